@@ -1,0 +1,138 @@
+"""Find, check and load the operator library, and say what is wrong where that fails.
+
+The order matters: loading a library of operators twice, from two paths, aborts the process, and loading one that was
+built for another PyTorch fails with the mangled name of some symbol. So both are looked at before anything is loaded.
+"""
+
+import importlib.metadata
+import os
+import runpy
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+LIBRARY_NAME = "liblltm_ops.so"
+
+
+class BuildInfo(NamedTuple):
+    """What a library was built with. CMake writes these four, as plain assignments, into ``_build_info.py``."""
+
+    version: str
+    """Version of lltm."""
+    torch: str
+    """Version of PyTorch, such as ``2.11.0+cu130``."""
+    cuda: str | None
+    """Version of the CUDA toolkit, None for a build without CUDA kernels."""
+    architectures: tuple[str, ...]
+    """CUDA architectures that there are kernels for, such as ``("80", "90a")``."""
+
+
+def registered() -> bool:
+    """Whether this process has the operators already, whoever loaded them."""
+    return hasattr(torch.ops.lltm, "forward")
+
+
+def find_library(package_folders: list[str]) -> Path:
+    """The library to load: what LLTM_LIBRARY names, else the one inside the package."""
+    override = os.environ.get("LLTM_LIBRARY")
+    candidates = [Path(override)] if override else [Path(folder, "lib", LIBRARY_NAME) for folder in package_folders]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    searched = ", ".join(str(candidate.absolute()) for candidate in candidates)
+    if override:
+        raise ImportError(f"lltm: LLTM_LIBRARY names a file that does not exist: {searched}")
+    raise ImportError(
+        f"lltm: the operator library is missing, looked for {searched}. Install the package (pip install .), "
+        f"or let LLTM_LIBRARY name the library of a build tree (build/{LIBRARY_NAME})."
+    )
+
+
+def find_loaded_library() -> Path | None:
+    """The library that this process has loaded, None where the operators come from a file of another name."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            *_, path = line.rstrip("\n").split(maxsplit=5)
+            if path.endswith(f"/{LIBRARY_NAME}"):
+                return Path(path)
+    return None
+
+
+def read_build_info(library: Path) -> BuildInfo | None:
+    """Read ``_build_info.py`` beside the library (a build tree) or one folder up (the package, an install tree)."""
+    for folder in (library.parent, library.parent.parent):
+        path = folder / "_build_info.py"
+        if path.is_file():
+            values = runpy.run_path(str(path))
+            return BuildInfo(*(values[field] for field in BuildInfo._fields))
+    return None
+
+
+def check_torch(library: Path, info: BuildInfo) -> None:
+    """Raise ImportError where the running PyTorch cannot hold a library built as ``info`` says."""
+    minor = info.torch.split("+")[0].split(".")[:2]
+    running_minor = torch.__version__.split("+")[0].split(".")[:2]
+    running_cuda = torch.version.cuda
+    if minor != running_minor:
+        raise ImportError(_mismatch(library, f"PyTorch {info.torch}", ".".join(minor)))
+    if info.cuda and (running_cuda is None or info.cuda.split(".")[0] != running_cuda.split(".")[0]):
+        wanted = f"{'.'.join(minor)} with CUDA {info.cuda.split('.')[0]}"
+        raise ImportError(_mismatch(library, f"PyTorch {info.torch} and CUDA {info.cuda}", wanted))
+
+
+def _mismatch(library: Path, built_with: str, wanted: str) -> str:
+    return (
+        f"lltm: {library} was built with {built_with}, but PyTorch {torch.__version__} is running. "
+        f"Install PyTorch {wanted}, or build lltm again with the PyTorch that is running: "
+        "pip install --no-build-isolation . in a checkout of lltm."
+    )
+
+
+def _explain(library: Path, info: BuildInfo | None, error: OSError) -> str:
+    reason = str(error.__cause__ or error)  # torch.ops.load_library wraps what the system says
+    if any(sign in reason for sign in ("undefined symbol", "libtorch", "libc10")):
+        built_with = f"PyTorch {info.torch}" if info else "another PyTorch (no _build_info.py beside it says which)"
+        return f"{_mismatch(library, built_with, 'of that version')} The system says: {reason}"
+    return f"lltm: cannot load {library}: {reason}"
+
+
+def load(package_folders: list[str]) -> tuple[Path | None, BuildInfo | None]:
+    """Load the operators unless this process has them, and return the library's path and what it was built with."""
+    if registered():
+        library = find_loaded_library()
+        return library, read_build_info(library) if library else None
+    library = find_library(package_folders)
+    info = read_build_info(library)
+    if info:
+        check_torch(library, info)
+    try:
+        torch.ops.load_library(library)
+    except OSError as error:
+        raise ImportError(_explain(library, info, error)) from error
+    if not registered():
+        raise ImportError(f"lltm: {library} does not register the operators lltm::forward and lltm::backward")
+    return library, info
+
+
+def has_cuda_kernels() -> bool:
+    """Ask the dispatcher: a build without CUDA registers kernels that only explain its absence (unavailable.cpp)."""
+    kernels = torch._C._dispatch_dump("lltm::forward").splitlines()
+    return any(line.startswith("CUDA:") and "unavailable.cpp" not in line for line in kernels)
+
+
+def package_version(info: BuildInfo | None) -> str:
+    """The version of the library that is loaded, else of the installed package."""
+    if info:
+        return info.version
+    try:
+        return importlib.metadata.version("lltm")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def find_cmake_prefix(library: Path | None) -> str | None:
+    """The install prefix around the library, where it is in one."""
+    if library and (library.parent / "cmake" / "lltm" / "lltm-config.cmake").is_file():
+        return str(library.parent.parent)
+    return None

@@ -1,0 +1,117 @@
+"""LLTMCell, the recurrent cell as a module."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class LLTMCell(torch.nn.Module):
+    r"""A long-long-term-memory cell: an LSTM cell without a forget gate, with an ELU for the candidate.
+
+    The cell of PyTorch's tutorial on C++ extensions, whose checkpoints load here (``load_state_dict``). With
+    :math:`z = [h, x] W^T + b`, split into :math:`z_i, z_o, z_g`:
+
+    .. math::
+        c' = c + \mathrm{ELU}(z_g) \, \sigma(z_i) \qquad h' = \tanh(c') \, \sigma(z_o)
+
+    Args:
+        input_features: number of features of the input, I; may be 0.
+        state_size: number of features of the state, H.
+        bias: whether there is a bias.
+        device, dtype: of the parameters.
+
+    Inputs: input, state
+        * **input**: (N, I), or (I) for a single example.
+        * **state**: the pair (old_h, old_cell), each (N, H), or (H) for a single example; zeros where it is None.
+
+    Outputs: (new_h, new_cell)
+        * each of the shape of old_h, and the state of the next step.
+
+    Attributes:
+        weights: (3H, H+I), uniform in :math:`\pm 1/\sqrt{H}`. Rows in the order input gate, output gate, candidate;
+            columns in the order h, x.
+        bias: (3H), uniform in the same range, or None.
+
+    Raises:
+        ValueError: input or state of a wrong number of dimensions, input of a wrong number of features.
+        RuntimeError: any other mismatch of shape, dtype or device, found by the operator.
+
+    Example::
+
+        >>> cell = lltm.LLTMCell(32, 128)
+        >>> state = None
+        >>> for x in torch.randn(8, 16, 32):  # 8 steps of a batch of 16
+        ...     state = cell(x, state)
+        >>> new_h, new_cell = state
+    """
+
+    __constants__ = ["input_features", "state_size"]
+
+    input_features: int
+    state_size: int
+    weights: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        input_features: int,
+        state_size: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if input_features < 0 or state_size < 1:
+            raise ValueError(
+                "LLTMCell: expected input_features of 0 or more and state_size of 1 or more, "
+                f"got {input_features} and {state_size}"
+            )
+        self.input_features = input_features
+        self.state_size = state_size
+        shape = (3 * state_size, state_size + input_features)
+        self.weights = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        if bias:
+            self.bias = torch.nn.Parameter(torch.empty(3 * state_size, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew, uniform in +-1/sqrt(state_size)."""
+        bound = 1 / math.sqrt(self.state_size)
+        for parameter in self.parameters():
+            torch.nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, input: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if input.dim() != 1 and input.dim() != 2:
+            raise ValueError(
+                "LLTMCell: expected input of 2 dimensions [batch, input_features], or of 1 for a single example, "
+                f"got {input.dim()}"
+            )
+        if not torch.jit.is_tracing() and input.size(-1) != self.input_features:
+            raise ValueError(f"LLTMCell: expected input of {self.input_features} features, got {input.size(-1)}")
+        batched = input.dim() == 2
+        if not batched:
+            input = input.unsqueeze(0)
+        if state is None:
+            old_h = input.new_zeros(input.size(0), self.state_size)
+            old_cell = old_h
+        else:
+            old_h, old_cell = state
+            dims = 2 if batched else 1
+            if old_h.dim() != dims or old_cell.dim() != dims:
+                raise ValueError(
+                    f"LLTMCell: expected old_h and old_cell of {dims} dimensions, as input, "
+                    f"got {old_h.dim()} and {old_cell.dim()}"
+                )
+            if not batched:
+                old_h = old_h.unsqueeze(0)
+                old_cell = old_cell.unsqueeze(0)
+        new_h, new_cell, _ = torch.ops.lltm.forward(input, self.weights, self.bias, old_h, old_cell)
+        if not batched:
+            return new_h.squeeze(0), new_cell.squeeze(0)
+        return new_h, new_cell
+
+    def extra_repr(self) -> str:
+        return f"input_features={self.input_features}, state_size={self.state_size}, bias={self.bias is not None}"
