@@ -1,0 +1,108 @@
+// lltm::forward under the Autograd key.
+#include "../checks.h"
+#include "../formula.h"
+#include "../gradient_index.h"
+#include "differentiation.h"
+#include "lltm/lltm.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace lltm {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
+ public:
+  // backward() reads nothing but what was saved, so compiled autograd may trace it.
+  static constexpr bool is_traceable = true;
+
+  static variable_list forward(AutogradContext* ctx,
+                               const Tensor& input,
+                               const Tensor& weights,
+                               const std::optional<Tensor>& bias,
+                               const Tensor& old_h,
+                               const Tensor& old_cell) {
+    ctx->set_materialize_grads(false);
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    auto [new_h, new_cell, gates] = lltm::forward(input, weights, bias, old_h, old_cell);
+    ctx->mark_non_differentiable({gates});
+    // Only gates is kept for backward's sake; the caller and the next step hold the others anyway.
+    ctx->save_for_backward(
+        {input, weights, is_given(bias) ? *bias : Tensor(), old_h, new_cell, gates});
+    return {std::move(new_h), std::move(new_cell), std::move(gates)};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const Tensor& grad_h = gradients[0];
+    const Tensor& grad_cell = gradients[1];
+    if (!grad_h.defined() && !grad_cell.defined()) {
+      return variable_list(kGradientCount);
+    }
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor& input = saved[0];
+    const Tensor& weights = saved[1];
+    const Tensor& bias = saved[2];
+    const Tensor& old_h = saved[3];
+    const Tensor& new_cell = saved[4];
+    const Tensor& gates = saved[5];
+
+    // needs_input_grad counts the tensors that were given, so without a bias old_h comes third.
+    std::array<bool, kGradientCount> output_mask{};
+    size_t given = 0;
+    for (size_t gradient = 0; gradient < kGradientCount; ++gradient) {
+      if (gradient != kBias || bias.defined()) {
+        output_mask[gradient] = ctx->needs_input_grad(given++);
+      }
+    }
+    const auto optional = [](const Tensor& tensor) {
+      return tensor.defined() ? std::optional(tensor) : std::nullopt;
+    };
+    auto [d_input, d_weights, d_bias, d_old_h, d_old_cell] = lltm::backward(optional(grad_h),
+                                                                            optional(grad_cell),
+                                                                            new_cell,
+                                                                            gates,
+                                                                            input,
+                                                                            weights,
+                                                                            optional(bias),
+                                                                            old_h,
+                                                                            output_mask);
+    return {std::move(d_input),
+            std::move(d_weights),
+            std::move(d_bias),
+            std::move(d_old_h),
+            std::move(d_old_cell)};
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor> forward_autograd(const Tensor& input,
+                                                    const Tensor& weights,
+                                                    const std::optional<Tensor>& bias,
+                                                    const Tensor& old_h,
+                                                    const Tensor& old_cell) {
+  check_defined(ForwardArguments{input, weights, bias, old_h, old_cell});
+  if (below_functorch() || any_has_tangent(input, weights, bias, old_h, old_cell)) {
+    return formula::forward(input, weights, bias, old_h, old_cell);
+  }
+  if (!any_requires_grad(input, weights, bias, old_h, old_cell)) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return lltm::forward(input, weights, bias, old_h, old_cell);
+  }
+  // Function::apply takes no undefined tensor, not even inside an optional.
+  const auto outputs =
+      LLTMFunction::apply(input, weights, is_given(bias) ? bias : std::nullopt, old_h, old_cell);
+  return {outputs[0], outputs[1], outputs[2]};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
+  m.impl("forward", TORCH_FN(forward_autograd));
+}
+
+}  // namespace lltm

@@ -1,0 +1,112 @@
+// The scalar math of the LLTM cell: the one place where its formula is written for the kernels.
+//
+// A kernel brings a Math policy: static functions exp, expm1, tanh, abs and where (a per-element
+// choice) on its value type, which is a floating-point scalar or a SIMD vector of them. Everything
+// here runs in the accumulation type: float for 16-bit tensors.
+#pragma once
+
+#include <cmath>
+
+#if defined(__CUDACC__)
+#define LLTM_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define LLTM_HOST_DEVICE inline __attribute__((always_inline))
+#endif
+
+namespace lltm::cell {
+
+/// One value a gate: a pre-activation z, or its gradient. Rows of `weights` are in this order.
+template <typename Value>
+struct Gates {
+  Value input_gate;
+  Value output_gate;
+  Value candidate;
+};
+
+template <typename Value>
+struct State {
+  Value h;
+  Value cell;
+};
+
+template <typename Value>
+struct Gradients {
+  Gates<Value> gates;  // dz
+  Value old_cell;
+};
+
+/// The standard library's functions on a scalar, on the host and in CUDA device code alike.
+struct StandardMath {
+  template <typename Value>
+  static LLTM_HOST_DEVICE Value exp(Value x) {
+    return std::exp(x);
+  }
+  template <typename Value>
+  static LLTM_HOST_DEVICE Value expm1(Value x) {
+    return std::expm1(x);
+  }
+  template <typename Value>
+  static LLTM_HOST_DEVICE Value tanh(Value x) {
+    return std::tanh(x);
+  }
+  template <typename Value>
+  static LLTM_HOST_DEVICE Value abs(Value x) {
+    return std::abs(x);
+  }
+  template <typename Value>
+  static LLTM_HOST_DEVICE Value where(bool condition, Value yes, Value no) {
+    return condition ? yes : no;
+  }
+};
+
+/// sigmoid(z) and its derivative. Written with e = exp(-|z|), which cannot overflow: both keep
+/// their relative accuracy in both tails, where s*(1-s) would cancel.
+template <typename Value>
+struct Sigmoid {
+  Value value;
+  Value derivative;
+};
+
+template <typename Math, typename Value>
+LLTM_HOST_DEVICE Sigmoid<Value> sigmoid(Value z) {
+  const Value e = Math::exp(-Math::abs(z));
+  const Value r = Value(1) / (Value(1) + e);
+  return {Math::where(z >= Value(0), r, e * r), e * r * r};
+}
+
+/// ELU with alpha = 1; expm1 keeps the relative accuracy of a small z.
+template <typename Math, typename Value>
+LLTM_HOST_DEVICE Value elu(Value z) {
+  return Math::where(z > Value(0), z, Math::expm1(z));
+}
+
+template <typename Math, typename Value>
+LLTM_HOST_DEVICE Value elu_derivative(Value z) {
+  return Math::where(z > Value(0), Value(1), Math::exp(z));
+}
+
+template <typename Math, typename Value>
+LLTM_HOST_DEVICE State<Value> forward(const Gates<Value>& z, Value old_cell) {
+  const Value i = sigmoid<Math>(z.input_gate).value;
+  const Value o = sigmoid<Math>(z.output_gate).value;
+  const Value g = elu<Math>(z.candidate);
+  const Value new_cell = old_cell + g * i;
+  return {Math::tanh(new_cell) * o, new_cell};
+}
+
+template <typename Math, typename Value>
+LLTM_HOST_DEVICE Gradients<Value> backward(const Gates<Value>& z,
+                                           Value new_cell,
+                                           Value grad_h,
+                                           Value grad_cell) {
+  const Sigmoid<Value> i = sigmoid<Math>(z.input_gate);
+  const Sigmoid<Value> o = sigmoid<Math>(z.output_gate);
+  const Value t = Math::tanh(new_cell);
+  const Value d_cell = grad_cell + grad_h * o.value * (Value(1) - t * t);
+  return {{d_cell * elu<Math>(z.candidate) * i.derivative,
+           grad_h * t * o.derivative,
+           d_cell * i.value * elu_derivative<Math>(z.candidate)},
+          d_cell};
+}
+
+}  // namespace lltm::cell

@@ -1,0 +1,61 @@
+// lltm::backward on the CPU.
+#include "../checks.h"
+#include "../gradients.h"
+#include "grain.h"
+#include "kernels.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+namespace lltm::cpu {
+namespace {
+
+using at::Tensor;
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<Tensor>& grad_h,
+                                                            const std::optional<Tensor>& grad_cell,
+                                                            const Tensor& new_cell,
+                                                            const Tensor& gates,
+                                                            const Tensor& input,
+                                                            const Tensor& weights,
+                                                            const std::optional<Tensor>& bias,
+                                                            const Tensor& old_h,
+                                                            std::array<bool, 5> output_mask) {
+  const auto sizes = check<int64_t>(
+      BackwardArguments{grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h});
+
+  const CellGradients gradients = empty_gradients(sizes, input.options(), output_mask);
+
+  if (sizes.batch * sizes.state_size > 0 && gradients.any_wanted()) {
+    const Tensor grad_h_ = contiguous_or_undefined(grad_h);
+    const Tensor grad_cell_ = contiguous_or_undefined(grad_cell);
+    const Tensor gates_ = gates.contiguous();
+    const Tensor new_cell_ = new_cell.contiguous();
+    AT_DISPATCH_FLOATING_TYPES_AND2(
+        at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
+          const BackwardParams<scalar_t> params{sizes.state_size,
+                                                data_or_null<scalar_t>(grad_h_),
+                                                data_or_null<scalar_t>(grad_cell_),
+                                                gates_.const_data_ptr<scalar_t>(),
+                                                new_cell_.const_data_ptr<scalar_t>(),
+                                                mutable_data_or_null<scalar_t>(gradients.gates),
+                                                mutable_data_or_null<scalar_t>(gradients.old_cell)};
+          at::parallel_for(
+              0, sizes.batch, rows_per_task(sizes.state_size), [&](int64_t begin, int64_t end) {
+                backward_rows(params, begin, end);
+              });
+        });
+  }
+  finish_gradients(gradients, input, weights, old_h);
+  return gradients.results();
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(lltm, CPU, m) {
+  m.impl("backward", TORCH_FN(backward));
+}
+
+}  // namespace lltm::cpu

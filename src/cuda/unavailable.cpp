@@ -1,0 +1,21 @@
+// The CUDA key of a build without CUDA: a sentence of ours instead of the dispatcher's table of
+// registered kernels.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+namespace {
+
+void unavailable(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+  TORCH_CHECK(false,
+              "lltm was built without CUDA: ",
+              op.schema().name(),
+              " cannot take CUDA tensors. Move them to the CPU, or build the library with"
+              " -DLLTM_CUDA=ON, the CUDA Toolkit and a CUDA build of PyTorch");
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
+  m.impl("forward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+}

@@ -1,0 +1,50 @@
+#include "gradients.h"
+
+#include "products.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
+
+namespace lltm {
+
+using at::Tensor;
+
+CellGradients empty_gradients(const CellSizes<int64_t>& sizes,
+                              const at::TensorOptions& options,
+                              const std::array<bool, kGradientCount>& output_mask) {
+  const auto& [batch, input_features, state_size] = sizes;
+  const auto empty_if = [&options](bool wanted, at::IntArrayRef shape) {
+    return wanted ? at::empty(shape, options) : Tensor();
+  };
+  const bool gates_wanted =
+      output_mask[kInput] || output_mask[kWeights] || output_mask[kBias] || output_mask[kOldH];
+  return {
+      .input = empty_if(output_mask[kInput], {batch, input_features}),
+      .weights = empty_if(output_mask[kWeights], {3 * state_size, state_size + input_features}),
+      .bias = empty_if(output_mask[kBias], {3 * state_size}),
+      .old_h = empty_if(output_mask[kOldH], {batch, state_size}),
+      .old_cell = empty_if(output_mask[kOldCell], {batch, state_size}),
+      .gates = empty_if(gates_wanted, {batch, 3 * state_size}),
+  };
+}
+
+void finish_gradients(const CellGradients& gradients,
+                      const Tensor& input,
+                      const Tensor& weights,
+                      const Tensor& old_h) {
+  if (gradients.bias.defined()) {
+    Tensor bias = gradients.bias;
+    at::sum_out(bias, gradients.gates, /*dim=*/0);
+  }
+  if (gradients.weights.defined()) {
+    weight_gradient_out(gradients.weights, gradients.gates, input, old_h);
+  }
+  if (gradients.input.defined()) {
+    input_gradient_out(gradients.input, gradients.gates, weights);
+  }
+  if (gradients.old_h.defined()) {
+    old_h_gradient_out(gradients.old_h, gradients.gates, weights);
+  }
+}
+
+}  // namespace lltm

@@ -1,0 +1,58 @@
+// What lltm::backward does alike on every device: allocate what is wanted, and form the products
+// once a kernel has written d_gates.
+#pragma once
+
+#include "checks.h"
+#include "gradient_index.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <optional>
+#include <tuple>
+
+namespace lltm {
+
+/// The gradients under way; one that is not wanted is undefined.
+struct CellGradients {
+  at::Tensor input;
+  at::Tensor weights;
+  at::Tensor bias;
+  at::Tensor old_h;
+  at::Tensor old_cell;
+  at::Tensor gates;  // dz, which every gradient but old_cell's is made of
+
+  bool any_wanted() const { return gates.defined() || old_cell.defined(); }
+
+  std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> results() const {
+    return {input, weights, bias, old_h, old_cell};
+  }
+};
+
+/// Uninitialised tensors for the gradients that output_mask asks for.
+CellGradients empty_gradients(const CellSizes<int64_t>& sizes,
+                              const at::TensorOptions& options,
+                              const std::array<bool, kGradientCount>& output_mask);
+
+/// From gradients.gates: the gradients of input, weights, bias and old_h that are wanted. The sums
+/// over an empty batch are zero.
+void finish_gradients(const CellGradients& gradients,
+                      const at::Tensor& input,
+                      const at::Tensor& weights,
+                      const at::Tensor& old_h);
+
+inline at::Tensor contiguous_or_undefined(const std::optional<at::Tensor>& tensor) {
+  return is_given(tensor) ? tensor->contiguous() : at::Tensor();
+}
+
+template <typename scalar_t>
+const scalar_t* data_or_null(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<scalar_t>() : nullptr;
+}
+
+template <typename scalar_t>
+scalar_t* mutable_data_or_null(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
+}
+
+}  // namespace lltm
