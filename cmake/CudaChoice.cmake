@@ -1,0 +1,131 @@
+# Decides whether CUDA code is built, and for which architectures.
+#
+#   lltm_choose_cuda(<enabled>)
+#
+# sets <enabled>, and enables the language CUDA where it is ON. Reads
+#   LLTM_CUDA                 AUTO (the default): where nvcc is found and fits; else one line says why not.
+#                             ON: what does not fit is an error. OFF: no.
+#   CMAKE_CUDA_ARCHITECTURES  or TORCH_CUDA_ARCH_LIST (variable or environment) name the architectures.
+#                             Unset: that of the GPU that is present, else 80 and 90a.
+# Needs lltm::libtorch. A macro, because CMake enables languages in a directory, not in a function.
+
+include_guard(DIRECTORY)
+include(CheckLanguage)
+
+set(LLTM_OLDEST_CUDA 12.8)
+
+macro(lltm_choose_cuda enabled_variable)
+  set(LLTM_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, ON or OFF")
+  set_property(CACHE LLTM_CUDA PROPERTY STRINGS AUTO ON OFF)
+  if(NOT LLTM_CUDA MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "LLTM_CUDA is AUTO, ON or OFF, and not ${LLTM_CUDA}.")
+  endif()
+
+  set(${enabled_variable} OFF)
+  if(NOT LLTM_CUDA STREQUAL "OFF")
+    _lltm_find_cuda_obstacle(_lltm_obstacle _lltm_nvcc)
+    if(NOT _lltm_obstacle)
+      _lltm_choose_cuda_architectures(CMAKE_CUDA_ARCHITECTURES)
+      if(NOT CMAKE_CUDA_COMPILER)
+        unset(CMAKE_CUDA_COMPILER CACHE) # the -NOTFOUND of an earlier configuration
+        set(ENV{CUDACXX} "${_lltm_nvcc}")
+        check_language(CUDA)
+      endif()
+      if(CMAKE_CUDA_COMPILER)
+        enable_language(CUDA)
+        if(NOT "cuda_std_20" IN_LIST CMAKE_CUDA_COMPILE_FEATURES)
+          set(_lltm_obstacle
+            "CMake ${CMAKE_VERSION} does not know C++20 for nvcc ${CMAKE_CUDA_COMPILER_VERSION}; a newer CMake does (pip install cmake)")
+        endif()
+      else()
+        set(_lltm_obstacle
+          "${_lltm_nvcc} does not compile with CMake ${CMAKE_VERSION} and ${CMAKE_CXX_COMPILER} (CMake's log in ${CMAKE_BINARY_DIR}/CMakeFiles says why)")
+      endif()
+    endif()
+
+    if(NOT _lltm_obstacle)
+      set(${enabled_variable} ON)
+      # What a find_package(Torch) of the caller's has appended: architectures are the builder's choice.
+      string(REGEX REPLACE "-gencode[ ;=]+arch=[^ ;]+" "" CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS}")
+    elseif(LLTM_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "LLTM_CUDA is ON, but ${_lltm_obstacle}.")
+    else()
+      message(STATUS "${PROJECT_NAME}: building for the CPU only: ${_lltm_obstacle}.")
+    endif()
+  endif()
+endmacro()
+
+# One sentence on what is in the way of building CUDA code, empty where nothing is; and nvcc.
+function(_lltm_find_cuda_obstacle obstacle_variable nvcc_variable)
+  get_target_property(torch_cuda lltm::libtorch LLTM_TORCH_CUDA)
+  get_target_property(torch_build lltm::libtorch LLTM_TORCH_BUILD)
+  get_target_property(torch_folder lltm::libtorch LLTM_TORCH_FOLDER)
+
+  if(CMAKE_CUDA_COMPILER)
+    set(nvcc "${CMAKE_CUDA_COMPILER}")
+  elseif(DEFINED ENV{CUDACXX})
+    set(nvcc "$ENV{CUDACXX}")
+  else()
+    find_program(nvcc nvcc NO_CACHE
+      HINTS "${CUDAToolkit_ROOT}" ENV CUDAToolkit_ROOT ENV CUDA_HOME ENV CUDA_PATH
+      PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  endif()
+  set(${nvcc_variable} "${nvcc}" PARENT_SCOPE)
+
+  set(obstacle "")
+  if(NOT torch_cuda)
+    set(obstacle "the PyTorch ${torch_build} in ${torch_folder} is one without CUDA")
+  elseif(NOT nvcc)
+    set(obstacle "no nvcc was found (it is on PATH, in CUDA_HOME, or CMAKE_CUDA_COMPILER names it)")
+  else()
+    execute_process(COMMAND "${nvcc}" --version OUTPUT_VARIABLE output ERROR_QUIET)
+    if(NOT output MATCHES "release ([0-9]+)\\.([0-9]+)")
+      set(obstacle "${nvcc} --version names no release")
+    else()
+      set(release "${CMAKE_MATCH_1}.${CMAKE_MATCH_2}")
+      if(release VERSION_LESS LLTM_OLDEST_CUDA)
+        set(obstacle "${nvcc} is of CUDA ${release}, and ${LLTM_OLDEST_CUDA} or newer is needed")
+      elseif(NOT CMAKE_MATCH_1 EQUAL torch_cuda)
+        set(obstacle "${nvcc} is of CUDA ${release}, and PyTorch ${torch_build} was built with CUDA ${torch_cuda}")
+      endif()
+    endif()
+  endif()
+  set(${obstacle_variable} "${obstacle}" PARENT_SCOPE)
+endfunction()
+
+function(_lltm_choose_cuda_architectures architectures_variable)
+  set(list "${TORCH_CUDA_ARCH_LIST}")
+  if(NOT list)
+    set(list "$ENV{TORCH_CUDA_ARCH_LIST}")
+  endif()
+  if(CMAKE_CUDA_ARCHITECTURES) # OFF is what find_package(Torch) leaves behind: nobody's choice
+    set(architectures "${CMAKE_CUDA_ARCHITECTURES}")
+  elseif(list)
+    # PyTorch's way to write them: "8.0 9.0a+PTX".
+    set(architectures "")
+    string(REGEX MATCHALL "[^ ;,]+" entries "${list}")
+    foreach(entry IN LISTS entries)
+      if(NOT entry MATCHES "^([0-9]+)\\.([0-9][af]?)(\\+PTX)?$")
+        message(FATAL_ERROR
+          "TORCH_CUDA_ARCH_LIST: expected architectures such as \"8.0 9.0a+PTX\", got ${entry} in \"${list}\".")
+      elseif(CMAKE_MATCH_3)
+        list(APPEND architectures "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
+      else()
+        list(APPEND architectures "${CMAKE_MATCH_1}${CMAKE_MATCH_2}-real")
+      endif()
+    endforeach()
+  else()
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+      OUTPUT_VARIABLE capabilities ERROR_QUIET RESULT_VARIABLE result)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]" capabilities "${capabilities}")
+    if(result EQUAL 0 AND capabilities)
+      list(REMOVE_DUPLICATES capabilities)
+      string(REPLACE "." "" architectures "${capabilities}")
+      # Hopper's own matrix instructions are in 90a alone.
+      list(TRANSFORM architectures REPLACE "^90$" "90a")
+    else()
+      set(architectures 80 90a)
+    endif()
+  endif()
+  set(${architectures_variable} "${architectures}" PARENT_SCOPE)
+endfunction()

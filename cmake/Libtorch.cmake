@@ -1,0 +1,164 @@
+# Finds libtorch and makes the target lltm::libtorch of it, without find_package(Torch).
+#
+# PyTorch's own CMake package is not used because
+# - where its wheel was built for CUDA and the machine has no CUDA toolkit, it ends in a fatal error;
+# - it sets CMAKE_CUDA_ARCHITECTURES to OFF and appends its own -gencode to CMAKE_CUDA_FLAGS;
+# - it leaves an executable to the system's NCCL, which may be older than the wheel's own.
+# What an operator library needs of it is two include folders and a handful of shared objects.
+#
+#   lltm_find_libtorch(<error> [RECORDED <folder>] [BESIDE <folder>])
+#
+# looks, in this order, where
+#   1. Torch_DIR, Torch_ROOT or CMAKE_PREFIX_PATH (variables, then environment) say,
+#   2. RECORDED and BESIDE say: two more folders that may hold a libtorch,
+#   3. Python_EXECUTABLE, else the python3 on PATH, would import torch from,
+# and takes the first. <error> becomes empty, or one sentence that says why there is no target.
+# The target is known to the calling directory and below. Its properties:
+#   LLTM_TORCH_FOLDER     the folder that has include/ and lib/
+#   LLTM_TORCH_VERSION    such as 2.11.0
+#   LLTM_TORCH_BUILD      the version with its local part, such as 2.11.0+cu130, where that is known
+#   LLTM_TORCH_CUDA       major version of the CUDA it was built for, empty for a CPU-only one
+
+include_guard(DIRECTORY)
+
+set(LLTM_OLDEST_TORCH 2.11)
+set(LLTM_NEWEST_TORCH 2.15)
+
+function(lltm_find_libtorch error_variable)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "RECORDED;BESIDE" "")
+  set(${error_variable} "" PARENT_SCOPE)
+  if(TARGET lltm::libtorch)
+    return()
+  endif()
+
+  _lltm_locate_libtorch(folder error "${arg_RECORDED}" "${arg_BESIDE}")
+  if(NOT error)
+    _lltm_import_libtorch("${folder}" error)
+  endif()
+  set(${error_variable} "${error}" PARENT_SCOPE)
+endfunction()
+
+# The folder of the first libtorch found, in the order given above.
+function(_lltm_locate_libtorch folder_variable error_variable recorded beside)
+  set(${error_variable} "" PARENT_SCOPE)
+
+  foreach(named_folder IN ITEMS "${Torch_DIR}" "$ENV{Torch_DIR}")
+    if(named_folder) # false for Torch_DIR-NOTFOUND, which a failed find_package leaves behind
+      if(NOT EXISTS "${named_folder}/TorchConfig.cmake")
+        set(${error_variable} "Torch_DIR names ${named_folder}, where there is no TorchConfig.cmake." PARENT_SCOPE)
+        return()
+      endif()
+      get_filename_component(folder "${named_folder}/../../.." REALPATH)
+      set(${folder_variable} "${folder}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+
+  set(prefixes ${Torch_ROOT} $ENV{Torch_ROOT} ${CMAKE_PREFIX_PATH})
+  string(REPLACE ":" ";" environment_prefixes "$ENV{CMAKE_PREFIX_PATH}")
+  foreach(prefix IN LISTS prefixes environment_prefixes)
+    # A libtorch, torch.utils.cmake_prefix_path, and the folder Torch inside it.
+    foreach(suffix IN ITEMS share/cmake/Torch Torch .)
+      if(EXISTS "${prefix}/${suffix}/TorchConfig.cmake")
+        get_filename_component(folder "${prefix}/${suffix}/../../.." REALPATH)
+        set(${folder_variable} "${folder}" PARENT_SCOPE)
+        return()
+      endif()
+    endforeach()
+  endforeach()
+
+  foreach(candidate IN ITEMS "${recorded}" "${beside}")
+    if(candidate AND EXISTS "${candidate}/share/cmake/Torch/TorchConfig.cmake")
+      get_filename_component(folder "${candidate}" REALPATH)
+      set(${folder_variable} "${folder}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+
+  set(python python3)
+  foreach(executable IN ITEMS "${Python3_EXECUTABLE}" "${Python_EXECUTABLE}")
+    if(executable)
+      set(python "${executable}")
+    endif()
+  endforeach()
+  # find_spec does not import torch, which would take seconds. The working folder is on Python's
+  # search path: it must be one that has no folder called torch.
+  execute_process(
+    COMMAND "${python}" -c "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+    WORKING_DIRECTORY "${CMAKE_CURRENT_FUNCTION_LIST_DIR}"
+    OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE result)
+  if(result EQUAL 0 AND folder AND EXISTS "${folder}/share/cmake/Torch/TorchConfig.cmake")
+    get_filename_component(folder "${folder}" REALPATH)
+    set(${folder_variable} "${folder}" PARENT_SCOPE)
+    return()
+  endif()
+  set(${error_variable}
+    "found no libtorch: neither Torch_DIR nor CMAKE_PREFIX_PATH names one, and ${python} on PATH has no torch (pip install torch, or unpack a libtorch and add -DCMAKE_PREFIX_PATH=<its folder>)."
+    PARENT_SCOPE)
+endfunction()
+
+# Makes lltm::libtorch of the libtorch in a folder.
+function(_lltm_import_libtorch folder error_variable)
+  set(version "")
+  file(STRINGS "${folder}/share/cmake/Torch/TorchConfigVersion.cmake" version_line REGEX "PACKAGE_VERSION \"")
+  if(version_line MATCHES "\"([0-9]+\\.[0-9]+)([0-9.]*)")
+    set(minor_version "${CMAKE_MATCH_1}")
+    set(version "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
+  endif()
+  if(NOT version OR minor_version VERSION_LESS LLTM_OLDEST_TORCH OR minor_version VERSION_GREATER LLTM_NEWEST_TORCH)
+    set(${error_variable}
+      "PyTorch ${version} in ${folder} is not supported: lltm works with PyTorch ${LLTM_OLDEST_TORCH} to ${LLTM_NEWEST_TORCH}."
+      PARENT_SCOPE)
+    return()
+  endif()
+  foreach(file IN ITEMS lib/libtorch.so lib/libtorch_cpu.so lib/libc10.so include/torch/csrc/api/include/torch/torch.h)
+    if(NOT EXISTS "${folder}/${file}")
+      set(${error_variable} "the libtorch in ${folder} is not whole: ${file} is missing." PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+
+  set(build "${version}")
+  if(EXISTS "${folder}/version.py")
+    file(STRINGS "${folder}/version.py" build_line REGEX "^__version__ = ")
+  elseif(EXISTS "${folder}/build-version")
+    file(STRINGS "${folder}/build-version" build_line LIMIT_COUNT 1)
+  endif()
+  if(build_line MATCHES "[0-9]+\\.[0-9]+[0-9A-Za-z.+]*")
+    set(build "${CMAKE_MATCH_0}")
+  endif()
+
+  set(libraries "${folder}/lib/libtorch_cpu.so" "${folder}/lib/libc10.so")
+  set(cuda "")
+  if(EXISTS "${folder}/lib/libc10_cuda.so")
+    list(APPEND libraries "${folder}/lib/libtorch_cuda.so" "${folder}/lib/libc10_cuda.so")
+    # The name of the CUDA runtime that it needs has the major version in it, in every kind of package.
+    file(STRINGS "${folder}/lib/libc10_cuda.so" runtime_name REGEX "^libcudart[-0-9a-f]*\\.so\\.[0-9]+" LIMIT_COUNT 1)
+    if(runtime_name MATCHES "\\.so\\.([0-9]+)")
+      set(cuda "${CMAKE_MATCH_1}")
+    endif()
+  endif()
+
+  # libtorch.so itself has no symbol that anybody names, but brings in the CUDA half, which registers
+  # itself when it is loaded: a program that loses it to --as-needed finds no GPU. Linkers look the
+  # libraries up that libtorch needs for undefined symbols; the wheel's own NCCL and their like come
+  # before older ones of the system. One item each, with no space outside quotes: CMake passes those
+  # on as they are, in this order, and also to a program that links us through a static library.
+  set(link_items "-Wl,--push-state,--no-as-needed,\"${folder}/lib/libtorch.so\",--pop-state")
+  file(GLOB neighbours LIST_DIRECTORIES true "${folder}/../nvidia/*/lib")
+  foreach(neighbour IN LISTS neighbours)
+    get_filename_component(neighbour "${neighbour}" ABSOLUTE)
+    list(APPEND link_items "-Wl,-rpath-link,\"${neighbour}\"")
+  endforeach()
+
+  add_library(lltm::libtorch INTERFACE IMPORTED)
+  set_target_properties(lltm::libtorch PROPERTIES
+    INTERFACE_COMPILE_FEATURES cxx_std_20
+    INTERFACE_INCLUDE_DIRECTORIES "${folder}/include;${folder}/include/torch/csrc/api/include"
+    INTERFACE_LINK_LIBRARIES "${link_items};${libraries}"
+    LLTM_TORCH_FOLDER "${folder}"
+    LLTM_TORCH_VERSION "${version}"
+    LLTM_TORCH_BUILD "${build}"
+    LLTM_TORCH_CUDA "${cuda}")
+  set(${error_variable} "" PARENT_SCOPE)
+endfunction()

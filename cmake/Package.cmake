@@ -1,0 +1,47 @@
+# What is installed: the library, its header, the CMake package, and in a wheel what Python reads.
+
+include(CMakePackageConfigHelpers)
+
+get_target_property(LLTM_TORCH_FOLDER lltm::libtorch LLTM_TORCH_FOLDER)
+get_target_property(LLTM_TORCH_VERSION lltm::libtorch LLTM_TORCH_VERSION)
+get_target_property(LLTM_TORCH_BUILD lltm::libtorch LLTM_TORCH_BUILD)
+get_target_property(built_with_cuda lltm_ops OPERATOR_LIBRARY_CUDA)
+
+# A wheel's library lies where Python finds it, inside the package, and not in lib64.
+set(library_folder ${CMAKE_INSTALL_LIBDIR})
+if(SKBUILD)
+  set(library_folder lib)
+endif()
+set(package_folder ${library_folder}/cmake/lltm)
+
+install(TARGETS lltm_ops EXPORT lltm-targets LIBRARY DESTINATION ${library_folder})
+install(FILES ${PROJECT_SOURCE_DIR}/include/lltm/lltm.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lltm)
+install(EXPORT lltm-targets NAMESPACE lltm:: DESTINATION ${package_folder})
+
+configure_package_config_file(cmake/lltm-config.cmake.in ${PROJECT_BINARY_DIR}/generated/lltm-config.cmake
+  INSTALL_DESTINATION ${package_folder})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/lltm-config-version.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES
+  ${PROJECT_BINARY_DIR}/generated/lltm-config.cmake
+  ${PROJECT_BINARY_DIR}/generated/lltm-config-version.cmake
+  ${PROJECT_SOURCE_DIR}/cmake/Libtorch.cmake
+  ${PROJECT_SOURCE_DIR}/cmake/CudaChoice.cmake
+  ${PROJECT_SOURCE_DIR}/cmake/OperatorLibrary.cmake
+  DESTINATION ${package_folder})
+
+# What the library was built with, for Python to read without loading it: beside the library in the
+# build tree, inside the package in a wheel.
+set(LLTM_PYTHON_CUDA None)
+if(built_with_cuda)
+  string(REGEX REPLACE "^([0-9]+\\.[0-9]+).*" "\"\\1\"" LLTM_PYTHON_CUDA "${CMAKE_CUDA_COMPILER_VERSION}")
+endif()
+set(LLTM_PYTHON_ARCHITECTURES "")
+foreach(architecture IN LISTS LLTM_BUILT_ARCHITECTURES)
+  string(APPEND LLTM_PYTHON_ARCHITECTURES "\"${architecture}\", ")
+endforeach()
+string(STRIP "${LLTM_PYTHON_ARCHITECTURES}" LLTM_PYTHON_ARCHITECTURES)
+configure_file(cmake/_build_info.py.in _build_info.py @ONLY)
+if(SKBUILD)
+  install(FILES ${PROJECT_BINARY_DIR}/_build_info.py DESTINATION .)
+endif()
