@@ -1,0 +1,25 @@
+// Which devices a test runs on.
+#pragma once
+
+#include "version.h"
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <gtest/gtest.h>
+
+namespace lltm::test {
+
+/// Whether the library under test has CUDA kernels and this machine a GPU for them.
+inline bool cuda_is_testable() {
+  return LLTM_CUDA_ARCHITECTURES[0] != '\0' && at::hasCUDA() &&
+         at::detail::getCUDAHooks().deviceCount() > 0;
+}
+
+}  // namespace lltm::test
+
+#define LLTM_SKIP_UNLESS_TESTABLE(device_type)                             \
+  do {                                                                     \
+    if ((device_type) == at::kCUDA && !::lltm::test::cuda_is_testable()) { \
+      GTEST_SKIP() << "no GPU, or the library was built without CUDA";     \
+    }                                                                      \
+  } while (false)

@@ -1,0 +1,118 @@
+// Gradients from C++: through autograd, and by calling lltm::backward itself.
+#include "cell_reference.h"
+#include "devices.h"
+#include "lltm/lltm.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <bitset>
+#include <string>
+
+namespace lltm::test {
+namespace {
+
+constexpr const char* kGradientNames[] = {
+    "d_input", "d_weights", "d_bias", "d_old_h", "d_old_cell"};
+
+std::vector<at::Tensor> leaves(const Arguments& arguments) {
+  return {arguments.input, arguments.weights, *arguments.bias, arguments.old_h, arguments.old_cell};
+}
+
+Arguments requiring_grad(const Arguments& arguments, const at::TensorOptions& options) {
+  Arguments copy = arguments.to(options);
+  const auto leaf = [](const at::Tensor& tensor) {
+    return tensor.detach().clone().requires_grad_();
+  };
+  return {leaf(copy.input),
+          leaf(copy.weights),
+          leaf(*copy.bias),
+          leaf(copy.old_h),
+          leaf(copy.old_cell)};
+}
+
+/// The five gradients by autograd of the formula in float64.
+std::vector<at::Tensor> reference_gradients(const Arguments& arguments,
+                                            const at::Tensor& grad_h,
+                                            const at::Tensor& grad_cell) {
+  const at::TensorOptions exact = at::TensorOptions(at::kCPU).dtype(at::kDouble);
+  const Arguments with_grad = requiring_grad(arguments, exact);
+  const Outputs outputs = reference_forward(with_grad);
+  return torch::autograd::grad({outputs.new_h, outputs.new_cell},
+                               leaves(with_grad),
+                               {grad_h.to(exact), grad_cell.to(exact)});
+}
+
+class Backward : public testing::TestWithParam<Case> {};
+
+TEST_P(Backward, IsTheDerivativeOfTheFormula) {
+  const auto [device, dtype, sizes] = GetParam();
+  LLTM_SKIP_UNLESS_TESTABLE(device);
+  const at::TensorOptions options = at::TensorOptions(device).dtype(dtype);
+  const Arguments arguments = requiring_grad(random_arguments(sizes, options), options);
+  const auto [new_h, new_cell, gates] = forward(
+      arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+  EXPECT_FALSE(gates.requires_grad());
+  const at::Tensor grad_h = at::randn_like(new_h, options);
+  const at::Tensor grad_cell = at::randn_like(new_cell, options);
+  const auto actual =
+      torch::autograd::grad({new_h, new_cell}, leaves(arguments), {grad_h, grad_cell});
+  const auto expected = reference_gradients(arguments, grad_h, grad_cell);
+  for (size_t gradient = 0; gradient < expected.size(); ++gradient) {
+    expect_close(actual[gradient], expected[gradient], kGradientNames[gradient]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Everywhere,
+                         Backward,
+                         testing::Combine(testing::ValuesIn(kDevices),
+                                          testing::ValuesIn(kDtypes),
+                                          testing::ValuesIn(kSizes)),
+                         case_name);
+
+class OutputMask : public testing::TestWithParam<at::DeviceType> {};
+
+TEST_P(OutputMask, EveryOneOfThe32GivesWhatItAsksForAndNoMore) {
+  const at::DeviceType device = GetParam();
+  LLTM_SKIP_UNLESS_TESTABLE(device);
+  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
+  const Arguments arguments = random_arguments({5, 3, 4}, options);
+  const auto [new_h, new_cell, gates] = forward(
+      arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+  const at::Tensor grad_h = at::randn_like(new_h);
+  const at::Tensor grad_cell = at::randn_like(new_cell);
+  const auto expected = reference_gradients(arguments, grad_h, grad_cell);
+  for (unsigned bits = 0; bits < 32; ++bits) {
+    std::array<bool, 5> mask{};
+    for (size_t gradient = 0; gradient < mask.size(); ++gradient) {
+      mask[gradient] = bits >> gradient & 1;
+    }
+    SCOPED_TRACE("mask " + std::bitset<5>(bits).to_string());
+    const auto results = backward(grad_h,
+                                  grad_cell,
+                                  new_cell,
+                                  gates,
+                                  arguments.input,
+                                  arguments.weights,
+                                  arguments.bias,
+                                  arguments.old_h,
+                                  mask);
+    const std::array<at::Tensor, 5> actual = std::apply(
+        [](const auto&... result) { return std::array<at::Tensor, 5>{result...}; }, results);
+    for (size_t gradient = 0; gradient < mask.size(); ++gradient) {
+      if (mask[gradient]) {
+        expect_close(actual[gradient], expected[gradient], kGradientNames[gradient]);
+      } else {
+        EXPECT_FALSE(actual[gradient].defined()) << kGradientNames[gradient];
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Everywhere, OutputMask, testing::ValuesIn(kDevices), [](const auto& info) {
+  return c10::DeviceTypeName(info.param);
+});
+
+}  // namespace
+}  // namespace lltm::test

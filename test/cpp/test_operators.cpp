@@ -1,0 +1,104 @@
+// The operators as a C++ program sees them: the registry, the typed API, values and errors.
+#include "cell_reference.h"
+#include "devices.h"
+#include "lltm/lltm.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace lltm::test {
+namespace {
+
+c10::OperatorHandle find_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+}
+
+std::string schema_of(const char* name) {
+  return c10::toString(find_operator(name).schema());
+}
+
+TEST(Registry, HasTheSchemasToTheLetter) {
+  EXPECT_EQ(schema_of("lltm::forward"),
+            "lltm::forward(Tensor input, Tensor weights, Tensor? bias, Tensor old_h, Tensor "
+            "old_cell) -> (Tensor new_h, Tensor new_cell, Tensor gates)");
+  EXPECT_EQ(schema_of("lltm::backward"),
+            "lltm::backward(Tensor? grad_h, Tensor? grad_cell, Tensor new_cell, Tensor gates, "
+            "Tensor input, Tensor weights, Tensor? bias, Tensor old_h, bool[5] output_mask) -> "
+            "(Tensor d_input, Tensor d_weights, Tensor d_bias, Tensor d_old_h, Tensor "
+            "d_old_cell)");
+}
+
+TEST(Library, KnowsItsVersion) {
+  EXPECT_STREQ(version(), LLTM_VERSION);
+}
+
+TEST(TypedApi, GivesWhatTheBoxedCallGives) {
+  const Arguments arguments = random_arguments({5, 4, 3}, at::kFloat);
+  const auto [new_h, new_cell, gates] = forward(
+      arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+  torch::jit::Stack stack{
+      arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell};
+  find_operator("lltm::forward").callBoxed(stack);
+  ASSERT_EQ(stack.size(), 3u);
+  EXPECT_TRUE(at::equal(stack[0].toTensor(), new_h));
+  EXPECT_TRUE(at::equal(stack[1].toTensor(), new_cell));
+  EXPECT_TRUE(at::equal(stack[2].toTensor(), gates));
+}
+
+class Forward : public testing::TestWithParam<Case> {};
+
+TEST_P(Forward, IsTheFormula) {
+  const auto [device, dtype, sizes] = GetParam();
+  LLTM_SKIP_UNLESS_TESTABLE(device);
+  for (const bool with_bias : {true, false}) {
+    SCOPED_TRACE(with_bias ? "with bias" : "without bias");
+    Arguments arguments = random_arguments(sizes, at::TensorOptions(device).dtype(dtype));
+    if (!with_bias) {
+      arguments.bias = std::nullopt;
+    }
+    const auto [new_h, new_cell, gates] = forward(
+        arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+    const Outputs expected = reference_forward(arguments);
+    expect_close(new_h, expected.new_h, "new_h");
+    expect_close(new_cell, expected.new_cell, "new_cell");
+    expect_close(gates, expected.gates, "gates");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Everywhere,
+                         Forward,
+                         testing::Combine(testing::ValuesIn(kDevices),
+                                          testing::ValuesIn(kDtypes),
+                                          testing::ValuesIn(kSizes)),
+                         case_name);
+
+TEST(Errors, NameTheOperatorTheArgumentAndBothShapes) {
+  Arguments arguments = random_arguments({2, 32, 128}, at::kFloat);
+  arguments.weights = at::zeros({384, 128});
+  try {
+    forward(
+        arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+    FAIL() << "weights of the wrong shape were taken";
+  } catch (const c10::Error& error) {
+    EXPECT_STREQ(error.what_without_backtrace(),
+                 "lltm::forward: expected weights of shape [3*state_size, "
+                 "state_size+input_features] = [384, 160], got [384, 128]");
+  }
+}
+
+TEST(Errors, AnUndefinedTensorIsNamed) {
+  const Arguments arguments = random_arguments({2, 3, 4}, at::kFloat);
+  try {
+    forward(arguments.input, arguments.weights, arguments.bias, at::Tensor(), arguments.old_cell);
+    FAIL() << "an undefined old_h was taken";
+  } catch (const c10::Error& error) {
+    EXPECT_STREQ(error.what_without_backtrace(),
+                 "lltm::forward: expected old_h to be a tensor, got None");
+  }
+}
+
+}  // namespace
+}  // namespace lltm::test
