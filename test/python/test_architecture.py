@@ -1,0 +1,43 @@
+"""A GPU whose architecture was not built gets a sentence that says what to do."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lltm import has_cuda
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CALL_FORWARD = """
+import sys, torch
+torch.ops.load_library(sys.argv[1])
+shapes = [(2, 4), (9, 7), (9,), (2, 3), (2, 3)]
+torch.ops.lltm.forward(*(torch.randn(shape, device="cuda") for shape in shapes))
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.skipif(not (has_cuda and torch.cuda.is_available()), reason="no GPU, or lltm was built without CUDA")
+@pytest.mark.skipif(not (shutil.which("nvcc") and shutil.which("cmake")), reason="needs nvcc and cmake")
+def test_a_build_for_another_architecture_says_how_to_rebuild(tmp_path):
+    major, minor = torch.cuda.get_device_capability()
+    other = "80" if major != 8 else "90"
+    subprocess.run(
+        ["cmake", "-S", ROOT, "-B", tmp_path, "-DLLTM_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={other}-real"]
+        + ["-DBUILD_TESTING=OFF", f"-DPython3_EXECUTABLE={sys.executable}"],
+        check=True,
+    )
+    subprocess.run(["cmake", "--build", tmp_path, "--parallel", str(os.cpu_count())], check=True)
+
+    result = subprocess.run(
+        [sys.executable, "-c", CALL_FORWARD, tmp_path / "liblltm_ops.so"], capture_output=True, text=True
+    )
+    assert result.returncode != 0
+    assert f"lltm was built for the CUDA architectures {other}-real, which do not run on this GPU" in result.stderr
+    assert f"architecture {major}{minor}" in result.stderr
+    assert f"Rebuild the library with -DCMAKE_CUDA_ARCHITECTURES={major}{minor}" in result.stderr
