@@ -93,7 +93,7 @@ function(_lltm_locate_libtorch folder_variable error_variable recorded beside)
     return()
   endif()
   set(${error_variable}
-    "found no libtorch: neither Torch_DIR nor CMAKE_PREFIX_PATH names one, and ${python} on PATH has no torch (pip install torch, or unpack a libtorch and add -DCMAKE_PREFIX_PATH=<its folder>)."
+    "found no libtorch: neither Torch_DIR nor CMAKE_PREFIX_PATH names one, and ${python} has no torch (pip install torch, or unpack a libtorch and add -DCMAKE_PREFIX_PATH=<its folder>)."
     PARENT_SCOPE)
 endfunction()
 

@@ -1,0 +1,24 @@
+// Uses the public header beside PyTorch's two large ones, and trains a step.
+#include <lltm/lltm.h>
+
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+
+int main() {
+  const auto options = torch::dtype(torch::kFloat64);
+  const auto input = torch::ones({2, 3}, options);
+  const auto weights = torch::full({12, 7}, 0.1, options).requires_grad_();
+  const auto state = torch::zeros({2, 4}, options);
+  const auto [new_h, new_cell, gates] = lltm::forward(input, weights, std::nullopt, state, state);
+  new_h.sum().backward();
+
+  // Every pre-activation is 3 * 0.1, so the candidate is 0.3 and both gates are sigmoid(0.3).
+  const auto gate = torch::full({2, 4}, 0.3, options).sigmoid();
+  const bool right = torch::allclose(new_cell, 0.3 * gate) &&
+                     torch::allclose(new_h, new_cell.tanh() * gate) && weights.grad().defined() &&
+                     weights.grad().abs().sum().item<double>() > 0;
+  std::printf("lltm %s: %s\n", lltm::version(), right ? "right" : "wrong");
+  return right ? 0 : 1;
+}

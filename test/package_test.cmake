@@ -1,0 +1,114 @@
+# One test of the installed CMake package; test/CMakeLists.txt says which, as CASE, and where things are.
+
+cmake_minimum_required(VERSION 3.22)
+
+set(package "${WORK_FOLDER}/moved prefix")
+set(case_folder "${WORK_FOLDER}/${CASE}")
+# Of the caller's environment, nothing may tell the consumer where libtorch is.
+unset(ENV{CMAKE_PREFIX_PATH})
+unset(ENV{Torch_DIR})
+unset(ENV{Torch_ROOT})
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    string(JOIN " " command ${ARGN})
+    message(FATAL_ERROR "failed (${result}): ${command}")
+  endif()
+endfunction()
+
+set(configure "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${case_folder}" -G "${GENERATOR}"
+  "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}" "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}" -DCMAKE_BUILD_TYPE=Release)
+
+# Configures the consumer, which must fail and say so in these words.
+function(expect_refusal sentence)
+  execute_process(COMMAND ${configure} ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(result EQUAL 0)
+    message(FATAL_ERROR "the consumer was configured, but expected: ${sentence}")
+  endif()
+  string(REGEX REPLACE "[ \n]+" " " output "${output}")
+  if(NOT output MATCHES "${sentence}")
+    message(FATAL_ERROR "expected: ${sentence}\ngot: ${output}")
+  endif()
+endfunction()
+
+# A copy of the package, where `from` in its config is replaced.
+function(copy_package destination from to)
+  file(COPY "${package}/" DESTINATION "${destination}")
+  set(config "${destination}/lib/cmake/lltm/lltm-config.cmake")
+  file(READ "${config}" text)
+  string(REPLACE "${from}" "${to}" changed "${text}")
+  if(changed STREQUAL text)
+    message(FATAL_ERROR "${config} does not contain ${from}")
+  endif()
+  file(WRITE "${config}" "${changed}")
+endfunction()
+
+file(REMOVE_RECURSE "${case_folder}")
+
+if(CASE STREQUAL "install")
+  file(REMOVE_RECURSE "${package}")
+  run("${CMAKE_COMMAND}" --install "${BUILD_FOLDER}" --config "${CONFIGURATION}" --prefix "${case_folder}")
+  file(RENAME "${case_folder}" "${package}")
+  foreach(file IN ITEMS lib/liblltm_ops.so include/lltm/lltm.h lib/cmake/lltm/lltm-config.cmake)
+    if(NOT EXISTS "${package}/${file}")
+      message(FATAL_ERROR "the install has no ${file}")
+    endif()
+  endforeach()
+
+elseif(CASE STREQUAL "api")
+  # CMAKE_PREFIX_PATH names the package alone: libtorch is the one recorded at build.
+  run(${configure} "-DCMAKE_PREFIX_PATH=${package}")
+  run("${CMAKE_COMMAND}" --build "${case_folder}" --target all calls_the_api)
+  run("${case_folder}/names_no_symbol")
+  run("${case_folder}/calls_the_api")
+
+elseif(CASE MATCHES "^torch_(before|after)$")
+  string(TOUPPER "${CMAKE_MATCH_1}" when)
+  # find_package(Torch) fails by itself where PyTorch has CUDA and the machine has no toolkit.
+  set(probe "${case_folder}/probe")
+  file(WRITE "${probe}/source/CMakeLists.txt"
+    "cmake_minimum_required(VERSION 3.22)\nproject(probe CXX)\nfind_package(Torch REQUIRED)\n")
+  execute_process(
+    COMMAND "${CMAKE_COMMAND}" -S "${probe}/source" -B "${probe}/build" -G "${GENERATOR}"
+      "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}" "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}" "-DCMAKE_PREFIX_PATH=${LIBTORCH}"
+    RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
+  if(NOT result EQUAL 0)
+    message("skipped: find_package(Torch) fails by itself on this machine")
+    return()
+  endif()
+  set(ENV{CMAKE_PREFIX_PATH} "${LIBTORCH}")
+  run(${configure} "-DCMAKE_PREFIX_PATH=${package}" -DFIND_TORCH=${when})
+  run("${CMAKE_COMMAND}" --build "${case_folder}")
+  run("${case_folder}/names_no_symbol")
+
+elseif(CASE STREQUAL "other_torch")
+  file(READ "${package}/lib/cmake/lltm/lltm-config.cmake" text)
+  string(REGEX MATCH "_lltm_built_with \"([0-9.]+)\"" line "${text}")
+  set(version "${CMAKE_MATCH_1}")
+  copy_package("${case_folder}/copy" "${line}" "_lltm_built_with \"2.12.1\"")
+  expect_refusal("was built with PyTorch 2.12.1, and the one found is PyTorch ${version} in "
+    "-DCMAKE_PREFIX_PATH=${case_folder}/copy")
+
+elseif(CASE STREQUAL "unsupported_torch")
+  set(fake "${case_folder}/libtorch/share/cmake/Torch")
+  file(WRITE "${fake}/TorchConfig.cmake" "")
+  set(ENV{CMAKE_PREFIX_PATH} "${case_folder}/libtorch")
+  foreach(version IN ITEMS 2.10.0 2.16.0)
+    file(WRITE "${fake}/TorchConfigVersion.cmake" "set(PACKAGE_VERSION \"${version}\")\n")
+    expect_refusal("PyTorch ${version} in .* is not supported: lltm works with PyTorch 2.11 to 2.15"
+      "-DCMAKE_PREFIX_PATH=${package}")
+  endforeach()
+
+elseif(CASE STREQUAL "wrong_torch_dir")
+  expect_refusal("Torch_DIR names ${case_folder}, where there is no TorchConfig.cmake"
+    "-DCMAKE_PREFIX_PATH=${package}" "-DTorch_DIR=${case_folder}")
+
+elseif(CASE STREQUAL "no_torch")
+  copy_package("${case_folder}/copy" "${LIBTORCH}" "${case_folder}/gone")
+  expect_refusal("found no libtorch: neither Torch_DIR nor CMAKE_PREFIX_PATH names one, and /bin/false has no torch"
+    "-DCMAKE_PREFIX_PATH=${case_folder}/copy" -DPython_EXECUTABLE=/bin/false)
+
+else()
+  message(FATAL_ERROR "unknown case ${CASE}")
+endif()
