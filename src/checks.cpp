@@ -4,6 +4,7 @@
 #include <c10/core/SymInt.h>
 #include <c10/util/Exception.h>
 
+#include <string>
 #include <string_view>
 
 namespace lltm {
@@ -37,7 +38,8 @@ struct Sizes<c10::SymInt> {
 };
 
 std::string dtype_name(const at::Tensor& tensor) {
-  return c10::getDtypeNames(tensor.scalar_type()).first;
+  // A string or, since 2.15, a string_view.
+  return std::string(c10::getDtypeNames(tensor.scalar_type()).first);
 }
 
 bool is_supported(at::ScalarType dtype) {
