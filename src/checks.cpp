@@ -60,6 +60,16 @@ class Checker {
                 " to be a tensor, got None");
   }
 
+  // A kernel sees dense tensors only, the dispatcher turns others away; the formula may see any.
+  void dense(const Argument& argument) const {
+    TORCH_CHECK(argument.tensor.layout() == at::kStrided,
+                operator_,
+                ": expected ",
+                argument.name,
+                " to be dense, got the layout ",
+                argument.tensor.layout());
+  }
+
   void supported_dtype() const {
     TORCH_CHECK(is_supported(input_.scalar_type()),
                 operator_,
@@ -68,6 +78,7 @@ class Checker {
   }
 
   void like_input(const Argument& argument) const {
+    dense(argument);
     TORCH_CHECK(argument.tensor.scalar_type() == input_.scalar_type(),
                 operator_,
                 ": expected ",
@@ -201,6 +212,7 @@ CellSizes<Size> check(const ForwardArguments& arguments) {
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
   check_defined(arguments);
   const Checker check(kForward, input);
+  check.dense({"input", input});
   check.supported_dtype();
   check.like_input({"weights", weights});
   check.like_input({"old_h", old_h});
@@ -217,6 +229,7 @@ CellSizes<Size> check(const BackwardArguments& arguments) {
   const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
   check_defined(arguments);
   const Checker check(kBackward, input);
+  check.dense({"input", input});
   check.supported_dtype();
   check.like_input({"new_cell", new_cell});
   check.like_input({"gates", gates});
