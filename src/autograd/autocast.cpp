@@ -1,10 +1,11 @@
 // lltm::forward under autocast: every floating-point argument but a float64 one is cast to the
 // autocast dtype, old_cell too, so the results have it. backward needs no kernel here: autograd
 // calls it with the tensors that forward saw after the casts.
+#include "autocast.h"
+
 #include "../checks.h"
 #include "lltm/lltm.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
@@ -22,10 +23,7 @@ std::tuple<Tensor, Tensor, Tensor> forward_autocast(const Tensor& input,
   check_defined(ForwardArguments{input, weights, bias, old_h, old_cell});
   const c10::impl::ExcludeDispatchKeyGuard without_autocast(
       at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const auto cast = [dtype = at::autocast::get_autocast_dtype(device)](const auto& tensor) {
-    // Casts of leaves are cached while the autocast region lasts: weights are cast once.
-    return at::autocast::cached_cast(dtype, tensor, device);
-  };
+  const auto cast = autocast_on(device);
   return lltm::forward(cast(input), cast(weights), cast(bias), cast(old_h), cast(old_cell));
 }
 
