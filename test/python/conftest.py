@@ -1,0 +1,56 @@
+"""What all tests share: where lltm is found, the devices and dtypes, and a fixed seed.
+
+LLTM_LIBRARY and PYTHONPATH choose what is tested. Where neither lltm is importable nor LLTM_LIBRARY set, it is this
+checkout's package with the library in build/.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+if importlib.util.find_spec("lltm") is None:
+    sys.path.insert(0, str(ROOT / "python"))
+    os.environ.setdefault("LLTM_LIBRARY", str(ROOT / "build" / "liblltm_ops.so"))
+
+import lltm  # noqa: E402
+
+# The same examples in every run: what one run finds, the next one shows again.
+hypothesis.settings.register_profile("lltm", deadline=None, derandomize=True, max_examples=30, database=None)
+hypothesis.settings.load_profile("lltm")
+
+
+def has_cuda_device() -> bool:
+    return torch.cuda.is_available() and lltm.has_cuda
+
+
+@pytest.fixture(scope="session", params=["cpu", "cuda"])
+def device(request) -> torch.device:
+    if request.param == "cuda" and not has_cuda_device():
+        pytest.skip("no GPU, or lltm was built without CUDA")
+    return torch.device(request.param)
+
+
+@pytest.fixture(
+    scope="session", params=[torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:]
+)
+def dtype(request) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Nothing compiled before, and nothing left for the test that follows."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

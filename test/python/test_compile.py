@@ -1,0 +1,166 @@
+"""torch.compile, torch.export and AOTInductor: no graph break, both operators in the graphs, any batch size."""
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from reference import NAMES, assert_forward_close, assert_gradients_close, make_arguments, make_gradients
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import lltm
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+
+def calls_of(graphs, operator) -> int:
+    return sum(node.target is operator for graph in graphs for node in graph.graph.nodes)
+
+
+def state(*arguments):
+    new_h, new_cell, _ = torch.ops.lltm.forward(*arguments)
+    return new_h, new_cell
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
+def test_both_operators_are_in_the_graphs(device, bias):
+    forward_graphs, backward_graphs = [], []
+
+    def keep(graphs):
+        return lambda graph, _: graphs.append(graph) or make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=keep(forward_graphs), bw_compiler=keep(backward_graphs))
+    compiled = torch.compile(state, backend=backend, fullgraph=True)
+    arguments = make_arguments((6, 5, 7), device=device, bias=bias)
+    grads = make_gradients(arguments)
+    leaves = arguments.require_grad()
+    outputs = compiled(*leaves)
+    torch.autograd.backward(outputs, grads)
+    assert calls_of(forward_graphs, torch.ops.lltm.forward.default) == 1
+    assert calls_of(backward_graphs, torch.ops.lltm.backward.default) == 1
+    assert calls_of(backward_graphs, torch.ops.lltm.forward.default) == 0
+    assert_gradients_close(leaves.map(lambda leaf: leaf.grad), *grads, arguments)
+
+
+@pytest.mark.parametrize("names", [(), NAMES], ids=["inference", "training"])
+def test_one_compilation_for_two_batch_sizes(device, names):
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(torch.ops.lltm.forward, backend=counter, fullgraph=True, dynamic=True)
+    for batch in (6, 11):
+        arguments = make_arguments((batch, 5, 7), device=device)
+        grads = make_gradients(arguments)
+        leaves = arguments.require_grad(names)
+        results = compiled(*leaves)
+        assert_forward_close(results, arguments)
+        if names:
+            torch.autograd.backward(results[:2], grads)
+            assert_gradients_close(leaves.map(lambda leaf: leaf.grad), *grads, arguments)
+    assert counter.frame_count == 1
+
+
+def test_backward_compiles_with_dynamic_shapes(device):
+    counter = CompileCounterWithBackend("aot_eager")
+    mask = [True, True, False, True, True]
+    compiled = torch.compile(
+        lambda *tensors: torch.ops.lltm.backward(*tensors, mask), backend=counter, fullgraph=True, dynamic=True
+    )
+    for batch in (6, 11):
+        arguments = make_arguments((batch, 5, 7), device=device)
+        _, new_cell, gates = torch.ops.lltm.forward(*arguments)
+        grads = make_gradients(arguments)
+        results = compiled(*grads, new_cell, gates, *arguments[:4])
+        assert tuple(result is not None for result in results) == tuple(mask)
+        assert_gradients_close(results, *grads, arguments)
+    assert counter.frame_count == 1
+
+
+def test_the_typed_functions_compile(device):
+    compiled = torch.compile(lambda *arguments: lltm.forward(*arguments), backend="aot_eager", fullgraph=True)
+    arguments = make_arguments((6, 5, 7), device=device)
+    assert_forward_close(compiled(*arguments), arguments)
+
+
+def test_autocast_compiles(device):
+    arguments = make_arguments((6, 5, 7), device=device)
+
+    def step(*arguments):
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            return state(*arguments)
+
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    for result, expected in zip(compiled(*arguments), step(*arguments), strict=True):
+        assert result.dtype == torch.bfloat16 and torch.equal(result, expected)
+
+
+def test_training_through_inductor(device):
+    """The compiled module learns exactly as the eager one does."""
+    eager = lltm.LLTMCell(5, 7, device=device)
+    compiled = lltm.LLTMCell(5, 7, device=device)
+    compiled.load_state_dict(eager.state_dict())
+    step = torch.compile(compiled, fullgraph=True, dynamic=True)
+    inputs = [torch.randn(batch, 5, device=device) for batch in (6, 11)]
+
+    def losses(cell, parameters):
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        for x in inputs * 2:
+            new_h, new_cell = cell(x * 2)
+            loss = (new_h.sigmoid() + new_cell**2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss.detach()
+
+    found = torch.stack(list(losses(step, compiled.parameters())))
+    expected = torch.stack(list(losses(eager, eager.parameters())))
+    torch.testing.assert_close(found, expected)
+    assert found[2] < found[0] and found[3] < found[1]
+
+
+class Steps(torch.nn.Module):
+    """Two steps of a cell and a classifier: what a user exports."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = lltm.LLTMCell(5, 7)
+        self.head = torch.nn.Linear(7, 3)
+
+    def forward(self, first, second):
+        state = self.cell(first)
+        new_h, _ = self.cell(second, state)
+        return self.head(new_h)
+
+
+def export(model, device):
+    batch = torch.export.Dim("batch", min=1, max=4096)
+    example = (torch.randn(6, 5, device=device), torch.randn(6, 5, device=device))
+    return torch.export.export(model, example, dynamic_shapes={"first": {0: batch}, "second": {0: batch}})
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["non_strict", "strict"])
+def test_export(device, tmp_path, strict):
+    batch = torch.export.Dim("batch")
+    cell = lltm.LLTMCell(5, 7, device=device)
+    x, h, c = (torch.randn(6, size, device=device) for size in (5, 7, 7))
+    shapes = {"input": {0: batch}, "state": ({0: batch}, {0: batch})}
+    program = torch.export.export(cell, (x, (h, c)), dynamic_shapes=shapes, strict=strict)
+    assert calls_of([program.graph_module], torch.ops.lltm.forward.default) == 1
+    torch.export.save(program, tmp_path / "cell.pt2")
+    loaded = torch.export.load(tmp_path / "cell.pt2").module()
+    for size in (6, 11, 1):
+        x, h, c = (torch.randn(size, features, device=device) for features in (5, 7, 7))
+        for result, expected in zip(loaded(x, (h, c)), cell(x, (h, c)), strict=True):
+            assert torch.equal(result, expected)
+
+
+def test_decompositions_keep_the_operator(device):
+    program = export(Steps().to(device), device).run_decompositions()
+    assert calls_of([program.graph_module], torch.ops.lltm.forward.default) == 2
+
+
+def test_aot_inductor_package(device, tmp_path):
+    model = Steps().to(device).eval()
+    with torch.no_grad():
+        path = torch._inductor.aoti_compile_and_package(export(model, device), package_path=str(tmp_path / "steps.pt2"))
+        package = torch._inductor.aoti_load_package(path)
+        for batch in (6, 11, 1):
+            inputs = torch.randn(batch, 5, device=device), torch.randn(batch, 5, device=device)
+            torch.testing.assert_close(package(*inputs), model(*inputs))

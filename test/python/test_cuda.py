@@ -1,0 +1,151 @@
+"""What only a GPU has: streams, graphs, several devices; and what a build without CUDA says."""
+
+import pytest
+import torch
+from reference import (
+    assert_forward_close,
+    assert_gradients_close,
+    call,
+    call_backward,
+    gradients,
+    make_arguments,
+    make_gradients,
+)
+
+import lltm
+
+needs_cuda = pytest.mark.skipif(
+    not (torch.cuda.is_available() and lltm.has_cuda), reason="no GPU, or lltm was built without CUDA"
+)
+
+
+@pytest.mark.skipif(lltm.has_cuda, reason="lltm was built with CUDA")
+def test_a_build_without_cuda_says_so():
+    """Straight to the CUDA key, as a CUDA tensor would get there."""
+    cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+    arguments = make_arguments((3, 5, 4))
+    _, new_cell, gates = call(arguments)
+    with pytest.raises(RuntimeError, match="^lltm was built without CUDA: .*lltm::forward.*LLTM_CUDA"):
+        torch.ops.lltm.forward.default.redispatch(cuda, *arguments)
+    with pytest.raises(RuntimeError, match="^lltm was built without CUDA: .*lltm::backward.*LLTM_CUDA"):
+        grads = make_gradients(arguments)
+        torch.ops.lltm.backward.default.redispatch(cuda, *grads, new_cell, gates, *arguments[:4], [True] * 5)
+
+
+@pytest.mark.skipif(lltm.has_cuda or not torch.cuda.is_available(), reason="no GPU, or lltm was built with CUDA")
+@pytest.mark.parametrize("names", [(), ("weights",)], ids=["plain", "gradients"])
+def test_a_cuda_tensor_in_a_build_without_cuda(names):
+    with pytest.raises(RuntimeError, match="^lltm was built without CUDA"):
+        call(make_arguments((3, 5, 4), device="cuda").require_grad(names))
+
+
+@needs_cuda
+def test_graph(dtype):
+    """Forward and backward captured once, replayed on new values."""
+    arguments = make_arguments((6, 5, 7), dtype, "cuda")
+    grads = make_gradients(arguments)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call_backward(*grads, arguments)  # warm-up: cuBLAS allocates its workspace
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = call(arguments)
+        found = torch.ops.lltm.backward(*grads, *results[1:], *arguments[:4], [True] * 5)
+    for _ in range(2):
+        for tensor in (*arguments, *grads):
+            tensor.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_forward_close(results, arguments)
+        assert_gradients_close(found, *grads, arguments)
+
+
+@needs_cuda
+def test_graphed_module():
+    cell = lltm.LLTMCell(5, 7, device="cuda")
+    reference = lltm.LLTMCell(5, 7, device="cuda")
+    reference.load_state_dict(cell.state_dict())
+    x, h, c = (torch.randn(6, size, device="cuda") for size in (5, 7, 7))
+
+    class Flat(torch.nn.Module):
+        def __init__(self, cell):
+            super().__init__()
+            self.cell = cell
+
+        def forward(self, x, h, c):
+            return self.cell(x, (h, c))
+
+    graphed = torch.cuda.make_graphed_callables(Flat(cell), (x, h, c))
+    x, h, c = (torch.randn(6, size, device="cuda") for size in (5, 7, 7))
+    found, expected = graphed(x, h, c), reference(x, (h, c))
+    (found[0].sum() + found[1].sum()).backward()
+    (expected[0].sum() + expected[1].sum()).backward()
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(cell.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+@needs_cuda
+@pytest.mark.parametrize("sizes", [(64, 128, 256), (6, 5, 7)], ids=str)
+def test_side_stream(sizes):
+    """All work is on the current stream: behind what that stream still does to the arguments."""
+    arguments = make_arguments(sizes, torch.float32, "cuda")
+    grads = make_gradients(arguments)
+    late = arguments.map(torch.zeros_like)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        for destination, source in zip(late, arguments, strict=True):
+            destination.copy_(source)
+        results = call(late)
+        found = call_backward(*grads, late)
+    stream.synchronize()
+    assert_forward_close(results, arguments)
+    assert_gradients_close(found, *grads, arguments)
+
+
+@needs_cuda
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_second_gpu():
+    """The tensors' device counts, not the current one."""
+    arguments = make_arguments((6, 5, 7), torch.float32, "cuda:1")
+    grads = make_gradients(arguments)
+    assert torch.cuda.current_device() == 0
+    results = call(arguments)
+    assert all(result.device == torch.device("cuda:1") for result in results)
+    assert_forward_close(results, arguments)
+    assert_gradients_close(gradients(arguments, *grads), *grads, arguments)
+    assert torch.cuda.current_device() == 0
+    with pytest.raises(RuntimeError, match="expected weights on input's device cuda:1, got cuda:0"):
+        call(arguments._replace(weights=arguments.weights.to("cuda:0")))
+
+
+@needs_cuda
+def test_memory_is_only_what_is_returned():
+    """Nothing beyond the three results stays allocated after a forward."""
+    arguments = make_arguments((256, 64, 128), torch.float32, "cuda").require_grad()
+    call(arguments)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    results = call(arguments)
+    held = sum(-(-result.untyped_storage().nbytes() // 512) * 512 for result in results)
+    assert torch.cuda.memory_allocated() - before == held
+
+
+@needs_cuda
+def test_tf32_obeys_the_switch():
+    arguments = make_arguments((64, 512, 512), torch.float32, "cuda")
+    exact = call(arguments)
+    assert_forward_close(exact, arguments)
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        rounded = call(arguments)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.testing.assert_close(rounded[0], exact[0], rtol=0, atol=2e-2)
+    if torch.cuda.get_device_capability() >= (8, 0):
+        assert not torch.equal(rounded[0], exact[0])

@@ -1,0 +1,113 @@
+"""Any strides: transposed, strided, offset and expanded tensors, in every argument of both operators."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import (
+    NAMES,
+    assert_close,
+    assert_forward_close,
+    assert_gradients_close,
+    call,
+    gradients,
+    make_arguments,
+    make_gradients,
+)
+
+
+def transposed(t):
+    return t.t().contiguous().t()
+
+
+def every_other_column(t):
+    return torch.stack([t, torch.full_like(t, 7)], dim=-1)[..., 0]
+
+
+def every_other_row(t):
+    return torch.stack([t, torch.full_like(t, 7)], dim=1)[:, 0]
+
+
+def wide_rows(t):
+    """A slice of the columns of a wider matrix."""
+    pad = torch.full_like(t[..., :1], 7)
+    return torch.cat([pad, t, pad, pad], dim=-1)[..., 1:-2]
+
+
+def offset(t):
+    """Dense, but starting one element into its storage: not aligned as an allocation is."""
+    return torch.cat([t.new_full((1,), 7), t.flatten()])[1:].view(t.shape)
+
+
+def same_row(t):
+    return t[:1].expand(t.shape)
+
+
+def same_column(t):
+    return t[..., :1].expand(t.shape)
+
+
+def one_value(t):
+    return t.flatten()[:1].squeeze().expand(t.shape)
+
+
+LAYOUTS = [transposed, every_other_column, every_other_row, wide_rows, offset, same_row, same_column, one_value]
+BACKWARD_NAMES = ("grad_h", "grad_cell", "new_cell", "gates", "input", "weights", "bias", "old_h")
+SIZES = [(6, 5, 7), (8, 16, 32)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("name", (*NAMES, "all"))
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_forward(device, dtype, sizes, name, layout):
+    arguments = make_arguments(sizes, dtype, device)
+    changed = {n: layout(getattr(arguments, n)) for n in NAMES if name in (n, "all")}
+    arguments = arguments._replace(**changed)
+    assert_forward_close(call(arguments), arguments)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("name", (*BACKWARD_NAMES, "all"))
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_backward(device, dtype, sizes, name, layout):
+    """Against the same call of contiguous copies, which test_backward.py compares with the formula."""
+    arguments = make_arguments(sizes, dtype, device)
+    _, new_cell, gates = call(arguments)
+    given = [*make_gradients(arguments), new_cell, gates, *arguments[:4]]
+    given = [layout(t) if name in (n, "all") else t for n, t in zip(BACKWARD_NAMES, given, strict=True)]
+    results = torch.ops.lltm.backward(*given, [True] * 5)
+    expected = torch.ops.lltm.backward(*(t.clone(memory_format=torch.contiguous_format) for t in given), [True] * 5)
+    for result, value, argument in zip(results, expected, arguments, strict=True):
+        assert result.shape == argument.shape
+        assert_close(result, value.double(), dtype)
+
+
+@given(data=st.data())
+def test_forward_of_any_mixture(device, dtype, data):
+    sizes = data.draw(st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12)))
+    arguments = make_arguments(sizes, dtype, device)
+    arguments = arguments.map(lambda t: data.draw(st.sampled_from([torch.clone, *LAYOUTS]))(t))
+    grads = [data.draw(st.sampled_from([torch.clone, *LAYOUTS]))(t) for t in make_gradients(arguments)]
+    assert_forward_close(call(arguments), arguments)
+    assert_gradients_close(gradients(arguments, *grads), *grads, arguments)
+
+
+def test_gradients_of_a_sum(device, dtype):
+    """Autograd's gradient of a sum is one number, expanded."""
+    arguments = make_arguments((6, 5, 7), dtype, device)
+    leaves = arguments.require_grad()
+    new_h, new_cell, _ = call(leaves)
+    (new_h.sum() + new_cell.sum()).backward()
+    ones = torch.ones_like(new_h)
+    assert_gradients_close(leaves.map(lambda leaf: leaf.grad), ones, ones, arguments)
+
+
+@pytest.mark.parametrize("layout", [transposed, wide_rows, every_other_row], ids=lambda layout: layout.__name__)
+def test_gradients_reach_a_view(device, layout):
+    """Leaves whose views are the arguments, as a slice of a larger parameter is."""
+    arguments = make_arguments((6, 5, 7), torch.float64, device)
+    leaves = arguments.require_grad()
+    grads = make_gradients(arguments)
+    new_h, new_cell, _ = call(leaves.map(layout))
+    torch.autograd.backward((new_h, new_cell), grads)
+    assert_gradients_close(leaves.map(lambda leaf: leaf.grad), *grads, arguments)

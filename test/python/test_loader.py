@@ -1,0 +1,198 @@
+"""Importing lltm: what it loads, what it does not load twice, and what it says when it cannot.
+
+Each in a process of its own: operators that are registered stay so.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import lltm
+
+PACKAGE = Path(lltm.__file__).parent
+
+
+def python(program: str, *, library=None, package=PACKAGE.parent, expect_failure=False, arguments=()) -> str:
+    """Run a program that can import lltm; its output, or the last line of its traceback."""
+    environment = dict(os.environ, PYTHONPATH=str(package))
+    environment.pop("LLTM_LIBRARY", None)
+    if library is not None:
+        environment["LLTM_LIBRARY"] = str(library)
+    # Not from the checkout: nothing may depend on the current directory.
+    process = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        capture_output=True, text=True, env=environment, cwd="/", timeout=300,
+    )  # fmt: skip
+    assert (process.returncode != 0) == expect_failure, process.stdout + process.stderr
+    assert process.returncode >= 0, f"died of signal {-process.returncode}: {process.stderr}"
+    return process.stderr.strip().splitlines()[-1] if expect_failure else process.stdout.strip()
+
+
+def import_error(**options) -> str:
+    line = python("import lltm", expect_failure=True, **options)
+    assert line.startswith("ImportError: lltm: ")
+    return line
+
+
+def write_build_info(folder: Path, *, torch_version, cuda=None) -> None:
+    (folder / "_build_info.py").write_text(
+        f'version = "1.2.3"\ntorch = "{torch_version}"\ncuda = {cuda!r}\narchitectures = ("80", "90a")\n'
+    )
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    return lltm.library_path
+
+
+@pytest.fixture
+def bare_package(tmp_path) -> Path:
+    """A copy of the package without a library; the folder to put on PYTHONPATH."""
+    shutil.copytree(
+        PACKAGE, tmp_path / "site" / "lltm", ignore=shutil.ignore_patterns("lib", "include", "_build_info.py", "__*__")
+    )
+    return tmp_path / "site"
+
+
+def test_attributes():
+    assert lltm.build_info is not None, "the library has no _build_info.py beside it"
+    assert lltm.__version__ == lltm.build_info.version and lltm.__version__[0].isdigit()
+    assert lltm.build_info.torch.split(".")[:2] == torch.__version__.split(".")[:2]
+    assert lltm.has_cuda == (lltm.build_info.cuda is not None)
+    assert bool(lltm.build_info.architectures) == lltm.has_cuda
+    assert lltm.library_path.is_file()
+    assert (PACKAGE / "py.typed").is_file()
+    if lltm.cmake_prefix_path is not None:
+        assert Path(lltm.cmake_prefix_path, "lib", "cmake", "lltm", "lltm-config.cmake").is_file()
+
+
+def test_build_info_reads_without_loading(library):
+    program = "import runpy, sys; print(runpy.run_path(sys.argv[1])['torch'], 'torch' in sys.modules)"
+    folder = next(f for f in (library.parent, library.parent.parent) if (f / "_build_info.py").is_file())
+    assert python(program, arguments=[folder / "_build_info.py"]) == f"{lltm.build_info.torch} False"
+
+
+def test_library_inside_the_package(library, bare_package):
+    (bare_package / "lltm" / "lib" / "cmake" / "lltm").mkdir(parents=True)
+    (bare_package / "lltm" / "lib" / "cmake" / "lltm" / "lltm-config.cmake").touch()
+    shutil.copy(library, bare_package / "lltm" / "lib")
+    write_build_info(bare_package / "lltm", torch_version=torch.__version__)
+    program = "import lltm; print(lltm.library_path, lltm.__version__, lltm.cmake_prefix_path)"
+    place = bare_package / "lltm"
+    assert python(program, package=bare_package) == f"{place}/lib/liblltm_ops.so 1.2.3 {place}"
+
+
+def test_override_wins(library, bare_package, tmp_path):
+    (bare_package / "lltm" / "lib").mkdir()
+    (bare_package / "lltm" / "lib" / "liblltm_ops.so").write_text("not this one")
+    shutil.copy(library, tmp_path / "renamed.so")
+    program = "import lltm, torch; print(lltm.library_path); torch.ops.lltm.forward"
+    assert python(program, package=bare_package, library=tmp_path / "renamed.so") == str(tmp_path / "renamed.so")
+
+
+def test_a_second_import_and_a_reload_do_nothing(library):
+    program = (
+        "import importlib, sys, lltm\n"
+        "before = lltm.library_path, lltm.build_info, lltm.__version__\n"
+        "importlib.reload(lltm)\n"
+        "assert before == (lltm.library_path, lltm.build_info, lltm.__version__), lltm.library_path\n"
+        "for name in [name for name in sys.modules if name.startswith('lltm')]: del sys.modules[name]\n"
+        "import lltm\n"
+        "assert before == (lltm.library_path, lltm.build_info, lltm.__version__), lltm.library_path\n"
+        "print('alive')"
+    )
+    assert python(program, library=library) == "alive"
+
+
+def test_loaded_before_from_another_path(library, tmp_path):
+    """Loading a copy would register everything a second time and abort."""
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(library, other)
+    program = (
+        "import sys, torch; torch.ops.load_library(sys.argv[1]); import lltm\n"
+        "print(lltm.library_path, lltm.has_cuda, lltm.LLTMCell(2, 3)(torch.zeros(2))[0].shape[0])"
+    )
+    expected = f"{other}/liblltm_ops.so {lltm.has_cuda} 3"
+    assert python(program, library=library, arguments=[other / "liblltm_ops.so"]) == expected
+
+
+def test_linked_or_renamed_library_is_left_alone(library, bare_package, tmp_path):
+    """The operators are there, from a file that cannot be told: nothing is searched for, nothing fails."""
+    shutil.copy(library, tmp_path / "renamed.so")
+    program = (
+        "import ctypes, sys, torch; ctypes.CDLL(sys.argv[1]); import lltm\n"
+        "print(lltm.library_path, lltm.build_info, lltm.cmake_prefix_path, lltm.has_cuda)"
+    )
+    expected = f"None None None {lltm.has_cuda}"
+    assert python(program, package=bare_package, arguments=[tmp_path / "renamed.so"]) == expected
+
+
+def test_missing_library_says_where_it_looked(bare_package):
+    message = import_error(package=bare_package)
+    assert f"{bare_package}/lltm/lib/liblltm_ops.so" in message
+    assert "LLTM_LIBRARY" in message and "pip install" in message
+
+
+def test_override_that_does_not_exist():
+    message = import_error(library="/nowhere/liblltm_ops.so")
+    assert "LLTM_LIBRARY names a file that does not exist: /nowhere/liblltm_ops.so" in message
+
+
+def test_another_torch_is_found_before_loading(tmp_path):
+    """The file is no library at all: had it been loaded, the message would be another."""
+    (tmp_path / "liblltm_ops.so").write_text("")
+    write_build_info(tmp_path, torch_version="2.3.1+cu121", cuda="12.1")
+    message = import_error(library=tmp_path / "liblltm_ops.so")
+    assert "built with PyTorch 2.3.1+cu121" in message and f"PyTorch {torch.__version__} is running" in message
+    assert "Install PyTorch 2.3, or build lltm again" in message
+
+
+def test_another_cuda_is_found_before_loading(tmp_path):
+    (tmp_path / "liblltm_ops.so").write_text("")
+    write_build_info(tmp_path, torch_version=torch.__version__, cuda="9.2")
+    message = import_error(library=tmp_path / "liblltm_ops.so")
+    assert f"built with PyTorch {torch.__version__} and CUDA 9.2" in message
+    assert f"PyTorch {torch.__version__} is running" in message and "with CUDA 9," in message
+
+
+def compile_library(tmp_path: Path, source: str) -> Path:
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    (tmp_path / "library.cpp").write_text(source)
+    path = tmp_path / "liblltm_ops.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, tmp_path / "library.cpp"], check=True)
+    return path
+
+
+def test_an_undefined_symbol_names_both_versions(tmp_path):
+    """The minor version is right, and yet a symbol is missing: another build of the same release, or a nightly."""
+    library = compile_library(tmp_path, "void only_in_another_torch(); void call() { only_in_another_torch(); }")
+    built_with = ".".join(torch.__version__.split("+")[0].split(".")[:2]) + ".99"
+    write_build_info(tmp_path, torch_version=built_with)
+    message = import_error(library=library)
+    assert f"built with PyTorch {built_with}" in message and f"PyTorch {torch.__version__} is running" in message
+    assert "only_in_another_torch" in message and "build lltm again" in message
+
+
+def test_an_undefined_symbol_without_build_info(tmp_path):
+    library = compile_library(tmp_path, "void only_in_another_torch(); void call() { only_in_another_torch(); }")
+    message = import_error(library=library)
+    assert "built with another PyTorch" in message and f"PyTorch {torch.__version__} is running" in message
+
+
+def test_a_file_that_is_no_library(tmp_path):
+    (tmp_path / "liblltm_ops.so").write_text("")
+    message = import_error(library=tmp_path / "liblltm_ops.so")
+    assert f"cannot load {tmp_path}/liblltm_ops.so" in message and "file too short" in message
+
+
+def test_a_library_without_the_operators(tmp_path):
+    message = import_error(library=compile_library(tmp_path, "int nothing;"))
+    assert "does not register the operators lltm::forward and lltm::backward" in message

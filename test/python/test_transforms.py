@@ -1,0 +1,258 @@
+"""torch.func and forward-mode AD: vmap, grad, jvp, and their compositions."""
+
+import itertools
+
+import pytest
+import torch
+from reference import NAMES, Arguments, call, forward, make_arguments, make_gradients
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
+
+import lltm
+
+operator = torch.ops.lltm.forward
+EXAMPLES = 3
+
+
+def assert_equal(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def state(step):
+    return lambda *arguments: step(*arguments)[:2]
+
+
+def loss(step):
+    """A number that depends on both results, not linearly."""
+
+    def run(*arguments):
+        new_h, new_cell, _ = step(*arguments)
+        return (new_h * new_cell.sin()).sum()
+
+    return run
+
+
+def double_arguments(device, bias=True, sizes=(4, 2, 3)) -> Arguments:
+    return make_arguments(sizes, torch.float64, device, bias)
+
+
+def stacked(argument, copies=EXAMPLES):
+    return torch.stack([torch.randn_like(argument) for _ in range(copies)])
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
+@pytest.mark.parametrize(
+    "batched", list(itertools.product([False, True], repeat=5))[1:], ids=lambda flags: "".join("01"[f] for f in flags)
+)
+def test_vmap_over_each_combination(device, batched, bias):
+    if batched[2] and not bias:
+        pytest.skip("there is no bias to map over")
+    arguments = double_arguments(device, bias)
+    values = [stacked(t) if flag else t for t, flag in zip(arguments, batched, strict=True)]
+    in_dims = tuple(0 if flag else None for flag in batched)
+    found = vmap(operator, in_dims=in_dims)(*values)
+    examples = [
+        operator(*(value[k] if flag else value for value, flag in zip(values, batched, strict=True)))
+        for k in range(EXAMPLES)
+    ]
+    for result, expected in zip(found, zip(*examples, strict=True), strict=True):
+        assert_equal(result, torch.stack(expected))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_vmap_over_each_dimension(device, dim):
+    arguments = double_arguments(device)
+    inputs = stacked(arguments.input).movedim(0, dim)
+    in_dims = (dim, None, None, None, None)
+    found = vmap(operator, in_dims=in_dims, out_dims=1)(inputs, *arguments[1:])
+    expected = torch.stack([operator(x, *arguments[1:])[0] for x in inputs.movedim(dim, 0)], dim=1)
+    assert_equal(found[0], expected)
+
+
+def test_vmap_of_vmap(device):
+    arguments = double_arguments(device)
+    values = [torch.stack([stacked(t) for _ in range(2)]) for t in arguments]
+    found = vmap(vmap(operator))(*values)
+    expected = torch.stack([torch.stack([operator(*(v[a, b] for v in values))[1] for b in range(3)]) for a in range(2)])
+    assert_equal(found[1], expected)
+
+
+@pytest.mark.parametrize("mask", [(True,) * 5, (True, False, True, False, True)], ids=["all", "some"])
+@pytest.mark.parametrize("incoming", [(True, True), (True, False), (False, True)], ids=str)
+def test_vmap_of_backward(device, incoming, mask):
+    arguments = double_arguments(device)
+    values = Arguments(*(stacked(t) for t in arguments))
+    _, new_cell, gates = vmap(operator)(*values)
+    grads = [g if given else None for g, given in zip(make_gradients(values), incoming, strict=True)]
+    given = (*grads, new_cell, gates, *values[:4])
+
+    def run(*tensors):
+        results = torch.ops.lltm.backward(*tensors, list(mask))
+        return tuple(result for result in results if result is not None)
+
+    found = vmap(run, in_dims=tuple(None if t is None else 0 for t in given))(*given)
+    examples = [run(*(None if t is None else t[k] for t in given)) for k in range(EXAMPLES)]
+    for result, expected in zip(found, zip(*examples, strict=True), strict=True):
+        assert_equal(result, torch.stack(expected))
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
+@pytest.mark.parametrize("argnum", range(5), ids=NAMES)
+def test_grad(device, argnum, bias):
+    arguments = double_arguments(device, bias)
+    if arguments[argnum] is None:
+        pytest.skip("there is no bias")
+    assert_equal(grad(loss(operator), argnum)(*arguments), grad(loss(forward), argnum)(*arguments))
+
+
+def test_grad_of_all(device):
+    arguments = double_arguments(device)
+    everything = tuple(range(5))
+    assert_equal(grad(loss(operator), everything)(*arguments), grad(loss(forward), everything)(*arguments))
+
+
+@pytest.mark.parametrize("argnum", range(5), ids=NAMES)
+def test_grad_of_grad(device, argnum):
+    arguments = double_arguments(device)
+
+    def second(step):
+        first = grad(loss(step), argnum)
+        return grad(lambda *a: first(*a).sin().sum(), tuple(range(5)))(*arguments)
+
+    assert_equal(second(operator), second(forward))
+
+
+def test_grad_through_autograd(device):
+    """Leaves that require gradients outside, a transform inside."""
+    arguments = double_arguments(device)
+
+    def outer(step):
+        leaves = arguments.require_grad()
+        first = grad(loss(step), 1)(*leaves)
+        return torch.autograd.grad(first.sin().sum(), leaves)
+
+    assert_equal(outer(operator), outer(forward))
+
+
+@pytest.mark.parametrize("names", [*((name,) for name in NAMES), NAMES], ids=str)
+def test_jvp(device, names):
+    arguments = double_arguments(device)
+    chosen = [NAMES.index(name) for name in names]
+    tangents = tuple(torch.randn_like(arguments[k]) for k in chosen)
+
+    def run(step):
+        def of_chosen(*values):
+            return state(step)(*(values[chosen.index(k)] if k in chosen else t for k, t in enumerate(arguments)))
+
+        return jvp(of_chosen, tuple(arguments[k] for k in chosen), tangents)
+
+    assert_equal(run(operator), run(forward))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_forward_mode(device, requires_grad):
+    arguments = double_arguments(device)
+    tangents = [torch.randn_like(t) for t in arguments]
+
+    def run(step):
+        leaves = arguments.require_grad(NAMES if requires_grad else ())
+        with torch.autograd.forward_ad.dual_level():
+            duals = [
+                torch.autograd.forward_ad.make_dual(t, tangent) for t, tangent in zip(leaves, tangents, strict=True)
+            ]
+            results = [torch.autograd.forward_ad.unpack_dual(r) for r in state(step)(*duals)]
+        return [tensor.detach() for result in results for tensor in result]
+
+    assert_equal(run(operator), run(forward))
+
+
+def test_forward_mode_over_reverse(device):
+    """A tangent of a gradient, as a Hessian-vector product computes it."""
+    arguments = double_arguments(device)
+    tangents = tuple(torch.randn_like(t) for t in arguments)
+
+    def run(step):
+        return jvp(grad(loss(step), tuple(range(5))), tuple(arguments), tangents)
+
+    assert_equal(run(operator), run(forward))
+
+
+@pytest.mark.parametrize("argnum", range(5), ids=NAMES)
+def test_jacobians(device, argnum):
+    arguments = double_arguments(device, sizes=(2, 2, 3))
+    expected = jacrev(state(forward), argnum)(*arguments)
+    assert_equal(jacrev(state(operator), argnum)(*arguments), expected)
+    assert_equal(jacfwd(state(operator), argnum)(*arguments), expected)
+
+
+def test_hessian(device):
+    arguments = double_arguments(device, sizes=(2, 1, 2))
+    assert_equal(hessian(loss(operator), 1)(*arguments), hessian(loss(forward), 1)(*arguments))
+
+
+def test_vjp(device):
+    arguments = double_arguments(device)
+    grads = make_gradients(arguments)
+    _, found = vjp(state(operator), *arguments)
+    _, expected = vjp(state(forward), *arguments)
+    assert_equal(found(grads), expected(grads))
+
+
+def test_gradients_of_each_example(device):
+    """The gradient of the parameters for each example of a batch by itself."""
+    arguments = double_arguments(device)
+    weights, bias = arguments[1:3]
+
+    def example(weights, bias, x, h, c):
+        new_h, new_cell, _ = operator(x[None], weights, bias, h[None], c[None])
+        return (new_h * new_cell.sin()).sum()
+
+    per_example = vmap(grad(example, (0, 1)), in_dims=(None, None, 0, 0, 0))
+    found = per_example(weights, bias, arguments.input, *arguments[3:])
+    for k in range(4):
+        one = arguments._replace(**{n: getattr(arguments, n)[k : k + 1] for n in ("input", "old_h", "old_cell")})
+        assert_equal(tuple(g[k] for g in found), grad(loss(forward), (1, 2))(*one))
+
+
+def test_autograd_through_vmap(device):
+    arguments = double_arguments(device)
+    leaves, copies = ([stacked(t) for t in arguments] for _ in range(2))
+    leaves = [t.requires_grad_() for t in leaves]
+    copies = [t.detach().clone().requires_grad_() for t in leaves]
+    vmap(loss(operator))(*leaves).sum().backward()
+    sum(loss(forward)(*(t[k] for t in copies)) for k in range(EXAMPLES)).backward()
+    assert_equal([t.grad for t in leaves], [t.grad for t in copies])
+
+
+def test_batched_gradients(device):
+    """is_grads_batched maps over the incoming gradients of an ordinary graph."""
+    arguments = double_arguments(device).require_grad()
+    outputs = state(operator)(*arguments)
+    grads = [stacked(output) for output in outputs]
+    found = torch.autograd.grad(outputs, arguments, grads, is_grads_batched=True, retain_graph=True)
+    for k in range(EXAMPLES):
+        expected = torch.autograd.grad(outputs, arguments, [g[k] for g in grads], retain_graph=True)
+        assert_equal(tuple(g[k] for g in found), expected)
+
+
+def test_ensemble_of_modules(device):
+    cells = [lltm.LLTMCell(5, 7, device=device, dtype=torch.float64) for _ in range(EXAMPLES)]
+    parameters, _ = stack_module_state(cells)
+    x = torch.randn(4, 5, device=device, dtype=torch.float64)
+    found = vmap(lambda p: functional_call(cells[0], p, (x,)))(parameters)
+    for result, expected in zip(found, zip(*(cell(x) for cell in cells), strict=True), strict=True):
+        assert_equal(result, torch.stack(expected))
+
+
+def test_gates_have_no_gradient_below_a_transform(device):
+    arguments = double_arguments(device)
+    found = grad(lambda *a: operator(*a)[2].sum(), 1)(*arguments)
+    assert torch.equal(found, torch.zeros_like(found))
+
+
+def test_call_without_a_transform_stays_fused(device):
+    """A transform that is over leaves the ordinary path as it was."""
+    arguments = double_arguments(device)
+    before = call(arguments)
+    grad(loss(operator), 1)(*arguments)
+    for a, b in zip(before, call(arguments), strict=True):
+        assert torch.equal(a, b)
