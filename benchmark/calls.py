@@ -1,0 +1,87 @@
+"""What a call costs by the way that it comes in: Python, TorchScript, C++; and the tutorial's own table."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import lltm
+import timing
+import torch
+from cases import TUTORIAL_SHAPES, Case, Work
+from peers import Peer
+from torch import Tensor
+from workload import Inputs, environment
+
+
+def python_calls(device: str, budget: timing.Budget) -> dict[str, timing.Timing]:
+    """Microseconds a call, no gradients, at the tutorial's small shape, through every door of Python."""
+    case = Case(device, 1, Work.FORWARD, "float32", TUTORIAL_SHAPES[0])
+    cell = lltm.LLTMCell(case.shape.input_features, case.shape.state_size, device=device)
+    scripted = torch.jit.optimize_for_inference(torch.jit.script(cell.eval()))
+    operator = torch.ops.lltm.forward.default
+    with environment(case), torch.no_grad():
+        input, old_h, old_cell = Inputs(case, seed=0).states
+        weights, bias = cell.weights.detach(), cell.bias.detach()
+        doors = {
+            "Python, torch.ops.lltm.forward": lambda: operator(input, weights, bias, old_h, old_cell),
+            "Python, lltm.LLTMCell": lambda: cell(input, (old_h, old_cell)),
+            "Python, scripted and frozen LLTMCell": lambda: scripted(input, (old_h, old_cell)),
+        }
+        return timing.wall(doors, budget, _synchronizer(device))
+
+
+def cpp_calls(build_dir: Path) -> dict[str, dict[str, float]]:
+    """The same from C++: runs the Google Benchmark program, returns microseconds by device and door."""
+    program = build_dir / "benchmark" / "lltm_cpp_calls"
+    shape = TUTORIAL_SHAPES[0]
+    module = build_dir / "benchmark" / "cell.pt"
+    torch.jit.script(lltm.LLTMCell(shape.input_features, shape.state_size)).save(module)
+    output = subprocess.run(
+        [program, "--benchmark_format=json", "--benchmark_min_time=0.2", "--benchmark_repetitions=5",
+         "--benchmark_enable_random_interleaving=true", "--benchmark_report_aggregates_only=true", module],
+        capture_output=True, text=True, check=True, timeout=300,
+    ).stdout  # fmt: skip
+    found: dict[str, dict[str, float]] = {}
+    for entry in json.loads(output)["benchmarks"]:
+        if entry.get("aggregate_name") == "median":
+            device, door = entry["run_name"].split("/")[:2]
+            found.setdefault(device, {})["C++, " + door.replace("_", " ")] = entry["real_time"] * 1e-3
+    return found
+
+
+def tutorial_table(device: str, peers: list[Peer], budget: timing.Budget) -> dict[str, tuple[float, float]]:
+    """Forward and backward of new_h.sum() + new_cell.sum(), microseconds, synchronised after each, as the tutorial
+    measured it: batch 16, 32 input features, state 128."""
+    case = Case(device, torch.get_num_threads(), Work.TRAINING, "float32", TUTORIAL_SHAPES[0])
+    synchronize = _synchronizer(device)
+    with environment(case):
+        cells = {peer.name: peer.make(case.shape, device, torch.float32) for peer in peers}
+        inputs = Inputs(case, seed=0)
+        losses: dict[str, Tensor] = {}
+
+        def forward(name: str) -> Callable[[], object]:
+            def call() -> None:
+                new_h, new_cell = cells[name](*inputs.states)
+                losses[name] = (new_h, new_cell)
+                synchronize()
+
+            return call
+
+        forward_times = timing.wall({name: forward(name) for name in cells}, budget, synchronize)
+
+        def both(name: str) -> Callable[[], object]:
+            def call() -> None:
+                new_h, new_cell = cells[name](*inputs.states)
+                synchronize()
+                (new_h.sum() + new_cell.sum()).backward()
+                synchronize()
+
+            return call
+
+        both_times = timing.wall({name: both(name) for name in cells}, budget, synchronize)
+    return {name: (forward_times[name].median, both_times[name].median - forward_times[name].median) for name in cells}
+
+
+def _synchronizer(device: str) -> Callable[[], None]:
+    return torch.cuda.synchronize if device == "cuda" else lambda: None

@@ -1,0 +1,64 @@
+"""The head of every result: what it was measured on and with."""
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import datetime, timezone
+
+import lltm
+import torch
+
+
+def _cpu_field(name: str) -> str | None:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), None)
+    except OSError:
+        return None
+
+
+def _matrix_libraries() -> str:
+    settings = torch.__config__.show()
+    blas = settings.partition("BLAS_INFO=")[2].partition(",")[0] or "unknown"
+    versions = [
+        line.strip(" -").split(" (")[0] for line in settings.splitlines() if "Kernel Library" in line or "DNN v" in line
+    ]
+    return "; ".join([f"BLAS {blas}", *versions])
+
+
+def _nvidia_smi() -> dict[str, str]:
+    fields = ["driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu"]
+    try:
+        output = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "--id=0"],
+            capture_output=True, text=True, check=True, timeout=30,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(fields, (value.strip() for value in output.splitlines()[0].split(",")), strict=True))
+
+
+def describe(devices: list[str]) -> dict[str, str]:
+    """Name and value of everything that a reader needs to judge the numbers, in order."""
+    facts = {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
+        "lltm": lltm.__version__,
+        "PyTorch": torch.__version__,
+        "Python": platform.python_version(),
+        "CPU": f"{_cpu_field('model name') or platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        "CPU clock now": f"{_cpu_field('cpu MHz') or 'unknown'} MHz",
+        "CPU capability of PyTorch": torch.backends.cpu.get_cpu_capability(),
+        "libraries": _matrix_libraries(),
+        "LLTM_CPU_GEMM": os.environ.get("LLTM_CPU_GEMM", "unset"),
+    }
+    if "cuda" in devices:
+        facts |= {
+            "GPU": torch.cuda.get_device_name(),
+            "CUDA of PyTorch": str(torch.version.cuda),
+            "cuDNN": str(torch.backends.cudnn.version()),
+            "LLTM_CUDA_PATH": os.environ.get("LLTM_CUDA_PATH", "unset"),
+        }
+        facts |= {f"GPU {name}": value for name, value in _nvidia_smi().items()}
+    return facts

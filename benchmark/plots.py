@@ -1,0 +1,83 @@
+"""Pictures of a run: time against state size per peer, and the ratio to the best peer."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from peers import OURS, PEERS
+from report import best_peer, groups, title
+from results import Measurement, Results
+
+# One colour a peer in every picture.
+COLORS = {name: f"C{index}" for index, name in enumerate(PEERS)}
+
+
+def draw(run: Results, folder: Path) -> None:
+    """Write one PNG a group of measurements, and one with the ratios of each device."""
+    grouped = groups(run)
+    for group, shapes in grouped.items():
+        if len(shapes) > 1:
+            _time_against_size(group, shapes, folder / f"time-{'-'.join(str(part) for part in group)}.png")
+    for device in dict.fromkeys(group[0] for group in grouped):
+        _ratios({g: s for g, s in grouped.items() if g[0] == device}, folder / f"ratio-{device}.png")
+
+
+def _time_against_size(group: tuple, shapes: dict[str, dict[str, Measurement]], path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(8, 5.5), layout="constrained")
+    # Shapes of one state size stand in the order of their work.
+    order = sorted(shapes, key=lambda shape: (int(shape.split(",")[2]), _work(shape)))
+    for name in PEERS:
+        entries = [shapes[shape][name] for shape in order if name in shapes[shape]]
+        if not entries:
+            continue
+        sizes = [entry.state_size for entry in entries]
+        times = [entry.median for entry in entries]
+        bars = [[e.median - e.low for e in entries], [e.high - e.median for e in entries]]
+        axes.errorbar(
+            sizes, times, yerr=bars, label=PEERS[name].title, color=COLORS[name],
+            marker="o" if PEERS[name].is_cell else "x", markersize=5, linestyle="none", capsize=2,
+            zorder=3 if name == OURS else 2,
+        )  # fmt: skip
+        best = {size: min(t for s, t in zip(sizes, times, strict=True) if s == size) for size in sizes}
+        axes.plot(list(best), list(best.values()), color=COLORS[name], linewidth=2.2 if name == OURS else 1,
+                  linestyle="-" if PEERS[name].is_cell else ":")  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("state size (several shapes at one size; the line joins the smallest)")
+    axes.set_ylabel("microseconds a call")
+    axes.set_title(title(group))
+    axes.grid(True, which="both", alpha=0.25)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _work(shape: str) -> int:
+    batch, input_features, state_size = (int(size) for size in shape.split(","))
+    return batch * (input_features + state_size) * state_size
+
+
+def _ratios(grouped: dict[tuple, dict[str, dict[str, Measurement]]], path: Path) -> None:
+    bars = []
+    for group, shapes in grouped.items():
+        for shape, by_peer in shapes.items():
+            best = best_peer(by_peer.values())
+            if best and OURS in by_peer:
+                bars.append((f"{title(group)}\n{shape}", best.median / by_peer[OURS].median, best.peer))
+    if not bars:
+        return
+    figure, axes = plt.subplots(figsize=(10, 1.2 + 0.3 * len(bars)), layout="constrained")
+    labels, ratios, names = zip(*reversed(bars), strict=True)
+    positions = range(len(bars))
+    axes.barh(positions, ratios, color=[COLORS[name] for name in names], height=0.7)
+    for position, ratio, name in zip(positions, ratios, names, strict=True):
+        axes.text(ratio, position, f" {ratio:.2f} ({name})", va="center", fontsize=7)
+    axes.set_yticks(positions, labels, fontsize=6)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xlim(0, max(ratios) * 1.15)
+    axes.set_ylim(-0.6, len(bars) - 0.4)
+    axes.set_xlabel("time of the best peer / ours (above 1: this library is faster)")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

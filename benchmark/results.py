@@ -1,0 +1,68 @@
+"""The results of one run, as they lie in results.json."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One peer at one case by one clock. Times in microseconds a call."""
+
+    device: str
+    threads: int
+    work: str
+    dtype: str
+    shape: str
+    clock: str
+    """"wall", or "device": what the GPU needs, by replay of a graph."""
+    peer: str
+    median: float
+    low: float
+    high: float
+    rounds: int
+    calls_per_sample: int
+    error_mean: float | None
+    error_max: float | None
+
+    @property
+    def state_size(self) -> int:
+        return int(self.shape.split(",")[2])
+
+    @property
+    def spread(self) -> float:
+        return (self.high - self.low) / (2 * self.median)
+
+    @property
+    def group(self) -> tuple[str, int, str, str, str]:
+        return (self.device, self.threads, self.work, self.dtype, self.clock)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes that autograd keeps for one peer at one shape, float32."""
+
+    device: str
+    shape: str
+    peer: str
+    total: int
+    beyond_results: int
+
+
+@dataclass
+class Results:
+    machine: dict[str, str]
+    measurements: list[Measurement] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    calls: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Microseconds a call by device and by the way the call comes in."""
+    tutorial: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    """(forward, backward) in microseconds by device and peer."""
+    failures: list[str] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, path: Path) -> "Results":
+        content = json.loads(path.read_text())
+        content["measurements"] = [Measurement(**entry) for entry in content["measurements"]]
+        content["kept"] = [Kept(**entry) for entry in content["kept"]]
+        return cls(**content)

@@ -1,0 +1,114 @@
+"""A case and a peer become a call to time, an error against float64, and the bytes that autograd keeps."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
+
+import torch
+from cases import Case, Work
+from peers import Peer
+from torch import Tensor
+
+# A recurrent cell meets the same parameters at every step, and another input and state: so do these calls. Only the
+# parameters may sit in a cache.
+INPUT_SETS = 4
+
+
+class Inputs:
+    """Input, old_h, old_cell and the two incoming gradients of one call."""
+
+    def __init__(self, case: Case, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        shape, wants_gradient = case.shape, case.work is Work.TRAINING
+
+        def draw(columns: int) -> Tensor:
+            values = torch.randn(shape.batch, columns, generator=generator)
+            return values.to(case.device, case.torch_dtype)
+
+        self.states = tuple(
+            draw(columns).requires_grad_(wants_gradient)
+            for columns in (shape.input_features, shape.state_size, shape.state_size)
+        )
+        self.gradients = (draw(shape.state_size), draw(shape.state_size))
+
+
+@contextmanager
+def environment(case: Case) -> Iterator[None]:
+    """The switches under which the case runs: threads, TF32, gradients, autocast."""
+    torch.set_num_threads(case.threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = case.dtype == "tf32"
+    with (
+        torch.set_grad_enabled(case.work is Work.TRAINING),
+        torch.autocast(case.device, torch.bfloat16, enabled=case.work is Work.AUTOCAST),
+    ):
+        yield
+
+
+def _step(cell: Callable, inputs: Inputs, work: Work) -> tuple[Tensor, ...]:
+    outputs = cell(*inputs.states)
+    if work is not Work.TRAINING:
+        return outputs
+    wanted = (*inputs.states, *cell.parameters())
+    return outputs + torch.autograd.grad(outputs, wanted, inputs.gradients)
+
+
+def make_call(case: Case, cell: Callable) -> Callable[[], object]:
+    sets = cycle([Inputs(case, seed) for seed in range(INPUT_SETS)])
+    if case.work is not Work.TRAINING:
+        return lambda: cell(*next(sets).states)
+    parameters = tuple(cell.parameters())
+
+    def call() -> tuple[Tensor, ...]:
+        inputs = next(sets)
+        return torch.autograd.grad(cell(*inputs.states), (*inputs.states, *parameters), inputs.gradients)
+
+    return call
+
+
+def errors(case: Case, cells: dict[Peer, Callable]) -> dict[str, tuple[float, float]]:
+    """The (mean, largest) error of every peer against float64, of its worst result, relative to that result's mean
+    magnitude. Where gradients are measured, they are among the results."""
+    inputs = Inputs(case, seed=INPUT_SETS)
+    double = copy.deepcopy(inputs)
+    double.states = tuple(state.detach().double().requires_grad_(state.requires_grad) for state in inputs.states)
+    double.gradients = tuple(gradient.double() for gradient in inputs.gradients)
+    found = {}
+    for peer, cell in cells.items():
+        if not peer.is_cell:
+            continue
+        reference = peer.reference(case.shape, case.device, torch.float64)
+        with torch.no_grad():
+            for of_reference, of_cell in zip(reference.parameters(), cell.parameters(), strict=True):
+                of_reference.copy_(of_cell)
+        with torch.autocast(case.device, enabled=False):
+            expected = _step(reference, double, case.work)
+        actual = _step(cell, inputs, case.work)
+        worst_mean = worst_largest = 0.0
+        for want, got in zip(expected, actual, strict=True):
+            difference = (got.double() - want).abs() / want.abs().mean()
+            worst_mean = max(worst_mean, difference.mean().item())
+            worst_largest = max(worst_largest, difference.max().item())
+        found[peer.name] = (worst_mean, worst_largest)
+    return found
+
+
+def kept_bytes(case: Case, cell: Callable) -> tuple[int, int]:
+    """Bytes that autograd keeps between forward and backward beyond the parameters and what the caller gave: all of
+    them, and those that are no result of forward either."""
+    inputs = Inputs(case, seed=0)
+    given = {tensor.untyped_storage().data_ptr() for tensor in (*inputs.states, *cell.parameters())}
+    kept: dict[int, int] = {}
+    alive = []  # a storage that is freed would give its address to the next
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in given:
+            kept[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = cell(*inputs.states)
+    results = {output.untyped_storage().data_ptr() for output in outputs}
+    return sum(kept.values()), sum(size for address, size in kept.items() if address not in results)
