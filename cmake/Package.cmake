@@ -44,4 +44,14 @@ string(STRIP "${LLTM_PYTHON_ARCHITECTURES}" LLTM_PYTHON_ARCHITECTURES)
 configure_file(cmake/_build_info.py.in _build_info.py @ONLY)
 if(SKBUILD)
   install(FILES ${PROJECT_BINARY_DIR}/_build_info.py DESTINATION .)
+
+  # The wheel's metadata requires the PyTorch of the Python that builds it.
+  execute_process(COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/cmake/wheel_metadata.py
+    OUTPUT_VARIABLE required_torch OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+\\." required_minor "${required_torch}")
+  string(FIND "${LLTM_TORCH_VERSION}" "${required_minor}" position)
+  if(NOT position EQUAL 0)
+    message(FATAL_ERROR
+      "lltm: the wheel would require PyTorch ${required_torch}, which ${Python_EXECUTABLE} has, but Torch_DIR or CMAKE_PREFIX_PATH names PyTorch ${LLTM_TORCH_VERSION} in ${LLTM_TORCH_FOLDER}: build with the Python that has it.")
+  endif()
 endif()
