@@ -1,0 +1,82 @@
+# Each target does its own set-up: scripts/environment.py runs a command with what it needs, and installs what is missing
+# of that into an environment in this checkout. CMake does the building.
+
+TORCH ?=
+CMAKE_ARGS ?=
+CTEST_ARGS ?=
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+BUILD := build$(if $(TORCH),-torch-$(TORCH))
+# The package of this checkout, with the library that was just built.
+export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
+export LLTM_LIBRARY := $(CURDIR)/$(BUILD)/liblltm_ops.so
+
+# $(call with,GOAL) COMMAND: requirements/GOAL.txt lists what the command needs.
+with = python3 scripts/environment.py $(if $(TORCH),--torch $(TORCH)) $(1)
+# $(call build,GOAL,OPTIONS OF CMAKE)
+define build
+@$(call with,$(1)) cmake -S . -B $(BUILD) $(2) $(CMAKE_ARGS)
+@echo "-- Building in $(BUILD) (from scratch some minutes)"
+@$(call with,$(1)) cmake --build $(BUILD)
+endef
+
+.PHONY: help build build-tests demo test test-cpp test-python bench lint format clean distclean
+.NOTPARALLEL:
+
+help:
+	@echo 'make demo       train a reader of handwritten digits in Python, serve it from C++'
+	@echo 'make test       every test, in C++ and in Python (one side: make test-cpp, make test-python)'
+	@echo 'make build      the library: $(BUILD)/liblltm_ops.so'
+	@echo 'make bench      measure the cell beside its peers (QUICK=1: in under two minutes)'
+	@echo 'make lint       check the formatting and lint;  make format mends it'
+	@echo 'make clean      remove what was built;  make distclean the environments (.venv*) too'
+	@echo
+	@echo 'TORCH=2.11.0                  with this PyTorch, in an environment and a build folder of their own'
+	@echo 'CMAKE_ARGS=-DLLTM_CUDA=OFF    options of CMake'
+	@echo 'PYTEST_ARGS="-k forward"      options of pytest'
+	@echo 'CTEST_ARGS="-R Registry"      options of ctest'
+	@echo 'BENCH_ARGS="..."              options of benchmark/bench.py'
+
+build:
+	$(call build,build,-DBUILD_TESTING=OFF)
+
+build-tests:
+	$(call build,test,-DBUILD_TESTING=ON)
+
+test: test-cpp test-python
+
+test-cpp: build-tests
+	@echo "-- Tests in C++"
+	@$(call with,test) ctest --test-dir $(BUILD) --output-on-failure --no-tests=error $(CTEST_ARGS)
+
+test-python: build-tests
+	@echo "-- Tests in Python (some minutes)"
+	@$(call with,test) python3 -m pytest $(PYTEST_ARGS)
+
+demo:
+	$(call build,demo,-DBUILD_TESTING=OFF)
+	@$(call with,demo) python3 examples/digits/demo.py --build-dir $(BUILD)
+
+bench:
+	$(call build,bench,-DBUILD_TESTING=OFF -DLLTM_BENCHMARK=ON)
+	@$(call with,bench) python3 benchmark/bench.py --build-dir $(BUILD) $(if $(QUICK),--quick) $(BENCH_ARGS)
+
+cxx_files = $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+python_files = $$(git ls-files '*.py')
+
+lint:
+	@$(call with,lint) clang-format --dry-run --Werror $(cxx_files)
+	@$(call with,lint) ruff check $(python_files)
+	@$(call with,lint) ruff format --check $(python_files)
+
+format:
+	@$(call with,lint) clang-format -i $(cxx_files)
+	@$(call with,lint) ruff check --fix $(python_files)
+	@$(call with,lint) ruff format $(python_files)
+
+clean:
+	rm -rf build build-torch-*
+
+distclean: clean
+	rm -rf .venv .venv-lint .venv-torch-*
