@@ -1,0 +1,186 @@
+// conv2d_batch_norm: time traded for memory, by computing again in the backward pass.
+//
+//   y = conv2d(input, weight)                        valid, stride 1, no bias
+//   out = (y - mean(y)) / (sqrt(var(y)) + eps)       per channel, unbiased, eps outside the root
+//
+// As two operators, autograd keeps y from the forward pass to the backward pass: the largest tensor
+// of the layer, once for each layer of the network. As one operator it need not: the backward pass
+// computes y again from input and weight, which are alive anyway. That costs one more convolution,
+// and the memory of y is there in only one layer at a time. What is kept besides is two numbers per
+// channel.
+//
+// Two rules make it work. Whoever computes again must get the same numbers, so a random or an
+// in-place forward pass needs more care than this. And the backward pass is an operator of its own:
+// written as ATen calls, it would be taken apart by torch.compile, whose partitioner sees a
+// convolution of forward inputs, reckons that it is dear, and moves it to the forward pass to keep
+// the result.
+#include "checks.h"
+#include "example_ops.h"
+#include "layers.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace example_ops {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr std::string_view kName = "example_ops::conv2d_batch_norm";
+
+// The operator has one output, but backward wants mean and deviation. So it is a thin cover of an
+// operator that returns all three, as ATen's batch_norm is of native_batch_norm.
+using Outputs = std::tuple<Tensor, Tensor, Tensor>;
+
+Outputs call_with_statistics(const Tensor& input, const Tensor& weight, double eps) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("example_ops::_conv2d_batch_norm", "")
+                             .typed<decltype(call_with_statistics)>();
+  return op.call(input, weight, eps);
+}
+
+std::tuple<Tensor, Tensor> call_backward(const Tensor& gradient,
+                                         const Tensor& input,
+                                         const Tensor& weight,
+                                         const Tensor& mean,
+                                         const Tensor& deviation,
+                                         double eps,
+                                         std::array<bool, 2> wanted) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("example_ops::_conv2d_batch_norm_backward", "")
+                             .typed<decltype(call_backward)>();
+  return op.call(gradient, input, weight, mean, deviation, eps, wanted);
+}
+
+// CPU and CUDA.
+Outputs kernel(const Tensor& input, const Tensor& weight, double eps) {
+  check_convolution(kName, input, weight);
+  const Tensor y = convolve(input, weight);
+  check_enough_values(kName, y);
+  const ChannelStatistics statistics = channel_statistics(y);
+  return {normalize(y, statistics, eps), statistics.mean, statistics.deviation};
+}
+
+std::tuple<Tensor, Tensor> backward_kernel(const Tensor& gradient,
+                                           const Tensor& input,
+                                           const Tensor& weight,
+                                           const Tensor& mean,
+                                           const Tensor& deviation,
+                                           double eps,
+                                           std::array<bool, 2> wanted) {
+  const Tensor d_y = normalize_backward(gradient, convolve(input, weight), {mean, deviation}, eps);
+  return convolve_backward(d_y, input, weight, wanted);
+}
+
+Outputs meta(const Tensor& input, const Tensor& weight, double /*eps*/) {
+  check_convolution(kName, input, weight);
+  const auto statistics_dtype = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto statistics = [&] {
+    return at::empty_symint({1, weight.sym_size(0), 1, 1}, input.options().dtype(statistics_dtype));
+  };
+  return {convolve_meta(input, weight), statistics(), statistics()};
+}
+
+std::tuple<Tensor, Tensor> backward_meta(const Tensor& /*gradient*/,
+                                         const Tensor& input,
+                                         const Tensor& weight,
+                                         const Tensor& /*mean*/,
+                                         const Tensor& /*deviation*/,
+                                         double /*eps*/,
+                                         std::array<bool, 2> wanted) {
+  const auto like = [](const Tensor& tensor) {
+    return at::empty_symint(tensor.sym_sizes(), tensor.options());
+  };
+  return {wanted[0] ? like(input) : Tensor(), wanted[1] ? like(weight) : Tensor()};
+}
+
+class Conv2dBatchNorm : public torch::autograd::Function<Conv2dBatchNorm> {
+ public:
+  static constexpr bool is_traceable = true;
+
+  static variable_list forward(AutogradContext* ctx,
+                               const Tensor& input,
+                               const Tensor& weight,
+                               double eps) {
+    ctx->set_materialize_grads(false);
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    auto [out, mean, deviation] = call_with_statistics(input, weight, eps);
+    ctx->mark_non_differentiable({mean, deviation});
+    ctx->save_for_backward({input, weight, mean, deviation});
+    ctx->saved_data["eps"] = eps;
+    return {out, mean, deviation};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    if (!gradients[0].defined()) {
+      return variable_list(3);
+    }
+    const variable_list saved = ctx->get_saved_variables();
+    auto [d_input, d_weight] = call_backward(gradients[0],
+                                             saved[0],
+                                             saved[1],
+                                             saved[2],
+                                             saved[3],
+                                             ctx->saved_data["eps"].toDouble(),
+                                             {ctx->needs_input_grad(0), ctx->needs_input_grad(1)});
+    return not_differentiable_again(kName, {d_input, d_weight, Tensor()});
+  }
+};
+
+Outputs autograd(const Tensor& input, const Tensor& weight, double eps) {
+  check_defined(kName, "input", input);
+  check_defined(kName, "weight", weight);
+  const auto outputs = Conv2dBatchNorm::apply(input, weight, eps);
+  return {outputs[0], outputs[1], outputs[2]};
+}
+
+Tensor without_statistics(const Tensor& input, const Tensor& weight, double eps) {
+  return std::get<0>(call_with_statistics(input, weight, eps));
+}
+
+}  // namespace
+
+Tensor conv2d_batch_norm(const Tensor& input, const Tensor& weight, double eps) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow(kName.data(), "")
+                             .typed<decltype(conv2d_batch_norm)>();
+  return op.call(input, weight, eps);
+}
+
+}  // namespace example_ops
+
+TORCH_LIBRARY_FRAGMENT(example_ops, m) {
+  // A def with a function is a composite: it is what the calls in it are, on every device and for
+  // autograd.
+  m.def("conv2d_batch_norm(Tensor input, Tensor weight, float eps=1e-3) -> Tensor",
+        TORCH_FN(example_ops::without_statistics));
+  m.def(
+      "_conv2d_batch_norm(Tensor input, Tensor weight, float eps)"
+      " -> (Tensor out, Tensor mean, Tensor deviation)");
+  m.def(
+      "_conv2d_batch_norm_backward(Tensor gradient, Tensor input, Tensor weight, Tensor mean,"
+      " Tensor deviation, float eps, bool[2] wanted) -> (Tensor d_input, Tensor d_weight)");
+}
+
+TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
+  m.impl("_conv2d_batch_norm", TORCH_FN(example_ops::kernel));
+  m.impl("_conv2d_batch_norm_backward", TORCH_FN(example_ops::backward_kernel));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
+  m.impl("_conv2d_batch_norm", TORCH_FN(example_ops::kernel));
+  m.impl("_conv2d_batch_norm_backward", TORCH_FN(example_ops::backward_kernel));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
+  m.impl("_conv2d_batch_norm", TORCH_FN(example_ops::meta));
+  m.impl("_conv2d_batch_norm_backward", TORCH_FN(example_ops::backward_meta));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
+  m.impl("_conv2d_batch_norm", TORCH_FN(example_ops::autograd));
+}

@@ -1,0 +1,111 @@
+// cube: derivatives of every order, with an intermediate that is kept for the backward pass.
+//
+//   y = x^3          dx = 3 x^2 dy          and so on: 6 x, 6
+//
+// The slope 3 x^2 is computed in the forward pass and kept, as one does where it is expensive and
+// falls out of the forward pass anyway. That is where second derivatives quietly go wrong: to
+// autograd a saved intermediate is a constant. dy * slope then has the right value, but no gradient
+// flows from it to x, and the second derivative is 0 instead of 6 x.
+//
+// The cure: the Function returns the intermediate as a second output, though the operator has one.
+// So it belongs to the graph, and it gets a derivative of its own in backward(). Whether double
+// backward is right is a question that gradgradcheck answers; no value of a first gradient can.
+#include "checks.h"
+#include "elementwise_host.h"
+#include "example_ops.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace example_ops {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr std::string_view kName = "example_ops::cube";
+
+Tensor kernel(const Tensor& x) {
+  check_dtype(kName, "x", x);
+  return elementwise(Cube{}, x);
+}
+
+Tensor meta(const Tensor& x) {
+  check_dtype(kName, "x", x);
+  return elementwise_meta(x);
+}
+
+class CubeFunction : public torch::autograd::Function<CubeFunction> {
+ public:
+  static constexpr bool is_traceable = true;
+
+  static variable_list forward(AutogradContext* ctx, const Tensor& x) {
+    ctx->set_materialize_grads(false);
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    Tensor y = cube(x);
+    Tensor slope = mul_constant(elementwise_mult(x, x), 3);
+    ctx->save_for_backward({x, slope});
+    return {std::move(y), std::move(slope)};
+  }
+
+  // A gradient for each output. That of slope comes only in a double backward, from the product
+  // below: in a first backward nothing depends on slope, and its gradient is undefined.
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const Tensor& d_y = gradients[0];
+    const Tensor& d_slope = gradients[1];
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor& x = saved[0];
+    const Tensor& slope = saved[1];
+    Tensor d_x;
+    if (d_y.defined()) {
+      d_x = elementwise_mult(d_y, slope);
+    }
+    if (d_slope.defined()) {
+      const Tensor through_slope = mul_constant(elementwise_mult(d_slope, x), 6);
+      d_x = d_x.defined() ? d_x.add(through_slope) : through_slope;
+    }
+    return {d_x};
+  }
+};
+
+Tensor autograd(const Tensor& x) {
+  check_defined(kName, "x", x);
+  // Where no gradient is wanted the slope would be computed for nothing.
+  if (!c10::GradMode::is_enabled() || !x.requires_grad()) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return cube(x);
+  }
+  return CubeFunction::apply(x)[0];
+}
+
+}  // namespace
+
+Tensor cube(const Tensor& x) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow(kName.data(), "").typed<decltype(cube)>();
+  return op.call(x);
+}
+
+}  // namespace example_ops
+
+TORCH_LIBRARY_FRAGMENT(example_ops, m) {
+  m.def("cube(Tensor x) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
+  m.impl("cube", TORCH_FN(example_ops::kernel));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
+  m.impl("cube", TORCH_FN(example_ops::kernel));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
+  m.impl("cube", TORCH_FN(example_ops::meta));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
+  m.impl("cube", TORCH_FN(example_ops::autograd));
+}

@@ -1,0 +1,125 @@
+// elementwise_mult: a first CUDA kernel done right.
+//
+//   y = a * b          a and b of one shape, one dtype, on one device: nothing is broadcast or cast
+//   da = b * dy        db = a * dy
+//
+// The lesson is in three places. elementwise.cpp is the host function: device guard, allocation,
+// nothing to do, contiguous copies, launch. elementwise.cu is the kernel and its launch: current
+// stream, launch check, 64-bit index, tail, vectorised loads. This file has what is particular to
+// the operator: what it accepts, and a backward pass that computes only what somebody wants.
+#include "checks.h"
+#include "elementwise_host.h"
+#include "example_ops.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace example_ops {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr std::string_view kName = "example_ops::elementwise_mult";
+
+// Before any work: a kernel that trusts b to be as large as a reads beyond b's end where it is not.
+void check(const Tensor& a, const Tensor& b) {
+  check_dtype(kName, "a", a);
+  check_like(kName, "b", b, "a", a);
+  TORCH_CHECK(a.dim() == b.dim(),
+              kName,
+              ": expected b of a's shape ",
+              a.sym_sizes(),
+              ", got ",
+              b.sym_sizes());
+  for (int64_t dim = 0; dim < a.dim(); ++dim) {
+    TORCH_SYM_CHECK(a.sym_size(dim).sym_eq(b.sym_size(dim)),
+                    kName,
+                    ": expected b of a's shape ",
+                    a.sym_sizes(),
+                    ", got ",
+                    b.sym_sizes());
+  }
+}
+
+Tensor kernel(const Tensor& a, const Tensor& b) {
+  check(a, b);
+  return elementwise(Multiply{}, a, b);
+}
+
+Tensor meta(const Tensor& a, const Tensor& b) {
+  check(a, b);
+  return elementwise_meta(a);
+}
+
+class ElementwiseMult : public torch::autograd::Function<ElementwiseMult> {
+ public:
+  static constexpr bool is_traceable = true;
+
+  static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b) {
+    ctx->set_materialize_grads(false);
+    // Saved through save_for_backward, never as a member or in saved_data: this way autograd
+    // notices an in-place change between forward and backward, and no reference cycle is made.
+    ctx->save_for_backward({a, b});
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return elementwise_mult(a, b);
+  }
+
+  // Each product by the operator itself, above Autograd again: that alone makes the second
+  // derivative right, and the third. The gradient may have any strides: that of sum() has stride 0
+  // everywhere.
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const Tensor& gradient = gradients[0];
+    Tensor d_a;
+    Tensor d_b;
+    if (gradient.defined()) {
+      const variable_list saved = ctx->get_saved_variables();
+      if (ctx->needs_input_grad(0)) {
+        d_a = elementwise_mult(saved[1], gradient);
+      }
+      if (ctx->needs_input_grad(1)) {
+        d_b = elementwise_mult(saved[0], gradient);
+      }
+    }
+    return {d_a, d_b};
+  }
+};
+
+Tensor autograd(const Tensor& a, const Tensor& b) {
+  check_defined(kName, "a", a);
+  check_defined(kName, "b", b);
+  return ElementwiseMult::apply(a, b);
+}
+
+}  // namespace
+
+Tensor elementwise_mult(const Tensor& a, const Tensor& b) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow(kName.data(), "")
+                             .typed<decltype(elementwise_mult)>();
+  return op.call(a, b);
+}
+
+}  // namespace example_ops
+
+TORCH_LIBRARY_FRAGMENT(example_ops, m) {
+  m.def("elementwise_mult(Tensor a, Tensor b) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
+  m.impl("elementwise_mult", TORCH_FN(example_ops::kernel));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
+  m.impl("elementwise_mult", TORCH_FN(example_ops::kernel));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
+  m.impl("elementwise_mult", TORCH_FN(example_ops::meta));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
+  m.impl("elementwise_mult", TORCH_FN(example_ops::autograd));
+}

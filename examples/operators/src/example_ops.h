@@ -1,0 +1,34 @@
+// The operators of this library for C++ programs: typed calls of PyTorch's dispatcher, so autograd
+// and the tracers see them exactly as they see torch.ops.example_ops in Python. The formula, the
+// gradient and the errors of each are told in the file of its name.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#define EXAMPLE_OPS_API __attribute__((visibility("default")))
+
+namespace example_ops {
+
+EXAMPLE_OPS_API at::Tensor round_ste(const at::Tensor& x);
+
+EXAMPLE_OPS_API at::Tensor elementwise_mult(const at::Tensor& a, const at::Tensor& b);
+
+EXAMPLE_OPS_API at::Tensor mul_constant(const at::Tensor& x, double constant);
+
+EXAMPLE_OPS_API at::Tensor cube(const at::Tensor& x);
+
+EXAMPLE_OPS_API at::Tensor linear(const at::Tensor& input,
+                                  const at::Tensor& weight,
+                                  const std::optional<at::Tensor>& bias = std::nullopt);
+
+EXAMPLE_OPS_API at::Tensor conv2d(const at::Tensor& input, const at::Tensor& weight);
+
+EXAMPLE_OPS_API at::Tensor batch_norm2d(const at::Tensor& input, double eps = 1e-3);
+
+EXAMPLE_OPS_API at::Tensor conv2d_batch_norm(const at::Tensor& input,
+                                             const at::Tensor& weight,
+                                             double eps = 1e-3);
+
+}  // namespace example_ops

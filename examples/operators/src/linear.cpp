@@ -1,0 +1,141 @@
+// linear: an optional argument, and work done only where it is wanted (needs_input_grad).
+//
+//   y = input @ weight.T + bias        input (N, in), weight (out, in), bias (out) or None, y (N,
+//   out) d_input = dy @ weight     d_weight = dy.T @ input     d_bias = sum over N of dy
+//
+// Three gradients, each of which may be unwanted: a first layer's input wants none, a frozen weight
+// wants none. A product that nobody asked for is a third of the time of a training step, and the
+// tensor kept for it is often the larger part of its memory.
+//
+// The products are PyTorch's own. Nobody writes a matrix product for an elementwise idea around it,
+// and ATen's runs on every device, so the CPU kernel and the CUDA kernel are the same function.
+#include "autocast.h"
+#include "checks.h"
+#include "example_ops.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace example_ops {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr std::string_view kName = "example_ops::linear";
+
+// `Tensor?` of the schema is std::optional<Tensor> in C++. None comes as an empty optional from
+// Python and as an undefined tensor inside the optional from some C++ callers; both mean: no bias.
+bool is_given(const std::optional<Tensor>& bias) {
+  return bias.has_value() && bias->defined();
+}
+
+void check(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias) {
+  check_dtype(kName, "input", input);
+  check_like(kName, "weight", weight, "input", input);
+  check_rank(kName, "input", input, 2, "[batch, in]");
+  check_rank(kName, "weight", weight, 2, "[out, in]");
+  check_size(kName, "weight", weight, 1, input.sym_size(1), "[out, in]");
+  if (is_given(bias)) {
+    check_like(kName, "bias", *bias, "input", input);
+    check_rank(kName, "bias", *bias, 1, "[out]");
+    check_size(kName, "bias", *bias, 0, weight.sym_size(0), "[out]");
+  }
+}
+
+Tensor kernel(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias) {
+  check(input, weight, bias);
+  const WithoutAutocast without_autocast;
+  return is_given(bias) ? at::addmm(*bias, input, weight.t()) : at::mm(input, weight.t());
+}
+
+Tensor meta(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias) {
+  check(input, weight, bias);
+  // sym_size, not size: the batch may be a symbol.
+  return at::empty_symint({input.sym_size(0), weight.sym_size(0)}, input.options());
+}
+
+class Linear : public torch::autograd::Function<Linear> {
+ public:
+  static constexpr bool is_traceable = true;
+
+  static Tensor forward(AutogradContext* ctx,
+                        const Tensor& input,
+                        const Tensor& weight,
+                        const std::optional<Tensor>& bias) {
+    ctx->set_materialize_grads(false);
+    // Each of the two is needed for the other's gradient alone: a frozen weight does not keep the
+    // input alive. (needs_input_grad cannot be asked yet.)
+    ctx->save_for_backward(
+        {weight.requires_grad() ? input : Tensor(), input.requires_grad() ? weight : Tensor()});
+    ctx->saved_data["bias is given"] = is_given(bias);
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return example_ops::linear(input, weight, bias);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const Tensor& gradient = gradients[0];
+    Tensor d_input;
+    Tensor d_weight;
+    Tensor d_bias;
+    if (gradient.defined()) {
+      const variable_list saved = ctx->get_saved_variables();
+      const Tensor& input = saved[0];
+      const Tensor& weight = saved[1];
+      const WithoutAutocast without_autocast;
+      if (ctx->needs_input_grad(0)) {
+        d_input = at::mm(gradient, weight);
+      }
+      if (ctx->needs_input_grad(1)) {
+        d_weight = at::mm(gradient.t(), input);
+      }
+      // The trap: needs_input_grad counts the tensors that were given. Without a bias there is no
+      // third to ask about, and tensors after an absent one move up.
+      if (ctx->saved_data["bias is given"].toBool() && ctx->needs_input_grad(2)) {
+        d_bias = gradient.sum(0);
+      }
+    }
+    return {d_input, d_weight, d_bias};
+  }
+};
+
+Tensor autograd(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias) {
+  check_defined(kName, "input", input);
+  check_defined(kName, "weight", weight);
+  return Linear::apply(input, weight, is_given(bias) ? bias : std::nullopt);
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow(kName.data(), "").typed<decltype(linear)>();
+  return op.call(input, weight, bias);
+}
+
+}  // namespace example_ops
+
+TORCH_LIBRARY_FRAGMENT(example_ops, m) {
+  m.def("linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
+  m.impl("linear", TORCH_FN(example_ops::kernel));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
+  m.impl("linear", TORCH_FN(example_ops::kernel));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
+  m.impl("linear", TORCH_FN(example_ops::meta));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
+  m.impl("linear", TORCH_FN(example_ops::autograd));
+}

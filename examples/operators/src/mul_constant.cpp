@@ -1,0 +1,97 @@
+// mul_constant: an argument that is not a tensor, and gradients that are not materialised.
+//
+//   y = constant * x
+//   dx = constant * dy         the constant has no gradient
+//
+// A float of the schema is a double in C++ (an int is an int64_t, a bool a bool), whatever the
+// dtype of the tensors: the kernel rounds it once, to the type it computes in.
+#include "checks.h"
+#include "elementwise_host.h"
+#include "example_ops.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace example_ops {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr std::string_view kName = "example_ops::mul_constant";
+
+Tensor kernel(const Tensor& x, double constant) {
+  check_dtype(kName, "x", x);
+  return elementwise(MultiplyBy{constant}, x);
+}
+
+Tensor meta(const Tensor& x, double /*constant*/) {
+  check_dtype(kName, "x", x);
+  return elementwise_meta(x);
+}
+
+class MulConstant : public torch::autograd::Function<MulConstant> {
+ public:
+  static constexpr bool is_traceable = true;
+
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, double constant) {
+    // Where nothing downstream sends a gradient back, autograd has an undefined tensor for it. By
+    // default a Function gets zeros instead: memory of the size of y, written, multiplied and added
+    // to a sum, all for nothing, and x.grad becomes zeros where it should stay None. An optimizer
+    // with momentum or weight decay moves a parameter whose gradient is zeros, and leaves one whose
+    // is None.
+    ctx->set_materialize_grads(false);
+    // Not a tensor, so it goes into saved_data; x itself is not needed, and is not kept alive.
+    ctx->saved_data["constant"] = constant;
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return mul_constant(x, constant);
+  }
+
+  // One entry for each argument of forward(), also for those that are not tensors: an undefined
+  // one.
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const Tensor& gradient = gradients[0];
+    if (!gradient.defined()) {
+      return {Tensor(), Tensor()};
+    }
+    return {mul_constant(gradient, ctx->saved_data["constant"].toDouble()), Tensor()};
+  }
+};
+
+Tensor autograd(const Tensor& x, double constant) {
+  check_defined(kName, "x", x);
+  return MulConstant::apply(x, constant);
+}
+
+}  // namespace
+
+Tensor mul_constant(const Tensor& x, double constant) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow(kName.data(), "")
+                             .typed<decltype(mul_constant)>();
+  return op.call(x, constant);
+}
+
+}  // namespace example_ops
+
+TORCH_LIBRARY_FRAGMENT(example_ops, m) {
+  m.def("mul_constant(Tensor x, float constant) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
+  m.impl("mul_constant", TORCH_FN(example_ops::kernel));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
+  m.impl("mul_constant", TORCH_FN(example_ops::kernel));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
+  m.impl("mul_constant", TORCH_FN(example_ops::meta));
+}
+
+TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
+  m.impl("mul_constant", TORCH_FN(example_ops::autograd));
+}

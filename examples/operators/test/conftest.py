@@ -1,0 +1,77 @@
+"""Build the operators as anybody would, out of tree against an installed lltm, and share what all tests need.
+
+The library goes to ``operators`` in the build folder of lltm, so a second run builds nothing.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[3]
+for folder in (ROOT / "python", ROOT / "examples" / "operators" / "python"):
+    sys.path.append(str(folder))
+os.environ.setdefault("LLTM_LIBRARY", str(ROOT / "build" / "liblltm_ops.so"))
+
+import lltm  # noqa: E402
+
+
+def run(*command) -> None:
+    process = subprocess.run(
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.returncode == 0, f"{command}:\n{process.stdout}"
+
+
+def build() -> Path:
+    build_folder = lltm.library_path.parent
+    prefix = lltm.cmake_prefix_path
+    if prefix is None:  # the library of a build tree: install it
+        prefix = build_folder / "operators-prefix"
+        run("cmake", "--install", build_folder, "--prefix", prefix)
+    folder = build_folder / "operators"
+    run(
+        "cmake", "-S", ROOT / "examples" / "operators", "-B", folder, "-G", "Ninja",
+        f"-DCMAKE_PREFIX_PATH={prefix}",
+        f"-DLLTM_CUDA={'ON' if lltm.has_cuda else 'OFF'}",
+        f"-DCMAKE_CUDA_ARCHITECTURES={';'.join(lltm.build_info.architectures)}",
+        "-DLLTM_WERROR=ON",
+    )  # fmt: skip
+    run("cmake", "--build", folder)
+    return folder / "libexample_ops.so"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def library() -> Path:
+    if "EXAMPLE_OPS_LIBRARY" not in os.environ:
+        os.environ["EXAMPLE_OPS_LIBRARY"] = str(build())
+    import example_ops  # noqa: F401
+
+    return Path(os.environ["EXAMPLE_OPS_LIBRARY"])
+
+
+@pytest.fixture(scope="session", params=["cpu", "cuda"])
+def device(request) -> torch.device:
+    if request.param == "cuda" and not (torch.cuda.is_available() and lltm.has_cuda):
+        pytest.skip("no GPU, or built without CUDA")
+    return torch.device(request.param)
+
+
+@pytest.fixture(
+    scope="session", params=[torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:]
+)
+def dtype(request) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def exact_products():
+    """The reference is in float64: TF32 products would be compared with it for nothing."""
+    torch.manual_seed(0)
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
