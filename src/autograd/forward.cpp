@@ -27,22 +27,25 @@ class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
                                const Tensor& weights,
                                const std::optional<Tensor>& bias,
                                const Tensor& old_h,
-                               const Tensor& old_cell) {
+                               const Tensor& old_cell,
+                               Tensor* gates) {
     ctx->set_materialize_grads(false);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [new_h, new_cell, gates] = lltm::forward(input, weights, bias, old_h, old_cell);
-    ctx->mark_non_differentiable({gates});
+    auto [new_h, new_cell, workspace] = lltm::forward(input, weights, bias, old_h, old_cell);
+    // gates leaves by the side door: it is not differentiable, and compiled autograd takes no node
+    // with an output that was marked so.
+    *gates = std::move(workspace);
     // Only gates is kept for backward's sake; the caller and the next step hold the others anyway.
     ctx->save_for_backward(
-        {input, weights, is_given(bias) ? *bias : Tensor(), old_h, new_cell, gates});
-    return {std::move(new_h), std::move(new_cell), std::move(gates)};
+        {input, weights, is_given(bias) ? *bias : Tensor(), old_h, new_cell, *gates});
+    return {std::move(new_h), std::move(new_cell)};
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const Tensor& grad_h = gradients[0];
     const Tensor& grad_cell = gradients[1];
     if (!grad_h.defined() && !grad_cell.defined()) {
-      return variable_list(kGradientCount);
+      return variable_list(kArgumentCount);
     }
     const variable_list saved = ctx->get_saved_variables();
     const Tensor& input = saved[0];
@@ -76,8 +79,12 @@ class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
             std::move(d_weights),
             std::move(d_bias),
             std::move(d_old_h),
-            std::move(d_old_cell)};
+            std::move(d_old_cell),
+            /*gates=*/Tensor()};
   }
+
+ private:
+  static constexpr size_t kArgumentCount = kGradientCount + 1;
 };
 
 std::tuple<Tensor, Tensor, Tensor> forward_autograd(const Tensor& input,
@@ -94,9 +101,10 @@ std::tuple<Tensor, Tensor, Tensor> forward_autograd(const Tensor& input,
     return lltm::forward(input, weights, bias, old_h, old_cell);
   }
   // Function::apply takes no undefined tensor, not even inside an optional.
-  const auto outputs =
-      LLTMFunction::apply(input, weights, is_given(bias) ? bias : std::nullopt, old_h, old_cell);
-  return {outputs[0], outputs[1], outputs[2]};
+  Tensor gates;
+  auto state = LLTMFunction::apply(
+      input, weights, is_given(bias) ? bias : std::nullopt, old_h, old_cell, &gates);
+  return {std::move(state[0]), std::move(state[1]), std::move(gates)};
 }
 
 }  // namespace

@@ -164,3 +164,14 @@ def test_aot_inductor_package(device, tmp_path):
         for batch in (6, 11, 1):
             inputs = torch.randn(batch, 5, device=device), torch.randn(batch, 5, device=device)
             torch.testing.assert_close(package(*inputs), model(*inputs))
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
+def test_compiled_autograd_traces_the_eager_node(device, bias):
+    arguments = make_arguments((6, 5, 7), device=device, bias=bias)
+    grads = make_gradients(arguments)
+    leaves = arguments.require_grad()
+    outputs = state(*leaves)
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(lambda: torch.autograd.backward(outputs, grads), backend="aot_eager")()
+    assert_gradients_close(leaves.map(lambda leaf: leaf.grad), *grads, arguments)
