@@ -12,14 +12,20 @@ BUILD := build$(if $(TORCH),-torch-$(TORCH))
 export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
 export LLTM_LIBRARY := $(CURDIR)/$(BUILD)/liblltm_ops.so
 
+# Asked here, because an old Python cannot even read the script.
+python3 = $(if $(filter True,$(shell python3 -c 'import sys; print(sys.version_info >= (3, 10))' 2>&1)),python3,\
+  $(error lltm needs a python3 on PATH that is Python 3.10 or newer, and it is: $(shell python3 --version 2>&1)))
 # $(call with,GOAL) COMMAND: requirements/GOAL.txt lists what the command needs.
-with = python3 scripts/environment.py $(if $(TORCH),--torch $(TORCH)) $(1)
+with = $(python3) scripts/environment.py $(if $(TORCH),--torch $(TORCH)) $(1)
 # $(call build,GOAL,OPTIONS OF CMAKE)
 define build
 @$(call with,$(1)) cmake -S . -B $(BUILD) $(2) $(CMAKE_ARGS)
 @echo "-- Building in $(BUILD) (from scratch some minutes)"
 @$(call with,$(1)) cmake --build $(BUILD)
 endef
+
+# The options are for the build of this checkout, not for those that the tests make.
+unexport CMAKE_ARGS
 
 .PHONY: help build build-tests demo test test-cpp test-python bench lint format clean distclean
 .NOTPARALLEL:
@@ -79,4 +85,4 @@ clean:
 	rm -rf build build-torch-*
 
 distclean: clean
-	rm -rf .venv .venv-lint .venv-torch-*
+	rm -rf .venv .venv-lint .venv-nvcc .venv-torch-*

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-OLDEST_PYTHON = (3, 10)
 EXECUTABLES = ("cmake", "ninja", "clang-format", "ruff")  # needed as programs, wherever they come from
 MARKER = "made-by-lltm.json"  # in an environment of ours; tells what it was made for, and what is in it
 
@@ -156,7 +155,8 @@ def prepare(plan: Plan) -> None:
     """Makes the environment of the plan, or what it lacks of it."""
     folder = plan.folder
     marker = folder / MARKER
-    made_for = {"python": sys.version.split()[0], "packages": package_folders() if plan.over_python else []}
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor} in {sys.base_prefix}"
+    made_for = {"python": python, "packages": package_folders() if plan.over_python else []}
     running_in_it = Path(sys.prefix) == folder
     state = json.loads(marker.read_text()) if marker.is_file() else None
     wanted = [str(requirement) for requirement in plan.install]
@@ -164,7 +164,7 @@ def prepare(plan: Plan) -> None:
     if folder.exists() and state is None:
         fail(
             f"{folder.name} in the checkout was not made by make, which installs nothing there. Missing: "
-            f"{', '.join(wanted)}. Move {folder.name} away, or install them in a Python of your own that is python3 on PATH."
+            f"{', '.join(wanted)}. Move {folder.name} away, or install that in a Python of your own."
         )
     if state and not running_in_it and state["made_for"] != made_for:
         say(f"{folder.name} was made for another python3, making it again")
@@ -184,7 +184,8 @@ def prepare(plan: Plan) -> None:
 def check_venv() -> None:
     if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
         fail(
-            f"python3 ({sys.executable}) cannot make environments: install its venv (Debian, Ubuntu: apt install python3-venv)."
+            f"python3 ({sys.executable}) cannot make environments: "
+            "install its venv (Debian, Ubuntu: apt install python3-venv)."
         )
 
 
@@ -262,11 +263,6 @@ def fail(text: str) -> None:
 
 
 def main() -> None:
-    if sys.version_info < OLDEST_PYTHON:
-        oldest = ".".join(map(str, OLDEST_PYTHON))
-        fail(
-            f"python3 on PATH is {sys.version.split()[0]} ({sys.executable}), and lltm needs Python {oldest} or newer."
-        )
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch", help="use this version of PyTorch")
     parser.add_argument("goal", choices=sorted(file.stem for file in (ROOT / "requirements").glob("*.txt")))
