@@ -5,7 +5,8 @@
 # sets <enabled>, and enables the language CUDA where it is ON. Reads
 #   LLTM_CUDA                 AUTO (the default): where nvcc is found and fits; else one line says why not.
 #                             ON: what does not fit is an error. OFF: no.
-#   CMAKE_CUDA_ARCHITECTURES  or TORCH_CUDA_ARCH_LIST (variable or environment) name the architectures.
+#   CMAKE_CUDA_ARCHITECTURES  (or CUDAARCHS in the environment), else TORCH_CUDA_ARCH_LIST (variable or
+#                             environment), names the architectures.
 #                             Unset: that of the GPU that is present, else 80 and 90a.
 # Needs lltm::libtorch. A macro, because CMake enables languages in a directory, not in a function.
 
@@ -100,6 +101,8 @@ function(_lltm_choose_cuda_architectures architectures_variable)
   endif()
   if(CMAKE_CUDA_ARCHITECTURES) # OFF is what find_package(Torch) leaves behind: nobody's choice
     set(architectures "${CMAKE_CUDA_ARCHITECTURES}")
+  elseif(DEFINED ENV{CUDAARCHS}) # CMake's own way to set it from outside
+    set(architectures "$ENV{CUDAARCHS}")
   elseif(list)
     # PyTorch's way to write them: "8.0 9.0a+PTX".
     set(architectures "")

@@ -139,12 +139,16 @@ function(_lltm_import_libtorch folder error_variable)
     endif()
   endif()
 
-  # libtorch.so itself has no symbol that anybody names, but brings in the CUDA half, which registers
-  # itself when it is loaded: a program that loses it to --as-needed finds no GPU. Linkers look the
-  # libraries up that libtorch needs for undefined symbols; the wheel's own NCCL and their like come
-  # before older ones of the system. One item each, with no space outside quotes: CMake passes those
-  # on as they are, in this order, and also to a program that links us through a static library.
-  set(link_items "-Wl,--push-state,--no-as-needed,\"${folder}/lib/libtorch.so\",--pop-state")
+  # A program keeps all of them, whether it names their symbols or not. libtorch.so names none itself,
+  # but brings in the CUDA half, which registers itself when it is loaded: a program that loses it to
+  # --as-needed finds no GPU. And an operator library's own libc10.so is found only where the program
+  # has loaded it: a program's RUNPATH does not serve the libraries of its libraries.
+  # Linkers look the libraries up that libtorch needs, for undefined symbols; the wheel's own NCCL and
+  # their like come before older ones of the system.
+  # One item each, with no space outside quotes: CMake passes those on as they are, in this order, and
+  # also to a program that links us through a static library.
+  list(JOIN libraries "\",\"" kept)
+  set(link_items "-Wl,--push-state,--no-as-needed,\"${folder}/lib/libtorch.so\",\"${kept}\",--pop-state")
   file(GLOB neighbours LIST_DIRECTORIES true "${folder}/../nvidia/*/lib")
   foreach(neighbour IN LISTS neighbours)
     get_filename_component(neighbour "${neighbour}" ABSOLUTE)

@@ -1,0 +1,187 @@
+"""What CMake chooses and refuses when the library is configured: CUDA or not, architectures, which PyTorch.
+
+Nothing is compiled here but by CMake's own probing of nvcc. A libtorch of empty files stands for the PyTorch that a
+case is about.
+"""
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU_ONLY = "lltm: building for the CPU only: "
+
+
+class Build:
+    """A build folder, and how configuring it went."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def configure(self, *options, fails=False, **environment) -> str:
+        command = ["cmake", "-S", str(ROOT), "-B", str(self.folder), "-G", "Ninja", "-DBUILD_TESTING=OFF"]
+        dropped = ("CMAKE_PREFIX_PATH", "Torch_DIR", "CUDACXX", "CUDAARCHS", "TORCH_CUDA_ARCH_LIST")
+        clean = {name: value for name, value in os.environ.items() if name not in dropped}
+        process = subprocess.run(
+            command + [str(option) for option in options],
+            env=clean | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        assert (process.returncode != 0) == fails, process.stdout
+        return " ".join(process.stdout.split())  # CMake wraps its messages
+
+    @property
+    def info(self) -> dict:
+        return runpy.run_path(str(self.folder / "_build_info.py"))
+
+
+@pytest.fixture
+def build(tmp_path) -> Build:
+    return Build(tmp_path / "build")
+
+
+@pytest.fixture
+def make_libtorch(tmp_path):
+    def make(version: str, *, cuda: str | None) -> str:
+        folder = tmp_path / "libtorch"
+        files = {
+            "share/cmake/Torch/TorchConfig.cmake": "",
+            "share/cmake/Torch/TorchConfigVersion.cmake": f'set(PACKAGE_VERSION "{version}")\n',
+            "include/torch/csrc/api/include/torch/torch.h": "",
+            "build-version": f"{version}+{f'cu{cuda}0' if cuda else 'cpu'}\n",
+            **{f"lib/lib{name}.so": "" for name in ("torch", "torch_cpu", "c10")},
+        }
+        if cuda:
+            files |= {"lib/libtorch_cuda.so": "", "lib/libc10_cuda.so": f"\0libcudart.so.{cuda}\0"}
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        return f"-DTorch_DIR={folder / 'share/cmake/Torch'}"
+
+    return make
+
+
+@pytest.fixture
+def make_nvcc(tmp_path):
+    def make(release: str) -> str:
+        """Something that answers --version as nvcc does, and compiles nothing."""
+        path = tmp_path / "nvcc"
+        path.write_text(f'#!/bin/sh\necho "Cuda compilation tools, release {release}, V{release}.0"\nexit 1\n')
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+def check_auto_and_on(build: Build, reason: str, *options, **environment) -> None:
+    """AUTO gives the reason in one line and goes on, ON makes it an error, OFF does not ask."""
+    assert CPU_ONLY + reason in build.configure(*options, **environment)
+    assert build.info["cuda"] is None
+    assert f"LLTM_CUDA is ON, but {reason}" in build.configure(*options, "-DLLTM_CUDA=ON", fails=True, **environment)
+    assert "CPU only" not in build.configure(*options, "-DLLTM_CUDA=OFF", **environment)
+
+
+def test_pytorch_without_cuda_gives_a_build_without_cuda(build, make_libtorch):
+    check_auto_and_on(build, "the PyTorch 2.12.0+cpu in ", make_libtorch("2.12.0", cuda=None))
+
+
+def test_nvcc_of_another_major_version_than_pytorch(build, make_libtorch, make_nvcc):
+    nvcc = make_nvcc("13.1")
+    reason = f"{nvcc} is of CUDA 13.1, and PyTorch 2.12.0+cu120 was built with CUDA 12"
+    check_auto_and_on(build, reason, make_libtorch("2.12.0", cuda="12"), CUDACXX=nvcc)
+
+
+def test_nvcc_that_is_too_old(build, make_libtorch, make_nvcc):
+    nvcc = make_nvcc("12.6")
+    reason = f"{nvcc} is of CUDA 12.6, and 12.8 or newer is needed"
+    check_auto_and_on(build, reason, make_libtorch("2.12.0", cuda="12"), CUDACXX=nvcc)
+
+
+def test_nvcc_that_does_not_compile(build, make_libtorch, make_nvcc):
+    nvcc = make_nvcc("13.0")
+    reason = f"{nvcc} does not compile with CMake "
+    check_auto_and_on(build, reason, make_libtorch("2.12.0", cuda="13"), CUDACXX=nvcc)
+
+
+def test_cuda_is_auto_on_or_off(build):
+    assert "LLTM_CUDA is AUTO, ON or OFF, and not maybe." in build.configure("-DLLTM_CUDA=maybe", fails=True)
+
+
+def test_architectures_that_are_no_numbers(build, make_libtorch, make_nvcc):
+    output = build.configure(
+        make_libtorch("2.12.0", cuda="13"), fails=True, CUDACXX=make_nvcc("13.0"), TORCH_CUDA_ARCH_LIST="8.0 Hopper"
+    )
+    assert 'TORCH_CUDA_ARCH_LIST: expected architectures such as "8.0 9.0a+PTX", got Hopper in "8.0 Hopper".' in output
+
+
+@pytest.mark.parametrize("version", ["2.10.2", "2.16.0"])
+def test_unsupported_pytorch_is_refused(build, make_libtorch, version):
+    output = build.configure(make_libtorch(version, cuda=None), fails=True)
+    assert f"lltm: PyTorch {version} in " in output
+    assert "is not supported: lltm works with PyTorch 2.11 to 2.15." in output
+
+
+def test_incomplete_pytorch_is_refused(build, make_libtorch, tmp_path):
+    option = make_libtorch("2.12.0", cuda=None)
+    (tmp_path / "libtorch/lib/libc10.so").unlink()
+    assert "is not whole: lib/libc10.so is missing." in build.configure(option, fails=True)
+
+
+def test_other_systems_are_refused(build):
+    output = build.configure("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=riscv64", fails=True)
+    assert "lltm builds on Linux on x86-64 and aarch64, and not on Linux on riscv64." in output
+
+
+def test_takes_the_pytorch_of_the_python3_on_path_and_is_a_release_build(build, tmp_path):
+    (tmp_path / "bin").mkdir()
+    # Not a link: Python knows by its path which virtual environment it is of.
+    (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    build.configure("-DLLTM_CUDA=OFF", PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert build.info["torch"] == torch.__version__
+    assert build.info["architectures"] == ()
+    assert "CMAKE_BUILD_TYPE:STRING=Release" in (build.folder / "CMakeCache.txt").read_text()
+
+
+def test_a_wheel_is_not_built_with_another_pytorch_than_it_requires(build, make_libtorch):
+    other = "2.12.0" if not torch.__version__.startswith("2.12") else "2.13.0"
+    options = [make_libtorch(other, cuda=None), "-DSKBUILD=2", f"-DPython_EXECUTABLE={sys.executable}"]
+    output = build.configure(*options, fails=True)
+    installed = torch.__version__.split("+")[0]
+    assert f"the wheel would require PyTorch {installed}" in output
+    assert f"names PyTorch {other} in" in output
+
+
+needs_nvcc = pytest.mark.skipif(
+    shutil.which("nvcc") is None or torch.version.cuda is None, reason="no nvcc on PATH, or a PyTorch without CUDA"
+)
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("options", "environment", "architectures"),
+    [
+        (["-DCMAKE_CUDA_ARCHITECTURES=90a"], {}, ("90a",)),
+        (["-DCMAKE_CUDA_ARCHITECTURES=80"], {"TORCH_CUDA_ARCH_LIST": "9.0"}, ("80",)),
+        ([], {"TORCH_CUDA_ARCH_LIST": "8.0 9.0a+PTX"}, ("80-real", "90a")),
+    ],
+)
+def test_architectures_are_the_builders_choice(build, options, environment, architectures):
+    output = build.configure(*options, **environment)
+    if CPU_ONLY in output:
+        pytest.skip(output[output.index(CPU_ONLY) :])
+    assert build.info["architectures"] == architectures
+    assert torch.version.cuda.split(".")[0] == build.info["cuda"].split(".")[0]
+    commands = (build.folder / "build.ninja").read_text()
+    for architecture in architectures:
+        assert f"sm_{architecture.removesuffix('-real')}" in commands
+    assert "compute_50" not in commands  # what PyTorch's own package would have added

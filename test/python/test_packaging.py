@@ -1,0 +1,162 @@
+"""The wheel: what is in it, and that it works for Python and for C++ where it is installed.
+
+It is built once, without CUDA, in a folder beside the library under test, so that a second run compiles nothing.
+"""
+
+import email
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import lltm
+
+ROOT = Path(__file__).resolve().parents[2]
+TORCH = Path(torch.__file__).parent
+MINOR = ".".join(torch.__version__.split(".")[:2])
+
+
+def run(*command, expect_failure=False, **environment) -> str:
+    """Run a command with nothing in its environment that says where lltm or libtorch is; what it printed."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("LLTM_LIBRARY", "PYTHONPATH")}
+    clean = {name: value for name, value in clean.items() if name not in ("CMAKE_PREFIX_PATH", "Torch_DIR")}
+    process = subprocess.run(
+        [str(part) for part in command],
+        env=clean | environment,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=1200,
+    )
+    assert (process.returncode != 0) == expect_failure, process.stdout
+    return process.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    in_build_tree = (lltm.library_path.parent / "CMakeCache.txt").exists()
+    build = lltm.library_path.parent / "wheel" if in_build_tree else folder / "build"
+    options = ["--no-build-isolation", "--no-deps", "--wheel-dir", folder, f"-Cbuild-dir={build}"]
+    run(sys.executable, "-m", "pip", "wheel", *options, "-Ccmake.define.LLTM_CUDA=OFF", ROOT)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def unpacked(wheel, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def environment(wheel, tmp_path_factory) -> Path:
+    """A virtual environment that sees the packages of this one, with the wheel installed into it."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "outer.pth").write_text(f"{TORCH.parent}\n")
+    python = folder / "bin" / "python"
+    # --no-index: what the wheel requires is there already, or this fails.
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-index",
+        "--ignore-installed",
+        "--no-deps",
+        wheel,
+    )
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "lltm")
+    return folder
+
+
+def build_consumer(folder: Path, *options) -> str:
+    source = ROOT / "test" / "consumer"
+    run("cmake", "-S", source, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", *options)
+    run("cmake", "--build", folder)
+    return run(folder / "names_no_symbol").strip()
+
+
+def test_serves_every_python_on_this_platform(wheel):
+    _, _, python_tag, abi_tag, platform_tag = wheel.stem.split("-")
+    assert (python_tag, abi_tag) == ("py3", "none")
+    assert platform_tag.startswith("linux_")
+
+
+def test_has_the_library_the_header_and_the_cmake_package_once(unpacked):
+    files = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
+    assert {name for name in files if name.endswith((".so", ".h"))} == {
+        "lltm/lib/liblltm_ops.so",
+        "lltm/include/lltm/lltm.h",
+    }
+    assert {"lltm/__init__.py", "lltm/py.typed", "lltm/lib/cmake/lltm/lltm-config.cmake"} <= files
+    top = {name.split("/")[0] for name in files}
+    assert top == {"lltm", f"lltm-{lltm.__version__}.dist-info"}
+
+
+def test_requires_the_torch_that_it_was_built_with(unpacked):
+    metadata = email.message_from_string(next(unpacked.glob("*.dist-info/METADATA")).read_text())
+    assert metadata["Version"] == lltm.__version__
+    assert metadata.get_all("Requires-Dist") == [f"torch=={MINOR}.*"]
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert metadata["Requires-Python"] == ">=3.10"
+
+
+def test_says_what_it_was_built_with_without_being_loaded(unpacked):
+    info = runpy.run_path(str(unpacked / "lltm" / "_build_info.py"))
+    found = {name: info[name] for name in ("version", "torch", "cuda", "architectures")}
+    assert found == {"version": lltm.__version__, "torch": torch.__version__, "cuda": None, "architectures": ()}
+
+
+def test_looks_for_torch_beside_itself_alone(unpacked):
+    dynamic = run("readelf", "--dynamic", unpacked / "lltm" / "lib" / "liblltm_ops.so")
+    (path,) = [line for line in dynamic.splitlines() if "(RUNPATH)" in line or "(RPATH)" in line]
+    assert path.split("[")[1] == "$ORIGIN:$ORIGIN/../../torch/lib]"
+
+
+def test_installed_it_is_imported_and_trains(environment):
+    program = """
+import lltm, torch
+cell = lltm.LLTMCell(3, 4)
+new_h, _ = cell(torch.ones(2, 3))
+new_h.sum().backward()
+assert cell.weights.grad.abs().sum() > 0
+assert not lltm.has_cuda and lltm.build_info.cuda is None
+print(lltm.__version__, lltm.library_path)
+"""
+    version, library = run(environment / "bin" / "python", "-c", program).split()
+    assert version == lltm.__version__
+    assert Path(library).is_relative_to(environment)
+
+
+def test_installed_it_is_found_by_a_cmake_project(environment, tmp_path):
+    program = "import lltm; print(lltm.cmake_prefix_path)"
+    prefix = run(environment / "bin" / "python", "-c", program).strip()
+    assert Path(prefix).is_relative_to(environment)
+    assert build_consumer(tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}") == "the operators are registered"
+
+
+def test_finds_the_torch_beside_it(unpacked, tmp_path):
+    """The torch that it was built with is gone, no Python has one: the one in the same site-packages is left."""
+    site = tmp_path / "site-packages"
+    shutil.copytree(unpacked, site)
+    (site / "torch").symlink_to(TORCH)
+    config = site / "lltm" / "lib" / "cmake" / "lltm" / "lltm-config.cmake"
+    text = config.read_text()
+    assert str(TORCH.resolve()) in text
+    config.write_text(text.replace(str(TORCH.resolve()), "/gone"))
+    options = [f"-DCMAKE_PREFIX_PATH={site / 'lltm'}", "-DPython_EXECUTABLE=/bin/false"]
+    assert build_consumer(tmp_path / "build", *options) == "the operators are registered"
