@@ -200,8 +200,6 @@ def test_through_many_steps(device):
             h, cell, _ = step(x, weights, bias, h, cell)
         return (h * cell).sum()
 
-    from reference import forward
-
     leaves, expected = arguments.require_grad(), arguments.require_grad()
     run(torch.ops.lltm.forward, leaves).backward()
     run(forward, expected).backward()

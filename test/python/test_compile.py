@@ -16,6 +16,11 @@ def calls_of(graphs, operator) -> int:
     return sum(node.target is operator for graph in graphs for node in graph.graph.nodes)
 
 
+def keep_in(graphs):
+    """A compiler that keeps the graph and runs it as it is."""
+    return lambda graph, _: graphs.append(graph) or make_boxed_func(graph.forward)
+
+
 def state(*arguments):
     new_h, new_cell, _ = torch.ops.lltm.forward(*arguments)
     return new_h, new_cell
@@ -24,11 +29,7 @@ def state(*arguments):
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
 def test_both_operators_are_in_the_graphs(device, bias):
     forward_graphs, backward_graphs = [], []
-
-    def keep(graphs):
-        return lambda graph, _: graphs.append(graph) or make_boxed_func(graph.forward)
-
-    backend = aot_autograd(fw_compiler=keep(forward_graphs), bw_compiler=keep(backward_graphs))
+    backend = aot_autograd(fw_compiler=keep_in(forward_graphs), bw_compiler=keep_in(backward_graphs))
     compiled = torch.compile(state, backend=backend, fullgraph=True)
     arguments = make_arguments((6, 5, 7), device=device, bias=bias)
     grads = make_gradients(arguments)
@@ -89,6 +90,20 @@ def test_autocast_compiles(device):
     compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
     for result, expected in zip(compiled(*arguments), step(*arguments), strict=True):
         assert result.dtype == torch.bfloat16 and torch.equal(result, expected)
+
+
+def test_compiled_autograd(device):
+    """The whole backward pass in a graph of its own, with the operator in it."""
+    arguments = make_arguments((6, 5, 7), device=device)
+    grads = make_gradients(arguments)
+    leaves = arguments.require_grad()
+    graphs = []
+    backend = aot_autograd(fw_compiler=keep_in(graphs))
+    outputs = state(*leaves)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend=backend, fullgraph=True)):
+        torch.autograd.backward(outputs, grads)
+    assert calls_of(graphs, torch.ops.lltm.backward.default) == 1
+    assert_gradients_close(leaves.map(lambda leaf: leaf.grad), *grads, arguments)
 
 
 def test_training_through_inductor(device):

@@ -3,12 +3,12 @@
 Each in a process of its own: operators that are registered stay so.
 """
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import isolated
 import pytest
 import torch
 
@@ -17,26 +17,16 @@ import lltm
 PACKAGE = Path(lltm.__file__).parent
 
 
-def python(program: str, *, library=None, package=PACKAGE.parent, expect_failure=False, arguments=()) -> str:
-    """Run a program that can import lltm; its output, or the last line of its traceback."""
-    environment = dict(os.environ, PYTHONPATH=str(package))
-    environment.pop("LLTM_LIBRARY", None)
-    if library is not None:
-        environment["LLTM_LIBRARY"] = str(library)
-    # Not from the checkout: nothing may depend on the current directory.
-    process = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        capture_output=True, text=True, env=environment, cwd="/", timeout=300,
-    )  # fmt: skip
-    assert (process.returncode != 0) == expect_failure, process.stdout + process.stderr
-    assert process.returncode >= 0, f"died of signal {-process.returncode}: {process.stderr}"
-    return process.stderr.strip().splitlines()[-1] if expect_failure else process.stdout.strip()
+def python(program: str, *arguments, package=PACKAGE.parent, library=None) -> str:
+    return isolated.run(program, *arguments, package=package, library=library)
 
 
 def import_error(**options) -> str:
-    line = python("import lltm", expect_failure=True, **options)
-    assert line.startswith("ImportError: lltm: ")
-    return line
+    with pytest.raises(RuntimeError) as caught:
+        python("import lltm", **options)
+    message = str(caught.value)
+    assert message.startswith("ImportError: lltm: ")
+    return message
 
 
 def write_build_info(folder: Path, *, torch_version, cuda=None) -> None:
@@ -74,7 +64,8 @@ def test_attributes():
 def test_build_info_reads_without_loading(library):
     program = "import runpy, sys; print(runpy.run_path(sys.argv[1])['torch'], 'torch' in sys.modules)"
     folder = next(f for f in (library.parent, library.parent.parent) if (f / "_build_info.py").is_file())
-    assert python(program, arguments=[folder / "_build_info.py"]) == f"{lltm.build_info.torch} False"
+    command = [sys.executable, "-c", program, folder / "_build_info.py"]
+    assert subprocess.check_output(command, text=True).split() == [lltm.build_info.torch, "False"]
 
 
 def test_library_inside_the_package(library, bare_package):
@@ -119,7 +110,7 @@ def test_loaded_before_from_another_path(library, tmp_path):
         "print(lltm.library_path, lltm.has_cuda, lltm.LLTMCell(2, 3)(torch.zeros(2))[0].shape[0])"
     )
     expected = f"{other}/liblltm_ops.so {lltm.has_cuda} 3"
-    assert python(program, library=library, arguments=[other / "liblltm_ops.so"]) == expected
+    assert python(program, other / "liblltm_ops.so", library=library) == expected
 
 
 def test_linked_or_renamed_library_is_left_alone(library, bare_package, tmp_path):
@@ -130,7 +121,7 @@ def test_linked_or_renamed_library_is_left_alone(library, bare_package, tmp_path
         "print(lltm.library_path, lltm.build_info, lltm.cmake_prefix_path, lltm.has_cuda)"
     )
     expected = f"None None None {lltm.has_cuda}"
-    assert python(program, package=bare_package, arguments=[tmp_path / "renamed.so"]) == expected
+    assert python(program, tmp_path / "renamed.so", package=bare_package) == expected
 
 
 def test_missing_library_says_where_it_looked(bare_package):
