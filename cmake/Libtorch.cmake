@@ -155,6 +155,9 @@ function(_lltm_import_libtorch folder error_variable)
     list(APPEND link_items "-Wl,-rpath-link,\"${neighbour}\"")
   endforeach()
 
+  _lltm_find_shared_libstdcxx(libstdcxx)
+  list(APPEND libraries ${libstdcxx})
+
   add_library(lltm::libtorch INTERFACE IMPORTED)
   set_target_properties(lltm::libtorch PROPERTIES
     INTERFACE_COMPILE_FEATURES cxx_std_20
@@ -165,4 +168,29 @@ function(_lltm_import_libtorch folder error_variable)
     LLTM_TORCH_BUILD "${build}"
     LLTM_TORCH_CUDA "${cuda}")
   set(${error_variable} "" PARENT_SCOPE)
+endfunction()
+
+# A compiler that brings only a static libstdc++ would put a second copy of it beside libtorch's into the
+# process, and a stream that prints a number crashes: its locale is of the other copy. There the shared
+# one of the system is named; elsewhere nothing, for the compiler links it by itself.
+function(_lltm_find_shared_libstdcxx library_variable)
+  set(${library_variable} "" PARENT_SCOPE)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
+  # Prints the bare name where the compiler has no such file.
+  foreach(name IN ITEMS libstdc++.so libstdc++.so.6)
+    execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=${name}
+      OUTPUT_VARIABLE path OUTPUT_STRIP_TRAILING_WHITESPACE)
+    if(IS_ABSOLUTE "${path}")
+      break()
+    endif()
+  endforeach()
+  if(NOT IS_ABSOLUTE "${path}")
+    unset(path)
+    find_library(path NAMES libstdc++.so.6 NO_CACHE)
+  endif()
+  if(path AND NOT path MATCHES "libstdc\\+\\+\\.so$")
+    set(${library_variable} "${path}" PARENT_SCOPE)
+  endif()
 endfunction()

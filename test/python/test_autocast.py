@@ -104,7 +104,8 @@ def test_transforms_cast_too(device, lower):
         _, tangent = torch.func.jvp(
             lambda c: torch.ops.lltm.forward(*arguments[:4], c)[0], (arguments.old_cell,), (arguments.old_cell,)
         )
-    assert mapped.dtype == shifted.dtype == tangent.dtype == lower and gradient.dtype == torch.float32
+    # Not shifted: autocast sums in float32 on CUDA.
+    assert mapped.dtype == tangent.dtype == lower and gradient.dtype == torch.float32
     assert_close(mapped, expected.double(), lower)
     assert_close(shifted, expected.double().sum(), lower)
 
