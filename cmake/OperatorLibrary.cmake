@@ -9,6 +9,7 @@
 # makes the shared library lib<name>.so, in the project's build folder. It
 # - links libtorch (PyTorch's C++ half, no Python), found as Libtorch.cmake says; headers of PyTorch count as the system's;
 # - is compiled as C++20 and asks the same of whoever links it; symbols are hidden unless marked as visible;
+# - is a Release build where CMAKE_BUILD_TYPE says nothing;
 # - gets CUDA code where LLTM_CUDA (AUTO, ON, OFF) says so, for CMAKE_CUDA_ARCHITECTURES, as CudaChoice.cmake says;
 # - warns with -Wall -Wextra, and where LLTM_WERROR is ON takes a warning for an error;
 # - has an RPATH to the libraries beside it and to libtorch; in a wheel (SKBUILD) to the torch that is
@@ -27,6 +28,9 @@ include("${CMAKE_CURRENT_LIST_DIR}/Libtorch.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/CudaChoice.cmake")
 
 macro(add_operator_library name)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
+  endif()
   lltm_find_libtorch(_lltm_error)
   if(_lltm_error)
     message(FATAL_ERROR "${PROJECT_NAME}: ${_lltm_error}")
