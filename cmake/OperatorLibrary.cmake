@@ -4,6 +4,7 @@
 #     SOURCES <file>...             compiled always
 #     [CUDA_SOURCES <file>...]      compiled where CUDA is built: .cu, and .cpp that use CUDA's headers
 #     [CPU_ONLY_SOURCES <file>...]  compiled instead of CUDA_SOURCES where it is not
+#     [TEST_SOURCES <file>...]      GoogleTest cases, compiled where BUILD_TESTING is ON
 #   )
 #
 # makes the shared library lib<name>.so, in the project's build folder. It
@@ -16,6 +17,10 @@
 #   installed beside the package;
 # - stays linked to a program that names none of its symbols, with or without --as-needed: operators
 #   register themselves when the library is loaded, and are called by name.
+# TEST_SOURCES become the program <name>_test, which links the library, and GoogleTest: the system's,
+# else a fetched one. How ctest runs it is for the caller to say. BUILD_TESTING is ON by default in a
+# project that is not part of another.
+#
 # Targets can be installed and exported in the usual way; who imports them needs lltm::libtorch, which
 # find_package(lltm) makes. Two properties of the target say what was built:
 #   OPERATOR_LIBRARY_CUDA           ON or OFF
@@ -31,6 +36,7 @@ macro(add_operator_library name)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
   endif()
+  option(BUILD_TESTING "Build the C++ tests" ${PROJECT_IS_TOP_LEVEL})
   lltm_find_libtorch(_lltm_error)
   if(_lltm_error)
     message(FATAL_ERROR "${PROJECT_NAME}: ${_lltm_error}")
@@ -43,10 +49,10 @@ macro(add_operator_library name)
 endmacro()
 
 function(_lltm_add_operator_library name with_cuda)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "SOURCES;CUDA_SOURCES;CPU_ONLY_SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "SOURCES;CUDA_SOURCES;CPU_ONLY_SOURCES;TEST_SOURCES")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR
-      "add_operator_library(${name}): expected SOURCES, CUDA_SOURCES and CPU_ONLY_SOURCES, got ${ARGN}.")
+      "add_operator_library(${name}): expected SOURCES, CUDA_SOURCES, CPU_ONLY_SOURCES and TEST_SOURCES, got ${ARGN}.")
   endif()
   get_target_property(torch_folder lltm::libtorch LLTM_TORCH_FOLDER)
 
@@ -111,5 +117,26 @@ function(_lltm_add_operator_library name with_cuda)
       list(APPEND cuda_warnings -Xcompiler=-Werror -Werror=all-warnings)
     endif()
     target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_warnings}>")
+  endif()
+
+  if(BUILD_TESTING AND arg_TEST_SOURCES)
+    _lltm_find_googletest()
+    add_executable(${name}_test ${arg_TEST_SOURCES})
+    set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+    target_link_libraries(${name}_test PRIVATE ${name} GTest::gtest_main)
+    target_compile_options(${name}_test PRIVATE ${warnings})
+  endif()
+endfunction()
+
+function(_lltm_find_googletest)
+  find_package(GTest QUIET)
+  if(NOT TARGET GTest::gtest_main)
+    message(STATUS "${PROJECT_NAME}: fetching GoogleTest, which the system does not have")
+    include(FetchContent)
+    set(INSTALL_GTEST OFF CACHE BOOL "GoogleTest is for the tests alone" FORCE)
+    FetchContent_Declare(googletest
+      URL https://github.com/google/googletest/releases/download/v1.17.0/googletest-1.17.0.tar.gz
+      URL_HASH SHA256=65fab701d9829d38cb77c14acdc431d2108bfdbf8979e40eb8ae567edf10b27c)
+    FetchContent_MakeAvailable(googletest)
   endif()
 endfunction()
