@@ -210,7 +210,9 @@ def install(folder: Path, requirements: list[str]) -> None:
     heavy = any(requirement.startswith("torch") for requirement in requirements)
     how_long = "3 GB to download, some minutes" if heavy else "less than a minute on most networks"
     say(f"Installing {', '.join(requirements)} into {folder.name} ({how_long})")
-    pip = [str(folder / "bin" / "python3"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    # Python compiles what is imported when it is, a small part of it all: --no-compile.
+    options = ["--disable-pip-version-check", "--no-input", "--no-compile"]
+    pip = [str(folder / "bin" / "python3"), "-m", "pip", "install", *options]
     start = time.monotonic()
     with subprocess.Popen([*pip, *requirements], env=environment_variables(folder)) as process:
         # pip is silent while it unpacks, which for torch takes a minute or more.
