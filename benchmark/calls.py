@@ -5,13 +5,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import lltm
 import timing
 import torch
 from cases import TUTORIAL_SHAPES, Case, Work
 from peers import Peer
 from torch import Tensor
 from workload import Inputs, environment
+
+import lltm
 
 
 def python_calls(device: str, budget: timing.Budget) -> dict[str, timing.Timing]:

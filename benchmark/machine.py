@@ -6,8 +6,9 @@ import subprocess
 import sys
 from datetime import datetime, timezone
 
-import lltm
 import torch
+
+import lltm
 
 
 def _cpu_field(name: str) -> str | None:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import lltm
 import torch
 import torch.nn.functional as F
 from cases import Case, Shape, Work
 from torch import Tensor, nn
+
+import lltm
 
 OURS = "lltm"
 
