@@ -1,0 +1,120 @@
+"""The demo's one picture: what was learned, what is seen, what is mistaken for what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import torch
+from digits import CLASSES, Epoch, Examples
+from torch import Tensor
+
+matplotlib.use("Agg")  # a file is written, no window is opened
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+
+TEXT, MUTED, GRID = "#22272e", "#6e7781", "#e4e7eb"
+RIGHT, WRONG, WRONG_TINT, EMPTY = "#1f6feb", "#d1242f", "#fbdfe1", "#f4f6f8"
+INK = LinearSegmentedColormap.from_list("ink", ["#ffffff", TEXT])
+
+DIGITS_SHOWN = 14
+MISTAKES_SHOWN = 4
+
+STYLE = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "text.color": TEXT,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+}
+
+
+def chosen(predicted: Tensor, labels: Tensor) -> list[int]:
+    """Which images to show: one of each digit first, a few of the mistakes last, nothing picked by its looks."""
+    wrong = torch.nonzero(predicted != labels).flatten().tolist()[:MISTAKES_SHOWN]
+    of_each = [torch.nonzero((labels == digit) & (predicted == labels)).flatten().tolist() for digit in range(CLASSES)]
+    right = [index for rank in zip(*of_each, strict=False) for index in rank][: DIGITS_SHOWN - len(wrong)]
+    return right + wrong
+
+
+def draw_digits(axes: Sequence[Axes], held_out: Examples, predicted: Tensor) -> None:
+    for axis, index in zip(axes, chosen(predicted, held_out.labels), strict=True):
+        seen, truth = int(predicted[index]), int(held_out.labels[index])
+        color = RIGHT if seen == truth else WRONG
+        axis.imshow(held_out.images[index], cmap=INK, vmin=0, vmax=16)
+        axis.set(xticks=[], yticks=[])
+        for spine in axis.spines.values():
+            spine.set(visible=True, color=color if seen != truth else GRID, linewidth=1.5 if seen != truth else 1)
+        axis.set_xlabel(str(seen), color=color, fontsize=15, fontweight="bold", labelpad=4)
+        if seen != truth:
+            axis.annotate(f"is {truth}", (0.5, -0.64), xycoords="axes fraction", ha="center", color=MUTED, fontsize=9)
+
+
+def draw_learning(axis: Axes, history: Sequence[Epoch]) -> None:
+    epochs = range(1, len(history) + 1)
+    errors = [1 - epoch.accuracy for epoch in history]
+    axis.plot(epochs, [epoch.loss for epoch in history], color=MUTED, linewidth=1.8)
+    axis.plot(epochs, errors, color=RIGHT, linewidth=2.4)
+    axis.set_yscale("log")
+    axis.set(title="Learning", xlabel="epoch", xlim=(1, len(history)))
+    axis.tick_params(which="minor", length=0)
+    axis.grid(axis="y", color=GRID)
+    axis.set_axisbelow(True)
+    at_the_end = {"xytext": (-4, 8), "textcoords": "offset points", "ha": "right"}
+    axis.annotate("loss in training", (epochs[-1], history[-1].loss), color=MUTED, **at_the_end)
+    error = f"held-out error {errors[-1]:.1%}"
+    axis.annotate(error, (epochs[-1], errors[-1]), color=RIGHT, fontweight="bold", **at_the_end)
+
+
+def draw_confusion(axis: Axes, predicted: Tensor, labels: Tensor) -> None:
+    counts = torch.bincount(labels * CLASSES + predicted, minlength=CLASSES**2).reshape(CLASSES, CLASSES)
+    colors = [[EMPTY] * CLASSES for _ in range(CLASSES)]
+    for truth, seen in torch.nonzero(counts).tolist():
+        right = truth == seen
+        colors[truth][seen] = RIGHT if right else WRONG_TINT
+        axis.text(
+            seen,
+            truth,
+            str(int(counts[truth, seen])),
+            ha="center",
+            va="center",
+            color="white" if right else WRONG,
+            fontsize=9,
+            fontweight="bold",
+        )
+    axis.imshow([[to_rgb(color) for color in row] for row in colors])
+    axis.set(title="Confusion", xlabel="seen", ylabel="is", xticks=range(CLASSES), yticks=range(CLASSES))
+    axis.spines[:].set_visible(False)
+    axis.set_xticks([edge - 0.5 for edge in range(1, CLASSES)], minor=True)
+    axis.set_yticks([edge - 0.5 for edge in range(1, CLASSES)], minor=True)
+    axis.grid(which="minor", color="white", linewidth=1.5)
+    axis.tick_params(which="minor", length=0)
+
+
+def draw(path: Path, history: Sequence[Epoch], held_out: Examples, predicted: Tensor, caption: str) -> None:
+    """Writes the picture as a PNG. predicted holds the digit (N) seen in each held-out image."""
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=(12, 7.6), dpi=150, facecolor="white")
+        top = figure.add_gridspec(1, DIGITS_SHOWN, left=0.06, right=0.97, top=0.845, bottom=0.72, wspace=0.25)
+        bottom = figure.add_gridspec(1, 2, left=0.06, right=0.97, top=0.575, bottom=0.085, width_ratios=(3, 2))
+        figure.text(0.06, 0.935, "An LLTM cell reads handwritten digits", fontsize=17, fontweight="bold")
+        figure.text(0.06, 0.9, caption, color=MUTED)
+        draw_digits([figure.add_subplot(cell) for cell in top], held_out, predicted)
+        draw_learning(figure.add_subplot(bottom[0]), history)
+        draw_confusion(figure.add_subplot(bottom[1]), predicted, held_out.labels)
+        figure.savefig(path)
+        plt.close(figure)
