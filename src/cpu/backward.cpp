@@ -3,6 +3,7 @@
 #include "../gradients.h"
 #include "grain.h"
 #include "kernels.h"
+#include "products.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -42,11 +43,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
                                                 new_cell_.const_data_ptr<scalar_t>(),
                                                 mutable_data_or_null<scalar_t>(gradients.gates),
                                                 mutable_data_or_null<scalar_t>(gradients.old_cell)};
+          const auto& pointwise = std::get<PointwiseKernels<scalar_t>>(kernels().pointwise);
           at::parallel_for(
               0, sizes.batch, rows_per_task(sizes.state_size), [&](int64_t begin, int64_t end) {
-                backward_rows(params, begin, end);
+                pointwise.backward(params, begin, end);
               });
         });
+    if (has_own_products(input.scalar_type())) {
+      finish_own_gradients(gradients, input, weights, old_h);
+      return gradients.results();
+    }
   }
   finish_gradients(gradients, input, weights, old_h);
   return gradients.results();

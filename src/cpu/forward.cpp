@@ -3,6 +3,7 @@
 #include "../products.h"
 #include "grain.h"
 #include "kernels.h"
+#include "products.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -30,6 +31,11 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
     return {new_h, new_cell, gates};
   }
 
+  if (has_own_products(input.scalar_type())) {
+    cell_out(new_h, new_cell, gates, input, weights, bias, old_h, old_cell);
+    return {new_h, new_cell, gates};
+  }
+
   pre_activations_out(gates, input, weights, bias, old_h);
 
   const Tensor old_cell_ = old_cell.contiguous();
@@ -40,8 +46,9 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
                                              old_cell_.const_data_ptr<scalar_t>(),
                                              new_h.mutable_data_ptr<scalar_t>(),
                                              new_cell.mutable_data_ptr<scalar_t>()};
+        const auto& pointwise = std::get<PointwiseKernels<scalar_t>>(kernels().pointwise);
         at::parallel_for(0, batch, rows_per_task(state_size), [&](int64_t begin, int64_t end) {
-          forward_rows(params, begin, end);
+          pointwise.forward(params, begin, end);
         });
       });
   return {new_h, new_cell, gates};

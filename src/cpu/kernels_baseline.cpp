@@ -1,0 +1,13 @@
+// The CPU kernels for what every machine of the architecture has: SSE2, or NEON.
+#include "kernels.h"
+
+#include <cmath>
+#include <cstring>
+
+#define LLTM_SIMD_BYTES 16
+#include "kernels_impl.h"
+
+const lltm::cpu::Kernels& lltm::cpu::baseline_kernels() {
+  static constexpr Kernels kernels = make_kernels();
+  return kernels;
+}

@@ -1,0 +1,43 @@
+"""Every path of the CPU kernels, forced by the environment, in a process of its own: see cpu_path.py."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+PROGRAM = Path(__file__).parent / "cpu_path.py"
+# As PyTorch names them, of the machine: the lesser ones run too.
+CAPABILITIES = {"AVX512": ["avx512", "avx2", "default"], "AVX2": ["avx2", "default"]}
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    kept = {name: value for name, value in os.environ.items() if name not in ("LLTM_CPU_GEMM", "ATEN_CPU_CAPABILITY")}
+    return subprocess.run(
+        [sys.executable, PROGRAM, *arguments], env=kept | environment, capture_output=True, text=True, timeout=600
+    )
+
+
+def assert_all_holds(result: subprocess.CompletedProcess) -> None:
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ["default"]))
+def test_own_products(capability):
+    assert_all_holds(run(ATEN_CPU_CAPABILITY=capability))
+
+
+def test_products_of_aten():
+    assert_all_holds(run(LLTM_CPU_GEMM="aten"))
+
+
+def test_accuracy_is_not_behind_eager():
+    assert_all_holds(run("--accuracy"))
+
+
+def test_unknown_choice_of_products():
+    result = run(LLTM_CPU_GEMM="fastest")
+    assert "expected LLTM_CPU_GEMM to be own or aten, or not set, got fastest" in result.stderr
