@@ -32,8 +32,8 @@ using torch::autograd::variable_list;
 
 constexpr std::string_view kName = "example_ops::conv2d_batch_norm";
 
-// The operator has one output, but backward wants mean and deviation. So it is a thin cover of an
-// operator that returns all three, as ATen's batch_norm is of native_batch_norm.
+// The operator has one output, but backward wants mean and deviation. So it is a thin cover of one
+// that returns all three, as ATen's batch_norm is of native_batch_norm.
 using Outputs = std::tuple<Tensor, Tensor, Tensor>;
 
 Outputs call_with_statistics(const Tensor& input, const Tensor& weight, double eps) {
@@ -102,17 +102,16 @@ class Conv2dBatchNorm : public torch::autograd::Function<Conv2dBatchNorm> {
  public:
   static constexpr bool is_traceable = true;
 
-  static variable_list forward(AutogradContext* ctx,
-                               const Tensor& input,
-                               const Tensor& weight,
-                               double eps) {
+  static Tensor forward(AutogradContext* ctx,
+                        const Tensor& input,
+                        const Tensor& weight,
+                        double eps) {
     ctx->set_materialize_grads(false);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     auto [out, mean, deviation] = call_with_statistics(input, weight, eps);
-    ctx->mark_non_differentiable({mean, deviation});
     ctx->save_for_backward({input, weight, mean, deviation});
     ctx->saved_data["eps"] = eps;
-    return {out, mean, deviation};
+    return out;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -131,15 +130,14 @@ class Conv2dBatchNorm : public torch::autograd::Function<Conv2dBatchNorm> {
   }
 };
 
-Outputs autograd(const Tensor& input, const Tensor& weight, double eps) {
-  check_defined(kName, "input", input);
-  check_defined(kName, "weight", weight);
-  const auto outputs = Conv2dBatchNorm::apply(input, weight, eps);
-  return {outputs[0], outputs[1], outputs[2]};
-}
-
 Tensor without_statistics(const Tensor& input, const Tensor& weight, double eps) {
   return std::get<0>(call_with_statistics(input, weight, eps));
+}
+
+Tensor autograd(const Tensor& input, const Tensor& weight, double eps) {
+  check_defined(kName, "input", input);
+  check_defined(kName, "weight", weight);
+  return Conv2dBatchNorm::apply(input, weight, eps);
 }
 
 }  // namespace
@@ -154,16 +152,18 @@ Tensor conv2d_batch_norm(const Tensor& input, const Tensor& weight, double eps) 
 }  // namespace example_ops
 
 TORCH_LIBRARY_FRAGMENT(example_ops, m) {
-  // A def with a function is a composite: it is what the calls in it are, on every device and for
-  // autograd.
-  m.def("conv2d_batch_norm(Tensor input, Tensor weight, float eps=1e-3) -> Tensor",
-        TORCH_FN(example_ops::without_statistics));
+  m.def("conv2d_batch_norm(Tensor input, Tensor weight, float eps=1e-3) -> Tensor");
   m.def(
       "_conv2d_batch_norm(Tensor input, Tensor weight, float eps)"
       " -> (Tensor out, Tensor mean, Tensor deviation)");
   m.def(
       "_conv2d_batch_norm_backward(Tensor gradient, Tensor input, Tensor weight, Tensor mean,"
       " Tensor deviation, float eps, bool[2] wanted) -> (Tensor d_input, Tensor d_weight)");
+}
+
+// For every device, below Autograd: what it calls knows the device.
+TORCH_LIBRARY_IMPL(example_ops, CompositeExplicitAutograd, m) {
+  m.impl("conv2d_batch_norm", TORCH_FN(example_ops::without_statistics));
 }
 
 TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
@@ -182,5 +182,5 @@ TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
-  m.impl("_conv2d_batch_norm", TORCH_FN(example_ops::autograd));
+  m.impl("conv2d_batch_norm", TORCH_FN(example_ops::autograd));
 }

@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+# Threads that wait without spinning, set before torch loads OpenMP: on a busy machine many small calls are much faster.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 import torch
 

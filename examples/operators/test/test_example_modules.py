@@ -77,8 +77,8 @@ def import_in_a_process(library: str, program: str) -> subprocess.CompletedProce
 def test_missing_library():
     process = import_in_a_process("/nowhere/libexample_ops.so", "import example_ops")
     assert process.stderr.splitlines()[-1] == (
-        "ImportError: example_ops: there is no /nowhere/libexample_ops.so. Build it (examples/operators/README.md says "
-        "how), or let EXAMPLE_OPS_LIBRARY name the library."
+        "ImportError: example_ops: the library is missing, looked for /nowhere/libexample_ops.so. Build it "
+        "(examples/operators/README.md says how), or let EXAMPLE_OPS_LIBRARY name it."
     )
 
 

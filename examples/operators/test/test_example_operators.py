@@ -3,10 +3,30 @@
 import pytest
 import torch
 from example_cases import CASES, ELEMENTWISE, Case, name_of, relative_error, tolerance
+from torch._dynamo import compiled_autograd
+from torch.autograd import forward_ad
 from torch.library import opcheck
 
 every_operator = pytest.mark.parametrize("case", CASES, ids=name_of)
 every_elementwise = pytest.mark.parametrize("case", ELEMENTWISE, ids=name_of)
+
+
+SCHEMAS = """
+round_ste(Tensor x) -> Tensor
+elementwise_mult(Tensor a, Tensor b) -> Tensor
+linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor
+mul_constant(Tensor x, float constant) -> Tensor
+cube(Tensor x) -> Tensor
+conv2d_batch_norm(Tensor input, Tensor weight, float eps=0.001) -> Tensor
+conv2d(Tensor input, Tensor weight) -> Tensor
+batch_norm2d(Tensor input, float eps=0.001) -> Tensor
+"""
+
+
+@pytest.mark.parametrize("schema", SCHEMAS.split("\n")[1:-1], ids=lambda schema: schema.split("(")[0])
+def test_schema(schema):
+    name = schema.split("(")[0]
+    assert str(getattr(torch.ops.example_ops, name).default._schema) == f"example_ops::{schema}"
 
 
 def check_against_formula(case: Case, arguments, gradient=None) -> None:
@@ -165,6 +185,30 @@ def test_compile(case, device):
             torch.testing.assert_close(ours, theirs)
     assert len(graphs) == 1
     assert case.name in str(graphs[0].graph)
+
+
+@every_operator
+def test_compiled_autograd(case, device):
+    """The backward pass is traced too, which is_traceable promises."""
+    torch._dynamo.reset()
+    arguments = case.arguments(device, requires_grad=True)
+    expected = torch.autograd.grad(case.call(*arguments).square().sum(), arguments)
+    loss = case.call(*arguments).square().sum()
+    with compiled_autograd._enable(torch.compile(backend="aot_eager")):
+        gradients = torch.autograd.grad(loss, arguments)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@every_operator
+def test_forward_mode_is_refused(case, device):
+    """A tangent that nobody carries on is an error, not zero."""
+    arguments = case.arguments(device)
+    with pytest.raises(RuntimeError, match="jvp is not implemented"):
+        with forward_ad.dual_level():
+            case.call(*[forward_ad.make_dual(t, torch.ones_like(t)) for t in arguments])
+    with pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.jvp(case.call, arguments, arguments)
 
 
 @every_operator

@@ -1,8 +1,8 @@
 """The operators of ``libexample_ops.so``, and modules for those that are layers.
 
-Importing this package loads the library that EXAMPLE_OPS_LIBRARY names, or the one that CMake has made in
-``build/operators``; where the process has the operators already, just in time from cpp_extension for example, it
-loads nothing.
+Importing this package loads the library that EXAMPLE_OPS_LIBRARY names, else the one inside the package (setup.py puts
+it there), else the one that CMake has made in ``build/operators``. Where the process has the operators already, just in
+time from cpp_extension for example, it loads nothing.
 """
 
 import os
@@ -14,17 +14,24 @@ from .modules import FusedConvBatchNorm2D, Linear
 
 __all__ = ["FusedConvBatchNorm2D", "Linear"]
 
+_NAME = "libexample_ops.so"
+
 
 def _load() -> None:
     # The same operators from a second file would abort the process, so ask first.
     if hasattr(torch.ops.example_ops, "round_ste"):
         return
-    default = Path(__file__).parents[4] / "build" / "operators" / "libexample_ops.so"
-    library = Path(os.environ.get("EXAMPLE_OPS_LIBRARY", default))
-    if not library.is_file():
+    here = Path(__file__).resolve()
+    libraries = [here.parent / _NAME]
+    if len(here.parents) > 4:
+        libraries.append(here.parents[4] / "build" / "operators" / _NAME)
+    if "EXAMPLE_OPS_LIBRARY" in os.environ:
+        libraries = [Path(os.environ["EXAMPLE_OPS_LIBRARY"])]
+    library = next(filter(Path.is_file, libraries), None)
+    if library is None:
         raise ImportError(
-            f"example_ops: there is no {library}. Build it (examples/operators/README.md says how), "
-            "or let EXAMPLE_OPS_LIBRARY name the library."
+            f"example_ops: the library is missing, looked for {', '.join(map(str, libraries))}. Build it "
+            "(examples/operators/README.md says how), or let EXAMPLE_OPS_LIBRARY name it."
         )
     torch.ops.load_library(library)
 
