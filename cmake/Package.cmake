@@ -7,14 +7,9 @@ get_target_property(LLTM_TORCH_VERSION lltm::libtorch LLTM_TORCH_VERSION)
 get_target_property(LLTM_TORCH_BUILD lltm::libtorch LLTM_TORCH_BUILD)
 get_target_property(built_with_cuda lltm_ops OPERATOR_LIBRARY_CUDA)
 
-# A wheel's library lies where Python finds it, inside the package, and not in lib64.
-set(library_folder ${CMAKE_INSTALL_LIBDIR})
-if(SKBUILD)
-  set(library_folder lib)
-endif()
-set(package_folder ${library_folder}/cmake/lltm)
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/lltm)
 
-install(TARGETS lltm_ops EXPORT lltm-targets LIBRARY DESTINATION ${library_folder})
+install(TARGETS lltm_ops EXPORT lltm-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/include/lltm/lltm.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lltm)
 install(EXPORT lltm-targets NAMESPACE lltm:: DESTINATION ${package_folder})
 
@@ -31,7 +26,7 @@ install(FILES
   DESTINATION ${package_folder})
 
 # What the library was built with, for Python to read without loading it: beside the library in the
-# build tree, inside the package in a wheel.
+# build tree, in the CMake package of a prefix, inside the Python package in a wheel.
 set(LLTM_PYTHON_CUDA None)
 if(built_with_cuda)
   string(REGEX REPLACE "^([0-9]+\\.[0-9]+).*" "\"\\1\"" LLTM_PYTHON_CUDA "${CMAKE_CUDA_COMPILER_VERSION}")
@@ -42,7 +37,9 @@ foreach(architecture IN LISTS LLTM_BUILT_ARCHITECTURES)
 endforeach()
 string(STRIP "${LLTM_PYTHON_ARCHITECTURES}" LLTM_PYTHON_ARCHITECTURES)
 configure_file(cmake/_build_info.py.in _build_info.py @ONLY)
-if(SKBUILD)
+if(NOT SKBUILD)
+  install(FILES ${PROJECT_BINARY_DIR}/_build_info.py DESTINATION ${package_folder})
+else()
   install(FILES ${PROJECT_BINARY_DIR}/_build_info.py DESTINATION .)
 
   # The wheel's metadata requires the PyTorch of the Python that builds it.

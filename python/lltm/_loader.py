@@ -60,8 +60,9 @@ def find_loaded_library() -> Path | None:
 
 
 def read_build_info(library: Path) -> BuildInfo | None:
-    """Read ``_build_info.py`` beside the library (a build tree) or one folder up (the package, an install tree)."""
-    for folder in (library.parent, library.parent.parent):
+    """Read ``_build_info.py``: beside the library in a build tree, in the package in a wheel, else in an install tree's
+    CMake package."""
+    for folder in (library.parent, library.parent.parent, library.parent / "cmake" / "lltm"):
         path = folder / "_build_info.py"
         if path.is_file():
             values = runpy.run_path(str(path))
