@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parent / "python"))
 
 import example_ops
 
-EPOCHS = 5
+EPOCHS = 6
 BATCH = 64
 HELD_OUT = 360
 

@@ -16,7 +16,7 @@
 namespace example_ops {
 
 inline std::string dtype_name(const at::Tensor& tensor) {
-  return c10::getDtypeNames(tensor.scalar_type()).first;
+  return std::string(c10::getDtypeNames(tensor.scalar_type()).first);
 }
 
 /// Python's None reaches a plain Tensor argument as an undefined tensor. The Autograd kernels look
