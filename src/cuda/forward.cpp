@@ -3,10 +3,12 @@
 #include "../products.h"
 #include "kernels.h"
 #include "launch_check.h"
+#include "path.h"
+#include "rows.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
+#include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
@@ -16,38 +18,95 @@ namespace {
 
 using at::Tensor;
 
+struct Outputs {
+  Tensor new_h, new_cell, gates;
+};
+
+cudaError_t launch(const FusedForwardParams& params, const ForwardPath& path, cudaStream_t stream) {
+  switch (path.arithmetic) {
+    case Arithmetic::kFloat32:
+      return launch_fused_forward<Arithmetic::kFloat32>(params, path.tile, path.split, stream);
+    case Arithmetic::kTf32:
+      return launch_fused_forward<Arithmetic::kTf32>(params, path.tile, path.split, stream);
+    case Arithmetic::kFloat16:
+      return launch_fused_forward<Arithmetic::kFloat16>(params, path.tile, path.split, stream);
+    case Arithmetic::kBFloat16:
+      return launch_fused_forward<Arithmetic::kBFloat16>(params, path.tile, path.split, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+void forward_by_tiles(const Outputs& outputs,
+                      const ForwardArguments& arguments,
+                      const CellSizes<int64_t>& sizes,
+                      const ForwardPath& path,
+                      cudaStream_t stream) {
+  const Rows input(arguments.input), weights(arguments.weights), old_h(arguments.old_h),
+      old_cell(arguments.old_cell);
+  const Tensor bias = is_given(arguments.bias) ? arguments.bias->contiguous() : Tensor();
+  const FusedForwardParams params{
+      .batch = sizes.batch,
+      .input_features = sizes.input_features,
+      .state_size = sizes.state_size,
+      .input = input.data(),
+      .input_stride = input.stride(),
+      .weights = weights.data(),
+      .weights_stride = weights.stride(),
+      .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
+      .old_h = old_h.data(),
+      .old_h_stride = old_h.stride(),
+      .old_cell = old_cell.data(),
+      .old_cell_stride = old_cell.stride(),
+      .new_h = outputs.new_h.mutable_data_ptr(),
+      .new_cell = outputs.new_cell.mutable_data_ptr(),
+      .gates = outputs.gates.mutable_data_ptr(),
+  };
+  check_launch(launch(params, path, stream));
+}
+
+void forward_by_library(const Outputs& outputs,
+                        const ForwardArguments& arguments,
+                        const CellSizes<int64_t>& sizes,
+                        cudaStream_t stream) {
+  pre_activations_out(
+      outputs.gates, arguments.input, arguments.weights, arguments.bias, arguments.old_h);
+  const Tensor old_cell_ = arguments.old_cell.contiguous();
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::forward", [&] {
+        const ForwardParams<scalar_t> params{sizes.batch,
+                                             sizes.state_size,
+                                             outputs.gates.const_data_ptr<scalar_t>(),
+                                             old_cell_.const_data_ptr<scalar_t>(),
+                                             outputs.new_h.mutable_data_ptr<scalar_t>(),
+                                             outputs.new_cell.mutable_data_ptr<scalar_t>()};
+        check_launch(launch_forward(params, stream));
+      });
+}
+
 std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
                                            const Tensor& weights,
                                            const std::optional<Tensor>& bias,
                                            const Tensor& old_h,
                                            const Tensor& old_cell) {
-  const auto [batch, input_features, state_size] =
-      check<int64_t>(ForwardArguments{input, weights, bias, old_h, old_cell});
+  const ForwardArguments arguments{input, weights, bias, old_h, old_cell};
+  const auto sizes = check<int64_t>(arguments);
   const c10::cuda::CUDAGuard device_guard(input.device());
 
-  Tensor new_h = at::empty({batch, state_size}, input.options());
-  Tensor new_cell = at::empty({batch, state_size}, input.options());
-  Tensor gates = at::empty({batch, 3 * state_size}, input.options());
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  if (new_h.numel() == 0) {
-    return {new_h, new_cell, gates};
+  // Not at::empty: its way through the dispatcher costs as much as a small cell's kernel.
+  const auto empty = [&](int64_t columns) {
+    return at::detail::empty_cuda(
+        {sizes.batch, columns}, input.scalar_type(), input.device(), std::nullopt);
+  };
+  Outputs outputs{empty(sizes.state_size), empty(sizes.state_size), empty(3 * sizes.state_size)};
+  if (outputs.new_h.numel() > 0) {
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    if (const auto path = tiles_for_forward(input.scalar_type(), sizes)) {
+      forward_by_tiles(outputs, arguments, sizes, *path, stream);
+    } else {
+      forward_by_library(outputs, arguments, sizes, stream);
+    }
   }
-
-  pre_activations_out(gates, input, weights, bias, old_h);
-
-  const Tensor old_cell_ = old_cell.contiguous();
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::forward", [&] {
-        launch_forward(ForwardParams<scalar_t>{batch,
-                                               state_size,
-                                               gates.const_data_ptr<scalar_t>(),
-                                               old_cell_.const_data_ptr<scalar_t>(),
-                                               new_h.mutable_data_ptr<scalar_t>(),
-                                               new_cell.mutable_data_ptr<scalar_t>()},
-                       stream);
-      });
-  check_launch();
-  return {new_h, new_cell, gates};
+  return {std::move(outputs.new_h), std::move(outputs.new_cell), std::move(outputs.gates)};
 }
 
 }  // namespace

@@ -27,8 +27,10 @@ namespace {
 
 }  // namespace
 
-void check_launch() {
-  const cudaError_t error = cudaGetLastError();
+void check_launch(cudaError_t error) {
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // else the next check would find it too
+  }
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
       error == cudaErrorUnsupportedPtxVersion) {
     fail_architecture_not_built();

@@ -51,7 +51,11 @@ def test_small_preactivations_keep_their_relative_accuracy(device, dtype):
     expected_h, expected_cell, expected_gates = forward(*arguments.map(torch.Tensor.double))
     assert_relatively_close(new_h, expected_h, dtype)
     assert_relatively_close(new_cell, expected_cell, dtype)
-    assert torch.equal(gates.double(), expected_gates)
+    if device.type == "cuda" and dtype == torch.float32:
+        # A product made of three TF32 products has 22 bits of each factor.
+        assert_relatively_close(gates, expected_gates, dtype)
+    else:
+        assert torch.equal(gates.double(), expected_gates)
 
 
 def test_gradients_of_small_preactivations(device, dtype):

@@ -1,0 +1,73 @@
+// Launching a tile kernel: with as much shared memory as it asks for, its blocks in clusters, and
+// overlapping the kernel before it where it was compiled to wait for that one itself.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// The largest cluster that every Hopper GPU takes.
+constexpr int kMaxSplit = 8;
+constexpr int64_t kMaxGridY = 65535;
+
+/// Whether the code that runs on the current device was compiled for sm_90 or newer: only that has
+/// clusters, and waits for the kernel before it. A build for 80 alone also runs on newer GPUs.
+template <auto kKernel>
+bool compiled_for_clusters() {
+  static std::atomic<uint64_t> known{0}, yes{0};
+  int device = 0;
+  cudaGetDevice(&device);
+  const uint64_t bit = uint64_t{1} << (device % 64);
+  if ((known.load(std::memory_order_acquire) & bit) == 0) {
+    cudaFuncAttributes attributes{};
+    if (cudaFuncGetAttributes(&attributes, kKernel) == cudaSuccess && attributes.ptxVersion >= 90) {
+      yes.fetch_or(bit, std::memory_order_relaxed);
+    }
+    known.fetch_or(bit, std::memory_order_release);
+  }
+  return (yes.load(std::memory_order_relaxed) & bit) != 0;
+}
+
+/// Launches kKernel on `grid`, whose x is in clusters of `cluster` blocks (1: none). A cluster
+/// needs kClusterBytes of shared memory a block, a block by itself kBlockBytes.
+template <auto kKernel, int kThreads, int kBlockBytes, int kClusterBytes, typename Params>
+cudaError_t launch_in_clusters(const Params& params, dim3 grid, int cluster, cudaStream_t stream) {
+  static_assert(kClusterBytes >= kBlockBytes);
+  const bool clusters = compiled_for_clusters<kKernel>();
+  // More than 48 KiB of shared memory has to be asked for, once a device.
+  static std::atomic<uint64_t> devices_set{0};
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+    return error;
+  }
+  const uint64_t bit = uint64_t{1} << (device % 64);
+  if ((devices_set.load(std::memory_order_relaxed) & bit) == 0) {
+    const cudaError_t error = cudaFuncSetAttribute(kKernel,
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   clusters ? kClusterBytes : kBlockBytes);
+    if (error != cudaSuccess) {
+      return error;
+    }
+    devices_set.fetch_or(bit, std::memory_order_relaxed);
+  }
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(cluster > 1 ? kClusterBytes : kBlockBytes);
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = !clusters ? 0 : cluster > 1 ? 2 : 1;
+  return cudaLaunchKernelEx(&config, kKernel, params);
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,192 @@
+#include "path.h"
+
+#include <ATen/Context.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+namespace lltm::cuda {
+namespace {
+
+enum class Force { kNone, kTiles, kLibrary };
+
+Force forced_path() {
+  const char* const value = std::getenv("LLTM_CUDA_PATH");
+  const std::string_view path = value == nullptr ? "" : value;
+  if (path.empty() || path == "auto") {
+    return Force::kNone;
+  }
+  if (path == "tiles") {
+    return Force::kTiles;
+  }
+  TORCH_CHECK(path == "library",
+              "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, tiles or library,"
+              " got ",
+              path);
+  return Force::kLibrary;
+}
+
+/// The arithmetic of the tile kernels for a dtype; nothing for float64. PyTorch's own switch
+/// decides about TF32, as for its matrix products.
+std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat: {
+      const bool tf32 =
+          at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+          at::Float32Precision::TF32;
+      return tf32 ? Arithmetic::kTf32 : Arithmetic::kFloat32;
+    }
+    case at::kHalf:
+      return Arithmetic::kFloat16;
+    case at::kBFloat16:
+      return Arithmetic::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+int64_t chunks_of(int64_t k, Arithmetic arithmetic) {
+  const bool is_float = arithmetic == Arithmetic::kFloat32 || arithmetic == Arithmetic::kTf32;
+  return ceil_div(k, is_float ? 32 : 64);
+}
+
+// How many blocks are resident at once, of 132 multiprocessors, in clusters of 1, 2, ... 8:
+// clusters do not span the groups that the multiprocessors come in.
+constexpr int64_t kResident[] = {132, 132, 126, 120, 100, 126, 98, 120};
+static_assert(std::size(kResident) == 8);
+
+/// The most ranks of a cluster for which all tiles are resident at once. The weights are read the
+/// faster, the more multiprocessors read them.
+int largest_split(int64_t tiles, int64_t chunks, double blocks_per_sm) {
+  const double scale =
+      blocks_per_sm * at::cuda::getCurrentDeviceProperties()->multiProcessorCount / 132;
+  for (int split = 8; split > 1; --split) {
+    if (split <= chunks && static_cast<double>(tiles * split) <= scale * kResident[split - 1]) {
+      return split;
+    }
+  }
+  return 1;
+}
+
+/// Whether a block may have the shared memory of the largest tiles, as on sm_80 and sm_90.
+bool large_tiles_fit() {
+  return at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin >= 160 * 1024;
+}
+
+bool tiles_run(Force force, const CellSizes<int64_t>& sizes) {
+  // The tile kernels count tiles in 32 bits: 2^31 of them are rows and columns far beyond a GPU's
+  // memory but for one-column states of 2^30 rows and more.
+  const bool countable =
+      ceil_div(sizes.batch, 16) * ceil_div(sizes.state_size + sizes.input_features, 8) <
+          (1LL << 28) &&
+      ceil_div(3 * sizes.state_size, 64) * ceil_div(sizes.state_size + sizes.input_features, 64) <
+          (1LL << 28);
+  return force != Force::kLibrary && countable &&
+         at::cuda::getCurrentDeviceProperties()->major >= 8;
+}
+
+// Multiplications, with the batch filled up to the rows of a tile.
+double multiplications(const CellSizes<int64_t>& sizes, int64_t tile_rows) {
+  return static_cast<double>(ceil_div(sizes.batch, tile_rows) * tile_rows) *
+         static_cast<double>(3 * sizes.state_size) *
+         static_cast<double>(sizes.state_size + sizes.input_features);
+}
+
+}  // namespace
+
+// The figures beside the rules: H200, microseconds by graph replay, docs/cuda-kernels.md has more.
+std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
+                                             const CellSizes<int64_t>& sizes) {
+  const Force force = forced_path();
+  const std::optional<Arithmetic> arithmetic = arithmetic_of(dtype);
+  if (!arithmetic || !tiles_run(force, sizes)) {
+    return std::nullopt;
+  }
+  // mma.sync from padded shared memory is bound by shared memory where the product is large and
+  // cheap; cuBLAS has wgmma: (128,1024,1024) in bfloat16 17 against 9, in TF32 30 against 19. At
+  // (64,512,512) it is 7 against 7 and 9 against 15. Three TF32 products win everywhere.
+  if (force == Force::kNone && *arithmetic != Arithmetic::kFloat32 &&
+      multiplications(sizes, 16) > 3e8 && sizes.state_size + sizes.input_features > 256) {
+    return std::nullopt;
+  }
+  // One tile row with little in it: (5,1000,1000) takes 16 in TF32, the library 13; 17 and 16 in
+  // float32, 8.8 and 8.3 in bfloat16.
+  if (force == Force::kNone && sizes.batch <= 8 && multiplications(sizes, 16) > 8e7) {
+    return std::nullopt;
+  }
+  const int64_t sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const int64_t chunks =
+      chunks_of(sizes.state_size, *arithmetic) + chunks_of(sizes.input_features, *arithmetic);
+  const auto tiles = [&](int64_t rows, int64_t hidden) {
+    return ceil_div(sizes.batch, rows) * ceil_div(sizes.state_size, hidden);
+  };
+  ForwardTile tile{};
+  int64_t count = 0;
+  double blocks_per_sm = 1;
+  if (sizes.batch <= 16) {
+    // Blocks so small that two a multiprocessor are right: (1,512,512) 6.4 with 4 ranks, 7.1
+    // with 3.
+    tile = ForwardTile::k16x8;
+    count = tiles(16, 8);
+    blocks_per_sm = 2.2;
+  } else if (tiles(64, 8) <= sms) {
+    // (64,1024,128) in float32 6.2 with 6 ranks; 7.3 with 8, whose last cluster has to wait.
+    tile = ForwardTile::k64x8;
+    count = tiles(64, 8);
+  } else if (sizes.batch <= 64 || tiles(128, 32) < sms * 3 / 4 || !large_tiles_fit()) {
+    // (128,1024,1024) in float32: 50 with two ranks; 51 with tiles of 128x32 and three.
+    tile = ForwardTile::k64x32;
+    count = tiles(64, 32);
+  } else {
+    // (256,2048,2048) in float32: 276; 291 with tiles of 64x32, which read more.
+    tile = ForwardTile::k128x32;
+    count = tiles(128, 32);
+  }
+  const int split =
+      clusters_available() ? largest_split(count, std::max<int64_t>(chunks, 1), blocks_per_sm) : 1;
+  return ForwardPath{*arithmetic, tile, split};
+}
+
+std::optional<BackwardPath> tiles_for_backward(c10::ScalarType dtype,
+                                               const CellSizes<int64_t>& sizes) {
+  const Force force = forced_path();
+  const std::optional<Arithmetic> arithmetic = arithmetic_of(dtype);
+  if (!arithmetic || !tiles_run(force, sizes)) {
+    return std::nullopt;
+  }
+  // Products against cuBLAS's: (64,512,512) bfloat16 7.5 against 13.6, TF32 12.2 against 20;
+  // (128,1024,1024) 27 against 22 and 44 against 40, but float32 85 against 99. The tiles have 64
+  // rows: at (5,1000,1000) cuBLAS is ahead, 28 against 32 in TF32 and 37 against 42 in float32.
+  if (force == Force::kNone) {
+    const bool mostly_padding = sizes.batch < 16;
+    if (multiplications(sizes, 64) > 3e8 &&
+        (*arithmetic != Arithmetic::kFloat32 || mostly_padding)) {
+      return std::nullopt;
+    }
+  }
+  const auto tiles = [&](int64_t size) {
+    return ceil_div(sizes.batch, size) *
+           (ceil_div(sizes.state_size, size) + ceil_div(sizes.input_features, size));
+  };
+  // (256,2048,2048) in float32: 531; 594 with tiles of 64x64.
+  if (tiles(64) >= 256 && large_tiles_fit()) {
+    return BackwardPath{*arithmetic, ProductTile::k128x128, 1};
+  }
+  // The tiles of d_weights need multiprocessors too: (64,512,512) is as fast with 4 ranks, 64
+  // blocks, as with 8; (128,1024,1024), 64 tiles, is fastest with two.
+  const int64_t count = tiles(64);
+  const int64_t chunks = chunks_of(3 * sizes.state_size, *arithmetic);
+  const int split = !clusters_available()       ? 1
+                    : count > 40 && count <= 66 ? static_cast<int>(std::min<int64_t>(2, chunks))
+                                                : largest_split(count, chunks, 0.6);
+  return BackwardPath{*arithmetic, ProductTile::k64x64, split};
+}
+
+}  // namespace lltm::cuda

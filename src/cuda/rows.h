@@ -1,0 +1,25 @@
+// A matrix as the tile kernels read it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/MaybeOwned.h>
+
+namespace lltm::cuda {
+
+/// A matrix whose rows are contiguous, at any distance of each other; a copy of the tensor where
+/// its rows are not.
+class Rows {
+ public:
+  explicit Rows(const at::Tensor& matrix)
+      : matrix_(matrix.stride(1) == 1 || matrix.size(1) <= 1
+                    ? c10::MaybeOwned<at::Tensor>::borrowed(matrix)
+                    : c10::MaybeOwned<at::Tensor>::owned(matrix.contiguous())) {}
+
+  const void* data() const { return matrix_->const_data_ptr(); }
+  int64_t stride() const { return matrix_->stride(0); }
+
+ private:
+  c10::MaybeOwned<at::Tensor> matrix_;
+};
+
+}  // namespace lltm::cuda

@@ -1,0 +1,85 @@
+// The CUDA kernels that compute the cell's matrix products themselves, tile by tile on the tensor
+// cores (sm_80 on). They know no Tensor. Which of them runs for which sizes is path.cpp's business.
+//
+// Matrices are row-major; consecutive elements of a row are adjacent, rows are `stride` elements
+// apart. Every launch function enqueues on `stream` of the current device and needs at least one
+// row and one column of the state.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// The type of a product's operands, and how they are multiplied. Sums are float32 always.
+enum class Arithmetic {
+  kFloat32,   // float tensors, each product as exact as float32's (three TF32 products)
+  kTf32,      // float tensors, rounded to TF32
+  kFloat16,   // c10::Half
+  kBFloat16,  // c10::BFloat16
+};
+
+/// Whether the kernels here run in clusters on the current device: on sm_90 and newer, where they
+/// were compiled for it.
+bool clusters_available();
+
+/// A block's share of the forward: rows of the batch x columns of the hidden state, whose three
+/// gates it computes all.
+enum class ForwardTile { k16x8, k64x8, k64x32, k128x32, kCount };
+
+struct FusedForwardParams {
+  int64_t batch;
+  int64_t input_features;
+  int64_t state_size;
+  const void* input;  // (batch, input_features)
+  int64_t input_stride;
+  const void* weights;  // (3*state_size, state_size + input_features)
+  int64_t weights_stride;
+  const void* bias;   // (3*state_size), or null
+  const void* old_h;  // (batch, state_size)
+  int64_t old_h_stride;
+  const void* old_cell;  // (batch, state_size)
+  int64_t old_cell_stride;
+  void* new_h;     // (batch, state_size), contiguous
+  void* new_cell;  // (batch, state_size), contiguous
+  void* gates;     // (batch, 3*state_size), contiguous, pre-activations
+};
+
+/// The whole forward in one launch. `split` blocks, a cluster, share the K of a tile; more than one
+/// needs sm_90. Returns the error of the launch.
+template <Arithmetic kArithmetic>
+cudaError_t launch_fused_forward(const FusedForwardParams& params,
+                                 ForwardTile tile,
+                                 int split,
+                                 cudaStream_t stream);
+
+/// A block's share of a gradient's product: rows x columns of the result.
+enum class ProductTile { k64x64, k128x128, kCount };
+
+/// d_old_h, d_input = d_gates @ weights and d_weights = d_gates.T @ [old_h, input].
+struct BackwardProductsParams {
+  int64_t batch;
+  int64_t input_features;
+  int64_t state_size;
+  const void* d_gates;  // (batch, 3*state_size), contiguous
+  const void* input;    // (batch, input_features)
+  int64_t input_stride;
+  const void* weights;  // (3*state_size, state_size + input_features)
+  int64_t weights_stride;
+  const void* old_h;  // (batch, state_size)
+  int64_t old_h_stride;
+  void* d_old_h;    // (batch, state_size), contiguous, or null where not wanted
+  void* d_input;    // (batch, input_features), contiguous, or null where not wanted
+  void* d_weights;  // (3*state_size, state_size + input_features), contiguous, or null
+};
+
+/// All wanted products in one launch. `split` blocks, a cluster, share the K = 3*state_size of a
+/// tile of d_old_h and d_input; more than one needs sm_90.
+template <Arithmetic kArithmetic>
+cudaError_t launch_backward_products(const BackwardProductsParams& params,
+                                     ProductTile tile,
+                                     int split,
+                                     cudaStream_t stream);
+
+}  // namespace lltm::cuda

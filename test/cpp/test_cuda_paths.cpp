@@ -1,0 +1,163 @@
+// Every path of the CUDA kernels, forced, at the edges of every tile.
+#include "cell_reference.h"
+#include "devices.h"
+#include "lltm/lltm.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace lltm::test {
+namespace {
+
+constexpr const char* kPathVariable = "LLTM_CUDA_PATH";
+
+/// Forces a path for as long as it lives.
+class ForcedPath {
+ public:
+  explicit ForcedPath(const std::string& path) { setenv(kPathVariable, path.c_str(), 1); }
+  ~ForcedPath() { unsetenv(kPathVariable); }
+  ForcedPath(const ForcedPath&) = delete;
+  ForcedPath& operator=(const ForcedPath&) = delete;
+};
+
+/// Around tiles of 16, 64 and 128 rows, 8 and 32 hidden columns, 64 columns of a gradient, chunks
+/// of 32 and 64 of K; rows that start at 16 bytes and rows that do not; every tile of the forward.
+const std::vector<Sizes> kTileEdges = {
+    {1, 8, 8},
+    {15, 31, 7},
+    {16, 32, 8},
+    {17, 33, 9},
+    {16, 64, 64},
+    {5, 1, 200},
+    {37, 77, 200},
+    {63, 64, 31},
+    {64, 128, 64},
+    {65, 63, 65},
+    {64, 0, 96},
+    {127, 40, 33},
+    {129, 65, 1100},
+    {257, 16, 2088},
+    {1100, 8, 24},
+    {2100, 24, 40},
+};
+
+using PathCase = std::tuple<std::string, at::ScalarType, Sizes>;
+
+std::string path_case_name(const testing::TestParamInfo<PathCase>& info) {
+  const auto& [path, dtype, sizes] = info.param;
+  return "CUDA_" + path + "_" + c10::toString(dtype) + "_" + std::to_string(sizes.batch) + "_" +
+         std::to_string(sizes.input_features) + "_" + std::to_string(sizes.state_size);
+}
+
+class CudaPath : public testing::TestWithParam<PathCase> {};
+
+using Gradients = std::vector<at::Tensor>;
+
+Gradients backward_of(const at::Tensor& grad_h,
+                      const at::Tensor& grad_cell,
+                      const Outputs& outputs,
+                      const Arguments& arguments,
+                      std::array<bool, 5> mask) {
+  const auto [d_input, d_weights, d_bias, d_old_h, d_old_cell] = backward(grad_h,
+                                                                          grad_cell,
+                                                                          outputs.new_cell,
+                                                                          outputs.gates,
+                                                                          arguments.input,
+                                                                          arguments.weights,
+                                                                          arguments.bias,
+                                                                          arguments.old_h,
+                                                                          mask);
+  return {d_input, d_weights, d_bias, d_old_h, d_old_cell};
+}
+
+Outputs forward_of(const Arguments& arguments) {
+  const auto [new_h, new_cell, gates] = forward(
+      arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+  return {new_h, new_cell, gates};
+}
+
+TEST_P(CudaPath, IsTheFormulaForwardAndBackward) {
+  const auto [path, dtype, sizes] = GetParam();
+  LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  const ForcedPath forced(path);
+  at::manual_seed(1);
+  const Arguments arguments = random_arguments(sizes, at::TensorOptions(at::kCUDA).dtype(dtype));
+  const Outputs outputs = forward_of(arguments);
+  const Outputs expected = reference_forward(arguments);
+  expect_close(outputs.new_h, expected.new_h, "new_h");
+  expect_close(outputs.new_cell, expected.new_cell, "new_cell");
+  expect_close(outputs.gates, expected.gates, "gates");
+
+  // From the very gates and new_cell of the forward, so that only backward's own rounding counts.
+  const at::Tensor grad_h = at::randn_like(outputs.new_h);
+  const at::Tensor grad_cell = at::randn({1, 1}, outputs.new_cell.options()).expand_as(grad_h);
+  const Gradients gradients = backward_of(grad_h, grad_cell, outputs, arguments, {1, 1, 1, 1, 1});
+  const auto exact = [](const at::Tensor& tensor) { return tensor.to(at::kCPU, at::kDouble); };
+  const auto z = exact(outputs.gates).chunk(3, 1);
+  const at::Tensor i = z[0].sigmoid(), o = z[1].sigmoid(), g = at::elu(z[2]);
+  const at::Tensor t = exact(outputs.new_cell).tanh();
+  const at::Tensor d_cell = exact(grad_cell) + exact(grad_h) * o * (1 - t * t);
+  const at::Tensor d_gates =
+      at::cat({d_cell * g * i * (1 - i),
+               exact(grad_h) * t * o * (1 - o),
+               d_cell * i * at::where(z[2] > 0, at::ones_like(z[2]), z[2].exp())},
+              1);
+  const at::Tensor h_and_input = at::cat({exact(arguments.old_h), exact(arguments.input)}, 1);
+  const at::Tensor d_h_and_input = d_gates.matmul(exact(arguments.weights));
+  expect_close(
+      gradients[0], d_h_and_input.narrow(1, sizes.state_size, sizes.input_features), "d_input");
+  expect_close(gradients[1], d_gates.t().matmul(h_and_input), "d_weights");
+  expect_close(gradients[2], d_gates.sum(0), "d_bias");
+  expect_close(gradients[3], d_h_and_input.narrow(1, 0, sizes.state_size), "d_old_h");
+  expect_close(gradients[4], d_cell, "d_old_cell");
+
+  // The same bits again, and with each gradient asked for alone.
+  const Outputs again = forward_of(arguments);
+  EXPECT_TRUE(at::equal(again.new_h, outputs.new_h));
+  EXPECT_TRUE(at::equal(again.gates, outputs.gates));
+  const std::string kNames[] = {"d_input", "d_weights", "d_bias", "d_old_h", "d_old_cell"};
+  for (size_t which = 0; which < gradients.size(); ++which) {
+    std::array<bool, 5> mask{};
+    mask[which] = true;
+    const Gradients alone = backward_of(grad_h, grad_cell, outputs, arguments, mask);
+    for (size_t other = 0; other < alone.size(); ++other) {
+      EXPECT_EQ(alone[other].defined(), other == which) << kNames[other];
+    }
+    EXPECT_TRUE(at::equal(alone[which], gradients[which])) << kNames[which];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AtTheEdges,
+                         CudaPath,
+                         testing::Combine(testing::Values("tiles", "library"),
+                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          testing::ValuesIn(kTileEdges)),
+                         path_case_name);
+
+class CudaPathChoice : public testing::TestWithParam<at::DeviceType> {};
+
+TEST_P(CudaPathChoice, AnUnknownPathIsAnError) {
+  LLTM_SKIP_UNLESS_TESTABLE(GetParam());
+  const ForcedPath forced("fastest");
+  const Arguments arguments = random_arguments({2, 3, 4}, at::kCUDA);
+  try {
+    forward_of(arguments);
+    FAIL() << "an unknown path was taken";
+  } catch (const c10::Error& error) {
+    EXPECT_STREQ(error.what_without_backtrace(),
+                 "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, tiles or "
+                 "library, got fastest");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, CudaPathChoice, testing::Values(at::kCUDA), [](const auto&) {
+  return std::string("CUDA");
+});
+
+}  // namespace
+}  // namespace lltm::test

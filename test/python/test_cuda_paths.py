@@ -1,0 +1,124 @@
+"""The paths of the CUDA kernels, forced: their exactness, their layouts, their repeatability."""
+
+import pytest
+import torch
+from reference import (
+    assert_forward_close,
+    assert_gradients_close,
+    call,
+    call_backward,
+    forward,
+    make_arguments,
+    make_gradients,
+)
+
+import lltm
+
+pytestmark = pytest.mark.skipif(
+    not (torch.cuda.is_available() and lltm.has_cuda), reason="no GPU, or lltm was built without CUDA"
+)
+
+SIZES = [(16, 32, 128), (37, 77, 200), (33, 65, 129), (1, 512, 512), (5, 1000, 1000), (64, 1024, 128), (130, 72, 264)]
+
+
+@pytest.fixture(params=["tiles", "library"])
+def path(request, monkeypatch) -> str:
+    monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_values(path, dtype, sizes):
+    arguments = make_arguments(sizes, dtype, "cuda")
+    assert_forward_close(call(arguments), arguments)
+    grads = make_gradients(arguments)
+    assert_gradients_close(call_backward(*grads, arguments), *grads, arguments)
+
+
+@pytest.mark.parametrize("sizes", SIZES[:4], ids=str)
+def test_rows_that_start_anywhere(path, dtype, sizes):
+    """Slices of larger matrices, transposed ones and expanded ones give what their copies give."""
+    batch, input_features, state_size = sizes
+    wide = make_arguments((batch, input_features + 3, state_size + 5), dtype, "cuda")
+    strided = wide._replace(
+        input=wide.input[:, 1 : 1 + input_features],
+        old_h=wide.old_h[:, 3 : 3 + state_size],
+        old_cell=torch.randn(state_size, batch, device="cuda").to(dtype).t(),
+        weights=wide.weights[: 3 * state_size, 1 : 1 + state_size + input_features],
+        bias=torch.randn(1, device="cuda").to(dtype).expand(3 * state_size),
+    )
+    copies = strided.map(torch.Tensor.contiguous)
+    assert_forward_close(call(strided), copies)
+    if path == "tiles" and dtype != torch.float64:
+        for found, expected in zip(call(strided), call(copies), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    grads = (torch.ones((), device="cuda", dtype=dtype).expand(batch, state_size), None)
+    found = call_backward(*grads, strided)
+    assert_gradients_close(found, *grads, copies)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_the_same_bits_on_every_run(path, dtype):
+    arguments = make_arguments((64, 200, 136), dtype, "cuda")
+    grads = make_gradients(arguments)
+    first = (*call(arguments), *call_backward(*grads, arguments))
+    for _ in range(20):
+        for found, expected in zip((*call(arguments), *call_backward(*grads, arguments)), first, strict=True):
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("sizes", [(64, 512, 512), (128, 1024, 1024), (32, 64, 4096)], ids=str)
+def test_float32_is_as_exact_as_the_librarys_product(monkeypatch, sizes):
+    """With TF32 off: mean and largest error of new_h and new_cell beside those of the same cell on SGEMM."""
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+    def errors(path, arguments, expected):
+        monkeypatch.setenv("LLTM_CUDA_PATH", path)
+        return torch.stack(
+            [
+                torch.stack(((found.double() - exact).abs().mean(), (found.double() - exact).abs().max()))
+                for found, exact in zip(call(arguments)[:2], expected, strict=True)
+            ]
+        )
+
+    of_tiles = of_library = 0
+    for seed in range(3):
+        torch.manual_seed(seed)
+        arguments = make_arguments(sizes, torch.float32, "cuda")
+        expected = forward(*arguments.map(torch.Tensor.double))[:2]
+        of_tiles += errors("tiles", arguments, expected)
+        of_library += errors("library", arguments, expected)
+    assert (of_tiles[:, 0] <= 1.05 * of_library[:, 0]).all(), (of_tiles, of_library)
+    assert (of_tiles[:, 1] <= 1.5 * of_library[:, 1]).all(), (of_tiles, of_library)
+
+
+def test_tf32_follows_pytorchs_switch(monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", "tiles")
+    arguments = make_arguments((64, 256, 256), torch.float32, "cuda")
+    expected = forward(*arguments.map(torch.Tensor.double))[2]
+
+    def error():
+        return (call(arguments)[2].double() - expected).abs().mean().item()
+
+    exact = error()
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    assert error() > 50 * exact
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    assert error() == exact
+
+
+def test_nan_stays_in_its_row(path, dtype):
+    arguments = make_arguments((20, 24, 40), dtype, "cuda")
+    arguments.input[3, 5] = float("nan")
+    arguments.old_h[17, 39] = float("nan")
+    new_h, new_cell, gates = call(arguments)
+    for output in (new_h, new_cell, gates):
+        rows = output.isnan().all(1).nonzero().flatten().tolist()
+        assert rows == [3, 17]
+        assert output.isnan().any(1).sum() == 2
+
+
+def test_an_unknown_path_is_an_error(monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", "fastest")
+    with pytest.raises(RuntimeError, match="expected the environment variable LLTM_CUDA_PATH to be auto, tiles or lib"):
+        call(make_arguments((2, 3, 4), device="cuda"))
