@@ -54,6 +54,7 @@ def run(
     import session
     from cases import DTYPES, QUICK_SHAPES, SHAPES, UGLY_SHAPES, Shape
     from peers import OURS, PEERS
+    from results import Results
 
     available = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     chosen_peers = _choice(peers, list(PEERS), "peer")
@@ -72,15 +73,18 @@ def run(
         quick=quick,
         seconds=seconds,
     )
+    folder = output or build_dir / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def save(results: Results) -> None:
+        (folder / "results.json").write_text(json.dumps(asdict(results), indent=1))
+
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         console=console,
     ) as progress:  # fmt: skip
-        results = session.measure(settings, progress)
+        session.measure(settings, progress, save)
 
-    folder = output or build_dir / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps(asdict(results), indent=1))
     _write_report([folder / "results.json"], folder / "results.md", folder)
     console.print(f"Results: {folder}/results.json, results.md and pictures (*.png)")
 

@@ -28,7 +28,8 @@ def _matrix_libraries() -> str:
     return "; ".join([f"BLAS {blas}", *versions])
 
 
-def _nvidia_smi() -> dict[str, str]:
+def gpu_clocks() -> dict[str, str]:
+    """The driver, clocks and temperature of this moment, where nvidia-smi tells them."""
     fields = ["driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu"]
     try:
         output = subprocess.run(
@@ -37,7 +38,13 @@ def _nvidia_smi() -> dict[str, str]:
         ).stdout  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return {}
-    return dict(zip(fields, (value.strip() for value in output.splitlines()[0].split(",")), strict=True))
+    return dict(
+        zip(
+            (f"GPU {field}" for field in fields),
+            (value.strip() for value in output.splitlines()[0].split(",")),
+            strict=True,
+        )
+    )
 
 
 def describe(devices: list[str]) -> dict[str, str]:
@@ -61,5 +68,4 @@ def describe(devices: list[str]) -> dict[str, str]:
             "cuDNN": str(torch.backends.cudnn.version()),
             "LLTM_CUDA_PATH": os.environ.get("LLTM_CUDA_PATH", "unset"),
         }
-        facts |= {f"GPU {name}": value for name, value in _nvidia_smi().items()}
     return facts

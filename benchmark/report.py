@@ -86,7 +86,11 @@ def _ratio_summary(run: Results) -> str:
 
 def markdown(run: Results) -> str:
     """The whole run."""
-    parts = ["# Results", "\n".join(f"- {name}: {value}" for name, value in run.machine.items()), METHOD]
+    parts = [
+        f"# {run.machine.get('GPU', run.machine['CPU'])}, {run.machine['date']}",
+        "\n".join(f"- {name}: {value}" for name, value in run.machine.items()),
+        METHOD,
+    ]
     if run.failures:
         parts += ["## What failed", "\n".join(f"- {failure}" for failure in run.failures)]
     if run.measurements:

@@ -36,7 +36,8 @@ class Settings:
         return dataclasses.replace(budget, seconds=self.seconds) if self.seconds else budget
 
 
-def measure(settings: Settings, progress: Progress) -> Results:
+def measure(settings: Settings, progress: Progress, save: Callable[[Results], None]) -> Results:
+    """Run everything; `save` gets the results so far after each case, so that a run that is cut short leaves them."""
     load_libraries(settings.build_dir)
     results = Results(machine.describe(settings.devices))
     for name, value in results.machine.items():
@@ -50,11 +51,15 @@ def measure(settings: Settings, progress: Progress) -> Results:
     for case in cases:
         progress.update(task, description=str(case))
         _attempt(results, progress, str(case), lambda case=case: results.measurements.extend(_measure(case, settings)))
+        save(results)
         progress.advance(task)
     for name, extra in extras.items():
         progress.update(task, description=name)
         _attempt(results, progress, name, extra)
         progress.advance(task)
+    if "cuda" in settings.devices:
+        results.machine |= machine.gpu_clocks()  # as they are under load
+    save(results)
     return results
 
 
