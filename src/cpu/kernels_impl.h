@@ -480,17 +480,29 @@ void state_gradient_of_single_row(const StateGradientParams<real>& params,
   }
 }
 
-/// The first `columns` columns of a row of vectors, into `out` or added to it.
-template <typename real>
-LLTM_INLINE void store_row(const typename Simd<real>::Vector (&row)[kMaxVectors],
-                           real* out,
-                           int64_t columns,
-                           bool accumulate) {
+/// The first `columns` columns of the first `rows` rows of a tile, into `out` or added to it.
+template <int tile_rows, typename real>
+LLTM_INLINE void store_tile(const typename Simd<real>::Vector (&tile)[tile_rows][kMaxVectors],
+                            real* out,
+                            int64_t stride,
+                            int64_t rows,
+                            int64_t columns,
+                            bool accumulate) {
   using V = Simd<real>;
-  for (int v = 0; v < kMaxVectors; ++v) {
-    const int64_t count = clamp(columns - v * V::kLanes, 0, V::kLanes);
-    real* to = out + v * V::kLanes;
-    (accumulate ? V::load(to, count) + V(row[v]) : V(row[v])).store(to, count);
+  if (rows == tile_rows && columns >= kMaxVectors * V::kLanes && !accumulate) {
+    for (int r = 0; r < tile_rows; ++r) {
+      for (int v = 0; v < kMaxVectors; ++v) {
+        V(tile[r][v]).store(out + r * stride + v * V::kLanes);
+      }
+    }
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int v = 0; v < kMaxVectors; ++v) {
+      const int64_t count = clamp(columns - v * V::kLanes, 0, V::kLanes);
+      real* to = out + r * stride + v * V::kLanes;
+      (accumulate ? V::load(to, count) + V(tile[r][v]) : V(tile[r][v])).store(to, count);
+    }
   }
 }
 
@@ -508,10 +520,12 @@ void state_gradient_tile(const StateGradientParams<real>& params,
   }
   typename Simd<real>::Vector tile[rows][kMaxVectors] = {};
   multiply<rows, kMaxVectors, 1>(depth, a, panel, panel_stride, tile);
-  for (int r = 0; r < rows; ++r) {
-    real* out = params.out + (row + r) * params.columns + column;
-    store_row<real>(tile[r], out, params.columns - column, gate > 0);
-  }
+  store_tile<rows, real>(tile,
+                         params.out + row * params.columns + column,
+                         params.columns,
+                         rows,
+                         params.columns - column,
+                         gate > 0);
 }
 
 template <typename real>
@@ -680,32 +694,41 @@ void weight_gradient(const WeightGradientParams<real>& params,
     }
     const int64_t first_panel = task / tasks_per_group * kPanelsPerGroup;
     const int64_t last_panel = smaller(first_panel + kPanelsPerGroup, weight_panels(states));
-    for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-      const int64_t column = panel * width;
-      for (int64_t tile = 0; tile < tiles; ++tile) {
-        typename Simd<real>::Vector total[kRows][kMaxVectors] = {};
-        for (int64_t k = 0; k < depth; k += kDepth) {
-          const real* a[kRows];
-          for (int r = 0; r < kRows; ++r) {
-            a[r] = d_gates[tile] + k * kRows + r;
-          }
-          typename Simd<real>::Vector sums[kRows][kMaxVectors] = {};
-          multiply<kRows, kMaxVectors, kRows>(smaller(kDepth, depth - k),
-                                              a,
-                                              params.panels + panel * panel_size + k * width,
-                                              width,
-                                              sums);
+    // Tile by tile, so that rows of d_weights are written in long stretches.
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+        const int64_t column = panel * width;
+        const auto multiply_from =
+            [&](int64_t k, typename Simd<real>::Vector(&sums)[kRows][kMaxVectors])
+                __attribute__((always_inline)) {
+                  const real* a[kRows];
+                  for (int r = 0; r < kRows; ++r) {
+                    a[r] = d_gates[tile] + k * kRows + r;
+                  }
+                  multiply<kRows, kMaxVectors, kRows>(
+                      smaller(kDepth, depth - k),
+                      a,
+                      params.panels + panel * panel_size + k * width,
+                      width,
+                      sums);
+                };
+        typename Simd<real>::Vector sums[kRows][kMaxVectors] = {};
+        multiply_from(0, sums);
+        if (depth > kDepth) {  // kWeightDepth is twice that
+          typename Simd<real>::Vector more[kRows][kMaxVectors] = {};
+          multiply_from(kDepth, more);
           for (int r = 0; r < kRows; ++r) {
             for (int v = 0; v < kMaxVectors; ++v) {
-              total[r][v] += sums[r][v];
+              sums[r][v] += more[r][v];
             }
           }
         }
-        const int64_t rows = smaller(kRows, gate_count - tile * kRows);
-        real* out = params.d_weights + (first_gate + tile * kRows) * columns + column;
-        for (int64_t r = 0; r < rows; ++r) {
-          store_row<real>(total[r], out + r * columns, columns - column, row > 0);
-        }
+        store_tile<kRows, real>(sums,
+                                params.d_weights + (first_gate + tile * kRows) * columns + column,
+                                columns,
+                                smaller(kRows, gate_count - tile * kRows),
+                                columns - column,
+                                row > 0);
       }
     }
   }
