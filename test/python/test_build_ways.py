@@ -1,0 +1,164 @@
+"""The ways to build an operator library: with CMake against an installed lltm, with setuptools, and just in time.
+
+Each in a process of its own, since operators that are registered stay so. All but one build for the CPU only; that one,
+just in time, has CUDA where lltm has. What CMake makes of examples/operators against an install prefix is what the
+tests in examples/operators/test run on, so it is not built again here.
+
+They take minutes, and what they show does not depend much on the PyTorch: -m "not build_ways" leaves them out.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from building import kept_folder, run, run_python, torch_cuda_arch_list
+from torch.utils.cpp_extension import CUDA_HOME
+
+import lltm
+
+pytestmark = pytest.mark.build_ways
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "operators"
+
+# A value and a gradient of each operator, on the device that comes as the last argument.
+CALL_THE_EXAMPLES = """
+import torch
+ops = torch.ops.example_ops
+device = "cuda" if torch.cuda.is_available() and {cuda} else "cpu"
+x = torch.tensor([0.5, -1.25, 2.0], dtype=torch.float64, device=device, requires_grad=True)
+for result, value, gradient in [
+    (ops.round_ste(x), [1, -1, 2], [1, 1, 1]),
+    (ops.elementwise_mult(x, x), [0.25, 1.5625, 4], [1, -2.5, 4]),
+    (ops.mul_constant(x, -2.0), [-1, 2.5, -4], [-2, -2, -2]),
+    (ops.cube(x), [0.125, -1.953125, 8], [0.75, 4.6875, 12]),
+    (ops.linear(x[None], x[None].detach(), None), [[5.8125]], [0.5, -1.25, 2]),
+    (ops.conv2d_batch_norm(x[None, None, None], torch.ones_like(x[None, None, None, :1]), 0.0).square(), None, None),
+]:
+    if value is not None:
+        assert result.tolist() == value, (result, value)
+        assert torch.autograd.grad(result.sum(), x)[0].tolist() == gradient
+    else:  # normalized: the sum of squares is n - 1, whatever x is
+        assert abs(result.sum().item() - 2) < 1e-12
+        assert torch.autograd.grad(result.sum(), x)[0].abs().max() < 1e-12
+print("all operators work on", device)
+"""
+
+
+def pip_install(project: Path, site: Path, *options, **variables) -> None:
+    """Into a folder of its own: nothing of the environment changes."""
+    run(
+        sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "--target", site,
+        *options, project, **variables,
+    )  # fmt: skip
+
+
+def read_sources(cmake_lists: Path) -> dict[str, list[str]]:
+    """The lists that a CMakeLists.txt hands to add_operator_library, by their names."""
+    call = re.search(r"add_operator_library\(\w+(.*?)\)", cmake_lists.read_text(), re.DOTALL).group(1)
+    lists = {}
+    for word in call.split():
+        if word.isupper() or re.fullmatch(r"[A-Z_]+", word):
+            current = lists.setdefault(word, [])
+        else:
+            current.append(word)
+    return lists
+
+
+def test_cmake_against_an_installed_wheel(tmp_path):
+    # The tests of the wheel itself make it in the same folder: it is compiled once.
+    wheel = kept_folder("wheel", tmp_path)
+    pip_install(ROOT, tmp_path / "site", f"-Cbuild-dir={wheel}", "-Ccmake.define.LLTM_CUDA=OFF")
+    installed = run_python("import lltm; print(lltm.cmake_prefix_path)", PYTHONPATH=tmp_path / "site", cwd=tmp_path)
+    prefix = installed.splitlines()[-1]
+    assert Path(prefix).is_relative_to(tmp_path / "site")
+
+    build = kept_folder("operators-of-wheel", tmp_path)
+    run(
+        "cmake", "--fresh", "-S", EXAMPLE, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
+        "-DLLTM_CUDA=OFF", "-DBUILD_TESTING=OFF",
+    )  # fmt: skip
+    run("cmake", "--build", build)
+    program = "import example_ops" + CALL_THE_EXAMPLES.format(cuda=False)
+    run_python(program, EXAMPLE_OPS_LIBRARY=build / "libexample_ops.so", PYTHONPATH=EXAMPLE / "python", cwd=tmp_path)
+
+
+def test_setuptools(tmp_path):
+    project = tmp_path / "operators"  # setuptools writes beside setup.py
+    shutil.copytree(EXAMPLE, project, ignore=shutil.ignore_patterns("test", "__pycache__"))
+    pip_install(project, tmp_path / "site", LLTM_CUDA="OFF")
+    library = tmp_path / "site" / "example_ops" / "libexample_ops.so"
+    needed = subprocess.run(["readelf", "--dynamic", library], capture_output=True, text=True, check=True).stdout
+    assert "libtorch_cpu" in needed
+    assert "python" not in needed
+    run_python("import example_ops" + CALL_THE_EXAMPLES.format(cuda=False), PYTHONPATH=tmp_path / "site", cwd=tmp_path)
+
+
+def test_just_in_time(tmp_path):
+    with_cuda = lltm.has_cuda and CUDA_HOME is not None
+    program = (
+        f"import load_jit; assert load_jit.WITH_CUDA == {with_cuda}; load_jit.load({str(tmp_path)!r}); "
+        f"import example_ops"
+    )
+    output = run_python(
+        program + CALL_THE_EXAMPLES.format(cuda=with_cuda),
+        PYTHONPATH=f"{EXAMPLE}{os.pathsep}{EXAMPLE / 'python'}",
+        LLTM_CUDA="AUTO" if with_cuda else "OFF",
+        TORCH_CUDA_ARCH_LIST=torch_cuda_arch_list(),
+    )
+    on_gpu = torch.cuda.is_available() and with_cuda
+    assert output.splitlines()[-1] == f"all operators work on {'cuda' if on_gpu else 'cpu'}"
+
+
+def test_an_operator_in_a_script(tmp_path):
+    output = run(sys.executable, EXAMPLE / "inline_operator.py", tmp_path)
+    assert output.splitlines()[-1] == "[0.0, 4.0, 9.0] [0.0, 4.0, 6.0]"
+
+
+def test_the_ways_compile_the_same_files():
+    lists = read_sources(EXAMPLE / "CMakeLists.txt")
+    for cuda, names in (("AUTO", ("SOURCES", "CUDA_SOURCES")), ("OFF", ("SOURCES", "CPU_ONLY_SOURCES"))):
+        program = "import sources; print(sources.WITH_CUDA, *sources.SOURCES)"
+        with_cuda, *files = run_python(program, PYTHONPATH=EXAMPLE, LLTM_CUDA=cuda).splitlines()[-1].split()
+        if with_cuda == "False":
+            names = ("SOURCES", "CPU_ONLY_SOURCES")
+        assert sorted(files) == sorted(file for name in names for file in lists[name])
+    everything = {f"src/{file.name}" for file in (EXAMPLE / "src").iterdir() if file.suffix in (".cpp", ".cu")}
+    assert everything == {file for name in ("SOURCES", "CUDA_SOURCES", "CPU_ONLY_SOURCES") for file in lists[name]}
+
+
+def test_lltm_just_in_time(tmp_path):
+    """The library's own sources: whoever wants to change the cell can do so from Python."""
+    lists = read_sources(ROOT / "CMakeLists.txt")
+    generated = tmp_path / "generated"
+    generated.mkdir()
+    version = (ROOT / "src" / "version.h.in").read_text()
+    version = version.replace("@PROJECT_VERSION@", lltm.__version__).replace("@LLTM_BUILT_ARCHITECTURES@", "")
+    assert "@" not in version
+    (generated / "version.h").write_text(version)
+    sources = []
+    for file in lists["SOURCES"] + lists["CPU_ONLY_SOURCES"]:
+        # cpp_extension names objects by the file alone, and cpu/forward.cpp is not the only forward.cpp.
+        source = tmp_path / file.replace("/", "_")
+        source.write_text(f'#include "{ROOT / file}"\n')
+        sources.append(str(source))
+    program = f"""
+import torch
+from torch.utils import cpp_extension
+cpp_extension.load(
+    "liblltm_jit", {sources}, extra_cflags=["-std=c++20", "-O1", "-fvisibility=hidden"], with_cuda=False,
+    extra_include_paths={[str(ROOT / "include"), str(generated)]}, build_directory={str(tmp_path)!r},
+    is_python_module=False,
+)
+import lltm  # loads nothing: the operators are there
+cell = lltm.LLTMCell(5, 7).double()
+x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+assert torch.autograd.gradcheck(lambda x: cell(x), x)
+print("version", lltm.library_path)
+"""
+    assert run_python(program, PYTHONPATH=ROOT / "python").splitlines()[-1] == "version None"
