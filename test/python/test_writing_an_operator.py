@@ -1,0 +1,54 @@
+"""docs/writing-an-operator.md, done as it says: every file is written and every command run, in the page's order."""
+
+import re
+from pathlib import Path
+
+import pytest
+from building import run, torch_cuda_arch_list
+
+import lltm
+
+pytestmark = pytest.mark.build_ways
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "writing-an-operator.md"
+
+FENCED_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(r"^(?://|#) ([\w.]+)\n")
+
+
+def make_script(page: str) -> tuple[str, list[str]]:
+    """The page as a shell script, and the outputs that it shows.
+
+    A block of `sh` is commands, one of `text` an output. Any other is a file, its name in a comment on the first line.
+    """
+    script, outputs = [], []
+    for language, block in FENCED_BLOCK.findall(page):
+        if language == "sh":
+            script.append(block)
+        elif language == "text":
+            outputs.append(block)
+        else:
+            name = FILE_NAME.match(block)
+            assert name, f"a block of {language} does not begin with the name of a file:\n{block}"
+            script.append(f"cat > {name[1]} <<'END OF FILE'\n{block}END OF FILE\n")
+    return "".join(script), outputs
+
+
+def test_page(tmp_path):
+    if lltm.cmake_prefix_path is not None:
+        pytest.skip("the page begins with a build tree of lltm")
+    script, outputs = make_script(PAGE.read_text())
+    assert script.count("cat > ") == 8 and len(outputs) == 2
+
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (checkout / "build").symlink_to(lltm.library_path.parent)
+    variables = {"TORCH_CUDA_ARCH_LIST": torch_cuda_arch_list()} if lltm.has_cuda else {}
+    (tmp_path / "page.sh").write_text(script)
+    printed = run("bash", "-euxo", "pipefail", tmp_path / "page.sh", cwd=checkout, HOME=tmp_path, **variables)
+    for output in outputs:
+        assert output in printed
+    assert re.search(r"^[5-9] passed", printed, re.MULTILINE), printed
+    built_with_cuda = "softclip.cu.o" in printed
+    assert built_with_cuda or not lltm.has_cuda, printed
