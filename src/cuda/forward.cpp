@@ -22,18 +22,38 @@ struct Outputs {
   Tensor new_h, new_cell, gates;
 };
 
+template <Arithmetic kArithmetic>
 cudaError_t launch(const FusedForwardParams& params, const ForwardPath& path, cudaStream_t stream) {
+  if constexpr (kArithmetic != Arithmetic::kFloat32) {
+    if (const auto* tile = std::get_if<HopperTile>(&path.tile)) {
+      return launch_hopper_forward<kArithmetic>(params, *tile, path.split, stream);
+    }
+  }
+  return launch_fused_forward<kArithmetic>(
+      params, std::get<ForwardTile>(path.tile), path.split, stream);
+}
+
+cudaError_t launch_any(const FusedForwardParams& params,
+                       const ForwardPath& path,
+                       cudaStream_t stream) {
   switch (path.arithmetic) {
     case Arithmetic::kFloat32:
-      return launch_fused_forward<Arithmetic::kFloat32>(params, path.tile, path.split, stream);
+      return launch<Arithmetic::kFloat32>(params, path, stream);
     case Arithmetic::kTf32:
-      return launch_fused_forward<Arithmetic::kTf32>(params, path.tile, path.split, stream);
+      return launch<Arithmetic::kTf32>(params, path, stream);
     case Arithmetic::kFloat16:
-      return launch_fused_forward<Arithmetic::kFloat16>(params, path.tile, path.split, stream);
+      return launch<Arithmetic::kFloat16>(params, path, stream);
     case Arithmetic::kBFloat16:
-      return launch_fused_forward<Arithmetic::kBFloat16>(params, path.tile, path.split, stream);
+      return launch<Arithmetic::kBFloat16>(params, path, stream);
   }
   return cudaErrorInvalidValue;
+}
+
+// For Hopper's copies: input_features of a row of weights start where state_size of them end.
+bool rows_at_16_bytes(const ForwardArguments& arguments, const CellSizes<int64_t>& sizes) {
+  const auto size = static_cast<int64_t>(arguments.weights.element_size());
+  return starts_at_16_bytes(arguments.weights) && sizes.state_size * size % 16 == 0 &&
+         starts_at_16_bytes(arguments.input) && starts_at_16_bytes(arguments.old_h);
 }
 
 void forward_by_tiles(const Outputs& outputs,
@@ -61,7 +81,7 @@ void forward_by_tiles(const Outputs& outputs,
       .new_cell = outputs.new_cell.mutable_data_ptr(),
       .gates = outputs.gates.mutable_data_ptr(),
   };
-  check_launch(launch(params, path, stream));
+  check_launch(launch_any(params, path, stream));
 }
 
 void forward_by_library(const Outputs& outputs,
@@ -100,7 +120,8 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
   Outputs outputs{empty(sizes.state_size), empty(sizes.state_size), empty(3 * sizes.state_size)};
   if (outputs.new_h.numel() > 0) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    if (const auto path = tiles_for_forward(input.scalar_type(), sizes)) {
+    if (const auto path =
+            tiles_for_forward(input.scalar_type(), sizes, rows_at_16_bytes(arguments, sizes))) {
       forward_by_tiles(outputs, arguments, sizes, *path, stream);
     } else {
       forward_by_library(outputs, arguments, sizes, stream);

@@ -3,7 +3,7 @@
 // K runs over old_h, then over input; nothing is concatenated, nothing repacked.
 #pragma once
 
-#include "../cell.h"
+#include "cell_finisher.cuh"
 #include "launch_cluster.cuh"
 #include "overlap.cuh"
 #include "tile_product.cuh"
@@ -61,24 +61,8 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   const int end = arguments.split.first_chunk(rank + 1);
 
   ClusterSums<Product> sums(shared, arguments.split);
-  const int first_finished = sums.first_row();
-  const int finished_elements = sums.rows() * kHidden;
-  // What an element needs beside its sums is read before the product, to be there after it.
-  float bias[3] = {}, old_cell = 0;
-  const auto fetch = [&](int element) {
-    const int m = first_finished + element / kHidden, j = element % kHidden;
-    if (m < rows && j < hidden) {
-      const int64_t column = first_hidden + j;
-      if (p.bias != nullptr) {
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
-          bias[gate] = to_float(static_cast<const Element*>(p.bias)[gate * p.state_size + column]);
-        }
-      }
-      old_cell = to_float(
-          static_cast<const Element*>(p.old_cell)[(first_row + m) * p.old_cell_stride + column]);
-    }
-  };
+  CellFinisher<Element, kHidden, Product::kThreads> finisher(
+      p, {first_row, first_hidden, rows, hidden}, sums.first_row(), sums.rows());
   wait_for_previous_kernel();
 
   using Rows = GateRows<Element, kHidden>;
@@ -105,44 +89,15 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     copier_b.copy(b, depth, kChunkK);
     depth -= kChunkK;
   };
-  int element = static_cast<int>(threadIdx.x);
   Product product;
-  product.run(reinterpret_cast<Element*>(shared), begin, end, load, [&] {
-    if (element < finished_elements) {
-      fetch(element);
-    }
-  });
+  product.run(reinterpret_cast<Element*>(shared), begin, end, load, [&] { finisher.fetch(); });
   if constexpr (kHidden == 8) {
     // Kernels of small tiles are short enough for the start of the next one to matter; behind
     // larger ones its blocks would crowd on the first multiprocessors that have room.
     start_next_kernel();
   }
   sums.exchange(product);
-
-#pragma unroll 1
-  while (element < finished_elements) {
-    const int m = first_finished + element / kHidden, j = element % kHidden;
-    if (m < rows && j < hidden) {
-      float z[3];
-      sums.template read<3, kHidden>(z, element / kHidden, j);
-      const int64_t row = first_row + m, column = first_hidden + j;
-      Element* const gates = static_cast<Element*>(p.gates) + row * 3 * p.state_size + column;
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        z[gate] += bias[gate];
-        assign(gates[gate * p.state_size], z[gate]);
-      }
-      const cell::State<float> state =
-          cell::forward<cell::StandardMath>(cell::Gates<float>{z[0], z[1], z[2]}, old_cell);
-      const int64_t index = row * p.state_size + column;
-      assign(static_cast<Element*>(p.new_h)[index], state.h);
-      assign(static_cast<Element*>(p.new_cell)[index], state.cell);
-    }
-    element += Product::kThreads;
-    if (element < finished_elements) {
-      fetch(element);
-    }
-  }
+  finisher.finish(sums);
   sums.finish();
 }
 

@@ -1,5 +1,7 @@
 #include "path.h"
 
+#include "version.h"
+
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/util/Exception.h>
@@ -11,7 +13,7 @@
 namespace lltm::cuda {
 namespace {
 
-enum class Force { kNone, kTiles, kLibrary };
+enum class Force { kNone, kHopper, kTiles, kLibrary };
 
 Force forced_path() {
   const char* const value = std::getenv("LLTM_CUDA_PATH");
@@ -19,12 +21,15 @@ Force forced_path() {
   if (path.empty() || path == "auto") {
     return Force::kNone;
   }
+  if (path == "hopper") {
+    return Force::kHopper;
+  }
   if (path == "tiles") {
     return Force::kTiles;
   }
   TORCH_CHECK(path == "library",
-              "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, tiles or library,"
-              " got ",
+              "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, hopper, tiles or"
+              " library, got ",
               path);
   return Force::kLibrary;
 }
@@ -99,15 +104,66 @@ double multiplications(const CellSizes<int64_t>& sizes, int64_t tile_rows) {
          static_cast<double>(sizes.state_size + sizes.input_features);
 }
 
+/// Whether the current device runs code built for 90a, and such code was built.
+bool hopper_runs() {
+  static const bool built =
+      std::string_view(LLTM_CUDA_ARCHITECTURES).find("90a") != std::string_view::npos;
+  const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
+  return built && device.major == 9 && device.minor == 0;
+}
+
+std::optional<ForwardPath> hopper_for_forward(Force force,
+                                              Arithmetic arithmetic,
+                                              const CellSizes<int64_t>& sizes) {
+  const int64_t weights = sizes.state_size * (sizes.state_size + sizes.input_features);
+  if (force == Force::kNone) {
+    // What it costs to start TMA has to be earned. TF32: (64,512,512) takes 6.3, tiles 9.7;
+    // (128,1024,1024) 13.2, library 14.5; (5,1000,1000) 11.1 and 12.2; but (64,1024,128) 6.1, tiles
+    // 5.5. 16 bits: (64,512,512) 6.25, tiles 6.7; but (5,1000,1000) 9.8, library 8.4;
+    // (128,1024,1024) 11.1 and 9.9; (256,2048,2048) 37 and 29: bound by L2, as is TF32 there.
+    const bool earned =
+        arithmetic == Arithmetic::kTf32
+            ? weights >= (sizes.batch <= 16 ? 1'500'000 : 500'000) &&
+                  multiplications(sizes, 16) < 2e9
+            : weights >= 500'000 && sizes.batch > 16 && multiplications(sizes, 16) < 3e8;
+    if (!earned) {
+      return std::nullopt;
+    }
+  }
+  const HopperTile tile = sizes.batch <= 64 ? HopperTile::k64x32 : HopperTile::k128x32;
+  const int64_t tiles =
+      ceil_div(sizes.batch, tile == HopperTile::k64x32 ? 64 : 128) * ceil_div(sizes.state_size, 32);
+  const int64_t chunks =
+      chunks_of(sizes.state_size, arithmetic) + chunks_of(sizes.input_features, arithmetic);
+  // Clusters of two reach every multiprocessor; larger ones are best where not all are taken:
+  // (64,512,512), 16 tiles, 6.3 with four ranks, 6.4 with six, 6.8 with eight; (128,1024,1024), 32
+  // tiles, 13.0 with three ranks, 16 with two, 19 with five.
+  const double scale = at::cuda::getCurrentDeviceProperties()->multiProcessorCount / 132.0;
+  int split = 1;
+  for (int ranks = 2; ranks <= 5; ++ranks) {
+    if (ranks <= chunks && static_cast<double>(tiles * ranks) <= scale * (ranks == 2 ? 132 : 97)) {
+      split = ranks;
+    }
+  }
+  return ForwardPath{arithmetic, tile, split};
+}
+
 }  // namespace
 
 // The figures beside the rules: H200, microseconds by graph replay, docs/cuda-kernels.md has more.
 std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
-                                             const CellSizes<int64_t>& sizes) {
+                                             const CellSizes<int64_t>& sizes,
+                                             bool rows_at_16_bytes) {
   const Force force = forced_path();
   const std::optional<Arithmetic> arithmetic = arithmetic_of(dtype);
   if (!arithmetic || !tiles_run(force, sizes)) {
     return std::nullopt;
+  }
+  if (force != Force::kTiles && *arithmetic != Arithmetic::kFloat32 && rows_at_16_bytes &&
+      sizes.input_features > 0 && sizes.batch < (int64_t{1} << 31) && hopper_runs()) {
+    if (const auto path = hopper_for_forward(force, *arithmetic, sizes)) {
+      return path;
+    }
   }
   // mma.sync from padded shared memory is bound by shared memory where the product is large and
   // cheap; cuBLAS has wgmma: (128,1024,1024) in bfloat16 17 against 9, in TF32 30 against 19. At

@@ -6,6 +6,13 @@
 
 namespace lltm::cuda {
 
+/// Whether the first element and every row of a matrix start at multiples of 16 bytes.
+inline bool starts_at_16_bytes(const at::Tensor& matrix) {
+  const auto size = static_cast<int64_t>(matrix.element_size());
+  return matrix.stride(1) == 1 && matrix.stride(0) > 0 && matrix.stride(0) * size % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(matrix.const_data_ptr()) % 16 == 0;
+}
+
 /// A matrix whose rows are contiguous, at any distance of each other; a copy of the tensor where
 /// its rows are not.
 class Rows {

@@ -54,6 +54,18 @@ cudaError_t launch_fused_forward(const FusedForwardParams& params,
                                  int split,
                                  cudaStream_t stream);
 
+/// A block's share of the forward by Hopper's own instructions.
+enum class HopperTile { k64x32, k128x32, kCount };
+
+/// As launch_fused_forward, for a GPU of architecture 9.0 and code built for 90a. kTf32 (which here
+/// cuts off what TF32 has no room for), kFloat16 and kBFloat16. Matrices start at, and rows are,
+/// multiples of 16 bytes, state_size too; input_features is not zero.
+template <Arithmetic kArithmetic>
+cudaError_t launch_hopper_forward(const FusedForwardParams& params,
+                                  HopperTile tile,
+                                  int split,
+                                  cudaStream_t stream);
+
 /// A block's share of a gradient's product: rows x columns of the result.
 enum class ProductTile { k64x64, k128x128, kCount };
 

@@ -28,22 +28,10 @@ class ForcedPath {
 /// Around tiles of 16, 64 and 128 rows, 8 and 32 hidden columns, 64 columns of a gradient, chunks
 /// of 32 and 64 of K; rows that start at 16 bytes and rows that do not; every tile of the forward.
 const std::vector<Sizes> kTileEdges = {
-    {1, 8, 8},
-    {15, 31, 7},
-    {16, 32, 8},
-    {17, 33, 9},
-    {16, 64, 64},
-    {5, 1, 200},
-    {37, 77, 200},
-    {63, 64, 31},
-    {64, 128, 64},
-    {65, 63, 65},
-    {64, 0, 96},
-    {127, 40, 33},
-    {129, 65, 1100},
-    {257, 16, 2088},
-    {1100, 8, 24},
-    {2100, 24, 40},
+    {1, 8, 8},      {15, 31, 7},   {16, 32, 8},     {17, 33, 9},     {16, 64, 64},
+    {5, 1, 200},    {37, 77, 200}, {63, 64, 31},    {64, 128, 64},   {65, 63, 65},
+    {64, 0, 96},    {127, 40, 33}, {129, 65, 1100}, {257, 16, 2088}, {1100, 8, 24},
+    {2100, 24, 40}, {63, 72, 96},  {66, 40, 520},   {200, 136, 168},
 };
 
 using PathCase = std::tuple<std::string, at::ScalarType, Sizes>;
@@ -134,7 +122,7 @@ TEST_P(CudaPath, IsTheFormulaForwardAndBackward) {
 
 INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                          CudaPath,
-                         testing::Combine(testing::Values("tiles", "library"),
+                         testing::Combine(testing::Values("hopper", "tiles", "library"),
                                           testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
                                           testing::ValuesIn(kTileEdges)),
                          path_case_name);
@@ -150,8 +138,8 @@ TEST_P(CudaPathChoice, AnUnknownPathIsAnError) {
     FAIL() << "an unknown path was taken";
   } catch (const c10::Error& error) {
     EXPECT_STREQ(error.what_without_backtrace(),
-                 "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, tiles or "
-                 "library, got fastest");
+                 "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, hopper, "
+                 "tiles or library, got fastest");
   }
 }
 

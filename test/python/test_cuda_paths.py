@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 SIZES = [(16, 32, 128), (37, 77, 200), (33, 65, 129), (1, 512, 512), (5, 1000, 1000), (64, 1024, 128), (130, 72, 264)]
 
 
-@pytest.fixture(params=["tiles", "library"])
+@pytest.fixture(params=["hopper", "tiles", "library"])
 def path(request, monkeypatch) -> str:
     monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
     return request.param
@@ -92,8 +92,7 @@ def test_float32_is_as_exact_as_the_librarys_product(monkeypatch, sizes):
     assert (of_tiles[:, 1] <= 1.5 * of_library[:, 1]).all(), (of_tiles, of_library)
 
 
-def test_tf32_follows_pytorchs_switch(monkeypatch):
-    monkeypatch.setenv("LLTM_CUDA_PATH", "tiles")
+def test_tf32_follows_pytorchs_switch(path, monkeypatch):
     arguments = make_arguments((64, 256, 256), torch.float32, "cuda")
     expected = forward(*arguments.map(torch.Tensor.double))[2]
 
@@ -120,5 +119,7 @@ def test_nan_stays_in_its_row(path, dtype):
 
 def test_an_unknown_path_is_an_error(monkeypatch):
     monkeypatch.setenv("LLTM_CUDA_PATH", "fastest")
-    with pytest.raises(RuntimeError, match="expected the environment variable LLTM_CUDA_PATH to be auto, tiles or lib"):
+    with pytest.raises(
+        RuntimeError, match="expected the environment variable LLTM_CUDA_PATH to be auto, hopper, tiles or lib"
+    ):
         call(make_arguments((2, 3, 4), device="cuda"))

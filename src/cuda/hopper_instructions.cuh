@@ -1,0 +1,259 @@
+// The PTX instructions of sm_90a: wgmma, and TMA's copies of tensors.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define LLTM_HOPPER 1
+#endif
+
+#if defined(LLTM_HOPPER)
+
+// A barrier in shared memory that completes a phase with `count` arrivals.
+__device__ __forceinline__ void init_barrier(uint32_t barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(count) : "memory");
+}
+__device__ __forceinline__ void fence_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void arrive_expecting(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
+}
+// Copies a box of a tensor to shared memory; what lies outside the tensor is zero.
+__device__ __forceinline__ void copy_box_2d(
+    uint32_t to, const CUtensorMap* map, int x, int y, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3}], [%4];\n" ::"r"(to),
+      "l"(map),
+      "r"(x),
+      "r"(y),
+      "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void copy_box_3d(
+    uint32_t to, const CUtensorMap* map, int x, int y, int z, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4}], [%5];\n" ::"r"(to),
+      "l"(map),
+      "r"(x),
+      "r"(y),
+      "r"(z),
+      "r"(barrier)
+      : "memory");
+}
+
+// Describes rows of 128 bytes, contiguous along K, swizzled by 128 bytes, eight rows every 1024.
+__device__ __forceinline__ uint64_t describe_matrix(uint32_t address) {
+  return (uint64_t{address & 0x3ffff} >> 4) | (uint64_t{1} << 16) | (uint64_t{64} << 32) |
+         (uint64_t{1} << 62);
+}
+
+__device__ __forceinline__ void fence_products() {
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+__device__ __forceinline__ void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+
+// d += a * b for 64 rows of a and 96 of b, 32 bytes of K, by a group of four warps.
+__device__ __forceinline__ void multiply_group_bf16(float (&d)[48], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, %48, %49, 1, 1, 1, 0, 0;\n"
+      : "+f"(d[0]),
+        "+f"(d[1]),
+        "+f"(d[2]),
+        "+f"(d[3]),
+        "+f"(d[4]),
+        "+f"(d[5]),
+        "+f"(d[6]),
+        "+f"(d[7]),
+        "+f"(d[8]),
+        "+f"(d[9]),
+        "+f"(d[10]),
+        "+f"(d[11]),
+        "+f"(d[12]),
+        "+f"(d[13]),
+        "+f"(d[14]),
+        "+f"(d[15]),
+        "+f"(d[16]),
+        "+f"(d[17]),
+        "+f"(d[18]),
+        "+f"(d[19]),
+        "+f"(d[20]),
+        "+f"(d[21]),
+        "+f"(d[22]),
+        "+f"(d[23]),
+        "+f"(d[24]),
+        "+f"(d[25]),
+        "+f"(d[26]),
+        "+f"(d[27]),
+        "+f"(d[28]),
+        "+f"(d[29]),
+        "+f"(d[30]),
+        "+f"(d[31]),
+        "+f"(d[32]),
+        "+f"(d[33]),
+        "+f"(d[34]),
+        "+f"(d[35]),
+        "+f"(d[36]),
+        "+f"(d[37]),
+        "+f"(d[38]),
+        "+f"(d[39]),
+        "+f"(d[40]),
+        "+f"(d[41]),
+        "+f"(d[42]),
+        "+f"(d[43]),
+        "+f"(d[44]),
+        "+f"(d[45]),
+        "+f"(d[46]),
+        "+f"(d[47])
+      : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void multiply_group_f16(float (&d)[48], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, %48, %49, 1, 1, 1, 0, 0;\n"
+      : "+f"(d[0]),
+        "+f"(d[1]),
+        "+f"(d[2]),
+        "+f"(d[3]),
+        "+f"(d[4]),
+        "+f"(d[5]),
+        "+f"(d[6]),
+        "+f"(d[7]),
+        "+f"(d[8]),
+        "+f"(d[9]),
+        "+f"(d[10]),
+        "+f"(d[11]),
+        "+f"(d[12]),
+        "+f"(d[13]),
+        "+f"(d[14]),
+        "+f"(d[15]),
+        "+f"(d[16]),
+        "+f"(d[17]),
+        "+f"(d[18]),
+        "+f"(d[19]),
+        "+f"(d[20]),
+        "+f"(d[21]),
+        "+f"(d[22]),
+        "+f"(d[23]),
+        "+f"(d[24]),
+        "+f"(d[25]),
+        "+f"(d[26]),
+        "+f"(d[27]),
+        "+f"(d[28]),
+        "+f"(d[29]),
+        "+f"(d[30]),
+        "+f"(d[31]),
+        "+f"(d[32]),
+        "+f"(d[33]),
+        "+f"(d[34]),
+        "+f"(d[35]),
+        "+f"(d[36]),
+        "+f"(d[37]),
+        "+f"(d[38]),
+        "+f"(d[39]),
+        "+f"(d[40]),
+        "+f"(d[41]),
+        "+f"(d[42]),
+        "+f"(d[43]),
+        "+f"(d[44]),
+        "+f"(d[45]),
+        "+f"(d[46]),
+        "+f"(d[47])
+      : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void multiply_group_tf32(float (&d)[48], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n96k8.f32.tf32.tf32 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, %48, %49, 1, 1, 1;\n"
+      : "+f"(d[0]),
+        "+f"(d[1]),
+        "+f"(d[2]),
+        "+f"(d[3]),
+        "+f"(d[4]),
+        "+f"(d[5]),
+        "+f"(d[6]),
+        "+f"(d[7]),
+        "+f"(d[8]),
+        "+f"(d[9]),
+        "+f"(d[10]),
+        "+f"(d[11]),
+        "+f"(d[12]),
+        "+f"(d[13]),
+        "+f"(d[14]),
+        "+f"(d[15]),
+        "+f"(d[16]),
+        "+f"(d[17]),
+        "+f"(d[18]),
+        "+f"(d[19]),
+        "+f"(d[20]),
+        "+f"(d[21]),
+        "+f"(d[22]),
+        "+f"(d[23]),
+        "+f"(d[24]),
+        "+f"(d[25]),
+        "+f"(d[26]),
+        "+f"(d[27]),
+        "+f"(d[28]),
+        "+f"(d[29]),
+        "+f"(d[30]),
+        "+f"(d[31]),
+        "+f"(d[32]),
+        "+f"(d[33]),
+        "+f"(d[34]),
+        "+f"(d[35]),
+        "+f"(d[36]),
+        "+f"(d[37]),
+        "+f"(d[38]),
+        "+f"(d[39]),
+        "+f"(d[40]),
+        "+f"(d[41]),
+        "+f"(d[42]),
+        "+f"(d[43]),
+        "+f"(d[44]),
+        "+f"(d[45]),
+        "+f"(d[46]),
+        "+f"(d[47])
+      : "l"(a), "l"(b));
+}
+
+#endif  // LLTM_HOPPER
+
+}  // namespace lltm::cuda
