@@ -170,27 +170,23 @@ function(_lltm_import_libtorch folder error_variable)
   set(${error_variable} "" PARENT_SCOPE)
 endfunction()
 
-# A compiler that brings only a static libstdc++ would put a second copy of it beside libtorch's into the
-# process, and a stream that prints a number crashes: its locale is of the other copy. There the shared
-# one of the system is named; elsewhere nothing, for the compiler links it by itself.
+# The shared libstdc++, which is named even though compilers link one by themselves: some find a static one
+# first. That would put a second copy of it beside libtorch's into the process, and a stream that prints a
+# number crashes: its locale is of the other copy.
 function(_lltm_find_shared_libstdcxx library_variable)
   set(${library_variable} "" PARENT_SCOPE)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     return()
   endif()
   # Prints the bare name where the compiler has no such file.
-  foreach(name IN ITEMS libstdc++.so libstdc++.so.6)
-    execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=${name}
-      OUTPUT_VARIABLE path OUTPUT_STRIP_TRAILING_WHITESPACE)
-    if(IS_ABSOLUTE "${path}")
-      break()
-    endif()
-  endforeach()
-  if(NOT IS_ABSOLUTE "${path}")
-    unset(path)
-    find_library(path NAMES libstdc++.so.6 NO_CACHE)
+  execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libstdc++.so.6
+    OUTPUT_VARIABLE library OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT IS_ABSOLUTE "${library}")
+    unset(library)
+    find_library(library NAMES libstdc++.so.6 NO_CACHE)
   endif()
-  if(path AND NOT path MATCHES "libstdc\\+\\+\\.so$")
-    set(${library_variable} "${path}" PARENT_SCOPE)
+  if(library)
+    get_filename_component(library "${library}" REALPATH)
+    set(${library_variable} "${library}" PARENT_SCOPE)
   endif()
 endfunction()

@@ -122,7 +122,8 @@ def check_accuracy() -> None:
             )
             if "--verbose" in sys.argv:
                 print(f"# {sizes} {name}: mean {our_mean / mean:.3f}, largest {our_max / largest:.3f} of eager's")
-            if our_mean > mean or our_max > 1.5 * largest:
+            # 3 %: what one order of summation is luckier than another by, and eager's is another on every CPU.
+            if our_mean > 1.03 * mean or our_max > 1.5 * largest:
                 fail(f"{sizes} {name}: mean error {our_mean} against {mean}, largest {our_max} against {largest}")
 
 

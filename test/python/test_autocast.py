@@ -107,7 +107,7 @@ def test_transforms_cast_too(device, lower):
     # Not shifted: autocast sums in float32 on CUDA.
     assert mapped.dtype == tangent.dtype == lower and gradient.dtype == torch.float32
     assert_close(mapped, expected.double(), lower)
-    assert_close(shifted, expected.double().sum(), lower)
+    assert_close(shifted.to(lower), expected.double().sum(), lower)
 
 
 def test_parameters_are_cast_once(device):

@@ -1,7 +1,6 @@
 """torch.compile, torch.export and AOTInductor: no graph break, both operators in the graphs, any batch size."""
 
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ from functorch.compile import make_boxed_func
 from reference import NAMES, assert_forward_close, assert_gradients_close, make_arguments, make_gradients
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._inductor.cpp_builder import get_cpp_compiler
 
 import lltm
 
@@ -174,21 +174,15 @@ def test_decompositions_keep_the_operator(device):
     assert calls_of([program.graph_module], torch.ops.lltm.forward.default) == 2
 
 
-PLAIN_PACKAGE = """
-import sys, torch
-program = torch.export.export(torch.nn.Linear(3, 2).cuda(), (torch.randn(4, 3, device="cuda"),))
-torch._inductor.aoti_load_package(torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[1]))
-"""
-
-
 @pytest.fixture
-def aot_inductor(device, tmp_path):
-    """Where a package without any operator of ours crashes the process on load, as PyTorch 2.11's do for CUDA with a
-    compiler that has no shared libstdc++, there is nothing to test."""
-    if device.type == "cuda":
-        probe = subprocess.run([sys.executable, "-c", PLAIN_PACKAGE, tmp_path / "plain.pt2"], capture_output=True)
-        if probe.returncode < 0:
-            pytest.skip(f"AOTInductor by itself dies of signal {-probe.returncode} on this machine")
+def aot_inductor(tmp_path):
+    """A compiler that finds a static libstdc++ puts a second copy of it into a package, and a package without any
+    operator of ours crashes on load too: there is nothing to test."""
+    source, library = tmp_path / "stream.cpp", tmp_path / "stream.so"
+    source.write_text("#include <iostream>\nvoid print() { std::cout << 1; }\n")
+    subprocess.run([get_cpp_compiler(), "-shared", "-fPIC", source, "-o", library], check=True)
+    if b"libstdc++.so" not in library.read_bytes():
+        pytest.skip(f"{get_cpp_compiler()} links a static libstdc++ into AOTInductor's packages")
 
 
 @pytest.mark.usefixtures("aot_inductor")

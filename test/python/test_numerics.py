@@ -19,6 +19,13 @@ SMALL = [sign * 10.0**-k for k in (1, 2, 3, 4, 5, 7, 10, 15, 20, 30) for sign in
 TAIL = [-30.0, -20.0, -10.0, -5.0, 5.0, 10.0, 20.0, 30.0]
 
 
+def library_product_spreads_nan(dtype) -> bool:
+    """oneDNN's 16-bit products with AMX read past the end of an odd row, into the next one, and multiply that by 0."""
+    a = torch.ones(40, 195, dtype=dtype)
+    a[3] = torch.nan
+    return int((a @ torch.ones(195, 98, dtype=dtype)).isnan().any(1).sum()) > 1
+
+
 def cell_of_preactivations(z_i, z_o, z_g, old_cell, dtype, device) -> Arguments:
     """A batch of one whose pre-activations are exactly these: the input is 1, and the weights are z."""
     z = torch.cat([torch.tensor(part, dtype=dtype) for part in (z_i, z_o, z_g)])
@@ -123,6 +130,8 @@ def test_second_gradients_of_huge_preactivations_stay_finite(device, z):
 @pytest.mark.parametrize("name", ["input", "old_h", "old_cell"])
 @pytest.mark.parametrize("sizes", [(7, 5, 6), (40, 33, 65)], ids=str)
 def test_what_is_wrong_in_one_row_stays_there(device, dtype, sizes, name, poison):
+    if device.type == "cpu" and library_product_spreads_nan(dtype):
+        pytest.skip("PyTorch's own product in this dtype carries a NaN into other rows on this CPU")
     clean = make_arguments(sizes, dtype, device)
     grads = make_gradients(clean)
     poisoned = clean.map(torch.clone)
