@@ -34,9 +34,11 @@ def run(
     context: typer.Context,
     build_dir: BuildDir = ROOT / "build",
     output: Annotated[Path | None, typer.Option(help="Folder for the results; BUILD_DIR/bench by default.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Two shapes, float32, short samples.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two shapes, float32, all cores, short samples.")] = False,
     devices: Annotated[list[str] | None, typer.Option("--devices", help="cpu, cuda; repeat for both.")] = None,
-    threads: Annotated[list[int] | None, typer.Option("--threads", help="CPU threads; 1 and all by default.")] = None,
+    threads: Annotated[
+        list[int] | None, typer.Option("--threads", help="CPU threads; 1 and all cores by default.")
+    ] = None,
     cases: Annotated[
         list[str] | None, typer.Option("--cases", help="forward, training, autocast, memory, calls, tutorial.")
     ] = None,
@@ -56,12 +58,13 @@ def run(
     from peers import OURS, PEERS
     from results import Results
 
+    cores = len(os.sched_getaffinity(0))
     available = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     chosen_peers = _choice(peers, list(PEERS), "peer")
     settings = session.Settings(
         build_dir=build_dir.resolve(),
         devices=_choice(devices, available, "device"),
-        threads=threads or sorted({1, len(os.sched_getaffinity(0))}),
+        threads=threads or sorted({cores} if quick else {1, cores}),
         sections=_choice(cases, list(session.SECTIONS), "case"),
         dtypes=_choice(dtypes, sorted({name for names in DTYPES.values() for name in names}), "dtype")
         if dtypes or not quick

@@ -14,19 +14,18 @@ import torch.nn.functional as F
 from cases import Case, Shape, Work
 from torch import Tensor, nn
 
-import lltm
-
 OURS = "lltm"
 
 
 class Cell(nn.Module):
-    """The parameters of an LLTM cell, drawn as LLTMCell draws them."""
+    """The parameters of an LLTM cell, drawn as lltm.LLTMCell draws them."""
 
     def __init__(self, shape: Shape, device: str, dtype: torch.dtype) -> None:
         super().__init__()
-        like = lltm.LLTMCell(shape.input_features, shape.state_size)
-        self.weights = nn.Parameter(like.weights.detach().to(device, dtype))
-        self.bias = nn.Parameter(like.bias.detach().to(device, dtype))
+        gates, columns = 3 * shape.state_size, shape.state_size + shape.input_features
+        bound = shape.state_size**-0.5
+        self.weights = nn.Parameter(torch.empty(gates, columns, device=device, dtype=dtype).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(gates, device=device, dtype=dtype).uniform_(-bound, bound))
 
 
 class Operator(Cell):
@@ -131,7 +130,7 @@ PEERS = {
 
 
 def load_libraries(build_dir: Path) -> None:
-    """Load the operators of the peers; importing lltm has loaded ours."""
+    """Load the operators of the peers; whoever imports lltm loads ours."""
     library = build_dir / "liblltm_peers.so"
     if not library.is_file():
         raise FileNotFoundError(
