@@ -48,6 +48,7 @@ class Timing:
 
 def _interleave(samplers: dict[str, Callable[[], float]], calls: dict[str, int], budget: Budget) -> dict[str, Timing]:
     """Let every sampler measure once a round; each returns seconds a call."""
+    names = list(samplers)
     start = time.perf_counter()
     samples: dict[str, list[float]] = {name: [] for name in samplers}
     gc_was_enabled = gc.isenabled()
@@ -57,8 +58,10 @@ def _interleave(samplers: dict[str, Callable[[], float]], calls: dict[str, int],
         for round_ in range(budget.max_rounds):
             if round_ >= budget.min_rounds and time.perf_counter() - start > budget.seconds:
                 break
-            for name, sampler in samplers.items():
-                samples[name].append(sampler() * 1e6)
+            # Another one begins each round, so that nobody always follows the same peer.
+            first = round_ % len(names)
+            for name in names[first:] + names[:first]:
+                samples[name].append(samplers[name]() * 1e6)
     finally:
         if gc_was_enabled:
             gc.enable()
@@ -90,6 +93,7 @@ def wall(calls: dict[str, Call], budget: Budget, synchronize: Call = lambda: Non
 
     def make_sampler(call: Call, count: int) -> Callable[[], float]:
         def sampler() -> float:
+            call()  # not timed: the heap and the caches are as the peer before left them
             synchronize()
             start = time.perf_counter()
             for _ in range(count):
