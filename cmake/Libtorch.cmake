@@ -18,6 +18,7 @@
 #   LLTM_TORCH_VERSION    such as 2.11.0
 #   LLTM_TORCH_BUILD      the version with its local part, such as 2.11.0+cu130, where that is known
 #   LLTM_TORCH_CUDA       major version of the CUDA it was built for, empty for a CPU-only one
+#   LLTM_SHARED_LIBSTDCXX the shared libstdc++ to link, empty where the compiler is not GCC
 
 include_guard(DIRECTORY)
 
@@ -166,7 +167,8 @@ function(_lltm_import_libtorch folder error_variable)
     LLTM_TORCH_FOLDER "${folder}"
     LLTM_TORCH_VERSION "${version}"
     LLTM_TORCH_BUILD "${build}"
-    LLTM_TORCH_CUDA "${cuda}")
+    LLTM_TORCH_CUDA "${cuda}"
+    LLTM_SHARED_LIBSTDCXX "${libstdcxx}")
   set(${error_variable} "" PARENT_SCOPE)
 endfunction()
 
@@ -183,7 +185,8 @@ function(_lltm_find_shared_libstdcxx library_variable)
     OUTPUT_VARIABLE library OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(NOT IS_ABSOLUTE "${library}")
     unset(library)
-    find_library(library NAMES libstdc++.so.6 NO_CACHE)
+    find_library(library NAMES libstdc++.so.6 NO_CACHE
+      PATHS /usr/lib/${CMAKE_SYSTEM_PROCESSOR}-linux-gnu /usr/lib64 /usr/lib)
   endif()
   if(library)
     get_filename_component(library "${library}" REALPATH)

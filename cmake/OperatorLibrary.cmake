@@ -55,6 +55,7 @@ function(_lltm_add_operator_library name with_cuda)
       "add_operator_library(${name}): expected SOURCES, CUDA_SOURCES, CPU_ONLY_SOURCES and TEST_SOURCES, got ${ARGN}.")
   endif()
   get_target_property(torch_folder lltm::libtorch LLTM_TORCH_FOLDER)
+  get_target_property(libstdcxx lltm::libtorch LLTM_SHARED_LIBSTDCXX)
 
   if(with_cuda)
     add_library(${name} SHARED ${arg_SOURCES} ${arg_CUDA_SOURCES})
@@ -78,7 +79,7 @@ function(_lltm_add_operator_library name with_cuda)
   target_include_directories(${name} SYSTEM PRIVATE
     "$<TARGET_PROPERTY:lltm::libtorch,INTERFACE_INCLUDE_DIRECTORIES>")
   target_link_libraries(${name}
-    PRIVATE "${torch_folder}/lib/libtorch_cpu.so" "${torch_folder}/lib/libc10.so"
+    PRIVATE "${torch_folder}/lib/libtorch_cpu.so" "${torch_folder}/lib/libc10.so" ${libstdcxx}
     INTERFACE
       # One item with no space outside quotes, for the reasons that Libtorch.cmake gives.
       "-Wl,--push-state,--no-as-needed,\"$<TARGET_FILE:$<TARGET_NAME:${name}>>\",--pop-state"
