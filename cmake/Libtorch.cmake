@@ -19,6 +19,7 @@
 #   LLTM_TORCH_BUILD      the version with its local part, such as 2.11.0+cu130, where that is known
 #   LLTM_TORCH_CUDA       major version of the CUDA it was built for, empty for a CPU-only one
 #   LLTM_SHARED_LIBSTDCXX the shared libstdc++ to link, empty where the compiler is not GCC
+#   LLTM_TORCH_OPENMP     the OpenMP runtime that at::parallel_for uses
 
 include_guard(DIRECTORY)
 
@@ -156,6 +157,12 @@ function(_lltm_import_libtorch folder error_variable)
     list(APPEND link_items "-Wl,-rpath-link,\"${neighbour}\"")
   endforeach()
 
+  # PyTorch's own copy of the OpenMP runtime, where it brings one: two runtimes would be two pools of threads.
+  file(GLOB openmp "${folder}/lib/libgomp*.so*")
+  if(NOT openmp)
+    set(openmp gomp)
+  endif()
+
   _lltm_find_shared_libstdcxx(libstdcxx)
   list(APPEND libraries ${libstdcxx})
 
@@ -168,7 +175,8 @@ function(_lltm_import_libtorch folder error_variable)
     LLTM_TORCH_VERSION "${version}"
     LLTM_TORCH_BUILD "${build}"
     LLTM_TORCH_CUDA "${cuda}"
-    LLTM_SHARED_LIBSTDCXX "${libstdcxx}")
+    LLTM_SHARED_LIBSTDCXX "${libstdcxx}"
+    LLTM_TORCH_OPENMP "${openmp}")
   set(${error_variable} "" PARENT_SCOPE)
 endfunction()
 

@@ -12,6 +12,7 @@
 # - is compiled as C++20 and asks the same of whoever links it; symbols are hidden unless marked as visible;
 # - is a Release build where CMAKE_BUILD_TYPE says nothing;
 # - gets CUDA code where LLTM_CUDA (AUTO, ON, OFF) says so, for CMAKE_CUDA_ARCHITECTURES, as CudaChoice.cmake says;
+# - runs at::parallel_for on PyTorch's threads, which needs OpenMP in the code that calls it;
 # - warns with -Wall -Wextra, and where LLTM_WERROR is ON takes a warning for an error;
 # - has an RPATH to the libraries beside it and to libtorch; in a wheel (SKBUILD) to the torch that is
 #   installed beside the package;
@@ -56,6 +57,7 @@ function(_lltm_add_operator_library name with_cuda)
   endif()
   get_target_property(torch_folder lltm::libtorch LLTM_TORCH_FOLDER)
   get_target_property(libstdcxx lltm::libtorch LLTM_SHARED_LIBSTDCXX)
+  get_target_property(openmp lltm::libtorch LLTM_TORCH_OPENMP)
 
   if(with_cuda)
     add_library(${name} SHARED ${arg_SOURCES} ${arg_CUDA_SOURCES})
@@ -79,7 +81,7 @@ function(_lltm_add_operator_library name with_cuda)
   target_include_directories(${name} SYSTEM PRIVATE
     "$<TARGET_PROPERTY:lltm::libtorch,INTERFACE_INCLUDE_DIRECTORIES>")
   target_link_libraries(${name}
-    PRIVATE "${torch_folder}/lib/libtorch_cpu.so" "${torch_folder}/lib/libc10.so" ${libstdcxx}
+    PRIVATE "${torch_folder}/lib/libtorch_cpu.so" "${torch_folder}/lib/libc10.so" ${openmp} ${libstdcxx}
     INTERFACE
       # One item with no space outside quotes, for the reasons that Libtorch.cmake gives.
       "-Wl,--push-state,--no-as-needed,\"$<TARGET_FILE:$<TARGET_NAME:${name}>>\",--pop-state"
@@ -92,6 +94,9 @@ function(_lltm_add_operator_library name with_cuda)
     set_property(TARGET ${name} PROPERTY INSTALL_RPATH "$ORIGIN;${torch_folder}/lib")
   endif()
   set_property(TARGET ${name} PROPERTY BUILD_RPATH "$ORIGIN")
+
+  # at::parallel_for is a template that without this runs everything in the calling thread.
+  target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fopenmp>")
 
   set(warnings -Wall -Wextra $<$<BOOL:${LLTM_WERROR}>:-Werror>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
