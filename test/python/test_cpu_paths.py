@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import lltm
+
 PROGRAM = Path(__file__).parent / "cpu_path.py"
 # As PyTorch names them, of the machine: the lesser ones run too.
 CAPABILITIES = {"AVX512": ["avx512", "avx2", "default"], "AVX2": ["avx2", "default"]}
@@ -41,3 +43,9 @@ def test_accuracy_is_not_behind_eager():
 def test_unknown_choice_of_products():
     result = run(LLTM_CPU_GEMM="fastest")
     assert "expected LLTM_CPU_GEMM to be own or aten, or not set, got fastest" in result.stderr
+
+
+def test_work_is_spread_over_threads():
+    """ATen's parallel_for is a template: compiled without OpenMP, it runs every task in the calling thread, and the
+    results tell nothing of it."""
+    assert b"GOMP_parallel" in lltm.library_path.read_bytes()
