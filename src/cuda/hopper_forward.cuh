@@ -8,9 +8,8 @@
 #include "hopper_instructions.cuh"
 #include "launch_cluster.cuh"
 #include "overlap.cuh"
+#include "tensor_maps.h"
 #include "tile_product.cuh"
-
-#include <cuda.h>
 
 namespace lltm::cuda {
 
@@ -174,17 +173,6 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   sums.finish();
 #endif
 }
-
-/// Describes a matrix, or kGates of them, to TMA; false where it cannot be.
-bool describe_rows(CUtensorMap* map,
-                   Arithmetic arithmetic,
-                   const void* data,
-                   int64_t columns,
-                   int64_t rows,
-                   int64_t gates,
-                   int64_t stride,
-                   int box_columns,
-                   int box_rows);
 
 template <Arithmetic kArithmetic, int kGroups, int kStages, int kBlocksPerSm>
 cudaError_t launch_hopper_forward_tile(const FusedForwardParams& params,
