@@ -84,38 +84,48 @@ __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 
-// d += a * b for 64 rows of a and 96 of b, 32 bytes of K, by a group of four warps. The flags:
-// scale d by 1, a and b by 1, and for 16-bit operands, that neither is transposed.
+// d += a * b for 64 rows of a and `rows` of b, 32 bytes of K, by a group of four warps that has
+// rows / 2 sums a thread. The flags: scale d by 1, a and b by 1, and for 16-bit operands, that
+// neither is transposed.
 // clang-format off
-#define LLTM_MULTIPLY_GROUP(instruction, flags)                                                    \
-  asm volatile(instruction " {"                                                                    \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                     \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "           \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, %48, %49, " \
-      flags ";\n"                                                                                  \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]),                                            \
-        "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),                                            \
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),                                          \
-        "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),                                        \
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]),                                        \
-        "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),                                        \
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),                                        \
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),                                        \
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),                                        \
-        "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),                                        \
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),                                        \
-        "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])                                         \
-      : "l"(a), "l"(b))
+#define LLTM_NAMES_12 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
+#define LLTM_NAMES_24 LLTM_NAMES_12 ", %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
+#define LLTM_NAMES_36 LLTM_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35"
+#define LLTM_NAMES_48 LLTM_NAMES_36 ", %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define LLTM_NAMES_60 LLTM_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
+#define LLTM_SUMS_12                                                                               \
+    "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),                        \
+    "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11])
+#define LLTM_SUMS_24 LLTM_SUMS_12,                                                                 \
+    "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),                  \
+    "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
+#define LLTM_SUMS_36 LLTM_SUMS_24,                                                                 \
+    "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),                  \
+    "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
+#define LLTM_SUMS_48 LLTM_SUMS_36,                                                                 \
+    "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),                  \
+    "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+#define LLTM_SUMS_60 LLTM_SUMS_48,                                                                 \
+    "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),                  \
+    "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
+#define LLTM_MULTIPLY_GROUP(name, shape, types, flags, sums, b_operand)                            \
+  __device__ __forceinline__ void name(float (&d)[sums], uint64_t a, uint64_t b) {                 \
+    asm volatile("wgmma.mma_async.sync.aligned." shape ".f32." types                               \
+                 " {" LLTM_NAMES_##sums "}, %" #sums ", %" #b_operand ", " flags ";\n"             \
+                 : LLTM_SUMS_##sums                                                                \
+                 : "l"(a), "l"(b));                                                                \
+  }
+#define LLTM_MULTIPLY_GROUPS(rows, sums, b_operand)                                                \
+  LLTM_MULTIPLY_GROUP(multiply_group_bf16, "m64n" #rows "k16", "bf16.bf16", "1, 1, 1, 0, 0", sums, b_operand) \
+  LLTM_MULTIPLY_GROUP(multiply_group_f16, "m64n" #rows "k16", "f16.f16", "1, 1, 1, 0, 0", sums, b_operand) \
+  LLTM_MULTIPLY_GROUP(multiply_group_tf32, "m64n" #rows "k8", "tf32.tf32", "1, 1, 1", sums, b_operand)
+LLTM_MULTIPLY_GROUPS(24, 12, 13)
+LLTM_MULTIPLY_GROUPS(48, 24, 25)
+LLTM_MULTIPLY_GROUPS(72, 36, 37)
+LLTM_MULTIPLY_GROUPS(96, 48, 49)
+LLTM_MULTIPLY_GROUPS(120, 60, 61)
 // clang-format on
-__device__ __forceinline__ void multiply_group_bf16(float (&d)[48], uint64_t a, uint64_t b) {
-  LLTM_MULTIPLY_GROUP("wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16", "1, 1, 1, 0, 0");
-}
-__device__ __forceinline__ void multiply_group_f16(float (&d)[48], uint64_t a, uint64_t b) {
-  LLTM_MULTIPLY_GROUP("wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16", "1, 1, 1, 0, 0");
-}
-__device__ __forceinline__ void multiply_group_tf32(float (&d)[48], uint64_t a, uint64_t b) {
-  LLTM_MULTIPLY_GROUP("wgmma.mma_async.sync.aligned.m64n96k8.f32.tf32.tf32", "1, 1, 1");
-}
+#undef LLTM_MULTIPLY_GROUPS
 #undef LLTM_MULTIPLY_GROUP
 
 #endif  // LLTM_HOPPER
