@@ -6,6 +6,7 @@ CMAKE_ARGS ?=
 CTEST_ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+SANITIZER ?= memcheck
 
 BUILD := build$(if $(TORCH),-torch-$(TORCH))
 # The package of this checkout, with the library that was just built.
@@ -27,13 +28,14 @@ endef
 # The options are for the build of this checkout, not for those that the tests make.
 unexport CMAKE_ARGS
 
-.PHONY: help build build-tests demo test test-cpp test-python bench lint format clean distclean
+.PHONY: help build build-tests demo test test-cpp test-python sanitize bench lint format clean distclean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo       train a reader of handwritten digits in Python, serve it from C++'
 	@echo 'make test       every test, in C++ and in Python (one side: make test-cpp, make test-python)'
 	@echo 'make build      the library: $(BUILD)/liblltm_ops.so'
+	@echo 'make sanitize   the tests in C++ of the CUDA kernels under compute-sanitizer (SANITIZER=racecheck, ...)'
 	@echo 'make bench      measure the cell beside its peers (QUICK=1: in under two minutes)'
 	@echo 'make lint       check the formatting and lint;  make format mends it'
 	@echo 'make clean      remove what was built;  make distclean the environments (.venv*) too'
@@ -59,6 +61,13 @@ test-cpp: build-tests
 test-python: build-tests
 	@echo "-- Tests in Python (some minutes)"
 	@$(call with,test) python3 -m pytest $(PYTEST_ARGS)
+
+# Our kernels alone, as cuBLAS's have hazards of their own; but initcheck has to see who else writes. The batch of 70,000
+# rows would take minutes, by no other path.
+sanitize: build-tests
+	@$(call with,test) compute-sanitizer --tool $(SANITIZER) --error-exitcode 1 \
+	  $(if $(filter-out initcheck,$(SANITIZER)),--kernel-name kernel_substring=lltm) \
+	  $(BUILD)/lltm_ops_test --gtest_filter='*CUDA*:-*70000*'
 
 demo:
 	$(call build,demo,-DBUILD_TESTING=OFF)
