@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from cases import WORK_TITLES, Work
+from cases import WORK_TITLES, Shape, Work
 from peers import OURS, PEERS
 from results import Measurement, Results
+from roofline import roofline
 
 CLOCK_TITLES = {"wall": "by the wall", "device": "device time"}
 
@@ -14,7 +15,8 @@ Times are microseconds a call: the median of samples taken in turns, peer by pee
 the distance between the quartiles. *ratio* is the best peer's time over ours (above 1: we are faster), the best of
 every peer that computes a cell, nn.LSTMCell with its four gates among them. `addmm` (the bare product) and `empty` (an
 operator that only allocates) are floors, not peers. Errors are against float64, of the worst result (with gradients:
-they are among the results), relative to its mean magnitude: mean / largest.\
+they are among the results), relative to its mean magnitude: mean / largest. *roofline*: the least time for a GPU,
+as fast as it was at a product of 4096 by 4096 by 4096 in this dtype and at a copy (float32: the CUDA cores' rate).\
 """
 
 
@@ -48,7 +50,13 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def _time_table(shapes: dict[str, dict[str, Measurement]], names: list[str]) -> str:
+def _time_table(group: tuple, shapes: dict[str, dict[str, Measurement]], names: list[str], rates: dict) -> str:
+    _, _, work, dtype, clock = group
+    limits = {
+        shape: limit
+        for shape in shapes
+        if clock == "device" and (limit := roofline(Work(work), Shape.parse(shape), dtype, rates))
+    }
     rows = []
     for shape, by_peer in shapes.items():
         best = best_peer(by_peer.values())
@@ -58,8 +66,8 @@ def _time_table(shapes: dict[str, dict[str, Measurement]], names: list[str]) -> 
             f"{_number(entry.median)} ±{_number(entry.median * entry.spread)}" if (entry := by_peer.get(name)) else ""
             for name in names
         ]
-        rows.append([shape, *times, ratio])
-    return _table(["shape", *names, "ratio"], rows)
+        rows.append([shape, *times, *([_number(limits[shape])] if limits else []), ratio])
+    return _table(["shape", *names, *(["roofline"] if limits else []), "ratio"], rows)
 
 
 def _error_table(shapes: dict[str, dict[str, Measurement]], names: list[str]) -> str:
@@ -98,7 +106,7 @@ def markdown(run: Results) -> str:
     for group, shapes in groups(run).items():
         present = {name for by_peer in shapes.values() for name in by_peer}
         names = [name for name in PEERS if name in present]
-        parts += [f"## {title(group)}", _time_table(shapes, names)]
+        parts += [f"## {title(group)}", _time_table(group, shapes, names, run.rates)]
         if group[4] == "wall":  # the errors are the same by every clock
             parts.append(_error_table(shapes, [name for name in names if PEERS[name].is_cell]))
     if run.kept:

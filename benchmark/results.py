@@ -58,6 +58,8 @@ class Results:
     """Microseconds a call by device and by the way the call comes in."""
     tutorial: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """(forward, backward) in microseconds by device and peer."""
+    rates: dict[str, float] = field(default_factory=dict)
+    """What roofline.py measured of the GPU: multiply-adds a microsecond by dtype, and bytes a microsecond."""
     failures: list[str] = field(default_factory=list)
 
     @classmethod

@@ -9,10 +9,11 @@ import calls
 import machine
 import timing
 import torch
-from cases import TUTORIAL_SHAPES, Case, Shape, Work, make_cases
+from cases import DTYPES, TUTORIAL_SHAPES, Case, Shape, Work, make_cases
 from peers import PEERS, Peer, applicable, load_libraries
 from results import Kept, Measurement, Results
 from rich.progress import Progress
+from roofline import measure_rates
 from workload import environment, errors, kept_bytes, make_call
 
 SECTIONS = (*(str(work) for work in Work), "memory", "calls", "tutorial")
@@ -105,6 +106,9 @@ def _extras(settings: Settings, results: Results) -> dict[str, Callable[[], None
     """What is measured once a device, by name."""
     peers = [PEERS[name] for name in settings.peers if PEERS[name].is_cell]
     extras: dict[str, Callable[[], None]] = {}
+    if "cuda" in settings.devices:
+        dtypes = [dtype for dtype in DTYPES["cuda"] if dtype in settings.dtypes]
+        extras["cuda rates"] = lambda: results.rates.update(measure_rates(dtypes))
     for device in settings.devices:
         if "memory" in settings.sections:
             extras[f"{device} memory"] = lambda device=device: results.kept.extend(_memory(device, peers))
