@@ -1,6 +1,10 @@
 // What a C++ caller pays for one forward call at the tutorial's small shape, without gradients:
 // through the typed API, through a boxed call, and through a scripted LLTMCell that Python saved.
 //
+// And two parts of each of them by themselves: dispatch with the checks of arguments, which a call
+// on Meta tensors is, and the memory of the results from PyTorch's allocator. What is left is, on a
+// GPU, the choice of the kernel and its launch; on a CPU, the cell.
+//
 //   lltm_cpp_calls [options of Google Benchmark] CELL.pt
 #include <lltm/lltm.h>
 
@@ -8,6 +12,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <benchmark/benchmark.h>
+#include <c10/core/Allocator.h>
 #include <torch/cuda.h>
 #include <torch/script.h>
 
@@ -76,6 +81,27 @@ void register_benchmarks(const at::Device& device, const std::string& cell_file)
       benchmark::DoNotOptimize(stack);
     });
   });
+
+  benchmark::RegisterBenchmark(
+      (prefix + "part:_dispatch_and_checks").c_str(), [=](benchmark::State& state) {
+        const Arguments meta{at::Device(at::kMeta)};
+        measure(state, device, [&] {
+          auto results =
+              lltm::forward(meta.input, meta.weights, meta.bias, meta.old_h, meta.old_cell);
+          benchmark::DoNotOptimize(results);
+        });
+      });
+
+  benchmark::RegisterBenchmark(
+      (prefix + "part:_memory_of_three_results").c_str(), [=](benchmark::State& state) {
+        c10::Allocator* const allocator = c10::GetAllocator(device.type());
+        measure(state, device, [&] {
+          for (const int64_t columns : {kStateSize, kStateSize, 3 * kStateSize}) {
+            auto memory = allocator->allocate(kBatch * columns * sizeof(float));
+            benchmark::DoNotOptimize(memory);
+          }
+        });
+      });
 
   benchmark::RegisterBenchmark((prefix + "scripted_call").c_str(), [=](benchmark::State& state) {
     auto cell = torch::jit::load(cell_file, device);
