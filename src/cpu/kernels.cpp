@@ -2,17 +2,23 @@
 
 #include <ATen/Version.h>
 
+#include <cstdlib>
 #include <string>
 
 namespace lltm::cpu {
 namespace {
 
-const Kernels& choose() {
+Kernels choose() {
 #if defined(__x86_64__)
   // ATen has looked at the machine, and at ATEN_CPU_CAPABILITY.
   const std::string capability = at::get_cpu_capability();
   if (capability.rfind("AVX512", 0) == 0) {
-    return avx512_kernels();
+    Kernels kernels = avx512_kernels();
+    // Apart from ATen's names: a machine held to one has no more than the name says.
+    if (__builtin_cpu_supports("avx512bf16") && std::getenv("ATEN_CPU_CAPABILITY") == nullptr) {
+      std::get<ProductKernels<c10::BFloat16>>(kernels.products) = avx512_bfloat16_products();
+    }
+    return kernels;
   }
   if (capability == "AVX2") {
     return avx2_kernels();
@@ -24,7 +30,7 @@ const Kernels& choose() {
 }  // namespace
 
 const Kernels& kernels() {
-  static const Kernels& chosen = choose();
+  static const Kernels chosen = choose();
   return chosen;
 }
 

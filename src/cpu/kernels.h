@@ -5,7 +5,7 @@
 // threads.
 //
 // Matrices are row-major with contiguous rows; strides and sizes are in elements. scalar_t is
-// double, float, c10::Half or c10::BFloat16 (computed in float); real is double or float.
+// double, float, c10::Half or c10::BFloat16; sums are in accumulate_t of it until they are whole.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -13,8 +13,13 @@
 
 #include <cstdint>
 #include <tuple>
+#include <type_traits>
 
 namespace lltm::cpu {
+
+/// What scalar_t is computed in. Panels hold operands of its size: see Operand in simd.h.
+template <typename scalar_t>
+using accumulate_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
 
 template <typename scalar_t>
 struct ForwardParams {
@@ -44,66 +49,66 @@ struct PointwiseKernels {
 };
 
 /// [old_h | input], which is read where it lies and never built.
-template <typename real>
+template <typename scalar_t>
 struct StateParams {
   int64_t batch;
   int64_t state_size;
   int64_t input_features;
-  const real* old_h;
+  const scalar_t* old_h;
   int64_t old_h_stride;
-  const real* input;
+  const scalar_t* input;
   int64_t input_stride;
 };
 
 /// The whole forward pass: gates = states @ weights.T + bias, and the new state from them.
-template <typename real>
+template <typename scalar_t>
 struct CellParams {
-  StateParams<real> states;
-  const real* weights;
+  StateParams<scalar_t> states;
+  const scalar_t* weights;
   int64_t weights_stride;
-  const real* bias;      // (3*state_size), or null
-  const real* old_cell;  // (batch, state_size)
-  real* gates;           // (batch, 3*state_size)
-  real* new_h;           // (batch, state_size)
-  real* new_cell;        // (batch, state_size)
+  const scalar_t* bias;      // (3*state_size), or null
+  const scalar_t* old_cell;  // (batch, state_size)
+  scalar_t* gates;           // (batch, 3*state_size)
+  scalar_t* new_h;           // (batch, state_size)
+  scalar_t* new_cell;        // (batch, state_size)
   // The states, transposed into panels of panel_vectors vectors of batch rows by pack_states();
   // null where cell_needs_panels() says no.
-  const real* panels;
+  const accumulate_t<scalar_t>* panels;
   int panel_vectors;
 };
 
 /// One or both of d_old_h and d_input: out = d_gates @ weights[:, some columns].
-template <typename real>
+template <typename scalar_t>
 struct StateGradientParams {
   int64_t batch;
-  int64_t gates;        // 3*state_size
-  int64_t columns;      // of weights and of out
-  const real* d_gates;  // (batch, gates)
-  const real* weights;  // (gates, columns), its first column that of out
+  int64_t gates;            // 3*state_size
+  int64_t columns;          // of weights and of out
+  const scalar_t* d_gates;  // (batch, gates)
+  const scalar_t* weights;  // (gates, columns), its first column that of out
   int64_t weights_stride;
-  real* out;           // (batch, columns)
+  scalar_t* out;       // (batch, columns)
   int64_t row_chunks;  // the batch is cut into so many chunks, each a task a panel of columns
 };
 
 /// d_weights = d_gates.T @ states.
-template <typename real>
+template <typename scalar_t>
 struct WeightGradientParams {
-  StateParams<real> states;
-  const real* d_gates;  // (batch, 3*state_size)
-  real* panels;         // room for weight_panels_size() elements
-  real* d_weights;      // (3*state_size, state_size + input_features)
+  StateParams<scalar_t> states;
+  const scalar_t* d_gates;         // (batch, 3*state_size)
+  accumulate_t<scalar_t>* panels;  // room for weight_panels_size() of them
+  scalar_t* d_weights;             // (3*state_size, state_size + input_features)
 };
 
 /// d_bias = sum of d_gates over the batch.
-template <typename real>
+template <typename scalar_t>
 struct BiasGradientParams {
   int64_t batch;
-  int64_t gates;        // 3*state_size
-  const real* d_gates;  // (batch, gates)
-  real* d_bias;         // (gates)
+  int64_t gates;            // 3*state_size
+  const scalar_t* d_gates;  // (batch, gates)
+  scalar_t* d_bias;         // (gates)
 };
 
-template <typename real>
+template <typename scalar_t>
 struct ProductKernels {
   int64_t lanes;          // of a vector
   int max_panel_vectors;  // largest panel_vectors of CellParams
@@ -111,52 +116,54 @@ struct ProductKernels {
   /// A batch this small is multiplied row by row, without panels.
   bool (*cell_needs_panels)(int64_t batch);
   /// A task is a group of `lanes` columns of the states, in every panel.
-  int64_t (*pack_tasks)(const StateParams<real>& states);
-  void (*pack_states)(
-      const StateParams<real>& states, int panel_vectors, real* panels, int64_t begin, int64_t end);
+  int64_t (*pack_tasks)(const StateParams<scalar_t>& states);
+  int64_t (*state_panels_size)(const StateParams<scalar_t>& states);
+  void (*pack_states)(const StateParams<scalar_t>& states,
+                      int panel_vectors,
+                      accumulate_t<scalar_t>* panels,
+                      int64_t begin,
+                      int64_t end);
   /// A task is a group of `lanes` state indices, with their three gates, for one panel.
-  int64_t (*cell_tasks)(const CellParams<real>& params);
-  void (*cell)(const CellParams<real>& params, int64_t begin, int64_t end);
+  int64_t (*cell_tasks)(const CellParams<scalar_t>& params);
+  void (*cell)(const CellParams<scalar_t>& params, int64_t begin, int64_t end);
 
-  /// A task is a panel of columns for a chunk of the batch.
-  int64_t (*state_gradient_tasks)(const StateGradientParams<real>& params);
-  void (*state_gradient)(const StateGradientParams<real>& params, int64_t begin, int64_t end);
+  /// A task is a panel of columns for a chunk of the batch, of this many rows at most.
+  int64_t max_rows_per_chunk;
+  int64_t (*state_gradient_tasks)(const StateGradientParams<scalar_t>& params);
+  void (*state_gradient)(const StateGradientParams<scalar_t>& params, int64_t begin, int64_t end);
 
-  /// For each block of weight_depth rows of the batch in turn: pack_weight_panels(), a task a panel
-  /// of columns, then weight_gradient(), a task a few rows of d_weights in a group of panels.
-  int64_t weight_depth;
-  int64_t (*weight_panels_size)(const StateParams<real>& states);
-  int64_t (*weight_panels)(const StateParams<real>& states);
-  void (*pack_weight_panels)(const WeightGradientParams<real>& params,
-                             int64_t row,
+  /// First pack_weight_panels(), a task a panel of columns, then weight_gradient(), a task a few
+  /// rows of d_weights in a group of panels.
+  int64_t (*weight_panels_size)(const StateParams<scalar_t>& states);
+  int64_t (*weight_panels)(const StateParams<scalar_t>& states);
+  void (*pack_weight_panels)(const WeightGradientParams<scalar_t>& params,
                              int64_t begin,
                              int64_t end);
-  int64_t (*weight_gradient_tasks)(const StateParams<real>& states);
-  void (*weight_gradient)(const WeightGradientParams<real>& params,
-                          int64_t row,
-                          int64_t begin,
-                          int64_t end);
+  int64_t (*weight_gradient_tasks)(const StateParams<scalar_t>& states);
+  void (*weight_gradient)(const WeightGradientParams<scalar_t>& params, int64_t begin, int64_t end);
 
   /// A task is a column of d_gates.
-  void (*bias_gradient)(const BiasGradientParams<real>& params, int64_t begin, int64_t end);
+  void (*bias_gradient)(const BiasGradientParams<scalar_t>& params, int64_t begin, int64_t end);
+};
+
+/// A list of types, once, for all that is made for each.
+template <typename... scalars>
+struct KernelsFor {
+  std::tuple<PointwiseKernels<scalars>...> pointwise;
+  std::tuple<ProductKernels<scalars>...> products;
 };
 
 /// All kernels for one instruction set.
-struct Kernels {
-  std::tuple<PointwiseKernels<double>,
-             PointwiseKernels<float>,
-             PointwiseKernels<c10::Half>,
-             PointwiseKernels<c10::BFloat16>>
-      pointwise;
-  std::tuple<ProductKernels<double>, ProductKernels<float>> products;
-};
+using Kernels = KernelsFor<double, float, c10::Half, c10::BFloat16>;
 
 /// The kernels for the machine's instruction set, or for a lower one that ATEN_CPU_CAPABILITY
-/// names.
+/// names: avx512 is AVX-512 without dot products of bfloat16.
 const Kernels& kernels();
 
 const Kernels& baseline_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+/// The products in bfloat16 for AVX-512 with dot products of bfloat16.
+const ProductKernels<c10::BFloat16>& avx512_bfloat16_products();
 
 }  // namespace lltm::cpu

@@ -12,7 +12,7 @@
 #include "kernels_impl.h"
 
 const lltm::cpu::Kernels& lltm::cpu::avx512_kernels() {
-  static constexpr Kernels kernels = make_kernels();
+  static constexpr Kernels kernels = make_kernels(Kernels{});
   return kernels;
 }
 

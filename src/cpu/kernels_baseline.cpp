@@ -8,6 +8,6 @@
 #include "kernels_impl.h"
 
 const lltm::cpu::Kernels& lltm::cpu::baseline_kernels() {
-  static constexpr Kernels kernels = make_kernels();
+  static constexpr Kernels kernels = make_kernels(Kernels{});
   return kernels;
 }

@@ -13,6 +13,10 @@
 //   d_states = d_gates @ weights  d_gates       columns of weights
 //   d_weights = d_gates.T @ states  d_gates     columns of the states
 //
+// 16-bit operands are widened to float on their way into panels and rows of scalars, or, where the
+// machine has dot products of bfloat16, put there in pairs: see Operand. Sums stay in the
+// accumulation type until they are whole.
+//
 // Why not a library's product: see products.cpp, where that choice is made.
 #pragma once
 
@@ -43,25 +47,66 @@ constexpr int kRows = kAccumulators / kMaxVectors;
 // error of a sum grows with its length. A panel of this depth stays in the first-level cache.
 constexpr int64_t kDepth = 128;
 
-/// sums[r][v] += sum over k < depth of a[r][k * step] * b[k][v], rows of b being b_stride apart.
-template <int rows, int vectors, int step, typename real>
+/// How deep a sum of so many terms is in operands.
+template <typename scalar_t>
+constexpr int64_t depth_of(int64_t terms) {
+  return ceil_div(terms, Operand<scalar_t>::kTerms);
+}
+template <typename scalar_t>
+constexpr int64_t kTermsPerBlock = kDepth* Operand<scalar_t>::kTerms;
+
+template <typename scalar_t>
+using VectorOf = typename Operand<scalar_t>::Vector;
+
+/// sums[r][v] = sum over k < depth of a[r][k * step] * b[k][v], rows of b being b_stride apart.
+template <typename scalar_t, int step, int rows, int vectors>
 LLTM_INLINE void multiply(int64_t depth,
-                          const real* const (&a)[rows],
-                          const real* b,
+                          const typename Operand<scalar_t>::Scalar* const (&a)[rows],
+                          const accumulate_t<scalar_t>* b,
                           int64_t b_stride,
-                          typename Simd<real>::Vector (&sums)[rows][vectors]) {
-  using V = Simd<real>;
+                          VectorOf<scalar_t> (&sums)[rows][vectors]) {
+  using O = Operand<scalar_t>;
+  using V = Simd<typename O::real>;
+  // Apart from `sums`, whose elements the caller may pick at run time: these stay in registers.
+  typename O::Vector tile[rows][vectors] = {};
   for (int64_t k = 0; k < depth; ++k) {
-    typename V::Vector row[vectors];
+    typename O::Vector row[vectors];
     for (int v = 0; v < vectors; ++v) {
       row[v] = V::load(b + k * b_stride + v * V::kLanes).value;
     }
     for (int r = 0; r < rows; ++r) {
-      const typename V::Vector scalar = V(a[r][k * step]).value;
+      const typename O::Vector scalar = O::broadcast(a[r] + k * step);
       for (int v = 0; v < vectors; ++v) {
-        sums[r][v] += scalar * row[v];
+        tile[r][v] = O::multiply_add(tile[r][v], scalar, row[v]);
       }
     }
+  }
+  for (int r = 0; r < rows; ++r) {
+    for (int v = 0; v < vectors; ++v) {
+      sums[r][v] = tile[r][v];
+    }
+  }
+}
+
+/// Rows of `terms` terms as the scalars of a tile: where they lie, or in `scratch`.
+template <typename scalar_t, int rows>
+LLTM_INLINE void scalars_of_rows(const scalar_t* const (&from)[rows],
+                                 int64_t terms,
+                                 accumulate_t<scalar_t> (&scratch)[rows][kDepth],
+                                 const typename Operand<scalar_t>::Scalar* (&scalars)[rows]) {
+  using O = Operand<scalar_t>;
+  using V = Simd<typename O::real>;
+  using Scalar = typename O::Scalar;
+  constexpr int64_t step = V::kLanes * O::kTerms;
+  for (int r = 0; r < rows; ++r) {
+    if (O::in_place(terms)) {
+      scalars[r] = reinterpret_cast<const Scalar*>(from[r]);
+      continue;
+    }
+    for (int64_t term = 0; term < terms; term += step) {
+      O::along(from[r] + term, smaller(step, terms - term)).store(scratch[r] + term / O::kTerms);
+    }
+    scalars[r] = reinterpret_cast<const Scalar*>(scratch[r]);
   }
 }
 
@@ -149,73 +194,101 @@ void backward_rows(const BackwardParams<scalar_t>& params, int64_t begin, int64_
 
 /// Up to this batch a row costs less by itself, with vectors along the columns of weights, than a
 /// whole panel of mostly empty lanes. Measured.
-template <typename real>
-constexpr int64_t kLargestRowwiseBatch = Simd<real>::kLanes / 2;
+template <typename scalar_t>
+constexpr int64_t kLargestRowwiseBatch = Simd<accumulate_t<scalar_t>>::kLanes / 2;
 
-template <typename real>
+template <typename scalar_t>
 bool cell_needs_panels(int64_t batch) {
-  return batch > kLargestRowwiseBatch<real>;
+  return batch > kLargestRowwiseBatch<scalar_t>;
 }
 
-template <typename real>
-int64_t pack_tasks(const StateParams<real>& states) {
-  return ceil_div(states.state_size + states.input_features, Simd<real>::kLanes);
+/// Of the panels of states: old_h and input begin with an operand of their own.
+template <typename scalar_t>
+int64_t depth_of_states(const StateParams<scalar_t>& states) {
+  return depth_of<scalar_t>(states.state_size) + depth_of<scalar_t>(states.input_features);
 }
 
-/// Panel p holds the batch rows from p*width on as [column][row in panel]; rows beyond the batch
+template <typename scalar_t>
+int64_t pack_tasks(const StateParams<scalar_t>& states) {
+  return ceil_div(depth_of_states(states), Simd<accumulate_t<scalar_t>>::kLanes);
+}
+
+template <typename scalar_t>
+int64_t state_panels_size(const StateParams<scalar_t>& states) {
+  constexpr int64_t lanes = Simd<accumulate_t<scalar_t>>::kLanes;
+  return ceil_div(states.batch, lanes) * lanes * depth_of_states(states);
+}
+
+/// Panel p holds the batch rows from p*width on as [operand][row in panel]; rows beyond the batch
 /// are zero. The last panel has only as many vectors as it needs.
-template <typename real>
-void pack_states(
-    const StateParams<real>& states, int panel_vectors, real* panels, int64_t begin, int64_t end) {
+template <typename scalar_t>
+void pack_states(const StateParams<scalar_t>& states,
+                 int panel_vectors,
+                 accumulate_t<scalar_t>* panels,
+                 int64_t begin,
+                 int64_t end) {
+  using O = Operand<scalar_t>;
+  using real = typename O::real;
   using V = Simd<real>;
-  const int64_t columns = states.state_size + states.input_features;
+  const int64_t depth = depth_of_states(states);
+  const int64_t depth_of_h = depth_of<scalar_t>(states.state_size);
   const int64_t full_width = panel_vectors * V::kLanes;
-  const auto pack_segment =
-      [&](const real* from, int64_t stride, int64_t first, int64_t count, int64_t column) {
-        for (int64_t panel_row = 0; panel_row < states.batch; panel_row += full_width) {
-          const int64_t rows_left = smaller(full_width, states.batch - panel_row);
-          const int64_t width = ceil_div(rows_left, V::kLanes) * V::kLanes;
-          real* to = panels + panel_row * columns + column * width;
-          for (int64_t lane_row = 0; lane_row < width; lane_row += V::kLanes) {
-            typename V::Vector square[V::kLanes];
-            for (int i = 0; i < V::kLanes; ++i) {
-              const int64_t row = panel_row + lane_row + i;
-              square[i] = row < states.batch ? V::load(from + row * stride + first, count).value
-                                             : typename V::Vector{};
-            }
-            transpose<real>(square);
-            for (int i = 0; i < V::kLanes; ++i) {
-              if (i < count) {
-                V(square[i]).store(to + i * width + lane_row);
-              }
-            }
+  // Operands [first, first + count) of rows of `terms` terms, to the panels' k-th and on.
+  const auto pack_segment = [&](const scalar_t* from,
+                                int64_t stride,
+                                int64_t terms,
+                                int64_t first,
+                                int64_t count,
+                                int64_t k) {
+    const int64_t first_term = first * O::kTerms;
+    const int64_t terms_here = smaller(count * O::kTerms, terms - first_term);
+    for (int64_t panel_row = 0; panel_row < states.batch; panel_row += full_width) {
+      const int64_t rows_left = smaller(full_width, states.batch - panel_row);
+      const int64_t width = ceil_div(rows_left, V::kLanes) * V::kLanes;
+      real* to = panels + panel_row * depth + k * width;
+      for (int64_t lane_row = 0; lane_row < width; lane_row += V::kLanes) {
+        typename V::Vector square[V::kLanes];
+        for (int i = 0; i < V::kLanes; ++i) {
+          const int64_t row = panel_row + lane_row + i;
+          square[i] = row < states.batch
+                          ? O::along(from + row * stride + first_term, terms_here).value
+                          : typename V::Vector{};
+        }
+        transpose<real>(square);
+        for (int i = 0; i < V::kLanes; ++i) {
+          if (i < count) {
+            V(square[i]).store(to + i * width + lane_row);
           }
         }
-      };
+      }
+    }
+  };
   for (int64_t task = begin; task < end; ++task) {
-    // The columns of a task may end those of old_h and begin those of input.
+    // The operands of a task may end those of old_h and begin those of input.
     const int64_t first = task * V::kLanes;
-    const int64_t last = smaller(first + V::kLanes, columns);
-    const int64_t boundary = clamp(states.state_size, first, last);
+    const int64_t last = smaller(first + V::kLanes, depth);
+    const int64_t boundary = clamp(depth_of_h, first, last);
     if (first < boundary) {
-      pack_segment(states.old_h, states.old_h_stride, first, boundary - first, first);
+      pack_segment(
+          states.old_h, states.old_h_stride, states.state_size, first, boundary - first, first);
     }
     if (boundary < last) {
       pack_segment(states.input,
                    states.input_stride,
-                   boundary - states.state_size,
+                   states.input_features,
+                   boundary - depth_of_h,
                    last - boundary,
                    boundary);
     }
   }
 }
 
-template <typename real>
-int64_t cell_tasks(const CellParams<real>& params) {
-  const int64_t groups = ceil_div(params.states.state_size, Simd<real>::kLanes);
-  return params.panels
-             ? groups * ceil_div(params.states.batch, params.panel_vectors * Simd<real>::kLanes)
-             : groups;
+template <typename scalar_t>
+int64_t cell_tasks(const CellParams<scalar_t>& params) {
+  constexpr int64_t lanes = Simd<accumulate_t<scalar_t>>::kLanes;
+  const int64_t groups = ceil_div(params.states.state_size, lanes);
+  return params.panels ? groups * ceil_div(params.states.batch, params.panel_vectors * lanes)
+                       : groups;
 }
 
 /// The pre-activations of one batch row for the state indices of a task, gate by gate.
@@ -223,67 +296,84 @@ template <typename real>
 using CellRow = real[3][Simd<real>::kLanes];
 
 /// Adds the bias, writes gates, and the new state.
-template <typename real>
-void finish_cells(const CellParams<real>& params,
-                  const CellRow<real>* z,
+template <typename scalar_t>
+void finish_cells(const CellParams<scalar_t>& params,
+                  const CellRow<accumulate_t<scalar_t>>* z,
                   int64_t row,
                   int64_t rows,
                   int64_t index,
                   int64_t count) {
-  using V = Simd<real>;
+  using A = Access<scalar_t>;
+  using V = Simd<typename A::real>;
   const int64_t state_size = params.states.state_size;
   V bias[3];
   for (int gate = 0; gate < 3; ++gate) {
-    bias[gate] = params.bias ? V::load(params.bias + gate * state_size + index, count) : V(0);
+    bias[gate] = params.bias ? A::load(params.bias + gate * state_size + index, count) : V(0);
   }
   for (int64_t r = 0; r < rows; ++r) {
     const cell::Gates<V> gates{
         V::load(z[r][0]) + bias[0], V::load(z[r][1]) + bias[1], V::load(z[r][2]) + bias[2]};
-    real* to = params.gates + (row + r) * 3 * state_size + index;
-    gates.input_gate.store(to, count);
-    gates.output_gate.store(to + state_size, count);
-    gates.candidate.store(to + 2 * state_size, count);
+    scalar_t* to = params.gates + (row + r) * 3 * state_size + index;
+    A::store(gates.input_gate, to, count);
+    A::store(gates.output_gate, to + state_size, count);
+    A::store(gates.candidate, to + 2 * state_size, count);
     const int64_t offset = (row + r) * state_size + index;
-    const auto state = cell::forward<SimdMath>(gates, V::load(params.old_cell + offset, count));
-    state.h.store(params.new_h + offset, count);
-    state.cell.store(params.new_cell + offset, count);
+    const auto state = cell::forward<SimdMath>(gates, A::load(params.old_cell + offset, count));
+    A::store(state.h, params.new_h + offset, count);
+    A::store(state.cell, params.new_cell + offset, count);
   }
 }
 
 /// One task: `count` state indices from `index` on, with their three gates, for one panel.
-template <int vectors, typename real>
-void cell_panel(const CellParams<real>& params,
-                const real* panel,
+template <int vectors, typename scalar_t>
+void cell_panel(const CellParams<scalar_t>& params,
+                const accumulate_t<scalar_t>* panel,
                 int64_t row,
                 int64_t rows,
                 int64_t index,
                 int64_t count) {
+  using O = Operand<scalar_t>;
+  using real = typename O::real;
   using V = Simd<real>;
   // A tile has all three gates of `indices` state indices.
   constexpr int indices = smaller(vectors * 12 <= kAccumulators ? 4 : 2, V::kLanes);
+  constexpr int tile_rows = 3 * indices;
   constexpr int width = vectors * V::kLanes;
   const int64_t state_size = params.states.state_size;
-  const int64_t columns = state_size + params.states.input_features;
   alignas(64) real sums[3][V::kLanes][width];
-  for (int64_t column = 0; column < columns; column += kDepth) {
-    const int64_t depth = smaller(kDepth, columns - column);
-    for (int64_t i = 0; i < count; i += indices) {
-      const real* a[3 * indices];
-      for (int r = 0; r < 3 * indices; ++r) {
-        // Past the last state index the last is computed again, and not stored.
-        const int64_t at = index + smaller(i + r % indices, count - 1);
-        a[r] = params.weights + (r / indices * state_size + at) * params.weights_stride + column;
-      }
-      typename V::Vector tile[3 * indices][vectors] = {};
-      multiply<3 * indices, vectors, 1>(depth, a, panel + column * width, width, tile);
-      for (int r = 0; r < 3 * indices; ++r) {
-        for (int v = 0; v < vectors; ++v) {
-          real* to = &sums[r / indices][i + r % indices][v * V::kLanes];
-          V(column ? V::load(to) + V(tile[r][v]) : V(tile[r][v])).store(to);
+  alignas(64) real scratch[tile_rows][kDepth];
+  const auto add_segment = [&](const scalar_t* weights, const real* operands, int64_t terms) {
+    for (int64_t term = 0; term < terms; term += kTermsPerBlock<scalar_t>) {
+      const int64_t terms_here = smaller(kTermsPerBlock<scalar_t>, terms - term);
+      const bool first = weights == params.weights && term == 0;
+      for (int64_t i = 0; i < count; i += indices) {
+        const scalar_t* from[tile_rows];
+        for (int r = 0; r < tile_rows; ++r) {
+          // Past the last state index the last is computed again, and not stored.
+          const int64_t at = index + smaller(i + r % indices, count - 1);
+          from[r] = weights + (r / indices * state_size + at) * params.weights_stride + term;
+        }
+        const typename O::Scalar* a[tile_rows];
+        scalars_of_rows<scalar_t>(from, terms_here, scratch, a);
+        typename O::Vector tile[tile_rows][vectors];
+        multiply<scalar_t, 1>(depth_of<scalar_t>(terms_here),
+                              a,
+                              operands + depth_of<scalar_t>(term) * width,
+                              width,
+                              tile);
+        for (int r = 0; r < tile_rows; ++r) {
+          for (int v = 0; v < vectors; ++v) {
+            real* to = &sums[r / indices][i + r % indices][v * V::kLanes];
+            V(first ? V(tile[r][v]) : V::load(to) + V(tile[r][v])).store(to);
+          }
         }
       }
     }
-  }
+  };
+  add_segment(params.weights, panel, state_size);
+  add_segment(params.weights + state_size,
+              panel + depth_of<scalar_t>(state_size) * width,
+              params.states.input_features);
   for (int v = 0; v < vectors && v * V::kLanes < rows; ++v) {
     alignas(64) CellRow<real> z[V::kLanes];
     for (int gate = 0; gate < 3; ++gate) {
@@ -302,30 +392,31 @@ void cell_panel(const CellParams<real>& params,
 }
 
 /// sums[b][r] += the dot products of `batch` rows and `rows` rows.
-template <int batch, int rows, typename real>
-LLTM_INLINE void dot(int64_t depth,
-                     const real* const (&x)[batch],
-                     const real* const (&w)[rows],
-                     Simd<real> (&sums)[batch][rows]) {
-  using V = Simd<real>;
-  const auto add = [&](int64_t k, int64_t count) __attribute__((always_inline)) {
-    V of_x[batch];
+template <int batch, int rows, typename scalar_t>
+LLTM_INLINE void dot(int64_t terms,
+                     const scalar_t* const (&x)[batch],
+                     const scalar_t* const (&w)[rows],
+                     VectorOf<scalar_t> (&sums)[batch][rows]) {
+  using O = Operand<scalar_t>;
+  constexpr int64_t step = Simd<typename O::real>::kLanes * O::kTerms;
+  const auto add = [&](int64_t term, int64_t count) __attribute__((always_inline)) {
+    typename O::Vector of_x[batch];
     for (int b = 0; b < batch; ++b) {
-      of_x[b] = V::load(x[b] + k, count);
+      of_x[b] = O::along(x[b] + term, count).value;
     }
     for (int r = 0; r < rows; ++r) {
-      const V of_w = V::load(w[r] + k, count);
+      const typename O::Vector of_w = O::along(w[r] + term, count).value;
       for (int b = 0; b < batch; ++b) {
-        sums[b][r] = sums[b][r] + of_x[b] * of_w;
+        sums[b][r] = O::multiply_add(sums[b][r], of_x[b], of_w);
       }
     }
   };
-  int64_t k = 0;
-  for (; k + V::kLanes <= depth; k += V::kLanes) {
-    add(k, V::kLanes);
+  int64_t term = 0;
+  for (; term + step <= terms; term += step) {
+    add(term, step);
   }
-  if (k < depth) {
-    add(k, depth - k);
+  if (term < terms) {
+    add(term, terms - term);
   }
 }
 
@@ -342,38 +433,34 @@ LLTM_INLINE real sum_lanes(Simd<real> x) {
   return x.value[0];
 }
 
-template <int batch, typename real>
-void cell_rowwise(const CellParams<real>& params, int64_t row, int64_t index, int64_t count) {
+template <int batch, typename scalar_t>
+void cell_rowwise(const CellParams<scalar_t>& params, int64_t row, int64_t index, int64_t count) {
+  using real = accumulate_t<scalar_t>;
   using V = Simd<real>;
   constexpr int kWeightRows = smaller(4, V::kLanes);
-  const StateParams<real>& states = params.states;
+  const StateParams<scalar_t>& states = params.states;
   alignas(64) CellRow<real> z[batch] = {};
-  const real* h[batch];
-  const real* x[batch];
+  const scalar_t* h[batch];
+  const scalar_t* x[batch];
   for (int b = 0; b < batch; ++b) {
     h[b] = states.old_h + (row + b) * states.old_h_stride;
     x[b] = states.input + (row + b) * states.input_stride;
   }
   for (int gate = 0; gate < 3; ++gate) {
     for (int64_t i = 0; i < count; i += kWeightRows) {
-      const real* w[kWeightRows];
-      const real* w_of_input[kWeightRows];
+      const scalar_t* w[kWeightRows];
+      const scalar_t* w_of_input[kWeightRows];
       for (int r = 0; r < kWeightRows; ++r) {
         const int64_t at = index + smaller(i + r, count - 1);
         w[r] = params.weights + (gate * states.state_size + at) * params.weights_stride;
         w_of_input[r] = w[r] + states.state_size;
       }
-      V sums[batch][kWeightRows];
-      for (auto& of_row : sums) {
-        for (V& sum : of_row) {
-          sum = V(0);
-        }
-      }
+      VectorOf<scalar_t> sums[batch][kWeightRows] = {};
       dot<batch, kWeightRows>(states.state_size, h, w, sums);
       dot<batch, kWeightRows>(states.input_features, x, w_of_input, sums);
       for (int b = 0; b < batch; ++b) {
         for (int r = 0; r < kWeightRows; ++r) {
-          z[b][gate][i + r] = sum_lanes(sums[b][r]);
+          z[b][gate][i + r] = sum_lanes(V(sums[b][r]));
         }
       }
     }
@@ -381,10 +468,11 @@ void cell_rowwise(const CellParams<real>& params, int64_t row, int64_t index, in
   finish_cells(params, z, row, batch, index, count);
 }
 
-template <typename real>
-void cell(const CellParams<real>& params, int64_t begin, int64_t end) {
+template <typename scalar_t>
+void cell(const CellParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using real = accumulate_t<scalar_t>;
   using V = Simd<real>;
-  const StateParams<real>& states = params.states;
+  const StateParams<scalar_t>& states = params.states;
   const int64_t width = params.panels ? params.panel_vectors * V::kLanes : states.batch;
   const int64_t panels = ceil_div(states.batch, width);
   for (int64_t task = begin; task < end; ++task) {
@@ -403,7 +491,7 @@ void cell(const CellParams<real>& params, int64_t begin, int64_t end) {
     }
     const int64_t row = task % panels * width;
     const int64_t rows = smaller(width, states.batch - row);
-    const real* panel = params.panels + row * (states.state_size + states.input_features);
+    const real* panel = params.panels + row * depth_of_states(states);
     switch (ceil_div(rows, V::kLanes)) {
       case 1:
         cell_panel<1>(params, panel, row, rows, index, count);
@@ -420,43 +508,116 @@ void cell(const CellParams<real>& params, int64_t begin, int64_t end) {
   }
 }
 
+// ---- products that sum over many rows
+// ------------------------------------------------------------
+
+/// A tile's columns of a panel.
+template <typename scalar_t>
+constexpr int64_t kPanelWidth = kMaxVectors* Simd<accumulate_t<scalar_t>>::kLanes;
+
+/// Operands of `columns` sums side by side: the first terms of each, of `terms` that are left.
+template <typename scalar_t>
+LLTM_INLINE void pack_across(const scalar_t* from,
+                             int64_t stride,
+                             int64_t terms,
+                             int64_t columns,
+                             accumulate_t<scalar_t>* to) {
+  using O = Operand<scalar_t>;
+  using V = Simd<typename O::real>;
+  terms = smaller(terms, O::kTerms);
+  for (int64_t column = 0; column < columns; column += V::kLanes) {
+    const int64_t count = smaller(V::kLanes, columns - column);
+    O::across(from + column, stride, terms, count).store(to + column, count);
+  }
+}
+
+/// The first `rows` rows and `columns` columns of a tile: a block of their sums. What the blocks
+/// before have summed is in `sums`; the last block writes `out`.
+template <typename scalar_t, int tile_rows>
+LLTM_INLINE void finish_block(VectorOf<scalar_t> (&tile)[tile_rows][kMaxVectors],
+                              bool first,
+                              bool last,
+                              accumulate_t<scalar_t>* sums,
+                              int64_t sums_stride,
+                              scalar_t* out,
+                              int64_t stride,
+                              int64_t rows,
+                              int64_t columns) {
+  using A = Access<scalar_t>;
+  using V = Simd<typename A::real>;
+  if (!first) {
+    for (int r = 0; r < tile_rows; ++r) {
+      for (int v = 0; v < kMaxVectors; ++v) {
+        tile[r][v] += V::load(sums + r * sums_stride + v * V::kLanes).value;
+      }
+    }
+  }
+  if (!last) {
+    for (int r = 0; r < tile_rows; ++r) {
+      for (int v = 0; v < kMaxVectors; ++v) {
+        V(tile[r][v]).store(sums + r * sums_stride + v * V::kLanes);
+      }
+    }
+  } else if (rows >= tile_rows && columns >= kPanelWidth<scalar_t>) {
+    for (int r = 0; r < tile_rows; ++r) {
+      for (int v = 0; v < kMaxVectors; ++v) {
+        A::store(V(tile[r][v]), out + r * stride + v * V::kLanes, V::kLanes);
+      }
+    }
+  } else {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int v = 0; v < kMaxVectors; ++v) {
+        const int64_t count = clamp(columns - v * V::kLanes, 0, V::kLanes);
+        A::store(V(tile[r][v]), out + r * stride + v * V::kLanes, count);
+      }
+    }
+  }
+}
+
 // ---- d_states = d_gates @ weights ---------------------------------------------------------------
 
 // A single row of d_gates uses every weight once: it is read row after row of weights, in stretches
 // that are long enough to be prefetched.
 constexpr int64_t kColumnsOfSingleRow = 256;
 
-template <typename real>
-int64_t state_gradient_tasks(const StateGradientParams<real>& params) {
+template <typename scalar_t>
+int64_t state_gradient_tasks(const StateGradientParams<scalar_t>& params) {
   if (params.batch == 1) {
     return ceil_div(params.columns, kColumnsOfSingleRow);
   }
-  return ceil_div(params.columns, kMaxVectors * Simd<real>::kLanes) * params.row_chunks;
+  return ceil_div(params.columns, kPanelWidth<scalar_t>) * params.row_chunks;
 }
 
-template <int gates, typename real>
-LLTM_INLINE void add_weight_rows(
-    const real* d_gates, const real* weights, int64_t stride, real* sums, int64_t columns) {
+template <int gates, typename scalar_t>
+LLTM_INLINE void add_weight_rows(const scalar_t* d_gates,
+                                 const scalar_t* weights,
+                                 int64_t stride,
+                                 accumulate_t<scalar_t>* sums,
+                                 int64_t columns) {
+  using A = Access<scalar_t>;
+  using real = typename A::real;
   using V = Simd<real>;
   for (int64_t column = 0; column < columns; column += V::kLanes) {
     const int64_t count = smaller(V::kLanes, columns - column);
     V sum = V::load(sums + column);
     for (int g = 0; g < gates; ++g) {
-      sum = sum + V(d_gates[g]) * V::load(weights + g * stride + column, count);
+      sum = sum + V(real(d_gates[g])) * A::load(weights + g * stride + column, count);
     }
     sum.store(sums + column);
   }
 }
 
-template <typename real>
-void state_gradient_of_single_row(const StateGradientParams<real>& params,
+template <typename scalar_t>
+void state_gradient_of_single_row(const StateGradientParams<scalar_t>& params,
                                   int64_t begin,
                                   int64_t end) {
+  using A = Access<scalar_t>;
+  using real = typename A::real;
+  using V = Simd<real>;
   constexpr int kGates = 8;
   for (int64_t task = begin; task < end; ++task) {
     const int64_t column = task * kColumnsOfSingleRow;
     const int64_t columns = smaller(kColumnsOfSingleRow, params.columns - column);
-    real* out = params.out + column;
     // Two levels of sums, as everywhere: see kDepth.
     alignas(64) real total[kColumnsOfSingleRow] = {};
     for (int64_t block = 0; block < params.gates; block += kDepth) {
@@ -476,99 +637,93 @@ void state_gradient_of_single_row(const StateGradientParams<real>& params,
         total[i] += partial[i];
       }
     }
-    std::memcpy(out, total, columns * sizeof(real));
-  }
-}
-
-/// The first `columns` columns of the first `rows` rows of a tile, into `out` or added to it.
-template <int tile_rows, typename real>
-LLTM_INLINE void store_tile(const typename Simd<real>::Vector (&tile)[tile_rows][kMaxVectors],
-                            real* out,
-                            int64_t stride,
-                            int64_t rows,
-                            int64_t columns,
-                            bool accumulate) {
-  using V = Simd<real>;
-  if (rows == tile_rows && columns >= kMaxVectors * V::kLanes && !accumulate) {
-    for (int r = 0; r < tile_rows; ++r) {
-      for (int v = 0; v < kMaxVectors; ++v) {
-        V(tile[r][v]).store(out + r * stride + v * V::kLanes);
-      }
-    }
-    return;
-  }
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int v = 0; v < kMaxVectors; ++v) {
-      const int64_t count = clamp(columns - v * V::kLanes, 0, V::kLanes);
-      real* to = out + r * stride + v * V::kLanes;
-      (accumulate ? V::load(to, count) + V(tile[r][v]) : V(tile[r][v])).store(to, count);
+    for (int64_t i = 0; i < columns; i += V::kLanes) {
+      A::store(V::load(total + i), params.out + column + i, smaller(V::kLanes, columns - i));
     }
   }
 }
 
-template <int rows, typename real>
-void state_gradient_tile(const StateGradientParams<real>& params,
-                         const real* panel,
-                         int64_t panel_stride,
-                         int64_t gate,
-                         int64_t depth,
-                         int64_t row,
-                         int64_t column) {
-  const real* a[rows];
-  for (int r = 0; r < rows; ++r) {
-    a[r] = params.d_gates + (row + r) * params.gates + gate;
-  }
-  typename Simd<real>::Vector tile[rows][kMaxVectors] = {};
-  multiply<rows, kMaxVectors, 1>(depth, a, panel, panel_stride, tile);
-  store_tile<rows, real>(tile,
-                         params.out + row * params.columns + column,
-                         params.columns,
-                         rows,
-                         params.columns - column,
-                         gate > 0);
-}
+// The sums of so many rows of a panel stay in the first-level cache.
+constexpr int64_t kMaxRowsPerChunk = 128;
 
-template <typename real>
-void state_gradient(const StateGradientParams<real>& params, int64_t begin, int64_t end) {
-  using V = Simd<real>;
-  constexpr int64_t width = kMaxVectors * V::kLanes;
+template <typename scalar_t>
+void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using O = Operand<scalar_t>;
+  using real = typename O::real;
+  constexpr int64_t width = kPanelWidth<scalar_t>;
   if (params.batch == 1) {
     state_gradient_of_single_row(params, begin, end);
     return;
   }
   alignas(64) real panel[kDepth * width];
+  alignas(64) real sums[kMaxRowsPerChunk][width];
   for (int64_t task = begin; task < end; ++task) {
     const int64_t column = task / params.row_chunks * width;
     const int64_t count = smaller(width, params.columns - column);
     const int64_t chunk = task % params.row_chunks;
     const int64_t first_row = params.batch * chunk / params.row_chunks;
     const int64_t last_row = params.batch * (chunk + 1) / params.row_chunks;
-    // A copy pays from the second tile of rows on: rows of weights lie far apart, and collide in
-    // the cache.
-    const bool packed = last_row - first_row > kRows || count < width;
-    for (int64_t gate = 0; gate < params.gates; gate += kDepth) {
-      const int64_t depth = smaller(kDepth, params.gates - gate);
-      const real* from = params.weights + gate * params.weights_stride + column;
-      if (packed) {
-        for (int64_t k = 0; k < depth; ++k) {
-          for (int v = 0; v < kMaxVectors; ++v) {
-            const int64_t here = clamp(count - v * V::kLanes, 0, V::kLanes);
-            V::load(from + k * params.weights_stride + v * V::kLanes, here)
-                .store(panel + k * width + v * V::kLanes);
-          }
+    for (int64_t gate = 0; gate < params.gates; gate += kTermsPerBlock<scalar_t>) {
+      const int64_t terms = smaller(kTermsPerBlock<scalar_t>, params.gates - gate);
+      const scalar_t* from = params.weights + gate * params.weights_stride + column;
+      const real* vectors = panel;
+      int64_t stride = width;
+      // A copy pays from the second tile of rows on: rows of weights lie far apart, and collide in
+      // the cache.
+      if (std::is_same_v<real, scalar_t> && last_row - first_row <= kRows && count == width) {
+        vectors = reinterpret_cast<const real*>(from);
+        stride = params.weights_stride;
+      } else {
+        for (int64_t term = 0; term < terms; term += O::kTerms) {
+          pack_across(from + term * params.weights_stride,
+                      params.weights_stride,
+                      terms - term,
+                      count,
+                      panel + term / O::kTerms * width);
         }
       }
-      const real* vectors = packed ? panel : from;
-      const int64_t stride = packed ? width : params.weights_stride;
+      // Rows of weights lie too far apart for the machine to see the next ones coming.
+      int64_t ahead = gate + terms;
+      const int64_t ahead_per_row = ceil_div(terms, last_row - first_row);
+      const auto prefetch = [&](int64_t rows) __attribute__((always_inline)) {
+        const int64_t end = smaller(ahead + rows * ahead_per_row, params.gates);
+        for (; ahead < end; ++ahead) {
+          const scalar_t* row = params.weights + ahead * params.weights_stride + column;
+          for (int64_t at = 0; at < count; at += 64 / sizeof(scalar_t)) {
+            __builtin_prefetch(row + at, 0, 2);
+          }
+        }
+      };
+      const auto multiply_rows = [&]<int rows>(int64_t row) __attribute__((always_inline)) {
+        const scalar_t* d_gates[rows];
+        for (int r = 0; r < rows; ++r) {
+          d_gates[r] = params.d_gates + (row + r) * params.gates + gate;
+        }
+        alignas(64) real scratch[rows][kDepth];
+        const typename O::Scalar* a[rows];
+        scalars_of_rows<scalar_t>(d_gates, terms, scratch, a);
+        prefetch(rows);
+        typename O::Vector tile[rows][kMaxVectors];
+        multiply<scalar_t, 1>(depth_of<scalar_t>(terms), a, vectors, stride, tile);
+        finish_block<scalar_t>(tile,
+                               gate == 0,
+                               gate + terms == params.gates,
+                               sums[row - first_row],
+                               width,
+                               params.out + row * params.columns + column,
+                               params.columns,
+                               rows,
+                               count);
+      };
       int64_t row = first_row;
       for (; row + kRows <= last_row; row += kRows) {
-        state_gradient_tile<kRows>(params, vectors, stride, gate, depth, row, column);
+        multiply_rows.template operator()<kRows>(row);
       }
       for (; row + 3 <= last_row; row += 3) {
-        state_gradient_tile<3>(params, vectors, stride, gate, depth, row, column);
+        multiply_rows.template operator()<3>(row);
       }
       for (; row < last_row; ++row) {
-        state_gradient_tile<1>(params, vectors, stride, gate, depth, row, column);
+        multiply_rows.template operator()<1>(row);
       }
     }
   }
@@ -576,52 +731,47 @@ void state_gradient(const StateGradientParams<real>& params, int64_t begin, int6
 
 // ---- d_weights = d_gates.T @ states -------------------------------------------------------------
 
-template <typename real>
-constexpr int64_t kWeightPanelWidth = kMaxVectors * Simd<real>::kLanes;
-// Rows of the batch for which d_weights is read and written once; the panels of a group, so deep,
-// stay in the second-level cache.
+// Operands of the batch in a block; the panels of a group, so deep, stay in the second-level cache.
 constexpr int64_t kWeightDepth = 2 * kDepth;
 constexpr int64_t kPanelsPerGroup = 8;
 
 /// None for a single row, whose outer product is written without.
-template <typename real>
-int64_t weight_panels(const StateParams<real>& states) {
+template <typename scalar_t>
+int64_t weight_panels(const StateParams<scalar_t>& states) {
   return states.batch == 1
              ? 0
-             : ceil_div(states.state_size + states.input_features, kWeightPanelWidth<real>);
+             : ceil_div(states.state_size + states.input_features, kPanelWidth<scalar_t>);
 }
 
-template <typename real>
-int64_t weight_panels_size(const StateParams<real>& states) {
-  return weight_panels(states) * kWeightPanelWidth<real> * smaller(states.batch, kWeightDepth);
+template <typename scalar_t>
+int64_t weight_panels_size(const StateParams<scalar_t>& states) {
+  return weight_panels(states) * kPanelWidth<scalar_t> * depth_of<scalar_t>(states.batch);
 }
 
-/// Panel p holds the columns from p*width on of up to kWeightDepth rows, as [row][column in panel].
-template <typename real>
-void pack_weight_panels(const WeightGradientParams<real>& params,
-                        int64_t row,
-                        int64_t begin,
-                        int64_t end) {
-  constexpr int64_t width = kWeightPanelWidth<real>;
-  const StateParams<real>& states = params.states;
-  const int64_t depth = smaller(kWeightDepth, states.batch - row);
+/// Panel p holds the columns from p*width on, as [operand][column in panel].
+template <typename scalar_t>
+void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using O = Operand<scalar_t>;
+  constexpr int64_t width = kPanelWidth<scalar_t>;
+  const StateParams<scalar_t>& states = params.states;
   const int64_t columns = states.state_size + states.input_features;
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t first = panel * width;
     const int64_t last = smaller(first + width, columns);
     const int64_t boundary = clamp(states.state_size, first, last);
-    real* to = params.panels + panel * width * smaller(states.batch, kWeightDepth);
-    for (int64_t k = 0; k < depth; ++k, to += width) {
-      const real* h = states.old_h + (row + k) * states.old_h_stride;
-      const real* x = states.input + (row + k) * states.input_stride;
-      if (first < boundary) {
-        std::memcpy(to, h + first, (boundary - first) * sizeof(real));
-      }
-      if (boundary < last) {
-        std::memcpy(to + (boundary - first),
-                    x + (boundary - states.state_size),
-                    (last - boundary) * sizeof(real));
-      }
+    auto* to = params.panels + first * depth_of<scalar_t>(states.batch);
+    for (int64_t row = 0; row < states.batch; row += O::kTerms, to += width) {
+      const int64_t terms = states.batch - row;
+      pack_across(states.old_h + row * states.old_h_stride + first,
+                  states.old_h_stride,
+                  terms,
+                  boundary - first,
+                  to);
+      pack_across(states.input + row * states.input_stride + (boundary - states.state_size),
+                  states.input_stride,
+                  terms,
+                  last - boundary,
+                  to + (boundary - first));
       for (int64_t past = last - first; past < width; ++past) {
         to[past] = 0;
       }
@@ -632,28 +782,30 @@ void pack_weight_panels(const WeightGradientParams<real>& params,
 // Rows of d_weights in a task: what a task reads of a row of d_gates should be whole cache lines.
 constexpr int64_t kGatesPerTask = 8 * kRows;
 
-template <typename real>
-int64_t weight_gradient_tasks(const StateParams<real>& states) {
+template <typename scalar_t>
+int64_t weight_gradient_tasks(const StateParams<scalar_t>& states) {
   const int64_t groups = states.batch == 1 ? 1 : ceil_div(weight_panels(states), kPanelsPerGroup);
   return ceil_div(3 * states.state_size, kGatesPerTask) * groups;
 }
 
-template <typename real>
-void outer_product(const WeightGradientParams<real>& params, int64_t begin, int64_t end) {
+template <typename scalar_t>
+void outer_product(const WeightGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using A = Access<scalar_t>;
+  using real = typename A::real;
   using V = Simd<real>;
-  const StateParams<real>& states = params.states;
+  const StateParams<scalar_t>& states = params.states;
   const int64_t last_gate = smaller(end * kGatesPerTask, 3 * states.state_size);
-  real* out =
+  scalar_t* out =
       params.d_weights + begin * kGatesPerTask * (states.state_size + states.input_features);
   for (int64_t gate = begin * kGatesPerTask; gate < last_gate; ++gate) {
-    const V scalar(params.d_gates[gate]);
-    const auto write = [&](const real* from, int64_t columns) __attribute__((always_inline)) {
+    const V scalar(real(params.d_gates[gate]));
+    const auto write = [&](const scalar_t* from, int64_t columns) __attribute__((always_inline)) {
       int64_t column = 0;
       for (; column + V::kLanes <= columns; column += V::kLanes) {
-        (scalar * V::load(from + column)).store(out + column);
+        A::store(scalar * A::load(from + column, V::kLanes), out + column, V::kLanes);
       }
-      for (; column < columns; ++column) {
-        out[column] = params.d_gates[gate] * from[column];
+      if (column < columns) {
+        A::store(scalar * A::load(from + column, columns - column), out + column, columns - column);
       }
       out += columns;
     };
@@ -662,73 +814,80 @@ void outer_product(const WeightGradientParams<real>& params, int64_t begin, int6
   }
 }
 
-template <typename real>
-void weight_gradient(const WeightGradientParams<real>& params,
-                     int64_t row,
-                     int64_t begin,
-                     int64_t end) {
-  constexpr int64_t width = kWeightPanelWidth<real>;
-  const StateParams<real>& states = params.states;
+template <typename scalar_t>
+void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using O = Operand<scalar_t>;
+  using real = typename O::real;
+  constexpr int64_t width = kPanelWidth<scalar_t>;
+  const StateParams<scalar_t>& states = params.states;
   const int64_t gates = 3 * states.state_size;
   const int64_t columns = states.state_size + states.input_features;
-  const int64_t depth = smaller(kWeightDepth, states.batch - row);
-  const int64_t panel_size = width * smaller(states.batch, kWeightDepth);
+  const int64_t depth = depth_of<scalar_t>(states.batch);
   const int64_t tasks_per_group = ceil_div(gates, kGatesPerTask);
   if (states.batch == 1) {
     outer_product(params, begin, end);
     return;
   }
   alignas(64) real d_gates[kGatesPerTask / kRows][kWeightDepth * kRows];
+  alignas(64) real sums[kGatesPerTask][kPanelsPerGroup * width];
   for (int64_t task = begin; task < end; ++task) {
     const int64_t first_gate = task % tasks_per_group * kGatesPerTask;
     const int64_t gate_count = smaller(kGatesPerTask, gates - first_gate);
     const int64_t tiles = ceil_div(gate_count, kRows);
-    for (int64_t k = 0; k < depth; ++k) {
-      const real* from = params.d_gates + (row + k) * gates + first_gate;
-      for (int64_t tile = 0; tile < tiles; ++tile) {
-        for (int64_t r = 0; r < kRows; ++r) {
-          const int64_t gate = tile * kRows + r;
-          d_gates[tile][k * kRows + r] = gate < gate_count ? from[gate] : real(0);
-        }
-      }
-    }
     const int64_t first_panel = task / tasks_per_group * kPanelsPerGroup;
     const int64_t last_panel = smaller(first_panel + kPanelsPerGroup, weight_panels(states));
-    // Tile by tile, so that rows of d_weights are written in long stretches.
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-        const int64_t column = panel * width;
-        const auto multiply_from =
-            [&](int64_t k, typename Simd<real>::Vector(&sums)[kRows][kMaxVectors])
-                __attribute__((always_inline)) {
-                  const real* a[kRows];
-                  for (int r = 0; r < kRows; ++r) {
-                    a[r] = d_gates[tile] + k * kRows + r;
-                  }
-                  multiply<kRows, kMaxVectors, kRows>(
-                      smaller(kDepth, depth - k),
-                      a,
-                      params.panels + panel * panel_size + k * width,
-                      width,
-                      sums);
-                };
-        typename Simd<real>::Vector sums[kRows][kMaxVectors] = {};
-        multiply_from(0, sums);
-        if (depth > kDepth) {  // kWeightDepth is twice that
-          typename Simd<real>::Vector more[kRows][kMaxVectors] = {};
-          multiply_from(kDepth, more);
-          for (int r = 0; r < kRows; ++r) {
-            for (int v = 0; v < kMaxVectors; ++v) {
-              sums[r][v] += more[r][v];
+    for (int64_t block = 0; block < depth; block += kWeightDepth) {
+      const int64_t depth_here = smaller(kWeightDepth, depth - block);
+      for (int64_t k = 0; k < depth_here; ++k) {
+        const int64_t row = (block + k) * O::kTerms;
+        real operands[kGatesPerTask] = {};
+        pack_across(params.d_gates + row * gates + first_gate,
+                    gates,
+                    states.batch - row,
+                    gate_count,
+                    operands);
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+          std::memcpy(d_gates[tile] + k * kRows, operands + tile * kRows, kRows * sizeof(real));
+        }
+      }
+      // Tile by tile, so that rows of d_weights are written in long stretches.
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+          const int64_t column = panel * width;
+          const auto multiply_from = [&](int64_t k,
+                                         VectorOf<scalar_t>(&tile_sums)[kRows][kMaxVectors])
+              __attribute__((always_inline)) {
+            const typename O::Scalar* a[kRows];
+            for (int r = 0; r < kRows; ++r) {
+              a[r] = reinterpret_cast<const typename O::Scalar*>(d_gates[tile] + k * kRows + r);
+            }
+            multiply<scalar_t, kRows>(smaller(kDepth, depth_here - k),
+                                      a,
+                                      params.panels + column * depth + (block + k) * width,
+                                      width,
+                                      tile_sums);
+          };
+          typename O::Vector tile_sums[kRows][kMaxVectors];
+          multiply_from(0, tile_sums);
+          if (depth_here > kDepth) {  // kWeightDepth is twice that
+            typename O::Vector more[kRows][kMaxVectors];
+            multiply_from(kDepth, more);
+            for (int r = 0; r < kRows; ++r) {
+              for (int v = 0; v < kMaxVectors; ++v) {
+                tile_sums[r][v] += more[r][v];
+              }
             }
           }
+          finish_block<scalar_t>(tile_sums,
+                                 block == 0,
+                                 block + depth_here == depth,
+                                 &sums[tile * kRows][(panel - first_panel) * width],
+                                 kPanelsPerGroup * width,
+                                 params.d_weights + (first_gate + tile * kRows) * columns + column,
+                                 columns,
+                                 smaller(kRows, gate_count - tile * kRows),
+                                 columns - column);
         }
-        store_tile<kRows, real>(sums,
-                                params.d_weights + (first_gate + tile * kRows) * columns + column,
-                                columns,
-                                smaller(kRows, gate_count - tile * kRows),
-                                columns - column,
-                                row > 0);
       }
     }
   }
@@ -736,9 +895,10 @@ void weight_gradient(const WeightGradientParams<real>& params,
 
 // ---- d_bias -------------------------------------------------------------------------------------
 
-template <typename real>
-void bias_gradient(const BiasGradientParams<real>& params, int64_t begin, int64_t end) {
-  using V = Simd<real>;
+template <typename scalar_t>
+void bias_gradient(const BiasGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using A = Access<scalar_t>;
+  using V = Simd<typename A::real>;
   constexpr int kVectors = 4;
   constexpr int64_t kRowsPerSum = 16;
   for (int64_t column = begin; column < end; column += kVectors * V::kLanes) {
@@ -751,9 +911,9 @@ void bias_gradient(const BiasGradientParams<real>& params, int64_t begin, int64_
     for (int64_t block = 0; block < params.batch; block += kRowsPerSum) {
       V partial[kVectors] = {V(0), V(0), V(0), V(0)};
       for (int64_t row = block; row < smaller(block + kRowsPerSum, params.batch); ++row) {
-        const real* from = params.d_gates + row * params.gates + column;
+        const scalar_t* from = params.d_gates + row * params.gates + column;
         for (int v = 0; v < kVectors; ++v) {
-          partial[v] = partial[v] + V::load(from + v * V::kLanes, counts[v]);
+          partial[v] = partial[v] + A::load(from + v * V::kLanes, counts[v]);
         }
       }
       for (int v = 0; v < kVectors; ++v) {
@@ -761,7 +921,7 @@ void bias_gradient(const BiasGradientParams<real>& params, int64_t begin, int64_
       }
     }
     for (int v = 0; v < kVectors; ++v) {
-      sums[v].store(params.d_bias + column + v * V::kLanes, counts[v]);
+      A::store(sums[v], params.d_bias + column + v * V::kLanes, counts[v]);
     }
   }
 }
@@ -773,36 +933,32 @@ constexpr PointwiseKernels<scalar_t> make_pointwise_kernels() {
   return {forward_rows<scalar_t>, backward_rows<scalar_t>};
 }
 
-template <typename real>
-constexpr ProductKernels<real> make_product_kernels() {
+template <typename scalar_t>
+constexpr ProductKernels<scalar_t> make_product_kernels() {
   return {
-      .lanes = Simd<real>::kLanes,
+      .lanes = Simd<accumulate_t<scalar_t>>::kLanes,
       .max_panel_vectors = kMaxVectors,
-      .cell_needs_panels = cell_needs_panels<real>,
-      .pack_tasks = pack_tasks<real>,
-      .pack_states = pack_states<real>,
-      .cell_tasks = cell_tasks<real>,
-      .cell = cell<real>,
-      .state_gradient_tasks = state_gradient_tasks<real>,
-      .state_gradient = state_gradient<real>,
-      .weight_depth = kWeightDepth,
-      .weight_panels_size = weight_panels_size<real>,
-      .weight_panels = weight_panels<real>,
-      .pack_weight_panels = pack_weight_panels<real>,
-      .weight_gradient_tasks = weight_gradient_tasks<real>,
-      .weight_gradient = weight_gradient<real>,
-      .bias_gradient = bias_gradient<real>,
+      .cell_needs_panels = cell_needs_panels<scalar_t>,
+      .pack_tasks = pack_tasks<scalar_t>,
+      .state_panels_size = state_panels_size<scalar_t>,
+      .pack_states = pack_states<scalar_t>,
+      .cell_tasks = cell_tasks<scalar_t>,
+      .cell = cell<scalar_t>,
+      .max_rows_per_chunk = kMaxRowsPerChunk,
+      .state_gradient_tasks = state_gradient_tasks<scalar_t>,
+      .state_gradient = state_gradient<scalar_t>,
+      .weight_panels_size = weight_panels_size<scalar_t>,
+      .weight_panels = weight_panels<scalar_t>,
+      .pack_weight_panels = pack_weight_panels<scalar_t>,
+      .weight_gradient_tasks = weight_gradient_tasks<scalar_t>,
+      .weight_gradient = weight_gradient<scalar_t>,
+      .bias_gradient = bias_gradient<scalar_t>,
   };
 }
 
-constexpr Kernels make_kernels() {
-  return {
-      {make_pointwise_kernels<double>(),
-       make_pointwise_kernels<float>(),
-       make_pointwise_kernels<c10::Half>(),
-       make_pointwise_kernels<c10::BFloat16>()},
-      {make_product_kernels<double>(), make_product_kernels<float>()},
-  };
+template <typename... scalars>
+constexpr KernelsFor<scalars...> make_kernels(KernelsFor<scalars...>) {
+  return {{make_pointwise_kernels<scalars>()...}, {make_product_kernels<scalars>()...}};
 }
 
 }  // namespace

@@ -15,12 +15,12 @@ namespace {
 
 using at::Tensor;
 
-enum class Choice { kByDtype, kOwn, kAten };
+enum class Choice { kByMeasurement, kOwn, kAten };
 
 Choice read_choice() {
   const char* value = std::getenv("LLTM_CPU_GEMM");
   if (value == nullptr || *value == '\0') {
-    return Choice::kByDtype;
+    return Choice::kByMeasurement;
   }
   if (std::strcmp(value, "own") == 0) {
     return Choice::kOwn;
@@ -46,19 +46,19 @@ Tensor with_contiguous_rows(const Tensor& tensor) {
   return tensor.size(1) <= 1 || tensor.stride(1) == 1 ? tensor : tensor.contiguous();
 }
 
-template <typename real>
-const ProductKernels<real>& product_kernels() {
-  return std::get<ProductKernels<real>>(kernels().products);
+template <typename scalar_t>
+const ProductKernels<scalar_t>& product_kernels() {
+  return std::get<ProductKernels<scalar_t>>(kernels().products);
 }
 
-template <typename real>
-StateParams<real> state_params(const Tensor& input, const Tensor& old_h) {
+template <typename scalar_t>
+StateParams<scalar_t> state_params(const Tensor& input, const Tensor& old_h) {
   return {.batch = input.size(0),
           .state_size = old_h.size(1),
           .input_features = input.size(1),
-          .old_h = old_h.const_data_ptr<real>(),
+          .old_h = old_h.const_data_ptr<scalar_t>(),
           .old_h_stride = old_h.stride(0),
-          .input = input.const_data_ptr<real>(),
+          .input = input.const_data_ptr<scalar_t>(),
           .input_stride = input.stride(0)};
 }
 
@@ -66,69 +66,81 @@ int64_t multiplications(const Tensor& input, const Tensor& weights) {
   return input.size(0) * weights.size(0) * weights.size(1);
 }
 
-template <typename real>
+template <typename scalar_t>
+Tensor empty_panels(int64_t size, const at::TensorOptions& options) {
+  return at::empty({size}, options.dtype(c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value));
+}
+
+template <typename scalar_t>
 void state_gradient_out(const Tensor& out,
                         const Tensor& d_gates,
                         const Tensor& weights,
                         int64_t first_column) {
-  const auto& kernels = product_kernels<real>();
-  StateGradientParams<real> params{.batch = d_gates.size(0),
-                                   .gates = d_gates.size(1),
-                                   .columns = out.size(1),
-                                   .d_gates = d_gates.const_data_ptr<real>(),
-                                   .weights = weights.const_data_ptr<real>() + first_column,
-                                   .weights_stride = weights.stride(0),
-                                   .out = out.mutable_data_ptr<real>(),
-                                   .row_chunks = 1};
+  const auto& kernels = product_kernels<scalar_t>();
+  StateGradientParams<scalar_t> params{.batch = d_gates.size(0),
+                                       .gates = d_gates.size(1),
+                                       .columns = out.size(1),
+                                       .d_gates = d_gates.const_data_ptr<scalar_t>(),
+                                       .weights = weights.const_data_ptr<scalar_t>() + first_column,
+                                       .weights_stride = weights.stride(0),
+                                       .out = out.mutable_data_ptr<scalar_t>(),
+                                       .row_chunks = 1};
   // Panels of columns alone may be too few for the threads. A chunk copies its panel for itself: it
   // should have the rows that this is worth.
   constexpr int64_t kRowsPerChunk = 24;
   const int64_t wanted = at::get_num_threads() > 1 ? 4 * at::get_num_threads() : 1;
   const int64_t panels = std::max<int64_t>(1, kernels.state_gradient_tasks(params));
-  params.row_chunks =
-      std::clamp<int64_t>(wanted / panels, 1, std::max<int64_t>(1, params.batch / kRowsPerChunk));
+  params.row_chunks = std::max(
+      (params.batch + kernels.max_rows_per_chunk - 1) / kernels.max_rows_per_chunk,
+      std::clamp<int64_t>(wanted / panels, 1, std::max<int64_t>(1, params.batch / kRowsPerChunk)));
   for_each_task(kernels.state_gradient_tasks(params),
                 params.batch * params.gates * params.columns,
                 kMultiplicationsPerTask,
                 [&](int64_t begin, int64_t end) { kernels.state_gradient(params, begin, end); });
 }
 
-template <typename real>
+template <typename scalar_t>
 void weight_gradient_out(const Tensor& d_weights,
                          const Tensor& d_gates,
                          const Tensor& input,
                          const Tensor& old_h) {
-  const auto& kernels = product_kernels<real>();
-  WeightGradientParams<real> params{.states = state_params<real>(input, old_h),
-                                    .d_gates = d_gates.const_data_ptr<real>(),
-                                    .panels = nullptr,
-                                    .d_weights = d_weights.mutable_data_ptr<real>()};
-  const Tensor panels = at::empty({kernels.weight_panels_size(params.states)}, input.options());
-  params.panels = panels.mutable_data_ptr<real>();
-  for (int64_t row = 0; row < params.states.batch; row += kernels.weight_depth) {
-    const int64_t rows = std::min(kernels.weight_depth, params.states.batch - row);
-    for_each_task(
-        kernels.weight_panels(params.states),
-        rows * d_weights.size(1),
-        kCopiesPerTask,
-        [&](int64_t begin, int64_t end) { kernels.pack_weight_panels(params, row, begin, end); });
-    for_each_task(
-        kernels.weight_gradient_tasks(params.states),
-        rows * d_weights.numel(),
-        kMultiplicationsPerTask,
-        [&](int64_t begin, int64_t end) { kernels.weight_gradient(params, row, begin, end); });
-  }
+  const auto& kernels = product_kernels<scalar_t>();
+  WeightGradientParams<scalar_t> params{.states = state_params<scalar_t>(input, old_h),
+                                        .d_gates = d_gates.const_data_ptr<scalar_t>(),
+                                        .panels = nullptr,
+                                        .d_weights = d_weights.mutable_data_ptr<scalar_t>()};
+  const Tensor panels =
+      empty_panels<scalar_t>(kernels.weight_panels_size(params.states), input.options());
+  params.panels = panels.mutable_data_ptr<accumulate_t<scalar_t>>();
+  for_each_task(
+      kernels.weight_panels(params.states),
+      input.size(0) * d_weights.size(1),
+      kCopiesPerTask,
+      [&](int64_t begin, int64_t end) { kernels.pack_weight_panels(params, begin, end); });
+  for_each_task(kernels.weight_gradient_tasks(params.states),
+                multiplications(input, d_weights),
+                kMultiplicationsPerTask,
+                [&](int64_t begin, int64_t end) { kernels.weight_gradient(params, begin, end); });
 }
 
-template <typename real>
+template <typename scalar_t>
 void bias_gradient_out(const Tensor& d_bias, const Tensor& d_gates) {
-  const BiasGradientParams<real> params{.batch = d_gates.size(0),
-                                        .gates = d_gates.size(1),
-                                        .d_gates = d_gates.const_data_ptr<real>(),
-                                        .d_bias = d_bias.mutable_data_ptr<real>()};
+  const BiasGradientParams<scalar_t> params{.batch = d_gates.size(0),
+                                            .gates = d_gates.size(1),
+                                            .d_gates = d_gates.const_data_ptr<scalar_t>(),
+                                            .d_bias = d_bias.mutable_data_ptr<scalar_t>()};
   for_each_task(params.gates, d_gates.numel(), kCopiesPerTask, [&](int64_t begin, int64_t end) {
-    product_kernels<real>().bias_gradient(params, begin, end);
+    product_kernels<scalar_t>().bias_gradient(params, begin, end);
   });
+}
+
+/// See has_own_products().
+bool has_own_products_in_16_bits() {
+#if defined(__x86_64__)
+  return !__builtin_cpu_supports("amx-bf16");
+#else
+  return false;
+#endif
 }
 
 }  // namespace
@@ -143,11 +155,24 @@ void bias_gradient_out(const Tensor& d_bias, const Tensor& d_gates) {
 //   128,1024,1024    110     104       86
 //
 // Ours reads old_h, input and weights where they lie, needs no concatenation, and hands each tile
-// of gates to the pointwise math while it is in the cache. In 16 bits ATen goes to oneDNN, which
-// has the machine's 16-bit dot products and tiles.
+// of gates to the pointwise math while it is in the cache. In 16 bits, where ATen goes to oneDNN:
+//
+//   shape            bfloat16: ours   oneDNN   float16: ours   oneDNN
+//   16,32,128                    99       53              62       12
+//   64,1024,128                 199      183              91       22
+//   64,512,512                  201      168
+//   128,1024,1024               199      186
+//
+// Held to AVX-512 without dot products of bfloat16, or to AVX2 (ONEDNN_MAX_CPU_ISA,
+// ATEN_CPU_CAPABILITY), oneDNN falls behind further. It has the matrix units of AMX, which are out
+// of these kernels' reach, and BLAS libraries of Arm's: there ours have not been measured.
 bool has_own_products(at::ScalarType dtype) {
   static const Choice choice = read_choice();
-  return choice != Choice::kAten && (dtype == at::kFloat || dtype == at::kDouble);
+  if (choice != Choice::kByMeasurement) {
+    return choice == Choice::kOwn;
+  }
+  static const bool own_in_16_bits = has_own_products_in_16_bits();
+  return dtype == at::kFloat || dtype == at::kDouble || own_in_16_bits;
 }
 
 void cell_out(const Tensor& new_h,
@@ -163,69 +188,71 @@ void cell_out(const Tensor& new_h,
   const Tensor old_h_ = with_contiguous_rows(old_h);
   const Tensor bias_ = contiguous_or_undefined(bias);
   const Tensor old_cell_ = old_cell.contiguous();
-  AT_DISPATCH_FLOATING_TYPES(input.scalar_type(), "lltm::forward", [&] {
-    const auto& kernels = product_kernels<scalar_t>();
-    CellParams<scalar_t> params{.states = state_params<scalar_t>(input_, old_h_),
-                                .weights = weights_.const_data_ptr<scalar_t>(),
-                                .weights_stride = weights_.stride(0),
-                                .bias = data_or_null<scalar_t>(bias_),
-                                .old_cell = old_cell_.const_data_ptr<scalar_t>(),
-                                .gates = gates.mutable_data_ptr<scalar_t>(),
-                                .new_h = new_h.mutable_data_ptr<scalar_t>(),
-                                .new_cell = new_cell.mutable_data_ptr<scalar_t>(),
-                                .panels = nullptr,
-                                .panel_vectors = kernels.max_panel_vectors};
-    Tensor panels;
-    if (kernels.cell_needs_panels(params.states.batch)) {
-      const int64_t vectors = (params.states.batch + kernels.lanes - 1) / kernels.lanes;
-      panels = at::empty({vectors * kernels.lanes, weights.size(1)}, input.options());
-      params.panels = panels.const_data_ptr<scalar_t>();
-      // Narrower panels make more tasks.
-      while (params.panel_vectors > 1 && kernels.cell_tasks(params) < at::get_num_threads()) {
-        --params.panel_vectors;
-      }
-      for_each_task(kernels.pack_tasks(params.states),
-                    panels.numel(),
-                    kCopiesPerTask,
-                    [&](int64_t begin, int64_t end) {
-                      kernels.pack_states(params.states,
-                                          params.panel_vectors,
-                                          panels.mutable_data_ptr<scalar_t>(),
-                                          begin,
-                                          end);
-                    });
-    }
-    for_each_task(kernels.cell_tasks(params),
-                  multiplications(input, weights),
-                  kMultiplicationsPerTask,
-                  [&](int64_t begin, int64_t end) { kernels.cell(params, begin, end); });
-  });
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::forward", [&] {
+        const auto& kernels = product_kernels<scalar_t>();
+        CellParams<scalar_t> params{.states = state_params<scalar_t>(input_, old_h_),
+                                    .weights = weights_.const_data_ptr<scalar_t>(),
+                                    .weights_stride = weights_.stride(0),
+                                    .bias = data_or_null<scalar_t>(bias_),
+                                    .old_cell = old_cell_.const_data_ptr<scalar_t>(),
+                                    .gates = gates.mutable_data_ptr<scalar_t>(),
+                                    .new_h = new_h.mutable_data_ptr<scalar_t>(),
+                                    .new_cell = new_cell.mutable_data_ptr<scalar_t>(),
+                                    .panels = nullptr,
+                                    .panel_vectors = kernels.max_panel_vectors};
+        Tensor panels;
+        if (kernels.cell_needs_panels(params.states.batch)) {
+          panels =
+              empty_panels<scalar_t>(kernels.state_panels_size(params.states), input.options());
+          params.panels = panels.const_data_ptr<accumulate_t<scalar_t>>();
+          // Narrower panels make more tasks.
+          while (params.panel_vectors > 1 && kernels.cell_tasks(params) < at::get_num_threads()) {
+            --params.panel_vectors;
+          }
+          for_each_task(kernels.pack_tasks(params.states),
+                        panels.numel(),
+                        kCopiesPerTask,
+                        [&](int64_t begin, int64_t end) {
+                          kernels.pack_states(params.states,
+                                              params.panel_vectors,
+                                              panels.mutable_data_ptr<accumulate_t<scalar_t>>(),
+                                              begin,
+                                              end);
+                        });
+        }
+        for_each_task(kernels.cell_tasks(params),
+                      multiplications(input, weights),
+                      kMultiplicationsPerTask,
+                      [&](int64_t begin, int64_t end) { kernels.cell(params, begin, end); });
+      });
 }
 
 void finish_own_gradients(const CellGradients& gradients,
                           const Tensor& input,
                           const Tensor& weights,
                           const Tensor& old_h) {
-  AT_DISPATCH_FLOATING_TYPES(input.scalar_type(), "lltm::backward", [&] {
-    if (gradients.bias.defined()) {
-      bias_gradient_out<scalar_t>(gradients.bias, gradients.gates);
-    }
-    if (gradients.weights.defined()) {
-      weight_gradient_out<scalar_t>(gradients.weights,
-                                    gradients.gates,
-                                    with_contiguous_rows(input),
-                                    with_contiguous_rows(old_h));
-    }
-    if (gradients.input.defined() || gradients.old_h.defined()) {
-      const Tensor weights_ = with_contiguous_rows(weights);
-      if (gradients.input.defined()) {
-        state_gradient_out<scalar_t>(gradients.input, gradients.gates, weights_, old_h.size(1));
-      }
-      if (gradients.old_h.defined()) {
-        state_gradient_out<scalar_t>(gradients.old_h, gradients.gates, weights_, 0);
-      }
-    }
-  });
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
+        if (gradients.bias.defined()) {
+          bias_gradient_out<scalar_t>(gradients.bias, gradients.gates);
+        }
+        if (gradients.weights.defined()) {
+          weight_gradient_out<scalar_t>(gradients.weights,
+                                        gradients.gates,
+                                        with_contiguous_rows(input),
+                                        with_contiguous_rows(old_h));
+        }
+        if (gradients.input.defined() || gradients.old_h.defined()) {
+          const Tensor weights_ = with_contiguous_rows(weights);
+          if (gradients.input.defined()) {
+            state_gradient_out<scalar_t>(gradients.input, gradients.gates, weights_, old_h.size(1));
+          }
+          if (gradients.old_h.defined()) {
+            state_gradient_out<scalar_t>(gradients.old_h, gradients.gates, weights_, 0);
+          }
+        }
+      });
 }
 
 }  // namespace lltm::cpu

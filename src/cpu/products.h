@@ -11,11 +11,11 @@
 namespace lltm::cpu {
 
 /// Whether the kernels of kernels.h form the products of tensors of this type, or ATen does. The
-/// environment variable LLTM_CPU_GEMM (own or aten) forces either, where there is a choice.
+/// environment variable LLTM_CPU_GEMM (own or aten) forces either.
 /// @throws c10::Error for any other value of LLTM_CPU_GEMM.
 bool has_own_products(at::ScalarType dtype);
 
-/// For float64 and float32, all of the forward pass: gates, new_h and new_cell.
+/// All of the forward pass, by kernels of kernels.h: gates, new_h and new_cell.
 void cell_out(const at::Tensor& new_h,
               const at::Tensor& new_cell,
               const at::Tensor& gates,
@@ -25,7 +25,7 @@ void cell_out(const at::Tensor& new_h,
               const at::Tensor& old_h,
               const at::Tensor& old_cell);
 
-/// For float64 and float32, what finish_gradients() does, for a batch and a state that are not
+/// What finish_gradients() does, by kernels of kernels.h, for a batch and a state that are not
 /// empty.
 void finish_own_gradients(const CellGradients& gradients,
                           const at::Tensor& input,

@@ -5,17 +5,20 @@ Both are read once a process: test_cpu_paths.py runs this for every path. Prints
 
 import os
 import sys
+from itertools import product
 
 import conftest  # noqa: F401  finds lltm
 import torch
 from reference import Arguments, backward, call, call_backward, forward, make_arguments, make_gradients
 
-# Around the edges of every tile: 4, 8 and 16 lanes; panels of 1 to 4 vectors; blocks of 256; one row; odd everything.
+# Around the edges of every tile: 4, 8 and 16 lanes; panels of 1 to 4 vectors, groups of 8 panels; blocks of 128, 256,
+# 512; one row; odd everything.
 EDGES = [
     (1, 1, 1), (1, 260, 259), (2, 3, 5), (3, 0, 7), (4, 17, 16), (5, 100, 33), (8, 16, 16), (9, 17, 15), (16, 32, 128),
     (17, 5, 31), (33, 65, 129), (37, 77, 200), (48, 7, 48), (64, 250, 10), (65, 30, 48), (130, 64, 64), (257, 5, 9),
-    (600, 3, 3),
+    (600, 3, 3), (6, 600, 33),
 ]  # fmt: skip
+OWN = os.environ.get("LLTM_CPU_GEMM") == "own"
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 
 
@@ -57,16 +60,40 @@ def check_bits() -> None:
         for sizes in [(1, 260, 259), (33, 65, 129), (70, 300, 130), (300, 40, 24)]:
             arguments = make_arguments(sizes, dtype)
             gradients = make_gradients(arguments)
-            own = dtype in (torch.float64, torch.float32) and "LLTM_CPU_GEMM" not in os.environ
             torch.set_num_threads(1)
             first = all_results(arguments, gradients)
             for threads in (1, 2, 3, 8):
                 torch.set_num_threads(threads)
-                if not own:  # ATen promises the bits for the same number of threads alone
+                if not OWN:  # ATen promises the bits for the same number of threads alone
                     first = all_results(arguments, gradients)
                 again = all_results(arguments, gradients)
                 if not all(torch.equal(a, b) for a, b in zip(first, again, strict=True)):
                     fail(f"{dtype} {sizes}: other bits with {threads} threads")
+
+
+def check_not_finite() -> None:
+    """A NaN stays in its row of the batch, an infinite weight by its own factor: no lane beyond an odd size leaks."""
+    for dtype in TOLERANCES:
+        for sizes in [(1, 35, 41), (7, 35, 41), (21, 5, 3), (37, 77, 201), (150, 31, 33)]:
+            arguments = make_arguments(sizes, dtype)
+            grad_h, grad_cell = make_gradients(arguments)
+            batch, state_size = grad_h.shape
+            for row in {0, batch // 2, batch - 1}:
+                poisoned = arguments._replace(old_h=arguments.old_h.clone(), input=arguments.input.clone())
+                poisoned.old_h[row, 0] = poisoned.input[row, -1] = torch.nan
+                grad = grad_h.clone()
+                grad[row] = torch.nan
+                d_input, _, _, d_old_h, _ = call_backward(grad, grad_cell, arguments)
+                for result in (*call(poisoned), d_input, d_old_h):
+                    is_nan = result.isnan().all(1)
+                    if not is_nan[row] or result.isnan().sum() != result.size(1):
+                        fail(f"{dtype} {sizes}: the NaN of row {row} is in {result.isnan().any(1).nonzero().flatten()}")
+            for column in (0, state_size - 1, state_size, -1):
+                weights = arguments.weights.clone()
+                weights[:, column] = torch.inf
+                gates = call(arguments._replace(weights=weights))[2]
+                if not gates.isinf().all():
+                    fail(f"{dtype} {sizes}: an infinite column {column} of weights gives {gates[~gates.isinf()]}")
 
 
 def check_elements() -> None:
@@ -101,13 +128,14 @@ def pointwise(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def check_accuracy() -> None:
-    """Not behind eager PyTorch, in float32: the mean error, and the largest within a half more; over ten seeds."""
+    """Not behind eager PyTorch: the mean error, and the largest within a half more; over ten seeds."""
     torch.set_num_threads(1)
-    for sizes in [(16, 32, 128), (64, 1024, 128), (8, 512, 512), (64, 512, 512)]:
+    shapes = [(16, 32, 128), (64, 1024, 128), (8, 512, 512), (64, 512, 512)]
+    for dtype, sizes in product((torch.float32, torch.bfloat16, torch.float16), shapes):
         errors: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for seed in range(10):
             torch.manual_seed(seed)
-            arguments = make_arguments(sizes, torch.float32)
+            arguments = make_arguments(sizes, dtype)
             gradients = make_gradients(arguments)
             expected = expected_results(arguments, gradients)
             eager = eager_results(arguments, gradients)
@@ -121,15 +149,21 @@ def check_accuracy() -> None:
                 torch.tensor(errors[who, name]).mean(dim=0).tolist() for who in ("ours", "eager")
             )
             if "--verbose" in sys.argv:
-                print(f"# {sizes} {name}: mean {our_mean / mean:.3f}, largest {our_max / largest:.3f} of eager's")
+                print(
+                    f"# {dtype} {sizes} {name}: mean {our_mean / mean:.3f}, largest {our_max / largest:.3f} of eager's"
+                )
             # 3 %: what one order of summation is luckier than another by, and eager's is another on every CPU.
             if our_mean > 1.03 * mean or our_max > 1.5 * largest:
-                fail(f"{sizes} {name}: mean error {our_mean} against {mean}, largest {our_max} against {largest}")
+                fail(
+                    f"{dtype} {sizes} {name}: mean error {our_mean} against {mean}, largest {our_max} against {largest}"
+                )
 
 
 if __name__ == "__main__":
     check_edges()
     check_bits()
+    if OWN:  # what a library does with them is its own
+        check_not_finite()
     check_elements()
     if "--accuracy" in sys.argv:
         check_accuracy()

@@ -1,0 +1,20 @@
+// The products in bfloat16 for AVX-512 with dot products of bfloat16: twice the terms a lane.
+#include "kernels.h"
+
+#if defined(__x86_64__)
+
+#include <cmath>
+#include <cstring>
+#include <immintrin.h>
+
+#pragma GCC target("avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
+#define LLTM_SIMD_BYTES 64
+#define LLTM_BFLOAT16_DOT
+#include "kernels_impl.h"
+
+const lltm::cpu::ProductKernels<c10::BFloat16>& lltm::cpu::avx512_bfloat16_products() {
+  static constexpr auto kernels = make_product_kernels<c10::BFloat16>();
+  return kernels;
+}
+
+#endif
