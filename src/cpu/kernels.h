@@ -97,6 +97,7 @@ struct WeightGradientParams {
   const scalar_t* d_gates;         // (batch, 3*state_size)
   accumulate_t<scalar_t>* panels;  // room for weight_panels_size() of them
   scalar_t* d_weights;             // (3*state_size, state_size + input_features)
+  int64_t panel_groups;            // the panels are cut into so many groups
 };
 
 /// d_bias = sum of d_gates over the batch.
@@ -133,13 +134,14 @@ struct ProductKernels {
   void (*state_gradient)(const StateGradientParams<scalar_t>& params, int64_t begin, int64_t end);
 
   /// First pack_weight_panels(), a task a panel of columns, then weight_gradient(), a task a few
-  /// rows of d_weights in a group of panels.
+  /// rows of d_weights in a group of panels, of this many at most.
+  int64_t max_panels_per_group;
   int64_t (*weight_panels_size)(const StateParams<scalar_t>& states);
   int64_t (*weight_panels)(const StateParams<scalar_t>& states);
   void (*pack_weight_panels)(const WeightGradientParams<scalar_t>& params,
                              int64_t begin,
                              int64_t end);
-  int64_t (*weight_gradient_tasks)(const StateParams<scalar_t>& states);
+  int64_t (*weight_gradient_tasks)(const WeightGradientParams<scalar_t>& params);
   void (*weight_gradient)(const WeightGradientParams<scalar_t>& params, int64_t begin, int64_t end);
 
   /// A task is a column of d_gates.

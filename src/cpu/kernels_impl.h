@@ -733,7 +733,7 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
 
 // Operands of the batch in a block; the panels of a group, so deep, stay in the second-level cache.
 constexpr int64_t kWeightDepth = 2 * kDepth;
-constexpr int64_t kPanelsPerGroup = 8;
+constexpr int64_t kMaxPanelsPerGroup = 8;
 
 /// None for a single row, whose outer product is written without.
 template <typename scalar_t>
@@ -783,9 +783,8 @@ void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t be
 constexpr int64_t kGatesPerTask = 8 * kRows;
 
 template <typename scalar_t>
-int64_t weight_gradient_tasks(const StateParams<scalar_t>& states) {
-  const int64_t groups = states.batch == 1 ? 1 : ceil_div(weight_panels(states), kPanelsPerGroup);
-  return ceil_div(3 * states.state_size, kGatesPerTask) * groups;
+int64_t weight_gradient_tasks(const WeightGradientParams<scalar_t>& params) {
+  return ceil_div(3 * params.states.state_size, kGatesPerTask) * params.panel_groups;
 }
 
 template <typename scalar_t>
@@ -824,18 +823,20 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
   const int64_t columns = states.state_size + states.input_features;
   const int64_t depth = depth_of<scalar_t>(states.batch);
   const int64_t tasks_per_group = ceil_div(gates, kGatesPerTask);
+  const int64_t panels = weight_panels(states);
   if (states.batch == 1) {
     outer_product(params, begin, end);
     return;
   }
   alignas(64) real d_gates[kGatesPerTask / kRows][kWeightDepth * kRows];
-  alignas(64) real sums[kGatesPerTask][kPanelsPerGroup * width];
+  alignas(64) real sums[kGatesPerTask][kMaxPanelsPerGroup * width];
   for (int64_t task = begin; task < end; ++task) {
     const int64_t first_gate = task % tasks_per_group * kGatesPerTask;
     const int64_t gate_count = smaller(kGatesPerTask, gates - first_gate);
     const int64_t tiles = ceil_div(gate_count, kRows);
-    const int64_t first_panel = task / tasks_per_group * kPanelsPerGroup;
-    const int64_t last_panel = smaller(first_panel + kPanelsPerGroup, weight_panels(states));
+    const int64_t group = task / tasks_per_group;
+    const int64_t first_panel = panels * group / params.panel_groups;
+    const int64_t last_panel = panels * (group + 1) / params.panel_groups;
     for (int64_t block = 0; block < depth; block += kWeightDepth) {
       const int64_t depth_here = smaller(kWeightDepth, depth - block);
       for (int64_t k = 0; k < depth_here; ++k) {
@@ -882,7 +883,7 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
                                  block == 0,
                                  block + depth_here == depth,
                                  &sums[tile * kRows][(panel - first_panel) * width],
-                                 kPanelsPerGroup * width,
+                                 kMaxPanelsPerGroup * width,
                                  params.d_weights + (first_gate + tile * kRows) * columns + column,
                                  columns,
                                  smaller(kRows, gate_count - tile * kRows),
@@ -947,6 +948,7 @@ constexpr ProductKernels<scalar_t> make_product_kernels() {
       .max_rows_per_chunk = kMaxRowsPerChunk,
       .state_gradient_tasks = state_gradient_tasks<scalar_t>,
       .state_gradient = state_gradient<scalar_t>,
+      .max_panels_per_group = kMaxPanelsPerGroup,
       .weight_panels_size = weight_panels_size<scalar_t>,
       .weight_panels = weight_panels<scalar_t>,
       .pack_weight_panels = pack_weight_panels<scalar_t>,

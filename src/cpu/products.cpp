@@ -35,6 +35,15 @@ Choice read_choice() {
 constexpr int64_t kMultiplicationsPerTask = 400'000;
 constexpr int64_t kCopiesPerTask = 50'000;
 
+/// Enough for every thread to have as much as another, where tasks are not all alike.
+int64_t wanted_tasks() {
+  return at::get_num_threads() > 1 ? 4 * at::get_num_threads() : 1;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
 template <typename Function>
 void for_each_task(int64_t tasks, int64_t work, int64_t work_per_task, const Function& function) {
   const int64_t work_of_one = std::max<int64_t>(1, work / std::max<int64_t>(1, tasks));
@@ -88,11 +97,10 @@ void state_gradient_out(const Tensor& out,
   // Panels of columns alone may be too few for the threads. A chunk copies its panel for itself: it
   // should have the rows that this is worth.
   constexpr int64_t kRowsPerChunk = 24;
-  const int64_t wanted = at::get_num_threads() > 1 ? 4 * at::get_num_threads() : 1;
   const int64_t panels = std::max<int64_t>(1, kernels.state_gradient_tasks(params));
-  params.row_chunks = std::max(
-      (params.batch + kernels.max_rows_per_chunk - 1) / kernels.max_rows_per_chunk,
-      std::clamp<int64_t>(wanted / panels, 1, std::max<int64_t>(1, params.batch / kRowsPerChunk)));
+  params.row_chunks =
+      std::max(ceil_div(params.batch, kernels.max_rows_per_chunk),
+               std::min(ceil_div(wanted_tasks(), panels), params.batch / kRowsPerChunk));
   for_each_task(kernels.state_gradient_tasks(params),
                 params.batch * params.gates * params.columns,
                 kMultiplicationsPerTask,
@@ -108,16 +116,22 @@ void weight_gradient_out(const Tensor& d_weights,
   WeightGradientParams<scalar_t> params{.states = state_params<scalar_t>(input, old_h),
                                         .d_gates = d_gates.const_data_ptr<scalar_t>(),
                                         .panels = nullptr,
-                                        .d_weights = d_weights.mutable_data_ptr<scalar_t>()};
+                                        .d_weights = d_weights.mutable_data_ptr<scalar_t>(),
+                                        .panel_groups = 1};
   const Tensor panels =
       empty_panels<scalar_t>(kernels.weight_panels_size(params.states), input.options());
   params.panels = panels.mutable_data_ptr<accumulate_t<scalar_t>>();
+  const int64_t panel_count = kernels.weight_panels(params.states);
+  const int64_t wanted_groups = ceil_div(wanted_tasks(), kernels.weight_gradient_tasks(params));
+  params.panel_groups = std::max({ceil_div(panel_count, kernels.max_panels_per_group),
+                                  std::min(wanted_groups, panel_count),
+                                  int64_t{1}});
   for_each_task(
-      kernels.weight_panels(params.states),
+      panel_count,
       input.size(0) * d_weights.size(1),
       kCopiesPerTask,
       [&](int64_t begin, int64_t end) { kernels.pack_weight_panels(params, begin, end); });
-  for_each_task(kernels.weight_gradient_tasks(params.states),
+  for_each_task(kernels.weight_gradient_tasks(params),
                 multiplications(input, d_weights),
                 kMultiplicationsPerTask,
                 [&](int64_t begin, int64_t end) { kernels.weight_gradient(params, begin, end); });
@@ -210,6 +224,10 @@ void cell_out(const Tensor& new_h,
           while (params.panel_vectors > 1 && kernels.cell_tasks(params) < at::get_num_threads()) {
             --params.panel_vectors;
           }
+          // As many panels, of one size.
+          const int64_t vectors = ceil_div(params.states.batch, kernels.lanes);
+          const int64_t panel_count = ceil_div(vectors, params.panel_vectors);
+          params.panel_vectors = static_cast<int>(ceil_div(vectors, panel_count));
           for_each_task(kernels.pack_tasks(params.states),
                         panels.numel(),
                         kCopiesPerTask,
