@@ -1,8 +1,8 @@
 // The scalar math of the LLTM cell: the one place where its formula is written for the kernels.
 //
-// A kernel brings a Math policy: static functions exp, expm1, tanh, abs and where (a per-element
-// choice) on its value type, which is a floating-point scalar or a SIMD vector of them. Everything
-// here runs in the accumulation type: float for 16-bit tensors.
+// A kernel brings a Math policy: static functions exp, expm1, tanh, reciprocal, abs and where
+// (a per-element choice) on its value type, which is a floating-point scalar or a SIMD vector of
+// them. Everything here runs in the accumulation type: float for 16-bit tensors.
 #pragma once
 
 #include <cmath>
@@ -50,6 +50,10 @@ struct StandardMath {
     return std::tanh(x);
   }
   template <typename Value>
+  static LLTM_HOST_DEVICE Value reciprocal(Value x) {
+    return Value(1) / x;
+  }
+  template <typename Value>
   static LLTM_HOST_DEVICE Value abs(Value x) {
     return std::abs(x);
   }
@@ -70,7 +74,7 @@ struct Sigmoid {
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE Sigmoid<Value> sigmoid(Value z) {
   const Value e = Math::exp(-Math::abs(z));
-  const Value r = Value(1) / (Value(1) + e);
+  const Value r = Math::reciprocal(Value(1) + e);
   return {Math::where(z >= Value(0), r, e * r), e * r * r};
 }
 

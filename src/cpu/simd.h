@@ -90,6 +90,10 @@ struct SimdMath {
     return typename Simd<real>::Vector(condition ? yes.value : no.value);
   }
   template <typename real>
+  static LLTM_INLINE Simd<real> reciprocal(Simd<real> x) {
+    return Simd<real>(real(1)) / x;
+  }
+  template <typename real>
   static LLTM_INLINE Simd<real> abs(Simd<real> x) {
     return copy_sign(x, Simd<real>(real(0)));
   }

@@ -4,229 +4,297 @@
 // bytes.
 #pragma once
 
-#include "cell_finisher.cuh"
+#include "fragment_finisher.cuh"
 #include "hopper_instructions.cuh"
 #include "launch_cluster.cuh"
 #include "overlap.cuh"
 #include "tensor_maps.h"
 #include "tile_product.cuh"
 
+#include <algorithm>
+
 namespace lltm::cuda {
 
 struct HopperForwardArguments {
-  CUtensorMap old_h, input;              // boxes of a tile's rows
-  CUtensorMap weights_h, weights_input;  // boxes of 32 rows of each gate
+  CUtensorMap old_h, input;              // boxes of rows of a tile
+  CUtensorMap weights_h, weights_input;  // boxes of a tile's hidden columns of each gate
   FusedForwardParams cell;
   KSplit split;
   int h_chunks;
+  int stage_bytes;  // what arrives a chunk: no rows beyond a small batch
 };
 
-/// What a block of kGroups times four warps, and one that starts the copies, does.
-template <Arithmetic kArithmetic_, int kGroups_, int kStages_>
-struct HopperProduct {
+/// A tile of kGroups * 64 rows and kHidden hidden columns. A block of kGroups times four warps
+/// multiplies, one more warp starts the copies.
+///
+/// kRowTiles x kColumnTiles tiles are in one cluster, beside the ranks that share their K: a chunk
+/// of rows is read once for all tiles that have the same rows, and so are the weights.
+template <Arithmetic kArithmetic_,
+          int kGroups_,
+          int kHidden_,
+          int kStages_,
+          int kRowTiles_ = 1,
+          int kColumnTiles_ = 1>
+struct HopperTileOf {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
-  static constexpr int kGroups = kGroups_, kStages = kStages_;
+  static constexpr int kGroups = kGroups_, kHidden = kHidden_, kStages = kStages_;
+  static constexpr int kRowTiles = kRowTiles_, kColumnTiles = kColumnTiles_;
+  static constexpr bool kShares = kRowTiles * kColumnTiles > 1;
   using Element = typename ElementOf<kArithmetic>::type;
-  static constexpr int kHidden = 32;
   static constexpr int kTileM = 64 * kGroups, kTileN = 3 * kHidden;
   static constexpr int kMultipliers = 128 * kGroups, kThreads = kMultipliers + 32;
   static constexpr int kChunkBytes = 128, kChunkK = kChunkBytes / sizeof(Element);
   static constexpr int kBytesA = kTileM * kChunkBytes, kBytesB = kTileN * kChunkBytes;
   static constexpr int kStageBytes = kBytesA + kBytesB;
-  static constexpr int kPitchC = kTileN + 8;
-  static constexpr int kResultBytes = kTileM * kPitchC * 4;
-  static constexpr int kBarrierOffset =
-      kStages * kStageBytes > kResultBytes ? kStages* kStageBytes : kResultBytes;
-  static constexpr int kSharedBytes = kBarrierOffset + kStages * 16;
+  static_assert(kStageBytes % 1024 == 0, "the pattern of swizzled rows repeats every 1024 bytes");
 
-  float sum[48];
-
-  /// Leaves the tile in `result`, rows of kPitchC floats.
-  __device__ __forceinline__ void store(float* result) const {
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread >= kMultipliers) {
-      return;
-    }
-    const int lane = thread % 32;
-    float* const to = result + (thread / 32 * 16 + lane / 4) * kPitchC + lane % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < kTileN / 8; ++n) {
-      *reinterpret_cast<float2*>(to + n * 8) = make_float2(sum[n * 4], sum[n * 4 + 1]);
-      *reinterpret_cast<float2*>(to + 8 * kPitchC + n * 8) =
-          make_float2(sum[n * 4 + 2], sum[n * 4 + 3]);
-    }
-  }
+  // Shared memory: the stages, a pair of barriers each and one for the sums, the sums. Those of a
+  // block by itself replace the stages.
+  static constexpr int kUnitBytes = unit_bytes(kHidden), kUnits = kTileM / 4;
+  static constexpr int kBarrierOffset = kStages * kStageBytes;
+  static constexpr int kPartsOffset = kBarrierOffset + (kStages * 16 + 8 + 127) / 128 * 128;
+  static constexpr int kMaxRanks =
+      std::min(kMaxSplit / (kRowTiles * kColumnTiles),
+               std::max(1, (227 * 1024 - kPartsOffset) / kUnitBytes - kUnits + 1));
+  static constexpr int kBlockBytes = kPartsOffset;
+  static constexpr int kClusterBytes =
+      kPartsOffset + (kMaxRanks == 1 ? 0 : (kUnits + kMaxRanks - 1) * kUnitBytes);
+  static_assert(kUnits * kUnitBytes <= kBarrierOffset);
 };
 
-template <typename Product, int kBlocksPerSm>
-__global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
+template <Arithmetic kArithmetic, int kSums>
+__device__ __forceinline__ void multiply_group(float (&sum)[kSums], uint64_t a, uint64_t b) {
+#if defined(LLTM_HOPPER)
+  if constexpr (kArithmetic == Arithmetic::kTf32) {
+    multiply_group_tf32(sum, a, b);
+  } else if constexpr (kArithmetic == Arithmetic::kFloat16) {
+    multiply_group_f16(sum, a, b);
+  } else {
+    multiply_group_bf16(sum, a, b);
+  }
+#endif
+}
+
+template <typename Tile, int kBlocksPerSm>
+__global__ void __launch_bounds__(Tile::kThreads, kBlocksPerSm)
     hopper_forward_kernel(const __grid_constant__ HopperForwardArguments arguments) {
 #if defined(LLTM_HOPPER)
-  constexpr int kHidden = Product::kHidden, kStages = Product::kStages;
+  constexpr int kStages = Tile::kStages;
+  constexpr int kRowTiles = Tile::kRowTiles, kColumnTiles = Tile::kColumnTiles;
   extern __shared__ __align__(1024) unsigned char shared[];
   const FusedForwardParams& p = arguments.cell;
-  const int64_t first_row =
-      (blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Product::kTileM);
-  if (first_row >= p.batch) {
-    return;
+
+  // In a cluster: ranks, then column tiles, then row tiles.
+  const int ranks = arguments.split.ranks;
+  const int block = cluster_rank();
+  const int rank = block % ranks;
+  const int column_tile = kColumnTiles == 1 ? 0 : block / ranks % kColumnTiles;
+  const int row_tile = kRowTiles == 1 ? 0 : block / ranks / kColumnTiles;
+  const auto block_at = [&](int row, int column) {
+    return rank + ranks * (column + kColumnTiles * row);
+  };
+  const int64_t first_row = (blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Tile::kTileM);
+  if (first_row - row_tile * Tile::kTileM >= p.batch) {
+    return;  // and so does the whole cluster
   }
-  const int first_hidden = static_cast<int>(cluster_index()) * kHidden;
-  const int begin = arguments.split.first_chunk(cluster_rank());
-  const int end = arguments.split.first_chunk(cluster_rank() + 1);
+  const int first_hidden =
+      (static_cast<int>(cluster_index()) * kColumnTiles + column_tile) * Tile::kHidden;
+  const int begin = arguments.split.first_chunk(rank);
+  const int end = arguments.split.first_chunk(rank + 1);
 
   const uint32_t base = shared_address(shared);
-  const auto full = [&](int slot) { return base + Product::kBarrierOffset + slot * 16; };
+  const auto full = [&](int slot) { return base + Tile::kBarrierOffset + slot * 16; };
   const auto empty = [&](int slot) { return full(slot) + 8; };
-  if (threadIdx.x == 0) {
+  const uint32_t sums_barrier = full(kStages);
+  FragmentFinisher<typename Tile::Element, 4 * Tile::kGroups, Tile::kHidden> finisher(
+      p, first_row, first_hidden, rank, ranks);
+  if (threadIdx.x == Tile::kMultipliers) {
     for (int slot = 0; slot < kStages; ++slot) {
       init_barrier(full(slot), 1);
-      init_barrier(empty(slot), Product::kGroups);
+      init_barrier(empty(slot), Tile::kGroups * (kRowTiles + kColumnTiles - 1));
     }
+    init_barrier(sums_barrier, 1);
     fence_barriers();
+    if (ranks > 1) {
+      arrive_expecting(sums_barrier, finisher.expected_bytes());
+    }
+    prefetch_map(&arguments.weights_h);
+    prefetch_map(&arguments.old_h);
+    prefetch_map(&arguments.weights_input);
+    prefetch_map(&arguments.input);
   }
-  ClusterSums<Product> sums(shared, arguments.split);
-  CellFinisher<typename Product::Element, kHidden, Product::kThreads> finisher(
-      p,
-      {first_row,
-       first_hidden,
-       at_most(p.batch - first_row, Product::kTileM),
-       at_most(p.state_size - first_hidden, kHidden)},
-      sums.first_row(),
-      sums.rows());
-  __syncthreads();
+  __syncwarp();
+  if (Tile::kShares || ranks > 1) {
+    cluster_arrive();
+    cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  start_next_kernel();
   wait_for_previous_kernel();
-  finisher.fetch();
 
-  Product product;
-  if (threadIdx.x >= Product::kMultipliers) {
-    if (threadIdx.x == Product::kMultipliers) {
-      prefetch_map(&arguments.old_h);
-      prefetch_map(&arguments.weights_h);
+  if (threadIdx.x >= Tile::kMultipliers) {
+    if (threadIdx.x == Tile::kMultipliers) {
+      // Which blocks have the same rows, and which the same weights.
+      uint16_t row_blocks = 0, column_blocks = 0;
+      if constexpr (Tile::kShares) {
+#pragma unroll
+        for (int column = 0; column < kColumnTiles; ++column) {
+          row_blocks |= 1 << block_at(row_tile, column);
+        }
+#pragma unroll
+        for (int row = 0; row < kRowTiles; ++row) {
+          column_blocks |= 1 << block_at(row, column_tile);
+        }
+      }
       int slot = 0;
       uint32_t parity = 1;  // a fresh barrier has completed the phase before its first
+#pragma unroll 1
       for (int chunk = begin; chunk < end; ++chunk) {
         wait_phase(empty(slot), parity);
-        arrive_expecting(full(slot), Product::kStageBytes);
+        arrive_expecting(full(slot), arguments.stage_bytes);
         const bool of_h = chunk < arguments.h_chunks;
-        const int k = (of_h ? chunk : chunk - arguments.h_chunks) * Product::kChunkK;
-        const uint32_t to = base + slot * Product::kStageBytes;
-        copy_box_3d(to + Product::kBytesA,
-                    of_h ? &arguments.weights_h : &arguments.weights_input,
-                    k,
-                    first_hidden,
-                    0,
-                    full(slot));
-        copy_box_2d(to,
-                    of_h ? &arguments.old_h : &arguments.input,
-                    k,
-                    static_cast<int>(first_row),
-                    full(slot));
+        const int k = (of_h ? chunk : chunk - arguments.h_chunks) * Tile::kChunkK;
+        const uint32_t a = base + slot * Tile::kStageBytes, b = a + Tile::kBytesA;
+        const CUtensorMap* const weights = of_h ? &arguments.weights_h : &arguments.weights_input;
+        const CUtensorMap* const rows = of_h ? &arguments.old_h : &arguments.input;
+        const int y = static_cast<int>(first_row);
+        if constexpr (kRowTiles == 1) {
+          copy_box_3d(b, weights, k, first_hidden, 0, full(slot));
+        } else if (chunk % kRowTiles == row_tile) {
+          copy_box_3d(b, weights, k, first_hidden, 0, full(slot), column_blocks);
+        }
+        if constexpr (kColumnTiles == 1) {
+          copy_box_2d(a, rows, k, y, full(slot));
+        } else if (chunk % kColumnTiles == column_tile) {
+          copy_box_2d(a, rows, k, y, full(slot), row_blocks);
+        }
         if (++slot == kStages) {
           slot = 0;
           parity ^= 1;
         }
       }
     }
-    __syncwarp();
-  } else {
-#pragma unroll
-    for (float& value : product.sum) {
-      value = 0;
-    }
-    const uint32_t rows = static_cast<uint32_t>(threadIdx.x) / 128 * 64 * Product::kChunkBytes;
-    int slot = 0, previous = 0;
-    uint32_t parity = 0;
-    for (int chunk = begin; chunk < end; ++chunk) {
-      wait_phase(full(slot), parity);
-      const uint64_t a = describe_matrix(base + slot * Product::kStageBytes + rows);
-      const uint64_t b = describe_matrix(base + slot * Product::kStageBytes + Product::kBytesA);
-      fence_products();
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        // 32 bytes further along K, in the descriptor's units of 16.
-        if constexpr (Product::kArithmetic == Arithmetic::kTf32) {
-          multiply_group_tf32(product.sum, a + step * 2, b + step * 2);
-        } else if constexpr (Product::kArithmetic == Arithmetic::kFloat16) {
-          multiply_group_f16(product.sum, a + step * 2, b + step * 2);
-        } else {
-          multiply_group_bf16(product.sum, a + step * 2, b + step * 2);
-        }
-      }
-      commit_products();
-      // One chunk's products stay under way while the next one's begin.
-      wait_products<1>();
-      if (chunk > begin && threadIdx.x % 128 == 0) {
-        arrive(empty(previous));
-      }
-      previous = slot;
-      if (++slot == kStages) {
-        slot = 0;
-        parity ^= 1;
-      }
-    }
-    wait_products<0>();
+    return;
   }
-  // All products of all groups are done with the pipeline, which the sums replace.
-  __syncthreads();
-  sums.exchange(product);
-  finisher.finish(sums);
-  sums.finish();
+
+  finisher.fetch();
+  float sum[Tile::kTileN / 2];
+#pragma unroll
+  for (float& value : sum) {
+    value = 0;
+  }
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const uint32_t rows = static_cast<uint32_t>(threadIdx.x) / 128 * 64 * Tile::kChunkBytes;
+  // Where this thread tells that a slot is free: here, and at those that copy to this block.
+  uint32_t freed_barriers = empty(0);
+  if constexpr (Tile::kShares) {
+    const int row =
+        thread < kColumnTiles ? row_tile : (row_tile + thread - kColumnTiles + 1) % kRowTiles;
+    const int column = thread < kColumnTiles ? (column_tile + thread) % kColumnTiles : column_tile;
+    freed_barriers = address_in_block(freed_barriers, block_at(row, column));
+  }
+  int slot = 0, previous = 0;
+  uint32_t parity = 0;
+#pragma unroll 1
+  for (int chunk = begin; chunk < end; ++chunk) {
+    wait_phase(full(slot), parity);
+    const uint64_t a = describe_matrix(base + slot * Tile::kStageBytes + rows);
+    const uint64_t b = describe_matrix(base + slot * Tile::kStageBytes + Tile::kBytesA);
+    fence_products();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      // 32 bytes further along K, in the descriptor's units of 16.
+      multiply_group<Tile::kArithmetic>(sum, a + step * 2, b + step * 2);
+    }
+    commit_products();
+    // One chunk's products stay under way while the next one's begin.
+    wait_products<1>();
+    // Nobody waits for a slot that is not filled again, or is there any more.
+    if (chunk > begin && chunk - 1 + kStages < end && thread < kRowTiles + kColumnTiles - 1) {
+      if constexpr (Tile::kShares) {
+        arrive_in_cluster(freed_barriers + previous * 16);
+      } else {
+        arrive(freed_barriers + previous * 16);
+      }
+    }
+    previous = slot;
+    if (++slot == kStages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+  wait_products<0>();
+
+  int parts = 0;
+  if (ranks == 1) {
+    // All groups are done with the stages.
+    wait_for_threads<Tile::kMultipliers>();
+    finisher.keep(sum, shared);
+    wait_for_threads<Tile::kMultipliers>();
+  } else {
+    parts = Tile::kPartsOffset;
+    finisher.exchange(sum, base + parts, sums_barrier, [&](int to) { return block + to - rank; });
+  }
+  finisher.finish(shared + parts);
 #endif
 }
 
-template <Arithmetic kArithmetic, int kGroups, int kStages, int kBlocksPerSm>
+template <typename Tile, int kBlocksPerSm = 1>
 cudaError_t launch_hopper_forward_tile(const FusedForwardParams& params,
                                        int split,
                                        cudaStream_t stream) {
-  using Product = HopperProduct<kArithmetic, kGroups, kStages>;
-  using Element = typename Product::Element;
+  using Element = typename Tile::Element;
   const auto chunks_of = [](int64_t k) {
-    return static_cast<int>((k + Product::kChunkK - 1) / Product::kChunkK);
+    return static_cast<int>((k + Tile::kChunkK - 1) / Tile::kChunkK);
   };
+  const auto round_up = [](int64_t value, int64_t to) { return (value + to - 1) / to * to; };
+  if (split > Tile::kMaxRanks) {
+    return cudaErrorInvalidValue;
+  }
   const int h_chunks = chunks_of(params.state_size);
   const int chunks = h_chunks + chunks_of(params.input_features);
+  const int rows =
+      params.batch < Tile::kTileM ? static_cast<int>(round_up(params.batch, 8)) : Tile::kTileM;
   HopperForwardArguments arguments;
   arguments.cell = params;
-  arguments.split = split_of_k(split, chunks, Product::kTileM);
+  arguments.split = split_of_k(split, chunks, Tile::kTileM);
   arguments.h_chunks = h_chunks;
-  const auto rows = [&](CUtensorMap* map, const void* data, int64_t columns, int64_t stride) {
-    return describe_rows(map,
-                         kArithmetic,
-                         data,
-                         columns,
-                         params.batch,
-                         1,
-                         stride,
-                         Product::kChunkK,
-                         Product::kTileM);
+  arguments.stage_bytes = rows * Tile::kChunkBytes + Tile::kBytesB;
+  const auto describe = [&](CUtensorMap* map, const void* data, int64_t columns, int64_t stride) {
+    return describe_rows(
+        map, Tile::kArithmetic, data, columns, params.batch, 1, stride, Tile::kChunkK, rows);
   };
-  const auto gate_rows = [&](CUtensorMap* map, int64_t first_column, int64_t columns) {
+  const auto describe_gates = [&](CUtensorMap* map, int64_t first_column, int64_t columns) {
     return describe_rows(map,
-                         kArithmetic,
+                         Tile::kArithmetic,
                          static_cast<const Element*>(params.weights) + first_column,
                          columns,
                          params.state_size,
                          3,
                          params.weights_stride,
-                         Product::kChunkK,
-                         Product::kHidden);
+                         Tile::kChunkK,
+                         Tile::kHidden);
   };
-  if (!rows(&arguments.old_h, params.old_h, params.state_size, params.old_h_stride) ||
-      !rows(&arguments.input, params.input, params.input_features, params.input_stride) ||
-      !gate_rows(&arguments.weights_h, 0, params.state_size) ||
-      !gate_rows(&arguments.weights_input, params.state_size, params.input_features)) {
+  if (!describe(&arguments.old_h, params.old_h, params.state_size, params.old_h_stride) ||
+      !describe(&arguments.input, params.input, params.input_features, params.input_stride) ||
+      !describe_gates(&arguments.weights_h, 0, params.state_size) ||
+      !describe_gates(&arguments.weights_input, params.state_size, params.input_features)) {
     return cudaErrorInvalidValue;
   }
-  const int64_t groups = (params.state_size + Product::kHidden - 1) / Product::kHidden;
-  const int64_t row_tiles = (params.batch + Product::kTileM - 1) / Product::kTileM;
-  const int64_t y = row_tiles < kMaxGridY ? row_tiles : kMaxGridY;
-  const dim3 grid(static_cast<unsigned>(groups * split),
+  const int64_t columns = round_up(params.state_size, Tile::kHidden) / Tile::kHidden;
+  const int64_t row_tiles =
+      round_up(round_up(params.batch, Tile::kTileM) / Tile::kTileM, Tile::kRowTiles);
+  const int64_t y =
+      row_tiles < kMaxGridY ? row_tiles : kMaxGridY / Tile::kRowTiles * Tile::kRowTiles;
+  const dim3 grid(static_cast<unsigned>(round_up(columns, Tile::kColumnTiles) * split),
                   static_cast<unsigned>(y),
                   static_cast<unsigned>((row_tiles + y - 1) / y));
-  return launch_in_clusters<&hopper_forward_kernel<Product, kBlocksPerSm>,
-                            Product::kThreads,
-                            Product::kSharedBytes,
-                            ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
+  return launch_in_clusters<&hopper_forward_kernel<Tile, kBlocksPerSm>,
+                            Tile::kThreads,
+                            Tile::kBlockBytes,
+                            Tile::kClusterBytes>(
+      arguments, grid, dim3(split * Tile::kColumnTiles, Tile::kRowTiles), stream);
 }
 
 template <Arithmetic kArithmetic>
@@ -234,11 +302,21 @@ cudaError_t launch_hopper_forward(const FusedForwardParams& params,
                                   HopperTile tile,
                                   int split,
                                   cudaStream_t stream) {
+  // Stages for one block a multiprocessor, so that the next kernel's blocks, which start early, go
+  // where no block of this one is.
   switch (tile) {
-    case HopperTile::k64x32:
-      return launch_hopper_forward_tile<kArithmetic, 1, 4, 2>(params, split, stream);
-    case HopperTile::k128x32:
-      return launch_hopper_forward_tile<kArithmetic, 2, 5, 1>(params, split, stream);
+    case HopperTile::k64x8:
+      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 8, 11>>(params, split, stream);
+    case HopperTile::k64x24:
+      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 24, 8>>(params, split, stream);
+    case HopperTile::k64x40:
+      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 40, 7>>(params, split, stream);
+    case HopperTile::k64x40InPairs:
+      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 40, 7, 2>>(
+          params, split, stream);
+    case HopperTile::k128x32InPairs:
+      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 2, 32, 7, 2>>(
+          params, split, stream);
     case HopperTile::kCount:
       break;
   }

@@ -31,10 +31,10 @@ bool compiled_for_clusters() {
   return (yes.load(std::memory_order_relaxed) & bit) != 0;
 }
 
-/// Launches kKernel on `grid`, whose x is in clusters of `cluster` blocks (1: none). A cluster
+/// Launches kKernel on `grid`, in clusters of `cluster` blocks (one: none). A cluster
 /// needs kClusterBytes of shared memory a block, a block by itself kBlockBytes.
 template <auto kKernel, int kThreads, int kBlockBytes, int kClusterBytes, typename Params>
-cudaError_t launch_in_clusters(const Params& params, dim3 grid, int cluster, cudaStream_t stream) {
+cudaError_t launch_in_clusters(const Params& params, dim3 grid, dim3 cluster, cudaStream_t stream) {
   static_assert(kClusterBytes >= kBlockBytes);
   const bool clusters = compiled_for_clusters<kKernel>();
   // More than 48 KiB of shared memory has to be asked for, once a device.
@@ -57,16 +57,17 @@ cudaError_t launch_in_clusters(const Params& params, dim3 grid, int cluster, cud
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = 1;
+  attributes[1].val.clusterDim.x = cluster.x;
+  attributes[1].val.clusterDim.y = cluster.y;
+  attributes[1].val.clusterDim.z = cluster.z;
+  const bool alone = cluster.x * cluster.y * cluster.z == 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(cluster > 1 ? kClusterBytes : kBlockBytes);
+  config.dynamicSmemBytes = static_cast<size_t>(alone ? kBlockBytes : kClusterBytes);
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = !clusters ? 0 : cluster > 1 ? 2 : 1;
+  config.numAttrs = !clusters ? 0 : alone ? 1 : 2;
   return cudaLaunchKernelEx(&config, kKernel, params);
 }
 

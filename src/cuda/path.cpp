@@ -65,7 +65,8 @@ int64_t chunks_of(int64_t k, Arithmetic arithmetic) {
 // How many blocks are resident at once, of 132 multiprocessors, in clusters of 1, 2, ... 8:
 // clusters do not span the groups that the multiprocessors come in.
 constexpr int64_t kResident[] = {132, 132, 126, 120, 100, 126, 98, 120};
-static_assert(std::size(kResident) == 8);
+constexpr int kLargestCluster = 8;
+static_assert(std::size(kResident) == kLargestCluster);
 
 /// The most ranks of a cluster for which all tiles are resident at once. The weights are read the
 /// faster, the more multiprocessors read them.
@@ -115,34 +116,47 @@ bool hopper_runs() {
 std::optional<ForwardPath> hopper_for_forward(Force force,
                                               Arithmetic arithmetic,
                                               const CellSizes<int64_t>& sizes) {
-  const int64_t weights = sizes.state_size * (sizes.state_size + sizes.input_features);
-  if (force == Force::kNone) {
-    // What it costs to start TMA has to be earned. TF32: (64,512,512) takes 6.3, tiles 9.7;
-    // (128,1024,1024) 13.2, library 14.5; (5,1000,1000) 11.1 and 12.2; but (64,1024,128) 6.1, tiles
-    // 5.5. 16 bits: (64,512,512) 6.25, tiles 6.7; but (5,1000,1000) 9.8, library 8.4;
-    // (128,1024,1024) 11.1 and 9.9; (256,2048,2048) 37 and 29: bound by L2, as is TF32 there.
-    const bool earned =
-        arithmetic == Arithmetic::kTf32
-            ? weights >= (sizes.batch <= 16 ? 1'500'000 : 500'000) &&
-                  multiplications(sizes, 16) < 2e9
-            : weights >= 500'000 && sizes.batch > 16 && multiplications(sizes, 16) < 3e8;
-    if (!earned) {
-      return std::nullopt;
-    }
+  // Ahead of the other paths wherever it was measured, up to (256,2048,2048): 22.5 in bfloat16,
+  // library 28; 40 and 67 in TF32. Much larger products have not been measured.
+  if (force == Force::kNone && multiplications(sizes, 16) > 7e9) {
+    return std::nullopt;
   }
-  const HopperTile tile = sizes.batch <= 64 ? HopperTile::k64x32 : HopperTile::k128x32;
-  const int64_t tiles =
-      ceil_div(sizes.batch, tile == HopperTile::k64x32 ? 64 : 128) * ceil_div(sizes.state_size, 32);
+  const int64_t sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const auto columns = [&](int64_t hidden) { return ceil_div(sizes.state_size, hidden); };
+  HopperTile tile{};
+  int64_t tiles = 0, row_tiles = 1;
+  if (sizes.batch <= 64) {
+    // As narrow as lets three or four ranks a tile fill the multiprocessors: (64,512,512) in
+    // bfloat16 3.4 with 24 columns, 3.7 with 32; (5,1000,1000) 6.4 with 40, 6.6 with 32.
+    tile = columns(8) <= sms / 4    ? HopperTile::k64x8
+           : columns(24) <= sms / 4 ? HopperTile::k64x24
+                                    : HopperTile::k64x40;
+    tiles = tile == HopperTile::k64x8    ? columns(8)
+            : tile == HopperTile::k64x24 ? columns(24)
+                                         : columns(40);
+  } else {
+    // (128,1024,1024) in bfloat16: 7.1 in pairs of 64x40, two ranks; 7.7 in tiles of 128x40, four
+    // ranks. (256,2048,2048), which reads less in large tiles: 22.5 in pairs of 128x32, that are
+    // 128 blocks; 26 in pairs of 128x40, or in fours.
+    row_tiles = 2;
+    const int64_t large = ceil_div(sizes.batch, 256) * columns(32);
+    tile = large * 2 > sms / 2 ? HopperTile::k128x32InPairs : HopperTile::k64x40InPairs;
+    tiles = tile == HopperTile::k128x32InPairs ? large : ceil_div(sizes.batch, 128) * columns(40);
+  }
+  // As many ranks as are resident at once, and have three chunks of K at least to themselves:
+  // (64,1024,128), 16 tiles, 2.7 with six ranks, 4.9 with seven, whose last cluster has to wait;
+  // (16,32,128) 2.0 with one and 2.2 with two.
   const int64_t chunks =
       chunks_of(sizes.state_size, arithmetic) + chunks_of(sizes.input_features, arithmetic);
-  // Clusters of two reach every multiprocessor; larger ones are best where not all are taken:
-  // (64,512,512), 16 tiles, 6.3 with four ranks, 6.4 with six, 6.8 with eight; (128,1024,1024), 32
-  // tiles, 13.0 with three ranks, 16 with two, 19 with five.
-  const double scale = at::cuda::getCurrentDeviceProperties()->multiProcessorCount / 132.0;
+  const double scale = static_cast<double>(sms) / 132;
   int split = 1;
-  for (int ranks = 2; ranks <= 5; ++ranks) {
-    if (ranks <= chunks && static_cast<double>(tiles * ranks) <= scale * (ranks == 2 ? 132 : 97)) {
-      split = ranks;
+  if (tile != HopperTile::k128x32InPairs) {
+    for (int ranks = 2; ranks * row_tiles <= kLargestCluster; ++ranks) {
+      const int64_t cluster = ranks * row_tiles;
+      if (ranks * 3 <= chunks && static_cast<double>(tiles * cluster) <=
+                                     scale * static_cast<double>(kResident[cluster - 1])) {
+        split = ranks;
+      }
     }
   }
   return ForwardPath{arithmetic, tile, split};

@@ -54,8 +54,9 @@ cudaError_t launch_fused_forward(const FusedForwardParams& params,
                                  int split,
                                  cudaStream_t stream);
 
-/// A block's share of the forward by Hopper's own instructions.
-enum class HopperTile { k64x32, k128x32, kCount };
+/// A block's share of the forward by Hopper's own instructions. Pairs of tiles, of the same hidden
+/// columns, are in one cluster and read the weights once.
+enum class HopperTile { k64x8, k64x24, k64x40, k64x40InPairs, k128x32InPairs, kCount };
 
 /// As launch_fused_forward, for a GPU of architecture 9.0 and code built for 90a. kTf32 (which here
 /// cuts off what TF32 has no room for), kFloat16 and kBFloat16. Matrices start at, and rows are,

@@ -104,7 +104,8 @@ inline double tolerance(at::ScalarType dtype) {
 
 inline void expect_close(const at::Tensor& actual,
                          const at::Tensor& expected,
-                         const std::string& what) {
+                         const std::string& what,
+                         std::optional<double> limit = std::nullopt) {
   ASSERT_TRUE(actual.defined()) << what;
   ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
   if (actual.numel() == 0) {
@@ -113,7 +114,8 @@ inline void expect_close(const at::Tensor& actual,
   const at::Tensor difference = (actual.to(at::kCPU, at::kDouble) - expected).abs();
   const double scale = std::max(1.0, expected.abs().max().item<double>());
   // Not EXPECT_LE of the maximum: a NaN must fail.
-  EXPECT_TRUE((difference <= tolerance(actual.scalar_type()) * scale).all().item<bool>())
+  EXPECT_TRUE(
+      (difference <= limit.value_or(tolerance(actual.scalar_type())) * scale).all().item<bool>())
       << what << ": largest difference " << difference.max().item<double>() << ", scale " << scale;
 }
 

@@ -25,13 +25,16 @@ class ForcedPath {
   ForcedPath& operator=(const ForcedPath&) = delete;
 };
 
-/// Around tiles of 16, 64 and 128 rows, 8 and 32 hidden columns, 64 columns of a gradient, chunks
-/// of 32 and 64 of K; rows that start at 16 bytes and rows that do not; every tile of the forward.
+/// Around tiles of 16, 64 and 128 rows, 8, 24, 32 and 40 hidden columns, 64 columns of a gradient,
+/// chunks of 32 and 64 of K; rows that start at 16 bytes and rows that do not; every tile of the
+/// forward, pairs of tiles whose second does not exist, and K shorter and longer than what is under
+/// way at a time.
 const std::vector<Sizes> kTileEdges = {
-    {1, 8, 8},      {15, 31, 7},   {16, 32, 8},     {17, 33, 9},     {16, 64, 64},
-    {5, 1, 200},    {37, 77, 200}, {63, 64, 31},    {64, 128, 64},   {65, 63, 65},
-    {64, 0, 96},    {127, 40, 33}, {129, 65, 1100}, {257, 16, 2088}, {1100, 8, 24},
-    {2100, 24, 40}, {63, 72, 96},  {66, 40, 520},   {200, 136, 168},
+    {1, 8, 8},       {15, 31, 7},    {16, 32, 8},      {17, 33, 9},     {16, 64, 64},
+    {5, 1, 200},     {37, 77, 200},  {63, 64, 31},     {64, 128, 64},   {65, 63, 65},
+    {64, 0, 96},     {127, 40, 33},  {129, 65, 1100},  {257, 16, 2088}, {1100, 8, 24},
+    {2100, 24, 40},  {63, 72, 96},   {66, 40, 520},    {200, 136, 168}, {64, 8, 264},
+    {33, 1200, 288}, {40, 512, 800}, {100, 1000, 320}, {300, 8, 544},   {520, 40, 384},
 };
 
 using PathCase = std::tuple<std::string, at::ScalarType, Sizes>;
@@ -124,6 +127,43 @@ INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                          CudaPath,
                          testing::Combine(testing::Values("hopper", "tiles", "library"),
                                           testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          testing::ValuesIn(kTileEdges)),
+                         path_case_name);
+
+/// Lets float32 products be rounded to TF32 for as long as it lives.
+class Tf32Allowed {
+ public:
+  Tf32Allowed() { at::globalContext().setAllowTF32CuBLAS(true); }
+  ~Tf32Allowed() { at::globalContext().setAllowTF32CuBLAS(allowed_); }
+  Tf32Allowed(const Tf32Allowed&) = delete;
+  Tf32Allowed& operator=(const Tf32Allowed&) = delete;
+
+ private:
+  const bool allowed_ = at::globalContext().allowTF32CuBLAS();
+};
+
+class CudaTf32Path : public CudaPath {};
+
+TEST_P(CudaTf32Path, IsTheFormulaForward) {
+  const auto [path, dtype, sizes] = GetParam();
+  LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  const ForcedPath forced(path);
+  const Tf32Allowed tf32;
+  at::manual_seed(1);
+  const Arguments arguments = random_arguments(sizes, at::TensorOptions(at::kCUDA).dtype(dtype));
+  const Outputs outputs = forward_of(arguments);
+  const Outputs expected = reference_forward(arguments);
+  // TF32 has the digits of float16.
+  const double limit = tolerance(at::kHalf);
+  expect_close(outputs.new_h, expected.new_h, "new_h", limit);
+  expect_close(outputs.new_cell, expected.new_cell, "new_cell", limit);
+  expect_close(outputs.gates, expected.gates, "gates", limit);
+}
+
+INSTANTIATE_TEST_SUITE_P(AtTheEdges,
+                         CudaTf32Path,
+                         testing::Combine(testing::Values("hopper", "tiles"),
+                                          testing::Values(at::kFloat),
                                           testing::ValuesIn(kTileEdges)),
                          path_case_name);
 
