@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from reference import (
     assert_forward_close,
     assert_gradients_close,
@@ -27,12 +29,26 @@ def path(request, monkeypatch) -> str:
     return request.param
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_values(path, dtype, sizes):
+def check_values(sizes, dtype):
     arguments = make_arguments(sizes, dtype, "cuda")
     assert_forward_close(call(arguments), arguments)
     grads = make_gradients(arguments)
     assert_gradients_close(call_backward(*grads, arguments), *grads, arguments)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_values(path, dtype, sizes):
+    check_values(sizes, dtype)
+
+
+# Half of the columns are multiples of 8: then rows start at 16 bytes, which Hopper's copies need.
+columns = st.integers(0, 600) | st.integers(0, 75).map(lambda n: 8 * n)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.tuples(st.integers(1, 400), columns, columns.filter(bool)))
+def test_values_at_any_size(path, dtype, sizes):
+    check_values(sizes, dtype)
 
 
 @pytest.mark.parametrize("sizes", SIZES[:4], ids=str)
