@@ -62,18 +62,31 @@ void gate_gradients(const CellGradients& gradients,
   check_launch(launch_backward(params, stream));
 }
 
+template <Arithmetic kArithmetic>
 cudaError_t launch(const BackwardProductsParams& params,
                    const BackwardPath& path,
                    cudaStream_t stream) {
+  if constexpr (kArithmetic == Arithmetic::kFloat32 || kArithmetic == Arithmetic::kTf32) {
+    if (const auto* tile = std::get_if<SplitProductTile>(&path.tile)) {
+      return launch_split_backward<kArithmetic>(params, *tile, path.split, stream);
+    }
+  }
+  return launch_backward_products<kArithmetic>(
+      params, std::get<ProductTile>(path.tile), path.split, stream);
+}
+
+cudaError_t launch_any(const BackwardProductsParams& params,
+                       const BackwardPath& path,
+                       cudaStream_t stream) {
   switch (path.arithmetic) {
     case Arithmetic::kFloat32:
-      return launch_backward_products<Arithmetic::kFloat32>(params, path.tile, path.split, stream);
+      return launch<Arithmetic::kFloat32>(params, path, stream);
     case Arithmetic::kTf32:
-      return launch_backward_products<Arithmetic::kTf32>(params, path.tile, path.split, stream);
+      return launch<Arithmetic::kTf32>(params, path, stream);
     case Arithmetic::kFloat16:
-      return launch_backward_products<Arithmetic::kFloat16>(params, path.tile, path.split, stream);
+      return launch<Arithmetic::kFloat16>(params, path, stream);
     case Arithmetic::kBFloat16:
-      return launch_backward_products<Arithmetic::kBFloat16>(params, path.tile, path.split, stream);
+      return launch<Arithmetic::kBFloat16>(params, path, stream);
   }
   return cudaErrorInvalidValue;
 }
@@ -102,7 +115,7 @@ void products_by_tiles(const CellGradients& gradients,
       .d_input = data_of(gradients.input),
       .d_weights = data_of(gradients.weights),
   };
-  check_launch(launch(params, path, stream));
+  check_launch(launch_any(params, path, stream));
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<Tensor>& grad_h,
@@ -131,7 +144,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
         gate_gradients<scalar_t>(gradients, arguments, sizes, stream);
       });
-  if (const auto path = tiles_for_backward(input.scalar_type(), sizes)) {
+  if (const auto path = tiles_for_backward(
+          input.scalar_type(), sizes, rows_at_16_bytes(input, weights, old_h, sizes.state_size))) {
     products_by_tiles(gradients, arguments, sizes, *path, stream);
     return gradients.results();
   }

@@ -24,10 +24,12 @@ struct Outputs {
 
 template <Arithmetic kArithmetic>
 cudaError_t launch(const FusedForwardParams& params, const ForwardPath& path, cudaStream_t stream) {
-  if constexpr (kArithmetic != Arithmetic::kFloat32) {
-    if (const auto* tile = std::get_if<HopperTile>(&path.tile)) {
-      return launch_hopper_forward<kArithmetic>(params, *tile, path.split, stream);
+  if constexpr (kArithmetic == Arithmetic::kFloat32) {
+    if (const auto* tile = std::get_if<SplitTile>(&path.tile)) {
+      return launch_split_forward(params, *tile, path.split, stream);
     }
+  } else if (const auto* tile = std::get_if<HopperTile>(&path.tile)) {
+    return launch_hopper_forward<kArithmetic>(params, *tile, path.split, stream);
   }
   return launch_fused_forward<kArithmetic>(
       params, std::get<ForwardTile>(path.tile), path.split, stream);
@@ -47,13 +49,6 @@ cudaError_t launch_any(const FusedForwardParams& params,
       return launch<Arithmetic::kBFloat16>(params, path, stream);
   }
   return cudaErrorInvalidValue;
-}
-
-// For Hopper's copies: input_features of a row of weights start where state_size of them end.
-bool rows_at_16_bytes(const ForwardArguments& arguments, const CellSizes<int64_t>& sizes) {
-  const auto size = static_cast<int64_t>(arguments.weights.element_size());
-  return starts_at_16_bytes(arguments.weights) && sizes.state_size * size % 16 == 0 &&
-         starts_at_16_bytes(arguments.input) && starts_at_16_bytes(arguments.old_h);
 }
 
 void forward_by_tiles(const Outputs& outputs,
@@ -121,7 +116,9 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
   if (outputs.new_h.numel() > 0) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     if (const auto path =
-            tiles_for_forward(input.scalar_type(), sizes, rows_at_16_bytes(arguments, sizes))) {
+            tiles_for_forward(input.scalar_type(),
+                              sizes,
+                              rows_at_16_bytes(input, weights, old_h, sizes.state_size))) {
       forward_by_tiles(outputs, arguments, sizes, *path, stream);
     } else {
       forward_by_library(outputs, arguments, sizes, stream);

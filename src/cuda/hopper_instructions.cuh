@@ -8,10 +8,8 @@
 namespace lltm::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define LLTM_HOPPER 1
+#define LLTM_HOPPER 1  // only there may a kernel's body use what follows
 #endif
-
-#if defined(LLTM_HOPPER)
 
 // A barrier in shared memory that completes a phase with `count` arrivals.
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int count) {
@@ -187,6 +185,76 @@ LLTM_MULTIPLY_GROUPS(120, 60, 61)
 #undef LLTM_MULTIPLY_GROUPS
 #undef LLTM_MULTIPLY_GROUP
 
-#endif  // LLTM_HOPPER
+// The same with a's rows in registers, four a thread as mma.sync.m16n8k8 has them, sixteen rows a
+// warp. With kFresh d = a * b.
+template <bool kFresh>
+__device__ __forceinline__ void multiply_group_tf32(float (&d)[48],
+                                                    const uint32_t (&a)[4],
+                                                    uint64_t b) {
+  // clang-format off
+  asm volatile(
+      "{\n"
+      ".reg .pred keep;\n"
+      "setp.ne.b32 keep, %53, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k8.f32.tf32.tf32 {" LLTM_NAMES_48 "}, "
+      "{%48, %49, %50, %51}, %52, keep, 1, 1;\n"
+      "}\n"
+      : LLTM_SUMS_48
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFresh ? 0 : 1));
+  // clang-format on
+}
+
+// Keeps what reads the sums behind the wait for the products before it.
+__device__ __forceinline__ void keep_behind(float (&d)[48]) {
+#pragma unroll
+  for (int i = 0; i < 48; ++i) {
+    asm volatile("" : "+f"(d[i])::"memory");
+  }
+}
+
+// Keeps the registers of a to themselves until here: the compiler takes a product for done once it
+// has begun.
+__device__ __forceinline__ void keep_until_here(const uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    asm volatile("" ::"r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]) : "memory");
+  }
+}
+
+// Moves registers between the groups of four warps of a block; all threads of a group call it.
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+
+// The barrier `id` of the block's first `threads` threads that come to it.
+template <int kId, int kThreads>
+__device__ __forceinline__ void sync_threads_of() {
+  asm volatile("bar.sync %0, %1;\n" ::"n"(kId), "n"(kThreads) : "memory");
+}
+
+__device__ __forceinline__ void load_shared_4(uint32_t (&v)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ uint32_t load_shared(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_shared_4(uint32_t address, const uint32_t (&v)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address),
+               "r"(v[0]),
+               "r"(v[1]),
+               "r"(v[2]),
+               "r"(v[3])
+               : "memory");
+}
 
 }  // namespace lltm::cuda

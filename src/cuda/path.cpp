@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <string_view>
 
@@ -113,6 +114,49 @@ bool hopper_runs() {
   return built && device.major == 9 && device.minor == 0;
 }
 
+/// Whether matrices are such that Hopper's kernels can read them.
+bool hopper_reads(const CellSizes<int64_t>& sizes, bool rows_at_16_bytes) {
+  return rows_at_16_bytes && sizes.input_features > 0 && sizes.batch < (int64_t{1} << 31) &&
+         hopper_runs();
+}
+
+/// Three TF32 products by wgmma. The tile and the ranks whose time is the least by this estimate,
+/// microseconds: a chunk takes a block of 64 rows 0.62, one of 128 rows 0.9; a block by itself
+/// takes 2 more, one in a cluster 4 or 5.5. So (64,512,512) takes 8.2 (64 rows, six ranks; the
+/// other tiles 11.6), (128,1024,1024) 23.7 (64 rows, two ranks; 25.7 by 128 rows and three; 45),
+/// (256,2048,2048) 118 (128 rows; 163 by 64; 291).
+std::optional<ForwardPath> hopper_for_float32_forward(Force force,
+                                                      const CellSizes<int64_t>& sizes) {
+  // (64,1024,128) takes 7.1, by tiles 6.2. With few rows K is split less, and sums of a chunk in
+  // the tensor core are less exact than SGEMM: 0.94e-7 against 0.81e-7 at (5,1000,1000).
+  if (force == Force::kNone && (multiplications(sizes, 64) < 9e7 || sizes.batch <= 16)) {
+    return std::nullopt;
+  }
+  const double scale = at::cuda::getCurrentDeviceProperties()->multiProcessorCount / 132.0;
+  const int64_t chunks = chunks_of(sizes.state_size, Arithmetic::kFloat32) +
+                         chunks_of(sizes.input_features, Arithmetic::kFloat32);
+  std::optional<ForwardPath> best;
+  double best_time = 0;
+  for (const SplitTile tile : {SplitTile::k64x32, SplitTile::k128x32}) {
+    const bool small = tile == SplitTile::k64x32;
+    const int64_t tiles = ceil_div(sizes.batch, small ? 64 : 128) * ceil_div(sizes.state_size, 32);
+    for (int split = 1; split <= std::min<int64_t>(8, chunks); ++split) {
+      const double waves =
+          std::ceil(static_cast<double>(tiles * split) / (scale * kResident[split - 1]));
+      const double time =
+          waves *
+          (static_cast<double>(ceil_div(chunks, split)) * (small ? 0.62 : 0.9) + (split == 1 ? 2
+                                                                                  : small    ? 4
+                                                                                          : 5.5));
+      if (!best || time < best_time) {
+        best = ForwardPath{Arithmetic::kFloat32, tile, split};
+        best_time = time;
+      }
+    }
+  }
+  return best;
+}
+
 std::optional<ForwardPath> hopper_for_forward(Force force,
                                               Arithmetic arithmetic,
                                               const CellSizes<int64_t>& sizes) {
@@ -162,6 +206,35 @@ std::optional<ForwardPath> hopper_for_forward(Force force,
   return ForwardPath{arithmetic, tile, split};
 }
 
+/// Products of floats by wgmma.
+std::optional<BackwardPath> hopper_for_backward(Force force,
+                                                Arithmetic arithmetic,
+                                                const CellSizes<int64_t>& sizes) {
+  if (arithmetic != Arithmetic::kFloat32 && arithmetic != Arithmetic::kTf32) {
+    return std::nullopt;
+  }
+  if (force == Force::kNone) {
+    // Float32: (64,1024,128) takes 6.6, by tiles 7.3; (64,512,512) 11.3 and 16.7; (128,1024,1024)
+    // 45 and 87; (256,2048,2048) 261 and 566. TF32: (64,512,512) 9.0 and 12.5; (128,1024,1024) 34,
+    // the library 43; but (64,1024,128) 5.8, by tiles 5.5; (256,2048,2048) 179, the library 172.
+    const double work = multiplications(sizes, 64);
+    const bool earned =
+        arithmetic == Arithmetic::kFloat32 ? work >= 2e7 : work >= 9e7 && work < 3e9;
+    if (!earned || sizes.batch < 16) {
+      return std::nullopt;
+    }
+  }
+  const bool small = sizes.batch <= 64;
+  const int64_t tiles = ceil_div(sizes.batch, small ? 64 : 128) *
+                        (ceil_div(sizes.state_size, 96) + ceil_div(sizes.input_features, 96));
+  // The tiles of d_weights need multiprocessors too: (128,1024,1024), 22 tiles, 45 with two ranks,
+  // 52 with three.
+  const int split =
+      largest_split(tiles, chunks_of(3 * sizes.state_size, arithmetic), small ? 1 : 0.45);
+  return BackwardPath{
+      arithmetic, small ? SplitProductTile::k64x96 : SplitProductTile::k128x96, split};
+}
+
 }  // namespace
 
 // The figures beside the rules: H200, microseconds by graph replay, docs/cuda-kernels.md has more.
@@ -173,9 +246,11 @@ std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
   if (!arithmetic || !tiles_run(force, sizes)) {
     return std::nullopt;
   }
-  if (force != Force::kTiles && *arithmetic != Arithmetic::kFloat32 && rows_at_16_bytes &&
-      sizes.input_features > 0 && sizes.batch < (int64_t{1} << 31) && hopper_runs()) {
-    if (const auto path = hopper_for_forward(force, *arithmetic, sizes)) {
+  if (force != Force::kTiles && hopper_reads(sizes, rows_at_16_bytes)) {
+    const auto path = *arithmetic == Arithmetic::kFloat32
+                          ? hopper_for_float32_forward(force, sizes)
+                          : hopper_for_forward(force, *arithmetic, sizes);
+    if (path) {
       return path;
     }
   }
@@ -225,11 +300,17 @@ std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
 }
 
 std::optional<BackwardPath> tiles_for_backward(c10::ScalarType dtype,
-                                               const CellSizes<int64_t>& sizes) {
+                                               const CellSizes<int64_t>& sizes,
+                                               bool rows_at_16_bytes) {
   const Force force = forced_path();
   const std::optional<Arithmetic> arithmetic = arithmetic_of(dtype);
   if (!arithmetic || !tiles_run(force, sizes)) {
     return std::nullopt;
+  }
+  if (force != Force::kTiles && hopper_reads(sizes, rows_at_16_bytes)) {
+    if (const auto path = hopper_for_backward(force, *arithmetic, sizes)) {
+      return path;
+    }
   }
   // Products against cuBLAS's: (64,512,512) bfloat16 7.5 against 13.6, TF32 12.2 against 20;
   // (128,1024,1024) 27 against 22 and 44 against 40, but float32 85 against 99. The tiles have 64

@@ -4,8 +4,8 @@
 // own products by sm_90a's instructions), `tiles` (our own by those of sm_80) or `library`
 // (products by ATen, everything pointwise in a kernel of ours). Unset, empty or `auto`: the
 // measured choice of path.cpp. Another value is an error. What a path cannot compute the next one
-// does: hopper has no backward, no float32 without TF32, and needs rows that start at 16 bytes;
-// float64 is the library's.
+// does: hopper has no backward in 16 bits, and needs rows that start at 16 bytes; float64 is the
+// library's.
 #pragma once
 
 #include "../checks.h"
@@ -20,13 +20,13 @@ namespace lltm::cuda {
 
 struct ForwardPath {
   Arithmetic arithmetic;
-  std::variant<ForwardTile, HopperTile> tile;
+  std::variant<ForwardTile, HopperTile, SplitTile> tile;
   int split;
 };
 
 struct BackwardPath {
   Arithmetic arithmetic;
-  ProductTile tile;
+  std::variant<ProductTile, SplitProductTile> tile;
   int split;
 };
 
@@ -37,6 +37,7 @@ std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
                                              const CellSizes<int64_t>& sizes,
                                              bool rows_at_16_bytes);
 std::optional<BackwardPath> tiles_for_backward(c10::ScalarType dtype,
-                                               const CellSizes<int64_t>& sizes);
+                                               const CellSizes<int64_t>& sizes,
+                                               bool rows_at_16_bytes);
 
 }  // namespace lltm::cuda

@@ -13,6 +13,17 @@ inline bool starts_at_16_bytes(const at::Tensor& matrix) {
          reinterpret_cast<uintptr_t>(matrix.const_data_ptr()) % 16 == 0;
 }
 
+/// Whether every row of input, old_h and both column ranges of weights starts at a multiple of 16
+/// bytes, as Hopper's copies need; rows of state_size, too.
+inline bool rows_at_16_bytes(const at::Tensor& input,
+                             const at::Tensor& weights,
+                             const at::Tensor& old_h,
+                             int64_t state_size) {
+  return starts_at_16_bytes(weights) &&
+         state_size * static_cast<int64_t>(weights.element_size()) % 16 == 0 &&
+         starts_at_16_bytes(input) && starts_at_16_bytes(old_h);
+}
+
 /// A matrix whose rows are contiguous, at any distance of each other; a copy of the tensor where
 /// its rows are not.
 class Rows {

@@ -67,6 +67,15 @@ cudaError_t launch_hopper_forward(const FusedForwardParams& params,
                                   int split,
                                   cudaStream_t stream);
 
+/// A block's share of the forward in float32 by Hopper's own instructions.
+enum class SplitTile { k64x32, k128x32, kCount };
+
+/// As launch_hopper_forward, for kFloat32.
+cudaError_t launch_split_forward(const FusedForwardParams& params,
+                                 SplitTile tile,
+                                 int split,
+                                 cudaStream_t stream);
+
 /// A block's share of a gradient's product: rows x columns of the result.
 enum class ProductTile { k64x64, k128x128, kCount };
 
@@ -94,5 +103,17 @@ cudaError_t launch_backward_products(const BackwardProductsParams& params,
                                      ProductTile tile,
                                      int split,
                                      cudaStream_t stream);
+
+/// A block's share of a gradient's product of floats by Hopper's own instructions.
+enum class SplitProductTile { k64x96, k128x96, kCount };
+
+/// As launch_backward_products, for a GPU of architecture 9.0 and code built for 90a: kFloat32 and
+/// kTf32. Matrices start at, and rows are, multiples of 16 bytes, state_size too; input_features is
+/// not zero.
+template <Arithmetic kArithmetic>
+cudaError_t launch_split_backward(const BackwardProductsParams& params,
+                                  SplitProductTile tile,
+                                  int split,
+                                  cudaStream_t stream);
 
 }  // namespace lltm::cuda

@@ -49,6 +49,29 @@ __device__ __forceinline__ void assign(__nv_bfloat16& to, float x) {
   to = __float2bfloat16_rn(x);
 }
 
+// x = high + low, to about 22 bits: high is x rounded to TF32, low the rest, of which the tensor
+// core ignores what TF32 has no room for; the factor centres the error of that, up to half a unit
+// of what remains. In integers, as the conversion instruction is emulated by four. The pattern of
+// NaN that this turns into a zero in `high` still is NaN in `low`.
+template <int kCount>
+__device__ __forceinline__ void split_float(uint32_t (&high)[kCount], uint32_t (&low)[kCount]) {
+  constexpr float kCentre = 1 + 0x1.8p-12f;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float x = __uint_as_float(high[i]);
+    high[i] = (high[i] + 0x1000u) & 0xffffe000u;
+    low[i] = __float_as_uint((x - __uint_as_float(high[i])) * kCentre);
+  }
+}
+
+template <int kCount>
+__device__ __forceinline__ void round_floats(uint32_t (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = round_to_tf32(__uint_as_float(values[i]));
+  }
+}
+
 /// A box of a matrix: `rows` rows, `stride` elements apart, from `data` on.
 /// vectors: every row starts at a multiple of 16 bytes.
 template <typename Element>
@@ -326,13 +349,13 @@ struct TileProduct {
         uint32_t b_low[kFragmentsN][2];
 #pragma unroll
         for (int n = 0; n < kFragmentsN; ++n) {
-          split(b_fragments[n], b_low[n]);
+          split_float(b_fragments[n], b_low[n]);
         }
 #pragma unroll
         for (int m = 0; m < kFragmentsM; ++m) {
           uint32_t a_high[4], a_low[4];
           load_a(a_high, a, step, m);
-          split(a_high, a_low);
+          split_float(a_high, a_low);
           // The tensor core truncates when it adds to its accumulator, so that its sums go no
           // further than a step; the float32 registers take it from there.
           float step_sum[kFragmentsN][4];
@@ -360,7 +383,7 @@ struct TileProduct {
         if constexpr (kArithmetic == Arithmetic::kTf32) {
 #pragma unroll
           for (int n = 0; n < kFragmentsN; ++n) {
-            round(b_fragments[n]);
+            round_floats(b_fragments[n]);
           }
         }
 #pragma unroll
@@ -368,7 +391,7 @@ struct TileProduct {
           uint32_t a_fragment[4];
           load_a(a_fragment, a, step, m);
           if constexpr (kArithmetic == Arithmetic::kTf32) {
-            round(a_fragment);
+            round_floats(a_fragment);
           }
 #pragma unroll
           for (int n = 0; n < kFragmentsN; ++n) {
@@ -382,28 +405,6 @@ struct TileProduct {
           }
         }
       }
-    }
-  }
-
-  // x = high + low, to about 22 bits: high is x rounded to TF32, low the rest, of which the tensor
-  // core ignores what TF32 has no room for; the factor centres the error of that, up to half a unit
-  // of what remains. In integers, as the conversion instruction is emulated by four. The pattern of
-  // NaN that this turns into a zero in `high` still is NaN in `low`.
-  template <int kCount>
-  static __device__ __forceinline__ void split(uint32_t (&high)[kCount], uint32_t (&low)[kCount]) {
-    constexpr float kCentre = 1 + 0x1.8p-12f;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float x = __uint_as_float(high[i]);
-      high[i] = (high[i] + 0x1000u) & 0xffffe000u;
-      low[i] = __float_as_uint((x - __uint_as_float(high[i])) * kCentre);
-    }
-  }
-  template <int kCount>
-  static __device__ __forceinline__ void round(uint32_t (&values)[kCount]) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      values[i] = round_to_tf32(__uint_as_float(values[i]));
     }
   }
 

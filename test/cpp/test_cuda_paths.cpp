@@ -25,16 +25,17 @@ class ForcedPath {
   ForcedPath& operator=(const ForcedPath&) = delete;
 };
 
-/// Around tiles of 16, 64 and 128 rows, 8, 24, 32 and 40 hidden columns, 64 columns of a gradient,
-/// chunks of 32 and 64 of K; rows that start at 16 bytes and rows that do not; every tile of the
-/// forward, pairs of tiles whose second does not exist, and K shorter and longer than what is under
-/// way at a time.
+/// Around tiles of 16, 64 and 128 rows, 8, 24, 32 and 40 hidden columns, 64 and 96 columns of a
+/// gradient, chunks of 32 and 64 of K; rows that start at 16 bytes and rows that do not; every tile
+/// of the forward, pairs of tiles whose second does not exist, and K shorter and longer than what
+/// is under way at a time.
 const std::vector<Sizes> kTileEdges = {
     {1, 8, 8},       {15, 31, 7},    {16, 32, 8},      {17, 33, 9},     {16, 64, 64},
     {5, 1, 200},     {37, 77, 200},  {63, 64, 31},     {64, 128, 64},   {65, 63, 65},
     {64, 0, 96},     {127, 40, 33},  {129, 65, 1100},  {257, 16, 2088}, {1100, 8, 24},
     {2100, 24, 40},  {63, 72, 96},   {66, 40, 520},    {200, 136, 168}, {64, 8, 264},
     {33, 1200, 288}, {40, 512, 800}, {100, 1000, 320}, {300, 8, 544},   {520, 40, 384},
+    {65, 100, 196},  {129, 96, 100}, {300, 4, 36},
 };
 
 using PathCase = std::tuple<std::string, at::ScalarType, Sizes>;

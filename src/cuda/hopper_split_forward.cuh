@@ -1,0 +1,142 @@
+// The forward in one launch in float32 without TF32, on Hopper: as fused_forward.cuh, with
+// hopper_split_product.cuh's product. Rows have to start at 16 bytes.
+#pragma once
+
+#include "cell_finisher.cuh"
+#include "hopper_split_product.cuh"
+#include "launch_cluster.cuh"
+#include "overlap.cuh"
+#include "tensor_maps.h"
+
+namespace lltm::cuda {
+
+struct SplitForwardArguments {
+  CUtensorMap old_h, input;              // boxes of a tile's rows
+  CUtensorMap weights_h, weights_input;  // boxes of 32 rows of each gate
+  FusedForwardParams cell;
+  KSplit split;
+  int h_chunks;
+};
+
+template <typename Product>
+__global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm)
+    split_forward_kernel(const __grid_constant__ SplitForwardArguments arguments) {
+#if defined(LLTM_HOPPER)
+  constexpr int kHidden = Product::kTileN / 3;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const FusedForwardParams& p = arguments.cell;
+  const int64_t first_row =
+      (blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Product::kTileM);
+  if (first_row >= p.batch) {
+    return;
+  }
+  const int first_hidden = static_cast<int>(cluster_index()) * kHidden;
+  Product::prepare(shared);
+  ClusterSums<Product> sums(shared, arguments.split);
+  CellFinisher<float, kHidden, Product::kThreads> finisher(
+      p,
+      {first_row,
+       first_hidden,
+       at_most(p.batch - first_row, Product::kTileM),
+       at_most(p.state_size - first_hidden, kHidden)},
+      sums.first_row(),
+      sums.rows());
+  __syncthreads();
+  wait_for_previous_kernel();
+  finisher.fetch();
+
+  const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
+    const bool of_h = chunk < arguments.h_chunks;
+    const int k = (of_h ? chunk : chunk - arguments.h_chunks) * Product::kChunkK;
+    copy_box_3d(
+        b, of_h ? &arguments.weights_h : &arguments.weights_input, k, first_hidden, 0, barrier);
+    copy_box_2d(
+        a, of_h ? &arguments.old_h : &arguments.input, k, static_cast<int>(first_row), barrier);
+  };
+  Product product;
+  product.run(shared,
+              1,
+              arguments.split.first_chunk(cluster_rank()),
+              arguments.split.first_chunk(cluster_rank() + 1),
+              load,
+              [](int) {});
+  sums.exchange(product);
+  finisher.finish(sums);
+  sums.finish();
+#endif
+}
+
+template <typename Product>
+cudaError_t launch_split_forward_tile(const FusedForwardParams& params,
+                                      int split,
+                                      cudaStream_t stream) {
+  constexpr int kHidden = Product::kTileN / 3;
+  const auto chunks_of = [](int64_t k) {
+    return static_cast<int>((k + Product::kChunkK - 1) / Product::kChunkK);
+  };
+  SplitForwardArguments arguments;
+  arguments.cell = params;
+  arguments.h_chunks = chunks_of(params.state_size);
+  arguments.split =
+      split_of_k(split, arguments.h_chunks + chunks_of(params.input_features), Product::kTileM);
+  const auto describe = [](CUtensorMap* map,
+                           const void* data,
+                           int64_t first_column,
+                           int64_t columns,
+                           int64_t rows,
+                           int64_t gates,
+                           int64_t stride,
+                           int box_rows) {
+    return describe_rows(map,
+                         Product::kArithmetic,
+                         static_cast<const float*>(data) + first_column,
+                         columns,
+                         rows,
+                         gates,
+                         stride,
+                         Product::kChunkK,
+                         box_rows);
+  };
+  const int64_t state = params.state_size, features = params.input_features;
+  constexpr int kRows = Product::kTileM;
+  if (!describe(
+          &arguments.old_h, params.old_h, 0, state, params.batch, 1, params.old_h_stride, kRows) ||
+      !describe(&arguments.input,
+                params.input,
+                0,
+                features,
+                params.batch,
+                1,
+                params.input_stride,
+                kRows) ||
+      !describe(&arguments.weights_h,
+                params.weights,
+                0,
+                state,
+                state,
+                3,
+                params.weights_stride,
+                kHidden) ||
+      !describe(&arguments.weights_input,
+                params.weights,
+                state,
+                features,
+                state,
+                3,
+                params.weights_stride,
+                kHidden)) {
+    return cudaErrorInvalidValue;
+  }
+  const int64_t groups = (state + kHidden - 1) / kHidden;
+  const int64_t row_tiles = (params.batch + Product::kTileM - 1) / Product::kTileM;
+  const int64_t y = row_tiles < kMaxGridY ? row_tiles : kMaxGridY;
+  const dim3 grid(static_cast<unsigned>(groups * split),
+                  static_cast<unsigned>(y),
+                  static_cast<unsigned>((row_tiles + y - 1) / y));
+  return launch_in_clusters<&split_forward_kernel<Product>,
+                            Product::kThreads,
+                            Product::kSharedBytes,
+                            ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
+}
+
+}  // namespace lltm::cuda
