@@ -2,7 +2,7 @@
 // hopper_split_product.cuh's product. Rows have to start at 16 bytes.
 #pragma once
 
-#include "cell_finisher.cuh"
+#include "fragment_finisher.cuh"
 #include "hopper_split_product.cuh"
 #include "launch_cluster.cuh"
 #include "overlap.cuh"
@@ -18,32 +18,55 @@ struct SplitForwardArguments {
   int h_chunks;
 };
 
-template <typename Product>
-__global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm)
+/// The product, and behind it, where K is shared, the sums of all ranks.
+template <int kGroups, int kFeederGroups, int kStages>
+struct SplitForwardTile {
+  using Product =
+      SplitProduct<Arithmetic::kFloat32, Major::kK, Major::kK, kGroups, kFeederGroups, kStages, 1>;
+  static constexpr int kTileM = Product::kTileM, kHidden = Product::kTileN / 3;
+  static constexpr int kUnits = kTileM / 4;
+  static constexpr int kSumsBarrier = Product::kPipelineBytes;
+  static constexpr int kPartsOffset = kSumsBarrier + 128;
+  static constexpr int kBlockBytes = kPartsOffset;
+  static constexpr int kClusterBytes =
+      kPartsOffset + (kUnits + kMaxSplit - 1) * unit_bytes(kHidden);
+  static_assert(kUnits * unit_bytes(kHidden) <= Product::kPipelineBytes &&
+                kClusterBytes <= 227 * 1024);
+};
+
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::Product::kThreads, 1)
     split_forward_kernel(const __grid_constant__ SplitForwardArguments arguments) {
 #if defined(LLTM_HOPPER)
-  constexpr int kHidden = Product::kTileN / 3;
+  using Product = typename Tile::Product;
   extern __shared__ __align__(1024) unsigned char shared[];
   const FusedForwardParams& p = arguments.cell;
-  const int64_t first_row =
-      (blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Product::kTileM);
+  const int64_t first_row = (blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Tile::kTileM);
   if (first_row >= p.batch) {
     return;
   }
-  const int first_hidden = static_cast<int>(cluster_index()) * kHidden;
+  const int first_hidden = static_cast<int>(cluster_index()) * Tile::kHidden;
+  const int rank = cluster_rank(), ranks = arguments.split.ranks;
+  FragmentFinisher<float, 4 * Product::kGroups, Tile::kHidden> finisher(
+      p, first_row, first_hidden, rank, ranks);
+  const uint32_t sums_barrier = shared_address(shared + Tile::kSumsBarrier);
   Product::prepare(shared);
-  ClusterSums<Product> sums(shared, arguments.split);
-  CellFinisher<float, kHidden, Product::kThreads> finisher(
-      p,
-      {first_row,
-       first_hidden,
-       at_most(p.batch - first_row, Product::kTileM),
-       at_most(p.state_size - first_hidden, kHidden)},
-      sums.first_row(),
-      sums.rows());
-  __syncthreads();
+  if (threadIdx.x == 0) {
+    init_barrier(sums_barrier, 1);
+    fence_barriers();
+    if (ranks > 1) {
+      arrive_expecting(sums_barrier, finisher.expected_bytes());
+    }
+  }
+  __syncwarp();
+  if (ranks > 1) {
+    cluster_arrive();
+    cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  start_next_kernel();
   wait_for_previous_kernel();
-  finisher.fetch();
 
   const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
     const bool of_h = chunk < arguments.h_chunks;
@@ -54,23 +77,36 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm)
         a, of_h ? &arguments.old_h : &arguments.input, k, static_cast<int>(first_row), barrier);
   };
   Product product;
+  const auto finish = [&](int) {
+    finisher.fetch();
+    int parts = 0;
+    if (ranks == 1) {
+      // All groups are done with the stages.
+      wait_for_threads<Product::kMultipliers>();
+      finisher.keep(product.sum, shared);
+      wait_for_threads<Product::kMultipliers>();
+    } else {
+      parts = Tile::kPartsOffset;
+      finisher.exchange(
+          product.sum, shared_address(shared + parts), sums_barrier, [](int to) { return to; });
+    }
+    finisher.finish(shared + parts);
+  };
   product.run(shared,
               1,
-              arguments.split.first_chunk(cluster_rank()),
-              arguments.split.first_chunk(cluster_rank() + 1),
+              arguments.split.first_chunk(rank),
+              arguments.split.first_chunk(rank + 1),
               load,
-              [](int) {});
-  sums.exchange(product);
-  finisher.finish(sums);
-  sums.finish();
+              finish);
 #endif
 }
 
-template <typename Product>
+template <typename Tile>
 cudaError_t launch_split_forward_tile(const FusedForwardParams& params,
                                       int split,
                                       cudaStream_t stream) {
-  constexpr int kHidden = Product::kTileN / 3;
+  using Product = typename Tile::Product;
+  constexpr int kHidden = Tile::kHidden;
   const auto chunks_of = [](int64_t k) {
     return static_cast<int>((k + Product::kChunkK - 1) / Product::kChunkK);
   };
@@ -133,10 +169,10 @@ cudaError_t launch_split_forward_tile(const FusedForwardParams& params,
   const dim3 grid(static_cast<unsigned>(groups * split),
                   static_cast<unsigned>(y),
                   static_cast<unsigned>((row_tiles + y - 1) / y));
-  return launch_in_clusters<&split_forward_kernel<Product>,
+  return launch_in_clusters<&split_forward_kernel<Tile>,
                             Product::kThreads,
-                            Product::kSharedBytes,
-                            ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
+                            Tile::kBlockBytes,
+                            Tile::kClusterBytes>(arguments, grid, split, stream);
 }
 
 }  // namespace lltm::cuda

@@ -32,11 +32,10 @@ struct SplitProduct {
   static constexpr int kChunkK = 32;
   static constexpr int kBytesA = kTileM * kChunkK * 4, kBytesB = kTileN * kChunkK * 4;
   static constexpr int kStageBytes = kBytesA + (kSplits ? 2 : 1) * kBytesB;
+  static constexpr int kPipelineBytes = kStages * (kStageBytes + 32);  // barriers included
   static constexpr int kPitchC = kTileN + 8;
   static constexpr int kResultBytes = kTileM * kPitchC * 4;
-  static constexpr int kBarrierOffset =
-      kStages * kStageBytes > kResultBytes ? kStages* kStageBytes : kResultBytes;
-  static constexpr int kSharedBytes = kBarrierOffset + kStages * 32;
+  static constexpr int kSharedBytes = kPipelineBytes > kResultBytes ? kPipelineBytes : kResultBytes;
 
   // The boxes of a chunk that `load` copies. Where K is contiguous, rows of it, swizzled. Else rows
   // of A's M, 32 of them, swizzled, one box behind the other; and rows of B's N, not swizzled.
@@ -155,7 +154,7 @@ struct SplitProduct {
     __device__ __forceinline__ uint32_t b(int slot) const { return a(slot) + kBytesA; }
     // A chunk has arrived; its B has been rewritten; nobody needs it any more.
     __device__ __forceinline__ uint32_t full(int slot) const {
-      return base + kBarrierOffset + slot * 32;
+      return base + kStages * kStageBytes + slot * 32;
     }
     __device__ __forceinline__ uint32_t ready(int slot) const { return full(slot) + 8; }
     __device__ __forceinline__ uint32_t empty(int slot) const { return full(slot) + 16; }

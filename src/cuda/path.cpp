@@ -120,15 +120,24 @@ bool hopper_reads(const CellSizes<int64_t>& sizes, bool rows_at_16_bytes) {
          hopper_runs();
 }
 
-/// Three TF32 products by wgmma. The tile and the ranks whose time is the least by this estimate,
-/// microseconds: a chunk takes a block of 64 rows 0.62, one of 128 rows 0.9; a block by itself
-/// takes 2 more, one in a cluster 4 or 5.5. So (64,512,512) takes 8.2 (64 rows, six ranks; the
-/// other tiles 11.6), (128,1024,1024) 23.7 (64 rows, two ranks; 25.7 by 128 rows and three; 45),
-/// (256,2048,2048) 118 (128 rows; 163 by 64; 291).
+// What a block of the float32 forward takes, microseconds: a chunk, and whatever else there is, by
+// itself and in a cluster.
+struct SplitTileTime {
+  SplitTile tile;
+  int64_t rows;
+  double chunk, block, cluster;
+};
+constexpr SplitTileTime kSplitTileTimes[] = {{SplitTile::k64x32, 64, 0.6, 1.5, 3.3},
+                                             {SplitTile::k128x32, 128, 0.85, 1.5, 4.2}};
+
+/// Three TF32 products by wgmma, with the tile and the ranks that should take the least time.
+/// Measured: (64,512,512) 7.0 (64 rows, six ranks; the other tiles 11.6), (128,1024,1024) 21.8 (64
+/// rows, two ranks; 22.5 by 128 rows and three; 45), (256,2048,2048) 120 (128 rows; 148 by 64;
+/// 291).
 std::optional<ForwardPath> hopper_for_float32_forward(Force force,
                                                       const CellSizes<int64_t>& sizes) {
-  // (64,1024,128) takes 7.1, by tiles 6.2. With few rows K is split less, and sums of a chunk in
-  // the tensor core are less exact than SGEMM: 0.94e-7 against 0.81e-7 at (5,1000,1000).
+  // (64,1024,128) takes 6.0, by tiles 6.2, which are more exact. With few rows SGEMM is more exact:
+  // 0.94e-7 against 0.81e-7 at (5,1000,1000).
   if (force == Force::kNone && (multiplications(sizes, 64) < 9e7 || sizes.batch <= 16)) {
     return std::nullopt;
   }
@@ -137,19 +146,15 @@ std::optional<ForwardPath> hopper_for_float32_forward(Force force,
                          chunks_of(sizes.input_features, Arithmetic::kFloat32);
   std::optional<ForwardPath> best;
   double best_time = 0;
-  for (const SplitTile tile : {SplitTile::k64x32, SplitTile::k128x32}) {
-    const bool small = tile == SplitTile::k64x32;
-    const int64_t tiles = ceil_div(sizes.batch, small ? 64 : 128) * ceil_div(sizes.state_size, 32);
-    for (int split = 1; split <= std::min<int64_t>(8, chunks); ++split) {
-      const double waves =
-          std::ceil(static_cast<double>(tiles * split) / (scale * kResident[split - 1]));
-      const double time =
-          waves *
-          (static_cast<double>(ceil_div(chunks, split)) * (small ? 0.62 : 0.9) + (split == 1 ? 2
-                                                                                  : small    ? 4
-                                                                                          : 5.5));
+  for (const SplitTileTime& of : kSplitTileTimes) {
+    const int64_t tiles = ceil_div(sizes.batch, of.rows) * ceil_div(sizes.state_size, 32);
+    for (int split = 1; split <= std::min<int64_t>(kLargestCluster, chunks); ++split) {
+      const double resident = scale * static_cast<double>(kResident[split - 1]);
+      const double rounds = std::ceil(static_cast<double>(tiles * split) / resident);
+      const double time = rounds * (static_cast<double>(ceil_div(chunks, split)) * of.chunk +
+                                    (split == 1 ? of.block : of.cluster));
       if (!best || time < best_time) {
-        best = ForwardPath{Arithmetic::kFloat32, tile, split};
+        best = ForwardPath{Arithmetic::kFloat32, of.tile, split};
         best_time = time;
       }
     }
@@ -214,12 +219,14 @@ std::optional<BackwardPath> hopper_for_backward(Force force,
     return std::nullopt;
   }
   if (force == Force::kNone) {
-    // Float32: (64,1024,128) takes 6.6, by tiles 7.3; (64,512,512) 11.3 and 16.7; (128,1024,1024)
-    // 45 and 87; (256,2048,2048) 261 and 566. TF32: (64,512,512) 9.0 and 12.5; (128,1024,1024) 34,
-    // the library 43; but (64,1024,128) 5.8, by tiles 5.5; (256,2048,2048) 179, the library 172.
+    // Float32: (64,1024,128) takes 6.6, by tiles 7.3; (64,512,512) 12 and 16.7; (128,1024,1024) 45
+    // and 87; (256,2048,2048) 280 and 566. TF32: (64,512,512) 9.0 and 12.5; (128,1024,1024) 31, the
+    // library 43; (512,1024,1024) 95 with d_gates, and 117; but (64,1024,128) 5.7, by tiles 5.5;
+    // (256,2048,2048) 180, the library 172; (32,64,4096) 178 with d_gates, and 150.
     const double work = multiplications(sizes, 64);
-    const bool earned =
-        arithmetic == Arithmetic::kFloat32 ? work >= 2e7 : work >= 9e7 && work < 3e9;
+    const bool earned = arithmetic == Arithmetic::kFloat32
+                            ? work >= 2e7
+                            : work >= 9e7 && work < (sizes.batch <= 64 ? 3e9 : 6e9);
     if (!earned || sizes.batch < 16) {
       return std::nullopt;
     }
