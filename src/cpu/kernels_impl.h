@@ -524,10 +524,15 @@ LLTM_INLINE void pack_across(const scalar_t* from,
                              accumulate_t<scalar_t>* to) {
   using O = Operand<scalar_t>;
   using V = Simd<typename O::real>;
-  terms = smaller(terms, O::kTerms);
-  for (int64_t column = 0; column < columns; column += V::kLanes) {
-    const int64_t count = smaller(V::kLanes, columns - column);
-    O::across(from + column, stride, terms, count).store(to + column, count);
+  const auto pack = [&](int64_t column, int64_t count) __attribute__((always_inline)) {
+    O::across(from + column, stride, smaller(terms, O::kTerms), count).store(to + column, count);
+  };
+  int64_t column = 0;
+  for (; column + V::kLanes <= columns; column += V::kLanes) {
+    pack(column, V::kLanes);
+  }
+  if (column < columns) {
+    pack(column, columns - column);
   }
 }
 

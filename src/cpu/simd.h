@@ -219,12 +219,31 @@ LLTM_INLINE void store_lanes(const Lanes& lanes, scalar_t* to, int64_t count) {
   }
 }
 
+// Not __builtin_convertvector everywhere: gcc 12 makes two conversions of halves of it, by way of
+// the stack. The forms with a mask, because those without make it warn of a variable in its own
+// header (bug 105593).
+LLTM_INLINE WordLanes widen(HalfLanes halves) {
+#if LLTM_SIMD_BYTES == 64
+  return (WordLanes)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)halves);
+#elif LLTM_SIMD_BYTES == 32
+  return (WordLanes)_mm256_cvtepu16_epi32((__m128i)halves);
+#else
+  return __builtin_convertvector(halves, WordLanes);
+#endif
+}
+LLTM_INLINE HalfLanes narrow(WordLanes words) {
+#if LLTM_SIMD_BYTES == 64
+  return (HalfLanes)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)words);
+#else
+  return __builtin_convertvector(words, HalfLanes);
+#endif
+}
+
 template <>
 struct Access<c10::BFloat16> {
   using real = float;
   static LLTM_INLINE Simd<float> load(const c10::BFloat16* from, int64_t count) {
-    const auto halves = load_lanes<HalfLanes>(from, count);
-    return (Simd<float>::Vector)(__builtin_convertvector(halves, WordLanes) << 16);
+    return (Simd<float>::Vector)(widen(load_lanes<HalfLanes>(from, count)) << 16);
   }
   static LLTM_INLINE void store(Simd<float> value, c10::BFloat16* to, int64_t count) {
 #if defined(LLTM_BFLOAT16_DOT)
@@ -235,8 +254,7 @@ struct Access<c10::BFloat16> {
     const WordLanes to_nearest_even = (word + 0x7fff + ((word >> 16) & 1)) >> 16;
     const WordLanes quiet_nan = WordLanes{} + 0x7fc0;
     const auto is_nan = value.value != value.value;
-    const HalfLanes halves =
-        __builtin_convertvector((WordLanes)(is_nan ? quiet_nan : to_nearest_even), HalfLanes);
+    const HalfLanes halves = narrow((WordLanes)(is_nan ? quiet_nan : to_nearest_even));
 #endif
     store_lanes(halves, to, count);
   }
@@ -248,7 +266,7 @@ struct Access<c10::Half> {
   static LLTM_INLINE Simd<float> load(const c10::Half* from, int64_t count) {
     const auto lanes = load_lanes<HalfLanes>(from, count);
 #if LLTM_SIMD_BYTES == 64
-    // The form without a mask makes gcc 12 warn of a variable in its own header (bug 105593).
+    // With a mask: see widen().
     return Simd<float>::Vector(_mm512_maskz_cvtph_ps(0xffff, (__m256i)lanes));
 #elif LLTM_SIMD_BYTES == 32
     return Simd<float>::Vector(_mm256_cvtph_ps((__m128i)lanes));
@@ -325,7 +343,7 @@ struct Operand<c10::BFloat16> {
                                         int64_t terms,
                                         int64_t count) {
     const auto words = [&](const c10::BFloat16* at) __attribute__((always_inline)) {
-      return __builtin_convertvector(load_lanes<HalfLanes>(at, count), WordLanes);
+      return widen(load_lanes<HalfLanes>(at, count));
     };
     const WordLanes first = words(from);
     return (Vector)(terms == kTerms ? first | words(from + stride) << 16 : first);
