@@ -51,4 +51,18 @@ struct DeviceMath {
   }
 };
 
+/// The same for results that are rounded to TF32 or 16 bits: within 3 units of float's last place,
+/// but exp within |x| units.
+struct RoundedMath : DeviceMath {
+  static __device__ __forceinline__ float exp(float x) {
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(e) : "f"(x * 1.44269504f));
+    return e;
+  }
+  static __device__ __forceinline__ float tanh(float x) {
+    const float t = expm1(-2.0f * std::abs(x));
+    return copysignf(t * reciprocal(t + 2.0f), x);
+  }
+};
+
 }  // namespace lltm::cuda

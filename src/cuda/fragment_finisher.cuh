@@ -32,11 +32,9 @@ __device__ __forceinline__ void assign_two(__nv_bfloat16* to, float x, float y) 
   *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(x, y);
 }
 
-#if defined(LLTM_HOPPER)
-
-/// For kWarps warps of 16 rows each. `parts`, where it appears, is shared memory for the sums of
-/// this rank's units, of all ranks.
-template <typename Element, int kWarps, int kHidden>
+/// For kWarps warps of 16 rows each, the first of a block; kThreads threads finish. `parts`, where
+/// it appears, is shared memory for the sums of this rank's units, of all ranks.
+template <typename Element, int kWarps, int kHidden, int kThreads>
 class FragmentFinisher {
  public:
   static constexpr int kSums = 3 * kHidden / 2;
@@ -53,69 +51,77 @@ class FragmentFinisher {
         items_(max(min(kUnits - first_unit_, units_a_rank_), 0) * kItemsAUnit),
         item_(static_cast<int>(threadIdx.x)) {}
 
-  /// What arrives for this rank.
+  /// What `barrier` has to count beside one that expects the bytes: this block's own units.
+  __device__ __forceinline__ int own_units() const { return items_ / kItemsAUnit; }
+  /// The bytes that other ranks send.
   __device__ __forceinline__ int expected_bytes() const {
-    return items_ / kItemsAUnit * ranks_ * kUnitBytes;
+    return own_units() * (ranks_ - 1) * kUnitBytes;
   }
 
   /// Fetches what the first item needs beside its sums.
   __device__ __forceinline__ void fetch() {
+    next_.rows = 0;
     if (item_ >= items_) {
       return;
     }
-    const int column = column_of(item_);
-    if (column >= p_.state_size) {
+    const int unit = first_unit_ + item_ / kItemsAUnit, in_unit = item_ % kItemsAUnit;
+    const int64_t row = first_row_ + unit / 4 * 16 + unit % 4 * 2 + in_unit % 8 / 4;
+    const int column = first_hidden_ + in_unit / 8 * 8 + in_unit % 4 * 2;
+    if (column >= p_.state_size || row >= p_.batch) {
       return;
     }
+    next_.rows = row + 8 < p_.batch ? 2 : 1;
+    next_.index = row * p_.state_size + column;
+    next_.gates_index = row * 3 * p_.state_size + column;
     if (p_.bias != nullptr) {
       const Element* const bias = static_cast<const Element*>(p_.bias) + column;
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
-        operands_.bias[gate][0] = bias[gate * p_.state_size];
-        operands_.bias[gate][1] = bias[gate * p_.state_size + 1];
+        next_.bias[gate][0] = bias[gate * p_.state_size];
+        next_.bias[gate][1] = bias[gate * p_.state_size + 1];
       }
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t row = row_of(item_) + half * 8;
-      if (row < p_.batch) {
-        const Element* const old_cell =
-            static_cast<const Element*>(p_.old_cell) + row * p_.old_cell_stride + column;
-        operands_.old_cell[half][0] = old_cell[0];
-        operands_.old_cell[half][1] = old_cell[1];
-      }
+    const Element* const old_cell =
+        static_cast<const Element*>(p_.old_cell) + row * p_.old_cell_stride + column;
+    next_.old_cell[0][0] = old_cell[0];
+    next_.old_cell[0][1] = old_cell[1];
+    if (next_.rows == 2) {
+      next_.old_cell[1][0] = old_cell[8 * p_.old_cell_stride];
+      next_.old_cell[1][1] = old_cell[8 * p_.old_cell_stride + 1];
     }
   }
 
-  /// For one rank: leaves the sums to be finished, after the next barrier of the block.
-  __device__ __forceinline__ void keep(const float (&sum)[kSums], unsigned char* parts) const {
-    float4* const to = reinterpret_cast<float4*>(parts + own_unit() * kUnitBytes) + lane() % 8;
-#pragma unroll
-    for (int part = 0; part < kSums / 4; ++part) {
-      const float* const s = sum + part * 4;
-      to[part * 8] = make_float4(s[0], s[1], s[2], s[3]);
-    }
-  }
-
-  /// Sends every unit to the rank that finishes it, this one included, and waits for what this one
-  /// finishes: `barrier` expects it. block_of(rank) is a rank's number in the cluster.
+  /// Leaves every unit with the rank that finishes it, whose `barrier` tells that all of its units
+  /// are there, of all ranks. Called by the warps that have sums. block_of(rank) is a rank's number
+  /// in the cluster.
   template <typename BlockOf>
   __device__ __forceinline__ void exchange(const float (&sum)[kSums],
-                                           uint32_t parts,
+                                           unsigned char* parts,
                                            uint32_t barrier,
                                            const BlockOf& block_of) const {
     const int rank = own_unit() / units_a_rank_;
     const int place = own_unit() - rank * units_a_rank_;
-    const int block = block_of(rank);
-    const uint32_t to =
-        address_in_block(parts + (place * ranks_ + rank_) * kUnitBytes + lane() % 8 * 16, block);
-    const uint32_t remote_barrier = address_in_block(barrier, block);
+    unsigned char* const own =
+        parts + (place * ranks_ + rank_) * kUnitBytes + lane() % 8 * sizeof(float4);
+    if (rank == rank_) {
 #pragma unroll
-    for (int part = 0; part < kSums / 4; ++part) {
-      const float* const s = sum + part * 4;
-      send_16(to + part * 128, s[0], s[1], s[2], s[3], remote_barrier);
+      for (int part = 0; part < kSums / 4; ++part) {
+        const float* const s = sum + part * 4;
+        *reinterpret_cast<float4*>(own + part * 128) = make_float4(s[0], s[1], s[2], s[3]);
+      }
+    } else {
+      const uint32_t there = address_in_block(shared_address(own), block_of(rank));
+      const uint32_t barrier_there = address_in_block(barrier, block_of(rank));
+#pragma unroll
+      for (int part = 0; part < kSums / 4; ++part) {
+        const float* const s = sum + part * 4;
+        send_16(there + part * 128, s[0], s[1], s[2], s[3], barrier_there);
+      }
     }
-    wait_phase(barrier, 0);
+    __syncwarp();
+    if (rank == rank_ && lane() % 8 == 0) {
+      arrive(barrier);
+    }
   }
 
   /// After the first fetch().
@@ -130,26 +136,20 @@ class FragmentFinisher {
         const float4 s = part[gate * kItemsAUnit];
         z[gate][0] = s.x, z[gate][1] = s.y, z[gate][2] = s.z, z[gate][3] = s.w;
       }
-      // In the ranks' order: the same bits on every run. Few branches, so that loads overlap.
+      // In the ranks' order: the same bits on every run.
+#pragma unroll 1
+      for (int r = 1; r < ranks_; ++r) {
+        part += 3 * kItemsAUnit;
 #pragma unroll
-      for (int first = 1; first < kMaxSplit; first += 4) {
-        if (first < ranks_) {
-#pragma unroll
-          for (int r = first; r < first + 4 && r < kMaxSplit; ++r) {
-#pragma unroll
-            for (int gate = 0; gate < 3; ++gate) {
-              const float4 s = r < ranks_ ? part[(r * 3 + gate) * kItemsAUnit] : float4{};
-              z[gate][0] += s.x, z[gate][1] += s.y, z[gate][2] += s.z, z[gate][3] += s.w;
-            }
-          }
+        for (int gate = 0; gate < 3; ++gate) {
+          const float4 s = part[gate * kItemsAUnit];
+          z[gate][0] += s.x, z[gate][1] += s.y, z[gate][2] += s.z, z[gate][3] += s.w;
         }
       }
-      const Operands operands = operands_;
-      const int64_t first_row = row_of(item_);
-      const int column = column_of(item_);
-      item_ += 32 * kWarps;
+      const Item item = next_;
+      item_ += kThreads;
       fetch();
-      if (column >= p_.state_size) {
+      if (item.rows == 0) {
         continue;
       }
       float h[4], c[4];
@@ -157,26 +157,27 @@ class FragmentFinisher {
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          z[gate][i] += to_float(operands.bias[gate][i % 2]);
+          z[gate][i] += to_float(item.bias[gate][i % 2]);
         }
-        const cell::State<float> state =
-            cell::forward<DeviceMath>(cell::Gates<float>{z[0][i], z[1][i], z[2][i]},
-                                      to_float(operands.old_cell[i / 2][i % 2]));
+        const cell::State<float> state = cell::forward<RoundedMath>(
+            cell::Gates<float>{z[0][i], z[1][i], z[2][i]}, to_float(item.old_cell[i / 2][i % 2]));
         h[i] = state.h;
         c[i] = state.cell;
       }
+      Element* const gates = static_cast<Element*>(p_.gates) + item.gates_index;
+      Element* const new_h = static_cast<Element*>(p_.new_h) + item.index;
+      Element* const new_cell = static_cast<Element*>(p_.new_cell) + item.index;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int64_t row = first_row + half * 8;
-        if (row < p_.batch) {
-          const int64_t index = row * p_.state_size + column;
-          Element* const gates = static_cast<Element*>(p_.gates) + row * 3 * p_.state_size + column;
+        if (half < item.rows) {
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate) {
-            assign_two(gates + gate * p_.state_size, z[gate][half * 2], z[gate][half * 2 + 1]);
+            assign_two(gates + (half * 24 + gate) * p_.state_size,
+                       z[gate][half * 2],
+                       z[gate][half * 2 + 1]);
           }
-          assign_two(static_cast<Element*>(p_.new_h) + index, h[half * 2], h[half * 2 + 1]);
-          assign_two(static_cast<Element*>(p_.new_cell) + index, c[half * 2], c[half * 2 + 1]);
+          assign_two(new_h + half * 8 * p_.state_size, h[half * 2], h[half * 2 + 1]);
+          assign_two(new_cell + half * 8 * p_.state_size, c[half * 2], c[half * 2 + 1]);
         }
       }
     }
@@ -186,28 +187,20 @@ class FragmentFinisher {
   static constexpr int kUnits = 4 * kWarps, kUnitBytes = unit_bytes(kHidden);
   static constexpr int kItemsAUnit = kHidden;  // of four rows and kHidden columns
 
-  struct Operands {
+  struct Item {
+    int rows;  // that exist, of its two
+    int64_t index, gates_index;
     Element bias[3][2], old_cell[2][2];
   };
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
   static __device__ __forceinline__ int own_unit() { return static_cast<int>(threadIdx.x) / 8; }
 
-  __device__ __forceinline__ int64_t row_of(int item) const {
-    const int unit = first_unit_ + item / kItemsAUnit;
-    return first_row_ + unit / 4 * 16 + unit % 4 * 2 + item % kItemsAUnit % 8 / 4;
-  }
-  __device__ __forceinline__ int column_of(int item) const {
-    return first_hidden_ + item % kItemsAUnit / 8 * 8 + item % 4 * 2;
-  }
-
   const FusedForwardParams& p_;
   const int64_t first_row_;
   const int first_hidden_, rank_, ranks_, units_a_rank_, first_unit_, items_;
   int item_;
-  Operands operands_{};
+  Item next_{};
 };
-
-#endif  // LLTM_HOPPER
 
 }  // namespace lltm::cuda

@@ -25,24 +25,25 @@ struct HopperForwardArguments {
 };
 
 /// A tile of kGroups * 64 rows and kHidden hidden columns. A block of kGroups times four warps
-/// multiplies, one more warp starts the copies.
+/// multiplies, one more warp starts the copies; kHelpers more threads help to finish, which is
+/// bound by latency.
 ///
-/// kRowTiles x kColumnTiles tiles are in one cluster, beside the ranks that share their K: a chunk
-/// of rows is read once for all tiles that have the same rows, and so are the weights.
+/// kRowTiles tiles of the same columns are in one cluster, beside the ranks that share their K: a
+/// chunk of weights is read once for all of them.
 template <Arithmetic kArithmetic_,
           int kGroups_,
           int kHidden_,
           int kStages_,
-          int kRowTiles_ = 1,
-          int kColumnTiles_ = 1>
+          int kHelpers_,
+          int kRowTiles_ = 1>
 struct HopperTileOf {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
   static constexpr int kGroups = kGroups_, kHidden = kHidden_, kStages = kStages_;
-  static constexpr int kRowTiles = kRowTiles_, kColumnTiles = kColumnTiles_;
-  static constexpr bool kShares = kRowTiles * kColumnTiles > 1;
+  static constexpr int kRowTiles = kRowTiles_;
   using Element = typename ElementOf<kArithmetic>::type;
   static constexpr int kTileM = 64 * kGroups, kTileN = 3 * kHidden;
-  static constexpr int kMultipliers = 128 * kGroups, kThreads = kMultipliers + 32;
+  static constexpr int kMultipliers = 128 * kGroups, kFinishers = kMultipliers + kHelpers_;
+  static constexpr int kThreads = kFinishers + 32;
   static constexpr int kChunkBytes = 128, kChunkK = kChunkBytes / sizeof(Element);
   static constexpr int kBytesA = kTileM * kChunkBytes, kBytesB = kTileN * kChunkBytes;
   static constexpr int kStageBytes = kBytesA + kBytesB;
@@ -53,9 +54,8 @@ struct HopperTileOf {
   static constexpr int kUnitBytes = unit_bytes(kHidden), kUnits = kTileM / 4;
   static constexpr int kBarrierOffset = kStages * kStageBytes;
   static constexpr int kPartsOffset = kBarrierOffset + (kStages * 16 + 8 + 127) / 128 * 128;
-  static constexpr int kMaxRanks =
-      std::min(kMaxSplit / (kRowTiles * kColumnTiles),
-               std::max(1, (227 * 1024 - kPartsOffset) / kUnitBytes - kUnits + 1));
+  static constexpr int kMaxRanks = std::min(
+      kMaxSplit / kRowTiles, std::max(1, (227 * 1024 - kPartsOffset) / kUnitBytes - kUnits + 1));
   static constexpr int kBlockBytes = kPartsOffset;
   static constexpr int kClusterBytes =
       kPartsOffset + (kMaxRanks == 1 ? 0 : (kUnits + kMaxRanks - 1) * kUnitBytes);
@@ -64,7 +64,6 @@ struct HopperTileOf {
 
 template <Arithmetic kArithmetic, int kSums>
 __device__ __forceinline__ void multiply_group(float (&sum)[kSums], uint64_t a, uint64_t b) {
-#if defined(LLTM_HOPPER)
   if constexpr (kArithmetic == Arithmetic::kTf32) {
     multiply_group_tf32(sum, a, b);
   } else if constexpr (kArithmetic == Arithmetic::kFloat16) {
@@ -72,7 +71,6 @@ __device__ __forceinline__ void multiply_group(float (&sum)[kSums], uint64_t a, 
   } else {
     multiply_group_bf16(sum, a, b);
   }
-#endif
 }
 
 template <typename Tile, int kBlocksPerSm>
@@ -80,25 +78,19 @@ __global__ void __launch_bounds__(Tile::kThreads, kBlocksPerSm)
     hopper_forward_kernel(const __grid_constant__ HopperForwardArguments arguments) {
 #if defined(LLTM_HOPPER)
   constexpr int kStages = Tile::kStages;
-  constexpr int kRowTiles = Tile::kRowTiles, kColumnTiles = Tile::kColumnTiles;
+  constexpr int kRowTiles = Tile::kRowTiles;
   extern __shared__ __align__(1024) unsigned char shared[];
   const FusedForwardParams& p = arguments.cell;
 
-  // In a cluster: ranks, then column tiles, then row tiles.
+  // In a cluster: ranks, then row tiles.
   const int ranks = arguments.split.ranks;
   const int block = cluster_rank();
-  const int rank = block % ranks;
-  const int column_tile = kColumnTiles == 1 ? 0 : block / ranks % kColumnTiles;
-  const int row_tile = kRowTiles == 1 ? 0 : block / ranks / kColumnTiles;
-  const auto block_at = [&](int row, int column) {
-    return rank + ranks * (column + kColumnTiles * row);
-  };
+  const int rank = block % ranks, row_tile = block / ranks;
   const int64_t first_row = (blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Tile::kTileM);
   if (first_row - row_tile * Tile::kTileM >= p.batch) {
     return;  // and so does the whole cluster
   }
-  const int first_hidden =
-      (static_cast<int>(cluster_index()) * kColumnTiles + column_tile) * Tile::kHidden;
+  const int first_hidden = static_cast<int>(cluster_index()) * Tile::kHidden;
   const int begin = arguments.split.first_chunk(rank);
   const int end = arguments.split.first_chunk(rank + 1);
 
@@ -106,25 +98,23 @@ __global__ void __launch_bounds__(Tile::kThreads, kBlocksPerSm)
   const auto full = [&](int slot) { return base + Tile::kBarrierOffset + slot * 16; };
   const auto empty = [&](int slot) { return full(slot) + 8; };
   const uint32_t sums_barrier = full(kStages);
-  FragmentFinisher<typename Tile::Element, 4 * Tile::kGroups, Tile::kHidden> finisher(
-      p, first_row, first_hidden, rank, ranks);
-  if (threadIdx.x == Tile::kMultipliers) {
+  FragmentFinisher<typename Tile::Element, 4 * Tile::kGroups, Tile::kHidden, Tile::kFinishers>
+      finisher(p, first_row, first_hidden, rank, ranks);
+  if (threadIdx.x == Tile::kFinishers) {
     for (int slot = 0; slot < kStages; ++slot) {
       init_barrier(full(slot), 1);
-      init_barrier(empty(slot), Tile::kGroups * (kRowTiles + kColumnTiles - 1));
+      init_barrier(empty(slot), Tile::kGroups * kRowTiles);
     }
-    init_barrier(sums_barrier, 1);
+    init_barrier(sums_barrier, 1 + finisher.own_units());
     fence_barriers();
-    if (ranks > 1) {
-      arrive_expecting(sums_barrier, finisher.expected_bytes());
-    }
+    arrive_expecting(sums_barrier, finisher.expected_bytes());
     prefetch_map(&arguments.weights_h);
     prefetch_map(&arguments.old_h);
     prefetch_map(&arguments.weights_input);
     prefetch_map(&arguments.input);
   }
   __syncwarp();
-  if (Tile::kShares || ranks > 1) {
+  if (kRowTiles * ranks > 1) {
     cluster_arrive();
     cluster_wait();
   } else {
@@ -133,19 +123,12 @@ __global__ void __launch_bounds__(Tile::kThreads, kBlocksPerSm)
   start_next_kernel();
   wait_for_previous_kernel();
 
-  if (threadIdx.x >= Tile::kMultipliers) {
-    if (threadIdx.x == Tile::kMultipliers) {
-      // Which blocks have the same rows, and which the same weights.
-      uint16_t row_blocks = 0, column_blocks = 0;
-      if constexpr (Tile::kShares) {
+  if (threadIdx.x >= Tile::kFinishers) {
+    if (threadIdx.x == Tile::kFinishers) {
+      uint16_t sharing_blocks = 0;
 #pragma unroll
-        for (int column = 0; column < kColumnTiles; ++column) {
-          row_blocks |= 1 << block_at(row_tile, column);
-        }
-#pragma unroll
-        for (int row = 0; row < kRowTiles; ++row) {
-          column_blocks |= 1 << block_at(row, column_tile);
-        }
+      for (int row = 0; row < kRowTiles; ++row) {
+        sharing_blocks |= 1 << (rank + ranks * row);
       }
       int slot = 0;
       uint32_t parity = 1;  // a fresh barrier has completed the phase before its first
@@ -162,13 +145,9 @@ __global__ void __launch_bounds__(Tile::kThreads, kBlocksPerSm)
         if constexpr (kRowTiles == 1) {
           copy_box_3d(b, weights, k, first_hidden, 0, full(slot));
         } else if (chunk % kRowTiles == row_tile) {
-          copy_box_3d(b, weights, k, first_hidden, 0, full(slot), column_blocks);
+          copy_box_3d(b, weights, k, first_hidden, 0, full(slot), sharing_blocks);
         }
-        if constexpr (kColumnTiles == 1) {
-          copy_box_2d(a, rows, k, y, full(slot));
-        } else if (chunk % kColumnTiles == column_tile) {
-          copy_box_2d(a, rows, k, y, full(slot), row_blocks);
-        }
+        copy_box_2d(a, rows, k, y, full(slot));
         if (++slot == kStages) {
           slot = 0;
           parity ^= 1;
@@ -178,65 +157,61 @@ __global__ void __launch_bounds__(Tile::kThreads, kBlocksPerSm)
     return;
   }
 
+  unsigned char* const parts = shared + (ranks == 1 ? 0 : Tile::kPartsOffset);
   finisher.fetch();
-  float sum[Tile::kTileN / 2];
+  if (threadIdx.x < Tile::kMultipliers) {
+    float sum[Tile::kTileN / 2];
 #pragma unroll
-  for (float& value : sum) {
-    value = 0;
-  }
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  const uint32_t rows = static_cast<uint32_t>(threadIdx.x) / 128 * 64 * Tile::kChunkBytes;
-  // Where this thread tells that a slot is free: here, and at those that copy to this block.
-  uint32_t freed_barriers = empty(0);
-  if constexpr (Tile::kShares) {
-    const int row =
-        thread < kColumnTiles ? row_tile : (row_tile + thread - kColumnTiles + 1) % kRowTiles;
-    const int column = thread < kColumnTiles ? (column_tile + thread) % kColumnTiles : column_tile;
-    freed_barriers = address_in_block(freed_barriers, block_at(row, column));
-  }
-  int slot = 0, previous = 0;
-  uint32_t parity = 0;
-#pragma unroll 1
-  for (int chunk = begin; chunk < end; ++chunk) {
-    wait_phase(full(slot), parity);
-    const uint64_t a = describe_matrix(base + slot * Tile::kStageBytes + rows);
-    const uint64_t b = describe_matrix(base + slot * Tile::kStageBytes + Tile::kBytesA);
-    fence_products();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      // 32 bytes further along K, in the descriptor's units of 16.
-      multiply_group<Tile::kArithmetic>(sum, a + step * 2, b + step * 2);
+    for (float& value : sum) {
+      value = 0;
     }
-    commit_products();
-    // One chunk's products stay under way while the next one's begin.
-    wait_products<1>();
-    // Nobody waits for a slot that is not filled again, or is there any more.
-    if (chunk > begin && chunk - 1 + kStages < end && thread < kRowTiles + kColumnTiles - 1) {
-      if constexpr (Tile::kShares) {
-        arrive_in_cluster(freed_barriers + previous * 16);
-      } else {
-        arrive(freed_barriers + previous * 16);
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    const uint32_t rows = static_cast<uint32_t>(threadIdx.x) / 128 * 64 * Tile::kChunkBytes;
+    // Where this thread tells that a slot is free: here, and at those that copy to this block.
+    uint32_t freed_barriers = empty(0);
+    if constexpr (kRowTiles > 1) {
+      freed_barriers = address_in_block(freed_barriers, rank + ranks * (thread % kRowTiles));
+    }
+    int slot = 0, previous = 0;
+    uint32_t parity = 0;
+#pragma unroll 1
+    for (int chunk = begin; chunk < end; ++chunk) {
+      wait_phase(full(slot), parity);
+      const uint64_t a = describe_matrix(base + slot * Tile::kStageBytes + rows);
+      const uint64_t b = describe_matrix(base + slot * Tile::kStageBytes + Tile::kBytesA);
+      fence_products();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        // 32 bytes further along K, in the descriptor's units of 16.
+        multiply_group<Tile::kArithmetic>(sum, a + step * 2, b + step * 2);
+      }
+      commit_products();
+      // One chunk's products stay under way while the next one's begin.
+      wait_products<1>();
+      // Nobody waits for a slot that is not filled again, or is there any more.
+      if (chunk > begin && chunk - 1 + kStages < end && thread < kRowTiles) {
+        if constexpr (kRowTiles > 1) {
+          arrive_in_cluster(freed_barriers + previous * 16);
+        } else {
+          arrive(freed_barriers + previous * 16);
+        }
+      }
+      previous = slot;
+      if (++slot == kStages) {
+        slot = 0;
+        parity ^= 1;
       }
     }
-    previous = slot;
-    if (++slot == kStages) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-  wait_products<0>();
+    wait_products<0>();
 
-  int parts = 0;
-  if (ranks == 1) {
-    // All groups are done with the stages.
-    wait_for_threads<Tile::kMultipliers>();
-    finisher.keep(sum, shared);
-    wait_for_threads<Tile::kMultipliers>();
-  } else {
-    parts = Tile::kPartsOffset;
-    finisher.exchange(sum, base + parts, sums_barrier, [&](int to) { return block + to - rank; });
+    if (ranks == 1) {
+      // All groups are done with the stages, which the sums replace.
+      sync_threads_of<1, Tile::kMultipliers>();
+    }
+    finisher.exchange(sum, parts, sums_barrier, [&](int to) { return block + to - rank; });
   }
-  finisher.finish(shared + parts);
+  wait_phase(sums_barrier, 0);
+  finisher.finish(parts);
 #endif
 }
 
@@ -287,14 +262,14 @@ cudaError_t launch_hopper_forward_tile(const FusedForwardParams& params,
       round_up(round_up(params.batch, Tile::kTileM) / Tile::kTileM, Tile::kRowTiles);
   const int64_t y =
       row_tiles < kMaxGridY ? row_tiles : kMaxGridY / Tile::kRowTiles * Tile::kRowTiles;
-  const dim3 grid(static_cast<unsigned>(round_up(columns, Tile::kColumnTiles) * split),
+  const dim3 grid(static_cast<unsigned>(columns * split),
                   static_cast<unsigned>(y),
                   static_cast<unsigned>((row_tiles + y - 1) / y));
   return launch_in_clusters<&hopper_forward_kernel<Tile, kBlocksPerSm>,
                             Tile::kThreads,
                             Tile::kBlockBytes,
                             Tile::kClusterBytes>(
-      arguments, grid, dim3(split * Tile::kColumnTiles, Tile::kRowTiles), stream);
+      arguments, grid, dim3(split, Tile::kRowTiles), stream);
 }
 
 template <Arithmetic kArithmetic>
@@ -303,19 +278,22 @@ cudaError_t launch_hopper_forward(const FusedForwardParams& params,
                                   int split,
                                   cudaStream_t stream) {
   // Stages for one block a multiprocessor, so that the next kernel's blocks, which start early, go
-  // where no block of this one is.
+  // where no block of this one is; threads for an item each, of the ranks that path.cpp chooses.
   switch (tile) {
     case HopperTile::k64x8:
-      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 8, 11>>(params, split, stream);
+      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 8, 11, 0>>(
+          params, split, stream);
     case HopperTile::k64x24:
-      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 24, 8>>(params, split, stream);
+      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 24, 8, 0>>(
+          params, split, stream);
     case HopperTile::k64x40:
-      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 40, 7>>(params, split, stream);
+      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 40, 7, 32>>(
+          params, split, stream);
     case HopperTile::k64x40InPairs:
-      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 40, 7, 2>>(
+      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 1, 40, 7, 192, 2>>(
           params, split, stream);
     case HopperTile::k128x32InPairs:
-      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 2, 32, 7, 2>>(
+      return launch_hopper_forward_tile<HopperTileOf<kArithmetic, 2, 32, 7, 0, 2>>(
           params, split, stream);
     case HopperTile::kCount:
       break;

@@ -67,18 +67,6 @@ __device__ __forceinline__ void copy_box_3d(
 
 // The same to every block of the cluster whose bit is set in `blocks`, to the same place and
 // barrier of each.
-__device__ __forceinline__ void copy_box_2d(
-    uint32_t to, const CUtensorMap* map, int x, int y, uint32_t barrier, uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;\n" ::"r"(to),
-      "l"(map),
-      "r"(x),
-      "r"(y),
-      "r"(barrier),
-      "h"(blocks)
-      : "memory");
-}
 __device__ __forceinline__ void copy_box_3d(
     uint32_t to, const CUtensorMap* map, int x, int y, int z, uint32_t barrier, uint16_t blocks) {
   asm volatile(
@@ -91,12 +79,6 @@ __device__ __forceinline__ void copy_box_3d(
       "r"(barrier),
       "h"(blocks)
       : "memory");
-}
-
-// The first kThreads threads of the block wait for each other.
-template <int kThreads>
-__device__ __forceinline__ void wait_for_threads() {
-  asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
 }
 
 // What this block would write as `address`, in the cluster's block `block`.

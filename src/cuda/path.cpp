@@ -165,9 +165,12 @@ std::optional<ForwardPath> hopper_for_float32_forward(Force force,
 std::optional<ForwardPath> hopper_for_forward(Force force,
                                               Arithmetic arithmetic,
                                               const CellSizes<int64_t>& sizes) {
-  // Ahead of the other paths wherever it was measured, up to (256,2048,2048): 22.5 in bfloat16,
-  // library 28; 40 and 67 in TF32. Much larger products have not been measured.
-  if (force == Force::kNone && multiplications(sizes, 16) > 7e9) {
+  // Ahead of the other paths but for large products in 16 bits, whose tiles end one after the
+  // other: (1024,1024,1024) takes 24, the library 28; (512,2048,2048) 45 both; (1024,2048,2048) 90
+  // and 84; (4096,32,128) 6 and 10, (65536,32,128) 96 and 83. In TF32 (1024,2048,2048) takes 163
+  // and 171.
+  if (force == Force::kNone && arithmetic != Arithmetic::kTf32 &&
+      (multiplications(sizes, 16) > 1e10 || sizes.batch > 32768)) {
     return std::nullopt;
   }
   const int64_t sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
@@ -176,7 +179,7 @@ std::optional<ForwardPath> hopper_for_forward(Force force,
   int64_t tiles = 0, row_tiles = 1;
   if (sizes.batch <= 64) {
     // As narrow as lets three or four ranks a tile fill the multiprocessors: (64,512,512) in
-    // bfloat16 3.4 with 24 columns, 3.7 with 32; (5,1000,1000) 6.4 with 40, 6.6 with 32.
+    // bfloat16 3.3 with 24 columns, 3.5 with 32; (5,1000,1000) 6.4 with 40, 6.6 with 32.
     tile = columns(8) <= sms / 4    ? HopperTile::k64x8
            : columns(24) <= sms / 4 ? HopperTile::k64x24
                                     : HopperTile::k64x40;
@@ -184,12 +187,13 @@ std::optional<ForwardPath> hopper_for_forward(Force force,
             : tile == HopperTile::k64x24 ? columns(24)
                                          : columns(40);
   } else {
-    // (128,1024,1024) in bfloat16: 7.1 in pairs of 64x40, two ranks; 7.7 in tiles of 128x40, four
+    // (128,1024,1024) in bfloat16: 5.9 in pairs of 64x40, two ranks; 6.7 in tiles of 128x40, four
     // ranks. (256,2048,2048), which reads less in large tiles: 22.5 in pairs of 128x32, that are
     // 128 blocks; 26 in pairs of 128x40, or in fours.
     row_tiles = 2;
     const int64_t large = ceil_div(sizes.batch, 256) * columns(32);
-    tile = large * 2 > sms / 2 ? HopperTile::k128x32InPairs : HopperTile::k64x40InPairs;
+    tile = sizes.batch > 128 && large * 2 > sms / 2 ? HopperTile::k128x32InPairs
+                                                    : HopperTile::k64x40InPairs;
     tiles = tile == HopperTile::k128x32InPairs ? large : ceil_div(sizes.batch, 128) * columns(40);
   }
   // As many ranks as are resident at once, and have three chunks of K at least to themselves:
