@@ -34,7 +34,7 @@ __device__ __forceinline__ void assign_two(__nv_bfloat16* to, float x, float y) 
 
 /// For kWarps warps of 16 rows each, the first of a block; kThreads threads finish. `parts`, where
 /// it appears, is shared memory for the sums of this rank's units, of all ranks.
-template <typename Element, int kWarps, int kHidden, int kThreads>
+template <typename Element, typename Math, int kWarps, int kHidden, int kThreads>
 class FragmentFinisher {
  public:
   static constexpr int kSums = 3 * kHidden / 2;
@@ -159,7 +159,7 @@ class FragmentFinisher {
         for (int gate = 0; gate < 3; ++gate) {
           z[gate][i] += to_float(item.bias[gate][i % 2]);
         }
-        const cell::State<float> state = cell::forward<RoundedMath>(
+        const cell::State<float> state = cell::forward<Math>(
             cell::Gates<float>{z[0][i], z[1][i], z[2][i]}, to_float(item.old_cell[i / 2][i % 2]));
         h[i] = state.h;
         c[i] = state.cell;

@@ -98,7 +98,11 @@ __global__ void __launch_bounds__(Tile::kThreads, kBlocksPerSm)
   const auto full = [&](int slot) { return base + Tile::kBarrierOffset + slot * 16; };
   const auto empty = [&](int slot) { return full(slot) + 8; };
   const uint32_t sums_barrier = full(kStages);
-  FragmentFinisher<typename Tile::Element, 4 * Tile::kGroups, Tile::kHidden, Tile::kFinishers>
+  FragmentFinisher<typename Tile::Element,
+                   RoundedMath,
+                   4 * Tile::kGroups,
+                   Tile::kHidden,
+                   Tile::kFinishers>
       finisher(p, first_row, first_hidden, rank, ranks);
   if (threadIdx.x == Tile::kFinishers) {
     for (int slot = 0; slot < kStages; ++slot) {

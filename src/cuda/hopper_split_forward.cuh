@@ -47,16 +47,14 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1)
   }
   const int first_hidden = static_cast<int>(cluster_index()) * Tile::kHidden;
   const int rank = cluster_rank(), ranks = arguments.split.ranks;
-  FragmentFinisher<float, 4 * Product::kGroups, Tile::kHidden> finisher(
-      p, first_row, first_hidden, rank, ranks);
+  FragmentFinisher<float, DeviceMath, 4 * Product::kGroups, Tile::kHidden, Product::kMultipliers>
+      finisher(p, first_row, first_hidden, rank, ranks);
   const uint32_t sums_barrier = shared_address(shared + Tile::kSumsBarrier);
   Product::prepare(shared);
   if (threadIdx.x == 0) {
-    init_barrier(sums_barrier, 1);
+    init_barrier(sums_barrier, 1 + finisher.own_units());
     fence_barriers();
-    if (ranks > 1) {
-      arrive_expecting(sums_barrier, finisher.expected_bytes());
-    }
+    arrive_expecting(sums_barrier, finisher.expected_bytes());
   }
   __syncwarp();
   if (ranks > 1) {
@@ -79,18 +77,14 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1)
   Product product;
   const auto finish = [&](int) {
     finisher.fetch();
-    int parts = 0;
+    unsigned char* const parts = shared + (ranks == 1 ? 0 : Tile::kPartsOffset);
     if (ranks == 1) {
-      // All groups are done with the stages.
-      wait_for_threads<Product::kMultipliers>();
-      finisher.keep(product.sum, shared);
-      wait_for_threads<Product::kMultipliers>();
-    } else {
-      parts = Tile::kPartsOffset;
-      finisher.exchange(
-          product.sum, shared_address(shared + parts), sums_barrier, [](int to) { return to; });
+      // All groups are done with the stages, which the sums replace.
+      sync_threads_of<2, Product::kMultipliers>();
     }
-    finisher.finish(shared + parts);
+    finisher.exchange(product.sum, parts, sums_barrier, [](int to) { return to; });
+    wait_phase(sums_barrier, 0);
+    finisher.finish(parts);
   };
   product.run(shared,
               1,
