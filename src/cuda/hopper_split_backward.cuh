@@ -35,8 +35,9 @@ __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksP
   constexpr int kThreads = StateProduct::kThreads;
   constexpr int kTileM = StateProduct::kTileM, kTileN = StateProduct::kTileN;
   constexpr int kChunkK = StateProduct::kChunkK;
-  extern __shared__ __align__(1024) unsigned char shared_of_tiles[];
-  unsigned char* const shared = shared_of_tiles;
+  // By another name than backward_products.cuh's, which needs less alignment.
+  extern __shared__ __align__(1024) unsigned char shared_stages[];
+  unsigned char* const shared = shared_stages;
   const BackwardProductsParams& p = arguments.cell;
 
   if (blockIdx.x < arguments.state_blocks) {

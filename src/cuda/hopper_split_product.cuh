@@ -9,8 +9,8 @@
 
 namespace lltm::cuda {
 
-/// A tile of 64 rows for each of kGroups groups of four warps, and 96 columns. One more group feeds
-/// them: three of its warps rewrite B, the last one starts the copies.
+/// A tile of 64 rows for each of kGroups groups of four warps, and 96 columns. kFeederGroups more
+/// feed them: three warps of each rewrite B, one starts the copies.
 template <Arithmetic kArithmetic_,
           Major kMajorA,
           Major kMajorB,
@@ -39,7 +39,6 @@ struct SplitProduct {
 
   // The boxes of a chunk that `load` copies. Where K is contiguous, rows of it, swizzled. Else rows
   // of A's M, 32 of them, swizzled, one box behind the other; and rows of B's N, not swizzled.
-  static constexpr int kBoxRowsA = kMajorA == Major::kK ? kTileM : kChunkK;
   static constexpr int kBoxBytesA = kMajorA == Major::kK ? kBytesA : kChunkK * 128;
 
   // Threads that rewrite B, and how many share a row of it.

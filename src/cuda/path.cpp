@@ -223,10 +223,10 @@ std::optional<BackwardPath> hopper_for_backward(Force force,
     return std::nullopt;
   }
   if (force == Force::kNone) {
-    // Float32: (64,1024,128) takes 6.6, by tiles 7.3; (64,512,512) 12 and 16.7; (128,1024,1024) 45
-    // and 87; (256,2048,2048) 280 and 566. TF32: (64,512,512) 9.0 and 12.5; (128,1024,1024) 31, the
-    // library 43; (512,1024,1024) 95 with d_gates, and 117; but (64,1024,128) 5.7, by tiles 5.5;
-    // (256,2048,2048) 180, the library 172; (32,64,4096) 178 with d_gates, and 150.
+    // With d_gates, float32: (64,1024,128) takes 8.7, by tiles 9.4; (64,512,512) 15.2 and 20.7;
+    // (128,1024,1024) 51 and 94; (256,2048,2048) 305 and 583. TF32: (64,512,512) 11.9 and 15.4;
+    // (128,1024,1024) 34, the library 50; (512,1024,1024) 95 and 117; but (64,1024,128) 8.1, by
+    // tiles 7.4; (256,2048,2048) 195, the library 187; (32,64,4096) 178 and 150.
     const double work = multiplications(sizes, 64);
     const bool earned = arithmetic == Arithmetic::kFloat32
                             ? work >= 2e7
