@@ -2,6 +2,7 @@
 // batch, so that the sums over the batch that make d_bias need no other block, and always add up
 // alike.
 #include "../cell.h"
+#include "device_math.cuh"
 #include "kernels.h"
 #include "launch_cluster.cuh"
 #include "overlap.cuh"
@@ -27,9 +28,12 @@ template <typename scalar_t>
 __global__ void __launch_bounds__(kThreads, 2)
     backward_kernel(const __grid_constant__ BackwardArguments<scalar_t> arguments) {
   using acc_t = accumulate_t<scalar_t>;
+  using Math = std::conditional_t<std::is_same_v<acc_t, double>, cell::StandardMath, DeviceMath>;
   // 32 bytes of a row, the unit of the caches.
   constexpr int kColumns = 32 / sizeof(scalar_t);
   constexpr int kLanes = kThreads / kColumns;
+  // How many rows a thread has at a time; as many are on their way.
+  constexpr int kRowsAtOnce = sizeof(scalar_t) == 8 ? 1 : 2;
   const BackwardParams<scalar_t>& p = arguments.cell;
   const int column_in_block = static_cast<int>(threadIdx.x) % kColumns;
   const int lane = static_cast<int>(threadIdx.x) / kColumns;
@@ -40,66 +44,103 @@ __global__ void __launch_bounds__(kThreads, 2)
   wait_for_previous_kernel();
   acc_t sums[3] = {};
   if (column < p.state_size) {
-#pragma unroll 2
-    for (int64_t row = first + lane; row < end; row += kLanes) {
-      const int64_t index = row * p.state_size + column;
-      const int64_t gate_index = row * 3 * p.state_size + column;
-      const scalar_t* gates = p.gates + gate_index;
-      const cell::Gates<acc_t> z{static_cast<acc_t>(gates[0]),
-                                 static_cast<acc_t>(gates[p.state_size]),
-                                 static_cast<acc_t>(gates[2 * p.state_size])};
-      acc_t grad_h = 0, grad_cell = 0;
-      if (p.grad_h != nullptr) {
-        grad_h =
-            static_cast<acc_t>(p.grad_h[row * p.grad_h_strides[0] + column * p.grad_h_strides[1]]);
+    // An absent gradient is read too, somewhere, and left out: a branch would wait for what is
+    // loaded in it.
+    const bool has_h = p.grad_h != nullptr, has_cell = p.grad_cell != nullptr;
+    const scalar_t* const grad_h =
+        has_h ? p.grad_h + column * p.grad_h_strides[1] : p.new_cell + column;
+    const scalar_t* const grad_cell =
+        has_cell ? p.grad_cell + column * p.grad_cell_strides[1] : p.new_cell + column;
+    const int64_t h_stride = has_h ? p.grad_h_strides[0] : p.state_size;
+    const int64_t cell_stride = has_cell ? p.grad_cell_strides[0] : p.state_size;
+    struct Rows {
+      scalar_t z[kRowsAtOnce][3], new_cell[kRowsAtOnce], grad_h[kRowsAtOnce],
+          grad_cell[kRowsAtOnce];
+    };
+    // Rows beyond the last are read as that.
+    const auto load = [&](Rows& rows, int64_t from) {
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        const int64_t row = from + i * kLanes < end ? from + i * kLanes : end - 1;
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+          rows.z[i][gate] = p.gates[(row * 3 + gate) * p.state_size + column];
+        }
+        rows.new_cell[i] = p.new_cell[row * p.state_size + column];
+        rows.grad_h[i] = grad_h[row * h_stride];
+        rows.grad_cell[i] = grad_cell[row * cell_stride];
       }
-      if (p.grad_cell != nullptr) {
-        grad_cell = static_cast<acc_t>(
-            p.grad_cell[row * p.grad_cell_strides[0] + column * p.grad_cell_strides[1]]);
+    };
+    Rows next;
+    load(next, first + lane);
+#pragma unroll 1
+    for (int64_t from = first + lane; from < end; from += kLanes * kRowsAtOnce) {
+      const Rows rows = next;
+      load(next, from + kLanes * kRowsAtOnce);
+      cell::Gradients<acc_t> gradients[kRowsAtOnce];
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        gradients[i] =
+            cell::backward<Math>(cell::Gates<acc_t>{static_cast<acc_t>(rows.z[i][0]),
+                                                    static_cast<acc_t>(rows.z[i][1]),
+                                                    static_cast<acc_t>(rows.z[i][2])},
+                                 static_cast<acc_t>(rows.new_cell[i]),
+                                 has_h ? static_cast<acc_t>(rows.grad_h[i]) : acc_t(0),
+                                 has_cell ? static_cast<acc_t>(rows.grad_cell[i]) : acc_t(0));
       }
-      const auto gradients = cell::backward<cell::StandardMath>(
-          z, static_cast<acc_t>(p.new_cell[index]), grad_h, grad_cell);
-      if (p.d_gates != nullptr) {
-        scalar_t* d_gates = p.d_gates + gate_index;
-        d_gates[0] = static_cast<scalar_t>(gradients.gates.input_gate);
-        d_gates[p.state_size] = static_cast<scalar_t>(gradients.gates.output_gate);
-        d_gates[2 * p.state_size] = static_cast<scalar_t>(gradients.gates.candidate);
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        const int64_t row = from + i * kLanes;
+        const acc_t of_gates[3] = {gradients[i].gates.input_gate,
+                                   gradients[i].gates.output_gate,
+                                   gradients[i].gates.candidate};
+        if (row < end) {
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            if (p.d_gates != nullptr) {
+              p.d_gates[(row * 3 + gate) * p.state_size + column] =
+                  static_cast<scalar_t>(of_gates[gate]);
+            }
+            sums[gate] += of_gates[gate];
+          }
+          if (p.d_old_cell != nullptr) {
+            p.d_old_cell[row * p.state_size + column] =
+                static_cast<scalar_t>(gradients[i].old_cell);
+          }
+        }
       }
-      if (p.d_old_cell != nullptr) {
-        p.d_old_cell[index] = static_cast<scalar_t>(gradients.old_cell);
-      }
-      sums[0] += gradients.gates.input_gate;
-      sums[1] += gradients.gates.output_gate;
-      sums[2] += gradients.gates.candidate;
     }
   }
   // A few blocks leave room for all of the next kernel's; behind many, its first blocks would crowd
   // on the multiprocessors that have none of these: (64,512,512) in float32 takes 25 us then,
   // not 19.
-  if (gridDim.x * gridDim.y <= 16) {
+  if (p.starts_next || gridDim.x * gridDim.y <= 16) {
     start_next_kernel();
   }
   if (p.d_bias == nullptr) {
     return;
   }
-  __shared__ acc_t parts[3][kLanes][kColumns];
+  // Over the lanes of a warp, then over the warps.
+  constexpr int kWarps = kThreads / 32;
+  __shared__ acc_t parts[3][kWarps][kColumns];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
   for (int gate = 0; gate < 3; ++gate) {
-    parts[gate][lane][column_in_block] = sums[gate];
+#pragma unroll
+    for (int distance = 16; distance >= kColumns; distance /= 2) {
+      sums[gate] += __shfl_xor_sync(0xffffffff, sums[gate], distance);
+    }
+    if (threadIdx.x % 32 < kColumns) {
+      parts[gate][warp][column_in_block] = sums[gate];
+    }
   }
   __syncthreads();
-#pragma unroll 1
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    if (lane < half) {
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        parts[gate][lane][column_in_block] += parts[gate][lane + half][column_in_block];
-      }
-    }
-    __syncthreads();
-  }
   if (lane < 3 && column < p.state_size) {
-    const acc_t sum = parts[lane][0][column_in_block];
+    acc_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) {
+      sum += parts[lane][i][column_in_block];
+    }
     const int64_t index = lane * p.state_size + column;
     if (p.workspace != nullptr) {
       static_cast<acc_t*>(p.workspace)[blockIdx.y * 3 * p.state_size + index] = sum;

@@ -39,6 +39,8 @@ struct BackwardParams {
   // Where d_bias is wanted: backward_workspace elements of accumulate_t<scalar_t>, or null for
   // none.
   void* workspace;
+  // Whether the next kernel may begin before this one is done.
+  bool starts_next;
 };
 
 /// double for double, float for the others.
