@@ -11,13 +11,14 @@ using at::Tensor;
 
 CellGradients empty_gradients(const CellSizes<int64_t>& sizes,
                               const at::TensorOptions& options,
-                              const std::array<bool, kGradientCount>& output_mask) {
+                              const std::array<bool, kGradientCount>& output_mask,
+                              bool with_gates) {
   const auto& [batch, input_features, state_size] = sizes;
   const auto empty_if = [&options](bool wanted, at::IntArrayRef shape) {
     return wanted ? at::empty(shape, options) : Tensor();
   };
-  const bool gates_wanted =
-      output_mask[kInput] || output_mask[kWeights] || output_mask[kBias] || output_mask[kOldH];
+  const bool gates_wanted = with_gates && (output_mask[kInput] || output_mask[kWeights] ||
+                                           output_mask[kBias] || output_mask[kOldH]);
   return {
       .input = empty_if(output_mask[kInput], {batch, input_features}),
       .weights = empty_if(output_mask[kWeights], {3 * state_size, state_size + input_features}),

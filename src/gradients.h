@@ -22,17 +22,22 @@ struct CellGradients {
   at::Tensor old_cell;
   at::Tensor gates;  // dz, which every gradient but old_cell's is made of
 
-  bool any_wanted() const { return gates.defined() || old_cell.defined(); }
+  bool any_wanted() const {
+    return input.defined() || weights.defined() || bias.defined() || old_h.defined() ||
+           old_cell.defined();
+  }
 
   std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> results() const {
     return {input, weights, bias, old_h, old_cell};
   }
 };
 
-/// Uninitialised tensors for the gradients that output_mask asks for.
+/// Uninitialised tensors for the gradients that output_mask asks for, and for those of the gates
+/// where one of these is made of them, unless the caller does without.
 CellGradients empty_gradients(const CellSizes<int64_t>& sizes,
                               const at::TensorOptions& options,
-                              const std::array<bool, kGradientCount>& output_mask);
+                              const std::array<bool, kGradientCount>& output_mask,
+                              bool with_gates = true);
 
 /// From gradients.gates: the gradients of input, weights, bias and old_h that are wanted. The sums
 /// over an empty batch are zero.

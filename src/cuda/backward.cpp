@@ -23,15 +23,25 @@ void* data_of(const Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
 }
 
-// d_gates, d_bias and d_old_cell, from the incoming gradients as they lie: that of a sum is
-// expanded from one element.
+// What the gradients are formed from, with rows and elements as the kernels read them.
+struct CellRows {
+  explicit CellRows(const BackwardArguments& arguments)
+      : gates(arguments.gates.contiguous()),
+        new_cell(arguments.new_cell.contiguous()),
+        input(arguments.input),
+        weights(arguments.weights),
+        old_h(arguments.old_h) {}
+
+  Tensor gates, new_cell;
+  Rows input, weights, old_h;
+};
+
+// The incoming gradients as they lie: that of a sum is expanded from one element.
 template <typename scalar_t>
-void gate_gradients(const CellGradients& gradients,
-                    const BackwardArguments& arguments,
-                    const CellSizes<int64_t>& sizes,
-                    cudaStream_t stream) {
-  const Tensor gates_ = arguments.gates.contiguous();
-  const Tensor new_cell_ = arguments.new_cell.contiguous();
+BackwardParams<scalar_t> cell_params(const CellGradients& gradients,
+                                     const BackwardArguments& arguments,
+                                     const CellRows& rows,
+                                     const CellSizes<int64_t>& sizes) {
   BackwardParams<scalar_t> params{};
   params.batch = sizes.batch;
   params.state_size = sizes.state_size;
@@ -45,77 +55,85 @@ void gate_gradients(const CellGradients& gradients,
     params.grad_cell_strides[0] = arguments.grad_cell->stride(0);
     params.grad_cell_strides[1] = arguments.grad_cell->stride(1);
   }
-  params.gates = gates_.const_data_ptr<scalar_t>();
-  params.new_cell = new_cell_.const_data_ptr<scalar_t>();
+  params.gates = rows.gates.const_data_ptr<scalar_t>();
+  params.new_cell = rows.new_cell.const_data_ptr<scalar_t>();
   params.d_gates = mutable_data_or_null<scalar_t>(gradients.gates);
   params.d_bias = mutable_data_or_null<scalar_t>(gradients.bias);
   params.d_old_cell = mutable_data_or_null<scalar_t>(gradients.old_cell);
+  return params;
+}
+
+BackwardProductsParams products_params(const CellGradients& gradients,
+                                       const CellRows& rows,
+                                       const CellSizes<int64_t>& sizes) {
+  return {
+      .batch = sizes.batch,
+      .input_features = sizes.input_features,
+      .state_size = sizes.state_size,
+      .d_gates = data_of(gradients.gates),
+      .input = rows.input.data(),
+      .input_stride = rows.input.stride(),
+      .weights = rows.weights.data(),
+      .weights_stride = rows.weights.stride(),
+      .old_h = rows.old_h.data(),
+      .old_h_stride = rows.old_h.stride(),
+      .d_old_h = data_of(gradients.old_h),
+      .d_input = data_of(gradients.input),
+      .d_weights = data_of(gradients.weights),
+  };
+}
+
+// d_gates, d_bias and d_old_cell.
+template <typename scalar_t>
+void gate_gradients(BackwardParams<scalar_t> params,
+                    const at::Device& device,
+                    cudaStream_t stream) {
   Tensor workspace;
-  if (const int64_t elements = backward_workspace(sizes.batch, sizes.state_size);
-      elements > 0 && gradients.bias.defined()) {
-    workspace = at::detail::empty_cuda({elements},
-                                       c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value,
-                                       arguments.input.device(),
-                                       std::nullopt);
+  if (const int64_t elements = backward_workspace(params.batch, params.state_size);
+      elements > 0 && params.d_bias != nullptr) {
+    workspace = at::detail::empty_cuda(
+        {elements}, c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value, device, std::nullopt);
     params.workspace = workspace.mutable_data_ptr();
   }
   check_launch(launch_backward(params, stream));
 }
 
 template <Arithmetic kArithmetic>
-cudaError_t launch(const BackwardProductsParams& params,
-                   const BackwardPath& path,
-                   cudaStream_t stream) {
+cudaError_t launch_products(const BackwardProductsParams& params,
+                            const BackwardPath& path,
+                            const at::Device& device,
+                            cudaStream_t stream) {
   if constexpr (kArithmetic == Arithmetic::kFloat32 || kArithmetic == Arithmetic::kTf32) {
     if (const auto* tile = std::get_if<SplitProductTile>(&path.tile)) {
       return launch_split_backward<kArithmetic>(params, *tile, path.split, stream);
     }
+  } else if (const auto* pairs = std::get_if<HopperBackwardPairs>(&path.tile)) {
+    Tensor workspace;
+    if (const int64_t floats = hopper_backward_workspace(params, path.split); floats > 0) {
+      workspace = at::detail::empty_cuda({floats}, at::kFloat, device, std::nullopt);
+    }
+    return launch_hopper_backward_products<kArithmetic>(
+        params, path.split, pairs->count, static_cast<float*>(data_of(workspace)), stream);
   }
   return launch_backward_products<kArithmetic>(
       params, std::get<ProductTile>(path.tile), path.split, stream);
 }
 
-cudaError_t launch_any(const BackwardProductsParams& params,
-                       const BackwardPath& path,
-                       cudaStream_t stream) {
+cudaError_t launch_products(const BackwardProductsParams& params,
+                            const BackwardPath& path,
+                            const at::Device& device,
+                            cudaStream_t stream) {
   switch (path.arithmetic) {
     case Arithmetic::kFloat32:
-      return launch<Arithmetic::kFloat32>(params, path, stream);
+      return launch_products<Arithmetic::kFloat32>(params, path, device, stream);
     case Arithmetic::kTf32:
-      return launch<Arithmetic::kTf32>(params, path, stream);
+      return launch_products<Arithmetic::kTf32>(params, path, device, stream);
     case Arithmetic::kFloat16:
-      return launch<Arithmetic::kFloat16>(params, path, stream);
+      return launch_products<Arithmetic::kFloat16>(params, path, device, stream);
     case Arithmetic::kBFloat16:
-      return launch<Arithmetic::kBFloat16>(params, path, stream);
+      return launch_products<Arithmetic::kBFloat16>(params, path, device, stream);
   }
   return cudaErrorInvalidValue;
-}
-
-void products_by_tiles(const CellGradients& gradients,
-                       const BackwardArguments& arguments,
-                       const CellSizes<int64_t>& sizes,
-                       const BackwardPath& path,
-                       cudaStream_t stream) {
-  if (!gradients.input.defined() && !gradients.weights.defined() && !gradients.old_h.defined()) {
-    return;
-  }
-  const Rows input(arguments.input), weights(arguments.weights), old_h(arguments.old_h);
-  const BackwardProductsParams params{
-      .batch = sizes.batch,
-      .input_features = sizes.input_features,
-      .state_size = sizes.state_size,
-      .d_gates = gradients.gates.const_data_ptr(),
-      .input = input.data(),
-      .input_stride = input.stride(),
-      .weights = weights.data(),
-      .weights_stride = weights.stride(),
-      .old_h = old_h.data(),
-      .old_h_stride = old_h.stride(),
-      .d_old_h = data_of(gradients.old_h),
-      .d_input = data_of(gradients.input),
-      .d_weights = data_of(gradients.weights),
-  };
-  check_launch(launch_any(params, path, stream));
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<Tensor>& grad_h,
@@ -132,7 +150,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
   const auto sizes = check<int64_t>(arguments);
   const c10::cuda::CUDAGuard device_guard(input.device());
 
-  const CellGradients gradients = empty_gradients(sizes, input.options(), output_mask);
+  const auto path = tiles_for_backward(
+      input.scalar_type(), sizes, rows_at_16_bytes(input, weights, old_h, sizes.state_size));
+  const auto* const fused = path ? std::get_if<FusedBackwardTile>(&path->tile) : nullptr;
+  const CellGradients gradients =
+      empty_gradients(sizes, input.options(), output_mask, /*with_gates=*/fused == nullptr);
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   if (sizes.batch * sizes.state_size == 0 || !gradients.any_wanted()) {
     // Sums over an empty batch.
@@ -140,13 +162,30 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
     return gradients.results();
   }
 
+  const CellRows rows(arguments);
+  const BackwardProductsParams products = products_params(gradients, rows, sizes);
+  if (fused != nullptr) {
+    AT_DISPATCH_REDUCED_FLOATING_TYPES(input.scalar_type(), "lltm::backward", [&] {
+      check_launch(launch_fused_backward(cell_params<scalar_t>(gradients, arguments, rows, sizes),
+                                         products,
+                                         *fused,
+                                         path->split,
+                                         stream));
+    });
+    return gradients.results();
+  }
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
-        gate_gradients<scalar_t>(gradients, arguments, sizes, stream);
+        auto params = cell_params<scalar_t>(gradients, arguments, rows, sizes);
+        // Its blocks fill a multiprocessor each, so that they cannot crowd on those that are free.
+        params.starts_next = path && std::holds_alternative<HopperBackwardPairs>(path->tile);
+        gate_gradients(params, input.device(), stream);
       });
-  if (const auto path = tiles_for_backward(
-          input.scalar_type(), sizes, rows_at_16_bytes(input, weights, old_h, sizes.state_size))) {
-    products_by_tiles(gradients, arguments, sizes, *path, stream);
+  if (path) {
+    if (products.d_old_h != nullptr || products.d_input != nullptr ||
+        products.d_weights != nullptr) {
+      check_launch(launch_products(products, *path, input.device(), stream));
+    }
     return gradients.results();
   }
   if (gradients.weights.defined()) {

@@ -28,7 +28,10 @@ template <typename scalar_t>
 __global__ void __launch_bounds__(kThreads, 2)
     backward_kernel(const __grid_constant__ BackwardArguments<scalar_t> arguments) {
   using acc_t = accumulate_t<scalar_t>;
-  using Math = std::conditional_t<std::is_same_v<acc_t, double>, cell::StandardMath, DeviceMath>;
+  using Math =
+      std::conditional_t<sizeof(scalar_t) == 8,
+                         cell::StandardMath,
+                         std::conditional_t<sizeof(scalar_t) == 4, DeviceMath, RoundedMath>>;
   // 32 bytes of a row, the unit of the caches.
   constexpr int kColumns = 32 / sizeof(scalar_t);
   constexpr int kLanes = kThreads / kColumns;

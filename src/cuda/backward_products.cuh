@@ -6,6 +6,7 @@
 #include "launch_cluster.cuh"
 #include "overlap.cuh"
 #include "tile_product.cuh"
+#include "write_tile.cuh"
 
 namespace lltm::cuda {
 
@@ -26,40 +27,6 @@ struct BackwardProductsArguments {
   // Whether four elements of a row of the results may be written at once.
   bool d_old_h_fours, d_input_fours, d_weights_fours;
 };
-
-template <typename Element>
-struct alignas(4 * sizeof(Element)) Four {
-  Element values[4];
-};
-
-// Writes rows [0, rows) x columns [0, columns) of a tile; read(values, row, column) gives four of
-// it.
-template <int kThreads, int kTileN, typename Element, typename Read>
-__device__ __forceinline__ void write_tile(
-    Element* to, int64_t stride, int rows, int columns, bool fours, const Read& read) {
-#pragma unroll 1
-  for (int piece = static_cast<int>(threadIdx.x); piece < rows * (kTileN / 4); piece += kThreads) {
-    const int row = piece / (kTileN / 4), column = piece % (kTileN / 4) * 4;
-    float values[4];
-    read(values, row, column);
-    Four<Element> four;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      assign(four.values[i], values[i]);
-    }
-    Element* const target = to + row * stride + column;
-    if (fours && column + 4 <= columns) {
-      *reinterpret_cast<Four<Element>*>(target) = four;
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (column + i < columns) {
-          target[i] = four.values[i];
-        }
-      }
-    }
-  }
-}
 
 template <typename StateProduct, typename WeightProduct, int kBlocksPerSm>
 __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)

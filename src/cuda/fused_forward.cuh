@@ -19,21 +19,6 @@ struct FusedForwardArguments {
   bool old_h_vectors, input_vectors, weights_h_vectors, weights_input_vectors;
 };
 
-// The rows of `weights` that a block needs: kHidden of each gate.
-template <typename Element, int kHidden>
-struct GateRows {
-  const Element* data;  // the first hidden column's row of the input gate
-  int64_t stride;
-  int64_t state_size;
-  int hidden;  // how many hidden columns there are
-  bool vectors;
-
-  __device__ __forceinline__ bool has(int r) const { return r % kHidden < hidden; }
-  __device__ __forceinline__ int64_t offset(int r) const {
-    return (r / kHidden * state_size + r % kHidden) * stride;
-  }
-};
-
 template <typename Product, int kHidden, int kBlocksPerSm>
 __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     fused_forward_kernel(const __grid_constant__ FusedForwardArguments arguments) {

@@ -14,7 +14,7 @@
 namespace lltm::cuda {
 namespace {
 
-enum class Force { kNone, kHopper, kTiles, kLibrary };
+enum class Force { kNone, kFused, kHopper, kTiles, kLibrary };
 
 Force forced_path() {
   const char* const value = std::getenv("LLTM_CUDA_PATH");
@@ -22,16 +22,20 @@ Force forced_path() {
   if (path.empty() || path == "auto") {
     return Force::kNone;
   }
+  if (path == "fused") {
+    return Force::kFused;
+  }
   if (path == "hopper") {
     return Force::kHopper;
   }
   if (path == "tiles") {
     return Force::kTiles;
   }
-  TORCH_CHECK(path == "library",
-              "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, hopper, tiles or"
-              " library, got ",
-              path);
+  TORCH_CHECK(
+      path == "library",
+      "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, fused, hopper, tiles"
+      " or library, got ",
+      path);
   return Force::kLibrary;
 }
 
@@ -216,12 +220,9 @@ std::optional<ForwardPath> hopper_for_forward(Force force,
 }
 
 /// Products of floats by wgmma.
-std::optional<BackwardPath> hopper_for_backward(Force force,
-                                                Arithmetic arithmetic,
-                                                const CellSizes<int64_t>& sizes) {
-  if (arithmetic != Arithmetic::kFloat32 && arithmetic != Arithmetic::kTf32) {
-    return std::nullopt;
-  }
+std::optional<BackwardPath> hopper_for_float_backward(Force force,
+                                                      Arithmetic arithmetic,
+                                                      const CellSizes<int64_t>& sizes) {
   if (force == Force::kNone) {
     // With d_gates, float32: (64,1024,128) takes 8.7, by tiles 9.4; (64,512,512) 15.2 and 20.7;
     // (128,1024,1024) 51 and 94; (256,2048,2048) 305 and 583. TF32: (64,512,512) 11.9 and 15.4;
@@ -246,6 +247,60 @@ std::optional<BackwardPath> hopper_for_backward(Force force,
       arithmetic, small ? SplitProductTile::k64x96 : SplitProductTile::k128x96, split};
 }
 
+/// The whole backward in one launch, for a batch of one tile of rows.
+std::optional<BackwardPath> fused_for_backward(Force force,
+                                               Arithmetic arithmetic,
+                                               const CellSizes<int64_t>& sizes,
+                                               bool rows_at_16_bytes) {
+  if (sizes.batch > 64 || !large_tiles_fit()) {
+    return std::nullopt;
+  }
+  if (force == Force::kNone) {
+    // d_gates are formed again for every 64 columns of [h | x], which pays where they are few:
+    // (16,32,128) 3.9, tiles 4.6; (1,512,512) 6.3 and 8.5; (5,1000,1000) 16.5 and 23; (64,1024,128)
+    // 6.2 and 6.7; but (64,512,512) 14 and 9.8. Rows that start anywhere are copied element by
+    // element: (33,65,129) 18 and 8.4.
+    const bool earned = sizes.state_size <= (sizes.batch <= 16 ? 1024 : 128);
+    if (!earned || !rows_at_16_bytes || !clusters_available()) {
+      return std::nullopt;
+    }
+  }
+  // As many ranks as there are groups of hidden columns, where all blocks are resident at once.
+  const bool one_row = sizes.batch <= 16, narrow = sizes.state_size <= 128;
+  const FusedBackwardTile tile = !one_row ? FusedBackwardTile::k64x32
+                                 : narrow ? FusedBackwardTile::k16x16
+                                          : FusedBackwardTile::k16x64;
+  const int64_t groups = ceil_div(sizes.state_size, !one_row ? 32 : narrow ? 16 : 64);
+  const int64_t column_tiles = ceil_div(sizes.state_size, 64) + ceil_div(sizes.input_features, 64);
+  const int split = clusters_available() ? largest_split(column_tiles, groups, one_row ? 2 : 1) : 1;
+  return BackwardPath{arithmetic, tile, split};
+}
+
+/// Products of 16-bit elements by wgmma.
+std::optional<BackwardPath> hopper_for_half_backward(Force force,
+                                                     Arithmetic arithmetic,
+                                                     const CellSizes<int64_t>& sizes) {
+  // It writes gradients by TMA too.
+  if (sizes.input_features % 8 != 0) {
+    return std::nullopt;
+  }
+  // d_gates and products: (64,1024,1024) takes 14.6, tiles 25; (128,1024,1024) 16, library 27;
+  // (256,2048,2048) 53 and 80; but (64,512,512) 10.9, tiles 9.8.
+  if (force == Force::kNone && multiplications(sizes, 64) < 2e8) {
+    return std::nullopt;
+  }
+  // Half of the pairs of blocks form d_old_h and d_input, the others d_weights. (128,1024,1024)
+  // with 2, 4, 6 and 8 parts 24, 17.7, 16.0 and 16.8; (256,2048,2048) with 1, 2 and 3 70, 53
+  // and 57.
+  const int pairs = at::cuda::getCurrentDeviceProperties()->multiProcessorCount / 2;
+  const int64_t columns = ceil_div(sizes.state_size, 256) + ceil_div(sizes.input_features, 256);
+  const int64_t parts =
+      sizes.batch <= 128
+          ? std::clamp<int64_t>(pairs / 2 / columns * 2, 2, 6)
+          : std::clamp<int64_t>(pairs / 2 / (columns * ceil_div(sizes.batch, 256)), 1, 4);
+  return BackwardPath{arithmetic, HopperBackwardPairs{pairs}, static_cast<int>(parts)};
+}
+
 }  // namespace
 
 // The figures beside the rules: H200, microseconds by graph replay, docs/cuda-kernels.md has more.
@@ -257,7 +312,7 @@ std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
   if (!arithmetic || !tiles_run(force, sizes)) {
     return std::nullopt;
   }
-  if (force != Force::kTiles && hopper_reads(sizes, rows_at_16_bytes)) {
+  if ((force == Force::kNone || force == Force::kHopper) && hopper_reads(sizes, rows_at_16_bytes)) {
     const auto path = *arithmetic == Arithmetic::kFloat32
                           ? hopper_for_float32_forward(force, sizes)
                           : hopper_for_forward(force, *arithmetic, sizes);
@@ -315,11 +370,19 @@ std::optional<BackwardPath> tiles_for_backward(c10::ScalarType dtype,
                                                bool rows_at_16_bytes) {
   const Force force = forced_path();
   const std::optional<Arithmetic> arithmetic = arithmetic_of(dtype);
-  if (!arithmetic || !tiles_run(force, sizes)) {
+  if (!arithmetic || !tiles_run(force, sizes) || sizes.batch * sizes.state_size == 0) {
     return std::nullopt;
   }
-  if (force != Force::kTiles && hopper_reads(sizes, rows_at_16_bytes)) {
-    if (const auto path = hopper_for_backward(force, *arithmetic, sizes)) {
+  const bool is_half = *arithmetic == Arithmetic::kFloat16 || *arithmetic == Arithmetic::kBFloat16;
+  if (is_half && (force == Force::kNone || force == Force::kFused)) {
+    if (const auto path = fused_for_backward(force, *arithmetic, sizes, rows_at_16_bytes)) {
+      return path;
+    }
+  }
+  if ((force == Force::kNone || force == Force::kHopper) && hopper_reads(sizes, rows_at_16_bytes)) {
+    const auto path = is_half ? hopper_for_half_backward(force, *arithmetic, sizes)
+                              : hopper_for_float_backward(force, *arithmetic, sizes);
+    if (path) {
       return path;
     }
   }

@@ -1,10 +1,11 @@
 // Which kernels compute a cell, for which sizes: the one place where it is decided.
 //
-// The environment variable LLTM_CUDA_PATH forces a path, for a test or a measurement: `hopper` (our
-// own products by sm_90a's instructions), `tiles` (our own by those of sm_80) or `library`
-// (products by ATen, everything pointwise in a kernel of ours). Unset, empty or `auto`: the
-// measured choice of path.cpp. Another value is an error. What a path cannot compute the next one
-// does: hopper has no backward in 16 bits, and needs rows that start at 16 bytes; float64 is the
+// The environment variable LLTM_CUDA_PATH forces a path, for a test or a measurement: `fused` (the
+// whole backward in one launch), `hopper` (our own products by sm_90a's instructions), `tiles` (our
+// own by those of sm_80) or `library` (products by ATen, everything pointwise in a kernel of ours).
+// Unset, empty or `auto`: the measured choice of path.cpp. Another value is an error. What a path
+// cannot compute tiles does: fused is for 16-bit types and batches of up to 64, and has no forward
+// of its own; hopper needs rows that start at 16 bytes; float64 is the
 // library's.
 #pragma once
 
@@ -24,15 +25,21 @@ struct ForwardPath {
   int split;
 };
 
+/// Hopper's products of the backward, by as many pairs of blocks.
+struct HopperBackwardPairs {
+  int count;
+};
+
 struct BackwardPath {
   Arithmetic arithmetic;
-  std::variant<ProductTile, SplitProductTile> tile;
+  std::variant<FusedBackwardTile, HopperBackwardPairs, ProductTile, SplitProductTile> tile;
   int split;
 };
 
 /// How the tile kernels are to run on the current device, or nothing: then it is the library's
 /// turn.
-/// rows_at_16_bytes: every row of input, old_h and both column ranges of weights starts there.
+/// rows_at_16_bytes: every row of input, old_h and both column ranges of weights starts there, and
+/// for the backward, of the gradients too.
 std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
                                              const CellSizes<int64_t>& sizes,
                                              bool rows_at_16_bytes);

@@ -6,6 +6,8 @@
 // row and one column of the state.
 #pragma once
 
+#include "kernels.h"
+
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -113,6 +115,32 @@ enum class SplitProductTile { k64x96, k128x96, kCount };
 template <Arithmetic kArithmetic>
 cudaError_t launch_split_backward(const BackwardProductsParams& params,
                                   SplitProductTile tile,
+                                  int split,
+                                  cudaStream_t stream);
+
+/// As launch_backward_products, for a GPU of architecture 9.0 and code built for 90a: kFloat16 and
+/// kBFloat16. Matrices start at, and rows are, multiples of 16 bytes, state_size and
+/// input_features of 8; the latter may be zero. `parts` blocks share the K = 3*state_size of a tile
+/// of d_old_h and d_input; an even number of them where the batch is at most 128. `pairs`: of
+/// blocks, at most. More than one part needs hopper_backward_workspace floats of `workspace`.
+template <Arithmetic kArithmetic>
+cudaError_t launch_hopper_backward_products(const BackwardProductsParams& params,
+                                            int parts,
+                                            int pairs,
+                                            float* workspace,
+                                            cudaStream_t stream);
+int64_t hopper_backward_workspace(const BackwardProductsParams& params, int parts);
+
+/// What a block of the fused backward takes: rows of the batch x hidden columns at a time.
+enum class FusedBackwardTile { k16x16, k16x64, k64x32, kCount };
+
+/// The whole backward in one launch, for c10::Half and c10::BFloat16 and a batch of at most the
+/// tile's rows. Uses neither cell.d_gates, cell.workspace nor products.d_gates. `split` blocks, a
+/// cluster, share the K = 3*state_size of a tile of d_old_h and d_input; more than one needs sm_90.
+template <typename scalar_t>
+cudaError_t launch_fused_backward(const BackwardParams<scalar_t>& cell,
+                                  const BackwardProductsParams& products,
+                                  FusedBackwardTile tile,
                                   int split,
                                   cudaStream_t stream);
 

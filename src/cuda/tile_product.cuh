@@ -85,6 +85,21 @@ struct Box {
   __device__ __forceinline__ int64_t offset(int r) const { return r * stride; }
 };
 
+/// The rows of `weights` that a block needs: kHidden of each gate.
+template <typename Element, int kHidden>
+struct GateRows {
+  const Element* data;  // the first hidden column's row of the input gate
+  int64_t stride;
+  int64_t state_size;
+  int hidden;  // how many hidden columns there are
+  bool vectors;
+
+  __device__ __forceinline__ bool has(int r) const { return r % kHidden < hidden; }
+  __device__ __forceinline__ int64_t offset(int r) const {
+    return (r / kHidden * state_size + r % kHidden) * stride;
+  }
+};
+
 /// Copies one kRows x kColumns box after another to shared memory; what lies outside a source is
 /// zero there. A source tells whether it `has` a row and at which `offset` from its `data`, and
 /// whether its rows start at `vectors`.
@@ -543,6 +558,12 @@ class ClusterSums {
 
   /// After the product has run: leaves the sums of this rank's rows, of all ranks, to be read.
   __device__ __forceinline__ void exchange(Product& product) {
+    send(product);
+    receive();
+  }
+
+  /// The two halves of it, for a block that has something else to do in between.
+  __device__ __forceinline__ void send(Product& product) {
     product.store(own_);
     if (ranks_ == 1) {
       __syncthreads();
@@ -558,6 +579,11 @@ class ClusterSums {
                    rows_of(to) * kRowBytes,
                    barrier_,
                    to);
+    }
+  }
+  __device__ __forceinline__ void receive() {
+    if (ranks_ == 1) {
+      return;
     }
     wait_for_bytes(barrier_);
     // Once all ranks have arrived here, nobody reads another's shared memory any more.

@@ -25,17 +25,18 @@ class ForcedPath {
   ForcedPath& operator=(const ForcedPath&) = delete;
 };
 
-/// Around tiles of 16, 64 and 128 rows, 8, 24, 32 and 40 hidden columns, 64 and 96 columns of a
-/// gradient, chunks of 32 and 64 of K; rows that start at 16 bytes and rows that do not; every tile
-/// of the forward, pairs of tiles whose second does not exist, and K shorter and longer than what
-/// is under way at a time.
+/// Around tiles of 16, 64 and 128 rows, 8, 16, 24, 32, 40 and 64 hidden columns, 64, 96, 128 and
+/// 256 columns of a gradient, chunks of 32 and 64 of K; rows that start at 16 bytes and rows that
+/// do not; every tile of the forward, pairs of tiles whose second does not exist, and K shorter and
+/// longer than what is under way at a time.
 const std::vector<Sizes> kTileEdges = {
     {1, 8, 8},       {15, 31, 7},    {16, 32, 8},      {17, 33, 9},     {16, 64, 64},
     {5, 1, 200},     {37, 77, 200},  {63, 64, 31},     {64, 128, 64},   {65, 63, 65},
     {64, 0, 96},     {127, 40, 33},  {129, 65, 1100},  {257, 16, 2088}, {1100, 8, 24},
     {2100, 24, 40},  {63, 72, 96},   {66, 40, 520},    {200, 136, 168}, {64, 8, 264},
     {33, 1200, 288}, {40, 512, 800}, {100, 1000, 320}, {300, 8, 544},   {520, 40, 384},
-    {65, 100, 196},  {129, 96, 100}, {300, 4, 36},
+    {65, 100, 196},  {129, 96, 100}, {300, 4, 36},     {128, 264, 264}, {256, 0, 248},
+    {300, 520, 256},
 };
 
 using PathCase = std::tuple<std::string, at::ScalarType, Sizes>;
@@ -126,7 +127,7 @@ TEST_P(CudaPath, IsTheFormulaForwardAndBackward) {
 
 INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                          CudaPath,
-                         testing::Combine(testing::Values("hopper", "tiles", "library"),
+                         testing::Combine(testing::Values("fused", "hopper", "tiles", "library"),
                                           testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
                                           testing::ValuesIn(kTileEdges)),
                          path_case_name);
@@ -178,9 +179,10 @@ TEST_P(CudaPathChoice, AnUnknownPathIsAnError) {
     forward_of(arguments);
     FAIL() << "an unknown path was taken";
   } catch (const c10::Error& error) {
-    EXPECT_STREQ(error.what_without_backtrace(),
-                 "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, hopper, "
-                 "tiles or library, got fastest");
+    EXPECT_STREQ(
+        error.what_without_backtrace(),
+        "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, fused, hopper, "
+        "tiles or library, got fastest");
   }
 }
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 SIZES = [(16, 32, 128), (37, 77, 200), (33, 65, 129), (1, 512, 512), (5, 1000, 1000), (64, 1024, 128), (130, 72, 264)]
 
 
-@pytest.fixture(params=["hopper", "tiles", "library"])
+@pytest.fixture(params=["fused", "hopper", "tiles", "library"])
 def path(request, monkeypatch) -> str:
     monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
     return request.param
@@ -74,8 +74,9 @@ def test_rows_that_start_anywhere(path, dtype, sizes):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_the_same_bits_on_every_run(path, dtype):
-    arguments = make_arguments((64, 200, 136), dtype, "cuda")
+@pytest.mark.parametrize("sizes", [(16, 32, 128), (64, 200, 136), (128, 264, 520), (300, 520, 256)], ids=str)
+def test_the_same_bits_on_every_run(path, dtype, sizes):
+    arguments = make_arguments(sizes, dtype, "cuda")
     grads = make_gradients(arguments)
     first = (*call(arguments), *call_backward(*grads, arguments))
     for _ in range(20):
@@ -137,6 +138,6 @@ def test_nan_stays_in_its_row(path, dtype):
 def test_an_unknown_path_is_an_error(monkeypatch):
     monkeypatch.setenv("LLTM_CUDA_PATH", "fastest")
     with pytest.raises(
-        RuntimeError, match="expected the environment variable LLTM_CUDA_PATH to be auto, hopper, tiles or lib"
+        RuntimeError, match="expected the environment variable LLTM_CUDA_PATH to be auto, fused, hopper, tiles or lib"
     ):
         call(make_arguments((2, 3, 4), device="cuda"))

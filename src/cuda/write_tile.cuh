@@ -1,0 +1,85 @@
+// Writing a finished tile to global memory.
+#pragma once
+
+#include "tile_product.cuh"
+
+namespace lltm::cuda {
+
+template <typename Element, int kCount>
+struct alignas(kCount * sizeof(Element)) Vector {
+  Element values[kCount];
+};
+
+// Reads and writes a vector at once: an assignment goes element by element where they are classes.
+template <int kBytes>
+struct Word;
+template <>
+struct Word<2> {
+  using type = unsigned short;
+};
+template <>
+struct Word<4> {
+  using type = unsigned;
+};
+template <>
+struct Word<8> {
+  using type = uint2;
+};
+template <>
+struct Word<16> {
+  using type = uint4;
+};
+template <int kCount, typename Element>
+__device__ __forceinline__ Vector<Element, kCount> read_vector(const Element* from) {
+  using Bits = typename Word<sizeof(Element) * kCount>::type;
+  const Bits bits = *reinterpret_cast<const Bits*>(from);
+  Vector<Element, kCount> vector;
+  memcpy(&vector, &bits, sizeof(bits));
+  return vector;
+}
+template <int kCount, typename Element>
+__device__ __forceinline__ void write_global_vector(Element* to,
+                                                    const Vector<Element, kCount>& vector) {
+  using Bits = typename Word<sizeof(Element) * kCount>::type;
+  Bits bits;
+  memcpy(&bits, &vector, sizeof(bits));
+  __stcg(reinterpret_cast<Bits*>(to), bits);  // which is not taken apart
+}
+template <int kCount, typename Element>
+__device__ __forceinline__ void write_vector(Element* to, const Vector<Element, kCount>& vector) {
+  using Bits = typename Word<sizeof(Element) * kCount>::type;
+  Bits bits;
+  memcpy(&bits, &vector, sizeof(bits));
+  *reinterpret_cast<Bits*>(to) = bits;
+}
+
+// Writes rows [0, rows) x columns [0, columns) of a tile; read(values, row, column) gives four of
+// it.
+template <int kThreads, int kTileN, typename Element, typename Read>
+__device__ __forceinline__ void write_tile(
+    Element* to, int64_t stride, int rows, int columns, bool fours, const Read& read) {
+#pragma unroll 1
+  for (int piece = static_cast<int>(threadIdx.x); piece < rows * (kTileN / 4); piece += kThreads) {
+    const int row = piece / (kTileN / 4), column = piece % (kTileN / 4) * 4;
+    float values[4];
+    read(values, row, column);
+    Vector<Element, 4> four;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      assign(four.values[i], values[i]);
+    }
+    Element* const target = to + row * stride + column;
+    if (fours && column + 4 <= columns) {
+      write_global_vector(target, four);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (column + i < columns) {
+          target[i] = four.values[i];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace lltm::cuda
