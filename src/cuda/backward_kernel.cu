@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr int kColumns = 32 / sizeof(scalar_t);
   constexpr int kLanes = kThreads / kColumns;
   // How many rows a thread has at a time; as many are on their way.
-  constexpr int kRowsAtOnce = sizeof(scalar_t) == 8 ? 1 : 2;
+  constexpr int kRowsAtOnce = sizeof(scalar_t) == 8 ? 1 : 2, kStep = kRowsAtOnce * kLanes;
   const BackwardParams<scalar_t>& p = arguments.cell;
   const int column_in_block = static_cast<int>(threadIdx.x) % kColumns;
   const int lane = static_cast<int>(threadIdx.x) / kColumns;
@@ -46,40 +46,52 @@ __global__ void __launch_bounds__(kThreads, 2)
       p.batch < first + arguments.rows_a_block ? p.batch : first + arguments.rows_a_block;
   wait_for_previous_kernel();
   acc_t sums[3] = {};
-  if (column < p.state_size) {
+  if (column < p.state_size && first + lane < end) {
+    const int64_t h = p.state_size, row0 = first + lane;
     // An absent gradient is read too, somewhere, and left out: a branch would wait for what is
     // loaded in it.
     const bool has_h = p.grad_h != nullptr, has_cell = p.grad_cell != nullptr;
-    const scalar_t* const grad_h =
-        has_h ? p.grad_h + column * p.grad_h_strides[1] : p.new_cell + column;
-    const scalar_t* const grad_cell =
-        has_cell ? p.grad_cell + column * p.grad_cell_strides[1] : p.new_cell + column;
-    const int64_t h_stride = has_h ? p.grad_h_strides[0] : p.state_size;
-    const int64_t cell_stride = has_cell ? p.grad_cell_strides[0] : p.state_size;
+    const int64_t grad_h_stride = has_h ? p.grad_h_strides[0] : h;
+    const int64_t grad_cell_stride = has_cell ? p.grad_cell_strides[0] : h;
+    const scalar_t* gates = p.gates + row0 * 3 * h + column;
+    const scalar_t* new_cell = p.new_cell + row0 * h + column;
+    const scalar_t* grad_h =
+        has_h ? p.grad_h + row0 * grad_h_stride + column * p.grad_h_strides[1] : new_cell;
+    const scalar_t* grad_cell =
+        has_cell ? p.grad_cell + row0 * grad_cell_stride + column * p.grad_cell_strides[1]
+                 : new_cell;
+    scalar_t* d_gates = p.d_gates + row0 * 3 * h + column;
+    scalar_t* d_old_cell = p.d_old_cell + row0 * h + column;
     struct Rows {
       scalar_t z[kRowsAtOnce][3], new_cell[kRowsAtOnce], grad_h[kRowsAtOnce],
           grad_cell[kRowsAtOnce];
     };
-    // Rows beyond the last are read as that.
-    const auto load = [&](Rows& rows, int64_t from) {
+    // From the pointers on, of which `left` rows are left; instead of others the first.
+    const auto load = [&](Rows& rows, int64_t left) {
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
-        const int64_t row = from + i * kLanes < end ? from + i * kLanes : end - 1;
+        const int64_t row = i * kLanes < left ? i * kLanes : 0;
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          rows.z[i][gate] = p.gates[(row * 3 + gate) * p.state_size + column];
+          rows.z[i][gate] = gates[row * 3 * h + gate * h];
         }
-        rows.new_cell[i] = p.new_cell[row * p.state_size + column];
-        rows.grad_h[i] = grad_h[row * h_stride];
-        rows.grad_cell[i] = grad_cell[row * cell_stride];
+        rows.new_cell[i] = new_cell[row * h];
+        rows.grad_h[i] = grad_h[row * grad_h_stride];
+        rows.grad_cell[i] = grad_cell[row * grad_cell_stride];
       }
     };
     Rows next;
-    load(next, first + lane);
+    load(next, end - row0);
 #pragma unroll 1
-    for (int64_t from = first + lane; from < end; from += kLanes * kRowsAtOnce) {
+    for (int64_t left = end - row0; left > 0; left -= kStep) {
       const Rows rows = next;
-      load(next, from + kLanes * kRowsAtOnce);
+      if (left > kStep) {
+        gates += kStep * 3 * h;
+        new_cell += kStep * h;
+        grad_h += kStep * grad_h_stride;
+        grad_cell += kStep * grad_cell_stride;
+        load(next, left - kStep);
+      }
       cell::Gradients<acc_t> gradients[kRowsAtOnce];
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
@@ -93,25 +105,23 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
-        const int64_t row = from + i * kLanes;
         const acc_t of_gates[3] = {gradients[i].gates.input_gate,
                                    gradients[i].gates.output_gate,
                                    gradients[i].gates.candidate};
-        if (row < end) {
+        const bool inside = i * kLanes < left;
 #pragma unroll
-          for (int gate = 0; gate < 3; ++gate) {
-            if (p.d_gates != nullptr) {
-              p.d_gates[(row * 3 + gate) * p.state_size + column] =
-                  static_cast<scalar_t>(of_gates[gate]);
-            }
-            sums[gate] += of_gates[gate];
+        for (int gate = 0; gate < 3; ++gate) {
+          if (inside && p.d_gates != nullptr) {
+            d_gates[(i * kLanes * 3 + gate) * h] = static_cast<scalar_t>(of_gates[gate]);
           }
-          if (p.d_old_cell != nullptr) {
-            p.d_old_cell[row * p.state_size + column] =
-                static_cast<scalar_t>(gradients[i].old_cell);
-          }
+          sums[gate] += inside ? of_gates[gate] : acc_t(0);
+        }
+        if (inside && p.d_old_cell != nullptr) {
+          d_old_cell[i * kLanes * h] = static_cast<scalar_t>(gradients[i].old_cell);
         }
       }
+      d_gates += kStep * 3 * h;
+      d_old_cell += kStep * h;
     }
   }
   // A few blocks leave room for all of the next kernel's; behind many, its first blocks would crowd

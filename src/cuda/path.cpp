@@ -293,8 +293,8 @@ std::optional<BackwardPath> fused_for_backward(Force force,
 std::optional<BackwardPath> hopper_for_half_backward(Force force,
                                                      Arithmetic arithmetic,
                                                      const CellSizes<int64_t>& sizes) {
-  // It writes gradients by TMA too.
-  if (sizes.input_features % 8 != 0) {
+  // It writes gradients by TMA too, and counts rows in int, some beyond the last.
+  if (sizes.input_features % 8 != 0 || sizes.batch >= (int64_t{1} << 30)) {
     return std::nullopt;
   }
   // d_gates and products: (64,1024,1024) takes 14.6, tiles 25; (128,1024,1024) 16, library 27;
