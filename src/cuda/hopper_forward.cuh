@@ -73,8 +73,8 @@ __device__ __forceinline__ void multiply_group(float (&sum)[kSums], uint64_t a, 
   }
 }
 
-template <typename Tile, int kBlocksPerSm>
-__global__ void __launch_bounds__(Tile::kThreads, kBlocksPerSm)
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
     hopper_forward_kernel(const __grid_constant__ HopperForwardArguments arguments) {
 #if defined(LLTM_HOPPER)
   constexpr int kStages = Tile::kStages;
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(Tile::kThreads, kBlocksPerSm)
 #endif
 }
 
-template <typename Tile, int kBlocksPerSm = 1>
+template <typename Tile>
 cudaError_t launch_hopper_forward_tile(const FusedForwardParams& params,
                                        int split,
                                        cudaStream_t stream) {
@@ -269,7 +269,7 @@ cudaError_t launch_hopper_forward_tile(const FusedForwardParams& params,
   const dim3 grid(static_cast<unsigned>(columns * split),
                   static_cast<unsigned>(y),
                   static_cast<unsigned>((row_tiles + y - 1) / y));
-  return launch_in_clusters<&hopper_forward_kernel<Tile, kBlocksPerSm>,
+  return launch_in_clusters<&hopper_forward_kernel<Tile>,
                             Tile::kThreads,
                             Tile::kBlockBytes,
                             Tile::kClusterBytes>(

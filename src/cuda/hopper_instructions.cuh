@@ -197,7 +197,6 @@ __device__ __forceinline__ void wait_products() {
   LLTM_MULTIPLY_GROUP(multiply_group_f16, "m64n" #rows "k16", "f16.f16", "1, 1, 1, 0, 0", sums, b_operand) \
   LLTM_MULTIPLY_GROUP(multiply_group_tf32, "m64n" #rows "k8", "tf32.tf32", "1, 1, 1", sums, b_operand)
 LLTM_MULTIPLY_GROUPS(24, 12, 13)
-LLTM_MULTIPLY_GROUPS(48, 24, 25)
 LLTM_MULTIPLY_GROUPS(72, 36, 37)
 LLTM_MULTIPLY_GROUPS(96, 48, 49)
 LLTM_MULTIPLY_GROUPS(120, 60, 61)
