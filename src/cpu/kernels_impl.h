@@ -195,7 +195,8 @@ void backward_rows(const BackwardParams<scalar_t>& params, int64_t begin, int64_
 /// Up to this batch a row costs less by itself, with vectors along the columns of weights, than a
 /// whole panel of mostly empty lanes. Measured.
 template <typename scalar_t>
-constexpr int64_t kLargestRowwiseBatch = Simd<accumulate_t<scalar_t>>::kLanes / 2;
+constexpr int64_t kLargestRowwiseBatch = Simd<accumulate_t<scalar_t>>::kLanes /
+                                         (2 * Operand<scalar_t>::kTerms);
 
 template <typename scalar_t>
 bool cell_needs_panels(int64_t batch) {
