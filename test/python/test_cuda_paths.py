@@ -110,7 +110,7 @@ def test_float32_is_as_exact_as_the_librarys_product(monkeypatch, own_path, size
     assert (of_ours[:, 1] <= 1.5 * of_library[:, 1]).all(), (of_ours, of_library)
 
 
-def test_tf32_follows_pytorchs_switch(path, monkeypatch):
+def test_tf32_follows_pytorchs_switch(path):
     arguments = make_arguments((64, 256, 256), torch.float32, "cuda")
     expected = forward(*arguments.map(torch.Tensor.double))[2]
 
@@ -118,9 +118,11 @@ def test_tf32_follows_pytorchs_switch(path, monkeypatch):
         return (call(arguments)[2].double() - expected).abs().mean().item()
 
     exact = error()
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    assert error() > 50 * exact
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert error() > 50 * exact
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
     assert error() == exact
 
 
