@@ -87,7 +87,7 @@ def _is_worthwhile(case: Case) -> bool:
     # Autocast differs from bfloat16 by the casts alone: three shapes show them.
     if case.work is Work.AUTOCAST:
         return case.dtype == "float32" and case.shape in (*TUTORIAL_SHAPES, Shape(64, 512, 512))
-    # No CPU of today multiplies float16 faster than float32 without AMX: two shapes show it.
+    # On a CPU the peers need up to a second for a call in float16: two shapes show it.
     if case.device == "cpu" and case.dtype == "float16":
         return case.shape in TUTORIAL_SHAPES
     # The ugly shapes are there to catch a cliff, not to fill tables.

@@ -53,7 +53,7 @@ constexpr int64_t depth_of(int64_t terms) {
   return ceil_div(terms, Operand<scalar_t>::kTerms);
 }
 template <typename scalar_t>
-constexpr int64_t kTermsPerBlock = kDepth* Operand<scalar_t>::kTerms;
+constexpr int64_t kTermsPerBlock = kDepth * Operand<scalar_t>::kTerms;
 
 template <typename scalar_t>
 using VectorOf = typename Operand<scalar_t>::Vector;
@@ -195,8 +195,8 @@ void backward_rows(const BackwardParams<scalar_t>& params, int64_t begin, int64_
 /// Up to this batch a row costs less by itself, with vectors along the columns of weights, than a
 /// whole panel of mostly empty lanes. Measured.
 template <typename scalar_t>
-constexpr int64_t kLargestRowwiseBatch = Simd<accumulate_t<scalar_t>>::kLanes /
-                                         (2 * Operand<scalar_t>::kTerms);
+constexpr int64_t kLargestRowwiseBatch =
+    Simd<accumulate_t<scalar_t>>::kLanes / (2 * Operand<scalar_t>::kTerms);
 
 template <typename scalar_t>
 bool cell_needs_panels(int64_t batch) {
@@ -514,7 +514,7 @@ void cell(const CellParams<scalar_t>& params, int64_t begin, int64_t end) {
 
 /// A tile's columns of a panel.
 template <typename scalar_t>
-constexpr int64_t kPanelWidth = kMaxVectors* Simd<accumulate_t<scalar_t>>::kLanes;
+constexpr int64_t kPanelWidth = kMaxVectors * Simd<accumulate_t<scalar_t>>::kLanes;
 
 /// Operands of `columns` sums side by side: the first terms of each, of `terms` that are left.
 template <typename scalar_t>
@@ -861,19 +861,20 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
       for (int64_t tile = 0; tile < tiles; ++tile) {
         for (int64_t panel = first_panel; panel < last_panel; ++panel) {
           const int64_t column = panel * width;
-          const auto multiply_from = [&](int64_t k,
-                                         VectorOf<scalar_t>(&tile_sums)[kRows][kMaxVectors])
-              __attribute__((always_inline)) {
-            const typename O::Scalar* a[kRows];
-            for (int r = 0; r < kRows; ++r) {
-              a[r] = reinterpret_cast<const typename O::Scalar*>(d_gates[tile] + k * kRows + r);
-            }
-            multiply<scalar_t, kRows>(smaller(kDepth, depth_here - k),
-                                      a,
-                                      params.panels + column * depth + (block + k) * width,
-                                      width,
-                                      tile_sums);
-          };
+          const auto multiply_from =
+              [&](int64_t k, VectorOf<scalar_t>(&tile_sums)[kRows][kMaxVectors])
+                  __attribute__((always_inline)) {
+                    const typename O::Scalar* a[kRows];
+                    for (int r = 0; r < kRows; ++r) {
+                      a[r] = reinterpret_cast<const typename O::Scalar*>(d_gates[tile] + k * kRows +
+                                                                         r);
+                    }
+                    multiply<scalar_t, kRows>(smaller(kDepth, depth_here - k),
+                                              a,
+                                              params.panels + column * depth + (block + k) * width,
+                                              width,
+                                              tile_sums);
+                  };
           typename O::Vector tile_sums[kRows][kMaxVectors];
           multiply_from(0, tile_sums);
           if (depth_here > kDepth) {  // kWeightDepth is twice that
