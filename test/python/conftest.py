@@ -12,6 +12,9 @@ from pathlib import Path
 # Threads that wait without spinning, set before torch loads OpenMP: on a busy machine these many small calls take a
 # tenth of the time.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# The processes of pytest-xdist (-n) share the cores: with all of them for each, they mostly wait for each other.
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // int(workers))))
 
 import hypothesis
 import pytest

@@ -44,7 +44,9 @@ def run(*command, expect_failure=False, **environment) -> str:
 def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     in_build_tree = (lltm.library_path.parent / "CMakeCache.txt").exists()
-    build = lltm.library_path.parent / "wheel" if in_build_tree else folder / "build"
+    # pytest-xdist's processes each have one of their own.
+    name = "wheel" + os.environ.get("PYTEST_XDIST_WORKER", "")
+    build = lltm.library_path.parent / name if in_build_tree else folder / "build"
     options = ["--no-build-isolation", "--no-deps", "--wheel-dir", folder, f"-Cbuild-dir={build}"]
     run(sys.executable, "-m", "pip", "wheel", *options, "-Ccmake.define.LLTM_CUDA=OFF", ROOT)
     (wheel,) = folder.glob("*.whl")
