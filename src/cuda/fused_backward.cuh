@@ -106,17 +106,6 @@ struct FusedBackwardTileOf {
   static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
 };
 
-template <typename Element>
-__device__ __forceinline__ void multiply_add(float (&d)[4],
-                                             const uint32_t (&a)[4],
-                                             const uint32_t (&b)[2]) {
-  if constexpr (std::is_same_v<Element, __half>) {
-    multiply_add_f16(d, a, b);
-  } else {
-    multiply_add_bf16(d, a, b);
-  }
-}
-
 // sum += a * b, where b's rows are K. a's rows are M, or with kTransposed, K. first_m, first_n:
 // where this warp's fragments begin.
 template <bool kTransposed,
@@ -166,20 +155,6 @@ __device__ __forceinline__ void multiply_resident(float (&sum)[kFragmentsM][kFra
 #pragma unroll
       for (int n = 0; n < kFragmentsN; ++n) {
         multiply_add<Element>(sum[m][n], a_fragment, b_fragments[n]);
-      }
-    }
-  }
-}
-
-template <int kFragmentsM, int kFragmentsN>
-__device__ __forceinline__ void clear(float (&sum)[kFragmentsM][kFragmentsN][4]) {
-#pragma unroll
-  for (int m = 0; m < kFragmentsM; ++m) {
-#pragma unroll
-    for (int n = 0; n < kFragmentsN; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sum[m][n][i] = 0;
       }
     }
   }
@@ -497,7 +472,6 @@ cudaError_t launch_fused_backward_tile(const BackwardParams<scalar_t>& cell,
       {operand(cell.new_cell, state, 1),
        operand(cell.grad_h, cell.grad_h_strides[0], cell.grad_h_strides[1]),
        operand(cell.grad_cell, cell.grad_cell_strides[0], cell.grad_cell_strides[1])},
-
       starts_at_vectors(cell.gates, state, 0, 2) && starts_at_vectors(cell.d_old_cell, state, 0, 2),
       starts_at_vectors(products.old_h, products.old_h_stride, 0, 2),
       starts_at_vectors(products.input, products.input_stride, 0, 2),

@@ -120,12 +120,8 @@ cudaError_t launch_fused_forward_tile(const FusedForwardParams& params,
       starts_at_vectors(params.input, params.input_stride, 0, kSize),
       starts_at_vectors(params.weights, params.weights_stride, 0, kSize),
       starts_at_vectors(params.weights, params.weights_stride, params.state_size, kSize)};
-  const int64_t groups = (params.state_size + kHidden - 1) / kHidden;
-  const int64_t row_tiles = (params.batch + kTileM - 1) / kTileM;
-  const int64_t y = row_tiles < kMaxGridY ? row_tiles : kMaxGridY;
-  const dim3 grid(static_cast<unsigned>(groups * split),
-                  static_cast<unsigned>(y),
-                  static_cast<unsigned>((row_tiles + y - 1) / y));
+  const dim3 grid = grid_of_tiles(
+      (params.batch + kTileM - 1) / kTileM, (params.state_size + kHidden - 1) / kHidden, split);
   return launch_in_clusters<&fused_forward_kernel<Product, kHidden, kBlocksPerSm>,
                             Product::kThreads,
                             Product::kSharedBytes,

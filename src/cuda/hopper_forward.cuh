@@ -16,8 +16,7 @@
 namespace lltm::cuda {
 
 struct HopperForwardArguments {
-  CUtensorMap old_h, input;              // boxes of rows of a tile
-  CUtensorMap weights_h, weights_input;  // boxes of a tile's hidden columns of each gate
+  ForwardMaps maps;
   FusedForwardParams cell;
   KSplit split;
   int h_chunks;
@@ -112,10 +111,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     init_barrier(sums_barrier, 1 + finisher.own_units());
     fence_barriers();
     arrive_expecting(sums_barrier, finisher.expected_bytes());
-    prefetch_map(&arguments.weights_h);
-    prefetch_map(&arguments.old_h);
-    prefetch_map(&arguments.weights_input);
-    prefetch_map(&arguments.input);
+    prefetch_map(&arguments.maps.weights_h);
+    prefetch_map(&arguments.maps.old_h);
+    prefetch_map(&arguments.maps.weights_input);
+    prefetch_map(&arguments.maps.input);
   }
   __syncwarp();
   if (kRowTiles * ranks > 1) {
@@ -143,8 +142,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         const bool of_h = chunk < arguments.h_chunks;
         const int k = (of_h ? chunk : chunk - arguments.h_chunks) * Tile::kChunkK;
         const uint32_t a = base + slot * Tile::kStageBytes, b = a + Tile::kBytesA;
-        const CUtensorMap* const weights = of_h ? &arguments.weights_h : &arguments.weights_input;
-        const CUtensorMap* const rows = of_h ? &arguments.old_h : &arguments.input;
+        const CUtensorMap* const weights =
+            of_h ? &arguments.maps.weights_h : &arguments.maps.weights_input;
+        const CUtensorMap* const rows = of_h ? &arguments.maps.old_h : &arguments.maps.input;
         const int y = static_cast<int>(first_row);
         if constexpr (kRowTiles == 1) {
           copy_box_3d(b, weights, k, first_hidden, 0, full(slot));
@@ -223,7 +223,6 @@ template <typename Tile>
 cudaError_t launch_hopper_forward_tile(const FusedForwardParams& params,
                                        int split,
                                        cudaStream_t stream) {
-  using Element = typename Tile::Element;
   const auto chunks_of = [](int64_t k) {
     return static_cast<int>((k + Tile::kChunkK - 1) / Tile::kChunkK);
   };
@@ -240,35 +239,14 @@ cudaError_t launch_hopper_forward_tile(const FusedForwardParams& params,
   arguments.split = split_of_k(split, chunks, Tile::kTileM);
   arguments.h_chunks = h_chunks;
   arguments.stage_bytes = rows * Tile::kChunkBytes + Tile::kBytesB;
-  const auto describe = [&](CUtensorMap* map, const void* data, int64_t columns, int64_t stride) {
-    return describe_rows(
-        map, Tile::kArithmetic, data, columns, params.batch, 1, stride, Tile::kChunkK, rows);
-  };
-  const auto describe_gates = [&](CUtensorMap* map, int64_t first_column, int64_t columns) {
-    return describe_rows(map,
-                         Tile::kArithmetic,
-                         static_cast<const Element*>(params.weights) + first_column,
-                         columns,
-                         params.state_size,
-                         3,
-                         params.weights_stride,
-                         Tile::kChunkK,
-                         Tile::kHidden);
-  };
-  if (!describe(&arguments.old_h, params.old_h, params.state_size, params.old_h_stride) ||
-      !describe(&arguments.input, params.input, params.input_features, params.input_stride) ||
-      !describe_gates(&arguments.weights_h, 0, params.state_size) ||
-      !describe_gates(&arguments.weights_input, params.state_size, params.input_features)) {
+  if (!describe_forward(
+          &arguments.maps, Tile::kArithmetic, params, Tile::kChunkK, rows, Tile::kHidden)) {
     return cudaErrorInvalidValue;
   }
   const int64_t columns = round_up(params.state_size, Tile::kHidden) / Tile::kHidden;
   const int64_t row_tiles =
       round_up(round_up(params.batch, Tile::kTileM) / Tile::kTileM, Tile::kRowTiles);
-  const int64_t y =
-      row_tiles < kMaxGridY ? row_tiles : kMaxGridY / Tile::kRowTiles * Tile::kRowTiles;
-  const dim3 grid(static_cast<unsigned>(columns * split),
-                  static_cast<unsigned>(y),
-                  static_cast<unsigned>((row_tiles + y - 1) / y));
+  const dim3 grid = grid_of_tiles(row_tiles, columns, split, Tile::kRowTiles);
   return launch_in_clusters<&hopper_forward_kernel<Tile>,
                             Tile::kThreads,
                             Tile::kBlockBytes,

@@ -11,8 +11,7 @@
 namespace lltm::cuda {
 
 struct SplitForwardArguments {
-  CUtensorMap old_h, input;              // boxes of a tile's rows
-  CUtensorMap weights_h, weights_input;  // boxes of 32 rows of each gate
+  ForwardMaps maps;
   FusedForwardParams cell;
   KSplit split;
   int h_chunks;
@@ -69,10 +68,17 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1)
   const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
     const bool of_h = chunk < arguments.h_chunks;
     const int k = (of_h ? chunk : chunk - arguments.h_chunks) * Product::kChunkK;
-    copy_box_3d(
-        b, of_h ? &arguments.weights_h : &arguments.weights_input, k, first_hidden, 0, barrier);
-    copy_box_2d(
-        a, of_h ? &arguments.old_h : &arguments.input, k, static_cast<int>(first_row), barrier);
+    copy_box_3d(b,
+                of_h ? &arguments.maps.weights_h : &arguments.maps.weights_input,
+                k,
+                first_hidden,
+                0,
+                barrier);
+    copy_box_2d(a,
+                of_h ? &arguments.maps.old_h : &arguments.maps.input,
+                k,
+                static_cast<int>(first_row),
+                barrier);
   };
   Product product;
   const auto finish = [&](int) {
@@ -109,60 +115,17 @@ cudaError_t launch_split_forward_tile(const FusedForwardParams& params,
   arguments.h_chunks = chunks_of(params.state_size);
   arguments.split =
       split_of_k(split, arguments.h_chunks + chunks_of(params.input_features), Product::kTileM);
-  const auto describe = [](CUtensorMap* map,
-                           const void* data,
-                           int64_t first_column,
-                           int64_t columns,
-                           int64_t rows,
-                           int64_t gates,
-                           int64_t stride,
-                           int box_rows) {
-    return describe_rows(map,
-                         Product::kArithmetic,
-                         static_cast<const float*>(data) + first_column,
-                         columns,
-                         rows,
-                         gates,
-                         stride,
-                         Product::kChunkK,
-                         box_rows);
-  };
-  const int64_t state = params.state_size, features = params.input_features;
-  constexpr int kRows = Product::kTileM;
-  if (!describe(
-          &arguments.old_h, params.old_h, 0, state, params.batch, 1, params.old_h_stride, kRows) ||
-      !describe(&arguments.input,
-                params.input,
-                0,
-                features,
-                params.batch,
-                1,
-                params.input_stride,
-                kRows) ||
-      !describe(&arguments.weights_h,
-                params.weights,
-                0,
-                state,
-                state,
-                3,
-                params.weights_stride,
-                kHidden) ||
-      !describe(&arguments.weights_input,
-                params.weights,
-                state,
-                features,
-                state,
-                3,
-                params.weights_stride,
-                kHidden)) {
+  if (!describe_forward(&arguments.maps,
+                        Product::kArithmetic,
+                        params,
+                        Product::kChunkK,
+                        Product::kTileM,
+                        kHidden)) {
     return cudaErrorInvalidValue;
   }
-  const int64_t groups = (state + kHidden - 1) / kHidden;
-  const int64_t row_tiles = (params.batch + Product::kTileM - 1) / Product::kTileM;
-  const int64_t y = row_tiles < kMaxGridY ? row_tiles : kMaxGridY;
-  const dim3 grid(static_cast<unsigned>(groups * split),
-                  static_cast<unsigned>(y),
-                  static_cast<unsigned>((row_tiles + y - 1) / y));
+  const dim3 grid = grid_of_tiles((params.batch + Product::kTileM - 1) / Product::kTileM,
+                                  (params.state_size + kHidden - 1) / kHidden,
+                                  split);
   return launch_in_clusters<&split_forward_kernel<Tile>,
                             Product::kThreads,
                             Tile::kBlockBytes,

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -11,7 +12,6 @@ namespace lltm::cuda {
 
 /// The largest cluster that every Hopper GPU takes.
 constexpr int kMaxSplit = 8;
-constexpr int64_t kMaxGridY = 65535;
 
 /// Whether the code that runs on the current device was compiled for sm_90 or newer: only that has
 /// clusters, and waits for the kernel before it. A build for 80 alone also runs on newer GPUs.
@@ -29,6 +29,16 @@ bool compiled_for_clusters() {
     known.fetch_or(bit, std::memory_order_release);
   }
   return (yes.load(std::memory_order_relaxed) & bit) != 0;
+}
+
+/// `split` blocks for each tile. Rows of tiles, in groups of row_group that stay together, go on in
+/// z where y cannot count them: row y + gridDim.y * z, which may be beyond the last.
+inline dim3 grid_of_tiles(int64_t row_tiles, int64_t column_tiles, int split, int row_group = 1) {
+  constexpr int64_t kMaxY = 65535;
+  const int64_t y = std::min(row_tiles, kMaxY / row_group * row_group);
+  return dim3(static_cast<unsigned>(column_tiles * split),
+              static_cast<unsigned>(y),
+              static_cast<unsigned>((row_tiles + y - 1) / y));
 }
 
 /// Launches kKernel on `grid`, in clusters of `cluster` blocks (one: none). A cluster

@@ -21,6 +21,14 @@ EncodeTiled encode_tiled() {
   return function;
 }
 
+bool is_float(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kFloat32 || arithmetic == Arithmetic::kTf32;
+}
+
+int size_of(Arithmetic arithmetic) {
+  return is_float(arithmetic) ? 4 : 2;
+}
+
 }  // namespace
 
 bool describe_rows(CUtensorMap* map,
@@ -37,12 +45,11 @@ bool describe_rows(CUtensorMap* map,
   if (encode == nullptr) {
     return false;
   }
-  const bool is_float = arithmetic == Arithmetic::kFloat32 || arithmetic == Arithmetic::kTf32;
-  const CUtensorMapDataType type = is_float ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+  const CUtensorMapDataType type = is_float(arithmetic) ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                    : arithmetic == Arithmetic::kFloat16
                                        ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                        : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const uint64_t bytes = static_cast<uint64_t>(stride) * (is_float ? 4 : 2);
+  const uint64_t bytes = static_cast<uint64_t>(stride) * static_cast<uint64_t>(size_of(arithmetic));
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(columns),
                                static_cast<cuuint64_t>(rows),
                                static_cast<cuuint64_t>(gates)};
@@ -64,6 +71,34 @@ bool describe_rows(CUtensorMap* map,
                                                : CU_TENSOR_MAP_SWIZZLE_NONE,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+bool describe_forward(ForwardMaps* maps,
+                      Arithmetic arithmetic,
+                      const FusedForwardParams& params,
+                      int chunk_k,
+                      int rows,
+                      int hidden) {
+  const int64_t state = params.state_size, features = params.input_features;
+  const int size = size_of(arithmetic);
+  const auto describe = [&](CUtensorMap* map, const void* data, int64_t columns, int64_t stride) {
+    return describe_rows(map, arithmetic, data, columns, params.batch, 1, stride, chunk_k, rows);
+  };
+  const auto describe_gates = [&](CUtensorMap* map, int64_t first_column, int64_t columns) {
+    return describe_rows(map,
+                         arithmetic,
+                         static_cast<const char*>(params.weights) + first_column * size,
+                         columns,
+                         state,
+                         3,
+                         params.weights_stride,
+                         chunk_k,
+                         hidden);
+  };
+  return describe(&maps->old_h, params.old_h, state, params.old_h_stride) &&
+         describe(&maps->input, params.input, features, params.input_stride) &&
+         describe_gates(&maps->weights_h, 0, state) &&
+         describe_gates(&maps->weights_input, state, features);
 }
 
 }  // namespace lltm::cuda

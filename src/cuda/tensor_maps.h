@@ -27,4 +27,18 @@ bool describe_rows(CUtensorMap* map,
                    int box_rows,
                    BoxLayout layout = BoxLayout::kSwizzled);
 
+/// The operands of the forward's product.
+struct ForwardMaps {
+  CUtensorMap old_h, input;              // boxes of rows of a tile
+  CUtensorMap weights_h, weights_input;  // boxes of a tile's hidden columns of each gate
+};
+
+/// Describes them for boxes of chunk_k columns. False where one cannot be described.
+bool describe_forward(ForwardMaps* maps,
+                      Arithmetic arithmetic,
+                      const FusedForwardParams& params,
+                      int chunk_k,
+                      int rows,
+                      int hidden);
+
 }  // namespace lltm::cuda
