@@ -108,11 +108,6 @@ struct HopperBackward {
 };
 
 #if defined(LLTM_HOPPER)
-// The barrier of `threads` threads of the block.
-__device__ __forceinline__ void sync_some(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 template <Arithmetic kArithmetic, bool kTransposed>
 __device__ __forceinline__ void multiply_chunk(float (&sum)[128], uint32_t a, uint32_t b) {
   constexpr int kBox = HopperBackward::kBoxBytes;
@@ -289,7 +284,7 @@ __global__ void __launch_bounds__(HopperBackward::kThreads, 1)
         if (thread % 128 == 0) {
           wait_writes_read();  // of what was here before
         }
-        sync_some(1 + group, 128);
+        sync_threads_of<128>(1 + group);
 #pragma unroll
         for (int n = 0; n < 16; ++n) {
           Element* const piece = to + n / 8 * (Tile::kBoxBytes / 2) + ((n % 8) ^ (lane / 4)) * 8;
@@ -302,7 +297,7 @@ __global__ void __launch_bounds__(HopperBackward::kThreads, 1)
           }
         }
         fence_for_copies();
-        sync_some(1 + group, 128);
+        sync_threads_of<128>(1 + group);
         if (thread % 128 == 0) {
 #pragma unroll
           for (int box = 0; box < 2; ++box) {
