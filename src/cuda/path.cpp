@@ -184,12 +184,9 @@ std::optional<ForwardPath> hopper_for_forward(Force force,
   if (sizes.batch <= 64) {
     // As narrow as lets three or four ranks a tile fill the multiprocessors: (64,512,512) in
     // bfloat16 3.3 with 24 columns, 3.5 with 32; (5,1000,1000) 6.4 with 40, 6.6 with 32.
-    tile = columns(8) <= sms / 4    ? HopperTile::k64x8
-           : columns(24) <= sms / 4 ? HopperTile::k64x24
-                                    : HopperTile::k64x40;
-    tiles = tile == HopperTile::k64x8    ? columns(8)
-            : tile == HopperTile::k64x24 ? columns(24)
-                                         : columns(40);
+    const int64_t hidden = columns(8) <= sms / 4 ? 8 : columns(24) <= sms / 4 ? 24 : 40;
+    tile = hidden == 8 ? HopperTile::k64x8 : hidden == 24 ? HopperTile::k64x24 : HopperTile::k64x40;
+    tiles = columns(hidden);
   } else {
     // (128,1024,1024) in bfloat16: 5.9 in pairs of 64x40, two ranks; 6.7 in tiles of 128x40, four
     // ranks. (256,2048,2048), which reads less in large tiles: 22.5 in pairs of 128x32, that are
