@@ -106,7 +106,8 @@ def _extras(settings: Settings, results: Results) -> dict[str, Callable[[], None
     """What is measured once a device, by name."""
     peers = [PEERS[name] for name in settings.peers if PEERS[name].is_cell]
     extras: dict[str, Callable[[], None]] = {}
-    if "cuda" in settings.devices:
+    # The roofline stands beside the device times of these alone.
+    if "cuda" in settings.devices and {str(Work.FORWARD), str(Work.TRAINING)}.intersection(settings.sections):
         dtypes = [dtype for dtype in DTYPES["cuda"] if dtype in settings.dtypes]
         extras["cuda rates"] = lambda: results.rates.update(measure_rates(dtypes))
     for device in settings.devices:
