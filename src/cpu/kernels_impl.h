@@ -509,8 +509,7 @@ void cell(const CellParams<scalar_t>& params, int64_t begin, int64_t end) {
   }
 }
 
-// ---- products that sum over many rows
-// ------------------------------------------------------------
+// ---- products that sum over many rows -----------------------------------------------------------
 
 /// A tile's columns of a panel.
 template <typename scalar_t>
