@@ -21,6 +21,18 @@ EncodeTiled encode_tiled() {
   return function;
 }
 
+// The driver encodes for the current context, which a thread has from its first call of the runtime
+// that needs one: none may have come before, where the device is the default one and PyTorch's
+// allocator has memory at hand. (Setting the device that is set is allowed while a graph is
+// captured.)
+bool bind_context() {
+  thread_local const bool bound = [] {
+    int device = 0;
+    return cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess;
+  }();
+  return bound;
+}
+
 bool is_float(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kFloat32 || arithmetic == Arithmetic::kTf32;
 }
@@ -42,7 +54,7 @@ bool describe_rows(CUtensorMap* map,
                    int box_rows,
                    BoxLayout layout) {
   const EncodeTiled encode = encode_tiled();
-  if (encode == nullptr) {
+  if (encode == nullptr || !bind_context()) {
     return false;
   }
   const CUtensorMapDataType type = is_float(arithmetic) ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32

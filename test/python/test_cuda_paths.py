@@ -1,5 +1,7 @@
 """The paths of the CUDA kernels, forced: their exactness, their layouts, their repeatability."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -108,6 +110,23 @@ def test_float32_is_as_exact_as_the_librarys_product(monkeypatch, own_path, size
         of_library += errors("library", arguments, expected)
     assert (of_ours[:, 0] <= 1.05 * of_library[:, 0]).all(), (of_ours, of_library)
     assert (of_ours[:, 1] <= 1.5 * of_library[:, 1]).all(), (of_ours, of_library)
+
+
+@pytest.mark.parametrize("sizes", [(16, 32, 128), (128, 264, 520)], ids=str)
+def test_a_threads_first_call(path, dtype, sizes):
+    """A thread that never called CUDA has no context until something binds one."""
+    arguments = make_arguments(sizes, dtype, "cuda")
+    grads = make_gradients(arguments)
+    _, new_cell, gates = call(arguments)
+
+    def backward():
+        return torch.ops.lltm.backward(*grads, new_cell, gates, *arguments[:4], [True] * 5)
+
+    for function in (lambda: call(arguments), backward):
+        expected = function()
+        with ThreadPoolExecutor(1) as thread:
+            found = thread.submit(function).result()
+        assert all(map(torch.equal, found, expected))
 
 
 def test_tf32_follows_pytorchs_switch(path):
