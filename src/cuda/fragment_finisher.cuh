@@ -51,8 +51,10 @@ class FragmentFinisher {
         items_(max(min(kUnits - first_unit_, units_a_rank_), 0) * kItemsAUnit),
         item_(static_cast<int>(threadIdx.x)) {}
 
-  /// What `barrier` has to count beside one that expects the bytes: this block's own units.
-  __device__ __forceinline__ int own_units() const { return items_ / kItemsAUnit; }
+  /// What `barrier` has to count beside one that expects the bytes: the threads of this block that
+  /// have what it finishes, each for itself (a warp's first thread could arrive for all after
+  /// __syncwarp(), but racecheck would not follow).
+  __device__ __forceinline__ int own_arrivals() const { return own_units() * 8; }
   /// The bytes that other ranks send.
   __device__ __forceinline__ int expected_bytes() const {
     return own_units() * (ranks_ - 1) * kUnitBytes;
@@ -109,6 +111,7 @@ class FragmentFinisher {
         const float* const s = sum + part * 4;
         *reinterpret_cast<float4*>(own + part * 128) = make_float4(s[0], s[1], s[2], s[3]);
       }
+      arrive(barrier);
     } else {
       const uint32_t there = address_in_block(shared_address(own), block_of(rank));
       const uint32_t barrier_there = address_in_block(barrier, block_of(rank));
@@ -117,10 +120,6 @@ class FragmentFinisher {
         const float* const s = sum + part * 4;
         send_16(there + part * 128, s[0], s[1], s[2], s[3], barrier_there);
       }
-    }
-    __syncwarp();
-    if (rank == rank_ && lane() % 8 == 0) {
-      arrive(barrier);
     }
   }
 
@@ -194,6 +193,7 @@ class FragmentFinisher {
   };
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ __forceinline__ int own_units() const { return items_ / kItemsAUnit; }
   static __device__ __forceinline__ int own_unit() { return static_cast<int>(threadIdx.x) / 8; }
 
   const FusedForwardParams& p_;

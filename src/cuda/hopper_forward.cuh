@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       init_barrier(full(slot), 1);
       init_barrier(empty(slot), Tile::kGroups * kRowTiles);
     }
-    init_barrier(sums_barrier, 1 + finisher.own_units());
+    init_barrier(sums_barrier, 1 + finisher.own_arrivals());
     fence_barriers();
     arrive_expecting(sums_barrier, finisher.expected_bytes());
     prefetch_map(&arguments.maps.weights_h);

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1)
   const uint32_t sums_barrier = shared_address(shared + Tile::kSumsBarrier);
   Product::prepare(shared);
   if (threadIdx.x == 0) {
-    init_barrier(sums_barrier, 1 + finisher.own_units());
+    init_barrier(sums_barrier, 1 + finisher.own_arrivals());
     fence_barriers();
     arrive_expecting(sums_barrier, finisher.expected_bytes());
   }
