@@ -71,8 +71,10 @@ StateParams<scalar_t> state_params(const Tensor& input, const Tensor& old_h) {
           .input_stride = input.stride(0)};
 }
 
-int64_t multiplications(const Tensor& input, const Tensor& weights) {
-  return input.size(0) * weights.size(0) * weights.size(1);
+/// The work of a product with the weights or their gradient, in multiplications. Fewer rows than
+/// four take as long as four: the time that it takes to read or write the matrix.
+int64_t multiplications(int64_t batch, int64_t gates, int64_t columns) {
+  return std::max<int64_t>(batch, 4) * gates * columns;
 }
 
 template <typename scalar_t>
@@ -102,7 +104,7 @@ void state_gradient_out(const Tensor& out,
       std::max(ceil_div(params.batch, kernels.max_rows_per_chunk),
                std::min(ceil_div(wanted_tasks(), panels), params.batch / kRowsPerChunk));
   for_each_task(kernels.state_gradient_tasks(params),
-                params.batch * params.gates * params.columns,
+                multiplications(params.batch, params.gates, params.columns),
                 kMultiplicationsPerTask,
                 [&](int64_t begin, int64_t end) { kernels.state_gradient(params, begin, end); });
 }
@@ -132,7 +134,7 @@ void weight_gradient_out(const Tensor& d_weights,
       kCopiesPerTask,
       [&](int64_t begin, int64_t end) { kernels.pack_weight_panels(params, begin, end); });
   for_each_task(kernels.weight_gradient_tasks(params),
-                multiplications(input, d_weights),
+                multiplications(input.size(0), d_weights.size(0), d_weights.size(1)),
                 kMultiplicationsPerTask,
                 [&](int64_t begin, int64_t end) { kernels.weight_gradient(params, begin, end); });
 }
@@ -240,7 +242,7 @@ void cell_out(const Tensor& new_h,
                         });
         }
         for_each_task(kernels.cell_tasks(params),
-                      multiplications(input, weights),
+                      multiplications(input.size(0), weights.size(0), weights.size(1)),
                       kMultiplicationsPerTask,
                       [&](int64_t begin, int64_t end) { kernels.cell(params, begin, end); });
       });
