@@ -2,7 +2,6 @@
 
 #include "products.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
 
 namespace lltm {
@@ -10,12 +9,12 @@ namespace lltm {
 using at::Tensor;
 
 CellGradients empty_gradients(const CellSizes<int64_t>& sizes,
-                              const at::TensorOptions& options,
+                              c10::function_ref<Tensor(at::IntArrayRef)> empty,
                               const std::array<bool, kGradientCount>& output_mask,
                               bool with_gates) {
   const auto& [batch, input_features, state_size] = sizes;
-  const auto empty_if = [&options](bool wanted, at::IntArrayRef shape) {
-    return wanted ? at::empty(shape, options) : Tensor();
+  const auto empty_if = [&empty](bool wanted, at::IntArrayRef shape) {
+    return wanted ? empty(shape) : Tensor();
   };
   const bool gates_wanted = with_gates && (output_mask[kInput] || output_mask[kWeights] ||
                                            output_mask[kBias] || output_mask[kOldH]);

@@ -6,6 +6,7 @@
 #include "gradient_index.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <array>
 #include <optional>
@@ -32,10 +33,10 @@ struct CellGradients {
   }
 };
 
-/// Uninitialised tensors for the gradients that output_mask asks for, and for those of the gates
-/// where one of these is made of them, unless the caller does without.
+/// Tensors by `empty`, of a shape, for the gradients that output_mask asks for, and for those of
+/// the gates where one of these is made of them, unless the caller does without.
 CellGradients empty_gradients(const CellSizes<int64_t>& sizes,
-                              const at::TensorOptions& options,
+                              c10::function_ref<at::Tensor(at::IntArrayRef)> empty,
                               const std::array<bool, kGradientCount>& output_mask,
                               bool with_gates = true);
 

@@ -6,6 +6,7 @@
 #include "products.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -27,7 +28,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
   const auto sizes = check<int64_t>(
       BackwardArguments{grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h});
 
-  const CellGradients gradients = empty_gradients(sizes, input.options(), output_mask);
+  const CellGradients gradients = empty_gradients(
+      sizes,
+      [&](at::IntArrayRef shape) { return at::detail::empty_cpu(shape, input.scalar_type()); },
+      output_mask);
 
   if (sizes.batch * sizes.state_size > 0 && gradients.any_wanted()) {
     const Tensor grad_h_ = contiguous_or_undefined(grad_h);

@@ -6,9 +6,9 @@
 #include "products.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 namespace lltm::cpu {
@@ -24,9 +24,10 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
   const auto [batch, input_features, state_size] =
       check<int64_t>(ForwardArguments{input, weights, bias, old_h, old_cell});
 
-  Tensor new_h = at::empty({batch, state_size}, input.options());
-  Tensor new_cell = at::empty({batch, state_size}, input.options());
-  Tensor gates = at::empty({batch, 3 * state_size}, input.options());
+  const auto empty = [&, batch = batch](int64_t columns) -> Tensor {
+    return at::detail::empty_cpu({batch, columns}, input.scalar_type());
+  };
+  Tensor new_h = empty(state_size), new_cell = empty(state_size), gates = empty(3 * state_size);
   if (new_h.numel() == 0) {
     return {new_h, new_cell, gates};
   }

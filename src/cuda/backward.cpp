@@ -2,6 +2,7 @@
 #include "../checks.h"
 #include "../gradients.h"
 #include "../products.h"
+#include "device.h"
 #include "kernels.h"
 #include "launch_check.h"
 #include "path.h"
@@ -9,9 +10,6 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/cuda/EmptyTensor.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
 namespace lltm::cuda {
@@ -85,14 +83,11 @@ BackwardProductsParams products_params(const CellGradients& gradients,
 
 // d_gates, d_bias and d_old_cell.
 template <typename scalar_t>
-void gate_gradients(BackwardParams<scalar_t> params,
-                    const at::Device& device,
-                    cudaStream_t stream) {
+void gate_gradients(BackwardParams<scalar_t> params, const Device& device, cudaStream_t stream) {
   Tensor workspace;
   if (const int64_t elements = backward_workspace(params.batch, params.state_size);
       elements > 0 && params.d_bias != nullptr) {
-    workspace = at::detail::empty_cuda(
-        {elements}, c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value, device, std::nullopt);
+    workspace = device.empty({elements}, c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value);
     params.workspace = workspace.mutable_data_ptr();
   }
   check_launch(launch_backward(params, stream));
@@ -101,7 +96,7 @@ void gate_gradients(BackwardParams<scalar_t> params,
 template <Arithmetic kArithmetic>
 cudaError_t launch_products(const BackwardProductsParams& params,
                             const BackwardPath& path,
-                            const at::Device& device,
+                            const Device& device,
                             cudaStream_t stream) {
   if constexpr (kArithmetic == Arithmetic::kFloat32 || kArithmetic == Arithmetic::kTf32) {
     if (const auto* tile = std::get_if<SplitProductTile>(&path.tile)) {
@@ -110,7 +105,7 @@ cudaError_t launch_products(const BackwardProductsParams& params,
   } else if (const auto* pairs = std::get_if<HopperBackwardPairs>(&path.tile)) {
     Tensor workspace;
     if (const int64_t floats = hopper_backward_workspace(params, path.split); floats > 0) {
-      workspace = at::detail::empty_cuda({floats}, at::kFloat, device, std::nullopt);
+      workspace = device.empty({floats}, at::kFloat);
     }
     return launch_hopper_backward_products<kArithmetic>(
         params, path.split, pairs->count, static_cast<float*>(data_of(workspace)), stream);
@@ -121,7 +116,7 @@ cudaError_t launch_products(const BackwardProductsParams& params,
 
 cudaError_t launch_products(const BackwardProductsParams& params,
                             const BackwardPath& path,
-                            const at::Device& device,
+                            const Device& device,
                             cudaStream_t stream) {
   switch (path.arithmetic) {
     case Arithmetic::kFloat32:
@@ -148,14 +143,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
   const BackwardArguments arguments{
       grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h};
   const auto sizes = check<int64_t>(arguments);
-  const c10::cuda::CUDAGuard device_guard(input.device());
+  const Device device(input);
 
-  const auto path = tiles_for_backward(
-      input.scalar_type(), sizes, rows_at_16_bytes(input, weights, old_h, sizes.state_size));
+  const auto path = tiles_for_backward(device.properties(),
+                                       input.scalar_type(),
+                                       sizes,
+                                       rows_at_16_bytes(input, weights, old_h, sizes.state_size));
   const auto* const fused = path ? std::get_if<FusedBackwardTile>(&path->tile) : nullptr;
-  const CellGradients gradients =
-      empty_gradients(sizes, input.options(), output_mask, /*with_gates=*/fused == nullptr);
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  const CellGradients gradients = empty_gradients(
+      sizes,
+      [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },
+      output_mask,
+      /*with_gates=*/fused == nullptr);
+  const cudaStream_t stream = device.stream();
   if (sizes.batch * sizes.state_size == 0 || !gradients.any_wanted()) {
     // Sums over an empty batch.
     finish_gradients(gradients, input, weights, old_h);
@@ -180,12 +180,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
         // In 16 bits what follows gains by it: blocks that fill a multiprocessor each cannot crowd
         // on those that are free, and tiles of (64,512,512) take 9.5 us with this kernel, not 9.8.
         params.starts_next = path && sizeof(scalar_t) == 2;
-        gate_gradients(params, input.device(), stream);
+        gate_gradients(params, device, stream);
       });
   if (path) {
     if (products.d_old_h != nullptr || products.d_input != nullptr ||
         products.d_weights != nullptr) {
-      check_launch(launch_products(products, *path, input.device(), stream));
+      check_launch(launch_products(products, *path, device, stream));
     }
     return gradients.results();
   }

@@ -199,7 +199,9 @@ int64_t rows_a_block(int64_t batch) {
 }  // namespace
 
 bool clusters_available() {
-  return compiled_for_clusters<&backward_kernel<float>>();
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         compiled_for_clusters<&backward_kernel<float>>(device);
 }
 
 int64_t backward_workspace(int64_t batch, int64_t state_size) {

@@ -1,6 +1,7 @@
 // lltm::forward on CUDA.
 #include "../checks.h"
 #include "../products.h"
+#include "device.h"
 #include "kernels.h"
 #include "launch_check.h"
 #include "path.h"
@@ -8,9 +9,6 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/cuda/EmptyTensor.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
 namespace lltm::cuda {
@@ -105,18 +103,16 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
                                            const Tensor& old_cell) {
   const ForwardArguments arguments{input, weights, bias, old_h, old_cell};
   const auto sizes = check<int64_t>(arguments);
-  const c10::cuda::CUDAGuard device_guard(input.device());
-
-  // Not at::empty: its way through the dispatcher costs as much as a small cell's kernel.
+  const Device device(input);
   const auto empty = [&](int64_t columns) {
-    return at::detail::empty_cuda(
-        {sizes.batch, columns}, input.scalar_type(), input.device(), std::nullopt);
+    return device.empty({sizes.batch, columns}, input.scalar_type());
   };
   Outputs outputs{empty(sizes.state_size), empty(sizes.state_size), empty(3 * sizes.state_size)};
   if (outputs.new_h.numel() > 0) {
-    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    const cudaStream_t stream = device.stream();
     if (const auto path =
-            tiles_for_forward(input.scalar_type(),
+            tiles_for_forward(device.properties(),
+                              input.scalar_type(),
                               sizes,
                               rows_at_16_bytes(input, weights, old_h, sizes.state_size))) {
       forward_by_tiles(outputs, arguments, sizes, *path, stream);

@@ -13,13 +13,12 @@ namespace lltm::cuda {
 /// The largest cluster that every Hopper GPU takes.
 constexpr int kMaxSplit = 8;
 
-/// Whether the code that runs on the current device was compiled for sm_90 or newer: only that has
-/// clusters, and waits for the kernel before it. A build for 80 alone also runs on newer GPUs.
+/// Whether the code that runs on `device`, the current one, was compiled for sm_90 or newer: only
+/// that has clusters, and waits for the kernel before it. A build for 80 alone also runs on newer
+/// GPUs.
 template <auto kKernel>
-bool compiled_for_clusters() {
+bool compiled_for_clusters(int device) {
   static std::atomic<uint64_t> known{0}, yes{0};
-  int device = 0;
-  cudaGetDevice(&device);
   const uint64_t bit = uint64_t{1} << (device % 64);
   if ((known.load(std::memory_order_acquire) & bit) == 0) {
     cudaFuncAttributes attributes{};
@@ -46,13 +45,13 @@ inline dim3 grid_of_tiles(int64_t row_tiles, int64_t column_tiles, int split, in
 template <auto kKernel, int kThreads, int kBlockBytes, int kClusterBytes, typename Params>
 cudaError_t launch_in_clusters(const Params& params, dim3 grid, dim3 cluster, cudaStream_t stream) {
   static_assert(kClusterBytes >= kBlockBytes);
-  const bool clusters = compiled_for_clusters<kKernel>();
-  // More than 48 KiB of shared memory has to be asked for, once a device.
-  static std::atomic<uint64_t> devices_set{0};
   int device = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
     return error;
   }
+  const bool clusters = compiled_for_clusters<kKernel>(device);
+  // More than 48 KiB of shared memory has to be asked for, once a device.
+  static std::atomic<uint64_t> devices_set{0};
   const uint64_t bit = uint64_t{1} << (device % 64);
   if ((devices_set.load(std::memory_order_relaxed) & bit) == 0) {
     const cudaError_t error = cudaFuncSetAttribute(kKernel,

@@ -3,7 +3,6 @@
 #include "version.h"
 
 #include <ATen/Context.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -75,9 +74,11 @@ static_assert(std::size(kResident) == kLargestCluster);
 
 /// The most ranks of a cluster for which all tiles are resident at once. The weights are read the
 /// faster, the more multiprocessors read them.
-int largest_split(int64_t tiles, int64_t chunks, double blocks_per_sm) {
-  const double scale =
-      blocks_per_sm * at::cuda::getCurrentDeviceProperties()->multiProcessorCount / 132;
+int largest_split(const cudaDeviceProp& device,
+                  int64_t tiles,
+                  int64_t chunks,
+                  double blocks_per_sm) {
+  const double scale = blocks_per_sm * device.multiProcessorCount / 132;
   for (int split = 8; split > 1; --split) {
     if (split <= chunks && static_cast<double>(tiles * split) <= scale * kResident[split - 1]) {
       return split;
@@ -87,11 +88,11 @@ int largest_split(int64_t tiles, int64_t chunks, double blocks_per_sm) {
 }
 
 /// Whether a block may have the shared memory of the largest tiles, as on sm_80 and sm_90.
-bool large_tiles_fit() {
-  return at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin >= 160 * 1024;
+bool large_tiles_fit(const cudaDeviceProp& device) {
+  return device.sharedMemPerBlockOptin >= 160 * 1024;
 }
 
-bool tiles_run(Force force, const CellSizes<int64_t>& sizes) {
+bool tiles_run(Force force, const cudaDeviceProp& device, const CellSizes<int64_t>& sizes) {
   // The tile kernels count tiles in 32 bits: 2^31 of them are rows and columns far beyond a GPU's
   // memory but for one-column states of 2^30 rows and more.
   const bool countable =
@@ -99,8 +100,7 @@ bool tiles_run(Force force, const CellSizes<int64_t>& sizes) {
           (1LL << 28) &&
       ceil_div(3 * sizes.state_size, 64) * ceil_div(sizes.state_size + sizes.input_features, 64) <
           (1LL << 28);
-  return force != Force::kLibrary && countable &&
-         at::cuda::getCurrentDeviceProperties()->major >= 8;
+  return force != Force::kLibrary && countable && device.major >= 8;
 }
 
 // Multiplications, with the batch filled up to the rows of a tile.
@@ -110,18 +110,19 @@ double multiplications(const CellSizes<int64_t>& sizes, int64_t tile_rows) {
          static_cast<double>(sizes.state_size + sizes.input_features);
 }
 
-/// Whether the current device runs code built for 90a, and such code was built.
-bool hopper_runs() {
+/// Whether the device runs code built for 90a, and such code was built.
+bool hopper_runs(const cudaDeviceProp& device) {
   static const bool built =
       std::string_view(LLTM_CUDA_ARCHITECTURES).find("90a") != std::string_view::npos;
-  const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
   return built && device.major == 9 && device.minor == 0;
 }
 
 /// Whether matrices are such that Hopper's kernels can read them.
-bool hopper_reads(const CellSizes<int64_t>& sizes, bool rows_at_16_bytes) {
+bool hopper_reads(const cudaDeviceProp& device,
+                  const CellSizes<int64_t>& sizes,
+                  bool rows_at_16_bytes) {
   return rows_at_16_bytes && sizes.input_features > 0 && sizes.batch < (int64_t{1} << 31) &&
-         hopper_runs();
+         hopper_runs(device);
 }
 
 // What a block of the float32 forward takes, microseconds: a chunk, and whatever else there is, by
@@ -139,13 +140,14 @@ constexpr SplitTileTime kSplitTileTimes[] = {{SplitTile::k64x32, 64, 0.6, 1.5, 3
 /// rows, two ranks; 22.5 by 128 rows and three; 45), (256,2048,2048) 120 (128 rows; 148 by 64;
 /// 291).
 std::optional<ForwardPath> hopper_for_float32_forward(Force force,
+                                                      const cudaDeviceProp& device,
                                                       const CellSizes<int64_t>& sizes) {
   // (64,1024,128) takes 6.0, by tiles 6.2, which are more exact. With few rows SGEMM is more exact:
   // 0.94e-7 against 0.81e-7 at (5,1000,1000).
   if (force == Force::kNone && (multiplications(sizes, 64) < 9e7 || sizes.batch <= 16)) {
     return std::nullopt;
   }
-  const double scale = at::cuda::getCurrentDeviceProperties()->multiProcessorCount / 132.0;
+  const double scale = device.multiProcessorCount / 132.0;
   const int64_t chunks = chunks_of(sizes.state_size, Arithmetic::kFloat32) +
                          chunks_of(sizes.input_features, Arithmetic::kFloat32);
   std::optional<ForwardPath> best;
@@ -167,6 +169,7 @@ std::optional<ForwardPath> hopper_for_float32_forward(Force force,
 }
 
 std::optional<ForwardPath> hopper_for_forward(Force force,
+                                              const cudaDeviceProp& device,
                                               Arithmetic arithmetic,
                                               const CellSizes<int64_t>& sizes) {
   // Ahead of the other paths but for large products in 16 bits, whose tiles end one after the
@@ -177,7 +180,7 @@ std::optional<ForwardPath> hopper_for_forward(Force force,
       (multiplications(sizes, 16) > 1e10 || sizes.batch > 32768)) {
     return std::nullopt;
   }
-  const int64_t sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const int64_t sms = device.multiProcessorCount;
   const auto columns = [&](int64_t hidden) { return ceil_div(sizes.state_size, hidden); };
   HopperTile tile{};
   int64_t tiles = 0, row_tiles = 1;
@@ -219,18 +222,18 @@ std::optional<ForwardPath> hopper_for_forward(Force force,
 /// Whether the tiles of d_weights, each a sum over the whole batch, would be at work when all else
 /// is done. By estimate, from a chunk's 0.9 us in tiles of 128x96: (65536,32,128) has nine, of
 /// 2,048 chunks each, 1,800 us; (4096,256,256) is still shared well.
-bool batch_is_long(const CellSizes<int64_t>& sizes) {
+bool batch_is_long(const cudaDeviceProp& device, const CellSizes<int64_t>& sizes) {
   const int64_t columns = ceil_div(sizes.state_size, 96) + ceil_div(sizes.input_features, 96);
   const int64_t batch_chunks = ceil_div(sizes.batch, 32);
   const int64_t all_chunks =
       columns * (ceil_div(sizes.batch, 128) * ceil_div(3 * sizes.state_size, 32) +
                  ceil_div(3 * sizes.state_size, 128) * batch_chunks);
-  return batch_chunks >
-         48 + 2 * all_chunks / at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  return batch_chunks > 48 + 2 * all_chunks / device.multiProcessorCount;
 }
 
 /// Products of floats by wgmma.
 std::optional<BackwardPath> hopper_for_float_backward(Force force,
+                                                      const cudaDeviceProp& device,
                                                       Arithmetic arithmetic,
                                                       const CellSizes<int64_t>& sizes) {
   if (force == Force::kNone) {
@@ -252,17 +255,18 @@ std::optional<BackwardPath> hopper_for_float_backward(Force force,
   // The tiles of d_weights need multiprocessors too: (128,1024,1024), 22 tiles, 45 with two ranks,
   // 52 with three.
   const int split =
-      largest_split(tiles, chunks_of(3 * sizes.state_size, arithmetic), small ? 1 : 0.45);
+      largest_split(device, tiles, chunks_of(3 * sizes.state_size, arithmetic), small ? 1 : 0.45);
   return BackwardPath{
       arithmetic, small ? SplitProductTile::k64x96 : SplitProductTile::k128x96, split};
 }
 
 /// The whole backward in one launch, for a batch of one tile of rows.
 std::optional<BackwardPath> fused_for_backward(Force force,
+                                               const cudaDeviceProp& device,
                                                Arithmetic arithmetic,
                                                const CellSizes<int64_t>& sizes,
                                                bool rows_at_16_bytes) {
-  if (sizes.batch > 64 || !large_tiles_fit()) {
+  if (sizes.batch > 64 || !large_tiles_fit(device)) {
     return std::nullopt;
   }
   if (force == Force::kNone) {
@@ -282,12 +286,14 @@ std::optional<BackwardPath> fused_for_backward(Force force,
                                           : FusedBackwardTile::k16x64;
   const int64_t groups = ceil_div(sizes.state_size, !one_row ? 32 : narrow ? 16 : 64);
   const int64_t column_tiles = ceil_div(sizes.state_size, 64) + ceil_div(sizes.input_features, 64);
-  const int split = clusters_available() ? largest_split(column_tiles, groups, one_row ? 2 : 1) : 1;
+  const int split =
+      clusters_available() ? largest_split(device, column_tiles, groups, one_row ? 2 : 1) : 1;
   return BackwardPath{arithmetic, tile, split};
 }
 
 /// Products of 16-bit elements by wgmma.
 std::optional<BackwardPath> hopper_for_half_backward(Force force,
+                                                     const cudaDeviceProp& device,
                                                      Arithmetic arithmetic,
                                                      const CellSizes<int64_t>& sizes) {
   // It writes gradients by TMA too, and counts rows in int, some beyond the last.
@@ -302,7 +308,7 @@ std::optional<BackwardPath> hopper_for_half_backward(Force force,
   // Half of the pairs of blocks form d_old_h and d_input, the others d_weights. (128,1024,1024)
   // with 2, 4, 6 and 8 parts 24, 17.7, 16.0 and 16.8; (256,2048,2048) with 1, 2 and 3 70, 53
   // and 57.
-  const int pairs = at::cuda::getCurrentDeviceProperties()->multiProcessorCount / 2;
+  const int pairs = device.multiProcessorCount / 2;
   const int64_t columns = ceil_div(sizes.state_size, 256) + ceil_div(sizes.input_features, 256);
   const int64_t parts =
       sizes.batch <= 128
@@ -314,18 +320,20 @@ std::optional<BackwardPath> hopper_for_half_backward(Force force,
 }  // namespace
 
 // The figures beside the rules: H200, microseconds by graph replay, docs/cuda-kernels.md has more.
-std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
+std::optional<ForwardPath> tiles_for_forward(const cudaDeviceProp& device,
+                                             c10::ScalarType dtype,
                                              const CellSizes<int64_t>& sizes,
                                              bool rows_at_16_bytes) {
   const Force force = forced_path();
   const std::optional<Arithmetic> arithmetic = arithmetic_of(dtype);
-  if (!arithmetic || !tiles_run(force, sizes)) {
+  if (!arithmetic || !tiles_run(force, device, sizes)) {
     return std::nullopt;
   }
-  if ((force == Force::kNone || force == Force::kHopper) && hopper_reads(sizes, rows_at_16_bytes)) {
+  if ((force == Force::kNone || force == Force::kHopper) &&
+      hopper_reads(device, sizes, rows_at_16_bytes)) {
     const auto path = *arithmetic == Arithmetic::kFloat32
-                          ? hopper_for_float32_forward(force, sizes)
-                          : hopper_for_forward(force, *arithmetic, sizes);
+                          ? hopper_for_float32_forward(force, device, sizes)
+                          : hopper_for_forward(force, device, *arithmetic, sizes);
     if (path) {
       return path;
     }
@@ -342,7 +350,7 @@ std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
   if (force == Force::kNone && sizes.batch <= 8 && multiplications(sizes, 16) > 8e7) {
     return std::nullopt;
   }
-  const int64_t sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const int64_t sms = device.multiProcessorCount;
   const int64_t chunks =
       chunks_of(sizes.state_size, *arithmetic) + chunks_of(sizes.input_features, *arithmetic);
   const auto tiles = [&](int64_t rows, int64_t hidden) {
@@ -361,7 +369,7 @@ std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
     // (64,1024,128) in float32 6.2 with 6 ranks; 7.3 with 8, whose last cluster has to wait.
     tile = ForwardTile::k64x8;
     count = tiles(64, 8);
-  } else if (sizes.batch <= 64 || tiles(128, 32) < sms * 3 / 4 || !large_tiles_fit()) {
+  } else if (sizes.batch <= 64 || tiles(128, 32) < sms * 3 / 4 || !large_tiles_fit(device)) {
     // (128,1024,1024) in float32: 50 with two ranks; 51 with tiles of 128x32 and three.
     tile = ForwardTile::k64x32;
     count = tiles(64, 32);
@@ -370,31 +378,34 @@ std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
     tile = ForwardTile::k128x32;
     count = tiles(128, 32);
   }
-  const int split =
-      clusters_available() ? largest_split(count, std::max<int64_t>(chunks, 1), blocks_per_sm) : 1;
+  const int split = clusters_available()
+                        ? largest_split(device, count, std::max<int64_t>(chunks, 1), blocks_per_sm)
+                        : 1;
   return ForwardPath{*arithmetic, tile, split};
 }
 
-std::optional<BackwardPath> tiles_for_backward(c10::ScalarType dtype,
+std::optional<BackwardPath> tiles_for_backward(const cudaDeviceProp& device,
+                                               c10::ScalarType dtype,
                                                const CellSizes<int64_t>& sizes,
                                                bool rows_at_16_bytes) {
   const Force force = forced_path();
   const std::optional<Arithmetic> arithmetic = arithmetic_of(dtype);
-  if (!arithmetic || !tiles_run(force, sizes) || sizes.batch * sizes.state_size == 0) {
+  if (!arithmetic || !tiles_run(force, device, sizes) || sizes.batch * sizes.state_size == 0) {
     return std::nullopt;
   }
   const bool is_half = *arithmetic == Arithmetic::kFloat16 || *arithmetic == Arithmetic::kBFloat16;
   if (is_half && (force == Force::kNone || force == Force::kFused)) {
-    if (const auto path = fused_for_backward(force, *arithmetic, sizes, rows_at_16_bytes)) {
+    if (const auto path = fused_for_backward(force, device, *arithmetic, sizes, rows_at_16_bytes)) {
       return path;
     }
   }
-  if (force == Force::kNone && !is_half && batch_is_long(sizes)) {
+  if (force == Force::kNone && !is_half && batch_is_long(device, sizes)) {
     return std::nullopt;
   }
-  if ((force == Force::kNone || force == Force::kHopper) && hopper_reads(sizes, rows_at_16_bytes)) {
-    const auto path = is_half ? hopper_for_half_backward(force, *arithmetic, sizes)
-                              : hopper_for_float_backward(force, *arithmetic, sizes);
+  if ((force == Force::kNone || force == Force::kHopper) &&
+      hopper_reads(device, sizes, rows_at_16_bytes)) {
+    const auto path = is_half ? hopper_for_half_backward(force, device, *arithmetic, sizes)
+                              : hopper_for_float_backward(force, device, *arithmetic, sizes);
     if (path) {
       return path;
     }
@@ -414,7 +425,7 @@ std::optional<BackwardPath> tiles_for_backward(c10::ScalarType dtype,
            (ceil_div(sizes.state_size, size) + ceil_div(sizes.input_features, size));
   };
   // (256,2048,2048) in float32: 531; 594 with tiles of 64x64.
-  if (tiles(64) >= 256 && large_tiles_fit()) {
+  if (tiles(64) >= 256 && large_tiles_fit(device)) {
     return BackwardPath{*arithmetic, ProductTile::k128x128, 1};
   }
   // The tiles of d_weights need multiprocessors too: (64,512,512) is as fast with 4 ranks, 64
@@ -423,7 +434,7 @@ std::optional<BackwardPath> tiles_for_backward(c10::ScalarType dtype,
   const int64_t chunks = chunks_of(3 * sizes.state_size, *arithmetic);
   const int split = !clusters_available()       ? 1
                     : count > 40 && count <= 66 ? static_cast<int>(std::min<int64_t>(2, chunks))
-                                                : largest_split(count, chunks, 0.6);
+                                                : largest_split(device, count, chunks, 0.6);
   return BackwardPath{*arithmetic, ProductTile::k64x64, split};
 }
 

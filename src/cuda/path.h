@@ -13,6 +13,7 @@
 #include "tile_kernels.h"
 
 #include <c10/core/ScalarType.h>
+#include <cuda_runtime_api.h>
 
 #include <optional>
 #include <variant>
@@ -36,14 +37,16 @@ struct BackwardPath {
   int split;
 };
 
-/// How the tile kernels are to run on the current device, or nothing: then it is the library's
-/// turn.
+/// How the tile kernels are to run on `device`, the current one, or nothing: then it is the
+/// library's turn.
 /// rows_at_16_bytes: every row of input, old_h and both column ranges of weights starts there, and
 /// for the backward, of the gradients too.
-std::optional<ForwardPath> tiles_for_forward(c10::ScalarType dtype,
+std::optional<ForwardPath> tiles_for_forward(const cudaDeviceProp& device,
+                                             c10::ScalarType dtype,
                                              const CellSizes<int64_t>& sizes,
                                              bool rows_at_16_bytes);
-std::optional<BackwardPath> tiles_for_backward(c10::ScalarType dtype,
+std::optional<BackwardPath> tiles_for_backward(const cudaDeviceProp& device,
+                                               c10::ScalarType dtype,
                                                const CellSizes<int64_t>& sizes,
                                                bool rows_at_16_bytes);
 

@@ -11,8 +11,8 @@ import conftest  # noqa: F401  finds lltm
 import torch
 from reference import Arguments, backward, call, call_backward, forward, make_arguments, make_gradients
 
-# Around the edges of every tile: 4, 8 and 16 lanes; rows by fours up to 12; panels of 1 to 4 vectors, groups of 8 panels; blocks of 128, 256,
-# 512; one row; odd everything.
+# Around the edges of every tile: 4, 8 and 16 lanes; rows by fours up to 12; panels of 1 to 4 vectors, groups of 8
+# panels; blocks of 128, 256, 512; one row; odd everything.
 EDGES = [
     (1, 1, 1), (1, 260, 259), (2, 3, 5), (3, 0, 7), (4, 17, 16), (5, 100, 33), (8, 16, 16), (9, 17, 15), (16, 32, 128),
     (17, 5, 31), (33, 65, 129), (37, 77, 200), (48, 7, 48), (64, 250, 10), (65, 30, 48), (130, 64, 64), (257, 5, 9),

@@ -1,0 +1,42 @@
+// The GPU of a call.
+#pragma once
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+namespace lltm::cuda {
+
+/// A tensor's device, current while this lives, and what a call needs of it. Instead of at::empty
+/// and c10's guard, streams and properties of the current device, which all ask again which device
+/// that is: a small cell's kernel takes no longer than they do.
+class Device {
+ public:
+  explicit Device(const at::Tensor& tensor)
+      : index_(tensor.get_device()), previous_(c10::cuda::ExchangeDevice(index_)) {}
+  ~Device() {
+    if (previous_ != index_) {
+      C10_CUDA_CHECK_WARN(c10::cuda::MaybeSetDevice(previous_));
+    }
+  }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const cudaDeviceProp& properties() const { return *at::cuda::getDeviceProperties(index_); }
+  cudaStream_t stream() const { return c10::cuda::getCurrentCUDAStream(index_); }
+  at::Tensor empty(at::IntArrayRef shape, c10::ScalarType dtype) const {
+    return at::detail::empty_generic(shape,
+                                     at::cuda::getCUDADeviceAllocator(),
+                                     c10::DispatchKeySet(c10::DispatchKey::CUDA),
+                                     dtype,
+                                     /*memory_format_opt=*/std::nullopt);
+  }
+
+ private:
+  c10::DeviceIndex index_;
+  c10::DeviceIndex previous_;
+};
+
+}  // namespace lltm::cuda
