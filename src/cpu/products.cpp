@@ -96,13 +96,14 @@ void state_gradient_out(const Tensor& out,
                                        .weights_stride = weights.stride(0),
                                        .out = out.mutable_data_ptr<scalar_t>(),
                                        .row_chunks = 1};
-  // Panels of columns alone may be too few for the threads. A chunk copies its panel for itself: it
-  // should have the rows that this is worth.
-  constexpr int64_t kRowsPerChunk = 24;
+  // Panels of columns alone may be too few for the threads. A chunk copies its panel for itself,
+  // which takes as long as some eight rows do: to give every thread a task it should have three
+  // times as many rows, and to give it several, eight times.
   const int64_t panels = std::max<int64_t>(1, kernels.state_gradient_tasks(params));
   params.row_chunks =
-      std::max(ceil_div(params.batch, kernels.max_rows_per_chunk),
-               std::min(ceil_div(wanted_tasks(), panels), params.batch / kRowsPerChunk));
+      std::max({ceil_div(params.batch, kernels.max_rows_per_chunk),
+                std::min<int64_t>(ceil_div(at::get_num_threads(), panels), params.batch / 24),
+                std::min<int64_t>(ceil_div(wanted_tasks(), panels), params.batch / 64)});
   for_each_task(kernels.state_gradient_tasks(params),
                 multiplications(params.batch, params.gates, params.columns),
                 kMultiplicationsPerTask,
