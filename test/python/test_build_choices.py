@@ -152,6 +152,14 @@ def test_takes_the_pytorch_of_the_python3_on_path_and_is_a_release_build(build, 
     assert "CMAKE_BUILD_TYPE:STRING=Release" in (build.folder / "CMakeCache.txt").read_text()
 
 
+@pytest.mark.parametrize(("options", "folder"), [([], "lib"), (["-DCMAKE_INSTALL_LIBDIR=lib64"], "lib64")])
+def test_the_library_is_installed_inside_the_prefix(build, make_libtorch, options, folder):
+    build.configure(make_libtorch("2.12.0", cuda=None), *options)
+    script = (build.folder / "cmake_install.cmake").read_text()
+    for file in (f"{folder}/liblltm_ops.so", f"{folder}/cmake/lltm/lltm-targets.cmake"):
+        assert f"${{CMAKE_INSTALL_PREFIX}}/{file}" in script
+
+
 def test_a_wheel_is_not_built_with_another_pytorch_than_it_requires(build, make_libtorch):
     other = "2.12.0" if not torch.__version__.startswith("2.12") else "2.13.0"
     options = [make_libtorch(other, cuda=None), "-DSKBUILD=2", f"-DPython_EXECUTABLE={sys.executable}"]
