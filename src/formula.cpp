@@ -10,6 +10,7 @@
 #include <ATen/ops/elu.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/rsub.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
@@ -39,6 +40,12 @@ struct Gates {
 Gates split(const Tensor& gates) {
   const auto chunks = accumulated(gates).chunk(3, /*dim=*/1);
   return {chunks[0], chunks[1], chunks[2]};
+}
+
+// 1 - tensor. The operator `-` fills a tensor with ones and subtracts in place, which tracers that
+// run with autograd on, torch.scan and the export of a training step, refuse.
+Tensor complement(const Tensor& tensor) {
+  return at::rsub(tensor, 1);
 }
 
 Tensor columns(const Tensor& tensor, const c10::SymInt& begin, const c10::SymInt& end) {
@@ -89,13 +96,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
   Tensor d_cell = at::zeros_like(o);
   if (is_given(grad_h)) {
     const Tensor dh = accumulated(*grad_h);
-    dz_o = dh * t * o * (1 - o);
-    d_cell = dh * o * (1 - t * t);
+    dz_o = dh * t * o * complement(o);
+    d_cell = dh * o * complement(t * t);
   }
   if (is_given(grad_cell)) {
     d_cell = d_cell + accumulated(*grad_cell);
   }
-  const Tensor dz_i = d_cell * g * i * (1 - i);
+  const Tensor dz_i = d_cell * g * i * complement(i);
   const Tensor dz_g = d_cell * i * g_derivative;
 
   const auto dtype = input.scalar_type();

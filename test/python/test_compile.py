@@ -9,6 +9,7 @@ from reference import NAMES, assert_forward_close, assert_gradients_close, make_
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor.cpp_builder import get_cpp_compiler
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import lltm
 
@@ -22,6 +23,10 @@ def calls_of(graphs, operator) -> int:
 def keep_in(graphs):
     """A compiler that keeps the graph and runs it as it is."""
     return lambda graph, _: graphs.append(graph) or make_boxed_func(graph.forward)
+
+
+def is_in_place(node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def state(*arguments):
@@ -93,6 +98,21 @@ def test_autocast_compiles(device):
     compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
     for result, expected in zip(compiled(*arguments), step(*arguments), strict=True):
         assert result.dtype == torch.bfloat16 and torch.equal(result, expected)
+
+
+def test_a_traced_differentiable_backward_is_functional(device):
+    """torch.scan and the export of a training step trace gradients with autograd on, and refuse in-place operations."""
+    arguments = make_arguments((6, 5, 7), device=device)
+    grads = make_gradients(arguments)
+
+    def gradients(*leaves):
+        return torch.autograd.grad(state(*leaves), leaves, grads, create_graph=True)
+
+    leaves = arguments.require_grad()
+    graph = make_fx(gradients)(*leaves)
+    in_place = [str(node.target) for node in graph.graph.nodes if node.op == "call_function" and is_in_place(node)]
+    assert in_place == []
+    assert_gradients_close(graph(*leaves), *grads, arguments)
 
 
 def test_compiled_autograd(device):
