@@ -42,10 +42,10 @@ def find_library(package_folders: list[str]) -> Path:
             return candidate.resolve()
     searched = ", ".join(str(candidate.absolute()) for candidate in candidates)
     if override:
-        raise ImportError(f"lltm: LLTM_LIBRARY names a file that does not exist: {searched}")
+        raise ImportError(f"lltm: LLTM_LIBRARY names {searched}, which is not a file")
     raise ImportError(
-        f"lltm: the operator library is missing, looked for {searched}. Install the package (pip install .), "
-        f"or let LLTM_LIBRARY name the library of a build tree (build/{LIBRARY_NAME})."
+        f"lltm: the operator library is missing, looked for {searched}. Install the package (in a checkout of lltm: "
+        f"pip install --no-build-isolation .), or let LLTM_LIBRARY name that of a build tree (build/{LIBRARY_NAME})."
     )
 
 
