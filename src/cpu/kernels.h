@@ -95,9 +95,10 @@ template <typename scalar_t>
 struct WeightGradientParams {
   StateParams<scalar_t> states;
   const scalar_t* d_gates;         // (batch, 3*state_size)
-  accumulate_t<scalar_t>* panels;  // room for weight_panels_size() of them
   scalar_t* d_weights;             // (3*state_size, state_size + input_features)
-  int64_t panel_groups;            // the panels are cut into so many groups
+  int64_t panel_groups;            // the panels of columns of states are cut into so many groups
+  accumulate_t<scalar_t>* panels;  // those from first_panel on, each of weight_panel_size()
+  int64_t first_panel;
 };
 
 /// d_bias = sum of d_gates over the batch.
@@ -136,7 +137,7 @@ struct ProductKernels {
   /// First pack_weight_panels(), a task a panel of columns, then weight_gradient(), a task a few
   /// rows of d_weights in a group of panels, of this many at most.
   int64_t max_panels_per_group;
-  int64_t (*weight_panels_size)(const StateParams<scalar_t>& states);
+  int64_t (*weight_panel_size)(const StateParams<scalar_t>& states);
   int64_t (*weight_panels)(const StateParams<scalar_t>& states);
   void (*pack_weight_panels)(const WeightGradientParams<scalar_t>& params,
                              int64_t begin,

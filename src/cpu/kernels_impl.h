@@ -788,8 +788,8 @@ int64_t weight_panels(const StateParams<scalar_t>& states) {
 }
 
 template <typename scalar_t>
-int64_t weight_panels_size(const StateParams<scalar_t>& states) {
-  return weight_panels(states) * kPanelWidth<scalar_t> * depth_of<scalar_t>(states.batch);
+int64_t weight_panel_size(const StateParams<scalar_t>& states) {
+  return kPanelWidth<scalar_t> * depth_of<scalar_t>(states.batch);
 }
 
 /// Panel p holds the columns from p*width on, as [operand][column in panel].
@@ -803,7 +803,7 @@ void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t be
     const int64_t first = panel * width;
     const int64_t last = smaller(first + width, columns);
     const int64_t boundary = clamp(states.state_size, first, last);
-    auto* to = params.panels + first * depth_of<scalar_t>(states.batch);
+    auto* to = params.panels + (panel - params.first_panel) * weight_panel_size(states);
     for (int64_t row = 0; row < states.batch; row += O::kTerms, to += width) {
       const int64_t terms = states.batch - row;
       pack_across(states.old_h + row * states.old_h_stride + first,
@@ -909,7 +909,9 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
                     }
                     multiply<scalar_t, kRows>(smaller(kDepth, depth_here - k),
                                               a,
-                                              params.panels + column * depth + (block + k) * width,
+                                              params.panels +
+                                                  (panel - params.first_panel) * width * depth +
+                                                  (block + k) * width,
                                               width,
                                               tile_sums);
                   };
@@ -994,7 +996,7 @@ constexpr ProductKernels<scalar_t> make_product_kernels() {
       .state_gradient_tasks = state_gradient_tasks<scalar_t>,
       .state_gradient = state_gradient<scalar_t>,
       .max_panels_per_group = kMaxPanelsPerGroup,
-      .weight_panels_size = weight_panels_size<scalar_t>,
+      .weight_panel_size = weight_panel_size<scalar_t>,
       .weight_panels = weight_panels<scalar_t>,
       .pack_weight_panels = pack_weight_panels<scalar_t>,
       .weight_gradient_tasks = weight_gradient_tasks<scalar_t>,

@@ -118,26 +118,45 @@ void weight_gradient_out(const Tensor& d_weights,
   const auto& kernels = product_kernels<scalar_t>();
   WeightGradientParams<scalar_t> params{.states = state_params<scalar_t>(input, old_h),
                                         .d_gates = d_gates.const_data_ptr<scalar_t>(),
-                                        .panels = nullptr,
                                         .d_weights = d_weights.mutable_data_ptr<scalar_t>(),
-                                        .panel_groups = 1};
-  const Tensor panels =
-      empty_panels<scalar_t>(kernels.weight_panels_size(params.states), input.options());
-  params.panels = panels.mutable_data_ptr<accumulate_t<scalar_t>>();
+                                        .panel_groups = 1,
+                                        .panels = nullptr,
+                                        .first_panel = 0};
   const int64_t panel_count = kernels.weight_panels(params.states);
-  const int64_t wanted_groups = ceil_div(wanted_tasks(), kernels.weight_gradient_tasks(params));
+  const int64_t tasks_of_group = kernels.weight_gradient_tasks(params);
+  const int64_t groups_for_threads = ceil_div(wanted_tasks(), tasks_of_group);
   params.panel_groups = std::max({ceil_div(panel_count, kernels.max_panels_per_group),
-                                  std::min(wanted_groups, panel_count),
+                                  std::min(groups_for_threads, panel_count),
                                   int64_t{1}});
-  for_each_task(
-      panel_count,
-      input.size(0) * d_weights.size(1),
-      kCopiesPerTask,
-      [&](int64_t begin, int64_t end) { kernels.pack_weight_panels(params, begin, end); });
-  for_each_task(kernels.weight_gradient_tasks(params),
-                multiplications(input.size(0), d_weights.size(0), d_weights.size(1)),
-                kMultiplicationsPerTask,
-                [&](int64_t begin, int64_t end) { kernels.weight_gradient(params, begin, end); });
+  const auto panels_before = [&](int64_t group) {
+    return panel_count * group / params.panel_groups;
+  };
+  // Group by group, as far as there is work for the threads: a few panels stay in the cache.
+  const int64_t groups = std::min(groups_for_threads, params.panel_groups);
+  const int64_t most_panels = ceil_div(panel_count * groups, params.panel_groups);
+  const Tensor panels = empty_panels<scalar_t>(
+      most_panels * kernels.weight_panel_size(params.states), input.options());
+  params.panels = panels.mutable_data_ptr<accumulate_t<scalar_t>>();
+  for (int64_t group = 0; group < params.panel_groups; group += groups) {
+    const int64_t last_group = std::min(group + groups, params.panel_groups);
+    params.first_panel = panels_before(group);
+    const int64_t panels_here = panels_before(last_group) - params.first_panel;
+    for_each_task(panels_here,
+                  panels_here * kernels.weight_panel_size(params.states),
+                  kCopiesPerTask,
+                  [&](int64_t begin, int64_t end) {
+                    kernels.pack_weight_panels(
+                        params, params.first_panel + begin, params.first_panel + end);
+                  });
+    const int64_t first_task = group * tasks_of_group;
+    for_each_task((last_group - group) * tasks_of_group,
+                  multiplications(input.size(0), d_weights.size(0), d_weights.size(1)) *
+                      (last_group - group) / params.panel_groups,
+                  kMultiplicationsPerTask,
+                  [&](int64_t begin, int64_t end) {
+                    kernels.weight_gradient(params, first_task + begin, first_task + end);
+                  });
+  }
 }
 
 template <typename scalar_t>
