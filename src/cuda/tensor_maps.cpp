@@ -1,37 +1,9 @@
 #include "tensor_maps.h"
 
-#include <cuda_runtime_api.h>
+#include "driver.h"
 
 namespace lltm::cuda {
 namespace {
-
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-// From the driver that is loaded anyway: linking with it would need it where nothing is launched.
-EncodeTiled encode_tiled() {
-  static const EncodeTiled function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    return error == cudaSuccess && result == cudaDriverEntryPointSuccess
-               ? reinterpret_cast<EncodeTiled>(found)
-               : nullptr;
-  }();
-  return function;
-}
-
-// The driver encodes for the current context, which a thread has from its first call of the runtime
-// that needs one: none may have come before, where the device is the default one and PyTorch's
-// allocator has memory at hand. (Setting the device that is set is allowed while a graph is
-// captured.)
-bool bind_context() {
-  thread_local const bool bound = [] {
-    int device = 0;
-    return cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess;
-  }();
-  return bound;
-}
 
 bool is_float(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kFloat32 || arithmetic == Arithmetic::kTf32;
@@ -51,9 +23,10 @@ struct Description {
   bool operator==(const Description&) const = default;
 };
 
-bool encode(CUtensorMap* map, const Description& of) {
-  const EncodeTiled encode = encode_tiled();
-  if (encode == nullptr || !bind_context()) {
+bool describe(CUtensorMap* map, const Description& of) {
+  static const auto encode =
+      driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  if (encode == nullptr || bind_context() != cudaSuccess) {
     return false;
   }
   const CUtensorMapDataType type = is_float(of.arithmetic) ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
@@ -112,7 +85,7 @@ bool describe_rows(CUtensorMap* map,
   Known& known = all_known[mixed >> (64 - kKnownBits)];
   if (known.description != description) {
     known.description = {};
-    if (!encode(&known.map, description)) {
+    if (!describe(&known.map, description)) {
       return false;
     }
     known.description = description;
