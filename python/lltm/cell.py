@@ -34,7 +34,8 @@ class LLTMCell(torch.nn.Module):
         bias: (3H), uniform in the same range, or None.
 
     Raises:
-        ValueError: input or state of a wrong number of dimensions, input of a wrong number of features.
+        ValueError: input or state of a wrong number of dimensions, input of a wrong number of features, one tensor
+            for a state.
         RuntimeError: any other mismatch of shape, dtype or device, found by the operator.
 
     Example::
@@ -98,6 +99,8 @@ class LLTMCell(torch.nn.Module):
             old_h = input.new_zeros(input.size(0), self.state_size)
             old_cell = old_h
         else:
+            if isinstance(state, Tensor):
+                raise ValueError("LLTMCell: expected state to be the pair (old_h, old_cell), got one tensor")
             old_h, old_cell = state
             dims = 2 if batched else 1
             if old_h.dim() != dims or old_cell.dim() != dims:

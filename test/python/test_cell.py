@@ -166,6 +166,12 @@ def test_state_of_another_rank_than_input(batched, which):
         lltm.LLTMCell(5, 7)(x, tuple(state))
 
 
+@pytest.mark.parametrize("rows", [6, 2])  # two rows would unpack as a pair
+def test_state_that_is_no_pair(rows):
+    with pytest.raises(ValueError, match=r"LLTMCell: expected state to be the pair .*, got one tensor"):
+        lltm.LLTMCell(5, 7)(torch.zeros(6, 5), torch.zeros(rows, 7))
+
+
 def test_input_of_wrong_features():
     with pytest.raises(ValueError, match="LLTMCell: expected input of 5 features, got 4"):
         lltm.LLTMCell(5, 7)(torch.zeros(6, 4))
