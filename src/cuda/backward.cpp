@@ -131,6 +131,20 @@ cudaError_t launch_products(const BackwardProductsParams& params,
   return cudaErrorInvalidValue;
 }
 
+// All gradients.
+template <typename scalar_t>
+cudaError_t launch_all(const BackwardParams<scalar_t>& cell,
+                       const BackwardProductsParams& products,
+                       const BackwardPath& path,
+                       cudaStream_t stream) {
+  if constexpr (sizeof(scalar_t) == 2) {
+    if (const auto* tile = std::get_if<FusedBackwardTile>(&path.tile)) {
+      return launch_fused_backward(cell, products, *tile, path.split, stream);
+    }
+  }
+  return launch_few_rows_backward(cell, products, path.split, stream);
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<Tensor>& grad_h,
                                                             const std::optional<Tensor>& grad_cell,
                                                             const Tensor& new_cell,
@@ -149,12 +163,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
                                        input.scalar_type(),
                                        sizes,
                                        rows_at_16_bytes(input, weights, old_h, sizes.state_size));
-  const auto* const fused = path ? std::get_if<FusedBackwardTile>(&path->tile) : nullptr;
+  const bool one_launch = path && path->is_one_launch();
   const CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },
       output_mask,
-      /*with_gates=*/fused == nullptr);
+      /*with_gates=*/!one_launch);
   const cudaStream_t stream = device.stream();
   if (sizes.batch * sizes.state_size == 0 || !gradients.any_wanted()) {
     // Sums over an empty batch.
@@ -164,24 +178,23 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
 
   const CellRows rows(arguments);
   const BackwardProductsParams products = products_params(gradients, rows, sizes);
-  if (fused != nullptr) {
-    AT_DISPATCH_REDUCED_FLOATING_TYPES(input.scalar_type(), "lltm::backward", [&] {
-      check_launch(launch_fused_backward(cell_params<scalar_t>(gradients, arguments, rows, sizes),
-                                         products,
-                                         *fused,
-                                         path->split,
-                                         stream));
-    });
-    return gradients.results();
-  }
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
         auto params = cell_params<scalar_t>(gradients, arguments, rows, sizes);
+        if constexpr (sizeof(scalar_t) < 8) {
+          if (one_launch) {
+            check_launch(launch_all(params, products, *path, stream));
+            return;
+          }
+        }
         // In 16 bits what follows gains by it: blocks that fill a multiprocessor each cannot crowd
         // on those that are free, and tiles of (64,512,512) take 9.5 us with this kernel, not 9.8.
         params.starts_next = path && sizeof(scalar_t) == 2;
         gate_gradients(params, device, stream);
       });
+  if (one_launch) {
+    return gradients.results();
+  }
   if (path) {
     if (products.d_old_h != nullptr || products.d_input != nullptr ||
         products.d_weights != nullptr) {

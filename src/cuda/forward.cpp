@@ -23,6 +23,9 @@ struct Outputs {
 template <Arithmetic kArithmetic>
 cudaError_t launch(const FusedForwardParams& params, const ForwardPath& path, cudaStream_t stream) {
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
+    if (const auto* columns = std::get_if<FewRowsColumns>(&path.tile)) {
+      return launch_few_rows_forward(params, columns->count, stream);
+    }
     if (const auto* tile = std::get_if<SplitTile>(&path.tile)) {
       return launch_split_forward(params, *tile, path.split, stream);
     }

@@ -18,6 +18,10 @@ __device__ __forceinline__ void copy_async_16(uint32_t to, const void* from, int
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(valid));
 }
 
+__device__ __forceinline__ void copy_async_8(uint32_t to, const void* from, int valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(to), "l"(from), "r"(valid));
+}
+
 __device__ __forceinline__ void copy_async_4(uint32_t to, const void* from, int valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(from), "r"(valid));
 }

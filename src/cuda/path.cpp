@@ -13,7 +13,7 @@
 namespace lltm::cuda {
 namespace {
 
-enum class Force { kNone, kFused, kHopper, kTiles, kLibrary };
+enum class Force { kNone, kFused, kFewRows, kHopper, kTiles, kLibrary };
 
 Force forced_path() {
   const char* const value = std::getenv("LLTM_CUDA_PATH");
@@ -24,6 +24,9 @@ Force forced_path() {
   if (path == "fused") {
     return Force::kFused;
   }
+  if (path == "few_rows") {
+    return Force::kFewRows;
+  }
   if (path == "hopper") {
     return Force::kHopper;
   }
@@ -32,8 +35,8 @@ Force forced_path() {
   }
   TORCH_CHECK(
       path == "library",
-      "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, fused, hopper, tiles"
-      " or library, got ",
+      "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, fused, few_rows, hopper,"
+      " tiles or library, got ",
       path);
   return Force::kLibrary;
 }
@@ -123,6 +126,12 @@ bool hopper_reads(const cudaDeviceProp& device,
                   bool rows_at_16_bytes) {
   return rows_at_16_bytes && sizes.input_features > 0 && sizes.batch < (int64_t{1} << 31) &&
          hopper_runs(device);
+}
+
+/// Whether the kernels for few rows can compute these sizes: they take four columns at a time.
+bool few_rows_run(Force force, const CellSizes<int64_t>& sizes, bool rows_at_16_bytes) {
+  return (force == Force::kNone || force == Force::kFewRows) && sizes.batch <= kFewRows &&
+         rows_at_16_bytes && sizes.input_features % 4 == 0;
 }
 
 // What a block of the float32 forward takes, microseconds: a chunk, and whatever else there is, by
@@ -219,6 +228,27 @@ std::optional<ForwardPath> hopper_for_forward(Force force,
   return ForwardPath{arithmetic, tile, split};
 }
 
+/// A product with a few vectors, in float32 also where TF32 is allowed.
+std::optional<ForwardPath> few_rows_for_forward(Force force,
+                                                const cudaDeviceProp& device,
+                                                Arithmetic arithmetic,
+                                                const CellSizes<int64_t>& sizes) {
+  // Float32: (1,512,512) takes 2.9, tiles 6.9; (5,1000,1000) 6.9, the library 16.6;
+  // (8,512,512) 3.9. In TF32 Hopper's tiles take 3.7 for (1,512,512), and no longer for more rows;
+  // in bfloat16 2.9.
+  const bool earned =
+      arithmetic == Arithmetic::kFloat32 ||
+      (arithmetic == Arithmetic::kTf32 && (sizes.batch <= 4 || force == Force::kFewRows));
+  if (!earned) {
+    return std::nullopt;
+  }
+  // The columns of the state evenly on all multiprocessors, in as many rounds as it takes.
+  const int64_t sms = device.multiProcessorCount;
+  const int64_t rounds = ceil_div(sizes.state_size, kFewRowsWarps * sms);
+  const FewRowsColumns columns{static_cast<int>(ceil_div(sizes.state_size, rounds * sms))};
+  return ForwardPath{Arithmetic::kFloat32, columns, 1};
+}
+
 /// Whether the tiles of d_weights, each a sum over the whole batch, would be at work when all else
 /// is done. By estimate, from a chunk's 0.9 us in tiles of 128x96: (65536,32,128) has nine, of
 /// 2,048 chunks each, 1,800 us; (4096,256,256) is still shared well.
@@ -291,6 +321,35 @@ std::optional<BackwardPath> fused_for_backward(Force force,
   return BackwardPath{arithmetic, tile, split};
 }
 
+/// The whole backward in one launch, without tiles.
+std::optional<BackwardPath> few_rows_for_backward(Force force,
+                                                  const cudaDeviceProp& device,
+                                                  Arithmetic arithmetic,
+                                                  const CellSizes<int64_t>& sizes) {
+  const bool is_half = arithmetic == Arithmetic::kFloat16 || arithmetic == Arithmetic::kBFloat16;
+  if (force == Force::kNone) {
+    // Float32: (1,512,512) takes 5.4, tiles 17; (5,1000,1000) 13.7, the library 46;
+    // (8,512,512) 7.8. bfloat16: (1,512,512) 4.0, fused 6.3; (5,1000,1000) 13 and 16.5; but
+    // (8,512,512) some 7.5 and 6.3.
+    if (!clusters_available() || (is_half && sizes.batch > 5)) {
+      return std::nullopt;
+    }
+  }
+  const int64_t strips = ceil_div(sizes.state_size, 64) + ceil_div(sizes.input_features, 64);
+  const int64_t groups = ceil_div(sizes.state_size, 16);
+  int split = 1;
+  if (clusters_available()) {
+    // A block a multiprocessor, or else two, of which 224 are resident in clusters of up to seven:
+    // (1,512,512) with four to six ranks 5.4, with eight 5.7; (5,1000,1000) with six, seven and
+    // eight 15.0, 13.7 and 19.
+    split = largest_split(device, strips, groups, 1);
+    if (split < 4) {
+      split = static_cast<int>(std::clamp<int64_t>(224 / strips, 1, std::min<int64_t>(groups, 7)));
+    }
+  }
+  return BackwardPath{arithmetic, FewRowsStrips{}, split};
+}
+
 /// Products of 16-bit elements by wgmma.
 std::optional<BackwardPath> hopper_for_half_backward(Force force,
                                                      const cudaDeviceProp& device,
@@ -329,6 +388,11 @@ std::optional<ForwardPath> tiles_for_forward(const cudaDeviceProp& device,
   if (!arithmetic || !tiles_run(force, device, sizes)) {
     return std::nullopt;
   }
+  if (few_rows_run(force, sizes, rows_at_16_bytes)) {
+    if (const auto path = few_rows_for_forward(force, device, *arithmetic, sizes)) {
+      return path;
+    }
+  }
   if ((force == Force::kNone || force == Force::kHopper) &&
       hopper_reads(device, sizes, rows_at_16_bytes)) {
     const auto path = *arithmetic == Arithmetic::kFloat32
@@ -345,8 +409,8 @@ std::optional<ForwardPath> tiles_for_forward(const cudaDeviceProp& device,
       multiplications(sizes, 16) > 3e8 && sizes.state_size + sizes.input_features > 256) {
     return std::nullopt;
   }
-  // One tile row with little in it: (5,1000,1000) takes 16 in TF32, the library 13; 17 and 16 in
-  // float32, 8.8 and 8.3 in bfloat16.
+  // One tile row with little in it, where rows start anywhere: (5,1000,1000) takes 16 in TF32, the
+  // library 13; 17 and 16 in float32, 8.8 and 8.3 in bfloat16.
   if (force == Force::kNone && sizes.batch <= 8 && multiplications(sizes, 16) > 8e7) {
     return std::nullopt;
   }
@@ -392,6 +456,11 @@ std::optional<BackwardPath> tiles_for_backward(const cudaDeviceProp& device,
   const std::optional<Arithmetic> arithmetic = arithmetic_of(dtype);
   if (!arithmetic || !tiles_run(force, device, sizes) || sizes.batch * sizes.state_size == 0) {
     return std::nullopt;
+  }
+  if (few_rows_run(force, sizes, rows_at_16_bytes)) {
+    if (const auto path = few_rows_for_backward(force, device, *arithmetic, sizes)) {
+      return path;
+    }
   }
   const bool is_half = *arithmetic == Arithmetic::kFloat16 || *arithmetic == Arithmetic::kBFloat16;
   if (is_half && (force == Force::kNone || force == Force::kFused)) {

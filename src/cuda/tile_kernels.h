@@ -78,6 +78,17 @@ cudaError_t launch_split_forward(const FusedForwardParams& params,
                                  int split,
                                  cudaStream_t stream);
 
+/// How many rows of the batch the kernels for few of them take at most, and the warps of a block of
+/// the forward.
+constexpr int kFewRows = 8, kFewRowsWarps = 16;
+
+/// The whole forward in one launch for float tensors and at most kFewRows rows, without TF32. A
+/// block takes `columns` of the state, at most kFewRowsWarps. Matrices start at, and rows are,
+/// multiples of 16 bytes, state_size and input_features too.
+cudaError_t launch_few_rows_forward(const FusedForwardParams& params,
+                                    int columns,
+                                    cudaStream_t stream);
+
 /// A block's share of a gradient's product: rows x columns of the result.
 enum class ProductTile { k64x64, k128x128, kCount };
 
@@ -143,5 +154,15 @@ cudaError_t launch_fused_backward(const BackwardParams<scalar_t>& cell,
                                   FusedBackwardTile tile,
                                   int split,
                                   cudaStream_t stream);
+
+/// The whole backward in one launch, for float, c10::Half and c10::BFloat16 and at most kFewRows
+/// rows, without TF32. Uses neither cell.d_gates, cell.workspace nor products.d_gates. `split`
+/// blocks, a cluster, share the rows of weights; more than one needs sm_90. Matrices start at, and
+/// rows are, multiples of 16 bytes, state_size too; input_features is a multiple of 4.
+template <typename scalar_t>
+cudaError_t launch_few_rows_backward(const BackwardParams<scalar_t>& cell,
+                                     const BackwardProductsParams& products,
+                                     int split,
+                                     cudaStream_t stream);
 
 }  // namespace lltm::cuda

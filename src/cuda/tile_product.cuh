@@ -10,6 +10,9 @@
 #include "launch_cluster.cuh"
 #include "tile_kernels.h"
 
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
 #include <type_traits>
 
 namespace lltm::cuda {
@@ -29,6 +32,13 @@ template <>
 struct ElementOf<Arithmetic::kBFloat16> {
   using type = __nv_bfloat16;
 };
+
+/// The same of a tensor's type: what has its bits in device code.
+template <typename scalar_t>
+using DeviceElement = std::conditional_t<
+    std::is_same_v<scalar_t, c10::Half>,
+    __half,
+    std::conditional_t<std::is_same_v<scalar_t, c10::BFloat16>, __nv_bfloat16, scalar_t>>;
 
 __device__ __forceinline__ float to_float(float x) {
   return x;

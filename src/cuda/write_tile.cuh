@@ -45,6 +45,15 @@ __device__ __forceinline__ void write_global_vector(Element* to,
   memcpy(&bits, &vector, sizeof(bits));
   __stcg(reinterpret_cast<Bits*>(to), bits);  // which is not taken apart
 }
+// The same for what is the first to leave the caches.
+template <int kCount, typename Element>
+__device__ __forceinline__ void stream_global_vector(Element* to,
+                                                     const Vector<Element, kCount>& vector) {
+  using Bits = typename Word<sizeof(Element) * kCount>::type;
+  Bits bits;
+  memcpy(&bits, &vector, sizeof(bits));
+  __stcs(reinterpret_cast<Bits*>(to), bits);
+}
 template <int kCount, typename Element>
 __device__ __forceinline__ void write_vector(Element* to, const Vector<Element, kCount>& vector) {
   using Bits = typename Word<sizeof(Element) * kCount>::type;
