@@ -228,22 +228,25 @@ LLTM_MULTIPLY_GROUPS(120, 60, 61)
 
 // The same with a's rows in registers, four a thread as mma.sync.m16n8k8 has them, sixteen rows a
 // warp. With kFresh d = a * b.
-template <bool kFresh>
-__device__ __forceinline__ void multiply_group_tf32(float (&d)[48],
-                                                    const uint32_t (&a)[4],
-                                                    uint64_t b) {
-  // clang-format off
-  asm volatile(
-      "{\n"
-      ".reg .pred keep;\n"
-      "setp.ne.b32 keep, %53, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k8.f32.tf32.tf32 {" LLTM_NAMES_48 "}, "
-      "{%48, %49, %50, %51}, %52, keep, 1, 1;\n"
-      "}\n"
-      : LLTM_SUMS_48
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFresh ? 0 : 1));
-  // clang-format on
-}
+// clang-format off
+#define LLTM_MULTIPLY_REGISTERS(rows, sums, a0, a1, a2, a3, b_operand, keep_operand)               \
+  template <bool kFresh>                                                                           \
+  __device__ __forceinline__ void multiply_group_tf32(                                             \
+      float (&d)[sums], const uint32_t (&a)[4], uint64_t b) {                                      \
+    asm volatile(                                                                                  \
+        "{\n"                                                                                      \
+        ".reg .pred keep;\n"                                                                       \
+        "setp.ne.b32 keep, %" #keep_operand ", 0;\n"                                               \
+        "wgmma.mma_async.sync.aligned.m64n" #rows "k8.f32.tf32.tf32 {" LLTM_NAMES_##sums "}, "     \
+        "{%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_operand ", keep, 1, 1;\n"                 \
+        "}\n"                                                                                      \
+        : LLTM_SUMS_##sums                                                                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFresh ? 0 : 1));                \
+  }
+LLTM_MULTIPLY_REGISTERS(24, 12, 12, 13, 14, 15, 16, 17)
+LLTM_MULTIPLY_REGISTERS(96, 48, 48, 49, 50, 51, 52, 53)
+// clang-format on
+#undef LLTM_MULTIPLY_REGISTERS
 
 // Keeps what reads the sums behind the wait for the products before it.
 template <int kCount>

@@ -18,11 +18,18 @@ struct SplitForwardArguments {
 };
 
 /// The product, and behind it, where K is shared, the sums of all ranks.
-template <int kGroups, int kFeederGroups, int kStages>
+template <int kGroups, int kHidden_, int kFeederGroups, int kStages>
 struct SplitForwardTile {
-  using Product =
-      SplitProduct<Arithmetic::kFloat32, Major::kK, Major::kK, kGroups, kFeederGroups, kStages, 1>;
-  static constexpr int kTileM = Product::kTileM, kHidden = Product::kTileN / 3;
+  static constexpr int kHidden = kHidden_;
+  using Product = SplitProduct<Arithmetic::kFloat32,
+                               Major::kK,
+                               Major::kK,
+                               kGroups,
+                               kFeederGroups,
+                               kStages,
+                               1,
+                               3 * kHidden>;
+  static constexpr int kTileM = Product::kTileM;
   static constexpr int kUnits = kTileM / 4;
   static constexpr int kSumsBarrier = Product::kPipelineBytes;
   static constexpr int kPartsOffset = kSumsBarrier + 128;

@@ -9,22 +9,23 @@
 
 namespace lltm::cuda {
 
-/// A tile of 64 rows for each of kGroups groups of four warps, and 96 columns. kFeederGroups more
-/// feed them: three warps of each rewrite B, one starts the copies.
+/// A tile of 64 rows for each of kGroups groups of four warps, and 96 columns, or 24. kFeederGroups
+/// more feed them: three warps of each rewrite B, one starts the copies.
 template <Arithmetic kArithmetic_,
           Major kMajorA,
           Major kMajorB,
           int kGroups_,
           int kFeederGroups,
           int kStages_,
-          int kBlocksPerSm_>
+          int kBlocksPerSm_,
+          int kTileN_ = 96>
 struct SplitProduct {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
   static constexpr bool kSplits = kArithmetic == Arithmetic::kFloat32;
   static_assert(kSplits || kArithmetic == Arithmetic::kTf32);
   using Element = float;
   static constexpr int kGroups = kGroups_, kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
-  static constexpr int kTileM = 64 * kGroups, kTileN = 96;
+  static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
   static constexpr int kMultipliers = 128 * kGroups;
   static constexpr int kThreads = kMultipliers + 128 * kFeederGroups;
 
@@ -42,9 +43,10 @@ struct SplitProduct {
   static constexpr int kBoxBytesA = kMajorA == Major::kK ? kBytesA : kChunkK * 128;
 
   // Threads that rewrite B, and how many share a row of it.
-  static constexpr int kShare = kFeederGroups, kRewriters = kTileN * kShare;
+  static constexpr int kRewriters = 96 * kFeederGroups, kShare = kRewriters / kTileN;
 
-  float sum[48];
+  static constexpr int kSums = kTileN / 2;
+  float sum[kSums];
 
   /// Before a block barrier.
   static __device__ __forceinline__ void prepare(const unsigned char* shared) {
@@ -258,16 +260,16 @@ struct SplitProduct {
     wait_phase(slots.ready(place.slot), place.parity);
   }
 
-  __device__ __forceinline__ void clear(float (&values)[48]) {
+  __device__ __forceinline__ void clear(float (&values)[kSums]) {
 #pragma unroll
-    for (int i = 0; i < 48; ++i) {
+    for (int i = 0; i < kSums; ++i) {
       values[i] = 0;
     }
   }
 
-  __device__ __forceinline__ void add(const float (&values)[48]) {
+  __device__ __forceinline__ void add(const float (&values)[kSums]) {
 #pragma unroll
-    for (int i = 0; i < 48; ++i) {
+    for (int i = 0; i < kSums; ++i) {
       sum[i] += values[i];
     }
   }
@@ -279,7 +281,7 @@ struct SplitProduct {
   // The rows of A of the next chunk are loaded while this one is multiplied.
   __device__ __forceinline__ void multiply(const Slots& slots, Place& place, int chunks) {
     constexpr int kParts = kSplits ? 2 : 1;
-    float small[48], large[48];
+    float small[kSums], large[kSums];
     clear(sum);
     clear(small);
     clear(large);

@@ -138,11 +138,12 @@ bool few_rows_run(Force force, const CellSizes<int64_t>& sizes, bool rows_at_16_
 // itself and in a cluster.
 struct SplitTileTime {
   SplitTile tile;
-  int64_t rows;
+  int64_t rows, hidden;
   double chunk, block, cluster;
 };
-constexpr SplitTileTime kSplitTileTimes[] = {{SplitTile::k64x32, 64, 0.6, 1.5, 3.3},
-                                             {SplitTile::k128x32, 128, 0.85, 1.5, 4.2}};
+constexpr SplitTileTime kSplitTileTimes[] = {{SplitTile::k64x8, 64, 8, 0.33, 1.4, 2.4},
+                                             {SplitTile::k64x32, 64, 32, 0.6, 1.5, 3.3},
+                                             {SplitTile::k128x32, 128, 32, 0.85, 1.5, 4.2}};
 
 /// Three TF32 products by wgmma, with the tile and the ranks that should take the least time.
 /// Measured: (64,512,512) 7.0 (64 rows, six ranks; the other tiles 11.6), (128,1024,1024) 21.8 (64
@@ -151,9 +152,10 @@ constexpr SplitTileTime kSplitTileTimes[] = {{SplitTile::k64x32, 64, 0.6, 1.5, 3
 std::optional<ForwardPath> hopper_for_float32_forward(Force force,
                                                       const cudaDeviceProp& device,
                                                       const CellSizes<int64_t>& sizes) {
-  // (64,1024,128) takes 6.0, by tiles 6.2, which are more exact. With few rows SGEMM is more exact:
-  // 0.94e-7 against 0.81e-7 at (5,1000,1000).
-  if (force == Force::kNone && (multiplications(sizes, 64) < 9e7 || sizes.batch <= 16)) {
+  // (64,1024,128) takes 4.5, by tiles 6.3; (64,512,128) 3.7 and 5.3; (64,256,256) 4.2 and 6.2. With
+  // few rows, and in short sums, SGEMM is more exact, and tiles nearly so: mean errors at
+  // (16,32,128) are 2.26e-8, 1.90e-8 and 2.02e-8.
+  if (force == Force::kNone && (multiplications(sizes, 64) < 1e7 || sizes.batch <= 16)) {
     return std::nullopt;
   }
   const double scale = device.multiProcessorCount / 132.0;
@@ -162,7 +164,7 @@ std::optional<ForwardPath> hopper_for_float32_forward(Force force,
   std::optional<ForwardPath> best;
   double best_time = 0;
   for (const SplitTileTime& of : kSplitTileTimes) {
-    const int64_t tiles = ceil_div(sizes.batch, of.rows) * ceil_div(sizes.state_size, 32);
+    const int64_t tiles = ceil_div(sizes.batch, of.rows) * ceil_div(sizes.state_size, of.hidden);
     for (int split = 1; split <= std::min<int64_t>(kLargestCluster, chunks); ++split) {
       const double resident = scale * static_cast<double>(kResident[split - 1]);
       const double rounds = std::ceil(static_cast<double>(tiles * split) / resident);

@@ -70,7 +70,7 @@ cudaError_t launch_hopper_forward(const FusedForwardParams& params,
                                   cudaStream_t stream);
 
 /// A block's share of the forward in float32 by Hopper's own instructions.
-enum class SplitTile { k64x32, k128x32, kCount };
+enum class SplitTile { k64x8, k64x32, k128x32, kCount };
 
 /// As launch_hopper_forward, for kFloat32.
 cudaError_t launch_split_forward(const FusedForwardParams& params,

@@ -93,6 +93,7 @@ def test_the_same_bits_on_every_run(path, dtype, sizes):
     [
         ("few_rows", (1, 512, 512)),
         ("few_rows", (5, 1000, 1000)),
+        ("hopper", (64, 1024, 128)),
         ("hopper", (64, 512, 512)),
         ("hopper", (128, 1024, 1024)),
         ("hopper", (32, 64, 4096)),
