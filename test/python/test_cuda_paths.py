@@ -7,6 +7,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference import (
+    Arguments,
     assert_forward_close,
     assert_gradients_close,
     call,
@@ -125,6 +126,21 @@ def test_float32_is_as_exact_as_the_librarys_product(monkeypatch, own_path, size
         of_library += errors("library", arguments, expected)
     assert (of_ours[:, 0] <= 1.05 * of_library[:, 0]).all(), (of_ours, of_library)
     assert (of_ours[:, 1] <= 1.5 * of_library[:, 1]).all(), (of_ours, of_library)
+
+
+def test_one_memory_for_several_sizes(path, dtype):
+    """What is known of matrices from earlier calls does not serve for others at the same addresses."""
+    memory = [torch.empty(1 << 20, dtype=dtype, device="cuda") for _ in Arguments._fields]
+    for sizes in [(64, 512, 256), (64, 256, 256), (16, 32, 128), (128, 40, 72), (200, 32, 128), (16, 32, 128)]:
+        arguments = Arguments(
+            *(
+                place[: tensor.numel()].view_as(tensor).copy_(tensor)
+                for place, tensor in zip(memory, make_arguments(sizes, dtype, "cuda"), strict=True)
+            )
+        )
+        grads = make_gradients(arguments)
+        assert_forward_close(call(arguments), arguments)
+        assert_gradients_close(call_backward(*grads, arguments), *grads, arguments)
 
 
 @pytest.mark.parametrize("sizes", [(16, 32, 128), (128, 264, 520)], ids=str)
