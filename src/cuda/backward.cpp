@@ -81,6 +81,19 @@ BackwardProductsParams products_params(const CellGradients& gradients,
   };
 }
 
+// Memory for the products, or none.
+Tensor workspace_of(const BackwardProductsParams& params,
+                    const BackwardPath& path,
+                    const Device& device) {
+  int64_t floats = 0;
+  if (std::holds_alternative<HopperBackwardPairs>(path.tile)) {
+    floats = hopper_backward_workspace(params, path.split);
+  } else if (const auto* const pairs = std::get_if<Tf32BackwardPairs>(&path.tile)) {
+    floats = tf32_backward_workspace(params, pairs->tile, path.split);
+  }
+  return floats > 0 ? device.empty({floats}, at::kFloat) : Tensor();
+}
+
 // d_gates, d_bias and d_old_cell.
 template <typename scalar_t>
 void gate_gradients(BackwardParams<scalar_t> params, const Device& device, cudaStream_t stream) {
@@ -96,19 +109,19 @@ void gate_gradients(BackwardParams<scalar_t> params, const Device& device, cudaS
 template <Arithmetic kArithmetic>
 cudaError_t launch_products(const BackwardProductsParams& params,
                             const BackwardPath& path,
-                            const Device& device,
+                            float* workspace,
                             cudaStream_t stream) {
-  if constexpr (kArithmetic == Arithmetic::kFloat32 || kArithmetic == Arithmetic::kTf32) {
+  if constexpr (kArithmetic == Arithmetic::kFloat32) {
     if (const auto* tile = std::get_if<SplitProductTile>(&path.tile)) {
-      return launch_split_backward<kArithmetic>(params, *tile, path.split, stream);
+      return launch_split_backward(params, *tile, path.split, stream);
+    }
+  } else if constexpr (kArithmetic == Arithmetic::kTf32) {
+    if (const auto* pairs = std::get_if<Tf32BackwardPairs>(&path.tile)) {
+      return launch_tf32_backward(params, pairs->tile, path.split, pairs->count, workspace, stream);
     }
   } else if (const auto* pairs = std::get_if<HopperBackwardPairs>(&path.tile)) {
-    Tensor workspace;
-    if (const int64_t floats = hopper_backward_workspace(params, path.split); floats > 0) {
-      workspace = device.empty({floats}, at::kFloat);
-    }
     return launch_hopper_backward_products<kArithmetic>(
-        params, path.split, pairs->count, static_cast<float*>(data_of(workspace)), stream);
+        params, path.split, pairs->count, workspace, stream);
   }
   return launch_backward_products<kArithmetic>(
       params, std::get<ProductTile>(path.tile), path.split, stream);
@@ -116,17 +129,17 @@ cudaError_t launch_products(const BackwardProductsParams& params,
 
 cudaError_t launch_products(const BackwardProductsParams& params,
                             const BackwardPath& path,
-                            const Device& device,
+                            float* workspace,
                             cudaStream_t stream) {
   switch (path.arithmetic) {
     case Arithmetic::kFloat32:
-      return launch_products<Arithmetic::kFloat32>(params, path, device, stream);
+      return launch_products<Arithmetic::kFloat32>(params, path, workspace, stream);
     case Arithmetic::kTf32:
-      return launch_products<Arithmetic::kTf32>(params, path, device, stream);
+      return launch_products<Arithmetic::kTf32>(params, path, workspace, stream);
     case Arithmetic::kFloat16:
-      return launch_products<Arithmetic::kFloat16>(params, path, device, stream);
+      return launch_products<Arithmetic::kFloat16>(params, path, workspace, stream);
     case Arithmetic::kBFloat16:
-      return launch_products<Arithmetic::kBFloat16>(params, path, device, stream);
+      return launch_products<Arithmetic::kBFloat16>(params, path, workspace, stream);
   }
   return cudaErrorInvalidValue;
 }
@@ -178,6 +191,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
 
   const CellRows rows(arguments);
   const BackwardProductsParams products = products_params(gradients, rows, sizes);
+  const Tensor workspace = path ? workspace_of(products, *path, device) : Tensor();
+  auto* const floats = static_cast<float*>(data_of(workspace));
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
         auto params = cell_params<scalar_t>(gradients, arguments, rows, sizes);
@@ -190,6 +205,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
         // In 16 bits what follows gains by it: blocks that fill a multiprocessor each cannot crowd
         // on those that are free, and tiles of (64,512,512) take 9.5 us with this kernel, not 9.8.
         params.starts_next = path && sizeof(scalar_t) == 2;
+        if (path && std::holds_alternative<Tf32BackwardPairs>(path->tile)) {
+          params.rounds_to_tf32 = true;
+          params.inputs = transposed_inputs(products, floats);
+        }
         gate_gradients(params, device, stream);
       });
   if (one_launch) {
@@ -198,7 +217,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
   if (path) {
     if (products.d_old_h != nullptr || products.d_input != nullptr ||
         products.d_weights != nullptr) {
-      check_launch(launch_products(products, *path, device, stream));
+      check_launch(launch_products(products, *path, floats, stream));
     }
     return gradients.results();
   }

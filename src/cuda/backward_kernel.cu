@@ -1,12 +1,13 @@
 // d_gates, d_old_cell and d_bias. A block takes a few columns of the state and walks down the
 // batch, so that the sums over the batch that make d_bias need no other block, and always add up
-// alike.
+// alike. Products in TF32 want the inputs transposed, which further blocks do.
 #include "../cell.h"
 #include "device_math.cuh"
 #include "kernels.h"
 #include "launch_cluster.cuh"
 #include "overlap.cuh"
 #include "tile_kernels.h"
+#include "transposed_inputs.cuh"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -17,11 +18,23 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int64_t kMaxRowBlocks = 64;
 constexpr int64_t kLeastRowsABlock = 1024;
+constexpr int64_t kMaxTransposingRows = 1024;  // of blocks
+
+// A gate's gradient as it is written.
+template <typename scalar_t>
+__device__ __forceinline__ scalar_t written(accumulate_t<scalar_t> x, bool rounds_to_tf32) {
+  if constexpr (std::is_same_v<scalar_t, float>) {
+    return rounds_to_tf32 ? __uint_as_float(round_to_tf32(x)) : x;
+  } else {
+    return static_cast<scalar_t>(x);
+  }
+}
 
 template <typename scalar_t>
 struct BackwardArguments {
   BackwardParams<scalar_t> cell;
   int64_t rows_a_block;
+  unsigned row_blocks;  // the blocks behind them transpose
 };
 
 template <typename scalar_t>
@@ -45,6 +58,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t end =
       p.batch < first + arguments.rows_a_block ? p.batch : first + arguments.rows_a_block;
   wait_for_previous_kernel();
+  if constexpr (std::is_same_v<scalar_t, float>) {
+    if (blockIdx.y >= arguments.row_blocks) {
+      transpose_inputs<kThreads>(
+          p.inputs,
+          (blockIdx.y - arguments.row_blocks) * int64_t(gridDim.x) + blockIdx.x,
+          (gridDim.y - arguments.row_blocks) * int64_t(gridDim.x));
+      return;
+    }
+  }
   acc_t sums[3] = {};
   if (column < p.state_size && first + lane < end) {
     const int64_t h = p.state_size, row0 = first + lane;
@@ -112,7 +134,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
           if (inside && p.d_gates != nullptr) {
-            d_gates[(i * kLanes * 3 + gate) * h] = static_cast<scalar_t>(of_gates[gate]);
+            d_gates[(i * kLanes * 3 + gate) * h] =
+                written<scalar_t>(of_gates[gate], p.rounds_to_tf32);
           }
           sums[gate] += inside ? of_gates[gate] : acc_t(0);
         }
@@ -214,10 +237,17 @@ cudaError_t launch_backward(const BackwardParams<scalar_t>& params, cudaStream_t
   constexpr int64_t kColumns = 32 / sizeof(scalar_t);
   const int64_t rows = rows_a_block(params.batch);
   const int64_t row_blocks = ceil_div(params.batch, rows);
-  const dim3 grid(static_cast<unsigned>(ceil_div(params.state_size, kColumns)),
-                  static_cast<unsigned>(row_blocks));
+  const int64_t column_blocks = ceil_div(params.state_size, kColumns);
+  const int64_t transposing = params.inputs.transposed == nullptr
+                                  ? 0
+                                  : ceil_div(transposed_boxes(params.inputs), column_blocks);
+  const dim3 grid(static_cast<unsigned>(column_blocks),
+                  static_cast<unsigned>(row_blocks + std::min(transposing, kMaxTransposingRows)));
   const cudaError_t error = launch_in_clusters<&backward_kernel<scalar_t>, kThreads, 0, 0>(
-      BackwardArguments<scalar_t>{params, rows}, grid, 1, stream);
+      BackwardArguments<scalar_t>{params, rows, static_cast<unsigned>(row_blocks)},
+      grid,
+      1,
+      stream);
   if (error != cudaSuccess || params.d_bias == nullptr || params.workspace == nullptr) {
     return error;
   }

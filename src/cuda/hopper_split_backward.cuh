@@ -1,5 +1,5 @@
-// The products of the backward in one launch for floats on Hopper: as backward_products.cuh, with
-// hopper_split_product.cuh's product. Rows have to start at 16 bytes.
+// The products of the backward in one launch in float32 without TF32, on Hopper: as
+// backward_products.cuh, with hopper_split_product.cuh's product. Rows have to start at 16 bytes.
 #pragma once
 
 #include "backward_products.cuh"
@@ -141,18 +141,18 @@ __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksP
 #endif
 }
 
-template <Arithmetic kArithmetic, int kGroups, int kFeederGroups, int kStages, int kBlocksPerSm>
+template <int kGroups, int kFeederGroups, int kStages, int kBlocksPerSm>
 cudaError_t launch_split_backward_tile(const BackwardProductsParams& params,
                                        int split,
                                        cudaStream_t stream) {
-  using StateProduct = SplitProduct<kArithmetic,
+  using StateProduct = SplitProduct<Arithmetic::kFloat32,
                                     Major::kK,
                                     Major::kOther,
                                     kGroups,
                                     kFeederGroups,
                                     kStages,
                                     kBlocksPerSm>;
-  using WeightProduct = SplitProduct<kArithmetic,
+  using WeightProduct = SplitProduct<Arithmetic::kFloat32,
                                      Major::kOther,
                                      Major::kOther,
                                      kGroups,
@@ -198,7 +198,7 @@ cudaError_t launch_split_backward_tile(const BackwardProductsParams& params,
                            int box_rows,
                            BoxLayout layout) {
     return describe_rows(
-        map, kArithmetic, data, columns, rows, 1, stride, box_columns, box_rows, layout);
+        map, Arithmetic::kFloat32, data, columns, rows, 1, stride, box_columns, box_rows, layout);
   };
   // Operands whose K is not contiguous: 32 rows of M, swizzled, or of N.
   const auto describe_b =

@@ -6,6 +6,8 @@
 // needs at least one element, and returns the error of its launch.
 #pragma once
 
+#include "../cell.h"
+
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -21,6 +23,22 @@ struct ForwardParams {
   const scalar_t* old_cell;  // (batch, state_size)
   scalar_t* new_h;           // (batch, state_size)
   scalar_t* new_cell;        // (batch, state_size)
+};
+
+/// [old_h | input] transposed, and rounded to TF32: a row for each column, in the order of
+/// transposed_inputs.cuh, and zeros up to a multiple of 16 of them.
+struct TransposedInputs {
+  int64_t batch;
+  int64_t input_features;
+  int64_t state_size;
+  const float* input;  // (batch, input_features)
+  int64_t input_stride;
+  const float* old_h;  // (batch, state_size)
+  int64_t old_h_stride;
+  float* transposed;  // (columns(), row_stride()), at a multiple of 16 bytes, or null: not wanted
+
+  LLTM_HOST_DEVICE int64_t columns() const { return (state_size + input_features + 15) / 16 * 16; }
+  LLTM_HOST_DEVICE int64_t row_stride() const { return (batch + 3) / 4 * 4; }
 };
 
 template <typename scalar_t>
@@ -41,6 +59,9 @@ struct BackwardParams {
   void* workspace;
   // Whether the next kernel may begin before this one is done.
   bool starts_next;
+  // For float and products in TF32: whether d_gates are rounded to it, and what is formed besides.
+  bool rounds_to_tf32;
+  TransposedInputs inputs;
 };
 
 /// double for double, float for the others.

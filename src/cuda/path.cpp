@@ -251,45 +251,72 @@ std::optional<ForwardPath> few_rows_for_forward(Force force,
   return ForwardPath{Arithmetic::kFloat32, columns, 1};
 }
 
-/// Whether the tiles of d_weights, each a sum over the whole batch, would be at work when all else
-/// is done. By estimate, from a chunk's 0.9 us in tiles of 128x96: (65536,32,128) has nine, of
-/// 2,048 chunks each, 1,800 us; (4096,256,256) is still shared well.
-bool batch_is_long(const cudaDeviceProp& device, const CellSizes<int64_t>& sizes) {
-  const int64_t columns = ceil_div(sizes.state_size, 96) + ceil_div(sizes.input_features, 96);
+/// Whether the tiles of d_weights, each a sum over the whole batch, are at work when all else is
+/// done: each of `workers` takes tiles of so many rows and columns. By kernels of Hopper and by the
+/// library, in float32 (128x96 a block) (2048,128,128) takes 66 and 56, (4096,64,128) 116 and 73,
+/// (4096,256,256) 146 and 186, (65536,32,128) 1891 and 535; in TF32 (256x256 a pair of blocks) 56
+/// and 40, 93 and 42, 110 and 100, 1396 and 338, but (8192,512,512) 322 and 349.
+bool batch_is_long(const CellSizes<int64_t>& sizes,
+                   int64_t tile_rows,
+                   int64_t tile_columns,
+                   int64_t workers) {
   const int64_t batch_chunks = ceil_div(sizes.batch, 32);
   const int64_t all_chunks =
-      columns * (ceil_div(sizes.batch, 128) * ceil_div(3 * sizes.state_size, 32) +
-                 ceil_div(3 * sizes.state_size, 128) * batch_chunks);
-  return batch_chunks > 48 + 2 * all_chunks / device.multiProcessorCount;
+      ceil_div(sizes.state_size + sizes.input_features, tile_columns) *
+      (ceil_div(sizes.batch, tile_rows) * ceil_div(3 * sizes.state_size, 32) +
+       ceil_div(3 * sizes.state_size, tile_rows) * batch_chunks);
+  return batch_chunks > 36 + 2 * all_chunks / workers;
 }
 
-/// Products of floats by wgmma.
-std::optional<BackwardPath> hopper_for_float_backward(Force force,
-                                                      const cudaDeviceProp& device,
-                                                      Arithmetic arithmetic,
-                                                      const CellSizes<int64_t>& sizes) {
-  if (force == Force::kNone) {
-    // With d_gates, float32: (64,1024,128) takes 8.7, by tiles 9.4; (64,512,512) 15.2 and 20.7;
-    // (128,1024,1024) 51 and 94; (256,2048,2048) 305 and 583. TF32: (64,512,512) 11.9 and 15.4;
-    // (128,1024,1024) 34, the library 50; (512,1024,1024) 95 and 117; but (64,1024,128) 8.1, by
-    // tiles 7.4; (256,2048,2048) 195, the library 187; (32,64,4096) 178 and 150.
-    const double work = multiplications(sizes, 64);
-    const bool earned = arithmetic == Arithmetic::kFloat32
-                            ? work >= 2e7
-                            : work >= 9e7 && work < (sizes.batch <= 64 ? 3e9 : 6e9);
-    if (!earned || sizes.batch < 16) {
-      return std::nullopt;
-    }
+/// Three TF32 products by wgmma.
+std::optional<BackwardPath> hopper_for_float32_backward(Force force,
+                                                        const cudaDeviceProp& device,
+                                                        const CellSizes<int64_t>& sizes) {
+  // With d_gates: (64,1024,128) takes 8.7, by tiles 9.4; (64,512,512) 15.2 and 20.7;
+  // (128,1024,1024) 51 and 94; (256,2048,2048) 305 and 583.
+  if (force == Force::kNone && (multiplications(sizes, 64) < 2e7 || sizes.batch < 16)) {
+    return std::nullopt;
   }
   const bool small = sizes.batch <= 64;
   const int64_t tiles = ceil_div(sizes.batch, small ? 64 : 128) *
                         (ceil_div(sizes.state_size, 96) + ceil_div(sizes.input_features, 96));
   // The tiles of d_weights need multiprocessors too: (128,1024,1024), 22 tiles, 45 with two ranks,
   // 52 with three.
-  const int split =
-      largest_split(device, tiles, chunks_of(3 * sizes.state_size, arithmetic), small ? 1 : 0.45);
+  const int split = largest_split(
+      device, tiles, chunks_of(3 * sizes.state_size, Arithmetic::kFloat32), small ? 1 : 0.45);
   return BackwardPath{
-      arithmetic, small ? SplitProductTile::k64x96 : SplitProductTile::k128x96, split};
+      Arithmetic::kFloat32, small ? SplitProductTile::k64x96 : SplitProductTile::k128x96, split};
+}
+
+/// TF32 products by wgmma.
+std::optional<BackwardPath> hopper_for_tf32_backward(Force force,
+                                                     const cudaDeviceProp& device,
+                                                     const CellSizes<int64_t>& sizes) {
+  // It counts rows in int, some beyond the last.
+  if (sizes.batch >= (int64_t{1} << 30)) {
+    return std::nullopt;
+  }
+  // With d_gates: (64,512,512) takes 11.9, tiles 15.0; (33,1200,288) 11.8 and 12.4; but
+  // (64,1024,128) 10.8 and 7.7. (128,1024,1024) 27, the library 49; (256,2048,2048) 110 and 186;
+  // (1024,1024,1024) 98 and 167; but (32,64,4096) 167 and 148.
+  if (force == Force::kNone) {
+    const double work = multiplications(sizes, 64);
+    if (work < 8e7 || sizes.batch < 16 || (sizes.batch <= 64 && work > 3e9)) {
+      return std::nullopt;
+    }
+  }
+  const Tf32BatchTile tile = sizes.batch <= 64    ? Tf32BatchTile::k64
+                             : sizes.batch <= 128 ? Tf32BatchTile::k128
+                                                  : Tf32BatchTile::k256;
+  // Half of the pairs of blocks form d_old_h and d_input, nine chunks of K at least each:
+  // (256,2048,2048) with 1, 2, 3 and 4 parts 137, 110, 114 and 112; (128,1024,1024) with 2, 3, 4
+  // and 5 32.9, 27.8, 26.8 and 29.2; (64,512,512) with 4, 5, 6 and 8 12.4, 12.0, 12.4 and 12.7.
+  const int pairs = device.multiProcessorCount / 2;
+  const int64_t tiles =
+      ceil_div(sizes.state_size + sizes.input_features, 256) * ceil_div(sizes.batch, 256);
+  const int64_t chunks = chunks_of(3 * sizes.state_size, Arithmetic::kTf32);
+  const int64_t parts = std::max<int64_t>(std::min(pairs / 2 / tiles, chunks / 9), 1);
+  return BackwardPath{Arithmetic::kTf32, Tf32BackwardPairs{tile, pairs}, static_cast<int>(parts)};
 }
 
 /// The whole backward in one launch, for a batch of one tile of rows.
@@ -470,13 +497,19 @@ std::optional<BackwardPath> tiles_for_backward(const cudaDeviceProp& device,
       return path;
     }
   }
-  if (force == Force::kNone && !is_half && batch_is_long(device, sizes)) {
-    return std::nullopt;
+  if (force == Force::kNone && !is_half) {
+    const int64_t sms = device.multiProcessorCount;
+    if (*arithmetic == Arithmetic::kTf32 ? batch_is_long(sizes, 256, 256, sms / 2)
+                                         : batch_is_long(sizes, 128, 96, sms)) {
+      return std::nullopt;
+    }
   }
   if ((force == Force::kNone || force == Force::kHopper) &&
       hopper_reads(device, sizes, rows_at_16_bytes)) {
     const auto path = is_half ? hopper_for_half_backward(force, device, *arithmetic, sizes)
-                              : hopper_for_float_backward(force, device, *arithmetic, sizes);
+                      : *arithmetic == Arithmetic::kTf32
+                          ? hopper_for_tf32_backward(force, device, sizes)
+                          : hopper_for_float32_backward(force, device, sizes);
     if (path) {
       return path;
     }

@@ -40,9 +40,20 @@ struct HopperBackwardPairs {
 /// The backward for few rows, whose strips are all alike.
 struct FewRowsStrips {};
 
+/// The same in TF32.
+struct Tf32BackwardPairs {
+  Tf32BatchTile tile;
+  int count;
+};
+
 struct BackwardPath {
   Arithmetic arithmetic;
-  std::variant<FusedBackwardTile, FewRowsStrips, HopperBackwardPairs, ProductTile, SplitProductTile>
+  std::variant<FusedBackwardTile,
+               FewRowsStrips,
+               HopperBackwardPairs,
+               ProductTile,
+               SplitProductTile,
+               Tf32BackwardPairs>
       tile;
   int split;
 

@@ -117,17 +117,35 @@ cudaError_t launch_backward_products(const BackwardProductsParams& params,
                                      int split,
                                      cudaStream_t stream);
 
-/// A block's share of a gradient's product of floats by Hopper's own instructions.
+/// A block's share of a gradient's product in float32 by Hopper's own instructions.
 enum class SplitProductTile { k64x96, k128x96, kCount };
 
-/// As launch_backward_products, for a GPU of architecture 9.0 and code built for 90a: kFloat32 and
-/// kTf32. Matrices start at, and rows are, multiples of 16 bytes, state_size too; input_features is
-/// not zero.
-template <Arithmetic kArithmetic>
+/// As launch_backward_products, for a GPU of architecture 9.0 and code built for 90a, for kFloat32.
+/// Matrices start at, and rows are, multiples of 16 bytes, state_size too; input_features is not
+/// zero.
 cudaError_t launch_split_backward(const BackwardProductsParams& params,
                                   SplitProductTile tile,
                                   int split,
                                   cudaStream_t stream);
+
+/// How many rows of the batch a block has at a time of d_old_h and d_input in TF32 by Hopper's own
+/// instructions.
+enum class Tf32BatchTile { k64, k128, k256, kCount };
+
+/// As launch_split_backward, for kTf32 and batches of less than 2^30. `parts` blocks share the K =
+/// 3*state_size of a tile of d_old_h and d_input. `pairs`: of blocks, at most. `workspace` has
+/// tf32_backward_workspace floats, at a multiple of 16 bytes. It begins with transposed_inputs,
+/// which the kernel of d_gates has to form, and to round d_gates to TF32.
+cudaError_t launch_tf32_backward(const BackwardProductsParams& params,
+                                 Tf32BatchTile tile,
+                                 int parts,
+                                 int pairs,
+                                 float* workspace,
+                                 cudaStream_t stream);
+TransposedInputs transposed_inputs(const BackwardProductsParams& params, float* workspace);
+int64_t tf32_backward_workspace(const BackwardProductsParams& params,
+                                Tf32BatchTile tile,
+                                int parts);
 
 /// As launch_backward_products, for a GPU of architecture 9.0 and code built for 90a: kFloat16 and
 /// kBFloat16. Matrices start at, and rows are, multiples of 16 bytes, state_size and

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -75,17 +76,17 @@ Outputs forward_of(const Arguments& arguments) {
   return {new_h, new_cell, gates};
 }
 
-TEST_P(CudaPath, IsTheFormulaForwardAndBackward) {
-  const auto [path, dtype, sizes] = GetParam();
-  LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
-  const ForcedPath forced(path);
+/// `limit` of the products' errors; the type's tolerance where it is not given.
+void expect_the_formula(const Sizes& sizes,
+                        at::ScalarType dtype,
+                        std::optional<double> limit = std::nullopt) {
   at::manual_seed(1);
   const Arguments arguments = random_arguments(sizes, at::TensorOptions(at::kCUDA).dtype(dtype));
   const Outputs outputs = forward_of(arguments);
   const Outputs expected = reference_forward(arguments);
-  expect_close(outputs.new_h, expected.new_h, "new_h");
-  expect_close(outputs.new_cell, expected.new_cell, "new_cell");
-  expect_close(outputs.gates, expected.gates, "gates");
+  expect_close(outputs.new_h, expected.new_h, "new_h", limit);
+  expect_close(outputs.new_cell, expected.new_cell, "new_cell", limit);
+  expect_close(outputs.gates, expected.gates, "gates", limit);
 
   // From the very gates and new_cell of the forward, so that only backward's own rounding counts.
   const at::Tensor grad_h = at::randn_like(outputs.new_h);
@@ -103,11 +104,13 @@ TEST_P(CudaPath, IsTheFormulaForwardAndBackward) {
               1);
   const at::Tensor h_and_input = at::cat({exact(arguments.old_h), exact(arguments.input)}, 1);
   const at::Tensor d_h_and_input = d_gates.matmul(exact(arguments.weights));
-  expect_close(
-      gradients[0], d_h_and_input.narrow(1, sizes.state_size, sizes.input_features), "d_input");
-  expect_close(gradients[1], d_gates.t().matmul(h_and_input), "d_weights");
+  expect_close(gradients[0],
+               d_h_and_input.narrow(1, sizes.state_size, sizes.input_features),
+               "d_input",
+               limit);
+  expect_close(gradients[1], d_gates.t().matmul(h_and_input), "d_weights", limit);
   expect_close(gradients[2], d_gates.sum(0), "d_bias");
-  expect_close(gradients[3], d_h_and_input.narrow(1, 0, sizes.state_size), "d_old_h");
+  expect_close(gradients[3], d_h_and_input.narrow(1, 0, sizes.state_size), "d_old_h", limit);
   expect_close(gradients[4], d_cell, "d_old_cell");
 
   // The same bits again, and with each gradient asked for alone.
@@ -124,6 +127,13 @@ TEST_P(CudaPath, IsTheFormulaForwardAndBackward) {
     }
     EXPECT_TRUE(at::equal(alone[which], gradients[which])) << kNames[which];
   }
+}
+
+TEST_P(CudaPath, IsTheFormulaForwardAndBackward) {
+  const auto [path, dtype, sizes] = GetParam();
+  LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  const ForcedPath forced(path);
+  expect_the_formula(sizes, dtype);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -148,20 +158,13 @@ class Tf32Allowed {
 
 class CudaTf32Path : public CudaPath {};
 
-TEST_P(CudaTf32Path, IsTheFormulaForward) {
+TEST_P(CudaTf32Path, IsTheFormulaForwardAndBackward) {
   const auto [path, dtype, sizes] = GetParam();
   LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
   const ForcedPath forced(path);
   const Tf32Allowed tf32;
-  at::manual_seed(1);
-  const Arguments arguments = random_arguments(sizes, at::TensorOptions(at::kCUDA).dtype(dtype));
-  const Outputs outputs = forward_of(arguments);
-  const Outputs expected = reference_forward(arguments);
   // TF32 has the digits of float16.
-  const double limit = tolerance(at::kHalf);
-  expect_close(outputs.new_h, expected.new_h, "new_h", limit);
-  expect_close(outputs.new_cell, expected.new_cell, "new_cell", limit);
-  expect_close(outputs.gates, expected.gates, "gates", limit);
+  expect_the_formula(sizes, dtype, tolerance(at::kHalf));
 }
 
 INSTANTIATE_TEST_SUITE_P(AtTheEdges,

@@ -1,0 +1,53 @@
+#include "hopper_tf32_backward.cuh"
+
+namespace lltm::cuda {
+namespace {
+
+// Calls `run` with the tile as a type.
+template <typename Run>
+auto with_tile(Tf32BatchTile tile, const Run& run) {
+  switch (tile) {
+    case Tf32BatchTile::k64:
+      return run(Tf32Backward<64>());
+    case Tf32BatchTile::k128:
+      return run(Tf32Backward<128>());
+    default:
+      return run(Tf32Backward<256>());
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_tf32_backward(const BackwardProductsParams& params,
+                                 Tf32BatchTile tile,
+                                 int parts,
+                                 int pairs,
+                                 float* workspace,
+                                 cudaStream_t stream) {
+  return with_tile(tile, [&](auto of) {
+    return launch_tf32_backward_tile<decltype(of)>(params, parts, pairs, workspace, stream);
+  });
+}
+
+int64_t tf32_backward_workspace(const BackwardProductsParams& params,
+                                Tf32BatchTile tile,
+                                int parts) {
+  return with_tile(tile, [&](auto of) {
+    return transposed_floats(params) + parts_floats<decltype(of)>(params, parts);
+  });
+}
+
+TransposedInputs transposed_inputs(const BackwardProductsParams& p, float* workspace) {
+  return {
+      .batch = p.batch,
+      .input_features = p.input_features,
+      .state_size = p.state_size,
+      .input = static_cast<const float*>(p.input),
+      .input_stride = p.input_stride,
+      .old_h = static_cast<const float*>(p.old_h),
+      .old_h_stride = p.old_h_stride,
+      .transposed = p.d_weights != nullptr ? workspace : nullptr,
+  };
+}
+
+}  // namespace lltm::cuda
