@@ -145,20 +145,10 @@ template <int kGroups, int kFeederGroups, int kStages, int kBlocksPerSm>
 cudaError_t launch_split_backward_tile(const BackwardProductsParams& params,
                                        int split,
                                        cudaStream_t stream) {
-  using StateProduct = SplitProduct<Arithmetic::kFloat32,
-                                    Major::kK,
-                                    Major::kOther,
-                                    kGroups,
-                                    kFeederGroups,
-                                    kStages,
-                                    kBlocksPerSm>;
-  using WeightProduct = SplitProduct<Arithmetic::kFloat32,
-                                     Major::kOther,
-                                     Major::kOther,
-                                     kGroups,
-                                     kFeederGroups,
-                                     kStages,
-                                     kBlocksPerSm>;
+  using StateProduct =
+      SplitProduct<Major::kK, Major::kOther, kGroups, kFeederGroups, kStages, kBlocksPerSm>;
+  using WeightProduct =
+      SplitProduct<Major::kOther, Major::kOther, kGroups, kFeederGroups, kStages, kBlocksPerSm>;
   constexpr int kTileM = StateProduct::kTileM, kTileN = StateProduct::kTileN;
   constexpr int kChunkK = StateProduct::kChunkK;
   const auto tiles = [](int64_t n, int size) {

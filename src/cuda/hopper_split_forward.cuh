@@ -21,14 +21,8 @@ struct SplitForwardArguments {
 template <int kGroups, int kHidden_, int kFeederGroups, int kStages>
 struct SplitForwardTile {
   static constexpr int kHidden = kHidden_;
-  using Product = SplitProduct<Arithmetic::kFloat32,
-                               Major::kK,
-                               Major::kK,
-                               kGroups,
-                               kFeederGroups,
-                               kStages,
-                               1,
-                               3 * kHidden>;
+  using Product =
+      SplitProduct<Major::kK, Major::kK, kGroups, kFeederGroups, kStages, 1, 3 * kHidden>;
   static constexpr int kTileM = Product::kTileM;
   static constexpr int kUnits = kTileM / 4;
   static constexpr int kSumsBarrier = Product::kPipelineBytes;
@@ -123,7 +117,7 @@ cudaError_t launch_split_forward_tile(const FusedForwardParams& params,
   arguments.split =
       split_of_k(split, arguments.h_chunks + chunks_of(params.input_features), Product::kTileM);
   if (!describe_forward(&arguments.maps,
-                        Product::kArithmetic,
+                        Arithmetic::kFloat32,
                         params,
                         Product::kChunkK,
                         Product::kTileM,

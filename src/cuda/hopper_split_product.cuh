@@ -1,7 +1,7 @@
 // One block's part of a matrix product of floats on Hopper: a tile of C += A * B whose operands TMA
-// brings to shared memory in chunks of K, and that wgmma multiplies in TF32, in one product or in
-// three (sm_90a). wgmma takes B only with K contiguous, and no operand apart in high and low parts;
-// so three warps rewrite each chunk of B where it lies, and A goes through registers.
+// brings to shared memory in chunks of K, and that wgmma multiplies in three products of TF32
+// (sm_90a). wgmma takes B only with K contiguous, and no operand apart in high and low parts; so
+// three warps rewrite each chunk of B where it lies, and A goes through registers.
 #pragma once
 
 #include "hopper_instructions.cuh"
@@ -11,8 +11,7 @@ namespace lltm::cuda {
 
 /// A tile of 64 rows for each of kGroups groups of four warps, and 96 columns, or 24. kFeederGroups
 /// more feed them: three warps of each rewrite B, one starts the copies.
-template <Arithmetic kArithmetic_,
-          Major kMajorA,
+template <Major kMajorA,
           Major kMajorB,
           int kGroups_,
           int kFeederGroups,
@@ -20,9 +19,6 @@ template <Arithmetic kArithmetic_,
           int kBlocksPerSm_,
           int kTileN_ = 96>
 struct SplitProduct {
-  static constexpr Arithmetic kArithmetic = kArithmetic_;
-  static constexpr bool kSplits = kArithmetic == Arithmetic::kFloat32;
-  static_assert(kSplits || kArithmetic == Arithmetic::kTf32);
   using Element = float;
   static constexpr int kGroups = kGroups_, kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
@@ -32,7 +28,7 @@ struct SplitProduct {
   // In a stage: A as it is, B as it is or its high parts, the low parts of B.
   static constexpr int kChunkK = 32;
   static constexpr int kBytesA = kTileM * kChunkK * 4, kBytesB = kTileN * kChunkK * 4;
-  static constexpr int kStageBytes = kBytesA + (kSplits ? 2 : 1) * kBytesB;
+  static constexpr int kStageBytes = kBytesA + 2 * kBytesB;
   static constexpr int kPipelineBytes = kStages * (kStageBytes + 32);  // barriers included
   static constexpr int kPitchC = kTileN + 8;
   static constexpr int kResultBytes = kTileM * kPitchC * 4;
@@ -210,8 +206,7 @@ struct SplitProduct {
     }
   }
 
-  // Rewrites a row of B, or a part of it, chunk by chunk: high parts (TF32: rounded values) over
-  // it, low ones behind.
+  // Rewrites a row of B, or a part of it, chunk by chunk: high parts over it, low ones behind.
   static __device__ __forceinline__ void rewrite(const Slots& slots, int thread, int chunks) {
     constexpr int kPieces = 8 / kShare;
     const int n = thread % kTileN;
@@ -240,13 +235,9 @@ struct SplitProduct {
       }
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
-        if constexpr (kSplits) {
-          uint32_t low[4];
-          split_float(values[piece], low);
-          store_shared_4(address(piece) + kBytesB, low);
-        } else {
-          round_floats(values[piece]);
-        }
+        uint32_t low[4];
+        split_float(values[piece], low);
+        store_shared_4(address(piece) + kBytesB, low);
         store_shared_4(address(piece), values[piece]);
       }
       fence_for_copies();
@@ -280,12 +271,11 @@ struct SplitProduct {
   //
   // The rows of A of the next chunk are loaded while this one is multiplied.
   __device__ __forceinline__ void multiply(const Slots& slots, Place& place, int chunks) {
-    constexpr int kParts = kSplits ? 2 : 1;
     float small[kSums], large[kSums];
     clear(sum);
     clear(small);
     clear(large);
-    uint32_t a[kParts][4][4], next[4][4];
+    uint32_t a[2][4][4], next[4][4];
     if (chunks > 0) {
       wait_for_chunk(slots, place);
       load_a(next, slots.a(place.slot));
@@ -298,31 +288,20 @@ struct SplitProduct {
         for (int i = 0; i < 4; ++i) {
           a[0][step][i] = next[step][i];
         }
-        if constexpr (kSplits) {
-          split_float(a[0][step], a[1][step]);
-        } else {
-          round_floats(a[0][step]);
-        }
+        split_float(a[0][step], a[1][step]);
       }
       const uint64_t b = describe_matrix(slots.b(place.slot));
       fence_products();
-      if constexpr (kSplits) {
-        multiply_group_tf32<true>(large, a[0][0], b);
+      multiply_group_tf32<true>(large, a[0][0], b);
 #pragma unroll
-        for (int step = 1; step < 4; ++step) {
-          multiply_group_tf32<false>(large, a[0][step], b + step * 2);
-        }
-        commit_products();
+      for (int step = 1; step < 4; ++step) {
+        multiply_group_tf32<false>(large, a[0][step], b + step * 2);
+      }
+      commit_products();
 #pragma unroll
-        for (int step = 0; step < 4; ++step) {
-          multiply_group_tf32<false>(small, a[1][step], b + step * 2);
-          multiply_group_tf32<false>(small, a[0][step], b + kBytesB / 16 + step * 2);
-        }
-      } else {
-#pragma unroll
-        for (int step = 0; step < 4; ++step) {
-          multiply_group_tf32<false>(small, a[0][step], b + step * 2);
-        }
+      for (int step = 0; step < 4; ++step) {
+        multiply_group_tf32<false>(small, a[1][step], b + step * 2);
+        multiply_group_tf32<false>(small, a[0][step], b + kBytesB / 16 + step * 2);
       }
       commit_products();
       const int slot = place.slot;
@@ -331,16 +310,12 @@ struct SplitProduct {
         wait_for_chunk(slots, place);
         load_a(next, slots.a(place.slot));
       }
-      if constexpr (kSplits) {
-        wait_products<1>();
-        keep_behind(large);
-        add(large);
-      }
+      wait_products<1>();
+      keep_behind(large);
+      add(large);
       wait_products<0>();
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        keep_until_here(a[part]);
-      }
+      keep_until_here(a[0]);
+      keep_until_here(a[1]);
       if (threadIdx.x % 128 == 0) {
         arrive(slots.empty(slot));
       }
