@@ -9,13 +9,9 @@
 // start; what comes next is copied while a tile is written.
 #pragma once
 
-#include "hopper_instructions.cuh"
+#include "hopper_backward_boxes.cuh"
 #include "launch_cluster.cuh"
 #include "overlap.cuh"
-#include "tensor_maps.h"
-#include "tile_kernels.h"
-#include "tile_product.cuh"
-#include "write_tile.cuh"
 
 namespace lltm::cuda {
 
@@ -86,8 +82,7 @@ struct BackwardSchedule {
 };
 
 struct HopperBackwardArguments {
-  CUtensorMap d_gates, weights_h, weights_input, old_h, input;
-  CUtensorMap d_old_h, d_input, d_weights_h, d_weights_input;
+  BackwardMaps maps;
   float4* parts;
   BackwardSchedule schedule;
 };
@@ -95,9 +90,7 @@ struct HopperBackwardArguments {
 struct HopperBackward {
   static constexpr int kTileM = 128, kTileN = 256, kChunkK = 64, kStages = 4;
   static constexpr int kGroups = 2, kMultipliers = 128 * kGroups, kThreads = kMultipliers + 128;
-  // All copies are of boxes of 64x64.
-  static constexpr int kBoxBytes = 64 * 64 * 2;
-  static constexpr int kBoxesA = kTileM / 64, kBoxesB = kTileN / 64;
+  static constexpr int kBoxesA = kTileM / kBoxSize, kBoxesB = kTileN / kBoxSize;
   static constexpr int kStageBytes = (kBoxesA + kBoxesB) * kBoxBytes;
   static constexpr int kResultOffset = kStages * kStageBytes;
   static constexpr int kResultBytes = kGroups * 2 * kBoxBytes;
@@ -106,25 +99,6 @@ struct HopperBackward {
   static constexpr int kSharedBytes = kHeldOffset + kStages * 8;
   static constexpr int kTileFloats = kTileM * kTileN;
 };
-
-#if defined(LLTM_HOPPER)
-template <Arithmetic kArithmetic, bool kTransposed>
-__device__ __forceinline__ void multiply_chunk(float (&sum)[128], uint32_t a, uint32_t b) {
-  constexpr int kBox = HopperBackward::kBoxBytes;
-  // 16 of K further: 16 rows of 128 bytes, or 32 bytes of a row, in units of 16.
-  constexpr int kStepA = kTransposed ? 128 : 2, kStepB = 128;
-  const uint64_t from_a = kTransposed ? describe_rows_of_k(a, kBox) : describe_matrix(a);
-  const uint64_t from_b = describe_rows_of_k(b, kBox);
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    if constexpr (kArithmetic == Arithmetic::kFloat16) {
-      multiply_group_256_f16<kTransposed>(sum, from_a + step * kStepA, from_b + step * kStepB);
-    } else {
-      multiply_group_256_bf16<kTransposed>(sum, from_a + step * kStepA, from_b + step * kStepB);
-    }
-  }
-}
-#endif
 
 template <Arithmetic kArithmetic>
 __global__ void __launch_bounds__(HopperBackward::kThreads, 1)
@@ -153,8 +127,8 @@ __global__ void __launch_bounds__(HopperBackward::kThreads, 1)
   if (thread >= Tile::kMultipliers) {
     give_registers<40>();
     if (thread == Tile::kMultipliers) {
-      prefetch_map(&arguments.d_gates);
-      prefetch_map(&arguments.weights_h);
+      prefetch_map(&arguments.maps.d_gates);
+      prefetch_map(&arguments.maps.weights_h);
       wait_for_previous_kernel();
       // The row and the chunk of d_gates.T that a slot holds: tiles that follow each other are of
       // the same rows, so that where a tile has one, two or four chunks, they stay.
@@ -165,26 +139,25 @@ __global__ void __launch_bounds__(HopperBackward::kThreads, 1)
       int slot = 0;
       uint32_t parity = 1;  // a fresh barrier has completed the phase before its first
       schedule.for_each_unit(pair, rank, [&](const BackwardUnit& unit) {
-        const CUtensorMap* const right = unit.of_weights
-                                             ? unit.of_h ? &arguments.old_h : &arguments.input
-                                         : unit.of_h ? &arguments.weights_h
-                                                     : &arguments.weights_input;
+        const BackwardMaps& maps = arguments.maps;
+        const CUtensorMap* const right = unit.of_weights ? unit.of_h ? &maps.old_h : &maps.input
+                                         : unit.of_h     ? &maps.weights_h
+                                                         : &maps.weights_input;
         for (int chunk = 0; chunk < unit.chunks; ++chunk) {
           wait_phase(empty(slot), parity);
           const bool holds = unit.of_weights && held[slot].x == unit.row && held[slot].y == chunk;
-          arrive_expecting(
-              full(slot),
-              (holds ? Tile::kBoxesB : Tile::kBoxesA + Tile::kBoxesB) * Tile::kBoxBytes);
+          arrive_expecting(full(slot),
+                           (holds ? Tile::kBoxesB : Tile::kBoxesA + Tile::kBoxesB) * kBoxBytes);
           const int k = (unit.first_chunk + chunk) * Tile::kChunkK;
           const uint32_t to = base + slot * Tile::kStageBytes;
-          const uint32_t to_b = to + Tile::kBoxesA * Tile::kBoxBytes;
+          const uint32_t to_b = to + Tile::kBoxesA * kBoxBytes;
           if (!holds) {
             held[slot] = unit.of_weights ? make_int2(unit.row, chunk) : make_int2(-1, -1);
 #pragma unroll
             for (int box = 0; box < Tile::kBoxesA; ++box) {
-              const int m = unit.row + box * 64;
-              copy_box_2d(to + box * Tile::kBoxBytes,
-                          &arguments.d_gates,
+              const int m = unit.row + box * kBoxSize;
+              copy_box_2d(to + box * kBoxBytes,
+                          &maps.d_gates,
                           unit.of_weights ? m : k,
                           unit.of_weights ? k : m,
                           full(slot));
@@ -195,13 +168,13 @@ __global__ void __launch_bounds__(HopperBackward::kThreads, 1)
             for (int i = 0; i < Tile::kBoxesB / 2; ++i) {
               const int box = rank * (Tile::kBoxesB / 2) + i;
               copy_box_2d(
-                  to_b + box * Tile::kBoxBytes, right, unit.column + box * 64, k, full(slot), 0b11);
+                  to_b + box * kBoxBytes, right, unit.column + box * kBoxSize, k, full(slot), 0b11);
             }
           } else {
 #pragma unroll
             for (int box = 0; box < Tile::kBoxesB; ++box) {
               copy_box_2d(
-                  to_b + box * Tile::kBoxBytes, right, unit.column + box * 64, k, full(slot));
+                  to_b + box * kBoxBytes, right, unit.column + box * kBoxSize, k, full(slot));
             }
           }
           if (++slot == Tile::kStages) {
@@ -214,7 +187,7 @@ __global__ void __launch_bounds__(HopperBackward::kThreads, 1)
     __syncwarp();
   } else {
     take_registers<232>();
-    const int group = thread / 128, lane = thread % 32, warp = thread % 128 / 32;
+    const int group = thread / 128;
     wait_for_previous_kernel();
     int slot = 0;
     uint32_t parity = 0;
@@ -236,8 +209,8 @@ __global__ void __launch_bounds__(HopperBackward::kThreads, 1)
           wait_phase(full(slot), parity);
           const uint32_t a = base + slot * Tile::kStageBytes;
           fence_products();
-          multiply_chunk<kArithmetic, decltype(transposed)::value>(
-              sum, a + group * Tile::kBoxBytes, a + Tile::kBoxesA * Tile::kBoxBytes);
+          multiply_boxes<kArithmetic, decltype(transposed)::value>(
+              sum, a + group * kBoxBytes, a + Tile::kBoxesA * kBoxBytes);
           commit_products();
           // One chunk's products stay under way while the next one's begin.
           wait_products<1>();
@@ -273,35 +246,24 @@ __global__ void __launch_bounds__(HopperBackward::kThreads, 1)
       }
 
       const CUtensorMap* const result =
-          unit.of_weights ? unit.of_h ? &arguments.d_weights_h : &arguments.d_weights_input
-          : unit.of_h     ? &arguments.d_old_h
-                          : &arguments.d_input;
-      const uint32_t boxes = base + Tile::kResultOffset + group * 2 * Tile::kBoxBytes;
-      auto* const to = reinterpret_cast<Element*>(shared + (boxes - base)) +
-                       (warp * 16 + lane / 4) * 64 + lane % 4 * 2;
+          unit.of_weights
+              ? unit.of_h ? &arguments.maps.d_weights_h : &arguments.maps.d_weights_input
+          : unit.of_h ? &arguments.maps.d_old_h
+                      : &arguments.maps.d_input;
+      const int result_offset = Tile::kResultOffset + group * 2 * kBoxBytes;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (thread % 128 == 0) {
           wait_writes_read();  // of what was here before
         }
         sync_threads_of<128>(1 + group);
-#pragma unroll
-        for (int n = 0; n < 16; ++n) {
-          Element* const piece = to + n / 8 * (Tile::kBoxBytes / 2) + ((n % 8) ^ (lane / 4)) * 8;
-#pragma unroll
-          for (int below = 0; below < 2; ++below) {
-            Vector<Element, 2> two;
-            assign(two.values[0], sum[(half * 16 + n) * 4 + below * 2]);
-            assign(two.values[1], sum[(half * 16 + n) * 4 + below * 2 + 1]);
-            write_vector(piece + below * 8 * 64, two);
-          }
-        }
+        stage_boxes<Element>(shared + result_offset, sum + half * 64);
         fence_for_copies();
         sync_threads_of<128>(1 + group);
         if (thread % 128 == 0) {
 #pragma unroll
           for (int box = 0; box < 2; ++box) {
-            write_box_2d(boxes + box * Tile::kBoxBytes,
+            write_box_2d(base + result_offset + box * kBoxBytes,
                          result,
                          unit.column + half * 128 + box * 64,
                          unit.row + group * 64);
@@ -385,10 +347,6 @@ __global__ void __launch_bounds__(kAddPartsThreads, 2)
   }
 }
 
-inline int tiles_of(int64_t size, int64_t tile) {
-  return static_cast<int>((size + tile - 1) / tile);
-}
-
 inline BackwardSchedule schedule_backward(const BackwardProductsParams& p, int parts, int pairs) {
   using Tile = HopperBackward;
   BackwardSchedule s{};
@@ -439,38 +397,10 @@ cudaError_t launch_hopper_backward_products(
   if (arguments.schedule.pairs == 0) {
     return cudaSuccess;
   }
-  arguments.parts = reinterpret_cast<float4*>(workspace);
-  const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
-  const int64_t width = state + features;
-  const auto box = [&](CUtensorMap* map,
-                       const void* data,
-                       int64_t first,
-                       int64_t columns,
-                       int64_t rows,
-                       int64_t stride) {
-    // What is not wanted, or empty, is never copied.
-    return data == nullptr || columns == 0 ||
-           describe_rows(map,
-                         kArithmetic,
-                         static_cast<const char*>(data) + first * 2,
-                         columns,
-                         rows,
-                         1,
-                         stride,
-                         64,
-                         64);
-  };
-  if (!box(&arguments.d_gates, p.d_gates, 0, gates, p.batch, gates) ||
-      !box(&arguments.weights_h, p.weights, 0, state, gates, p.weights_stride) ||
-      !box(&arguments.weights_input, p.weights, state, features, gates, p.weights_stride) ||
-      !box(&arguments.old_h, p.old_h, 0, state, p.batch, p.old_h_stride) ||
-      !box(&arguments.input, p.input, 0, features, p.batch, p.input_stride) ||
-      !box(&arguments.d_old_h, p.d_old_h, 0, state, p.batch, state) ||
-      !box(&arguments.d_input, p.d_input, 0, features, p.batch, features) ||
-      !box(&arguments.d_weights_h, p.d_weights, 0, state, gates, width) ||
-      !box(&arguments.d_weights_input, p.d_weights, state, features, gates, width)) {
+  if (!describe_backward(&arguments.maps, kArithmetic, p)) {
     return cudaErrorInvalidValue;
   }
+  arguments.parts = reinterpret_cast<float4*>(workspace);
   const BackwardSchedule& schedule = arguments.schedule;
   const cudaError_t error = launch_in_clusters<&hopper_backward_kernel<kArithmetic>,
                                                HopperBackward::kThreads,

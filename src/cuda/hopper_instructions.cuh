@@ -166,10 +166,10 @@ __device__ __forceinline__ void wait_products() {
 // clang-format off
 #define LLTM_NAMES_12 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
 #define LLTM_NAMES_24 LLTM_NAMES_12 ", %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
+#define LLTM_NAMES_32 LLTM_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define LLTM_NAMES_36 LLTM_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35"
 #define LLTM_NAMES_48 LLTM_NAMES_36 ", %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define LLTM_NAMES_60 LLTM_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
-#define LLTM_NAMES_32 LLTM_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define LLTM_NAMES_64 LLTM_NAMES_60 ", %60, %61, %62, %63"
 #define LLTM_SUMS_12                                                                               \
     "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),                        \
@@ -177,6 +177,9 @@ __device__ __forceinline__ void wait_products() {
 #define LLTM_SUMS_24 LLTM_SUMS_12,                                                                 \
     "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),                  \
     "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
+#define LLTM_SUMS_32 LLTM_SUMS_24,                                                                 \
+    "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),                                            \
+    "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
 #define LLTM_SUMS_36 LLTM_SUMS_24,                                                                 \
     "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),                  \
     "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
@@ -186,13 +189,10 @@ __device__ __forceinline__ void wait_products() {
 #define LLTM_SUMS_60 LLTM_SUMS_48,                                                                 \
     "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),                  \
     "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
-#define LLTM_SUMS_32 LLTM_SUMS_24,                                                                 \
-    "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),                                            \
-    "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
 #define LLTM_SUMS_64 LLTM_SUMS_60,                                                                 \
     "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
 #define LLTM_NAMES_128 LLTM_NAMES_64 ", "                                                          \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, "             \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, "                                 \
     "%76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "             \
     "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "     \
     "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
@@ -315,23 +315,24 @@ __device__ __forceinline__ void store_shared_4(uint32_t address, const uint32_t 
                : "memory");
 }
 
-// As multiply_group_..., for 256 columns of b, whose rows are K; those of a are M, or with
-// kTransposed, K too.
+// As multiply_group_..., for operands of 16 bits, where the rows of b, of 64, 128 or 256 columns,
+// are K; those of a are M, or with kTransposed, K too.
 // clang-format off
-#define LLTM_MULTIPLY_256(types)                                                                   \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." types " {"                           \
-               LLTM_NAMES_128 "}, %128, %129, 1, 1, 1, %130, 1;\n"                                 \
-               : LLTM_SUMS_128                                                                     \
-               : "l"(a), "l"(b), "n"(kTransposed ? 1 : 0))
+#define LLTM_MULTIPLY_ROWS_OF_K(name, columns, types, sums, a_operand, b_operand, flag)            \
+  template <bool kTransposed>                                                                      \
+  __device__ __forceinline__ void name(float (&d)[sums], uint64_t a, uint64_t b) {                 \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." types " {"                \
+                 LLTM_NAMES_##sums "}, %" #a_operand ", %" #b_operand ", 1, 1, 1, %" #flag ", 1;\n" \
+                 : LLTM_SUMS_##sums                                                                \
+                 : "l"(a), "l"(b), "n"(kTransposed ? 1 : 0));                                      \
+  }
+LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_bf16, 64, "bf16.bf16", 32, 32, 33, 34)
+LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_bf16, 128, "bf16.bf16", 64, 64, 65, 66)
+LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_bf16, 256, "bf16.bf16", 128, 128, 129, 130)
+LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_f16, 64, "f16.f16", 32, 32, 33, 34)
+LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_f16, 128, "f16.f16", 64, 64, 65, 66)
+LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_f16, 256, "f16.f16", 128, 128, 129, 130)
 // clang-format on
-template <bool kTransposed>
-__device__ __forceinline__ void multiply_group_256_bf16(float (&d)[128], uint64_t a, uint64_t b) {
-  LLTM_MULTIPLY_256("bf16.bf16");
-}
-template <bool kTransposed>
-__device__ __forceinline__ void multiply_group_256_f16(float (&d)[128], uint64_t a, uint64_t b) {
-  LLTM_MULTIPLY_256("f16.f16");
-}
-#undef LLTM_MULTIPLY_256
+#undef LLTM_MULTIPLY_ROWS_OF_K
 
 }  // namespace lltm::cuda

@@ -13,16 +13,13 @@
 namespace lltm::cuda {
 namespace {
 
-enum class Force { kNone, kFused, kFewRows, kHopper, kTiles, kLibrary };
+enum class Force { kNone, kFewRows, kHopper, kTiles, kLibrary };
 
 Force forced_path() {
   const char* const value = std::getenv("LLTM_CUDA_PATH");
   const std::string_view path = value == nullptr ? "" : value;
   if (path.empty() || path == "auto") {
     return Force::kNone;
-  }
-  if (path == "fused") {
-    return Force::kFused;
   }
   if (path == "few_rows") {
     return Force::kFewRows;
@@ -35,8 +32,8 @@ Force forced_path() {
   }
   TORCH_CHECK(
       path == "library",
-      "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, fused, few_rows, hopper,"
-      " tiles or library, got ",
+      "lltm: expected the environment variable LLTM_CUDA_PATH to be auto, few_rows, hopper, tiles"
+      " or library, got ",
       path);
   return Force::kLibrary;
 }
@@ -319,37 +316,6 @@ std::optional<BackwardPath> hopper_for_tf32_backward(Force force,
   return BackwardPath{Arithmetic::kTf32, Tf32BackwardPairs{tile, pairs}, static_cast<int>(parts)};
 }
 
-/// The whole backward in one launch, for a batch of one tile of rows.
-std::optional<BackwardPath> fused_for_backward(Force force,
-                                               const cudaDeviceProp& device,
-                                               Arithmetic arithmetic,
-                                               const CellSizes<int64_t>& sizes,
-                                               bool rows_at_16_bytes) {
-  if (sizes.batch > 64 || !large_tiles_fit(device)) {
-    return std::nullopt;
-  }
-  if (force == Force::kNone) {
-    // d_gates are formed again for every 64 columns of [h | x], which pays where they are few:
-    // (16,32,128) 3.9, tiles 4.6; (1,512,512) 6.3 and 8.5; (5,1000,1000) 16.5 and 23; (64,1024,128)
-    // 6.2 and 6.7; but (64,512,512) 14 and 9.8. Rows that start anywhere are copied element by
-    // element: (33,65,129) 18 and 8.4.
-    const bool earned = sizes.state_size <= (sizes.batch <= 16 ? 1024 : 128);
-    if (!earned || !rows_at_16_bytes || !clusters_available()) {
-      return std::nullopt;
-    }
-  }
-  // As many ranks as there are groups of hidden columns, where all blocks are resident at once.
-  const bool one_row = sizes.batch <= 16, narrow = sizes.state_size <= 128;
-  const FusedBackwardTile tile = !one_row ? FusedBackwardTile::k64x32
-                                 : narrow ? FusedBackwardTile::k16x16
-                                          : FusedBackwardTile::k16x64;
-  const int64_t groups = ceil_div(sizes.state_size, !one_row ? 32 : narrow ? 16 : 64);
-  const int64_t column_tiles = ceil_div(sizes.state_size, 64) + ceil_div(sizes.input_features, 64);
-  const int split =
-      clusters_available() ? largest_split(device, column_tiles, groups, one_row ? 2 : 1) : 1;
-  return BackwardPath{arithmetic, tile, split};
-}
-
 /// The whole backward in one launch, without tiles.
 std::optional<BackwardPath> few_rows_for_backward(Force force,
                                                   const cudaDeviceProp& device,
@@ -358,8 +324,8 @@ std::optional<BackwardPath> few_rows_for_backward(Force force,
   const bool is_half = arithmetic == Arithmetic::kFloat16 || arithmetic == Arithmetic::kBFloat16;
   if (force == Force::kNone) {
     // Float32: (1,512,512) takes 5.4, tiles 17; (5,1000,1000) 13.7, the library 46;
-    // (8,512,512) 7.8. bfloat16: (1,512,512) 4.0, fused 6.3; (5,1000,1000) 13 and 16.5; but
-    // (8,512,512) some 7.5 and 6.3.
+    // (8,512,512) 7.8. bfloat16: (1,512,512) 4.0, small tiles 6.1; (5,1000,1000) 13 and 14.3; but
+    // (8,512,512) some 7.5.
     if (!clusters_available() || (is_half && sizes.batch > 5)) {
       return std::nullopt;
     }
@@ -380,23 +346,33 @@ std::optional<BackwardPath> few_rows_for_backward(Force force,
 }
 
 /// Products of 16-bit elements by wgmma.
-std::optional<BackwardPath> hopper_for_half_backward(Force force,
-                                                     const cudaDeviceProp& device,
+std::optional<BackwardPath> hopper_for_half_backward(const cudaDeviceProp& device,
                                                      Arithmetic arithmetic,
                                                      const CellSizes<int64_t>& sizes) {
   // It writes gradients by TMA too, and counts rows in int, some beyond the last.
   if (sizes.input_features % 8 != 0 || sizes.batch >= (int64_t{1} << 30)) {
     return std::nullopt;
   }
-  // d_gates and products: (64,1024,1024) takes 14.6, tiles 25; (128,1024,1024) 16, library 27;
-  // (256,2048,2048) 53 and 80; but (64,512,512) 10.9, tiles 9.8.
-  if (force == Force::kNone && multiplications(sizes, 64) < 2e8) {
-    return std::nullopt;
+  // Small tiles and pairs of large ones, with d_gates: (64,512,512) takes 6.1 and 14.4,
+  // (128,1024,1024) 14.8 and 14.9, (512,512,512) 18 and 20, (64,2048,2048) 40 and 48; but
+  // (256,768,768) 16.9 and 16.2, (256,1024,1024) 24 and 21, (128,2048,2048) 60 and 49.
+  if (sizes.batch <= 64 || multiplications(sizes, 64) < 8.5e8) {
+    // As many ranks as leave each of their blocks a multiprocessor: (64,512,512) 6.1 with
+    // eight, 6.4 with four; (64,1024,128), 18 tiles, 4.2 with four and 4.7 with eight;
+    // (128,1024,1024) 14.8 with two, 16.5 with four. Ranks with nothing to multiply have less to
+    // add up each, too: (16,8,8), whose K is one chunk, 2.9 with eight and 3.5 with one.
+    const int64_t tiles = ceil_div(sizes.batch, 64) *
+                          (ceil_div(sizes.state_size, 64) + ceil_div(sizes.input_features, 64));
+    int split = kLargestCluster;
+    while (split > 1 && tiles * split > device.multiProcessorCount) {
+      split /= 2;
+    }
+    return BackwardPath{arithmetic, HopperSmallTiles{}, split};
   }
+  const int pairs = device.multiProcessorCount / 2;
   // Half of the pairs of blocks form d_old_h and d_input, the others d_weights. (128,1024,1024)
   // with 2, 4, 6 and 8 parts 24, 17.7, 16.0 and 16.8; (256,2048,2048) with 1, 2 and 3 70, 53
   // and 57.
-  const int pairs = device.multiProcessorCount / 2;
   const int64_t columns = ceil_div(sizes.state_size, 256) + ceil_div(sizes.input_features, 256);
   const int64_t parts =
       sizes.batch <= 128
@@ -492,11 +468,6 @@ std::optional<BackwardPath> tiles_for_backward(const cudaDeviceProp& device,
     }
   }
   const bool is_half = *arithmetic == Arithmetic::kFloat16 || *arithmetic == Arithmetic::kBFloat16;
-  if (is_half && (force == Force::kNone || force == Force::kFused)) {
-    if (const auto path = fused_for_backward(force, device, *arithmetic, sizes, rows_at_16_bytes)) {
-      return path;
-    }
-  }
   if (force == Force::kNone && !is_half) {
     const int64_t sms = device.multiProcessorCount;
     if (*arithmetic == Arithmetic::kTf32 ? batch_is_long(sizes, 256, 256, sms / 2)
@@ -506,7 +477,7 @@ std::optional<BackwardPath> tiles_for_backward(const cudaDeviceProp& device,
   }
   if ((force == Force::kNone || force == Force::kHopper) &&
       hopper_reads(device, sizes, rows_at_16_bytes)) {
-    const auto path = is_half ? hopper_for_half_backward(force, device, *arithmetic, sizes)
+    const auto path = is_half ? hopper_for_half_backward(device, *arithmetic, sizes)
                       : *arithmetic == Arithmetic::kTf32
                           ? hopper_for_tf32_backward(force, device, sizes)
                           : hopper_for_float32_backward(force, device, sizes);

@@ -1,13 +1,12 @@
 // Which kernels compute a cell, for which sizes: the one place where it is decided.
 //
-// The environment variable LLTM_CUDA_PATH forces a path, for a test or a measurement: `fused` (the
-// whole backward in one launch), `few_rows` (forward and backward in one launch each, without
-// tiles), `hopper` (our own products by sm_90a's instructions), `tiles` (our own by those of sm_80)
-// or `library` (products by ATen, everything pointwise in a kernel of ours). Unset, empty or
-// `auto`: the measured choice of path.cpp. Another value is an error. What a path cannot compute
-// tiles does: fused is for 16-bit types and batches of up to 64, and has no forward of its own;
-// few_rows is for batches of up to 8, and has no forward in 16 bits; it and hopper need rows that
-// start at 16 bytes; float64 is the library's.
+// The environment variable LLTM_CUDA_PATH forces a path, for a test or a measurement: `few_rows`
+// (forward and backward in one launch each, without tiles), `hopper` (our own products by sm_90a's
+// instructions), `tiles` (our own by those of sm_80) or `library` (products by ATen, everything
+// pointwise in a kernel of ours). Unset, empty or `auto`: the measured choice of path.cpp. Another
+// value is an error. What a path cannot compute tiles does: few_rows is for batches of up to 8, and
+// has no forward in 16 bits; it and hopper need rows that start at 16 bytes; float64 is the
+// library's.
 #pragma once
 
 #include "../checks.h"
@@ -37,31 +36,28 @@ struct HopperBackwardPairs {
   int count;
 };
 
-/// The backward for few rows, whose strips are all alike.
-struct FewRowsStrips {};
-
 /// The same in TF32.
 struct Tf32BackwardPairs {
   Tf32BatchTile tile;
   int count;
 };
 
+/// Hopper's products in 16 bits, in small tiles.
+struct HopperSmallTiles {};
+
+/// The backward for few rows in one launch, whose strips are all alike.
+struct FewRowsStrips {};
+
 struct BackwardPath {
   Arithmetic arithmetic;
-  std::variant<FusedBackwardTile,
-               FewRowsStrips,
+  std::variant<FewRowsStrips,
                HopperBackwardPairs,
+               HopperSmallTiles,
                ProductTile,
                SplitProductTile,
                Tf32BackwardPairs>
       tile;
   int split;
-
-  /// Whether one launch forms all gradients, and no others keep d_gates.
-  bool is_one_launch() const {
-    return std::holds_alternative<FusedBackwardTile>(tile) ||
-           std::holds_alternative<FewRowsStrips>(tile);
-  }
 };
 
 /// How the tile kernels are to run on `device`, the current one, or nothing: then it is the

@@ -160,18 +160,13 @@ cudaError_t launch_hopper_backward_products(const BackwardProductsParams& params
                                             cudaStream_t stream);
 int64_t hopper_backward_workspace(const BackwardProductsParams& params, int parts);
 
-/// What a block of the fused backward takes: rows of the batch x hidden columns at a time.
-enum class FusedBackwardTile { k16x16, k16x64, k64x32, kCount };
-
-/// The whole backward in one launch, for c10::Half and c10::BFloat16 and a batch of at most the
-/// tile's rows. Uses neither cell.d_gates, cell.workspace nor products.d_gates. `split` blocks, a
-/// cluster, share the K = 3*state_size of a tile of d_old_h and d_input; more than one needs sm_90.
-template <typename scalar_t>
-cudaError_t launch_fused_backward(const BackwardParams<scalar_t>& cell,
-                                  const BackwardProductsParams& products,
-                                  FusedBackwardTile tile,
-                                  int split,
-                                  cudaStream_t stream);
+/// As launch_hopper_backward_products, in small tiles. `split` blocks, a cluster, share the K of a
+/// tile of d_old_h and d_input: a power of two. The kernel before it must have waited for what
+/// wrote everything but d_gates before it started this one, as launch_backward's does.
+template <Arithmetic kArithmetic>
+cudaError_t launch_hopper_small_backward(const BackwardProductsParams& params,
+                                         int split,
+                                         cudaStream_t stream);
 
 /// The whole backward in one launch, for float, c10::Half and c10::BFloat16 and at most kFewRows
 /// rows, without TF32. Uses neither cell.d_gates, cell.workspace nor products.d_gates. `split`

@@ -579,12 +579,6 @@ class ClusterSums {
 
   /// After the product has run: leaves the sums of this rank's rows, of all ranks, to be read.
   __device__ __forceinline__ void exchange(Product& product) {
-    send(product);
-    receive();
-  }
-
-  /// The two halves of it, for a block that has something else to do in between.
-  __device__ __forceinline__ void send(Product& product) {
     product.store(own_);
     if (ranks_ == 1) {
       __syncthreads();
@@ -600,11 +594,6 @@ class ClusterSums {
                    rows_of(to) * kRowBytes,
                    barrier_,
                    to);
-    }
-  }
-  __device__ __forceinline__ void receive() {
-    if (ranks_ == 1) {
-      return;
     }
     wait_for_bytes(barrier_);
     // Once all ranks have arrived here, nobody reads another's shared memory any more.

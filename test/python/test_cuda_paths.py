@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 SIZES = [(16, 32, 128), (37, 77, 200), (33, 65, 129), (1, 512, 512), (5, 1000, 1000), (64, 1024, 128), (130, 72, 264)]
 
 
-@pytest.fixture(params=["fused", "few_rows", "hopper", "tiles", "library"])
+@pytest.fixture(params=["few_rows", "hopper", "tiles", "library"])
 def path(request, monkeypatch) -> str:
     monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
     return request.param
@@ -98,7 +98,9 @@ def test_any_width_in_rows_that_start_at_16_bytes(path, tf32, sizes):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "sizes", [(5, 256, 512), (16, 32, 128), (64, 200, 136), (128, 264, 520), (300, 520, 256)], ids=str
+    "sizes",
+    [(5, 256, 512), (16, 32, 128), (64, 200, 136), (128, 264, 520), (300, 520, 256), (200, 1064, 1000)],
+    ids=str,
 )
 def test_the_same_bits_on_every_run(path, dtype, sizes):
     arguments = make_arguments(sizes, dtype, "cuda")
@@ -211,6 +213,6 @@ def test_an_unknown_path_is_an_error(monkeypatch):
     monkeypatch.setenv("LLTM_CUDA_PATH", "fastest")
     with pytest.raises(
         RuntimeError,
-        match="expected the environment variable LLTM_CUDA_PATH to be auto, fused, few_rows, hopper, tiles",
+        match="expected the environment variable LLTM_CUDA_PATH to be auto, few_rows, hopper, tiles",
     ):
         call(make_arguments((2, 3, 4), device="cuda"))
