@@ -346,7 +346,8 @@ std::optional<BackwardPath> few_rows_for_backward(Force force,
 }
 
 /// Products of 16-bit elements by wgmma.
-std::optional<BackwardPath> hopper_for_half_backward(const cudaDeviceProp& device,
+std::optional<BackwardPath> hopper_for_half_backward(Force force,
+                                                     const cudaDeviceProp& device,
                                                      Arithmetic arithmetic,
                                                      const CellSizes<int64_t>& sizes) {
   // It writes gradients by TMA too, and counts rows in int, some beyond the last.
@@ -370,6 +371,10 @@ std::optional<BackwardPath> hopper_for_half_backward(const cudaDeviceProp& devic
     return BackwardPath{arithmetic, HopperSmallTiles{}, split};
   }
   const int pairs = device.multiProcessorCount / 2;
+  // (65536,32,128) takes 729; by the library 339 in TF32, which reads twice as much.
+  if (force == Force::kNone && batch_is_long(sizes, 256, 256, pairs)) {
+    return std::nullopt;
+  }
   // Half of the pairs of blocks form d_old_h and d_input, the others d_weights. (128,1024,1024)
   // with 2, 4, 6 and 8 parts 24, 17.7, 16.0 and 16.8; (256,2048,2048) with 1, 2 and 3 70, 53
   // and 57.
@@ -409,9 +414,11 @@ std::optional<ForwardPath> tiles_for_forward(const cudaDeviceProp& device,
   }
   // mma.sync from padded shared memory is bound by shared memory where the product is large and
   // cheap; cuBLAS has wgmma: (128,1024,1024) in bfloat16 17 against 9, in TF32 30 against 19. At
-  // (64,512,512) it is 7 against 7 and 9 against 15. Three TF32 products win everywhere.
+  // (64,512,512) it is 7 against 7 and 9 against 15; at (65536,32,128) in bfloat16 166 against 83.
+  // Three TF32 products win everywhere.
   if (force == Force::kNone && *arithmetic != Arithmetic::kFloat32 &&
-      multiplications(sizes, 16) > 3e8 && sizes.state_size + sizes.input_features > 256) {
+      multiplications(sizes, 16) > 3e8 &&
+      (sizes.state_size + sizes.input_features > 256 || sizes.batch > 32768)) {
     return std::nullopt;
   }
   // One tile row with little in it, where rows start anywhere: (5,1000,1000) takes 16 in TF32, the
@@ -477,7 +484,7 @@ std::optional<BackwardPath> tiles_for_backward(const cudaDeviceProp& device,
   }
   if ((force == Force::kNone || force == Force::kHopper) &&
       hopper_reads(device, sizes, rows_at_16_bytes)) {
-    const auto path = is_half ? hopper_for_half_backward(device, *arithmetic, sizes)
+    const auto path = is_half ? hopper_for_half_backward(force, device, *arithmetic, sizes)
                       : *arithmetic == Arithmetic::kTf32
                           ? hopper_for_tf32_backward(force, device, sizes)
                           : hopper_for_float32_backward(force, device, sizes);
