@@ -371,18 +371,20 @@ std::optional<BackwardPath> hopper_for_half_backward(Force force,
     return BackwardPath{arithmetic, HopperSmallTiles{}, split};
   }
   const int pairs = device.multiProcessorCount / 2;
-  // (65536,32,128) takes 729; by the library 339 in TF32, which reads twice as much.
-  if (force == Force::kNone && batch_is_long(sizes, 256, 256, pairs)) {
+  const int64_t columns = ceil_div(sizes.state_size, 256) + ceil_div(sizes.input_features, 256);
+  const int64_t tiles = columns * ceil_div(sizes.batch, 256);
+  // With more tiles of d_old_h and d_input than half of the pairs, few pairs may be left with all
+  // of d_weights: (4096,512,512) takes 490, the library 74; (4096,1024,1024) 423 and 172.
+  // (2048,512,512) has 32 tiles: 37 and 45. (4096,256,256) takes 54 and 41, (65536,32,128) 729 and
+  // 143.
+  if (force == Force::kNone && (tiles > pairs / 2 || batch_is_long(sizes, 256, 256, pairs))) {
     return std::nullopt;
   }
   // Half of the pairs of blocks form d_old_h and d_input, the others d_weights. (128,1024,1024)
   // with 2, 4, 6 and 8 parts 24, 17.7, 16.0 and 16.8; (256,2048,2048) with 1, 2 and 3 70, 53
   // and 57.
-  const int64_t columns = ceil_div(sizes.state_size, 256) + ceil_div(sizes.input_features, 256);
-  const int64_t parts =
-      sizes.batch <= 128
-          ? std::clamp<int64_t>(pairs / 2 / columns * 2, 2, 6)
-          : std::clamp<int64_t>(pairs / 2 / (columns * ceil_div(sizes.batch, 256)), 1, 4);
+  const int64_t parts = sizes.batch <= 128 ? std::clamp<int64_t>(pairs / 2 / columns * 2, 2, 6)
+                                           : std::clamp<int64_t>(pairs / 2 / tiles, 1, 4);
   return BackwardPath{arithmetic, HopperBackwardPairs{pairs}, static_cast<int>(parts)};
 }
 
