@@ -3,6 +3,7 @@
 The library goes to ``operators`` in the build folder of lltm, so a second run builds nothing.
 """
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -50,7 +51,10 @@ def build() -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def library() -> Path:
     if "EXAMPLE_OPS_LIBRARY" not in os.environ:
-        os.environ["EXAMPLE_OPS_LIBRARY"] = str(build())
+        # One process of several that test at once builds, and the others wait for it.
+        with (lltm.library_path.parent / "operators.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.environ["EXAMPLE_OPS_LIBRARY"] = str(build())
     import example_ops  # noqa: F401
 
     return Path(os.environ["EXAMPLE_OPS_LIBRARY"])
