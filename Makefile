@@ -62,8 +62,9 @@ test-python: build-tests
 	@echo "-- Tests in Python (some minutes)"
 	@$(call with,test) python3 -m pytest $(PYTEST_ARGS)
 
-# Our kernels alone, as cuBLAS's have hazards of their own; but initcheck has to see who else writes. The batch of 70,000
-# rows would take minutes, by no other path.
+# Our kernels alone, as cuBLAS's have hazards of their own; but initcheck has to see who else writes. It does not see what
+# TMA writes, and reports whoever reads the gradients of 16 bits. The batch of 70,000 rows would take minutes, by no other
+# path.
 sanitize: build-tests
 	@$(call with,test) compute-sanitizer --tool $(SANITIZER) --error-exitcode 1 \
 	  $(if $(filter-out initcheck,$(SANITIZER)),--kernel-name kernel_substring=lltm) \
