@@ -19,6 +19,13 @@
 
 namespace lltm::cuda {
 
+/// What has the bits of a tensor's type in device code.
+template <typename scalar_t>
+using DeviceElement = std::conditional_t<
+    std::is_same_v<scalar_t, c10::Half>,
+    __half,
+    std::conditional_t<std::is_same_v<scalar_t, c10::BFloat16>, __nv_bfloat16, scalar_t>>;
+
 template <typename scalar_t>
 struct FewRowsBackwardArguments {
   BackwardParams<scalar_t> cell;

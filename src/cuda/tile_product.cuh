@@ -10,9 +10,6 @@
 #include "launch_cluster.cuh"
 #include "tile_kernels.h"
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
-
 #include <type_traits>
 
 namespace lltm::cuda {
@@ -33,13 +30,6 @@ struct ElementOf<Arithmetic::kBFloat16> {
   using type = __nv_bfloat16;
 };
 
-/// The same of a tensor's type: what has its bits in device code.
-template <typename scalar_t>
-using DeviceElement = std::conditional_t<
-    std::is_same_v<scalar_t, c10::Half>,
-    __half,
-    std::conditional_t<std::is_same_v<scalar_t, c10::BFloat16>, __nv_bfloat16, scalar_t>>;
-
 __device__ __forceinline__ float to_float(float x) {
   return x;
 }
@@ -57,32 +47,6 @@ __device__ __forceinline__ void assign(__half& to, float x) {
 }
 __device__ __forceinline__ void assign(__nv_bfloat16& to, float x) {
   to = __float2bfloat16_rn(x);
-}
-
-// d += a * b, by mma.sync, of 16-bit elements.
-template <typename Element>
-__device__ __forceinline__ void multiply_add(float (&d)[4],
-                                             const uint32_t (&a)[4],
-                                             const uint32_t (&b)[2]) {
-  if constexpr (std::is_same_v<Element, __half>) {
-    multiply_add_f16(d, a, b);
-  } else {
-    multiply_add_bf16(d, a, b);
-  }
-}
-
-template <int kFragmentsM, int kFragmentsN>
-__device__ __forceinline__ void clear(float (&sum)[kFragmentsM][kFragmentsN][4]) {
-#pragma unroll
-  for (int m = 0; m < kFragmentsM; ++m) {
-#pragma unroll
-    for (int n = 0; n < kFragmentsN; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sum[m][n][i] = 0;
-      }
-    }
-  }
 }
 
 // x = high + low, to about 22 bits: high is x rounded to TF32, low the rest, of which the tensor
@@ -356,6 +320,19 @@ struct TileProduct {
   }
 
  private:
+  static __device__ __forceinline__ void clear(Fragments& values) {
+#pragma unroll
+    for (int m = 0; m < kFragmentsM; ++m) {
+#pragma unroll
+      for (int n = 0; n < kFragmentsN; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          values[m][n][i] = 0;
+        }
+      }
+    }
+  }
+
   static __device__ __forceinline__ void add(Fragments& values, const Fragments& others) {
 #pragma unroll
     for (int m = 0; m < kFragmentsM; ++m) {
@@ -435,8 +412,10 @@ struct TileProduct {
           for (int n = 0; n < kFragmentsN; ++n) {
             if constexpr (kArithmetic == Arithmetic::kTf32) {
               multiply_add_tf32(to[m][n], a_fragment, b_fragments[n]);
+            } else if constexpr (kArithmetic == Arithmetic::kFloat16) {
+              multiply_add_f16(to[m][n], a_fragment, b_fragments[n]);
             } else {
-              multiply_add<Element>(to[m][n], a_fragment, b_fragments[n]);
+              multiply_add_bf16(to[m][n], a_fragment, b_fragments[n]);
             }
           }
         }
