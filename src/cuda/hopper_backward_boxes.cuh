@@ -52,10 +52,6 @@ inline bool describe_backward(BackwardMaps* maps,
          describe(&maps->d_weights_input, p.d_weights, state, features, gates, width);
 }
 
-inline int tiles_of(int64_t size, int64_t tile) {
-  return static_cast<int>((size + tile - 1) / tile);
-}
-
 #if defined(LLTM_HOPPER)
 // sum += a * b, 64 of K: a box of a, whose rows are M, or with kTransposed K, and as many boxes of
 // b as the sums are of, whose rows are K. A thread has half of a column's rows.

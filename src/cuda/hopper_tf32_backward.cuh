@@ -430,25 +430,20 @@ __global__ void __launch_bounds__(Tile::kMultipliers)
   }
 }
 
-inline int tf32_tiles(int64_t size, int64_t tile) {
-  return static_cast<int>((size + tile - 1) / tile);
-}
-
 template <typename Tile>
 Tf32Schedule schedule_tf32_backward(const BackwardProductsParams& p, int parts, int pairs) {
   Tf32Schedule s{};
   const int64_t state =
       (p.d_old_h != nullptr ? p.state_size : 0) + (p.d_input != nullptr ? p.input_features : 0);
-  s.state_rows = tf32_tiles(state, 2 * Tile::kTileM);
-  s.state_columns = tf32_tiles(p.batch, Tile::kBatchTile);
-  s.state_chunks = tf32_tiles(3 * p.state_size, Tile::kChunkK);
+  s.state_rows = tiles_of(state, 2 * Tile::kTileM);
+  s.state_columns = tiles_of(p.batch, Tile::kBatchTile);
+  s.state_chunks = tiles_of(3 * p.state_size, Tile::kChunkK);
   s.parts = parts;
   s.state_units = s.state_rows * s.state_columns * parts;
-  s.weight_columns = tf32_tiles(p.state_size + p.input_features, Tile::kWeightTile);
-  s.weight_chunks = tf32_tiles(p.batch, Tile::kChunkK);
-  s.weight_units = p.d_weights != nullptr
-                       ? s.weight_columns * tf32_tiles(3 * p.state_size, 2 * Tile::kTileM)
-                       : 0;
+  s.weight_columns = tiles_of(p.state_size + p.input_features, Tile::kWeightTile);
+  s.weight_chunks = tiles_of(p.batch, Tile::kChunkK);
+  s.weight_units =
+      p.d_weights != nullptr ? s.weight_columns * tiles_of(3 * p.state_size, 2 * Tile::kTileM) : 0;
   s.pairs = std::min(s.state_units + s.weight_units, pairs);
   s.busy = s.pairs > 0 ? s.state_units % s.pairs : 0;
   if (s.busy > 0) {

@@ -32,6 +32,11 @@ bool compiled_for_clusters(int device) {
   return (yes.load(std::memory_order_relaxed) & bit) != 0;
 }
 
+/// How many tiles it takes, of which the last may be cut off.
+inline int tiles_of(int64_t size, int64_t tile) {
+  return static_cast<int>((size + tile - 1) / tile);
+}
+
 /// `split` blocks for each tile. Rows of tiles, in groups of row_group that stay together, go on in
 /// z where y cannot count them: row y + gridDim.y * z, which may be beyond the last.
 inline dim3 grid_of_tiles(int64_t row_tiles, int64_t column_tiles, int split, int row_group = 1) {
