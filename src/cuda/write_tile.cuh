@@ -37,29 +37,30 @@ __device__ __forceinline__ Vector<Element, kCount> read_vector(const Element* fr
   memcpy(&vector, &bits, sizeof(bits));
   return vector;
 }
+template <typename Element, int kCount>
+__device__ __forceinline__ auto word_of(const Vector<Element, kCount>& vector) {
+  typename Word<sizeof(Element) * kCount>::type bits;
+  memcpy(&bits, &vector, sizeof(bits));
+  return bits;
+}
+template <int kCount, typename Element>
+__device__ __forceinline__ void write_vector(Element* to, const Vector<Element, kCount>& vector) {
+  auto bits = word_of(vector);
+  *reinterpret_cast<decltype(bits)*>(to) = bits;
+}
+// To global memory, by an instruction that is not taken apart.
 template <int kCount, typename Element>
 __device__ __forceinline__ void write_global_vector(Element* to,
                                                     const Vector<Element, kCount>& vector) {
-  using Bits = typename Word<sizeof(Element) * kCount>::type;
-  Bits bits;
-  memcpy(&bits, &vector, sizeof(bits));
-  __stcg(reinterpret_cast<Bits*>(to), bits);  // which is not taken apart
+  auto bits = word_of(vector);
+  __stcg(reinterpret_cast<decltype(bits)*>(to), bits);
 }
 // The same for what is the first to leave the caches.
 template <int kCount, typename Element>
 __device__ __forceinline__ void stream_global_vector(Element* to,
                                                      const Vector<Element, kCount>& vector) {
-  using Bits = typename Word<sizeof(Element) * kCount>::type;
-  Bits bits;
-  memcpy(&bits, &vector, sizeof(bits));
-  __stcs(reinterpret_cast<Bits*>(to), bits);
-}
-template <int kCount, typename Element>
-__device__ __forceinline__ void write_vector(Element* to, const Vector<Element, kCount>& vector) {
-  using Bits = typename Word<sizeof(Element) * kCount>::type;
-  Bits bits;
-  memcpy(&bits, &vector, sizeof(bits));
-  *reinterpret_cast<Bits*>(to) = bits;
+  auto bits = word_of(vector);
+  __stcs(reinterpret_cast<decltype(bits)*>(to), bits);
 }
 
 // Writes rows [0, rows) x columns [0, columns) of a tile; read(values, row, column) gives four of
