@@ -139,6 +139,7 @@ struct ProductKernels {
   int64_t max_panels_per_group;
   int64_t (*weight_panel_size)(const StateParams<scalar_t>& states);
   int64_t (*weight_panels)(const StateParams<scalar_t>& states);
+  int64_t (*first_panel_of)(const WeightGradientParams<scalar_t>& params, int64_t group);
   void (*pack_weight_panels)(const WeightGradientParams<scalar_t>& params,
                              int64_t begin,
                              int64_t end);

@@ -800,6 +800,12 @@ int64_t weight_panel_size(const StateParams<scalar_t>& states) {
   return kPanelWidth<scalar_t> * depth_of<scalar_t>(states.batch);
 }
 
+/// Where the panels of a group begin.
+template <typename scalar_t>
+int64_t first_panel_of(const WeightGradientParams<scalar_t>& params, int64_t group) {
+  return weight_panels(params.states) * group / params.panel_groups;
+}
+
 /// Panel p holds the columns from p*width on, as [operand][column in panel].
 template <typename scalar_t>
 void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
@@ -875,7 +881,6 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
   const int64_t columns = states.state_size + states.input_features;
   const int64_t depth = depth_of<scalar_t>(states.batch);
   const int64_t tasks_per_group = ceil_div(gates, kGatesPerTask);
-  const int64_t panels = weight_panels(states);
   if (states.batch == 1) {
     outer_product(params, begin, end);
     return;
@@ -887,8 +892,8 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
     const int64_t gate_count = smaller(kGatesPerTask, gates - first_gate);
     const int64_t tiles = ceil_div(gate_count, kRows);
     const int64_t group = task / tasks_per_group;
-    const int64_t first_panel = panels * group / params.panel_groups;
-    const int64_t last_panel = panels * (group + 1) / params.panel_groups;
+    const int64_t first_panel = first_panel_of(params, group);
+    const int64_t last_panel = first_panel_of(params, group + 1);
     for (int64_t block = 0; block < depth; block += kWeightDepth) {
       const int64_t depth_here = smaller(kWeightDepth, depth - block);
       for (int64_t k = 0; k < depth_here; ++k) {
@@ -1006,6 +1011,7 @@ constexpr ProductKernels<scalar_t> make_product_kernels() {
       .max_panels_per_group = kMaxPanelsPerGroup,
       .weight_panel_size = weight_panel_size<scalar_t>,
       .weight_panels = weight_panels<scalar_t>,
+      .first_panel_of = first_panel_of<scalar_t>,
       .pack_weight_panels = pack_weight_panels<scalar_t>,
       .weight_gradient_tasks = weight_gradient_tasks<scalar_t>,
       .weight_gradient = weight_gradient<scalar_t>,

@@ -128,9 +128,6 @@ void weight_gradient_out(const Tensor& d_weights,
   params.panel_groups = std::max({ceil_div(panel_count, kernels.max_panels_per_group),
                                   std::min(groups_for_threads, panel_count),
                                   int64_t{1}});
-  const auto panels_before = [&](int64_t group) {
-    return panel_count * group / params.panel_groups;
-  };
   // Group by group, as far as there is work for the threads: a few panels stay in the cache.
   const int64_t groups = std::min(groups_for_threads, params.panel_groups);
   const int64_t most_panels = ceil_div(panel_count * groups, params.panel_groups);
@@ -139,8 +136,8 @@ void weight_gradient_out(const Tensor& d_weights,
   params.panels = panels.mutable_data_ptr<accumulate_t<scalar_t>>();
   for (int64_t group = 0; group < params.panel_groups; group += groups) {
     const int64_t last_group = std::min(group + groups, params.panel_groups);
-    params.first_panel = panels_before(group);
-    const int64_t panels_here = panels_before(last_group) - params.first_panel;
+    params.first_panel = kernels.first_panel_of(params, group);
+    const int64_t panels_here = kernels.first_panel_of(params, last_group) - params.first_panel;
     for_each_task(panels_here,
                   panels_here * kernels.weight_panel_size(params.states),
                   kCopiesPerTask,
