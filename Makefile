@@ -1,5 +1,5 @@
-# Each target does its own set-up: scripts/environment.py runs a command with what it needs, and installs what is missing
-# of that into an environment in this checkout. CMake does the building.
+# Each target does its own set-up: scripts/in-environment runs a command with what it needs, and installs what is missing
+# of that, as it says. CMake does the building.
 
 TORCH ?=
 CMAKE_ARGS ?=
@@ -13,17 +13,14 @@ BUILD := build$(if $(TORCH),-torch-$(TORCH))
 export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
 export LLTM_LIBRARY := $(CURDIR)/$(BUILD)/liblltm_ops.so
 
-# Asked here, because an old Python cannot even read the script.
-python3 = $(if $(filter True,$(shell python3 -c 'import sys; print(sys.version_info >= (3, 10))' 2>&1)),python3,\
-  $(error lltm needs a python3 on PATH that is Python 3.10 or newer, and it is: $(shell python3 --version 2>&1)))
+export TORCH
 # $(call with,GOAL) COMMAND: requirements/GOAL.txt lists what the command needs.
-with = $(python3) scripts/environment.py $(if $(TORCH),--torch $(TORCH)) $(1)
+with = scripts/in-environment $(1)
 # $(call build,GOAL,OPTIONS OF CMAKE)
-define build
-@$(call with,$(1)) cmake -S . -B $(BUILD) $(2) $(CMAKE_ARGS)
-@echo "-- Building in $(BUILD) (from scratch some minutes)"
-@$(call with,$(1)) cmake --build $(BUILD)
-endef
+build = @$(call with,$(1)) sh -ec '\
+  cmake -S . -B $(BUILD) -DLLTM_WERROR=ON $(2) $(CMAKE_ARGS); \
+  echo "-- Building in $(BUILD) (from scratch some minutes)"; \
+  cmake --build $(BUILD)'
 
 # The options are for the build of this checkout, not for those that the tests make.
 unexport CMAKE_ARGS
@@ -78,18 +75,16 @@ bench:
 	$(call build,bench,-DBUILD_TESTING=OFF -DLLTM_BENCHMARK=ON)
 	@$(call with,bench) python3 benchmark/bench.py --build-dir $(BUILD) $(if $(QUICK),--quick) $(BENCH_ARGS)
 
-cxx_files = $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
-python_files = $$(git ls-files '*.py')
+# $(call formatters,CLANG-FORMAT'S OPTIONS,RUFF CHECK'S,RUFF FORMAT'S)
+formatters = $(call with,lint) sh -ec '\
+  clang-format $(1) $$(git ls-files "*.h" "*.cpp" "*.cu" "*.cuh"); \
+  ruff check $(2) $$(git ls-files "*.py"); ruff format $(3) $$(git ls-files "*.py")'
 
 lint:
-	@$(call with,lint) clang-format --dry-run --Werror $(cxx_files)
-	@$(call with,lint) ruff check $(python_files)
-	@$(call with,lint) ruff format --check $(python_files)
+	@$(call formatters,--dry-run --Werror,,--check)
 
 format:
-	@$(call with,lint) clang-format -i $(cxx_files)
-	@$(call with,lint) ruff check --fix $(python_files)
-	@$(call with,lint) ruff format $(python_files)
+	@$(call formatters,-i,--fix,)
 
 clean:
 	rm -rf build build-torch-*

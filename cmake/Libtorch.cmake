@@ -13,6 +13,7 @@
 #   2. RECORDED and BESIDE say: two more folders that may hold a libtorch,
 #   3. Python_EXECUTABLE, else the python3 on PATH, would import torch from,
 # and takes the first. <error> becomes empty, or one sentence that says why there is no target.
+# LLTM_SUPPORTED_TORCH says which versions will do: torch>=2.11,<2.16.
 # The target is known to the calling directory and below. Its properties:
 #   LLTM_TORCH_FOLDER     the folder that has include/ and lib/
 #   LLTM_TORCH_VERSION    such as 2.11.0
@@ -22,9 +23,6 @@
 #   LLTM_TORCH_OPENMP     the OpenMP runtime that at::parallel_for uses
 
 include_guard(DIRECTORY)
-
-set(LLTM_OLDEST_TORCH 2.11)
-set(LLTM_NEWEST_TORCH 2.15)
 
 function(lltm_find_libtorch error_variable)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "RECORDED;BESIDE" "")
@@ -107,9 +105,10 @@ function(_lltm_import_libtorch folder error_variable)
     set(minor_version "${CMAKE_MATCH_1}")
     set(version "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
   endif()
-  if(NOT version OR minor_version VERSION_LESS LLTM_OLDEST_TORCH OR minor_version VERSION_GREATER LLTM_NEWEST_TORCH)
+  string(REGEX MATCH ">=([0-9.]+),<([0-9.]+)" range "${LLTM_SUPPORTED_TORCH}")
+  if(NOT version OR minor_version VERSION_LESS CMAKE_MATCH_1 OR minor_version VERSION_GREATER_EQUAL CMAKE_MATCH_2)
     set(${error_variable}
-      "PyTorch ${version} in ${folder} is not supported: lltm works with PyTorch ${LLTM_OLDEST_TORCH} to ${LLTM_NEWEST_TORCH}."
+      "PyTorch ${version} in ${folder} is not supported: lltm needs ${LLTM_SUPPORTED_TORCH}."
       PARENT_SCOPE)
     return()
   endif()

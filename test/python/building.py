@@ -1,5 +1,6 @@
 """What the tests of building share: commands that build something, in an environment that tells them of no lltm."""
 
+import fcntl
 import os
 import re
 import subprocess
@@ -8,24 +9,40 @@ from pathlib import Path
 
 import lltm
 
+ROOT = Path(__file__).resolve().parents[2]
+# What says where lltm or libtorch is.
+HIDDEN = ("EXAMPLE_OPS_LIBRARY", "LLTM_LIBRARY", "PYTHONPATH", "CMAKE_PREFIX_PATH", "Torch_DIR")
 
-def run(*command, cwd: Path | None = None, **variables) -> str:
-    """The output of a command that must succeed. ``variables`` are added to those of the environment."""
-    hidden = ("EXAMPLE_OPS_LIBRARY", "LLTM_LIBRARY", "PYTHONPATH")
-    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+
+def run(*command, cwd: Path | None = None, fails: bool = False, **variables) -> str:
+    """What a command prints, which must succeed, or fail. ``variables`` are added to those of the environment; one that
+    is None is taken away."""
+    environment = {key: value for key, value in os.environ.items() if key not in HIDDEN}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"  # cmake, ninja, python3
     environment.setdefault("MAX_JOBS", str(len(os.sched_getaffinity(0))))  # of torch.utils.cpp_extension
-    environment |= {key: str(value) for key, value in variables.items()}
+    environment |= variables
     process = subprocess.run(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd,
-        env=environment,
+        timeout=1200, env={key: str(value) for key, value in environment.items() if value is not None},
     )  # fmt: skip
-    assert process.returncode == 0, f"{command}:\n{process.stdout}"
+    assert (process.returncode != 0) == fails, f"{command}:\n{process.stdout}"
     return process.stdout
 
 
 def run_python(program: str, **options) -> str:
     return run(sys.executable, "-c", program, **options)
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel for the CPU, in a folder. What is compiled for it stays in lltm's build tree."""
+    with open(lltm.library_path.parent / "wheel.lock", "w") as lock:  # of several processes that test, one compiles
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run(
+            sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder,
+            f"-Cbuild-dir={kept_folder('wheel', folder)}", "-Ccmake.define.LLTM_CUDA=OFF", ROOT,
+        )  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 def kept_folder(name: str, otherwise: Path) -> Path:

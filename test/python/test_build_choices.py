@@ -5,16 +5,16 @@ case is about.
 """
 
 import os
+import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from building import ROOT, run
 
-ROOT = Path(__file__).resolve().parents[2]
 CPU_ONLY = "lltm: building for the CPU only: "
 
 
@@ -25,19 +25,9 @@ class Build:
         self.folder = folder
 
     def configure(self, *options, fails=False, **environment) -> str:
-        command = ["cmake", "-S", str(ROOT), "-B", str(self.folder), "-G", "Ninja", "-DBUILD_TESTING=OFF"]
-        dropped = ("CMAKE_PREFIX_PATH", "Torch_DIR", "CUDACXX", "CUDAARCHS", "TORCH_CUDA_ARCH_LIST")
-        clean = {name: value for name, value in os.environ.items() if name not in dropped}
-        process = subprocess.run(
-            command + [str(option) for option in options],
-            env=clean | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-        )
-        assert (process.returncode != 0) == fails, process.stdout
-        return " ".join(process.stdout.split())  # CMake wraps its messages
+        unset = dict.fromkeys(("CUDACXX", "CUDAARCHS", "TORCH_CUDA_ARCH_LIST"))
+        command = ["cmake", "-S", ROOT, "-B", self.folder, "-G", "Ninja", "-DBUILD_TESTING=OFF", *options]
+        return " ".join(run(*command, fails=fails, **(unset | environment)).split())  # CMake wraps its messages
 
     @property
     def info(self) -> dict:
@@ -123,11 +113,16 @@ def test_architectures_that_are_no_numbers(build, make_libtorch, make_nvcc):
     assert 'TORCH_CUDA_ARCH_LIST: expected architectures such as "8.0 9.0a+PTX", got Hopper in "8.0 Hopper".' in output
 
 
-@pytest.mark.parametrize("version", ["2.10.2", "2.16.0"])
-def test_unsupported_pytorch_is_refused(build, make_libtorch, version):
-    output = build.configure(make_libtorch(version, cuda=None), fails=True)
-    assert f"lltm: PyTorch {version} in " in output
-    assert "is not supported: lltm works with PyTorch 2.11 to 2.15." in output
+def test_unsupported_pytorch_is_refused(build, make_libtorch):
+    supported = (ROOT / "requirements" / "build.txt").read_text().splitlines()[1]
+    lower, upper = re.fullmatch(r"torch>=2\.(\d+),<2\.(\d+)", supported).groups()
+    for version in f"2.{int(lower) - 1}.2", f"2.{upper}.0":
+        output = build.configure(make_libtorch(version, cuda=None), fails=True)
+        assert f"lltm: PyTorch {version} in " in output
+        assert f"is not supported: lltm needs {supported}." in output
+    for version in f"2.{lower}.0", f"2.{int(upper) - 1}.9":
+        build.configure(make_libtorch(version, cuda=None))
+    assert f"PyTorch (2.{lower} to 2.{int(upper) - 1})" in (ROOT / "README.md").read_text()
 
 
 def test_incomplete_pytorch_is_refused(build, make_libtorch, tmp_path):

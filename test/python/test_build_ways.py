@@ -10,20 +10,18 @@ They take minutes, and what they show does not depend much on the PyTorch: -m "n
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from building import kept_folder, run, run_python, torch_cuda_arch_list
+from building import ROOT, build_wheel, kept_folder, run, run_python, torch_cuda_arch_list
 from torch.utils.cpp_extension import CUDA_HOME
 
 import lltm
 
 pytestmark = pytest.mark.build_ways
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "operators"
 
 # A value and a gradient of each operator, on the device that comes as the last argument.
@@ -71,9 +69,7 @@ def read_sources(cmake_lists: Path) -> dict[str, list[str]]:
 
 
 def test_cmake_against_an_installed_wheel(tmp_path):
-    # The tests of the wheel itself make it in the same folder: it is compiled once.
-    wheel = kept_folder("wheel", tmp_path)
-    pip_install(ROOT, tmp_path / "site", f"-Cbuild-dir={wheel}", "-Ccmake.define.LLTM_CUDA=OFF")
+    pip_install(build_wheel(tmp_path), tmp_path / "site")
     installed = run_python("import lltm; print(lltm.cmake_prefix_path)", PYTHONPATH=tmp_path / "site", cwd=tmp_path)
     prefix = installed.splitlines()[-1]
     assert Path(prefix).is_relative_to(tmp_path / "site")
@@ -93,7 +89,7 @@ def test_setuptools(tmp_path):
     shutil.copytree(EXAMPLE, project, ignore=shutil.ignore_patterns("test", "__pycache__"))
     pip_install(project, tmp_path / "site", LLTM_CUDA="OFF")
     library = tmp_path / "site" / "example_ops" / "libexample_ops.so"
-    needed = subprocess.run(["readelf", "--dynamic", library], capture_output=True, text=True, check=True).stdout
+    needed = run("readelf", "--dynamic", library)
     assert "libtorch_cpu" in needed
     assert "python" not in needed
     run_python("import example_ops" + CALL_THE_EXAMPLES.format(cuda=False), PYTHONPATH=tmp_path / "site", cwd=tmp_path)

@@ -4,10 +4,8 @@ It is built once, without CUDA, in a folder beside the library under test, so th
 """
 
 import email
-import os
 import runpy
 import shutil
-import subprocess
 import sys
 import venv
 import zipfile
@@ -15,42 +13,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from building import ROOT, build_wheel, run
 
 import lltm
 
-ROOT = Path(__file__).resolve().parents[2]
 TORCH = Path(torch.__file__).parent
 MINOR = ".".join(torch.__version__.split(".")[:2])
 
 
-def run(*command, expect_failure=False, **environment) -> str:
-    """Run a command with nothing in its environment that says where lltm or libtorch is; what it printed."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("LLTM_LIBRARY", "PYTHONPATH")}
-    clean = {name: value for name, value in clean.items() if name not in ("CMAKE_PREFIX_PATH", "Torch_DIR")}
-    process = subprocess.run(
-        [str(part) for part in command],
-        env=clean | environment,
-        cwd="/",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1200,
-    )
-    assert (process.returncode != 0) == expect_failure, process.stdout
-    return process.stdout
-
-
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    in_build_tree = (lltm.library_path.parent / "CMakeCache.txt").exists()
-    # pytest-xdist's processes each have one of their own.
-    name = "wheel" + os.environ.get("PYTEST_XDIST_WORKER", "")
-    build = lltm.library_path.parent / name if in_build_tree else folder / "build"
-    options = ["--no-build-isolation", "--no-deps", "--wheel-dir", folder, f"-Cbuild-dir={build}"]
-    run(sys.executable, "-m", "pip", "wheel", *options, "-Ccmake.define.LLTM_CUDA=OFF", ROOT)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")
@@ -69,19 +42,9 @@ def environment(wheel, tmp_path_factory) -> Path:
     (site / "outer.pth").write_text(f"{TORCH.parent}\n")
     python = folder / "bin" / "python"
     # --no-index: what the wheel requires is there already, or this fails.
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--no-index",
-        "--ignore-installed",
-        "--no-deps",
-        wheel,
-    )
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "lltm")
+    install = (sys.executable, "-m", "pip", "--python", python, "install", "--no-index")
+    run(*install, "--ignore-installed", "--no-deps", wheel)
+    run(*install, "lltm")
     return folder
 
 
