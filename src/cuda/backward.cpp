@@ -2,11 +2,12 @@
 #include "../checks.h"
 #include "../gradients.h"
 #include "../products.h"
-#include "device.h"
-#include "kernels.h"
-#include "launch_check.h"
-#include "path.h"
-#include "rows.h"
+#include "kernels/backward_kernels.h"
+#include "plan.h"
+#include "problem.h"
+#include "runtime/device.h"
+#include "runtime/launch_check.h"
+#include "runtime/rows.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
@@ -36,11 +37,11 @@ struct CellRows {
 
 // The incoming gradients as they lie: that of a sum is expanded from one element.
 template <typename scalar_t>
-BackwardParams<scalar_t> cell_params(const CellGradients& gradients,
-                                     const BackwardArguments& arguments,
-                                     const CellRows& rows,
-                                     const CellSizes<int64_t>& sizes) {
-  BackwardParams<scalar_t> params{};
+GateGradientsParams<scalar_t> cell_params(const CellGradients& gradients,
+                                          const BackwardArguments& arguments,
+                                          const CellRows& rows,
+                                          const CellSizes<int64_t>& sizes) {
+  GateGradientsParams<scalar_t> params{};
   params.batch = sizes.batch;
   params.state_size = sizes.state_size;
   if (is_given(arguments.grad_h)) {
@@ -61,20 +62,17 @@ BackwardParams<scalar_t> cell_params(const CellGradients& gradients,
   return params;
 }
 
-BackwardProductsParams products_params(const CellGradients& gradients,
-                                       const CellRows& rows,
-                                       const CellSizes<int64_t>& sizes) {
+BackwardProblem products_params(const CellGradients& gradients,
+                                const CellRows& rows,
+                                const CellSizes<int64_t>& sizes) {
   return {
       .batch = sizes.batch,
       .input_features = sizes.input_features,
       .state_size = sizes.state_size,
       .d_gates = data_of(gradients.gates),
-      .input = rows.input.data(),
-      .input_stride = rows.input.stride(),
-      .weights = rows.weights.data(),
-      .weights_stride = rows.weights.stride(),
-      .old_h = rows.old_h.data(),
-      .old_h_stride = rows.old_h.stride(),
+      .input = rows.input.matrix(),
+      .weights = rows.weights.matrix(),
+      .old_h = rows.old_h.matrix(),
       .d_old_h = data_of(gradients.old_h),
       .d_input = data_of(gradients.input),
       .d_weights = data_of(gradients.weights),
@@ -82,9 +80,7 @@ BackwardProductsParams products_params(const CellGradients& gradients,
 }
 
 // Memory for the products, or none.
-Tensor workspace_of(const BackwardProductsParams& params,
-                    const BackwardPath& path,
-                    const Device& device) {
+Tensor workspace_of(const BackwardProblem& params, const BackwardPath& path, const Device& device) {
   int64_t floats = 0;
   if (std::holds_alternative<HopperBackwardPairs>(path.tile)) {
     floats = hopper_backward_workspace(params, path.split);
@@ -96,18 +92,20 @@ Tensor workspace_of(const BackwardProductsParams& params,
 
 // d_gates, d_bias and d_old_cell.
 template <typename scalar_t>
-void gate_gradients(BackwardParams<scalar_t> params, const Device& device, cudaStream_t stream) {
+void gate_gradients(GateGradientsParams<scalar_t> params,
+                    const Device& device,
+                    cudaStream_t stream) {
   Tensor workspace;
-  if (const int64_t elements = backward_workspace(params.batch, params.state_size);
+  if (const int64_t elements = gate_gradients_workspace(params.batch, params.state_size);
       elements > 0 && params.d_bias != nullptr) {
     workspace = device.empty({elements}, c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value);
     params.workspace = workspace.mutable_data_ptr();
   }
-  check_launch(launch_backward(params, stream));
+  check_launch(launch_gate_gradients(params, stream));
 }
 
 template <Arithmetic kArithmetic>
-cudaError_t launch_products(const BackwardProductsParams& params,
+cudaError_t launch_products(const BackwardProblem& params,
                             const BackwardPath& path,
                             float* workspace,
                             cudaStream_t stream) {
@@ -125,11 +123,11 @@ cudaError_t launch_products(const BackwardProductsParams& params,
     return launch_hopper_backward_products<kArithmetic>(
         params, path.split, pairs->count, workspace, stream);
   }
-  return launch_backward_products<kArithmetic>(
+  return launch_backward_tiles<kArithmetic>(
       params, std::get<ProductTile>(path.tile), path.split, stream);
 }
 
-cudaError_t launch_products(const BackwardProductsParams& params,
+cudaError_t launch_products(const BackwardProblem& params,
                             const BackwardPath& path,
                             float* workspace,
                             cudaStream_t stream) {
@@ -160,10 +158,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
   const auto sizes = check<int64_t>(arguments);
   const Device device(input);
 
-  const auto path = tiles_for_backward(device.properties(),
-                                       input.scalar_type(),
-                                       sizes,
-                                       rows_at_16_bytes(input, weights, old_h, sizes.state_size));
+  const auto path = plan_backward(device.properties(),
+                                  input.scalar_type(),
+                                  sizes,
+                                  rows_at_16_bytes(input, weights, old_h, sizes.state_size));
   const bool few_rows = path && std::holds_alternative<FewRowsStrips>(path->tile);
   const CellGradients gradients = empty_gradients(
       sizes,
@@ -178,7 +176,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
   }
 
   const CellRows rows(arguments);
-  const BackwardProductsParams products = products_params(gradients, rows, sizes);
+  const BackwardProblem products = products_params(gradients, rows, sizes);
   const Tensor workspace = path ? workspace_of(products, *path, device) : Tensor();
   auto* const floats = static_cast<float*>(data_of(workspace));
   AT_DISPATCH_FLOATING_TYPES_AND2(
@@ -186,7 +184,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<
         auto params = cell_params<scalar_t>(gradients, arguments, rows, sizes);
         if constexpr (sizeof(scalar_t) < 8) {
           if (few_rows) {
-            check_launch(launch_few_rows_backward(params, products, path->split, stream));
+            check_launch(launch_backward_few_rows(params, products, path->split, stream));
             return;
           }
         }

@@ -1,11 +1,12 @@
 // lltm::forward on CUDA.
 #include "../checks.h"
 #include "../products.h"
-#include "device.h"
-#include "kernels.h"
-#include "launch_check.h"
-#include "path.h"
-#include "rows.h"
+#include "kernels/forward_kernels.h"
+#include "plan.h"
+#include "problem.h"
+#include "runtime/device.h"
+#include "runtime/launch_check.h"
+#include "runtime/rows.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
@@ -21,24 +22,22 @@ struct Outputs {
 };
 
 template <Arithmetic kArithmetic>
-cudaError_t launch(const FusedForwardParams& params, const ForwardPath& path, cudaStream_t stream) {
+cudaError_t launch(const ForwardProblem& params, const ForwardPath& path, cudaStream_t stream) {
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
     if (const auto* columns = std::get_if<FewRowsColumns>(&path.tile)) {
-      return launch_few_rows_forward(params, columns->count, stream);
+      return launch_forward_few_rows(params, columns->count, stream);
     }
-    if (const auto* tile = std::get_if<SplitTile>(&path.tile)) {
-      return launch_split_forward(params, *tile, path.split, stream);
+    if (const auto* tile = std::get_if<ThreeTf32Tile>(&path.tile)) {
+      return launch_forward_three_tf32(params, *tile, path.split, stream);
     }
-  } else if (const auto* tile = std::get_if<HopperTile>(&path.tile)) {
-    return launch_hopper_forward<kArithmetic>(params, *tile, path.split, stream);
+  } else if (const auto* tile = std::get_if<WgmmaTile>(&path.tile)) {
+    return launch_forward_wgmma<kArithmetic>(params, *tile, path.split, stream);
   }
-  return launch_fused_forward<kArithmetic>(
+  return launch_forward_tiles<kArithmetic>(
       params, std::get<ForwardTile>(path.tile), path.split, stream);
 }
 
-cudaError_t launch_any(const FusedForwardParams& params,
-                       const ForwardPath& path,
-                       cudaStream_t stream) {
+cudaError_t launch_any(const ForwardProblem& params, const ForwardPath& path, cudaStream_t stream) {
   switch (path.arithmetic) {
     case Arithmetic::kFloat32:
       return launch<Arithmetic::kFloat32>(params, path, stream);
@@ -60,19 +59,15 @@ void forward_by_tiles(const Outputs& outputs,
   const Rows input(arguments.input), weights(arguments.weights), old_h(arguments.old_h),
       old_cell(arguments.old_cell);
   const Tensor bias = is_given(arguments.bias) ? arguments.bias->contiguous() : Tensor();
-  const FusedForwardParams params{
+  const ForwardProblem params{
       .batch = sizes.batch,
       .input_features = sizes.input_features,
       .state_size = sizes.state_size,
-      .input = input.data(),
-      .input_stride = input.stride(),
-      .weights = weights.data(),
-      .weights_stride = weights.stride(),
+      .input = input.matrix(),
+      .weights = weights.matrix(),
       .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
-      .old_h = old_h.data(),
-      .old_h_stride = old_h.stride(),
-      .old_cell = old_cell.data(),
-      .old_cell_stride = old_cell.stride(),
+      .old_h = old_h.matrix(),
+      .old_cell = old_cell.matrix(),
       .new_h = outputs.new_h.mutable_data_ptr(),
       .new_cell = outputs.new_cell.mutable_data_ptr(),
       .gates = outputs.gates.mutable_data_ptr(),
@@ -89,13 +84,13 @@ void forward_by_library(const Outputs& outputs,
   const Tensor old_cell_ = arguments.old_cell.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::forward", [&] {
-        const ForwardParams<scalar_t> params{sizes.batch,
-                                             sizes.state_size,
-                                             outputs.gates.const_data_ptr<scalar_t>(),
-                                             old_cell_.const_data_ptr<scalar_t>(),
-                                             outputs.new_h.mutable_data_ptr<scalar_t>(),
-                                             outputs.new_cell.mutable_data_ptr<scalar_t>()};
-        check_launch(launch_forward(params, stream));
+        const CellForwardParams<scalar_t> params{sizes.batch,
+                                                 sizes.state_size,
+                                                 outputs.gates.const_data_ptr<scalar_t>(),
+                                                 old_cell_.const_data_ptr<scalar_t>(),
+                                                 outputs.new_h.mutable_data_ptr<scalar_t>(),
+                                                 outputs.new_cell.mutable_data_ptr<scalar_t>()};
+        check_launch(launch_cell_forward(params, stream));
       });
 }
 
@@ -113,11 +108,10 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
   Outputs outputs{empty(sizes.state_size), empty(sizes.state_size), empty(3 * sizes.state_size)};
   if (outputs.new_h.numel() > 0) {
     const cudaStream_t stream = device.stream();
-    if (const auto path =
-            tiles_for_forward(device.properties(),
-                              input.scalar_type(),
-                              sizes,
-                              rows_at_16_bytes(input, weights, old_h, sizes.state_size))) {
+    if (const auto path = plan_forward(device.properties(),
+                                       input.scalar_type(),
+                                       sizes,
+                                       rows_at_16_bytes(input, weights, old_h, sizes.state_size))) {
       forward_by_tiles(outputs, arguments, sizes, *path, stream);
     } else {
       forward_by_library(outputs, arguments, sizes, stream);

@@ -1,0 +1,208 @@
+// The end of a forward tile that wgmma computed: sums go from the registers of the warps that have
+// them to the threads that finish them, and become gates, new_cell and new_h there.
+//
+// Lane l of a warp has, of 16 rows and each 8 hidden columns, four sums a gate: of rows l/4 and
+// l/4 + 8, and of columns l%4*2 and the next. Each such four is an item, moved as a float4 a gate,
+// that one thread finishes. A unit is what lanes 8q to 8q + 7 have of all columns: ranks of a
+// cluster share units, and consecutive threads take a unit's items, so that a warp touches two rows
+// or three of a matrix at a time; it would be eight if it kept its own, at two cycles each for ten
+// accesses an item.
+#pragma once
+
+#include "../../cell.h"
+#include "../problem.h"
+#include "../ptx/barrier.cuh"
+#include "../ptx/bulk_copy.cuh"
+#include "../ptx/cluster.cuh"
+#include "../ptx/shared.cuh"
+#include "../tile/elements.cuh"
+
+namespace lltm::cuda {
+
+/// The bytes of a unit's sums from one rank.
+constexpr int unit_bytes(int hidden) {
+  return 3 * hidden / 8 * 128;
+}
+
+__device__ __forceinline__ void assign_two(float* to, float x, float y) {
+  *reinterpret_cast<float2*>(to) = make_float2(x, y);
+}
+__device__ __forceinline__ void assign_two(__half* to, float x, float y) {
+  *reinterpret_cast<__half2*>(to) = __floats2half2_rn(x, y);
+}
+__device__ __forceinline__ void assign_two(__nv_bfloat16* to, float x, float y) {
+  *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(x, y);
+}
+
+/// For kWarps warps of 16 rows each, the first of a block; kThreads threads finish. `parts`, where
+/// it appears, is shared memory for the sums of this rank's units, of all ranks.
+template <typename Element, typename Math, int kWarps, int kHidden, int kThreads>
+class FragmentFinisher {
+ public:
+  static constexpr int kSums = 3 * kHidden / 2;
+
+  __device__ __forceinline__ FragmentFinisher(
+      const ForwardProblem& params, int64_t first_row, int first_hidden, int rank, int ranks)
+      : p_(params),
+        first_row_(first_row),
+        first_hidden_(first_hidden),
+        rank_(rank),
+        ranks_(ranks),
+        units_a_rank_((kUnits + ranks - 1) / ranks),
+        first_unit_(rank * units_a_rank_),
+        items_(max(min(kUnits - first_unit_, units_a_rank_), 0) * kItemsAUnit),
+        item_(static_cast<int>(threadIdx.x)) {}
+
+  /// What `barrier` has to count beside one that expects the bytes: the threads of this block that
+  /// have what it finishes, each for itself (a warp's first thread could arrive for all after
+  /// __syncwarp(), but racecheck would not follow).
+  __device__ __forceinline__ int own_arrivals() const { return own_units() * 8; }
+  /// The bytes that other ranks send.
+  __device__ __forceinline__ int expected_bytes() const {
+    return own_units() * (ranks_ - 1) * kUnitBytes;
+  }
+
+  /// Fetches what the first item needs beside its sums.
+  __device__ __forceinline__ void fetch() {
+    next_.rows = 0;
+    if (item_ >= items_) {
+      return;
+    }
+    const int unit = first_unit_ + item_ / kItemsAUnit, in_unit = item_ % kItemsAUnit;
+    const int64_t row = first_row_ + unit / 4 * 16 + unit % 4 * 2 + in_unit % 8 / 4;
+    const int column = first_hidden_ + in_unit / 8 * 8 + in_unit % 4 * 2;
+    if (column >= p_.state_size || row >= p_.batch) {
+      return;
+    }
+    next_.rows = row + 8 < p_.batch ? 2 : 1;
+    next_.index = row * p_.state_size + column;
+    next_.gates_index = row * 3 * p_.state_size + column;
+    if (p_.bias != nullptr) {
+      const Element* const bias = static_cast<const Element*>(p_.bias) + column;
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        next_.bias[gate][0] = bias[gate * p_.state_size];
+        next_.bias[gate][1] = bias[gate * p_.state_size + 1];
+      }
+    }
+    const Element* const old_cell =
+        static_cast<const Element*>(p_.old_cell.data) + row * p_.old_cell.stride + column;
+    next_.old_cell[0][0] = old_cell[0];
+    next_.old_cell[0][1] = old_cell[1];
+    if (next_.rows == 2) {
+      next_.old_cell[1][0] = old_cell[8 * p_.old_cell.stride];
+      next_.old_cell[1][1] = old_cell[8 * p_.old_cell.stride + 1];
+    }
+  }
+
+  /// Leaves every unit with the rank that finishes it, whose `barrier` tells that all of its units
+  /// are there, of all ranks. Called by the warps that have sums. block_of(rank) is a rank's number
+  /// in the cluster.
+  template <typename BlockOf>
+  __device__ __forceinline__ void exchange(const float (&sum)[kSums],
+                                           unsigned char* parts,
+                                           uint32_t barrier,
+                                           const BlockOf& block_of) const {
+    const int rank = own_unit() / units_a_rank_;
+    const int place = own_unit() - rank * units_a_rank_;
+    unsigned char* const own =
+        parts + (place * ranks_ + rank_) * kUnitBytes + lane() % 8 * sizeof(float4);
+    if (rank == rank_) {
+#pragma unroll
+      for (int part = 0; part < kSums / 4; ++part) {
+        const float* const s = sum + part * 4;
+        *reinterpret_cast<float4*>(own + part * 128) = make_float4(s[0], s[1], s[2], s[3]);
+      }
+      arrive(barrier);
+    } else {
+      const uint32_t there = address_in_block(shared_address(own), block_of(rank));
+      const uint32_t barrier_there = address_in_block(barrier, block_of(rank));
+#pragma unroll
+      for (int part = 0; part < kSums / 4; ++part) {
+        const float* const s = sum + part * 4;
+        send_16(there + part * 128, s[0], s[1], s[2], s[3], barrier_there);
+      }
+    }
+  }
+
+  /// After the first fetch().
+  __device__ __forceinline__ void finish(const unsigned char* parts) {
+#pragma unroll 1
+    while (item_ < items_) {
+      const float4* part = reinterpret_cast<const float4*>(parts) +
+                           item_ / kItemsAUnit * ranks_ * kItemsAUnit * 3 + item_ % kItemsAUnit;
+      float z[3][4];
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        const float4 s = part[gate * kItemsAUnit];
+        z[gate][0] = s.x, z[gate][1] = s.y, z[gate][2] = s.z, z[gate][3] = s.w;
+      }
+      // In the ranks' order: the same bits on every run.
+#pragma unroll 1
+      for (int r = 1; r < ranks_; ++r) {
+        part += 3 * kItemsAUnit;
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+          const float4 s = part[gate * kItemsAUnit];
+          z[gate][0] += s.x, z[gate][1] += s.y, z[gate][2] += s.z, z[gate][3] += s.w;
+        }
+      }
+      const Item item = next_;
+      item_ += kThreads;
+      fetch();
+      if (item.rows == 0) {
+        continue;
+      }
+      float h[4], c[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+          z[gate][i] += to_float(item.bias[gate][i % 2]);
+        }
+        const cell::State<float> state = cell::forward<Math>(
+            cell::Gates<float>{z[0][i], z[1][i], z[2][i]}, to_float(item.old_cell[i / 2][i % 2]));
+        h[i] = state.h;
+        c[i] = state.cell;
+      }
+      Element* const gates = static_cast<Element*>(p_.gates) + item.gates_index;
+      Element* const new_h = static_cast<Element*>(p_.new_h) + item.index;
+      Element* const new_cell = static_cast<Element*>(p_.new_cell) + item.index;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (half < item.rows) {
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            assign_two(gates + (half * 24 + gate) * p_.state_size,
+                       z[gate][half * 2],
+                       z[gate][half * 2 + 1]);
+          }
+          assign_two(new_h + half * 8 * p_.state_size, h[half * 2], h[half * 2 + 1]);
+          assign_two(new_cell + half * 8 * p_.state_size, c[half * 2], c[half * 2 + 1]);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kUnits = 4 * kWarps, kUnitBytes = unit_bytes(kHidden);
+  static constexpr int kItemsAUnit = kHidden;  // of four rows and kHidden columns
+
+  struct Item {
+    int rows;  // that exist, of its two
+    int64_t index, gates_index;
+    Element bias[3][2], old_cell[2][2];
+  };
+
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ __forceinline__ int own_units() const { return items_ / kItemsAUnit; }
+  static __device__ __forceinline__ int own_unit() { return static_cast<int>(threadIdx.x) / 8; }
+
+  const ForwardProblem& p_;
+  const int64_t first_row_;
+  const int first_hidden_, rank_, ranks_, units_a_rank_, first_unit_, items_;
+  int item_;
+  Item next_{};
+};
+
+}  // namespace lltm::cuda

@@ -1,0 +1,560 @@
+// The products of the backward in TF32 by Hopper's own instructions (sm_90a). wgmma takes operands
+// of TF32 only with K contiguous, but A also from registers, where it may come from any layout. So
+// both products are formed with an A whose M is contiguous, and a B whose K is:
+//
+//   [d_old_h | d_input].T = weights.T @ d_gates.T   A = weights, B = d_gates
+//   d_weights = d_gates.T @ [old_h | input]         A = d_gates, B = [old_h | input] transposed
+//
+// Only the last is a copy, made by blocks of the kernel that forms d_gates, which also rounds what
+// it writes to TF32: wgmma would cut it off. Weights are rounded on their way through registers.
+// Rows have to start at 16 bytes.
+//
+// Two blocks, a pair, have two tiles of the same columns, one below the other: each copies half of
+// what both need of B to both, as L2 is what bounds large products. The K of d_old_h and d_input is
+// cut into parts, and a small kernel adds them up and transposes them back. A pair has a list of
+// tiles that is known from the start; what comes next is copied while a tile is written.
+#pragma once
+
+#include "../kernels/backward_kernels.h"
+#include "../problem.h"
+#include "../products/tf32.cuh"
+#include "../ptx/barrier.cuh"
+#include "../ptx/bulk_copy.cuh"
+#include "../ptx/cluster.cuh"
+#include "../ptx/overlap.cuh"
+#include "../ptx/shared.cuh"
+#include "../ptx/wgmma.cuh"
+#include "../runtime/launch.cuh"
+#include "../runtime/tensor_maps.h"
+#include "../scheduler/tiles.h"
+
+#include <algorithm>
+
+namespace lltm::cuda {
+
+/// A tile has 128 rows and 256 columns, or of d_old_h and d_input, kBatchTile.
+template <int kBatchTile_>
+struct Tf32Backward {
+  static constexpr int kTileM = 128, kBatchTile = kBatchTile_, kWeightTile = 256, kChunkK = 32;
+  static constexpr int kGroups = 2, kMultipliers = 128 * kGroups, kThreads = kMultipliers + 128;
+  // A comes in boxes of 32x32, and B, from two warps of each block, in quarters of the columns.
+  static constexpr int kBoxBytes = 32 * kChunkK * 4;
+  static constexpr int kBytesA = kTileM / 32 * kBoxBytes, kBytesB = kWeightTile * kChunkK * 4;
+  static constexpr int kSlotsA = 6, kSlotsB = 4;
+  static constexpr int kOffsetB = kSlotsA * kBytesA;
+  static constexpr int kBarrierOffset = kOffsetB + kSlotsB * kBytesB;
+  static constexpr int kSharedBytes = kBarrierOffset + (kSlotsA + kSlotsB) * 16;
+};
+
+/// What a pair of blocks does at a time.
+struct Tf32Unit {
+  bool of_weights;
+  int row, column;  // of the product, the first of the tile of this block
+  int first_chunk, chunks;
+  int tile, part;  // of d_old_h and d_input
+};
+
+struct Tf32Schedule {
+  int pairs;
+  // Of [d_old_h | d_input].T: pairs of rows of tiles, columns of tiles.
+  int state_rows, state_columns, state_chunks, parts, state_units;
+  int weight_columns, weight_chunks, weight_units;
+  // The first `busy` pairs have one unit of d_old_h and d_input more than the others, and share so
+  // many of d_weights; the others share the rest.
+  int busy, weights_of_busy;
+
+  template <typename Tile, typename Do>
+  __device__ __forceinline__ void for_each_unit(int pair, int rank, const Do& work) const {
+#pragma unroll 1
+    for (int i = pair; i < state_units; i += pairs) {
+      const int row = i / state_columns % state_rows * 2 + rank, column = i % state_columns;
+      Tf32Unit unit{};
+      unit.row = row * Tile::kTileM;
+      unit.column = column * Tile::kBatchTile;
+      unit.tile = row * state_columns + column;
+      unit.part = i / state_columns / state_rows;
+      unit.first_chunk = first_chunk(unit.part);
+      unit.chunks = first_chunk(unit.part + 1) - unit.first_chunk;
+      work(unit);
+    }
+#pragma unroll 1
+    for (int i = first_weights(pair); i < first_weights(pair + 1); ++i) {
+      Tf32Unit unit{};
+      unit.of_weights = true;
+      unit.row = (i / weight_columns * 2 + rank) * Tile::kTileM;
+      unit.column = i % weight_columns * Tile::kWeightTile;
+      unit.chunks = weight_chunks;
+      work(unit);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int first_chunk(int part) const {
+    return static_cast<int>(int64_t(part) * state_chunks / parts);
+  }
+  __device__ __forceinline__ int first_weights(int pair) const {
+    return static_cast<int>(pair < busy ? int64_t(pair) * weights_of_busy / busy
+                                        : weights_of_busy + int64_t(pair - busy) *
+                                                                (weight_units - weights_of_busy) /
+                                                                (pairs - busy));
+  }
+};
+
+struct Tf32BackwardArguments {
+  CUtensorMap weights, gate_rows;    // A and B of d_old_h and d_input
+  CUtensorMap gate_columns, inputs;  // and of d_weights
+  float4* parts;
+  float* d_weights;
+  int64_t d_weights_rows, d_weights_columns;
+  Tf32Schedule schedule;
+};
+
+/// The slots of shared memory that the chunks of an operand travel through, each with two barriers:
+/// it is full, which two warps that copy tell; it is empty.
+template <int kSlots, int kBytes>
+class Tf32Ring {
+ public:
+  __device__ __forceinline__ Tf32Ring(uint32_t data, uint32_t barriers)
+      : first_(data), barriers_(barriers) {}
+
+  __device__ __forceinline__ void prepare(int readers) const {
+    for (int i = 0; i < kSlots; ++i) {
+      init_barrier(barriers_ + i * 16, 2);
+      init_barrier(barriers_ + i * 16 + 8, readers);
+    }
+  }
+  __device__ __forceinline__ uint32_t data() const { return first_ + slot_ * kBytes; }
+  __device__ __forceinline__ uint32_t full() const { return barriers_ + slot_ * 16; }
+  __device__ __forceinline__ uint32_t empty() const { return full() + 8; }
+  __device__ __forceinline__ void wait_full() const { wait_phase(full(), parity_); }
+  // A fresh barrier has completed the phase before its first.
+  __device__ __forceinline__ void wait_empty() const { wait_phase(empty(), parity_ ^ 1); }
+  __device__ __forceinline__ void advance() {
+    if (++slot_ == kSlots) {
+      slot_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+ private:
+  uint32_t first_, barriers_;
+  int slot_ = 0;
+  uint32_t parity_ = 0;
+};
+
+// Which row of the tile row r, of 16, of a warp is: rows are dealt so that no two of a fragment's
+// floats lie in the same bank.
+__device__ __forceinline__ int tf32_row(int warp, int r) {
+  return warp / 2 * 32 + warp % 2 * 8 + r / 8 * 4 + r % 8 / 4 * 16 + r % 4;
+}
+
+// Writes four elements of a row from `column` on, those inside; all or none are where rows are of
+// fours.
+__device__ __forceinline__ void write_four(float* row,
+                                           int64_t column,
+                                           int64_t columns,
+                                           float4 four) {
+  if (columns % 4 == 0) {
+    if (column < columns) {
+      *reinterpret_cast<float4*>(row + column) = four;
+    }
+  } else {
+    const float values[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (column + i < columns) {
+        row[column + i] = values[i];
+      }
+    }
+  }
+}
+
+#if defined(LLTM_HOPPER)
+// Where in a chunk of A this thread's first element is.
+__device__ __forceinline__ uint32_t tf32_fragment_offset(int warp, int lane) {
+  const int m = tf32_row(warp, lane / 4), k = lane % 4;
+  return m / 32 * Tf32Backward<64>::kBoxBytes + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
+}
+
+// A warp's rows of a chunk of A. A fragment's second row is 4 further and so in the next piece of
+// 16 bytes; its second k is 4 further, so that pieces are 4 further too.
+template <bool kRounds>
+__device__ __forceinline__ void load_tf32_rows(uint32_t (&fragments)[4][4], uint32_t from) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      fragments[step][i] =
+          load_shared((from ^ (i % 2 * 16 + i / 2 * 64)) + i / 2 * 4 * 128 + step * 8 * 128);
+    }
+    if constexpr (kRounds) {
+      round_floats(fragments[step]);
+    }
+  }
+}
+#endif
+
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    tf32_backward_kernel(const __grid_constant__ Tf32BackwardArguments arguments) {
+#if defined(LLTM_HOPPER)
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const Tf32Schedule& schedule = arguments.schedule;
+  const int pair = static_cast<int>(cluster_index()), rank = cluster_rank();
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const uint32_t base = shared_address(shared);
+  Tf32Ring<Tile::kSlotsA, Tile::kBytesA> a_ring(base, base + Tile::kBarrierOffset);
+  Tf32Ring<Tile::kSlotsB, Tile::kBytesB> b_ring(base + Tile::kOffsetB,
+                                                base + Tile::kBarrierOffset + Tile::kSlotsA * 16);
+  if (thread == 0) {
+    a_ring.prepare(Tile::kMultipliers / 32);  // warps
+    b_ring.prepare(2 * Tile::kGroups);        // of both blocks
+    fence_barriers();
+  }
+  __syncwarp();
+  cluster_arrive();
+  cluster_wait();
+
+  if (thread >= Tile::kMultipliers) {
+    give_registers<40>();
+    // Starting copies takes time: two warps have A's, two B's.
+    const bool of_a = warp % 4 < 2;
+    const int half = warp % 2;
+    if (lane == 0) {
+      prefetch_map(of_a ? &arguments.weights : &arguments.gate_rows);
+      prefetch_map(of_a ? &arguments.gate_columns : &arguments.inputs);
+      wait_for_previous_kernel();
+    }
+    if (lane == 0 && of_a) {
+      schedule.for_each_unit<Tile>(pair, rank, [&](const Tf32Unit& unit) {
+        const CUtensorMap* const map =
+            unit.of_weights ? &arguments.gate_columns : &arguments.weights;
+#pragma unroll 1
+        for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
+          a_ring.wait_empty();
+          arrive_expecting(a_ring.full(), Tile::kBytesA / 2);
+#pragma unroll
+          for (int i = 0; i < Tile::kTileM / 64; ++i) {
+            const int box = half * (Tile::kTileM / 64) + i;
+            copy_box_2d(a_ring.data() + box * Tile::kBoxBytes,
+                        map,
+                        unit.row + box * 32,
+                        chunk * Tile::kChunkK,
+                        a_ring.full());
+          }
+          a_ring.advance();
+        }
+      });
+    } else if (lane == 0) {
+      schedule.for_each_unit<Tile>(pair, rank, [&](const Tf32Unit& unit) {
+        const CUtensorMap* const map = unit.of_weights ? &arguments.inputs : &arguments.gate_rows;
+        const int columns = (unit.of_weights ? Tile::kWeightTile : Tile::kBatchTile) / 4;
+        const int first = (rank * 2 + half) * columns;
+#pragma unroll 1
+        for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
+          b_ring.wait_empty();
+          // This quarter, and that of the other block's warp.
+          arrive_expecting(b_ring.full(), 2 * columns * Tile::kChunkK * 4);
+          copy_box_2d(b_ring.data() + first * Tile::kChunkK * 4,
+                      map,
+                      chunk * Tile::kChunkK,
+                      unit.column + first,
+                      b_ring.full(),
+                      0b11);
+          b_ring.advance();
+        }
+      });
+    }
+    __syncwarp();
+  } else {
+    take_registers<232>();
+    const uint32_t own_a = tf32_fragment_offset(warp, lane);
+    wait_for_previous_kernel();
+    // sum = the product over the next chunks. A's rows of a chunk are loaded while the one before
+    // is multiplied.
+    const auto multiply = [&](auto& sum, auto rounds, int chunks) {
+#pragma unroll
+      for (float& value : sum) {
+        value = 0;
+      }
+      uint32_t a[2][4][4];
+      const auto load = [&](uint32_t(&to)[4][4]) {
+        a_ring.wait_full();
+        load_tf32_rows<decltype(rounds)::value>(to, a_ring.data() + own_a);
+        __syncwarp();
+        if (lane == 0) {
+          arrive(a_ring.empty());
+        }
+        a_ring.advance();
+      };
+      uint32_t empty = 0;  // the barrier of the chunk before
+      const auto release = [&] {
+        if (thread % 128 < 2) {
+          arrive_in_cluster(address_in_block(empty, thread % 128));
+        }
+      };
+      const auto multiply_chunk = [&](int chunk, uint32_t(&current)[4][4], uint32_t(&next)[4][4]) {
+        b_ring.wait_full();
+        const uint64_t b = describe_matrix(b_ring.data());
+        fence_products();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          multiply_group_tf32<false>(sum, current[step], b + step * 2);
+        }
+        commit_products();
+        // One chunk's products stay under way while the next one's begin.
+        wait_products<1>();
+        keep_until_here(next);
+        if (chunk > 0) {
+          release();
+        }
+        empty = b_ring.empty();
+        b_ring.advance();
+        if (chunk + 1 < chunks) {
+          load(next);
+        }
+      };
+      load(a[0]);
+#pragma unroll 1
+      for (int chunk = 0; chunk < chunks; chunk += 2) {
+        multiply_chunk(chunk, a[0], a[1]);
+        if (chunk + 1 < chunks) {
+          multiply_chunk(chunk + 1, a[1], a[0]);
+        }
+      }
+      wait_products<0>();
+      keep_behind(sum);
+      keep_until_here(a[0]);
+      keep_until_here(a[1]);
+      release();
+    };
+
+    schedule.for_each_unit<Tile>(pair, rank, [&](const Tf32Unit& unit) {
+      if (unit.of_weights) {
+        float sum[Tile::kWeightTile / 2];
+        multiply(sum, std::false_type{}, unit.chunks);
+        const int64_t columns = arguments.d_weights_columns;
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+          const int64_t row = unit.row + tf32_row(warp, lane / 4 + below * 8);
+          if (row < arguments.d_weights_rows) {
+            float* const to = arguments.d_weights + row * columns;
+#pragma unroll
+            for (int n = 0; n < Tile::kWeightTile / 16; ++n) {
+              // Four columns that follow each other: see row_of_transposed_column.
+              const float* const from = sum + n * 8 + below * 2;
+              write_four(to,
+                         unit.column + n * 16 + lane % 4 * 4,
+                         columns,
+                         make_float4(from[0], from[1], from[4], from[5]));
+            }
+          }
+        }
+      } else {
+        float sum[Tile::kBatchTile / 2];
+        multiply(sum, std::true_type{}, unit.chunks);
+        constexpr int kFours = Tile::kBatchTile / 8;
+        float4* const to =
+            arguments.parts +
+            (int64_t(unit.tile) * schedule.parts + unit.part) * (kFours * Tile::kMultipliers) +
+            thread;
+#pragma unroll
+        for (int i = 0; i < kFours; ++i) {
+          __stcg(to + i * Tile::kMultipliers,
+                 make_float4(sum[i * 4], sum[i * 4 + 1], sum[i * 4 + 2], sum[i * 4 + 3]));
+        }
+      }
+      __syncwarp();
+    });
+  }
+  // Nobody leaves while the other block may still write to it, or arrive at its barriers.
+  cluster_arrive();
+  cluster_wait();
+#endif
+}
+
+// d_old_h and d_input from the parts of their sums, which lie as the threads had them.
+struct Tf32PartsArguments {
+  const float4* parts;
+  int count, tile_columns;
+  int64_t batch, h, input;  // how many columns of each are wanted
+  float *d_old_h, *d_input;
+};
+
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kMultipliers)
+    add_tf32_parts_kernel(const __grid_constant__ Tf32PartsArguments arguments) {
+  // A thread's fours of a tile, and what a block has of it: eight rows of the batch a four.
+  constexpr int kFours = Tile::kBatchTile / 8, kFoursABlock = 2, kRows = 8 * kFoursABlock;
+  constexpr int kBlocksATile = kFours / kFoursABlock;
+  __shared__ __align__(16) float sums[kRows][Tile::kTileM + 4];
+  const int tile = static_cast<int>(blockIdx.x) / kBlocksATile;
+  const int first_four = static_cast<int>(blockIdx.x) % kBlocksATile * kFoursABlock;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  wait_for_previous_kernel();
+  float4 sum[kFoursABlock] = {};
+  const float4* from =
+      arguments.parts +
+      (int64_t(tile) * arguments.count * kFours + first_four) * Tile::kMultipliers + thread;
+#pragma unroll 4
+  for (int part = 0; part < arguments.count; ++part) {
+#pragma unroll
+    for (int i = 0; i < kFoursABlock; ++i) {
+      const float4 four = __ldcg(from + i * Tile::kMultipliers);
+      sum[i].x += four.x;
+      sum[i].y += four.y;
+      sum[i].z += four.z;
+      sum[i].w += four.w;
+    }
+    from += kFours * Tile::kMultipliers;
+  }
+  const int m = tf32_row(thread / 32, lane / 4), m_below = tf32_row(thread / 32, lane / 4 + 8);
+#pragma unroll
+  for (int i = 0; i < kFoursABlock; ++i) {
+    const int n = i * 8 + lane % 4 * 2;
+    sums[n][m] = sum[i].x;
+    sums[n + 1][m] = sum[i].y;
+    sums[n][m_below] = sum[i].z;
+    sums[n + 1][m_below] = sum[i].w;
+  }
+  __syncthreads();
+  const int64_t first_row =
+      int64_t(tile % arguments.tile_columns) * Tile::kBatchTile + first_four * 8;
+  const int64_t first_column = int64_t(tile / arguments.tile_columns) * Tile::kTileM;
+#pragma unroll
+  for (int four = thread; four < kRows * Tile::kTileM / 4; four += Tile::kMultipliers) {
+    const int n = four / (Tile::kTileM / 4), piece = four % (Tile::kTileM / 4) * 4;
+    const int64_t row = first_row + n, column = first_column + piece;
+    const bool of_h = column < arguments.h;
+    const int64_t width = of_h ? arguments.h : arguments.input;
+    if (row < arguments.batch) {
+      write_four((of_h ? arguments.d_old_h : arguments.d_input) + row * width,
+                 of_h ? column : column - arguments.h,
+                 width,
+                 *reinterpret_cast<const float4*>(&sums[n][piece]));
+    }
+  }
+}
+
+template <typename Tile>
+Tf32Schedule schedule_tf32_backward(const BackwardProblem& p, int parts, int pairs) {
+  Tf32Schedule s{};
+  const int64_t state =
+      (p.d_old_h != nullptr ? p.state_size : 0) + (p.d_input != nullptr ? p.input_features : 0);
+  s.state_rows = tiles_of(state, 2 * Tile::kTileM);
+  s.state_columns = tiles_of(p.batch, Tile::kBatchTile);
+  s.state_chunks = tiles_of(3 * p.state_size, Tile::kChunkK);
+  s.parts = parts;
+  s.state_units = s.state_rows * s.state_columns * parts;
+  s.weight_columns = tiles_of(p.state_size + p.input_features, Tile::kWeightTile);
+  s.weight_chunks = tiles_of(p.batch, Tile::kChunkK);
+  s.weight_units =
+      p.d_weights != nullptr ? s.weight_columns * tiles_of(3 * p.state_size, 2 * Tile::kTileM) : 0;
+  s.pairs = std::min(s.state_units + s.weight_units, pairs);
+  s.busy = s.pairs > 0 ? s.state_units % s.pairs : 0;
+  if (s.busy > 0) {
+    // What lets all be done at about the same time. In chunks of 256 columns, what is spent on a
+    // unit, its end included.
+    const double state_cost =
+        double(s.state_chunks) / parts * (Tile::kBatchTile == 256 ? 1 : 0.75) + 1.5;
+    const double weight_cost = s.weight_chunks + 2;
+    const int others = s.pairs - s.busy;
+    const auto done = [&](int a_busy_pair) {
+      const int rest = std::max(s.weight_units - s.busy * a_busy_pair, 0);
+      return std::max(state_cost + a_busy_pair * weight_cost,
+                      (rest + others - 1) / others * weight_cost);
+    };
+    int a_busy_pair = std::max(
+        static_cast<int>((s.weight_units - others * state_cost / weight_cost) / s.pairs), 0);
+    if (done(a_busy_pair + 1) < done(a_busy_pair)) {
+      ++a_busy_pair;
+    }
+    s.weights_of_busy = std::min(s.busy * a_busy_pair, s.weight_units);
+  }
+  return s;
+}
+
+inline int64_t transposed_floats(const BackwardProblem& p) {
+  const TransposedInputs inputs = transposed_inputs(p, nullptr);
+  return p.d_weights != nullptr ? inputs.columns() * inputs.row_stride() : 0;
+}
+
+template <typename Tile>
+int64_t parts_floats(const BackwardProblem& p, int parts) {
+  const Tf32Schedule s = schedule_tf32_backward<Tile>(p, parts, 1);
+  return int64_t(s.state_units) * 2 * Tile::kTileM * Tile::kBatchTile;
+}
+
+template <typename Tile>
+cudaError_t launch_tf32_backward_tile(
+    const BackwardProblem& p, int parts, int pairs, float* workspace, cudaStream_t stream) {
+  Tf32BackwardArguments arguments{};
+  arguments.schedule = schedule_tf32_backward<Tile>(p, parts, pairs);
+  const Tf32Schedule& schedule = arguments.schedule;
+  if (schedule.pairs == 0) {
+    return cudaSuccess;
+  }
+  const int64_t gates = 3 * p.state_size;
+  const int64_t h = p.d_old_h != nullptr ? p.state_size : 0;
+  const int64_t input = p.d_input != nullptr ? p.input_features : 0;
+  arguments.parts = reinterpret_cast<float4*>(workspace + transposed_floats(p));
+  arguments.d_weights = static_cast<float*>(p.d_weights);
+  arguments.d_weights_rows = gates;
+  arguments.d_weights_columns = p.state_size + p.input_features;
+  const auto describe = [](CUtensorMap* map,
+                           const void* data,
+                           int64_t columns,
+                           int64_t rows,
+                           int64_t stride,
+                           int box_rows) {
+    return lltm::cuda::describe(map,
+                                {.arithmetic = Arithmetic::kTf32,
+                                 .matrix = {data, stride},
+                                 .rows = rows,
+                                 .columns = columns,
+                                 .box_rows = box_rows,
+                                 .box_columns = Tile::kChunkK});
+  };
+  if (schedule.state_units > 0 &&
+      (!describe(&arguments.weights,
+                 static_cast<const float*>(p.weights.data) + (h > 0 ? 0 : p.state_size),
+                 h + input,
+                 gates,
+                 p.weights.stride,
+                 Tile::kChunkK) ||
+       !describe(&arguments.gate_rows, p.d_gates, gates, p.batch, gates, Tile::kBatchTile / 4))) {
+    return cudaErrorInvalidValue;
+  }
+  const TransposedInputs inputs = transposed_inputs(p, workspace);
+  if (schedule.weight_units > 0 &&
+      (!describe(&arguments.gate_columns, p.d_gates, gates, p.batch, gates, Tile::kChunkK) ||
+       !describe(&arguments.inputs,
+                 inputs.transposed,
+                 p.batch,
+                 inputs.columns(),
+                 inputs.row_stride(),
+                 Tile::kWeightTile / 4))) {
+    return cudaErrorInvalidValue;
+  }
+  const cudaError_t error = launch_in_clusters<&tf32_backward_kernel<Tile>,
+                                               Tile::kThreads,
+                                               Tile::kSharedBytes,
+                                               Tile::kSharedBytes>(
+      arguments, dim3(static_cast<unsigned>(2 * schedule.pairs)), 2, stream);
+  if (error != cudaSuccess || schedule.state_units == 0) {
+    return error;
+  }
+  const Tf32PartsArguments sums{arguments.parts,
+                                parts,
+                                schedule.state_columns,
+                                p.batch,
+                                h,
+                                input,
+                                static_cast<float*>(p.d_old_h),
+                                static_cast<float*>(p.d_input)};
+  const int tiles = 2 * schedule.state_rows * schedule.state_columns;
+  return launch_in_clusters<&add_tf32_parts_kernel<Tile>, Tile::kMultipliers, 0, 0>(
+      sums, dim3(static_cast<unsigned>(tiles * (Tile::kBatchTile / 16))), 1, stream);
+}
+
+}  // namespace lltm::cuda

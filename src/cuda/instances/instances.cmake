@@ -1,0 +1,18 @@
+# The kernels that are templates of an arithmetic, and those that each is compiled for: a file of its
+# own for each, so that they compile side by side. Sets LLTM_CUDA_INSTANCES to the files.
+set(LLTM_CUDA_INSTANCES src/cuda/instances/backward_few_rows.cu)
+
+function(lltm_instances kernel)
+  foreach(ARITHMETIC IN LISTS ARGN)
+    string(REGEX REPLACE "^k" "_" suffix "${ARITHMETIC}")
+    string(TOLOWER "${suffix}" suffix)
+    set(file "${PROJECT_BINARY_DIR}/generated/cuda/${kernel}${suffix}.cu")
+    configure_file("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${kernel}.cu.in" "${file}" @ONLY)
+    list(APPEND LLTM_CUDA_INSTANCES "${file}")
+  endforeach()
+  set(LLTM_CUDA_INSTANCES "${LLTM_CUDA_INSTANCES}" PARENT_SCOPE)
+endfunction()
+
+lltm_instances(forward_tiles kFloat32 kTf32 kFloat16 kBFloat16)
+lltm_instances(forward_wgmma kTf32 kFloat16 kBFloat16)
+lltm_instances(backward_tiles kFloat32 kTf32 kFloat16 kBFloat16)

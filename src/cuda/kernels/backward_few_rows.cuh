@@ -1,0 +1,361 @@
+// The whole backward in one launch for a batch of a few rows, which takes as long as reading the
+// weights and writing d_weights, once each. A thread takes four columns of [h | x] and walks down
+// the rows of both matrices: where it reads four weights, whose products with d_gates make d_old_h
+// and d_input, it writes their gradients, products of d_gates with what it keeps of old_h or input.
+// A cluster shares the rows; each block forms d_gates of those that it takes. Rows have to start at
+// 16 bytes, those of d_weights too.
+#pragma once
+
+#include "../../cell.h"
+#include "../epilogue/math.cuh"
+#include "../epilogue/write_tile.cuh"
+#include "../problem.h"
+#include "../ptx/cluster.cuh"
+#include "../ptx/cp_async.cuh"
+#include "../ptx/overlap.cuh"
+#include "../ptx/shared.cuh"
+#include "../reduction/cluster_sums.cuh"
+#include "../runtime/launch.cuh"
+#include "../scheduler/split_of_k.h"
+#include "../tile/elements.cuh"
+#include "../tile/vectors.cuh"
+#include "backward_kernels.h"
+#include "few_rows.cuh"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+namespace lltm::cuda {
+
+/// What has the bits of a tensor's type in device code.
+template <typename scalar_t>
+using DeviceElement = std::conditional_t<
+    std::is_same_v<scalar_t, c10::Half>,
+    __half,
+    std::conditional_t<std::is_same_v<scalar_t, c10::BFloat16>, __nv_bfloat16, scalar_t>>;
+
+template <typename scalar_t>
+struct BackwardFewRowsArguments {
+  GateGradientsParams<scalar_t> cell;
+  BackwardProblem products;
+  KSplit split;  // of the columns of the state, by kGroups
+  Segments strips;
+};
+
+/// A strip of columns of [h | x], and a batch of kRows.
+template <typename scalar_t_, int kRows_>
+struct FewRowsStrip {
+  using scalar_t = scalar_t_;
+  using Element = DeviceElement<scalar_t>;
+  static constexpr int kRows = kRows_, kColumns = 64, kWidth = 4;
+  static constexpr int kThreads = 256, kLanes = kColumns / kWidth, kGroups = kThreads / kLanes;
+
+  // A thread forms d_gates of one element at a time, of a row and a column of the state. Those of a
+  // gate and a column lie side by side.
+  static constexpr int kPitch = kRows == 1 ? 1 : kRows == 2 ? 2 : kRows <= 4 ? 4 : 8;
+  static constexpr int kHidden = kThreads / kPitch;
+  static_assert(kHidden % kGroups == 0);
+
+  /// The part of d_old_h or d_input, as ClusterSums wants it.
+  struct StateProduct {
+    static constexpr int kTileM = kRows, kPitchC = kColumns;
+    static constexpr int kSharedBytes = kTileM * kPitchC * 4;
+    float* parts;  // of the warps
+    float sum[kRows][kWidth];
+
+    __device__ __forceinline__ void store(float* result) {
+      const int warp = static_cast<int>(threadIdx.x) / 32;
+      const int lane = static_cast<int>(threadIdx.x) % 32;
+      __syncthreads();  // no thread reads what `parts` replaces
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          sum[row][i] += __shfl_xor_sync(0xffffffff, sum[row][i], kLanes);
+        }
+        if (lane < kLanes) {
+          *reinterpret_cast<float4*>(&parts[(warp * kRows + row) * kColumns + lane * kWidth]) =
+              make_float4(sum[row][0], sum[row][1], sum[row][2], sum[row][3]);
+        }
+      }
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < kRows * kColumns; i += kThreads) {
+        float total = parts[i];
+#pragma unroll
+        for (int w = 1; w < kThreads / 32; ++w) {
+          total += parts[w * kRows * kColumns + i];
+        }
+        result[i] = total;
+      }
+    }
+  };
+
+  // Shared memory: the cluster's sums; weights on their way, each thread's its own, later the
+  // warps' sums; d_gates, twice.
+  using Sums = ClusterSums<StateProduct>;
+  static constexpr int kStages = 4;
+  static constexpr int kVectorBytes = kWidth * sizeof(Element);
+  static constexpr int kStageBytes = 3 * kThreads * kVectorBytes;
+  static constexpr int kWeightsOffset = Sums::kSharedBytes;
+  static constexpr int kGatesOffset = kWeightsOffset + kStages * kStageBytes;
+  static constexpr int kSharedBytes = kGatesOffset + 2 * 3 * kThreads * 4;
+  static_assert(kThreads / 32 * kRows * kColumns * 4 <= kStages * kStageBytes);
+};
+
+template <int kBytes>
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int valid) {
+  if constexpr (kBytes == 16) {
+    copy_async_16(to, from, valid);
+  } else {
+    static_assert(kBytes == 8);
+    copy_async_8(to, from, valid);
+  }
+}
+
+template <typename Strip>
+__global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
+    const __grid_constant__ BackwardFewRowsArguments<typename Strip::scalar_t> arguments) {
+  using scalar_t = typename Strip::scalar_t;
+  using Element = typename Strip::Element;
+  using Math = std::conditional_t<sizeof(Element) == 4, DeviceMath, RoundedMath>;
+  constexpr int kRows = Strip::kRows, kHidden = Strip::kHidden, kThreads = Strip::kThreads;
+  constexpr int kWidth = Strip::kWidth, kLanes = Strip::kLanes, kGroups = Strip::kGroups;
+  constexpr int kStages = Strip::kStages, kVectorBytes = Strip::kVectorBytes;
+  extern __shared__ __align__(16) unsigned char shared[];
+  const GateGradientsParams<scalar_t>& cell = arguments.cell;
+  const BackwardProblem& p = arguments.products;
+  const int64_t state_size = p.state_size;
+  const int thread = static_cast<int>(threadIdx.x);
+
+  const unsigned strip = cluster_index();
+  const auto piece = arguments.strips.piece(static_cast<int>(strip), Strip::kColumns);
+  const int64_t first_column = piece.first;
+  const int64_t width_of_part = piece.of(state_size, p.input_features);
+  const int columns = at_most(width_of_part - first_column, Strip::kColumns);
+  const int column = thread % kLanes * kWidth, group = thread / kLanes;
+  const bool inside = column < columns;  // widths are multiples of kWidth
+  const bool state_wanted = piece.of(p.d_old_h, p.d_input) != nullptr;
+  const bool weights_wanted = p.d_weights != nullptr;
+  const bool cell_wanted = strip == 0;
+
+  const int64_t begin = int64_t(arguments.split.first_chunk(cluster_rank())) * kGroups;
+  const int64_t end =
+      min(int64_t(arguments.split.first_chunk(cluster_rank() + 1)) * kGroups, state_size);
+  const int hidden = at_most(max(end - begin, int64_t(0)), 1 << 30);  // columns of this rank
+
+  typename Strip::Sums sums(shared, arguments.split);
+  typename Strip::StateProduct product{reinterpret_cast<float*>(shared + Strip::kWeightsOffset),
+                                       {}};
+  auto* const both_d_gates = reinterpret_cast<float*>(shared + Strip::kGatesOffset);
+  unsigned char* const own_weights = shared + Strip::kWeightsOffset + thread * kVectorBytes;
+  wait_for_previous_kernel();
+
+  // What d_gates of this thread's next element are formed of: of column `own` of those at a time.
+  const int own = thread % kHidden, own_row = thread / kHidden;
+  scalar_t z[3] = {}, new_cell = 0, grad_h = 0, grad_cell = 0;
+  const auto load_element = [&](int first) {
+    if (own_row < kRows && first + own < hidden) {
+      const int64_t at = begin + first + own;
+      const scalar_t* const gates = cell.gates + own_row * 3 * state_size + at;
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        z[gate] = gates[gate * state_size];
+      }
+      new_cell = cell.new_cell[own_row * state_size + at];
+      if (cell.grad_h != nullptr) {
+        grad_h = cell.grad_h[own_row * cell.grad_h_strides[0] + at * cell.grad_h_strides[1]];
+      }
+      if (cell.grad_cell != nullptr) {
+        grad_cell =
+            cell.grad_cell[own_row * cell.grad_cell_strides[0] + at * cell.grad_cell_strides[1]];
+      }
+    }
+  };
+  const auto form_d_gates = [&](float* d_gates, int first) {
+    if (own_row >= kRows) {
+      return;
+    }
+    const auto gradients = cell::backward<Math>(
+        cell::Gates<float>{
+            static_cast<float>(z[0]), static_cast<float>(z[1]), static_cast<float>(z[2])},
+        static_cast<float>(new_cell),
+        static_cast<float>(grad_h),
+        static_cast<float>(grad_cell));
+    const bool exists = first + own < hidden;
+    float* const to = d_gates + own * Strip::kPitch + own_row;
+    to[0] = exists ? gradients.gates.input_gate : 0;
+    to[kThreads] = exists ? gradients.gates.output_gate : 0;
+    to[2 * kThreads] = exists ? gradients.gates.candidate : 0;
+    if (cell_wanted && exists && cell.d_old_cell != nullptr) {
+      cell.d_old_cell[own_row * state_size + begin + first + own] =
+          static_cast<scalar_t>(gradients.old_cell);
+    }
+  };
+  const auto sum_bias = [&](const float* d_gates, int first) {
+    for (int i = thread; i < 3 * kHidden; i += kThreads) {
+      const int column = first + i % kHidden;
+      if (column < hidden) {
+        float sum = 0;
+#pragma unroll
+        for (int row = 0; row < kRows; ++row) {
+          sum += d_gates[i * Strip::kPitch + row];
+        }
+        cell.d_bias[i / kHidden * state_size + begin + column] = static_cast<scalar_t>(sum);
+      }
+    }
+  };
+
+  // The three gates' weights of a column of the state, to one of the stages.
+  const int64_t in_row = piece.of(int64_t{0}, state_size) + first_column + column;
+  const Element* next =
+      static_cast<const Element*>(p.weights.data) + (begin + group) * p.weights.stride + in_row;
+  int next_hidden = group, next_stage = 0;
+  const auto copy_weights = [&] {
+    if (state_wanted && inside && next_hidden < hidden) {
+      const uint32_t to = shared_address(own_weights + next_stage * Strip::kStageBytes);
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        copy_async<kVectorBytes>(to + gate * kThreads * kVectorBytes,
+                                 next + gate * state_size * p.weights.stride,
+                                 kVectorBytes);
+      }
+    }
+    commit_copies();
+    next += kGroups * p.weights.stride;
+    next_hidden += kGroups;
+    next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
+  };
+  load_element(0);
+#pragma unroll 1
+  for (int i = 0; i < kStages - 1; ++i) {
+    copy_weights();
+  }
+
+  Vector<Element, kWidth> x[kRows] = {};
+  if (weights_wanted && inside) {
+    const Element* const from =
+        static_cast<const Element*>(piece.of(p.old_h, p.input).data) + first_column + column;
+    const int64_t stride = piece.of(p.old_h, p.input).stride;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      x[row] = read_vector<kWidth>(from + row * stride);
+    }
+  }
+
+  const int64_t width = state_size + p.input_features;
+  Element* d_weights = weights_wanted
+                           ? static_cast<Element*>(p.d_weights) + (begin + group) * width + in_row
+                           : nullptr;
+  int stage = 0;
+#pragma unroll 1
+  for (int first = 0; first < hidden; first += kHidden) {
+    const int count = min(hidden - first, kHidden);
+    // One after the other in two places, so that one barrier is enough.
+    float* const d_gates = both_d_gates + first / kHidden % 2 * 3 * kThreads;
+    form_d_gates(d_gates, first);
+    load_element(first + kHidden);
+    __syncthreads();
+    if (cell_wanted && cell.d_bias != nullptr) {
+      sum_bias(d_gates, first);
+    }
+#pragma unroll 1
+    for (int j = group; j < count; j += kGroups) {
+      wait_copies<kStages - 2>();
+      float d_z[3][Strip::kPitch];
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        constexpr int kAtOnce = Strip::kPitch < 4 ? Strip::kPitch : 4;
+#pragma unroll
+        for (int row = 0; row < kRows; row += kAtOnce) {
+          const auto several =
+              read_vector<kAtOnce>(&d_gates[gate * kThreads + j * Strip::kPitch + row]);
+          memcpy(&d_z[gate][row], several.values, sizeof(several));
+        }
+      }
+      if (inside && state_wanted) {
+        const unsigned char* const from = own_weights + stage * Strip::kStageBytes;
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+          const auto w = read_vector<kWidth>(
+              reinterpret_cast<const Element*>(from + gate * kThreads * kVectorBytes));
+#pragma unroll
+          for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+            for (int i = 0; i < kWidth; ++i) {
+              product.sum[row][i] =
+                  fmaf(d_z[gate][row], to_float(w.values[i]), product.sum[row][i]);
+            }
+          }
+        }
+      }
+      copy_weights();
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+      if (inside && weights_wanted) {
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+          Vector<Element, kWidth> four;
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) {
+            float value = 0;
+#pragma unroll
+            for (int row = 0; row < kRows; ++row) {
+              value = fmaf(d_z[gate][row], to_float(x[row].values[i]), value);
+            }
+            assign(four.values[i], value);
+          }
+          stream_global_vector(d_weights + gate * state_size * width, four);
+        }
+        d_weights += kGroups * width;
+      }
+    }
+  }
+  wait_copies<0>();
+  if (state_wanted) {
+    sums.exchange(product);
+    write_tile<kThreads, Strip::kColumns>(
+        static_cast<Element*>(piece.of(p.d_old_h, p.d_input)) + sums.first_row() * width_of_part +
+            first_column,
+        width_of_part,
+        sums.rows(),
+        columns,
+        true,
+        [&](float(&values)[4], int r, int c) { sums.template read<4, 1>(values, r, c); });
+  }
+  sums.finish();
+}
+
+template <typename scalar_t, int kRows>
+cudaError_t launch_backward_few_rows_of(const GateGradientsParams<scalar_t>& cell,
+                                        const BackwardProblem& products,
+                                        int split,
+                                        cudaStream_t stream) {
+  using Strip = FewRowsStrip<scalar_t, kRows>;
+  const bool all = products.d_weights != nullptr;
+  const int64_t groups = (products.state_size + Strip::kGroups - 1) / Strip::kGroups;
+  const BackwardFewRowsArguments<scalar_t> arguments{
+      .cell = cell,
+      .products = products,
+      .split = split_of_k(split, static_cast<int>(groups), kRows),
+      .strips = segments_of(all || products.d_old_h != nullptr ? products.state_size : 0,
+                            all || products.d_input != nullptr ? products.input_features : 0,
+                            Strip::kColumns)};
+  // d_bias and d_old_cell are the first strip's, also where no product is wanted.
+  const auto count = static_cast<unsigned>(std::max(arguments.strips.pieces(), 1));
+  return launch_in_clusters<&backward_few_rows_kernel<Strip>,
+                            Strip::kThreads,
+                            Strip::kSharedBytes,
+                            Strip::kSharedBytes>(
+      arguments, dim3(count * static_cast<unsigned>(split)), split, stream);
+}
+
+template <typename scalar_t>
+cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
+                                     const BackwardProblem& products,
+                                     int split,
+                                     cudaStream_t stream) {
+  return launch_for_rows(products.batch, [&](auto rows) {
+    return launch_backward_few_rows_of<scalar_t, rows>(cell, products, split, stream);
+  });
+}
+
+}  // namespace lltm::cuda

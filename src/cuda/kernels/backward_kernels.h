@@ -1,0 +1,133 @@
+// The kernels of the backward. Which of them runs for which problem is plan.cpp's business.
+//
+// Every launch function enqueues on `stream` of the current device, needs at least one row and one
+// column of the state, and returns the error of its launch.
+#pragma once
+
+#include "../problem.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace lltm::cuda {
+
+/// [old_h | input] transposed, and rounded to TF32: a row for each column, in the order of
+/// transposed_inputs.cuh, and zeros up to a multiple of 16 of them.
+struct TransposedInputs {
+  int64_t batch;
+  int64_t input_features;
+  int64_t state_size;
+  Matrix input;       // (batch, input_features)
+  Matrix old_h;       // (batch, state_size)
+  float* transposed;  // (columns(), row_stride()), at a multiple of 16 bytes, or null: not wanted
+
+  LLTM_HOST_DEVICE int64_t columns() const { return (state_size + input_features + 15) / 16 * 16; }
+  LLTM_HOST_DEVICE int64_t row_stride() const { return (batch + 3) / 4 * 4; }
+};
+
+template <typename scalar_t>
+struct GateGradientsParams {
+  int64_t batch;
+  int64_t state_size;
+  const scalar_t* grad_h;  // (batch, state_size), or null for zero
+  int64_t grad_h_strides[2];
+  const scalar_t* grad_cell;  // (batch, state_size), or null for zero
+  int64_t grad_cell_strides[2];
+  const scalar_t* gates;     // (batch, 3*state_size), pre-activations
+  const scalar_t* new_cell;  // (batch, state_size)
+  scalar_t* d_gates;         // (batch, 3*state_size), or null where not wanted
+  scalar_t* d_bias;          // (3*state_size), or null where not wanted
+  scalar_t* d_old_cell;      // (batch, state_size), or null where not wanted
+  // Where d_bias is wanted: gate_gradients_workspace elements of accumulate_t<scalar_t>, or null
+  // for none.
+  void* workspace;
+  // Whether the next kernel may begin before this one is done.
+  bool starts_next;
+  // For float and products in TF32: whether d_gates are rounded to it, and what is formed besides.
+  bool rounds_to_tf32;
+  TransposedInputs inputs;
+};
+
+/// double for double, float for the others.
+template <typename scalar_t>
+using accumulate_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
+
+/// How many elements launch_gate_gradients needs as a workspace where d_bias is wanted: none, but
+/// for large batches.
+int64_t gate_gradients_workspace(int64_t batch, int64_t state_size);
+
+/// d_gates, d_old_cell and d_bias. One launch, or two for large batches with d_bias. scalar_t is
+/// double, float, c10::Half or c10::BFloat16; 16-bit types are computed in float.
+template <typename scalar_t>
+cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params, cudaStream_t stream);
+
+/// A block's share of a gradient's product: rows x columns of the result.
+enum class ProductTile { k64x64, k128x128, kCount };
+
+/// All wanted products in one launch. `split` blocks, a cluster, share the K = 3*state_size of a
+/// tile of d_old_h and d_input; more than one needs sm_90.
+template <Arithmetic kArithmetic>
+cudaError_t launch_backward_tiles(const BackwardProblem& problem,
+                                  ProductTile tile,
+                                  int split,
+                                  cudaStream_t stream);
+
+/// A block's share of a gradient's product in float32 by Hopper's own instructions.
+enum class SplitProductTile { k64x96, k128x96, kCount };
+
+/// As launch_backward_tiles, for a GPU of architecture 9.0 and code built for 90a, for kFloat32.
+/// Matrices start at, and rows are, multiples of 16 bytes, state_size too; input_features is not
+/// zero.
+cudaError_t launch_split_backward(const BackwardProblem& params,
+                                  SplitProductTile tile,
+                                  int split,
+                                  cudaStream_t stream);
+
+/// How many rows of the batch a block has at a time of d_old_h and d_input in TF32 by Hopper's own
+/// instructions.
+enum class Tf32BatchTile { k64, k128, k256, kCount };
+
+/// As launch_split_backward, for kTf32 and batches of less than 2^30. `parts` blocks share the K =
+/// 3*state_size of a tile of d_old_h and d_input. `pairs`: of blocks, at most. `workspace` has
+/// tf32_backward_workspace floats, at a multiple of 16 bytes. It begins with transposed_inputs,
+/// which the kernel of d_gates has to form, and to round d_gates to TF32.
+cudaError_t launch_tf32_backward(const BackwardProblem& params,
+                                 Tf32BatchTile tile,
+                                 int parts,
+                                 int pairs,
+                                 float* workspace,
+                                 cudaStream_t stream);
+TransposedInputs transposed_inputs(const BackwardProblem& params, float* workspace);
+int64_t tf32_backward_workspace(const BackwardProblem& params, Tf32BatchTile tile, int parts);
+
+/// As launch_backward_tiles, for a GPU of architecture 9.0 and code built for 90a: kFloat16 and
+/// kBFloat16. Matrices start at, and rows are, multiples of 16 bytes, state_size and
+/// input_features of 8; the latter may be zero. `parts` blocks share the K = 3*state_size of a tile
+/// of d_old_h and d_input; an even number of them where the batch is at most 128. `pairs`: of
+/// blocks, at most. More than one part needs hopper_backward_workspace floats of `workspace`.
+template <Arithmetic kArithmetic>
+cudaError_t launch_hopper_backward_products(
+    const BackwardProblem& params, int parts, int pairs, float* workspace, cudaStream_t stream);
+int64_t hopper_backward_workspace(const BackwardProblem& params, int parts);
+
+/// As launch_hopper_backward_products, in small tiles. `split` blocks, a cluster, share the K of a
+/// tile of d_old_h and d_input: a power of two. The kernel before it must have waited for what
+/// wrote everything but d_gates before it started this one, as launch_gate_gradients's does.
+template <Arithmetic kArithmetic>
+cudaError_t launch_hopper_small_backward(const BackwardProblem& params,
+                                         int split,
+                                         cudaStream_t stream);
+
+/// The whole backward in one launch, for float, c10::Half and c10::BFloat16 and at most kFewRows
+/// rows, without TF32. Uses neither cell.d_gates, cell.workspace nor problem.d_gates. `split`
+/// blocks, a cluster, share the rows of weights; more than one needs sm_90. Matrices start at, and
+/// rows are, multiples of 16 bytes, state_size too; input_features is a multiple of 4.
+template <typename scalar_t>
+cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
+                                     const BackwardProblem& problem,
+                                     int split,
+                                     cudaStream_t stream);
+
+}  // namespace lltm::cuda

@@ -1,0 +1,218 @@
+// The forward in one launch for float tensors and a batch of a few rows: a product of the weights
+// with a few vectors, which takes as long as reading the weights once. A warp takes a column of the
+// state, with its three rows of weights, and shares K with other warps of its block; products are
+// plain multiplications in float32. Rows have to start at 16 bytes.
+#include "../../cell.h"
+#include "../problem.h"
+#include "../ptx/overlap.cuh"
+#include "../runtime/launch.cuh"
+#include "few_rows.cuh"
+#include "forward_kernels.h"
+
+namespace lltm::cuda {
+namespace {
+
+struct ForwardFewRowsArguments {
+  ForwardProblem cell;
+  int columns;           // of the state, that a block takes
+  int parts;             // warps that share the K of a column
+  int h_pieces, pieces;  // of four columns of [h | x]: of h, and of both
+  int pieces_a_part;
+};
+
+// 16 bytes, or zeros where they are not to be had: of what is read once, and of what the other
+// warps of the block read too. A load by a predicate, where the compiler would branch.
+#define LLTM_LOAD(name, instruction)                                       \
+  __device__ __forceinline__ float4 name(const float* from, bool inside) { \
+    float4 v{0, 0, 0, 0};                                                  \
+    asm volatile(                                                          \
+        "{\n"                                                              \
+        ".reg .pred inside;\n"                                             \
+        "setp.ne.b32 inside, %5, 0;\n"                                     \
+        "@inside " instruction                                             \
+        ".v4.f32 {%0, %1, %2, %3}, [%4];\n"                                \
+        "}\n"                                                              \
+        : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w)                       \
+        : "l"(from), "r"(static_cast<int>(inside)));                       \
+    return v;                                                              \
+  }
+LLTM_LOAD(load_once, "ld.global.L1::no_allocate")
+LLTM_LOAD(load_again, "ld.global")
+#undef LLTM_LOAD
+
+/// Sums up each of kCount values over the lanes of a warp, so that lanes from i * kLanesASum on
+/// have the sum of value i: in each step a lane hands on the half of the sums that it will not
+/// have, a quarter of what it takes to sum up one value after the other.
+template <int kCount>
+struct LaneSums {
+  static constexpr int kSums = kCount <= 4 ? 4 : kCount <= 8 ? 8 : kCount <= 16 ? 16 : 32;
+  static constexpr int kLanesASum = 32 / kSums;
+  static_assert(kCount <= 32);
+
+  static __device__ __forceinline__ float of(const float (&values)[kCount]) {
+    float sums[kSums];
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      sums[i] = i < kCount ? values[i] : 0;
+    }
+    halve<kSums / 2, 16>(sums);
+#pragma unroll
+    for (int distance = kLanesASum / 2; distance > 0; distance /= 2) {
+      sums[0] += __shfl_xor_sync(0xffffffff, sums[0], distance);
+    }
+    return sums[0];
+  }
+
+ private:
+  // Leaves each lane one half of twice kHalf sums, the upper where its bit kDistance is set.
+  template <int kHalf, int kDistance>
+  static __device__ __forceinline__ void halve(float (&sums)[kSums]) {
+    const bool upper = (threadIdx.x & kDistance) != 0;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float kept = upper ? sums[i + kHalf] : sums[i];
+      const float sent = upper ? sums[i] : sums[i + kHalf];
+      sums[i] = kept + __shfl_xor_sync(0xffffffff, sent, kDistance);
+    }
+    if constexpr (kHalf > 1) {
+      halve<kHalf / 2, kDistance / 2>(sums);
+    }
+  }
+};
+
+/// A batch of kRows.
+template <int kRows>
+__global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
+    forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments arguments) {
+  using Sums = LaneSums<3 * kRows>;
+  // Pieces of a row of weights that are under way in each thread, as registers allow.
+  constexpr int kAtOnce = kRows <= 5 ? 4 : 2;
+  __shared__ float parts[kFewRowsWarps][3 * kRows];
+  const ForwardProblem& p = arguments.cell;
+  const int columns = arguments.columns;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t first_hidden = int64_t(blockIdx.x) * columns;
+  // The next kernel is not told to start early, which would win 0.1 us of a forward behind a
+  // forward: the backward's blocks crowd on the first multiprocessors with room, at a loss of 1.4.
+  wait_for_previous_kernel();
+
+  // The element that this thread finishes, and what it needs beside its sums.
+  const int row = static_cast<int>(threadIdx.x) / columns;
+  const int own_column = static_cast<int>(threadIdx.x) % columns;
+  const int64_t column = first_hidden + own_column;
+  const bool finishes = row < kRows && column < p.state_size;
+  float bias[3] = {}, old_cell = 0;
+  if (finishes) {
+    if (p.bias != nullptr) {
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        bias[gate] = static_cast<const float*>(p.bias)[gate * p.state_size + column];
+      }
+    }
+    old_cell = static_cast<const float*>(p.old_cell.data)[row * p.old_cell.stride + column];
+  }
+
+  if (warp < columns * arguments.parts) {
+    // Beyond the last column of the state, that one once more.
+    const int64_t hidden = min(first_hidden + warp % columns, p.state_size - 1);
+    const float* const weights =
+        static_cast<const float*>(p.weights.data) + hidden * p.weights.stride;
+    const int64_t gate_stride = p.state_size * p.weights.stride;
+    const int begin = warp / columns * arguments.pieces_a_part;
+    const int end = begin + arguments.pieces_a_part;
+    float sums[3 * kRows] = {};
+#pragma unroll 1
+    for (int segment = 0; segment < 2; ++segment) {
+      const bool of_h = segment == 0;
+      const int first = of_h ? 0 : arguments.h_pieces;
+      const int last = min(of_h ? arguments.h_pieces : arguments.pieces, end);
+      const float* const x = static_cast<const float*>((of_h ? p.old_h : p.input).data);
+      const int64_t stride = (of_h ? p.old_h : p.input).stride;
+#pragma unroll 1
+      for (int piece = max(begin, first) + lane; piece - lane < last; piece += kAtOnce * 32) {
+        const float* const from_w = weights + int64_t(piece) * 4;
+        const float* const from_x = x + int64_t(piece - first) * 4;
+        float4 w[kAtOnce][3];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            w[i][gate] = load_once(from_w + gate * gate_stride + i * 128, piece + i * 32 < last);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+          for (int row = 0; row < kRows; ++row) {
+            const float4 v = load_again(from_x + row * stride + i * 128, piece + i * 32 < last);
+#pragma unroll
+            for (int gate = 0; gate < 3; ++gate) {
+              // Each four by themselves first: shorter chains of additions, and a smaller error.
+              float product = w[i][gate].x * v.x;
+              product = fmaf(w[i][gate].y, v.y, product);
+              product = fmaf(w[i][gate].z, v.z, product);
+              sums[gate * kRows + row] += fmaf(w[i][gate].w, v.w, product);
+            }
+          }
+        }
+      }
+    }
+    __syncwarp();
+    const float sum = Sums::of(sums);
+    if (lane % Sums::kLanesASum == 0 && lane / Sums::kLanesASum < 3 * kRows) {
+      parts[warp][lane / Sums::kLanesASum] = sum;
+    }
+  }
+  __syncthreads();
+  if (finishes) {
+    float z[3];
+    float* const gates = static_cast<float*>(p.gates) + row * 3 * p.state_size + column;
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      z[gate] = parts[own_column][gate * kRows + row];
+    }
+#pragma unroll 1
+    for (int part = 1; part < arguments.parts; ++part) {
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        z[gate] += parts[part * columns + own_column][gate * kRows + row];
+      }
+    }
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      z[gate] += bias[gate];
+      gates[gate * p.state_size] = z[gate];
+    }
+    const cell::State<float> state =
+        cell::forward<cell::StandardMath>(cell::Gates<float>{z[0], z[1], z[2]}, old_cell);
+    const int64_t index = row * p.state_size + column;
+    static_cast<float*>(p.new_h)[index] = state.h;
+    static_cast<float*>(p.new_cell)[index] = state.cell;
+  }
+}
+
+template <int kRows>
+cudaError_t launch_forward_few_rows_of(const ForwardProblem& params,
+                                       int columns,
+                                       cudaStream_t stream) {
+  const int parts = kFewRowsWarps / columns;
+  const int h_pieces = static_cast<int>(params.state_size / 4);
+  const int pieces = h_pieces + static_cast<int>(params.input_features / 4);
+  const ForwardFewRowsArguments arguments{
+      params, columns, parts, h_pieces, pieces, (pieces + 32 * parts - 1) / (32 * parts) * 32};
+  const int64_t blocks = (params.state_size + columns - 1) / columns;
+  return launch_in_clusters<&forward_few_rows_kernel<kRows>, 32 * kFewRowsWarps, 0, 0>(
+      arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_forward_few_rows(const ForwardProblem& params,
+                                    int columns,
+                                    cudaStream_t stream) {
+  return launch_for_rows(params.batch, [&](auto rows) {
+    return launch_forward_few_rows_of<rows>(params, columns, stream);
+  });
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,103 @@
+// What is to be computed, on raw pointers: the sizes and the matrices of a cell's forward and of
+// the products of its backward. The kernels know no Tensor.
+//
+// Matrices are row-major; sizes and strides are in elements and 64-bit.
+#pragma once
+
+#include "../cell.h"
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// The type of a product's operands, and how they are multiplied. Sums are float32 always.
+enum class Arithmetic {
+  kFloat32,   // float tensors, each product as exact as float32's (three TF32 products)
+  kTf32,      // float tensors, rounded to TF32
+  kFloat16,   // c10::Half
+  kBFloat16,  // c10::BFloat16
+};
+
+constexpr bool is_float(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kFloat32 || arithmetic == Arithmetic::kTf32;
+}
+
+/// In bytes, of an operand's element.
+constexpr int element_size(Arithmetic arithmetic) {
+  return is_float(arithmetic) ? 4 : 2;
+}
+
+/// Consecutive elements of a row are adjacent, rows are `stride` elements apart.
+struct Matrix {
+  const void* data;
+  int64_t stride;
+
+  bool operator==(const Matrix&) const = default;
+
+  /// Whether every row starts at a multiple of 16 bytes, `first` elements of `size` bytes from its
+  /// beginning on.
+  bool starts_at_vectors(int size, int64_t first = 0) const {
+    return (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(first * size)) % 16 == 0 &&
+           stride * size % 16 == 0;
+  }
+};
+
+/// The columns of [h | x] in pieces of `size`, which are chunks of K or tiles of columns: first
+/// those of h, then those of x. No piece has columns of both.
+struct Segments {
+  int h_pieces, x_pieces;
+
+  struct Piece {
+    bool of_h;
+    int64_t first;  // its first column of h or of x
+
+    /// What belongs to its segment.
+    template <typename T>
+    LLTM_HOST_DEVICE const T& of(const T& h, const T& x) const {
+      return of_h ? h : x;
+    }
+  };
+
+  LLTM_HOST_DEVICE int pieces() const { return h_pieces + x_pieces; }
+  LLTM_HOST_DEVICE Piece piece(int index, int size) const {
+    const bool of_h = index < h_pieces;
+    return {of_h, int64_t(of_h ? index : index - h_pieces) * size};
+  }
+};
+
+/// For h and x of so many columns; none where there are none.
+inline Segments segments_of(int64_t state_size, int64_t input_features, int64_t size) {
+  return {static_cast<int>((state_size + size - 1) / size),
+          static_cast<int>((input_features + size - 1) / size)};
+}
+
+/// new_h, new_cell and gates of input, weights, bias, old_h and old_cell.
+struct ForwardProblem {
+  int64_t batch;
+  int64_t input_features;
+  int64_t state_size;
+  Matrix input;      // (batch, input_features)
+  Matrix weights;    // (3*state_size, state_size + input_features)
+  const void* bias;  // (3*state_size), or null
+  Matrix old_h;      // (batch, state_size)
+  Matrix old_cell;   // (batch, state_size)
+  void* new_h;       // (batch, state_size), contiguous
+  void* new_cell;    // (batch, state_size), contiguous
+  void* gates;       // (batch, 3*state_size), contiguous, pre-activations
+};
+
+/// d_old_h, d_input = d_gates @ weights and d_weights = d_gates.T @ [old_h, input].
+struct BackwardProblem {
+  int64_t batch;
+  int64_t input_features;
+  int64_t state_size;
+  const void* d_gates;  // (batch, 3*state_size), contiguous
+  Matrix input;         // (batch, input_features)
+  Matrix weights;       // (3*state_size, state_size + input_features)
+  Matrix old_h;         // (batch, state_size)
+  void* d_old_h;        // (batch, state_size), contiguous, or null where not wanted
+  void* d_input;        // (batch, input_features), contiguous, or null where not wanted
+  void* d_weights;      // (3*state_size, state_size + input_features), contiguous, or null
+};
+
+}  // namespace lltm::cuda

@@ -1,0 +1,338 @@
+// One block's part of a matrix product: a tile of C += A * B whose operands travel through shared
+// memory in chunks of K, several chunks in flight (cp.async), multiplied by mma.sync. sm_80 on.
+//
+// A tile is kTileM x kTileN, spread over kWarpsM x kWarpsN warps; kWarpsK such groups share the
+// steps of a chunk among them, which is what keeps many warps busy in a small tile. Where each
+// element comes from is the caller's business: it calls copy_box for the rows it wants.
+#pragma once
+
+#include "../problem.h"
+#include "../ptx/cp_async.cuh"
+#include "../ptx/mma.cuh"
+#include "../ptx/shared.cuh"
+#include "../tile/elements.cuh"
+#include "major.h"
+#include "tf32.cuh"
+
+#include <type_traits>
+
+namespace lltm::cuda {
+
+template <Arithmetic kArithmetic_,
+          Major kMajorA,
+          Major kMajorB,
+          int kTileM_,
+          int kTileN_,
+          int kWarpsM_,
+          int kWarpsN_,
+          int kWarpsK_,
+          int kStages_>
+struct TileProduct {
+  static constexpr Arithmetic kArithmetic = kArithmetic_;
+  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_;
+  static constexpr int kWarpsM = kWarpsM_, kWarpsN = kWarpsN_, kWarpsK = kWarpsK_;
+  static constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
+  using Element = typename ElementOf<kArithmetic>::type;
+
+  // A step is what one mma.sync takes of K, 32 bytes; a chunk is four steps, 128 bytes.
+  static constexpr int kStepK = 32 / sizeof(Element);
+  static constexpr int kSteps = 4;
+  static constexpr int kChunkK = kSteps * kStepK;
+
+  // Rows of shared memory are padded so that neither ldmatrix nor the 32-bit loads of a fragment
+  // meet a bank twice.
+  static constexpr int kPitchOfK = kChunkK + 16 / static_cast<int>(sizeof(Element));
+  static constexpr int kPitchA = kMajorA == Major::kK ? kPitchOfK : kTileM + 8;
+  static constexpr int kPitchB = kMajorB == Major::kK ? kPitchOfK : kTileN + 8;
+  static constexpr int kElementsA = kPitchA * (kMajorA == Major::kK ? kTileM : kChunkK);
+  static constexpr int kElementsB = kPitchB * (kMajorB == Major::kK ? kTileN : kChunkK);
+  static constexpr int kStageElements = kElementsA + kElementsB;
+  static constexpr int kPipelineBytes =
+      kStages * kStageElements * static_cast<int>(sizeof(Element));
+
+  // The finished tile in shared memory, over the pipeline: float rows, a pitch of 8 or 24 mod 32.
+  static constexpr int kPitchC = kTileN % 16 == 8 ? kTileN : kTileN + 8;
+  static constexpr int kResultBytes = kWarpsK * kTileM * kPitchC * 4;
+  static constexpr int kSharedBytes = kPipelineBytes > kResultBytes ? kPipelineBytes : kResultBytes;
+
+  static constexpr int kWarpM = kTileM / kWarpsM, kWarpN = kTileN / kWarpsN;
+  static constexpr int kFragmentsM = kWarpM / 16, kFragmentsN = kWarpN / 8;
+  static_assert(kWarpM % 16 == 0 && kWarpN % 8 == 0 && kSteps % kWarpsK == 0);
+
+  // Where registers allow, a chunk is summed up by itself first: long chains of additions lose what
+  // SGEMM, which shares K among more blocks, does not.
+  static constexpr bool kSumsChunks =
+      kArithmetic == Arithmetic::kFloat32 && kFragmentsM * kFragmentsN <= 6;
+
+  using Fragments = float[kFragmentsM][kFragmentsN][4];
+  Fragments sum;
+
+  static __device__ __forceinline__ Element* a_of(Element* shared, int slot) {
+    return shared + slot * kStageElements;
+  }
+  static __device__ __forceinline__ Element* b_of(Element* shared, int slot) {
+    return shared + slot * kStageElements + kElementsA;
+  }
+
+  /// Runs over the chunks [begin, end) of K. load(a, b, chunk) starts the copies of one; started()
+  /// is called once as many as fit are under way.
+  template <typename Load, typename Started>
+  __device__ __forceinline__ void run(
+      Element* shared, int begin, int end, const Load& load, const Started& started) {
+    clear(sum);
+    int slot = 0, free_slot = 0;
+    // The first rounds only fill the pipeline. Where all chunks fit, all are awaited at once.
+    const bool fits = end - begin < kStages;
+    const int lead = fits ? end - begin : kStages - 1;
+    if (lead == 0) {
+      started();
+    }
+#pragma unroll 1
+    for (int next = begin; next < end + lead; ++next) {
+      const bool filled = next >= begin + lead;
+      if (filled) {
+        if (next == begin + lead) {
+          started();
+        }
+        if (fits) {
+          wait_copies<0>();
+        } else {
+          wait_copies<kStages - 2>();
+        }
+        __syncthreads();
+      }
+      if (next < end) {
+        load(a_of(shared, free_slot), b_of(shared, free_slot), next);
+      }
+      commit_copies();
+      free_slot = free_slot + 1 == kStages ? 0 : free_slot + 1;
+      if (filled) {
+        if constexpr (kSumsChunks) {
+          Fragments chunk_sum;
+          clear(chunk_sum);
+          multiply(chunk_sum, a_of(shared, slot), b_of(shared, slot));
+          add(sum, chunk_sum);
+        } else {
+          multiply(sum, a_of(shared, slot), b_of(shared, slot));
+        }
+        slot = slot + 1 == kStages ? 0 : slot + 1;
+      }
+    }
+    wait_copies<0>();
+    __syncthreads();
+  }
+
+  /// Leaves the block's tile in `result` (rows of kPitchC floats), the kWarpsK parts added up.
+  __device__ __forceinline__ void store(float* result) {
+    const int lane = threadIdx.x % 32;
+    float* part = result + warp_k() * kTileM * kPitchC;
+#pragma unroll
+    for (int m = 0; m < kFragmentsM; ++m) {
+#pragma unroll
+      for (int n = 0; n < kFragmentsN; ++n) {
+        const int row = warp_m() * kWarpM + m * 16 + lane / 4;
+        const int column = warp_n() * kWarpN + n * 8 + lane % 4 * 2;
+        const float(&c)[4] = sum[m][n];
+        *reinterpret_cast<float2*>(&part[row * kPitchC + column]) = make_float2(c[0], c[1]);
+        *reinterpret_cast<float2*>(&part[(row + 8) * kPitchC + column]) = make_float2(c[2], c[3]);
+      }
+    }
+    if constexpr (kWarpsK > 1) {
+      __syncthreads();
+      constexpr int kElements = kTileM * kPitchC;
+#pragma unroll
+      for (int first = 0; first < kElements; first += kThreads) {
+        const int i = first + static_cast<int>(threadIdx.x);
+        if (i < kElements) {
+          float total = result[i];
+#pragma unroll
+          for (int k = 1; k < kWarpsK; ++k) {
+            total += result[k * kElements + i];
+          }
+          result[i] = total;
+        }
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void clear(Fragments& values) {
+#pragma unroll
+    for (int m = 0; m < kFragmentsM; ++m) {
+#pragma unroll
+      for (int n = 0; n < kFragmentsN; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          values[m][n][i] = 0;
+        }
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void add(Fragments& values, const Fragments& others) {
+#pragma unroll
+    for (int m = 0; m < kFragmentsM; ++m) {
+#pragma unroll
+      for (int n = 0; n < kFragmentsN; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          values[m][n][i] += others[m][n][i];
+        }
+      }
+    }
+  }
+
+  static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  static __device__ __forceinline__ int warp_m() { return warp() % kWarpsM; }
+  static __device__ __forceinline__ int warp_n() { return warp() / kWarpsM % kWarpsN; }
+  static __device__ __forceinline__ int warp_k() { return warp() / (kWarpsM * kWarpsN); }
+
+  // to += a * b, of one chunk.
+  static __device__ __forceinline__ void multiply(Fragments& to,
+                                                  const Element* a,
+                                                  const Element* b) {
+#pragma unroll
+    for (int i = 0; i < kSteps / kWarpsK; ++i) {
+      const int step = i * kWarpsK + warp_k();
+      uint32_t b_fragments[kFragmentsN][2];
+      load_b(b_fragments, b, step);
+      if constexpr (kArithmetic == Arithmetic::kFloat32) {
+        uint32_t b_low[kFragmentsN][2];
+#pragma unroll
+        for (int n = 0; n < kFragmentsN; ++n) {
+          take_apart(b_fragments[n], b_low[n]);
+        }
+#pragma unroll
+        for (int m = 0; m < kFragmentsM; ++m) {
+          uint32_t a_high[4], a_low[4];
+          load_a(a_high, a, step, m);
+          take_apart(a_high, a_low);
+          // The tensor core truncates when it adds to its accumulator, so that its sums go no
+          // further than a step; the float32 registers take it from there.
+          float step_sum[kFragmentsN][4];
+#pragma unroll
+          for (int n = 0; n < kFragmentsN; ++n) {
+            multiply_tf32(step_sum[n], a_low, b_fragments[n]);
+          }
+#pragma unroll
+          for (int n = 0; n < kFragmentsN; ++n) {
+            multiply_add_tf32(step_sum[n], a_high, b_low[n]);
+          }
+#pragma unroll
+          for (int n = 0; n < kFragmentsN; ++n) {
+            multiply_add_tf32(step_sum[n], a_high, b_fragments[n]);
+          }
+#pragma unroll
+          for (int n = 0; n < kFragmentsN; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              to[m][n][i] += step_sum[n][i];
+            }
+          }
+        }
+      } else {
+        if constexpr (kArithmetic == Arithmetic::kTf32) {
+#pragma unroll
+          for (int n = 0; n < kFragmentsN; ++n) {
+            round_floats(b_fragments[n]);
+          }
+        }
+#pragma unroll
+        for (int m = 0; m < kFragmentsM; ++m) {
+          uint32_t a_fragment[4];
+          load_a(a_fragment, a, step, m);
+          if constexpr (kArithmetic == Arithmetic::kTf32) {
+            round_floats(a_fragment);
+          }
+#pragma unroll
+          for (int n = 0; n < kFragmentsN; ++n) {
+            if constexpr (kArithmetic == Arithmetic::kTf32) {
+              multiply_add_tf32(to[m][n], a_fragment, b_fragments[n]);
+            } else if constexpr (kArithmetic == Arithmetic::kFloat16) {
+              multiply_add_f16(to[m][n], a_fragment, b_fragments[n]);
+            } else {
+              multiply_add_bf16(to[m][n], a_fragment, b_fragments[n]);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void load_a(uint32_t (&fragment)[4],
+                                                const Element* a,
+                                                int step,
+                                                int m) {
+    const int lane = threadIdx.x % 32;
+    const int first = warp_m() * kWarpM + m * 16;
+    const int matrix = lane / 8, r = lane % 8;
+    if constexpr (kMajorA == Major::kK) {
+      constexpr int kHalf = kStepK / 2;
+      load_matrices_x4(fragment,
+                       shared_address(a + (first + matrix % 2 * 8 + r) * kPitchA + step * kStepK +
+                                      matrix / 2 * kHalf));
+    } else if constexpr (sizeof(Element) == 2) {
+      load_matrices_x4_transposed(
+          fragment,
+          shared_address(a + (step * kStepK + matrix / 2 * 8 + r) * kPitchA + first +
+                         matrix % 2 * 8));
+    } else {
+      const float* from = a + (step * kStepK + lane % 4) * kPitchA + first + lane / 4;
+      fragment[0] = __float_as_uint(from[0]);
+      fragment[1] = __float_as_uint(from[8]);
+      fragment[2] = __float_as_uint(from[4 * kPitchA]);
+      fragment[3] = __float_as_uint(from[4 * kPitchA + 8]);
+    }
+  }
+
+  static __device__ __forceinline__ void load_b(uint32_t (&fragments)[kFragmentsN][2],
+                                                const Element* b,
+                                                int step) {
+    const int lane = threadIdx.x % 32;
+    const int first = warp_n() * kWarpN;
+    const int matrix = lane / 8, r = lane % 8;
+    if constexpr (kMajorB == Major::kOther && sizeof(Element) == 4) {
+      const float* from = b + (step * kStepK + lane % 4) * kPitchB + first + lane / 4;
+#pragma unroll
+      for (int n = 0; n < kFragmentsN; ++n) {
+        fragments[n][0] = __float_as_uint(from[n * 8]);
+        fragments[n][1] = __float_as_uint(from[n * 8 + 4 * kPitchB]);
+      }
+    } else {
+      // Two fragments a load, and a last one by itself.
+#pragma unroll
+      for (int n = 0; n + 1 < kFragmentsN; n += 2) {
+        uint32_t pair[4];
+        if constexpr (kMajorB == Major::kK) {
+          load_matrices_x4(pair,
+                           shared_address(b + (first + n * 8 + matrix / 2 * 8 + r) * kPitchB +
+                                          step * kStepK + matrix % 2 * (kStepK / 2)));
+        } else {
+          load_matrices_x4_transposed(
+              pair,
+              shared_address(b + (step * kStepK + matrix % 2 * 8 + r) * kPitchB + first + n * 8 +
+                             matrix / 2 * 8));
+        }
+        fragments[n][0] = pair[0];
+        fragments[n][1] = pair[1];
+        fragments[n + 1][0] = pair[2];
+        fragments[n + 1][1] = pair[3];
+      }
+      if constexpr (kFragmentsN % 2 == 1) {
+        constexpr int kLast = kFragmentsN - 1;
+        const int half = matrix % 2;
+        if constexpr (kMajorB == Major::kK) {
+          load_matrices_x2(fragments[kLast],
+                           shared_address(b + (first + kLast * 8 + r) * kPitchB + step * kStepK +
+                                          half * (kStepK / 2)));
+        } else {
+          load_matrices_x2_transposed(
+              fragments[kLast],
+              shared_address(b + (step * kStepK + half * 8 + r) * kPitchB + first + kLast * 8));
+        }
+      }
+    }
+  }
+};
+
+}  // namespace lltm::cuda

@@ -1,0 +1,333 @@
+// One block's part of a matrix product of floats on Hopper: a tile of C += A * B whose operands TMA
+// brings to shared memory in chunks of K, and that wgmma multiplies in three products of TF32
+// (sm_90a). wgmma takes B only with K contiguous, and no operand apart in high and low parts; so
+// three warps rewrite each chunk of B where it lies, and A goes through registers.
+#pragma once
+
+#include "../ptx/barrier.cuh"
+#include "../ptx/bulk_copy.cuh"
+#include "../ptx/mma.cuh"
+#include "../ptx/shared.cuh"
+#include "../ptx/wgmma.cuh"
+#include "major.h"
+#include "tf32.cuh"
+
+namespace lltm::cuda {
+
+/// A tile of 64 rows for each of kGroups groups of four warps, and 96 columns, or 24. kFeederGroups
+/// more feed them: three warps of each rewrite B, one starts the copies.
+template <Major kMajorA,
+          Major kMajorB,
+          int kGroups_,
+          int kFeederGroups,
+          int kStages_,
+          int kBlocksPerSm_,
+          int kTileN_ = 96>
+struct ThreeTf32Product {
+  using Element = float;
+  static constexpr int kGroups = kGroups_, kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
+  static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
+  static constexpr int kMultipliers = 128 * kGroups;
+  static constexpr int kThreads = kMultipliers + 128 * kFeederGroups;
+
+  // In a stage: A as it is, B as it is or its high parts, the low parts of B.
+  static constexpr int kChunkK = 32;
+  static constexpr int kBytesA = kTileM * kChunkK * 4, kBytesB = kTileN * kChunkK * 4;
+  static constexpr int kStageBytes = kBytesA + 2 * kBytesB;
+  static constexpr int kPipelineBytes = kStages * (kStageBytes + 32);  // barriers included
+  static constexpr int kPitchC = kTileN + 8;
+  static constexpr int kResultBytes = kTileM * kPitchC * 4;
+  static constexpr int kSharedBytes = kPipelineBytes > kResultBytes ? kPipelineBytes : kResultBytes;
+
+  // The boxes of a chunk that `load` copies. Where K is contiguous, rows of it, swizzled. Else rows
+  // of A's M, 32 of them, swizzled, one box behind the other; and rows of B's N, not swizzled.
+  static constexpr int kBoxBytesA = kMajorA == Major::kK ? kBytesA : kChunkK * 128;
+
+  // Threads that rewrite B, and how many share a row of it.
+  static constexpr int kRewriters = 96 * kFeederGroups, kShare = kRewriters / kTileN;
+
+  static constexpr int kSums = kTileN / 2;
+  float sum[kSums];
+
+  /// Before a block barrier.
+  static __device__ __forceinline__ void prepare(const unsigned char* shared) {
+    const Slots slots(shared);
+    if (threadIdx.x == 0) {
+      for (int slot = 0; slot < kStages; ++slot) {
+        init_barrier(slots.full(slot), 1);
+        init_barrier(slots.ready(slot), kRewriters);
+        init_barrier(slots.empty(slot), kGroups);
+      }
+      fence_barriers();
+    }
+  }
+
+  /// Forms `tiles` tiles, one after the other, over the chunks [begin, end) of K.
+  /// load(a, b, barrier, tile, chunk), called by one thread, starts the copies of a chunk;
+  /// finish(tile) is called by the threads that have the sums, while the next tile is on its way.
+  template <typename Load, typename Finish>
+  __device__ __forceinline__ void run(const unsigned char* shared,
+                                      int tiles,
+                                      int begin,
+                                      int end,
+                                      const Load& load,
+                                      const Finish& finish) {
+    const Slots slots(shared);
+    const int thread = static_cast<int>(threadIdx.x) - kMultipliers;
+    Place place;
+    if (thread >= 0) {
+      if constexpr (kMovesRegisters) {
+        give_registers<kFeederRegisters>();
+      }
+      if (thread < kRewriters) {
+        rewrite(slots, thread, tiles * (end - begin));
+      } else if (thread == kRewriters) {
+        for (int tile = 0; tile < tiles; ++tile) {
+          for (int chunk = begin; chunk < end; ++chunk) {
+            // A fresh barrier has completed the phase before its first.
+            wait_phase(slots.empty(place.slot), place.parity ^ 1);
+            arrive_expecting(slots.full(place.slot), kBytesA + kBytesB);
+            load(slots.a(place.slot), slots.b(place.slot), slots.full(place.slot), tile, chunk);
+            place.advance();
+          }
+        }
+      }
+      __syncwarp();
+    } else {
+      if constexpr (kMovesRegisters) {
+        take_registers<kMultiplierRegisters>();
+      }
+#pragma unroll 1
+      for (int tile = 0; tile < tiles; ++tile) {
+        multiply(slots, place, end - begin);
+        finish(tile);
+      }
+      if constexpr (kMovesRegisters) {
+        give_registers<kLaunchRegisters>();
+      }
+    }
+    // All products of all groups are done with the pipeline, and have taken and given registers.
+    __syncthreads();
+    if constexpr (kMovesRegisters) {
+      if (thread >= 0) {
+        take_registers<kLaunchRegisters>();
+      }
+    }
+  }
+
+  /// write(row, column, x, y) for all of this thread's sums, which lie in pairs in a row.
+  template <typename Write>
+  __device__ __forceinline__ void each_pair(const Write& write) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row_of(lane / 4 + half * 8);
+#pragma unroll
+      for (int n = 0; n < kTileN / 8; ++n) {
+        write(row, n * 8 + lane % 4 * 2, sum[n * 4 + half * 2], sum[n * 4 + half * 2 + 1]);
+      }
+    }
+  }
+
+  /// Leaves the tile in `result`, rows of kPitchC floats.
+  __device__ __forceinline__ void store(float* result) const {
+    if (static_cast<int>(threadIdx.x) < kMultipliers) {
+      each_pair([&](int row, int column, float x, float y) {
+        *reinterpret_cast<float2*>(result + row * kPitchC + column) = make_float2(x, y);
+      });
+    }
+  }
+
+ private:
+  // What a thread may have where all get the same, and what they get after feeders give.
+  static constexpr int kLaunchRegisters = 65536 / (kThreads * kBlocksPerSm) / 8 * 8;
+  static constexpr bool kMovesRegisters = kLaunchRegisters < 248;
+  static constexpr int kFeederRegisters = kFeederGroups == 1 ? 56 : 48;
+  static constexpr int kFreeRegisters =
+      (kLaunchRegisters * kThreads - kFeederRegisters * 128 * kFeederGroups) / kMultipliers / 8 * 8;
+  static constexpr int kMultiplierRegisters = kFreeRegisters < 240 ? kFreeRegisters : 240;
+
+  struct Slots {
+    uint32_t base;
+
+    __device__ __forceinline__ explicit Slots(const unsigned char* shared)
+        : base(shared_address(shared)) {}
+    __device__ __forceinline__ uint32_t a(int slot) const { return base + slot * kStageBytes; }
+    __device__ __forceinline__ uint32_t b(int slot) const { return a(slot) + kBytesA; }
+    // A chunk has arrived; its B has been rewritten; nobody needs it any more.
+    __device__ __forceinline__ uint32_t full(int slot) const {
+      return base + kStages * kStageBytes + slot * 32;
+    }
+    __device__ __forceinline__ uint32_t ready(int slot) const { return full(slot) + 8; }
+    __device__ __forceinline__ uint32_t empty(int slot) const { return full(slot) + 16; }
+  };
+
+  struct Place {
+    int slot = 0;
+    uint32_t parity = 0;
+
+    __device__ __forceinline__ void advance() {
+      if (++slot == kStages) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+  };
+
+  static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  // Which row of the tile row r, of 16, of this warp is. Where M is contiguous, rows of a warp are
+  // dealt so that no two of a fragment's floats lie in the same bank.
+  static __device__ __forceinline__ int row_of(int r) {
+    if constexpr (kMajorA == Major::kK) {
+      return warp() * 16 + r;
+    } else {
+      return warp() / 2 * 32 + warp() % 2 * 8 + r / 8 * 4 + r % 8 / 4 * 16 + r % 4;
+    }
+  }
+
+  // This warp's rows of a chunk of A.
+  static __device__ __forceinline__ void load_a(uint32_t (&fragments)[4][4], uint32_t a) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (kMajorA == Major::kK) {
+      const int matrix = lane / 8;
+      const int r = lane % 8;
+      const uint32_t row = a + (warp() * 16 + matrix % 2 * 8 + r) * 128;
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        load_matrices_x4(fragments[step], row + (((step * 2 + matrix / 2) ^ r) * 16));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int m = row_of(lane / 4 + i % 2 * 8);
+        const int k = lane % 4 + i / 2 * 4;  // and 8 further for each step
+        const uint32_t from =
+            a + m / 32 * kBoxBytesA + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          fragments[step][i] = load_shared(from + step * 8 * 128);
+        }
+      }
+    }
+  }
+
+  // Rewrites a row of B, or a part of it, chunk by chunk: high parts over it, low ones behind.
+  static __device__ __forceinline__ void rewrite(const Slots& slots, int thread, int chunks) {
+    constexpr int kPieces = 8 / kShare;
+    const int n = thread % kTileN;
+    const int first_piece = thread / kTileN * kPieces;
+    Place place;
+#pragma unroll 1
+    for (; chunks > 0; --chunks) {
+      wait_phase(slots.full(place.slot), place.parity);
+      const uint32_t b = slots.b(place.slot);
+      const auto address = [&](int piece) {
+        return b + n * 128 + (((first_piece + piece) ^ (n % 8)) * 16);
+      };
+      uint32_t values[kPieces][4];
+      if constexpr (kMajorB == Major::kK) {
+#pragma unroll
+        for (int piece = 0; piece < kPieces; ++piece) {
+          load_shared_4(values[piece], address(piece));
+        }
+      } else {
+#pragma unroll
+        for (int k = 0; k < kPieces * 4; ++k) {
+          values[k / 4][k % 4] = load_shared(b + ((first_piece * 4 + k) * kTileN + n) * 4);
+        }
+        // Rows are written where others still read columns.
+        sync_threads_of<1, kRewriters>();
+      }
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        uint32_t low[4];
+        take_apart(values[piece], low);
+        store_shared_4(address(piece) + kBytesB, low);
+        store_shared_4(address(piece), values[piece]);
+      }
+      fence_for_copies();
+      arrive(slots.ready(place.slot));
+      place.advance();
+    }
+  }
+
+  static __device__ __forceinline__ void wait_for_chunk(const Slots& slots, const Place& place) {
+    wait_phase(slots.full(place.slot), place.parity);
+    wait_phase(slots.ready(place.slot), place.parity);
+  }
+
+  __device__ __forceinline__ void clear(float (&values)[kSums]) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      values[i] = 0;
+    }
+  }
+
+  __device__ __forceinline__ void add(const float (&values)[kSums]) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      sum[i] += values[i];
+    }
+  }
+
+  // Three products: those of low parts are small, and stay in the tensor core, whose sums are cut
+  // off, all the way. Those of high parts leave it chunk by chunk, and are added in float32 while
+  // the small ones are under way.
+  //
+  // The rows of A of the next chunk are loaded while this one is multiplied.
+  __device__ __forceinline__ void multiply(const Slots& slots, Place& place, int chunks) {
+    float small[kSums], large[kSums];
+    clear(sum);
+    clear(small);
+    clear(large);
+    uint32_t a[2][4][4], next[4][4];
+    if (chunks > 0) {
+      wait_for_chunk(slots, place);
+      load_a(next, slots.a(place.slot));
+    }
+#pragma unroll 1
+    for (int chunk = 1; chunk <= chunks; ++chunk) {
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          a[0][step][i] = next[step][i];
+        }
+        take_apart(a[0][step], a[1][step]);
+      }
+      const uint64_t b = describe_matrix(slots.b(place.slot));
+      fence_products();
+      multiply_group_tf32<true>(large, a[0][0], b);
+#pragma unroll
+      for (int step = 1; step < 4; ++step) {
+        multiply_group_tf32<false>(large, a[0][step], b + step * 2);
+      }
+      commit_products();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        multiply_group_tf32<false>(small, a[1][step], b + step * 2);
+        multiply_group_tf32<false>(small, a[0][step], b + kBytesB / 16 + step * 2);
+      }
+      commit_products();
+      const int slot = place.slot;
+      place.advance();
+      if (chunk < chunks) {
+        wait_for_chunk(slots, place);
+        load_a(next, slots.a(place.slot));
+      }
+      wait_products<1>();
+      keep_behind(large);
+      add(large);
+      wait_products<0>();
+      keep_until_here(a[0]);
+      keep_until_here(a[1]);
+      if (threadIdx.x % 128 == 0) {
+        arrive(slots.empty(slot));
+      }
+    }
+    keep_behind(small);
+    add(small);
+  }
+};
+
+}  // namespace lltm::cuda

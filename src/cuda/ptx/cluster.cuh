@@ -1,0 +1,45 @@
+// Clusters of blocks (sm_90 on). Where there are none, each block is its own.
+#pragma once
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+// The cluster of blocks this one belongs to. Without clusters (before sm_90) each block is its own.
+__device__ __forceinline__ unsigned cluster_index() {
+  unsigned index = blockIdx.x;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%clusterid.x;\n" : "=r"(index));
+#endif
+  return index;
+}
+__device__ __forceinline__ int cluster_rank() {
+  unsigned rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+#endif
+  return static_cast<int>(rank);
+}
+
+// The barrier of all threads of the cluster, in two halves. It orders no memory.
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+#endif
+}
+
+// What this block would write as `address`, in the cluster's block `block`.
+__device__ __forceinline__ uint32_t address_in_block(uint32_t address, int block) {
+  uint32_t there = address;
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(there) : "r"(address), "r"(block));
+#endif
+  return there;
+}
+
+}  // namespace lltm::cuda

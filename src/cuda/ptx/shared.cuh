@@ -1,0 +1,42 @@
+// Shared memory by its 32-bit addresses.
+#pragma once
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void load_shared_4(uint32_t (&v)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ uint32_t load_shared(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_shared_4(uint32_t address, const uint32_t (&v)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address),
+               "r"(v[0]),
+               "r"(v[1]),
+               "r"(v[2]),
+               "r"(v[3])
+               : "memory");
+}
+
+// The barrier `id` of the block's first `threads` threads that come to it.
+template <int kId, int kThreads>
+__device__ __forceinline__ void sync_threads_of() {
+  asm volatile("bar.sync %0, %1;\n" ::"n"(kId), "n"(kThreads) : "memory");
+}
+template <int kThreads>
+__device__ __forceinline__ void sync_threads_of(int id) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "n"(kThreads) : "memory");
+}
+
+}  // namespace lltm::cuda

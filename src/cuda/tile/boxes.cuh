@@ -1,0 +1,120 @@
+// Copying boxes of matrices to shared memory by all threads of a block (cp.async).
+#pragma once
+
+#include "../ptx/cp_async.cuh"
+#include "../ptx/shared.cuh"
+#include "elements.cuh"
+
+namespace lltm::cuda {
+
+/// A box of a matrix: `rows` rows, `stride` elements apart, from `data` on.
+/// vectors: every row starts at a multiple of 16 bytes.
+template <typename Element>
+struct Box {
+  const Element* data;
+  int64_t stride;
+  int rows;
+  bool vectors;
+
+  __device__ __forceinline__ bool has(int r) const { return r < rows; }
+  __device__ __forceinline__ int64_t offset(int r) const { return r * stride; }
+};
+
+/// The rows of `weights` that a block needs: kHidden of each gate.
+template <typename Element, int kHidden>
+struct GateRows {
+  const Element* data;  // the first hidden column's row of the input gate
+  int64_t stride;
+  int64_t state_size;
+  int hidden;  // how many hidden columns there are
+  bool vectors;
+
+  __device__ __forceinline__ bool has(int r) const { return r % kHidden < hidden; }
+  __device__ __forceinline__ int64_t offset(int r) const {
+    return (r / kHidden * state_size + r % kHidden) * stride;
+  }
+};
+
+/// Copies one kRows x kColumns box after another to shared memory; what lies outside a source is
+/// zero there. A source tells whether it `has` a row and at which `offset` from its `data`, and
+/// whether its rows start at `vectors`.
+///
+/// A thread's addresses are computed once, and moved from box to box: a block has few warps, and
+/// the time between a box's first and last copy is latency that nothing hides.
+template <int kRows, int kColumns, int kPitch, int kThreads, typename Element, typename Source>
+class BoxCopier {
+ public:
+  /// Before the first copy, and wherever the boxes that follow do not continue the one before.
+  __device__ __forceinline__ void start(const Source& source) {
+    source_ = source;
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      pointers_[i] = source.data + source.offset(first_row() + i * kRowsPerPass) + column();
+    }
+  }
+
+  /// Starts the copy of a box of which `columns` are inside; the next one is `advance` elements on.
+  __device__ __forceinline__ void copy(Element* shared, int columns, int64_t advance) {
+    if (source_.vectors) {
+      const int valid = min(max(columns - column(), 0), kPieceElements) * kSize;
+      const uint32_t to = shared_address(shared + first_row() * kPitch + column());
+#pragma unroll
+      for (int i = 0; i < kPasses; ++i) {
+        const int r = first_row() + i * kRowsPerPass;
+        if (kRows % kRowsPerPass == 0 || r < kRows) {
+          copy_async_16(
+              to + i * kRowsPerPass * kPitch * kSize, pointers_[i], source_.has(r) ? valid : 0);
+        }
+        pointers_[i] += advance;
+      }
+    } else {
+      copy_elements(shared, source_, columns);
+      source_.data += advance;
+    }
+  }
+
+  Source source_;
+
+ private:
+  static constexpr int kSize = sizeof(Element);
+  static constexpr int kPieceElements = 16 / kSize;
+  static constexpr int kPiecesPerRow = kColumns / kPieceElements;
+  static constexpr int kRowsPerPass = kThreads / kPiecesPerRow;
+  static constexpr int kPasses = (kRows + kRowsPerPass - 1) / kRowsPerPass;
+  static_assert(kColumns % kPieceElements == 0 && kThreads % kPiecesPerRow == 0);
+
+  static __device__ __forceinline__ int column() {
+    return static_cast<int>(threadIdx.x) % kPiecesPerRow * kPieceElements;
+  }
+  static __device__ __forceinline__ int first_row() {
+    return static_cast<int>(threadIdx.x) / kPiecesPerRow;
+  }
+
+  static __device__ __forceinline__ void copy_elements(Element* shared,
+                                                       const Source& source,
+                                                       int columns) {
+    constexpr int kRowsAtOnce = kThreads / kColumns;
+    static_assert(kThreads % kColumns == 0);
+    const int column = static_cast<int>(threadIdx.x) % kColumns;
+    const bool valid = column < columns;
+#pragma unroll 2
+    for (int r = static_cast<int>(threadIdx.x) / kColumns; r < kRows; r += kRowsAtOnce) {
+      const Element* from = source.data + source.offset(r) + column;
+      const bool inside = valid && source.has(r);
+      if constexpr (kSize == 4) {
+        copy_async_4(shared_address(shared + r * kPitch + column), from, inside ? 4 : 0);
+      } else {
+        Element value;
+        assign(value, 0.0f);
+        if (inside) {
+          value = *from;
+        }
+        shared[r * kPitch + column] = value;
+      }
+    }
+  }
+
+  const Element* pointers_[kPasses];
+};
+
+}  // namespace lltm::cuda

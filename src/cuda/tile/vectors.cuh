@@ -1,0 +1,64 @@
+// Several neighbours in a row, read and written at once.
+#pragma once
+
+namespace lltm::cuda {
+
+template <typename Element, int kCount>
+struct alignas(kCount * sizeof(Element)) Vector {
+  Element values[kCount];
+};
+
+// Reads and writes a vector at once: an assignment goes element by element where they are classes.
+template <int kBytes>
+struct Word;
+template <>
+struct Word<2> {
+  using type = unsigned short;
+};
+template <>
+struct Word<4> {
+  using type = unsigned;
+};
+template <>
+struct Word<8> {
+  using type = uint2;
+};
+template <>
+struct Word<16> {
+  using type = uint4;
+};
+template <int kCount, typename Element>
+__device__ __forceinline__ Vector<Element, kCount> read_vector(const Element* from) {
+  using Bits = typename Word<sizeof(Element) * kCount>::type;
+  const Bits bits = *reinterpret_cast<const Bits*>(from);
+  Vector<Element, kCount> vector;
+  memcpy(&vector, &bits, sizeof(bits));
+  return vector;
+}
+template <typename Element, int kCount>
+__device__ __forceinline__ auto word_of(const Vector<Element, kCount>& vector) {
+  typename Word<sizeof(Element) * kCount>::type bits;
+  memcpy(&bits, &vector, sizeof(bits));
+  return bits;
+}
+template <int kCount, typename Element>
+__device__ __forceinline__ void write_vector(Element* to, const Vector<Element, kCount>& vector) {
+  auto bits = word_of(vector);
+  *reinterpret_cast<decltype(bits)*>(to) = bits;
+}
+// To global memory, by an instruction that is not taken apart.
+template <int kCount, typename Element>
+__device__ __forceinline__ void write_global_vector(Element* to,
+                                                    const Vector<Element, kCount>& vector) {
+  auto bits = word_of(vector);
+  __stcg(reinterpret_cast<decltype(bits)*>(to), bits);
+}
+// The same for what is the first to leave the caches.
+template <int kCount, typename Element>
+__device__ __forceinline__ void stream_global_vector(Element* to,
+                                                     const Vector<Element, kCount>& vector) {
+  auto bits = word_of(vector);
+  __stcs(reinterpret_cast<decltype(bits)*>(to), bits);
+}
+
+}  // namespace lltm::cuda
