@@ -36,14 +36,19 @@ class Operator(Cell):
         return new_h, new_cell
 
 
-class Plain(Cell):
+def plain_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
     """The cell as one writes it in Python."""
+    z = F.linear(torch.cat([old_h, input], dim=1), weights, bias)
+    z_i, z_o, z_g = z.chunk(3, dim=1)
+    new_cell = old_cell + F.elu(z_g) * torch.sigmoid(z_i)
+    return torch.tanh(new_cell) * torch.sigmoid(z_o), new_cell
+
+
+class Plain(Cell):
+    """A plain PyTorch module."""
 
     def forward(self, input: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-        z = F.linear(torch.cat([old_h, input], dim=1), self.weights, self.bias)
-        z_i, z_o, z_g = z.chunk(3, dim=1)
-        new_cell = old_cell + F.elu(z_g) * torch.sigmoid(z_i)
-        return torch.tanh(new_cell) * torch.sigmoid(z_o), new_cell
+        return plain_cell(input, self.weights, self.bias, old_h, old_cell)
 
 
 class TutorialFunction(torch.autograd.Function):
@@ -99,6 +104,22 @@ def compiled(shape: Shape, device: str, dtype: torch.dtype) -> Callable:
     return torch.compile(Plain(shape, device, dtype), fullgraph=True, dynamic=False)
 
 
+class DynamicallyCompiled(Cell):
+    """torch.compile with dynamic shapes: one compilation serves every shape of a dtype, with and without gradients."""
+
+    compiled_cell = staticmethod(torch.compile(plain_cell, fullgraph=True, dynamic=True))
+
+    def forward(self, input: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
+        return self.compiled_cell(input, self.weights, self.bias, old_h, old_cell)
+
+
+def prepare_dynamic_compilation() -> None:
+    """Let the parameters' sizes be dynamic, too; fail rather than fall back to eager where shapes do not share code."""
+    torch._dynamo.config.force_parameter_static_shapes = False
+    torch._dynamo.config.recompile_limit = 64
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
 @dataclass(frozen=True)
 class Peer:
     name: str
@@ -122,11 +143,17 @@ PEERS = {
         # Its kernel knows one dtype at a time.
         Peer("tutorial", "the tutorial's design", Tutorial, Plain, runs_under_autocast=False),
         Peer("compile", "torch.compile of the plain module", compiled, Plain),
+        Peer("dynamic", "torch.compile with dynamic shapes", DynamicallyCompiled, Plain),
         Peer("LSTMCell", "nn.LSTMCell (four gates)", LSTM, LSTM),
         Peer("addmm", "the bare product", Addmm, None, runs_backward=False),
         Peer("empty", "an operator that only allocates", Empty, None, runs_under_autocast=False),
     )
 }
+
+
+# What is measured where the shape is fixed, and beside random shapes.
+FIXED_SHAPE_PEERS = tuple(name for name in PEERS if name != "dynamic")
+SWEEP_PEERS = ("eager", "tutorial", "dynamic", "LSTMCell")
 
 
 def load_libraries(build_dir: Path) -> None:

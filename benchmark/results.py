@@ -1,8 +1,34 @@
-"""The results of one run, as they lie in results.json."""
+"""The results of one run, as they lie in results.json; and logs of entries that are written one by one."""
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
+
+
+class Log:
+    """A file of JSON lines, one a dataclass: what was written remains when the run is cut short."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("w")
+
+    def write(self, entry: object) -> None:
+        self.file.write(json.dumps(asdict(entry)) + "\n")
+        self.file.flush()
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+
+def read_logs(paths: Iterable[Path], of: type[Entry]) -> list[Entry]:
+    """The entries of several logs."""
+    return [of(**json.loads(line)) for path in paths for line in path.read_text().splitlines()]
 
 
 @dataclass(frozen=True)
@@ -24,6 +50,7 @@ class Measurement:
     calls_per_sample: int
     error_mean: float | None
     error_max: float | None
+    minimum: float | None = None
 
     @property
     def state_size(self) -> int:
@@ -32,10 +59,6 @@ class Measurement:
     @property
     def spread(self) -> float:
         return (self.high - self.low) / (2 * self.median)
-
-    @property
-    def group(self) -> tuple[str, int, str, str, str]:
-        return (self.device, self.threads, self.work, self.dtype, self.clock)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def _measure(case: Case, settings: Settings) -> list[Measurement]:
         Measurement(
             case.device, case.threads, str(case.work), case.dtype, str(case.shape), clock, name,
             found.median, found.low, found.high, found.rounds, found.calls_per_sample,
-            *found_errors.get(name, (None, None)),
+            *found_errors.get(name, (None, None)), found.minimum,
         )
         for clock, timings in clocks.items()
         for name, found in timings.items()

@@ -6,8 +6,9 @@ sample is the mean of a few calls in a row; the result is the median of the samp
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cache
 from statistics import median, quantiles
 
 import torch
@@ -28,6 +29,8 @@ class Budget:
 
 FULL = Budget(seconds=3.0, min_rounds=7, max_rounds=41, sample_seconds=2e-3)
 QUICK = Budget(seconds=0.8, min_rounds=5, max_rounds=21, sample_seconds=1e-3)
+# For many cases: the rounds of a race.
+BRIEF = Budget(seconds=0.5, min_rounds=3, max_rounds=5, sample_seconds=1e-3)
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Timing:
     high: float
     rounds: int
     calls_per_sample: int
+    minimum: float
 
     @property
     def spread(self) -> float:
@@ -46,30 +50,64 @@ class Timing:
         return (self.high - self.low) / (2 * self.median)
 
 
-def _interleave(samplers: dict[str, Callable[[], float]], calls: dict[str, int], budget: Budget) -> dict[str, Timing]:
-    """Let every sampler measure once a round; each returns seconds a call."""
+@dataclass(frozen=True)
+class Sampler:
+    """Takes one sample of `calls` calls, and returns microseconds a call."""
+
+    sample: Callable[[], float]
+    calls: int
+
+
+def interleave(samplers: dict[str, Sampler], budget: Budget) -> dict[str, Timing]:
+    """Let every sampler measure once a round."""
     names = list(samplers)
     start = time.perf_counter()
     samples: dict[str, list[float]] = {name: [] for name in samplers}
-    gc_was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
+    with _no_garbage_collection():
         for round_ in range(budget.max_rounds):
             if round_ >= budget.min_rounds and time.perf_counter() - start > budget.seconds:
                 break
             # Another one begins each round, so that nobody always follows the same peer.
             first = round_ % len(names)
             for name in names[first:] + names[:first]:
-                samples[name].append(samplers[name]() * 1e6)
-    finally:
-        if gc_was_enabled:
-            gc.enable()
+                samples[name].append(samplers[name].sample())
     timings = {}
     for name, values in samples.items():
         low, _, high = quantiles(values, n=4, method="inclusive")
-        timings[name] = Timing(median(values), low, high, len(values), calls[name])
+        timings[name] = Timing(median(values), low, high, len(values), samplers[name].calls, min(values))
     return timings
+
+
+def race(
+    samplers: dict[str, Sampler],
+    keep: Collection[str],
+    budget: Budget,
+    margin: float = 1.25,
+    result: Callable[[list[float]], float] = median,
+) -> dict[str, float]:
+    """Microseconds a call, the median of few samples (or another `result` of them). After the first round only those go
+    on that are within `margin` of the fastest, and those in `keep`: the others cannot win."""
+    with _no_garbage_collection():
+        samples = {name: [sampler.sample()] for name, sampler in samplers.items()}
+        limit = margin * min((values[0] for values in samples.values()), default=0.0)
+        ahead = [name for name, values in samples.items() if name in keep or values[0] <= limit]
+        start = time.perf_counter()
+        for round_ in range(1, budget.max_rounds):
+            if round_ >= budget.min_rounds and time.perf_counter() - start > budget.seconds / 10:
+                break
+            for name in ahead:
+                samples[name].append(samplers[name].sample())
+    return {name: result(values) for name, values in samples.items()}
+
+
+class _no_garbage_collection:
+    def __enter__(self) -> None:
+        self.was_enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self.was_enabled:
+            gc.enable()
 
 
 def _calls_per_sample(call: Call, synchronize: Call, budget: Budget) -> int:
@@ -87,60 +125,79 @@ def _calls_per_sample(call: Call, synchronize: Call, budget: Budget) -> int:
     return max(1, round(budget.sample_seconds / best))
 
 
-def wall(calls: dict[str, Call], budget: Budget, synchronize: Call = lambda: None) -> dict[str, Timing]:
+def wall_sampler(call: Call, budget: Budget, synchronize: Call = lambda: None) -> Sampler:
     """What a Python loop sees: calls one after the other, one synchronisation at the end."""
-    counts = {name: _calls_per_sample(call, synchronize, budget) for name, call in calls.items()}
+    count = _calls_per_sample(call, synchronize, budget)
 
-    def make_sampler(call: Call, count: int) -> Callable[[], float]:
-        def sampler() -> float:
-            call()  # not timed: the heap and the caches are as the peer before left them
-            synchronize()
-            start = time.perf_counter()
-            for _ in range(count):
-                call()
-            synchronize()
-            return (time.perf_counter() - start) / count
+    def sample() -> float:
+        call()  # not timed: the heap and the caches are as the peer before left them
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        synchronize()
+        return (time.perf_counter() - start) * 1e6 / count
 
-        return sampler
+    return Sampler(sample, count)
 
-    return _interleave({name: make_sampler(call, counts[name]) for name, call in calls.items()}, counts, budget)
+
+def wall(calls: dict[str, Call], budget: Budget, synchronize: Call = lambda: None) -> dict[str, Timing]:
+    gc.collect()
+    return interleave({name: wall_sampler(call, budget, synchronize) for name, call in calls.items()}, budget)
 
 
 CALLS_PER_GRAPH = 20
 
 
-def cuda_graph(calls: dict[str, Call], budget: Budget) -> dict[str, Timing]:
-    """What the device needs: replays of a captured graph of 20 calls, timed by events, divided by 20."""
-    graphs = {name: _capture(call) for name, call in calls.items()}
+def graph_sampler(call: Call, calls: int = CALLS_PER_GRAPH) -> Sampler:
+    """What the device needs: a replay of a captured graph of several calls, timed by events."""
+    graph = _capture(call, calls)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
-    def make_sampler(graph: torch.cuda.CUDAGraph) -> Callable[[], float]:
-        def sampler() -> float:
-            # The first replay keeps the device busy while the events and the second are enqueued.
-            graph.replay()
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            return start.elapsed_time(end) * 1e-3 / CALLS_PER_GRAPH
+    def sample() -> float:
+        # The first replay keeps the device busy while the events and the second are enqueued.
+        graph.replay()
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e3 / calls
 
-        return sampler
+    return Sampler(sample, calls)
 
-    samplers = {name: make_sampler(graph) for name, graph in graphs.items()}
+
+def cuda_graph(calls: dict[str, Call], budget: Budget, calls_per_graph: int = CALLS_PER_GRAPH) -> dict[str, Timing]:
+    gc.collect()
+    samplers = {name: graph_sampler(call, calls_per_graph) for name, call in calls.items()}
     for sampler in samplers.values():
-        sampler()
-    return _interleave(samplers, dict.fromkeys(calls, CALLS_PER_GRAPH), budget)
+        sampler.sample()
+    return interleave(samplers, budget)
 
 
-def _capture(call: Call) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
+@cache
+def _graph_memory() -> tuple[torch.cuda.CUDAGraph, tuple[int, int], torch.cuda.Stream]:
+    """A graph that keeps the memory pool of every capture alive, that pool, and the stream of every capture. No graph
+    reads what another wrote, so they may share memory. torch.cuda.graph would return the pool's memory to the driver
+    at each capture, and a sweep captures thousands of graphs."""
+    graph, pool, stream = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+    with torch.cuda.graph(graph, pool=pool, stream=stream):
+        torch.empty(1, device="cuda").zero_()
+    return graph, pool, stream
+
+
+def _capture(call: Call, calls: int) -> torch.cuda.CUDAGraph:
+    _, pool, stream = _graph_memory()
     stream.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         for _ in range(3):
             call()
+        torch.cuda.synchronize()
+        graph.capture_begin(pool=pool)
+        try:
+            for _ in range(calls):
+                call()
+        finally:
+            graph.capture_end()
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(CALLS_PER_GRAPH):
-            call()
     return graph

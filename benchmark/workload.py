@@ -19,12 +19,12 @@ class Inputs:
     """Input, old_h, old_cell and the two incoming gradients of one call."""
 
     def __init__(self, case: Case, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(case.device).manual_seed(seed)
         shape, wants_gradient = case.shape, case.work is Work.TRAINING
 
         def draw(columns: int) -> Tensor:
-            values = torch.randn(shape.batch, columns, generator=generator)
-            return values.to(case.device, case.torch_dtype)
+            values = torch.randn(shape.batch, columns, generator=generator, device=case.device)
+            return values.to(case.torch_dtype)
 
         self.states = tuple(
             draw(columns).requires_grad_(wants_gradient)
@@ -34,12 +34,19 @@ class Inputs:
 
 
 @contextmanager
+def switches(threads: int, tf32: bool, gradients: bool) -> Iterator[None]:
+    """PyTorch's own switches: threads, TF32 products, gradients."""
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    with torch.set_grad_enabled(gradients):
+        yield
+
+
+@contextmanager
 def environment(case: Case) -> Iterator[None]:
-    """The switches under which the case runs: threads, TF32, gradients, autocast."""
-    torch.set_num_threads(case.threads)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = case.dtype == "tf32"
+    """The switches under which the case runs, and autocast."""
     with (
-        torch.set_grad_enabled(case.work is Work.TRAINING),
+        switches(case.threads, case.dtype == "tf32", case.work is Work.TRAINING),
         torch.autocast(case.device, torch.bfloat16, enabled=case.work is Work.AUTOCAST),
     ):
         yield
