@@ -1,4 +1,4 @@
-"""What a call costs by the way that it comes in: Python, TorchScript, C++; and the tutorial's own table."""
+"""What a call costs from Python, TorchScript and C++; and the tutorial's own table."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ import lltm
 
 
 def python_calls(device: str, budget: timing.Budget) -> dict[str, timing.Timing]:
-    """Microseconds a call, no gradients, at the tutorial's small shape, through every door of Python."""
+    """Microseconds a call, no gradients, at the tutorial's small shape, by every way to call from Python."""
     case = Case(device, 1, Work.FORWARD, "float32", TUTORIAL_SHAPES[0])
     cell = lltm.LLTMCell(case.shape.input_features, case.shape.state_size, device=device)
     scripted = torch.jit.optimize_for_inference(torch.jit.script(cell.eval()))
@@ -24,16 +24,16 @@ def python_calls(device: str, budget: timing.Budget) -> dict[str, timing.Timing]
     with environment(case), torch.no_grad():
         input, old_h, old_cell = Inputs(case, seed=0).states
         weights, bias = cell.weights.detach(), cell.bias.detach()
-        doors = {
+        callers = {
             "Python, torch.ops.lltm.forward": lambda: operator(input, weights, bias, old_h, old_cell),
             "Python, lltm.LLTMCell": lambda: cell(input, (old_h, old_cell)),
             "Python, scripted and frozen LLTMCell": lambda: scripted(input, (old_h, old_cell)),
         }
-        return timing.wall(doors, budget, _synchronizer(device))
+        return timing.wall(callers, budget, _synchronizer(device))
 
 
 def cpp_calls(build_dir: Path) -> dict[str, dict[str, float]]:
-    """The same from C++: runs the Google Benchmark program, returns microseconds by device and door."""
+    """The same from C++: runs the Google Benchmark program, returns microseconds by device and caller."""
     program = build_dir / "benchmark" / "lltm_cpp_calls"
     shape = TUTORIAL_SHAPES[0]
     module = build_dir / "benchmark" / "cell.pt"
@@ -46,8 +46,8 @@ def cpp_calls(build_dir: Path) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for entry in json.loads(output)["benchmarks"]:
         if entry.get("aggregate_name") == "median":
-            device, door = entry["run_name"].split("/")[:2]
-            found.setdefault(device, {})["C++, " + door.replace("_", " ")] = entry["real_time"] * 1e-3
+            device, caller = entry["run_name"].split("/")[:2]
+            found.setdefault(device, {})["C++, " + caller.replace("_", " ")] = entry["real_time"] * 1e-3
     return found
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a run: time against state size per peer, and the ratio to the best peer."""
+"""Pictures of a run: time against state size by peer, and the speedup over the fastest baseline."""
 
 from pathlib import Path
 
@@ -6,9 +6,13 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from cases import WORK_TITLES, Work
 from peers import OURS, PEERS
 from report import best_peer, groups, title
 from results import Measurement, Results
+
+Bar = tuple[str, float, str]
+"""label, speedup, fastest baseline"""
 
 # One colour a peer in every picture.
 COLORS = {name: f"C{index}" for index, name in enumerate(PEERS)}
@@ -16,15 +20,24 @@ COLORS = {name: f"C{index}" for index, name in enumerate(PEERS)}
 
 def draw(run: Results, folder: Path) -> None:
     """Write one PNG a group of measurements, and one with the ratios of each device."""
-    grouped = groups(run)
-    for group, shapes in grouped.items():
-        if len(shapes) > 1:
-            _time_against_size(group, shapes, folder / f"time-{'-'.join(str(part) for part in group)}.png")
-    for device in dict.fromkeys(group[0] for group in grouped):
-        _ratios({g: s for g, s in grouped.items() if g[0] == device}, folder / f"ratio-{device}.png")
+    bars: dict[str, list[Bar]] = {}
+    for work in Work:
+        for group, shapes in groups(run, (work,)).items():
+            by_shape = {shape: by_work[work] for shape, by_work in shapes.items()}
+            heading = f"{title(group)}, {WORK_TITLES[work]}"
+            if len(by_shape) > 1:
+                name = "-".join(str(part) for part in (*group, work))
+                _time_against_size(heading, by_shape, folder / f"time-{name}.png")
+            for shape, by_peer in by_shape.items():
+                best = best_peer(by_peer.values())
+                if best and OURS in by_peer:
+                    bar = (f"{heading}\n{shape}", best.median / by_peer[OURS].median, best.peer)
+                    bars.setdefault(group[0], []).append(bar)
+    for device, of_device in bars.items():
+        _speedups(of_device, folder / f"speedup-{device}.png")
 
 
-def _time_against_size(group: tuple, shapes: dict[str, dict[str, Measurement]], path: Path) -> None:
+def _time_against_size(heading: str, shapes: dict[str, dict[str, Measurement]], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 5.5), layout="constrained")
     # Shapes of one state size stand in the order of their work.
     order = sorted(shapes, key=lambda shape: (int(shape.split(",")[2]), _work(shape)))
@@ -47,7 +60,7 @@ def _time_against_size(group: tuple, shapes: dict[str, dict[str, Measurement]], 
     axes.set_yscale("log")
     axes.set_xlabel("state size (several shapes at one size; the line joins the smallest)")
     axes.set_ylabel("microseconds a call")
-    axes.set_title(title(group))
+    axes.set_title(heading)
     axes.grid(True, which="both", alpha=0.25)
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=130)
@@ -59,15 +72,7 @@ def _work(shape: str) -> int:
     return batch * (input_features + state_size) * state_size
 
 
-def _ratios(grouped: dict[tuple, dict[str, dict[str, Measurement]]], path: Path) -> None:
-    bars = []
-    for group, shapes in grouped.items():
-        for shape, by_peer in shapes.items():
-            best = best_peer(by_peer.values())
-            if best and OURS in by_peer:
-                bars.append((f"{title(group)}\n{shape}", best.median / by_peer[OURS].median, best.peer))
-    if not bars:
-        return
+def _speedups(bars: list[Bar], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(10, 1.2 + 0.3 * len(bars)), layout="constrained")
     labels, ratios, names = zip(*reversed(bars), strict=True)
     positions = range(len(bars))
@@ -78,6 +83,6 @@ def _ratios(grouped: dict[tuple, dict[str, dict[str, Measurement]]], path: Path)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xlim(0, max(ratios) * 1.15)
     axes.set_ylim(-0.6, len(bars) - 0.4)
-    axes.set_xlabel("time of the best peer / ours (above 1: this library is faster)")
+    axes.set_xlabel("speedup over the fastest baseline")
     figure.savefig(path, dpi=110)
     plt.close(figure)

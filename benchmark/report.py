@@ -2,22 +2,29 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from statistics import median
 
-from cases import WORK_TITLES, Shape, Work
+from cases import Shape, Work
 from peers import OURS, PEERS
-from results import Measurement, Results
+from results import Kept, Measurement, Results
 from roofline import roofline
+from tables import number, pair, ratio, table
 
-CLOCK_TITLES = {"wall": "by the wall", "device": "device time"}
+CLOCK_TITLES = {"wall": "wall time", "device": "device time"}
+# What a facts line of the machine is worth a reader's while.
+_HEAD = ("PyTorch", "Python", "CPU", "CPU capability of PyTorch", "libraries", "CUDA of PyTorch", "cuDNN", "lltm")
 
-METHOD = """\
-Times are microseconds a call: the median of samples taken in turns, peer by peer, in one process, and after `±` half
-the distance between the quartiles. *ratio* is the best peer's time over ours (above 1: we are faster), the best of
-every peer that computes a cell, nn.LSTMCell with its four gates among them. `addmm` (the bare product) and `empty` (an
-operator that only allocates) are floors, not peers. Errors are against float64, of the worst result (with gradients:
-they are among the results), relative to its mean magnitude: mean / largest. *roofline*: the least time for a GPU,
-as fast as it was at a product of 4096 by 4096 by 4096 in this dtype and at a copy (float32: the CUDA cores' rate).\
-"""
+Group = tuple[str, int, str, str]
+"""device, threads, dtype, clock"""
+Group_of_shapes = dict[str, dict[str, dict[str, Measurement]]]
+"""by shape, work and peer"""
+
+METHOD = (
+    "Microseconds a call, forward / forward and backward: the median of samples that the peers take in turns."
+    " *speedup* is over the fastest baseline, nn.LSTMCell with its four gates among them; `addmm` (the bare product)"
+    " and `empty` (an operator that only allocates) are lower bounds, not baselines. *roofline* is the least time for"
+    " this GPU at its measured rates of a large product (float32: on the CUDA cores) and of a copy."
+)
 
 
 def best_peer(group: Iterable[Measurement]) -> Measurement | None:
@@ -26,127 +33,144 @@ def best_peer(group: Iterable[Measurement]) -> Measurement | None:
     return min(others, key=lambda entry: entry.median, default=None)
 
 
-def groups(run: Results) -> dict[tuple, dict[str, dict[str, Measurement]]]:
-    """Measurements by (device, threads, work, dtype, clock), then by shape, then by peer, in the order of the run."""
-    found: dict[tuple, dict[str, dict[str, Measurement]]] = defaultdict(lambda: defaultdict(dict))
+def speedup(by_peer: dict[str, Measurement]) -> float | None:
+    best, ours = best_peer(by_peer.values()), by_peer.get(OURS)
+    return best.median / ours.median if best and ours else None
+
+
+def groups(run: Results, works: tuple[Work, ...]) -> dict[Group, Group_of_shapes]:
+    """Measurements of these kinds of work, in the order of the run."""
+    found: dict[Group, Group_of_shapes] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for entry in run.measurements:
-        found[entry.group][entry.shape][entry.peer] = entry
+        if entry.work in works:
+            group = (entry.device, entry.threads, entry.dtype, entry.clock)
+            found[group][entry.shape][entry.work][entry.peer] = entry
     return found
 
 
-def title(group: tuple) -> str:
-    device, threads, work, dtype, clock = group
+def title(group: Group) -> str:
+    device, threads, dtype, clock = group
     where = f"CPU, {threads} thread{'s' if threads > 1 else ''}" if device == "cpu" else "GPU"
-    how = "" if device == "cpu" else f", {CLOCK_TITLES[clock]}"
-    return f"{where}: {WORK_TITLES[Work(work)]}, {dtype}{how}"
+    return f"{where}, {dtype}{'' if device == 'cpu' else ', ' + CLOCK_TITLES[clock]}"
 
 
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+def _names(shapes: Group_of_shapes) -> list[str]:
+    present = {name for by_work in shapes.values() for by_peer in by_work.values() for name in by_peer}
+    return [name for name in PEERS if name in present]
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+def _pairs(by_work: dict[str, dict[str, Measurement]], name: str, works: tuple[Work, ...]) -> str:
+    times = [entry.median if (entry := by_work.get(work, {}).get(name)) else None for work in works]
+    return number(times[0]) if len(works) == 1 else pair(*times)
 
 
-def _time_table(group: tuple, shapes: dict[str, dict[str, Measurement]], names: list[str], rates: dict) -> str:
-    _, _, work, dtype, clock = group
-    limits = {
-        shape: limit
-        for shape in shapes
-        if clock == "device" and (limit := roofline(Work(work), Shape.parse(shape), dtype, rates))
-    }
+def _speedups(by_work: dict[str, dict[str, Measurement]], works: tuple[Work, ...]) -> str:
+    found = [speedup(by_work.get(work, {})) for work in works]
+    return " / ".join(ratio(value) or "-" for value in found) if any(found) else ""
+
+
+def _time_table(group: Group, shapes: Group_of_shapes, works: tuple[Work, ...], rates: dict[str, float]) -> str:
+    names = _names(shapes)
     rows = []
-    for shape, by_peer in shapes.items():
-        best = best_peer(by_peer.values())
-        ours = by_peer.get(OURS)
-        ratio = f"**{best.median / ours.median:.2f}** ({best.peer})" if best and ours else ""
-        times = [
-            f"{_number(entry.median)} ±{_number(entry.median * entry.spread)}" if (entry := by_peer.get(name)) else ""
-            for name in names
-        ]
-        rows.append([shape, *times, *([_number(limits[shape])] if limits else []), ratio])
-    return _table(["shape", *names, *(["roofline"] if limits else []), "ratio"], rows)
+    for shape, by_work in shapes.items():
+        row = [shape, *(_pairs(by_work, name, works) for name in names)]
+        if group[3] == "device" and rates:
+            limits = [roofline(work, Shape.parse(shape), group[2], rates) for work in works]
+            row.append(pair(*limits) if len(limits) > 1 else number(limits[0]))
+        rows.append([*row, _speedups(by_work, works)])
+    return table(["shape", *names, *(["roofline"] if group[3] == "device" and rates else []), "speedup"], rows)
 
 
-def _error_table(shapes: dict[str, dict[str, Measurement]], names: list[str]) -> str:
+def _error_table(shapes: Group_of_shapes, works: tuple[Work, ...]) -> str:
+    names = [name for name in _names(shapes) if PEERS[name].is_cell]
     rows = []
-    for shape, by_peer in shapes.items():
-        entries = [by_peer.get(name) for name in names]
-        rows.append([shape, *(f"{e.error_mean:.1e} / {e.error_max:.1e}" if e else "" for e in entries)])
-    return _table(["error", *names], rows)
-
-
-def _ratio_summary(run: Results) -> str:
-    grouped = groups(run)
-    shapes = list(dict.fromkeys(entry.shape for entry in run.measurements))
-    rows = []
-    for group, by_shape in grouped.items():
+    for shape, by_work in shapes.items():
         cells = []
-        for shape in shapes:
-            best = best_peer(by_shape.get(shape, {}).values())
-            ours = by_shape.get(shape, {}).get(OURS)
-            cells.append(f"{best.median / ours.median:.2f}" if best and ours else "")
-        rows.append([title(group), *cells])
-    return _table(["best peer / ours", *shapes], rows)
+        for name in names:
+            entries = [by_work.get(work, {}).get(name) for work in works]
+            cells.append(" / ".join(f"{e.error_mean:.1e}" if e and e.error_mean is not None else "-" for e in entries))
+        rows.append([shape, *cells])
+    return table(["mean error", *names], rows)
+
+
+def _summary(grouped: dict[Group, Group_of_shapes], works: tuple[Work, ...]) -> str:
+    shapes = list(dict.fromkeys(shape for of in grouped.values() for shape in of))
+    rows = [[title(group), *(_speedups(of.get(shape, {}), works) for shape in shapes)] for group, of in grouped.items()]
+    return table(["speedup", *shapes], rows)
+
+
+def _spread(run: Results) -> str:
+    spreads = [entry.spread for entry in run.measurements]
+    return (
+        f"Half the distance between the quartiles of the samples is {median(spreads):.1%} of the median in the median"
+        f" case, and {max(spreads):.0%} at most."
+    )
+
+
+def _memory(kept: list[Kept]) -> str:
+    rows = [
+        [entry.device, entry.shape, entry.peer, str(entry.total), str(entry.beyond_results),
+         number(entry.total / 4 / Shape.parse(entry.shape).batch)]
+        for entry in kept
+    ]  # fmt: skip
+    return table(["device", "shape", "peer", "bytes", "beyond the results", "float32 numbers a row"], rows)
+
+
+def head(machine: dict[str, str]) -> str:
+    """What the numbers were measured on and with, in two lines."""
+    facts = "; ".join(f"{name} {machine[name]}" for name in _HEAD if name in machine)
+    settings = "; ".join(f"{name}={machine[name]}" for name in ("LLTM_CPU_GEMM", "LLTM_CUDA_PATH") if name in machine)
+    gpu = "; ".join(f"{name} {value}" for name, value in machine.items() if name.startswith("GPU "))
+    return "\n".join(f"- {line}" for line in (facts, gpu, settings, f"`{machine['command']}`") if line)
 
 
 def markdown(run: Results) -> str:
     """The whole run."""
+    cell, autocast = (Work.FORWARD, Work.TRAINING), (Work.AUTOCAST,)
     parts = [
         f"# {run.machine.get('GPU', run.machine['CPU'])}, {run.machine['date']}",
-        "\n".join(f"- {name}: {value}" for name, value in run.machine.items()),
-        METHOD,
+        head(run.machine),
     ]
     if run.failures:
-        parts += ["## What failed", "\n".join(f"- {failure}" for failure in run.failures)]
+        parts += ["## Failures", "\n".join(f"- {failure}" for failure in run.failures)]
     if run.measurements:
-        parts += ["## Ratios", _ratio_summary(run)]
-    for group, shapes in groups(run).items():
-        present = {name for by_peer in shapes.values() for name in by_peer}
-        names = [name for name in PEERS if name in present]
-        parts += [f"## {title(group)}", _time_table(group, shapes, names, run.rates)]
-        if group[4] == "wall":  # the errors are the same by every clock
-            parts.append(_error_table(shapes, [name for name in names if PEERS[name].is_cell]))
+        parts += [f"{METHOD} {_spread(run)}"]
+    if grouped := groups(run, cell):
+        parts += ["## Speedup over the fastest baseline", _summary(grouped, cell)]
+        for group, shapes in grouped.items():
+            parts += [f"## {title(group)}", _time_table(group, shapes, cell, run.rates)]
+            if group[3] == "wall":  # the errors are the same by every clock
+                parts += [
+                    "Error against float64 of the worst result (with gradients: they are among the results), relative"
+                    " to its mean magnitude.",
+                    _error_table(shapes, cell),
+                ]
+    for group, shapes in groups(run, autocast).items():
+        parts += [
+            f"## {title(group)}: forward under autocast to bfloat16",
+            _time_table(group, shapes, autocast, {}),
+        ]
     if run.kept:
         parts += [
             "## Memory",
-            "Bytes that autograd keeps between forward and backward beyond the parameters and what the caller gave:"
-            " all, and those that are no result of forward either; all in float32 numbers a row of the batch.",
-            _table(
-                ["device", "shape", "peer", "kept", "beyond the results", "numbers a row"],
-                [
-                    [
-                        k.device,
-                        k.shape,
-                        k.peer,
-                        str(k.total),
-                        str(k.beyond_results),
-                        _number(k.total / 4 / int(k.shape.split(",")[0])),
-                    ]
-                    for k in run.kept
-                ],
-            ),
+            "Bytes that autograd keeps between forward and backward beyond the parameters and the arguments: all, and"
+            " those that are no result of forward either.",
+            _memory(run.kept),
         ]
     if run.calls:
+        parts += ["## One forward call by caller", "(16,32,128), float32, no gradients, one thread; wall time."]
         parts += [
-            "## One forward call by the way it comes in",
-            "Shape 16,32,128, float32, no gradients, one thread; wall time, microseconds.",
-        ]
-        parts += [
-            _table(["call", device], [[door, _number(time)] for door, time in doors.items()])
-            for device, doors in run.calls.items()
+            table(["call", device], [[caller, number(time)] for caller, time in callers.items()])
+            for device, callers in run.calls.items()
         ]
     if run.tutorial:
         parts += [
             "## The tutorial's own table",
-            "Batch 16, 32 input features, state 128, float32; forward, and backward of `new_h.sum() + new_cell.sum()`;"
-            " synchronised after each; microseconds.",
-            _table(
+            "(16,32,128), float32: forward, and backward of `new_h.sum() + new_cell.sum()`, each synchronised.",
+            table(
                 ["device", "peer", "forward", "backward"],
                 [
-                    [device, PEERS[name].title, _number(forward), _number(backward)]
+                    [device, PEERS[name].title, number(forward), number(backward)]
                     for device, by_peer in run.tutorial.items()
                     for name, (forward, backward) in by_peer.items()
                 ],
