@@ -1,0 +1,92 @@
+"""The candidates of the CUDA planner: who they are, and what each takes when it is forced."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import cycle
+
+import timing
+import torch
+from cases import Case, Work
+from peers import Operator
+from workload import INPUT_SETS, Inputs
+
+import lltm
+
+VARIABLE = "LLTM_CUDA_PATH"
+AUTO = "auto"
+DIRECTIONS = ("forward", "backward")
+
+
+def names(direction: str) -> tuple[str, ...]:
+    """What LLTM_CUDA_PATH may be set to for one direction, beside auto. The only place that knows the names: the
+    library's own list where it exposes one."""
+    exposed = getattr(lltm, "cuda_candidates", None)
+    return tuple(exposed(direction)) if exposed else ("few_rows", "hopper", "tiles", "library")
+
+
+def features(direction: str, name: str, case: Case) -> dict[str, float]:
+    """What a candidate reports of itself at a problem for the planner's estimate (bytes, waves, chunks, ...); nothing
+    where the library does not say."""
+    exposed = getattr(lltm, "cuda_candidate_features", None)
+    shape = case.shape
+    sizes = (shape.batch, shape.input_features, shape.state_size)
+    return dict(exposed(direction, name, case.torch_dtype, *sizes)) if exposed and name != AUTO else {}
+
+
+@contextmanager
+def forced(name: str) -> Iterator[None]:
+    """Let the planner take one candidate. The library reads the variable at every call."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def operator_call(case: Case, direction: str) -> Callable[[], object]:
+    """One call of lltm::forward, or of lltm::backward alone, with all gradients."""
+    cell = Operator(case.shape, case.device, case.torch_dtype)
+    weights, bias = cell.weights.detach(), cell.bias.detach()
+    arguments = []
+    for seed in range(INPUT_SETS):
+        inputs = Inputs(case, seed)
+        input, old_h, old_cell = (state.detach() for state in inputs.states)
+        if direction == "forward":
+            arguments.append((input, weights, bias, old_h, old_cell))
+        else:
+            with torch.enable_grad():  # gates are written only where a gradient needs them
+                input.requires_grad_()
+                _, new_cell, gates = torch.ops.lltm.forward(input, weights, bias, old_h, old_cell)
+            saved = (new_cell.detach(), gates.detach(), input.detach(), weights, bias, old_h)
+            arguments.append((*inputs.gradients, *saved, [True] * 5))
+    operator = getattr(torch.ops.lltm, direction).default
+    sets = cycle(arguments)
+    return lambda: operator(*next(sets))
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Device microseconds of every candidate that took the problem, `auto` among them, and why others did not."""
+
+    times: dict[str, float]
+    refused: dict[str, str]
+
+
+def measure(case: Case, direction: str, calls_per_graph: int, budget: timing.Budget = timing.BRIEF) -> Candidates:
+    """Race the automatic choice against every candidate, by graph replay. The caller has set the environment."""
+    samplers, refused = {}, {}
+    with torch.no_grad():
+        call = operator_call(replace(case, work=Work.FORWARD), direction)
+        for name in (AUTO, *names(direction)):
+            try:
+                with forced(name):
+                    samplers[name] = timing.graph_sampler(call, calls_per_graph)
+            except RuntimeError as error:
+                refused[name] = str(error).splitlines()[0]
+        return Candidates(timing.race(samplers, {AUTO}, budget), refused)

@@ -1,0 +1,190 @@
+"""One sweep: every shape, dtype and kind of work, beside the peers and the planner's other candidates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import candidates
+import timing
+import torch
+from cases import DTYPES, Case, Shape, Work
+from peers import OURS, PEERS, applicable, prepare_dynamic_compilation
+from results import Log
+from workload import environment, make_call
+
+from .shapes import Draw
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+REPETITIONS = 3
+"""How often a case is measured in which a peer is ahead."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One case: microseconds a call by peer (device time on a GPU, wall time on a CPU)."""
+
+    seed: int | None
+    device: str
+    threads: int
+    dtype: str
+    work: str
+    shape: str
+    times: dict[str, float]
+    speedup: float | None
+    """Time of the fastest peer over ours; the median of three where the first was below 1."""
+    candidates: dict[str, float] = field(default_factory=dict)
+    """Device microseconds of the operator of this work (lltm::backward for work with gradients) by forced candidate."""
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def best_peer(self) -> str | None:
+        return min((name for name in self.times if name != OURS), key=self.times.__getitem__, default=None)
+
+    @property
+    def chosen_over_best(self) -> float | None:
+        """Time of the planner's choice over that of the best candidate; None where they were not measured."""
+        if len(self.candidates) < 2 or candidates.AUTO not in self.candidates:
+            return None
+        return self.candidates[candidates.AUTO] / min(self.candidates.values())
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What to measure."""
+
+    draws: list[Draw]
+    devices: list[str]
+    threads: list[int]
+    works: list[Work]
+    dtypes: list[str]
+    peers: list[str]
+    with_candidates: bool = True
+    seconds: float | None = None
+    """The run ends at the first case that begins later than this."""
+
+    def cases(self) -> list[tuple[Draw, Case]]:
+        """Shape by shape, so that a run that is cut short has as many shapes of every dtype."""
+        return [
+            (draw, Case(device, count, work, dtype, draw.shape))
+            for draw in self.draws
+            for device in self.devices
+            for count in (self.threads if device == "cpu" else self.threads[:1])
+            for dtype in DTYPES[device]
+            if dtype in self.dtypes
+            for work in self.works
+        ]
+
+
+def run(sweep: Sweep, path: Path, progress: Progress) -> list[Entry]:
+    """Measure; every case is logged in `path` as soon as it is known."""
+    prepare_dynamic_compilation()
+    start = time.perf_counter()
+    entries: list[Entry] = []
+    cases = sweep.cases()
+    with Log(path) as log:
+        task = progress.add_task("compiling", total=len(cases))
+        _compile(cases, sweep.peers)
+        progress.console.print(f"compiled the peers in {time.perf_counter() - start:.0f} s")
+        for draw, case in cases:
+            if sweep.seconds and time.perf_counter() - start > sweep.seconds:
+                progress.console.print(f"[yellow]{len(entries)} of {len(cases)} cases within {sweep.seconds:.0f} s")
+                break
+            progress.update(task, description=str(case))
+            entries.append(_measure(draw, case, sweep))
+            log.write(entries[-1])
+            progress.advance(task)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    progress.console.print(f"{len(entries)} cases in {time.perf_counter() - start:.0f} s; {graphs} graphs compiled")
+    return entries
+
+
+# Dynamic shapes or not, the compiler takes the first shape that it sees for typical.
+_TYPICAL = Shape(256, 520, 504)
+
+
+def _compile(cases: list[tuple[Draw, Case]], peers: list[str]) -> None:
+    """Compile what the peers compile once a dtype and kind of work."""
+    if "dynamic" not in peers:
+        return
+    for case in dict.fromkeys(Case(c.device, c.threads, c.work, c.dtype, _TYPICAL) for _, c in cases):
+        with environment(case):
+            make_call(case, PEERS["dynamic"].make(case.shape, case.device, case.torch_dtype))()
+
+
+def calls_per_graph(case: Case) -> int:
+    """As many calls as make a graph of some 100 microseconds, so that small cells are measured finely and large ones
+    quickly; a multiple of the number of inputs that take turns."""
+    shape = case.shape
+    work = shape.batch * (shape.input_features + shape.state_size) * shape.state_size
+    if case.work is Work.TRAINING:
+        work *= 3
+    return 20 if work < 3e7 else 12 if work < 3e8 else 4
+
+
+def _measure(draw: Draw, case: Case, sweep: Sweep) -> Entry:
+    samplers: dict[str, timing.Sampler] = {}
+    failures: dict[str, str] = {}
+    with environment(case):
+        for peer in applicable(case, [OURS, *sweep.peers]):
+            try:
+                call = make_call(case, peer.make(case.shape, case.device, case.torch_dtype))
+                samplers[peer.name] = _sampler(case, call)
+            except Exception as error:  # whatever a peer raises: the others are still measured
+                failures[peer.name] = _first_line(error)
+        # On a CPU other processes disturb single samples: the minimum is what the call itself takes.
+        times, speedup = _speedup(samplers, result=median if case.device == "cuda" else min)
+        found = candidates.Candidates({}, {})
+        if sweep.with_candidates and case.device == "cuda":
+            direction = "backward" if case.work is Work.TRAINING else "forward"
+            try:
+                found = candidates.measure(case, direction, calls_per_graph(case))
+            except Exception as error:
+                failures["candidates"] = _first_line(error)
+    return Entry(
+        seed=draw.seed,
+        device=case.device,
+        threads=case.threads,
+        dtype=case.dtype,
+        work=str(case.work),
+        shape=str(case.shape),
+        times=times,
+        speedup=speedup,
+        candidates=found.times,
+        failures=failures,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def _sampler(case: Case, call: Callable[[], object]) -> timing.Sampler:
+    if case.device == "cuda":
+        return timing.graph_sampler(call, calls_per_graph(case))
+    return timing.wall_sampler(call, timing.BRIEF)
+
+
+def _speedup(
+    samplers: dict[str, timing.Sampler], result: Callable[[list[float]], float]
+) -> tuple[dict[str, float], float | None]:
+    """Times by peer, and the speedup over the fastest; again where it is below 1, for the median of three."""
+    if OURS not in samplers or len(samplers) < 2:
+        return timing.race(samplers, {OURS}, timing.BRIEF, result=result), None
+
+    def measure() -> tuple[float, dict[str, float]]:
+        times = timing.race(samplers, {OURS}, timing.BRIEF, result=result)
+        return min(time for name, time in times.items() if name != OURS) / times[OURS], times
+
+    results = [measure()]
+    if results[0][0] < 1:
+        results += [measure() for _ in range(REPETITIONS - 1)]
+    speedup = median(speedup for speedup, _ in results)
+    times = next(times for found, times in results if found == speedup)
+    return times, speedup

@@ -1,0 +1,46 @@
+"""The random shapes of a sweep."""
+
+import math
+import random
+from dataclasses import dataclass
+
+from cases import Shape
+
+SMALLEST = Shape(1, 8, 16)
+LARGEST = Shape(4096, 2048, 2048)
+WORK_LIMIT = 256 * 4096 * 2048
+"""Largest batch * (input_features + state_size) * state_size: the batch is halved until the product is below it."""
+MULTIPLE = 8
+UNROUNDED_OF_FIVE = 2
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One random shape, and the seed that it came from (None for a shape that was given by name)."""
+
+    seed: int | None
+    shape: Shape
+
+
+def draw(count: int, seed: int, largest: Shape = LARGEST) -> list[Draw]:
+    """`count` shapes with sizes log-uniform between SMALLEST and `largest`. In three of five, input features and state
+    size are rounded up to a multiple of 8; the others stay as drawn, most of them odd in some way."""
+    generator = random.Random(seed)
+
+    def log_uniform(low: int, high: int) -> int:
+        return min(high, max(low, round(math.exp(generator.uniform(math.log(low), math.log(high))))))
+
+    def rounded(size: int, high: int) -> int:
+        return min(math.ceil(size / MULTIPLE) * MULTIPLE, high)
+
+    shapes = []
+    for index in range(count):
+        batch = log_uniform(SMALLEST.batch, largest.batch)
+        features = log_uniform(SMALLEST.input_features, largest.input_features)
+        state = log_uniform(SMALLEST.state_size, largest.state_size)
+        if index % 5 >= UNROUNDED_OF_FIVE:
+            features, state = rounded(features, largest.input_features), rounded(state, largest.state_size)
+        while batch > 1 and batch * (features + state) * state > WORK_LIMIT:
+            batch //= 2
+        shapes.append(Draw(seed, Shape(batch, features, state)))
+    return shapes
