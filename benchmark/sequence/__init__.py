@@ -1,0 +1,1 @@
+"""Whole sequences: lltm.LLTM and lltm::sequence beside nn.LSTM, nn.GRU and a loop of cells."""

@@ -1,0 +1,97 @@
+"""Which sequences are measured: shapes, dtypes, threads and variants."""
+
+from dataclasses import dataclass
+
+import torch
+from cases import DTYPES, TORCH_DTYPES, Work
+
+VARIANTS = {
+    "padded": "every row has all steps",
+    "packed": "rows have from a quarter of the steps to all of them",
+    "two layers": "two layers, every row has all steps",
+    "both directions": "a bidirectional layer, every row has all steps",
+}
+
+
+@dataclass(frozen=True)
+class SequenceShape:
+    steps: int
+    batch: int
+    input_features: int
+    state_size: int
+
+    def __str__(self) -> str:
+        return f"{self.steps},{self.batch},{self.input_features},{self.state_size}"
+
+    @classmethod
+    def parse(cls, text: str) -> "SequenceShape":
+        sizes = [int(size) for size in text.split(",")]
+        if len(sizes) != 4:
+            raise ValueError(f"expected a sequence as STEPS,BATCH,INPUT_FEATURES,STATE_SIZE, got {text!r}")
+        return cls(*sizes)
+
+
+@dataclass(frozen=True)
+class SequenceCase:
+    device: str
+    threads: int
+    dtype: str
+    variant: str
+    work: Work
+    shape: SequenceShape
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return TORCH_DTYPES[self.dtype]
+
+    @property
+    def clock(self) -> str:
+        """Nothing can capture a packed sequence of nn.LSTM in a graph."""
+        return "device" if self.device == "cuda" and self.variant != "packed" else "wall"
+
+    def __str__(self) -> str:
+        threads = f" {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "cpu" else ""
+        return f"{self.device}{threads} {self.dtype} {self.shape} {self.variant}, {self.work}"
+
+
+QUICK_SHAPE = SequenceShape(128, 16, 128, 128)
+SHAPES = {
+    "cpu": (QUICK_SHAPE, SequenceShape(64, 32, 512, 512), SequenceShape(512, 1, 256, 256)),
+    "cuda": (
+        QUICK_SHAPE,
+        SequenceShape(256, 32, 512, 512),
+        SequenceShape(256, 64, 1024, 1024),
+        SequenceShape(128, 128, 2048, 2048),
+        SequenceShape(64, 4096, 128, 128),
+        SequenceShape(256, 256, 384, 384),
+    ),
+}
+
+
+def _is_worthwhile(device: str, dtype: str, variant: str, shape: SequenceShape) -> bool:
+    if device == "cpu" and dtype != "float32":
+        return dtype == "bfloat16" and variant == "padded" and shape == SHAPES["cpu"][1]
+    # The other variants at the shapes that people run them at.
+    return variant == "padded" or shape in SHAPES[device][:2]
+
+
+def make_cases(
+    devices: list[str],
+    threads: list[int],
+    dtypes: list[str],
+    works: list[Work],
+    variants: list[str],
+    shapes: list[SequenceShape] | None,
+) -> list[SequenceCase]:
+    """Every worthwhile combination; shapes that were asked for are measured in every one."""
+    return [
+        SequenceCase(device, count, dtype, variant, work, shape)
+        for device in devices
+        for count in (threads if device == "cpu" else threads[:1])
+        for dtype in DTYPES[device]
+        if dtype in dtypes
+        for variant in variants
+        for shape in (shapes or SHAPES[device])
+        if shapes or _is_worthwhile(device, dtype, variant, shape)
+        for work in works
+    ]

@@ -1,0 +1,124 @@
+"""One run over sequences: every case, every peer, a step's share of the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import timing
+import torch
+from cases import Work
+from results import Log
+from torch import nn
+from workload import switches
+
+from .cases import SequenceCase
+from .peers import SequenceInputs, applicable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+INPUT_SETS = 2
+CALLS_PER_GRAPH = 2
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One case: microseconds a step by peer."""
+
+    device: str
+    threads: int
+    dtype: str
+    variant: str
+    work: str
+    shape: str
+    clock: str
+    """"wall", or "device": by replay of a graph."""
+    medians: dict[str, float]
+    minima: dict[str, float]
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def times(self) -> dict[str, float]:
+        """The minima on a CPU, where other processes disturb a long call, and the medians on a GPU."""
+        return self.minima if self.device == "cpu" else self.medians
+
+
+def run(
+    cases: list[SequenceCase],
+    peers: list[str],
+    budget: timing.Budget,
+    path: Path,
+    progress: Progress,
+    seconds: float | None = None,
+) -> list[Entry]:
+    """Measure; every case is logged in `path` as soon as it is known."""
+    start = time.perf_counter()
+    entries: list[Entry] = []
+    task = progress.add_task("sequences", total=len(cases))
+    with Log(path) as log:
+        for case in cases:
+            if seconds and time.perf_counter() - start > seconds:
+                progress.console.print(f"[yellow]{len(entries)} of {len(cases)} cases within {seconds:.0f} s")
+                break
+            progress.update(task, description=str(case))
+            entries.append(_measure(case, peers, budget))
+            for name, message in entries[-1].failures.items():
+                progress.console.print(f"[red]{case}, {name}: {message}")
+            log.write(entries[-1])
+            progress.advance(task)
+    return entries
+
+
+def _measure(case: SequenceCase, names: list[str], budget: timing.Budget) -> Entry:
+    if case.device == "cuda":
+        budget = timing.BRIEF  # replays hardly differ
+    samplers: dict[str, timing.Sampler] = {}
+    failures: dict[str, str] = {}
+    synchronize = torch.cuda.synchronize if case.device == "cuda" else lambda: None
+    with switches(case.threads, case.dtype == "tf32", case.work is Work.TRAINING):
+        for peer in applicable(case, names):
+            try:
+                call = _make_call(case, peer.make(case))
+                samplers[peer.name] = (
+                    timing.graph_sampler(call, CALLS_PER_GRAPH)
+                    if case.clock == "device"
+                    else timing.wall_sampler(call, budget, synchronize)
+                )
+            except Exception as error:  # whatever a peer raises: the others are still measured
+                failures[peer.name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        timings = timing.interleave(samplers, budget) if samplers else {}
+    steps = case.shape.steps
+    return Entry(
+        device=case.device,
+        threads=case.threads,
+        dtype=case.dtype,
+        variant=case.variant,
+        work=str(case.work),
+        shape=str(case.shape),
+        clock=case.clock,
+        medians={name: found.median / steps for name, found in timings.items()},
+        minima={name: found.minimum / steps for name, found in timings.items()},
+        failures=failures,
+    )
+
+
+def _make_call(case: SequenceCase, module: nn.Module) -> Callable[[], object]:
+    """A call that computes the output, and with gradients, those of the input and of every parameter."""
+    wants_gradient = case.work is Work.TRAINING
+    sets = cycle([SequenceInputs(case, seed, wants_gradient) for seed in range(INPUT_SETS)])
+    if not wants_gradient:
+        return lambda: module(next(sets))
+    parameters = tuple(module.parameters())
+    _, output = module(next(sets))
+    grad_output = torch.randn_like(output)
+
+    def call() -> tuple[torch.Tensor, ...]:
+        input, output = module(next(sets))
+        return torch.autograd.grad(output, (input, *parameters), grad_output)
+
+    return call
