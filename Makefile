@@ -33,7 +33,7 @@ help:
 	@echo 'make test       every test, in C++ and in Python (one side: make test-cpp, make test-python)'
 	@echo 'make build      the library: $(BUILD)/liblltm_ops.so'
 	@echo 'make sanitize   the tests in C++ of the CUDA kernels under compute-sanitizer (SANITIZER=racecheck, ...)'
-	@echo 'make bench      measure the cell beside its peers (QUICK=1: in under two minutes)'
+	@echo 'make bench      measure beside the peers (QUICK=1: in under two minutes; more in benchmark/README.md)'
 	@echo 'make lint       check the formatting and lint;  make format mends it'
 	@echo 'make clean      remove what was built;  make distclean the environments (.venv*) too'
 	@echo

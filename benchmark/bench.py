@@ -1,16 +1,12 @@
 """Measure this library beside its peers. `python benchmark/bench.py --help`; `make bench` builds first."""
 
-import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 # The library of the build tree, before anything imports lltm.
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,101 +15,138 @@ sys.path.insert(0, str(ROOT / "python"))
 app = typer.Typer(add_completion=False, no_args_is_help=False)
 console = Console()
 
+RANDOM, WHAT, HOW = "Random shapes", "What to measure", "How to measure"
 BuildDir = Annotated[Path, typer.Option(help="Build tree with liblltm_ops.so and benchmark/.")]
-
-
-def _choice(given: list[str] | None, known: list[str], what: str) -> list[str]:
-    for name in given or []:
-        if name not in known:
-            raise typer.BadParameter(f"unknown {what} {name!r}; known: {', '.join(known)}")
-    return given or known
+Output = Annotated[Path | None, typer.Option(help="Folder for the results; BUILD_DIR/bench by default.")]
+Sweep = Annotated[
+    int | None, typer.Option("--sweep", metavar="N", rich_help_panel=RANDOM, help="N random shapes beside the peers.")
+]
+Candidates = Annotated[
+    int | None,
+    typer.Option("--candidates", metavar="N", rich_help_panel=RANDOM, help="N random shapes, every CUDA candidate."),
+]
+Seeds = Annotated[list[int] | None, typer.Option("--seed", rich_help_panel=RANDOM, help="N shapes of each seed.")]
+Largest = Annotated[
+    str | None, typer.Option(rich_help_panel=RANDOM, help="Largest sizes: BATCH,INPUT_FEATURES,STATE_SIZE.")
+]
+NoCandidates = Annotated[
+    bool, typer.Option("--no-candidates", rich_help_panel=RANDOM, help="A sweep of the peers alone.")
+]
+Named = Annotated[bool, typer.Option("--named", help="The shapes that have a target each, bfloat16 by default.")]
+Sequence = Annotated[bool, typer.Option("--sequence", help="Sequences beside nn.LSTM and nn.GRU.")]
+Load = Annotated[bool, typer.Option("--load", help="Single calls on the CPU, in quiet and under load.")]
+Devices = Annotated[list[str] | None, typer.Option("--devices", rich_help_panel=WHAT, help="cpu, cuda.")]
+Cases = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cases", "--modes", rich_help_panel=WHAT, help="forward, training; autocast, memory, calls, tutorial."
+    ),
+]
+Variants = Annotated[
+    list[str] | None,
+    typer.Option("--variants", rich_help_panel=WHAT, help="Of sequences: padded, packed, two layers, both directions."),
+]
+Dtypes = Annotated[
+    list[str] | None, typer.Option("--dtypes", rich_help_panel=WHAT, help="float32, tf32, bfloat16, float16.")
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--shapes", rich_help_panel=WHAT, help="[STEPS,]BATCH,INPUT_FEATURES,STATE_SIZE; repeat for more."),
+]
+Peers = Annotated[list[str] | None, typer.Option("--peers", rich_help_panel=WHAT, help="Peers beside lltm.")]
+Quick = Annotated[bool, typer.Option("--quick", rich_help_panel=HOW, help="Few shapes, float32, all cores.")]
+Threads = Annotated[
+    list[int] | None, typer.Option("--threads", rich_help_panel=HOW, help="CPU threads; 1 and all cores by default.")
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option(rich_help_panel=HOW, help="For each case; of --sweep, --named, --candidates, --sequence: in all."),
+]
 
 
 @app.callback(invoke_without_command=True)
 def run(
     context: typer.Context,
     build_dir: BuildDir = ROOT / "build",
-    output: Annotated[Path | None, typer.Option(help="Folder for the results; BUILD_DIR/bench by default.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Two shapes, float32, all cores, short samples.")] = False,
-    devices: Annotated[list[str] | None, typer.Option("--devices", help="cpu, cuda; repeat for both.")] = None,
-    threads: Annotated[
-        list[int] | None, typer.Option("--threads", help="CPU threads; 1 and all cores by default.")
-    ] = None,
-    cases: Annotated[
-        list[str] | None, typer.Option("--cases", help="forward, training, autocast, memory, calls, tutorial.")
-    ] = None,
-    dtypes: Annotated[list[str] | None, typer.Option("--dtypes", help="float32, tf32, bfloat16, float16.")] = None,
-    shapes: Annotated[list[str] | None, typer.Option("--shapes", help="BATCH,INPUT_FEATURES,STATE_SIZE.")] = None,
-    peers: Annotated[list[str] | None, typer.Option("--peers", help="Peers to measure beside lltm.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Time for one case, all its peers together.")] = None,
+    output: Output = None,
+    sweep: Sweep = None,
+    candidates: Candidates = None,
+    named: Named = False,
+    sequence: Sequence = False,
+    load: Load = False,
+    seed: Seeds = None,
+    largest: Largest = None,
+    no_candidates: NoCandidates = False,
+    devices: Devices = None,
+    cases: Cases = None,
+    variants: Variants = None,
+    dtypes: Dtypes = None,
+    shapes: Shapes = None,
+    peers: Peers = None,
+    quick: Quick = False,
+    threads: Threads = None,
+    seconds: Seconds = None,
 ) -> None:
-    """Measure, and leave results.json, results.md and pictures in the output folder."""
+    """Measure, and leave numbers, tables and pictures in the output folder. Lists take commas, or the option again."""
     if context.invoked_subcommand:
         return
-    library = build_dir.resolve() / "liblltm_ops.so"
-    os.environ["LLTM_LIBRARY"] = str(library)
+    os.environ["LLTM_LIBRARY"] = str(build_dir.resolve() / "liblltm_ops.so")
+    import runs
 
-    import session
-    from cases import DTYPES, QUICK_SHAPES, SHAPES, UGLY_SHAPES, Shape
-    from peers import OURS, PEERS
-    from results import Results
-
-    cores = len(os.sched_getaffinity(0))
-    available = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    chosen_peers = _choice(peers, list(PEERS), "peer")
-    settings = session.Settings(
-        build_dir=build_dir.resolve(),
-        devices=_choice(devices, available, "device"),
-        threads=threads or sorted({cores} if quick else {1, cores}),
-        sections=_choice(cases, list(session.SECTIONS), "case"),
-        dtypes=_choice(dtypes, sorted({name for names in DTYPES.values() for name in names}), "dtype")
-        if dtypes or not quick
-        else ["float32"],
-        shapes=[Shape.parse(text) for text in shapes]
-        if shapes
-        else list(QUICK_SHAPES if quick else (*SHAPES, *UGLY_SHAPES)),
-        peers=[OURS, *(name for name in chosen_peers if name != OURS)],
-        quick=quick,
-        seconds=seconds,
-    )
-    folder = output or build_dir / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def save(results: Results) -> None:
-        (folder / "results.json").write_text(json.dumps(asdict(results), indent=1))
-
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+    request = runs.Request(
         console=console,
-    ) as progress:  # fmt: skip
-        session.measure(settings, progress, save)
-
-    _write_report([folder / "results.json"], folder / "results.md", folder)
-    console.print(f"Results: {folder}/results.json, results.md and pictures (*.png)")
+        build_dir=build_dir.resolve(),
+        folder=output or build_dir / "bench",
+        devices=devices,
+        cases=cases,
+        variants=variants,
+        dtypes=dtypes,
+        shapes=shapes,
+        peers=peers,
+        quick=quick,
+        threads=threads,
+        seconds=seconds,
+        seeds=seed or [1],
+        largest=largest,
+        with_candidates=not no_candidates,
+    )
+    request.folder.mkdir(parents=True, exist_ok=True)
+    modes = {
+        runs.sweep: sweep,
+        runs.candidates: candidates,
+        runs.named: named,
+        runs.sequence: sequence,
+        runs.load: load,
+    }
+    chosen = [(mode, value) for mode, value in modes.items() if value]
+    try:
+        for mode, value in chosen:
+            mode(request, value)
+        if not chosen:
+            runs.fixed_shapes(request)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 @app.command()
 def report(
-    results: Annotated[list[Path], typer.Argument(help="results.json of one or several runs.")],
+    results: Annotated[list[Path], typer.Argument(help="results.json, or sweep.jsonl of one or several sweeps.")],
     output: Annotated[Path, typer.Option(help="Where to write the tables.")] = Path("results.md"),
     pictures: Annotated[Path | None, typer.Option(help="Folder for the pictures; none by default.")] = None,
 ) -> None:
-    """Write the tables (and pictures) of earlier runs again."""
-    _write_report(results, output, pictures)
+    """Write the tables (and pictures) of earlier runs again; several sweeps are pooled."""
+    import runs
+
+    runs.write_again(results, output, pictures)
     console.print(f"Tables: {output}")
 
 
-def _write_report(paths: list[Path], tables: Path, pictures: Path | None) -> None:
-    import plots
-    from report import markdown
-    from results import Results
+@app.command()
+def fit(measurements: Annotated[list[Path], typer.Argument(help="candidates.csv of one or several runs.")]) -> None:
+    """Fit the constants of the planner's cost model to what --candidates measured, and print them."""
+    import fit as fitting
 
-    runs = [Results.load(path) for path in paths]
-    tables.write_text("\n".join(markdown(run) for run in runs))
-    if pictures:
-        pictures.mkdir(parents=True, exist_ok=True)
-        for run in runs:
-            plots.draw(run, pictures)
+    console.print(fitting.markdown(fitting.fit_candidates(fitting.load(measurements))), highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":
