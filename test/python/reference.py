@@ -1,8 +1,10 @@
-"""The cell's formulas in float64, written as in the design, and how near to them a result must be."""
+"""Arguments, calls and the cell's formula, and assertions that compare the calls with the formula in float64."""
 
 from typing import NamedTuple
 
+import bounds
 import torch
+from bounds import Bounded, Precision
 from torch import Tensor
 
 # (batch, input_features, state_size): the benchmark's smallest, powers of two and their neighbours, ones and zeros.
@@ -49,7 +51,7 @@ def make_arguments(sizes, dtype=torch.float32, device="cpu", bias=True) -> Argum
     batch, input_features, state_size = sizes
 
     def normal(*shape):
-        return torch.randn(shape, dtype=torch.float64).to(device=device, dtype=dtype)
+        return torch.randn(shape, dtype=torch.float64, device=device).to(dtype)
 
     return Arguments(
         input=normal(batch, input_features),
@@ -87,57 +89,62 @@ def forward(input, weights, bias, old_h, old_cell) -> tuple[Tensor, Tensor, Tens
     return torch.tanh(new_cell) * torch.sigmoid(z_o), new_cell, z
 
 
+def precision_of(tensor: Tensor) -> Precision:
+    return Precision.of(tensor.dtype, tf32=tensor.is_cuda and torch.backends.cuda.matmul.allow_tf32)
+
+
+def bounded_forward(arguments: Arguments) -> tuple[Bounded, Bounded, Bounded]:
+    """new_h, new_cell and gates as they should be."""
+    return bounds.forward(*arguments.map(precision_of(arguments.input).exact))
+
+
+def bounded_backward(grad_h: Tensor | None, grad_cell: Tensor | None, arguments: Arguments) -> tuple[Bounded, ...]:
+    """The five gradients as they should be, after a forward that has errors of its own."""
+    exact = precision_of(arguments.input).exact
+    input, weights, _, old_h, _ = bounded = arguments.map(exact)
+    _, new_cell, gates = bounds.forward(*bounded)
+    return bounds.backward(exact(grad_h), exact(grad_cell), new_cell.stored(), gates.stored(), input, weights, old_h)
+
+
+def bounded_backward_of(grad_h, grad_cell, new_cell, gates, input, weights, old_h) -> tuple[Bounded, ...]:
+    """The five gradients as lltm::backward should compute them of these very arguments."""
+    exact = precision_of(input).exact
+    return bounds.backward(*map(exact, (grad_h, grad_cell, new_cell, gates, input, weights, old_h)))
+
+
 def backward(grad_h: Tensor | None, grad_cell: Tensor | None, arguments: Arguments) -> Arguments:
-    """The five gradients, in float64. 1 - sigmoid(z) is written sigmoid(-z), which does not cancel."""
-    input, weights, _, old_h, _ = arguments = arguments.map(Tensor.double)
-    _, new_cell, z = forward(*arguments)
-    dh = torch.zeros_like(new_cell) if grad_h is None else grad_h.double()
-    dc = torch.zeros_like(new_cell) if grad_cell is None else grad_cell.double()
-    z_i, z_o, z_g = z.chunk(3, dim=1)
-    i, o, g, t = torch.sigmoid(z_i), torch.sigmoid(z_o), torch.expm1(z_g), torch.tanh(new_cell)
-    g = torch.where(z_g > 0, z_g, g)
-    d_cell = dc + dh * o / torch.cosh(new_cell) ** 2
-    dz_i = d_cell * g * i * torch.sigmoid(-z_i)
-    dz_o = dh * t * o * torch.sigmoid(-z_o)
-    dz_g = d_cell * i * torch.exp(z_g.clamp(max=0))
-    dz = torch.cat([dz_i, dz_o, dz_g], dim=1)
-    d_old_h, d_input = (dz @ weights).split([old_h.size(1), input.size(1)], dim=1)
-    return Arguments(d_input, dz.t() @ torch.cat([old_h, input], dim=1), dz.sum(0), d_old_h, d_cell)
+    """The five gradients, in float64."""
+    return Arguments(*(gradient.value for gradient in bounded_backward(grad_h, grad_cell, arguments)))
 
 
-def assert_close(
-    actual: Tensor | None, expected: Tensor, dtype: torch.dtype, name: str = "result", terms: int = 0
-) -> None:
-    """Near the formula: off by some units in the last place of the largest number, as the sums of products are.
-
-    The rounding errors of a sum of `terms` numbers grow as the square root of that. A 16-bit result carries the
-    rounding of the workspace and of its own dtype instead; the sums in it are float32's.
-    """
+def assert_close(actual: Tensor | None, expected: Bounded, dtype: torch.dtype, name: str = "result") -> None:
+    """Near the formula: see bounds.py."""
     assert actual is not None, f"{name} is None"
     assert actual.dtype == dtype, f"{name} is {actual.dtype}"
-    assert actual.shape == expected.shape, f"{name} is {tuple(actual.shape)}"
-    if expected.numel() == 0:
-        return
-    units = 8 if dtype in (torch.float16, torch.bfloat16) else 32 + terms**0.5
-    bound = units * torch.finfo(dtype).eps * max(1.0, expected.abs().max().item())
-    error = (actual.detach().double() - expected.detach().to(actual.device)).abs().max().item()
-    assert error <= bound, f"{name} is off by {error:.3g}, more than {bound:.3g}"
+    assert actual.shape == expected.value.shape, f"{name} is {tuple(actual.shape)}"
+    excess = expected.excess(actual).item()
+    assert excess <= 1, f"{name} is off by {excess:.3g} times what rounding explains"
 
 
 def assert_forward_close(actual: tuple[Tensor, ...], arguments: Arguments) -> None:
-    expected = forward(*arguments.map(Tensor.double))
-    for name, result, value in zip(("new_h", "new_cell", "gates"), actual, expected, strict=True):
+    for name, result, value in zip(("new_h", "new_cell", "gates"), actual, bounded_forward(arguments), strict=True):
         assert_close(result, value, arguments.input.dtype, name)
+
+
+def assert_backward_close(actual, grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h) -> None:
+    """lltm::backward of these very arguments. A None among `actual` is a gradient that was not asked for."""
+    expected = bounded_backward_of(grad_h, grad_cell, new_cell, gates, input, weights, old_h)
+    for name, gradient, value in zip(NAMES, actual, expected, strict=True):
+        if gradient is not None:
+            assert_close(gradient, value, input.dtype, f"gradient of {name}")
 
 
 def assert_gradients_close(actual, grad_h: Tensor | None, grad_cell: Tensor | None, arguments: Arguments) -> None:
     """A None among `actual` is a gradient that was not asked for."""
-    expected = backward(grad_h, grad_cell, arguments)
-    batch = arguments.input.size(0)
+    expected = bounded_backward(grad_h, grad_cell, arguments)
     for name, gradient, value in zip(NAMES, actual, expected, strict=True):
         if gradient is not None:
-            terms = batch if name in ("weights", "bias") else 0
-            assert_close(gradient, value, arguments.input.dtype, f"gradient of {name}", terms)
+            assert_close(gradient, value, arguments.input.dtype, f"gradient of {name}")
 
 
 def gradients(arguments: Arguments, grad_h: Tensor | None, grad_cell: Tensor | None, run=call) -> Arguments:

@@ -1,0 +1,217 @@
+"""How near to the formula a result must be: a running error analysis, in float64, beside the formula itself.
+
+All tolerances of values come from here. A `Bounded` is a value in float64 and a bound of how far the same quantity
+computed in another dtype may be from it. Its operations are those that the cell is made of, and each adds
+
+- what the errors of its operands can do to the result, by the largest slope between the exact and the inexact operand:
+  the logarithms of the slopes of sigmoid, ELU and of sigmoid's slope change by at most 1 when the operand changes by 1,
+  that of tanh by at most 2, hence the factors expm1(error) and expm1(2 * error) / 2;
+- its own rounding, in units of twice the unit roundoff of the dtype that it is computed in (`finfo.eps`; float32 for
+  16-bit types): twice, because a tensor core truncates where an FPU rounds to nearest, and because float64's own
+  reference is rounded, too.
+
+**Sums.** A sum of n products is wrong by up to the number of roundings times the unit times the largest partial sum, in
+any order of summation. Write Q for the root of the sum of the squares of the products. No partial sum exceeds
+|result| + sqrt(n) Q (Cauchy and Schwarz), and n roundings add up to n units. Beyond 64 terms that is true but useless:
+independent terms and roundings add up like random walks, so there both take 8 standard deviations, 8 in place of
+sqrt(n) and 8 sqrt(n) in place of n. With reach(n) = min(sqrt(n), 8), the error of a sum is
+
+    reach(n) R  +  (reach(n) sqrt(n) + 8) unit (|result| + reach(n) Q)
+
+where R is Q's like for the errors that the terms bring along. So up to 64 terms the bound is a theorem, and beyond them
+it holds for terms whose errors are independent, which those of 100 copies of one row are not. The 8 units stand for a
+constant number of roundings beside those of the additions: a product made of three TF32 products, the addition of the
+bias, one more rounding where the result passes through memory. In TF32 each factor is rounded or truncated to 11 bits,
+which adds 2 * 2^-10 (|result| + reach(n) Q).
+
+The theorems are in N. J. Higham, Accuracy and Stability of Numerical Algorithms (2002), chapters 3 and 4, the random
+walks in N. J. Higham and T. Mary, A New Approach to Probabilistic Rounding Error Analysis (SIAM J. Sci. Comput. 41,
+2019).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Units that a function of one element may be wrong by: exp, expm1, tanh and a division, at 1 to 3 units each.
+FUNCTION_UNITS = 8
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The arithmetic behind a dtype of tensors."""
+
+    dtype: torch.dtype
+    unit: float
+    """Of the accumulation type."""
+    storage_unit: float
+    smallest: float
+    """The distance between the smallest numbers of the dtype."""
+    product_unit: float
+    """Of the factors of a product, beyond `unit`: TF32's."""
+
+    @staticmethod
+    def of(dtype: torch.dtype, tf32: bool = False) -> "Precision":
+        storage = torch.finfo(dtype)
+        accumulation = storage if dtype == torch.float64 else torch.finfo(torch.float32)
+        product_unit = 2 * 2.0**-10 if tf32 and dtype == torch.float32 else 0.0
+        return Precision(dtype, accumulation.eps, storage.eps, storage.tiny * storage.eps, product_unit)
+
+    def exact(self, tensor: Tensor | None) -> "Bounded | None":
+        """An argument: known without an error."""
+        return None if tensor is None else Bounded(tensor.detach().double(), 0.0, self)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    value: Tensor
+    error: Tensor | float
+    precision: Precision
+
+    def _result(self, value: Tensor, error: Tensor | float) -> "Bounded":
+        return Bounded(value, error, self.precision)
+
+    def __add__(self, other: "Bounded") -> "Bounded":
+        value = self.value + other.value
+        return self._result(value, self.error + other.error + self.precision.unit * value.abs())
+
+    def __mul__(self, other: "Bounded") -> "Bounded":
+        value = self.value * other.value
+        a, b = self.value.abs(), other.value.abs()
+        return self._result(value, (a + self.error) * other.error + b * self.error + self.precision.unit * value.abs())
+
+    def __matmul__(self, other: "Bounded") -> "Bounded":
+        """The product of two matrices, of which `other` is exact."""
+        return self._sum(self.value @ other.value, self.value.size(-1), lambda squares: squares @ other.value.square())
+
+    def sum_of_rows(self) -> "Bounded":
+        return self._sum(self.value.sum(0), self.value.size(0), lambda squares: squares.sum(0))
+
+    def _sum(self, value: Tensor, terms: int, sum_of_squares) -> "Bounded":
+        precision = self.precision
+        reach = min(math.sqrt(terms), 8.0)
+        partial_sum = value.abs() + reach * sum_of_squares(self.value.square()).sqrt()
+        roundings = (reach * math.sqrt(terms) + 8) * precision.unit + precision.product_unit
+        error = roundings * partial_sum
+        if not isinstance(self.error, float):
+            error = error + reach * sum_of_squares(self.error.square()).sqrt()
+        return self._result(value, error)
+
+    def t(self) -> "Bounded":
+        return self._result(self.value.t(), self.error if isinstance(self.error, float) else self.error.t())
+
+    def split(self, sizes: int | list[int]) -> tuple["Bounded", ...]:
+        """Blocks of columns."""
+        values = self.value.split(sizes, dim=-1)
+        errors = [self.error] * len(values) if isinstance(self.error, float) else self.error.split(sizes, dim=-1)
+        return tuple(map(self._result, values, errors))
+
+    def stored(self) -> "Bounded":
+        """Rounded to the tensors' dtype, perhaps. Kernels may keep what they do not return unrounded."""
+        precision = self.precision
+        if precision.storage_unit == precision.unit:
+            return self
+        return self._result(self.value, self.error + (precision.storage_unit * self.value.abs() + precision.smallest))
+
+    def cast(self, dtype: torch.dtype) -> "Bounded":
+        """Stored, and converted to another dtype, as autocast's casts do with gradients."""
+        stored = self.stored()
+        return Bounded(stored.value, stored.error, Precision.of(dtype)) if dtype != self.precision.dtype else self
+
+    def _growth(self, rate: float = 1.0) -> Tensor | float:
+        """The relative change of a slope whose logarithm changes by `rate`, at most; finite."""
+        if isinstance(self.error, float):
+            return math.expm1(rate * self.error)
+        return torch.expm1((rate * self.error).clamp(max=50.0))
+
+    def sigmoid(self) -> "Bounded":
+        value = torch.sigmoid(self.value)
+        relative = torch.sigmoid(-self.value) * self._growth() + FUNCTION_UNITS * self.precision.unit
+        return self._result(value, value * relative)
+
+    def sigmoid_slope(self) -> "Bounded":
+        value = torch.sigmoid(self.value) * torch.sigmoid(-self.value)
+        return self._result(value, value * (self._growth() + self._exponential_units()))
+
+    def elu(self) -> "Bounded":
+        value = torch.nn.functional.elu(self.value)
+        slope = torch.exp(self.value.clamp(max=0))
+        return self._result(value, slope * self._growth() + FUNCTION_UNITS * self.precision.unit * value.abs())
+
+    def elu_slope(self) -> "Bounded":
+        value = torch.exp(self.value.clamp(max=0))
+        return self._result(value, value * (self._growth() + self._exponential_units()))
+
+    def _exponential_units(self) -> Tensor:
+        """The rounding of the operand grows with it where an exponential is computed as a power of two."""
+        return (FUNCTION_UNITS + self.value.abs()) * self.precision.unit
+
+    def tanh(self) -> "Bounded":
+        value = torch.tanh(self.value)
+        error = torch.cosh(self.value).pow(-2) * (self._growth(2.0) / 2)
+        return self._result(value, error + FUNCTION_UNITS * self.precision.unit * value.abs())
+
+    def tanh_slope(self) -> "Bounded":
+        """1 - tanh^2, which cancels: its rounding is absolute."""
+        value = torch.cosh(self.value).pow(-2)
+        return self._result(value, value * self._growth(2.0) + FUNCTION_UNITS * self.precision.unit)
+
+    def excess(self, actual: Tensor) -> Tensor:
+        """The largest error of `actual` as a fraction of the bound: up to 1 is right, NaN and more are wrong.
+
+        0-dimensional, on the device of `actual`, so that nobody waits for a GPU.
+        """
+        if self.value.numel() == 0:
+            return self.value.new_zeros(())
+        stored = self.stored()
+        actual = actual.detach().to(self.value)
+        bound = stored.error + self.precision.smallest
+        return ((actual - stored.value).abs() / bound).max()
+
+
+def cat(*blocks: Bounded) -> Bounded:
+    """Blocks of columns, beside one another."""
+    errors = [
+        torch.full_like(block.value, block.error) if isinstance(block.error, float) else block.error for block in blocks
+    ]
+    return Bounded(torch.cat([block.value for block in blocks], dim=-1), torch.cat(errors, dim=-1), blocks[0].precision)
+
+
+def split_gates(gates: Bounded) -> tuple[Bounded, Bounded, Bounded]:
+    return gates.split([gates.value.size(-1) // 3] * 3)
+
+
+def forward(
+    input: Bounded, weights: Bounded, bias: Bounded | None, old_h: Bounded, old_cell: Bounded
+) -> tuple[Bounded, Bounded, Bounded]:
+    """new_h, new_cell and gates of lltm::forward."""
+    gates = cat(old_h, input) @ weights.t()
+    if bias is not None:
+        gates = gates + bias
+    z_i, z_o, z_g = split_gates(gates.stored())
+    new_cell = old_cell + z_g.elu() * z_i.sigmoid()
+    return new_cell.tanh() * z_o.sigmoid(), new_cell, gates
+
+
+def backward(
+    grad_h: Bounded | None,
+    grad_cell: Bounded | None,
+    new_cell: Bounded,
+    gates: Bounded,
+    input: Bounded,
+    weights: Bounded,
+    old_h: Bounded,
+) -> tuple[Bounded, Bounded, Bounded, Bounded, Bounded]:
+    """The gradients of input, weights, bias, old_h and old_cell, by lltm::backward."""
+    nothing = Bounded(torch.zeros_like(new_cell.value), 0.0, new_cell.precision)
+    dh, dc = grad_h or nothing, grad_cell or nothing
+    z_i, z_o, z_g = split_gates(gates)
+    d_cell = dc + dh * z_o.sigmoid() * new_cell.tanh_slope()
+    dz_i = d_cell * z_g.elu() * z_i.sigmoid_slope()
+    dz_o = dh * new_cell.tanh() * z_o.sigmoid_slope()
+    dz_g = d_cell * z_i.sigmoid() * z_g.elu_slope()
+    dz = cat(dz_i, dz_o, dz_g).stored()
+    d_old_h, d_input = (dz @ weights).split([old_h.value.size(-1), input.value.size(-1)])
+    return d_input, dz.t() @ cat(old_h, input), dz.sum_of_rows(), d_old_h, d_cell

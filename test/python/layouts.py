@@ -1,0 +1,58 @@
+"""Ways in which the elements of a tensor may lie in memory. Each gives a tensor of the same values and shape, but for
+those that repeat an element, which keep the shape alone. What lies between the elements is PAD: whoever reads it is off
+by far."""
+
+import torch
+from torch import Tensor
+
+PAD = 12345.0
+
+
+def contiguous(t: Tensor) -> Tensor:
+    return t.clone(memory_format=torch.contiguous_format)
+
+
+def transposed(t: Tensor) -> Tensor:
+    return contiguous(t.mT).mT if t.dim() > 1 else t
+
+
+def every_other_column(t: Tensor) -> Tensor:
+    return torch.stack([t, torch.full_like(t, PAD)], dim=-1)[..., 0]
+
+
+def every_other_row(t: Tensor) -> Tensor:
+    return torch.stack([t, torch.full_like(t, PAD)], dim=1)[:, 0]
+
+
+def wide_rows(t: Tensor) -> Tensor:
+    """A slice of the columns of a wider matrix."""
+    pad = torch.full_like(t[..., :1], PAD) if t.size(-1) else t.new_full((*t.shape[:-1], 1), PAD)
+    return torch.cat([pad, t, pad, pad], dim=-1)[..., 1:-2]
+
+
+def aligned_wide_rows(t: Tensor) -> Tensor:
+    """The same, of rows that start at multiples of 16 elements."""
+    pad = t.new_full((*t.shape[:-1], 16 + -t.size(-1) % 16), PAD)
+    return torch.cat([t, pad], dim=-1)[..., : t.size(-1)]
+
+
+def offset(t: Tensor) -> Tensor:
+    """Dense, but starting one element into its storage: not aligned as an allocation is."""
+    return torch.cat([t.new_full((1,), PAD), t.flatten()])[1:].view(t.shape)
+
+
+def same_row(t: Tensor) -> Tensor:
+    return t[:1].expand(t.shape)
+
+
+def same_column(t: Tensor) -> Tensor:
+    return t[..., :1].expand(t.shape)
+
+
+def one_value(t: Tensor) -> Tensor:
+    return t.flatten()[:1].squeeze().expand(t.shape) if t.numel() else t
+
+
+KEEPING = [transposed, every_other_column, every_other_row, wide_rows, aligned_wide_rows, offset]
+REPEATING = [same_row, same_column, one_value]
+LAYOUTS = KEEPING + REPEATING
