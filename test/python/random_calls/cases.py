@@ -1,0 +1,124 @@
+"""What a random call is like: the one place where it is drawn.
+
+`random` is anything with the methods of random.Random: hypothesis's, which shrinks what fails, or one of a seed.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from layouts import KEEPING, LAYOUTS, contiguous
+
+NAMES = ("input", "weights", "bias", "old_h", "old_cell")
+INCOMING = ("grad_h", "grad_cell")
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+CUDA_PATHS = ("auto", "few_rows", "hopper", "tiles", "library")
+# The neighbours of every vector, tile and panel of the kernels, on the CPU and on CUDA.
+EDGES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 24, 31, 32, 33)
+WIDE_EDGES = (47, 48, 49, 63, 64, 65, 80, 96, 127, 128, 129, 130, 192, 255, 256, 257, 264, 511, 512, 513, 520)
+# The most multiplications of a call: what seconds are spent on is calls, and not one of them.
+MOST_WORK = {"cpu": 1_000_000, "cuda": 100_000_000}
+# So many copies of one row, whose rounding errors are all alike, are still within the bound of a sum: see bounds.py.
+MOST_COPIES = 64
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call, all but the values of its tensors, which come from `seed`."""
+
+    operator: str
+    device: str
+    seed: int
+    dtype: torch.dtype
+    sizes: tuple[int, int, int]
+    """batch, input_features, state_size"""
+    bias: bool
+    scale: float
+    """Of the weights: 1 is where every gate works in its curved part."""
+    layouts: tuple[tuple[str, str], ...]
+    """The name of an argument and of a function of layouts.py, for those that are not contiguous."""
+    absent: tuple[str, ...]
+    """Incoming gradients that are None."""
+    mask: tuple[bool, ...]
+    """Which gradients are asked for: output_mask, or what requires gradients."""
+    grad_mode: str
+    autocast: torch.dtype | None
+    threads: int
+    """Of PyTorch, within a call."""
+    callers: int
+    """Python threads that make the same call at the same time."""
+    repeated: bool
+    """Called again, for the same bits."""
+    path: str | None
+    """LLTM_CUDA_PATH."""
+    tf32: bool
+    origin: str = "hypothesis"
+    """Who draws this case again."""
+
+    @property
+    def arithmetic(self) -> torch.dtype:
+        """The dtype that the operator computes with: under autocast, another than that of the arguments."""
+        return self.autocast if self.autocast and self.dtype != torch.float64 else self.dtype
+
+    def __str__(self) -> str:
+        return "\n".join(f"  {field.name} = {getattr(self, field.name)}" for field in fields(self))
+
+
+def draw_size(random, device: str) -> int:
+    kind = random.randrange(100)
+    if kind < 4:
+        return 0
+    if kind < 15:
+        return 1
+    if kind < 60:
+        return random.choice(EDGES)
+    if kind < (92 if device == "cpu" else 80):
+        return random.randrange(1, 41)
+    if kind < (99 if device == "cpu" else 94):
+        return random.choice(WIDE_EDGES)
+    return random.randrange(1, 700)
+
+
+def draw_sizes(random, device: str) -> tuple[int, int, int]:
+    batch, input_features, state_size = (draw_size(random, device) for _ in range(3))
+    while batch * 3 * state_size * (state_size + input_features) > MOST_WORK[device]:
+        largest = max(batch, input_features, state_size)
+        batch, input_features, state_size = (
+            size // 2 if size == largest else size for size in (batch, input_features, state_size)
+        )
+    return batch, input_features, state_size
+
+
+def draw_layouts(random, names, sizes) -> tuple[tuple[str, str], ...]:
+    """Contiguous ones mostly: the fast paths are theirs."""
+    choices = LAYOUTS if max(sizes) <= MOST_COPIES else KEEPING
+    if random.randrange(2):
+        return ()
+    drawn = ((name, random.choice([contiguous, *choices])) for name in names)
+    return tuple((name, layout.__name__) for name, layout in drawn if layout is not contiguous)
+
+
+def draw_cell_case(random, operator: str, device: str) -> Case:
+    """A call of one of the cell's two operators, or of forward and what autograd does after it."""
+    sizes = draw_sizes(random, device)
+    dtype = random.choice(DTYPES)
+    has_callers = random.randrange(50) == 0
+    return Case(
+        operator=operator,
+        device=device,
+        seed=random.getrandbits(48),
+        dtype=dtype,
+        sizes=sizes,
+        bias=random.randrange(4) > 0,
+        scale=random.choice((1.0, 1.0, 1.0, 0.0, 0.01, 6.0)),
+        layouts=draw_layouts(random, (*NAMES, *INCOMING, "new_cell", "gates"), sizes),
+        absent=random.choice(((), (), ("grad_h",), ("grad_cell",), INCOMING)),
+        mask=(True,) * 5 if random.randrange(2) else tuple(bool(random.randrange(2)) for _ in range(5)),
+        grad_mode=random.choice(("enabled", "enabled", "no_grad", "inference")),
+        autocast=random.choice((torch.bfloat16, torch.float16)) if random.randrange(8) == 0 else None,
+        threads=random.choice((1, 1, 2, 3)),
+        callers=random.choice((2, 4)) if has_callers else 1,
+        repeated=random.randrange(10) == 0,
+        path=random.choice(CUDA_PATHS) if device == "cuda" else None,
+        tf32=device == "cuda" and dtype == torch.float32 and random.randrange(3) == 0,
+    )

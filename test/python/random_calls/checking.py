@@ -1,0 +1,133 @@
+"""Makes the calls of cases and compares them with what is right.
+
+What is compared stays on the device, as one number a result, until some hundreds can be fetched at once: a GPU is kept
+busy, and a comparison costs no synchronisation.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import torch
+from bounds import Bounded
+from reference import assert_no_aliases
+from torch import Tensor
+
+from random_calls.cases import Case
+from random_calls.operators import OPERATORS, Call, Results, set_process_state
+
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+POOL = ThreadPoolExecutor(4)
+
+
+class Wrong(AssertionError):
+    """A result is not what it should be; `case` says of which call."""
+
+    def __init__(self, case: Case, message: str):
+        super().__init__(f"{message}, of the call\n{case}")
+        self.case = case
+
+
+class Group(NamedTuple):
+    """What errors are reported by."""
+
+    operator: str
+    dtype: torch.dtype
+    path: str
+
+    @staticmethod
+    def of(case: Case, call: Call) -> "Group":
+        return Group(case.operator, call.dtypes[0], f"{case.path} tf32" if case.tf32 else case.path or "")
+
+
+class Check(NamedTuple):
+    case: Case
+    group: Group
+    name: str
+    excess: Tensor
+    """0-dimensional, on the case's device: above 1 is wrong."""
+
+
+class Checker:
+    """Calls and compares; raises Wrong, at the latest when asked to finish()."""
+
+    def __init__(self, batch: int = 512):
+        self.batch = batch
+        self.calls: Counter[str] = Counter()
+        self.repeated: Counter[str] = Counter()
+        self.worst: dict[Group, tuple[float, str]] = {}
+        self._pending: list[Check] = []
+
+    def check(self, case: Case) -> None:
+        set_process_state(case)
+        call = OPERATORS[case.operator].prepare(case)
+        group = Group.of(case, call)
+
+        def later(name: str, excess: Tensor) -> None:
+            self._pending.append(Check(case, group, name, excess))
+
+        before = [None if tensor is None else bits(tensor).clone() for tensor in call.arguments]
+        results = call.run()
+        self.calls[case.operator] += 1
+        for name, dtype, result, expected in zip(call.names, call.dtypes, results, call.expected(), strict=True):
+            check_metadata(case, name, dtype, result, expected)
+            if result is not None:
+                later(name, expected.excess(result))
+        check_aliases(case, call, results)
+        if case.repeated or case.callers > 1:
+            self.repeated[case.operator] += 1
+            for other in call_again(case, call):
+                for name, result, repetition in zip(call.names, results, other, strict=True):
+                    if result is not None:
+                        later(f"{name} of another call", differs(bits(result), bits(repetition)))
+        for argument, old in zip(call.arguments, before, strict=True):
+            if argument is not None:
+                later("an argument after the call", differs(bits(argument), old))
+        if len(self._pending) >= self.batch:
+            self.finish()
+
+    def finish(self) -> None:
+        """Looks at everything that was compared."""
+        checks, self._pending = self._pending, []
+        if not checks:
+            return
+        for check, excess in zip(checks, torch.stack([check.excess for check in checks]).tolist(), strict=True):
+            if not excess <= 1:
+                raise Wrong(check.case, f"{check.name} is off by {excess:.3g} times what is allowed")
+            if excess > self.worst.get(check.group, (-1.0, ""))[0]:
+                self.worst[check.group] = excess, check.name
+
+
+def check_metadata(case: Case, name: str, dtype: torch.dtype, result: Tensor | None, expected: Bounded | None) -> None:
+    if (result is None) != (expected is None):
+        raise Wrong(case, f"{name} is {'None' if result is None else 'a tensor'}")
+    if result is None:
+        return
+    found = (result.dtype, result.device.type, result.shape)
+    if found != (dtype, case.device, expected.value.shape):
+        raise Wrong(case, f"{name} has another dtype, device or shape: {found}")
+
+
+def check_aliases(case: Case, call: Call, results: Results) -> None:
+    if call.may_share_storage:
+        return
+    try:
+        assert_no_aliases(results, call.arguments)
+    except AssertionError as error:
+        raise Wrong(case, str(error)) from None
+
+
+def call_again(case: Case, call: Call) -> Iterable[Results]:
+    if case.callers == 1:
+        return [call.run()]
+    return POOL.map(lambda _: call.run(), range(case.callers))
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(INTEGERS[tensor.element_size()])
+
+
+def differs(a: Tensor, b: Tensor) -> Tensor:
+    """0 where all bits are the same, else infinite, as a fraction of what is allowed."""
+    return torch.where((a != b).any(), torch.inf, 0.0)

@@ -1,0 +1,100 @@
+"""Random calls of every operator against the formula in float64; fuzz.py makes them for hours."""
+
+import dataclasses
+import itertools
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_calls.checking import Checker, Wrong
+from random_calls.operators import OPERATORS, draw_case
+
+RESULTS = ("d_input", "d_weights", "d_bias", "d_old_h", "d_old_cell")
+
+FUZZ = Path(__file__).parent / "fuzz.py"
+
+
+@pytest.fixture
+def process_state():
+    """As it was, whatever the calls set."""
+    threads, path = torch.get_num_threads(), os.environ.get("LLTM_CUDA_PATH")
+    yield
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    os.environ.pop("LLTM_CUDA_PATH", None)
+    if path is not None:
+        os.environ["LLTM_CUDA_PATH"] = path
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_random_calls(process_state, device, operator):
+    checker = Checker(batch=1)
+
+    @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @given(st.randoms(use_true_random=False))
+    def check(random):
+        checker.check(draw_case(random, device.type, [operator]))
+        checker.finish()
+
+    check()
+
+
+def run_fuzz(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, FUZZ, *arguments], env=os.environ | environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_every_path_of_the_cpu():
+    result = run_fuzz("--calls", "500", "--jobs", "2", OMP_NUM_THREADS="1")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "calls in" in result.stdout and "none wrong" in result.stdout
+
+
+def draw_small_case(device):
+    """One in which a wrong element shows."""
+    cases = (draw_case(random.Random(seed), device.type, ["backward"]) for seed in itertools.count())
+    small = next(c for c in cases if c.dtype == torch.float32 and 1 <= min(c.sizes) <= max(c.sizes) <= 9)
+    return dataclasses.replace(
+        small, scale=1.0, grad_mode="enabled", mask=(True,) * 5, absent=(), repeated=True, callers=1, tf32=False
+    )
+
+
+@pytest.mark.parametrize("index", range(5), ids=RESULTS)
+@pytest.mark.parametrize(("wrong_call", "message"), [(1, ""), (2, " of another call")], ids=["value", "bits"])
+def test_a_wrong_element_is_found(process_state, monkeypatch, device, index, wrong_call, message):
+    """In the first call by the formula, in the second by its bits."""
+    right = OPERATORS["backward"]
+    calls = itertools.count(1)
+
+    def prepare(case):
+        call = right.prepare(case)
+
+        def run():
+            results = list(call.run())
+            if next(calls) == wrong_call:
+                results[index].view(-1)[-1] += 2e-3
+            return results
+
+        return dataclasses.replace(call, run=run)
+
+    monkeypatch.setitem(OPERATORS, "backward", dataclasses.replace(right, prepare=prepare))
+    checker = Checker()
+    checker.check(draw_small_case(device))
+    with pytest.raises(Wrong, match=f"^{RESULTS[index]}{message} is off by"):
+        checker.finish()
+
+
+def test_a_failure_can_be_made_again():
+    """A key makes the same call, in another process."""
+    key = "0:1:2"
+    drawn = dataclasses.replace(draw_case(random.Random(key), "cpu"), origin=key)
+    result = run_fuzz("--only", key)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith(f"{drawn}\nright: ")
