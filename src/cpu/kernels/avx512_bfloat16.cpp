@@ -10,7 +10,7 @@
 #pragma GCC target("avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #define LLTM_SIMD_BYTES 64
 #define LLTM_BFLOAT16_DOT
-#include "kernels_impl.h"
+#include "table.h"
 
 const lltm::cpu::ProductKernels<c10::BFloat16>& lltm::cpu::avx512_bfloat16_products() {
   static constexpr auto kernels = make_product_kernels<c10::BFloat16>();

@@ -1,13 +1,13 @@
 // lltm::backward on the CPU.
 #include "../checks.h"
 #include "../gradients.h"
-#include "grain.h"
-#include "kernels.h"
-#include "products.h"
+#include "choice.h"
+#include "gradient_products.h"
+#include "kernels/kernels.h"
+#include "parallel.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 

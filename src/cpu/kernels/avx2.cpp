@@ -9,7 +9,7 @@
 
 #pragma GCC target("avx2,fma,f16c")
 #define LLTM_SIMD_BYTES 32
-#include "kernels_impl.h"
+#include "table.h"
 
 const lltm::cpu::Kernels& lltm::cpu::avx2_kernels() {
   static constexpr Kernels kernels = make_kernels(Kernels{});

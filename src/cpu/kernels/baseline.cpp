@@ -5,7 +5,7 @@
 #include <cstring>
 
 #define LLTM_SIMD_BYTES 16
-#include "kernels_impl.h"
+#include "table.h"
 
 const lltm::cpu::Kernels& lltm::cpu::baseline_kernels() {
   static constexpr Kernels kernels = make_kernels(Kernels{});

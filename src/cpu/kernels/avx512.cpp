@@ -9,7 +9,7 @@
 
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #define LLTM_SIMD_BYTES 64
-#include "kernels_impl.h"
+#include "table.h"
 
 const lltm::cpu::Kernels& lltm::cpu::avx512_kernels() {
   static constexpr Kernels kernels = make_kernels(Kernels{});

@@ -1,0 +1,122 @@
+// lltm::forward on the CPU.
+#include "../checks.h"
+#include "../gradients.h"
+#include "../products.h"
+#include "choice.h"
+#include "kernel_arguments.h"
+#include "parallel.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+namespace lltm::cpu {
+namespace {
+
+using at::Tensor;
+
+/// gates, new_h and new_cell by our own kernels.
+void cell_out(const Tensor& new_h,
+              const Tensor& new_cell,
+              const Tensor& gates,
+              const Tensor& input,
+              const Tensor& weights,
+              const std::optional<Tensor>& bias,
+              const Tensor& old_h,
+              const Tensor& old_cell) {
+  const Tensor input_ = with_contiguous_rows(input);
+  const Tensor weights_ = with_contiguous_rows(weights);
+  const Tensor old_h_ = with_contiguous_rows(old_h);
+  const Tensor bias_ = contiguous_or_undefined(bias);
+  const Tensor old_cell_ = old_cell.contiguous();
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::forward", [&] {
+        const auto& kernels = product_kernels<scalar_t>();
+        CellParams<scalar_t> params{.states = state_params<scalar_t>(input_, old_h_),
+                                    .weights = weights_.const_data_ptr<scalar_t>(),
+                                    .weights_stride = weights_.stride(0),
+                                    .bias = data_or_null<scalar_t>(bias_),
+                                    .old_cell = old_cell_.const_data_ptr<scalar_t>(),
+                                    .gates = gates.mutable_data_ptr<scalar_t>(),
+                                    .new_h = new_h.mutable_data_ptr<scalar_t>(),
+                                    .new_cell = new_cell.mutable_data_ptr<scalar_t>(),
+                                    .panels = nullptr,
+                                    .panel_vectors = kernels.max_panel_vectors};
+        Tensor panels;
+        if (kernels.cell_needs_panels(params.states.batch)) {
+          panels =
+              empty_panels<scalar_t>(kernels.state_panels_size(params.states), input.options());
+          params.panels = panels.const_data_ptr<accumulate_t<scalar_t>>();
+          // Narrower panels make more tasks.
+          while (params.panel_vectors > 1 && kernels.cell_tasks(params) < at::get_num_threads()) {
+            --params.panel_vectors;
+          }
+          // As many panels, of one size.
+          const int64_t vectors = ceil_div(params.states.batch, kernels.lanes);
+          const int64_t panel_count = ceil_div(vectors, params.panel_vectors);
+          params.panel_vectors = static_cast<int>(ceil_div(vectors, panel_count));
+          for_each_task(kernels.pack_tasks(params.states),
+                        panels.numel(),
+                        kCopiesPerTask,
+                        [&](int64_t begin, int64_t end) {
+                          kernels.pack_states(params.states,
+                                              params.panel_vectors,
+                                              panels.mutable_data_ptr<accumulate_t<scalar_t>>(),
+                                              begin,
+                                              end);
+                        });
+        }
+        for_each_task(kernels.cell_tasks(params),
+                      multiplications(input.size(0), weights.size(0), weights.size(1)),
+                      kMultiplicationsPerTask,
+                      [&](int64_t begin, int64_t end) { kernels.cell(params, begin, end); });
+      });
+}
+
+std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
+                                           const Tensor& weights,
+                                           const std::optional<Tensor>& bias,
+                                           const Tensor& old_h,
+                                           const Tensor& old_cell) {
+  const auto [batch, input_features, state_size] =
+      check<int64_t>(ForwardArguments{input, weights, bias, old_h, old_cell});
+
+  const auto empty = [&, batch = batch](int64_t columns) -> Tensor {
+    return at::detail::empty_cpu({batch, columns}, input.scalar_type());
+  };
+  Tensor new_h = empty(state_size), new_cell = empty(state_size), gates = empty(3 * state_size);
+  if (new_h.numel() == 0) {
+    return {new_h, new_cell, gates};
+  }
+
+  if (has_own_products(input.scalar_type())) {
+    cell_out(new_h, new_cell, gates, input, weights, bias, old_h, old_cell);
+    return {new_h, new_cell, gates};
+  }
+
+  pre_activations_out(gates, input, weights, bias, old_h);
+
+  const Tensor old_cell_ = old_cell.contiguous();
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::forward", [&] {
+        const ForwardParams<scalar_t> params{state_size,
+                                             gates.const_data_ptr<scalar_t>(),
+                                             old_cell_.const_data_ptr<scalar_t>(),
+                                             new_h.mutable_data_ptr<scalar_t>(),
+                                             new_cell.mutable_data_ptr<scalar_t>()};
+        const auto& pointwise = std::get<PointwiseKernels<scalar_t>>(kernels().pointwise);
+        at::parallel_for(0, batch, rows_per_task(state_size), [&](int64_t begin, int64_t end) {
+          pointwise.forward(params, begin, end);
+        });
+      });
+  return {new_h, new_cell, gates};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(lltm, CPU, m) {
+  m.impl("forward", TORCH_FN(forward));
+}
+
+}  // namespace lltm::cpu

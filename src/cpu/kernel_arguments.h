@@ -1,0 +1,41 @@
+// Tensors as the kernels of kernels/kernels.h take them.
+#pragma once
+
+#include "kernels/kernels.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+namespace lltm::cpu {
+
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// The kernels take any distance between rows, but none between the elements of one.
+inline at::Tensor with_contiguous_rows(const at::Tensor& tensor) {
+  return tensor.size(1) <= 1 || tensor.stride(1) == 1 ? tensor : tensor.contiguous();
+}
+
+template <typename scalar_t>
+const ProductKernels<scalar_t>& product_kernels() {
+  return std::get<ProductKernels<scalar_t>>(kernels().products);
+}
+
+template <typename scalar_t>
+StateParams<scalar_t> state_params(const at::Tensor& input, const at::Tensor& old_h) {
+  return {.batch = input.size(0),
+          .state_size = old_h.size(1),
+          .input_features = input.size(1),
+          .old_h = old_h.const_data_ptr<scalar_t>(),
+          .old_h_stride = old_h.stride(0),
+          .input = input.const_data_ptr<scalar_t>(),
+          .input_stride = input.stride(0)};
+}
+
+template <typename scalar_t>
+at::Tensor empty_panels(int64_t size, const at::TensorOptions& options) {
+  return at::empty({size}, options.dtype(c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value));
+}
+
+}  // namespace lltm::cpu

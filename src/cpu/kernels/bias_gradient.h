@@ -1,0 +1,42 @@
+// d_bias = the sum of d_gates over the batch.
+#pragma once
+
+#include "access.h"
+#include "kernels.h"
+
+namespace lltm::cpu {
+namespace {
+
+template <typename scalar_t>
+void bias_gradient(const BiasGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using A = Access<scalar_t>;
+  using V = Simd<typename A::real>;
+  constexpr int kVectors = 4;
+  constexpr int64_t kRowsPerSum = 16;
+  for (int64_t column = begin; column < end; column += kVectors * V::kLanes) {
+    V sums[kVectors];
+    int64_t counts[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      sums[v] = V(0);
+      counts[v] = clamp(end - column - v * V::kLanes, 0, V::kLanes);
+    }
+    for (int64_t block = 0; block < params.batch; block += kRowsPerSum) {
+      V partial[kVectors] = {V(0), V(0), V(0), V(0)};
+      for (int64_t row = block; row < smaller(block + kRowsPerSum, params.batch); ++row) {
+        const scalar_t* from = params.d_gates + row * params.gates + column;
+        for (int v = 0; v < kVectors; ++v) {
+          partial[v] = partial[v] + A::load(from + v * V::kLanes, counts[v]);
+        }
+      }
+      for (int v = 0; v < kVectors; ++v) {
+        sums[v] = sums[v] + partial[v];
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      A::store(sums[v], params.d_bias + column + v * V::kLanes, counts[v]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lltm::cpu

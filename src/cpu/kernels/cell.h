@@ -1,0 +1,59 @@
+// The whole forward pass: gates = states @ weights.T + bias, and the new state from them while they
+// are in the cache.
+#pragma once
+
+#include "cell_panel.h"
+#include "cell_rowwise.h"
+
+namespace lltm::cpu {
+namespace {
+
+template <typename scalar_t>
+bool cell_needs_panels(int64_t batch) {
+  return batch > kLargestRowwiseBatch<scalar_t>;
+}
+
+template <typename scalar_t>
+int64_t cell_tasks(const CellParams<scalar_t>& params) {
+  constexpr int64_t lanes = Simd<accumulate_t<scalar_t>>::kLanes;
+  const int64_t groups = ceil_div(params.states.state_size, lanes);
+  return params.panels ? groups * ceil_div(params.states.batch, params.panel_vectors * lanes)
+                       : groups;
+}
+
+template <typename scalar_t>
+void cell(const CellParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using real = accumulate_t<scalar_t>;
+  using V = Simd<real>;
+  const StateParams<scalar_t>& states = params.states;
+  const int64_t width = params.panels ? params.panel_vectors * V::kLanes : states.batch;
+  const int64_t panels = ceil_div(states.batch, width);
+  for (int64_t task = begin; task < end; ++task) {
+    // Neighbouring tasks share the rows of weights.
+    const int64_t index = task / panels * V::kLanes;
+    const int64_t count = smaller(V::kLanes, states.state_size - index);
+    if (!params.panels) {
+      cell_rowwise(params, index, count);
+      continue;
+    }
+    const int64_t row = task % panels * width;
+    const int64_t rows = smaller(width, states.batch - row);
+    const real* panel = params.panels + row * depth_of_states(states);
+    switch (ceil_div(rows, V::kLanes)) {
+      case 1:
+        cell_panel<1>(params, panel, row, rows, index, count);
+        break;
+      case 2:
+        cell_panel<2>(params, panel, row, rows, index, count);
+        break;
+      case 3:
+        cell_panel < kMaxVectors<3 ? kMaxVectors : 3>(params, panel, row, rows, index, count);
+        break;
+      default:
+        cell_panel<kMaxVectors>(params, panel, row, rows, index, count);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lltm::cpu

@@ -1,0 +1,46 @@
+// What becomes of a tile of pre-activations: gates with the bias, and the new state.
+#pragma once
+
+#include "../../cell.h"
+#include "access.h"
+#include "kernels.h"
+#include "simd_math.h"
+
+namespace lltm::cpu {
+namespace {
+
+/// The pre-activations of one batch row for the state indices of a task, gate by gate.
+template <typename real>
+using CellRow = real[3][Simd<real>::kLanes];
+
+/// Adds the bias, writes gates, and the new state.
+template <typename scalar_t>
+void finish_cells(const CellParams<scalar_t>& params,
+                  const CellRow<accumulate_t<scalar_t>>* z,
+                  int64_t row,
+                  int64_t rows,
+                  int64_t index,
+                  int64_t count) {
+  using A = Access<scalar_t>;
+  using V = Simd<typename A::real>;
+  const int64_t state_size = params.states.state_size;
+  V bias[3];
+  for (int gate = 0; gate < 3; ++gate) {
+    bias[gate] = params.bias ? A::load(params.bias + gate * state_size + index, count) : V(0);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const cell::Gates<V> gates{
+        V::load(z[r][0]) + bias[0], V::load(z[r][1]) + bias[1], V::load(z[r][2]) + bias[2]};
+    scalar_t* to = params.gates + (row + r) * 3 * state_size + index;
+    A::store(gates.input_gate, to, count);
+    A::store(gates.output_gate, to + state_size, count);
+    A::store(gates.candidate, to + 2 * state_size, count);
+    const int64_t offset = (row + r) * state_size + index;
+    const auto state = cell::forward<SimdMath>(gates, A::load(params.old_cell + offset, count));
+    A::store(state.h, params.new_h + offset, count);
+    A::store(state.cell, params.new_cell + offset, count);
+  }
+}
+
+}  // namespace
+}  // namespace lltm::cpu

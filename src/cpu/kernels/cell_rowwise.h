@@ -1,0 +1,147 @@
+// The cell for a few batch rows, without panels: dot products with the rows of weights.
+#pragma once
+
+#include "cell_epilogue.h"
+#include "tile.h"
+
+namespace lltm::cpu {
+namespace {
+
+/// Up to this batch a row costs less by itself, with vectors along the columns of weights, than a
+/// panel with lanes that are empty. Measured with AVX-512, microseconds by rows and by a panel:
+/// (5,512,512) in bfloat16 114 and 273; (8,512,512) 164 and 280, in float32 308 and 700;
+/// (12,512,512) 240 and 281, in float32 445 and 708; but (12,32,128) 25 and 20, 31 and 28.
+template <typename scalar_t>
+constexpr int64_t kLargestRowwiseBatch = ceil_div(Simd<accumulate_t<scalar_t>>::kLanes * 3, 4);
+
+/// sums[b][r] += the dot products of `batch` rows and `rows` rows. `next` is how far it is from the
+/// latter to the rows that follow them.
+template <int batch, int rows, typename scalar_t>
+LLTM_INLINE void dot(int64_t terms,
+                     const scalar_t* const (&x)[batch],
+                     const scalar_t* const (&w)[rows],
+                     int64_t next,
+                     VectorOf<scalar_t> (&sums)[batch][rows]) {
+  using O = Operand<scalar_t>;
+  constexpr int64_t step = Simd<typename O::real>::kLanes * O::kTerms;
+  const auto add = [&](int64_t term, int64_t count) __attribute__((always_inline)) {
+    typename O::Vector of_x[batch];
+    for (int b = 0; b < batch; ++b) {
+      of_x[b] = O::along(x[b] + term, count).value;
+    }
+    for (int r = 0; r < rows; ++r) {
+      // Rows lie too far apart for the machine to see the next ones coming. Where they are in the
+      // cache this costs nothing beside four rows of the batch, but a quarter beside two.
+      if (batch >= 4) {
+        __builtin_prefetch(w[r] + term + next, 0, 2);
+      }
+      const typename O::Vector of_w = O::along(w[r] + term, count).value;
+      for (int b = 0; b < batch; ++b) {
+        sums[b][r] = O::multiply_add(sums[b][r], of_x[b], of_w);
+      }
+    }
+  };
+  int64_t term = 0;
+  for (; term + step <= terms; term += step) {
+    add(term, step);
+  }
+  if (term < terms) {
+    add(term, terms - term);
+  }
+}
+
+/// The sums over the lanes of `rows` vectors, a power of two, in the first lanes of one.
+template <typename real, int rows, int half = Simd<real>::kLanes / 2>
+LLTM_INLINE Simd<real> sums_of_lanes(typename Simd<real>::Vector (&x)[rows]) {
+  using V = Simd<real>;
+  if constexpr (half > 0) {
+    // Half of the lanes add what the others have; those take a second vector's, while there is one.
+    constexpr bool several = half * rows >= V::kLanes;
+    constexpr int left = several ? half * rows / V::kLanes : 1;
+    typename V::IntegerVector own;
+    typename V::IntegerVector other;
+    for (int lane = 0; lane < V::kLanes; ++lane) {
+      own[lane] = several && lane & half ? V::kLanes + lane : lane;
+      other[lane] = own[lane] ^ half;
+    }
+    for (int i = 0; i < left; ++i) {
+      const auto second = x[several ? i + left : i];
+      x[i] = __builtin_shuffle(x[i], second, own) + __builtin_shuffle(x[i], second, other);
+    }
+    return sums_of_lanes<real, rows, half / 2>(x);
+  } else {
+    // That of vector r is in the lanes from r*kLanes/rows on.
+    typename V::IntegerVector first;
+    for (int lane = 0; lane < V::kLanes; ++lane) {
+      first[lane] = lane % rows * (V::kLanes / rows);
+    }
+    return V(__builtin_shuffle(x[0], first));
+  }
+}
+
+// Rows of weights that are multiplied at once, and rows of the batch: their sums, and a vector of
+// each row of the batch, stay in registers.
+template <typename real>
+constexpr int kRowwiseWeights = smaller(4, Simd<real>::kLanes);
+constexpr int kRowwiseBatch = LLTM_SIMD_BYTES == 64 ? 4 : 2;
+
+/// The pre-activations, without the bias, of `batch` rows from `row` on, or as many as there are.
+template <int batch, typename scalar_t>
+LLTM_INLINE void dot_rows(const StateParams<scalar_t>& states,
+                          const scalar_t* const (&weights)[kRowwiseWeights<accumulate_t<scalar_t>>],
+                          int64_t next,
+                          int64_t row,
+                          CellRow<accumulate_t<scalar_t>>* z,
+                          int gate,
+                          int64_t first) {
+  if constexpr (batch > 1) {
+    if (states.batch - row < batch) {
+      dot_rows<batch - 1>(states, weights, next, row, z, gate, first);
+      return;
+    }
+  }
+  using real = accumulate_t<scalar_t>;
+  constexpr int rows = kRowwiseWeights<real>;
+  const scalar_t* h[batch];
+  const scalar_t* x[batch];
+  for (int b = 0; b < batch; ++b) {
+    h[b] = states.old_h + (row + b) * states.old_h_stride;
+    x[b] = states.input + (row + b) * states.input_stride;
+  }
+  const scalar_t* weights_of_input[rows];
+  for (int r = 0; r < rows; ++r) {
+    weights_of_input[r] = weights[r] + states.state_size;
+  }
+  VectorOf<scalar_t> sums[batch][rows] = {};
+  dot<batch, rows>(states.state_size, h, weights, next, sums);
+  dot<batch, rows>(states.input_features, x, weights_of_input, next, sums);
+  for (int b = 0; b < batch; ++b) {
+    sums_of_lanes<real>(sums[b]).store(&z[row + b][gate][first], rows);
+  }
+}
+
+/// One task without panels: `count` state indices from `index` on, with their three gates.
+template <typename scalar_t>
+void cell_rowwise(const CellParams<scalar_t>& params, int64_t index, int64_t count) {
+  using real = accumulate_t<scalar_t>;
+  constexpr int rows = kRowwiseWeights<real>;
+  const StateParams<scalar_t>& states = params.states;
+  alignas(64) CellRow<real> z[kLargestRowwiseBatch<scalar_t>];
+  for (int gate = 0; gate < 3; ++gate) {
+    for (int64_t i = 0; i < count; i += rows) {
+      const scalar_t* weights[rows];
+      for (int r = 0; r < rows; ++r) {
+        // Past the last state index the last is computed again, and not stored.
+        const int64_t at = gate * states.state_size + index + smaller(i + r, count - 1);
+        weights[r] = params.weights + at * params.weights_stride;
+      }
+      for (int64_t row = 0; row < states.batch; row += kRowwiseBatch) {
+        dot_rows<kRowwiseBatch>(states, weights, rows * params.weights_stride, row, z, gate, i);
+      }
+    }
+  }
+  finish_cells(params, z, 0, states.batch, index, count);
+}
+
+}  // namespace
+}  // namespace lltm::cpu

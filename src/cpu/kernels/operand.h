@@ -1,0 +1,68 @@
+// What the lanes of a register tile multiply, for each type.
+#pragma once
+
+#include "access.h"
+
+namespace lltm::cpu {
+namespace {
+
+/// What a lane of a register tile multiplies: a factor of one term of its sum.
+template <typename scalar_t>
+struct Operand {
+  using real = typename Access<scalar_t>::real;
+  using Vector = typename Simd<real>::Vector;
+  /// The type to read a single one by.
+  using Scalar = real;
+  /// Terms that a lane adds at once.
+  static constexpr int64_t kTerms = 1;
+
+  /// Whether so many terms of a row can be broadcast from where they lie.
+  static constexpr bool in_place(int64_t) { return sizeof(scalar_t) == sizeof(real); }
+  static LLTM_INLINE Vector broadcast(const Scalar* from) { return Simd<real>(*from).value; }
+  static LLTM_INLINE Vector multiply_add(Vector sum, Vector a, Vector b) { return sum + a * b; }
+  /// Successive terms of one sum, `count` of them; zero beyond.
+  static LLTM_INLINE Simd<real> along(const scalar_t* from, int64_t count) {
+    return Access<scalar_t>::load(from, count);
+  }
+  /// The next terms, up to kTerms, of `count` sums side by side; zero beyond.
+  static LLTM_INLINE Simd<real> across(const scalar_t* from,
+                                       int64_t /*stride*/,
+                                       int64_t /*terms*/,
+                                       int64_t count) {
+    return Access<scalar_t>::load(from, count);
+  }
+};
+
+#if defined(LLTM_BFLOAT16_DOT)
+/// A factor of two terms at once, in the place of a float. The instruction takes subnormal numbers
+/// for zero.
+template <>
+struct Operand<c10::BFloat16> {
+  using real = float;
+  using Vector = Simd<float>::Vector;
+  typedef uint32_t Scalar __attribute__((aligned(sizeof(c10::BFloat16)), may_alias));
+  static constexpr int64_t kTerms = 2;
+
+  static constexpr bool in_place(int64_t terms) { return terms % kTerms == 0; }
+  static LLTM_INLINE Vector broadcast(const Scalar* from) { return (Vector)(WordLanes{} + *from); }
+  static LLTM_INLINE Vector multiply_add(Vector sum, Vector a, Vector b) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+  }
+  static LLTM_INLINE Simd<float> along(const c10::BFloat16* from, int64_t count) {
+    return (Vector)load_lanes<WordLanes>(from, count);
+  }
+  static LLTM_INLINE Simd<float> across(const c10::BFloat16* from,
+                                        int64_t stride,
+                                        int64_t terms,
+                                        int64_t count) {
+    const auto words = [&](const c10::BFloat16* at) __attribute__((always_inline)) {
+      return widen(load_lanes<HalfLanes>(at, count));
+    };
+    const WordLanes first = words(from);
+    return (Vector)(terms == kTerms ? first | words(from + stride) << 16 : first);
+  }
+};
+#endif
+
+}  // namespace
+}  // namespace lltm::cpu

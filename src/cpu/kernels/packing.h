@@ -1,0 +1,156 @@
+// Operands on their way to a register tile: rows of scalars, and panels of vectors.
+#pragma once
+
+#include "tile.h"
+
+namespace lltm::cpu {
+namespace {
+
+/// Rows of `terms` terms as the scalars of a tile: where they lie, or in `scratch`.
+template <typename scalar_t, int rows>
+LLTM_INLINE void scalars_of_rows(const scalar_t* const (&from)[rows],
+                                 int64_t terms,
+                                 accumulate_t<scalar_t> (&scratch)[rows][kDepth],
+                                 const typename Operand<scalar_t>::Scalar* (&scalars)[rows]) {
+  using O = Operand<scalar_t>;
+  using V = Simd<typename O::real>;
+  using Scalar = typename O::Scalar;
+  constexpr int64_t step = V::kLanes * O::kTerms;
+  for (int r = 0; r < rows; ++r) {
+    if (O::in_place(terms)) {
+      scalars[r] = reinterpret_cast<const Scalar*>(from[r]);
+      continue;
+    }
+    for (int64_t term = 0; term < terms; term += step) {
+      O::along(from[r] + term, smaller(step, terms - term)).store(scratch[r] + term / O::kTerms);
+    }
+    scalars[r] = reinterpret_cast<const Scalar*>(scratch[r]);
+  }
+}
+
+/// Transposes a square of vectors in registers, by exchanging ever larger blocks.
+template <typename real, int block = 1>
+LLTM_INLINE void transpose(typename Simd<real>::Vector (&square)[Simd<real>::kLanes]) {
+  using V = Simd<real>;
+  if constexpr (block < V::kLanes) {
+    typename V::IntegerVector low;
+    typename V::IntegerVector high;
+    for (int lane = 0; lane < V::kLanes; ++lane) {
+      low[lane] = lane & block ? V::kLanes + lane - block : lane;
+      high[lane] = lane & block ? V::kLanes + lane : lane + block;
+    }
+    for (int i = 0; i < V::kLanes; ++i) {
+      if (!(i & block)) {
+        const auto a = square[i];
+        const auto b = square[i + block];
+        square[i] = __builtin_shuffle(a, b, low);
+        square[i + block] = __builtin_shuffle(a, b, high);
+      }
+    }
+    transpose<real, block * 2>(square);
+  }
+}
+
+/// Operands of `columns` sums side by side: the first terms of each, of `terms` that are left.
+template <typename scalar_t>
+LLTM_INLINE void pack_across(const scalar_t* from,
+                             int64_t stride,
+                             int64_t terms,
+                             int64_t columns,
+                             accumulate_t<scalar_t>* to) {
+  using O = Operand<scalar_t>;
+  using V = Simd<typename O::real>;
+  const auto pack = [&](int64_t column, int64_t count) __attribute__((always_inline)) {
+    O::across(from + column, stride, smaller(terms, O::kTerms), count).store(to + column, count);
+  };
+  int64_t column = 0;
+  for (; column + V::kLanes <= columns; column += V::kLanes) {
+    pack(column, V::kLanes);
+  }
+  if (column < columns) {
+    pack(column, columns - column);
+  }
+}
+
+template <typename scalar_t>
+int64_t depth_of_states(const StateParams<scalar_t>& states) {
+  return depth_of<scalar_t>(states.state_size) + depth_of<scalar_t>(states.input_features);
+}
+
+template <typename scalar_t>
+int64_t pack_tasks(const StateParams<scalar_t>& states) {
+  return ceil_div(depth_of_states(states), Simd<accumulate_t<scalar_t>>::kLanes);
+}
+
+template <typename scalar_t>
+int64_t state_panels_size(const StateParams<scalar_t>& states) {
+  constexpr int64_t lanes = Simd<accumulate_t<scalar_t>>::kLanes;
+  return ceil_div(states.batch, lanes) * lanes * depth_of_states(states);
+}
+
+/// Panel p holds the batch rows from p*width on as [operand][row in panel]; rows beyond the batch
+/// are zero. The last panel has only as many vectors as it needs.
+template <typename scalar_t>
+void pack_states(const StateParams<scalar_t>& states,
+                 int panel_vectors,
+                 accumulate_t<scalar_t>* panels,
+                 int64_t begin,
+                 int64_t end) {
+  using O = Operand<scalar_t>;
+  using real = typename O::real;
+  using V = Simd<real>;
+  const int64_t depth = depth_of_states(states);
+  const int64_t depth_of_h = depth_of<scalar_t>(states.state_size);
+  const int64_t full_width = panel_vectors * V::kLanes;
+  // Operands [first, first + count) of rows of `terms` terms, to the panels' k-th and on.
+  const auto pack_segment = [&](const scalar_t* from,
+                                int64_t stride,
+                                int64_t terms,
+                                int64_t first,
+                                int64_t count,
+                                int64_t k) {
+    const int64_t first_term = first * O::kTerms;
+    const int64_t terms_here = smaller(count * O::kTerms, terms - first_term);
+    for (int64_t panel_row = 0; panel_row < states.batch; panel_row += full_width) {
+      const int64_t rows_left = smaller(full_width, states.batch - panel_row);
+      const int64_t width = ceil_div(rows_left, V::kLanes) * V::kLanes;
+      real* to = panels + panel_row * depth + k * width;
+      for (int64_t lane_row = 0; lane_row < width; lane_row += V::kLanes) {
+        typename V::Vector square[V::kLanes];
+        for (int i = 0; i < V::kLanes; ++i) {
+          const int64_t row = panel_row + lane_row + i;
+          square[i] = row < states.batch
+                          ? O::along(from + row * stride + first_term, terms_here).value
+                          : typename V::Vector{};
+        }
+        transpose<real>(square);
+        for (int i = 0; i < V::kLanes; ++i) {
+          if (i < count) {
+            V(square[i]).store(to + i * width + lane_row);
+          }
+        }
+      }
+    }
+  };
+  for (int64_t task = begin; task < end; ++task) {
+    // The operands of a task may end those of old_h and begin those of input.
+    const int64_t first = task * V::kLanes;
+    const int64_t last = smaller(first + V::kLanes, depth);
+    const int64_t boundary = clamp(depth_of_h, first, last);
+    if (first < boundary) {
+      pack_segment(
+          states.old_h, states.old_h_stride, states.state_size, first, boundary - first, first);
+    }
+    if (boundary < last) {
+      pack_segment(states.input,
+                   states.input_stride,
+                   states.input_features,
+                   boundary - depth_of_h,
+                   last - boundary,
+                   boundary);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lltm::cpu

@@ -1,0 +1,68 @@
+// The cell, element by element: pre-activations to the new state, and back.
+#pragma once
+
+#include "../../cell.h"
+#include "access.h"
+#include "kernels.h"
+#include "simd_math.h"
+
+namespace lltm::cpu {
+namespace {
+
+template <typename scalar_t>
+void forward_rows(const ForwardParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using A = Access<scalar_t>;
+  using V = Simd<typename A::real>;
+  const int64_t state_size = params.state_size;
+  for (int64_t row = begin; row < end; ++row) {
+    const scalar_t* gates = params.gates + row * 3 * state_size;
+    const int64_t offset = row * state_size;
+    for (int64_t column = 0; column < state_size; column += V::kLanes) {
+      const int64_t count = smaller(V::kLanes, state_size - column);
+      const cell::Gates<V> z{A::load(gates + column, count),
+                             A::load(gates + state_size + column, count),
+                             A::load(gates + 2 * state_size + column, count)};
+      const auto state =
+          cell::forward<SimdMath>(z, A::load(params.old_cell + offset + column, count));
+      A::store(state.h, params.new_h + offset + column, count);
+      A::store(state.cell, params.new_cell + offset + column, count);
+    }
+  }
+}
+
+template <typename scalar_t>
+void backward_rows(const BackwardParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using A = Access<scalar_t>;
+  using V = Simd<typename A::real>;
+  const int64_t state_size = params.state_size;
+  const auto load_or_zero = [](const scalar_t* from, int64_t offset, int64_t count) {
+    return from ? A::load(from + offset, count) : V(0);
+  };
+  for (int64_t row = begin; row < end; ++row) {
+    const scalar_t* gates = params.gates + row * 3 * state_size;
+    for (int64_t column = 0; column < state_size; column += V::kLanes) {
+      const int64_t count = smaller(V::kLanes, state_size - column);
+      const int64_t offset = row * state_size + column;
+      const cell::Gates<V> z{A::load(gates + column, count),
+                             A::load(gates + state_size + column, count),
+                             A::load(gates + 2 * state_size + column, count)};
+      const auto gradients =
+          cell::backward<SimdMath>(z,
+                                   A::load(params.new_cell + offset, count),
+                                   load_or_zero(params.grad_h, offset, count),
+                                   load_or_zero(params.grad_cell, offset, count));
+      if (params.d_gates) {
+        scalar_t* d_gates = params.d_gates + row * 3 * state_size + column;
+        A::store(gradients.gates.input_gate, d_gates, count);
+        A::store(gradients.gates.output_gate, d_gates + state_size, count);
+        A::store(gradients.gates.candidate, d_gates + 2 * state_size, count);
+      }
+      if (params.d_old_cell) {
+        A::store(gradients.old_cell, params.d_old_cell + offset, count);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lltm::cpu

@@ -1,0 +1,90 @@
+// Vectors of floats and doubles, of the instruction set that the including file is compiled for:
+// see table.h. Everything in these headers has internal linkage, so that every instruction set has
+// its own.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#define LLTM_INLINE inline __attribute__((always_inline))
+
+namespace lltm::cpu {
+namespace {
+
+// Not std::min and std::clamp: an inline function of a standard header could be compiled for this
+// instruction set and then be picked by the linker for all.
+constexpr int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+constexpr int64_t clamp(int64_t value, int64_t low, int64_t high) {
+  return value < low ? low : smaller(value, high);
+}
+constexpr int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Not in Simd itself: gcc takes a vector of a template's parameter for the parameter.
+template <typename real>
+struct SimdTypes;
+template <>
+struct SimdTypes<float> {
+  typedef float Vector __attribute__((vector_size(LLTM_SIMD_BYTES)));
+  typedef Vector UnalignedVector __attribute__((aligned(sizeof(float)), may_alias));
+  typedef int32_t IntegerVector __attribute__((vector_size(LLTM_SIMD_BYTES)));
+};
+template <>
+struct SimdTypes<double> {
+  typedef double Vector __attribute__((vector_size(LLTM_SIMD_BYTES)));
+  typedef Vector UnalignedVector __attribute__((aligned(sizeof(double)), may_alias));
+  typedef int64_t IntegerVector __attribute__((vector_size(LLTM_SIMD_BYTES)));
+};
+
+/// A vector of floats or doubles, with the arithmetic that cell.h asks of a value.
+template <typename real>
+struct Simd {
+  using Vector = typename SimdTypes<real>::Vector;
+  using UnalignedVector = typename SimdTypes<real>::UnalignedVector;
+  using IntegerVector = typename SimdTypes<real>::IntegerVector;
+  static constexpr int kLanes = LLTM_SIMD_BYTES / sizeof(real);
+
+  Vector value;
+
+  Simd() = default;
+  LLTM_INLINE Simd(Vector vector) : value(vector) {}
+  // x - 0 is x, -0 included, and no instruction; 0 + x is not.
+  LLTM_INLINE explicit Simd(real scalar) : value(scalar - Vector{}) {}
+
+  static LLTM_INLINE Simd load(const real* from) {
+    return Vector(*reinterpret_cast<const UnalignedVector*>(from));
+  }
+  LLTM_INLINE void store(real* to) const { *reinterpret_cast<UnalignedVector*>(to) = value; }
+
+  /// The first `count` lanes; the others are zero, and not stored.
+  static LLTM_INLINE Simd load(const real* from, int64_t count) {
+    if (count == kLanes) {
+      return load(from);
+    }
+    Vector vector{};
+    std::memcpy(&vector, from, count * sizeof(real));
+    return vector;
+  }
+  LLTM_INLINE void store(real* to, int64_t count) const {
+    if (count == kLanes) {
+      store(to);
+    } else {
+      std::memcpy(to, &value, count * sizeof(real));
+    }
+  }
+
+  friend LLTM_INLINE Simd operator+(Simd a, Simd b) { return a.value + b.value; }
+  friend LLTM_INLINE Simd operator-(Simd a, Simd b) { return a.value - b.value; }
+  friend LLTM_INLINE Simd operator*(Simd a, Simd b) { return a.value * b.value; }
+  friend LLTM_INLINE Simd operator/(Simd a, Simd b) { return a.value / b.value; }
+  friend LLTM_INLINE Simd operator-(Simd a) { return -a.value; }
+  friend LLTM_INLINE IntegerVector operator<(Simd a, Simd b) { return a.value < b.value; }
+  friend LLTM_INLINE IntegerVector operator>(Simd a, Simd b) { return a.value > b.value; }
+  friend LLTM_INLINE IntegerVector operator>=(Simd a, Simd b) { return a.value >= b.value; }
+};
+
+}  // namespace
+}  // namespace lltm::cpu

@@ -1,0 +1,163 @@
+// d_states = d_gates @ weights: the gradients of old_h and input, each by its columns of weights.
+#pragma once
+
+#include "packing.h"
+
+namespace lltm::cpu {
+namespace {
+
+// A single row of d_gates uses every weight once: it is read row after row of weights, in stretches
+// that are long enough to be prefetched.
+constexpr int64_t kColumnsOfSingleRow = 256;
+
+template <typename scalar_t>
+int64_t state_gradient_tasks(const StateGradientParams<scalar_t>& params) {
+  if (params.batch == 1) {
+    return ceil_div(params.columns, kColumnsOfSingleRow);
+  }
+  return ceil_div(params.columns, kPanelWidth<scalar_t>) * params.row_chunks;
+}
+
+template <int gates, typename scalar_t>
+LLTM_INLINE void add_weight_rows(const scalar_t* d_gates,
+                                 const scalar_t* weights,
+                                 int64_t stride,
+                                 accumulate_t<scalar_t>* sums,
+                                 int64_t columns) {
+  using A = Access<scalar_t>;
+  using real = typename A::real;
+  using V = Simd<real>;
+  for (int64_t column = 0; column < columns; column += V::kLanes) {
+    const int64_t count = smaller(V::kLanes, columns - column);
+    V sum = V::load(sums + column);
+    for (int g = 0; g < gates; ++g) {
+      sum = sum + V(real(d_gates[g])) * A::load(weights + g * stride + column, count);
+    }
+    sum.store(sums + column);
+  }
+}
+
+template <typename scalar_t>
+void state_gradient_of_single_row(const StateGradientParams<scalar_t>& params,
+                                  int64_t begin,
+                                  int64_t end) {
+  using A = Access<scalar_t>;
+  using real = typename A::real;
+  using V = Simd<real>;
+  constexpr int kGates = 8;
+  for (int64_t task = begin; task < end; ++task) {
+    const int64_t column = task * kColumnsOfSingleRow;
+    const int64_t columns = smaller(kColumnsOfSingleRow, params.columns - column);
+    // Two levels of sums, as everywhere: see kDepth.
+    alignas(64) real total[kColumnsOfSingleRow] = {};
+    for (int64_t block = 0; block < params.gates; block += kDepth) {
+      alignas(64) real partial[kColumnsOfSingleRow] = {};
+      const int64_t last = smaller(block + kDepth, params.gates);
+      int64_t gate = block;
+      const auto weights = [&] { return params.weights + gate * params.weights_stride + column; };
+      for (; gate + kGates <= last; gate += kGates) {
+        add_weight_rows<kGates>(
+            params.d_gates + gate, weights(), params.weights_stride, partial, columns);
+      }
+      for (; gate < last; ++gate) {
+        add_weight_rows<1>(
+            params.d_gates + gate, weights(), params.weights_stride, partial, columns);
+      }
+      for (int64_t i = 0; i < columns; ++i) {
+        total[i] += partial[i];
+      }
+    }
+    for (int64_t i = 0; i < columns; i += V::kLanes) {
+      A::store(V::load(total + i), params.out + column + i, smaller(V::kLanes, columns - i));
+    }
+  }
+}
+
+// The sums of so many rows of a panel stay in the first-level cache.
+constexpr int64_t kMaxRowsPerChunk = 128;
+
+template <typename scalar_t>
+void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using O = Operand<scalar_t>;
+  using real = typename O::real;
+  constexpr int64_t width = kPanelWidth<scalar_t>;
+  if (params.batch == 1) {
+    state_gradient_of_single_row(params, begin, end);
+    return;
+  }
+  alignas(64) real panel[kDepth * width];
+  alignas(64) real sums[kMaxRowsPerChunk][width];
+  for (int64_t task = begin; task < end; ++task) {
+    const int64_t column = task / params.row_chunks * width;
+    const int64_t count = smaller(width, params.columns - column);
+    const int64_t chunk = task % params.row_chunks;
+    const int64_t first_row = params.batch * chunk / params.row_chunks;
+    const int64_t last_row = params.batch * (chunk + 1) / params.row_chunks;
+    for (int64_t gate = 0; gate < params.gates; gate += kTermsPerBlock<scalar_t>) {
+      const int64_t terms = smaller(kTermsPerBlock<scalar_t>, params.gates - gate);
+      const scalar_t* from = params.weights + gate * params.weights_stride + column;
+      const real* vectors = panel;
+      int64_t stride = width;
+      // A copy pays from the second tile of rows on: rows of weights lie far apart, and collide in
+      // the cache.
+      if (std::is_same_v<real, scalar_t> && last_row - first_row <= kRows && count == width) {
+        vectors = reinterpret_cast<const real*>(from);
+        stride = params.weights_stride;
+      } else {
+        for (int64_t term = 0; term < terms; term += O::kTerms) {
+          pack_across(from + term * params.weights_stride,
+                      params.weights_stride,
+                      terms - term,
+                      count,
+                      panel + term / O::kTerms * width);
+        }
+      }
+      // Rows of weights lie too far apart for the machine to see the next ones coming.
+      int64_t ahead = gate + terms;
+      const int64_t ahead_per_row = ceil_div(terms, last_row - first_row);
+      const auto prefetch = [&](int64_t rows) __attribute__((always_inline)) {
+        const int64_t end = smaller(ahead + rows * ahead_per_row, params.gates);
+        for (; ahead < end; ++ahead) {
+          const scalar_t* row = params.weights + ahead * params.weights_stride + column;
+          for (int64_t at = 0; at < count; at += 64 / sizeof(scalar_t)) {
+            __builtin_prefetch(row + at, 0, 2);
+          }
+        }
+      };
+      const auto multiply_rows = [&]<int rows>(int64_t row) __attribute__((always_inline)) {
+        const scalar_t* d_gates[rows];
+        for (int r = 0; r < rows; ++r) {
+          d_gates[r] = params.d_gates + (row + r) * params.gates + gate;
+        }
+        alignas(64) real scratch[rows][kDepth];
+        const typename O::Scalar* a[rows];
+        scalars_of_rows<scalar_t>(d_gates, terms, scratch, a);
+        prefetch(rows);
+        typename O::Vector tile[rows][kMaxVectors];
+        multiply<scalar_t, 1>(depth_of<scalar_t>(terms), a, vectors, stride, tile);
+        finish_block<scalar_t>(tile,
+                               gate == 0,
+                               gate + terms == params.gates,
+                               sums[row - first_row],
+                               width,
+                               params.out + row * params.columns + column,
+                               params.columns,
+                               rows,
+                               count);
+      };
+      int64_t row = first_row;
+      for (; row + kRows <= last_row; row += kRows) {
+        multiply_rows.template operator()<kRows>(row);
+      }
+      for (; row + 3 <= last_row; row += 3) {
+        multiply_rows.template operator()<3>(row);
+      }
+      for (; row < last_row; ++row) {
+        multiply_rows.template operator()<1>(row);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lltm::cpu

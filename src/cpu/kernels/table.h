@@ -1,0 +1,53 @@
+// The kernels of one instruction set. The file that includes this one
+//  - includes kernels.h and the standard headers that are used here, then
+//  - selects the instruction set by `#pragma GCC target`, so that no inline function of a header is
+//    compiled for it and then picked by the linker for a lesser machine,
+//  - defines LLTM_SIMD_BYTES, and last the function that hands out make_kernels().
+#pragma once
+
+#include "bias_gradient.h"
+#include "cell.h"
+#include "pointwise.h"
+#include "state_gradient.h"
+#include "weight_gradient.h"
+
+namespace lltm::cpu {
+namespace {
+
+template <typename scalar_t>
+constexpr PointwiseKernels<scalar_t> make_pointwise_kernels() {
+  return {forward_rows<scalar_t>, backward_rows<scalar_t>};
+}
+
+template <typename scalar_t>
+constexpr ProductKernels<scalar_t> make_product_kernels() {
+  return {
+      .lanes = Simd<accumulate_t<scalar_t>>::kLanes,
+      .max_panel_vectors = kMaxVectors,
+      .cell_needs_panels = cell_needs_panels<scalar_t>,
+      .pack_tasks = pack_tasks<scalar_t>,
+      .state_panels_size = state_panels_size<scalar_t>,
+      .pack_states = pack_states<scalar_t>,
+      .cell_tasks = cell_tasks<scalar_t>,
+      .cell = cell<scalar_t>,
+      .max_rows_per_chunk = kMaxRowsPerChunk,
+      .state_gradient_tasks = state_gradient_tasks<scalar_t>,
+      .state_gradient = state_gradient<scalar_t>,
+      .max_panels_per_group = kMaxPanelsPerGroup,
+      .weight_panel_size = weight_panel_size<scalar_t>,
+      .weight_panels = weight_panels<scalar_t>,
+      .first_panel_of = first_panel_of<scalar_t>,
+      .pack_weight_panels = pack_weight_panels<scalar_t>,
+      .weight_gradient_tasks = weight_gradient_tasks<scalar_t>,
+      .weight_gradient = weight_gradient<scalar_t>,
+      .bias_gradient = bias_gradient<scalar_t>,
+  };
+}
+
+template <typename... scalars>
+constexpr KernelsFor<scalars...> make_kernels(KernelsFor<scalars...>) {
+  return {{make_pointwise_kernels<scalars>()...}, {make_product_kernels<scalars>()...}};
+}
+
+}  // namespace
+}  // namespace lltm::cpu
