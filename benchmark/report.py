@@ -166,7 +166,7 @@ def markdown(run: Results) -> str:
     if run.tutorial:
         parts += [
             "## The tutorial's own table",
-            "(16,32,128), float32: forward, and backward of `new_h.sum() + new_cell.sum()`, each synchronised.",
+            "(16,32,128), float32: forward, and backward of `new_h.sum() + new_cell.sum()`, each synchronized.",
             table(
                 ["device", "peer", "forward", "backward"],
                 [
