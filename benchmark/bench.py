@@ -32,7 +32,7 @@ Largest = Annotated[
 NoCandidates = Annotated[
     bool, typer.Option("--no-candidates", rich_help_panel=RANDOM, help="A sweep of the peers alone.")
 ]
-Named = Annotated[bool, typer.Option("--named", help="The shapes that have a target each, bfloat16 by default.")]
+Named = Annotated[bool, typer.Option("--named", help="The shapes that have a target each.")]
 Sequence = Annotated[bool, typer.Option("--sequence", help="Sequences beside nn.LSTM and nn.GRU.")]
 Load = Annotated[bool, typer.Option("--load", help="Single calls on the CPU, in quiet and under load.")]
 Devices = Annotated[list[str] | None, typer.Option("--devices", rich_help_panel=WHAT, help="cpu, cuda.")]

@@ -7,6 +7,7 @@ same size, and an operator that does nothing but allocate the results, are the f
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -104,13 +105,16 @@ def compiled(shape: Shape, device: str, dtype: torch.dtype) -> Callable:
     return torch.compile(Plain(shape, device, dtype), fullgraph=True, dynamic=False)
 
 
-class DynamicallyCompiled(Cell):
-    """torch.compile with dynamic shapes: one compilation serves every shape of a dtype, with and without gradients."""
+@cache
+def dynamically_compiled_cell() -> Callable:
+    return torch.compile(plain_cell, fullgraph=True, dynamic=True)
 
-    compiled_cell = staticmethod(torch.compile(plain_cell, fullgraph=True, dynamic=True))
+
+class DynamicallyCompiled(Cell):
+    """torch.compile with dynamic shapes: one compilation a dtype serves every shape."""
 
     def forward(self, input: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-        return self.compiled_cell(input, self.weights, self.bias, old_h, old_cell)
+        return dynamically_compiled_cell()(input, self.weights, self.bias, old_h, old_cell)
 
 
 def prepare_dynamic_compilation() -> None:

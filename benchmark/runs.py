@@ -13,7 +13,7 @@ import plots
 import session
 import timing
 import torch
-from cases import DTYPES, QUICK_SHAPES, SHAPES, UGLY_SHAPES, Shape, Work
+from cases import DTYPES, QUICK_SHAPES, SHAPES, UGLY_SHAPES, Case, Shape, Work
 from peers import FIXED_SHAPE_PEERS, OURS, SWEEP_PEERS, load_libraries
 from report import markdown
 from results import Results, read_logs
@@ -75,8 +75,8 @@ class Request:
     def chosen_threads(self) -> list[int]:
         return self.threads or sorted({self.cores} if self.quick else {1, self.cores})
 
-    def chosen_dtypes(self, default: Sequence[str] | None = None) -> list[str]:
-        return choice(self.dtypes, ALL_DTYPES, "dtype", ["float32"] if self.quick else default)
+    def chosen_dtypes(self) -> list[str]:
+        return choice(self.dtypes, ALL_DTYPES, "dtype", ["float32"] if self.quick else None)
 
     def chosen_works(self) -> list[Work]:
         return [Work(name) for name in choice(self.cases, CELL_WORKS, "case")]
@@ -127,36 +127,45 @@ def fixed_shapes(request: Request) -> None:
 def sweep(request: Request, count: int) -> None:
     """Random shapes beside the peers and the planner's other candidates."""
     draws = [entry for seed in request.seeds for entry in draw(count, seed, _largest(request))]
-    entries, on = _sweep(request, draws, ALL_DTYPES, "sweep")
+    entries, on = _sweep(request, _cases(request, draws), "sweep")
     sweep_report.draw(entries, request.folder / "sweep.png")
     request.finish("sweep", sweep_report.markdown(entries, on))
 
 
 def named(request: Request, _: bool) -> None:
     """The shapes that have a target each."""
-    shapes = [Shape.parse(text) for text in request.shapes] if request.shapes else list(NAMED)
-    draws = [Draw(None, shape) for shape in shapes]
-    entries, on = _sweep(request, draws, ("bfloat16",), "named")
+    wanted = [Shape.parse(text) for text in request.shapes or ()]
+    shapes = dict.fromkeys(shape for _, shape in NAMED if not wanted or shape in wanted)
+    cases = [
+        (draw, case)
+        for draw, case in _cases(request, [Draw(None, shape) for shape in shapes])
+        if (case.dtype, case.shape) in NAMED
+    ]
+    entries, on = _sweep(request, cases, "named")
     request.finish("named", sweep_report.named_markdown(entries, on))
 
 
-def _sweep(
-    request: Request, draws: list[Draw], dtypes: Sequence[str], name: str
-) -> tuple[list[sweep_measure.Entry], str]:
-    load_libraries(request.build_dir)
-    what = sweep_measure.Sweep(
+def _cases(request: Request, draws: list[Draw]) -> list[tuple[Draw, Case]]:
+    return sweep_measure.cases_of(
         draws=draws,
         devices=request.one_device(),
         threads=request.threads or [request.cores],
+        dtypes=request.chosen_dtypes(),
         works=request.chosen_works(),
-        dtypes=request.chosen_dtypes(dtypes),
+    )
+
+
+def _sweep(request: Request, cases: list[tuple[Draw, Case]], name: str) -> tuple[list[sweep_measure.Entry], str]:
+    load_libraries(request.build_dir)
+    what = sweep_measure.Sweep(
+        cases=cases,
         peers=choice(request.peers, SWEEP_PEERS, "peer"),
         with_candidates=request.with_candidates,
         seconds=request.seconds,
     )
     with request.progress() as progress:
         entries = sweep_measure.run(what, request.folder / f"{name}.jsonl", progress)
-    return entries, request.machine(what.devices)
+    return entries, request.machine(request.one_device())
 
 
 def _largest(request: Request) -> Shape:

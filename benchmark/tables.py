@@ -28,4 +28,4 @@ def ratio(value: float | None) -> str:
 
 def verdict(value: float, limit: float, at_least: bool = True) -> str:
     """The limit, and whether it is met."""
-    return f"{limit:g} ({'met' if (value >= limit if at_least else value <= limit) else '**missed**'})"
+    return f"{limit:.3g} ({'met' if (value >= limit if at_least else value <= limit) else '**missed**'})"

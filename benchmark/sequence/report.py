@@ -8,10 +8,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from cases import Work
-from tables import number, pair, ratio, table, verdict
-from targets import SEQUENCE_ON_CPU
+from tables import pair, ratio, table, verdict
+from targets import SEQUENCE_ON_CPU, SEQUENCE_OVER_LOOP
 
-from .cases import VARIANTS, SequenceShape
+from .cases import VARIANTS
 from .measure import Entry
 from .peers import BASELINES, MODULE, OPERATOR, PEERS
 
@@ -28,6 +28,12 @@ def speedup(entry: Entry | None) -> float | None:
     baselines = [entry.times[name] for name in BASELINES if name in entry.times]
     ours = entry.times.get(MODULE, entry.times.get(OPERATOR))
     return min(baselines) / ours if baselines and ours else None
+
+
+def over_loop(entry: Entry | None) -> float | None:
+    """Time of a loop of cells over ours."""
+    ours = entry.times.get(MODULE, entry.times.get(OPERATOR)) if entry else None
+    return entry.times["loop"] / ours if ours and "loop" in entry.times else None
 
 
 def groups(entries: list[Entry]) -> dict[Group, dict[Case, dict[str, Entry]]]:
@@ -60,7 +66,7 @@ def markdown(entries: list[Entry], on: str) -> str:
         rows = [
             _row(group, case, works, names) for case, works in sorted(cases.items(), key=lambda item: _order(*item[0]))
         ]
-        header = ["variant", "shape", *names, "speedup", *(["target"] if group[0] == "cpu" else [])]
+        header = ["variant", "shape", *names, "speedup", "target" if group[0] == "cpu" else "over the loop, target"]
         parts += [f"## {title(group)}", table(header, rows)]
     lines = [
         f"- {entry.device} {entry.dtype} {entry.shape} {entry.variant}, {entry.work}, {name}: {message}"
@@ -84,16 +90,22 @@ def _row(group: Group, case: Case, works: dict[str, Entry], names: list[str]) ->
     row = [*case, *(pair(of(forward, name), of(training, name)) for name in names)]
     row.append(" / ".join(ratio(value) or "-" for value in ratios) if any(ratios) else "")
     if group[0] == "cpu":
-        shape = SequenceShape.parse(case[1])
-        sizes = (shape.steps, shape.batch, shape.input_features, shape.state_size)
-        target = SEQUENCE_ON_CPU.get((group[2], case[0], *sizes))
-        limits = [target["forward"], target["training"]] if target else []
-        row.append(
-            " / ".join(
-                verdict(value, limit) if value else number(limit) for value, limit in zip(ratios, limits, strict=False)
-            )
-        )
-    return row
+        limits = SEQUENCE_ON_CPU.get((group[2], *case), {})
+        return [*row, _verdicts(ratios, limits)]
+    ratios = [over_loop(forward), over_loop(training)]
+    return [
+        *row,
+        " / ".join(f"{value:.2f}, {verdict(value, limit)}" for value, limit in _given(ratios, SEQUENCE_OVER_LOOP)),
+    ]
+
+
+def _given(values: list[float | None], limits: dict[str, float]) -> list[tuple[float, float]]:
+    """The values that were measured and have a limit, forward first."""
+    return [(value, limit) for value, limit in zip(values, limits.values(), strict=False) if value]
+
+
+def _verdicts(values: list[float | None], limits: dict[str, float]) -> str:
+    return " / ".join(verdict(value, limit) for value, limit in _given(values, limits))
 
 
 def draw(entries: list[Entry], path: Path) -> None:

@@ -59,27 +59,26 @@ class Entry:
 class Sweep:
     """What to measure."""
 
-    draws: list[Draw]
-    devices: list[str]
-    threads: list[int]
-    works: list[Work]
-    dtypes: list[str]
+    cases: list[tuple[Draw, Case]]
     peers: list[str]
     with_candidates: bool = True
     seconds: float | None = None
     """The run ends at the first case that begins later than this."""
 
-    def cases(self) -> list[tuple[Draw, Case]]:
-        """Shape by shape, so that a run that is cut short has as many shapes of every dtype."""
-        return [
-            (draw, Case(device, count, work, dtype, draw.shape))
-            for draw in self.draws
-            for device in self.devices
-            for count in (self.threads if device == "cpu" else self.threads[:1])
-            for dtype in DTYPES[device]
-            if dtype in self.dtypes
-            for work in self.works
-        ]
+
+def cases_of(
+    draws: list[Draw], devices: list[str], threads: list[int], dtypes: list[str], works: list[Work]
+) -> list[tuple[Draw, Case]]:
+    """Shape by shape, so that a run that is cut short has as many shapes of every dtype."""
+    return [
+        (draw, Case(device, count, work, dtype, draw.shape))
+        for draw in draws
+        for device in devices
+        for count in (threads if device == "cpu" else threads[:1])
+        for dtype in DTYPES[device]
+        if dtype in dtypes
+        for work in works
+    ]
 
 
 def run(sweep: Sweep, path: Path, progress: Progress) -> list[Entry]:
@@ -87,7 +86,7 @@ def run(sweep: Sweep, path: Path, progress: Progress) -> list[Entry]:
     prepare_dynamic_compilation()
     start = time.perf_counter()
     entries: list[Entry] = []
-    cases = sweep.cases()
+    cases = sweep.cases
     with Log(path) as log:
         task = progress.add_task("compiling", total=len(cases))
         _compile(cases, sweep.peers)

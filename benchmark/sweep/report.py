@@ -145,13 +145,13 @@ def named_markdown(entries: list[Entry], on: str) -> str:
     for group, of_group in pool(entries).items():
         rows = []
         for entry in of_group:
-            target = NAMED[Shape.parse(entry.shape)][entry.work]
+            target = NAMED[entry.dtype, Shape.parse(entry.shape)][entry.work]
             ours = entry.times.get(OURS)
             rows.append(
                 [
                     entry.shape,
                     number(ours),
-                    verdict(ours, target, at_least=False) if ours and entry.device == "cuda" else f"{target:g}",
+                    verdict(ours, target, at_least=False) if ours and entry.device == "cuda" else number(target),
                     f"{number(entry.times[entry.best_peer])} ({entry.best_peer})" if entry.best_peer else "",
                     ratio(entry.speedup),
                     ratio(entry.chosen_over_best),
