@@ -130,14 +130,17 @@ def run(
 
 @app.command()
 def report(
-    results: Annotated[list[Path], typer.Argument(help="results.json, or sweep.jsonl of one or several sweeps.")],
+    results: Annotated[list[Path], typer.Argument(help="results.json, sweep.jsonl, named.jsonl, sequence.jsonl, ...")],
     output: Annotated[Path, typer.Option(help="Where to write the tables.")] = Path("results.md"),
     pictures: Annotated[Path | None, typer.Option(help="Folder for the pictures; none by default.")] = None,
 ) -> None:
-    """Write the tables (and pictures) of earlier runs again; several sweeps are pooled."""
-    import runs
+    """Write the tables (and pictures) of earlier runs again; several logs of a kind are pooled."""
+    from reports import write_again
 
-    runs.write_again(results, output, pictures)
+    try:
+        write_again(results, output, pictures)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     console.print(f"Tables: {output}")
 
 

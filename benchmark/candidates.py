@@ -12,8 +12,6 @@ from cases import Case, Work
 from peers import Operator
 from workload import INPUT_SETS, Inputs
 
-import lltm
-
 VARIABLE = "LLTM_CUDA_PATH"
 AUTO = "auto"
 DIRECTIONS = ("forward", "backward")
@@ -22,6 +20,8 @@ DIRECTIONS = ("forward", "backward")
 def names(direction: str) -> tuple[str, ...]:
     """What LLTM_CUDA_PATH may be set to for one direction, beside auto. The only place that knows the names: the
     library's own list where it exposes one."""
+    import lltm  # here alone: reports are written where there is no library
+
     exposed = getattr(lltm, "cuda_candidates", None)
     return tuple(exposed(direction)) if exposed else ("few_rows", "hopper", "tiles", "library")
 
@@ -29,6 +29,8 @@ def names(direction: str) -> tuple[str, ...]:
 def features(direction: str, name: str, case: Case) -> dict[str, float]:
     """What a candidate reports of itself at a problem for the planner's estimate (bytes, waves, chunks, ...); nothing
     where the library does not say."""
+    import lltm
+
     exposed = getattr(lltm, "cuda_candidate_features", None)
     shape = case.shape
     sizes = (shape.batch, shape.input_features, shape.state_size)

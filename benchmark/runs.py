@@ -9,14 +9,13 @@ from pathlib import Path
 import fit
 import load as under_load
 import machine
-import plots
 import session
 import timing
 import torch
 from cases import DTYPES, QUICK_SHAPES, SHAPES, UGLY_SHAPES, Case, Shape, Work
 from peers import FIXED_SHAPE_PEERS, OURS, SWEEP_PEERS, load_libraries
-from report import markdown
-from results import Results, read_logs
+from reports import write_again
+from results import Results
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from sequence import cases as sequence_cases
@@ -221,20 +220,3 @@ def load(request: Request, _: bool) -> None:
             request.threads or [1, 2], request.chosen_works(), shapes, seconds, request.folder / "load.jsonl", progress
         )
     request.finish("load", under_load.markdown(entries, request.machine(["cpu"])))
-
-
-def write_again(paths: list[Path], tables: Path, pictures: Path | None) -> None:
-    """The tables and pictures of earlier runs: of each results.json, and of all logs of sweeps pooled."""
-    sweeps = [path for path in paths if path.suffix == ".jsonl"]
-    runs = [Results.load(path) for path in paths if path not in sweeps]
-    entries = read_logs(sweeps, sweep_measure.Entry)
-    parts = [markdown(run) for run in runs]
-    if entries:
-        parts.append(sweep_report.markdown(entries, ", ".join(dict.fromkeys(path.parent.name for path in sweeps))))
-    tables.write_text("\n".join(parts))
-    if pictures:
-        pictures.mkdir(parents=True, exist_ok=True)
-        for run in runs:
-            plots.draw(run, pictures)
-        if entries:
-            sweep_report.draw(entries, pictures / "sweep.png")

@@ -9,8 +9,6 @@ from peers import Operator
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-import lltm
-
 from .cases import SequenceCase
 
 
@@ -54,6 +52,12 @@ class Recurrent(nn.Module):
         if inputs.packed is None:
             return inputs.padded, self.module(inputs.padded)[0]
         return inputs.packed.data, self.module(inputs.packed)[0].data
+
+
+def _module(case: SequenceCase) -> nn.Module:
+    import lltm  # here alone: reports are written where there is no library
+
+    return Recurrent(lltm.LLTM, case)
 
 
 class SequenceOperator(Operator):
@@ -100,7 +104,7 @@ BASELINES = ("LSTM", "GRU")
 PEERS = {
     peer.name: peer
     for peer in (
-        SequencePeer(MODULE, "lltm.LLTM", lambda case: Recurrent(lltm.LLTM, case)),
+        SequencePeer(MODULE, "lltm.LLTM", _module),
         SequencePeer(OPERATOR, "lltm::sequence, with lengths", SequenceOperator, ("padded", "packed")),
         SequencePeer("loop", "a loop of lltm::forward", LoopOfCells, ("padded",)),
         SequencePeer("LSTM", "nn.LSTM (four gates)", lambda case: Recurrent(nn.LSTM, case)),

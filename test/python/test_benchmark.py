@@ -9,12 +9,17 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmark"))
 
 import fit
+import load
+import report
 import timing
 from cases import Shape
-from results import Log, read_logs
+from reports import write_again
+from results import Log, Measurement, Results, read_logs
+from sequence import report as sequence_report
 from sequence.cases import VARIANTS, SequenceShape, make_cases
+from sequence.measure import Entry as SequenceEntry
 from sweep.measure import Entry
-from sweep.report import markdown, pool, quantile
+from sweep.report import markdown, named_markdown, pool, quantile
 from sweep.shapes import LARGEST, SMALLEST, WORK_LIMIT, draw
 
 
@@ -101,6 +106,18 @@ class TestPooling:
         worst = [line for line in text.splitlines() if line.startswith("| ") and ",8,16" in line]
         assert [line.split(" | ")[0] for line in worst] == [f"| {batch},8,16" for batch in range(1, 11)]
 
+    def test_logs_of_a_kind_are_written_again_together(self, tmp_path):
+        for seed in (1, 2):
+            with Log(tmp_path / f"sweep-{seed}.jsonl") as log:
+                log.write(make_entry("1,8,16", float(seed), seed=seed))
+        write_again(sorted(tmp_path.glob("*.jsonl")), tmp_path / "all.md", tmp_path / "pictures")
+        assert "| 1.00 | 1.10 | 1.50 | 2.00 | 0 of 2 |" in (tmp_path / "all.md").read_text()
+        assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["sweep.png"]
+
+    def test_a_file_of_no_known_kind_is_an_error(self, tmp_path):
+        with pytest.raises(ValueError, match="a log whose name begins with sweep, named, sequence, load; got other"):
+            write_again([tmp_path / "other.jsonl"], tmp_path / "all.md", None)
+
     def test_logs_are_read_back(self, tmp_path):
         entries = [make_entry("1,8,16", 2.0, candidates={"auto": 1.0}), make_entry("2,8,16", 3.0, failures={"a": "b"})]
         for index, entry in enumerate(entries):
@@ -164,6 +181,57 @@ class TestFit:
         ]
         assert fit.chosen_over_best(rows, lambda row: 0.0 if row.candidate == "tiles" else 1.0) == [1.0, 2.0]
         assert fit.chosen_over_best(rows, lambda row: row.us) == [1.0, 1.0]
+
+
+class TestSequenceReport:
+    entries = [
+        SequenceEntry(
+            device=device,
+            threads=1,
+            dtype="float32",
+            variant="padded",
+            work=work,
+            shape="128,16,128,128",
+            clock="wall",
+            medians={"LLTM": 9.0, "sequence": 9.0, "LSTM": 90.0, "GRU": 90.0, "loop": 9.0},
+            minima={"LLTM": 2.0, "sequence": 1.0, "LSTM": 4.0, "GRU": 2.7, "loop": 6.0},
+        )
+        for device in ("cpu", "cuda")
+        for work in ("forward", "training")
+    ]
+
+    def test_speedup_is_over_the_faster_module_by_minima_on_a_cpu_and_by_medians_on_a_gpu(self):
+        assert sequence_report.speedup(self.entries[0]) == pytest.approx(1.35)
+        assert sequence_report.over_loop(self.entries[0]) == pytest.approx(3.0)
+        assert sequence_report.speedup(self.entries[2]) == pytest.approx(10.0)
+        assert sequence_report.over_loop(self.entries[2]) == pytest.approx(1.0)
+
+    def test_tables_compare_with_the_targets(self):
+        text = sequence_report.markdown(self.entries, "a machine")
+        assert "| 2 / 2 | 1 / 1 | 6 / 6 | 4 / 4 | 2.7 / 2.7 | 1.35 / 1.35 | 1.35 (met) / 1.4 (**missed**) |" in text
+        assert "| 10.00 / 10.00 | 1.00, 1 (met) / 1.00, 1.67 (**missed**) |" in text
+
+
+class TestOtherReports:
+    def test_the_run_of_fixed_shapes_has_forward_and_training_in_a_table(self):
+        def measured(work: str, peer: str, us: float) -> Measurement:
+            return Measurement("cpu", 2, work, "float32", "1,8,16", "wall", peer, us, us, us, 5, 9, 1e-7, 1e-6, us)
+
+        run = Results({"CPU": "a CPU", "date": "today", "command": "bench.py"})
+        run.measurements += [measured("forward", name, us) for name, us in (("lltm", 2.0), ("eager", 3.0))]
+        run.measurements += [measured("training", name, us) for name, us in (("lltm", 5.0), ("eager", 20.0))]
+        text = report.markdown(run)
+        assert "| 1,8,16 | 2 / 5 | 3 / 20 | 1.50 / 4.00 |" in text
+        assert "| CPU, 2 threads, float32 | 1.50 / 4.00 |" in text
+
+    def test_quiet_and_load_stand_side_by_side(self):
+        entries = [load.Entry(1, busy, "forward", "1,8,16", "lltm", 5.0 + busy, 6.0, 7.0, 5.5, 100) for busy in (0, 2)]
+        assert "| 1,8,16 | forward | lltm | 1 | 5 | 7 | 5.5 | 7 | 7 | 5.5 |" in load.markdown(entries, "a machine")
+
+    def test_named_shapes_stand_beside_their_targets(self):
+        entry = Entry(None, "cuda", 1, "bfloat16", "forward", "64,500,500", {"lltm": 6.5, "eager": 13.0}, 2.0)
+        row = "| 64,500,500 | 6.5 | 6 (**missed**) | 13 (eager) | 2.00 |  |"
+        assert row in named_markdown([entry], "a machine")
 
 
 class TestSequenceCases:
