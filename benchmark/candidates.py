@@ -80,7 +80,7 @@ class Candidates:
     refused: dict[str, str]
 
 
-def measure(case: Case, direction: str, calls_per_graph: int, budget: timing.Budget = timing.BRIEF) -> Candidates:
+def measure(case: Case, direction: str, calls_per_graph: int) -> Candidates:
     """Race the automatic choice against every candidate, by graph replay. The caller has set the environment."""
     samplers, refused = {}, {}
     with torch.no_grad():
@@ -91,4 +91,4 @@ def measure(case: Case, direction: str, calls_per_graph: int, budget: timing.Bud
                     samplers[name] = timing.graph_sampler(call, calls_per_graph)
             except RuntimeError as error:
                 refused[name] = str(error).splitlines()[0]
-        return Candidates(timing.race(samplers, {AUTO}, budget), refused)
+        return Candidates(timing.race(samplers, {AUTO}, timing.GPU_RACE), refused)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from statistics import median, quantiles
 
 import torch
@@ -30,7 +31,7 @@ class Budget:
 FULL = Budget(seconds=3.0, min_rounds=7, max_rounds=41, sample_seconds=2e-3)
 QUICK = Budget(seconds=0.8, min_rounds=5, max_rounds=21, sample_seconds=1e-3)
 # For many cases: the rounds of a race.
-BRIEF = Budget(seconds=0.5, min_rounds=3, max_rounds=5, sample_seconds=1e-3)
+BRIEF = Budget(seconds=0.1, min_rounds=3, max_rounds=5, sample_seconds=1e-3)
 
 
 @dataclass(frozen=True)
@@ -78,26 +79,37 @@ def interleave(samplers: dict[str, Sampler], budget: Budget) -> dict[str, Timing
     return timings
 
 
-def race(
-    samplers: dict[str, Sampler],
-    keep: Collection[str],
-    budget: Budget,
-    margin: float = 1.25,
-    result: Callable[[list[float]], float] = median,
-) -> dict[str, float]:
-    """Microseconds a call, the median of few samples (or another `result` of them). After the first round only those go
-    on that are within `margin` of the fastest, and those in `keep`: the others cannot win."""
+@dataclass(frozen=True)
+class Race:
+    """How peers are compared in a hurry."""
+
+    budget: Budget = BRIEF
+    margin: float = 1.25
+    """After two rounds, whoever is slower than the fastest by more than this factor cannot win and stops."""
+    result: Callable[[list[float]], float] = median
+    """The result of a peer's samples."""
+
+
+GPU_RACE = Race()
+# On a CPU other processes disturb single samples: nobody is stopped, and the minimum is what the call itself takes.
+CPU_RACE = Race(margin=inf, result=min)
+
+
+def race(samplers: dict[str, Sampler], keep: Collection[str], rules: Race) -> dict[str, float]:
+    """Microseconds a call, of few samples. Those in `keep` are never stopped."""
     with _no_garbage_collection():
-        samples = {name: [sampler.sample()] for name, sampler in samplers.items()}
-        limit = margin * min((values[0] for values in samples.values()), default=0.0)
-        ahead = [name for name, values in samples.items() if name in keep or values[0] <= limit]
         start = time.perf_counter()
-        for round_ in range(1, budget.max_rounds):
-            if round_ >= budget.min_rounds and time.perf_counter() - start > budget.seconds / 10:
+        samples = {name: [sampler.sample()] for name, sampler in samplers.items()}
+        for name, sampler in samplers.items():
+            samples[name].append(sampler.sample())
+        limit = rules.margin * min((min(values) for values in samples.values()), default=0.0)
+        ahead = [name for name, values in samples.items() if name in keep or min(values) <= limit]
+        for round_ in range(2, rules.budget.max_rounds):
+            if round_ >= rules.budget.min_rounds and time.perf_counter() - start > rules.budget.seconds:
                 break
             for name in ahead:
                 samples[name].append(samplers[name].sample())
-    return {name: result(values) for name, values in samples.items()}
+    return {name: rules.result(values) for name, values in samples.items()}
 
 
 class _no_garbage_collection:

@@ -137,8 +137,7 @@ def _measure(draw: Draw, case: Case, sweep: Sweep) -> Entry:
                 samplers[peer.name] = _sampler(case, call)
             except Exception as error:  # whatever a peer raises: the others are still measured
                 failures[peer.name] = _first_line(error)
-        # On a CPU other processes disturb single samples: the minimum is what the call itself takes.
-        times, speedup = _speedup(samplers, result=median if case.device == "cuda" else min)
+        times, speedup = _speedup(samplers, timing.GPU_RACE if case.device == "cuda" else timing.CPU_RACE)
         found = candidates.Candidates({}, {})
         if sweep.with_candidates and case.device == "cuda":
             direction = "backward" if case.work is Work.TRAINING else "forward"
@@ -170,15 +169,13 @@ def _sampler(case: Case, call: Callable[[], object]) -> timing.Sampler:
     return timing.wall_sampler(call, timing.BRIEF)
 
 
-def _speedup(
-    samplers: dict[str, timing.Sampler], result: Callable[[list[float]], float]
-) -> tuple[dict[str, float], float | None]:
+def _speedup(samplers: dict[str, timing.Sampler], rules: timing.Race) -> tuple[dict[str, float], float | None]:
     """Times by peer, and the speedup over the fastest; again where it is below 1, for the median of three."""
     if OURS not in samplers or len(samplers) < 2:
-        return timing.race(samplers, {OURS}, timing.BRIEF, result=result), None
+        return timing.race(samplers, {OURS}, rules), None
 
     def measure() -> tuple[float, dict[str, float]]:
-        times = timing.race(samplers, {OURS}, timing.BRIEF, result=result)
+        times = timing.race(samplers, {OURS}, rules)
         return min(time for name, time in times.items() if name != OURS) / times[OURS], times
 
     results = [measure()]

@@ -127,21 +127,33 @@ class TestPooling:
 
 
 class TestRace:
-    def test_whoever_cannot_win_is_sampled_once(self):
-        taken = {"lltm": 0, "near": 0, "far": 0}
+    budget = timing.Budget(10.0, 3, 5, 1e-3)
 
-        def sampler(name: str, us: float) -> timing.Sampler:
+    @staticmethod
+    def run(rules: timing.Race) -> tuple[dict[str, float], dict[str, int]]:
+        """Times and the number of samples, where `far` is disturbed once and lltm is slow."""
+        samples = {"lltm": [5.0], "near": [1.1], "far": [9.0, 2.0], "best": [1.0]}
+        taken = dict.fromkeys(samples, 0)
+
+        def sampler(name: str) -> timing.Sampler:
             def sample() -> float:
                 taken[name] += 1
-                return us
+                return samples[name][min(taken[name], len(samples[name])) - 1]
 
             return timing.Sampler(sample, 1)
 
-        samplers = {"lltm": sampler("lltm", 5.0), "near": sampler("near", 1.1), "far": sampler("far", 2.0)}
-        samplers["best"] = timing.Sampler(lambda: 1.0, 1)
-        times = timing.race(samplers, {"lltm"}, timing.Budget(10.0, 3, 5, 1e-3))
+        return timing.race({name: sampler(name) for name in samples}, {"lltm"}, rules), taken
+
+    def test_whoever_cannot_win_stops_after_two_samples(self):
+        times, taken = self.run(timing.Race(self.budget))
+        assert times == {"lltm": 5.0, "near": 1.1, "far": 5.5, "best": 1.0}
+        assert taken == {"lltm": 5, "near": 5, "far": 2, "best": 5}
+
+    def test_on_a_cpu_nobody_stops_and_the_minimum_counts(self):
+        rules = timing.Race(self.budget, timing.CPU_RACE.margin, timing.CPU_RACE.result)
+        times, taken = self.run(rules)
         assert times == {"lltm": 5.0, "near": 1.1, "far": 2.0, "best": 1.0}
-        assert taken == {"lltm": 5, "near": 5, "far": 1}
+        assert set(taken.values()) == {5}
 
 
 class TestFit:
