@@ -23,6 +23,7 @@ TORCH_LIBRARY(lltm, m) {
       " Tensor weights, Tensor? bias, Tensor old_h, bool[5] output_mask)"
       " -> (Tensor d_input, Tensor d_weights, Tensor d_bias, Tensor d_old_h, Tensor d_old_cell)",
       {at::Tag::pt2_compliant_tag});
+  m.def("has_cuda() -> bool", lltm::has_cuda);
 }
 
 namespace lltm {
@@ -56,6 +57,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
 
 const char* version() {
   return LLTM_VERSION;
+}
+
+bool has_cuda() {
+  return LLTM_CUDA_ARCHITECTURES[0] != '\0';
 }
 
 }  // namespace lltm

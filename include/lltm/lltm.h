@@ -68,4 +68,7 @@ LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> 
 /// The version of the loaded library, as "major.minor.patch".
 LLTM_API const char* version();
 
+/// Whether the loaded library has CUDA kernels. Whether there is a GPU is another question.
+LLTM_API bool has_cuda();
+
 }  // namespace lltm

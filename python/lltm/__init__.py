@@ -7,6 +7,8 @@ than the one inside the package. ImportError says what is wrong: no library, or 
 What a library was built with can be read without loading it: ``_build_info.py``, in this folder, is plain Python.
 """
 
+import torch
+
 from . import _loader
 from ._loader import BuildInfo
 from .cell import LLTMCell
@@ -30,7 +32,7 @@ library_path, build_info = _loader.load(list(__path__))
 __version__: str = _loader.package_version(build_info)
 """Version of lltm."""
 
-has_cuda: bool = _loader.has_cuda_kernels()
+has_cuda: bool = torch.ops.lltm.has_cuda()
 """Whether the library has CUDA kernels; whether there is a GPU is another question (torch.cuda.is_available)."""
 
 cmake_prefix_path: str | None = _loader.find_cmake_prefix(library_path)
