@@ -92,7 +92,8 @@ def _mismatch(library: Path, built_with: str, wanted: str) -> str:
 
 def _explain(library: Path, info: BuildInfo | None, error: OSError) -> str:
     reason = str(error.__cause__ or error)  # torch.ops.load_library wraps what the system says
-    if any(sign in reason for sign in ("undefined symbol", "libtorch", "libc10")):
+    file, _, problem = reason.partition(": ")  # the path of a library, and what is wrong with it
+    if problem.startswith("undefined symbol") or Path(file).name.startswith(("libtorch", "libc10")):
         built_with = f"PyTorch {info.torch}" if info else "another PyTorch (no _build_info.py beside it says which)"
         return f"{_mismatch(library, built_with, 'of that version')} The system says: {reason}"
     return f"lltm: cannot load {library}: {reason}"
@@ -114,12 +115,6 @@ def load(package_folders: list[str]) -> tuple[Path | None, BuildInfo | None]:
     if not registered():
         raise ImportError(f"lltm: {library} does not register the operators lltm::forward and lltm::backward")
     return library, info
-
-
-def has_cuda_kernels() -> bool:
-    """Ask the dispatcher: a build without CUDA registers kernels that only explain its absence (unavailable.cpp)."""
-    kernels = torch._C._dispatch_dump("lltm::forward").splitlines()
-    return any(line.startswith("CUDA:") and "unavailable.cpp" not in line for line in kernels)
 
 
 def package_version(info: BuildInfo | None) -> str:

@@ -152,13 +152,13 @@ def test_another_cuda_is_found_before_loading(tmp_path):
     assert f"PyTorch {torch.__version__} is running" in message and "with CUDA 9," in message
 
 
-def compile_library(tmp_path: Path, source: str) -> Path:
+def compile_library(tmp_path: Path, source: str, *options: str) -> Path:
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")
     (tmp_path / "library.cpp").write_text(source)
     path = tmp_path / "liblltm_ops.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, tmp_path / "library.cpp"], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, tmp_path / "library.cpp", *options], check=True)
     return path
 
 
@@ -182,6 +182,27 @@ def test_a_file_that_is_no_library(tmp_path):
     (tmp_path / "liblltm_ops.so").write_text("")
     message = import_error(library=tmp_path / "liblltm_ops.so")
     assert f"cannot load {tmp_path}/liblltm_ops.so" in message and "file too short" in message
+
+
+def test_a_folder_named_like_pytorch_is_not_to_blame(tmp_path):
+    folder = tmp_path / "libtorch"
+    folder.mkdir()
+    (folder / "liblltm_ops.so").write_text("")
+    message = import_error(library=folder / "liblltm_ops.so")
+    assert message.startswith(f"ImportError: lltm: cannot load {folder}/liblltm_ops.so: ") and "built with" not in message
+
+
+def test_a_missing_library_of_pytorch_names_both_versions(tmp_path):
+    """As where a build for CUDA is loaded by a PyTorch without."""
+    (tmp_path / "stub.cpp").touch()
+    needed = ["-Wl,--no-as-needed", f"-L{tmp_path}", "-ltorch_of_another_build"]
+    subprocess.run(["c++", "-shared", "-o", tmp_path / "libtorch_of_another_build.so", tmp_path / "stub.cpp"], check=True)
+    library = compile_library(tmp_path, "int nothing;", *needed)
+    (tmp_path / "libtorch_of_another_build.so").unlink()
+    write_build_info(tmp_path, torch_version=torch.__version__)
+    message = import_error(library=library)
+    assert f"was built with PyTorch {torch.__version__}, but PyTorch {torch.__version__} is running" in message
+    assert "The system says: libtorch_of_another_build.so: cannot open shared object file" in message
 
 
 def test_a_library_without_the_operators(tmp_path):
