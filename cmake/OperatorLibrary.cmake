@@ -4,13 +4,13 @@
 #     SOURCES <file>...             compiled always
 #     [CUDA_SOURCES <file>...]      compiled where CUDA is built: .cu, and .cpp that use CUDA's headers
 #     [CPU_ONLY_SOURCES <file>...]  compiled instead of CUDA_SOURCES where it is not
-#     [TEST_SOURCES <file>...]      GoogleTest cases, compiled where BUILD_TESTING is ON
+#     [TEST_SOURCES <file>...]      GoogleTest cases, compiled where BUILD_TESTING is ON in a project of its own
 #   )
 #
 # makes the shared library lib<name>.so, in the project's build folder. It
 # - links libtorch (PyTorch's C++ half, no Python), found as Libtorch.cmake says; headers of PyTorch count as the system's;
 # - is compiled as C++20 and asks the same of whoever links it; symbols are hidden unless marked as visible;
-# - is a Release build where CMAKE_BUILD_TYPE says nothing;
+# - is a Release build where CMAKE_BUILD_TYPE says nothing and the project is no part of another;
 # - gets CUDA code where LLTM_CUDA (AUTO, ON, OFF) says so, for CMAKE_CUDA_ARCHITECTURES, as CudaChoice.cmake says;
 # - runs at::parallel_for on PyTorch's threads, which needs OpenMP in the code that calls it;
 # - warns with -Wall -Wextra, and where LLTM_WERROR is ON takes a warning for an error;
@@ -19,8 +19,7 @@
 # - stays linked to a program that names none of its symbols, with or without --as-needed: operators
 #   register themselves when the library is loaded, and are called by name.
 # TEST_SOURCES become the program <name>_test, which links the library, and GoogleTest: the system's,
-# else a fetched one. How ctest runs it is for the caller to say. BUILD_TESTING is ON by default in a
-# project that is not part of another.
+# else a fetched one. How ctest runs it is for the caller to say. BUILD_TESTING is OFF by default.
 #
 # Targets can be installed and exported in the usual way; who imports them needs lltm::libtorch, which
 # find_package(lltm) makes. Two properties of the target say what was built:
@@ -34,10 +33,12 @@ include("${CMAKE_CURRENT_LIST_DIR}/Libtorch.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/CudaChoice.cmake")
 
 macro(add_operator_library name)
-  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
-    set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
+  if(PROJECT_IS_TOP_LEVEL)
+    if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+      set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
+    endif()
+    option(BUILD_TESTING "Build the C++ tests" OFF)
   endif()
-  option(BUILD_TESTING "Build the C++ tests" ${PROJECT_IS_TOP_LEVEL})
   lltm_find_libtorch(_lltm_error)
   if(_lltm_error)
     message(FATAL_ERROR "${PROJECT_NAME}: ${_lltm_error}")
@@ -125,7 +126,7 @@ function(_lltm_add_operator_library name with_cuda)
     target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_warnings}>")
   endif()
 
-  if(BUILD_TESTING AND arg_TEST_SOURCES)
+  if(PROJECT_IS_TOP_LEVEL AND BUILD_TESTING AND arg_TEST_SOURCES)
     _lltm_find_googletest()
     add_executable(${name}_test ${arg_TEST_SOURCES})
     set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")

@@ -155,6 +155,41 @@ def test_the_library_is_installed_inside_the_prefix(build, make_libtorch, option
         assert f"${{CMAKE_INSTALL_PREFIX}}/{file}" in script
 
 
+def test_warnings_are_errors_and_tests_are_built_only_where_asked_for(build, make_libtorch):
+    """Whoever installs the library may have a newer compiler, and no network to fetch GoogleTest from."""
+    options = [make_libtorch("2.12.0", cuda=None), "-UBUILD_TESTING"]
+    build.configure(*options)
+    commands = (build.folder / "build.ninja").read_text()
+    assert "-Wall" in commands and "-Werror" not in commands and "lltm_ops_test" not in commands
+    build.configure(*options, "-DLLTM_WERROR=ON")
+    assert "-Werror" in (build.folder / "build.ninja").read_text()
+
+
+def test_a_part_of_another_project_leaves_its_settings_alone(tmp_path, make_libtorch):
+    """Its build type, its install folders, and whether it has tests."""
+    source = """
+cmake_minimum_required(VERSION 3.22)
+project(outer CXX)
+if(INNER)
+  add_subdirectory(${INNER} lltm)
+endif()
+include(GNUInstallDirs)
+message(STATUS "settings: ${CMAKE_BUILD_TYPE} ${CMAKE_INSTALL_LIBDIR} ${BUILD_TESTING}")
+"""
+    (tmp_path / "CMakeLists.txt").write_text(source)
+
+    def settings(*options) -> str:
+        command = ["cmake", "-S", tmp_path, "-G", "Ninja", "-DCMAKE_INSTALL_PREFIX=/usr", make_libtorch("2.12.0", cuda=None)]
+        return re.search("settings: .*", run(*command, *options)).group()
+
+    alone = settings("-B", tmp_path / "alone")
+    assert settings("-B", tmp_path / "with", f"-DINNER={ROOT}") == alone
+    build = tmp_path / "with_tests"
+    assert settings("-B", build, f"-DINNER={ROOT}", "-DBUILD_TESTING=ON") == alone + "ON"
+    commands = (build / "build.ninja").read_text()
+    assert "liblltm_ops.so" in commands and "lltm_ops_test" not in commands
+
+
 def test_a_wheel_is_not_built_with_another_pytorch_than_it_requires(build, make_libtorch):
     other = "2.12.0" if not torch.__version__.startswith("2.12") else "2.13.0"
     options = [make_libtorch(other, cuda=None), "-DSKBUILD=2", f"-DPython_EXECUTABLE={sys.executable}"]

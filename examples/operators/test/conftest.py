@@ -42,6 +42,7 @@ def build() -> Path:
         f"-DCMAKE_PREFIX_PATH={prefix}",
         f"-DLLTM_CUDA={'ON' if lltm.has_cuda else 'OFF'}",
         f"-DCMAKE_CUDA_ARCHITECTURES={';'.join(lltm.build_info.architectures)}",
+        "-DBUILD_TESTING=ON",
         "-DLLTM_WERROR=ON",
     )  # fmt: skip
     run("cmake", "--build", folder)
