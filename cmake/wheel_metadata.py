@@ -1,11 +1,19 @@
-"""What the wheel requires: PyTorch of the minor version that it is built with.
+"""What the wheel's metadata says of PyTorch. A metadata provider of scikit-build-core.
 
-PyTorch's C++ interface changes from one minor version to the next, so a library built with one does not load with
-another. This is a metadata provider of scikit-build-core. Run as a program, it prints PyTorch's version, which CMake
-compares with that of the libtorch it has found.
+PyTorch's C++ interface changes from one minor version to the next, so the wheel requires the minor version that it is
+built with. That has to be the PyTorch it will run with: torch is not among the build requirements, or an isolated build
+would take the newest one and the wheel would then replace the user's.
+
+The version carries no label such as +torch2.15.cu132 by itself: whether CUDA kernels are built is found by CMake, after
+the version must be known, and a wheel whose version is not that of its sdist cannot be installed from an index. Who
+distributes several wheels names the label: LLTM_VERSION_LABEL=torch2.15.cu132. What a wheel was built with is in its
+lltm/_build_info.py all the same.
+
+Run as a program, this prints PyTorch's version, which CMake compares with that of the libtorch it has found.
 """
 
 import importlib.metadata
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,22 +23,26 @@ def torch_version() -> str:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         raise SystemExit(
-            "lltm: building needs PyTorch in this environment: pip install torch, "
+            "lltm: found no PyTorch to build with. lltm runs with the PyTorch that it was built with, so that pip must "
+            "not isolate the build: pip install torch scikit-build-core cmake ninja, "
             "then pip install --no-build-isolation ."
         ) from None
 
 
 class Provider:
-    """The two hooks that scikit-build-core calls, and what it is building."""
+    """The hooks that scikit-build-core calls, and what it is building."""
 
     def build_state(self, state: str) -> None:
         self.state = state
 
     def dynamic_metadata(self, settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
-        if self.state == "sdist":  # nothing is built, nothing is known
-            return {}
-        major, minor = torch_version().split(".")[:2]
-        return {"dependencies": [f"torch=={major}.{minor}.*"]}
+        fields = {}
+        if label := os.environ.get("LLTM_VERSION_LABEL"):
+            fields["version"] = f"{project['version']}+{label}"
+        if self.state != "sdist":  # of an sdist, nothing is built
+            major, minor = torch_version().split(".")[:2]
+            fields["dependencies"] = [f"torch=={major}.{minor}.*"]
+        return fields
 
     def dynamic_wheel(self, settings: Mapping[str, Any]) -> dict[str, bool]:
         return {"dependencies": True}

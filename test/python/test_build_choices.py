@@ -179,8 +179,9 @@ message(STATUS "settings: ${CMAKE_BUILD_TYPE} ${CMAKE_INSTALL_LIBDIR} ${BUILD_TE
     (tmp_path / "CMakeLists.txt").write_text(source)
 
     def settings(*options) -> str:
-        command = ["cmake", "-S", tmp_path, "-G", "Ninja", "-DCMAKE_INSTALL_PREFIX=/usr", make_libtorch("2.12.0", cuda=None)]
-        return re.search("settings: .*", run(*command, *options)).group()
+        libtorch = make_libtorch("2.12.0", cuda=None)
+        output = run("cmake", "-S", tmp_path, "-G", "Ninja", "-DCMAKE_INSTALL_PREFIX=/usr", libtorch, *options)
+        return re.search("settings: .*", output).group()
 
     alone = settings("-B", tmp_path / "alone")
     assert settings("-B", tmp_path / "with", f"-DINNER={ROOT}") == alone

@@ -189,14 +189,17 @@ def test_a_folder_named_like_pytorch_is_not_to_blame(tmp_path):
     folder.mkdir()
     (folder / "liblltm_ops.so").write_text("")
     message = import_error(library=folder / "liblltm_ops.so")
-    assert message.startswith(f"ImportError: lltm: cannot load {folder}/liblltm_ops.so: ") and "built with" not in message
+    assert message.startswith(f"ImportError: lltm: cannot load {folder}/liblltm_ops.so: ")
+    assert "built with" not in message
 
 
 def test_a_missing_library_of_pytorch_names_both_versions(tmp_path):
     """As where a build for CUDA is loaded by a PyTorch without."""
     (tmp_path / "stub.cpp").touch()
     needed = ["-Wl,--no-as-needed", f"-L{tmp_path}", "-ltorch_of_another_build"]
-    subprocess.run(["c++", "-shared", "-o", tmp_path / "libtorch_of_another_build.so", tmp_path / "stub.cpp"], check=True)
+    subprocess.run(
+        ["c++", "-shared", "-o", tmp_path / "libtorch_of_another_build.so", tmp_path / "stub.cpp"], check=True
+    )
     library = compile_library(tmp_path, "int nothing;", *needed)
     (tmp_path / "libtorch_of_another_build.so").unlink()
     write_build_info(tmp_path, torch_version=torch.__version__)

@@ -4,6 +4,7 @@ It is built once, without CUDA, in a folder beside the library under test, so th
 """
 
 import email
+import re
 import runpy
 import shutil
 import sys
@@ -78,6 +79,26 @@ def test_requires_the_torch_that_it_was_built_with(unpacked):
     assert metadata.get_all("Requires-Dist") == [f"torch=={MINOR}.*"]
     assert metadata["License-Expression"] == "BSD-3-Clause"
     assert metadata["Requires-Python"] == ">=3.10"
+
+
+def test_an_isolated_build_is_refused():
+    """Its environment has what [build-system] requires. With torch, that would be the newest one, and the wheel would
+    replace the PyTorch of whoever installs it."""
+    (requirements,) = re.findall(r"^requires = (.*)$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert requirements == '["scikit-build-core>=1.1"]'
+    refusal = run(sys.executable, "-I", "-S", ROOT / "cmake" / "wheel_metadata.py", fails=True)
+    assert refusal.startswith("lltm: found no PyTorch to build with.")
+    assert refusal.endswith("then pip install --no-build-isolation .\n")
+
+
+@pytest.mark.parametrize(("state", "dependencies"), [("sdist", None), ("metadata_wheel", [f"torch=={MINOR}.*"])])
+def test_the_version_has_the_label_that_is_asked_for(monkeypatch, state, dependencies):
+    provider = runpy.run_path(str(ROOT / "cmake" / "wheel_metadata.py"))["Provider"]()
+    provider.build_state(state)
+    assert provider.dynamic_metadata({}, {"version": "1.2"}) == ({"dependencies": dependencies} if dependencies else {})
+    monkeypatch.setenv("LLTM_VERSION_LABEL", "torch2.15.cu132")
+    fields = provider.dynamic_metadata({}, {"version": "1.2"})
+    assert (fields["version"], fields.get("dependencies")) == ("1.2+torch2.15.cu132", dependencies)
 
 
 def test_says_what_it_was_built_with_without_being_loaded(unpacked):
