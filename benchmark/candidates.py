@@ -1,9 +1,11 @@
 """The candidates of the CUDA planner: who they are, and what each takes when it is forced."""
 
+import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import cycle
 
 import timing
@@ -17,13 +19,30 @@ AUTO = "auto"
 DIRECTIONS = ("forward", "backward")
 
 
+GROUPS = ("few_rows", "hopper", "tiles", "library")
+
+
 def names(direction: str) -> tuple[str, ...]:
-    """What LLTM_CUDA_PATH may be set to for one direction, beside auto. The only place that knows the names: the
-    library's own list where it exposes one."""
+    """What LLTM_CUDA_PATH may be set to for one direction, beside auto: the library's own list of candidates, and their
+    groups for a direction that it names no candidates of."""
+    return names_of(direction, _selectable())
+
+
+def names_of(direction: str, selectable: Sequence[str]) -> tuple[str, ...]:
+    """The candidates of a direction in a list of all that can be selected; else the groups."""
+    return tuple(name for name in selectable if name.startswith(f"{direction}_")) or GROUPS
+
+
+@cache
+def _selectable() -> tuple[str, ...]:
     import lltm  # here alone: reports are written where there is no library
 
-    exposed = getattr(lltm, "cuda_candidates", None)
-    return tuple(exposed(direction)) if exposed else ("few_rows", "hopper", "tiles", "library")
+    try:
+        function = ctypes.CDLL(str(lltm.library_path)).lltm_cuda_paths
+    except AttributeError:  # a library without CUDA
+        return ()
+    function.restype = ctypes.c_char_p
+    return tuple(function().decode().split())
 
 
 def features(direction: str, name: str, case: Case) -> dict[str, float]:

@@ -9,6 +9,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy
+from candidates import AUTO
 from cases import WORK_TITLES, Shape, Work
 from peers import OURS, PEERS
 from tables import number, ratio, table, verdict
@@ -122,12 +123,12 @@ def _worst(entries: list[Entry]) -> str:
 
 def _worst_choices(entries: list[Entry]) -> str:
     measured = [entry for entry in entries if entry.chosen_over_best]
-    names = list(dict.fromkeys(name for entry in measured for name in entry.candidates))
-    rows = [
-        [entry.shape, ratio(entry.chosen_over_best), *(number(entry.candidates.get(name)) for name in names)]
-        for entry in sorted(measured, key=lambda entry: -entry.chosen_over_best)[:WORST]
-    ]
-    return table(["shape", "chosen / best", *names], rows)
+    rows = []
+    for entry in sorted(measured, key=lambda entry: -entry.chosen_over_best)[:WORST]:
+        best = min(entry.candidates, key=entry.candidates.__getitem__)
+        times = (number(entry.candidates[AUTO]), number(entry.candidates[best]))
+        rows.append([entry.shape, ratio(entry.chosen_over_best), *times, best])
+    return table(["shape", "chosen / best", "chosen", "best", "best candidate"], rows)
 
 
 def _failures(entries: list[Entry]) -> list[str]:

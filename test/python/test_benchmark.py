@@ -8,6 +8,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmark"))
 
+import candidates
 import fit
 import load
 import report
@@ -99,6 +100,17 @@ class TestPooling:
         entry = make_entry("1,8,16", 2.0, candidates={"auto": 6.0, "tiles": 5.0, "library": 8.0})
         assert entry.chosen_over_best == pytest.approx(1.2)
         assert make_entry("1,8,16", 2.0).chosen_over_best is None
+
+    def test_tables_name_the_best_candidate(self):
+        times = {"auto": 6.0, "forward_tiles_16x8": 5.0, "forward_library": 8.0}
+        text = markdown([make_entry("1,8,16", 2.0, candidates=times)], "a machine")
+        assert "| 1,8,16 | 1.20 | 6 | 5 | forward_tiles_16x8 |" in text
+        assert "| CPU, 1 thread, float32, forward | 1.20 | 1.20 | 1.20 | 1.15 (**missed**) |" in text
+
+    def test_candidates_of_a_direction_or_else_the_groups(self):
+        selectable = ["auto", "tiles", "forward_tiles_16x8", "forward_library"]
+        assert candidates.names_of("forward", selectable) == ("forward_tiles_16x8", "forward_library")
+        assert candidates.names_of("backward", selectable) == candidates.GROUPS
 
     def test_tables_tell_the_quantiles_and_the_worst_first(self):
         text = markdown([make_entry(f"{batch},8,16", batch / 4) for batch in range(1, 22)], "a machine")
