@@ -1,4 +1,4 @@
-// The argument checks of both operators, each once. They run before any work, in the CPU, CUDA and
+// The argument checks of the operators, each once. They run before any work, in the CPU, CUDA and
 // Meta kernels and before the composite formula; the Autograd and Autocast kernels, which only pass
 // tensors on, look for undefined tensors alone.
 //

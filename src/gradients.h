@@ -10,7 +10,6 @@
 
 #include <array>
 #include <optional>
-#include <tuple>
 
 namespace lltm {
 
@@ -28,8 +27,12 @@ struct CellGradients {
            old_cell.defined();
   }
 
-  std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> results() const {
-    return {input, weights, bias, old_h, old_cell};
+  OptionalGradients results() const {
+    return {if_defined(input),
+            if_defined(weights),
+            if_defined(bias),
+            if_defined(old_h),
+            if_defined(old_cell)};
   }
 };
 

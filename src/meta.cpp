@@ -12,8 +12,35 @@ namespace {
 
 using at::Tensor;
 
-Tensor empty(at::SymIntArrayRef sizes, const Tensor& like) {
-  return at::empty_symint(sizes, like.options());
+Tensor empty(at::SymIntArrayRef sizes,
+             const Tensor& like,
+             std::optional<at::ScalarType> dtype = std::nullopt) {
+  return at::empty_symint(sizes, like.options().dtype(dtype.value_or(like.scalar_type())));
+}
+
+struct GradientShapes {
+  c10::SymDimVector input;
+  c10::SymDimVector state;
+  c10::SymInt state_size;
+  c10::SymInt input_features;
+};
+
+OptionalGradients empty_if_wanted(const std::array<bool, 5>& output_mask,
+                                  const GradientShapes& shapes,
+                                  const Tensor& like,
+                                  at::ScalarType cell_dtype) {
+  const auto if_wanted = [&](Gradient gradient,
+                             at::SymIntArrayRef shape,
+                             at::ScalarType dtype) -> std::optional<Tensor> {
+    return output_mask[gradient] ? std::optional(empty(shape, like, dtype)) : std::nullopt;
+  };
+  const auto dtype = like.scalar_type();
+  const c10::SymInt rows = shapes.state_size * 3;
+  return {if_wanted(kInput, shapes.input, dtype),
+          if_wanted(kWeights, {rows, shapes.state_size + shapes.input_features}, dtype),
+          if_wanted(kBias, {rows}, dtype),
+          if_wanted(kOldH, shapes.state, dtype),
+          if_wanted(kOldCell, shapes.state, cell_dtype)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> forward_meta(const Tensor& input,
@@ -28,27 +55,24 @@ std::tuple<Tensor, Tensor, Tensor> forward_meta(const Tensor& input,
           empty({batch, state_size * 3}, input)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_meta(
-    const std::optional<Tensor>& grad_h,
-    const std::optional<Tensor>& grad_cell,
-    const Tensor& new_cell,
-    const Tensor& gates,
-    const Tensor& input,
-    const Tensor& weights,
-    const std::optional<Tensor>& bias,
-    const Tensor& old_h,
-    std::array<bool, 5> output_mask) {
+OptionalGradients backward_meta(const std::optional<Tensor>& grad_h,
+                                const std::optional<Tensor>& grad_cell,
+                                const Tensor& new_cell,
+                                const Tensor& gates,
+                                const Tensor& input,
+                                const Tensor& weights,
+                                const std::optional<Tensor>& bias,
+                                const Tensor& old_h,
+                                std::array<bool, 5> output_mask) {
   const auto sizes = check<c10::SymInt>(
       BackwardArguments{grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h});
-  const c10::SymInt rows = sizes.state_size * 3;
-  const auto empty_if_wanted = [&](Gradient gradient, at::SymIntArrayRef shape) {
-    return output_mask[gradient] ? empty(shape, input) : Tensor();
-  };
-  return {empty_if_wanted(kInput, {sizes.batch, sizes.input_features}),
-          empty_if_wanted(kWeights, {rows, sizes.state_size + sizes.input_features}),
-          empty_if_wanted(kBias, {rows}),
-          empty_if_wanted(kOldH, {sizes.batch, sizes.state_size}),
-          empty_if_wanted(kOldCell, {sizes.batch, sizes.state_size})};
+  return empty_if_wanted(output_mask,
+                         {.input = {sizes.batch, sizes.input_features},
+                          .state = {sizes.batch, sizes.state_size},
+                          .state_size = sizes.state_size,
+                          .input_features = sizes.input_features},
+                         input,
+                         input.scalar_type());
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 //  - the derivatives of sigmoid and ELU stay relatively exact in their tails. From an activated
 //    gate they are s*(1-s) and 1+g, which cancel: in bfloat16 s(5) = 0.9933 rounds to 0.9922, and
 //    1-s is off by 16 %.
+#include "gradient_index.h"
 #include "lltm/lltm.h"
 #include "version.h"
 
@@ -21,12 +22,23 @@ TORCH_LIBRARY(lltm, m) {
   m.def(
       "backward(Tensor? grad_h, Tensor? grad_cell, Tensor new_cell, Tensor gates, Tensor input,"
       " Tensor weights, Tensor? bias, Tensor old_h, bool[5] output_mask)"
-      " -> (Tensor d_input, Tensor d_weights, Tensor d_bias, Tensor d_old_h, Tensor d_old_cell)",
+      " -> (Tensor? d_input, Tensor? d_weights, Tensor? d_bias, Tensor? d_old_h,"
+      " Tensor? d_old_cell)",
       {at::Tag::pt2_compliant_tag});
-  m.def("has_cuda() -> bool", lltm::has_cuda);
 }
 
 namespace lltm {
+namespace {
+
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+Gradients or_undefined(OptionalGradients&& gradients) {
+  return std::apply(
+      [](auto&&... tensors) { return Gradients{std::move(tensors).value_or(at::Tensor())...}; },
+      std::move(gradients));
+}
+
+}  // namespace
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input,
                                                        const at::Tensor& weights,
@@ -49,18 +61,23 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
     const std::optional<at::Tensor>& bias,
     const at::Tensor& old_h,
     std::array<bool, 5> output_mask) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lltm::backward", "")
-                             .typed<decltype(backward)>();
-  return op.call(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask);
+  using Signature = OptionalGradients(const std::optional<at::Tensor>&,
+                                      const std::optional<at::Tensor>&,
+                                      const at::Tensor&,
+                                      const at::Tensor&,
+                                      const at::Tensor&,
+                                      const at::Tensor&,
+                                      const std::optional<at::Tensor>&,
+                                      const at::Tensor&,
+                                      std::array<bool, 5>);
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("lltm::backward", "").typed<Signature>();
+  return or_undefined(
+      op.call(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask));
 }
 
 const char* version() {
   return LLTM_VERSION;
-}
-
-bool has_cuda() {
-  return LLTM_CUDA_ARCHITECTURES[0] != '\0';
 }
 
 }  // namespace lltm

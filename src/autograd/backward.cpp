@@ -1,6 +1,6 @@
 // lltm::backward under the Autograd key: the double backward.
 #include "../checks.h"
-#include "../formula.h"
+#include "../formula/cell.h"
 #include "differentiation.h"
 #include "lltm/lltm.h"
 
@@ -13,16 +13,15 @@ namespace {
 
 using at::Tensor;
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_autograd(
-    const std::optional<Tensor>& grad_h,
-    const std::optional<Tensor>& grad_cell,
-    const Tensor& new_cell,
-    const Tensor& gates,
-    const Tensor& input,
-    const Tensor& weights,
-    const std::optional<Tensor>& bias,
-    const Tensor& old_h,
-    std::array<bool, 5> output_mask) {
+OptionalGradients backward_autograd(const std::optional<Tensor>& grad_h,
+                                    const std::optional<Tensor>& grad_cell,
+                                    const Tensor& new_cell,
+                                    const Tensor& gates,
+                                    const Tensor& input,
+                                    const Tensor& weights,
+                                    const std::optional<Tensor>& bias,
+                                    const Tensor& old_h,
+                                    std::array<bool, 5> output_mask) {
   check_defined(BackwardArguments{grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h});
   if (below_functorch() ||
       any_requires_grad(grad_h, grad_cell, new_cell, input, weights, bias, old_h) ||
@@ -31,8 +30,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_autograd(
         grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask);
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return lltm::backward(
-      grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask);
+  return optional_gradients(
+      lltm::backward(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // lltm::forward under the Autograd key.
 #include "../checks.h"
-#include "../formula.h"
+#include "../formula/cell.h"
 #include "../gradient_index.h"
 #include "differentiation.h"
 #include "lltm/lltm.h"
@@ -36,9 +36,6 @@ class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
     // with an output that was marked so.
     *gates = std::move(workspace);
     // Only gates is kept for backward's sake; the caller and the next step hold the others anyway.
-    // With frozen weights too, input and old_h are saved, which a first backward then does not
-    // read: a double backward computes z again, from all of them, and which one comes is not known
-    // here.
     ctx->save_for_backward(
         {input, weights, is_given(bias) ? *bias : Tensor(), old_h, new_cell, *gates});
     return {std::move(new_h), std::move(new_cell)};
@@ -66,16 +63,13 @@ class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
         output_mask[gradient] = ctx->needs_input_grad(given++);
       }
     }
-    const auto optional = [](const Tensor& tensor) {
-      return tensor.defined() ? std::optional(tensor) : std::nullopt;
-    };
-    auto [d_input, d_weights, d_bias, d_old_h, d_old_cell] = lltm::backward(optional(grad_h),
-                                                                            optional(grad_cell),
+    auto [d_input, d_weights, d_bias, d_old_h, d_old_cell] = lltm::backward(if_defined(grad_h),
+                                                                            if_defined(grad_cell),
                                                                             new_cell,
                                                                             gates,
                                                                             input,
                                                                             weights,
-                                                                            optional(bias),
+                                                                            if_defined(bias),
                                                                             old_h,
                                                                             output_mask);
     return {std::move(d_input),

@@ -16,15 +16,15 @@ namespace {
 
 using at::Tensor;
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<Tensor>& grad_h,
-                                                            const std::optional<Tensor>& grad_cell,
-                                                            const Tensor& new_cell,
-                                                            const Tensor& gates,
-                                                            const Tensor& input,
-                                                            const Tensor& weights,
-                                                            const std::optional<Tensor>& bias,
-                                                            const Tensor& old_h,
-                                                            std::array<bool, 5> output_mask) {
+OptionalGradients backward(const std::optional<Tensor>& grad_h,
+                           const std::optional<Tensor>& grad_cell,
+                           const Tensor& new_cell,
+                           const Tensor& gates,
+                           const Tensor& input,
+                           const Tensor& weights,
+                           const std::optional<Tensor>& bias,
+                           const Tensor& old_h,
+                           std::array<bool, 5> output_mask) {
   const auto sizes = check<int64_t>(
       BackwardArguments{grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h});
 

@@ -144,15 +144,15 @@ cudaError_t launch_products(const BackwardProblem& params,
   return cudaErrorInvalidValue;
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const std::optional<Tensor>& grad_h,
-                                                            const std::optional<Tensor>& grad_cell,
-                                                            const Tensor& new_cell,
-                                                            const Tensor& gates,
-                                                            const Tensor& input,
-                                                            const Tensor& weights,
-                                                            const std::optional<Tensor>& bias,
-                                                            const Tensor& old_h,
-                                                            std::array<bool, 5> output_mask) {
+OptionalGradients backward(const std::optional<Tensor>& grad_h,
+                           const std::optional<Tensor>& grad_cell,
+                           const Tensor& new_cell,
+                           const Tensor& gates,
+                           const Tensor& input,
+                           const Tensor& weights,
+                           const std::optional<Tensor>& bias,
+                           const Tensor& old_h,
+                           std::array<bool, 5> output_mask) {
   const BackwardArguments arguments{
       grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h};
   const auto sizes = check<int64_t>(arguments);

@@ -27,7 +27,7 @@ TEST(Registry, HasTheSchemasToTheLetter) {
   EXPECT_EQ(schema_of("lltm::backward"),
             "lltm::backward(Tensor? grad_h, Tensor? grad_cell, Tensor new_cell, Tensor gates, "
             "Tensor input, Tensor weights, Tensor? bias, Tensor old_h, bool[5] output_mask) -> "
-            "(Tensor d_input, Tensor d_weights, Tensor d_bias, Tensor d_old_h, Tensor "
+            "(Tensor? d_input, Tensor? d_weights, Tensor? d_bias, Tensor? d_old_h, Tensor? "
             "d_old_cell)");
 }
 

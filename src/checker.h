@@ -1,0 +1,190 @@
+// The checks that the operators' argument checks are made of. A Checker belongs to one call: it
+// knows the operator's name and `input`, whose dtype and device the other arguments share.
+//
+// Shapes are checked for sizes that are known (Size is int64_t) and for sizes that may be symbols
+// (c10::SymInt).
+#pragma once
+
+#include "checks.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/SymInt.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace lltm {
+
+struct Argument {
+  std::string_view name;
+  const at::Tensor& tensor;
+};
+
+// What differs between sizes that are known and sizes that may be symbols.
+template <typename Size>
+struct Sizes;
+
+template <>
+struct Sizes<int64_t> {
+  static at::IntArrayRef of(const at::Tensor& tensor) { return tensor.sizes(); }
+  static bool equal(int64_t a, int64_t b) { return a == b; }
+};
+
+template <>
+struct Sizes<c10::SymInt> {
+  static c10::SymIntArrayRef of(const at::Tensor& tensor) { return tensor.sym_sizes(); }
+  // For an unbacked symbol this defers the question to run time instead of failing the trace.
+  static bool equal(const c10::SymInt& a, const c10::SymInt& b) {
+    return a.sym_eq(b).expect_true(__FILE__, __LINE__);
+  }
+};
+
+inline std::string dtype_name(at::ScalarType dtype) {
+  // A string or, since 2.15, a string_view.
+  return std::string(c10::getDtypeNames(dtype).first);
+}
+
+class Checker {
+ public:
+  Checker(std::string_view operator_name, const at::Tensor& input)
+      : operator_(operator_name), input_(input) {}
+
+  void defined(const Argument& argument) const {
+    TORCH_CHECK(argument.tensor.defined(),
+                operator_,
+                ": expected ",
+                argument.name,
+                " to be a tensor, got None");
+  }
+
+  // A kernel sees dense tensors only, the dispatcher turns others away; the formula may see any.
+  void dense(const Argument& argument) const {
+    TORCH_CHECK(argument.tensor.layout() == at::kStrided,
+                operator_,
+                ": expected ",
+                argument.name,
+                " to be dense, got the layout ",
+                argument.tensor.layout());
+  }
+
+  void supported_dtype() const {
+    const auto dtype = input_.scalar_type();
+    TORCH_CHECK(
+        dtype == at::kDouble || dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16,
+        operator_,
+        ": expected input of dtype float64, float32, float16 or bfloat16, got ",
+        dtype_name(dtype));
+  }
+
+  /// `whose` says where the expected dtype comes from.
+  void dtype(const Argument& argument, std::string_view whose, at::ScalarType expected) const {
+    TORCH_CHECK(argument.tensor.scalar_type() == expected,
+                operator_,
+                ": expected ",
+                argument.name,
+                " of ",
+                whose,
+                " ",
+                dtype_name(expected),
+                ", got ",
+                dtype_name(argument.tensor.scalar_type()));
+  }
+
+  void on_inputs_device(const Argument& argument) const {
+    TORCH_CHECK(argument.tensor.device() == input_.device(),
+                operator_,
+                ": expected ",
+                argument.name,
+                " on input's device ",
+                input_.device(),
+                ", got ",
+                argument.tensor.device());
+  }
+
+  void like_input(const Argument& argument) const {
+    dense(argument);
+    dtype(argument, "input's dtype", input_.scalar_type());
+    on_inputs_device(argument);
+  }
+
+  template <typename Size>
+  void rank(const Argument& argument, size_t rank, std::string_view terms) const {
+    const auto sizes = Sizes<Size>::of(argument.tensor);
+    TORCH_CHECK(sizes.size() == rank,
+                operator_,
+                ": expected ",
+                argument.name,
+                " of shape ",
+                terms,
+                ", got ",
+                sizes);
+  }
+
+  /// `terms` spells the shape in the caller's terms, `expected` in numbers; `advice` follows what
+  /// came.
+  template <typename Size, size_t rank>
+  void shape(const Argument& argument,
+             std::string_view terms,
+             const std::array<Size, rank>& expected,
+             std::string_view advice = "") const {
+    const auto sizes = Sizes<Size>::of(argument.tensor);
+    bool fits = sizes.size() == rank;
+    for (size_t d = 0; fits && d < rank; ++d) {
+      fits = Sizes<Size>::equal(sizes[d], expected[d]);
+    }
+    TORCH_CHECK(fits,
+                operator_,
+                ": expected ",
+                argument.name,
+                " of shape ",
+                terms,
+                " = ",
+                c10::ArrayRef<Size>(expected),
+                ", got ",
+                sizes,
+                advice);
+  }
+
+  /// The shape of weights, for this many input features. Returns the state size.
+  template <typename Size>
+  Size weights(const at::Tensor& weights, const Size& input_features) const {
+    const Argument argument{"weights", weights};
+    rank<Size>(argument, 2, kWeightsShape);
+    const Size rows = Sizes<Size>::of(weights)[0];
+    divisible_by_three<Size>(argument, rows);
+    const Size state_size = rows / Size(3);
+    shape<Size, 2>(argument, kWeightsShape, {rows, Size(state_size + input_features)});
+    return state_size;
+  }
+
+  template <typename Size>
+  void bias(const std::optional<at::Tensor>& bias, const Size& state_size) const {
+    if (is_given(bias)) {
+      like_input({"bias", *bias});
+      shape<Size, 1>({"bias", *bias}, "[3*state_size]", {Size(state_size * 3)});
+    }
+  }
+
+ private:
+  static constexpr std::string_view kWeightsShape = "[3*state_size, state_size+input_features]";
+
+  template <typename Size>
+  void divisible_by_three(const Argument& weights, const Size& rows) const {
+    TORCH_CHECK(Sizes<Size>::equal(rows % Size(3), Size(0)),
+                operator_,
+                ": expected ",
+                weights.name,
+                " of shape ",
+                kWeightsShape,
+                ", its first size a multiple of 3, got ",
+                Sizes<Size>::of(weights.tensor));
+  }
+
+  std::string_view operator_;
+  const at::Tensor& input_;
+};
+
+}  // namespace lltm

@@ -1,0 +1,134 @@
+#include "cell.h"
+
+#include "../checks.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/elu.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/rsub.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros_like.h>
+
+namespace lltm::formula {
+
+using at::Tensor;
+
+namespace {
+
+struct Gates {
+  Tensor input_gate;
+  Tensor output_gate;
+  Tensor candidate;
+};
+
+Gates split(const Tensor& gates) {
+  const auto chunks = accumulated(gates).chunk(3, /*dim=*/1);
+  return {chunks[0], chunks[1], chunks[2]};
+}
+
+// 1 - tensor. The operator `-` fills a tensor with ones and subtracts in place, which tracers that
+// run with autograd on, torch.scan and the export of a training step, refuse.
+Tensor complement(const Tensor& tensor) {
+  return at::rsub(tensor, 1);
+}
+
+Tensor accumulated_if_given(const std::optional<Tensor>& tensor) {
+  return is_given(tensor) ? accumulated(*tensor) : Tensor();
+}
+
+}  // namespace
+
+Tensor accumulated(const Tensor& tensor) {
+  return tensor.to(at::toOpMathType(tensor.scalar_type()));
+}
+
+Tensor columns(const Tensor& matrix, const c10::SymInt& begin, const c10::SymInt& end) {
+  return matrix.slice_symint(/*dim=*/1, begin, end);
+}
+
+State step(const Tensor& z, const Tensor& old_cell) {
+  const Gates gates = split(z);
+  const Tensor new_cell = old_cell + at::elu(gates.candidate) * at::sigmoid(gates.input_gate);
+  return {at::tanh(new_cell) * at::sigmoid(gates.output_gate), new_cell};
+}
+
+StepGradients step_backward(const Tensor& z,
+                            const Tensor& new_cell,
+                            const Tensor& grad_h,
+                            const Tensor& grad_cell) {
+  const Gates gates = split(z);
+  const Tensor i = at::sigmoid(gates.input_gate);
+  const Tensor o = at::sigmoid(gates.output_gate);
+  const Tensor g = at::elu(gates.candidate);
+  const Tensor t = at::tanh(new_cell);
+  // exp of a clamped z: elsewhere exp(z) may be infinite, and its gradient then NaN.
+  const Tensor g_derivative = at::exp(gates.candidate.clamp_max(0));
+
+  // dz_o, and the part of d_cell that comes through new_h.
+  Tensor dz_o = at::zeros_like(o);
+  Tensor d_cell = at::zeros_like(o);
+  if (grad_h.defined()) {
+    dz_o = grad_h * t * o * complement(o);
+    d_cell = grad_h * o * complement(t * t);
+  }
+  if (grad_cell.defined()) {
+    d_cell = d_cell + grad_cell;
+  }
+  const Tensor dz_i = d_cell * g * i * complement(i);
+  const Tensor dz_g = d_cell * i * g_derivative;
+  return {at::cat({dz_i, dz_o, dz_g}, 1), d_cell};
+}
+
+std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
+                                           const Tensor& weights,
+                                           const std::optional<Tensor>& bias,
+                                           const Tensor& old_h,
+                                           const Tensor& old_cell) {
+  check<c10::SymInt>(ForwardArguments{input, weights, bias, old_h, old_cell});
+  const WithoutAutocast without_autocast;
+  const Tensor gates = at::linear(at::cat({old_h, input}, 1), weights, bias);
+  const State state = step(gates, accumulated(old_cell));
+  const auto dtype = input.scalar_type();
+  return {state.h.to(dtype), state.cell.to(dtype), gates.detach()};
+}
+
+OptionalGradients backward(const std::optional<Tensor>& grad_h,
+                           const std::optional<Tensor>& grad_cell,
+                           const Tensor& new_cell,
+                           const Tensor& gates,
+                           const Tensor& input,
+                           const Tensor& weights,
+                           const std::optional<Tensor>& bias,
+                           const Tensor& old_h,
+                           std::array<bool, 5> output_mask) {
+  const auto sizes = check<c10::SymInt>(
+      BackwardArguments{grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h});
+  const WithoutAutocast without_autocast;
+
+  const Tensor h_and_input = at::cat({old_h, input}, 1);
+  const StepGradients gradients = step_backward(at::linear(h_and_input, weights, bias),
+                                                accumulated(new_cell),
+                                                accumulated_if_given(grad_h),
+                                                accumulated_if_given(grad_cell));
+
+  const auto dtype = input.scalar_type();
+  const Tensor dz = gradients.gates.to(dtype);
+  const c10::SymInt width = sizes.state_size + sizes.input_features;
+  const auto if_wanted = [&](Gradient gradient, auto compute) -> std::optional<Tensor> {
+    return output_mask[gradient] ? std::optional<Tensor>(compute()) : std::nullopt;
+  };
+  return {
+      if_wanted(kInput, [&] { return dz.matmul(columns(weights, sizes.state_size, width)); }),
+      if_wanted(kWeights, [&] { return dz.t().matmul(h_and_input); }),
+      if_wanted(kBias, [&] { return dz.sum(0); }),
+      if_wanted(kOldH, [&] { return dz.matmul(columns(weights, 0, sizes.state_size)); }),
+      if_wanted(kOldCell, [&] { return gradients.old_cell.to(dtype); }),
+  };
+}
+
+}  // namespace lltm::formula
