@@ -23,6 +23,14 @@ struct CellSizes {
   Size state_size;
 };
 
+template <typename Size>
+struct SequenceSizes {
+  Size steps;
+  Size batch;
+  Size input_features;
+  Size state_size;
+};
+
 struct ForwardArguments {
   const at::Tensor& input;
   const at::Tensor& weights;
@@ -42,19 +50,61 @@ struct BackwardArguments {
   const at::Tensor& old_h;
 };
 
+struct SequenceArguments {
+  const at::Tensor& input;
+  const at::Tensor& weights;
+  const std::optional<at::Tensor>& bias;
+  const std::optional<at::Tensor>& h0;
+  const std::optional<at::Tensor>& c0;
+  const std::optional<at::Tensor>& lengths;
+  const std::optional<at::Tensor>& reset;
+};
+
+struct SequenceBackwardArguments {
+  const std::optional<at::Tensor>& grad_output;
+  const std::optional<at::Tensor>& grad_h_n;
+  const std::optional<at::Tensor>& grad_c_n;
+  const std::optional<at::Tensor>& grad_cells;
+  const at::Tensor& output;
+  const at::Tensor& cells;
+  const at::Tensor& gates;
+  const at::Tensor& input;
+  const at::Tensor& weights;
+  const std::optional<at::Tensor>& bias;
+  const std::optional<at::Tensor>& h0;
+  const std::optional<at::Tensor>& c0;
+  const std::optional<at::Tensor>& lengths;
+  const std::optional<at::Tensor>& reset;
+
+  /// What lltm::sequence was given.
+  SequenceArguments sequence() const { return {input, weights, bias, h0, c0, lengths, reset}; }
+};
+
 /// A caller's None reaches a plain Tensor argument as an undefined tensor.
 void check_defined(const ForwardArguments& arguments);
 void check_defined(const BackwardArguments& arguments);
+void check_defined(const SequenceArguments& arguments);
+void check_defined(const SequenceBackwardArguments& arguments);
 
 /// Everything: defined, dtype, device, rank and size of every argument.
 template <typename Size>
 CellSizes<Size> check(const ForwardArguments& arguments);
 template <typename Size>
 CellSizes<Size> check(const BackwardArguments& arguments);
+template <typename Size>
+SequenceSizes<Size> check(const SequenceArguments& arguments);
+template <typename Size>
+SequenceSizes<Size> check(const SequenceBackwardArguments& arguments);
 
 /// Whether an optional tensor was given: neither std::nullopt nor undefined.
 inline bool is_given(const std::optional<at::Tensor>& tensor) {
   return tensor.has_value() && tensor->defined();
+}
+
+/// The dtype of a sequence's c_n: c0's where it is given. So is that of their gradients.
+inline at::ScalarType final_cell_dtype(const at::Tensor& input,
+                                       const std::optional<at::Tensor>& c0) {
+  return is_given(c0) ? c0->scalar_type() : input.scalar_type();
 }
 
 }  // namespace lltm

@@ -75,11 +75,72 @@ OptionalGradients backward_meta(const std::optional<Tensor>& grad_h,
                          input.scalar_type());
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_meta(
+    const Tensor& input,
+    const Tensor& weights,
+    const std::optional<Tensor>& bias,
+    const std::optional<Tensor>& h0,
+    const std::optional<Tensor>& c0,
+    const std::optional<Tensor>& lengths,
+    const std::optional<Tensor>& reset,
+    bool /*reverse*/,
+    bool keep) {
+  const auto [steps, batch, input_features, state_size] =
+      check<c10::SymInt>(SequenceArguments{input, weights, bias, h0, c0, lengths, reset});
+  const c10::SymInt kept_steps = keep ? steps : c10::SymInt(0);
+  return {empty({steps, batch, state_size}, input),
+          empty({batch, state_size}, input),
+          empty({batch, state_size}, input, final_cell_dtype(input, c0)),
+          empty({kept_steps, batch, state_size}, input),
+          empty({kept_steps, batch, state_size * 3}, input)};
+}
+
+OptionalGradients sequence_backward_meta(const std::optional<Tensor>& grad_output,
+                                         const std::optional<Tensor>& grad_h_n,
+                                         const std::optional<Tensor>& grad_c_n,
+                                         const std::optional<Tensor>& grad_cells,
+                                         const Tensor& output,
+                                         const Tensor& cells,
+                                         const Tensor& gates,
+                                         const Tensor& input,
+                                         const Tensor& weights,
+                                         const std::optional<Tensor>& bias,
+                                         const std::optional<Tensor>& h0,
+                                         const std::optional<Tensor>& c0,
+                                         const std::optional<Tensor>& lengths,
+                                         const std::optional<Tensor>& reset,
+                                         bool /*reverse*/,
+                                         std::array<bool, 5> output_mask) {
+  const auto sizes = check<c10::SymInt>(SequenceBackwardArguments{grad_output,
+                                                                  grad_h_n,
+                                                                  grad_c_n,
+                                                                  grad_cells,
+                                                                  output,
+                                                                  cells,
+                                                                  gates,
+                                                                  input,
+                                                                  weights,
+                                                                  bias,
+                                                                  h0,
+                                                                  c0,
+                                                                  lengths,
+                                                                  reset});
+  return empty_if_wanted(output_mask,
+                         {.input = {sizes.steps, sizes.batch, sizes.input_features},
+                          .state = {sizes.batch, sizes.state_size},
+                          .state_size = sizes.state_size,
+                          .input_features = sizes.input_features},
+                         input,
+                         final_cell_dtype(input, c0));
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Meta, m) {
   m.impl("forward", TORCH_FN(forward_meta));
   m.impl("backward", TORCH_FN(backward_meta));
+  m.impl("sequence", TORCH_FN(sequence_meta));
+  m.impl("sequence_backward", TORCH_FN(sequence_backward_meta));
 }
 
 }  // namespace lltm

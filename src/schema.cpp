@@ -25,6 +25,19 @@ TORCH_LIBRARY(lltm, m) {
       " -> (Tensor? d_input, Tensor? d_weights, Tensor? d_bias, Tensor? d_old_h,"
       " Tensor? d_old_cell)",
       {at::Tag::pt2_compliant_tag});
+  m.def(
+      "sequence(Tensor input, Tensor weights, Tensor? bias=None, Tensor? h0=None, Tensor? c0=None,"
+      " Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool keep=False)"
+      " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor cells, Tensor gates)",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "sequence_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n,"
+      " Tensor? grad_cells, Tensor output, Tensor cells, Tensor gates, Tensor input,"
+      " Tensor weights, Tensor? bias, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor? reset,"
+      " bool reverse, bool[5] output_mask)"
+      " -> (Tensor? d_input, Tensor? d_weights, Tensor? d_bias, Tensor? d_h0, Tensor? d_c0)",
+      {at::Tag::pt2_compliant_tag});
+  m.def("has_cuda() -> bool", lltm::has_cuda);
 }
 
 namespace lltm {
@@ -76,8 +89,82 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
       op.call(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask));
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence(
+    const at::Tensor& input,
+    const at::Tensor& weights,
+    const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& h0,
+    const std::optional<at::Tensor>& c0,
+    const std::optional<at::Tensor>& lengths,
+    const std::optional<at::Tensor>& reset,
+    bool reverse,
+    bool keep) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lltm::sequence", "")
+                             .typed<decltype(sequence)>();
+  return op.call(input, weights, bias, h0, c0, lengths, reset, reverse, keep);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence_backward(
+    const std::optional<at::Tensor>& grad_output,
+    const std::optional<at::Tensor>& grad_h_n,
+    const std::optional<at::Tensor>& grad_c_n,
+    const std::optional<at::Tensor>& grad_cells,
+    const at::Tensor& output,
+    const at::Tensor& cells,
+    const at::Tensor& gates,
+    const at::Tensor& input,
+    const at::Tensor& weights,
+    const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& h0,
+    const std::optional<at::Tensor>& c0,
+    const std::optional<at::Tensor>& lengths,
+    const std::optional<at::Tensor>& reset,
+    bool reverse,
+    std::array<bool, 5> output_mask) {
+  using Signature = OptionalGradients(const std::optional<at::Tensor>&,
+                                      const std::optional<at::Tensor>&,
+                                      const std::optional<at::Tensor>&,
+                                      const std::optional<at::Tensor>&,
+                                      const at::Tensor&,
+                                      const at::Tensor&,
+                                      const at::Tensor&,
+                                      const at::Tensor&,
+                                      const at::Tensor&,
+                                      const std::optional<at::Tensor>&,
+                                      const std::optional<at::Tensor>&,
+                                      const std::optional<at::Tensor>&,
+                                      const std::optional<at::Tensor>&,
+                                      const std::optional<at::Tensor>&,
+                                      bool,
+                                      std::array<bool, 5>);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lltm::sequence_backward", "")
+                             .typed<Signature>();
+  return or_undefined(op.call(grad_output,
+                              grad_h_n,
+                              grad_c_n,
+                              grad_cells,
+                              output,
+                              cells,
+                              gates,
+                              input,
+                              weights,
+                              bias,
+                              h0,
+                              c0,
+                              lengths,
+                              reset,
+                              reverse,
+                              output_mask));
+}
+
 const char* version() {
   return LLTM_VERSION;
+}
+
+bool has_cuda() {
+  return LLTM_CUDA_ARCHITECTURES[0] != '\0';
 }
 
 }  // namespace lltm

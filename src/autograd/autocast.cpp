@@ -1,6 +1,8 @@
-// lltm::forward under autocast: every floating-point argument but a float64 one is cast to the
-// autocast dtype, old_cell too, so the results have it. backward needs no kernel here: autograd
-// calls it with the tensors that forward saw after the casts.
+// The forward operators under autocast: every floating-point argument but a float64 one is cast to
+// the autocast dtype, a cell's old_cell too, so the results have it. A sequence's c0 is left, since
+// float32 beside 16-bit tensors is what a stream of calls carries its cell state in. The backward
+// operators need no kernel here: autograd calls them with the tensors that forward saw after the
+// casts.
 #include "autocast.h"
 
 #include "../checks.h"
@@ -27,14 +29,35 @@ std::tuple<Tensor, Tensor, Tensor> forward_autocast(const Tensor& input,
   return lltm::forward(cast(input), cast(weights), cast(bias), cast(old_h), cast(old_cell));
 }
 
+template <c10::DeviceType device>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autocast(
+    const Tensor& input,
+    const Tensor& weights,
+    const std::optional<Tensor>& bias,
+    const std::optional<Tensor>& h0,
+    const std::optional<Tensor>& c0,
+    const std::optional<Tensor>& lengths,
+    const std::optional<Tensor>& reset,
+    bool reverse,
+    bool keep) {
+  check_defined(SequenceArguments{input, weights, bias, h0, c0, lengths, reset});
+  const c10::impl::ExcludeDispatchKeyGuard without_autocast(
+      at::autocast::get_autocast_dispatch_key_from_device_type(device));
+  const auto cast = autocast_on(device);
+  return lltm::sequence(
+      cast(input), cast(weights), cast(bias), cast(h0), c0, lengths, reset, reverse, keep);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, AutocastCPU, m) {
   m.impl("forward", TORCH_FN(forward_autocast<c10::DeviceType::CPU>));
+  m.impl("sequence", TORCH_FN(sequence_autocast<c10::DeviceType::CPU>));
 }
 
 TORCH_LIBRARY_IMPL(lltm, AutocastCUDA, m) {
   m.impl("forward", TORCH_FN(forward_autocast<c10::DeviceType::CUDA>));
+  m.impl("sequence", TORCH_FN(sequence_autocast<c10::DeviceType::CUDA>));
 }
 
 }  // namespace lltm

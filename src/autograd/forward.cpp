@@ -36,6 +36,9 @@ class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
     // with an output that was marked so.
     *gates = std::move(workspace);
     // Only gates is kept for backward's sake; the caller and the next step hold the others anyway.
+    // With frozen weights too, input and old_h are saved, which a first backward then does not
+    // read: a double backward computes z again, from all of them, and which one comes is not known
+    // here.
     ctx->save_for_backward(
         {input, weights, is_given(bias) ? *bias : Tensor(), old_h, new_cell, *gates});
     return {std::move(new_h), std::move(new_cell)};

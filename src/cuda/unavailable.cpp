@@ -18,4 +18,6 @@ void unavailable(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   m.impl("forward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("sequence", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("sequence_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
 }

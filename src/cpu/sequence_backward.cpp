@@ -1,0 +1,237 @@
+// lltm::sequence_backward on the CPU, in the accumulation type throughout.
+#include "../checks.h"
+#include "../gradients.h"
+#include "kernels/kernels.h"
+#include "parallel.h"
+#include "sequence.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+namespace lltm::cpu {
+namespace {
+
+using at::Tensor;
+
+struct Gradients {
+  Tensor input, weights, bias, h0, c0;
+
+  bool any_wanted() const {
+    return input.defined() || weights.defined() || bias.defined() || h0.defined() || c0.defined();
+  }
+};
+
+/// The h that each of a chunk's steps began with: h0 at a row's first step, zero where it was
+/// reset, else the output of the step that was run before.
+template <typename scalar_t>
+Tensor old_h_of(const Chunk& chunk,
+                const Schedule& schedule,
+                const Span& times,
+                const Span& places,
+                const Tensor& h0,
+                const Tensor& output,
+                const Tensor& reset) {
+  using acc_t = accumulate_t<scalar_t>;
+  const int64_t state_size = output.size(2);
+  const Tensor old_h =
+      at::zeros({chunk.rows(), state_size}, c10::CppTypeToScalarType<acc_t>::value);
+  const scalar_t* const output_data = output.const_data_ptr<scalar_t>();
+  const scalar_t* const h0_data = data_or_null<scalar_t>(h0);
+  const bool* const reset_data = data_or_null<bool>(reset);
+  for (int64_t t = times.begin; t < times.end; ++t) {
+    if (chunk.running(t) == 0) {
+      continue;
+    }
+    acc_t* const to = chunk.at_time(old_h, t).mutable_data_ptr<acc_t>();
+    const int64_t task = std::max<int64_t>(1, kElementsPerTask * 8 / state_size);
+    at::parallel_for(0, chunk.running(t), task, [&](int64_t begin, int64_t end) {
+      for (int64_t place = begin; place < end; ++place) {
+        const int64_t row = schedule.row(places.begin + place);
+        if (reset_data != nullptr && reset_data[t * schedule.batch() + row]) {
+          continue;
+        }
+        const scalar_t* from = h0_data != nullptr ? h0_data + row * state_size : nullptr;
+        if (!schedule.starts(t, places.begin + place)) {
+          from = output_data + (schedule.before(t) * schedule.batch() + row) * state_size;
+        }
+        for (int64_t i = 0; from != nullptr && i < state_size; ++i) {
+          to[place * state_size + i] = static_cast<acc_t>(from[i]);
+        }
+      }
+    });
+  }
+  return old_h;
+}
+
+template <typename scalar_t>
+void run(const Gradients& gradients,
+         const SequenceBackwardArguments& arguments,
+         const SequenceSizes<int64_t>& sizes,
+         const Schedule& schedule) {
+  using acc_t = accumulate_t<scalar_t>;
+  const auto& [steps, batch, input_features, state_size] = sizes;
+  const auto accumulated = c10::CppTypeToScalarType<acc_t>::value;
+  const SequenceWeights weights(arguments.weights, state_size, accumulated);
+  const Tensor output = arguments.output.contiguous();
+  const Tensor h0 = contiguous_or_undefined(arguments.h0);
+  const Tensor reset = contiguous_or_undefined(arguments.reset);
+  const auto zeros_if = [&, accumulated](const Tensor& wanted) {
+    return wanted.defined() ? at::zeros(wanted.sizes(), accumulated) : Tensor();
+  };
+  Tensor d_weights = zeros_if(gradients.weights);
+  Tensor d_bias = zeros_if(gradients.bias);
+  const auto& pointwise = std::get<PointwiseKernels<acc_t>>(kernels().pointwise);
+
+  for_each_block(sizes, sizeof(acc_t), [&](const Span& places, int64_t steps_of_chunk) {
+    const PlacesOfBlock block(schedule, places);
+    // The gradients of the state between two steps.
+    Tensor dh = block.gather_or_zeros(arguments.grad_h_n, state_size, accumulated);
+    Tensor d_cell = block.gather_or_zeros(arguments.grad_c_n, state_size, accumulated);
+    for (int64_t last = steps; last > 0; last -= steps_of_chunk) {
+      const int64_t first = std::max<int64_t>(0, last - steps_of_chunk);
+      const Span times = schedule.times(first, last);
+      const Chunk chunk(schedule, times, places);
+      if (chunk.rows() == 0) {
+        continue;
+      }
+      const auto copy_of = [&](const Tensor& tensor) {
+        return chunk.gather(tensor).to(accumulated, /*non_blocking=*/false, /*copy=*/true);
+      };
+      const auto copy_if_given = [&](const std::optional<Tensor>& tensor) {
+        return is_given(tensor) ? copy_of(*tensor) : Tensor();
+      };
+      const Tensor dz = copy_of(arguments.gates);  // z until a step makes it dz
+      const Tensor cells = chunk.gather(arguments.cells).to(accumulated).contiguous();
+      const Tensor grad_output = copy_if_given(arguments.grad_output);
+      const Tensor grad_cells = copy_if_given(arguments.grad_cells);
+      for (int64_t k = last - 1; k >= first; --k) {
+        const int64_t t = schedule.time_of(k);
+        const int64_t running = chunk.running(t);
+        if (running == 0) {
+          continue;
+        }
+        Tensor dh_t = dh.narrow(0, 0, running);
+        Tensor d_cell_t = d_cell.narrow(0, 0, running);
+        if (grad_output.defined()) {
+          dh_t.add_(chunk.at_time(grad_output, t));
+        }
+        if (grad_cells.defined()) {
+          d_cell_t.add_(chunk.at_time(grad_cells, t));
+        }
+        const Tensor dz_t = chunk.at_time(dz, t);
+        const BackwardParams<acc_t> params{state_size,
+                                           dh_t.const_data_ptr<acc_t>(),
+                                           d_cell_t.const_data_ptr<acc_t>(),
+                                           dz_t.const_data_ptr<acc_t>(),
+                                           chunk.at_time(cells, t).template const_data_ptr<acc_t>(),
+                                           dz_t.mutable_data_ptr<acc_t>(),
+                                           d_cell_t.mutable_data_ptr<acc_t>()};
+        at::parallel_for(0, running, rows_per_task(state_size), [&](int64_t begin, int64_t end) {
+          pointwise.backward(params, begin, end);
+        });
+        if (k > 0 || gradients.h0.defined()) {
+          at::mm_out(dh_t, dz_t, weights.h);
+        }
+        if (reset.defined()) {
+          block.zero_where_reset(reset, t, running, {dh, d_cell});
+        }
+      }
+
+      if (d_bias.defined()) {
+        d_bias.add_(dz.sum(0));
+      }
+      if (d_weights.defined()) {
+        const Tensor old_h = old_h_of<scalar_t>(chunk, schedule, times, places, h0, output, reset);
+        const Tensor x = chunk.gather(arguments.input).to(accumulated);
+        d_weights.narrow(1, 0, state_size).addmm_(dz.t(), old_h);
+        d_weights.narrow(1, state_size, input_features).addmm_(dz.t(), x);
+      }
+      if (gradients.input.defined()) {
+        chunk.scatter(gradients.input, at::mm(dz, weights.input));
+      }
+    }
+    if (gradients.h0.defined()) {
+      block.scatter(gradients.h0, dh);
+    }
+    if (gradients.c0.defined()) {
+      block.scatter(gradients.c0, d_cell);
+    }
+  });
+  const auto round = [](Tensor to, const Tensor& from) {
+    if (to.defined()) {
+      to.copy_(from);
+    }
+  };
+  round(gradients.weights, d_weights);
+  round(gradients.bias, d_bias);
+}
+
+OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,
+                                    const std::optional<Tensor>& grad_h_n,
+                                    const std::optional<Tensor>& grad_c_n,
+                                    const std::optional<Tensor>& grad_cells,
+                                    const Tensor& output,
+                                    const Tensor& cells,
+                                    const Tensor& gates,
+                                    const Tensor& input,
+                                    const Tensor& weights,
+                                    const std::optional<Tensor>& bias,
+                                    const std::optional<Tensor>& h0,
+                                    const std::optional<Tensor>& c0,
+                                    const std::optional<Tensor>& lengths,
+                                    const std::optional<Tensor>& reset,
+                                    bool reverse,
+                                    std::array<bool, 5> output_mask) {
+  const SequenceBackwardArguments arguments{grad_output,
+                                            grad_h_n,
+                                            grad_c_n,
+                                            grad_cells,
+                                            output,
+                                            cells,
+                                            gates,
+                                            input,
+                                            weights,
+                                            bias,
+                                            h0,
+                                            c0,
+                                            lengths,
+                                            reset};
+  const auto sizes = check<int64_t>(arguments);
+  const auto& [steps, batch, input_features, state_size] = sizes;
+  const auto zeros_if_wanted = [&](Gradient gradient, at::IntArrayRef shape, at::ScalarType dtype) {
+    return output_mask[gradient] ? at::zeros(shape, input.options().dtype(dtype)) : Tensor();
+  };
+  const auto dtype = input.scalar_type();
+  const Gradients gradients{
+      .input = zeros_if_wanted(kInput, input.sizes(), dtype),
+      .weights = zeros_if_wanted(kWeights, weights.sizes(), dtype),
+      .bias = zeros_if_wanted(kBias, {3 * state_size}, dtype),
+      .h0 = zeros_if_wanted(kH0, {batch, state_size}, dtype),
+      .c0 = zeros_if_wanted(kC0, {batch, state_size}, final_cell_dtype(input, c0))};
+  const bool any_given =
+      is_given(grad_output) || is_given(grad_h_n) || is_given(grad_c_n) || is_given(grad_cells);
+  if (batch * state_size > 0 && any_given && gradients.any_wanted()) {
+    const Schedule schedule(sizes, lengths, reverse);
+    AT_DISPATCH_FLOATING_TYPES_AND2(
+        at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::sequence_backward", [&] {
+          run<scalar_t>(gradients, arguments, sizes, schedule);
+        });
+  }
+  return {if_defined(gradients.input),
+          if_defined(gradients.weights),
+          if_defined(gradients.bias),
+          if_defined(gradients.h0),
+          if_defined(gradients.c0)};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(lltm, CPU, m) {
+  m.impl("sequence_backward", TORCH_FN(sequence_backward));
+}
+
+}  // namespace lltm::cpu

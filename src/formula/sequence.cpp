@@ -1,0 +1,198 @@
+#include "sequence.h"
+
+#include "cell.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace lltm::formula {
+namespace {
+
+using at::Tensor;
+
+/// Which rows run in which step, and which of them begin anew there. A mask is (N, 1), or undefined
+/// where it would say the same of all rows.
+class Rows {
+ public:
+  Rows(const SequenceArguments& arguments, int64_t steps, bool reverse)
+      : lengths_(is_given(arguments.lengths) ? *arguments.lengths : Tensor()),
+        reset_(is_given(arguments.reset) ? *arguments.reset : Tensor()),
+        steps_(steps),
+        reverse_(reverse) {}
+
+  /// The time of the k-th step that is run, and the other way round.
+  int64_t time_of(int64_t k) const { return reverse_ ? steps_ - 1 - k : k; }
+
+  /// `yes` in the rows whose length is beyond time t, else `no`.
+  Tensor where_running(int64_t t, const Tensor& yes, const Tensor& no) const {
+    return lengths_.defined() ? at::where(running(t), yes, no) : yes;
+  }
+  Tensor zero_unless_running(int64_t t, const Tensor& tensor) const {
+    return lengths_.defined() ? at::where(running(t), tensor, 0) : tensor;
+  }
+  Tensor zero_where_reset(int64_t t, const Tensor& tensor) const {
+    return reset_.defined() ? at::where(reset_.select(0, t).unsqueeze(1).logical_not(), tensor, 0)
+                            : tensor;
+  }
+
+  /// The h that the step at time t began with, but for resets: that of `output` one step before it,
+  /// or h0 in each row's first step.
+  Tensor previous(int64_t t, const Tensor& output, const Tensor& h0) const {
+    const int64_t before = reverse_ ? t + 1 : t - 1;
+    if (before < 0 || before >= steps_) {
+      return h0;
+    }
+    const Tensor h = output.select(0, before);
+    return reverse_ && lengths_.defined() ? at::where(lengths_.eq(before).unsqueeze(1), h0, h) : h;
+  }
+
+ private:
+  Tensor running(int64_t t) const { return lengths_.gt(t).unsqueeze(1); }
+
+  Tensor lengths_;
+  Tensor reset_;
+  int64_t steps_;
+  bool reverse_;
+};
+
+int64_t number_of(const c10::SymInt& steps) {
+  return steps.guard_int(__FILE__, __LINE__);
+}
+
+/// One tensor of the steps in the order of time.
+Tensor stacked(std::vector<Tensor> in_order_of_execution,
+               bool reverse,
+               const Tensor& like,
+               at::SymIntArrayRef size_of_a_step) {
+  if (in_order_of_execution.empty()) {
+    c10::SymDimVector sizes{0};
+    sizes.append(size_of_a_step.begin(), size_of_a_step.end());
+    return like.new_empty_symint(sizes);
+  }
+  if (reverse) {
+    std::reverse(in_order_of_execution.begin(), in_order_of_execution.end());
+  }
+  return at::stack(in_order_of_execution);
+}
+
+Tensor state_or_zeros(const std::optional<Tensor>& state,
+                      const Tensor& input,
+                      const SequenceSizes<c10::SymInt>& sizes) {
+  return is_given(state) ? *state : input.new_zeros_symint({sizes.batch, sizes.state_size});
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArguments& arguments,
+                                                            bool reverse,
+                                                            bool keep) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  const WithoutAutocast without_autocast;
+  const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
+  const int64_t steps = number_of(sizes.steps);
+  const Rows rows(arguments, steps, reverse);
+  const auto dtype = input.scalar_type();
+
+  Tensor h = state_or_zeros(h0, input, sizes);
+  Tensor cell = accumulated(state_or_zeros(c0, input, sizes));
+  std::vector<Tensor> output, cells, gates;
+  for (int64_t k = 0; k < steps; ++k) {
+    const int64_t t = rows.time_of(k);
+    const Tensor x = rows.zero_unless_running(t, input.select(0, t));
+    const Tensor z = at::linear(at::cat({rows.zero_where_reset(t, h), x}, 1), weights, bias);
+    const State state = step(z, rows.zero_where_reset(t, cell));
+    const Tensor new_h = state.h.to(dtype);
+    output.push_back(rows.zero_unless_running(t, new_h));
+    if (keep) {
+      cells.push_back(rows.zero_unless_running(t, state.cell).to(dtype));
+      gates.push_back(rows.zero_unless_running(t, z.detach()));
+    }
+    h = rows.where_running(t, new_h, h);
+    cell = rows.where_running(t, state.cell, cell);
+  }
+  if (steps == 0) {
+    // The final state is the initial one, but not the same tensor.
+    h = h.clone();
+    cell = cell.clone();
+  }
+  const auto stack = [&](const std::vector<Tensor>& of_steps, const c10::SymInt& columns) {
+    return stacked(of_steps, reverse, input, {sizes.batch, columns});
+  };
+  return {stack(output, sizes.state_size),
+          h,
+          cell.to(final_cell_dtype(input, c0)),
+          stack(cells, sizes.state_size),
+          stack(gates, sizes.state_size * 3)};
+}
+
+OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
+                                    bool reverse,
+                                    std::array<bool, 5> output_mask) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  const WithoutAutocast without_autocast;
+  const Tensor& input = arguments.input;
+  const Tensor& weights = arguments.weights;
+  const int64_t steps = number_of(sizes.steps);
+  const Rows rows(arguments.sequence(), steps, reverse);
+  const auto dtype = input.scalar_type();
+  const c10::SymInt width = sizes.state_size + sizes.input_features;
+  const Tensor h_columns = columns(weights, 0, sizes.state_size);
+  const Tensor h0 = state_or_zeros(arguments.h0, input, sizes);
+
+  // The part of a step's incoming gradient that comes from outside.
+  const auto from_outside = [&](const std::optional<Tensor>& gradient, int64_t t) {
+    return rows.zero_unless_running(t, accumulated(gradient->select(0, t)));
+  };
+
+  // The gradients of the state between two steps.
+  Tensor dh = accumulated(state_or_zeros(arguments.grad_h_n, input, sizes));
+  Tensor d_cell = accumulated(state_or_zeros(arguments.grad_c_n, input, sizes));
+  std::vector<Tensor> dz_of_steps, states;
+  for (int64_t k = steps - 1; k >= 0; --k) {
+    const int64_t t = rows.time_of(k);
+    const Tensor old_h = rows.zero_where_reset(t, rows.previous(t, arguments.output, h0));
+    const Tensor h_and_input = rows.zero_unless_running(t, at::cat({old_h, input.select(0, t)}, 1));
+    const Tensor z = at::linear(h_and_input, weights, arguments.bias);
+    const Tensor new_cell = rows.zero_unless_running(t, accumulated(arguments.cells.select(0, t)));
+    const StepGradients gradients = step_backward(
+        z,
+        new_cell,
+        is_given(arguments.grad_output) ? dh + from_outside(arguments.grad_output, t) : dh,
+        is_given(arguments.grad_cells) ? d_cell + from_outside(arguments.grad_cells, t) : d_cell);
+    const Tensor dz = rows.zero_unless_running(t, gradients.gates).to(dtype);
+    const Tensor d_old_h = accumulated(dz.matmul(h_columns));
+    dh = rows.where_running(t, rows.zero_where_reset(t, d_old_h), dh);
+    d_cell = rows.where_running(t, rows.zero_where_reset(t, gradients.old_cell), d_cell);
+    dz_of_steps.push_back(dz);
+    states.push_back(h_and_input);
+  }
+  if (steps == 0) {
+    dh = dh.clone();
+    d_cell = d_cell.clone();
+  }
+
+  // The steps were visited against the order of their execution.
+  const Tensor dz = stacked(dz_of_steps, !reverse, input, {sizes.batch, sizes.state_size * 3});
+  const auto if_wanted = [&](Gradient gradient, auto compute) -> std::optional<Tensor> {
+    return output_mask[gradient] ? std::optional<Tensor>(compute()) : std::nullopt;
+  };
+  return {
+      if_wanted(kInput, [&] { return dz.matmul(columns(weights, sizes.state_size, width)); }),
+      if_wanted(kWeights,
+                [&] {
+                  return steps == 0 ? weights.new_zeros_symint({sizes.state_size * 3, width})
+                                    : at::cat(dz_of_steps).t().matmul(at::cat(states));
+                }),
+      if_wanted(kBias, [&] { return dz.sum({0, 1}); }),
+      if_wanted(kH0, [&] { return dh.to(dtype); }),
+      if_wanted(kC0, [&] { return d_cell.to(final_cell_dtype(input, arguments.c0)); }),
+  };
+}
+
+}  // namespace lltm::formula

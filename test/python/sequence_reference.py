@@ -1,0 +1,203 @@
+"""A sequence as a loop of the cell's formula in float64, one row and one step at a time of what counts."""
+
+from typing import NamedTuple
+
+import reference
+import torch
+from torch import Tensor
+
+NAMES = ("input", "weights", "bias", "h0", "c0")
+OUTPUTS = ("output", "h_n", "c_n", "cells", "gates")
+
+
+class Sizes(NamedTuple):
+    steps: int
+    batch: int
+    input_features: int
+    state_size: int
+
+
+# Powers of two and their neighbours, ones and zeros, and more rows or steps than a block or a chunk takes.
+SIZES = [
+    Sizes(*sizes)
+    for sizes in [
+        (7, 6, 5, 4),
+        (1, 1, 1, 1),
+        (1, 3, 5, 7),
+        (3, 17, 33, 65),
+        (12, 2, 0, 3),
+        (0, 3, 2, 4),
+        (4, 0, 2, 4),
+        (0, 0, 2, 4),
+        (150, 4, 3, 8),
+        (2, 5000, 3, 2),
+    ]
+]
+
+
+class Sequence(NamedTuple):
+    """The arguments of lltm::sequence but keep."""
+
+    input: Tensor
+    weights: Tensor
+    bias: Tensor | None = None
+    h0: Tensor | None = None
+    c0: Tensor | None = None
+    lengths: Tensor | None = None
+    reset: Tensor | None = None
+    reverse: bool = False
+
+    def map(self, function) -> "Sequence":
+        """Of the floating-point tensors."""
+        return self._replace(**{name: function(getattr(self, name)) for name in self.given()})
+
+    def given(self) -> list[str]:
+        """The names of the floating-point arguments that are not None."""
+        return [name for name in NAMES if getattr(self, name) is not None]
+
+    def require_grad(self, names=NAMES) -> "Sequence":
+        """New leaves of the same values, of which the named ones require gradients."""
+        leaves = self.map(lambda tensor: tensor.detach().clone())
+        for name in set(names).intersection(self.given()):
+            getattr(leaves, name).requires_grad_()
+        return leaves
+
+    def leaves(self) -> list[Tensor]:
+        return [getattr(self, name) for name in self.given() if getattr(self, name).requires_grad]
+
+
+def make(
+    sizes,
+    dtype=torch.float32,
+    device="cpu",
+    bias=True,
+    state=True,
+    lengths=False,
+    reset=False,
+    reverse=False,
+    cell_dtype=None,
+) -> Sequence:
+    """Random arguments; c0 has cell_dtype, or the others' dtype."""
+    steps, batch, input_features, state_size = sizes
+
+    def normal(*shape, dtype=dtype):
+        return torch.randn(shape, dtype=torch.float64).to(device=device, dtype=dtype)
+
+    scale = max(1, state_size + input_features) ** 0.5
+    return Sequence(
+        input=normal(steps, batch, input_features),
+        weights=normal(3 * state_size, state_size + input_features) / scale,
+        bias=normal(3 * state_size) if bias else None,
+        h0=normal(batch, state_size) if state else None,
+        c0=normal(batch, state_size, dtype=cell_dtype or dtype) if state else None,
+        # Both ends, and beyond them: lengths are clamped.
+        lengths=torch.randint(-1, steps + 2, (batch,)).to(device) if lengths else None,
+        reset=(torch.rand(steps, batch) < 0.25).to(device) if reset else None,
+        reverse=reverse,
+    )
+
+
+def call(arguments: Sequence, keep: bool = False) -> tuple[Tensor, ...]:
+    return torch.ops.lltm.sequence(*arguments, keep=keep)
+
+
+def run(arguments: Sequence, step=reference.forward) -> tuple[Tensor, ...]:
+    """The five results, kept, of a loop over `step`; differentiable, in the arguments' own dtype. Whether a row runs is
+    decided on the host, row by row, so that nothing beyond its length takes part."""
+    input, weights, bias, h0, c0, lengths, reset, reverse = arguments
+    steps, batch, _ = input.shape
+    state_size = weights.size(0) // 3
+    h = input.new_zeros(batch, state_size) if h0 is None else h0
+    cell = input.new_zeros(batch, state_size) if c0 is None else c0
+    counts = torch.full((batch,), steps) if lengths is None else lengths.cpu().clamp(0, steps)
+    results = [[None] * steps for _ in range(3)]
+    for t in reversed(range(steps)) if reverse else range(steps):
+        rows = (counts > t).nonzero().flatten().to(input.device)
+        old_h, old_cell = h[rows], cell[rows]
+        if reset is not None:
+            again = reset[t, rows].unsqueeze(1)
+            old_h, old_cell = (torch.where(again, torch.zeros_like(s), s) for s in (old_h, old_cell))
+        new_h, new_cell, z = step(input[t, rows], weights, bias, old_h, old_cell)
+        h, cell = h.index_put((rows,), new_h), cell.index_put((rows,), new_cell)
+        for of_steps, value in zip(results, (new_h, new_cell, z), strict=True):
+            of_steps[t] = value.new_zeros(batch, value.size(1)).index_put((rows,), value)
+    output, cells, gates = (
+        torch.stack(of_steps) if steps else input.new_zeros(0, batch, columns)
+        for of_steps, columns in zip(results, (state_size, state_size, 3 * state_size), strict=True)
+    )
+    return output, h, cell, cells, gates
+
+
+def cell_dtype_of(arguments: Sequence) -> torch.dtype:
+    return (arguments.input if arguments.c0 is None else arguments.c0).dtype
+
+
+def make_gradients(arguments: Sequence, given=(True,) * 4) -> list[Tensor | None]:
+    """Random gradients of output, h_n, c_n and cells, None for what is not given."""
+    output, h_n, c_n, cells, _ = call(arguments, keep=True)
+    return [torch.randn_like(t) if flag else None for t, flag in zip((output, h_n, c_n, cells), given, strict=True)]
+
+
+def call_backward(gradients, arguments: Sequence, mask=(True,) * 5) -> tuple[Tensor | None, ...]:
+    """lltm::sequence_backward after lltm::sequence of the same arguments."""
+    output, _, _, cells, gates = call(arguments, keep=True)
+    return torch.ops.lltm.sequence_backward(*gradients, output, cells, gates, *arguments, list(mask))
+
+
+def reference_gradients(gradients, arguments: Sequence) -> list[Tensor]:
+    """The five gradients by autograd of the loop in float64, of zeros where h0, c0 or the bias is absent."""
+    steps, batch, _ = arguments.input.shape
+    state_size = arguments.weights.size(0) // 3
+    exact = arguments.map(Tensor.double)
+    zeros = {"bias": (3 * state_size,), "h0": (batch, state_size), "c0": (batch, state_size)}
+    exact = exact._replace(
+        **{name: exact.input.new_zeros(shape) for name, shape in zeros.items() if getattr(exact, name) is None}
+    ).require_grad()
+    results = run(exact)
+    loss = sum((r * g.double()).sum() for r, g in zip(results, gradients, strict=False) if g is not None)
+    if not isinstance(loss, Tensor) or not loss.requires_grad:
+        return [torch.zeros_like(leaf) for leaf in exact.leaves()]
+    return list(torch.autograd.grad(loss, exact.leaves(), materialize_grads=True))
+
+
+def assert_close(
+    actual: Tensor | None, expected: Tensor, dtype, name: str, arguments: Sequence, terms: int = 0
+) -> None:
+    """Off by some units in the last place of the largest number, as the sums of products are.
+
+    bounds.py's worst case grows exponentially with the steps. The rounding errors here do not: they add up as a random
+    walk does, over the steps and over the `terms` of a sum. A 16-bit result carries the rounding of the workspace and
+    of its own dtype instead, and what is float32 beside 16-bit arguments is no nearer than they are.
+    """
+    assert actual is not None, f"{name} is None"
+    assert actual.dtype == dtype, f"{name} is {actual.dtype}"
+    assert actual.shape == expected.shape, f"{name} is {tuple(actual.shape)}"
+    if expected.numel() == 0:
+        return
+    precision = arguments.input.dtype
+    steps = arguments.input.size(0)
+    units = 8 if precision.itemsize == 2 else 32 + (terms + 64 * steps) ** 0.5
+    bound = units * torch.finfo(precision).eps * max(1.0, expected.abs().max().item())
+    error = (actual.detach().double() - expected.detach().to(actual.device)).abs().max().item()
+    assert error <= bound, f"{name} is off by {error:.3g}, more than {bound:.3g}"
+
+
+def assert_results_close(actual, arguments: Sequence, keep: bool = False) -> None:
+    expected = run(arguments.map(Tensor.double))
+    dtype = arguments.input.dtype
+    for name, result, value in zip(OUTPUTS, actual, expected, strict=True):
+        if name in ("cells", "gates") and not keep:
+            assert result.shape == (0, *value.shape[1:]) and result.dtype == dtype, name
+        else:
+            assert_close(result, value, cell_dtype_of(arguments) if name == "c_n" else dtype, name, arguments)
+
+
+def assert_gradients_close(actual, gradients, arguments: Sequence, mask=(True,) * 5) -> None:
+    expected = reference_gradients(gradients, arguments)
+    terms = arguments.input.size(0) * arguments.input.size(1)
+    for name, found, value, wanted in zip(NAMES, actual, expected, mask, strict=True):
+        if not wanted:
+            assert found is None, name
+            continue
+        dtype = cell_dtype_of(arguments) if name == "c0" else arguments.input.dtype
+        assert_close(found, value, dtype, f"gradient of {name}", arguments, terms if name in ("weights", "bias") else 0)

@@ -1,0 +1,270 @@
+"""lltm::sequence_backward, called by autograd and by itself, against autograd of the loop in float64."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import assert_no_aliases
+from sequence_reference import (
+    NAMES,
+    SIZES,
+    Sizes,
+    assert_close,
+    assert_gradients_close,
+    call,
+    call_backward,
+    cell_dtype_of,
+    make,
+    make_gradients,
+    reference_gradients,
+)
+from torch.utils.checkpoint import checkpoint
+
+FLAGS = list(itertools.product([False, True], repeat=3))
+lengths_reset_reverse = pytest.mark.parametrize(
+    ("lengths", "reset", "reverse"), FLAGS, ids=lambda flag: "yes" if flag else "no"
+)
+REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+INCOMING = list(itertools.product([False, True], repeat=4))
+MASKS = list(itertools.product([False, True], repeat=5))
+
+
+def flags_id(flags):
+    return "".join("01"[flag] for flag in flags)
+
+
+def by_autograd(arguments, gradients, keep=True):
+    """The gradients as autograd gives them, in the order of NAMES, None for what is absent."""
+    leaves = arguments.require_grad()
+    output, h_n, c_n, cells, _ = call(leaves, keep)
+    pairs = [(r, g) for r, g in zip((output, h_n, c_n, cells), gradients, strict=True) if g is not None]
+    torch.autograd.backward(*zip(*pairs, strict=True))
+    return [None if (leaf := getattr(leaves, name)) is None else leaf.grad for name in NAMES]
+
+
+@lengths_reset_reverse
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_autograd_is_the_formula(device, dtype, sizes, lengths, reset, reverse):
+    arguments = make(sizes, dtype, device, lengths=lengths, reset=reset, reverse=reverse)
+    gradients = make_gradients(arguments)
+    assert_gradients_close(by_autograd(arguments, gradients), gradients, arguments)
+
+
+@given(
+    sizes=st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(0, 40), st.integers(1, 70)),
+    flags=st.tuples(*[st.booleans()] * 5),
+    incoming=st.tuples(*[st.booleans()] * 4),
+    mask=st.tuples(*[st.booleans()] * 5),
+)
+def test_is_the_formula_at_any_size(device, dtype, sizes, flags, incoming, mask):
+    arguments = make(sizes, dtype, device, *flags)
+    gradients = make_gradients(arguments, incoming)
+    assert_gradients_close(call_backward(gradients, arguments, mask), gradients, arguments, mask)
+
+
+@pytest.mark.parametrize("incoming", INCOMING[1:], ids=flags_id)
+def test_autograd_with_some_incoming_gradients(device, dtype, incoming):
+    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
+    gradients = make_gradients(arguments, incoming)
+    assert_gradients_close(by_autograd(arguments, gradients), gradients, arguments)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=flags_id)
+@pytest.mark.parametrize("given_state", [True, False], ids=["state", "no_state"])
+def test_every_mask(device, mask, given_state):
+    """d_bias, d_h0 and d_c0 have their shapes even where the argument is absent."""
+    arguments = make(
+        Sizes(5, 6, 5, 7), device=device, bias=given_state, state=given_state, lengths=True, reset=True, reverse=True
+    )
+    gradients = make_gradients(arguments)
+    results = call_backward(gradients, arguments, mask)
+    assert_gradients_close(results, gradients, arguments, mask)
+    assert_no_aliases(results, (*arguments[:7], *gradients))
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=flags_id)
+def test_no_incoming_gradient_gives_zeros(device, mask):
+    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True)
+    results = call_backward([None] * 4, arguments, mask)
+    for result, name, wanted in zip(results, NAMES, mask, strict=True):
+        assert torch.equal(result, torch.zeros_like(getattr(arguments, name))) if wanted else result is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@REVERSE
+def test_c0_may_be_float32_beside_16_bits(device, dtype, reverse):
+    arguments = make(
+        Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True, reverse=reverse, cell_dtype=torch.float32
+    )
+    gradients = make_gradients(arguments)
+    assert gradients[2].dtype == torch.float32
+    found = by_autograd(arguments, gradients)
+    assert found[4].dtype == torch.float32
+    assert_gradients_close(found, gradients, arguments)
+
+
+@REVERSE
+def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
+    """Neither of the input nor of the gradients that come in: 0 * NaN would be NaN in d_weights."""
+    arguments = make(Sizes(6, 5, 3, 4), dtype, device, reset=True, reverse=reverse)
+    lengths = torch.tensor([0, 1, 3, 6, 9], device=device)
+    beyond = (torch.arange(6, device=device)[:, None] >= lengths).unsqueeze(2)
+    arguments = arguments._replace(lengths=lengths)
+    gradients = make_gradients(arguments)
+    spoil = [t.masked_fill(beyond, float("nan")) if t.dim() == 3 else t for t in gradients]
+    poisoned = arguments._replace(input=arguments.input.masked_fill(beyond, float("nan")))
+    found = by_autograd(poisoned, spoil)
+    for result, expected in zip(found, by_autograd(arguments, gradients), strict=True):
+        assert torch.equal(result, expected)
+    assert found[0].masked_select(beyond).eq(0).all()
+    # A row that is not run hands its gradients on.
+    assert torch.equal(found[3][0], gradients[1][0]) and torch.equal(found[4][0], gradients[2][0])
+
+
+def test_gradients_stop_at_a_reset(device, dtype):
+    arguments = make(Sizes(6, 3, 5, 7), dtype, device)
+    reset = torch.zeros(6, 3, dtype=torch.bool, device=device)
+    reset[2, 0] = True
+    arguments = arguments._replace(reset=reset)
+    gradients = make_gradients(arguments, (False, True, True, False))
+    d_input, _, _, d_h0, d_c0 = by_autograd(arguments, gradients)
+    assert d_input[:2, 0].eq(0).all() and d_input[2, 0].ne(0).any() and d_input[:2, 1].ne(0).any()
+    assert d_h0[0].eq(0).all() and d_c0[0].eq(0).all() and d_c0[1].ne(0).all()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_gates_and_unkept_cells_have_no_gradient(device, keep):
+    arguments = make(Sizes(5, 6, 5, 7), device=device).require_grad()
+    output, h_n, c_n, cells, gates = call(arguments, keep)
+    assert output.requires_grad and h_n.requires_grad and c_n.requires_grad
+    assert cells.requires_grad == keep and not gates.requires_grad
+    assert cells.size(0) == gates.size(0) == (5 if keep else 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_argument_that_requires_a_gradient(device, name):
+    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    leaves = arguments.require_grad([name])
+    torch.autograd.backward(call(leaves, keep=True)[:4], gradients)
+    found = getattr(leaves, name).grad
+    terms = 30 if name in ("weights", "bias") else 0
+    assert_close(
+        found,
+        reference_gradients(gradients, arguments)[NAMES.index(name)],
+        cell_dtype_of(arguments),
+        f"gradient of {name}",
+        arguments,
+        terms,
+    )
+
+
+def test_what_is_not_wanted_is_not_computed(device):
+    """With constant input, weights and bias nothing of their sizes is made."""
+    shapes = set()
+
+    class Shapes(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.lltm.sequence_backward.default:
+                shapes.add(tuple(args[-1]))
+            return func(*args, **(kwargs or {}))
+
+    arguments = make(Sizes(5, 6, 5, 7), device=device).require_grad(["weights", "bias"])
+    with Shapes():
+        call(arguments)[0].sum().backward()
+    assert shapes == {(False, True, True, False, False)}
+
+
+@pytest.mark.parametrize("expanded", [True, False])
+def test_gradients_of_any_strides(device, dtype, expanded):
+    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    if expanded:  # as .sum() gives them
+        gradients = [torch.ones((), dtype=g.dtype, device=device).expand(g.shape) for g in gradients]
+    else:
+        gradients = [g.transpose(0, -1).contiguous().transpose(0, -1) for g in gradients]
+    assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
+    assert_gradients_close(by_autograd(arguments, gradients), gradients, arguments)
+
+
+def test_backward_operator_takes_any_strides(device, dtype):
+    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    output, _, _, cells, gates = call(arguments, keep=True)
+
+    def strided(tensor):
+        wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.size(-1) + 1)
+        wide[..., 1::2] = tensor
+        return wide[..., 1::2]
+
+    given = [strided(t) for t in (*gradients, output, cells, gates, *arguments[:7])]
+    found = torch.ops.lltm.sequence_backward(*given, False, [True] * 5)
+    assert_gradients_close(found, gradients, arguments)
+
+
+@REVERSE
+def test_the_same_bits_again(device, dtype, reverse):
+    arguments = make(Sizes(20, 65, 33, 65), dtype, device, lengths=True, reset=True, reverse=reverse)
+    gradients = make_gradients(arguments)
+    first = call_backward(gradients, arguments)
+    for _ in range(3):
+        for found, expected in zip(call_backward(gradients, arguments), first, strict=True):
+            assert torch.equal(found, expected)
+
+
+def test_arguments_stay_as_they_were(device, dtype):
+    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    output, _, _, cells, gates = call(arguments, keep=True)
+    given = [*gradients, output, cells, gates, *arguments[:7]]
+    copies = [tensor.clone() for tensor in given]
+    torch.ops.lltm.sequence_backward(*given, False, [True] * 5)
+    for argument, copy in zip(given, copies, strict=True):
+        assert torch.equal(argument, copy) and argument._version == 0
+
+
+def test_backward_twice(device, dtype):
+    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True).require_grad()
+    output, h_n, c_n, cells, _ = call(arguments, keep=True)
+    loss = sum(t.sum() for t in (output, h_n, c_n, cells))
+    first = torch.autograd.grad(loss, arguments.leaves(), retain_graph=True)
+    second = torch.autograd.grad(loss, arguments.leaves())
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, arguments.leaves())
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_under_checkpointing(device, use_reentrant):
+    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True)
+    leaves, plain = arguments.require_grad(), arguments.require_grad()
+
+    def loss(*tensors):
+        output, h_n, c_n, _, _ = torch.ops.lltm.sequence(*tensors, arguments.lengths, arguments.reset)
+        return (output.sum() * h_n.sum() + c_n.sum()).sin()
+
+    checkpoint(loss, *leaves[:5], use_reentrant=use_reentrant).backward()
+    loss(*plain[:5]).backward()
+    for a, b in zip(leaves.leaves(), plain.leaves(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+
+
+@pytest.mark.parametrize("name", ["input", "weights", "h0", "lengths", "reset"])
+def test_changing_a_saved_tensor_is_an_error(device, name):
+    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True).require_grad()
+    output = call(arguments)[0]
+    with torch.no_grad():
+        getattr(arguments, name).zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+@pytest.mark.parametrize("sizes", [(0, 6, 5, 7), (5, 0, 5, 7)], ids=str)
+def test_nothing_to_run_gives_zero_parameter_gradients(device, dtype, sizes):
+    arguments = make(sizes, dtype, device, lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    for results in (by_autograd(arguments, gradients), call_backward(gradients, arguments)):
+        assert results[1].eq(0).all() and results[2].eq(0).all()
+        assert torch.equal(results[3], gradients[1]) and torch.equal(results[4], gradients[2])
