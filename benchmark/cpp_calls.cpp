@@ -1,5 +1,6 @@
 // What a C++ caller pays for one forward call at the tutorial's small shape, without gradients:
-// through the typed API, through a boxed call, and through a scripted LLTMCell that Python saved.
+// through the typed API, through a boxed call, and through a scripted LLTMCell that Python saved;
+// and for a sequence of one step.
 //
 // And two parts of each of them by themselves: dispatch with the checks of arguments, which a call
 // on Meta tensors is, and the memory of the results from PyTorch's allocator. What is left is, on a
@@ -71,6 +72,16 @@ void register_benchmarks(const at::Device& device, const std::string& cell_file)
       benchmark::DoNotOptimize(results);
     });
   });
+
+  benchmark::RegisterBenchmark(
+      (prefix + "a_sequence_of_one_step").c_str(), [=](benchmark::State& state) {
+        const at::Tensor input = arguments.input.unsqueeze(0);
+        measure(state, device, [&] {
+          auto results = lltm::sequence(
+              input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+          benchmark::DoNotOptimize(results);
+        });
+      });
 
   benchmark::RegisterBenchmark((prefix + "boxed_call").c_str(), [=](benchmark::State& state) {
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("lltm::forward", "");
