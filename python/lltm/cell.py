@@ -5,6 +5,18 @@ import math
 import torch
 from torch import Tensor
 
+from . import _leaf
+
+
+def describe_state(state: object) -> str | None:
+    """What was given in place of a pair of tensors; None where it is one."""
+    if isinstance(state, Tensor):
+        return "one tensor"
+    if not isinstance(state, tuple | list):
+        return f"an object of type {type(state).__name__}"
+    kinds = ", ".join("Tensor" if isinstance(value, Tensor) else type(value).__name__ for value in state)
+    return None if kinds == "Tensor, Tensor" else f"({kinds})"
+
 
 class LLTMCell(torch.nn.Module):
     r"""A long-long-term-memory cell: an LSTM cell without a forget gate, with an ELU for the candidate.
@@ -34,8 +46,8 @@ class LLTMCell(torch.nn.Module):
         bias: (3H), uniform in the same range, or None.
 
     Raises:
-        ValueError: input or state of a wrong number of dimensions, input of a wrong number of features, one tensor
-            for a state.
+        ValueError: input or state of a wrong number of dimensions, input of a wrong number of features, a state that is
+            not a pair of tensors.
         RuntimeError: any other mismatch of shape, dtype or device, found by the operator.
 
     Example::
@@ -85,6 +97,9 @@ class LLTMCell(torch.nn.Module):
             torch.nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if not torch.jit.is_scripting():  # noqa: SIM102, TorchScript skips what follows only then
+            if _leaf.is_symbolic(self, input, state):
+                return _leaf.record_call(self, input, state)
         if input.dim() != 1 and input.dim() != 2:
             raise ValueError(
                 "LLTMCell: expected input of 2 dimensions [batch, input_features], or of 1 for a single example, "
@@ -99,8 +114,10 @@ class LLTMCell(torch.nn.Module):
             old_h = input.new_zeros(input.size(0), self.state_size)
             old_cell = old_h
         else:
-            if isinstance(state, Tensor):
-                raise ValueError("LLTMCell: expected state to be the pair (old_h, old_cell), got one tensor")
+            if not torch.jit.is_scripting():
+                given = describe_state(state)
+                if given is not None:
+                    raise ValueError(f"LLTMCell: expected state to be the pair (old_h, old_cell), got {given}")
             old_h, old_cell = state
             dims = 2 if batched else 1
             if old_h.dim() != dims or old_cell.dim() != dims:

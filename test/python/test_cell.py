@@ -166,6 +166,21 @@ def test_state_of_another_rank_than_input(batched, which):
         lltm.LLTMCell(5, 7)(x, tuple(state))
 
 
+@pytest.mark.parametrize(
+    ("state", "given"),
+    [
+        ((torch.zeros(6, 7),), r"\(Tensor\)"),
+        ((torch.zeros(6, 7), None), r"\(Tensor, NoneType\)"),
+        ([torch.zeros(6, 7)] * 3, r"\(Tensor, Tensor, Tensor\)"),
+        (0, "an object of type int"),
+    ],
+    ids=["single", "None", "three", "int"],
+)
+def test_state_that_is_another_tuple(state, given):
+    with pytest.raises(ValueError, match=rf"expected state to be the pair \(old_h, old_cell\), got {given}"):
+        lltm.LLTMCell(5, 7)(torch.zeros(6, 5), state)
+
+
 @pytest.mark.parametrize("rows", [6, 2])  # two rows would unpack as a pair
 def test_state_that_is_no_pair(rows):
     with pytest.raises(ValueError, match=r"LLTMCell: expected state to be the pair .*, got one tensor"):

@@ -1,0 +1,443 @@
+"""LLTM, layers of the recurrent cell over whole sequences, as a module that takes nn.LSTM's place."""
+
+import math
+import numbers
+import warnings
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from . import _leaf
+from .cell import LLTMCell, describe_state
+
+
+class _LayerParameters:
+    """Weights and bias of all layers as one list, which is what TorchScript can index with a loop's variable.
+
+    TorchScript takes the attributes of a module from its ``__dict__`` and their values from ``getattr``. So each module
+    has an empty list there, and this descriptor gives the parameters of the moment in its place.
+    """
+
+    def __get__(self, module: "LLTM | None", owner: type) -> "list[Tensor] | _LayerParameters":
+        if module is None:
+            return self
+        return [getattr(module, name) for names in module._parameter_names() for name in names]
+
+    def __set__(self, module: "LLTM", value: list[Tensor]) -> None:
+        raise AttributeError("LLTM: assign the parameters themselves, such as weights_l0")
+
+
+class LLTM(torch.nn.Module):
+    r"""Layers of LLTM cells over whole sequences, in one direction or both. Takes the place of :class:`torch.nn.LSTM`.
+
+    Constructor, inputs, outputs, order of the states and errors are nn.LSTM's, and so are dropout, packed sequences and
+    scripting; a model changes the name of the class and nothing else. Each layer and direction is one call of
+    ``torch.ops.lltm.sequence``, which for every step t computes, with :math:`z = [h_{t-1}, x_t] W^T + b` split into
+    :math:`z_i, z_o, z_g`:
+
+    .. math::
+        c_t = c_{t-1} + \mathrm{ELU}(z_g) \, \sigma(z_i) \qquad h_t = \tanh(c_t) \, \sigma(z_o)
+
+    There is no forget gate: :math:`|c|` can grow with the number of steps, so that a state that is carried from call to
+    call wants a ``reset`` where something new begins.
+
+    Args:
+        input_size: number of features of the input, I.
+        hidden_size: number of features of the state, H.
+        num_layers: number of layers, L; each but the first reads the outputs of the one below.
+        bias: whether there are biases.
+        batch_first: whether input, output and reset have the batch before the steps. The states never do.
+        dropout: probability of zeroing an output between two layers in training.
+        bidirectional: whether a second direction reads each sequence from its end; D is 2 then, else 1.
+        proj_size: for compatibility with nn.LSTM; must be 0.
+        device, dtype: of the parameters.
+
+    Inputs: input, hx, lengths, reset, for T steps and a batch of N
+        * **input**: (T, N, I), or (N, T, I) with ``batch_first``; (T, I) for a single sequence; or a PackedSequence.
+        * **hx**: the pair (h_0, c_0), each (D * L, N, H), or (D * L, H) for a single sequence; zeros where it is None.
+          c_0 may be float32 beside a 16-bit input, and c_n is then float32, too: a stream of calls keeps its state
+          exact.
+        * **lengths**: (N), int64, on input's device: how many steps of each row count. What lies beyond is not read,
+          and the output there is zero. Never copied to the host. Not for a PackedSequence, which knows its lengths.
+        * **reset**: (T, N), bool, on input's device; (N, T) with ``batch_first``, (T) for a single sequence: where
+          true, a new episode begins with this step. No state crosses the boundary between this step and the one before,
+          in either direction; at the first step it is h_0 and c_0 that are replaced by zeros. Beside a PackedSequence
+          its rows are in the order of the batch that was packed, as those of hx are.
+
+    Outputs: output, (h_n, c_n)
+        * **output**: (T, N, D * H), or (N, T, D * H), (T, D * H), or a PackedSequence, as the input; of the last layer.
+        * **h_n**, **c_n**: (D * L, N, H), or (D * L, H): the state of each layer, and in a layer of each direction,
+          after the last step that it ran.
+
+    Attributes:
+        weights_l[k], weights_l[k]_reverse: (3H, H + I) for the first layer, (3H, H + D * H) above. Rows in the order
+            input gate, output gate, candidate; columns in the order h, x.
+        bias_l[k], bias_l[k]_reverse: (3H); there is none with ``bias=False``.
+            All are drawn uniformly from :math:`\pm 1/\sqrt{H}`. Each is what ``weights`` and ``bias`` of an
+            :class:`LLTMCell` are, so that a cell's checkpoint becomes a layer by renaming.
+
+    Raises:
+        TypeError, ValueError: bad arguments of the constructor; an input of a wrong number of dimensions or another
+            dtype than the parameters; lengths together with a PackedSequence.
+        RuntimeError: any other mismatch of shape, dtype or device.
+
+    Example::
+
+        >>> rnn = lltm.LLTM(10, 20, num_layers=2)
+        >>> input = torch.randn(5, 3, 10)  # 5 steps of a batch of 3
+        >>> output, (h_n, c_n) = rnn(input)
+        >>> output.shape, h_n.shape
+        (torch.Size([5, 3, 20]), torch.Size([2, 3, 20]))
+        >>> lengths = torch.tensor([5, 2, 0])
+        >>> output, state = rnn(input, (h_n, c_n), lengths)
+        >>> output[2:, 1].any()
+        tensor(False)
+    """
+
+    __constants__ = [
+        "input_size",
+        "hidden_size",
+        "num_layers",
+        "bias",
+        "batch_first",
+        "dropout",
+        "bidirectional",
+        "proj_size",
+    ]
+    __jit_unused_properties__ = ["all_weights"]
+
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    proj_size: int
+    _layer_parameters: list[Tensor] = _LayerParameters()  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        _check_options(input_size, hidden_size, num_layers, bias, batch_first, dropout, proj_size)
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.bias = bias
+        self.batch_first = batch_first
+        self.dropout = float(dropout)
+        self.bidirectional = bool(bidirectional)
+        self.proj_size = proj_size
+        self.__dict__["_layer_parameters"] = []  # see _LayerParameters
+        directions = 2 if bidirectional else 1
+        for index, names in enumerate(self._parameter_names()):
+            features = input_size if index < directions else directions * hidden_size
+            shapes = [(3 * hidden_size, hidden_size + features), (3 * hidden_size,)]
+            for name, shape in zip(names, shapes, strict=False):
+                self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        self.reset_parameters()
+
+    @classmethod
+    def from_cell(cls, cell: LLTMCell, batch_first: bool = False) -> "LLTM":
+        """A module of one layer that computes what a loop of ``cell`` does. Its parameters are copies of the cell's.
+
+        Raises:
+            ValueError: the cell has no input features.
+
+        Example::
+
+            >>> cell = lltm.LLTMCell(10, 20)
+            >>> rnn = lltm.LLTM.from_cell(cell)
+            >>> input = torch.randn(5, 3, 10)
+            >>> state = None
+            >>> for x in input:
+            ...     state = cell(x, state)
+            >>> output, _ = rnn(input)
+            >>> torch.allclose(output[-1], state[0], atol=1e-6)
+            True
+        """
+        weights, bias = cell.weights, cell.bias
+        layer = cls(
+            cell.input_features,
+            cell.state_size,
+            bias=bias is not None,
+            batch_first=batch_first,
+            device=weights.device,
+            dtype=weights.dtype,
+        )
+        for name, source in (("weights_l0", weights), ("bias_l0", bias)):
+            if source is not None:
+                parameter = torch.nn.Parameter(source.detach().clone(), requires_grad=source.requires_grad)
+                setattr(layer, name, parameter)
+        return layer.train(cell.training)
+
+    def _parameter_names(self) -> list[list[str]]:
+        """Names of weights and bias (if there is one) for each layer and, within a layer, each direction."""
+        kinds = ("weights", "bias") if self.bias else ("weights",)
+        suffixes = ("", "_reverse") if self.bidirectional else ("",)
+        return [[f"{kind}_l{k}{suffix}" for kind in kinds] for k in range(self.num_layers) for suffix in suffixes]
+
+    @property
+    def all_weights(self) -> list[list[Tensor]]:
+        """Weights and bias of each layer and direction, in the order of the states."""
+        return [[getattr(self, name) for name in names] for names in self._parameter_names()]
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew, uniform in +-1/sqrt(hidden_size)."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            torch.nn.init.uniform_(parameter, -bound, bound)
+
+    def flatten_parameters(self) -> None:
+        """Does nothing: the operator reads the parameters where they are."""
+
+    @torch._jit_internal._overload_method
+    def forward(
+        self,
+        input: Tensor,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        pass
+
+    @torch._jit_internal._overload_method
+    def forward(  # noqa: F811
+        self,
+        input: PackedSequence,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
+        pass
+
+    def forward(self, input, hx=None, lengths=None, reset=None):  # noqa: F811
+        if not torch.jit.is_scripting():  # noqa: SIM102, TorchScript skips what follows only then
+            if _leaf.is_symbolic(self, input, hx, lengths, reset):
+                return _leaf.record_call(self, input, hx, lengths, reset)
+        if isinstance(input, PackedSequence):
+            return self._run_packed(input, hx, lengths, reset)
+        else:
+            return self._run_padded(input, hx, lengths, reset)
+
+    def _run_padded(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        if input.dim() != 2 and input.dim() != 3:
+            raise ValueError(f"LLTM: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        self._check_input(input)
+        if reset is not None:
+            _check_reset(reset, input.shape[:-1])
+        batched = input.dim() == 3
+        if hx is not None:
+            _check_pair(hx, input.dim())
+        if not batched:
+            input = input.unsqueeze(1)
+            if hx is not None:
+                hx = (hx[0].unsqueeze(1), hx[1].unsqueeze(1))
+            if lengths is not None and lengths.dim() == 0:
+                lengths = lengths.unsqueeze(0)
+            if reset is not None:
+                reset = reset.unsqueeze(1)
+        elif self.batch_first:
+            input = input.transpose(0, 1)
+            if reset is not None:
+                reset = reset.transpose(0, 1)
+        output, (h_n, c_n) = self._run_layers(input, hx, lengths, reset)
+        if not batched:
+            return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
+        if self.batch_first:
+            output = output.transpose(0, 1)
+        return output, (h_n, c_n)
+
+    def _run_packed(
+        self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
+        """Spread the packed rows over a padded tensor, longest sequence first, and collect those of the output."""
+        data, batch_sizes, sorted_indices, unsorted_indices = input
+        if lengths is not None:
+            raise ValueError("LLTM: a PackedSequence knows its lengths: expected lengths to be None")
+        if data.dim() != 2:
+            raise RuntimeError(f"LLTM: input must have 2 dimensions, got {data.dim()}")
+        self._check_input(data)
+        steps, batch = batch_sizes.size(0), int(batch_sizes[0])
+        if reset is not None:
+            _check_reset(reset, [batch, steps] if self.batch_first else [steps, batch])
+            if self.batch_first:
+                reset = reset.transpose(0, 1)
+            if sorted_indices is not None:
+                reset = reset.index_select(1, sorted_indices)
+        if hx is not None:
+            _check_pair(hx, 3)
+            if sorted_indices is not None:
+                hx = (hx[0].index_select(1, sorted_indices), hx[1].index_select(1, sorted_indices))
+
+        rows, lengths = _packed_rows(batch_sizes, batch, data)
+        padded = data.new_zeros(steps * batch, data.size(1)).index_copy(0, rows, data)
+        output, (h_n, c_n) = self._run_layers(padded.view(steps, batch, data.size(1)), hx, lengths, reset)
+        output = output.flatten(0, 1).index_select(0, rows)
+        if unsorted_indices is not None:
+            h_n, c_n = h_n.index_select(1, unsorted_indices), c_n.index_select(1, unsorted_indices)
+        return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), (h_n, c_n)
+
+    def _run_layers(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """All layers over an input (T, N, I), with states (D * L, N, H), lengths (N) and reset (T, N)."""
+        directions = 2 if self.bidirectional else 1
+        if hx is not None:
+            expected = [self.num_layers * directions, input.size(1), self.hidden_size]
+            _check_size("hidden[0]", hx[0], expected)
+            _check_size("hidden[1]", hx[1], expected)
+        resets = [reset]
+        if self.bidirectional:
+            resets.append(_shift_to_reverse(reset, lengths))
+
+        parameters = self._layer_parameters
+        h_n: list[Tensor] = []
+        c_n: list[Tensor] = []
+        for layer in range(self.num_layers):
+            outputs: list[Tensor] = []
+            for direction in range(directions):
+                index = layer * directions + direction
+                weights = parameters[2 * index if self.bias else index]
+                bias: Tensor | None = None
+                if self.bias:
+                    bias = parameters[2 * index + 1]
+                h0: Tensor | None = None
+                c0: Tensor | None = None
+                if hx is not None:
+                    h0, c0 = hx[0][index], hx[1][index]
+                output, h, c, _, _ = torch.ops.lltm.sequence(
+                    input, weights, bias, h0, c0, lengths, resets[direction], direction == 1, False
+                )
+                outputs.append(output)
+                h_n.append(h)
+                c_n.append(c)
+            input = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
+            if self.dropout > 0 and layer + 1 < self.num_layers:
+                input = torch.nn.functional.dropout(input, self.dropout, self.training)
+        return input, (_stack(h_n), _stack(c_n))
+
+    def _check_input(self, input: Tensor) -> None:
+        """The dtype and number of features of the input, padded or packed."""
+        if not torch.jit.is_scripting():
+            dtype = self._layer_parameters[0].dtype
+            if input.dtype != dtype and not _autocasts(input.device.type):
+                raise ValueError(f"LLTM: input dtype ({input.dtype}) does not match weight dtype ({dtype})")
+        if not torch.jit.is_tracing() and input.size(-1) != self.input_size:
+            raise RuntimeError(
+                f"LLTM: input.size(-1) must be equal to input_size. Expected {self.input_size}, got {input.size(-1)}"
+            )
+
+    def extra_repr(self) -> str:
+        parts = [str(self.input_size), str(self.hidden_size)]
+        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0, "bidirectional": False}
+        for name, default in defaults.items():
+            if getattr(self, name) != default:
+                parts.append(f"{name}={getattr(self, name)}")
+        return ", ".join(parts)
+
+
+def _check_options(
+    input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool, dropout: float, proj_size: int
+) -> None:
+    """The constructor's arguments, in nn.LSTM's order and with its types of exceptions."""
+    probability = float(dropout)
+    if not isinstance(dropout, numbers.Number) or isinstance(dropout, bool) or not 0 <= probability <= 1:
+        raise ValueError(f"LLTM: dropout should be a number in range [0, 1], got {dropout!r}")
+    if probability > 0 and num_layers == 1:
+        warnings.warn(
+            "LLTM: dropout acts between layers, so non-zero dropout expects num_layers greater than 1, but got "
+            f"dropout={dropout} and num_layers={num_layers}",
+            stacklevel=3,
+        )
+    for name, value, kind in (
+        ("bias", bias, bool),
+        ("batch_first", batch_first, bool),
+        ("input_size", input_size, int),
+        ("hidden_size", hidden_size, int),
+    ):
+        if not isinstance(value, kind):
+            raise TypeError(f"LLTM: {name} should be of type {kind.__name__}, got: {type(value).__name__}")
+    for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+        if value <= 0:
+            raise ValueError(f"LLTM: {name} must be greater than zero, got {value}")
+    if proj_size != 0:
+        raise ValueError(f"LLTM: there are no projections, proj_size must be 0, got {proj_size}")
+
+
+def _check_pair(hx: tuple[Tensor, Tensor], dims: int) -> None:
+    """That hx is a pair of tensors, each of the input's number of dimensions."""
+    if not torch.jit.is_scripting():
+        given = describe_state(hx)
+        if given is not None:
+            raise RuntimeError(f"LLTM: expected hx to be the pair (h_0, c_0), got {given}")
+    if hx[0].dim() != dims or hx[1].dim() != dims:
+        kind = "batched" if dims == 3 else "unbatched"
+        raise RuntimeError(
+            f"LLTM: For {kind} {dims}-D input, hx and cx should also be {dims}-D "
+            f"but got ({hx[0].dim()}-D, {hx[1].dim()}-D) tensors"
+        )
+
+
+def _check_size(name: str, state: Tensor, expected: list[int]) -> None:
+    if not torch.jit.is_tracing() and list(state.shape) != expected:
+        raise RuntimeError(f"LLTM: Expected {name} size {expected}, got {list(state.shape)}")
+
+
+def _check_reset(reset: Tensor, expected: list[int]) -> None:
+    if not torch.jit.is_tracing() and list(reset.shape) != list(expected):
+        raise RuntimeError(f"LLTM: Expected reset size {list(expected)}, got {list(reset.shape)}")
+
+
+def _autocasts(device_type: str) -> bool:
+    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+
+
+def _shift_to_reverse(reset: Tensor | None, lengths: Tensor | None) -> Tensor | None:
+    """The reset (T, N) of a reverse layer.
+
+    A boundary between steps t-1 and t is crossed before step t in the forward direction, and before step t-1 in the
+    reverse one. A mark at a row's length belongs to a step that is not run: shifted, it must not wipe out the state
+    that enters at the row's last step.
+    """
+    if reset is None:
+        return None
+    shifted = torch.nn.functional.pad(reset, (0, 0, 0, 1))[1:]
+    if lengths is not None:
+        next_step = torch.arange(1, reset.size(0) + 1, device=reset.device)
+        shifted = shifted & (next_step.unsqueeze(1) < lengths)
+    return shifted
+
+
+def _packed_rows(batch_sizes: Tensor, batch: int, data: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each row of packed data is among the rows of the padded tensor, and the length (N) of each sequence.
+
+    A few operations on data's device, none of which waits for it.
+    """
+    sizes = batch_sizes.to(data.device)
+    steps = torch.arange(sizes.size(0), device=data.device)
+    sequences = torch.arange(batch, device=data.device)
+    # A step has room for the whole batch there, and takes as many rows as are left of it here.
+    shift_of_step = steps * batch - (torch.cumsum(sizes, 0) - sizes)
+    shifts = torch.repeat_interleave(shift_of_step, sizes, output_size=data.size(0))
+    rows = torch.arange(data.size(0), device=data.device) + shifts
+    lengths = (sizes.unsqueeze(1) > sequences).sum(0)
+    return rows, lengths
+
+
+def _stack(states: list[Tensor]) -> Tensor:
+    return torch.stack(states) if len(states) > 1 else states[0].unsqueeze(0)

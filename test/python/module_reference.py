@@ -1,0 +1,97 @@
+"""What lltm.LLTM computes, by a loop of LLTMCell over each episode of each row; and nn.LSTM beside it."""
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+import lltm
+
+
+def twins(*arguments, **options) -> tuple[nn.LSTM, lltm.LLTM]:
+    """The two modules, of the same arguments."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.LSTM(*arguments, **options), lltm.LLTM(*arguments, **options)
+
+
+def layer_cells(module: lltm.LLTM) -> list[lltm.LLTMCell]:
+    """A cell of the same parameters, by which gradients reach them, for each layer and direction."""
+    cells = []
+    for parameters in module.all_weights:
+        weights, bias = (*parameters, None)[:2]
+        features = weights.size(1) - module.hidden_size
+        cell = lltm.LLTMCell(features, module.hidden_size, bias is not None, device="meta")  # draws no random numbers
+        cell.weights, cell.bias = weights, bias
+        cells.append(cell)
+    return cells
+
+
+def episodes(length: int, reset: list[bool]) -> list[range]:
+    """The steps of a row, cut where a new episode begins."""
+    begins = [0, *(step for step in range(1, length) if reset[step]), length]
+    return [range(*pair) for pair in zip(begins, begins[1:], strict=False) if pair[0] < pair[1]]
+
+
+def run_row(cell, row: Tensor, state, length: int, reset: list[bool], reverse: bool):
+    """One direction over one row (T, I): outputs (T, H), and the state after the last step that is run."""
+    outputs = [row.new_zeros(cell.state_size)] * row.size(0)
+    zeros = torch.zeros_like(state[0]), torch.zeros_like(state[1])
+    if length and reset[0] and not reverse:
+        state = zeros
+    parts = episodes(length, reset)
+    for position, steps in enumerate(reversed(parts) if reverse else parts):
+        if position:
+            state = zeros
+        for step in reversed(steps) if reverse else steps:
+            state = cell(row[step], state)
+            outputs[step] = state[0]
+    return torch.stack(outputs) if outputs else row.new_zeros(0, cell.state_size), state
+
+
+def run(module: lltm.LLTM, input: Tensor, hx=None, lengths=None, reset=None, dropout=None):
+    """All layers over a time-first batch (T, N, I); `dropout` is called on the outputs between two layers."""
+    steps, batch, _ = input.shape
+    cells = layer_cells(module)
+    directions = 2 if module.bidirectional else 1
+    if hx is None:
+        hx = [input.new_zeros(len(cells), batch, module.hidden_size)] * 2
+    lengths = [steps] * batch if lengths is None else lengths.clamp(0, steps).tolist()
+    resets = [[False] * steps] * batch if reset is None else reset.t().tolist()
+    states = []
+    for layer in range(module.num_layers):
+        outputs = []
+        for direction in range(directions):
+            index = layer * directions + direction
+            rows = [
+                run_row(
+                    cells[index], input[:, n], (hx[0][index, n], hx[1][index, n]), lengths[n], resets[n], direction == 1
+                )
+                for n in range(batch)
+            ]
+            outputs.append(torch.stack([output for output, _ in rows], dim=1))
+            states.append([torch.stack([state[part] for _, state in rows]) for part in (0, 1)])
+        input = torch.cat(outputs, dim=2)
+        if dropout is not None and layer + 1 < module.num_layers:
+            input = dropout(input)
+    return input, (torch.stack([h for h, _ in states]), torch.stack([c for _, c in states]))
+
+
+def random_state(module, batch: int, **options) -> tuple[Tensor, Tensor]:
+    shape = (module.num_layers * (2 if module.bidirectional else 1), batch, module.hidden_size)
+    return torch.randn(shape, **options), torch.randn(shape, **options)
+
+
+def packed(input: Tensor, lengths: list[int], **options) -> PackedSequence:
+    return pack_padded_sequence(input, torch.tensor(lengths), **options)
+
+
+def assert_same(actual, expected, **tolerances) -> None:
+    """Output and states of two calls, packed or padded: to rounding."""
+    (output, state), (other_output, other_state) = actual, expected
+    if isinstance(output, PackedSequence):
+        for field, other in zip(output[1:], other_output[1:], strict=True):
+            assert (field is None) == (other is None) and (field is None or torch.equal(field, other))
+        output, other_output = output.data, other_output.data
+    torch.testing.assert_close((output, *state), (other_output, *other_state), **tolerances)

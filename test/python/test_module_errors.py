@@ -1,0 +1,166 @@
+"""Mistakes: where nn.LSTM raises, lltm.LLTM raises the same type, and says what was expected and what came."""
+
+import warnings
+
+import pytest
+import torch
+from module_reference import twins
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+import lltm
+
+WRONG_OPTIONS = {
+    "dropout above 1": ({"dropout": 1.5, "num_layers": 2}, r"range \[0, 1\], got 1.5"),
+    "dropout below 0": ({"dropout": -0.1, "num_layers": 2}, r"range \[0, 1\], got -0.1"),
+    "dropout that is a bool": ({"dropout": True, "num_layers": 2}, r"a number in range \[0, 1\], got True"),
+    "dropout that is text": ({"dropout": "a lot"}, "a lot"),
+    "dropout that is text of a number": ({"dropout": "0.5"}, "number in range .*'0.5'"),
+    "dropout that is None": ({"dropout": None}, "NoneType"),
+    "dropout that is not a number": ({"dropout": float("nan")}, "got nan"),
+    "bias that is no bool": ({"bias": 1}, "bias should be of type bool, got: int"),
+    "batch_first that is no bool": ({"batch_first": None}, "batch_first should be of type bool, got: NoneType"),
+    "input_size that is no int": ({"input_size": 3.0}, "input_size should be of type int, got: float"),
+    "hidden_size that is no int": ({"hidden_size": "4"}, "hidden_size should be of type int, got: str"),
+    "input_size of 0": ({"input_size": 0}, "input_size must be greater than zero, got 0"),
+    "hidden_size of 0": ({"hidden_size": 0}, "hidden_size must be greater than zero, got 0"),
+    "hidden_size below 0": ({"hidden_size": -4}, "hidden_size must be greater than zero, got -4"),
+    "num_layers of 0": ({"num_layers": 0}, "num_layers must be greater than zero, got 0"),
+    "proj_size below 0": ({"proj_size": -1}, "proj_size must be 0, got -1"),
+    "proj_size of hidden_size": ({"proj_size": 4}, "proj_size must be 0, got 4"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG_OPTIONS.values(), ids=WRONG_OPTIONS)
+def test_constructor(options, message):
+    options = {"input_size": 3, "hidden_size": 4} | options
+    with pytest.raises((ValueError, TypeError)) as expected:
+        nn.LSTM(**options)
+    with pytest.raises(expected.type, match=message) as raised:
+        lltm.LLTM(**options)
+    assert raised.type is expected.type
+
+
+def test_projections():
+    with pytest.raises(ValueError, match="LLTM: there are no projections, proj_size must be 0, got 2"):
+        lltm.LLTM(3, 4, proj_size=2)
+
+
+def test_dropout_of_one_layer_warns():
+    with pytest.warns(UserWarning, match="num_layers greater than 1, but got dropout=0.5 and num_layers=1") as raised:
+        lltm.LLTM(3, 4, dropout=0.5)
+    assert raised[0].filename == __file__  # the line that made the module
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lltm.LLTM(3, 4, 2, dropout=0.5)
+
+
+def state(*sizes):
+    return torch.zeros(sizes), torch.zeros(sizes)
+
+
+WRONG_INPUTS = {
+    "input of 1 dimension": (torch.zeros(3), None, "Expected input to be 2D or 3D, got 1D"),
+    "input of 4 dimensions": (torch.zeros(5, 2, 1, 3), None, "Expected input to be 2D or 3D, got 4D"),
+    "features": (torch.zeros(5, 2, 4), None, "equal to input_size. Expected 3, got 4"),
+    "features of a single sequence": (torch.zeros(5, 4), None, "equal to input_size. Expected 3, got 4"),
+    "dtype": (torch.zeros(5, 2, 3).double(), None, r"dtype \(torch.float64\) does not match .* \(torch.float32\)"),
+    "batch of hx": (torch.zeros(5, 2, 3), state(2, 3, 4), r"hidden\[0\] size \[2, 2, 4\], got \[2, 3, 4\]"),
+    "layers of hx": (torch.zeros(5, 2, 3), state(1, 2, 4), r"hidden\[0\] size \[2, 2, 4\], got \[1, 2, 4\]"),
+    "width of hx": (torch.zeros(5, 2, 3), state(2, 2, 5), r"hidden\[0\] size \[2, 2, 4\], got \[2, 2, 5\]"),
+    "width of cx": (
+        torch.zeros(5, 2, 3),
+        (torch.zeros(2, 2, 4), torch.zeros(2, 2, 3)),
+        r"hidden\[1\] size \[2, 2, 4\], got \[2, 2, 3\]",
+    ),
+    "hx of 2 dimensions": (torch.zeros(5, 2, 3), state(2, 4), r"For batched 3-D input, .* \(2-D, 2-D\)"),
+    "hx of 3 dimensions": (torch.zeros(5, 3), state(2, 1, 4), r"For unbatched 2-D input, .* \(3-D, 3-D\)"),
+    "width of hx of a single sequence": (
+        torch.zeros(5, 3),
+        state(2, 5),
+        r"hidden\[0\] size \[2, 1, 4\], got \[2, 1, 5\]",
+    ),
+    "hx that is one tensor": (torch.zeros(5, 2, 3), torch.zeros(2, 2, 4), r"the pair \(h_0, c_0\), got one tensor"),
+    "dtype of hx": (
+        torch.zeros(5, 2, 3),
+        tuple(part.double() for part in state(2, 2, 4)),
+        "input's dtype float32, got float64",
+    ),
+    "device of hx": (
+        torch.zeros(5, 2, 3),
+        tuple(part.to("meta") for part in state(2, 2, 4)),
+        "device cpu.*meta|meta.*cpu",
+    ),
+    "packed data of 3 dimensions": (pack_sequence([torch.zeros(5, 3, 1)]), None, "input must have 2 dimensions, got 3"),
+}
+
+
+@pytest.mark.parametrize(("input", "hx", "message"), WRONG_INPUTS.values(), ids=WRONG_INPUTS)
+def test_forward(input, hx, message):
+    lstm, rnn = twins(3, 4, 2)
+    with pytest.raises((ValueError, RuntimeError)) as expected:
+        lstm(input, hx)
+    with pytest.raises(expected.type, match=message) as raised:
+        rnn(input, hx)
+    assert raised.type is expected.type
+
+
+def test_packed():
+    """nn.LSTM lets both of these through."""
+    rnn = lltm.LLTM(3, 4, 2)
+    with pytest.raises(RuntimeError, match="equal to input_size. Expected 3, got 4"):
+        rnn(pack_sequence([torch.zeros(5, 4)]))
+    with pytest.raises(RuntimeError, match=r"hidden\[0\] size \[2, 2, 4\], got \[2, 3, 4\]"):
+        rnn(pack_sequence([torch.zeros(5, 3)] * 2), state(2, 3, 4))
+
+
+@pytest.mark.parametrize("hx", [state(2, 2, 4)[:1], (torch.zeros(2, 2, 4), None), 3], ids=["single", "None", "int"])
+def test_hx_that_is_no_pair(hx):
+    given = (
+        {1: r"\(Tensor\)", 2: r"\(Tensor, NoneType\)"}[len(hx)] if isinstance(hx, tuple) else "an object of type int"
+    )
+    with pytest.raises(RuntimeError, match=rf"LLTM: expected hx to be the pair \(h_0, c_0\), got {given}"):
+        lltm.LLTM(3, 4, 2)(torch.zeros(5, 2, 3), hx)
+
+
+def test_lengths_of_a_packed_sequence():
+    with pytest.raises(ValueError, match="a PackedSequence knows its lengths"):
+        lltm.LLTM(3, 4)(pack_sequence([torch.zeros(5, 3)]), None, torch.tensor([5]))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [(torch.tensor([5, 5, 5]), "lengths"), (torch.tensor([5.0, 5.0]), "lengths"), (torch.tensor(5), "lengths")],
+    ids=["size", "dtype", "rank"],
+)
+def test_lengths(lengths, message):
+    with pytest.raises(RuntimeError, match=message):
+        lltm.LLTM(3, 4)(torch.zeros(5, 2, 3), None, lengths)
+
+
+@pytest.mark.parametrize(
+    ("input", "reset", "batch_first", "message"),
+    [
+        (torch.zeros(5, 2, 3), torch.zeros(2, 5, dtype=torch.bool), False, r"reset size \[5, 2\], got \[2, 5\]"),
+        (torch.zeros(2, 5, 3), torch.zeros(5, 2, dtype=torch.bool), True, r"reset size \[2, 5\], got \[5, 2\]"),
+        (torch.zeros(5, 3), torch.zeros(5, 1, dtype=torch.bool), False, r"reset size \[5\], got \[5, 1\]"),
+        (torch.zeros(5, 2, 3), torch.zeros(5, 2), False, "reset"),
+        (pack_sequence([torch.zeros(5, 3)]), torch.zeros(1, 5, dtype=torch.bool), False, r"\[5, 1\], got \[1, 5\]"),
+        (pack_sequence([torch.zeros(5, 3)]), torch.zeros(5, 1, dtype=torch.bool), True, r"\[1, 5\], got \[5, 1\]"),
+    ],
+    ids=["transposed", "transposed batch first", "single", "dtype", "packed", "packed batch first"],
+)
+def test_reset(input, reset, batch_first, message):
+    with pytest.raises(RuntimeError, match=message):
+        lltm.LLTM(3, 4, batch_first=batch_first, bidirectional=True)(input, None, None, reset)
+
+
+def test_parameters_as_a_list_are_not_assigned():
+    with pytest.raises(AttributeError, match="LLTM: assign the parameters themselves, such as weights_l0"):
+        lltm.LLTM(3, 4)._layer_parameters = []
+
+
+def test_a_sequence_of_wrong_rank_in_a_packed_sequence():
+    data = torch.zeros(5)
+    with pytest.raises(RuntimeError, match="LLTM: input must have 2 dimensions, got 1"):
+        lltm.LLTM(3, 4)(PackedSequence(data, torch.ones(5, dtype=torch.int64)))

@@ -1,0 +1,287 @@
+"""lltm.LLTM and LLTMCell under what PyTorch does to modules: scripting, tracing, compiling, exporting, AMP, flops."""
+
+import io
+
+import pytest
+import torch
+from module_reference import assert_same, packed, random_state
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.nn.utils import parametrizations, prune
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils.flop_counter import FlopCounterMode
+
+import lltm
+
+# TorchScript is deprecated, and what models in the field are made of.
+script_warnings = pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning"
+)
+
+
+class Padded(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.rnn = lltm.LLTM(3, 4, **options)
+        self.head = nn.Linear(4 * (2 if self.rnn.bidirectional else 1), 2)
+
+    def forward(
+        self,
+        input: Tensor,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        output, state = self.rnn(input, hx, lengths, reset)
+        return self.head(output), state
+
+
+class Packed(nn.Module):
+    def __init__(self, rnn: lltm.LLTM):
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(
+        self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
+        output, state = self.rnn(input, hx)
+        return output, state
+
+
+OPTIONS = [
+    {},
+    {"num_layers": 2, "bidirectional": True, "bias": False},
+    {"num_layers": 3, "batch_first": True, "dropout": 0.1},
+]
+
+
+def saved_and_loaded(model):
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(model), file)
+    file.seek(0)
+    return torch.jit.load(file)
+
+
+def arguments_of(model, steps=5, batch=2, dtype=torch.float32, device="cpu"):
+    sizes = (batch, steps) if model.rnn.batch_first else (steps, batch)
+    return (
+        torch.randn(*sizes, 3, dtype=dtype, device=device),
+        random_state(model.rnn, batch, dtype=dtype, device=device),
+        torch.arange(batch, device=device) + steps - batch + 1,
+        torch.rand(sizes, device=device) < 0.2,
+    )
+
+
+@script_warnings
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_scripted_as_a_submodule(options, device):
+    model = Padded(**options).to(device).eval()
+    loaded = saved_and_loaded(model)
+    for steps in (1, 3, 4):
+        arguments = arguments_of(model, steps, device=device)
+        for count in (1, 2, 3, 4):
+            assert_same(loaded(*arguments[:count]), model(*arguments[:count]), rtol=0, atol=0)
+    single = torch.randn(5, 3, device=device)
+    assert_same(loaded(single), model(single), rtol=0, atol=0)
+    assert set(loaded.state_dict()) == set(model.state_dict())
+    with pytest.raises(torch.jit.Error, match="Expected input to be 2D or 3D, got 4D"):
+        loaded(torch.zeros(5, 2, 1, 3, device=device))
+
+
+@script_warnings
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("lengths", [[5, 2], [2, 5]], ids=["sorted", "unsorted"])
+def test_scripted_with_a_packed_sequence(options, lengths):
+    rnn = lltm.LLTM(3, 4, **options).eval()
+    loaded = saved_and_loaded(Packed(rnn))
+    sequence = packed(torch.randn(5, 2, 3), lengths, enforce_sorted=lengths == [5, 2])
+    for state in (None, random_state(rnn, 2)):
+        output, state_n = loaded(sequence, state)
+        assert_same((PackedSequence(*output), state_n), rnn(sequence, state), rtol=0, atol=0)
+
+
+@script_warnings
+def test_a_scripted_module_keeps_its_parameters():
+    """Trained, moved and loaded into, it uses what it shows."""
+    model = Padded(num_layers=2)
+    loaded = saved_and_loaded(model)
+    input = torch.randn(5, 2, 3)
+    loss = loaded(input)[0].sum()
+    grads = torch.autograd.grad(loss, list(loaded.parameters()))
+    expected = torch.autograd.grad(model(input)[0].sum(), list(model.parameters()))
+    torch.testing.assert_close(grads, expected)
+    other = Padded(num_layers=2)
+    loaded.load_state_dict(other.state_dict())
+    assert_same(loaded(input), other(input), rtol=0, atol=0)
+    assert loaded.double()(input.double())[0].dtype == torch.float64
+
+
+@script_warnings
+def test_traced():
+    model = Padded(num_layers=2, bidirectional=True)
+    traced = torch.jit.trace(model, arguments_of(model))
+    arguments = arguments_of(model, steps=7, batch=3)
+    assert_same(traced(*arguments), model(*arguments), rtol=0, atol=0)
+
+
+@script_warnings
+def test_typed_functions_are_scriptable():
+    sequence, backward = torch.jit.script(lltm.sequence), torch.jit.script(lltm.backward)
+    input, weights = torch.randn(5, 2, 3), torch.randn(12, 7)
+    torch.testing.assert_close(sequence(input, weights), lltm.sequence(input, weights))
+    h, c, dh = torch.randn(3, 2, 4).unbind()
+    _, new_cell, gates = lltm.forward(input[0], weights, None, h, c)
+    given = dh, None, new_cell, gates, input[0], weights, None, h
+    torch.testing.assert_close(backward(*given), lltm.backward(*given))
+    only = backward(*given, [False, True, False, False, False])
+    assert [gradient is not None for gradient in only] == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_symbolic_trace_takes_it_for_a_leaf(options):
+    """As the modules of torch.nn: one call_module node, whatever comes as input and state."""
+    model = Padded(**options).eval()
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["rnn", "head"]
+    arguments = arguments_of(model)
+    assert_same(traced(*arguments), model(*arguments), rtol=0, atol=0)
+
+
+def test_symbolic_trace_of_a_cell():
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = lltm.LLTMCell(3, 4)
+
+        def forward(self, x):
+            h, c = self.cell(x)
+            return self.cell(torch.zeros(2, 3), (h, c))[0]
+
+    model, x = Steps(), torch.randn(2, 3)
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["cell", "cell"]
+    assert torch.equal(traced(x), model(x))
+    with pytest.raises(torch.fx.proxy.TraceError):  # as nn.LSTMCell itself
+        torch.fx.symbolic_trace(lltm.LLTMCell(3, 4))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_compiled_without_a_graph_break(options, device, fresh_compiler):
+    """And, for T and N of two or more, without a recompilation."""
+    model = Padded(**options).to(device).eval()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    for steps, batch in ((5, 2), (7, 3), (2, 4)):
+        with torch._dynamo.config.patch(error_on_recompile=steps != 5):
+            for mode in (torch.no_grad(), torch.enable_grad()) if steps == 5 else (torch.enable_grad(),):
+                with mode:
+                    arguments = arguments_of(model, steps, batch, device=device)
+                    results = compiled(*arguments)
+        assert_same(results, model(*arguments))
+    grads, expected = (
+        torch.autograd.grad(module(*arguments)[0].sum(), list(model.parameters())) for module in (compiled, model)
+    )
+    torch.testing.assert_close(grads, expected)
+
+
+def test_exported_with_dynamic_steps_and_batch(device):
+    model = Padded(num_layers=2, bidirectional=True).to(device).eval()
+    steps, batch = Dim("steps", min=2), Dim("batch", min=2)
+    dynamic = {0: steps, 1: batch}
+    shapes = dynamic, ({1: batch}, {1: batch}), {0: batch}, dynamic
+    program = torch.export.export(model, arguments_of(model, device=device), dynamic_shapes=shapes)
+    calls = [node for node in program.graph.nodes if node.target is torch.ops.lltm.sequence.default]
+    assert len(calls) == 4
+    for sizes in ((5, 2), (9, 4)):
+        arguments = arguments_of(model, *sizes, device=device)
+        assert_same(program.module()(*arguments), model(*arguments))
+
+
+def test_functional_call_and_grad():
+    rnn = lltm.LLTM(3, 4, 2)
+    input = torch.randn(5, 2, 3)
+    zeros = {key: torch.zeros_like(value) for key, value in rnn.named_parameters()}
+    assert not torch.func.functional_call(rnn, zeros, (input,))[0].any()
+    assert rnn(input)[0].any()
+
+    def loss(parameters):
+        return torch.func.functional_call(rnn, parameters, (input,))[0].sum()
+
+    parameters = dict(rnn.named_parameters())
+    expected = torch.autograd.grad(rnn(input)[0].sum(), list(parameters.values()))
+    torch.testing.assert_close(tuple(torch.func.grad(loss)(parameters).values()), expected)
+
+
+def test_an_ensemble_by_vmap():
+    models = [lltm.LLTM(3, 4, 2, bidirectional=True) for _ in range(3)]
+    parameters, buffers = torch.func.stack_module_state(models)
+    input = torch.randn(5, 2, 3)
+    together = torch.vmap(lambda p: torch.func.functional_call(models[0], (p, buffers), (input,)))(parameters)
+    for index, model in enumerate(models):
+        output, (h_n, c_n) = together
+        assert_same((output[index], (h_n[index], c_n[index])), model(input))
+
+
+def test_parametrizations():
+    rnn = lltm.LLTM(3, 4)
+    plain = rnn(torch.ones(5, 2, 3))[0]
+    parametrizations.weight_norm(rnn, "weights_l0")
+    torch.testing.assert_close(rnn(torch.ones(5, 2, 3))[0], plain)
+    rnn(torch.ones(5, 2, 3))[0].sum().backward()
+    assert rnn.parametrizations.weights_l0.original0.grad.any()
+    prune.l1_unstructured(rnn, "bias_l0", amount=12)
+    assert torch.equal(rnn.bias_l0, torch.zeros(12)) and not torch.equal(rnn(torch.ones(5, 2, 3))[0], plain)
+
+
+def test_checkpointed():
+    rnn = lltm.LLTM(3, 4, 2)
+    input = torch.randn(5, 2, 3, requires_grad=True)
+    output, _ = torch.utils.checkpoint.checkpoint(rnn, input, use_reentrant=False)
+    torch.testing.assert_close(
+        torch.autograd.grad(output.sum(), input), torch.autograd.grad(rnn(input)[0].sum(), input)
+    )
+
+
+def test_autocast(device):
+    rnn = lltm.LLTM(3, 4, 2, device=device)
+    input = torch.randn(5, 2, 3, device=device)
+    state = random_state(rnn, 2, device=device)
+    with torch.autocast(device.type, torch.bfloat16):
+        output, (h_n, c_n) = rnn(input, state)
+        mixed, _ = rnn(input.bfloat16())
+    assert output.dtype == h_n.dtype == mixed.dtype == torch.bfloat16 and c_n.dtype == torch.float32
+    output.float().sum().backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in rnn.parameters())
+    torch.testing.assert_close(output.float(), rnn(input, state)[0], atol=0.05, rtol=0.05)
+
+
+def count_flops(function) -> int:
+    with FlopCounterMode(display=False) as counter:
+        function()
+    return counter.get_total_flops()
+
+
+def test_flops_of_the_cell():
+    cell = lltm.LLTMCell(3, 4)
+    x, state = torch.randn(2, 3), [part[0] for part in random_state(lltm.LLTM(3, 4), 2)]
+    step = 2 * 2 * 12 * 7
+    assert count_flops(lambda: cell(x, state)) == step
+    # Only the weights want a gradient; then x and h, too.
+    assert count_flops(lambda: cell(x, state)[0].sum().backward()) == 2 * step
+    assert (
+        count_flops(lambda: cell(x.requires_grad_(), (state[0].requires_grad_(), state[1]))[0].sum().backward())
+        == 3 * step
+    )
+
+
+def test_flops_of_a_sequence():
+    rnn = lltm.LLTM(3, 4)
+    input, state = torch.randn(5, 2, 3), random_state(rnn, 2)
+    product, step_of_h, step_of_x = 2 * 5 * 2 * 12 * 7, 2 * 2 * 12 * 4, 2 * 2 * 12 * 3
+    assert count_flops(lambda: rnn(input)) == product
+    assert count_flops(lambda: rnn(input)[0].sum().backward()) == 2 * product + 4 * step_of_h
+    input.requires_grad_()
+    state[0].requires_grad_()
+    expected = 2 * product + 5 * step_of_h + 5 * step_of_x
+    assert count_flops(lambda: rnn(input, state)[0].sum().backward()) == expected
+    bidirectional = lltm.LLTM(3, 4, bidirectional=True)
+    assert count_flops(lambda: bidirectional(input)) == 2 * product
