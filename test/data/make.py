@@ -1,0 +1,91 @@
+"""Writes the models of this folder, which were saved once and must load for ever: test_compatibility.py runs them.
+
+    PYTHONPATH=python LLTM_LIBRARY=build/liblltm_ops.so python3 test/data/make.py
+
+Made with the oldest PyTorch that is supported, since an older one need not load what a newer one saved. A file that is
+here already is not written again: a change of a schema gets files of its own, beside these.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import lltm
+
+FOLDER = Path(__file__).parent
+BATCH, STEPS, INPUT_FEATURES, STATE_SIZE = 3, 4, 5, 7
+
+
+class Cell(torch.nn.Module):
+    """A cell that is run over the steps of a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = lltm.LLTMCell(INPUT_FEATURES, STATE_SIZE, dtype=torch.float64)
+
+    def forward(self, input: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        for step in range(input.size(0)):
+            h, c = self.cell(input[step], (h, c))
+        return h, c
+
+
+class Sequence(Cell):
+    """The operator for a sequence, with every argument given."""
+
+    def forward(
+        self, input: Tensor, h: Tensor, c: Tensor, lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        output, h, c, _, _ = torch.ops.lltm.sequence(
+            input, self.cell.weights, self.cell.bias, h, c, lengths, reset, False, True
+        )
+        return output, h, c
+
+
+def formula(cell, input: Tensor, h: Tensor, c: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What the operators compute, without lltm."""
+    outputs = []
+    for step in range(STEPS):
+        counts = (step < lengths)[:, None]
+        seen_h, seen_c = (state.masked_fill(reset[step, :, None], 0) for state in (h, c))
+        z = torch.nn.functional.linear(torch.cat([seen_h, input[step]], 1), cell.weights, cell.bias)
+        z_i, z_o, z_g = z.chunk(3, 1)
+        new_c = seen_c + torch.nn.functional.elu(z_g) * z_i.sigmoid()
+        new_h = new_c.tanh() * z_o.sigmoid()
+        outputs.append(new_h.where(counts, 0))
+        h, c = new_h.where(counts, h), new_c.where(counts, c)
+    return torch.stack(outputs), h, c
+
+
+def write(name: str, model: torch.nn.Module, arguments: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> None:
+    numbers = {"arguments": [each.tolist() for each in arguments], "results": [each.tolist() for each in results]}
+    writers = {
+        f"{name}.json": lambda path: path.write_text(json.dumps(numbers) + "\n"),
+        f"{name}-scripted.pt": torch.jit.script(model).save,
+        f"{name}-exported.pt2": lambda path: torch.export.save(torch.export.export(model, arguments), path),
+    }
+    for file, write_to in writers.items():
+        if not (FOLDER / file).exists():
+            write_to(FOLDER / file)
+
+
+@torch.no_grad()
+def main() -> None:
+    torch.manual_seed(0)
+    input = torch.randn(STEPS, BATCH, INPUT_FEATURES, dtype=torch.float64)
+    h, c = torch.randn(2, BATCH, STATE_SIZE, dtype=torch.float64)
+
+    model = Cell()
+    all_steps, never = torch.full((BATCH,), STEPS), torch.zeros(STEPS, BATCH, dtype=torch.bool)
+    write("cell", model, (input, h, c), formula(model.cell, input, h, c, all_steps, never)[1:])
+
+    model = Sequence()
+    lengths, reset = torch.tensor([STEPS, 0, 2]), never.clone()
+    reset[2, 0] = reset[1, 2] = True
+    results = formula(model.cell, input, h, c, lengths, reset)
+    write("sequence", model, (input, h, c, lengths, reset), results)
+
+
+if __name__ == "__main__":
+    main()
