@@ -189,7 +189,7 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                   return steps == 0 ? weights.new_zeros_symint({sizes.state_size * 3, width})
                                     : at::cat(dz_of_steps).t().matmul(at::cat(states));
                 }),
-      if_wanted(kBias, [&] { return dz.sum({0, 1}); }),
+      if_wanted(kBias, [&] { return dz.sum(at::IntArrayRef{0, 1}); }),
       if_wanted(kH0, [&] { return dh.to(dtype); }),
       if_wanted(kC0, [&] { return d_cell.to(final_cell_dtype(input, arguments.c0)); }),
   };
