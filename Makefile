@@ -27,11 +27,12 @@ build = @$(call with,$(1)) sh -ec '\
 # The options are for the build of this checkout, not for those that the tests make.
 unexport CMAKE_ARGS
 
-.PHONY: help build build-tests demo test test-cpp test-python fuzz sanitize bench lint format clean distclean
+.PHONY: help build build-tests demo stream test test-cpp test-python fuzz sanitize bench lint format clean distclean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo       train a reader of handwritten digits in Python, serve it from C++'
+	@echo 'make stream     train a byte-level model of Python source, let C++ continue a line (LINE="def read(")'
 	@echo 'make test       every test, in C++ and in Python (one side: make test-cpp, make test-python)'
 	@echo 'make build      the library: $(BUILD)/liblltm_ops.so'
 	@echo 'make fuzz       random calls against the formula in float64 (SECONDS=600, FUZZ_ARGS="--device cuda --jobs 8")'
@@ -76,6 +77,10 @@ sanitize: build-tests
 demo:
 	$(call build,demo,-DBUILD_TESTING=OFF)
 	@$(call with,demo) python3 examples/digits/demo.py --build-dir $(BUILD)
+
+stream:
+	$(call build,demo,-DBUILD_TESTING=OFF)
+	@$(call with,demo) python3 examples/stream/demo.py --build-dir $(BUILD) $(if $(LINE),--line '$(LINE)')
 
 bench:
 	$(call build,bench,-DBUILD_TESTING=OFF -DLLTM_BENCHMARK=ON)

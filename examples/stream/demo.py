@@ -1,0 +1,190 @@
+"""Trains a model of bytes on the source of Python's standard library, exports it, and lets a C++ program write.
+
+    python examples/stream/demo.py --build-dir build --line "def read(self, "
+    torchrun --nproc-per-node 2 examples/stream/demo.py --build-dir build
+
+The library must have been built in that folder, and lltm, torch and matplotlib must be importable: `make stream` takes
+care of all of it. What is written goes to <build dir>/stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import corpus
+import picture
+import stream
+import torch
+import torch.distributed as dist
+
+import lltm
+
+SOURCE = Path(__file__).resolve().parent
+DEFAULTS = stream.Options()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build-dir", type=Path, default=Path("build"), help="where the library was built")
+    parser.add_argument("--line", default="def read(self, ", help="the beginning of the text that is written")
+    parser.add_argument("--count", type=int, default=600, help="how many bytes to write")
+    parser.add_argument("--temperature", type=float, default=0.5, help="0 takes the likeliest byte, 1 draws by chance")
+    parser.add_argument("--steps", type=int, default=DEFAULTS.steps, help="of training, for each of the two models")
+    parser.add_argument("--hidden-size", type=int, default=160)
+    parser.add_argument("--seed", type=int, default=DEFAULTS.seed, help="of weights, order of files and what is drawn")
+    parser.add_argument("--train-only", action="store_true", help="save the trained models and stop")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), help="default: cuda if the library and the machine have it"
+    )
+    return parser.parse_args()
+
+
+def say(step: str) -> None:
+    print(f"\n-- {step}", flush=True)
+
+
+def run(*command: str | Path, **options) -> subprocess.CompletedProcess:
+    """Runs a command that must succeed; what it prints is shown if it does not."""
+    line = [str(word) for word in command]
+    done = subprocess.run(line, capture_output=True, **options)
+    if done.returncode:
+        output = (done.stdout + done.stderr).decode(errors="replace")
+        sys.exit(f"{output}\n{' '.join(line)}\nended with status {done.returncode}")
+    return done
+
+
+@contextmanager
+def process_group(kind: str) -> Iterator[tuple[int, torch.device]]:
+    """This process's rank and device; in a process group where torchrun started several."""
+    if "RANK" not in os.environ:
+        yield 0, torch.device(kind)
+        return
+    device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else torch.device(kind)
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    try:
+        yield dist.get_rank(), device
+    finally:
+        dist.destroy_process_group()
+
+
+def train(args: argparse.Namespace, rank: int, device: torch.device) -> dict[str, tuple[stream.ByteModel, list]]:
+    """Both models, and the reports of their training."""
+    training_files, held_out_files = corpus.source_files()
+    training, held_out = corpus.read(training_files, args.seed), corpus.read(held_out_files)
+    options = DEFAULTS._replace(steps=args.steps, seed=args.seed)
+    if rank == 0:
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        say(
+            f"Training on {len(training.bytes) / 1e6:.1f} MB of {training.files} files, {held_out.files} are held out "
+            f"(PyTorch {torch.__version__}, {ranks} x {device.type})"
+        )
+    results = {}
+    for name, model in stream.twin_models(args.hidden_size, args.seed).items():
+        reports = []
+        for report in stream.train(model.to(device), training, held_out, options):
+            reports.append(report)
+            print(
+                f"   {name} step {report.step:4d}: {report.loss:.2f} bits per byte, held out {report.held_out:.2f}, "
+                f"{report.step * options.rows * options.chunk / report.seconds / 1e3:.1f} kB/s",
+                flush=True,
+            )
+        results[name] = model.eval(), reports
+    return results
+
+
+class OneByte(torch.nn.Module):
+    """What is exported: one byte of one stream in, logits of the next one and the state out, all of them tensors."""
+
+    def __init__(self, model: stream.ByteModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, byte: torch.Tensor, h: torch.Tensor, c: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        logits, (h, c) = self.model(byte.reshape(1, 1), (h, c))
+        return logits.flatten(), h, c
+
+
+def export(model: stream.ByteModel, path: Path) -> None:
+    """Compiles the model ahead of time, into a package that a C++ program loads."""
+    device = next(model.parameters()).device
+    state = torch.zeros(1, 1, model.layer.hidden_size, device=device)
+    byte = torch.zeros(1, dtype=torch.int64, device=device)
+    with torch.no_grad():
+        program = torch.export.export(OneByte(model), (byte, state, state.clone()))
+        metadata = {"aot_inductor.metadata": {"hidden_size": str(model.layer.hidden_size)}}
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=metadata)
+
+
+def build_program(build_dir: Path, output: Path) -> Path:
+    """Installs the library and builds write.cpp against what was installed, as any other project would."""
+    prefix, tree = output / "prefix", output / "write"
+    run("cmake", "--install", build_dir, "--prefix", prefix)
+    generator = ("-G", "Ninja") if shutil.which("ninja") and not (tree / "CMakeCache.txt").exists() else ()
+    run("cmake", "-S", SOURCE, "-B", tree, *generator, f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", tree)
+    return tree / "write"
+
+
+def compare(program: Path, package: Path, device: torch.device, model: stream.ByteModel, line: str) -> None:
+    """C++ must write what Python writes where nothing is left to chance."""
+    count = 200
+    done = run(program, package, line, count, 0, 0, device)
+    expected = stream.write(model, line.encode(), count)
+    if done.stdout != expected:
+        sys.exit(f"C++ and Python go on with {line!r} differently:\n{done.stdout!r}\n{expected!r}")
+    print(f"   the likeliest {count} bytes after {line!r} are the same in C++ and in Python")
+
+
+def main() -> None:
+    args = arguments()
+    start = time.monotonic()
+    output = args.build_dir.resolve() / "stream"
+    output.mkdir(parents=True, exist_ok=True)
+    kind = args.device or ("cuda" if lltm.has_cuda and torch.cuda.is_available() else "cpu")
+    with process_group(kind) as (rank, device):
+        results = train(args, rank, device)
+    if rank != 0:
+        return
+    for name, (model, _) in results.items():
+        torch.save(model.state_dict(), output / f"{name}.pt")
+    if args.train_only:
+        return
+    model, reports = results["LLTM"]
+
+    package = output / "model.pt2"
+    say(
+        f"Exporting to {os.path.relpath(package)}, and building examples/stream/write.cpp against the installed library"
+    )
+    export(model, package)
+    program = build_program(args.build_dir, output)
+    compare(program, package, device, model, args.line)
+
+    say(f"C++ goes on with the line, a byte at a time (temperature {args.temperature})")
+    print(args.line, end="", flush=True)
+    command = [program, package, args.line, args.count, args.temperature, args.seed, device]
+    if subprocess.run([str(word) for word in command]).returncode:
+        sys.exit("the program failed")
+
+    picture_file = output / "stream.png"
+    curves = {name: reports for name, (_, reports) in results.items()}
+    sizes = {name: stream.parameter_count(model) for name, (model, _) in results.items()}
+    picture.draw(picture_file, curves, sizes, DEFAULTS.rows * DEFAULTS.chunk)
+    for name, (_, (*_, last)) in results.items():
+        print(f"{name}: {last.held_out:.2f} bits per byte on held-out files, {last.seconds:.0f} s of training")
+    print(f"picture: {os.path.relpath(picture_file)} ({time.monotonic() - start:.0f} s in all)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""The model of bytes, how it is trained on one process or several, and how it writes.
+
+It reads a byte a step and predicts the next one. Training is truncated backpropagation through time: gradients stop at
+the ends of a chunk of steps, the state is carried into the next chunk, and reset where a file begins. The LLTM has no
+forget gate: without the reset, its cell would carry the sum of all that it ever read.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import corpus
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import lltm
+
+State = tuple[Tensor, Tensor]
+BYTES = 256
+
+
+class Options(NamedTuple):
+    """How a model is trained."""
+
+    steps: int = 1200
+    """Chunks, and updates of the parameters."""
+    rows: int = 16
+    """Streams that are read side by side, by all processes together."""
+    chunk: int = 64
+    """Bytes of each row in a chunk."""
+    peak_rate: float = 6e-3
+    seed: int = 0
+
+
+class Report(NamedTuple):
+    """What is known after some steps of training."""
+
+    step: int
+    loss: float
+    """Bits per byte, on the training text since the last report."""
+    held_out: float
+    """Bits per byte, on files that are never trained on."""
+    seconds: float
+    """Spent on training alone, since its beginning."""
+
+
+class ByteModel(nn.Module):
+    """Predicts the next byte of a text.
+
+    Args:
+        layer: lltm.LLTM or nn.LSTM. They have the same interface but for the reset: the forget gate of the LSTM has to
+            learn what the byte at the beginning of a file means.
+        hidden_size: number of features of the state, H.
+
+    Inputs: bytes (T, N) in int64; the state, a pair of (1, N, H), or None for zeros; begins (T, N) in bool, true where
+    a file begins. Outputs: logits (T, N, 256) and the state.
+    """
+
+    def __init__(self, layer: type[nn.Module], hidden_size: int, embedding_size: int = 64) -> None:
+        super().__init__()
+        self.resets = layer is lltm.LLTM
+        self.embedding = nn.Embedding(BYTES, embedding_size)
+        self.layer = layer(embedding_size, hidden_size)
+        self.readout = nn.Linear(hidden_size, BYTES)
+
+    def forward(self, bytes: Tensor, state: State | None = None, begins: Tensor | None = None) -> tuple[Tensor, State]:
+        features = self.embedding(bytes)
+        if self.resets:
+            output, state = self.layer(features, state, reset=begins)
+        else:
+            output, state = self.layer(features, state)
+        return self.readout(output), state
+
+
+def parameter_count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def twin_models(hidden_size: int = 160, seed: int = 0) -> dict[str, ByteModel]:
+    """A model of each kind, the LSTM's as wide as it can be without having more parameters than the other."""
+    torch.manual_seed(seed)
+    ours = ByteModel(lltm.LLTM, hidden_size)
+
+    def count(size: int) -> int:
+        with torch.device("meta"):
+            return parameter_count(ByteModel(nn.LSTM, size))
+
+    sizes = range(1, hidden_size + 1)
+    wider = bisect.bisect_right(sizes, parameter_count(ours), key=count)
+    return {"LLTM": ours, "LSTM": ByteModel(nn.LSTM, sizes[wider - 1])}
+
+
+def bits(logits: Tensor, next_bytes: Tensor) -> Tensor:
+    """Mean cross entropy, in bits per byte."""
+    return nn.functional.cross_entropy(logits.flatten(0, 1), next_bytes.flatten()) / math.log(2)
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, text: corpus.Text, rows: int = 64, steps: int = 256, most: int = 6) -> float:
+    """Bits per byte on a text, read in chunks with the state carried."""
+    device = next(model.parameters()).device
+    rows = max(1, min(rows, len(text.bytes) // (steps + 1)))
+    total, count, state = 0.0, min(most, (len(text.bytes) - 1) // rows // steps), None
+    for chunk, _ in zip(corpus.chunks(text, rows, steps), range(count), strict=False):
+        bytes, begins, next_bytes = (part.to(device) for part in chunk)
+        logits, state = model(bytes, state, begins)
+        total += bits(logits, next_bytes).item()
+    return total / count
+
+
+def train(
+    model: ByteModel, text: corpus.Text, held_out: corpus.Text, options: Options, report_every: int = 50
+) -> Iterator[Report]:
+    """Trains the model in place, and reports now and then.
+
+    In a process group every process trains on its part of the rows, and the averages of the gradients are those of one
+    process that has all rows. Only the process of rank 0 looks at the held-out text.
+    """
+    ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    if options.rows % ranks:
+        raise ValueError(f"{options.rows} rows cannot be shared out evenly among {ranks} processes")
+    device = next(model.parameters()).device
+    trained = DistributedDataParallel(model) if ranks > 1 else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.peak_rate, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, options.peak_rate, total_steps=options.steps, pct_start=0.15
+    )
+    stream = corpus.chunks(text, options.rows, options.chunk, rank, ranks)
+    state, losses, seconds = None, [], 0.0
+    for step in range(1, options.steps + 1):
+        start = time.perf_counter()
+        bytes, begins, next_bytes = (part.to(device) for part in next(stream))
+        logits, state = trained(bytes, state, begins)
+        state = state[0].detach(), state[1].detach()  # the gradient stops here, the state goes on
+        loss = bits(logits, next_bytes)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.detach())
+        if step % report_every == 0 or step == options.steps:
+            mean = torch.stack(losses).mean()
+            if ranks > 1:
+                dist.all_reduce(mean, dist.ReduceOp.SUM)
+                mean /= ranks
+            losses.clear()
+            mean = mean.item()  # waits for the device, so that the clock is right
+            seconds += time.perf_counter() - start
+            if rank == 0:
+                yield Report(step, mean, evaluate(model, held_out), seconds)
+        else:
+            seconds += time.perf_counter() - start
+
+
+@torch.inference_mode()
+def write(model: ByteModel, line: bytes, count: int) -> bytes:
+    """Continues a line at the beginning of a file, always by the likeliest byte."""
+    device = next(model.parameters()).device
+    read = torch.tensor([corpus.BEGIN, *line], device=device).unsqueeze(1)
+    written, state = [], None
+    for _ in range(count):
+        logits, state = model(read, state)
+        read = logits[-1:].argmax(2)
+        written.append(read.item())
+    return bytes(written)

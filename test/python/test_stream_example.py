@@ -1,0 +1,102 @@
+"""examples/stream in a short form: it learns, on one process as on two, and C++ writes what Python writes."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from building import kept_folder, run
+from torch import nn
+
+import lltm
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "stream"
+sys.path.insert(0, str(FOLDER))
+
+import corpus  # noqa: E402
+import stream  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def texts():
+    training, held_out = corpus.source_files()
+    return corpus.read(training[:40], seed=0), corpus.read(held_out[:2])
+
+
+def test_held_out_files_are_kept_apart():
+    training, held_out = corpus.source_files()
+    assert not set(training).intersection(held_out)
+    assert len(held_out) > 10 and len(training) > 10 * len(held_out)
+    assert corpus.source_files() == (training, held_out)
+
+
+def test_chunks_go_on_where_they_stopped(texts):
+    """Rows of consecutive chunks are consecutive text, and each byte's successor is what is to be predicted."""
+    text = texts[0]
+    stream_of_chunks = corpus.chunks(text, rows=4, steps=16)
+    first, second = next(stream_of_chunks), next(stream_of_chunks)
+    length = (len(text.bytes) - 1) // 4 // 16 * 16
+    for row in range(4):
+        start = row * length
+        whole = torch.cat([first.bytes[:, row], second.bytes[:, row]])
+        assert torch.equal(whole, text.bytes[start : start + 32].long())
+        assert torch.equal(second.next_bytes[:, row], text.bytes[start + 17 : start + 33].long())
+    assert first.begins[0, 0] and torch.equal(first.begins, first.bytes == corpus.BEGIN)
+    shares = [next(corpus.chunks(text, 4, 16, rank, 2)).bytes for rank in (0, 1)]
+    assert torch.equal(torch.stack(shares, dim=2).flatten(1), first.bytes)
+
+
+def test_as_many_parameters():
+    counts = {name: stream.parameter_count(model) for name, model in stream.twin_models().items()}
+    assert abs(counts["LLTM"] - counts["LSTM"]) < 0.01 * counts["LLTM"]
+
+
+@pytest.mark.parametrize("name", ["LLTM", "LSTM"])
+def test_learns_something_in_a_few_steps(texts, device, name):
+    model = stream.twin_models(hidden_size=32)[name].to(device)
+    options = stream.Options(steps=30, rows=8, chunk=32, peak_rate=2e-2)
+    reports = list(stream.train(model, *texts, options, report_every=10))
+    assert [report.step for report in reports] == [10, 20, 30]
+    assert reports[-1].held_out < 5 < 6 < reports[0].loss  # 8 is what knowing nothing gives
+
+
+def test_a_file_begins_with_an_empty_state():
+    """Whatever was read before does not matter, though the state is carried."""
+    model = stream.ByteModel(lltm.LLTM, 16)
+    text = torch.tensor([[corpus.BEGIN, *b"import sys"]]).t()
+    _, state = model(torch.randint(1, 256, (50, 1)))
+    torch.testing.assert_close(model(text, state, text == corpus.BEGIN)[0], model(text)[0])
+
+
+def test_two_processes_train_what_one_does(tmp_path):
+    """By torchrun and gloo, each on half of the rows: the same parameters as one process that has them all."""
+    run(
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
+        FOLDER / "demo.py", "--build-dir", tmp_path, "--train-only",
+        "--steps", 4, "--hidden-size", 16, "--device", "cpu",
+        PYTHONPATH=Path(lltm.__file__).parents[1], LLTM_LIBRARY=lltm.library_path, OMP_NUM_THREADS=1,
+    )  # fmt: skip
+    training, held_out = corpus.source_files()
+    texts = corpus.read(training, seed=0), corpus.read(held_out)
+    for name, model in stream.twin_models(hidden_size=16).items():
+        untrained = model.readout.bias.detach().clone()
+        list(stream.train(model, *texts, stream.Options(steps=4)))
+        assert (model.readout.bias - untrained).abs().max() > 1e-3
+        by_two = torch.load(tmp_path / "stream" / f"{name}.pt")
+        torch.testing.assert_close(by_two, dict(model.state_dict()), rtol=1e-3, atol=1e-4, check_device=False)
+
+
+@pytest.mark.build_ways
+def test_cpp_writes_what_python_writes(tmp_path):
+    """The demo's own export, program and comparison; the program stays in the build tree for the next run."""
+    import demo
+
+    if not (lltm.library_path.parent / "CMakeCache.txt").exists():
+        pytest.skip("the library is not in a build tree, from which it could be installed")
+    torch.manual_seed(0)
+    model = stream.ByteModel(lltm.LLTM, 16).eval()
+    demo.export(model, tmp_path / "model.pt2")
+    program = demo.build_program(lltm.library_path.parent, kept_folder("stream_test", tmp_path))
+    demo.compare(program, tmp_path / "model.pt2", torch.device("cpu"), model, "import ")
+    with pytest.raises(SystemExit, match="differently"):
+        demo.compare(program, tmp_path / "model.pt2", torch.device("cpu"), stream.ByteModel(nn.LSTM, 16), "import ")
