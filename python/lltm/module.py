@@ -418,8 +418,8 @@ def _shift_to_reverse(reset: Tensor | None, lengths: Tensor | None) -> Tensor | 
         return None
     shifted = torch.nn.functional.pad(reset, (0, 0, 0, 1))[1:]
     if lengths is not None:
-        next_step = torch.arange(1, reset.size(0) + 1, device=reset.device)
-        shifted = shifted & (next_step.unsqueeze(1) < lengths)
+        next_step = torch.ones_like(reset, dtype=torch.int64).cumsum(0)
+        shifted = shifted & (next_step < lengths)
     return shifted
 
 
