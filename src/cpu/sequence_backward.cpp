@@ -99,7 +99,8 @@ void run(const Gradients& gradients,
         continue;
       }
       const auto copy_of = [&](const Tensor& tensor) {
-        return chunk.gather(tensor).to(accumulated, /*non_blocking=*/false, /*copy=*/true);
+        return chunk.gather(tensor).to(
+            accumulated, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
       };
       const auto copy_if_given = [&](const std::optional<Tensor>& tensor) {
         return is_given(tensor) ? copy_of(*tensor) : Tensor();

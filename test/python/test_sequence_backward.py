@@ -189,6 +189,15 @@ def test_gradients_of_any_strides(device, dtype, expanded):
     assert_gradients_close(by_autograd(arguments, gradients), gradients, arguments)
 
 
+def test_gates_of_one_step_may_be_transposed(device, dtype):
+    """Dense, but not row by row: a copy that keeps the strides keeps those."""
+    arguments = make(Sizes(1, 6, 5, 7), dtype, device)
+    gradients = make_gradients(arguments)
+    output, _, _, cells, gates = call(arguments, keep=True)
+    given = [output, cells, gates.mT.contiguous().mT, *arguments[:7], False, [True] * 5]
+    assert_gradients_close(torch.ops.lltm.sequence_backward(*gradients, *given), gradients, arguments)
+
+
 def test_backward_operator_takes_any_strides(device, dtype):
     arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
     gradients = make_gradients(arguments)
