@@ -7,6 +7,8 @@
 
 #include "checks.h"
 
+#include <ATen/EmptyTensor.h>
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/SymInt.h>
@@ -58,6 +60,18 @@ class Checker {
                 ": expected ",
                 argument.name,
                 " to be a tensor, got None");
+    // It has no sizes, and autograd would ask for them before the dispatcher could turn it away.
+    TORCH_CHECK(!argument.tensor.is_nested(),
+                operator_,
+                ": expected ",
+                argument.name,
+                " to be a dense tensor, got a nested one");
+  }
+
+  void defined_or_absent(std::string_view name, const std::optional<at::Tensor>& tensor) const {
+    if (is_given(tensor)) {
+      defined({name, *tensor});
+    }
   }
 
   // A kernel sees dense tensors only, the dispatcher turns others away; the formula may see any.
@@ -68,6 +82,7 @@ class Checker {
                 argument.name,
                 " to be dense, got the layout ",
                 argument.tensor.layout());
+    within_storage(argument);
   }
 
   void supported_dtype() const {
@@ -170,6 +185,25 @@ class Checker {
 
  private:
   static constexpr std::string_view kWeightsShape = "[3*state_size, state_size+input_features]";
+
+  // A storage may have been resized below its tensors. ATen's operators do not look, and read what
+  // lies behind it.
+  void within_storage(const Argument& argument) const {
+    const at::Tensor& tensor = argument.tensor;
+    if (!tensor.has_storage() || tensor._is_zerotensor() || at::isTensorSubclassLike(tensor)) {
+      return;  // no memory of its own
+    }
+    const size_t needed = at::detail::computeStorageNbytes(
+        tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset());
+    TORCH_CHECK(needed <= tensor.storage().nbytes(),
+                operator_,
+                ": expected ",
+                argument.name,
+                " to lie within its storage, which takes ",
+                needed,
+                " bytes, got ",
+                tensor.storage().nbytes());
+  }
 
   template <typename Size>
   void divisible_by_three(const Argument& weights, const Size& rows) const {

@@ -40,16 +40,20 @@ void check_defined(const ForwardArguments& arguments) {
   const Checker check(kForward, arguments.input);
   check.defined({"input", arguments.input});
   check.defined({"weights", arguments.weights});
+  check.defined_or_absent("bias", arguments.bias);
   check.defined({"old_h", arguments.old_h});
   check.defined({"old_cell", arguments.old_cell});
 }
 
 void check_defined(const BackwardArguments& arguments) {
   const Checker check(kBackward, arguments.input);
+  check.defined_or_absent("grad_h", arguments.grad_h);
+  check.defined_or_absent("grad_cell", arguments.grad_cell);
   check.defined({"new_cell", arguments.new_cell});
   check.defined({"gates", arguments.gates});
   check.defined({"input", arguments.input});
   check.defined({"weights", arguments.weights});
+  check.defined_or_absent("bias", arguments.bias);
   check.defined({"old_h", arguments.old_h});
 }
 

@@ -85,21 +85,33 @@ std::string_view advice_for(const Tensor& kept) {
              : "";
 }
 
+/// Of both operators.
+void check_defined(const Checker& check, const SequenceArguments& arguments) {
+  check.defined({"input", arguments.input});
+  check.defined({"weights", arguments.weights});
+  check.defined_or_absent("bias", arguments.bias);
+  check.defined_or_absent("h0", arguments.h0);
+  check.defined_or_absent("c0", arguments.c0);
+  check.defined_or_absent("lengths", arguments.lengths);
+  check.defined_or_absent("reset", arguments.reset);
+}
+
 }  // namespace
 
 void check_defined(const SequenceArguments& arguments) {
-  const Checker check(kSequence, arguments.input);
-  check.defined({"input", arguments.input});
-  check.defined({"weights", arguments.weights});
+  check_defined(Checker(kSequence, arguments.input), arguments);
 }
 
 void check_defined(const SequenceBackwardArguments& arguments) {
   const Checker check(kSequenceBackward, arguments.input);
+  check.defined_or_absent("grad_output", arguments.grad_output);
+  check.defined_or_absent("grad_h_n", arguments.grad_h_n);
+  check.defined_or_absent("grad_c_n", arguments.grad_c_n);
+  check.defined_or_absent("grad_cells", arguments.grad_cells);
   check.defined({"output", arguments.output});
   check.defined({"cells", arguments.cells});
   check.defined({"gates", arguments.gates});
-  check.defined({"input", arguments.input});
-  check.defined({"weights", arguments.weights});
+  check_defined(check, arguments.sequence());
 }
 
 template <typename Size>
