@@ -22,7 +22,8 @@ where R is Q's like for the errors that the terms bring along. So up to 64 terms
 it holds for terms whose errors are independent, which those of 100 copies of one row are not. The 8 units stand for a
 constant number of roundings beside those of the additions: a product made of three TF32 products, the addition of the
 bias, one more rounding where the result passes through memory. In TF32 each factor is rounded or truncated to 11 bits,
-which adds 2 * 2^-10 (|result| + reach(n) Q).
+which adds 2 * 2^-10 (|result| + reach(n) Q). Underflow is allowed for where a value is stored, and not in float32 and
+float64 on the way there.
 
 The theorems are in N. J. Higham, Accuracy and Stability of Numerical Algorithms (2002), chapters 3 and 4, the random
 walks in N. J. Higham and T. Mary, A New Approach to Probabilistic Rounding Error Analysis (SIAM J. Sci. Comput. 41,
@@ -84,20 +85,31 @@ class Bounded:
 
     def __matmul__(self, other: "Bounded") -> "Bounded":
         """The product of two matrices, of which `other` is exact."""
-        return self._sum(self.value @ other.value, self.value.size(-1), lambda squares: squares @ other.value.square())
+        return self.product(other)
+
+    def product(self, other: "Bounded", start: "Bounded | None" = None) -> "Bounded":
+        """start + self @ other. A kernel may begin its sums with `start`, or end them with it."""
+        return self._sum(
+            self.value @ other.value, self.value.size(-1), lambda squares: squares @ other.value.square(), start
+        )
 
     def sum_of_rows(self) -> "Bounded":
         return self._sum(self.value.sum(0), self.value.size(0), lambda squares: squares.sum(0))
 
-    def _sum(self, value: Tensor, terms: int, sum_of_squares) -> "Bounded":
+    def _sum(self, value: Tensor, terms: int, sum_of_squares, start: "Bounded | None" = None) -> "Bounded":
+        """A sum of `terms` numbers that self has a factor of; sum_of_squares multiplies squares by the other's."""
         precision = self.precision
+        squares = sum_of_squares(self.value.square())
+        errors = 0.0 if isinstance(self.error, float) else sum_of_squares(self.error.square())
+        if start is not None:
+            terms += 1
+            value = value + start.value
+            squares = squares + start.value.square()
+            errors = errors + start.error * start.error
         reach = min(math.sqrt(terms), 8.0)
-        partial_sum = value.abs() + reach * sum_of_squares(self.value.square()).sqrt()
+        partial_sum = value.abs() + reach * squares.sqrt()
         roundings = (reach * math.sqrt(terms) + 8) * precision.unit + precision.product_unit
-        error = roundings * partial_sum
-        if not isinstance(self.error, float):
-            error = error + reach * sum_of_squares(self.error.square()).sqrt()
-        return self._result(value, error)
+        return self._result(value, roundings * partial_sum + reach * errors**0.5)
 
     def t(self) -> "Bounded":
         return self._result(self.value.t(), self.error if isinstance(self.error, float) else self.error.t())
@@ -187,9 +199,7 @@ def forward(
     input: Bounded, weights: Bounded, bias: Bounded | None, old_h: Bounded, old_cell: Bounded
 ) -> tuple[Bounded, Bounded, Bounded]:
     """new_h, new_cell and gates of lltm::forward."""
-    gates = cat(old_h, input) @ weights.t()
-    if bias is not None:
-        gates = gates + bias
+    gates = cat(old_h, input).product(weights.t(), start=bias)
     z_i, z_o, z_g = split_gates(gates.stored())
     new_cell = old_cell + z_g.elu() * z_i.sigmoid()
     return new_cell.tanh() * z_o.sigmoid(), new_cell, gates

@@ -10,22 +10,28 @@ CPU the paths are chosen by the environment, once a process: there is a process 
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import itertools
-import json
+import multiprocessing
 import os
 import random
 import shlex
-import subprocess
 import sys
-import tempfile
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import conftest  # noqa: F401  finds lltm
 import torch
-from random_calls.checking import Checker, Wrong
+from random_calls.cases import DTYPES
+from random_calls.checking import Checker, Group, Wrong
 from random_calls.operators import OPERATORS, draw_case
+
+# Processes that have imported torch already, and have called nothing yet.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["torch"])
 
 PATH_VARIABLES = ("LLTM_CPU_GEMM", "ATEN_CPU_CAPABILITY", "LLTM_CUDA_PATH")
 CAPABILITIES = {"AVX512": ("avx512", "avx2", "default"), "AVX2": ("avx2", "default")}
@@ -49,7 +55,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--operators", nargs="+", choices=tuple(OPERATORS), default=list(OPERATORS))
     parser.add_argument("--only", metavar="KEY", help="make one call, the one that a failure named")
-    parser.add_argument("--worker", metavar="INDEX", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.seconds is None and arguments.calls is None:
         arguments.seconds = 60.0
@@ -60,105 +65,127 @@ def draw(key: str, device: str, operators: list[str]):
     return dataclasses.replace(draw_case(random.Random(key), device, operators), origin=key)
 
 
-def work(arguments: argparse.Namespace) -> int:
-    """One process's share. Leaves the key of the current call in its standard input, a file, in case it dies."""
+class Report(NamedTuple):
+    """Of one process."""
+
+    path: dict[str, str]
+    calls: collections.Counter
+    repeated: collections.Counter
+    worst: dict[Group, tuple[float, str]]
+    failure: str = ""
+    key: str = ""
+    """Of the call that failed."""
+
+
+class Share(NamedTuple):
+    """Of the calls, for one process: until the first of both limits."""
+
+    seed: int
+    index: int
+    path: dict[str, str]
+    device: str
+    operators: list[str]
+    calls: int | None
+    seconds: float | None
+
+
+def work(share: Share, current_key, sender) -> None:
+    for name in PATH_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(share.path)
     checker = Checker()
-    end = time.monotonic() + arguments.seconds if arguments.seconds else None
+    end = time.monotonic() + (share.seconds or float("inf"))
+    failure = key = ""
     try:
         for k in itertools.count():
-            if k == arguments.calls or (end and time.monotonic() > end):
+            if k == share.calls or time.monotonic() > end:
                 break
-            key = f"{arguments.seed}:{arguments.worker}:{k}"
-            os.pwrite(sys.stdin.fileno(), key.ljust(KEY_BYTES).encode(), 0)
-            checker.check(draw(key, arguments.device, arguments.operators))
+            current_key.value = (key := f"{share.seed}:{share.index}:{k}").encode()
+            checker.check(draw(key, share.device, share.operators))
         checker.finish()
     except Wrong as wrong:
-        print(json.dumps({"wrong": str(wrong), "key": wrong.case.origin}))
-        return 1
-    worst = [
-        [group.operator, str(group.dtype).removeprefix("torch."), group.path, excess, name]
-        for group, (excess, name) in checker.worst.items()
-    ]
-    print(json.dumps({"calls": checker.calls, "repeated": checker.repeated, "worst": worst}))
-    return 0
+        failure, key = str(wrong), wrong.case.origin
+    except Exception:
+        failure = traceback.format_exc()
+    with contextlib.suppress(BrokenPipeError):  # another process has failed
+        sender.send(Report(share.path, checker.calls, checker.repeated, checker.worst, failure, key))
 
 
-def reproduction(arguments: argparse.Namespace, path: dict[str, str], key: str) -> str:
-    words = [f"{name}={value}" for name, value in path.items()]
-    words += ["python3", os.path.relpath(__file__), "--device", arguments.device, "--only", key]
+def run(share: Share) -> Report:
+    """In a process of its own, whose death is a failure of the call that it was making."""
+    receiver, sender = CONTEXT.Pipe(duplex=False)
+    current_key = CONTEXT.RawArray("c", KEY_BYTES)
+    process = CONTEXT.Process(target=work, args=(share, current_key, sender))
+    process.start()
+    sender.close()
+    try:
+        report = receiver.recv()
+    except EOFError:
+        process.join()
+        died = f"the process died with exit code {process.exitcode}"
+        report = Report(share.path, {}, {}, {}, died, current_key.value.decode())
+    process.join()
+    return report
+
+
+def reproduction(arguments: argparse.Namespace, report: Report) -> str:
+    words = [f"{name}={value}" for name, value in report.path.items()]
+    words += ["python3", os.path.relpath(__file__), "--device", arguments.device, "--only", report.key]
     if arguments.operators != list(OPERATORS):
         words += ["--operators", *arguments.operators]
     return shlex.join(words)
 
 
-def run_worker(arguments: argparse.Namespace, index: int, path: dict[str, str], seconds, calls) -> dict:
-    environment = {name: value for name, value in os.environ.items() if name not in PATH_VARIABLES} | path
-    command = [sys.executable, __file__, "--device", arguments.device, "--seed", str(arguments.seed)]
-    command += ["--worker", str(index), "--operators", *arguments.operators]
-    command += ["--seconds", str(seconds)] if seconds else []
-    command += ["--calls", str(calls)] if calls else []
-    with tempfile.TemporaryFile() as current:
-        process = subprocess.run(command, env=environment, stdin=current, capture_output=True, text=True)
-        current.seek(0)
-        last_key = current.read(KEY_BYTES).decode().strip()
-    lines = process.stdout.splitlines()
-    report = json.loads(lines[-1]) if lines else {}
-    if process.returncode and "wrong" not in report:
-        report = {
-            "wrong": f"the process ended with {process.returncode}: {process.stderr[-4000:]}",
-            "key": last_key,
-        }
-    return report | {"path": path}
-
-
-def print_report(reports: list[dict], seconds: float) -> None:
+def print_report(reports: list[Report], seconds: float) -> None:
     calls, repeated, worst = collections.Counter(), collections.Counter(), {}
     for report in reports:
-        calls.update(report["calls"])
-        repeated.update(report["repeated"])
-        environment = " ".join(report["path"].values())
-        for operator, dtype, path, excess, name in report["worst"]:
-            group = (operator, dtype, path or environment or "unset")
-            worst[group] = max(worst.get(group, (0.0, "")), (excess, name))
+        calls.update(report.calls)
+        repeated.update(report.repeated)
+        for group, (excess, _) in report.worst.items():
+            path = group.path or " ".join(report.path.values()) or "unset"
+            key = (group.operator, path, group.dtype)
+            worst[key] = max(worst.get(key, 0.0), excess)
     total = sum(calls.values())
     print(f"{total:,} calls in {seconds:.0f} s, none wrong; {sum(repeated.values()):,} repeated, the same bits")
-    for operator, count in calls.items():
+    for operator, count in sorted(calls.items()):
         print(f"  {operator:16} {count:9,} calls {repeated[operator]:8,} repeated")
     print("worst error, as a fraction of what is allowed")
-    for (operator, dtype, path), (excess, name) in sorted(worst.items()):
-        print(f"  {operator:16} {dtype:9} {path:16} {excess:6.3f}  {name}")
+    print(f"  {'':16} {'':16}" + "".join(f"{str(dtype).removeprefix('torch.'):>10}" for dtype in DTYPES))
+    for operator, path in sorted({(operator, path) for operator, path, _ in worst}):
+        row = (worst.get((operator, path, dtype)) for dtype in DTYPES)
+        print(f"  {operator:16} {path:16}" + "".join(f"{'' if e is None else format(e, '.3f'):>10}" for e in row))
+
+
+def make_one_call(arguments: argparse.Namespace) -> int:
+    case = draw(arguments.only, arguments.device, arguments.operators)
+    print(case, flush=True)
+    checker = Checker()
+    checker.check(case)
+    checker.finish()
+    print("right:", ", ".join(f"{name} {excess:.3f}" for excess, name in checker.worst.values()))
+    return 0
 
 
 def main() -> int:
     arguments = parse_arguments()
-    if arguments.worker is not None:
-        return work(arguments)
     if arguments.only:
-        case = draw(arguments.only, arguments.device, arguments.operators)
-        print(case, flush=True)
-        checker = Checker()
-        checker.check(case)
-        checker.finish()
-        print("right:", ", ".join(f"{name} {excess:.3f}" for excess, name in checker.worst.values()))
-        return 0
+        return make_one_call(arguments)
     paths = paths_of(arguments.device)
     count = -(-max(arguments.jobs, len(paths)) // len(paths)) * len(paths)
     seconds = arguments.seconds and arguments.seconds * min(arguments.jobs, count) / count
     calls = arguments.calls and -(-arguments.calls // count)
+    shares = [
+        Share(arguments.seed, index, paths[index % len(paths)], arguments.device, arguments.operators, calls, seconds)
+        for index in range(count)
+    ]
     start = time.monotonic()
     reports = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        futures = [
-            pool.submit(run_worker, arguments, index, paths[index % len(paths)], seconds, calls)
-            for index in range(count)
-        ]
-        for future in futures:
-            report = future.result()
-            if "wrong" in report:
-                pool.shutdown(cancel_futures=True)
-                print(report["wrong"])
-                print(f"Again: {reproduction(arguments, report['path'], report['key'])}")
-                return 1
+        for report in pool.map(run, shares):
+            if report.failure:
+                print(report.failure)
+                print(f"Again: {reproduction(arguments, report)}", flush=True)
+                os._exit(1)  # the other processes end with this one
             reports.append(report)
     print_report(reports, time.monotonic() - start)
     return 0

@@ -160,24 +160,31 @@ def reference_gradients(gradients, arguments: Sequence) -> list[Tensor]:
     return list(torch.autograd.grad(loss, exact.leaves(), materialize_grads=True))
 
 
-def assert_close(
-    actual: Tensor | None, expected: Tensor, dtype, name: str, arguments: Sequence, terms: int = 0
-) -> None:
-    """Off by some units in the last place of the largest number, as the sums of products are.
+def tolerance(expected: Tensor, arguments: Sequence, terms: int = 0) -> Tensor:
+    """How far a result may be off, 0-dimensional: some units in the last place of the largest number, as the sums of
+    products are.
 
     bounds.py's worst case grows exponentially with the steps. The rounding errors here do not: they add up as a random
     walk does, over the steps and over the `terms` of a sum. A 16-bit result carries the rounding of the workspace and
     of its own dtype instead, and what is float32 beside 16-bit arguments is no nearer than they are.
     """
+    if expected.numel() == 0:
+        return expected.new_zeros(())
+    precision = arguments.input.dtype
+    steps = arguments.input.size(0)
+    units = 8 if precision.itemsize == 2 else 32 + (terms + 64 * steps) ** 0.5
+    return units * torch.finfo(precision).eps * expected.detach().abs().max().clamp(min=1)
+
+
+def assert_close(
+    actual: Tensor | None, expected: Tensor, dtype, name: str, arguments: Sequence, terms: int = 0
+) -> None:
     assert actual is not None, f"{name} is None"
     assert actual.dtype == dtype, f"{name} is {actual.dtype}"
     assert actual.shape == expected.shape, f"{name} is {tuple(actual.shape)}"
     if expected.numel() == 0:
         return
-    precision = arguments.input.dtype
-    steps = arguments.input.size(0)
-    units = 8 if precision.itemsize == 2 else 32 + (terms + 64 * steps) ** 0.5
-    bound = units * torch.finfo(precision).eps * max(1.0, expected.abs().max().item())
+    bound = tolerance(expected, arguments, terms).item()
     error = (actual.detach().double() - expected.detach().to(actual.device)).abs().max().item()
     assert error <= bound, f"{name} is off by {error:.3g}, more than {bound:.3g}"
 

@@ -22,7 +22,7 @@ MOST_WORK = {"cpu": 1_000_000, "cuda": 100_000_000}
 MOST_COPIES = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """A call, all but the values of its tensors, which come from `seed`."""
 
@@ -30,8 +30,8 @@ class Case:
     device: str
     seed: int
     dtype: torch.dtype
-    sizes: tuple[int, int, int]
-    """batch, input_features, state_size"""
+    sizes: tuple[int, ...]
+    """batch, input_features, state_size; more for another operator"""
     bias: bool
     scale: float
     """Of the weights: 1 is where every gate works in its curved part."""
@@ -89,36 +89,45 @@ def draw_sizes(random, device: str) -> tuple[int, int, int]:
     return batch, input_features, state_size
 
 
-def draw_layouts(random, names, sizes) -> tuple[tuple[str, str], ...]:
-    """Contiguous ones mostly: the fast paths are theirs."""
-    choices = LAYOUTS if max(sizes) <= MOST_COPIES else KEEPING
+def draw_layouts(random, names, sizes, keeping=()) -> tuple[tuple[str, str], ...]:
+    """Contiguous ones mostly: the fast paths are theirs. The values of the tensors named in `keeping` stay."""
     if random.randrange(2):
         return ()
-    drawn = ((name, random.choice([contiguous, *choices])) for name in names)
+    drawn = []
+    for name in (*names, *keeping):
+        may_repeat = name not in keeping and max(sizes) <= MOST_COPIES
+        drawn.append((name, random.choice([contiguous, *(LAYOUTS if may_repeat else KEEPING)])))
     return tuple((name, layout.__name__) for name, layout in drawn if layout is not contiguous)
+
+
+def common_choices(random, operator: str, device: str) -> dict:
+    """What is drawn alike for every operator."""
+    dtype = random.choice(DTYPES)
+    has_callers = random.randrange(50) == 0
+    return {
+        "operator": operator,
+        "device": device,
+        "seed": random.getrandbits(48),
+        "dtype": dtype,
+        "bias": random.randrange(4) > 0,
+        "mask": (True,) * 5 if random.randrange(2) else tuple(bool(random.randrange(2)) for _ in range(5)),
+        "grad_mode": random.choice(("enabled", "enabled", "no_grad", "inference")),
+        "autocast": random.choice((torch.bfloat16, torch.float16)) if random.randrange(8) == 0 else None,
+        "threads": random.choice((1, 1, 1, 1, 1, 1, 2, 3)),
+        "callers": random.choice((2, 4)) if has_callers else 1,
+        "repeated": random.randrange(10) == 0,
+        "path": random.choice(CUDA_PATHS) if device == "cuda" else None,
+        "tf32": device == "cuda" and dtype == torch.float32 and random.randrange(3) == 0,
+    }
 
 
 def draw_cell_case(random, operator: str, device: str) -> Case:
     """A call of one of the cell's two operators, or of forward and what autograd does after it."""
     sizes = draw_sizes(random, device)
-    dtype = random.choice(DTYPES)
-    has_callers = random.randrange(50) == 0
     return Case(
-        operator=operator,
-        device=device,
-        seed=random.getrandbits(48),
-        dtype=dtype,
+        **common_choices(random, operator, device),
         sizes=sizes,
-        bias=random.randrange(4) > 0,
         scale=random.choice((1.0, 1.0, 1.0, 0.0, 0.01, 6.0)),
         layouts=draw_layouts(random, (*NAMES, *INCOMING, "new_cell", "gates"), sizes),
         absent=random.choice(((), (), ("grad_h",), ("grad_cell",), INCOMING)),
-        mask=(True,) * 5 if random.randrange(2) else tuple(bool(random.randrange(2)) for _ in range(5)),
-        grad_mode=random.choice(("enabled", "enabled", "no_grad", "inference")),
-        autocast=random.choice((torch.bfloat16, torch.float16)) if random.randrange(8) == 0 else None,
-        threads=random.choice((1, 1, 2, 3)),
-        callers=random.choice((2, 4)) if has_callers else 1,
-        repeated=random.randrange(10) == 0,
-        path=random.choice(CUDA_PATHS) if device == "cuda" else None,
-        tf32=device == "cuda" and dtype == torch.float32 and random.randrange(3) == 0,
     )

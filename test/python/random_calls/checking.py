@@ -14,8 +14,9 @@ from bounds import Bounded
 from reference import assert_no_aliases
 from torch import Tensor
 
+from random_calls.calls import Call, Results, set_process_state
 from random_calls.cases import Case
-from random_calls.operators import OPERATORS, Call, Results, set_process_state
+from random_calls.operators import OPERATORS
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 POOL = ThreadPoolExecutor(4)

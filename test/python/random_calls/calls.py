@@ -1,0 +1,77 @@
+"""What the calls of all operators have in common: their state, their tensors, their gradients."""
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import layouts
+import torch
+from bounds import Bounded
+from torch import Tensor
+
+from random_calls.cases import Case
+
+Results = Sequence[Tensor | None]
+
+
+@dataclass(frozen=True)
+class Call:
+    names: Sequence[str]
+    """Of the results."""
+    dtypes: Sequence[torch.dtype]
+    """Of the results."""
+    arguments: Sequence[Tensor | None]
+    run: Callable[[], Results]
+    """The same call each time, in any thread."""
+    expected: Callable[[], Sequence[Bounded | None]]
+    """What is right, None where a result is to be None."""
+    may_share_storage: bool = False
+
+
+@contextlib.contextmanager
+def modes(case: Case, grad_mode: str | None = None):
+    """The state of a thread that a call runs in."""
+    grad_modes = {"enabled": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(grad_modes[grad_mode or case.grad_mode]())
+        if case.autocast:
+            stack.enter_context(torch.autocast(case.device, case.autocast))
+        yield
+
+
+def set_process_state(case: Case) -> None:
+    """What a call depends on beside its thread's state and its arguments."""
+    if torch.get_num_threads() != case.threads:
+        torch.set_num_threads(case.threads)
+    if case.path:
+        os.environ["LLTM_CUDA_PATH"] = case.path
+        torch.backends.cuda.matmul.allow_tf32 = case.tf32
+
+
+def lay_out(case: Case, name: str, tensor: Tensor | None) -> Tensor | None:
+    layout = dict(case.layouts).get(name)
+    return tensor if layout is None or tensor is None else getattr(layouts, layout)(tensor)
+
+
+def seed_generator(case: Case) -> None:
+    """Not by torch.manual_seed, which without a GPU keeps a traceback of every call for the day that one appears."""
+    if case.device == "cuda":
+        torch.cuda.manual_seed(case.seed)
+    else:
+        torch.default_generator.manual_seed(case.seed)
+
+
+def differentiate(outputs, grads, leaves, **options) -> list[Tensor | None]:
+    """By autograd, None for a leaf that is None or requires no gradient, or where no gradient comes in."""
+    pairs = [
+        (output, grad)
+        for output, grad in zip(outputs, grads, strict=True)
+        if grad is not None and output is not None and output.requires_grad
+    ]
+    wanted = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
+    if not pairs or not wanted:
+        return [None] * len(leaves)
+    outputs, grads = zip(*pairs, strict=True)
+    found = iter(torch.autograd.grad(outputs, wanted, grads, allow_unused=True, **options))
+    return [next(found) if leaf is not None and leaf.requires_grad else None for leaf in leaves]

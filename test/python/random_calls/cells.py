@@ -1,0 +1,160 @@
+"""Calls of the cell: lltm::forward, lltm::backward, and what autograd makes of them."""
+
+import bounds
+import torch
+from bounds import Bounded, Precision
+from reference import Arguments, forward, make_arguments
+from torch import Tensor
+
+from random_calls.calls import Call, Results, differentiate, lay_out, modes, seed_generator
+from random_calls.cases import INCOMING, NAMES, Case
+
+
+def make_cell_arguments(case: Case) -> Arguments:
+    seed_generator(case)
+    arguments = make_arguments(case.sizes, case.dtype, case.device, case.bias)
+    if case.scale != 1:
+        arguments = arguments._replace(weights=arguments.weights * case.scale)
+    return Arguments(*(lay_out(case, name, tensor) for name, tensor in arguments._asdict().items()))
+
+
+def make_incoming(case: Case, dtype: torch.dtype) -> list[Tensor | None]:
+    """The gradients of new_h and new_cell."""
+    batch, _, state_size = case.sizes
+    values = [torch.randn(batch, state_size, dtype=torch.float64, device=case.device).to(dtype) for _ in INCOMING]
+    return [
+        None if name in case.absent else lay_out(case, name, value)
+        for name, value in zip(INCOMING, values, strict=True)
+    ]
+
+
+def requiring_grad(case: Case, arguments: Arguments) -> Arguments:
+    """Leaves with the same memory, of which those that the mask names require gradients."""
+    return Arguments(
+        *(
+            tensor if tensor is None else tensor.detach().requires_grad_(wanted)
+            for tensor, wanted in zip(arguments, case.mask, strict=True)
+        )
+    )
+
+
+def bounded_arguments(case: Case, arguments: Arguments) -> Arguments:
+    """As the kernels see them: after autocast's casts."""
+    exact = Precision.of(case.arithmetic, case.tf32).exact
+    return arguments.map(lambda tensor: exact(tensor.to(case.arithmetic)))
+
+
+def gradient_names() -> list[str]:
+    return [f"d_{name}" for name in NAMES]
+
+
+def prepare_forward(case: Case) -> Call:
+    arguments = requiring_grad(case, make_cell_arguments(case))
+
+    def run() -> Results:
+        with modes(case):
+            return torch.ops.lltm.forward(*arguments)
+
+    return Call(
+        names=("new_h", "new_cell", "gates"),
+        dtypes=(case.arithmetic,) * 3,
+        arguments=arguments,
+        run=run,
+        expected=lambda: bounds.forward(*bounded_arguments(case, arguments)),
+    )
+
+
+def prepare_backward(case: Case) -> Call:
+    """lltm::backward itself, which autocast leaves alone; gates and new_cell are forward's."""
+    arguments = make_cell_arguments(case)
+    _, new_cell, gates = torch.ops.lltm.forward(*arguments)
+    new_cell, gates = lay_out(case, "new_cell", new_cell), lay_out(case, "gates", gates)
+    grads = make_incoming(case, case.dtype)
+    given = (*grads, new_cell, gates, *arguments[:4])
+
+    def run() -> Results:
+        with modes(case):
+            return torch.ops.lltm.backward(*given, case.mask)
+
+    def expected() -> list[Bounded | None]:
+        exact = Precision.of(case.dtype, case.tf32).exact
+        tensors = (*grads, new_cell, gates, arguments.input, arguments.weights, arguments.old_h)
+        gradients = bounds.backward(*map(exact, tensors))
+        return [gradient if wanted else None for gradient, wanted in zip(gradients, case.mask, strict=True)]
+
+    return Call(names=gradient_names(), dtypes=(case.dtype,) * 5, arguments=given, run=run, expected=expected)
+
+
+def prepare_autograd(case: Case) -> Call:
+    """lltm::forward, and the gradients that autograd gets from it."""
+    arguments = requiring_grad(case, make_cell_arguments(case))
+    grads = make_incoming(case, case.arithmetic)
+
+    def run() -> Results:
+        with modes(case, "enabled"):
+            results = torch.ops.lltm.forward(*arguments)
+        return (*(result.detach() for result in results), *differentiate(results[:2], grads, arguments))
+
+    def expected() -> list[Bounded | None]:
+        input, weights, bias, old_h, _ = bounded = bounded_arguments(case, arguments)
+        new_h, new_cell, gates = bounds.forward(*bounded)
+        exact = Precision.of(case.arithmetic, case.tf32).exact
+        gradients = bounds.backward(
+            exact(grads[0]), exact(grads[1]), new_cell.stored(), gates.stored(), input, weights, old_h
+        )
+        wanted = [leaf is not None and leaf.requires_grad and len(case.absent) < 2 for leaf in arguments]
+        gradients = [gradient.cast(case.dtype) for gradient in gradients]
+        return [new_h, new_cell, gates, *(g if want else None for g, want in zip(gradients, wanted, strict=True))]
+
+    return Call(
+        names=("new_h", "new_cell", "gates", *gradient_names()),
+        dtypes=(case.arithmetic,) * 3 + (case.dtype,) * 5,
+        arguments=(*arguments, *grads),
+        run=run,
+        expected=expected,
+    )
+
+
+def prepare_double_backward(case: Case) -> Call:
+    """The gradients of the gradients, with respect to the arguments and the incoming gradients."""
+    arguments = requiring_grad(case, make_cell_arguments(case))
+    grads = [grad if grad is None else grad.detach().requires_grad_() for grad in make_incoming(case, case.dtype)]
+    directions = [None if tensor is None else torch.randn_like(tensor) for tensor in arguments]
+
+    def second(step, arguments, grads, directions) -> Results:
+        leaves = (*arguments, *grads)
+        first = differentiate(step(*arguments)[:2], grads, arguments, create_graph=True)
+        found = differentiate(first, directions, leaves)
+        return [
+            torch.zeros_like(leaf) if gradient is None and leaf is not None and leaf.requires_grad else gradient
+            for leaf, gradient in zip(leaves, found, strict=True)
+        ]
+
+    def exact(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.detach().double().requires_grad_(tensor.requires_grad)
+
+    def run() -> Results:
+        with torch.enable_grad():
+            return second(torch.ops.lltm.forward, arguments, grads, directions)
+
+    def expected() -> list[Bounded | None]:
+        """Autograd's in float64. The formula of differentiable operators is ATen's, its conditioning nobody's: the
+        error is measured by the largest of all gradients, not by each."""
+        with torch.enable_grad():
+            values = second(forward, *(list(map(exact, tensors)) for tensors in (arguments, grads, directions)))
+        precision = Precision.of(case.dtype, case.tf32)
+        batch, input_features, state_size = case.sizes
+        terms = max(batch, 3 * state_size, state_size + input_features)
+        units = (16 + 4 * terms**0.5) * max(1.0, case.scale)
+        largest = max((value.abs().max() for value in values if value is not None and value.numel()), default=0.0)
+        error = units * (precision.storage_unit + precision.product_unit) * (1.0 + largest)
+        return [None if value is None else Bounded(value, error, precision) for value in values]
+
+    return Call(
+        names=(*gradient_names(), *(f"d_{name}" for name in INCOMING)),
+        dtypes=(case.dtype,) * 7,
+        arguments=(*arguments, *grads, *directions),
+        run=run,
+        expected=expected,
+        may_share_storage=True,  # the formula's: d_old_h and d_input are slices of one product
+    )

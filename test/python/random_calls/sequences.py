@@ -1,0 +1,197 @@
+"""Calls of the sequence: lltm::sequence, lltm::sequence_backward, and what autograd makes of them."""
+
+from dataclasses import dataclass
+
+import sequence_reference as reference
+import torch
+from bounds import Bounded, Precision
+from sequence_reference import NAMES, OUTPUTS, Sequence, Sizes
+from torch import Tensor
+
+from random_calls.calls import Call, Results, differentiate, lay_out, modes, seed_generator
+from random_calls.cases import Case, common_choices, draw_layouts, draw_size
+
+INCOMING = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
+# Which sequence_backward reads: it is compared with a loop that computes them again.
+KEPT = ("output", "cells", "gates")
+# Of a call: the loop that it is compared with takes some 100 us a step.
+MOST_STEPS = 40
+MOST_WORK = 2_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceCase(Case):
+    """sizes are those of sequence_reference.Sizes."""
+
+    state: bool
+    """Whether h0 and c0 are given."""
+    cell_dtype: torch.dtype
+    """Of c0: float32 may stand beside 16-bit arguments."""
+    lengths: bool
+    reset: bool
+    reverse: bool
+    keep: bool
+
+
+def draw_sequence_case(random, operator: str, device: str) -> SequenceCase:
+    steps = random.choice((0, 1, 1, 2, 3, 4, 5, 7, 8, 12, random.randrange(MOST_STEPS + 1)))
+    batch, input_features, state_size = (draw_size(random, device) for _ in range(3))
+    while steps * batch * 3 * state_size * (state_size + input_features) > MOST_WORK:
+        batch, input_features, state_size = (-(-size // 2) for size in (batch, input_features, state_size))
+        steps = -(-steps // 2)
+    sizes = Sizes(steps, batch, input_features, state_size)
+    choices = common_choices(random, operator, device)
+    # Autocast leaves c0, so one of another 16-bit type would not fit what it makes of the others.
+    is_16_bit = choices["dtype"].itemsize == 2
+    is_float32 = is_16_bit and (choices["autocast"] is not None or random.randrange(2) == 0)
+    return SequenceCase(
+        **choices | {"autocast": None if operator == "sequence_backward" else choices["autocast"]},
+        sizes=sizes,
+        scale=random.choice((1.0, 1.0, 1.0, 0.0, 0.01)),
+        layouts=draw_layouts(random, (*NAMES, "lengths", "reset", *INCOMING), sizes, keeping=KEPT),
+        absent=tuple(name for name in INCOMING if random.randrange(4) == 0),
+        state=random.randrange(3) > 0,
+        cell_dtype=torch.float32 if is_float32 else choices["dtype"],
+        lengths=random.randrange(2) == 0,
+        reset=random.randrange(3) == 0,
+        reverse=random.randrange(2) == 0,
+        keep=random.randrange(2) == 0,
+    )
+
+
+def make_sequence(case: SequenceCase) -> Sequence:
+    seed_generator(case)
+    flags = {name: getattr(case, name) for name in ("bias", "state", "lengths", "reset", "reverse", "cell_dtype")}
+    arguments = reference.make(case.sizes, case.dtype, case.device, **flags)
+    if case.scale != 1:
+        arguments = arguments._replace(weights=arguments.weights * case.scale)
+    tensors = {n: lay_out(case, n, t) for n, t in arguments._asdict().items() if isinstance(t, Tensor)}
+    return arguments._replace(**tensors)
+
+
+def requiring_grad(case: SequenceCase, arguments: Sequence) -> Sequence:
+    """Leaves with the same memory, of which those that the mask names require gradients."""
+    wanted = dict(zip(NAMES, case.mask, strict=True))
+    leaves = {name: getattr(arguments, name).detach().requires_grad_(wanted[name]) for name in arguments.given()}
+    return arguments._replace(**leaves)
+
+
+def as_computed(case: SequenceCase, arguments: Sequence) -> Sequence:
+    """After autocast's casts, which leave c0 as it is."""
+    if case.arithmetic == case.dtype:
+        return arguments
+    return arguments.map(lambda tensor: tensor.detach().to(case.arithmetic))._replace(c0=arguments.c0)
+
+
+def final_cell_dtype(case: SequenceCase) -> torch.dtype:
+    return case.cell_dtype if case.state else case.arithmetic
+
+
+def bounded(values, arguments: Sequence, terms: int = 0) -> list[Bounded | None]:
+    precision = Precision.of(arguments.input.dtype)
+    return [
+        None if value is None else Bounded(value, reference.tolerance(value, arguments, terms), precision)
+        for value in values
+    ]
+
+
+def expected_results(case: SequenceCase, arguments: Sequence) -> list[Bounded]:
+    arguments = as_computed(case, arguments)
+    with torch.no_grad():
+        values = list(reference.run(arguments.map(Tensor.double)))
+    if not case.keep:
+        values[3:] = (value[:0] for value in values[3:])
+    return bounded(values, arguments)
+
+
+def prepare_sequence(case: SequenceCase) -> Call:
+    arguments = requiring_grad(case, make_sequence(case))
+
+    def run() -> Results:
+        with modes(case):
+            return reference.call(arguments, case.keep)
+
+    return Call(
+        names=OUTPUTS,
+        dtypes=(case.arithmetic, case.arithmetic, final_cell_dtype(case), case.arithmetic, case.arithmetic),
+        arguments=tensors_of(arguments),
+        run=run,
+        expected=lambda: expected_results(case, arguments),
+    )
+
+
+def tensors_of(arguments: Sequence) -> list[Tensor]:
+    return [argument for argument in arguments if isinstance(argument, Tensor)]
+
+
+def make_incoming(case: SequenceCase, dtype: torch.dtype, cell_dtype: torch.dtype) -> list[Tensor | None]:
+    steps, batch, _, state_size = case.sizes
+    shapes = [(steps, batch, state_size), (batch, state_size), (batch, state_size), (steps, batch, state_size)]
+    dtypes = [dtype, dtype, cell_dtype, dtype]
+    return [
+        None
+        if name in case.absent
+        else lay_out(case, name, torch.randn(shape, dtype=torch.float64, device=case.device).to(dtype))
+        for name, shape, dtype in zip(INCOMING, shapes, dtypes, strict=True)
+    ]
+
+
+def expected_gradients(arguments: Sequence, grads, wanted) -> list[Bounded | None]:
+    values = reference.reference_gradients(grads, arguments)
+    terms = arguments.input.size(0) * arguments.input.size(1)
+    return bounded([v if want else None for v, want in zip(values, wanted, strict=True)], arguments, terms)
+
+
+def gradient_names() -> list[str]:
+    return [f"d_{name}" for name in NAMES]
+
+
+def prepare_sequence_backward(case: SequenceCase) -> Call:
+    arguments = make_sequence(case)
+    output, _, _, cells, gates = reference.call(arguments, keep=True)
+    kept = [lay_out(case, n, t) for n, t in (("output", output), ("cells", cells), ("gates", gates))]
+    grads = make_incoming(case, case.dtype, final_cell_dtype(case))
+    given = (*grads, *kept, *arguments)
+
+    def run() -> Results:
+        with modes(case):
+            return torch.ops.lltm.sequence_backward(*given, case.mask)
+
+    return Call(
+        names=gradient_names(),
+        dtypes=(*(case.dtype,) * 4, final_cell_dtype(case)),
+        arguments=[tensor for tensor in given if not isinstance(tensor, bool)],
+        run=run,
+        expected=lambda: expected_gradients(arguments, grads, case.mask),
+    )
+
+
+def prepare_sequence_autograd(case: SequenceCase) -> Call:
+    """lltm::sequence, and the gradients that autograd gets from it."""
+    arguments = requiring_grad(case, make_sequence(case))
+    grads = make_incoming(case, case.arithmetic, final_cell_dtype(case))
+    if not case.keep:
+        grads[3] = None
+    leaves = [getattr(arguments, name) for name in NAMES]
+
+    def run() -> Results:
+        with modes(case, "enabled"):
+            results = reference.call(arguments, case.keep)
+        return (*(result.detach() for result in results), *differentiate(results[:4], grads, leaves))
+
+    def expected() -> list[Bounded | None]:
+        has_incoming = any(grad is not None for grad in grads)
+        wanted = [has_incoming and leaf is not None and leaf.requires_grad for leaf in leaves]
+        gradients = expected_gradients(as_computed(case, arguments), grads, wanted)
+        return [*expected_results(case, arguments), *gradients]
+
+    return Call(
+        names=(*OUTPUTS, *gradient_names()),
+        dtypes=(
+            *(case.arithmetic, case.arithmetic, final_cell_dtype(case), case.arithmetic, case.arithmetic),
+            *(case.dtype, case.dtype, case.dtype, case.dtype, case.cell_dtype),
+        ),
+        arguments=[*tensors_of(arguments), *grads],
+        run=run,
+        expected=expected,
+    )
