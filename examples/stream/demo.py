@@ -152,6 +152,8 @@ def main() -> None:
     start = time.monotonic()
     output = args.build_dir.resolve() / "stream"
     output.mkdir(parents=True, exist_ok=True)
+    # The tensors are small: threads would mostly wait for each other, for long where the machine has other work.
+    torch.set_num_threads(1)
     kind = args.device or ("cuda" if lltm.has_cuda and torch.cuda.is_available() else "cpu")
     with process_group(kind) as (rank, device):
         results = train(args, rank, device)

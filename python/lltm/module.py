@@ -1,15 +1,13 @@
 """LLTM, layers of the recurrent cell over whole sequences, as a module that takes nn.LSTM's place."""
 
 import math
-import numbers
-import warnings
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _leaf
-from .cell import LLTMCell, describe_state
+from . import _checks, _leaf
+from .cell import LLTMCell
 
 
 class _LayerParameters:
@@ -131,7 +129,7 @@ class LLTM(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _check_options(input_size, hidden_size, num_layers, bias, batch_first, dropout, proj_size)
+        _checks.check_options(input_size, hidden_size, num_layers, bias, batch_first, dropout, proj_size)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -239,10 +237,10 @@ class LLTM(torch.nn.Module):
             raise ValueError(f"LLTM: Expected input to be 2D or 3D, got {input.dim()}D instead")
         self._check_input(input)
         if reset is not None:
-            _check_reset(reset, input.shape[:-1])
+            _checks.check_reset(reset, input.shape[:-1])
         batched = input.dim() == 3
         if hx is not None:
-            _check_pair(hx, input.dim())
+            _checks.check_pair(hx, input.dim())
         if not batched:
             input = input.unsqueeze(1)
             if hx is not None:
@@ -274,13 +272,13 @@ class LLTM(torch.nn.Module):
         self._check_input(data)
         steps, batch = batch_sizes.size(0), int(batch_sizes[0])
         if reset is not None:
-            _check_reset(reset, [batch, steps] if self.batch_first else [steps, batch])
+            _checks.check_reset(reset, [batch, steps] if self.batch_first else [steps, batch])
             if self.batch_first:
                 reset = reset.transpose(0, 1)
             if sorted_indices is not None:
                 reset = reset.index_select(1, sorted_indices)
         if hx is not None:
-            _check_pair(hx, 3)
+            _checks.check_pair(hx, 3)
             if sorted_indices is not None:
                 hx = (hx[0].index_select(1, sorted_indices), hx[1].index_select(1, sorted_indices))
 
@@ -299,8 +297,8 @@ class LLTM(torch.nn.Module):
         directions = 2 if self.bidirectional else 1
         if hx is not None:
             expected = [self.num_layers * directions, input.size(1), self.hidden_size]
-            _check_size("hidden[0]", hx[0], expected)
-            _check_size("hidden[1]", hx[1], expected)
+            _checks.check_size("hidden[0]", hx[0], expected)
+            _checks.check_size("hidden[1]", hx[1], expected)
         resets = [reset]
         if self.bidirectional:
             resets.append(_shift_to_reverse(reset, lengths))
@@ -335,7 +333,7 @@ class LLTM(torch.nn.Module):
         """The dtype and number of features of the input, padded or packed."""
         if not torch.jit.is_scripting():
             dtype = self._layer_parameters[0].dtype
-            if input.dtype != dtype and not _autocasts(input.device.type):
+            if input.dtype != dtype and not _checks.autocasts(input.device.type):
                 raise ValueError(f"LLTM: input dtype ({input.dtype}) does not match weight dtype ({dtype})")
         if not torch.jit.is_tracing() and input.size(-1) != self.input_size:
             raise RuntimeError(
@@ -349,62 +347,6 @@ class LLTM(torch.nn.Module):
             if getattr(self, name) != default:
                 parts.append(f"{name}={getattr(self, name)}")
         return ", ".join(parts)
-
-
-def _check_options(
-    input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool, dropout: float, proj_size: int
-) -> None:
-    """The constructor's arguments, in nn.LSTM's order and with its types of exceptions."""
-    probability = float(dropout)
-    if not isinstance(dropout, numbers.Number) or isinstance(dropout, bool) or not 0 <= probability <= 1:
-        raise ValueError(f"LLTM: dropout should be a number in range [0, 1], got {dropout!r}")
-    if probability > 0 and num_layers == 1:
-        warnings.warn(
-            "LLTM: dropout acts between layers, so non-zero dropout expects num_layers greater than 1, but got "
-            f"dropout={dropout} and num_layers={num_layers}",
-            stacklevel=3,
-        )
-    for name, value, kind in (
-        ("bias", bias, bool),
-        ("batch_first", batch_first, bool),
-        ("input_size", input_size, int),
-        ("hidden_size", hidden_size, int),
-    ):
-        if not isinstance(value, kind):
-            raise TypeError(f"LLTM: {name} should be of type {kind.__name__}, got: {type(value).__name__}")
-    for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
-        if value <= 0:
-            raise ValueError(f"LLTM: {name} must be greater than zero, got {value}")
-    if proj_size != 0:
-        raise ValueError(f"LLTM: there are no projections, proj_size must be 0, got {proj_size}")
-
-
-def _check_pair(hx: tuple[Tensor, Tensor], dims: int) -> None:
-    """That hx is a pair of tensors, each of the input's number of dimensions."""
-    if not torch.jit.is_scripting():
-        given = describe_state(hx)
-        if given is not None:
-            raise RuntimeError(f"LLTM: expected hx to be the pair (h_0, c_0), got {given}")
-    if hx[0].dim() != dims or hx[1].dim() != dims:
-        kind = "batched" if dims == 3 else "unbatched"
-        raise RuntimeError(
-            f"LLTM: For {kind} {dims}-D input, hx and cx should also be {dims}-D "
-            f"but got ({hx[0].dim()}-D, {hx[1].dim()}-D) tensors"
-        )
-
-
-def _check_size(name: str, state: Tensor, expected: list[int]) -> None:
-    if not torch.jit.is_tracing() and list(state.shape) != expected:
-        raise RuntimeError(f"LLTM: Expected {name} size {expected}, got {list(state.shape)}")
-
-
-def _check_reset(reset: Tensor, expected: list[int]) -> None:
-    if not torch.jit.is_tracing() and list(reset.shape) != list(expected):
-        raise RuntimeError(f"LLTM: Expected reset size {list(expected)}, got {list(reset.shape)}")
-
-
-def _autocasts(device_type: str) -> bool:
-    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
 
 
 def _shift_to_reverse(reset: Tensor | None, lengths: Tensor | None) -> Tensor | None:

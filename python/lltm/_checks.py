@@ -1,0 +1,65 @@
+"""The checks of lltm.LLTM: what nn.LSTM refuses, with the same types of exceptions, and lengths and resets beside."""
+
+import numbers
+import warnings
+
+import torch
+from torch import Tensor
+
+from .cell import describe_state
+
+
+def check_options(
+    input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool, dropout: float, proj_size: int
+) -> None:
+    """The constructor's arguments, in nn.LSTM's order and with its types of exceptions."""
+    probability = float(dropout)
+    if not isinstance(dropout, numbers.Number) or isinstance(dropout, bool) or not 0 <= probability <= 1:
+        raise ValueError(f"LLTM: dropout should be a number in range [0, 1], got {dropout!r}")
+    if probability > 0 and num_layers == 1:
+        warnings.warn(
+            "LLTM: dropout acts between layers, so non-zero dropout expects num_layers greater than 1, but got "
+            f"dropout={dropout} and num_layers={num_layers}",
+            stacklevel=3,
+        )
+    for name, value, kind in (
+        ("bias", bias, bool),
+        ("batch_first", batch_first, bool),
+        ("input_size", input_size, int),
+        ("hidden_size", hidden_size, int),
+    ):
+        if not isinstance(value, kind):
+            raise TypeError(f"LLTM: {name} should be of type {kind.__name__}, got: {type(value).__name__}")
+    for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+        if value <= 0:
+            raise ValueError(f"LLTM: {name} must be greater than zero, got {value}")
+    if proj_size != 0:
+        raise ValueError(f"LLTM: there are no projections, proj_size must be 0, got {proj_size}")
+
+
+def check_pair(hx: tuple[Tensor, Tensor], dims: int) -> None:
+    """That hx is a pair of tensors, each of the input's number of dimensions."""
+    if not torch.jit.is_scripting():
+        given = describe_state(hx)
+        if given is not None:
+            raise RuntimeError(f"LLTM: expected hx to be the pair (h_0, c_0), got {given}")
+    if hx[0].dim() != dims or hx[1].dim() != dims:
+        kind = "batched" if dims == 3 else "unbatched"
+        raise RuntimeError(
+            f"LLTM: For {kind} {dims}-D input, hx and cx should also be {dims}-D "
+            f"but got ({hx[0].dim()}-D, {hx[1].dim()}-D) tensors"
+        )
+
+
+def check_size(name: str, state: Tensor, expected: list[int]) -> None:
+    if not torch.jit.is_tracing() and list(state.shape) != expected:
+        raise RuntimeError(f"LLTM: Expected {name} size {expected}, got {list(state.shape)}")
+
+
+def check_reset(reset: Tensor, expected: list[int]) -> None:
+    if not torch.jit.is_tracing() and list(reset.shape) != list(expected):
+        raise RuntimeError(f"LLTM: Expected reset size {list(expected)}, got {list(reset.shape)}")
+
+
+def autocasts(device_type: str) -> bool:
+    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
