@@ -27,6 +27,11 @@ class BuildInfo(NamedTuple):
     architectures: tuple[str, ...]
     """CUDA architectures that there are kernels for, such as ``("80", "90a")``."""
 
+    @property
+    def wgmma(self) -> bool:
+        """Whether there are kernels by Hopper's own matrix instructions, which ``90a`` has, and ``90`` has not."""
+        return any(architecture.startswith("90a") for architecture in self.architectures)
+
 
 def registered() -> bool:
     """Whether this process has the operators already, whoever loaded them."""

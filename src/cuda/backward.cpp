@@ -6,6 +6,7 @@
 #include "plan.h"
 #include "problem.h"
 #include "runtime/device.h"
+#include "runtime/device_facts.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
 
@@ -158,10 +159,10 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
   const auto sizes = check<int64_t>(arguments);
   const Device device(input);
 
-  const auto path = plan_backward(device.properties(),
-                                  input.scalar_type(),
-                                  sizes,
-                                  rows_at_16_bytes(input, weights, old_h, sizes.state_size));
+  DeviceFacts facts;
+  check_launch(device_facts(device.properties(), &facts));
+  const auto path = plan_backward(
+      facts, input.scalar_type(), sizes, rows_at_16_bytes(input, weights, old_h, sizes.state_size));
   const bool few_rows = path && std::holds_alternative<FewRowsStrips>(path->tile);
   const CellGradients gradients = empty_gradients(
       sizes,

@@ -2,9 +2,11 @@
 #include "../checks.h"
 #include "../products.h"
 #include "kernels/forward_kernels.h"
+#include "kernels/pack.h"
 #include "plan.h"
 #include "problem.h"
 #include "runtime/device.h"
+#include "runtime/device_facts.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
 
@@ -21,58 +23,49 @@ struct Outputs {
   Tensor new_h, new_cell, gates;
 };
 
-template <Arithmetic kArithmetic>
-cudaError_t launch(const ForwardProblem& params, const ForwardPath& path, cudaStream_t stream) {
-  if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    if (const auto* columns = std::get_if<FewRowsColumns>(&path.tile)) {
-      return launch_forward_few_rows(params, columns->count, stream);
+// Copies what TMA cannot describe to rows that it can, and lets the problem have these. The memory
+// has to live until the forward is launched.
+Tensor pack(ForwardProblem& problem, const ForwardPlan& plan, const Device& device) {
+  const int size = element_size(*plan.arithmetic);
+  PackParams params;
+  params.element_size = size;
+  int64_t bytes = 0;
+  const auto add = [&](bool packs, Matrix& matrix, int64_t rows, int64_t columns, int lead) {
+    if (packs) {
+      const int64_t stride = packed_stride(lead + columns, size);
+      // An offset for the time being.
+      params.add({matrix, rows, columns, {reinterpret_cast<const void*>(bytes), stride}, lead});
+      bytes += rows * stride * size;
     }
-    if (const auto* tile = std::get_if<ThreeTf32Tile>(&path.tile)) {
-      return launch_forward_three_tf32(params, *tile, path.split, stream);
-    }
-  } else if (const auto* tile = std::get_if<WgmmaTile>(&path.tile)) {
-    return launch_forward_wgmma<kArithmetic>(params, *tile, path.split, stream);
-  }
-  return launch_forward_tiles<kArithmetic>(
-      params, std::get<ForwardTile>(path.tile), path.split, stream);
-}
-
-cudaError_t launch_any(const ForwardProblem& params, const ForwardPath& path, cudaStream_t stream) {
-  switch (path.arithmetic) {
-    case Arithmetic::kFloat32:
-      return launch<Arithmetic::kFloat32>(params, path, stream);
-    case Arithmetic::kTf32:
-      return launch<Arithmetic::kTf32>(params, path, stream);
-    case Arithmetic::kFloat16:
-      return launch<Arithmetic::kFloat16>(params, path, stream);
-    case Arithmetic::kBFloat16:
-      return launch<Arithmetic::kBFloat16>(params, path, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
-void forward_by_tiles(const Outputs& outputs,
-                      const ForwardArguments& arguments,
-                      const CellSizes<int64_t>& sizes,
-                      const ForwardPath& path,
-                      cudaStream_t stream) {
-  const Rows input(arguments.input), weights(arguments.weights), old_h(arguments.old_h),
-      old_cell(arguments.old_cell);
-  const Tensor bias = is_given(arguments.bias) ? arguments.bias->contiguous() : Tensor();
-  const ForwardProblem params{
-      .batch = sizes.batch,
-      .input_features = sizes.input_features,
-      .state_size = sizes.state_size,
-      .input = input.matrix(),
-      .weights = weights.matrix(),
-      .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
-      .old_h = old_h.matrix(),
-      .old_cell = old_cell.matrix(),
-      .new_h = outputs.new_h.mutable_data_ptr(),
-      .new_cell = outputs.new_cell.mutable_data_ptr(),
-      .gates = outputs.gates.mutable_data_ptr(),
   };
-  check_launch(launch_any(params, path, stream));
+  problem.input_lead = plan.input_lead;
+  add(plan.packs_input,
+      problem.input,
+      problem.batch,
+      problem.input_features,
+      static_cast<int>(plan.input_lead));
+  add(plan.packs_old_h, problem.old_h, problem.batch, problem.state_size, 0);
+  add(plan.packs_weights,
+      problem.weights,
+      3 * problem.state_size,
+      problem.state_size + problem.input_features,
+      0);
+  Tensor memory = device.empty({bytes}, at::kByte);
+  auto* const base = static_cast<char*>(memory.mutable_data_ptr());
+  for (int i = 0; i < params.count; ++i) {
+    Matrix& to = params.parts[i].to;
+    to.data = base + reinterpret_cast<intptr_t>(to.data);
+  }
+  int next = 0;
+  for (const auto& [packs, matrix] : {std::pair{plan.packs_input, &problem.input},
+                                      std::pair{plan.packs_old_h, &problem.old_h},
+                                      std::pair{plan.packs_weights, &problem.weights}}) {
+    if (packs) {
+      *matrix = params.parts[next++].to;
+    }
+  }
+  check_launch(launch_pack(params, device.stream()));
+  return memory;
 }
 
 void forward_by_library(const Outputs& outputs,
@@ -94,6 +87,43 @@ void forward_by_library(const Outputs& outputs,
       });
 }
 
+void forward_by_plan(const Outputs& outputs,
+                     const ForwardArguments& arguments,
+                     const CellSizes<int64_t>& sizes,
+                     const Device& device) {
+  const std::optional<Arithmetic> arithmetic = arithmetic_of(arguments.input.scalar_type());
+  if (!arithmetic) {
+    selection();  // an unknown one is an error of every dtype
+    forward_by_library(outputs, arguments, sizes, device.stream());
+    return;
+  }
+  const Rows input(arguments.input), weights(arguments.weights), old_h(arguments.old_h),
+      old_cell(arguments.old_cell);
+  const Tensor bias = is_given(arguments.bias) ? arguments.bias->contiguous() : Tensor();
+  ForwardProblem problem{
+      .batch = sizes.batch,
+      .input_features = sizes.input_features,
+      .state_size = sizes.state_size,
+      .input = input.matrix(),
+      .weights = weights.matrix(),
+      .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
+      .old_h = old_h.matrix(),
+      .old_cell = old_cell.matrix(),
+      .new_h = outputs.new_h.mutable_data_ptr(),
+      .new_cell = outputs.new_cell.mutable_data_ptr(),
+      .gates = outputs.gates.mutable_data_ptr(),
+  };
+  DeviceFacts facts;
+  check_launch(device_facts(device.properties(), &facts));
+  const ForwardPlan plan = plan_forward(facts, arithmetic, problem);
+  if (plan.by_library()) {
+    forward_by_library(outputs, arguments, sizes, device.stream());
+    return;
+  }
+  const Tensor packed = plan.packs() ? pack(problem, plan, device) : Tensor();
+  check_launch(launch_forward(plan, problem, device.stream()));
+}
+
 std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
                                            const Tensor& weights,
                                            const std::optional<Tensor>& bias,
@@ -107,15 +137,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
   };
   Outputs outputs{empty(sizes.state_size), empty(sizes.state_size), empty(3 * sizes.state_size)};
   if (outputs.new_h.numel() > 0) {
-    const cudaStream_t stream = device.stream();
-    if (const auto path = plan_forward(device.properties(),
-                                       input.scalar_type(),
-                                       sizes,
-                                       rows_at_16_bytes(input, weights, old_h, sizes.state_size))) {
-      forward_by_tiles(outputs, arguments, sizes, *path, stream);
-    } else {
-      forward_by_library(outputs, arguments, sizes, stream);
-    }
+    forward_by_plan(outputs, arguments, sizes, device);
   }
   return {std::move(outputs.new_h), std::move(outputs.new_cell), std::move(outputs.gates)};
 }

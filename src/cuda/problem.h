@@ -84,6 +84,10 @@ struct ForwardProblem {
   void* new_h;       // (batch, state_size), contiguous
   void* new_cell;    // (batch, state_size), contiguous
   void* gates;       // (batch, 3*state_size), contiguous, pre-activations
+  // How many columns of zeros input has in front, for the kernels of Hopper's instructions: TMA's
+  // boxes start at multiples of 16 bytes, which the columns of weights that belong to input may
+  // not. They begin so many columns earlier then, with some of h's.
+  int64_t input_lead = 0;
 };
 
 /// d_old_h, d_input = d_gates @ weights and d_weights = d_gates.T @ [old_h, input].

@@ -212,6 +212,7 @@ needs_nvcc = pytest.mark.skipif(
         (["-DCMAKE_CUDA_ARCHITECTURES=90a"], {}, ("90a",)),
         (["-DCMAKE_CUDA_ARCHITECTURES=80"], {"TORCH_CUDA_ARCH_LIST": "9.0"}, ("80",)),
         ([], {"TORCH_CUDA_ARCH_LIST": "8.0 9.0a+PTX"}, ("80-real", "90a")),
+        ([], {"TORCH_CUDA_ARCH_LIST": "9.0"}, ("90-real",)),
     ],
 )
 def test_architectures_are_the_builders_choice(build, options, environment, architectures):
@@ -219,6 +220,7 @@ def test_architectures_are_the_builders_choice(build, options, environment, arch
     if CPU_ONLY in output:
         pytest.skip(output[output.index(CPU_ONLY) :])
     assert build.info["architectures"] == architectures
+    assert ("without the kernels of Hopper's own matrix instructions" in output) == ("90-real" in architectures)
     assert torch.version.cuda.split(".")[0] == build.info["cuda"].split(".")[0]
     commands = (build.folder / "build.ninja").read_text()
     for architecture in architectures:

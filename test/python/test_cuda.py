@@ -41,8 +41,12 @@ def test_a_cuda_tensor_in_a_build_without_cuda(names):
 
 @needs_cuda
 def test_graph(dtype):
+    check_graph((6, 5, 7), dtype)
+
+
+def check_graph(sizes, dtype):
     """Forward and backward captured once, replayed on new values."""
-    arguments = make_arguments((6, 5, 7), dtype, "cuda")
+    arguments = make_arguments(sizes, dtype, "cuda")
     grads = make_gradients(arguments)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -60,6 +64,71 @@ def test_graph(dtype):
         torch.cuda.synchronize()
         assert_forward_close(results, arguments)
         assert_gradients_close(found, *grads, arguments)
+
+
+# Sizes that every family of kernels takes, on aligned rows and on others, that Hopper's pack first.
+FAMILY_SIZES = [(5, 256, 512), (130, 72, 264), (66, 33, 129)]
+families = pytest.mark.parametrize("family", ["few_rows", "hopper", "tiles", "library"])
+
+
+@needs_cuda
+@families
+@pytest.mark.parametrize("sizes", FAMILY_SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_graph_of_every_family(monkeypatch, family, sizes, dtype):
+    monkeypatch.setenv("LLTM_CUDA_PATH", family)
+    check_graph(sizes, dtype)
+
+
+@needs_cuda
+@families
+@pytest.mark.parametrize("sizes", FAMILY_SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_two_streams_at_once(monkeypatch, family, sizes, dtype):
+    """Calls on two streams, with nothing between them, give what they give by themselves."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", family)
+    both = [make_arguments(sizes, dtype, "cuda") for _ in range(2)]
+    grads = make_gradients(both[0])
+    expected = [(*call(arguments), *call_backward(*grads, arguments)) for arguments in both]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in both]
+    found = [[], []]
+    for _ in range(20):
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                found[i].append((*call(both[i]), *call_backward(*grads, both[i])))
+    torch.cuda.synchronize()
+    for results, wanted in zip(found, expected, strict=True):
+        for result in results:
+            for one, other in zip(result, wanted, strict=True):
+                assert torch.equal(one, other)
+
+
+@needs_cuda
+@families
+@pytest.mark.parametrize("sizes", FAMILY_SIZES, ids=str)
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_second_gpu_of_every_family(monkeypatch, family, sizes):
+    monkeypatch.setenv("LLTM_CUDA_PATH", family)
+    for device in ("cuda:1", "cuda:0", "cuda:1"):
+        arguments = make_arguments(sizes, torch.float32, device)
+        grads = make_gradients(arguments)
+        assert_forward_close(call(arguments), arguments)
+        assert_gradients_close(call_backward(*grads, arguments), *grads, arguments)
+    assert torch.cuda.current_device() == 0
+
+
+@needs_cuda
+@families
+def test_overlapping_rows(monkeypatch, family):
+    """Windows of a signal: rows that overlap, which TMA cannot describe."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", family)
+    plain = make_arguments((30, 512, 264), torch.float32, "cuda")
+    arguments = plain._replace(input=torch.randn(256 * 31, device="cuda").unfold(0, 512, 256))
+    copies = arguments.map(torch.Tensor.contiguous)
+    assert_forward_close(call(arguments), copies)
+    grads = make_gradients(copies)
+    assert_gradients_close(call_backward(*grads, arguments), *grads, copies)
 
 
 @needs_cuda

@@ -213,6 +213,6 @@ def test_an_unknown_path_is_an_error(monkeypatch):
     monkeypatch.setenv("LLTM_CUDA_PATH", "fastest")
     with pytest.raises(
         RuntimeError,
-        match="expected the environment variable LLTM_CUDA_PATH to be auto, few_rows, hopper, tiles",
+        match="expected the environment variable LLTM_CUDA_PATH to be one of auto few_rows hopper tiles library ",
     ):
         call(make_arguments((2, 3, 4), device="cuda"))

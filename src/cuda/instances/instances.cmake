@@ -14,5 +14,5 @@ function(lltm_instances kernel)
 endfunction()
 
 lltm_instances(forward_tiles kFloat32 kTf32 kFloat16 kBFloat16)
-lltm_instances(forward_wgmma kTf32 kFloat16 kBFloat16)
+lltm_instances(forward_wgmma kFloat32 kTf32 kFloat16 kBFloat16)
 lltm_instances(backward_tiles kFloat32 kTf32 kFloat16 kBFloat16)

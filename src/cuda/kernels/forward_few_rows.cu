@@ -207,11 +207,21 @@ cudaError_t launch_forward_few_rows_of(const ForwardProblem& params,
 
 }  // namespace
 
-cudaError_t launch_forward_few_rows(const ForwardProblem& params,
-                                    int columns,
-                                    cudaStream_t stream) {
-  return launch_for_rows(params.batch, [&](auto rows) {
-    return launch_forward_few_rows_of<rows>(params, columns, stream);
+cudaError_t launch_forward_few_rows(const ForwardProblem& problem, cudaStream_t stream) {
+  int device = 0, multiprocessors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (error != cudaSuccess) {
+    return error;
+  }
+  // The columns of the state evenly on all multiprocessors, in as many rounds as it takes.
+  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const int64_t rounds = ceil_div(problem.state_size, kFewRowsWarps * multiprocessors);
+  const auto columns = static_cast<int>(ceil_div(problem.state_size, rounds * multiprocessors));
+  return launch_for_rows(problem.batch, [&](auto rows) {
+    return launch_forward_few_rows_of<rows>(problem, columns, stream);
   });
 }
 

@@ -3,7 +3,8 @@
 // K runs over old_h, then over input; nothing is concatenated, nothing repacked.
 #pragma once
 
-#include "../epilogue/cell_of_elements.cuh"
+#include "../epilogue/cell.cuh"
+#include "../epilogue/elements.cuh"
 #include "../problem.h"
 #include "../products/major.h"
 #include "../products/mma_sync.cuh"
@@ -56,8 +57,9 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   const int end = arguments.split.first_chunk(rank + 1);
 
   ClusterSums<Product> sums(shared, arguments.split);
-  CellFinisher<Element, kHidden, Product::kThreads> finisher(
-      p, {first_row, first_hidden, rows, hidden}, sums.first_row(), sums.rows());
+  using Epilogue = CellEpilogue<Element, cell::StandardMath, 1, 1, true>;
+  ElementFinisher<Epilogue, kHidden, Product::kThreads> finisher(
+      Epilogue(p), first_row, first_hidden, sums.first_row(), sums.rows());
   wait_for_previous_kernel();
 
   using Rows = GateRows<Element, kHidden>;

@@ -227,12 +227,6 @@ int64_t rows_a_block(int64_t batch, int64_t state_size) {
 
 }  // namespace
 
-bool clusters_available() {
-  int device = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         compiled_for_clusters<&gate_gradients_kernel<float, kBlockColumns, 1>>(device);
-}
-
 int64_t gate_gradients_workspace(int64_t batch, int64_t state_size) {
   const int64_t row_blocks = ceil_div(batch, rows_a_block(batch, state_size));
   return row_blocks > 1 ? row_blocks * 3 * state_size : 0;

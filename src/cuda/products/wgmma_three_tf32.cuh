@@ -25,9 +25,11 @@ template <Major kMajorA,
           int kTileN_ = 96>
 struct ThreeTf32Product {
   using Element = float;
+  static constexpr Arithmetic kArithmetic = Arithmetic::kFloat32;
   static constexpr int kGroups = kGroups_, kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
-  static constexpr int kMultipliers = 128 * kGroups;
+  static constexpr int kMultipliers = 128 * kGroups, kFinishers = kMultipliers;
+  static constexpr int kRowTiles = 1;  // of a cluster that share B
   static constexpr int kThreads = kMultipliers + 128 * kFeederGroups;
 
   // In a stage: A as it is, B as it is or its high parts, the low parts of B.
@@ -48,6 +50,9 @@ struct ThreeTf32Product {
 
   static constexpr int kSums = kTileN / 2;
   float sum[kSums];
+
+  /// How many rows of A a chunk's box has, whatever exists.
+  static int box_rows(int64_t /*rows*/) { return kTileM; }
 
   /// Before a block barrier.
   static __device__ __forceinline__ void prepare(const unsigned char* shared) {

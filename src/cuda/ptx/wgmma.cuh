@@ -9,6 +9,12 @@ namespace lltm::cuda {
 #define LLTM_HOPPER 1  // only there may a kernel's body use what follows
 #endif
 
+// The body of a kernel that needs Hopper's instructions where it is compiled for something else:
+// nobody launches it, and if somebody does, it is heard.
+__device__ __forceinline__ void trap_wrong_image() {
+  asm volatile("trap;\n");
+}
+
 // Describes boxes of rows of 128 bytes, swizzled by 128 bytes, eight rows every 1024; boxes are
 // box_bytes apart, which counts where the rows are K: a box has 64 columns of them.
 __device__ __forceinline__ uint64_t describe_rows_of_k(uint32_t address, int box_bytes) {

@@ -6,16 +6,29 @@
 namespace lltm::cuda {
 namespace {
 
+CUtensorMapDataType type_of(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::kFloat32:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case Arithmetic::kTf32:
+      // Rounded on the way, as cuBLAS rounds; wgmma by itself cuts off what TF32 has no room for.
+      return CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+    case Arithmetic::kFloat16:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case Arithmetic::kBFloat16:
+      break;
+  }
+  return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
 bool encode_boxes(CUtensorMap* map, const BoxesOf& of) {
-  static const auto encode =
-      driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
-  if (encode == nullptr || bind_context() != cudaSuccess) {
+  static DriverFunction<decltype(&cuTensorMapEncodeTiled)> encode_tiled("cuTensorMapEncodeTiled");
+  const auto encode = encode_tiled.get();
+  uint64_t context = 0;  // the driver wants one to be current
+  if (encode == nullptr || current_context(&context) != cudaSuccess) {
     return false;
   }
-  const CUtensorMapDataType type = is_float(of.arithmetic) ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                   : of.arithmetic == Arithmetic::kFloat16
-                                       ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const CUtensorMapDataType type = type_of(of.arithmetic);
   const uint64_t bytes =
       static_cast<uint64_t>(of.matrix.stride) * static_cast<uint64_t>(element_size(of.arithmetic));
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(of.columns),
@@ -67,38 +80,37 @@ bool describe(CUtensorMap* map, const BoxesOf& boxes) {
   return true;
 }
 
-bool describe_forward(ForwardMaps* maps,
-                      Arithmetic arithmetic,
-                      const ForwardProblem& problem,
-                      int chunk_k,
-                      int rows,
-                      int hidden) {
+bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const ForwardBoxes& boxes) {
   const int64_t state = problem.state_size, features = problem.input_features;
   const auto describe_rows = [&](CUtensorMap* map, const Matrix& matrix, int64_t columns) {
     return describe(map,
-                    {.arithmetic = arithmetic,
+                    {.arithmetic = boxes.arithmetic,
                      .matrix = matrix,
                      .rows = problem.batch,
                      .columns = columns,
-                     .box_rows = rows,
-                     .box_columns = chunk_k});
+                     .box_rows = boxes.rows,
+                     .box_columns = boxes.chunk_k});
   };
-  const auto describe_gates = [&](CUtensorMap* map, int64_t first_column, int64_t columns) {
-    const char* const data = static_cast<const char*>(problem.weights.data);
-    return describe(
-        map,
-        {.arithmetic = arithmetic,
-         .matrix = {data + first_column * element_size(arithmetic), problem.weights.stride},
-         .rows = state,
-         .columns = columns,
-         .gates = 3,
-         .box_rows = hidden,
-         .box_columns = chunk_k});
+  const auto describe_gates = [&](CUtensorMap* map, int64_t columns) {
+    return describe(map,
+                    {.arithmetic = boxes.arithmetic,
+                     .matrix = problem.weights,
+                     .rows = state,
+                     .columns = columns,
+                     .gates = 3,
+                     .box_rows = boxes.hidden,
+                     .box_columns = boxes.chunk_k});
   };
   return describe_rows(&maps->old_h, problem.old_h, state) &&
-         describe_rows(&maps->input, problem.input, features) &&
-         describe_gates(&maps->weights_h, 0, state) &&
-         describe_gates(&maps->weights_input, state, features);
+         describe_gates(&maps->weights_h, state) &&
+         (features == 0 ||
+          (describe_rows(&maps->input, problem.input, problem.input_lead + features) &&
+           describe_gates(&maps->weights_input, state + features)));
+}
+
+bool is_describable(const Matrix& matrix, int64_t rows, int64_t columns, int element_size) {
+  return matrix.starts_at_vectors(element_size) && (rows <= 1 || matrix.stride >= columns) &&
+         matrix.stride > 0 && matrix.stride < (int64_t{1} << 36);
 }
 
 }  // namespace lltm::cuda

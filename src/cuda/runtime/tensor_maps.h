@@ -31,16 +31,22 @@ bool describe(CUtensorMap* map, const BoxesOf& boxes);
 
 /// The operands of the forward's product.
 struct ForwardMaps {
-  CUtensorMap old_h, input;              // boxes of rows of a tile
-  CUtensorMap weights_h, weights_input;  // boxes of a tile's hidden columns of each gate
+  CUtensorMap old_h, input;  // boxes of rows of a tile
+  // Boxes of a tile's hidden columns of each gate: of h's columns, and of all columns, for input's.
+  CUtensorMap weights_h, weights_input;
 };
 
-/// Describes them for boxes of chunk_k columns. False where one cannot be described.
-bool describe_forward(ForwardMaps* maps,
-                      Arithmetic arithmetic,
-                      const ForwardProblem& problem,
-                      int chunk_k,
-                      int rows,
-                      int hidden);
+struct ForwardBoxes {
+  Arithmetic arithmetic;
+  int chunk_k, rows, hidden;
+};
+
+/// Describes them; where there are no input features, input's are left as they are. False where one
+/// cannot be described.
+bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const ForwardBoxes& boxes);
+
+/// Whether TMA can describe a matrix of `rows` rows and `columns` columns of `element_size` bytes:
+/// it starts, and its rows start, at multiples of 16 bytes, and they do not overlap.
+bool is_describable(const Matrix& matrix, int64_t rows, int64_t columns, int element_size);
 
 }  // namespace lltm::cuda

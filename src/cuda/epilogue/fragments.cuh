@@ -1,5 +1,5 @@
 // The end of a forward tile that wgmma computed: sums go from the registers of the warps that have
-// them to the threads that finish them, and become gates, new_cell and new_h there.
+// them to the threads that finish them, by a policy as epilogue/cell.cuh describes.
 //
 // Lane l of a warp has, of 16 rows and each 8 hidden columns, four sums a gate: of rows l/4 and
 // l/4 + 8, and of columns l%4*2 and the next. Each such four is an item, moved as a float4 a gate,
@@ -9,13 +9,10 @@
 // accesses an item.
 #pragma once
 
-#include "../../cell.h"
-#include "../problem.h"
 #include "../ptx/barrier.cuh"
 #include "../ptx/bulk_copy.cuh"
 #include "../ptx/cluster.cuh"
 #include "../ptx/shared.cuh"
-#include "../tile/elements.cuh"
 
 namespace lltm::cuda {
 
@@ -24,26 +21,16 @@ constexpr int unit_bytes(int hidden) {
   return 3 * hidden / 8 * 128;
 }
 
-__device__ __forceinline__ void assign_two(float* to, float x, float y) {
-  *reinterpret_cast<float2*>(to) = make_float2(x, y);
-}
-__device__ __forceinline__ void assign_two(__half* to, float x, float y) {
-  *reinterpret_cast<__half2*>(to) = __floats2half2_rn(x, y);
-}
-__device__ __forceinline__ void assign_two(__nv_bfloat16* to, float x, float y) {
-  *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(x, y);
-}
-
 /// For kWarps warps of 16 rows each, the first of a block; kThreads threads finish. `parts`, where
 /// it appears, is shared memory for the sums of this rank's units, of all ranks.
-template <typename Element, typename Math, int kWarps, int kHidden, int kThreads>
+template <typename Epilogue, int kWarps, int kHidden, int kThreads>
 class FragmentFinisher {
  public:
   static constexpr int kSums = 3 * kHidden / 2;
 
   __device__ __forceinline__ FragmentFinisher(
-      const ForwardProblem& params, int64_t first_row, int first_hidden, int rank, int ranks)
-      : p_(params),
+      const Epilogue& epilogue, int64_t first_row, int first_hidden, int rank, int ranks)
+      : epilogue_(epilogue),
         first_row_(first_row),
         first_hidden_(first_hidden),
         rank_(rank),
@@ -69,30 +56,9 @@ class FragmentFinisher {
       return;
     }
     const int unit = first_unit_ + item_ / kItemsAUnit, in_unit = item_ % kItemsAUnit;
-    const int64_t row = first_row_ + unit / 4 * 16 + unit % 4 * 2 + in_unit % 8 / 4;
-    const int column = first_hidden_ + in_unit / 8 * 8 + in_unit % 4 * 2;
-    if (column >= p_.state_size || row >= p_.batch) {
-      return;
-    }
-    next_.rows = row + 8 < p_.batch ? 2 : 1;
-    next_.index = row * p_.state_size + column;
-    next_.gates_index = row * 3 * p_.state_size + column;
-    if (p_.bias != nullptr) {
-      const Element* const bias = static_cast<const Element*>(p_.bias) + column;
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        next_.bias[gate][0] = bias[gate * p_.state_size];
-        next_.bias[gate][1] = bias[gate * p_.state_size + 1];
-      }
-    }
-    const Element* const old_cell =
-        static_cast<const Element*>(p_.old_cell.data) + row * p_.old_cell.stride + column;
-    next_.old_cell[0][0] = old_cell[0];
-    next_.old_cell[0][1] = old_cell[1];
-    if (next_.rows == 2) {
-      next_.old_cell[1][0] = old_cell[8 * p_.old_cell.stride];
-      next_.old_cell[1][1] = old_cell[8 * p_.old_cell.stride + 1];
-    }
+    epilogue_.fetch(next_,
+                    first_row_ + unit / 4 * 16 + unit % 4 * 2 + in_unit % 8 / 4,
+                    first_hidden_ + in_unit / 8 * 8 + in_unit % 4 * 2);
   }
 
   /// Leaves every unit with the rank that finishes it, whose `barrier` tells that all of its units
@@ -147,40 +113,10 @@ class FragmentFinisher {
           z[gate][0] += s.x, z[gate][1] += s.y, z[gate][2] += s.z, z[gate][3] += s.w;
         }
       }
-      const Item item = next_;
+      const typename Epilogue::Operands operands = next_;
       item_ += kThreads;
       fetch();
-      if (item.rows == 0) {
-        continue;
-      }
-      float h[4], c[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
-          z[gate][i] += to_float(item.bias[gate][i % 2]);
-        }
-        const cell::State<float> state = cell::forward<Math>(
-            cell::Gates<float>{z[0][i], z[1][i], z[2][i]}, to_float(item.old_cell[i / 2][i % 2]));
-        h[i] = state.h;
-        c[i] = state.cell;
-      }
-      Element* const gates = static_cast<Element*>(p_.gates) + item.gates_index;
-      Element* const new_h = static_cast<Element*>(p_.new_h) + item.index;
-      Element* const new_cell = static_cast<Element*>(p_.new_cell) + item.index;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (half < item.rows) {
-#pragma unroll
-          for (int gate = 0; gate < 3; ++gate) {
-            assign_two(gates + (half * 24 + gate) * p_.state_size,
-                       z[gate][half * 2],
-                       z[gate][half * 2 + 1]);
-          }
-          assign_two(new_h + half * 8 * p_.state_size, h[half * 2], h[half * 2 + 1]);
-          assign_two(new_cell + half * 8 * p_.state_size, c[half * 2], c[half * 2 + 1]);
-        }
-      }
+      epilogue_.finish(operands, z);
     }
   }
 
@@ -188,21 +124,15 @@ class FragmentFinisher {
   static constexpr int kUnits = 4 * kWarps, kUnitBytes = unit_bytes(kHidden);
   static constexpr int kItemsAUnit = kHidden;  // of four rows and kHidden columns
 
-  struct Item {
-    int rows;  // that exist, of its two
-    int64_t index, gates_index;
-    Element bias[3][2], old_cell[2][2];
-  };
-
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
   __device__ __forceinline__ int own_units() const { return items_ / kItemsAUnit; }
   static __device__ __forceinline__ int own_unit() { return static_cast<int>(threadIdx.x) / 8; }
 
-  const ForwardProblem& p_;
+  const Epilogue epilogue_;
   const int64_t first_row_;
   const int first_hidden_, rank_, ranks_, units_a_rank_, first_unit_, items_;
   int item_;
-  Item next_{};
+  typename Epilogue::Operands next_;
 };
 
 }  // namespace lltm::cuda

@@ -1,0 +1,128 @@
+// The epilogue of the forward: from pre-activations to gates, new_h and new_cell.
+//
+// What the kernels of the forward do with their sums is a policy, of which this is the cell's. A
+// policy for kRows x kColumns elements at a time has
+//   Operands                      what the elements need beside their sums, and which of them exist
+//   fetch(operands, row, column)  reads it: rows `row`, row + kRowStep, ... and neighbouring
+//   columns. Called
+//                                 before the sums are there, so that it is there with them
+//   finish(operands, z)           z[gate][row * kColumns + column] are the sums, of all of K
+// A step of a sequence would read z_x instead of bias, the float32 state instead of old_cell, and
+// the rows' lengths and resets, and write what its caller keeps.
+#pragma once
+
+#include "../../cell.h"
+#include "../problem.h"
+#include "../tile/elements.cuh"
+#include "../tile/vectors.cuh"
+
+namespace lltm::cuda {
+
+/// How far apart the rows are that a thread has of a fragment of the tensor core.
+constexpr int kFragmentRowStep = 8;
+
+/// kWhole: state_size is a multiple of kColumns, so that all columns exist, and are written at
+/// once.
+template <typename Element, typename Math, int kRows, int kColumns, bool kWhole>
+class CellEpilogue {
+ public:
+  struct Operands {
+    int rows = 0, columns = 0;   // that exist
+    int64_t index, gates_index;  // of the first element, in new_h and in gates
+    Element bias[3][kColumns] = {}, old_cell[kRows][kColumns] = {};
+  };
+
+  __device__ __forceinline__ explicit CellEpilogue(const ForwardProblem& problem) : p_(problem) {}
+
+  __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
+    o.rows = 0;
+    if (column >= p_.state_size || row >= p_.batch) {
+      return;
+    }
+    o.rows = kRows == 2 && row + kFragmentRowStep < p_.batch ? 2 : 1;
+    o.columns = kWhole ? kColumns : at_most(p_.state_size - column, kColumns);
+    o.index = row * p_.state_size + column;
+    o.gates_index = row * 3 * p_.state_size + column;
+    if (p_.bias != nullptr) {
+      const Element* const bias = static_cast<const Element*>(p_.bias) + column;
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          if (kWhole || c < o.columns) {
+            o.bias[gate][c] = bias[gate * p_.state_size + c];
+          }
+        }
+      }
+    }
+    const Element* const old_cell =
+        static_cast<const Element*>(p_.old_cell.data) + row * p_.old_cell.stride + column;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        if ((r == 0 || r < o.rows) && (kWhole || c < o.columns)) {
+          o.old_cell[r][c] = old_cell[r * kFragmentRowStep * p_.old_cell.stride + c];
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void finish(const Operands& o,
+                                         const float (&sums)[3][kRows * kColumns]) const {
+    if (o.rows == 0) {
+      return;
+    }
+    float z[3][kRows * kColumns], h[kRows * kColumns], c[kRows * kColumns];
+#pragma unroll
+    for (int i = 0; i < kRows * kColumns; ++i) {
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        z[gate][i] = sums[gate][i] + to_float(o.bias[gate][i % kColumns]);
+      }
+      const cell::State<float> state =
+          cell::forward<Math>(cell::Gates<float>{z[0][i], z[1][i], z[2][i]},
+                              to_float(o.old_cell[i / kColumns][i % kColumns]));
+      h[i] = state.h;
+      c[i] = state.cell;
+    }
+    Element* const gates = static_cast<Element*>(p_.gates) + o.gates_index;
+    Element* const new_h = static_cast<Element*>(p_.new_h) + o.index;
+    Element* const new_cell = static_cast<Element*>(p_.new_cell) + o.index;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (r < o.rows) {
+        const int64_t below = r * kFragmentRowStep;
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+          write(gates + (below * 3 + gate) * p_.state_size, z[gate] + r * kColumns, o.columns);
+        }
+        write(new_h + below * p_.state_size, h + r * kColumns, o.columns);
+        write(new_cell + below * p_.state_size, c + r * kColumns, o.columns);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void write(Element* to, const float* values, int columns) const {
+    Vector<Element, kColumns> vector;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      assign(vector.values[c], values[c]);
+    }
+    if constexpr (kWhole) {
+      write_vector(to, vector);
+    } else {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        if (c < columns) {
+          to[c] = vector.values[c];
+        }
+      }
+    }
+  }
+
+  const ForwardProblem& p_;
+};
+
+}  // namespace lltm::cuda

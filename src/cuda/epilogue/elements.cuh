@@ -1,0 +1,52 @@
+// Finishing a tile of the forward whose sums lie in shared memory, an element a thread at a time.
+#pragma once
+
+#include "../problem.h"
+
+namespace lltm::cuda {
+
+/// A tile's rows [first_row, first_row + rows) from the tile's (row, column) on. What an element
+/// needs beside its sums is fetched ahead: for the first one before the product.
+template <typename Epilogue, int kHidden, int kThreads>
+class ElementFinisher {
+ public:
+  __device__ __forceinline__
+  ElementFinisher(const Epilogue& epilogue, int64_t row, int64_t column, int first_row, int rows)
+      : epilogue_(epilogue),
+        row_(row + first_row),
+        column_(column),
+        elements_(rows * kHidden),
+        element_(static_cast<int>(threadIdx.x)) {}
+
+  __device__ __forceinline__ void fetch() {
+    operands_.rows = 0;
+    if (element_ < elements_) {
+      epilogue_.fetch(operands_, row_ + element_ / kHidden, column_ + element_ % kHidden);
+    }
+  }
+
+  /// After the first fetch().
+  template <typename Sums>
+  __device__ __forceinline__ void finish(const Sums& sums) {
+#pragma unroll 1
+    while (element_ < elements_) {
+      if (operands_.rows > 0) {
+        float z[3];
+        sums.template read<3, kHidden>(z, element_ / kHidden, element_ % kHidden);
+        const float values[3][1] = {{z[0]}, {z[1]}, {z[2]}};
+        epilogue_.finish(operands_, values);
+      }
+      element_ += kThreads;
+      fetch();
+    }
+  }
+
+ private:
+  const Epilogue epilogue_;
+  const int64_t row_, column_;
+  const int elements_;
+  int element_;
+  typename Epilogue::Operands operands_;
+};
+
+}  // namespace lltm::cuda

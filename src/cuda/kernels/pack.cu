@@ -1,0 +1,104 @@
+#include "../ptx/overlap.cuh"
+#include "../runtime/launch.cuh"
+#include "../tile/elements.cuh"
+#include "pack.h"
+
+#include <algorithm>
+
+namespace lltm::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+
+// How many warps' worth of 16-byte vectors a row is.
+template <typename Part>
+__host__ __device__ int64_t pieces_a_row(const Part& part, int element_size) {
+  return ((part.lead + part.columns) * element_size + 32 * 16 - 1) / (32 * 16);
+}
+
+// A vector in words of a type, which `from` starts at a multiple of.
+template <typename Word>
+__device__ __forceinline__ uint4 read_words(const void* from) {
+  constexpr int kWords = 16 / sizeof(Word);
+  Word words[kWords];
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    words[i] = static_cast<const Word*>(from)[i];
+  }
+  uint4 vector;
+  memcpy(&vector, words, sizeof(vector));
+  return vector;
+}
+
+// The elements [begin, end) of a vector, the others zero.
+template <typename Element>
+__device__ __forceinline__ uint4 read_elements(const void* from, int begin, int end) {
+  constexpr int kElements = 16 / sizeof(Element);
+  Element elements[kElements];
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    elements[i] = i >= begin && i < end ? static_cast<const Element*>(from)[i] : Element{0};
+  }
+  uint4 vector;
+  memcpy(&vector, elements, sizeof(vector));
+  return vector;
+}
+
+// A warp takes 32 vectors of a row at a time; a vector is read in words as large as its place
+// allows.
+template <int kBytes>
+__global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ PackParams params) {
+  constexpr int kElements = 16 / kBytes;
+  start_next_kernel();
+  wait_for_previous_kernel();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int which = 0; which < params.count; ++which) {
+    const PackParams::Part& part = params.parts[which];
+    const int64_t pieces = pieces_a_row(part, kBytes), all = part.rows * pieces;
+    const int64_t step = int64_t(gridDim.x) * kWarps;
+#pragma unroll 1
+    for (int64_t i = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32; i < all; i += step) {
+      const int64_t row = i / pieces, column = (i % pieces * 32 + lane) * kElements;
+      const int begin = column == 0 ? part.lead : 0;
+      const int end = at_most(part.lead + part.columns - column, kElements);
+      if (end <= 0) {
+        continue;
+      }
+      const char* const from = static_cast<const char*>(part.from.data) +
+                               (row * part.from.stride + column - part.lead) * kBytes;
+      const auto place = reinterpret_cast<uintptr_t>(from);
+      uint4 vector;
+      if (begin > 0 || end < kElements) {
+        vector =
+            read_elements<std::conditional_t<kBytes == 2, uint16_t, uint32_t>>(from, begin, end);
+      } else if (place % 8 == 0) {
+        vector = read_words<uint2>(from);
+      } else if (place % 4 == 0) {
+        vector = read_words<uint32_t>(from);
+      } else {
+        vector = read_words<uint16_t>(from);
+      }
+      *reinterpret_cast<uint4*>(static_cast<char*>(const_cast<void*>(part.to.data)) +
+                                (row * part.to.stride + column) * kBytes) = vector;
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_pack(const PackParams& params, cudaStream_t stream) {
+  constexpr int64_t kMaxBlocks = 132 * 8;
+  int64_t warps = 0;
+  for (int i = 0; i < params.count; ++i) {
+    warps =
+        std::max(warps, params.parts[i].rows * pieces_a_row(params.parts[i], params.element_size));
+  }
+  const int64_t blocks = std::clamp<int64_t>((warps + kWarps - 1) / kWarps, 1, kMaxBlocks);
+  const dim3 grid(static_cast<unsigned>(blocks));
+  return params.element_size == 2
+             ? launch_in_clusters<&pack_kernel<2>, kThreads, 0, 0>(params, grid, 1, stream)
+             : launch_in_clusters<&pack_kernel<4>, kThreads, 0, 0>(params, grid, 1, stream);
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,37 @@
+// Copies of matrices in rows that TMA can describe, where the caller's are not.
+#pragma once
+
+#include "../problem.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// In elements: so many columns, and what is missing to a multiple of 128 bytes. TMA wants 16, but
+/// boxes whose rows lie across two lines of the cache cost 1.4 times as much of L2.
+constexpr int64_t packed_stride(int64_t columns, int element_size) {
+  return (columns * element_size + 127) / 128 * 128 / element_size;
+}
+
+struct PackParams {
+  struct Part {
+    Matrix from;
+    int64_t rows, columns;
+    Matrix to;     // at a multiple of 16 bytes, its stride packed_stride(lead + columns)
+    int lead = 0;  // columns of zeros in front, less than 16 bytes
+  };
+  static constexpr int kMaxParts = 3;
+  Part parts[kMaxParts];
+  int count = 0;
+  int element_size;  // 2 or 4
+
+  void add(const Part& part) { parts[count++] = part; }
+};
+
+/// Copies all parts in one launch, which lets the next kernel begin at once. What lies behind the
+/// columns of a packed row is left as it is. Returns the error of the launch.
+cudaError_t launch_pack(const PackParams& params, cudaStream_t stream);
+
+}  // namespace lltm::cuda

@@ -1,0 +1,281 @@
+#include "model.h"
+
+#include "tile/shapes.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lltm::cuda {
+namespace {
+
+// Microseconds of a launch that overlaps what is before it, of what a cluster's exchange adds, and
+// bytes a microsecond: of what is read once, of what is written, of what fits the caches, and of
+// the chunks of all blocks, by tiles alone and in pairs.
+constexpr double kLaunch = 0.9;
+constexpr double kExchange = 0.2, kExchangeARank = 0.07;
+constexpr double kReadRate = 3.5e6, kWriteRate = 4.0e6, kCacheRate = 10e6;
+constexpr double kChunkRate = 7.5e6, kPairsChunkRate = 9.5e6;
+// Boxes of weights whose rows lie across two lines of the cache.
+constexpr double kAcrossLines = 1.3;
+constexpr double kCacheBytes = 30e6;
+
+constexpr int tile_of(ForwardTile tile) {
+  return static_cast<int>(tile);
+}
+constexpr int tile_of(WgmmaTile tile) {
+  return static_cast<int>(tile);
+}
+
+// A tile's chunk for mma.sync is that of 16-bit elements; other arithmetic takes kTileArithmetic
+// times as long. In rows that start anywhere, elements are copied one by one.
+constexpr ForwardCandidate kCandidates[] = {
+    // clang-format off
+    // name, group, tile, {rows, hidden, tiles in a cluster, ranks at most}, {blocks a multiprocessor, chunk, block}, float32
+    {"forward_few_rows",                  Group::kFewRows,  0,                                         {8, 1, 1, 1}, {1, 0, 2.1}, true},
+    {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.16, 1.85}, false},
+    {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, {1, 0.17, 2.15}, false},
+    {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, {1, 0.18, 2.45}, false},
+    {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, {1, 0.18, 2.4}, false},
+    {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, {1, 0.29, 2.2}, false},
+    {"forward_wgmma_128x32_pairs_twice",  Group::kHopper,   tile_of(WgmmaTile::k128x32InPairsTwice),   {128, 32, 2, 1}, {2, 0.60, 2.6}, false},
+    {"forward_wgmma_float32_64x8",        Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.33, 1.4}, true},
+    {"forward_wgmma_float32_64x32",       Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, {1, 0.6, 1.5}, true},
+    {"forward_wgmma_float32_128x32",      Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.85, 1.5}, true},
+    {"forward_tiles_16x8",                Group::kTiles,    tile_of(ForwardTile::k16x8),               {16, 8, 1, 8}, {2.2, 0.37, 1.7}, false},
+    {"forward_tiles_64x8",                Group::kTiles,    tile_of(ForwardTile::k64x8),               {64, 8, 1, 8}, {1, 0.5, 1.9}, false},
+    {"forward_tiles_64x32",               Group::kTiles,    tile_of(ForwardTile::k64x32),              {64, 32, 1, 8}, {1, 0.83, 2.4}, false},
+    {"forward_tiles_128x32",              Group::kTiles,    tile_of(ForwardTile::k128x32),             {128, 32, 1, 8}, {1, 1.05, 3.3}, false},
+    {"forward_library",                   Group::kLibrary,  0,                                         {1, 1, 1, 1}, {1, 0, 0}, false},
+    // clang-format on
+};
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+double element_bytes(const ForwardShape& shape) {
+  return shape.arithmetic ? element_size(*shape.arithmetic) : 8;
+}
+
+// Of gates, new_h and new_cell written, and old_cell read.
+double state_traffic(const ForwardShape& shape) {
+  return static_cast<double>(shape.batch * shape.state_size) * 6 * element_bytes(shape);
+}
+
+double multiplications(const ForwardShape& shape, int64_t tile_rows) {
+  return static_cast<double>(ceil_div(shape.batch, tile_rows) * tile_rows) *
+         static_cast<double>(shape.gates()) * static_cast<double>(shape.width());
+}
+
+double weights_bytes(const ForwardShape& shape) {
+  return static_cast<double>(shape.gates() * shape.width()) * element_bytes(shape);
+}
+
+// A copy of what TMA cannot describe, in a launch of its own.
+double packing(const ForwardShape& shape) {
+  return shape.pack_bytes == 0 ? 0
+                               : kLaunch + 2 * static_cast<double>(shape.pack_bytes) / kReadRate;
+}
+
+// Two products by cuBLAS, the second on top of the first, and one pointwise kernel.
+double library_time(const ForwardShape& shape) {
+  double rate = 3.3e6;  // multiply-adds times two, a microsecond; float64
+  if (shape.arithmetic) {
+    switch (*shape.arithmetic) {
+      case Arithmetic::kFloat32:
+        rate = 45e6 * std::clamp(static_cast<double>(shape.batch) / 300, 0.2, 1.0);
+        break;
+      case Arithmetic::kTf32:
+        rate = 330e6 * std::clamp(static_cast<double>(shape.batch) / 200, 0.2, 1.0);
+        break;
+      default:
+        rate = 650e6;
+    }
+  }
+  const double gates = static_cast<double>(shape.batch * shape.gates()) * element_bytes(shape);
+  const double traffic = 4 * gates + gates;
+  // Few rows leave the library reading weights, some of the time by too few blocks. Rows that start
+  // anywhere do without cuBLAS's fastest kernels.
+  const double products =
+      std::max(2 * multiplications(shape, 1) / rate, weights_bytes(shape) / 3.2e6);
+  return 6 + (shape.vector_rows ? products : 2 + 3 * products) +
+         traffic / (traffic < kCacheBytes ? kCacheRate : 3.6e6);
+}
+
+double few_rows_time(const ForwardShape& shape) {
+  return 2.1 + weights_bytes(shape) / 5.1e6 + 0.15 * static_cast<double>(shape.batch - 1);
+}
+
+// How many times as long as 16 bits a chunk of 128 bytes takes in mma.sync, and in rows that start
+// anywhere.
+double tile_arithmetic(const ForwardCandidate& of, const ForwardShape& shape) {
+  switch (*shape.arithmetic) {
+    case Arithmetic::kFloat32:
+      return (of.shape.hidden == 8  ? 1.1
+              : of.shape.rows == 64 ? 1.65
+                                    : 2.05) *
+             (shape.vector_rows ? 1 : 1.3);
+    case Arithmetic::kTf32:
+      return shape.vector_rows ? 1.2 : 1.5;
+    default:
+      return shape.vector_rows ? 1 : 5;
+  }
+}
+
+// That a block copies of a chunk of K: no rows beyond a small batch, and its share of what a
+// cluster shares.
+double chunk_bytes(const ForwardCandidate& of, const ForwardShape& shape) {
+  const int64_t rows = std::min<int64_t>(ceil_div(shape.batch, 8) * 8, of.shape.rows);
+  return 128 * (static_cast<double>(rows) + 3.0 * of.shape.hidden / of.shape.row_tiles);
+}
+
+Estimate tiles_time(const ForwardCandidate& of,
+                    const ForwardShape& shape,
+                    const DeviceFacts& device) {
+  const bool hopper = of.group == Group::kHopper;
+  const int64_t chunk_k = 128 / element_size(*shape.arithmetic);
+  const int64_t chunks = std::max<int64_t>(
+      ceil_div(shape.state_size, chunk_k) + ceil_div(shape.input_features, chunk_k), 1);
+  const int64_t row_tiles =
+      ceil_div(ceil_div(shape.batch, of.shape.rows), of.shape.row_tiles) * of.shape.row_tiles;
+  const int64_t tiles = row_tiles * ceil_div(shape.state_size, of.shape.hidden);
+  const double arithmetic = hopper ? 1 : tile_arithmetic(of, shape);
+  Estimate best{0, 0};
+  for (int ranks = 1; ranks <= of.shape.max_ranks; ++ranks) {
+    const double resident = of.cost.blocks_a_multiprocessor *
+                            device.resident_in_clusters_of(ranks * of.shape.row_tiles);
+    // A rank with less than three chunks waits longer for the exchange than it saves: (16,32,128)
+    // in 16 bits takes 2.0 by itself and 2.2 in pairs.
+    const int least_chunks = hopper && !of.float32 ? 3 : 1;
+    if ((ranks > 1 && ranks * least_chunks > chunks) || resident < ranks * of.shape.row_tiles) {
+      continue;
+    }
+    const double waves = std::ceil(static_cast<double>(tiles * ranks) / resident);
+    const auto chunks_a_rank = static_cast<double>(ceil_div(chunks, ranks));
+    double chunk = of.cost.chunk * arithmetic;
+    if (hopper && !of.float32) {
+      const double active = std::min(static_cast<double>(tiles * ranks), resident);
+      const double rate = of.shape.row_tiles == 1 ? kChunkRate : kPairsChunkRate;
+      chunk = std::max(
+          chunk, active * chunk_bytes(of, shape) / rate * (shape.whole_lines ? 1 : kAcrossLines));
+    }
+    double exchange = 0;
+    if (of.float32) {
+      exchange = ranks == 1 ? 0 : of.shape.hidden == 8 ? 1.0 : of.shape.rows == 64 ? 1.8 : 2.7;
+    } else if (ranks > 1) {
+      exchange = kExchange + kExchangeARank * ranks;
+    }
+    const double work = std::max(waves * chunks_a_rank * chunk, weights_bytes(shape) / kReadRate);
+    const double us = work + waves * (of.cost.block + exchange) + state_traffic(shape) / kWriteRate;
+    if (best.ranks == 0 || us < best.us) {
+      best = {us, ranks};
+    }
+  }
+  if (hopper) {
+    best.us += packing(shape);
+  }
+  return best;
+}
+
+// Whether tiles can be counted in 32 bits: 2^31 of them are rows and columns far beyond a GPU's
+// memory but for one-column states of 2^30 rows and more.
+bool countable(const ForwardShape& shape) {
+  return ceil_div(shape.batch, 16) * ceil_div(shape.state_size, 8) < (int64_t{1} << 28);
+}
+
+// Three TF32 products are as exact as float32's but with few rows and in short sums, where SGEMM is
+// more exact, and mma.sync nearly so: mean errors at (16,32,128) are 2.26e-8, 1.90e-8 and 2.02e-8.
+bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape) {
+  return candidate.group != Group::kHopper || !candidate.float32 ||
+         (multiplications(shape, 64) >= 1e7 && shape.batch > 16);
+}
+
+}  // namespace
+
+std::string_view name_of(Group group) {
+  switch (group) {
+    case Group::kFewRows:
+      return "few_rows";
+    case Group::kHopper:
+      return "hopper";
+    case Group::kTiles:
+      return "tiles";
+    case Group::kLibrary:
+      break;
+  }
+  return "library";
+}
+
+std::span<const ForwardCandidate> forward_candidates() {
+  return kCandidates;
+}
+
+bool supports(const ForwardCandidate& candidate,
+              const ForwardShape& shape,
+              const DeviceFacts& device) {
+  if (candidate.group == Group::kLibrary) {
+    return true;
+  }
+  if (!shape.arithmetic || !device.tiles || !countable(shape)) {
+    return false;
+  }
+  switch (candidate.group) {
+    case Group::kFewRows:
+      return is_float(*shape.arithmetic) && shape.batch <= kFewRows && shape.vector_rows &&
+             shape.input_features % 4 == 0;
+    case Group::kHopper:
+      return device.wgmma && candidate.float32 == (*shape.arithmetic == Arithmetic::kFloat32) &&
+             shape.batch < (int64_t{1} << 31) &&
+             device.resident_in_clusters_of(candidate.shape.row_tiles) > 0;
+    default:
+      // As large tiles as sm_80 and sm_90 have shared memory for.
+      return candidate.shape.rows < 128 || device.shared_bytes_a_block >= 160 * 1024;
+  }
+}
+
+Estimate estimate(const ForwardCandidate& candidate,
+                  const ForwardShape& shape,
+                  const DeviceFacts& device) {
+  switch (candidate.group) {
+    case Group::kFewRows:
+      return {few_rows_time(shape), 1};
+    case Group::kLibrary:
+      return {library_time(shape), 1};
+    default:
+      return tiles_time(candidate, shape, device);
+  }
+}
+
+ForwardChoice choose_forward(const ForwardShape& shape,
+                             const DeviceFacts& device,
+                             std::optional<Group> group,
+                             std::string_view name) {
+  const auto best_of = [&](const auto& wanted) {
+    ForwardChoice best{nullptr, {}};
+    for (const ForwardCandidate& candidate : kCandidates) {
+      if (wanted(candidate) && supports(candidate, shape, device)) {
+        const Estimate time = estimate(candidate, shape, device);
+        if (time.ranks > 0 && (best.candidate == nullptr || time.us < best.estimate.us)) {
+          best = {&candidate, time};
+        }
+      }
+    }
+    return best;
+  };
+  ForwardChoice best{nullptr, {}};
+  if (!name.empty()) {
+    best = best_of([&](const ForwardCandidate& of) { return of.name == name; });
+  } else if (group) {
+    best = best_of([&](const ForwardCandidate& of) { return of.group == *group; });
+  } else {
+    best = best_of([&](const ForwardCandidate& of) { return is_exact(of, shape); });
+  }
+  for (const Group other : {Group::kTiles, Group::kLibrary}) {
+    if (best.candidate == nullptr) {
+      best = best_of([&](const ForwardCandidate& of) { return of.group == other; });
+    }
+  }
+  return best;
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,149 @@
+// One block's part of a matrix product on Hopper: a tile of C += A * B whose operands TMA brings to
+// shared memory in chunks of K, and that wgmma multiplies as they lie there, in 16 bits or TF32
+// (sm_90a).
+#pragma once
+
+#include "../pipeline/ring.cuh"
+#include "../ptx/cluster.cuh"
+#include "../ptx/shared.cuh"
+#include "../ptx/wgmma.cuh"
+#include "../tile/elements.cuh"
+
+namespace lltm::cuda {
+
+template <Arithmetic kArithmetic, int kSums>
+__device__ __forceinline__ void multiply_group(float (&sum)[kSums], uint64_t a, uint64_t b) {
+  if constexpr (kArithmetic == Arithmetic::kTf32) {
+    multiply_group_tf32(sum, a, b);
+  } else if constexpr (kArithmetic == Arithmetic::kFloat16) {
+    multiply_group_f16(sum, a, b);
+  } else {
+    multiply_group_bf16(sum, a, b);
+  }
+}
+
+/// A tile of 64 rows for each of kGroups groups of four warps. kHelpers more threads do nothing
+/// here; one more warp starts the copies. kRowTiles_ blocks of a cluster have the same columns, and
+/// each copies its share of B's chunks to all of them.
+template <Arithmetic kArithmetic_,
+          int kGroups_,
+          int kTileN_,
+          int kStages_,
+          int kRowTiles_,
+          int kHelpers>
+struct WgmmaProduct {
+  static constexpr Arithmetic kArithmetic = kArithmetic_;
+  static constexpr int kGroups = kGroups_, kStages = kStages_, kRowTiles = kRowTiles_;
+  using Element = typename ElementOf<kArithmetic>::type;
+  static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
+  static constexpr int kMultipliers = 128 * kGroups, kFinishers = kMultipliers + kHelpers;
+  static constexpr int kThreads = kFinishers + 32;
+  static constexpr int kChunkBytes = 128, kChunkK = kChunkBytes / sizeof(Element);
+  static constexpr int kBytesA = kTileM * kChunkBytes, kBytesB = kTileN * kChunkBytes;
+  static constexpr int kStageBytes = kBytesA + kBytesB;
+  static_assert(kStageBytes % 1024 == 0, "the pattern of swizzled rows repeats every 1024 bytes");
+  using Slots = Ring<kStages, kStageBytes>;
+  static constexpr int kPipelineBytes = kStages * kStageBytes + Slots::kBarrierBytes;
+
+  static constexpr int kSums = kTileN / 2;
+  float sum[kSums];
+
+  /// How many rows of A a chunk's box has, where only so many exist: no rows beyond a small batch.
+  static int box_rows(int64_t rows) {
+    return rows < kTileM ? static_cast<int>((rows + 7) / 8 * 8) : kTileM;
+  }
+
+  static __device__ __forceinline__ Slots slots_of(const unsigned char* shared) {
+    const uint32_t base = shared_address(shared);
+    return Slots(base, base + kStages * kStageBytes);
+  }
+
+  /// By all threads, before a barrier of the cluster.
+  static __device__ __forceinline__ void prepare(const unsigned char* shared) {
+    if (threadIdx.x == kFinishers) {
+      slots_of(shared).prepare(1, kGroups * kRowTiles);
+      fence_barriers();
+    }
+  }
+
+  /// Over the chunks [begin, end) of K, of which `stage_bytes` arrive each. load(a, b, barrier,
+  /// chunk), called by one thread, starts the copies of one. The blocks that share B are `peer`,
+  /// peer + peer_step, ... of the cluster. finish() is called by the finishers, of which the
+  /// multipliers have sums; fetch() before.
+  template <typename Load, typename Fetch, typename Finish>
+  __device__ __forceinline__ void run(const unsigned char* shared,
+                                      int begin,
+                                      int end,
+                                      int stage_bytes,
+                                      int peer,
+                                      int peer_step,
+                                      const Load& load,
+                                      const Fetch& fetch,
+                                      const Finish& finish) {
+    Slots slots = slots_of(shared);
+    if (threadIdx.x >= kFinishers) {
+      if (threadIdx.x == kFinishers) {
+#pragma unroll 1
+        for (int chunk = begin; chunk < end; ++chunk) {
+          slots.wait_empty();
+          arrive_expecting(slots.full(), stage_bytes);
+          load(slots.data(), slots.data() + kBytesA, slots.full(), chunk);
+          slots.advance();
+        }
+      }
+      return;
+    }
+    fetch();
+    if (threadIdx.x < kMultipliers) {
+      multiply(slots, begin, end, peer, peer_step);
+    }
+    finish();
+  }
+
+ private:
+  __device__ __forceinline__ void multiply(
+      Slots& slots, int begin, int end, int peer, int peer_step) {
+#pragma unroll
+    for (float& value : sum) {
+      value = 0;
+    }
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    const uint32_t rows = static_cast<uint32_t>(threadIdx.x) / 128 * 64 * kChunkBytes;
+    // From a barrier of this block to that of a block which copies to this one.
+    uint32_t to_peer = 0;
+    if constexpr (kRowTiles > 1) {
+      to_peer =
+          address_in_block(slots.empty(), peer + peer_step * (thread % kRowTiles)) - slots.empty();
+    }
+    uint32_t previous = 0;
+#pragma unroll 1
+    for (int chunk = begin; chunk < end; ++chunk) {
+      slots.wait_full();
+      const uint64_t a = describe_matrix(slots.data() + rows);
+      const uint64_t b = describe_matrix(slots.data() + kBytesA);
+      fence_products();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        // 32 bytes further along K, in the descriptor's units of 16.
+        multiply_group<kArithmetic>(sum, a + step * 2, b + step * 2);
+      }
+      commit_products();
+      // One chunk's products stay under way while the next one's begin.
+      wait_products<1>();
+      // Nobody waits for a slot that is not filled again, or is there any more.
+      if (chunk > begin && chunk - 1 + kStages < end && thread < kRowTiles) {
+        if constexpr (kRowTiles > 1) {
+          arrive_in_cluster(previous + to_peer);
+        } else {
+          arrive(previous);
+        }
+      }
+      previous = slots.empty();
+      slots.advance();
+    }
+    wait_products<0>();
+    keep_behind(sum);
+  }
+};
+
+}  // namespace lltm::cuda

@@ -1,0 +1,63 @@
+#include "device_facts.h"
+#include "launch.cuh"
+#include "version.h"
+
+#include <string_view>
+
+namespace lltm::cuda {
+namespace {
+
+// Any kernel does to ask how many blocks that fill a multiprocessor are resident at once.
+__global__ void filling_kernel() {}
+
+cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
+  constexpr bool kBuiltForHopper =
+      std::string_view(LLTM_CUDA_ARCHITECTURES).find("90a") != std::string_view::npos;
+  *facts = {};
+  facts->multiprocessors = properties.multiProcessorCount;
+  facts->shared_bytes_a_block = static_cast<int>(properties.sharedMemPerBlockOptin);
+  facts->tiles = properties.major >= 8;
+  facts->wgmma = kBuiltForHopper && properties.major == 9 && properties.minor == 0;
+  facts->resident[0] = facts->multiprocessors;
+  Kernel kernel{};
+  const int bytes = facts->shared_bytes_a_block;
+  cudaError_t error = find_kernel<&filling_kernel>(bytes, bytes, &kernel);
+  if (error != cudaSuccess || !kernel.clusters) {
+    return error;
+  }
+  for (int size = 2; size <= kLargestCluster; ++size) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(size);
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(size));
+    config.blockDim = dim3(128);
+    config.dynamicSmemBytes = static_cast<size_t>(bytes);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int clusters = 0;
+    error = cudaOccupancyMaxActiveClusters(&clusters, &filling_kernel, &config);
+    if (error == cudaErrorInvalidClusterSize) {
+      cudaGetLastError();  // a part of a GPU may be smaller than such a cluster
+      clusters = 0;
+    } else if (error != cudaSuccess) {
+      return error;
+    }
+    facts->resident[static_cast<size_t>(size - 1)] = clusters * size;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t device_facts(const cudaDeviceProp& properties, DeviceFacts* facts) {
+  static PerContext<DeviceFacts> known;
+  uint64_t context = 0;
+  if (const cudaError_t error = current_context(&context); error != cudaSuccess) {
+    return error;
+  }
+  return known.get(context, facts, [&](DeviceFacts* found) { return ask(properties, found); });
+}
+
+}  // namespace lltm::cuda

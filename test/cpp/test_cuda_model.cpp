@@ -1,0 +1,278 @@
+// The cost model of the CUDA kernels, which needs no GPU: what it chooses for which shapes and
+// devices.
+#include "cuda/model.h"
+#include "cuda/runtime/per_context.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace lltm::cuda {
+namespace {
+
+DeviceFacts h200() {
+  return {.multiprocessors = 132,
+          .shared_bytes_a_block = 227 * 1024,
+          .tiles = true,
+          .wgmma = true,
+          .resident = {132, 132, 126, 120, 100, 126, 98, 120}};
+}
+
+/// With rows that start at 16 bytes, or as they are without padding.
+ForwardShape shape_of(std::optional<Arithmetic> arithmetic,
+                      int64_t batch,
+                      int64_t input_features,
+                      int64_t state_size) {
+  ForwardShape shape{.arithmetic = arithmetic,
+                     .batch = batch,
+                     .input_features = input_features,
+                     .state_size = state_size};
+  if (arithmetic) {
+    const int size = element_size(*arithmetic);
+    shape.whole_lines = shape.width() * size % 16 != 0 || shape.width() * size % 128 == 0;
+    for (const auto& [rows, columns] : {std::pair{batch, input_features},
+                                        std::pair{batch, state_size},
+                                        std::pair{shape.gates(), shape.width()}}) {
+      if (columns * size % 16 != 0) {
+        shape.pack_bytes += rows * columns * size;
+        shape.vector_rows = false;
+      }
+    }
+  }
+  return shape;
+}
+
+constexpr Arithmetic kArithmetics[] = {
+    Arithmetic::kFloat32, Arithmetic::kTf32, Arithmetic::kFloat16, Arithmetic::kBFloat16};
+
+struct Case {
+  int64_t batch, input_features, state_size;
+  // In float32, in TF32, and in 16 bits.
+  std::string float32, tf32, half;
+};
+
+class ModelChoice : public testing::TestWithParam<Case> {};
+
+TEST_P(ModelChoice, IsWhatMeasuredBestOnAnH200) {
+  const Case& c = GetParam();
+  for (const Arithmetic arithmetic : kArithmetics) {
+    const auto choice =
+        choose_forward(shape_of(arithmetic, c.batch, c.input_features, c.state_size), h200());
+    EXPECT_EQ(choice.candidate->name,
+              arithmetic == Arithmetic::kFloat32 ? c.float32
+              : arithmetic == Arithmetic::kTf32  ? c.tf32
+                                                 : c.half)
+        << static_cast<int>(arithmetic);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of,
+    ModelChoice,
+    testing::Values(
+        Case{16, 32, 128, "forward_tiles_16x8", "forward_wgmma_64x8", "forward_wgmma_64x8"},
+        Case{64,
+             1024,
+             128,
+             "forward_wgmma_float32_64x8",
+             "forward_wgmma_64x8",
+             "forward_wgmma_64x8"},
+        Case{64,
+             512,
+             512,
+             "forward_wgmma_float32_64x32",
+             "forward_wgmma_64x24",
+             "forward_wgmma_64x24"},
+        Case{128,
+             1024,
+             1024,
+             "forward_wgmma_float32_64x32",
+             "forward_wgmma_64x40_pairs",
+             "forward_wgmma_64x40_pairs"},
+        Case{256,
+             2048,
+             2048,
+             "forward_wgmma_float32_128x32",
+             "forward_wgmma_128x32_pairs",
+             "forward_wgmma_128x32_pairs"},
+        Case{64,
+             500,
+             500,
+             "forward_wgmma_float32_64x32",
+             "forward_wgmma_64x40",
+             "forward_wgmma_64x24"},
+        Case{100,
+             300,
+             700,
+             "forward_wgmma_float32_128x32",
+             "forward_wgmma_64x40_pairs",
+             "forward_wgmma_64x40_pairs"},
+        Case{4096,
+             256,
+             256,
+             "forward_wgmma_float32_128x32",
+             "forward_wgmma_128x32_pairs_twice",
+             "forward_wgmma_128x32_pairs_twice"},
+        Case{403, 416, 1512, "forward_wgmma_float32_128x32", "forward_library", "forward_library"},
+        Case{8, 512, 512, "forward_few_rows", "forward_few_rows", "forward_wgmma_64x8"}),
+    [](const auto& info) {
+      const Case& c = info.param;
+      return std::to_string(c.batch) + "_" + std::to_string(c.input_features) + "_" +
+             std::to_string(c.state_size);
+    });
+
+std::vector<ForwardShape> many_shapes() {
+  std::vector<ForwardShape> shapes;
+  for (const Arithmetic arithmetic : kArithmetics) {
+    for (const int64_t batch : {1, 7, 16, 64, 130, 1000, 70000}) {
+      for (const int64_t input : {0, 1, 32, 500, 2048}) {
+        for (const int64_t state : {1, 8, 128, 1000, 4096}) {
+          shapes.push_back(shape_of(arithmetic, batch, input, state));
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+// Answers as smaller GPUs and parts of one give them: a GPU of 114 multiprocessors, one of 78, an
+// eighth of an H200 in which large clusters do not fit, and one without clusters.
+const std::vector<DeviceFacts>& small_devices() {
+  static const std::vector<DeviceFacts> devices = [] {
+    std::vector<DeviceFacts> all(4, h200());
+    all[0].multiprocessors = 114;
+    all[0].resident = {114, 114, 108, 104, 85, 108, 84, 104};
+    all[1].multiprocessors = 78;
+    all[1].resident = {78, 78, 75, 72, 60, 72, 56, 72};
+    all[2].multiprocessors = 16;
+    all[2].resident = {16, 16, 15, 16, 10, 12, 7, 0};
+    all[3].multiprocessors = 108;
+    all[3].wgmma = false;
+    all[3].shared_bytes_a_block = 163 * 1024;
+    all[3].resident = {108};
+    return all;
+  }();
+  return devices;
+}
+
+TEST(Model, NeverSharesKAmongBlocksThatAreNotResidentAtOnce) {
+  for (const DeviceFacts& device : small_devices()) {
+    for (const ForwardShape& shape : many_shapes()) {
+      for (const ForwardCandidate& candidate : forward_candidates()) {
+        if (!supports(candidate, shape, device)) {
+          continue;
+        }
+        const Estimate found = estimate(candidate, shape, device);
+        ASSERT_GE(found.ranks, 1) << candidate.name;
+        ASSERT_GT(found.us, 0) << candidate.name;
+        const int cluster = found.ranks * candidate.shape.row_tiles;
+        ASSERT_LE(cluster, kLargestCluster) << candidate.name;
+        if (cluster > 1) {
+          ASSERT_GE(device.resident_in_clusters_of(cluster), cluster) << candidate.name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Model, AlwaysChoosesWhatIsSupported) {
+  for (const DeviceFacts& device : small_devices()) {
+    for (const ForwardShape& shape : many_shapes()) {
+      const auto choice = choose_forward(shape, device);
+      ASSERT_NE(choice.candidate, nullptr);
+      EXPECT_TRUE(supports(*choice.candidate, shape, device)) << choice.candidate->name;
+    }
+  }
+}
+
+TEST(Model, HasNoUseForHoppersInstructionsElsewhere) {
+  DeviceFacts device = h200();
+  device.wgmma = false;
+  for (const ForwardShape& shape : many_shapes()) {
+    EXPECT_NE(choose_forward(shape, device, Group::kHopper).candidate->group, Group::kHopper);
+  }
+}
+
+TEST(Model, GivesATileLessRanksWhereFewerBlocksAreResident) {
+  const auto ranks_on = [](const DeviceFacts& device) {
+    return choose_forward(shape_of(Arithmetic::kBFloat16, 64, 1024, 128),
+                          device,
+                          std::nullopt,
+                          "forward_wgmma_64x8")
+        .estimate.ranks;
+  };
+  EXPECT_EQ(ranks_on(h200()), 6);
+  EXPECT_LT(ranks_on(small_devices()[1]), 6);
+  EXPECT_EQ(ranks_on(small_devices()[2]), 1);
+}
+
+TEST(Model, LeavesFloat64ToTheLibrary) {
+  const ForwardShape shape = shape_of(std::nullopt, 64, 512, 512);
+  EXPECT_EQ(choose_forward(shape, h200()).candidate->group, Group::kLibrary);
+  EXPECT_EQ(choose_forward(shape, h200(), Group::kTiles).candidate->group, Group::kLibrary);
+}
+
+TEST(Model, TakesACandidateByItsName) {
+  std::set<std::string_view> names;
+  for (const ForwardCandidate& candidate : forward_candidates()) {
+    EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
+    for (const Arithmetic arithmetic : kArithmetics) {
+      const ForwardShape shape = shape_of(arithmetic, 4, 64, 64);
+      const auto choice = choose_forward(shape, h200(), std::nullopt, candidate.name);
+      if (supports(candidate, shape, h200())) {
+        EXPECT_EQ(choice.candidate->name, candidate.name);
+      } else {
+        EXPECT_EQ(choice.candidate->group, Group::kTiles) << candidate.name;
+      }
+    }
+  }
+}
+
+TEST(Model, AddsWhatPackingTakes) {
+  const auto time = [](int64_t pack_bytes) {
+    ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
+    shape.pack_bytes = pack_bytes;
+    return choose_forward(shape, h200(), Group::kHopper).estimate.us;
+  };
+  EXPECT_GT(time(1), time(0));
+  EXPECT_GT(time(100'000'000), time(1) + 10);
+}
+
+TEST(PerContext, AsksAgainAfterAFailure) {
+  PerContext<int> known;
+  int asked = 0, value = 0;
+  const auto fail = [&](int*) {
+    ++asked;
+    return 2;
+  };
+  const auto succeed = [&](int* found) {
+    ++asked;
+    *found = 7;
+    return 0;
+  };
+  EXPECT_EQ(known.get(1, &value, fail), 2);
+  EXPECT_EQ(known.get(1, &value, fail), 2);
+  EXPECT_EQ(known.get(1, &value, succeed), 0);
+  EXPECT_EQ(value, 7);
+  value = 0;
+  EXPECT_EQ(known.get(1, &value, fail), 0);
+  EXPECT_EQ(value, 7);
+  EXPECT_EQ(asked, 3);
+}
+
+TEST(PerContext, KnowsEachContextByItself) {
+  PerContext<int> known;
+  int value = 0;
+  for (int context = 1; context <= 3; ++context) {
+    EXPECT_EQ(known.get(context, &value, [&](int* found) { return *found = 10 * context, 0; }), 0);
+  }
+  for (int context = 1; context <= 3; ++context) {
+    EXPECT_EQ(known.get(context, &value, [](int*) { return 1; }), 0);
+    EXPECT_EQ(value, 10 * context);
+  }
+}
+
+}  // namespace
+}  // namespace lltm::cuda
