@@ -1,6 +1,7 @@
 """Every path of the CPU kernels, forced by the environment, in a process of its own: see cpu_path.py."""
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -11,16 +12,20 @@ import torch
 import lltm
 
 PROGRAM = Path(__file__).parent / "cpu_path.py"
+TRAPPING_PROGRAM = Path(__file__).parent / "trapping.py"
 # As PyTorch names them, of the machine: the lesser ones run too. Without a name it is all that the machine has, which
 # may be more than the name says.
 CAPABILITIES = {"AVX512": ["avx512", "avx2", "default"], "AVX2": ["avx2", "default"]}
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+def run(*arguments: str, program: Path = PROGRAM, **environment: str) -> subprocess.CompletedProcess:
     kept = {name: value for name, value in os.environ.items() if name not in ("LLTM_CPU_GEMM", "ATEN_CPU_CAPABILITY")}
     return subprocess.run(
-        [sys.executable, PROGRAM, *arguments], env=kept | environment, capture_output=True, text=True, timeout=600
+        [sys.executable, program, *arguments], env=kept | environment, capture_output=True, text=True, timeout=600
     )
+
+
+FORCED = [None, *CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ["default"])]
 
 
 def assert_all_holds(result: subprocess.CompletedProcess) -> None:
@@ -28,10 +33,20 @@ def assert_all_holds(result: subprocess.CompletedProcess) -> None:
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("capability", [None, *CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ["default"])])
+def named(capability: str | None) -> dict[str, str]:
+    return {"ATEN_CPU_CAPABILITY": capability} if capability else {}
+
+
+@pytest.mark.parametrize("capability", FORCED)
 def test_own_products(capability):
-    named = {"ATEN_CPU_CAPABILITY": capability} if capability else {}
-    assert_all_holds(run(LLTM_CPU_GEMM="own", **named))
+    assert_all_holds(run(LLTM_CPU_GEMM="own", **named(capability)))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="floating-point exceptions need not trap elsewhere")
+@pytest.mark.parametrize("capability", FORCED)
+def test_finite_arguments_raise_no_floating_point_exception(capability):
+    result = run(program=TRAPPING_PROGRAM, LLTM_CPU_GEMM="own", **named(capability))
+    assert result.returncode == 0, f"died at {result.stdout.splitlines()[-1]}: {result.stderr}"
 
 
 def test_products_of_aten():

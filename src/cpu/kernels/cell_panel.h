@@ -24,6 +24,9 @@ void cell_panel(const CellParams<scalar_t>& params,
   constexpr int width = vectors * V::kLanes;
   const int64_t state_size = params.states.state_size;
   alignas(64) real sums[3][V::kLanes][width];
+  if (count < V::kLanes) {  // Lanes beyond the state are computed with the others.
+    std::memset(sums, 0, sizeof(sums));
+  }
   alignas(64) real scratch[tile_rows][kDepth];
   const auto add_segment = [&](const scalar_t* weights, const real* operands, int64_t terms) {
     for (int64_t term = 0; term < terms; term += kTermsPerBlock<scalar_t>) {

@@ -127,6 +127,9 @@ void cell_rowwise(const CellParams<scalar_t>& params, int64_t index, int64_t cou
   constexpr int rows = kRowwiseWeights<real>;
   const StateParams<scalar_t>& states = params.states;
   alignas(64) CellRow<real> z[kLargestRowwiseBatch<scalar_t>];
+  if (count < Simd<real>::kLanes) {  // Lanes beyond the state are computed with the others.
+    std::memset(z, 0, sizeof(z));
+  }
   for (int gate = 0; gate < 3; ++gate) {
     for (int64_t i = 0; i < count; i += rows) {
       const scalar_t* weights[rows];

@@ -72,6 +72,14 @@ LLTM_INLINE void pack_across(const scalar_t* from,
   }
 }
 
+/// The columns of a panel beyond the last.
+template <typename real>
+LLTM_INLINE void clear_columns(real* panel_row, int64_t first, int64_t last) {
+  for (int64_t column = first; column < last; ++column) {
+    panel_row[column] = 0;
+  }
+}
+
 template <typename scalar_t>
 int64_t depth_of_states(const StateParams<scalar_t>& states) {
   return depth_of<scalar_t>(states.state_size) + depth_of<scalar_t>(states.input_features);

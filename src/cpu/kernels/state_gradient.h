@@ -104,12 +104,11 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
         vectors = reinterpret_cast<const real*>(from);
         stride = params.weights_stride;
       } else {
-        for (int64_t term = 0; term < terms; term += O::kTerms) {
-          pack_across(from + term * params.weights_stride,
-                      params.weights_stride,
-                      terms - term,
-                      count,
-                      panel + term / O::kTerms * width);
+        real* to = panel;
+        for (int64_t term = 0; term < terms; term += O::kTerms, to += width) {
+          pack_across(
+              from + term * params.weights_stride, params.weights_stride, terms - term, count, to);
+          clear_columns(to, count, width);
         }
       }
       // Rows of weights lie too far apart for the machine to see the next ones coming.

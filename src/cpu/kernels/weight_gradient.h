@@ -53,9 +53,7 @@ void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t be
                   terms,
                   last - boundary,
                   to + (boundary - first));
-      for (int64_t past = last - first; past < width; ++past) {
-        to[past] = 0;
-      }
+      clear_columns(to, last - first, width);
     }
   }
 }
