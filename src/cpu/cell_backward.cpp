@@ -48,10 +48,9 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
                                                 mutable_data_or_null<scalar_t>(gradients.gates),
                                                 mutable_data_or_null<scalar_t>(gradients.old_cell)};
           const auto& pointwise = std::get<PointwiseKernels<scalar_t>>(kernels().pointwise);
-          at::parallel_for(
-              0, sizes.batch, rows_per_task(sizes.state_size), [&](int64_t begin, int64_t end) {
-                pointwise.backward(params, begin, end);
-              });
+          for_each_row(sizes.batch, sizes.state_size, [&](int64_t begin, int64_t end) {
+            pointwise.backward(params, begin, end);
+          });
         });
     if (has_own_products(input.scalar_type())) {
       finish_own_gradients(gradients, input, weights, old_h);

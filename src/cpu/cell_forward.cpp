@@ -2,9 +2,8 @@
 #include "../checks.h"
 #include "../gradients.h"
 #include "../products.h"
+#include "cell_run.h"
 #include "choice.h"
-#include "kernel_arguments.h"
-#include "parallel.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
@@ -32,45 +31,16 @@ void cell_out(const Tensor& new_h,
   const Tensor old_cell_ = old_cell.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::forward", [&] {
-        const auto& kernels = product_kernels<scalar_t>();
-        CellParams<scalar_t> params{.states = state_params<scalar_t>(input_, old_h_),
-                                    .weights = weights_.const_data_ptr<scalar_t>(),
-                                    .weights_stride = weights_.stride(0),
-                                    .bias = data_or_null<scalar_t>(bias_),
-                                    .old_cell = old_cell_.const_data_ptr<scalar_t>(),
-                                    .gates = gates.mutable_data_ptr<scalar_t>(),
-                                    .new_h = new_h.mutable_data_ptr<scalar_t>(),
-                                    .new_cell = new_cell.mutable_data_ptr<scalar_t>(),
-                                    .panels = nullptr,
-                                    .panel_vectors = kernels.max_panel_vectors};
-        Tensor panels;
-        if (kernels.cell_needs_panels(params.states.batch)) {
-          panels =
-              empty_panels<scalar_t>(kernels.state_panels_size(params.states), input.options());
-          params.panels = panels.const_data_ptr<accumulate_t<scalar_t>>();
-          // Narrower panels make more tasks.
-          while (params.panel_vectors > 1 && kernels.cell_tasks(params) < at::get_num_threads()) {
-            --params.panel_vectors;
-          }
-          // As many panels, of one size.
-          const int64_t vectors = ceil_div(params.states.batch, kernels.lanes);
-          const int64_t panel_count = ceil_div(vectors, params.panel_vectors);
-          params.panel_vectors = static_cast<int>(ceil_div(vectors, panel_count));
-          for_each_task(kernels.pack_tasks(params.states),
-                        panels.numel(),
-                        kCopiesPerTask,
-                        [&](int64_t begin, int64_t end) {
-                          kernels.pack_states(params.states,
-                                              params.panel_vectors,
-                                              panels.mutable_data_ptr<accumulate_t<scalar_t>>(),
-                                              begin,
-                                              end);
-                        });
-        }
-        for_each_task(kernels.cell_tasks(params),
-                      multiplications(input.size(0), weights.size(0), weights.size(1)),
-                      kMultiplicationsPerTask,
-                      [&](int64_t begin, int64_t end) { kernels.cell(params, begin, end); });
+        run_cell(CellParams<scalar_t>{.states = state_params<scalar_t>(input_, old_h_),
+                                      .weights = weights_.const_data_ptr<scalar_t>(),
+                                      .weights_stride = weights_.stride(0),
+                                      .bias = data_or_null<scalar_t>(bias_),
+                                      .old_cell = old_cell_.const_data_ptr<scalar_t>(),
+                                      .gates = gates.mutable_data_ptr<scalar_t>(),
+                                      .new_h = new_h.mutable_data_ptr<scalar_t>(),
+                                      .new_cell = new_cell.mutable_data_ptr<scalar_t>(),
+                                      .panels = nullptr,
+                                      .panel_vectors = 0});
       });
 }
 
@@ -106,7 +76,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
                                              new_h.mutable_data_ptr<scalar_t>(),
                                              new_cell.mutable_data_ptr<scalar_t>()};
         const auto& pointwise = std::get<PointwiseKernels<scalar_t>>(kernels().pointwise);
-        at::parallel_for(0, batch, rows_per_task(state_size), [&](int64_t begin, int64_t end) {
+        for_each_row(batch, state_size, [&](int64_t begin, int64_t end) {
           pointwise.forward(params, begin, end);
         });
       });

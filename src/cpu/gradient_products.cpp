@@ -2,6 +2,7 @@
 
 #include "kernel_arguments.h"
 #include "parallel.h"
+#include "scratch.h"
 
 #include <ATen/Dispatch.h>
 
@@ -36,7 +37,7 @@ void state_gradient_out(const Tensor& out,
                 std::min<int64_t>(ceil_div(wanted_tasks(), panels), params.batch / 64)});
   for_each_task(kernels.state_gradient_tasks(params),
                 multiplications(params.batch, params.gates, params.columns),
-                kMultiplicationsPerTask,
+                kShortMultiplications,
                 [&](int64_t begin, int64_t end) { kernels.state_gradient(params, begin, end); });
 }
 
@@ -61,16 +62,16 @@ void weight_gradient_out(const Tensor& d_weights,
   // Group by group, as far as there is work for the threads: a few panels stay in the cache.
   const int64_t groups = std::min(groups_for_threads, params.panel_groups);
   const int64_t most_panels = ceil_div(panel_count * groups, params.panel_groups);
-  const Tensor panels = empty_panels<scalar_t>(
-      most_panels * kernels.weight_panel_size(params.states), input.options());
-  params.panels = panels.mutable_data_ptr<accumulate_t<scalar_t>>();
+  const Scratch<accumulate_t<scalar_t>> panels(most_panels *
+                                               kernels.weight_panel_size(params.states));
+  params.panels = panels.data();
   for (int64_t group = 0; group < params.panel_groups; group += groups) {
     const int64_t last_group = std::min(group + groups, params.panel_groups);
     params.first_panel = kernels.first_panel_of(params, group);
     const int64_t panels_here = kernels.first_panel_of(params, last_group) - params.first_panel;
     for_each_task(panels_here,
                   panels_here * kernels.weight_panel_size(params.states),
-                  kCopiesPerTask,
+                  kShortCopies,
                   [&](int64_t begin, int64_t end) {
                     kernels.pack_weight_panels(
                         params, params.first_panel + begin, params.first_panel + end);
@@ -79,7 +80,7 @@ void weight_gradient_out(const Tensor& d_weights,
     for_each_task((last_group - group) * tasks_of_group,
                   multiplications(input.size(0), d_weights.size(0), d_weights.size(1)) *
                       (last_group - group) / params.panel_groups,
-                  kMultiplicationsPerTask,
+                  kShortMultiplications,
                   [&](int64_t begin, int64_t end) {
                     kernels.weight_gradient(params, first_task + begin, first_task + end);
                   });
@@ -92,7 +93,7 @@ void bias_gradient_out(const Tensor& d_bias, const Tensor& d_gates) {
                                             .gates = d_gates.size(1),
                                             .d_gates = d_gates.const_data_ptr<scalar_t>(),
                                             .d_bias = d_bias.mutable_data_ptr<scalar_t>()};
-  for_each_task(params.gates, d_gates.numel(), kCopiesPerTask, [&](int64_t begin, int64_t end) {
+  for_each_task(params.gates, d_gates.numel(), kShortCopies, [&](int64_t begin, int64_t end) {
     product_kernels<scalar_t>().bias_gradient(params, begin, end);
   });
 }

@@ -4,7 +4,6 @@
 #include "kernels/kernels.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 namespace lltm::cpu {
 
@@ -31,11 +30,6 @@ StateParams<scalar_t> state_params(const at::Tensor& input, const at::Tensor& ol
           .old_h_stride = old_h.stride(0),
           .input = input.const_data_ptr<scalar_t>(),
           .input_stride = input.stride(0)};
-}
-
-template <typename scalar_t>
-at::Tensor empty_panels(int64_t size, const at::TensorOptions& options) {
-  return at::empty({size}, options.dtype(c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value));
 }
 
 }  // namespace lltm::cpu

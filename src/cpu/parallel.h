@@ -8,29 +8,43 @@
 
 namespace lltm::cpu {
 
-/// An element costs half a dozen transcendental functions: with AVX-512 1.3 ns of a Zen 4 core in
-/// float16, 1.8 in bfloat16, 2.3 in float32. A second thread breaks even at some 1000 elements in
-/// all, and gains a tenth at 2000; more threads take longer to set to work.
-constexpr int64_t kElementsPerTask = 2048;
+// What is short on one thread takes one. Two things say what is short:
+//  - Alone on the machine, handing work to another thread takes 5 to 10 us. At (16,32,128) in
+//    float32, 45 us on one thread of a Zen 4 core, a second saved a tenth; from 75 us on it saves a
+//    third or more.
+//  - Where another process has the core, the call waits until the system takes that process off it:
+//    12 ms were measured at (16,32,128). What is short has as much to lose as what is long, less to
+//    gain, and is called more often.
+// So a second thread begins at some 75 us of a Zen 4 core with AVX-512, in the units below. From
+// there on tasks may be smaller: who waits for two threads may as well wait for more.
 
-inline int64_t rows_per_task(int64_t state_size) {
-  return std::max<int64_t>(1, kElementsPerTask / state_size);
-}
+/// Half a dozen transcendental functions each: 1.3 ns in float16, 1.8 in bfloat16, 2.3 in float32.
+constexpr int64_t kShortElements = 32'768;
+constexpr int64_t kShortMultiplications = 4'000'000;
+/// Packing goes before a product, whose threads are awake after it.
+constexpr int64_t kShortCopies = 200'000;
 
-/// A task should last well beyond the few microseconds that it takes to hand it to another thread.
-constexpr int64_t kMultiplicationsPerTask = 400'000;
-constexpr int64_t kCopiesPerTask = 50'000;
+constexpr int64_t kTasksOfShortWork = 8;
 
 /// Enough for every thread to have as much as another, where tasks are not all alike.
 inline int64_t wanted_tasks() {
   return at::get_num_threads() > 1 ? 4 * at::get_num_threads() : 1;
 }
 
-/// `work` is that of all tasks.
+/// function(begin, end) for the tasks [0, tasks). `work` is that of all, in the units of
+/// `short_work`, which one thread does.
 template <typename Function>
-void for_each_task(int64_t tasks, int64_t work, int64_t work_per_task, const Function& function) {
+void for_each_task(int64_t tasks, int64_t work, int64_t short_work, const Function& function) {
   const int64_t work_of_one = std::max<int64_t>(1, work / std::max<int64_t>(1, tasks));
-  at::parallel_for(0, tasks, std::max<int64_t>(1, work_per_task / work_of_one), function);
+  const int64_t tasks_at_once = short_work / kTasksOfShortWork / work_of_one;
+  at::parallel_for(
+      0, tasks, work < short_work ? tasks : std::max<int64_t>(1, tasks_at_once), function);
+}
+
+/// The rows of a batch, for pointwise math.
+template <typename Function>
+void for_each_row(int64_t batch, int64_t state_size, const Function& function) {
+  for_each_task(batch, batch * state_size, kShortElements, function);
 }
 
 /// The work of a product with the weights or their gradient, in multiplications. Fewer rows than

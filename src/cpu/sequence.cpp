@@ -119,9 +119,8 @@ void run(const Outputs& outputs,
             .output = outputs.output.mutable_data_ptr<scalar_t>(),
             .cells = keep ? outputs.cells.mutable_data_ptr<scalar_t>() : nullptr,
             .gates = keep ? outputs.gates.mutable_data_ptr<scalar_t>() : nullptr};
-        at::parallel_for(0, running, rows_per_task(state_size), [&](int64_t begin, int64_t end) {
-          run_step(params, begin, end);
-        });
+        for_each_row(
+            running, state_size, [&](int64_t begin, int64_t end) { run_step(params, begin, end); });
       }
     }
     block.scatter(outputs.h_n, h);

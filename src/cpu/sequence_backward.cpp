@@ -47,8 +47,8 @@ Tensor old_h_of(const Chunk& chunk,
       continue;
     }
     acc_t* const to = chunk.at_time(old_h, t).mutable_data_ptr<acc_t>();
-    const int64_t task = std::max<int64_t>(1, kElementsPerTask * 8 / state_size);
-    at::parallel_for(0, chunk.running(t), task, [&](int64_t begin, int64_t end) {
+    const int64_t running = chunk.running(t);
+    for_each_task(running, running * state_size, kShortCopies, [&](int64_t begin, int64_t end) {
       for (int64_t place = begin; place < end; ++place) {
         const int64_t row = schedule.row(places.begin + place);
         if (reset_data != nullptr && reset_data[t * schedule.batch() + row]) {
@@ -131,7 +131,7 @@ void run(const Gradients& gradients,
                                            chunk.at_time(cells, t).template const_data_ptr<acc_t>(),
                                            dz_t.mutable_data_ptr<acc_t>(),
                                            d_cell_t.mutable_data_ptr<acc_t>()};
-        at::parallel_for(0, running, rows_per_task(state_size), [&](int64_t begin, int64_t end) {
+        for_each_row(running, state_size, [&](int64_t begin, int64_t end) {
           pointwise.backward(params, begin, end);
         });
         if (k > 0 || gradients.h0.defined()) {

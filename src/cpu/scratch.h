@@ -1,0 +1,22 @@
+// Uninitialised memory of a call, for any thread.
+#pragma once
+
+#include <c10/core/CPUAllocator.h>
+
+#include <cstdint>
+
+namespace lltm::cpu {
+
+template <typename Element>
+class Scratch {
+ public:
+  explicit Scratch(int64_t size)
+      : memory(c10::GetCPUAllocator()->allocate(static_cast<size_t>(size) * sizeof(Element))) {}
+
+  Element* data() const { return static_cast<Element*>(memory.get()); }
+
+ private:
+  c10::DataPtr memory;
+};
+
+}  // namespace lltm::cpu
