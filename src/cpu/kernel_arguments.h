@@ -22,6 +22,11 @@ const ProductKernels<scalar_t>& product_kernels() {
 }
 
 template <typename scalar_t>
+const SequenceKernels<scalar_t>& sequence_kernels() {
+  return std::get<SequenceKernels<scalar_t>>(kernels().sequence);
+}
+
+template <typename scalar_t>
 StateParams<scalar_t> state_params(const at::Tensor& input, const at::Tensor& old_h) {
   return {.batch = input.size(0),
           .state_size = old_h.size(1),

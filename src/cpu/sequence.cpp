@@ -8,6 +8,7 @@
 #include "../checks.h"
 #include "../gradients.h"
 #include "kernels/kernels.h"
+#include "own_sequence.h"
 #include "parallel.h"
 
 #include <ATen/Dispatch.h>
@@ -22,10 +23,6 @@ namespace lltm::cpu {
 namespace {
 
 using at::Tensor;
-
-struct Outputs {
-  Tensor output, h_n, c_n, cells, gates;
-};
 
 /// One step of some rows, after the product with h was added to z.
 template <typename scalar_t>
@@ -72,7 +69,7 @@ void run_step(const StepParams<scalar_t>& params, int64_t begin, int64_t end) {
 }
 
 template <typename scalar_t>
-void run(const Outputs& outputs,
+void run(const SequenceOutputs& outputs,
          const SequenceArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          const Schedule& schedule,
@@ -147,13 +144,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Tensor& input,
                              : at::empty(shape, input.options());
   };
   const int64_t kept_steps = keep ? steps : 0;
-  const Outputs outputs{
+  const SequenceOutputs outputs{
       .output = of_steps(steps, state_size),
       .h_n = at::empty({batch, state_size}, input.options()),
       .c_n = at::empty({batch, state_size}, input.options().dtype(final_cell_dtype(input, c0))),
       .cells = of_steps(kept_steps, state_size),
       .gates = of_steps(kept_steps, 3 * state_size)};
-  if (batch * state_size > 0) {
+  if (batch * state_size > 0 && has_own_sequence(weights)) {
+    own_sequence_out(outputs, arguments, reverse);
+  } else if (batch * state_size > 0) {
     const Schedule schedule(sizes, lengths, reverse);
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::sequence", [&] {

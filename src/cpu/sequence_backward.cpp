@@ -2,6 +2,7 @@
 #include "../checks.h"
 #include "../gradients.h"
 #include "kernels/kernels.h"
+#include "own_sequence.h"
 #include "parallel.h"
 #include "sequence.h"
 
@@ -16,14 +17,6 @@ namespace lltm::cpu {
 namespace {
 
 using at::Tensor;
-
-struct Gradients {
-  Tensor input, weights, bias, h0, c0;
-
-  bool any_wanted() const {
-    return input.defined() || weights.defined() || bias.defined() || h0.defined() || c0.defined();
-  }
-};
 
 /// The h that each of a chunk's steps began with: h0 at a row's first step, zero where it was
 /// reset, else the output of the step that was run before.
@@ -68,7 +61,7 @@ Tensor old_h_of(const Chunk& chunk,
 }
 
 template <typename scalar_t>
-void run(const Gradients& gradients,
+void run(const SequenceGradients& gradients,
          const SequenceBackwardArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          const Schedule& schedule) {
@@ -203,19 +196,26 @@ OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,
                                             reset};
   const auto sizes = check<int64_t>(arguments);
   const auto& [steps, batch, input_features, state_size] = sizes;
-  const auto zeros_if_wanted = [&](Gradient gradient, at::IntArrayRef shape, at::ScalarType dtype) {
-    return output_mask[gradient] ? at::zeros(shape, input.options().dtype(dtype)) : Tensor();
-  };
-  const auto dtype = input.scalar_type();
-  const Gradients gradients{
-      .input = zeros_if_wanted(kInput, input.sizes(), dtype),
-      .weights = zeros_if_wanted(kWeights, weights.sizes(), dtype),
-      .bias = zeros_if_wanted(kBias, {3 * state_size}, dtype),
-      .h0 = zeros_if_wanted(kH0, {batch, state_size}, dtype),
-      .c0 = zeros_if_wanted(kC0, {batch, state_size}, final_cell_dtype(input, c0))};
   const bool any_given =
       is_given(grad_output) || is_given(grad_h_n) || is_given(grad_c_n) || is_given(grad_cells);
-  if (batch * state_size > 0 && any_given && gradients.any_wanted()) {
+  // Our kernels write every element; all else adds to zeros.
+  const bool is_own = batch * state_size > 0 && any_given && has_own_sequence(weights);
+  const auto new_if_wanted = [&](Gradient gradient, at::IntArrayRef shape, at::ScalarType dtype) {
+    const auto options = input.options().dtype(dtype);
+    return !output_mask[gradient] ? Tensor()
+           : is_own               ? at::empty(shape, options)
+                                  : at::zeros(shape, options);
+  };
+  const auto dtype = input.scalar_type();
+  const SequenceGradients gradients{
+      .input = new_if_wanted(kInput, input.sizes(), dtype),
+      .weights = new_if_wanted(kWeights, weights.sizes(), dtype),
+      .bias = new_if_wanted(kBias, {3 * state_size}, dtype),
+      .h0 = new_if_wanted(kH0, {batch, state_size}, dtype),
+      .c0 = new_if_wanted(kC0, {batch, state_size}, final_cell_dtype(input, c0))};
+  if (is_own && gradients.any_wanted()) {
+    own_sequence_backward_out(gradients, arguments, reverse);
+  } else if (batch * state_size > 0 && any_given && gradients.any_wanted()) {
     const Schedule schedule(sizes, lengths, reverse);
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::sequence_backward", [&] {

@@ -12,6 +12,7 @@ import torch
 import lltm
 
 PROGRAM = Path(__file__).parent / "cpu_path.py"
+SEQUENCE_PROGRAM = Path(__file__).parent / "cpu_sequence_path.py"
 TRAPPING_PROGRAM = Path(__file__).parent / "trapping.py"
 # As PyTorch names them, of the machine: the lesser ones run too. Without a name it is all that the machine has, which
 # may be more than the name says.
@@ -47,6 +48,15 @@ def test_own_products(capability):
 def test_finite_arguments_raise_no_floating_point_exception(capability):
     result = run(program=TRAPPING_PROGRAM, LLTM_CPU_GEMM="own", **named(capability))
     assert result.returncode == 0, f"died at {result.stdout.splitlines()[-1]}: {result.stderr}"
+
+
+@pytest.mark.parametrize("capability", FORCED)
+def test_sequences_by_own_kernels(capability):
+    assert_all_holds(run(program=SEQUENCE_PROGRAM, LLTM_CPU_GEMM="own", **named(capability)))
+
+
+def test_sequences_by_products_of_aten():
+    assert_all_holds(run(program=SEQUENCE_PROGRAM, LLTM_CPU_GEMM="aten"))
 
 
 def test_products_of_aten():

@@ -12,8 +12,8 @@
 #define LLTM_BFLOAT16_DOT
 #include "table.h"
 
-const lltm::cpu::ProductKernels<c10::BFloat16>& lltm::cpu::avx512_bfloat16_products() {
-  static constexpr auto kernels = make_product_kernels<c10::BFloat16>();
+const lltm::cpu::KernelsFor<c10::BFloat16>& lltm::cpu::avx512_bfloat16_kernels() {
+  static constexpr auto kernels = make_kernels(KernelsFor<c10::BFloat16>{});
   return kernels;
 }
 

@@ -1,4 +1,4 @@
-// d_bias = the sum of d_gates over the batch.
+// d_bias = the sum of d_gates over the rows.
 #pragma once
 
 #include "access.h"
@@ -20,10 +20,10 @@ void bias_gradient(const BiasGradientParams<scalar_t>& params, int64_t begin, in
       sums[v] = V(0);
       counts[v] = clamp(end - column - v * V::kLanes, 0, V::kLanes);
     }
-    for (int64_t block = 0; block < params.batch; block += kRowsPerSum) {
+    for (int64_t block = 0; block < params.row_count; block += kRowsPerSum) {
       V partial[kVectors] = {V(0), V(0), V(0), V(0)};
-      for (int64_t row = block; row < smaller(block + kRowsPerSum, params.batch); ++row) {
-        const scalar_t* from = params.d_gates + row * params.gates + column;
+      for (int64_t row = block; row < smaller(block + kRowsPerSum, params.row_count); ++row) {
+        const scalar_t* from = params.rows[row].d_gates + column;
         for (int v = 0; v < kVectors; ++v) {
           partial[v] = partial[v] + A::load(from + v * V::kLanes, counts[v]);
         }

@@ -1,10 +1,7 @@
 // What becomes of a tile of pre-activations: gates with the bias, and the new state.
 #pragma once
 
-#include "../../cell.h"
-#include "access.h"
-#include "kernels.h"
-#include "simd_math.h"
+#include "pointwise.h"
 
 namespace lltm::cpu {
 namespace {
@@ -31,10 +28,7 @@ void finish_cells(const CellParams<scalar_t>& params,
   for (int64_t r = 0; r < rows; ++r) {
     const cell::Gates<V> gates{
         V::load(z[r][0]) + bias[0], V::load(z[r][1]) + bias[1], V::load(z[r][2]) + bias[2]};
-    scalar_t* to = params.gates + (row + r) * 3 * state_size + index;
-    A::store(gates.input_gate, to, count);
-    A::store(gates.output_gate, to + state_size, count);
-    A::store(gates.candidate, to + 2 * state_size, count);
+    store_gates(gates, params.gates + (row + r) * 3 * state_size + index, state_size, count);
     const int64_t offset = (row + r) * state_size + index;
     const auto state = cell::forward<SimdMath>(gates, A::load(params.old_cell + offset, count));
     A::store(state.h, params.new_h + offset, count);

@@ -8,29 +8,54 @@
 namespace lltm::cpu {
 namespace {
 
-Kernels choose() {
+InstructionSet look_at_machine() {
 #if defined(__x86_64__)
-  // ATen has looked at the machine, and at ATEN_CPU_CAPABILITY.
+  // ATen has looked, too, and at ATEN_CPU_CAPABILITY: a machine held to one of its names has no
+  // more than the name says.
   const std::string capability = at::get_cpu_capability();
   if (capability.rfind("AVX512", 0) == 0) {
-    Kernels kernels = avx512_kernels();
-    // Apart from ATen's names: a machine held to one has no more than the name says.
-    if (__builtin_cpu_supports("avx512bf16") && std::getenv("ATEN_CPU_CAPABILITY") == nullptr) {
-      std::get<ProductKernels<c10::BFloat16>>(kernels.products) = avx512_bfloat16_products();
-    }
-    return kernels;
+    const bool held = std::getenv("ATEN_CPU_CAPABILITY") != nullptr;
+    return held || !__builtin_cpu_supports("avx512bf16") ? InstructionSet::kAvx512
+           : __builtin_cpu_supports("amx-bf16")          ? InstructionSet::kAvx512Amx
+                                                         : InstructionSet::kAvx512Bf16;
   }
   if (capability == "AVX2") {
-    return avx2_kernels();
+    return InstructionSet::kAvx2;
   }
 #endif
-  return baseline_kernels();
+  return InstructionSet::kBaseline;
+}
+
+Kernels kernels_for(InstructionSet instruction_set) {
+  switch (instruction_set) {
+#if defined(__x86_64__)
+    case InstructionSet::kAvx512Amx:
+    case InstructionSet::kAvx512Bf16: {
+      Kernels kernels = avx512_kernels();
+      const auto& bfloat16 = avx512_bfloat16_kernels();
+      std::get<ProductKernels<c10::BFloat16>>(kernels.products) = std::get<0>(bfloat16.products);
+      std::get<SequenceKernels<c10::BFloat16>>(kernels.sequence) = std::get<0>(bfloat16.sequence);
+      return kernels;
+    }
+    case InstructionSet::kAvx512:
+      return avx512_kernels();
+    case InstructionSet::kAvx2:
+      return avx2_kernels();
+#endif
+    default:
+      return baseline_kernels();
+  }
 }
 
 }  // namespace
 
+InstructionSet instruction_set() {
+  static const InstructionSet found = look_at_machine();
+  return found;
+}
+
 const Kernels& kernels() {
-  static const Kernels chosen = choose();
+  static const Kernels chosen = kernels_for(instruction_set());
   return chosen;
 }
 

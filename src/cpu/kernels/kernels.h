@@ -1,8 +1,8 @@
-// The CPU kernels: the cell's pointwise math and its matrix products, on raw pointers. They know no
-// Tensor and no thread: a kernel does the tasks [begin, end) of its work, so that its caller may
-// spread them over threads. No two tasks write the same element, and how the work is cut into tasks
-// does not change the order of any sum: the bits of a result are the same for any number of
-// threads.
+// The CPU kernels: the cell's pointwise math, its matrix products, and steps of a sequence, on raw
+// pointers. They know no Tensor and no thread: a kernel does the tasks [begin, end) of its work, so
+// that its caller may spread them over threads. No two tasks write the same element, and how the
+// work is cut into tasks does not change the order of any sum: the bits of a result are the same
+// for any number of threads.
 //
 // Matrices are row-major with contiguous rows; strides and sizes are in elements. scalar_t is
 // double, float, c10::Half or c10::BFloat16; sums are in accumulate_t of it until they are whole.
@@ -77,37 +77,146 @@ struct CellParams {
   int panel_vectors;
 };
 
-/// One or both of d_old_h and d_input: out = d_gates @ weights[:, some columns].
+/// Some columns of weights, packed once for many rows.
+template <typename scalar_t>
+struct PackColumnsParams {
+  const scalar_t* weights;  // (gates, columns), its first column the first of those
+  int64_t weights_stride;
+  int64_t gates;  // 3*state_size
+  int64_t columns;
+  accumulate_t<scalar_t>* panels;  // of column_panel_size() each
+};
+
+template <typename scalar_t>
+struct StateGradientRow {
+  const scalar_t* d_gates;  // (gates)
+  scalar_t* out;            // (columns)
+};
+
+/// One of d_old_h and d_input: out = d_gates @ weights[:, some columns].
 template <typename scalar_t>
 struct StateGradientParams {
-  int64_t batch;
-  int64_t gates;            // 3*state_size
-  int64_t columns;          // of weights and of out
-  const scalar_t* d_gates;  // (batch, gates)
+  int64_t gates;    // 3*state_size
+  int64_t columns;  // of weights and of out
+  const StateGradientRow<scalar_t>* rows;
+  int64_t row_count;
   const scalar_t* weights;  // (gates, columns), its first column that of out
   int64_t weights_stride;
-  scalar_t* out;       // (batch, columns)
-  int64_t row_chunks;  // the batch is cut into so many chunks, each a task a panel of columns
+  int64_t row_chunks;  // the rows are cut into so many chunks, each a task a panel of columns
+  const accumulate_t<scalar_t>* panels;  // by pack_columns(), or null to copy from weights
+};
+
+/// A term of the sums over rows that d_weights and d_bias are.
+template <typename scalar_t>
+struct GradientRow {
+  const scalar_t* d_gates;  // (3*state_size)
+  const scalar_t* old_h;    // (state_size)
+  const scalar_t* input;    // (input_features)
 };
 
 /// d_weights = d_gates.T @ states.
 template <typename scalar_t>
 struct WeightGradientParams {
-  StateParams<scalar_t> states;
-  const scalar_t* d_gates;         // (batch, 3*state_size)
+  int64_t state_size;
+  int64_t input_features;
+  const GradientRow<scalar_t>* rows;
+  int64_t row_count;
   scalar_t* d_weights;             // (3*state_size, state_size + input_features)
   int64_t panel_groups;            // the panels of columns of states are cut into so many groups
   accumulate_t<scalar_t>* panels;  // those from first_panel on, each of weight_panel_size()
   int64_t first_panel;
 };
 
-/// d_bias = sum of d_gates over the batch.
+/// d_bias = sum of d_gates over the rows.
 template <typename scalar_t>
 struct BiasGradientParams {
-  int64_t batch;
-  int64_t gates;            // 3*state_size
-  const scalar_t* d_gates;  // (batch, gates)
-  scalar_t* d_bias;         // (gates)
+  const GradientRow<scalar_t>* rows;
+  int64_t row_count;
+  scalar_t* d_bias;  // (3*state_size)
+};
+
+/// The rows of weights of all gates, packed once a sequence: the columns of h, or of the input.
+template <typename scalar_t>
+struct PackGatesParams {
+  const scalar_t* weights;  // (3*state_size, terms), its first column that of h, or of the input
+  int64_t weights_stride;
+  int64_t state_size;
+  int64_t terms;
+  accumulate_t<scalar_t>* panels;  // of gate_panel_size(terms) each
+};
+
+/// A batch row at a step. What a thread writes lies in the columns of its tasks.
+template <typename scalar_t>
+struct ForwardRow {
+  const scalar_t* input;         // (input_features)
+  const scalar_t* old_h;         // (state_size), that the step sees
+  accumulate_t<scalar_t>* z;     // (gate_row_size()), z_x and then sums under way
+  accumulate_t<scalar_t>* cell;  // (padded_state_size()), old_cell and then new_cell
+  scalar_t* new_h;               // (state_size)
+  scalar_t* new_cell;            // (state_size), or null where not wanted
+  scalar_t* gates;               // (3*state_size), or null where not wanted
+};
+
+/// z = input @ W_x.T + bias, for the rows of several steps.
+template <typename scalar_t>
+struct InputGatesParams {
+  int64_t state_size;
+  int64_t input_features;
+  const accumulate_t<scalar_t>* panels;  // of the columns of the input
+  const scalar_t* bias;                  // (3*state_size), or null
+  const ForwardRow<scalar_t>* rows;
+  int64_t row_count;
+};
+
+/// One step of the rows that have it: z += old_h @ W_h.T, and the new state.
+template <typename scalar_t>
+struct ForwardStepParams {
+  int64_t state_size;
+  const accumulate_t<scalar_t>* panels;  // of the columns of h
+  const ForwardRow<scalar_t>* rows;
+  int64_t row_count;
+};
+
+/// A batch row at a step of the backward pass.
+template <typename scalar_t>
+struct BackwardRow {
+  const scalar_t* grad_output;     // (state_size), or null for zero
+  const scalar_t* grad_cells;      // (state_size), or null for zero
+  const scalar_t* gates;           // (3*state_size), pre-activations
+  const scalar_t* new_cell;        // (state_size)
+  accumulate_t<scalar_t>* d_h;     // (padded_state_size()), from the step that was run after
+  accumulate_t<scalar_t>* d_cell;  // (padded_state_size()), from there and then to the one before
+  scalar_t* d_gates;               // (3*state_size)
+};
+
+/// d_h = d_gates @ W_h for the rows of the step that was run after, then d_gates of this one's.
+template <typename scalar_t>
+struct BackwardStepParams {
+  int64_t state_size;
+  const accumulate_t<scalar_t>* panels;
+  const BackwardRow<scalar_t>* product_rows;
+  int64_t product_row_count;
+  const BackwardRow<scalar_t>* rows;
+  int64_t row_count;
+};
+
+template <typename scalar_t>
+struct SequenceKernels {
+  int64_t rows_per_tile;
+
+  /// Of the forward pass: a task is a group of state indices, with their three gates.
+  int64_t (*groups)(int64_t state_size);
+  int64_t (*gate_panel_size)(int64_t terms);
+  int64_t (*gate_row_size)(int64_t state_size);
+  void (*pack_gates)(const PackGatesParams<scalar_t>& params, int64_t begin, int64_t end);
+  void (*input_gates)(const InputGatesParams<scalar_t>& params, int64_t begin, int64_t end);
+  void (*forward_step)(const ForwardStepParams<scalar_t>& params, int64_t begin, int64_t end);
+
+  /// Of the backward pass: a task is a panel of columns of W_h, packed by pack_columns().
+  void (*backward_step)(const BackwardStepParams<scalar_t>& params, int64_t begin, int64_t end);
+
+  /// Of the rows of a state that is carried in the accumulation type.
+  int64_t (*padded_state_size)(int64_t state_size);
 };
 
 template <typename scalar_t>
@@ -129,7 +238,12 @@ struct ProductKernels {
   int64_t (*cell_tasks)(const CellParams<scalar_t>& params);
   void (*cell)(const CellParams<scalar_t>& params, int64_t begin, int64_t end);
 
-  /// A task is a panel of columns for a chunk of the batch, of this many rows at most.
+  /// A task is a panel of columns.
+  int64_t (*column_panels)(int64_t columns);
+  int64_t (*column_panel_size)(int64_t gates);
+  void (*pack_columns)(const PackColumnsParams<scalar_t>& params, int64_t begin, int64_t end);
+
+  /// A task is a panel of columns for a chunk of the rows, of this many at most.
   int64_t max_rows_per_chunk;
   int64_t (*state_gradient_tasks)(const StateGradientParams<scalar_t>& params);
   void (*state_gradient)(const StateGradientParams<scalar_t>& params, int64_t begin, int64_t end);
@@ -137,8 +251,8 @@ struct ProductKernels {
   /// First pack_weight_panels(), a task a panel of columns, then weight_gradient(), a task a few
   /// rows of d_weights in a group of panels, of this many at most.
   int64_t max_panels_per_group;
-  int64_t (*weight_panel_size)(const StateParams<scalar_t>& states);
-  int64_t (*weight_panels)(const StateParams<scalar_t>& states);
+  int64_t (*weight_panel_size)(const WeightGradientParams<scalar_t>& params);
+  int64_t (*weight_panels)(const WeightGradientParams<scalar_t>& params);
   int64_t (*first_panel_of)(const WeightGradientParams<scalar_t>& params, int64_t group);
   void (*pack_weight_panels)(const WeightGradientParams<scalar_t>& params,
                              int64_t begin,
@@ -155,19 +269,32 @@ template <typename... scalars>
 struct KernelsFor {
   std::tuple<PointwiseKernels<scalars>...> pointwise;
   std::tuple<ProductKernels<scalars>...> products;
+  std::tuple<SequenceKernels<scalars>...> sequence;
 };
 
 /// All kernels for one instruction set.
 using Kernels = KernelsFor<double, float, c10::Half, c10::BFloat16>;
 
-/// The kernels for the machine's instruction set, or for a lower one that ATEN_CPU_CAPABILITY
-/// names: avx512 is AVX-512 without dot products of bfloat16.
+/// What the kernels distinguish among machines.
+enum class InstructionSet {
+  kBaseline,  // what every machine of the architecture has: SSE2, or NEON
+  kAvx2,      // with FMA
+  kAvx512,
+  kAvx512Bf16,  // with dot products of bfloat16
+  kAvx512Amx,   // and with tiles, which ATen's products use, and these kernels do not
+};
+
+/// The machine's, or a lower one that ATEN_CPU_CAPABILITY names: avx512 is AVX-512 without dot
+/// products of bfloat16.
+InstructionSet instruction_set();
+
+/// The kernels for instruction_set().
 const Kernels& kernels();
 
 const Kernels& baseline_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
-/// The products in bfloat16 for AVX-512 with dot products of bfloat16.
-const ProductKernels<c10::BFloat16>& avx512_bfloat16_products();
+/// For AVX-512 with dot products of bfloat16.
+const KernelsFor<c10::BFloat16>& avx512_bfloat16_kernels();
 
 }  // namespace lltm::cpu

@@ -24,12 +24,12 @@ struct Operand {
   static LLTM_INLINE Simd<real> along(const scalar_t* from, int64_t count) {
     return Access<scalar_t>::load(from, count);
   }
-  /// The next terms, up to kTerms, of `count` sums side by side; zero beyond.
-  static LLTM_INLINE Simd<real> across(const scalar_t* from,
-                                       int64_t /*stride*/,
-                                       int64_t /*terms*/,
+  /// The next terms of `count` sums side by side, from a column of kTerms rows on; a row that is
+  /// null is zero.
+  static LLTM_INLINE Simd<real> across(const scalar_t* (&rows)[kTerms],
+                                       int64_t column,
                                        int64_t count) {
-    return Access<scalar_t>::load(from, count);
+    return Access<scalar_t>::load(rows[0] + column, count);
   }
 };
 
@@ -51,15 +51,14 @@ struct Operand<c10::BFloat16> {
   static LLTM_INLINE Simd<float> along(const c10::BFloat16* from, int64_t count) {
     return (Vector)load_lanes<WordLanes>(from, count);
   }
-  static LLTM_INLINE Simd<float> across(const c10::BFloat16* from,
-                                        int64_t stride,
-                                        int64_t terms,
+  static LLTM_INLINE Simd<float> across(const c10::BFloat16* (&rows)[kTerms],
+                                        int64_t column,
                                         int64_t count) {
-    const auto words = [&](const c10::BFloat16* at) __attribute__((always_inline)) {
-      return widen(load_lanes<HalfLanes>(at, count));
+    const auto words = [&](const c10::BFloat16* row) __attribute__((always_inline)) {
+      return widen(load_lanes<HalfLanes>(row + column, count));
     };
-    const WordLanes first = words(from);
-    return (Vector)(terms == kTerms ? first | words(from + stride) << 16 : first);
+    const WordLanes first = words(rows[0]);
+    return (Vector)(rows[1] ? first | words(rows[1]) << 16 : first);
   }
 };
 #endif

@@ -51,17 +51,26 @@ LLTM_INLINE void transpose(typename Simd<real>::Vector (&square)[Simd<real>::kLa
   }
 }
 
-/// Operands of `columns` sums side by side: the first terms of each, of `terms` that are left.
+/// The rows of `count` terms that come next, row_of(r) each: null where there are no more.
+template <typename scalar_t, typename RowOf>
+LLTM_INLINE void next_rows(const RowOf& row_of,
+                           int64_t first,
+                           int64_t count,
+                           const scalar_t* (&rows)[Operand<scalar_t>::kTerms]) {
+  for (int64_t r = 0; r < Operand<scalar_t>::kTerms; ++r) {
+    rows[r] = first + r < count ? row_of(first + r) : nullptr;
+  }
+}
+
+/// Operands of `columns` sums side by side, whose terms are in these rows.
 template <typename scalar_t>
-LLTM_INLINE void pack_across(const scalar_t* from,
-                             int64_t stride,
-                             int64_t terms,
+LLTM_INLINE void pack_across(const scalar_t* (&rows)[Operand<scalar_t>::kTerms],
                              int64_t columns,
                              accumulate_t<scalar_t>* to) {
   using O = Operand<scalar_t>;
   using V = Simd<typename O::real>;
   const auto pack = [&](int64_t column, int64_t count) __attribute__((always_inline)) {
-    O::across(from + column, stride, smaller(terms, O::kTerms), count).store(to + column, count);
+    O::across(rows, column, count).store(to + column, count);
   };
   int64_t column = 0;
   for (; column + V::kLanes <= columns; column += V::kLanes) {
@@ -77,6 +86,68 @@ template <typename real>
 LLTM_INLINE void clear_columns(real* panel_row, int64_t first, int64_t last) {
   for (int64_t column = first; column < last; ++column) {
     panel_row[column] = 0;
+  }
+}
+
+template <typename scalar_t>
+int64_t column_panels(int64_t columns) {
+  return ceil_div(columns, kPanelWidth<scalar_t>);
+}
+
+template <typename scalar_t>
+int64_t column_panel_size(int64_t gates) {
+  return kPanelWidth<scalar_t> * depth_of<scalar_t>(gates);
+}
+
+/// Panel p holds the columns of weights from p*width on, as [operand][column]; columns beyond the
+/// last are zero.
+template <typename scalar_t>
+void pack_columns(const PackColumnsParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using O = Operand<scalar_t>;
+  constexpr int64_t width = kPanelWidth<scalar_t>;
+  for (int64_t panel = begin; panel < end; ++panel) {
+    const int64_t column = panel * width;
+    const int64_t count = smaller(width, params.columns - column);
+    auto* to = params.panels + panel * column_panel_size<scalar_t>(params.gates);
+    const auto row_of = [&](int64_t gate) {
+      return params.weights + gate * params.weights_stride + column;
+    };
+    for (int64_t gate = 0; gate < params.gates; gate += O::kTerms, to += width) {
+      const scalar_t* rows[O::kTerms];
+      next_rows(row_of, gate, params.gates, rows);
+      pack_across(rows, count, to);
+      clear_columns(to, count, width);
+    }
+  }
+}
+
+/// The transpose of up to a vector's lanes of rows: operand k of row r to to[k * to_stride + r];
+/// lanes beyond the rows are zero.
+template <typename scalar_t>
+LLTM_INLINE void transpose_rows(const scalar_t* from,
+                                int64_t stride,
+                                int64_t rows,
+                                int64_t terms,
+                                accumulate_t<scalar_t>* to,
+                                int64_t to_stride) {
+  using O = Operand<scalar_t>;
+  using real = typename O::real;
+  using V = Simd<real>;
+  constexpr int64_t step = V::kLanes * O::kTerms;
+  for (int64_t term = 0; term < terms; term += step, to += V::kLanes * to_stride) {
+    const int64_t terms_here = smaller(step, terms - term);
+    typename V::Vector square[V::kLanes];
+    for (int i = 0; i < V::kLanes; ++i) {
+      square[i] =
+          i < rows ? O::along(from + i * stride + term, terms_here).value : typename V::Vector{};
+    }
+    transpose<real>(square);
+    const int64_t operands = depth_of<scalar_t>(terms_here);
+    for (int i = 0; i < V::kLanes; ++i) {
+      if (i < operands) {
+        V(square[i]).store(to + i * to_stride);
+      }
+    }
   }
 }
 
@@ -122,21 +193,14 @@ void pack_states(const StateParams<scalar_t>& states,
     for (int64_t panel_row = 0; panel_row < states.batch; panel_row += full_width) {
       const int64_t rows_left = smaller(full_width, states.batch - panel_row);
       const int64_t width = ceil_div(rows_left, V::kLanes) * V::kLanes;
-      real* to = panels + panel_row * depth + k * width;
       for (int64_t lane_row = 0; lane_row < width; lane_row += V::kLanes) {
-        typename V::Vector square[V::kLanes];
-        for (int i = 0; i < V::kLanes; ++i) {
-          const int64_t row = panel_row + lane_row + i;
-          square[i] = row < states.batch
-                          ? O::along(from + row * stride + first_term, terms_here).value
-                          : typename V::Vector{};
-        }
-        transpose<real>(square);
-        for (int i = 0; i < V::kLanes; ++i) {
-          if (i < count) {
-            V(square[i]).store(to + i * width + lane_row);
-          }
-        }
+        const int64_t row = panel_row + lane_row;
+        transpose_rows(from + row * stride + first_term,
+                       stride,
+                       smaller(V::kLanes, states.batch - row),
+                       terms_here,
+                       panels + panel_row * depth + k * width + lane_row,
+                       width);
       }
     }
   };

@@ -9,6 +9,29 @@
 namespace lltm::cpu {
 namespace {
 
+constexpr int kGates = 3;
+
+/// The three gates of `count` state indices, from those of the input gate on.
+template <typename scalar_t>
+LLTM_INLINE cell::Gates<Simd<accumulate_t<scalar_t>>> load_gates(const scalar_t* from,
+                                                                 int64_t state_size,
+                                                                 int64_t count) {
+  using A = Access<scalar_t>;
+  return {A::load(from, count),
+          A::load(from + state_size, count),
+          A::load(from + 2 * state_size, count)};
+}
+template <typename scalar_t>
+LLTM_INLINE void store_gates(const cell::Gates<Simd<accumulate_t<scalar_t>>>& gates,
+                             scalar_t* to,
+                             int64_t state_size,
+                             int64_t count) {
+  using A = Access<scalar_t>;
+  A::store(gates.input_gate, to, count);
+  A::store(gates.output_gate, to + state_size, count);
+  A::store(gates.candidate, to + 2 * state_size, count);
+}
+
 template <typename scalar_t>
 void forward_rows(const ForwardParams<scalar_t>& params, int64_t begin, int64_t end) {
   using A = Access<scalar_t>;
@@ -19,9 +42,7 @@ void forward_rows(const ForwardParams<scalar_t>& params, int64_t begin, int64_t 
     const int64_t offset = row * state_size;
     for (int64_t column = 0; column < state_size; column += V::kLanes) {
       const int64_t count = smaller(V::kLanes, state_size - column);
-      const cell::Gates<V> z{A::load(gates + column, count),
-                             A::load(gates + state_size + column, count),
-                             A::load(gates + 2 * state_size + column, count)};
+      const auto z = load_gates(gates + column, state_size, count);
       const auto state =
           cell::forward<SimdMath>(z, A::load(params.old_cell + offset + column, count));
       A::store(state.h, params.new_h + offset + column, count);
@@ -43,19 +64,15 @@ void backward_rows(const BackwardParams<scalar_t>& params, int64_t begin, int64_
     for (int64_t column = 0; column < state_size; column += V::kLanes) {
       const int64_t count = smaller(V::kLanes, state_size - column);
       const int64_t offset = row * state_size + column;
-      const cell::Gates<V> z{A::load(gates + column, count),
-                             A::load(gates + state_size + column, count),
-                             A::load(gates + 2 * state_size + column, count)};
+      const auto z = load_gates(gates + column, state_size, count);
       const auto gradients =
           cell::backward<SimdMath>(z,
                                    A::load(params.new_cell + offset, count),
                                    load_or_zero(params.grad_h, offset, count),
                                    load_or_zero(params.grad_cell, offset, count));
       if (params.d_gates) {
-        scalar_t* d_gates = params.d_gates + row * 3 * state_size + column;
-        A::store(gradients.gates.input_gate, d_gates, count);
-        A::store(gradients.gates.output_gate, d_gates + state_size, count);
-        A::store(gradients.gates.candidate, d_gates + 2 * state_size, count);
+        store_gates(
+            gradients.gates, params.d_gates + row * 3 * state_size + column, state_size, count);
       }
       if (params.d_old_cell) {
         A::store(gradients.old_cell, params.d_old_cell + offset, count);

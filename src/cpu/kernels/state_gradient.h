@@ -12,7 +12,7 @@ constexpr int64_t kColumnsOfSingleRow = 256;
 
 template <typename scalar_t>
 int64_t state_gradient_tasks(const StateGradientParams<scalar_t>& params) {
-  if (params.batch == 1) {
+  if (params.row_count == 1) {
     return ceil_div(params.columns, kColumnsOfSingleRow);
   }
   return ceil_div(params.columns, kPanelWidth<scalar_t>) * params.row_chunks;
@@ -57,18 +57,19 @@ void state_gradient_of_single_row(const StateGradientParams<scalar_t>& params,
       const auto weights = [&] { return params.weights + gate * params.weights_stride + column; };
       for (; gate + kGates <= last; gate += kGates) {
         add_weight_rows<kGates>(
-            params.d_gates + gate, weights(), params.weights_stride, partial, columns);
+            params.rows[0].d_gates + gate, weights(), params.weights_stride, partial, columns);
       }
       for (; gate < last; ++gate) {
         add_weight_rows<1>(
-            params.d_gates + gate, weights(), params.weights_stride, partial, columns);
+            params.rows[0].d_gates + gate, weights(), params.weights_stride, partial, columns);
       }
       for (int64_t i = 0; i < columns; ++i) {
         total[i] += partial[i];
       }
     }
     for (int64_t i = 0; i < columns; i += V::kLanes) {
-      A::store(V::load(total + i), params.out + column + i, smaller(V::kLanes, columns - i));
+      A::store(
+          V::load(total + i), params.rows[0].out + column + i, smaller(V::kLanes, columns - i));
     }
   }
 }
@@ -81,7 +82,7 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
   using O = Operand<scalar_t>;
   using real = typename O::real;
   constexpr int64_t width = kPanelWidth<scalar_t>;
-  if (params.batch == 1) {
+  if (params.row_count == 1) {
     state_gradient_of_single_row(params, begin, end);
     return;
   }
@@ -91,8 +92,8 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
     const int64_t column = task / params.row_chunks * width;
     const int64_t count = smaller(width, params.columns - column);
     const int64_t chunk = task % params.row_chunks;
-    const int64_t first_row = params.batch * chunk / params.row_chunks;
-    const int64_t last_row = params.batch * (chunk + 1) / params.row_chunks;
+    const int64_t first_row = params.row_count * chunk / params.row_chunks;
+    const int64_t last_row = params.row_count * (chunk + 1) / params.row_chunks;
     for (int64_t gate = 0; gate < params.gates; gate += kTermsPerBlock<scalar_t>) {
       const int64_t terms = smaller(kTermsPerBlock<scalar_t>, params.gates - gate);
       const scalar_t* from = params.weights + gate * params.weights_stride + column;
@@ -100,19 +101,25 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
       int64_t stride = width;
       // A copy pays from the second tile of rows on: rows of weights lie far apart, and collide in
       // the cache.
-      if (std::is_same_v<real, scalar_t> && last_row - first_row <= kRows && count == width) {
+      if (params.panels) {
+        vectors = params.panels + column / width * column_panel_size<scalar_t>(params.gates) +
+                  depth_of<scalar_t>(gate) * width;
+      } else if (std::is_same_v<real, scalar_t> && last_row - first_row <= kRows &&
+                 count == width) {
         vectors = reinterpret_cast<const real*>(from);
         stride = params.weights_stride;
       } else {
         real* to = panel;
+        const auto row_of = [&](int64_t term) { return from + term * params.weights_stride; };
         for (int64_t term = 0; term < terms; term += O::kTerms, to += width) {
-          pack_across(
-              from + term * params.weights_stride, params.weights_stride, terms - term, count, to);
+          const scalar_t* rows[O::kTerms];
+          next_rows(row_of, term, terms, rows);
+          pack_across(rows, count, to);
           clear_columns(to, count, width);
         }
       }
       // Rows of weights lie too far apart for the machine to see the next ones coming.
-      int64_t ahead = gate + terms;
+      int64_t ahead = params.panels ? params.gates : gate + terms;
       const int64_t ahead_per_row = ceil_div(terms, last_row - first_row);
       const auto prefetch = [&](int64_t rows) __attribute__((always_inline)) {
         const int64_t end = smaller(ahead + rows * ahead_per_row, params.gates);
@@ -126,7 +133,7 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
       const auto multiply_rows = [&]<int rows>(int64_t row) __attribute__((always_inline)) {
         const scalar_t* d_gates[rows];
         for (int r = 0; r < rows; ++r) {
-          d_gates[r] = params.d_gates + (row + r) * params.gates + gate;
+          d_gates[r] = params.rows[row + r].d_gates + gate;
         }
         alignas(64) real scratch[rows][kDepth];
         const typename O::Scalar* a[rows];
@@ -134,15 +141,15 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
         prefetch(rows);
         typename O::Vector tile[rows][kMaxVectors];
         multiply<scalar_t, 1>(depth_of<scalar_t>(terms), a, vectors, stride, tile);
-        finish_block<scalar_t>(tile,
-                               gate == 0,
-                               gate + terms == params.gates,
-                               sums[row - first_row],
-                               width,
-                               params.out + row * params.columns + column,
-                               params.columns,
-                               rows,
-                               count);
+        finish_block<scalar_t>(
+            tile,
+            gate == 0,
+            gate + terms == params.gates,
+            sums[row - first_row],
+            width,
+            [&](int64_t r) { return params.rows[row + r].out + column; },
+            rows,
+            count);
       };
       int64_t row = first_row;
       for (; row + kRows <= last_row; row += kRows) {

@@ -8,6 +8,8 @@
 #include "bias_gradient.h"
 #include "cell.h"
 #include "pointwise.h"
+#include "sequence_backward.h"
+#include "sequence_forward.h"
 #include "state_gradient.h"
 #include "weight_gradient.h"
 
@@ -30,6 +32,9 @@ constexpr ProductKernels<scalar_t> make_product_kernels() {
       .pack_states = pack_states<scalar_t>,
       .cell_tasks = cell_tasks<scalar_t>,
       .cell = cell<scalar_t>,
+      .column_panels = column_panels<scalar_t>,
+      .column_panel_size = column_panel_size<scalar_t>,
+      .pack_columns = pack_columns<scalar_t>,
       .max_rows_per_chunk = kMaxRowsPerChunk,
       .state_gradient_tasks = state_gradient_tasks<scalar_t>,
       .state_gradient = state_gradient<scalar_t>,
@@ -44,9 +49,26 @@ constexpr ProductKernels<scalar_t> make_product_kernels() {
   };
 }
 
+template <typename scalar_t>
+constexpr SequenceKernels<scalar_t> make_sequence_kernels() {
+  return {
+      .rows_per_tile = kAccumulators / kGates,
+      .groups = groups<scalar_t>,
+      .gate_panel_size = gate_panel_size<scalar_t>,
+      .gate_row_size = gate_row_size<scalar_t>,
+      .pack_gates = pack_gates<scalar_t>,
+      .input_gates = input_gates<scalar_t>,
+      .forward_step = forward_step<scalar_t>,
+      .backward_step = backward_step<scalar_t>,
+      .padded_state_size = padded_state_size<scalar_t>,
+  };
+}
+
 template <typename... scalars>
 constexpr KernelsFor<scalars...> make_kernels(KernelsFor<scalars...>) {
-  return {{make_pointwise_kernels<scalars>()...}, {make_product_kernels<scalars>()...}};
+  return {{make_pointwise_kernels<scalars>()...},
+          {make_product_kernels<scalars>()...},
+          {make_sequence_kernels<scalars>()...}};
 }
 
 }  // namespace

@@ -72,15 +72,14 @@ template <typename scalar_t>
 constexpr int64_t kPanelWidth = kMaxVectors * Simd<accumulate_t<scalar_t>>::kLanes;
 
 /// The first `rows` rows and `columns` columns of a tile: a block of their sums. What the blocks
-/// before have summed is in `sums`; the last block writes `out`.
-template <typename scalar_t, int tile_rows>
+/// before have summed is in `sums`; the last block writes out_row(r).
+template <typename scalar_t, int tile_rows, typename OutRow>
 LLTM_INLINE void finish_block(VectorOf<scalar_t> (&tile)[tile_rows][kMaxVectors],
                               bool first,
                               bool last,
                               accumulate_t<scalar_t>* sums,
                               int64_t sums_stride,
-                              scalar_t* out,
-                              int64_t stride,
+                              const OutRow& out_row,
                               int64_t rows,
                               int64_t columns) {
   using A = Access<scalar_t>;
@@ -101,14 +100,14 @@ LLTM_INLINE void finish_block(VectorOf<scalar_t> (&tile)[tile_rows][kMaxVectors]
   } else if (rows >= tile_rows && columns >= kPanelWidth<scalar_t>) {
     for (int r = 0; r < tile_rows; ++r) {
       for (int v = 0; v < kMaxVectors; ++v) {
-        A::store(V(tile[r][v]), out + r * stride + v * V::kLanes, V::kLanes);
+        A::store(V(tile[r][v]), out_row(r) + v * V::kLanes, V::kLanes);
       }
     }
   } else {
     for (int64_t r = 0; r < rows; ++r) {
       for (int v = 0; v < kMaxVectors; ++v) {
         const int64_t count = clamp(columns - v * V::kLanes, 0, V::kLanes);
-        A::store(V(tile[r][v]), out + r * stride + v * V::kLanes, count);
+        A::store(V(tile[r][v]), out_row(r) + v * V::kLanes, count);
       }
     }
   }

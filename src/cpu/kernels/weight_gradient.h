@@ -12,21 +12,21 @@ constexpr int64_t kMaxPanelsPerGroup = 8;
 
 /// None for a single row, whose outer product is written without.
 template <typename scalar_t>
-int64_t weight_panels(const StateParams<scalar_t>& states) {
-  return states.batch == 1
+int64_t weight_panels(const WeightGradientParams<scalar_t>& params) {
+  return params.row_count == 1
              ? 0
-             : ceil_div(states.state_size + states.input_features, kPanelWidth<scalar_t>);
+             : ceil_div(params.state_size + params.input_features, kPanelWidth<scalar_t>);
 }
 
 template <typename scalar_t>
-int64_t weight_panel_size(const StateParams<scalar_t>& states) {
-  return kPanelWidth<scalar_t> * depth_of<scalar_t>(states.batch);
+int64_t weight_panel_size(const WeightGradientParams<scalar_t>& params) {
+  return kPanelWidth<scalar_t> * depth_of<scalar_t>(params.row_count);
 }
 
 /// Where the panels of a group begin.
 template <typename scalar_t>
 int64_t first_panel_of(const WeightGradientParams<scalar_t>& params, int64_t group) {
-  return weight_panels(params.states) * group / params.panel_groups;
+  return weight_panels(params) * group / params.panel_groups;
 }
 
 /// Panel p holds the columns from p*width on, as [operand][column in panel].
@@ -34,25 +34,23 @@ template <typename scalar_t>
 void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
   using O = Operand<scalar_t>;
   constexpr int64_t width = kPanelWidth<scalar_t>;
-  const StateParams<scalar_t>& states = params.states;
-  const int64_t columns = states.state_size + states.input_features;
+  const int64_t columns = params.state_size + params.input_features;
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t first = panel * width;
     const int64_t last = smaller(first + width, columns);
-    const int64_t boundary = clamp(states.state_size, first, last);
-    auto* to = params.panels + (panel - params.first_panel) * weight_panel_size(states);
-    for (int64_t row = 0; row < states.batch; row += O::kTerms, to += width) {
-      const int64_t terms = states.batch - row;
-      pack_across(states.old_h + row * states.old_h_stride + first,
-                  states.old_h_stride,
-                  terms,
-                  boundary - first,
-                  to);
-      pack_across(states.input + row * states.input_stride + (boundary - states.state_size),
-                  states.input_stride,
-                  terms,
-                  last - boundary,
-                  to + (boundary - first));
+    const int64_t boundary = clamp(params.state_size, first, last);
+    auto* to = params.panels + (panel - params.first_panel) * weight_panel_size(params);
+    for (int64_t row = 0; row < params.row_count; row += O::kTerms, to += width) {
+      const scalar_t* of_h[O::kTerms];
+      next_rows(
+          [&](int64_t r) { return params.rows[r].old_h + first; }, row, params.row_count, of_h);
+      pack_across(of_h, boundary - first, to);
+      const scalar_t* of_input[O::kTerms];
+      next_rows([&](int64_t r) { return params.rows[r].input + (boundary - params.state_size); },
+                row,
+                params.row_count,
+                of_input);
+      pack_across(of_input, last - boundary, to + (boundary - first));
       clear_columns(to, last - first, width);
     }
   }
@@ -63,7 +61,7 @@ constexpr int64_t kGatesPerTask = 8 * kRows;
 
 template <typename scalar_t>
 int64_t weight_gradient_tasks(const WeightGradientParams<scalar_t>& params) {
-  return ceil_div(3 * params.states.state_size, kGatesPerTask) * params.panel_groups;
+  return ceil_div(3 * params.state_size, kGatesPerTask) * params.panel_groups;
 }
 
 template <typename scalar_t>
@@ -71,12 +69,11 @@ void outer_product(const WeightGradientParams<scalar_t>& params, int64_t begin, 
   using A = Access<scalar_t>;
   using real = typename A::real;
   using V = Simd<real>;
-  const StateParams<scalar_t>& states = params.states;
-  const int64_t last_gate = smaller(end * kGatesPerTask, 3 * states.state_size);
+  const int64_t last_gate = smaller(end * kGatesPerTask, 3 * params.state_size);
   scalar_t* out =
-      params.d_weights + begin * kGatesPerTask * (states.state_size + states.input_features);
+      params.d_weights + begin * kGatesPerTask * (params.state_size + params.input_features);
   for (int64_t gate = begin * kGatesPerTask; gate < last_gate; ++gate) {
-    const V scalar(real(params.d_gates[gate]));
+    const V scalar(real(params.rows[0].d_gates[gate]));
     const auto write = [&](const scalar_t* from, int64_t columns) __attribute__((always_inline)) {
       int64_t column = 0;
       for (; column + V::kLanes <= columns; column += V::kLanes) {
@@ -87,8 +84,8 @@ void outer_product(const WeightGradientParams<scalar_t>& params, int64_t begin, 
       }
       out += columns;
     };
-    write(states.old_h, states.state_size);
-    write(states.input, states.input_features);
+    write(params.rows[0].old_h, params.state_size);
+    write(params.rows[0].input, params.input_features);
   }
 }
 
@@ -97,12 +94,11 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
   using O = Operand<scalar_t>;
   using real = typename O::real;
   constexpr int64_t width = kPanelWidth<scalar_t>;
-  const StateParams<scalar_t>& states = params.states;
-  const int64_t gates = 3 * states.state_size;
-  const int64_t columns = states.state_size + states.input_features;
-  const int64_t depth = depth_of<scalar_t>(states.batch);
+  const int64_t gates = 3 * params.state_size;
+  const int64_t columns = params.state_size + params.input_features;
+  const int64_t depth = depth_of<scalar_t>(params.row_count);
   const int64_t tasks_per_group = ceil_div(gates, kGatesPerTask);
-  if (states.batch == 1) {
+  if (params.row_count == 1) {
     outer_product(params, begin, end);
     return;
   }
@@ -120,18 +116,24 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
       for (int64_t k = 0; k < depth_here; ++k) {
         const int64_t row = (block + k) * O::kTerms;
         real operands[kGatesPerTask] = {};
-        pack_across(params.d_gates + row * gates + first_gate,
-                    gates,
-                    states.batch - row,
-                    gate_count,
-                    operands);
+        const scalar_t* rows[O::kTerms];
+        next_rows([&](int64_t r) { return params.rows[r].d_gates + first_gate; },
+                  row,
+                  params.row_count,
+                  rows);
+        pack_across(rows, gate_count, operands);
         for (int64_t tile = 0; tile < tiles; ++tile) {
           std::memcpy(d_gates[tile] + k * kRows, operands + tile * kRows, kRows * sizeof(real));
         }
       }
-      // Tile by tile, so that rows of d_weights are written in long stretches.
-      for (int64_t tile = 0; tile < tiles; ++tile) {
-        for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+      // Tile by tile, so that rows of d_weights are written in long stretches; but where most
+      // blocks write none, panel by panel, each of which then stays in the first-level cache.
+      const bool is_deep = depth > 2 * kWeightDepth;
+      const int64_t panels = last_panel - first_panel;
+      for (int64_t outer = 0; outer < (is_deep ? panels : tiles); ++outer) {
+        for (int64_t inner = 0; inner < (is_deep ? tiles : panels); ++inner) {
+          const int64_t tile = is_deep ? inner : outer;
+          const int64_t panel = first_panel + (is_deep ? outer : inner);
           const int64_t column = panel * width;
           const auto multiply_from =
               [&](int64_t k, VectorOf<scalar_t>(&tile_sums)[kRows][kMaxVectors])
@@ -160,15 +162,17 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
               }
             }
           }
-          finish_block<scalar_t>(tile_sums,
-                                 block == 0,
-                                 block + depth_here == depth,
-                                 &sums[tile * kRows][(panel - first_panel) * width],
-                                 kMaxPanelsPerGroup * width,
-                                 params.d_weights + (first_gate + tile * kRows) * columns + column,
-                                 columns,
-                                 smaller(kRows, gate_count - tile * kRows),
-                                 columns - column);
+          finish_block<scalar_t>(
+              tile_sums,
+              block == 0,
+              block + depth_here == depth,
+              &sums[tile * kRows][(panel - first_panel) * width],
+              kMaxPanelsPerGroup * width,
+              [&](int64_t r) {
+                return params.d_weights + (first_gate + tile * kRows + r) * columns + column;
+              },
+              smaller(kRows, gate_count - tile * kRows),
+              columns - column);
         }
       }
     }

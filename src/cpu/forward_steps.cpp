@@ -1,0 +1,224 @@
+#include "kernel_arguments.h"
+#include "parallel.h"
+#include "scratch.h"
+#include "sequence_steps.h"
+#include "step_threads.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace lltm::cpu {
+namespace {
+
+/// The input is multiplied for some steps at once: for so many rows a panel of weights stays in the
+/// cache, and so does what they make.
+constexpr int64_t kRowsPerChunk = 128;
+
+template <typename scalar_t>
+struct PackedWeights {
+  explicit PackedWeights(const SequenceForward<scalar_t>& s)
+      : of_h(size(s.state_size, s.state_size)), of_input(size(s.state_size, s.input.features)) {
+    const auto& kernels = sequence_kernels<scalar_t>();
+    for_each_task(kernels.groups(s.state_size),
+                  3 * s.state_size * (s.state_size + s.input.features),
+                  kShortCopies,
+                  [&](int64_t begin, int64_t end) {
+                    kernels.pack_gates({.weights = s.weights,
+                                        .weights_stride = s.weights_stride,
+                                        .state_size = s.state_size,
+                                        .terms = s.state_size,
+                                        .panels = of_h.data()},
+                                       begin,
+                                       end);
+                    kernels.pack_gates({.weights = s.weights + s.state_size,
+                                        .weights_stride = s.weights_stride,
+                                        .state_size = s.state_size,
+                                        .terms = s.input.features,
+                                        .panels = of_input.data()},
+                                       begin,
+                                       end);
+                  });
+  }
+
+  static int64_t size(int64_t state_size, int64_t terms) {
+    const auto& kernels = sequence_kernels<scalar_t>();
+    return kernels.groups(state_size) * kernels.gate_panel_size(terms);
+  }
+
+  Scratch<accumulate_t<scalar_t>> of_h;
+  Scratch<accumulate_t<scalar_t>> of_input;
+};
+
+/// The steps of some rows of the batch, in a workspace of their own.
+template <typename scalar_t>
+class ForwardRows {
+  using real = accumulate_t<scalar_t>;
+
+ public:
+  ForwardRows(const SequenceForward<scalar_t>& sequence,
+              const PackedWeights<scalar_t>& weights,
+              int64_t first_row,
+              int64_t last_row)
+      : s(sequence),
+        weights(weights),
+        first_row(first_row),
+        last_row(last_row),
+        padded(kernels.padded_state_size(s.state_size)),
+        z_size(kernels.gate_row_size(s.state_size)),
+        steps_per_chunk(std::clamp<int64_t>(
+            kRowsPerChunk / (last_row - first_row), 1, std::max<int64_t>(1, s.steps.steps))),
+        z(steps_per_chunk * (last_row - first_row) * z_size),
+        cells((last_row - first_row) * padded),
+        zeros(s.state_size) {
+    std::fill_n(zeros.data(), s.state_size, scalar_t(0));
+  }
+
+  /// `spread` runs the tasks of a kernel: spread(tasks, multiplications, kernel).
+  template <typename Spread>
+  void run(const Spread& spread) {
+    const int64_t groups = kernels.groups(s.state_size);
+    start_cells();
+    for (int64_t first = 0; first < s.steps.steps; first += steps_per_chunk) {
+      const int64_t last = std::min(first + steps_per_chunk, s.steps.steps);
+      collect_rows(first, last);
+      if (rows.empty()) {
+        continue;
+      }
+      const InputGatesParams<scalar_t> input{.state_size = s.state_size,
+                                             .input_features = s.input.features,
+                                             .panels = weights.of_input.data(),
+                                             .bias = s.bias,
+                                             .rows = rows.data(),
+                                             .row_count = static_cast<int64_t>(rows.size())};
+      spread(groups,
+             multiplications(input.row_count, 3 * s.state_size, s.input.features),
+             [&](int64_t begin, int64_t end) { kernels.input_gates(input, begin, end); });
+      for (int64_t i = first; i < last; ++i) {
+        reset_cells(s.steps.step(i));
+        const ForwardStepParams<scalar_t> step{
+            .state_size = s.state_size,
+            .panels = weights.of_h.data(),
+            .rows = rows.data() + offsets[i - first],
+            .row_count = offsets[i - first + 1] - offsets[i - first]};
+        if (step.row_count > 0) {
+          spread(groups,
+                 multiplications(step.row_count, 3 * s.state_size, s.state_size),
+                 [&](int64_t begin, int64_t end) { kernels.forward_step(step, begin, end); });
+        }
+      }
+    }
+    finish_state();
+  }
+
+ private:
+  real* cell_of(int64_t row) { return cells.data() + (row - first_row) * padded; }
+  const scalar_t* start_of_h(int64_t row) const {
+    return s.h0 ? s.h0 + row * s.state_size : zeros.data();
+  }
+  scalar_t* output(int64_t step, int64_t row) const {
+    return s.output + (step * s.steps.batch + row) * s.state_size;
+  }
+
+  void start_cells() {
+    std::fill_n(cells.data(), (last_row - first_row) * padded, real(0));
+    if (s.c0) {
+      for (int64_t row = first_row; row < last_row; ++row) {
+        std::copy_n(s.c0 + row * s.state_size, s.state_size, cell_of(row));
+      }
+    }
+  }
+
+  void reset_cells(int64_t step) {
+    if (!s.steps.reset) {
+      return;
+    }
+    for (int64_t row = first_row; row < last_row; ++row) {
+      if (s.steps.runs(step, row) && s.steps.resets(step, row)) {
+        std::fill_n(cell_of(row), padded, real(0));
+      }
+    }
+  }
+
+  /// Of the steps that are run as the first to the last: the rows that have them, step by step. The
+  /// results of those that have not are zero.
+  void collect_rows(int64_t first, int64_t last) {
+    rows.clear();
+    offsets.assign(1, 0);
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t step = s.steps.step(i);
+      for (int64_t row = first_row; row < last_row; ++row) {
+        const int64_t at = step * s.steps.batch + row;
+        scalar_t* new_cell = s.cells ? s.cells + at * s.state_size : nullptr;
+        scalar_t* gates = s.gates ? s.gates + at * 3 * s.state_size : nullptr;
+        if (!s.steps.runs(step, row)) {
+          clear(output(step, row), s.state_size);
+          clear(new_cell, s.state_size);
+          clear(gates, 3 * s.state_size);
+          continue;
+        }
+        rows.push_back({.input = s.input.row(step, row),
+                        .old_h = s.steps.resets(step, row)     ? zeros.data()
+                                 : s.steps.is_first(step, row) ? start_of_h(row)
+                                                               : output(s.steps.before(step), row),
+                        .z = z.data() + static_cast<int64_t>(rows.size()) * z_size,
+                        .cell = cell_of(row),
+                        .new_h = output(step, row),
+                        .new_cell = new_cell,
+                        .gates = gates});
+      }
+      offsets.push_back(static_cast<int64_t>(rows.size()));
+    }
+  }
+
+  static void clear(scalar_t* to, int64_t count) {
+    if (to) {
+      std::fill_n(to, count, scalar_t(0));
+    }
+  }
+
+  void finish_state() {
+    for (int64_t row = first_row; row < last_row; ++row) {
+      const int64_t length = s.steps.length(row);
+      const scalar_t* h =
+          length > 0 ? output(s.steps.reverse ? 0 : length - 1, row) : start_of_h(row);
+      std::copy_n(h, s.state_size, s.h_n + row * s.state_size);
+      std::copy_n(cell_of(row), s.state_size, s.c_n + row * s.state_size);
+    }
+  }
+
+  const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>();
+  const SequenceForward<scalar_t>& s;
+  const PackedWeights<scalar_t>& weights;
+  const int64_t first_row;
+  const int64_t last_row;
+  const int64_t padded;
+  const int64_t z_size;
+  const int64_t steps_per_chunk;
+  Scratch<real> z;
+  Scratch<real> cells;
+  Scratch<scalar_t> zeros;
+  std::vector<ForwardRow<scalar_t>> rows;
+  std::vector<int64_t> offsets;
+};
+
+}  // namespace
+
+template <typename scalar_t>
+void run(const SequenceForward<scalar_t>& sequence) {
+  const PackedWeights<scalar_t> weights(sequence);
+  run_rows(SequenceWork{.batch = sequence.steps.batch,
+                        .steps = sequence.steps.steps,
+                        .multiplications_per_row = 3 * sequence.state_size *
+                                                   (sequence.state_size + sequence.input.features),
+                        .rows_per_tile = sequence_kernels<scalar_t>().rows_per_tile},
+           [&](int64_t first, int64_t last, const auto& spread) {
+             ForwardRows<scalar_t>(sequence, weights, first, last).run(spread);
+           });
+}
+
+template void run(const SequenceForward<double>&);
+template void run(const SequenceForward<float>&);
+template void run(const SequenceForward<c10::Half>&);
+template void run(const SequenceForward<c10::BFloat16>&);
+
+}  // namespace lltm::cpu

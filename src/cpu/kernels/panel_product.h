@@ -1,0 +1,66 @@
+// Rows times a packed panel: the products of a sequence, whose weights are packed once a call.
+#pragma once
+
+#include "packing.h"
+
+namespace lltm::cpu {
+namespace {
+
+/// Calls function.operator()<count>() for a count from 1 to `most`.
+template <int most, typename Function>
+LLTM_INLINE void with_constant(int64_t count, const Function& function) {
+  if constexpr (most > 1) {
+    if (count < most) {
+      with_constant<most - 1>(count, function);
+      return;
+    }
+  }
+  function.template operator()<most>();
+}
+
+/// Multiplies `rows` rows of `terms` terms, row_of(r) each, by a panel of `vectors` vectors. For
+/// each block of the depth and each tile of rows it calls epilogue(first row, number of rows, sums
+/// of the block row by row, whether it is the last block). The order of a sum does not depend on
+/// how many rows there are.
+template <typename scalar_t, int vectors, typename RowOf, typename Epilogue>
+LLTM_INLINE void multiply_by_panel(int64_t rows,
+                                   int64_t terms,
+                                   const accumulate_t<scalar_t>* panel,
+                                   const RowOf& row_of,
+                                   const Epilogue& epilogue) {
+  using O = Operand<scalar_t>;
+  using V = Simd<typename O::real>;
+  constexpr int max_rows = kAccumulators / vectors;
+  constexpr int64_t width = vectors * V::kLanes;
+  const int64_t tiles = ceil_div(rows, max_rows);
+  for (int64_t term = 0; term < terms; term += kTermsPerBlock<scalar_t>) {
+    const int64_t terms_here = smaller(kTermsPerBlock<scalar_t>, terms - term);
+    const auto* block = panel + depth_of<scalar_t>(term) * width;
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      // All tiles are about as high: a low one does not keep the multipliers busy.
+      const int64_t first = rows * tile / tiles;
+      const int64_t count = rows * (tile + 1) / tiles - first;
+      alignas(64) typename O::Vector sums[max_rows * vectors];
+      with_constant<max_rows>(count, [&]<int height>() __attribute__((always_inline)) {
+        const scalar_t* from[height];
+        for (int r = 0; r < height; ++r) {
+          from[r] = row_of(first + r) + term;
+        }
+        alignas(64) typename O::real scratch[height][kDepth];
+        const typename O::Scalar* scalars[height];
+        scalars_of_rows<scalar_t>(from, terms_here, scratch, scalars);
+        typename O::Vector block_sums[height][vectors];
+        multiply<scalar_t, 1>(depth_of<scalar_t>(terms_here), scalars, block, width, block_sums);
+        for (int r = 0; r < height; ++r) {
+          for (int v = 0; v < vectors; ++v) {
+            sums[r * vectors + v] = block_sums[r][v];
+          }
+        }
+      });
+      epilogue(first, count, sums, term + terms_here == terms);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lltm::cpu

@@ -1,0 +1,72 @@
+// The steps of a sequence's backward pass: dz of a step from dh and dc, then dh = dz @ W_h for the
+// step that was run before it. A lane is a state index; a panel of kPanelWidth of them needs no
+// other's dh, so that one task makes both of a panel's.
+#pragma once
+
+#include "panel_product.h"
+#include "pointwise.h"
+
+namespace lltm::cpu {
+namespace {
+
+template <typename scalar_t>
+int64_t padded_state_size(int64_t state_size) {
+  return kPanelWidth<scalar_t> * column_panels<scalar_t>(state_size);
+}
+
+template <typename scalar_t>
+void backward_step(const BackwardStepParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using A = Access<scalar_t>;
+  using V = Simd<typename A::real>;
+  constexpr int64_t width = kPanelWidth<scalar_t>;
+  constexpr int vectors = kMaxVectors;
+  const int64_t state_size = params.state_size;
+  const int64_t gates = kGates * state_size;
+  const int64_t depth = depth_of<scalar_t>(gates);
+  for (int64_t panel = begin; panel < end; ++panel) {
+    const int64_t first_column = panel * width;
+    for (int64_t row = 0; row < params.product_row_count; ++row) {
+      for (int v = 0; v < vectors; ++v) {
+        V(0).store(params.product_rows[row].d_h + first_column + v * V::kLanes);
+      }
+    }
+    multiply_by_panel<scalar_t, vectors>(
+        params.product_row_count,
+        gates,
+        params.panels + panel * depth * width,
+        [&](int64_t row) { return params.product_rows[row].d_gates; },
+        [&](int64_t first, int64_t rows, const VectorOf<scalar_t>* sums, bool /*last*/) {
+          for (int64_t r = 0; r < rows; ++r) {
+            auto* d_h = params.product_rows[first + r].d_h + first_column;
+            for (int v = 0; v < vectors; ++v) {
+              (V::load(d_h + v * V::kLanes) + V(sums[r * vectors + v])).store(d_h + v * V::kLanes);
+            }
+          }
+        });
+    const int64_t last_column = smaller(first_column + width, state_size);
+    for (int64_t r = 0; r < params.row_count; ++r) {
+      const BackwardRow<scalar_t>& row = params.rows[r];
+      for (int64_t column = first_column; column < last_column; column += V::kLanes) {
+        const int64_t count = smaller(V::kLanes, last_column - column);
+        V d_h = V::load(row.d_h + column);
+        if (row.grad_output) {
+          d_h = d_h + A::load(row.grad_output + column, count);
+        }
+        V d_cell = V::load(row.d_cell + column);
+        if (row.grad_cells) {
+          d_cell = d_cell + A::load(row.grad_cells + column, count);
+        }
+        const auto gradients =
+            cell::backward<SimdMath>(load_gates(row.gates + column, state_size, count),
+                                     A::load(row.new_cell + column, count),
+                                     d_h,
+                                     d_cell);
+        store_gates(gradients.gates, row.d_gates + column, state_size, count);
+        gradients.old_cell.store(row.d_cell + column);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lltm::cpu

@@ -1,0 +1,132 @@
+// The steps of a sequence: z = z_x + h @ W_h.T and the cell, while z is in registers. A lane is a
+// state index; a group of them has its three gates side by side, in the panels of weights and in z,
+// so that a tile has all that the cell needs.
+#pragma once
+
+#include "panel_product.h"
+#include "pointwise.h"
+
+namespace lltm::cpu {
+namespace {
+
+template <typename scalar_t>
+int64_t groups(int64_t state_size) {
+  return ceil_div(state_size, Simd<accumulate_t<scalar_t>>::kLanes);
+}
+
+template <typename scalar_t>
+int64_t gate_panel_size(int64_t terms) {
+  return kGates * Simd<accumulate_t<scalar_t>>::kLanes * depth_of<scalar_t>(terms);
+}
+
+template <typename scalar_t>
+int64_t gate_row_size(int64_t state_size) {
+  return kGates * Simd<accumulate_t<scalar_t>>::kLanes * groups<scalar_t>(state_size);
+}
+
+/// Panel g holds the rows of weights of the g-th `lanes` state indices, as [operand][gate][lane];
+/// lanes beyond the state are zero.
+template <typename scalar_t>
+void pack_gates(const PackGatesParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using O = Operand<scalar_t>;
+  using real = typename O::real;
+  using V = Simd<real>;
+  constexpr int64_t width = kGates * V::kLanes;
+  const int64_t depth = depth_of<scalar_t>(params.terms);
+  for (int64_t group = begin; group < end; ++group) {
+    const int64_t index = group * V::kLanes;
+    const int64_t count = smaller(V::kLanes, params.state_size - index);
+    for (int gate = 0; gate < kGates; ++gate) {
+      transpose_rows<scalar_t>(
+          params.weights + (gate * params.state_size + index) * params.weights_stride,
+          params.weights_stride,
+          count,
+          params.terms,
+          params.panels + group * depth * width + gate * V::kLanes,
+          width);
+    }
+  }
+}
+
+/// z_x = input @ W_x.T + bias.
+template <typename scalar_t>
+void input_gates(const InputGatesParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using A = Access<scalar_t>;
+  using V = Simd<typename A::real>;
+  constexpr int64_t width = kGates * V::kLanes;
+  const int64_t depth = depth_of<scalar_t>(params.input_features);
+  for (int64_t group = begin; group < end; ++group) {
+    const int64_t index = group * V::kLanes;
+    const int64_t count = smaller(V::kLanes, params.state_size - index);
+    V bias[kGates];
+    for (int gate = 0; gate < kGates; ++gate) {
+      bias[gate] =
+          params.bias ? A::load(params.bias + gate * params.state_size + index, count) : V(0);
+    }
+    for (int64_t row = 0; row < params.row_count; ++row) {
+      for (int gate = 0; gate < kGates; ++gate) {
+        bias[gate].store(params.rows[row].z + group * width + gate * V::kLanes);
+      }
+    }
+    multiply_by_panel<scalar_t, kGates>(
+        params.row_count,
+        params.input_features,
+        params.panels + group * depth * width,
+        [&](int64_t row) { return params.rows[row].input; },
+        [&](int64_t first, int64_t rows, const VectorOf<scalar_t>* sums, bool /*last*/) {
+          for (int64_t r = 0; r < rows; ++r) {
+            auto* z = params.rows[first + r].z + group * width;
+            for (int gate = 0; gate < kGates; ++gate) {
+              (V::load(z + gate * V::kLanes) + V(sums[r * kGates + gate]))
+                  .store(z + gate * V::kLanes);
+            }
+          }
+        });
+  }
+}
+
+template <typename scalar_t>
+void forward_step(const ForwardStepParams<scalar_t>& params, int64_t begin, int64_t end) {
+  using A = Access<scalar_t>;
+  using V = Simd<typename A::real>;
+  constexpr int64_t width = kGates * V::kLanes;
+  const int64_t state_size = params.state_size;
+  const int64_t depth = depth_of<scalar_t>(state_size);
+  for (int64_t group = begin; group < end; ++group) {
+    const int64_t index = group * V::kLanes;
+    const int64_t count = smaller(V::kLanes, state_size - index);
+    multiply_by_panel<scalar_t, kGates>(
+        params.row_count,
+        state_size,
+        params.panels + group * depth * width,
+        [&](int64_t row) { return params.rows[row].old_h; },
+        [&](int64_t first, int64_t rows, const VectorOf<scalar_t>* sums, bool last) {
+          for (int64_t r = 0; r < rows; ++r) {
+            const ForwardRow<scalar_t>& row = params.rows[first + r];
+            auto* z_x = row.z + group * width;
+            const auto z = [&](int gate) __attribute__((always_inline)) {
+              return V::load(z_x + gate * V::kLanes) + V(sums[r * kGates + gate]);
+            };
+            const cell::Gates<V> gates{z(0), z(1), z(2)};
+            if (!last) {
+              gates.input_gate.store(z_x);
+              gates.output_gate.store(z_x + V::kLanes);
+              gates.candidate.store(z_x + 2 * V::kLanes);
+              continue;
+            }
+            if (row.gates) {
+              store_gates(gates, row.gates + index, state_size, count);
+            }
+            const auto state = cell::forward<SimdMath>(gates, V::load(row.cell + index));
+            state.cell.store(row.cell + index);
+            A::store(state.h, row.new_h + index, count);
+            if (row.new_cell) {
+              A::store(state.cell, row.new_cell + index, count);
+            }
+          }
+        });
+  }
+}
+
+}  // namespace
+}  // namespace lltm::cpu

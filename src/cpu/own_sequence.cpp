@@ -1,0 +1,215 @@
+#include "own_sequence.h"
+
+#include "../gradients.h"
+#include "cell_run.h"
+#include "choice.h"
+#include "sequence_steps.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+namespace lltm::cpu {
+namespace {
+
+using at::Tensor;
+
+/// Of the 64 MiB that a call's workspace may take.
+constexpr int64_t kMaxPackedBytes = 48 << 20;
+
+/// The tensors behind the pointers of a SequenceSteps and a SequenceInput.
+struct Sources {
+  explicit Sources(const SequenceArguments& arguments)
+      : input(arguments.input.size(2) <= 1 || arguments.input.stride(2) == 1
+                  ? arguments.input
+                  : arguments.input.contiguous()),
+        weights(with_contiguous_rows(arguments.weights)),
+        h0(contiguous_or_undefined(arguments.h0)),
+        lengths(contiguous_or_undefined(arguments.lengths)),
+        reset(contiguous_or_undefined(arguments.reset)) {}
+
+  SequenceSteps steps(bool reverse) const {
+    return {.steps = input.size(0),
+            .batch = input.size(1),
+            .lengths = data_or_null<int64_t>(lengths),
+            .reset = data_or_null<bool>(reset),
+            .reverse = reverse};
+  }
+  template <typename scalar_t>
+  SequenceInput<scalar_t> inputs() const {
+    return {.data = input.const_data_ptr<scalar_t>(),
+            .features = input.size(2),
+            .step_stride = input.stride(0),
+            .row_stride = input.stride(1)};
+  }
+
+  Tensor input, weights, h0, lengths, reset;
+};
+
+/// A state that is carried in the accumulation type, as its contiguous values.
+Tensor accumulated_or_undefined(const std::optional<Tensor>& state, at::ScalarType dtype) {
+  return is_given(state) ? state->to(dtype).contiguous() : Tensor();
+}
+
+/// Where to write what belongs into `to`, in the accumulation type: `to` itself where that is its
+/// dtype. Undefined where `to` is.
+Tensor accumulated_like(const Tensor& to, at::ScalarType dtype) {
+  return !to.defined() || to.scalar_type() == dtype
+             ? to
+             : at::empty(to.sizes(), to.options().dtype(dtype));
+}
+void round_into(const Tensor& to, const Tensor& accumulated) {
+  if (to.defined() && !to.is_same(accumulated)) {
+    Tensor(to).copy_(accumulated);
+  }
+}
+
+template <typename scalar_t>
+void forward(const SequenceOutputs& outputs, const SequenceArguments& arguments, bool reverse) {
+  using real = accumulate_t<scalar_t>;
+  constexpr auto accumulated = c10::CppTypeToScalarType<real>::value;
+  const Sources sources(arguments);
+  const Tensor bias = contiguous_or_undefined(arguments.bias);
+  const Tensor c0 = accumulated_or_undefined(arguments.c0, accumulated);
+  const Tensor c_n = accumulated_like(outputs.c_n, accumulated);
+  const auto kept = [](const Tensor& steps) {
+    return steps.numel() > 0 ? steps.mutable_data_ptr<scalar_t>() : nullptr;
+  };
+  run(SequenceForward<scalar_t>{.steps = sources.steps(reverse),
+                                .input = sources.inputs<scalar_t>(),
+                                .state_size = outputs.output.size(2),
+                                .weights = sources.weights.const_data_ptr<scalar_t>(),
+                                .weights_stride = sources.weights.stride(0),
+                                .bias = data_or_null<scalar_t>(bias),
+                                .h0 = data_or_null<scalar_t>(sources.h0),
+                                .c0 = data_or_null<real>(c0),
+                                .output = outputs.output.mutable_data_ptr<scalar_t>(),
+                                .h_n = outputs.h_n.mutable_data_ptr<scalar_t>(),
+                                .c_n = c_n.mutable_data_ptr<real>(),
+                                .cells = kept(outputs.cells),
+                                .gates = kept(outputs.gates)});
+  round_into(outputs.c_n, c_n);
+}
+
+template <typename scalar_t>
+void backward(const SequenceGradients& gradients,
+              const SequenceBackwardArguments& arguments,
+              bool reverse) {
+  using real = accumulate_t<scalar_t>;
+  constexpr auto accumulated = c10::CppTypeToScalarType<real>::value;
+  const Sources sources(arguments.sequence());
+  const Tensor output = arguments.output.contiguous();
+  const Tensor cells = arguments.cells.contiguous();
+  const Tensor gates = arguments.gates.contiguous();
+  const Tensor grad_output = contiguous_or_undefined(arguments.grad_output);
+  const Tensor grad_cells = contiguous_or_undefined(arguments.grad_cells);
+  const Tensor grad_h_n = contiguous_or_undefined(arguments.grad_h_n);
+  const Tensor grad_c_n = accumulated_or_undefined(arguments.grad_c_n, accumulated);
+  const Tensor d_gates = at::empty(gates.sizes(), gates.options());
+  const Tensor d_c0 = accumulated_like(gradients.c0, accumulated);
+  run(SequenceBackward<scalar_t>{.steps = sources.steps(reverse),
+                                 .input = sources.inputs<scalar_t>(),
+                                 .state_size = output.size(2),
+                                 .weights = sources.weights.const_data_ptr<scalar_t>(),
+                                 .weights_stride = sources.weights.stride(0),
+                                 .h0 = data_or_null<scalar_t>(sources.h0),
+                                 .output = output.const_data_ptr<scalar_t>(),
+                                 .cells = cells.const_data_ptr<scalar_t>(),
+                                 .gates = gates.const_data_ptr<scalar_t>(),
+                                 .grad_output = data_or_null<scalar_t>(grad_output),
+                                 .grad_cells = data_or_null<scalar_t>(grad_cells),
+                                 .grad_h_n = data_or_null<scalar_t>(grad_h_n),
+                                 .grad_c_n = data_or_null<real>(grad_c_n),
+                                 .d_gates = d_gates.mutable_data_ptr<scalar_t>(),
+                                 .d_input = mutable_data_or_null<scalar_t>(gradients.input),
+                                 .d_weights = mutable_data_or_null<scalar_t>(gradients.weights),
+                                 .d_bias = mutable_data_or_null<scalar_t>(gradients.bias),
+                                 .d_h0 = mutable_data_or_null<scalar_t>(gradients.h0),
+                                 .d_c0 = mutable_data_or_null<real>(d_c0)});
+  round_into(gradients.c0, d_c0);
+}
+
+/// A single step is a cell, whose weights are not worth packing, unless its workspace would be
+/// large: gates, and the states in panels.
+bool is_cell(const SequenceArguments& arguments) {
+  const int64_t elements_of_row = arguments.weights.size(0) + arguments.weights.size(1);
+  const int64_t bytes =
+      arguments.input.size(1) * elements_of_row * static_cast<int64_t>(sizeof(double));
+  return bytes <= kMaxPackedBytes && arguments.input.size(0) == 1 && !is_given(arguments.lengths) &&
+         !is_given(arguments.reset) &&
+         (!is_given(arguments.c0) || arguments.c0->scalar_type() == arguments.input.scalar_type());
+}
+
+template <typename scalar_t>
+void forward_of_cell(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
+  const Sources sources(arguments);
+  const Tensor bias = contiguous_or_undefined(arguments.bias);
+  const Tensor c0 = contiguous_or_undefined(arguments.c0);
+  const int64_t batch = outputs.h_n.size(0);
+  const int64_t state_size = outputs.h_n.size(1);
+  const int64_t size = batch * state_size;
+  const bool keeps = outputs.gates.numel() > 0;
+  const Scratch<scalar_t> zeros(size);
+  const Scratch<scalar_t> gates(keeps ? 0 : 3 * size);
+  std::fill_n(zeros.data(), sources.h0.defined() && c0.defined() ? 0 : size, scalar_t(0));
+  const auto input = sources.inputs<scalar_t>();
+  scalar_t* const h = outputs.output.mutable_data_ptr<scalar_t>();
+  scalar_t* const cell = outputs.c_n.mutable_data_ptr<scalar_t>();
+  run_cell(CellParams<scalar_t>{
+      .states = {.batch = batch,
+                 .state_size = state_size,
+                 .input_features = input.features,
+                 .old_h =
+                     sources.h0.defined() ? sources.h0.const_data_ptr<scalar_t>() : zeros.data(),
+                 .old_h_stride = state_size,
+                 .input = input.data,
+                 .input_stride = input.row_stride},
+      .weights = sources.weights.const_data_ptr<scalar_t>(),
+      .weights_stride = sources.weights.stride(0),
+      .bias = data_or_null<scalar_t>(bias),
+      .old_cell = c0.defined() ? c0.const_data_ptr<scalar_t>() : zeros.data(),
+      .gates = keeps ? outputs.gates.mutable_data_ptr<scalar_t>() : gates.data(),
+      .new_h = h,
+      .new_cell = cell,
+      .panels = nullptr,
+      .panel_vectors = 0});
+  std::copy_n(h, size, outputs.h_n.mutable_data_ptr<scalar_t>());
+  if (outputs.cells.numel() > 0) {
+    std::copy_n(cell, size, outputs.cells.mutable_data_ptr<scalar_t>());
+  }
+}
+
+}  // namespace
+
+bool has_own_sequence(const Tensor& weights) {
+  // In 16 bits the other path multiplies in float.
+  const bool is_double = weights.scalar_type() == at::kDouble;
+  const int64_t operand_bytes = is_double ? sizeof(double) : sizeof(float);
+  return has_own_products(is_double ? at::kDouble : at::kFloat) &&
+         weights.numel() * operand_bytes <= kMaxPackedBytes;
+}
+
+void own_sequence_out(const SequenceOutputs& outputs,
+                      const SequenceArguments& arguments,
+                      bool reverse) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence", [&] {
+        if (is_cell(arguments)) {
+          forward_of_cell<scalar_t>(outputs, arguments);
+        } else {
+          forward<scalar_t>(outputs, arguments, reverse);
+        }
+      });
+}
+
+void own_sequence_backward_out(const SequenceGradients& gradients,
+                               const SequenceBackwardArguments& arguments,
+                               bool reverse) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence_backward", [&] {
+        backward<scalar_t>(gradients, arguments, reverse);
+      });
+}
+
+}  // namespace lltm::cpu

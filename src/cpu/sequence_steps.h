@@ -1,0 +1,93 @@
+// A whole sequence by the kernels of kernels/kernels.h, on raw pointers: what is computed when, and
+// by which thread.
+#pragma once
+
+#include "kernels/kernels.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace lltm::cpu {
+
+/// Which steps there are, and in which order a row runs them.
+struct SequenceSteps {
+  int64_t steps;
+  int64_t batch;
+  const int64_t* lengths;  // (batch), clamped to 0..steps here, or null for all steps
+  const bool* reset;       // (steps, batch), or null for never
+  bool reverse;
+
+  int64_t length(int64_t row) const {
+    return lengths ? std::clamp<int64_t>(lengths[row], 0, steps) : steps;
+  }
+  /// The step that is run as the i-th of a full row.
+  int64_t step(int64_t i) const { return reverse ? steps - 1 - i : i; }
+  bool runs(int64_t step, int64_t row) const { return step < length(row); }
+  bool resets(int64_t step, int64_t row) const { return reset && reset[step * batch + row]; }
+  bool is_first(int64_t step, int64_t row) const {
+    return reverse ? step == length(row) - 1 : step == 0;
+  }
+  /// The step that a row runs before one that is not its first.
+  int64_t before(int64_t step) const { return reverse ? step + 1 : step - 1; }
+};
+
+/// Rows of the input lie anywhere; their features, and all else, are contiguous.
+template <typename scalar_t>
+struct SequenceInput {
+  const scalar_t* data;
+  int64_t features;
+  int64_t step_stride;
+  int64_t row_stride;
+
+  const scalar_t* row(int64_t step, int64_t row) const {
+    return data + step * step_stride + row * row_stride;
+  }
+};
+
+template <typename scalar_t>
+struct SequenceForward {
+  SequenceSteps steps;
+  SequenceInput<scalar_t> input;
+  int64_t state_size;
+  const scalar_t* weights;  // (3*state_size, state_size + input features)
+  int64_t weights_stride;
+  const scalar_t* bias;              // (3*state_size), or null
+  const scalar_t* h0;                // (batch, state_size), or null for zeros
+  const accumulate_t<scalar_t>* c0;  // (batch, state_size), or null for zeros
+  scalar_t* output;                  // (steps, batch, state_size)
+  scalar_t* h_n;                     // (batch, state_size)
+  accumulate_t<scalar_t>* c_n;       // (batch, state_size)
+  scalar_t* cells;                   // (steps, batch, state_size), or null where not wanted
+  scalar_t* gates;                   // (steps, batch, 3*state_size), or null where not wanted
+};
+
+template <typename scalar_t>
+void run(const SequenceForward<scalar_t>& sequence);
+
+template <typename scalar_t>
+struct SequenceBackward {
+  SequenceSteps steps;
+  SequenceInput<scalar_t> input;
+  int64_t state_size;
+  const scalar_t* weights;  // (3*state_size, state_size + input features)
+  int64_t weights_stride;
+  const scalar_t* h0;                      // (batch, state_size), or null for zeros
+  const scalar_t* output;                  // (steps, batch, state_size)
+  const scalar_t* cells;                   // (steps, batch, state_size)
+  const scalar_t* gates;                   // (steps, batch, 3*state_size)
+  const scalar_t* grad_output;             // (steps, batch, state_size), or null for zero
+  const scalar_t* grad_cells;              // (steps, batch, state_size), or null for zero
+  const scalar_t* grad_h_n;                // (batch, state_size), or null for zero
+  const accumulate_t<scalar_t>* grad_c_n;  // (batch, state_size), or null for zero
+  scalar_t* d_gates;                       // (steps, batch, 3*state_size), a workspace
+  scalar_t* d_input;                       // (steps, batch, input features), or null
+  scalar_t* d_weights;                     // (3*state_size, state_size + features), or null
+  scalar_t* d_bias;                        // (3*state_size), or null
+  scalar_t* d_h0;                          // (batch, state_size), or null where not wanted
+  accumulate_t<scalar_t>* d_c0;            // (batch, state_size), or null where not wanted
+};
+
+template <typename scalar_t>
+void run(const SequenceBackward<scalar_t>& sequence);
+
+}  // namespace lltm::cpu
