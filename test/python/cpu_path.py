@@ -1,6 +1,6 @@
 """A program that checks the CPU path which the environment chooses (ATEN_CPU_CAPABILITY, LLTM_CPU_GEMM).
 
-Both are read once a process: test_cpu_paths.py runs this for every path. Prints what does not hold, and nothing else.
+The former is read once a process: test_cpu_paths.py runs this for every path. Prints what does not hold, and no more.
 """
 
 import os

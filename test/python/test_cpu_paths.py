@@ -59,6 +59,26 @@ def test_sequences_by_products_of_aten():
     assert_all_holds(run(program=SEQUENCE_PROGRAM, LLTM_CPU_GEMM="aten"))
 
 
+def test_choice_is_read_at_every_call():
+    program = f"""
+import os, sys, torch
+sys.path.insert(0, {str(PROGRAM.parent)!r})
+import conftest
+from reference import call, make_arguments
+arguments = make_arguments((2, 3, 4))
+call(arguments)
+os.environ["LLTM_CPU_GEMM"] = "fastest"
+try:
+    call(arguments)
+except RuntimeError as error:
+    assert "got fastest" in str(error)
+else:
+    raise AssertionError("nobody read it again")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+
+
 def test_products_of_aten():
     assert_all_holds(run(LLTM_CPU_GEMM="aten"))
 
