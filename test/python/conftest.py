@@ -6,6 +6,7 @@ checkout's package with the library in build/.
 
 import importlib.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,3 +62,16 @@ def fresh_compiler():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def aot_inductor(tmp_path):
+    """A compiler that finds a static libstdc++ puts a second copy of it into a package, and a package without any
+    operator of ours crashes on load too: there is nothing to test."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    source, library = tmp_path / "stream.cpp", tmp_path / "stream.so"
+    source.write_text("#include <iostream>\nvoid print() { std::cout << 1; }\n")
+    subprocess.run([get_cpp_compiler(), "-shared", "-fPIC", source, "-o", library], check=True)
+    if b"libstdc++.so" not in library.read_bytes():
+        pytest.skip(f"{get_cpp_compiler()} links a static libstdc++ into AOTInductor's packages")

@@ -1,14 +1,11 @@
 """torch.compile, torch.export and AOTInductor: no graph break, both operators in the graphs, any batch size."""
 
-import subprocess
-
 import pytest
 import torch
 from functorch.compile import make_boxed_func
 from reference import NAMES, assert_forward_close, assert_gradients_close, make_arguments, make_gradients
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch._inductor.cpp_builder import get_cpp_compiler
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import lltm
@@ -192,17 +189,6 @@ def test_export(device, tmp_path, strict):
 def test_decompositions_keep_the_operator(device):
     program = export(Steps().to(device), device).run_decompositions()
     assert calls_of([program.graph_module], torch.ops.lltm.forward.default) == 2
-
-
-@pytest.fixture
-def aot_inductor(tmp_path):
-    """A compiler that finds a static libstdc++ puts a second copy of it into a package, and a package without any
-    operator of ours crashes on load too: there is nothing to test."""
-    source, library = tmp_path / "stream.cpp", tmp_path / "stream.so"
-    source.write_text("#include <iostream>\nvoid print() { std::cout << 1; }\n")
-    subprocess.run([get_cpp_compiler(), "-shared", "-fPIC", source, "-o", library], check=True)
-    if b"libstdc++.so" not in library.read_bytes():
-        pytest.skip(f"{get_cpp_compiler()} links a static libstdc++ into AOTInductor's packages")
 
 
 @pytest.mark.usefixtures("aot_inductor")

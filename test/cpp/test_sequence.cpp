@@ -1,0 +1,163 @@
+// Whole sequences from C++: the typed API, its defaults, values, gradients and errors.
+#include "cell_reference.h"
+#include "devices.h"
+#include "lltm/lltm.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace lltm::test {
+namespace {
+
+std::string schema_of(const char* name) {
+  return c10::toString(c10::Dispatcher::singleton().findSchemaOrThrow(name, "").schema());
+}
+
+TEST(Registry, HasTheSchemasOfASequenceToTheLetter) {
+  EXPECT_EQ(schema_of("lltm::sequence"),
+            "lltm::sequence(Tensor input, Tensor weights, Tensor? bias=None, Tensor? h0=None, "
+            "Tensor? c0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool "
+            "keep=False) -> (Tensor output, Tensor h_n, Tensor c_n, Tensor cells, Tensor gates)");
+  EXPECT_EQ(schema_of("lltm::sequence_backward"),
+            "lltm::sequence_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, "
+            "Tensor? grad_cells, Tensor output, Tensor cells, Tensor gates, Tensor input, Tensor "
+            "weights, Tensor? bias, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor? reset, bool "
+            "reverse, bool[5] output_mask) -> (Tensor? d_input, Tensor? d_weights, Tensor? d_bias, "
+            "Tensor? d_h0, Tensor? d_c0)");
+}
+
+constexpr int64_t kSteps = 6;
+
+class Sequence : public testing::TestWithParam<Case> {};
+
+/// `arguments` are a cell's: the initial state and the parameters.
+at::Tensor random_input(const Arguments& arguments) {
+  return at::randn({kSteps, arguments.input.size(0), arguments.input.size(1)}, at::kDouble)
+      .to(arguments.input.options());
+}
+
+TEST_P(Sequence, IsALoopOfTheFormula) {
+  const auto [device, dtype, sizes] = GetParam();
+  LLTM_SKIP_UNLESS_TESTABLE(device);
+  const Arguments arguments = random_arguments(sizes, at::TensorOptions(device).dtype(dtype));
+  const at::Tensor input = random_input(arguments);
+  const auto [output, h_n, c_n, cells, gates] = sequence(input,
+                                                         arguments.weights,
+                                                         arguments.bias,
+                                                         arguments.old_h,
+                                                         arguments.old_cell,
+                                                         /*lengths=*/std::nullopt,
+                                                         /*reset=*/std::nullopt,
+                                                         /*reverse=*/false,
+                                                         /*keep=*/true);
+  Arguments step = arguments.to(at::TensorOptions(at::kCPU).dtype(at::kDouble));
+  for (int64_t t = 0; t < kSteps; ++t) {
+    step.input = input[t];
+    const Outputs expected = reference_forward(step);
+    expect_close(output[t], expected.new_h, "output");
+    expect_close(cells[t], expected.new_cell, "cells");
+    expect_close(gates[t], expected.gates, "gates");
+    step.old_h = expected.new_h;
+    step.old_cell = expected.new_cell;
+  }
+  expect_close(h_n, step.old_h, "h_n");
+  expect_close(c_n, step.old_cell, "c_n");
+}
+
+TEST_P(Sequence, HasTheGradientsOfTheFormula) {
+  const auto [device, dtype, sizes] = GetParam();
+  LLTM_SKIP_UNLESS_TESTABLE(device);
+  if (c10::elementSize(dtype) == 2) {
+    GTEST_SKIP() << "the tests in Python have the bounds for 16 bits";
+  }
+  const Arguments arguments = random_arguments(sizes, at::TensorOptions(device).dtype(dtype));
+  const at::Tensor input = random_input(arguments);
+  const auto leaf = [](const at::Tensor& tensor, const at::TensorOptions& options) {
+    return tensor.detach().to(options, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
+  };
+  const auto leaves = [&](const at::TensorOptions& options) {
+    return std::vector<at::Tensor>{leaf(input, options),
+                                   leaf(arguments.weights, options),
+                                   leaf(*arguments.bias, options),
+                                   leaf(arguments.old_h, options),
+                                   leaf(arguments.old_cell, options)};
+  };
+  const auto ours = leaves(input.options());
+  const auto results = sequence(ours[0], ours[1], ours[2], ours[3], ours[4]);
+  const auto actual =
+      torch::autograd::grad({std::get<0>(results).sin().sum() + std::get<2>(results).sum()}, ours);
+  EXPECT_EQ(std::get<3>(results).size(0), 0);
+  EXPECT_FALSE(std::get<4>(results).requires_grad());
+
+  const auto exact = leaves(at::TensorOptions(at::kCPU).dtype(at::kDouble));
+  Arguments step{exact[0], exact[1], exact[2], exact[3], exact[4]};
+  at::Tensor loss = at::zeros({}, at::kDouble);
+  for (int64_t t = 0; t < kSteps; ++t) {
+    step.input = exact[0][t];
+    const Outputs outputs = reference_forward(step);
+    loss = loss + outputs.new_h.sin().sum();
+    step.old_h = outputs.new_h;
+    step.old_cell = outputs.new_cell;
+  }
+  const auto expected = torch::autograd::grad({loss + step.old_cell.sum()}, exact);
+  for (size_t k = 0; k < actual.size(); ++k) {
+    expect_close(actual[k], expected[k], "gradient " + std::to_string(k), 1e-4);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Everywhere,
+                         Sequence,
+                         testing::Combine(testing::ValuesIn(kDevices),
+                                          testing::ValuesIn(kDtypes),
+                                          testing::Values(Sizes{1, 1, 1},
+                                                          Sizes{3, 5, 7},
+                                                          Sizes{33, 65, 129},
+                                                          Sizes{4, 0, 5},
+                                                          Sizes{0, 4, 3})),
+                         case_name);
+
+TEST(SequenceBackward, LeavesOutWhatIsNotWanted) {
+  const Arguments arguments = random_arguments({3, 5, 7}, at::kFloat);
+  const at::Tensor input = random_input(arguments);
+  const auto [output, h_n, c_n, cells, gates] = sequence(
+      input, arguments.weights, std::nullopt, std::nullopt, std::nullopt, {}, {}, false, true);
+  const auto [d_input, d_weights, d_bias, d_h0, d_c0] =
+      sequence_backward(output,
+                        {},
+                        {},
+                        {},
+                        output,
+                        cells,
+                        gates,
+                        input,
+                        arguments.weights,
+                        {},
+                        {},
+                        {},
+                        {},
+                        {},
+                        false,
+                        {false, true, true, false, true});
+  EXPECT_FALSE(d_input.defined());
+  EXPECT_EQ(d_weights.sizes(), arguments.weights.sizes());
+  EXPECT_EQ(d_bias.sizes(), at::IntArrayRef({21}));
+  EXPECT_FALSE(d_h0.defined());
+  EXPECT_EQ(d_c0.sizes(), h_n.sizes());
+}
+
+TEST(SequenceErrors, NameTheOperatorTheArgumentAndBothShapes) {
+  const Arguments arguments = random_arguments({2, 32, 128}, at::kFloat);
+  try {
+    sequence(random_input(arguments), at::zeros({384, 128}));
+    FAIL() << "weights of the wrong shape were taken";
+  } catch (const c10::Error& error) {
+    EXPECT_STREQ(error.what_without_backtrace(),
+                 "lltm::sequence: expected weights of shape [3*state_size, "
+                 "state_size+input_features] = [384, 160], got [384, 128]");
+  }
+}
+
+}  // namespace
+}  // namespace lltm::test

@@ -1,0 +1,97 @@
+"""A sequence on what only a GPU has: graphs, streams, several devices."""
+
+import pytest
+import torch
+from sequence_reference import assert_gradients_close, assert_results_close, call, call_backward, make, make_gradients
+
+import lltm
+
+pytestmark = pytest.mark.skipif(
+    not (torch.cuda.is_available() and lltm.has_cuda), reason="no GPU, or lltm was built without CUDA"
+)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("sizes", [(6, 5, 7, 4), (9, 64, 128, 256)], ids=str)
+def test_graph(dtype, sizes, reverse):
+    """Captured once, and replayed on other values, lengths and resets."""
+    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    gradients = make_gradients(arguments)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call_backward(gradients, arguments)  # warm-up: cuBLAS allocates its workspace
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = call(arguments, keep=True)
+        found = call_backward(gradients, arguments)
+    for _ in range(2):
+        other = make(sizes, dtype, "cuda", lengths=True, reset=True)
+        for tensor, value in zip(arguments[:7], other[:7], strict=True):
+            tensor.copy_(value)
+        for gradient in gradients:
+            gradient.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_results_close(results, arguments, keep=True)
+        assert_gradients_close(found, gradients, arguments)
+
+
+def test_no_synchronisation():
+    arguments = make((6, 5, 7, 4), device="cuda", lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    call_backward(gradients, arguments)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call(arguments)
+        call_backward(gradients, arguments)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("sizes", [(6, 5, 7, 4), (9, 64, 128, 256)], ids=str)
+def test_side_stream(sizes):
+    """All work is on the current stream: behind what that stream still does to the arguments."""
+    arguments = make(sizes, device="cuda", lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    late = arguments._replace(
+        **{n: torch.zeros_like(t) for n, t in zip(arguments._fields, arguments[:7], strict=False)}
+    )
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        for destination, source in zip(late[:7], arguments[:7], strict=True):
+            destination.copy_(source)
+        results = call(late)
+        found = call_backward(gradients, late)
+    stream.synchronize()
+    assert_results_close(results, arguments)
+    assert_gradients_close(found, gradients, arguments)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_second_gpu():
+    """The tensors' device counts, not the current one."""
+    arguments = make((6, 5, 7, 4), device="cuda:1", lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    assert torch.cuda.current_device() == 0
+    results = call(arguments)
+    assert all(result.device == torch.device("cuda:1") for result in results)
+    assert_results_close(results, arguments)
+    assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
+
+
+def test_more_than_two_to_the_31_elements():
+    """Steps and rows beyond what 32 bits index: the last rows are as right as the first."""
+    if torch.cuda.mem_get_info()[0] < 24 << 30:
+        pytest.skip("the GPU has too little memory that is free")
+    steps, batch, state_size = 34, 1 << 18, 256  # 2.3 * 10^9 elements of output
+    inputs = torch.randn(steps, batch, 1, device="cuda", dtype=torch.bfloat16)
+    inputs[:, -2:] = inputs[:, :2]
+    weights = (torch.randn(3 * state_size, state_size + 1, device="cuda") / 16).bfloat16()
+    output, h_n, c_n, _, _ = torch.ops.lltm.sequence(inputs, weights)
+    assert output.numel() > 2**31
+    assert torch.equal(output[:, -2:], output[:, :2]) and torch.equal(h_n[-2:], h_n[:2])
+    assert torch.equal(output[-1], h_n) and torch.equal(c_n[-2:], c_n[:2])

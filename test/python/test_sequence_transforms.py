@@ -1,0 +1,204 @@
+"""A sequence's derivatives of every kind: finite differences, vmap, grad, jvp, autocast."""
+
+import itertools
+
+import pytest
+import torch
+from sequence_reference import NAMES, Sizes, call, cell_dtype_of, make, run
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import grad, jacfwd, jacrev, jvp, vmap
+
+EXAMPLES = 3
+REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+operator = torch.ops.lltm.sequence
+
+
+def double_arguments(device, lengths=True, reset=True, reverse=False, **kwargs):
+    return make(Sizes(3, 3, 1, 2), torch.float64, device, lengths=lengths, reset=reset, reverse=reverse, **kwargs)
+
+
+def results_of(arguments, keep=True):
+    """The differentiable results as a function of the differentiable arguments."""
+    names = arguments.given()
+    return lambda *tensors: call(arguments._replace(**dict(zip(names, tensors, strict=True))), keep)[: 3 + keep]
+
+
+def loop_of(arguments):
+    """The same by a loop of the formula."""
+    return lambda *tensors: run(arguments._replace(**dict(zip(NAMES, tensors, strict=True))))
+
+
+def assert_equal(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@REVERSE
+@pytest.mark.parametrize("plain", [False, True], ids=["lengths_and_reset", "plain"])
+def test_gradients(device, reverse, plain):
+    arguments = double_arguments(device, not plain, not plain, reverse).require_grad()
+    assert gradcheck(
+        results_of(arguments),
+        arguments.leaves(),
+        check_forward_ad=True,
+        check_batched_grad=True,
+        check_batched_forward_grad=True,
+    )
+
+
+@REVERSE
+@pytest.mark.parametrize("keep", [False, True])
+def test_second_gradients(device, reverse, keep):
+    arguments = double_arguments(device, reverse=reverse).require_grad()
+    assert gradgradcheck(results_of(arguments, keep), arguments.leaves(), check_batched_grad=True)
+
+
+@pytest.mark.parametrize("absent", NAMES[2:])
+@pytest.mark.parametrize("output", range(4), ids=["output", "h_n", "c_n", "cells"])
+def test_second_gradients_of_one_output(device, output, absent):
+    """The other outputs' gradients are undefined."""
+    arguments = double_arguments(device)._replace(**{absent: None}).require_grad()
+    leaves = arguments.leaves()
+    assert gradgradcheck(lambda *tensors: results_of(arguments)(*tensors)[output], leaves, fast_mode=True)
+
+
+@REVERSE
+def test_gradients_of_backward(device, reverse):
+    """lltm::sequence_backward as an operator of its own. gates follow from the inputs, as they do in a sequence."""
+    arguments = double_arguments(device, reverse=reverse)
+    output, h_n, c_n, cells, gates = call(arguments, keep=True)
+    incoming = [torch.randn_like(t) for t in (output, h_n, c_n, cells)]
+    # Beyond the length, nothing is used.
+    runs = torch.arange(3, device=device)[:, None, None] < arguments.lengths[:, None]
+    differentiable = [t.detach().clone().requires_grad_() for t in (*incoming, cells, *arguments[1:4], arguments.c0)]
+
+    def backward(grad_output, grad_h_n, grad_c_n, grad_cells, cells, weights, bias, h0, c0):
+        return torch.ops.lltm.sequence_backward(
+            grad_output, grad_h_n, grad_c_n, grad_cells, output, cells * runs, gates, arguments.input, weights, bias,
+            h0, c0, arguments.lengths, arguments.reset, reverse, [True] * 5,
+        )  # fmt: skip
+
+    assert gradcheck(lambda *g: backward(*g, *differentiable[4:]), differentiable[:4])
+    # With respect to the rest it is the double backward, which recomputes the gates.
+    found = torch.autograd.grad(sum(r.sum() for r in backward(*differentiable)), differentiable, allow_unused=True)
+    assert all(g is None or g.isfinite().all() for g in found)
+
+
+@pytest.mark.parametrize("batched", [*itertools.combinations(range(7), 1), (0, 1), (1, 2, 3), (5, 6), tuple(range(7))])
+@REVERSE
+def test_vmap_over_any_argument(device, batched, reverse):
+    arguments = [double_arguments(device, reverse=reverse) for _ in range(EXAMPLES)]
+    values = [torch.stack([a[k] for a in arguments]) if k in batched else arguments[0][k] for k in range(7)]
+    found = vmap(lambda *t: operator(*t, reverse, True), in_dims=tuple(0 if k in batched else None for k in range(7)))(
+        *values
+    )
+    for example in range(EXAMPLES):
+        one = [value[example] if k in batched else value for k, value in enumerate(values)]
+        for result, expected in zip(found, operator(*one, reverse, True), strict=True):
+            assert_equal(result[example], expected)
+
+
+def test_vmap_keeps_the_shapes_of_what_is_not_kept(device):
+    arguments = double_arguments(device)
+    found = vmap(lambda x: operator(x, *arguments[1:7]))(arguments.input.expand(2, 3, 3, 1))
+    assert found[3].shape == (2, 0, 3, 2) and found[4].shape == (2, 0, 3, 6)
+
+
+@REVERSE
+def test_vmap_of_backward(device, reverse):
+    arguments = [double_arguments(device, reverse=reverse) for _ in range(EXAMPLES)]
+
+    def tensors_of(one):
+        output, h_n, c_n, cells, gates = call(one, keep=True)
+        return (output.sin(), h_n.sin(), None, cells.cos(), output, cells, gates, *one[:7])
+
+    examples = [tensors_of(one) for one in arguments]
+    mask = [True, True, False, True, True]
+
+    def backward(*tensors):
+        return tuple(r for r in torch.ops.lltm.sequence_backward(*tensors, reverse, mask) if r is not None)
+
+    stacked = [None if t[0] is None else torch.stack(t) for t in zip(*examples, strict=True)]
+    found = vmap(backward, in_dims=tuple(None if t is None else 0 for t in stacked))(*stacked)
+    for k, one in enumerate(examples):
+        for result, expected in zip(found, backward(*one), strict=True):
+            assert_equal(result[k], expected)
+
+
+def loss(results):
+    output, h_n, c_n, cells = results[:4]
+    return (output * cells.sin()).sum() + (h_n * c_n).sum()
+
+
+@REVERSE
+@pytest.mark.parametrize("argnum", range(5), ids=NAMES)
+def test_grad_of_grad(device, argnum, reverse):
+    arguments = double_arguments(device, reverse=reverse)
+
+    def second(results):
+        first = grad(lambda *t: loss(results(*t)), argnum)
+        return grad(lambda *t: first(*t).sin().sum(), tuple(range(5)))(*arguments[:5])
+
+    assert_equal(second(results_of(arguments)), second(loop_of(arguments)))
+
+
+@REVERSE
+def test_jvp(device, reverse):
+    arguments = double_arguments(device, reverse=reverse)
+    tangents = tuple(torch.randn_like(t) for t in arguments[:5])
+    found = jvp(results_of(arguments), arguments[:5], tangents)
+    expected = jvp(lambda *t: loop_of(arguments)(*t)[:4], arguments[:5], tangents)
+    assert_equal(found, expected)
+
+
+def test_jacobians(device):
+    arguments = double_arguments(device)
+    results = results_of(arguments)
+    assert_equal(jacrev(results, 1)(*arguments[:5]), jacfwd(results, 1)(*arguments[:5]))
+
+
+LOWER = pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+
+
+@LOWER
+@pytest.mark.parametrize("cell_dtype", [torch.float32, None], ids=["float32_c0", "no_c0"])
+def test_autocast_casts_everything_but_c0(device, lower, cell_dtype):
+    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True)
+    arguments = arguments._replace(c0=arguments.c0 if cell_dtype else None)
+    lowered = arguments.map(lambda t: t.to(lower))._replace(c0=arguments.c0)
+    with torch.autocast(device.type, dtype=lower):
+        results = call(arguments, keep=True)
+    assert results[2].dtype == (cell_dtype or lower)
+    for result, expected in zip(results, call(lowered, keep=True), strict=True):
+        assert torch.equal(result, expected)
+
+
+@LOWER
+def test_autocast_gives_gradients_of_the_parameters(device, lower):
+    leaves = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True).require_grad()
+    with torch.autocast(device.type, dtype=lower):
+        output, h_n, c_n, _, _ = call(leaves)
+    (output.float().sum() + h_n.float().sum() + c_n.sum()).backward()
+    lowered = leaves.map(lambda t: t.detach().to(lower))._replace(c0=leaves.c0.detach()).require_grad()
+    output, h_n, c_n, _, _ = call(lowered)
+    (output.float().sum() + h_n.float().sum() + c_n.sum()).backward()
+    for leaf, expected in zip(leaves.leaves(), lowered.leaves(), strict=True):
+        assert leaf.grad.dtype == torch.float32 and torch.equal(leaf.grad, expected.grad.float())
+
+
+@LOWER
+def test_autocast_leaves_float64(device, lower):
+    arguments = make(Sizes(5, 6, 5, 7), torch.float64, device)
+    with torch.autocast(device.type, dtype=lower):
+        results = call(arguments)
+    assert all(torch.equal(a, b) for a, b in zip(results, call(arguments), strict=True))
+
+
+@LOWER
+def test_transforms_cast_too(device, lower):
+    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True)
+    with torch.autocast(device.type, dtype=lower):
+        mapped = vmap(lambda x: operator(x, *arguments[1:7])[:3])(arguments.input[None])
+        plain = call(arguments)
+    assert mapped[0].dtype == lower and mapped[2].dtype == cell_dtype_of(arguments)
+    for found, expected in zip(mapped, plain, strict=False):
+        torch.testing.assert_close(found[0].float(), expected.float(), rtol=0.05, atol=0.05)
