@@ -52,7 +52,7 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
             pointwise.backward(params, begin, end);
           });
         });
-    if (has_own_products(input.scalar_type())) {
+    if (has_own_products(input.scalar_type(), Pass::kBackward)) {
       finish_own_gradients(gradients, input, weights, old_h);
       return gradients.results();
     }

@@ -60,7 +60,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
     return {new_h, new_cell, gates};
   }
 
-  if (has_own_products(input.scalar_type())) {
+  if (has_own_products(input.scalar_type(), Pass::kForward)) {
     cell_out(new_h, new_cell, gates, input, weights, bias, old_h, old_cell);
     return {new_h, new_cell, gates};
   }

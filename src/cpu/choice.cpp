@@ -41,37 +41,47 @@ Forced forced() {
 //   64,512,512        115      100       87          201      168
 //   128,1024,1024     110      104       86          199      186
 //
-// One thread of an Intel Xeon (Sapphire Rapids, shared with others), 2026-11-22, PyTorch 2.15 of
-// PyPI; ATen's time / ours, forward and backward, for (16,32,128), (64,1024,128) and (64,512,512).
-// Held to less by ATEN_CPU_CAPABILITY, MKL_ENABLE_INSTRUCTIONS and ONEDNN_MAX_CPU_ISA:
+// One thread of an Intel Xeon (Sapphire Rapids, shared with other work), 2026-11-22, PyTorch 2.15
+// of PyPI: ATen's time / ours, forward and backward, calls of both in turn, the least of each. AVX2
+// is ATEN_CPU_CAPABILITY=avx2, MKL_ENABLE_INSTRUCTIONS=AVX2 and ONEDNN_MAX_CPU_ISA=AVX2:
 //
-//                         float64                     float32                   bfloat16, float16
-//   AMX        see below                   1.0 0.8, 1.2 1.0, 1.0 0.9     0.2 to 1.7, 1.0 to 2.0
-//   AVX-512    1.6 1.4, 1.1 1.1, 1.0 1.4   1.3 0.8, 1.3 1.2, 1.6 1.4     3.4 and more
-//   AVX2       1.6 1.3, 1.4 1.1, 1.2 1.1   1.5 1.0, 1.4 1.2, 1.3 0.9     3.6 and more
+//                        with AMX                                 AVX2
+//   shape            float64      float32      float16        float64      float32
+//   16,32,128       1.14 0.91    1.29 0.76    1.92 2.34      1.00 0.90    1.31 0.85
+//   64,1024,128     1.01 1.10    1.38 1.07    1.29 1.05      0.94 0.88    1.12 0.77
+//   64,512,512      0.97 1.04    1.16 1.06    1.28 1.10      0.97 0.82    1.03 0.81
+//   128,1024,1024   0.71 0.80    0.77 1.37    0.97 0.96      0.85 0.67    0.98 0.79
 //
-// AVX2 in float64 falls to 0.73 at (128,1024,1024). With AMX oneDNN has matrix units for bfloat16
-// that are out of these kernels' reach. SSE2 and NEON have not been measured.
+// In bfloat16 with AMX oneDNN has matrix units that are out of these kernels' reach: 0.2 0.4 at
+// (64,1024,128). Without them, in 16 bits ATen took 3.4 times as long as ours or more, also with
+// AVX2. On AMD MKL runs its AVX2 code; in float64 our AVX-512 against that, on the same Xeon:
+//
+//   16,32,128 1.00 1.06; 64,1024,128 1.46 1.35; 64,512,512 1.30 1.38; 128,1024,1024 1.24 1.12
+//
+// SSE2 and NEON have not been measured, nor float64 on Intel's CPUs without AMX.
+enum class Own { kNever, kForward, kAlways };
+
 struct OwnProducts {
   InstructionSet instruction_set;
-  bool float64, float32, float16, bfloat16;
+  Own float64, float32, float16, bfloat16;
 };
 
-constexpr bool own = true;
-constexpr bool aten = false;
+constexpr Own never = Own::kNever;
+constexpr Own forward = Own::kForward;
+constexpr Own always = Own::kAlways;
 
 // clang-format off
 constexpr OwnProducts kTable[] = {
     //                             float64  float32  float16  bfloat16
-    {InstructionSet::kAvx512Amx,   own,     own,     own,     aten},
-    {InstructionSet::kAvx512Bf16,  own,     own,     own,     own},
-    {InstructionSet::kAvx512,      own,     own,     own,     own},
-    {InstructionSet::kAvx2,        aten,    own,     own,     own},
-    {InstructionSet::kBaseline,    aten,    aten,    aten,    aten},
+    {InstructionSet::kAvx512Amx,   never,   always,  always,  never},
+    {InstructionSet::kAvx512Bf16,  always,  always,  always,  always},
+    {InstructionSet::kAvx512,      never,   always,  always,  always},
+    {InstructionSet::kAvx2,        never,   forward, always,  always},
+    {InstructionSet::kBaseline,    never,   never,   never,   never},
 };
 // clang-format on
 
-bool is_own_by_measurement(at::ScalarType dtype) {
+Own own_by_measurement(at::ScalarType dtype) {
   const InstructionSet here = instruction_set();
   for (const OwnProducts& row : kTable) {
     if (row.instruction_set == here) {
@@ -81,14 +91,18 @@ bool is_own_by_measurement(at::ScalarType dtype) {
                                    : row.bfloat16;
     }
   }
-  return false;
+  return Own::kNever;
 }
 
 }  // namespace
 
-bool has_own_products(at::ScalarType dtype) {
+bool has_own_products(at::ScalarType dtype, Pass pass) {
   const Forced choice = forced();
-  return choice == Forced::kNothing ? is_own_by_measurement(dtype) : choice == Forced::kOwn;
+  if (choice != Forced::kNothing) {
+    return choice == Forced::kOwn;
+  }
+  const Own own = own_by_measurement(dtype);
+  return own == Own::kAlways || (own == Own::kForward && pass == Pass::kForward);
 }
 
 }  // namespace lltm::cpu

@@ -5,9 +5,11 @@
 
 namespace lltm::cpu {
 
+enum class Pass { kForward, kBackward };
+
 /// Whether the kernels of kernels/kernels.h compute the products of tensors of this type, or ATen
 /// does. The environment variable LLTM_CPU_GEMM (own or aten) forces either.
 /// @throws c10::Error for any other value of LLTM_CPU_GEMM.
-bool has_own_products(at::ScalarType dtype);
+bool has_own_products(at::ScalarType dtype, Pass pass);
 
 }  // namespace lltm::cpu

@@ -186,7 +186,7 @@ bool has_own_sequence(const Tensor& weights) {
   // In 16 bits the other path multiplies in float.
   const bool is_double = weights.scalar_type() == at::kDouble;
   const int64_t operand_bytes = is_double ? sizeof(double) : sizeof(float);
-  return has_own_products(is_double ? at::kDouble : at::kFloat) &&
+  return has_own_products(is_double ? at::kDouble : at::kFloat, Pass::kForward) &&
          weights.numel() * operand_bytes <= kMaxPackedBytes;
 }
 
