@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 
 import conftest  # noqa: F401  finds lltm, in the process that makes the calls, too
 import numpy
+import sequence_reference
 import torch
 from reference import call, make_arguments, make_gradients
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-# N = 6, I = 5, H = 4: weights are (12, 9).
+# N = 6, I = 5, H = 4, and three steps of a sequence: weights are (12, 9).
 SIZES = (6, 5, 4)
+STEPS = 3
 
 
 class Operator(NamedTuple):
@@ -37,16 +39,36 @@ def backward_arguments(device: str) -> dict[str, Tensor]:
     return dict(zip(names, (grad_h, grad_cell, new_cell, gates, *arguments[:4]), strict=True))
 
 
+def sequence_arguments(device: str) -> dict[str, Tensor]:
+    arguments = sequence_reference.make((STEPS, *SIZES), device=device, lengths=True, reset=True)
+    return {name: value for name, value in arguments._asdict().items() if isinstance(value, Tensor)}
+
+
+def sequence_backward_arguments(device: str) -> dict[str, Tensor]:
+    arguments = sequence_arguments(device)
+    output, h_n, c_n, cells, gates = torch.ops.lltm.sequence(*arguments.values(), keep=True)
+    names = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
+    grads = dict(zip(names, map(torch.randn_like, (output, h_n, c_n, cells)), strict=True))
+    return grads | {"output": output, "cells": cells, "gates": gates} | arguments
+
+
 OPERATORS = {
     "forward": Operator(forward_arguments, lambda arguments: torch.ops.lltm.forward(*arguments.values())),
     "backward": Operator(
         backward_arguments, lambda arguments: torch.ops.lltm.backward(*arguments.values(), [True] * 5)
     ),
+    "sequence": Operator(sequence_arguments, lambda arguments: torch.ops.lltm.sequence(*arguments.values(), keep=True)),
+    "sequence_backward": Operator(
+        sequence_backward_arguments,
+        lambda arguments: torch.ops.lltm.sequence_backward(*arguments.values(), False, [True] * 5),
+    ),
 }
 # Of a plain Tensor argument, None is refused.
-OPTIONAL = ("bias", "grad_h", "grad_cell")
+REQUIRED = ("new_cell", "gates", "input", "weights", "old_h", "old_cell", "output", "cells")
+VECTORS = ("bias", "lengths")
+NO_FLOATS = ("lengths", "reset")
 # What the formula of the double backward does not read: it computes the pre-activations again.
-NOT_READ_WITH_GRADIENTS = ("gates",)
+NOT_READ_WITH_GRADIENTS = {"backward": ("gates",), "sequence_backward": ("gates", "c0")}
 
 
 class Kind(NamedTuple):
@@ -57,7 +79,7 @@ class Kind(NamedTuple):
     refusal_with_gradients: str | None = None
     """Where arguments require gradients, if another."""
     error: type = RuntimeError
-    arguments: Callable[[str], bool] = lambda name: True
+    arguments: Callable[[str], bool] = lambda name: name not in NO_FLOATS
     """Which arguments it is tried on, by their name."""
     device: str | None = None
     """The only one where there is such a thing."""
@@ -80,21 +102,29 @@ def backend(name: str) -> str:
     return NO_BACKEND.replace("{backend}", name + "{device}")
 
 
+def any_argument(name: str) -> bool:
+    return True
+
+
+def is_matrix(name: str) -> bool:
+    return name not in VECTORS
+
+
 def no_tensor(value: Any) -> Kind:
-    return Kind(lambda t: value, NOT_A_TENSOR.replace("{type}", type(value).__name__))
+    return Kind(lambda t: value, NOT_A_TENSOR.replace("{type}", type(value).__name__), arguments=any_argument)
 
 
 def dtype(dtype: torch.dtype) -> Kind:
     name = str(dtype).removeprefix("torch.")
     return Kind(
         lambda t: t.new_empty(t.shape, dtype=dtype),
-        r"lltm::{operator}: expected (input of dtype float64, float32, float16 or bfloat16|{name} of input's dtype"
-        rf" float32), got {name}$|lltm::{{operator}}: expected \w+ of input's dtype {name}, got float32$",
+        r"lltm::{operator}: expected (input of dtype float64, float32, float16 or bfloat16|{name} of (input's|c_n's)"
+        rf" dtype float32), got {name}$|lltm::{{operator}}: expected \w+ of input's dtype {name}, got float32$",
     )
 
 
 def shape(change: Callable[[Tensor], Tensor]) -> Kind:
-    return Kind(change, SHAPE)
+    return Kind(change, SHAPE, arguments=any_argument)
 
 
 def with_storage_of(size: int):
@@ -201,16 +231,12 @@ def overlapping(t: Tensor) -> Tensor:
     return t.new_tensor(range(sum(t.shape))).mul_(0.1).as_strided(t.shape, strides)
 
 
-def is_matrix(name: str) -> bool:
-    return name != "bias"
-
-
 OUTSIDE = checked("expected {name} to lie within its storage, which takes ") + r"\d+ bytes, got {bytes}$"
 NESTED = checked("expected {name} to be a dense tensor, got a nested one") + "$"
 
 
 def outside(size: int) -> Kind:
-    return Kind(with_storage_of(size), OUTSIDE.replace("{bytes}", str(size)))
+    return Kind(with_storage_of(size), OUTSIDE.replace("{bytes}", str(size)), arguments=any_argument)
 
 
 def sparse(make: Callable[[Tensor], Tensor], key: str, layout: str) -> Kind:
@@ -219,17 +245,17 @@ def sparse(make: Callable[[Tensor], Tensor], key: str, layout: str) -> Kind:
         make,
         backend(key),
         checked(f"expected {{name}} to be dense, got the layout {layout}") + "$",
-        arguments=is_matrix,
+        arguments=lambda name: is_matrix(name) and name not in NO_FLOATS,
     )
 
 
 KINDS = {
     # Layouts and backends.
-    "sparse_coo": sparse(lambda t: t.to_sparse(), "Sparse", "Sparse"),
-    "sparse_csr": sparse(lambda t: t.to_sparse_csr(), "SparseCsr", "SparseCsr"),
-    "sparse_csc": sparse(lambda t: t.to_sparse_csc(), "SparseCsr", "SparseCsc"),
-    "sparse_bsr": sparse(lambda t: t.to_sparse_bsr((1, 1)), "SparseCsr", "SparseBsr"),
-    "sparse_bsc": sparse(lambda t: t.to_sparse_bsc((1, 1)), "SparseCsr", "SparseBsc"),
+    "sparse_coo": sparse(lambda t: torch.ones_like(t).to_sparse(), "Sparse", "Sparse"),
+    "sparse_csr": sparse(lambda t: torch.ones_like(t).to_sparse_csr(), "SparseCsr", "SparseCsr"),
+    "sparse_csc": sparse(lambda t: torch.ones_like(t).to_sparse_csc(), "SparseCsr", "SparseCsc"),
+    "sparse_bsr": sparse(lambda t: torch.ones_like(t).to_sparse_bsr((1, 1)), "SparseCsr", "SparseBsr"),
+    "sparse_bsc": sparse(lambda t: torch.ones_like(t).to_sparse_bsc((1, 1)), "SparseCsr", "SparseBsc"),
     "mkldnn": sparse(lambda t: t.to_mkldnn(), "Mkldnn", "Mkldnn")._replace(device="cpu"),
     "quantized": Kind(
         lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8),
@@ -268,9 +294,9 @@ KINDS = {
     "no_column": shape(lambda t: t[..., :0]),
     "a_row_less": shape(lambda t: t[1:]),
     "a_column_more": shape(lambda t: torch.cat([t, t[..., :1]], dim=-1)),
-    "transposed": Kind(lambda t: t.t(), SHAPE, arguments=is_matrix),
+    "transposed": Kind(lambda t: t.mT, SHAPE, arguments=is_matrix),
     "2_to_the_40_rows": shape(lambda t: t.new_zeros(()).expand(2**40, *t.shape[1:])),
-    "2_to_the_62_elements": shape(lambda t: t.new_zeros(()).expand(*(2**31,) * t.dim())),
+    "2_to_the_62_elements": shape(lambda t: t.new_zeros(()).expand((2 ** (62 // t.dim()),) * t.dim())),
     # Types of elements.
     **{
         str(other).removeprefix("torch."): dtype(other)
@@ -292,18 +318,22 @@ KINDS = {
     "wrapper_that_gives_numbers": Kind(
         NumberWrapper, "Object of type 'int' is not an instance of 'sequence'|Unable to cast 3", error=Exception
     ),
-    "wrapper_of_another_shape": Kind(lambda t: Wrapper(t.new_zeros((2,) * t.dim()), t.shape), ".*(shape|size)"),
+    "wrapper_of_another_shape": Kind(
+        lambda t: Wrapper(t.new_zeros((2,) * t.dim()), t.shape), ".*(shape|size)", error=Exception
+    ),
     # Tensors out of the place where they mean something.
     "after_vmap": Kind(
         after_vmap,
         ".*(maybe_level.has_value|escaped from inside a function being vmapped)",
-        arguments=lambda name: name != "gates",  # what vmap's formula does not read
+        arguments=lambda name: name not in ("gates", "c0", *NO_FLOATS),  # vmap's formula does not read them all
     ),
     "after_grad": Kind(after_grad),
     "after_a_dual_level": Kind(after_dual_level),
     # What is no tensor.
     "none": Kind(
-        lambda t: None, checked("expected {name} to be a tensor, got None") + "$", arguments=lambda n: n not in OPTIONAL
+        lambda t: None,
+        checked("expected {name} to be a tensor, got None") + "$",
+        arguments=lambda name: name in REQUIRED,
     ),
     "string": no_tensor("x"),
     "int": no_tensor(1),

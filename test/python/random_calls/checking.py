@@ -122,7 +122,12 @@ def check_aliases(case: Case, call: Call, results: Results) -> None:
 def call_again(case: Case, call: Call) -> Iterable[Results]:
     if case.callers == 1:
         return [call.run()]
-    return POOL.map(lambda _: call.run(), range(case.callers))
+
+    def run(_) -> Results:
+        torch.set_num_threads(case.threads)  # OpenMP's is each thread's own, and ATen's bits depend on it
+        return call.run()
+
+    return POOL.map(run, range(case.callers))
 
 
 def bits(tensor: Tensor) -> Tensor:
