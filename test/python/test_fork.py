@@ -1,0 +1,90 @@
+"""Children made by fork after calls in the parent, as the workers of a DataLoader are.
+
+GNU's OpenMP has no threads in such a child: whoever asks for several there waits for ever, PyTorch's own operators
+too, which is why a DataLoader's workers have one. With one thread everything works.
+"""
+
+import os
+import traceback
+
+import pytest
+import torch
+from reference import call, gradients, make_arguments, make_gradients
+from torch.utils.data import DataLoader, Dataset
+
+import lltm
+
+SIZES = (256, 64, 128)  # enough work for several threads
+
+
+@pytest.fixture
+def two_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+def in_a_child(function) -> str:
+    """What goes wrong with `function` in a child with one thread."""
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.set_num_threads(1)
+            function()
+        except BaseException:
+            os.write(sender, traceback.format_exc().encode())
+        finally:
+            os._exit(0)
+    os.close(sender)
+    with os.fdopen(receiver, "rb") as file:
+        problem = file.read().decode()
+    _, status = os.waitpid(child, 0)
+    return problem or (f"the child ended with {status}" if status else "")
+
+
+def test_calls_in_a_child(two_threads):
+    arguments = make_arguments(SIZES)
+    grads = make_gradients(arguments)
+    steps = arguments.input.expand(3, *arguments.input.shape)
+
+    def run():
+        return (
+            *call(arguments),
+            *torch.ops.lltm.sequence(steps, arguments.weights),
+            *gradients(arguments, *grads),
+        )
+
+    expected = run()
+
+    def check():
+        for found, value in zip(run(), expected, strict=True):
+            torch.testing.assert_close(found, value)
+
+    assert in_a_child(check) == ""
+    check()
+
+
+class States(Dataset):
+    """Reads each example with a cell, in the worker."""
+
+    def __init__(self):
+        self.cell = lltm.LLTMCell(8, 16)
+        self.inputs = torch.randn(12, 8)
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        with torch.no_grad():
+            return self.cell(self.inputs[index : index + 1])[0]
+
+
+def test_workers_of_a_data_loader(two_threads):
+    states = States()
+    with torch.no_grad():
+        expected, _ = states.cell(states.inputs)
+    call(make_arguments(SIZES))
+    loader = DataLoader(states, batch_size=4, num_workers=2, multiprocessing_context="fork")
+    torch.testing.assert_close(torch.cat(list(loader)).squeeze(1), expected)
