@@ -7,6 +7,7 @@ CTEST_ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
+SOAK_ARGS ?=
 SECONDS ?= 60
 SANITIZER ?= memcheck
 
@@ -27,7 +28,7 @@ build = @$(call with,$(1)) sh -ec '\
 # The options are for the build of this checkout, not for those that the tests make.
 unexport CMAKE_ARGS
 
-.PHONY: help build build-tests demo stream test test-cpp test-python fuzz sanitize bench lint format clean distclean
+.PHONY: help build build-tests demo stream test test-cpp test-python fuzz soak sanitize bench lint format clean distclean
 .NOTPARALLEL:
 
 help:
@@ -36,6 +37,7 @@ help:
 	@echo 'make test       every test, in C++ and in Python (one side: make test-cpp, make test-python)'
 	@echo 'make build      the library: $(BUILD)/liblltm_ops.so'
 	@echo 'make fuzz       random calls against the formula in float64 (SECONDS=600, FUZZ_ARGS="--device cuda --jobs 8")'
+	@echo 'make soak       a million calls from eight threads (SOAK_ARGS="--device cuda --calls 1000000 --threads 8")'
 	@echo 'make sanitize   the tests in C++ of the CUDA kernels under compute-sanitizer (SANITIZER=racecheck, ...)'
 	@echo 'make bench      measure beside the peers (QUICK=1: in under two minutes; more in benchmark/README.md)'
 	@echo 'make lint       check the formatting and lint;  make format mends it'
@@ -65,6 +67,9 @@ test-python: build-tests
 
 fuzz: build
 	@$(call with,test) python3 test/python/fuzz.py --seconds $(SECONDS) $(FUZZ_ARGS)
+
+soak: build
+	@$(call with,test) python3 test/python/soak.py $(SOAK_ARGS)
 
 # Our kernels alone, as cuBLAS's have hazards of their own; but initcheck has to see who else writes. It does not see what
 # TMA writes, and reports whoever reads the gradients of 16 bits. The batch of 70,000 rows would take minutes, by no other
