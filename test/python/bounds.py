@@ -170,17 +170,24 @@ class Bounded:
         value = torch.cosh(self.value).pow(-2)
         return self._result(value, value * self._growth(2.0) + FUNCTION_UNITS * self.precision.unit)
 
-    def excess(self, actual: Tensor) -> Tensor:
+    def excess(self, actual: Tensor, finite: bool = True) -> Tensor:
         """The largest error of `actual` as a fraction of the bound: up to 1 is right, NaN and more are wrong.
 
-        0-dimensional, on the device of `actual`, so that nobody waits for a GPU.
+        0-dimensional, on the device of `actual`, so that nobody waits for a GPU. Where arguments are not `finite`, a
+        NaN or an infinity of the formula has to be one of `actual`, too.
         """
         if self.value.numel() == 0:
             return self.value.new_zeros(())
         stored = self.stored()
         actual = actual.detach().to(self.value)
         bound = stored.error + self.precision.smallest
-        return ((actual - stored.value).abs() / bound).max()
+        excess = (actual - stored.value).abs() / bound
+        if not finite:
+            is_same = (actual == self.value) | (actual.isnan() & self.value.isnan())
+            # Beside what is infinite, no bound may be known.
+            excess = torch.where(excess.isnan() & actual.isfinite(), 0.0, excess)
+            excess = torch.where(self.value.isfinite(), excess, torch.where(is_same, 0.0, torch.inf))
+        return excess.max()
 
 
 def cat(*blocks: Bounded) -> Bounded:

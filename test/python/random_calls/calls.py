@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import layouts
 import torch
 from bounds import Bounded
+from reference import library_product_spreads_nan
 from torch import Tensor
 
 from random_calls.cases import Case
@@ -49,7 +50,21 @@ def set_process_state(case: Case) -> None:
         torch.backends.cuda.matmul.allow_tf32 = case.tf32
 
 
+def poisoned(case: Case, name: str, tensor: Tensor) -> Tensor:
+    """With one element, a different one for each seed, that is not finite."""
+    value = dict(case.poison).get(name)
+    if value is None or tensor.numel() == 0:
+        return tensor
+    tensor = tensor.clone()
+    tensor.view(-1)[case.seed % tensor.numel()] = value
+    return tensor
+
+
 def lay_out(case: Case, name: str, tensor: Tensor | None) -> Tensor | None:
+    """As the case wants it: where, and with what in it."""
+    spreads = case.device == "cpu" and case.poison and library_product_spreads_nan(case.arithmetic)
+    if tensor is not None and case.poison and not spreads:
+        tensor = poisoned(case, name, tensor)
     layout = dict(case.layouts).get(name)
     return tensor if layout is None or tensor is None else getattr(layouts, layout)(tensor)
 

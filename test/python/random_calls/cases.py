@@ -49,6 +49,8 @@ class Case:
     """Python threads that make the same call at the same time."""
     repeated: bool
     """Called again, for the same bits."""
+    poison: tuple[tuple[str, float], ...] = ()
+    """The names of arguments one of whose elements is NaN or infinite, and the value."""
     path: str | None
     """LLTM_CUDA_PATH."""
     tf32: bool
@@ -121,11 +123,24 @@ def common_choices(random, operator: str, device: str) -> dict:
     }
 
 
+def draw_poison(random, choices: dict) -> tuple[tuple[str, float], ...]:
+    """Seldom any. The one exception to where the formula sends it: a product made of three TF32 products, in which an
+    infinite argument leaves infinity minus infinity."""
+    if choices["operator"] == "double_backward" or random.randrange(12):
+        return ()
+    has_tf32_parts = choices["device"] == "cuda" and choices["dtype"] == torch.float32 and not choices["tf32"]
+    values = [torch.nan] if has_tf32_parts else [torch.nan, torch.inf, -torch.inf]
+    names = random.choice(((), NAMES[:1], NAMES[1:2], NAMES[2:3], NAMES[3:4], NAMES[4:], INCOMING[:1], INCOMING[1:]))
+    return tuple((name, random.choice(values)) for name in names)
+
+
 def draw_cell_case(random, operator: str, device: str) -> Case:
     """A call of one of the cell's two operators, or of forward and what autograd does after it."""
     sizes = draw_sizes(random, device)
+    choices = common_choices(random, operator, device)
     return Case(
-        **common_choices(random, operator, device),
+        **choices,
+        poison=draw_poison(random, choices),
         sizes=sizes,
         scale=random.choice((1.0, 1.0, 1.0, 0.0, 0.01, 6.0)),
         layouts=draw_layouts(random, (*NAMES, *INCOMING, "new_cell", "gates"), sizes),
