@@ -22,7 +22,8 @@ where R is Q's like for the errors that the terms bring along. So up to 64 terms
 it holds for terms whose errors are independent, which those of 100 copies of one row are not. The 8 units stand for a
 constant number of roundings beside those of the additions: a product made of three TF32 products, the addition of the
 bias, one more rounding where the result passes through memory. In TF32 each factor is rounded or truncated to 11 bits,
-which adds 2 * 2^-10 (|result| + reach(n) Q). Underflow is allowed for where a value is stored, and not in float32 and
+which adds 2 * 2^-10 (|result| + reach(n) Q); cuBLAS may add parts of a 16-bit product in 16 bits ("reduced"), which
+adds that many of their own units. Underflow is allowed for where a value is stored, and not in float32 and
 float64 on the way there.
 
 The theorems are in N. J. Higham, Accuracy and Stability of Numerical Algorithms (2002), chapters 3 and 4, the random
@@ -51,13 +52,17 @@ class Precision:
     smallest: float
     """The distance between the smallest numbers of the dtype."""
     product_unit: float
-    """Of the factors of a product, beyond `unit`: TF32's."""
+    """Of products, beyond `unit`."""
 
     @staticmethod
-    def of(dtype: torch.dtype, tf32: bool = False) -> "Precision":
+    def of(dtype: torch.dtype, tf32: bool = False, reduced: bool = False) -> "Precision":
         storage = torch.finfo(dtype)
         accumulation = storage if dtype == torch.float64 else torch.finfo(torch.float32)
-        product_unit = 2 * 2.0**-10 if tf32 and dtype == torch.float32 else 0.0
+        product_unit = 0.0
+        if tf32 and dtype == torch.float32:
+            product_unit = 2 * 2.0**-10
+        elif reduced and dtype.itemsize == 2:
+            product_unit = storage.eps
         return Precision(dtype, accumulation.eps, storage.eps, storage.tiny * storage.eps, product_unit)
 
     def exact(self, tensor: Tensor | None) -> "Bounded | None":

@@ -1,6 +1,6 @@
 """Arguments, calls and the cell's formula, and assertions that compare the calls with the formula in float64."""
 
-import functools
+import os
 from typing import NamedTuple
 
 import bounds
@@ -90,8 +90,16 @@ def forward(input, weights, bias, old_h, old_cell) -> tuple[Tensor, Tensor, Tens
     return torch.tanh(new_cell) * torch.sigmoid(z_o), new_cell, z
 
 
+def precision_on(device: str, dtype: torch.dtype) -> Precision:
+    """Of calls in the state that PyTorch's switches and LLTM_CUDA_PATH are in."""
+    if device == "cpu":
+        return Precision.of(dtype)
+    may_be_cublas = os.environ.get("LLTM_CUDA_PATH", "auto") in ("", "auto", "library")
+    return Precision.of(dtype, tf32=torch.backends.cuda.matmul.allow_tf32, reduced=may_be_cublas)
+
+
 def precision_of(tensor: Tensor) -> Precision:
-    return Precision.of(tensor.dtype, tf32=tensor.is_cuda and torch.backends.cuda.matmul.allow_tf32)
+    return precision_on(tensor.device.type, tensor.dtype)
 
 
 def bounded_forward(arguments: Arguments) -> tuple[Bounded, Bounded, Bounded]:
@@ -164,11 +172,3 @@ def assert_no_aliases(results, arguments) -> None:
     assert len(set(pointers)) == len(pointers), "two results share storage"
     taken = {t.untyped_storage().data_ptr() for t in arguments if t is not None and t.numel()}
     assert not taken.intersection(pointers), "a result shares storage with an argument"
-
-
-@functools.cache
-def library_product_spreads_nan(dtype) -> bool:
-    """oneDNN's 16-bit products with AMX read past the end of an odd row, into the next one, and multiply that by 0."""
-    a = torch.ones(40, 195, dtype=dtype)
-    a[3] = torch.nan
-    return int((a @ torch.ones(195, 98, dtype=dtype)).isnan().any(1).sum()) > 1

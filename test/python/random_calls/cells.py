@@ -2,8 +2,8 @@
 
 import bounds
 import torch
-from bounds import Bounded, Precision
-from reference import Arguments, forward, make_arguments
+from bounds import Bounded
+from reference import Arguments, forward, make_arguments, precision_on
 from torch import Tensor
 
 from random_calls.calls import Call, Results, differentiate, lay_out, modes, seed_generator
@@ -40,7 +40,7 @@ def requiring_grad(case: Case, arguments: Arguments) -> Arguments:
 
 def bounded_arguments(case: Case, arguments: Arguments) -> Arguments:
     """As the kernels see them: after autocast's casts."""
-    exact = Precision.of(case.arithmetic, case.tf32).exact
+    exact = precision_on(case.device, case.arithmetic).exact
     return arguments.map(lambda tensor: exact(tensor.to(case.arithmetic)))
 
 
@@ -77,7 +77,7 @@ def prepare_backward(case: Case) -> Call:
             return torch.ops.lltm.backward(*given, case.mask)
 
     def expected() -> list[Bounded | None]:
-        exact = Precision.of(case.dtype, case.tf32).exact
+        exact = precision_on(case.device, case.dtype).exact
         tensors = (*grads, new_cell, gates, arguments.input, arguments.weights, arguments.old_h)
         gradients = bounds.backward(*map(exact, tensors))
         return [gradient if wanted else None for gradient, wanted in zip(gradients, case.mask, strict=True)]
@@ -98,7 +98,7 @@ def prepare_autograd(case: Case) -> Call:
     def expected() -> list[Bounded | None]:
         input, weights, bias, old_h, _ = bounded = bounded_arguments(case, arguments)
         new_h, new_cell, gates = bounds.forward(*bounded)
-        exact = Precision.of(case.arithmetic, case.tf32).exact
+        exact = precision_on(case.device, case.arithmetic).exact
         gradients = bounds.backward(
             exact(grads[0]), exact(grads[1]), new_cell.stored(), gates.stored(), input, weights, old_h
         )
@@ -142,7 +142,7 @@ def prepare_double_backward(case: Case) -> Call:
         error is measured by the largest of all gradients, not by each."""
         with torch.enable_grad():
             values = second(forward, *(list(map(exact, tensors)) for tensors in (arguments, grads, directions)))
-        precision = Precision.of(case.dtype, case.tf32)
+        precision = precision_on(case.device, case.dtype)
         batch, input_features, state_size = case.sizes
         terms = max(batch, 3 * state_size, state_size + input_features)
         units = (16 + 4 * terms**0.5) * max(1.0, case.scale)
