@@ -58,12 +58,7 @@ cudaError_t launch_forward(const ForwardPlan& plan,
                            const ForwardProblem& problem,
                            cudaStream_t stream);
 
-/// Hopper's products of the backward, by as many pairs of blocks.
-struct HopperBackwardPairs {
-  int count;
-};
-
-/// The same in TF32.
+/// Products in TF32 by wgmma, by as many pairs of blocks.
 struct Tf32BackwardPairs {
   Tf32BatchTile tile;
   int count;
@@ -78,7 +73,7 @@ struct FewRowsStrips {};
 struct BackwardPath {
   Arithmetic arithmetic;
   std::variant<FewRowsStrips,
-               HopperBackwardPairs,
+               GradientPlan,
                HopperSmallTiles,
                ProductTile,
                SplitProductTile,

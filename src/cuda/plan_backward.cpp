@@ -170,47 +170,62 @@ std::optional<BackwardPath> few_rows_for_backward(std::optional<Group> force,
   return BackwardPath{arithmetic, FewRowsStrips{}, split};
 }
 
-/// Products of 16-bit elements by wgmma.
-std::optional<BackwardPath> hopper_for_half_backward(std::optional<Group> force,
+/// Products of 16-bit elements by wgmma in small tiles, which start while d_gates are formed.
+std::optional<BackwardPath> small_tiles_for_backward(std::optional<Group> force,
                                                      const DeviceFacts& device,
                                                      Arithmetic arithmetic,
                                                      const CellSizes<int64_t>& sizes) {
-  // It writes gradients by TMA too, and counts rows in int, some beyond the last.
-  if (sizes.input_features % 8 != 0 || sizes.batch >= (int64_t{1} << 30)) {
+  // Without d_gates' two microseconds: (16,32,128) takes 1.9, (64,1024,128) 2.3 and (64,512,512)
+  // 4.0; other tiles 2.8, 3.0 and 4.8; but (128,1024,1024) 12.3 and 11.3, (64,2048,2048) 38 and 35.
+  if (sizes.input_features % 8 != 0 || sizes.batch > 64 || multiplications(sizes, 64) > 4e8 ||
+      force == Group::kTiles) {
     return std::nullopt;
   }
-  // Small tiles and pairs of large ones, with d_gates: (64,512,512) takes 6.1 and 14.4,
-  // (128,1024,1024) 14.8 and 14.9, (512,512,512) 18 and 20, (64,2048,2048) 40 and 48; but
-  // (256,768,768) 16.9 and 16.2, (256,1024,1024) 24 and 21, (128,2048,2048) 60 and 49.
-  if (sizes.batch <= 64 || multiplications(sizes, 64) < 8.5e8) {
-    // As many ranks as leave each of their blocks a multiprocessor: (64,512,512) 6.1 with
-    // eight, 6.4 with four; (64,1024,128), 18 tiles, 4.2 with four and 4.7 with eight;
-    // (128,1024,1024) 14.8 with two, 16.5 with four. Ranks with nothing to multiply have less to
-    // add up each, too: (16,8,8), whose K is one chunk, 2.9 with eight and 3.5 with one.
-    const int64_t tiles = ceil_div(sizes.batch, 64) *
-                          (ceil_div(sizes.state_size, 64) + ceil_div(sizes.input_features, 64));
-    int split = kLargestCluster;
-    while (split > 1 && tiles * split > device.multiprocessors) {
-      split /= 2;
-    }
-    return BackwardPath{arithmetic, HopperSmallTiles{}, split};
+  // As many ranks as leave each of their blocks a multiprocessor: (64,512,512) 6.1 with
+  // eight, 6.4 with four; (64,1024,128), 18 tiles, 4.2 with four and 4.7 with eight. Ranks with
+  // nothing to multiply have less to add up each, too: (16,8,8), whose K is one chunk, 2.9 with
+  // eight and 3.5 with one.
+  const int64_t tiles = ceil_div(sizes.batch, 64) *
+                        (ceil_div(sizes.state_size, 64) + ceil_div(sizes.input_features, 64));
+  int split = kLargestCluster;
+  while (split > 1 && tiles * split > device.multiprocessors) {
+    split /= 2;
   }
-  const int pairs = device.multiprocessors / 2;
-  const int64_t columns = ceil_div(sizes.state_size, 256) + ceil_div(sizes.input_features, 256);
-  const int64_t tiles = columns * ceil_div(sizes.batch, 256);
-  // With more tiles of d_old_h and d_input than half of the pairs, few pairs may be left with all
-  // of d_weights: (4096,512,512) takes 490, the library 74; (4096,1024,1024) 423 and 172.
-  // (2048,512,512) has 32 tiles: 37 and 45. (4096,256,256) takes 54 and 41, (65536,32,128) 729 and
-  // 143.
-  if (force == std::nullopt && (tiles > pairs / 2 || batch_is_long(sizes, 256, 256, pairs))) {
+  return BackwardPath{arithmetic, HopperSmallTiles{}, split};
+}
+
+/// Whether what comes before the products, packing in 16 bits and transposing in TF32, pays off
+/// beside tiles of mma.sync: in 16 bits (8,125,142) takes 11.1 and by tiles 6.8, (10,414,145) 11.9
+/// and 10.9, but (46,40,18) 6.5 and 6.8, (4,168,485) 14.2 and 21.6, (1804,9,18) 15.9 and 115; in
+/// TF32 (139,71,37) 12.9 and 10.7, (4,168,485) 20.2 and 17.3, (90,1464,104) 12.5 and 8.9, but
+/// (120,48,342) 13.7 and 17.8, (273,64,135) 15.4 and 16.5, (1804,9,18) 21.5 and 76.
+bool wgmma_is_ahead(bool is_half, const CellSizes<int64_t>& sizes, bool rows_at_16_bytes) {
+  const double work = multiplications(sizes, 64);
+  if (is_half) {
+    return rows_at_16_bytes || sizes.batch > 16 || work > 2e7;
+  }
+  return sizes.batch > 256 || work > 8e7 || (!rows_at_16_bytes && sizes.batch > 16 && work > 3e7);
+}
+
+/// Products of 16-bit elements and in TF32 by wgmma; rows may start anywhere.
+std::optional<BackwardPath> wgmma_for_backward(std::optional<Group> force,
+                                               const DeviceFacts& device,
+                                               Arithmetic arithmetic,
+                                               const CellSizes<int64_t>& sizes) {
+  // It counts rows in int, some beyond the last.
+  if ((force != std::nullopt && force != Group::kHopper) || !device.wgmma ||
+      sizes.batch >= (int64_t{1} << 30) || 3 * sizes.state_size >= (int64_t{1} << 30) ||
+      sizes.state_size + sizes.input_features >= (int64_t{1} << 30)) {
     return std::nullopt;
   }
-  // Half of the pairs of blocks form d_old_h and d_input, the others d_weights. (128,1024,1024)
-  // with 2, 4, 6 and 8 parts 24, 17.7, 16.0 and 16.8; (256,2048,2048) with 1, 2 and 3 70, 53
-  // and 57.
-  const int64_t parts = sizes.batch <= 128 ? std::clamp<int64_t>(pairs / 2 / columns * 2, 2, 6)
-                                           : std::clamp<int64_t>(pairs / 2 / tiles, 1, 4);
-  return BackwardPath{arithmetic, HopperBackwardPairs{pairs}, static_cast<int>(parts)};
+  const GradientChoice choice =
+      choose_gradient_plan(arithmetic,
+                           sizes.batch,
+                           sizes.input_features,
+                           sizes.state_size,
+                           /*one_segment=*/arithmetic == Arithmetic::kTf32,
+                           device.multiprocessors);
+  return BackwardPath{arithmetic, choice.plan, 1};
 }
 
 }  // namespace
@@ -230,20 +245,26 @@ std::optional<BackwardPath> plan_backward(const DeviceFacts& device,
     }
   }
   const bool is_half = *arithmetic == Arithmetic::kFloat16 || *arithmetic == Arithmetic::kBFloat16;
-  if (force == std::nullopt && !is_half) {
-    const int64_t sms = device.multiprocessors;
-    if (*arithmetic == Arithmetic::kTf32 ? batch_is_long(sizes, 256, 256, sms / 2)
-                                         : batch_is_long(sizes, 128, 96, sms)) {
-      return std::nullopt;
-    }
+  const int64_t sms = device.multiprocessors;
+  if (force == std::nullopt && *arithmetic == Arithmetic::kFloat32 &&
+      batch_is_long(sizes, 128, 96, sms)) {
+    return std::nullopt;
   }
   if ((force == std::nullopt || force == Group::kHopper) &&
       hopper_reads(device, sizes, rows_at_16_bytes)) {
-    const auto path = is_half ? hopper_for_half_backward(force, device, *arithmetic, sizes)
-                      : *arithmetic == Arithmetic::kTf32
-                          ? hopper_for_tf32_backward(force, device, sizes)
-                          : hopper_for_float32_backward(force, device, sizes);
+    const auto path =
+        is_half ? small_tiles_for_backward(force, device, *arithmetic, sizes)
+        : *arithmetic == Arithmetic::kFloat32 ? hopper_for_float32_backward(force, device, sizes)
+        : sizes.batch > 512 || batch_is_long(sizes, 256, 256, sms / 2)
+            ? std::nullopt  // the other tiles are ahead: (1024,1024,1024) 84, these 89
+            : hopper_for_tf32_backward(force, device, sizes);
     if (path) {
+      return path;
+    }
+  }
+  if (*arithmetic != Arithmetic::kFloat32 &&
+      (force == Group::kHopper || wgmma_is_ahead(is_half, sizes, rows_at_16_bytes))) {
+    if (const auto path = wgmma_for_backward(force, device, *arithmetic, sizes)) {
       return path;
     }
   }

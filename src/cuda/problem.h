@@ -95,13 +95,14 @@ struct BackwardProblem {
   int64_t batch;
   int64_t input_features;
   int64_t state_size;
-  const void* d_gates;  // (batch, 3*state_size), contiguous
-  Matrix input;         // (batch, input_features)
-  Matrix weights;       // (3*state_size, state_size + input_features)
-  Matrix old_h;         // (batch, state_size)
-  void* d_old_h;        // (batch, state_size), contiguous, or null where not wanted
-  void* d_input;        // (batch, input_features), contiguous, or null where not wanted
-  void* d_weights;      // (3*state_size, state_size + input_features), contiguous, or null
+  const void* d_gates;  // (batch, 3*state_size), contiguous but for the products by wgmma
+  int64_t d_gates_stride;
+  Matrix input;     // (batch, input_features)
+  Matrix weights;   // (3*state_size, state_size + input_features)
+  Matrix old_h;     // (batch, state_size)
+  void* d_old_h;    // (batch, state_size), contiguous, or null where not wanted
+  void* d_input;    // (batch, input_features), contiguous, or null where not wanted
+  void* d_weights;  // (3*state_size, state_size + input_features), contiguous, or null
 };
 
 }  // namespace lltm::cuda

@@ -48,7 +48,10 @@ __device__ __forceinline__ void transpose_inputs(const TransposedInputs& p,
     for (int c = warp; c < kTransposedColumns; c += kWarps) {
       if (first_column + c < p.columns()) {
         float* const to =
-            p.transposed + row_of_transposed_column(first_column + c) * p.row_stride() + first_row;
+            p.transposed +
+            (p.in_order ? first_column + c : row_of_transposed_column(first_column + c)) *
+                p.row_stride() +
+            first_row;
 #pragma unroll
         for (int row = lane; row < kTransposedRows; row += 32) {
           if (row < rows) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "../problem.h"
+#include "../scheduler/gradient_plan.h"
 
 #include <cuda_runtime_api.h>
 
@@ -21,6 +22,7 @@ struct TransposedInputs {
   int64_t state_size;
   Matrix input;       // (batch, input_features)
   Matrix old_h;       // (batch, state_size)
+  bool in_order;      // rows are in the order of the columns
   float* transposed;  // (columns(), row_stride()), at a multiple of 16 bytes, or null: not wanted
 
   LLTM_HOST_DEVICE int64_t columns() const { return (state_size + input_features + 15) / 16 * 16; }
@@ -38,8 +40,9 @@ struct GateGradientsParams {
   const scalar_t* gates;     // (batch, 3*state_size), pre-activations
   const scalar_t* new_cell;  // (batch, state_size)
   scalar_t* d_gates;         // (batch, 3*state_size), or null where not wanted
-  scalar_t* d_bias;          // (3*state_size), or null where not wanted
-  scalar_t* d_old_cell;      // (batch, state_size), or null where not wanted
+  int64_t d_gates_stride;
+  scalar_t* d_bias;      // (3*state_size), or null where not wanted
+  scalar_t* d_old_cell;  // (batch, state_size), or null where not wanted
   // Where d_bias is wanted: gate_gradients_workspace elements of accumulate_t<scalar_t>, or null
   // for none.
   void* workspace;
@@ -62,6 +65,20 @@ int64_t gate_gradients_workspace(int64_t batch, int64_t state_size);
 /// double, float, c10::Half or c10::BFloat16; 16-bit types are computed in float.
 template <typename scalar_t>
 cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params, cudaStream_t stream);
+
+/// All wanted products, for a GPU of architecture 9.0 and code built for 90a: kTf32, kFloat16 and
+/// kBFloat16. Matrices of operands start at, and rows are apart, multiples of 16 bytes; the batch
+/// is below 2^30. `workspace` has backward_wgmma_workspace floats, at a multiple of 16 bytes.
+/// transposed_inputs: for kTf32, TransposedInputs in order. The kernel before it is that of
+/// d_gates, or follows it.
+template <Arithmetic kArithmetic>
+cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
+                                  const GradientPlan& plan,
+                                  Matrix transposed_inputs,
+                                  float* workspace,
+                                  cudaStream_t stream);
+template <Arithmetic kArithmetic>
+int64_t backward_wgmma_workspace(const BackwardProblem& problem, const GradientPlan& plan);
 
 /// A block's share of a gradient's product: rows x columns of the result.
 enum class ProductTile { k64x64, k128x128, kCount };
@@ -103,16 +120,8 @@ TransposedInputs transposed_inputs(const BackwardProblem& params, float* workspa
 int64_t tf32_backward_workspace(const BackwardProblem& params, Tf32BatchTile tile, int parts);
 
 /// As launch_backward_tiles, for a GPU of architecture 9.0 and code built for 90a: kFloat16 and
-/// kBFloat16. Matrices start at, and rows are, multiples of 16 bytes, state_size and
-/// input_features of 8; the latter may be zero. `parts` blocks share the K = 3*state_size of a tile
-/// of d_old_h and d_input; an even number of them where the batch is at most 128. `pairs`: of
-/// blocks, at most. More than one part needs hopper_backward_workspace floats of `workspace`.
-template <Arithmetic kArithmetic>
-cudaError_t launch_hopper_backward_products(
-    const BackwardProblem& params, int parts, int pairs, float* workspace, cudaStream_t stream);
-int64_t hopper_backward_workspace(const BackwardProblem& params, int parts);
-
-/// As launch_hopper_backward_products, in small tiles. `split` blocks, a cluster, share the K of a
+/// kBFloat16, in small tiles. Matrices start at, and rows are, multiples of 16 bytes, state_size
+/// and input_features of 8; the latter may be zero. `split` blocks, a cluster, share the K of a
 /// tile of d_old_h and d_input: a power of two. The kernel before it must have waited for what
 /// wrote everything but d_gates before it started this one, as launch_gate_gradients's does.
 template <Arithmetic kArithmetic>

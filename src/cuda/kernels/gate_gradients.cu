@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const scalar_t* grad_cell =
         has_cell ? p.grad_cell + row0 * grad_cell_stride + column * p.grad_cell_strides[1]
                  : new_cell;
-    scalar_t* d_gates = p.d_gates + row0 * 3 * h + column;
+    scalar_t* d_gates = p.d_gates + row0 * p.d_gates_stride + column;
     scalar_t* d_old_cell = p.d_old_cell + row0 * h + column;
     struct Rows {
       scalar_t z[kRowsAtOnce][3], new_cell[kRowsAtOnce], grad_h[kRowsAtOnce],
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
           if (inside && p.d_gates != nullptr) {
-            d_gates[(i * kLanes * 3 + gate) * h] =
+            d_gates[i * kLanes * p.d_gates_stride + gate * h] =
                 written<scalar_t>(of_gates[gate], p.rounds_to_tf32);
           }
           sums[gate] += inside ? of_gates[gate] : acc_t(0);
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreads, 2)
           d_old_cell[i * kLanes * h] = static_cast<scalar_t>(gradients[i].old_cell);
         }
       }
-      d_gates += kStep * 3 * h;
+      d_gates += kStep * p.d_gates_stride;
       d_old_cell += kStep * h;
     }
   }

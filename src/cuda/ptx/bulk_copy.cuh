@@ -77,9 +77,11 @@ __device__ __forceinline__ void write_box_2d(uint32_t from, const CUtensorMap* m
 __device__ __forceinline__ void commit_writes() {
   asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
-// Until the boxes that this thread wrote have been read, or have arrived.
+// Until the boxes that this thread wrote have been read, but for those of the last kPending
+// commits; or until all have arrived.
+template <int kPending = 0>
 __device__ __forceinline__ void wait_writes_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
 }
 __device__ __forceinline__ void wait_writes() {
   asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");

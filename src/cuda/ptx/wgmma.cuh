@@ -183,4 +183,24 @@ LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_f16, 256, "f16.f16", 128, 128, 129, 1
 // clang-format on
 #undef LLTM_MULTIPLY_ROWS_OF_K
 
+// As multiply_group_..., for operands of 16 bits, where the rows of a are K, and those of b are
+// columns of the product, or with kRowsOfK, K too.
+// clang-format off
+#define LLTM_MULTIPLY_COLUMNS(name, columns, types, sums, a_operand, b_operand, flag)              \
+  template <bool kRowsOfK>                                                                         \
+  __device__ __forceinline__ void name(float (&d)[sums], uint64_t a, uint64_t b) {                 \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." types " {"                \
+                 LLTM_NAMES_##sums "}, %" #a_operand ", %" #b_operand ", 1, 1, 1, 1, %" #flag ";\n" \
+                 : LLTM_SUMS_##sums                                                                \
+                 : "l"(a), "l"(b), "n"(kRowsOfK ? 1 : 0));                                         \
+  }
+LLTM_MULTIPLY_COLUMNS(multiply_columns_bf16, 64, "bf16.bf16", 32, 32, 33, 34)
+LLTM_MULTIPLY_COLUMNS(multiply_columns_bf16, 128, "bf16.bf16", 64, 64, 65, 66)
+LLTM_MULTIPLY_COLUMNS(multiply_columns_bf16, 256, "bf16.bf16", 128, 128, 129, 130)
+LLTM_MULTIPLY_COLUMNS(multiply_columns_f16, 64, "f16.f16", 32, 32, 33, 34)
+LLTM_MULTIPLY_COLUMNS(multiply_columns_f16, 128, "f16.f16", 64, 64, 65, 66)
+LLTM_MULTIPLY_COLUMNS(multiply_columns_f16, 256, "f16.f16", 128, 128, 129, 130)
+// clang-format on
+#undef LLTM_MULTIPLY_COLUMNS
+
 }  // namespace lltm::cuda

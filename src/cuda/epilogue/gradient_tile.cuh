@@ -1,0 +1,194 @@
+// Writing tiles of the gradients (sm_90a): from the sums as wgmma leaves them, by way of shared
+// memory, to rows that start anywhere. A group of four warps has 64 rows of a tile, and writes them
+// in blocks of columns; d_old_h and d_input are transposed on the way (see gradient_units.h).
+#pragma once
+
+#include "../products/wgmma_gradients.cuh"
+#include "../tile/vectors.cuh"
+
+namespace lltm::cuda {
+
+/// d_old_h and d_input, contiguous, and d_weights; null where not wanted.
+struct GradientResults {
+  int64_t batch, state_size, input_features;
+  void *d_old_h, *d_input, *d_weights;
+  // At which multiples of bytes rows start, and how long they are: an element, 4 or 16.
+  int state_alignment, weight_alignment;
+  int state_first, state_end;  // which rows of the state product are wanted
+  bool one_segment;            // of columns of d_weights
+};
+
+/// The same for TMA, which writes where rows start at multiples of 16 bytes.
+struct GradientResultMaps {
+  CUtensorMap d_old_h, d_input, d_weights_h, d_weights_input;
+};
+
+// Four 8x8 matrices' worth of a lane's pairs: lane l % 16 gives the address of row l % 8 of matrix
+// l % 16 / 8. Transposed, columns are stored as rows.
+__device__ __forceinline__ void store_matrices_x2(uint32_t address, uint32_t x, uint32_t y) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};\n" ::"r"(address), "r"(x), "r"(y)
+      : "memory");
+}
+__device__ __forceinline__ void store_matrices_x2_transposed(uint32_t address,
+                                                             uint32_t x,
+                                                             uint32_t y) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};\n" ::"r"(address),
+               "r"(x),
+               "r"(y)
+               : "memory");
+}
+
+/// Where a group of four warps puts a block of its tile, as rows of the results, of 128 bytes,
+/// swizzled; in float, rows of d_old_h and d_input are in two boxes.
+template <typename Product>
+class GradientStaging {
+ public:
+  using Element = typename Product::Element;
+  static constexpr int kSize = Product::kElementSize;
+  static constexpr int kBytes = 8192, kColumns = kBytes / 64 / kSize;  // of the tile
+  static constexpr int kBoxBytes = 4096;  // of d_old_h and d_input in float
+
+  __device__ __forceinline__ explicit GradientStaging(unsigned char* shared) : shared_(shared) {}
+
+  /// Puts eight columns of the tile from `column` of the block on: as a thread has them, two of
+  /// its first row and two of its second.
+  __device__ __forceinline__ void put(bool of_weights, int column, float4 sums) const {
+    const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (kSize == 2) {
+      Vector<Element, 2> first, second;
+      assign(first.values[0], sums.x);
+      assign(first.values[1], sums.y);
+      assign(second.values[0], sums.z);
+      assign(second.values[1], sums.w);
+      const int matrix = lane / 8 % 2, r = lane % 8;
+      const uint32_t base = shared_address(shared_);
+      if (of_weights) {
+        const int row = warp * 16 + matrix * 8 + r;
+        store_matrices_x2(
+            base + row * 128 + ((column / 8) ^ r) * 16, word_of(first), word_of(second));
+      } else {
+        store_matrices_x2_transposed(base + (column + r) * 128 + ((warp * 2 + matrix) ^ r) * 16,
+                                     word_of(first),
+                                     word_of(second));
+      }
+    } else {
+      const float values[2][2] = {{sums.x, sums.y}, {sums.z, sums.w}};
+      const int n = column + lane % 4 * 2;
+#pragma unroll
+      for (int below = 0; below < 2; ++below) {
+        const int m = Product::row(warp, lane / 4 + below * 8);
+        if (of_weights) {
+          *reinterpret_cast<float2*>(shared_ + offset(m, n * 4)) =
+              make_float2(values[below][0], values[below][1]);
+        } else {
+          *reinterpret_cast<float*>(shared_ + offset(n, m * 4)) = values[below][0];
+          *reinterpret_cast<float*>(shared_ + offset(n + 1, m * 4)) = values[below][1];
+        }
+      }
+    }
+  }
+
+  /// Writes `columns` columns of the tile, a power of two, from `column` of the block on, which is
+  /// column unit.column + first of the product; group_row is the row of the product that the
+  /// group's first is. By all threads of the group, behind a barrier of theirs.
+  __device__ __forceinline__ void write(const GradientResults& results,
+                                        const GradientUnit& unit,
+                                        int group_row,
+                                        int column,
+                                        int columns,
+                                        int first) const {
+    const int alignment = unit.of_weights ? results.weight_alignment : results.state_alignment;
+    if (alignment == 16) {
+      write_vectors<16>(results, unit, group_row, column, columns, first);
+    } else if (kSize == 2 && alignment == 4) {
+      write_vectors<4>(results, unit, group_row, column, columns, first);
+    } else {
+      write_vectors<kSize>(results, unit, group_row, column, columns, first);
+    }
+  }
+
+  /// The whole block by TMA; by one thread, behind a fence and a barrier of the group.
+  __device__ __forceinline__ void write_by_tma(const GradientResultMaps& maps,
+                                               const GradientResults& results,
+                                               const GradientUnit& unit,
+                                               int group_row,
+                                               int first) const {
+    const uint32_t from = shared_address(shared_);
+    if (unit.of_weights) {
+      write_box_2d(from,
+                   unit.second_segment ? &maps.d_weights_input : &maps.d_weights_h,
+                   unit.column + first,
+                   group_row);
+      return;
+    }
+    // A box has columns of one of them, and what is outside is left out.
+    constexpr int kBoxColumns = kSize == 2 ? 64 : 32;
+    const int state = static_cast<int>(results.state_size);
+#pragma unroll
+    for (int box = 0; box < 64 / kBoxColumns; ++box) {
+      const int row = group_row + box * kBoxColumns;
+      if (row < state && row >= results.state_first) {
+        write_box_2d(from + box * kBoxBytes, &maps.d_old_h, row, unit.column + first);
+      }
+      if (row >= state && row < results.state_end) {
+        write_box_2d(from + box * kBoxBytes, &maps.d_input, row - state, unit.column + first);
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int offset(int row, int byte) {
+    return byte / 128 * kBoxBytes + row * 128 + ((byte / 16 % 8) ^ (row % 8)) * 16 + byte % 16;
+  }
+
+  template <int kVector>
+  __device__ __forceinline__ void write_vectors(const GradientResults& results,
+                                                const GradientUnit& unit,
+                                                int group_row,
+                                                int column,
+                                                int columns,
+                                                int first) const {
+    constexpr int kElements = kVector / kSize;
+    using Bits = typename Word<kVector>::type;
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    // A thread has the same columns of all its rows of the result.
+    const int shift = 31 - __clz((unit.of_weights ? columns : 64) / kElements);
+    const int c = (thread & ((1 << shift) - 1)) * kElements;
+    const int64_t h = results.state_size, x = results.input_features;
+    int first_row = 0, first_byte = c * kSize;  // of the staging
+    int64_t rows, stride;
+    Element* to;
+    bool inside;
+    if (unit.of_weights) {
+      const int64_t of_segment = unit.column + first + c;
+      const int64_t to_column = of_segment + (unit.second_segment ? h : 0);
+      first_byte += column * kSize;
+      rows = min(int64_t(64), 3 * h - group_row);
+      stride = h + x;
+      inside = to_column < (unit.second_segment || results.one_segment ? h + x : h);
+      to = static_cast<Element*>(results.d_weights) + group_row * stride + to_column;
+    } else {
+      const int64_t m = group_row + c, row = unit.column + first;
+      const bool of_h = m < h;
+      first_row = column;
+      rows = min(int64_t(columns), results.batch - row);
+      stride = of_h ? h : x;
+      inside = m >= results.state_first && m < results.state_end;
+      to = static_cast<Element*>(of_h ? results.d_old_h : results.d_input) + row * stride +
+           (of_h ? m : m - h);
+    }
+    if (inside) {
+#pragma unroll 2
+      for (int row = thread >> shift; row < rows; row += 128 >> shift) {
+        __stcg(reinterpret_cast<Bits*>(to + row * stride),
+               *reinterpret_cast<const Bits*>(shared_ + offset(first_row + row, first_byte)));
+      }
+    }
+  }
+
+  unsigned char* shared_;
+};
+
+}  // namespace lltm::cuda

@@ -1,0 +1,253 @@
+// The products of the backward by wgmma (sm_90a): tiles of 128 rows, 64 for each of two groups of
+// four warps, and 64, 128 or 256 columns. The left operand's rows are K (see gradient_units.h),
+// which 16 bits take from shared memory, and TF32 through registers, as wgmma takes only rows that
+// are columns of K from shared memory there. So the right operand's rows are columns of the product
+// in TF32, where the inputs are transposed beforehand; in 16 bits those of d_weights are K.
+#pragma once
+
+#include "../problem.h"
+#include "../ptx/bulk_copy.cuh"
+#include "../ptx/shared.cuh"
+#include "../ptx/wgmma.cuh"
+#include "../scheduler/gradient_units.h"
+#include "../tile/elements.cuh"
+
+namespace lltm::cuda {
+
+/// The rows of a tile, and the threads that multiply.
+constexpr int kGradientRows = 128, kGradientThreads = 256;
+
+/// What copies the operands of a unit's chunk: kCopiers threads the left operand, as many the right
+/// one, a share of it each. A rank of `kRanks` that have the same columns copies its shares of the
+/// right operand to all of them.
+template <typename Product, int kColumns, int kRanks, int kCopiers>
+struct GradientCopies {
+  static constexpr int kShares = kCopiers * kRanks;
+  static constexpr int kBytesA = kGradientRows * 128, kBytesB = kColumns * 128;
+  // Where the rows of the right operand are K, it comes in boxes of 64 columns; a copier may have
+  // none of them.
+  static constexpr int kWideBoxes = (kColumns / 64 + kShares - 1) / kShares;
+  static constexpr int kRowsB = kColumns / kShares;  // of a box elsewhere
+
+  static __device__ __forceinline__ void copy_left(
+      uint32_t to, const CUtensorMap* map, int row, int k, int copier, uint32_t barrier) {
+    constexpr int kBoxes = kGradientRows / Product::kBoxColumns / kCopiers;
+    constexpr int kBoxBytes = Product::kBoxColumns * Product::kBoxColumns * Product::kElementSize;
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) {
+      const int box = copier * kBoxes + i;
+      copy_box_2d(to + box * kBoxBytes, map, row + box * Product::kBoxColumns, k, barrier);
+    }
+  }
+
+  /// How many bytes arrive in each block by this copier and those like it of the other ranks.
+  static __device__ __forceinline__ int right_bytes(bool rows_of_k, int copier) {
+    if (Product::kWeightRowsOfK && rows_of_k) {
+      return kColumns / 64 > copier ? kWideBoxes * kRanks * 64 * Product::kChunkK * 2 : 0;
+    }
+    return kBytesB / kCopiers;
+  }
+
+  static __device__ __forceinline__ void copy_right(uint32_t to,
+                                                    const CUtensorMap* map,
+                                                    bool rows_of_k,
+                                                    int column,
+                                                    int k,
+                                                    int rank,
+                                                    int copier,
+                                                    uint32_t barrier) {
+    const int share = rank * kCopiers + copier;
+    if (Product::kWeightRowsOfK && rows_of_k) {
+#pragma unroll
+      for (int i = 0; i < kWideBoxes; ++i) {
+        const int box = share + i * kShares;
+        if (box < kColumns / 64) {
+          copy(to + box * (64 * Product::kChunkK * 2), map, column + box * 64, k, barrier);
+        }
+      }
+    } else {
+      copy(to + share * kRowsB * 128, map, k, column + share * kRowsB, barrier);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void copy(
+      uint32_t to, const CUtensorMap* map, int x, int y, uint32_t barrier) {
+    if constexpr (kRanks == 1) {
+      copy_box_2d(to, map, x, y, barrier);
+    } else {
+      copy_box_2d(to, map, x, y, barrier, static_cast<uint16_t>((1 << kRanks) - 1));
+    }
+  }
+};
+
+/// 16 bits.
+template <Arithmetic kArithmetic>
+struct HalfGradientProduct {
+  using Element = typename ElementOf<kArithmetic>::type;
+  static constexpr int kElementSize = 2, kChunkK = 64, kBoxColumns = 64;
+  static constexpr bool kWeightRowsOfK = true;
+
+  /// The row of the tile that row r, of 16, of this warp is.
+  static __device__ __forceinline__ int row(int warp, int r) { return warp * 16 + r; }
+
+  /// sum = the product over the next `chunks` of the ring; release(barrier) tells that a slot is
+  /// empty.
+  template <int kColumns, typename Ring, typename Release>
+  static __device__ __forceinline__ void multiply(
+      float (&sum)[kColumns / 2], Ring& ring, bool of_weights, int chunks, const Release& release) {
+    if (of_weights) {
+      run<kColumns, true>(sum, ring, chunks, release);
+    } else {
+      run<kColumns, false>(sum, ring, chunks, release);
+    }
+  }
+
+ private:
+  template <int kColumns, bool kRowsOfK, typename Ring, typename Release>
+  static __device__ __forceinline__ void run(float (&sum)[kColumns / 2],
+                                             Ring& ring,
+                                             int chunks,
+                                             const Release& release) {
+    constexpr int kBoxBytes = 64 * kChunkK * 2;
+    const int group = static_cast<int>(threadIdx.x) / 128;
+#pragma unroll
+    for (float& value : sum) {
+      value = 0;
+    }
+    uint32_t previous = 0;
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      ring.wait_full();
+      const uint32_t a = ring.data() + group * kBoxBytes;
+      const uint32_t b = ring.data() + kGradientRows * 128;
+      const uint64_t from_a = describe_rows_of_k(a, kBoxBytes);
+      const uint64_t from_b = kRowsOfK ? describe_rows_of_k(b, kBoxBytes) : describe_matrix(b);
+      fence_products();
+#pragma unroll
+      for (int step = 0; step < kChunkK / 16; ++step) {
+        // 16 of K further: 16 rows of 128 bytes, or 32 bytes of a row, in units of 16.
+        const uint64_t step_a = from_a + step * 128;
+        const uint64_t step_b = from_b + step * (kRowsOfK ? 128 : 2);
+        if constexpr (kArithmetic == Arithmetic::kFloat16) {
+          multiply_columns_f16<kRowsOfK>(sum, step_a, step_b);
+        } else {
+          multiply_columns_bf16<kRowsOfK>(sum, step_a, step_b);
+        }
+      }
+      commit_products();
+      // One chunk's products stay under way while the next one's begin.
+      wait_products<1>();
+      if (chunk > 0) {
+        release(previous);
+      }
+      previous = ring.empty();
+      ring.advance();
+    }
+    wait_products<0>();
+    keep_behind(sum);
+    if (chunks > 0) {
+      release(previous);
+    }
+  }
+};
+
+/// TF32. TMA rounds the operands.
+struct Tf32GradientProduct {
+  using Element = float;
+  static constexpr int kElementSize = 4, kChunkK = 32, kBoxColumns = 32;
+  static constexpr bool kWeightRowsOfK = false;
+
+  /// Rows are dealt so that no two of a fragment's floats lie in the same bank.
+  static __device__ __forceinline__ int row(int warp, int r) {
+    return warp / 2 * 32 + warp % 2 * 8 + r / 8 * 4 + r % 8 / 4 * 16 + r % 4;
+  }
+
+  template <int kColumns, typename Ring, typename Release>
+  static __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2],
+                                                  Ring& ring,
+                                                  bool /*of_weights*/,
+                                                  int chunks,
+                                                  const Release& release) {
+#pragma unroll
+    for (float& value : sum) {
+      value = 0;
+    }
+    if (chunks == 0) {
+      return;
+    }
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const uint32_t own = fragment_offset(warp, lane);
+    // The left operand's rows of a chunk are loaded while the chunk before is multiplied.
+    uint32_t a[2][4][4];
+    ring.wait_full();
+    load(a[0], ring.data() + own);
+    uint32_t previous = 0;
+    const auto multiply_chunk = [&](int chunk, uint32_t(&current)[4][4], uint32_t(&next)[4][4]) {
+      const uint64_t b = describe_matrix(ring.data() + kGradientRows * 128);
+      fence_products();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        multiply_group_tf32<false>(sum, current[step], b + step * 2);
+      }
+      commit_products();
+      // One chunk's products stay under way while the next one's begin.
+      wait_products<1>();
+      keep_until_here(next);
+      if (chunk > 0) {
+        release(previous);
+      }
+      previous = ring.empty();
+      ring.advance();
+      if (chunk + 1 < chunks) {
+        ring.wait_full();
+        load(next, ring.data() + own);
+      }
+    };
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; chunk += 2) {
+      multiply_chunk(chunk, a[0], a[1]);
+      if (chunk + 1 < chunks) {
+        multiply_chunk(chunk + 1, a[1], a[0]);
+      }
+    }
+    wait_products<0>();
+    keep_behind(sum);
+    keep_until_here(a[0]);
+    keep_until_here(a[1]);
+    release(previous);
+  }
+
+ private:
+  static constexpr int kBoxBytes = 32 * kChunkK * 4;
+
+  // Where in a chunk of the left operand this thread's first element is.
+  static __device__ __forceinline__ uint32_t fragment_offset(int warp, int lane) {
+    const int m = row(warp, lane / 4), k = lane % 4;
+    return m / 32 * kBoxBytes + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
+  }
+
+  // A fragment's second row is 4 further and so in the next piece of 16 bytes; its second k is 4
+  // further, so that pieces are 4 further too.
+  static __device__ __forceinline__ void load(uint32_t (&fragments)[4][4], uint32_t from) {
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        fragments[step][i] =
+            load_shared((from ^ (i % 2 * 16 + i / 2 * 64)) + i / 2 * 4 * 128 + step * 8 * 128);
+      }
+    }
+  }
+};
+
+template <Arithmetic kArithmetic>
+struct GradientProductOf {
+  using type = HalfGradientProduct<kArithmetic>;
+};
+template <>
+struct GradientProductOf<Arithmetic::kTf32> {
+  using type = Tf32GradientProduct;
+};
+
+}  // namespace lltm::cuda

@@ -1,0 +1,192 @@
+// The schedule of the products of the backward. Both are matrices of M rows and N columns whose
+// left operand is read by columns:
+//
+//   [d_old_h | d_input].T = weights.T @ d_gates.T    M = state_size + input_features, N = batch,
+//                                                    K = 3*state_size: the "state" product
+//   d_weights = d_gates.T @ [old_h | input]          M = 3*state_size, N = state_size +
+//                                                    input_features, K = batch: the "weight"
+//                                                    product
+//
+// A unit of work is a tile and a range of its K. Units of both products are dealt out by their cost
+// to the clusters of the grid, each of which knows its own from the start.
+#pragma once
+
+#include "../../cell.h"
+#include "tiles.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// A block's share of a product at a time.
+struct GradientUnit {
+  bool of_weights;
+  bool second_segment;  // of weights: the columns are those of the second right operand
+  int row, column;      // the first of the tile; in a segment
+  int first_chunk, chunks;
+  int tile, part;
+};
+
+/// Division by what is known on the host, of numbers below 2^31.
+struct Divisor {
+  uint32_t multiplier, shift;
+
+  LLTM_HOST_DEVICE int quotient(int number) const {
+    return multiplier == 0
+               ? number
+               : static_cast<int>((uint64_t{static_cast<uint32_t>(number)} * multiplier >> 32) >>
+                                  shift);
+  }
+};
+
+inline Divisor divisor(int by) {
+  if (by <= 1) {
+    return {0, 0};
+  }
+  const auto bits = static_cast<uint32_t>(std::bit_width(static_cast<uint32_t>(by - 1)));
+  const uint64_t power = uint64_t{1} << (31 + bits);
+  return {
+      static_cast<uint32_t>((power + static_cast<uint64_t>(by) - 1) / static_cast<uint64_t>(by)),
+      bits - 1};
+}
+
+/// Things dealt out evenly to neighbours: the first few have one more than the others.
+struct EvenShares {
+  int each, with_one_more;
+
+  LLTM_HOST_DEVICE int first(int share) const {
+    return share * each + (share < with_one_more ? share : with_one_more);
+  }
+};
+
+inline EvenShares even_shares(int count, int shares) {
+  return shares > 0 ? EvenShares{count / shares, count % shares} : EvenShares{0, 0};
+}
+
+/// The tiles of a product, and the units that they are cut into.
+struct GradientTiles {
+  bool shares_k;      // whether a cluster's blocks share the K of a tile and exchange their sums,
+                      // or have a tile each, one below the other
+  int ranks;          // of a cluster
+  int first_row;      // of the product
+  int rows;           // of tiles, rounded up to those of a cluster
+  int columns_first;  // columns of tiles in the first segment of columns, and in all
+  int columns;
+  int parts;  // of K, which another kernel adds up
+  int units;
+  int row_units;  // of a part
+  Divisor by_columns, by_row_units;
+  EvenShares chunks;  // of K, of a part or a rank
+
+  LLTM_HOST_DEVICE int tiles() const { return rows * columns; }
+  LLTM_HOST_DEVICE int tiles_in_parts() const { return parts > 1 ? tiles() : 0; }
+
+  LLTM_HOST_DEVICE GradientUnit tile(int row, int column, int tile_rows, int tile_columns) const {
+    GradientUnit unit{};
+    unit.tile = row * columns + column;
+    unit.second_segment = column >= columns_first;
+    unit.row = first_row + row * tile_rows;
+    unit.column = (unit.second_segment ? column - columns_first : column) * tile_columns;
+    return unit;
+  }
+
+  /// What rank `rank` does of unit `index`.
+  LLTM_HOST_DEVICE GradientUnit unit(int index, int rank, int tile_rows, int tile_columns) const {
+    const int row = by_columns.quotient(index), column = index - row * columns;
+    const int part = by_row_units.quotient(row);
+    const int row_in_part = row - part * row_units;
+    GradientUnit unit =
+        tile(shares_k ? row_in_part : row_in_part * ranks + rank, column, tile_rows, tile_columns);
+    unit.part = part;
+    const int share = shares_k ? rank : part;
+    unit.first_chunk = chunks.first(share);
+    unit.chunks = chunks.first(share + 1) - unit.first_chunk;
+    return unit;
+  }
+};
+
+/// `rows` and `columns` of tiles whose K has so many chunks, in units for clusters of `ranks`.
+inline GradientTiles gradient_tiles(
+    bool shares_k, int ranks, int rows, int columns_first, int columns, int chunks, int parts) {
+  const int rows_a_unit = shares_k ? 1 : ranks;
+  const int row_units = (rows + rows_a_unit - 1) / rows_a_unit;
+  return {.shares_k = shares_k,
+          .ranks = ranks,
+          .first_row = 0,
+          .rows = row_units * rows_a_unit,
+          .columns_first = columns_first,
+          .columns = columns,
+          .parts = parts,
+          .units = row_units * columns * parts,
+          .row_units = row_units,
+          .by_columns = divisor(columns),
+          .by_row_units = divisor(row_units),
+          .chunks = even_shares(chunks, shares_k ? ranks : parts)};
+}
+
+struct GradientSchedule {
+  GradientTiles state, weights;
+  int clusters;
+  // The first `busy` clusters have one unit of the state product more than the others. They share
+  // so many of the weight product, the others the rest.
+  int busy, weights_of_busy;
+  EvenShares busy_weights, other_weights;
+
+  template <int kTileRows, int kStateColumns, int kWeightColumns, typename Do>
+  LLTM_HOST_DEVICE void for_each_unit(int cluster, int rank, const Do& work) const {
+    const int first = first_weights(cluster);
+    const int states = (state.units - cluster + clusters - 1) / clusters;
+    const int count = states + first_weights(cluster + 1) - first;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const bool of_weights = i >= states;
+      GradientUnit unit = (of_weights ? weights : state)
+                              .unit(of_weights ? first + i - states : cluster + i * clusters,
+                                    rank,
+                                    kTileRows,
+                                    of_weights ? kWeightColumns : kStateColumns);
+      unit.of_weights = of_weights;
+      work(unit);
+    }
+  }
+
+ private:
+  LLTM_HOST_DEVICE int first_weights(int cluster) const {
+    return cluster < busy ? busy_weights.first(cluster)
+                          : weights_of_busy + other_weights.first(cluster - busy);
+  }
+};
+
+/// Deals the units out to at most `clusters`, so that all are done at about the same time. The
+/// costs are of one unit of a product.
+inline GradientSchedule deal_out(const GradientTiles& state,
+                                 const GradientTiles& weights,
+                                 int clusters,
+                                 double state_cost,
+                                 double weight_cost) {
+  GradientSchedule s{.state = state, .weights = weights};
+  const int state_units = state.units, weight_units = weights.units;
+  s.clusters = std::min(state_units + weight_units, clusters);
+  s.busy = s.clusters > 0 ? state_units % s.clusters : 0;
+  if (s.busy > 0) {
+    const int others = s.clusters - s.busy;
+    const auto done = [&](int a_busy_cluster) {
+      const int rest = std::max(weight_units - s.busy * a_busy_cluster, 0);
+      return std::max(state_cost + a_busy_cluster * weight_cost,
+                      (rest + others - 1) / others * weight_cost);
+    };
+    int a_busy_cluster = std::max(
+        static_cast<int>((weight_units - others * state_cost / weight_cost) / s.clusters), 0);
+    if (done(a_busy_cluster + 1) < done(a_busy_cluster)) {
+      ++a_busy_cluster;
+    }
+    s.weights_of_busy = std::min(s.busy * a_busy_cluster, weight_units);
+  }
+  s.busy_weights = even_shares(s.weights_of_busy, s.busy);
+  s.other_weights = even_shares(weight_units - s.weights_of_busy, s.clusters - s.busy);
+  return s;
+}
+
+}  // namespace lltm::cuda
