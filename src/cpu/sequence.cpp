@@ -12,11 +12,10 @@
 #include "parallel.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 namespace lltm::cpu {
@@ -137,22 +136,27 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Tensor& input,
   const SequenceArguments arguments{input, weights, bias, h0, c0, lengths, reset};
   const auto sizes = check<int64_t>(arguments);
   const auto& [steps, batch, input_features, state_size] = sizes;
-  // Steps beyond a row's length are not run, and zero.
+  const auto empty = [&](at::IntArrayRef shape, at::ScalarType dtype) -> Tensor {
+    return at::detail::empty_cpu(shape, dtype);
+  };
+  const auto dtype = input.scalar_type();
   const auto of_steps = [&](int64_t count, int64_t columns) {
-    const auto shape = {count, sizes.batch, columns};
-    return is_given(lengths) ? at::zeros(shape, input.options())
-                             : at::empty(shape, input.options());
+    return empty({count, sizes.batch, columns}, dtype);
   };
   const int64_t kept_steps = keep ? steps : 0;
-  const SequenceOutputs outputs{
-      .output = of_steps(steps, state_size),
-      .h_n = at::empty({batch, state_size}, input.options()),
-      .c_n = at::empty({batch, state_size}, input.options().dtype(final_cell_dtype(input, c0))),
-      .cells = of_steps(kept_steps, state_size),
-      .gates = of_steps(kept_steps, 3 * state_size)};
+  const SequenceOutputs outputs{.output = of_steps(steps, state_size),
+                                .h_n = empty({batch, state_size}, dtype),
+                                .c_n = empty({batch, state_size}, final_cell_dtype(input, c0)),
+                                .cells = of_steps(kept_steps, state_size),
+                                .gates = of_steps(kept_steps, 3 * state_size)};
   if (batch * state_size > 0 && has_own_sequence(weights)) {
     own_sequence_out(outputs, arguments, reverse);
   } else if (batch * state_size > 0) {
+    if (is_given(lengths)) {  // Steps beyond a row's length are not run, and zero.
+      for (Tensor steps_of_rows : {outputs.output, outputs.cells, outputs.gates}) {
+        steps_of_rows.zero_();
+      }
+    }
     const Schedule schedule(sizes, lengths, reverse);
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::sequence", [&] {
