@@ -22,8 +22,8 @@ struct TransposedInputs {
   int64_t state_size;
   Matrix input;       // (batch, input_features)
   Matrix old_h;       // (batch, state_size)
-  bool in_order;      // rows are in the order of the columns
   float* transposed;  // (columns(), row_stride()), at a multiple of 16 bytes, or null: not wanted
+  bool in_order = false;  // whether its rows are in the order of the columns
 
   LLTM_HOST_DEVICE int64_t columns() const { return (state_size + input_features + 15) / 16 * 16; }
   LLTM_HOST_DEVICE int64_t row_stride() const { return (batch + 3) / 4 * 4; }

@@ -166,7 +166,9 @@ inline GradientSchedule deal_out(const GradientTiles& state,
                                  int clusters,
                                  double state_cost,
                                  double weight_cost) {
-  GradientSchedule s{.state = state, .weights = weights};
+  GradientSchedule s{};
+  s.state = state;
+  s.weights = weights;
   const int state_units = state.units, weight_units = weights.units;
   s.clusters = std::min(state_units + weight_units, clusters);
   s.busy = s.clusters > 0 ? state_units % s.clusters : 0;
