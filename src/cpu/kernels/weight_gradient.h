@@ -39,14 +39,19 @@ void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t be
     const int64_t first = panel * width;
     const int64_t last = smaller(first + width, columns);
     const int64_t boundary = clamp(params.state_size, first, last);
+    // Where the panel has no column of one of them, its rows may be null, as those of no features.
+    const int64_t first_of_h = boundary > first ? first : 0;
+    const int64_t first_of_input = last > boundary ? boundary - params.state_size : 0;
     auto* to = params.panels + (panel - params.first_panel) * weight_panel_size(params);
     for (int64_t row = 0; row < params.row_count; row += O::kTerms, to += width) {
       const scalar_t* of_h[O::kTerms];
-      next_rows(
-          [&](int64_t r) { return params.rows[r].old_h + first; }, row, params.row_count, of_h);
+      next_rows([&](int64_t r) { return params.rows[r].old_h + first_of_h; },
+                row,
+                params.row_count,
+                of_h);
       pack_across(of_h, boundary - first, to);
       const scalar_t* of_input[O::kTerms];
-      next_rows([&](int64_t r) { return params.rows[r].input + (boundary - params.state_size); },
+      next_rows([&](int64_t r) { return params.rows[r].input + first_of_input; },
                 row,
                 params.row_count,
                 of_input);
