@@ -13,6 +13,7 @@
 # - is a Release build where CMAKE_BUILD_TYPE says nothing and the project is no part of another;
 # - gets CUDA code where LLTM_CUDA (AUTO, ON, OFF) says so, for CMAKE_CUDA_ARCHITECTURES, as CudaChoice.cmake says;
 # - runs at::parallel_for on PyTorch's threads, which needs OpenMP in the code that calls it;
+# - is instrumented by GCC's sanitizer that LLTM_SANITIZER names;
 # - warns with -Wall -Wextra, and where LLTM_WERROR is ON takes a warning for an error;
 # - has an RPATH to the libraries beside it and to libtorch; in a wheel (SKBUILD) to the torch that is
 #   installed beside the package;
@@ -107,6 +108,14 @@ function(_lltm_add_operator_library name with_cuda)
   endif()
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
 
+  set(sanitizer "")
+  if(LLTM_SANITIZER)
+    # ThreadSanitizer sees no fences, such as those in PyTorch's reference counts, and GCC says so.
+    set(sanitizer -fsanitize=${LLTM_SANITIZER} -fno-omit-frame-pointer -g -Wno-tsan)
+  endif()
+  target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${sanitizer}>")
+  target_link_options(${name} PRIVATE ${sanitizer})
+
   if(with_cuda)
     find_package(CUDAToolkit REQUIRED)
     # The static CUDA runtime hides its symbols, and leaves the library without a dependency on a
@@ -131,7 +140,8 @@ function(_lltm_add_operator_library name with_cuda)
     add_executable(${name}_test ${arg_TEST_SOURCES})
     set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
     target_link_libraries(${name}_test PRIVATE ${name} GTest::gtest_main)
-    target_compile_options(${name}_test PRIVATE ${warnings})
+    target_compile_options(${name}_test PRIVATE ${warnings} ${sanitizer})
+    target_link_options(${name}_test PRIVATE ${sanitizer})
   endif()
 endfunction()
 

@@ -1,0 +1,74 @@
+// Calls from several threads at once, the process's first calls among them. ThreadSanitizer looks
+// at them: make sanitize SANITIZER=thread.
+#include "cell_reference.h"
+#include "lltm/lltm.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <thread>
+#include <vector>
+
+namespace lltm::test {
+namespace {
+
+constexpr int kThreads = 4;
+constexpr int kRepetitions = 5;
+
+/// forward and its gradients, in one list.
+std::vector<at::Tensor> call(const Arguments& arguments) {
+  const auto [new_h, new_cell, gates] = forward(
+      arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+  const std::vector<at::Tensor> leaves{
+      arguments.input, arguments.weights, *arguments.bias, arguments.old_h, arguments.old_cell};
+  std::vector<at::Tensor> results = torch::autograd::grad({new_h.sum() + new_cell.sum()}, leaves);
+  results.insert(results.end(), {new_h.detach(), new_cell.detach(), gates});
+  return results;
+}
+
+TEST(Threads, ThatShareTheirArgumentsGetTheSameBits) {
+  // In order of the tests this one may be the first to call anything: nothing is called before.
+  std::vector<Arguments> arguments;
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const Sizes& sizes : {Sizes{3, 5, 7}, Sizes{33, 65, 129}}) {
+      arguments.push_back(random_arguments(sizes, at::dtype(dtype)));
+      const Arguments& made = arguments.back();
+      for (const at::Tensor& leaf :
+           {made.input, made.weights, *made.bias, made.old_h, made.old_cell}) {
+        leaf.requires_grad_();
+      }
+    }
+  }
+  using Results = std::vector<std::vector<at::Tensor>>;
+  std::vector<Results> of_thread(kThreads);
+  std::vector<std::thread> threads;
+  for (Results& results : of_thread) {
+    threads.emplace_back([&arguments, &results] {
+      for (int repetition = 0; repetition < kRepetitions; ++repetition) {
+        for (const Arguments& shared : arguments) {
+          results.push_back(call(shared));
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::vector<at::Tensor> expected = call(arguments[i]);
+    for (const Results& results : of_thread) {
+      ASSERT_EQ(results.size(), arguments.size() * kRepetitions);
+      for (size_t repetition = 0; repetition < kRepetitions; ++repetition) {
+        const auto& actual = results[repetition * arguments.size() + i];
+        for (size_t result = 0; result < expected.size(); ++result) {
+          EXPECT_TRUE(at::equal(actual[result], expected[result])) << i << ", result " << result;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lltm::test
