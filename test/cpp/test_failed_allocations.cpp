@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(OnTheCPU,
                                                           CallCase{"sequence_autograd",
                                                                    run_sequence_autograd}),
                                           testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
-                                          testing::Values(Sizes{3, 5, 7}, Sizes{37, 77, 200})),
+                                          testing::Values(Sizes{3, 5, 7}, Sizes{33, 17, 64})),
                          failed_allocations_name);
 
 }  // namespace

@@ -36,7 +36,7 @@ def process_state():
 def test_random_calls(process_state, device, operator):
     checker = Checker(batch=1)
 
-    @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     @given(st.randoms(use_true_random=False))
     def check(random):
         checker.check(draw_case(random, device.type, [operator]))
@@ -52,7 +52,7 @@ def run_fuzz(*arguments: str, **environment: str) -> subprocess.CompletedProcess
 
 
 def test_every_path_of_the_cpu():
-    result = run_fuzz("--calls", "500", "--jobs", "2", OMP_NUM_THREADS="1")
+    result = run_fuzz("--calls", "250", "--jobs", "2", OMP_NUM_THREADS="1")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "calls in" in result.stdout and "none wrong" in result.stdout
 
