@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 Shape = Sequence[int]
 
@@ -77,7 +77,7 @@ def _sequence_backward(
 
 
 def register() -> None:
-    """Register the formulas of the operators that the library has."""
+    """Register the formulas of the operators, unless an earlier import of this package has."""
     formulas = {
         "forward": _forward,
         "backward": _backward,
@@ -85,4 +85,6 @@ def register() -> None:
         "sequence_backward": _sequence_backward,
     }
     for name, formula in formulas.items():
-        register_flop_formula(getattr(torch.ops.lltm, name))(formula)
+        operator = getattr(torch.ops.lltm, name)
+        if operator not in flop_registry:
+            register_flop_formula(operator)(formula)
