@@ -21,9 +21,7 @@ TAIL = [-30.0, -20.0, -10.0, -5.0, 5.0, 10.0, 20.0, 30.0]
 
 def library_product_spreads_nan(dtype) -> bool:
     """oneDNN's 16-bit products with AMX read past the end of an odd row, into the next one, and multiply that by 0."""
-    a = torch.ones(40, 195, dtype=dtype)
-    a[3] = torch.nan
-    return int((a @ torch.ones(195, 98, dtype=dtype)).isnan().any(1).sum()) > 1
+    return dtype.itemsize == 2 and torch.cpu._is_amx_tile_supported()
 
 
 def cell_of_preactivations(z_i, z_o, z_g, old_cell, dtype, device) -> Arguments:
