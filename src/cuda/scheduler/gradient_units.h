@@ -139,7 +139,9 @@ struct GradientSchedule {
     const int first = first_weights(cluster);
     const int states = (state.units - cluster + clusters - 1) / clusters;
     const int count = states + first_weights(cluster + 1) - first;
+#if defined(__CUDA_ARCH__)  // the host's compiler does not know it
 #pragma unroll 1
+#endif
     for (int i = 0; i < count; ++i) {
       const bool of_weights = i >= states;
       GradientUnit unit = (of_weights ? weights : state)
