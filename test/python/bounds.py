@@ -178,8 +178,9 @@ class Bounded:
     def excess(self, actual: Tensor, finite: bool = True) -> Tensor:
         """The largest error of `actual` as a fraction of the bound: up to 1 is right, NaN and more are wrong.
 
-        0-dimensional, on the device of `actual`, so that nobody waits for a GPU. Where arguments are not `finite`, a
-        NaN or an infinity of the formula has to be one of `actual`, too.
+        0-dimensional, on the device of `actual`, so that nobody waits for a GPU. Where arguments are not `finite`,
+        `actual` has to be finite where the formula is, and nowhere else. Which of NaN and infinity it is may differ: a
+        slope that is tiny in float64 can be zero in float32, and infinity times zero is NaN.
         """
         if self.value.numel() == 0:
             return self.value.new_zeros(())
@@ -188,10 +189,9 @@ class Bounded:
         bound = stored.error + self.precision.smallest
         excess = (actual - stored.value).abs() / bound
         if not finite:
-            is_same = (actual == self.value) | (actual.isnan() & self.value.isnan())
             # Beside what is infinite, no bound may be known.
             excess = torch.where(excess.isnan() & actual.isfinite(), 0.0, excess)
-            excess = torch.where(self.value.isfinite(), excess, torch.where(is_same, 0.0, torch.inf))
+            excess = torch.where(self.value.isfinite(), excess, torch.where(actual.isfinite(), torch.inf, 0.0))
         return excess.max()
 
 
