@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import sequence_reference as reference
 import torch
 from bounds import Bounded, Precision
-from sequence_reference import NAMES, OUTPUTS, Sequence, Sizes
+from sequence_reference import NAMES, OUTPUTS, Expected, Sequence, Sizes
 from torch import Tensor
 
 from random_calls.calls import Call, Results, differentiate, lay_out, modes, seed_generator
@@ -87,21 +87,17 @@ def final_cell_dtype(case: SequenceCase) -> torch.dtype:
     return case.cell_dtype if case.state else case.arithmetic
 
 
-def bounded(values, arguments: Sequence, terms: int = 0) -> list[Bounded | None]:
-    precision = Precision.of(arguments.input.dtype)
-    return [
-        None if value is None else Bounded(value, reference.tolerance(value, arguments, terms), precision)
-        for value in values
-    ]
+def bounded(expected: Expected, arguments: Sequence) -> Bounded:
+    return Bounded(*expected, Precision.of(arguments.input.dtype))
 
 
 def expected_results(case: SequenceCase, arguments: Sequence) -> list[Bounded]:
     arguments = as_computed(case, arguments)
     with torch.no_grad():
-        values = list(reference.run(arguments.map(Tensor.double)))
+        results = reference.expected_results(arguments)
     if not case.keep:
-        values[3:] = (value[:0] for value in values[3:])
-    return bounded(values, arguments)
+        results[3:] = (Expected(value[:0], value.new_zeros(())) for value, _ in results[3:])
+    return [bounded(result, arguments) for result in results]
 
 
 def prepare_sequence(case: SequenceCase) -> Call:
@@ -137,9 +133,8 @@ def make_incoming(case: SequenceCase, dtype: torch.dtype, cell_dtype: torch.dtyp
 
 
 def expected_gradients(arguments: Sequence, grads, wanted) -> list[Bounded | None]:
-    values = reference.reference_gradients(grads, arguments)
-    terms = arguments.input.size(0) * arguments.input.size(1)
-    return bounded([v if want else None for v, want in zip(values, wanted, strict=True)], arguments, terms)
+    gradients = reference.expected_gradients(grads, arguments)
+    return [bounded(g, arguments) if want else None for g, want in zip(gradients, wanted, strict=True)]
 
 
 def gradient_names() -> list[str]:
