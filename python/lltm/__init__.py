@@ -10,7 +10,7 @@ What a library was built with can be read without loading it: ``_build_info.py``
 
 import torch
 
-from . import _loader, flops
+from . import _loader, flops, sharding
 from ._loader import BuildInfo
 from .cell import LLTMCell
 from .module import LLTM
@@ -34,6 +34,7 @@ library_path, build_info = _loader.load(list(__path__))
 """File of the library and what it was built with; None where a program brought the operators and it cannot be told."""
 
 flops.register()
+sharding.register_if_loaded()
 
 __version__: str = _loader.package_version(build_info)
 """Version of lltm."""

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from . import _leaf
+from . import _leaf, sharding
 
 
 def describe_state(state: object) -> str | None:
@@ -97,7 +97,8 @@ class LLTMCell(torch.nn.Module):
             torch.nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        if not torch.jit.is_scripting():  # noqa: SIM102, TorchScript skips what follows only then
+        if not torch.jit.is_scripting():
+            sharding.register_if_loaded()
             if _leaf.is_symbolic(self, input, state):
                 return _leaf.record_call(self, input, state)
         if input.dim() != 1 and input.dim() != 2:

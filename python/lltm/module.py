@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _leaf
+from . import _checks, _leaf, sharding
 from .cell import LLTMCell
 
 
@@ -222,7 +222,8 @@ class LLTM(torch.nn.Module):
         pass
 
     def forward(self, input, hx=None, lengths=None, reset=None):  # noqa: F811
-        if not torch.jit.is_scripting():  # noqa: SIM102, TorchScript skips what follows only then
+        if not torch.jit.is_scripting():
+            sharding.register_if_loaded()
             if _leaf.is_symbolic(self, input, hx, lengths, reset):
                 return _leaf.record_call(self, input, hx, lengths, reset)
         if isinstance(input, PackedSequence):

@@ -1,0 +1,140 @@
+"""DTensors, in a group of two processes: modules and operators whose batch is sharded give what they give whole."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from sequence_reference import Sizes, call, make, make_gradients
+from torch import nn
+
+import lltm
+
+STEPS = 5
+
+
+def replicate(module, mesh) -> None:
+    from torch.distributed.tensor import distribute_tensor
+
+    for name, parameter in list(module.named_parameters()):
+        setattr(module, name, nn.Parameter(distribute_tensor(parameter.detach(), mesh)))
+
+
+def assert_whole(shards, expected) -> None:
+    for shard, whole in zip(shards, expected, strict=True):
+        assert (shard is None) == (whole is None)
+        if shard is not None:
+            torch.testing.assert_close(shard.full_tensor(), whole)
+
+
+def check_module(mesh, batch) -> None:
+    """With the batch split, by lengths and reset, too: nothing but the gradients of the parameters is summed."""
+    from torch.distributed.tensor import Partial, Shard, distribute_tensor
+
+    rnn = lltm.LLTM(3, 4, 2, bidirectional=True, dtype=torch.float64)
+    input, lengths, reset = torch.randn(STEPS, batch, 3).double(), torch.arange(batch), torch.rand(STEPS, batch) < 0.3
+    output, state = rnn(input, None, lengths, reset)
+    expected = torch.autograd.grad(output.sin().sum() + state[1].sum(), list(rnn.parameters()))
+    replicate(rnn, mesh)
+    sharded = distribute_tensor(input, mesh, [Shard(1)]).requires_grad_()
+    result, state_n = rnn(
+        sharded, None, distribute_tensor(lengths, mesh, [Shard(0)]), distribute_tensor(reset, mesh, [Shard(1)])
+    )
+    assert_whole((result, *state_n), (output, *state))
+    found = torch.autograd.grad(result.sin().sum() + state_n[1].sum(), [sharded, *rnn.parameters()])
+    assert_whole(found[1:], expected)
+    if batch > 1:
+        assert result.placements == found[0].placements == (Shard(1),)
+        assert all(gradient.placements == (Partial(),) for gradient in found[1:])
+
+
+def check_cell(mesh) -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    cell, input = lltm.LLTMCell(3, 4), torch.randn(3, 3)
+    expected = cell(input)
+    gradients = torch.autograd.grad(expected[0].sum(), list(cell.parameters()))
+    replicate(cell, mesh)
+    found = cell(distribute_tensor(input, mesh, [Shard(0)]))
+    assert found[0].placements == (Shard(0),)
+    assert_whole(found, expected)
+    assert_whole(torch.autograd.grad(found[0].sum(), list(cell.parameters())), gradients)
+
+
+def check_operators(mesh) -> None:
+    """Placements that do not fit are changed: features that are split are gathered, and what is whole is split."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    arguments = make(Sizes(STEPS, 3, 2, 4), torch.float64, lengths=True, reset=True, reverse=True)
+    gradients = make_gradients(arguments, (True, False, True, False))
+    results = call(arguments, keep=True)
+
+    def distribute(tensor, *placements):
+        return None if tensor is None else distribute_tensor(tensor, mesh, placements)
+
+    for placements in [(Shard(2), Replicate(), Replicate(), Shard(0)), (Shard(0), Shard(0), Shard(0), Replicate())]:
+        sharded = arguments._replace(
+            **{
+                name: distribute(getattr(arguments, name), placement)
+                for name, placement in zip(("input", "weights", "bias", "h0"), placements, strict=True)
+            },
+            **{name: distribute(getattr(arguments, name), Replicate()) for name in ("c0", "lengths", "reset")},
+        )
+        found = call(sharded, keep=True)
+        assert all(isinstance(result, DTensor) for result in found)
+        assert_whole(found, results)
+        assert_whole(call(sharded)[3:], call(arguments)[3:])
+        for mask in ([True] * 5, [True, False, True, False, False]):
+            saved, whole = ((r[0], r[3], r[4]) for r in (found, results))
+            assert_whole(
+                torch.ops.lltm.sequence_backward(
+                    *(distribute(g, Replicate()) for g in gradients), *saved, *sharded, mask
+                ),
+                torch.ops.lltm.sequence_backward(*gradients, *whole, *arguments, mask),
+            )
+
+
+def check_second_gradients(mesh) -> None:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    def second(input, weights):
+        (first,) = torch.autograd.grad(lltm.sequence(input, weights)[0].sum(), input, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), weights)
+
+    input, weights = torch.randn(STEPS, 4, 3).double(), torch.randn(12, 7).double()
+    sharded = distribute_tensor(input, mesh, [Shard(1)]), distribute_tensor(weights, mesh, [Replicate()])
+    found, expected = (
+        second(*(tensor.requires_grad_() for tensor in leaves)) for leaves in (sharded, (input, weights))
+    )
+    assert_whole(found, expected)
+
+
+def check_messages(mesh) -> None:
+    from torch.distributed.tensor import distribute_tensor
+
+    input = distribute_tensor(torch.zeros(STEPS, 4, 3), mesh)
+    with pytest.raises(RuntimeError, match="lltm::sequence: expected every tensor to be a DTensor .* weights is a Ten"):
+        lltm.sequence(input, torch.zeros(12, 7))
+    with pytest.raises(RuntimeError, match=r"lltm::sequence: .*weights"):
+        lltm.sequence(input, distribute_tensor(torch.zeros(12, 9), mesh))
+
+
+def check(rank, file) -> None:
+    """In each process. lltm was imported before torch.distributed.tensor; a module's call registers the rules."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", f"file://{file}", rank=rank, world_size=2)
+    from torch.distributed.tensor import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2,))
+    for batch in (4, 3, 1):  # the same number of rows each, another, and none in one process
+        check_module(mesh, batch)
+    check_cell(mesh)
+    check_operators(mesh)
+    check_second_gradients(mesh)
+    check_messages(mesh)
+    lltm.sharding.register()  # again
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="PyTorch without torch.distributed")
+def test_a_group_of_two(tmp_path):
+    torch.multiprocessing.spawn(check, (tmp_path / "group",), nprocs=2)
