@@ -326,8 +326,10 @@ class LLTM(torch.nn.Module):
                 h_n.append(h)
                 c_n.append(c)
             input = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
-            if self.dropout > 0 and layer + 1 < self.num_layers:
-                input = torch.nn.functional.dropout(input, self.dropout, self.training)
+            # In this order: torch.compile traces twice where it meets a float, as with dynamic=True it takes it for one
+            # that changes.
+            if self.training and layer + 1 < self.num_layers and self.dropout > 0:
+                input = torch.nn.functional.dropout(input, self.dropout)
         return input, (_stack(h_n), _stack(c_n))
 
     def _check_input(self, input: Tensor) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from module_reference import assert_same, packed, random_state
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.export import Dim
 from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.rnn import PackedSequence
@@ -169,7 +170,8 @@ def test_symbolic_trace_of_a_cell():
 def test_compiled_without_a_graph_break(options, device, fresh_compiler):
     """And, for T and N of two or more, without a recompilation."""
     model = Padded(**options).to(device).eval()
-    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for steps, batch in ((5, 2), (7, 3), (2, 4)):
         with torch._dynamo.config.patch(error_on_recompile=steps != 5):
             for mode in (torch.no_grad(), torch.enable_grad()) if steps == 5 else (torch.enable_grad(),):
@@ -177,6 +179,7 @@ def test_compiled_without_a_graph_break(options, device, fresh_compiler):
                     arguments = arguments_of(model, steps, batch, device=device)
                     results = compiled(*arguments)
         assert_same(results, model(*arguments))
+    assert counter.frame_count == 2  # without gradients and with them
     grads, expected = (
         torch.autograd.grad(module(*arguments)[0].sum(), list(model.parameters())) for module in (compiled, model)
     )
