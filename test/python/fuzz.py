@@ -3,9 +3,9 @@
     python3 test/python/fuzz.py --seconds 600
     python3 test/python/fuzz.py --device cuda --calls 50000 --jobs 8
 
-Prints how many calls there were, and the worst error by operator, dtype and path as a fraction of what rounding
-explains (bounds.py). Ends with 1 at the first wrong result, with the call, and the line that makes it again. On the
-CPU the paths are chosen by the environment, once a process: there is a process for each.
+Prints how many calls there were, with what, and the worst error by operator, dtype and path as a fraction of what
+rounding explains (bounds.py). Ends with 1 at the first wrong result, with the call, and the line that makes it again.
+On the CPU the paths are chosen by the environment, once a process: there is a process for each.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import os
 import random
 import shlex
 import sys
+import textwrap
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,9 @@ import torch
 from random_calls.cases import DTYPES
 from random_calls.checking import Checker, Group, Wrong
 from random_calls.operators import OPERATORS, draw_case
+
+# The threads of several processes share the cores: none of them spins while it waits for work.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Processes that have imported torch already, and have called nothing yet.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -71,6 +75,7 @@ class Report(NamedTuple):
     path: dict[str, str]
     calls: collections.Counter
     repeated: collections.Counter
+    features: collections.Counter
     worst: dict[Group, tuple[float, str]]
     failure: str = ""
     key: str = ""
@@ -108,7 +113,7 @@ def work(share: Share, current_key, sender) -> None:
     except Exception:
         failure = traceback.format_exc()
     with contextlib.suppress(BrokenPipeError):  # another process has failed
-        sender.send(Report(share.path, checker.calls, checker.repeated, checker.worst, failure, key))
+        sender.send(Report(share.path, checker.calls, checker.repeated, checker.features, checker.worst, failure, key))
 
 
 def run(share: Share) -> Report:
@@ -123,7 +128,7 @@ def run(share: Share) -> Report:
     except EOFError:
         process.join()
         died = f"the process died with exit code {process.exitcode}"
-        report = Report(share.path, {}, {}, {}, died, current_key.value.decode())
+        report = Report(share.path, {}, {}, {}, {}, died, current_key.value.decode())
     process.join()
     return report
 
@@ -137,10 +142,12 @@ def reproduction(arguments: argparse.Namespace, report: Report) -> str:
 
 
 def print_report(reports: list[Report], seconds: float) -> None:
-    calls, repeated, worst = collections.Counter(), collections.Counter(), {}
+    calls, repeated, features = (collections.Counter() for _ in range(3))
+    worst = {}
     for report in reports:
         calls.update(report.calls)
         repeated.update(report.repeated)
+        features.update(report.features)
         for group, (excess, _) in report.worst.items():
             path = group.path or " ".join(report.path.values()) or "unset"
             key = (group.operator, path, group.dtype)
@@ -149,6 +156,8 @@ def print_report(reports: list[Report], seconds: float) -> None:
     print(f"{total:,} calls in {seconds:.0f} s, none wrong; {sum(repeated.values()):,} repeated, the same bits")
     for operator, count in sorted(calls.items()):
         print(f"  {operator:16} {count:9,} calls {repeated[operator]:8,} repeated")
+    counts = ", ".join(f"{name} {count:,}" for name, count in sorted(features.items()))
+    print(textwrap.fill(f"calls with {counts}", 120))
     print("worst error, as a fraction of what is allowed")
     print(f"  {'':16} {'':16}" + "".join(f"{str(dtype).removeprefix('torch.'):>10}" for dtype in DTYPES))
     for operator, path in sorted({(operator, path) for operator, path, _ in worst}):

@@ -62,6 +62,24 @@ class Case:
         """The dtype that the operator computes with: under autocast, another than that of the arguments."""
         return self.autocast if self.autocast and self.dtype != torch.float64 else self.dtype
 
+    def features(self) -> list[str]:
+        """What is particular in this call, to be counted."""
+        given = {
+            **{f"{size} among the sizes": size in self.sizes for size in (0, 1)},
+            "weights of 0": self.scale == 0,
+            "no bias": not self.bias,
+            "some gradients": not all(self.mask),
+            "gradients absent": bool(self.absent),
+            "autocast": self.autocast is not None,
+            "several threads": self.threads > 1,
+            "several callers": self.callers > 1,
+            "tf32": self.tf32,
+            self.grad_mode: self.grad_mode != "enabled",
+            **{"NaN" if value != value else "infinity": True for _, value in self.poison},
+            **{layout: True for _, layout in self.layouts},
+        }
+        return [name for name, is_given in given.items() if is_given]
+
     def __str__(self) -> str:
         return "\n".join(f"  {field.name} = {getattr(self, field.name)}" for field in fields(self))
 

@@ -57,6 +57,7 @@ class Checker:
         self.batch = batch
         self.calls: Counter[str] = Counter()
         self.repeated: Counter[str] = Counter()
+        self.features: Counter[str] = Counter()
         self.worst: dict[Group, tuple[float, str]] = {}
         self._pending: list[Check] = []
 
@@ -71,6 +72,7 @@ class Checker:
         before = [None if tensor is None else bits(tensor).clone() for tensor in call.arguments]
         results = call.run()
         self.calls[case.operator] += 1
+        self.features.update(case.features())
         for name, dtype, result, expected in zip(call.names, call.dtypes, results, call.expected(), strict=True):
             check_metadata(case, name, dtype, result, expected)
             if result is not None:

@@ -32,6 +32,14 @@ class SequenceCase(Case):
     reverse: bool
     keep: bool
 
+    def features(self) -> list[str]:
+        given = {
+            "no state": not self.state,
+            "float32 cells beside 16 bits": self.state and self.cell_dtype != self.dtype,
+            **{name: getattr(self, name) for name in ("lengths", "reset", "reverse", "keep")},
+        }
+        return super().features() + [name for name, is_given in given.items() if is_given]
+
 
 def draw_sequence_case(random, operator: str, device: str) -> SequenceCase:
     steps = random.choice((0, 1, 1, 2, 3, 4, 5, 7, 8, 12, random.randrange(MOST_STEPS + 1)))
