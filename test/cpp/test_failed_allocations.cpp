@@ -111,13 +111,59 @@ Tensors run_autograd(const Arguments& a) {
       {a.old_h, a.old_cell});
 }
 
-/// Three steps of the same input.
+/// Steps alike.
 at::Tensor steps_of(const at::Tensor& tensor) {
   return tensor.unsqueeze(0).expand({3, -1, -1});
 }
 
+/// 0, 1, 2, 3, 0, ... steps for the rows of a batch.
+at::Tensor lengths_of(const Arguments& a) {
+  return at::arange(a.input.size(0), at::kLong).remainder_(4);
+}
+
+/// The second step of every row is its first again.
+at::Tensor reset_of(const Arguments& a) {
+  at::Tensor reset = at::zeros({3, a.input.size(0)}, at::kBool);
+  reset[1].fill_(true);
+  return reset;
+}
+
 Tensors run_sequence(const Arguments& a) {
   return list(sequence(steps_of(a.input), a.weights, a.bias, a.old_h, a.old_cell));
+}
+
+Tensors run_kept_sequence(const Arguments& a) {
+  return list(sequence(steps_of(a.input),
+                       a.weights,
+                       a.bias,
+                       a.old_h,
+                       a.old_cell,
+                       lengths_of(a),
+                       reset_of(a),
+                       /*reverse=*/true,
+                       /*keep=*/true));
+}
+
+Tensors run_sequence_backward(const Arguments& a) {
+  // As good a workspace as any, as backward's.
+  const at::Tensor states = steps_of(a.old_cell);
+  const at::Tensor gates = a.weights.narrow(1, 0, 1).t().expand({3, a.input.size(0), -1});
+  return list(sequence_backward(/*grad_output=*/states,
+                                /*grad_h_n=*/a.old_h,
+                                /*grad_c_n=*/a.old_cell,
+                                /*grad_cells=*/states,
+                                /*output=*/states,
+                                /*cells=*/states,
+                                gates,
+                                steps_of(a.input),
+                                a.weights,
+                                a.bias,
+                                a.old_h,
+                                a.old_cell,
+                                lengths_of(a),
+                                reset_of(a),
+                                /*reverse=*/false,
+                                {true, true, true, true, true}));
 }
 
 Tensors run_sequence_autograd(const Arguments& a) {
@@ -174,17 +220,19 @@ std::string failed_allocations_name(
   return call.name + "_" + c10::toString(dtype) + "_" + std::to_string(sizes.batch);
 }
 
-INSTANTIATE_TEST_SUITE_P(OnTheCPU,
-                         FailedAllocations,
-                         testing::Combine(testing::Values(CallCase{"forward", run_forward},
-                                                          CallCase{"backward", run_backward},
-                                                          CallCase{"autograd", run_autograd},
-                                                          CallCase{"sequence", run_sequence},
-                                                          CallCase{"sequence_autograd",
-                                                                   run_sequence_autograd}),
-                                          testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
-                                          testing::Values(Sizes{3, 5, 7}, Sizes{33, 17, 64})),
-                         failed_allocations_name);
+INSTANTIATE_TEST_SUITE_P(
+    OnTheCPU,
+    FailedAllocations,
+    testing::Combine(testing::Values(CallCase{"forward", run_forward},
+                                     CallCase{"backward", run_backward},
+                                     CallCase{"autograd", run_autograd},
+                                     CallCase{"sequence", run_sequence},
+                                     CallCase{"kept_sequence", run_kept_sequence},
+                                     CallCase{"sequence_backward", run_sequence_backward},
+                                     CallCase{"sequence_autograd", run_sequence_autograd}),
+                     testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
+                     testing::Values(Sizes{3, 5, 7}, Sizes{33, 17, 64})),
+    failed_allocations_name);
 
 }  // namespace
 }  // namespace lltm::test
