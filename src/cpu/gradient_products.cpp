@@ -14,9 +14,6 @@ namespace {
 
 using at::Tensor;
 
-/// The panels of columns of a group, over all rows, take at most so much.
-constexpr int64_t kMaxPanelBytes = 32 << 20;
-
 template <typename scalar_t>
 std::vector<GradientRow<scalar_t>> rows_of_batch(const Tensor& d_gates,
                                                  const Tensor& input,
@@ -45,6 +42,33 @@ void state_gradient_of_batch(const Tensor& out,
                                {.data = weights.const_data_ptr<scalar_t>() + first_column,
                                 .stride = weights.stride(0),
                                 .columns = out.size(1)});
+}
+
+/// Those groups of panels, packed and multiplied.
+template <typename scalar_t>
+void add_weight_gradient(WeightGradientParams<scalar_t> params,
+                         int64_t first_group,
+                         int64_t last_group) {
+  const auto& kernels = product_kernels<scalar_t>();
+  const int64_t columns = params.state_size + params.input_features;
+  params.first_panel = kernels.first_panel_of(params, first_group);
+  const int64_t panels = kernels.first_panel_of(params, last_group) - params.first_panel;
+  for_each_task(panels,
+                panels * kernels.weight_panel_size(params),
+                kShortCopies,
+                [&](int64_t begin, int64_t end) {
+                  kernels.pack_weight_panels(
+                      params, params.first_panel + begin, params.first_panel + end);
+                });
+  const int64_t tasks_of_group = kernels.weight_gradient_tasks(params) / params.panel_groups;
+  const int64_t first_task = first_group * tasks_of_group;
+  for_each_task((last_group - first_group) * tasks_of_group,
+                multiplications(params.row_count, 3 * params.state_size, columns) *
+                    (last_group - first_group) / params.panel_groups,
+                kShortMultiplications,
+                [&](int64_t begin, int64_t end) {
+                  kernels.weight_gradient(params, first_task + begin, first_task + end);
+                });
 }
 
 }  // namespace
@@ -88,45 +112,42 @@ void weight_gradient_out(const std::vector<GradientRow<scalar_t>>& rows,
                          int64_t input_features,
                          scalar_t* d_weights) {
   const auto& kernels = product_kernels<scalar_t>();
+  const int64_t row_count = static_cast<int64_t>(rows.size());
+  const int64_t sums = ceil_div(row_count, kernels.max_rows_per_sum);
   WeightGradientParams<scalar_t> params{.state_size = state_size,
                                         .input_features = input_features,
                                         .rows = rows.data(),
-                                        .row_count = static_cast<int64_t>(rows.size()),
+                                        .row_count = ceil_div(row_count, sums),
+                                        .is_first = true,
+                                        .is_last = true,
+                                        .sums = nullptr,
                                         .d_weights = d_weights,
                                         .panel_groups = 1,
                                         .panels = nullptr,
                                         .first_panel = 0};
   const int64_t panel_count = kernels.weight_panels(params);
   const int64_t panel_size = kernels.weight_panel_size(params);
-  const int64_t panel_bytes = panel_size * static_cast<int64_t>(sizeof(accumulate_t<scalar_t>));
-  const int64_t panels_per_group = std::clamp<int64_t>(
-      kMaxPanelBytes / std::max<int64_t>(1, panel_bytes), 1, kernels.max_panels_per_group);
   const int64_t tasks_of_group = kernels.weight_gradient_tasks(params);
   const int64_t groups_for_threads = ceil_div(wanted_tasks(), tasks_of_group);
-  params.panel_groups = std::max({ceil_div(panel_count, panels_per_group),
+  params.panel_groups = std::max({ceil_div(panel_count, kernels.max_panels_per_group),
                                   std::min(groups_for_threads, panel_count),
                                   int64_t{1}});
   // Group by group, as far as there is work for the threads: a few panels stay in the cache.
   const int64_t groups = std::min(groups_for_threads, params.panel_groups);
   const int64_t most_panels = ceil_div(panel_count * groups, params.panel_groups);
   const Scratch<accumulate_t<scalar_t>> panels(most_panels * panel_size);
+  const Scratch<accumulate_t<scalar_t>> partial(sums > 1 ? kernels.weight_sums_size(params) : 0);
   params.panels = panels.data();
-  for (int64_t group = 0; group < params.panel_groups; group += groups) {
-    const int64_t last_group = std::min(group + groups, params.panel_groups);
-    params.first_panel = kernels.first_panel_of(params, group);
-    const int64_t panels_here = kernels.first_panel_of(params, last_group) - params.first_panel;
-    for_each_task(
-        panels_here, panels_here * panel_size, kShortCopies, [&](int64_t begin, int64_t end) {
-          kernels.pack_weight_panels(params, params.first_panel + begin, params.first_panel + end);
-        });
-    const int64_t first_task = group * tasks_of_group;
-    for_each_task((last_group - group) * tasks_of_group,
-                  multiplications(params.row_count, 3 * state_size, state_size + input_features) *
-                      (last_group - group) / params.panel_groups,
-                  kShortMultiplications,
-                  [&](int64_t begin, int64_t end) {
-                    kernels.weight_gradient(params, first_task + begin, first_task + end);
-                  });
+  params.sums = partial.data();
+  for (int64_t sum = 0; sum < sums; ++sum) {
+    const int64_t first_row = row_count * sum / sums;
+    params.rows = rows.data() + first_row;
+    params.row_count = row_count * (sum + 1) / sums - first_row;
+    params.is_first = sum == 0;
+    params.is_last = sum + 1 == sums;
+    for (int64_t group = 0; group < params.panel_groups; group += groups) {
+      add_weight_gradient(params, group, std::min(group + groups, params.panel_groups));
+    }
   }
 }
 

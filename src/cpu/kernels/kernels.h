@@ -114,15 +114,19 @@ struct GradientRow {
   const scalar_t* input;    // (input_features)
 };
 
-/// d_weights = d_gates.T @ states.
+/// d_weights = d_gates.T @ states, or, of more rows than max_rows_per_sum, some of them after
+/// others.
 template <typename scalar_t>
 struct WeightGradientParams {
   int64_t state_size;
   int64_t input_features;
   const GradientRow<scalar_t>* rows;
   int64_t row_count;
-  scalar_t* d_weights;             // (3*state_size, state_size + input_features)
-  int64_t panel_groups;            // the panels of columns of states are cut into so many groups
+  bool is_first;                 // no rows came before
+  bool is_last;                  // none will come
+  accumulate_t<scalar_t>* sums;  // weight_sums_size(), of the rows before; null where all are here
+  scalar_t* d_weights;           // (3*state_size, state_size + input_features)
+  int64_t panel_groups;          // the panels of columns of states are cut into so many groups
   accumulate_t<scalar_t>* panels;  // those from first_panel on, each of weight_panel_size()
   int64_t first_panel;
 };
@@ -251,6 +255,8 @@ struct ProductKernels {
   /// First pack_weight_panels(), a task a panel of columns, then weight_gradient(), a task a few
   /// rows of d_weights in a group of panels, of this many at most.
   int64_t max_panels_per_group;
+  int64_t max_rows_per_sum;
+  int64_t (*weight_sums_size)(const WeightGradientParams<scalar_t>& params);
   int64_t (*weight_panel_size)(const WeightGradientParams<scalar_t>& params);
   int64_t (*weight_panels)(const WeightGradientParams<scalar_t>& params);
   int64_t (*first_panel_of)(const WeightGradientParams<scalar_t>& params, int64_t group);

@@ -39,6 +39,8 @@ constexpr ProductKernels<scalar_t> make_product_kernels() {
       .state_gradient_tasks = state_gradient_tasks<scalar_t>,
       .state_gradient = state_gradient<scalar_t>,
       .max_panels_per_group = kMaxPanelsPerGroup,
+      .max_rows_per_sum = kMaxRowsPerSum<scalar_t>,
+      .weight_sums_size = weight_sums_size<scalar_t>,
       .weight_panel_size = weight_panel_size<scalar_t>,
       .weight_panels = weight_panels<scalar_t>,
       .first_panel_of = first_panel_of<scalar_t>,

@@ -1,14 +1,16 @@
 // d_weights = d_gates.T @ states.
 #pragma once
 
-#include "packing.h"
+#include "gate_tiles.h"
 
 namespace lltm::cpu {
 namespace {
 
-// Operands of the batch in a block; the panels of a group, so deep, stay in the second-level cache.
-constexpr int64_t kWeightDepth = 2 * kDepth;
+// The panels of a group, kWeightDepth deep, stay in the second-level cache.
 constexpr int64_t kMaxPanelsPerGroup = 8;
+
+template <typename scalar_t>
+constexpr int64_t kMaxRowsPerSum = kWeightDepth * Operand<scalar_t>::kTerms;
 
 /// None for a single row, whose outer product is written without.
 template <typename scalar_t>
@@ -19,8 +21,26 @@ int64_t weight_panels(const WeightGradientParams<scalar_t>& params) {
 }
 
 template <typename scalar_t>
+int64_t weight_panel_depth(const WeightGradientParams<scalar_t>& params) {
+  using Tiles = GateTiles<scalar_t>;
+  return ceil_div(depth_of<scalar_t>(params.row_count), Tiles::kOperandsAtOnce) *
+         Tiles::kOperandsAtOnce;
+}
+
+template <typename scalar_t>
 int64_t weight_panel_size(const WeightGradientParams<scalar_t>& params) {
-  return kPanelWidth<scalar_t> * depth_of<scalar_t>(params.row_count);
+  return kPanelWidth<scalar_t> * weight_panel_depth(params);
+}
+
+template <typename scalar_t>
+int64_t weight_sums_stride(const WeightGradientParams<scalar_t>& params) {
+  return kPanelWidth<scalar_t> * weight_panels(params);
+}
+
+template <typename scalar_t>
+int64_t weight_sums_size(const WeightGradientParams<scalar_t>& params) {
+  constexpr int64_t gates = GateTiles<scalar_t>::kGates;
+  return ceil_div(3 * params.state_size, gates) * gates * weight_sums_stride(params);
 }
 
 /// Where the panels of a group begin.
@@ -58,15 +78,14 @@ void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t be
       pack_across(of_input, last - boundary, to + (boundary - first));
       clear_columns(to, last - first, width);
     }
+    const int64_t padding = weight_panel_depth(params) - depth_of<scalar_t>(params.row_count);
+    clear_columns(to, 0, padding * width);
   }
 }
 
-// Rows of d_weights in a task: what a task reads of a row of d_gates should be whole cache lines.
-constexpr int64_t kGatesPerTask = 8 * kRows;
-
 template <typename scalar_t>
 int64_t weight_gradient_tasks(const WeightGradientParams<scalar_t>& params) {
-  return ceil_div(3 * params.state_size, kGatesPerTask) * params.panel_groups;
+  return ceil_div(3 * params.state_size, GateTiles<scalar_t>::kGates) * params.panel_groups;
 }
 
 template <typename scalar_t>
@@ -74,10 +93,11 @@ void outer_product(const WeightGradientParams<scalar_t>& params, int64_t begin, 
   using A = Access<scalar_t>;
   using real = typename A::real;
   using V = Simd<real>;
-  const int64_t last_gate = smaller(end * kGatesPerTask, 3 * params.state_size);
+  constexpr int64_t gates_per_task = GateTiles<scalar_t>::kGates;
+  const int64_t last_gate = smaller(end * gates_per_task, 3 * params.state_size);
   scalar_t* out =
-      params.d_weights + begin * kGatesPerTask * (params.state_size + params.input_features);
-  for (int64_t gate = begin * kGatesPerTask; gate < last_gate; ++gate) {
+      params.d_weights + begin * gates_per_task * (params.state_size + params.input_features);
+  for (int64_t gate = begin * gates_per_task; gate < last_gate; ++gate) {
     const V scalar(real(params.rows[0].d_gates[gate]));
     const auto write = [&](const scalar_t* from, int64_t columns) __attribute__((always_inline)) {
       int64_t column = 0;
@@ -96,89 +116,45 @@ void outer_product(const WeightGradientParams<scalar_t>& params, int64_t begin, 
 
 template <typename scalar_t>
 void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
-  using O = Operand<scalar_t>;
-  using real = typename O::real;
+  using Tiles = GateTiles<scalar_t>;
   constexpr int64_t width = kPanelWidth<scalar_t>;
-  const int64_t gates = 3 * params.state_size;
-  const int64_t columns = params.state_size + params.input_features;
-  const int64_t depth = depth_of<scalar_t>(params.row_count);
-  const int64_t tasks_per_group = ceil_div(gates, kGatesPerTask);
   if (params.row_count == 1) {
     outer_product(params, begin, end);
     return;
   }
-  alignas(64) real d_gates[kGatesPerTask / kRows][kWeightDepth * kRows];
-  alignas(64) real sums[kGatesPerTask][kMaxPanelsPerGroup * width];
+  const int64_t gates = 3 * params.state_size;
+  const int64_t columns = params.state_size + params.input_features;
+  const int64_t panel_size = weight_panel_size(params);
+  const int64_t tasks_per_group = ceil_div(gates, Tiles::kGates);
+  const int64_t sums_stride = weight_sums_stride(params);
+  Tiles d_gates;
   for (int64_t task = begin; task < end; ++task) {
-    const int64_t first_gate = task % tasks_per_group * kGatesPerTask;
-    const int64_t gate_count = smaller(kGatesPerTask, gates - first_gate);
-    const int64_t tiles = ceil_div(gate_count, kRows);
+    const int64_t first_gate = task % tasks_per_group * Tiles::kGates;
+    const int64_t gate_count = smaller(Tiles::kGates, gates - first_gate);
+    const int64_t tiles = ceil_div(gate_count, Tiles::kHeight);
     const int64_t group = task / tasks_per_group;
     const int64_t first_panel = first_panel_of(params, group);
-    const int64_t last_panel = first_panel_of(params, group + 1);
-    for (int64_t block = 0; block < depth; block += kWeightDepth) {
-      const int64_t depth_here = smaller(kWeightDepth, depth - block);
-      for (int64_t k = 0; k < depth_here; ++k) {
-        const int64_t row = (block + k) * O::kTerms;
-        real operands[kGatesPerTask] = {};
-        const scalar_t* rows[O::kTerms];
-        next_rows([&](int64_t r) { return params.rows[r].d_gates + first_gate; },
-                  row,
-                  params.row_count,
-                  rows);
-        pack_across(rows, gate_count, operands);
-        for (int64_t tile = 0; tile < tiles; ++tile) {
-          std::memcpy(d_gates[tile] + k * kRows, operands + tile * kRows, kRows * sizeof(real));
-        }
-      }
-      // Tile by tile, so that rows of d_weights are written in long stretches; but where most
-      // blocks write none, panel by panel, each of which then stays in the first-level cache.
-      const bool is_deep = depth > 2 * kWeightDepth;
-      const int64_t panels = last_panel - first_panel;
-      for (int64_t outer = 0; outer < (is_deep ? panels : tiles); ++outer) {
-        for (int64_t inner = 0; inner < (is_deep ? tiles : panels); ++inner) {
-          const int64_t tile = is_deep ? inner : outer;
-          const int64_t panel = first_panel + (is_deep ? outer : inner);
-          const int64_t column = panel * width;
-          const auto multiply_from =
-              [&](int64_t k, VectorOf<scalar_t>(&tile_sums)[kRows][kMaxVectors])
-                  __attribute__((always_inline)) {
-                    const typename O::Scalar* a[kRows];
-                    for (int r = 0; r < kRows; ++r) {
-                      a[r] = reinterpret_cast<const typename O::Scalar*>(d_gates[tile] + k * kRows +
-                                                                         r);
-                    }
-                    multiply<scalar_t, kRows>(smaller(kDepth, depth_here - k),
-                                              a,
-                                              params.panels +
-                                                  (panel - params.first_panel) * width * depth +
-                                                  (block + k) * width,
-                                              width,
-                                              tile_sums);
-                  };
-          typename O::Vector tile_sums[kRows][kMaxVectors];
-          multiply_from(0, tile_sums);
-          if (depth_here > kDepth) {  // kWeightDepth is twice that
-            typename O::Vector more[kRows][kMaxVectors];
-            multiply_from(kDepth, more);
-            for (int r = 0; r < kRows; ++r) {
-              for (int v = 0; v < kMaxVectors; ++v) {
-                tile_sums[r][v] += more[r][v];
-              }
-            }
-          }
-          finish_block<scalar_t>(
-              tile_sums,
-              block == 0,
-              block + depth_here == depth,
-              &sums[tile * kRows][(panel - first_panel) * width],
-              kMaxPanelsPerGroup * width,
-              [&](int64_t r) {
-                return params.d_weights + (first_gate + tile * kRows + r) * columns + column;
-              },
-              smaller(kRows, gate_count - tile * kRows),
-              columns - column);
-        }
+    const int64_t panels = first_panel_of(params, group + 1) - first_panel;
+    d_gates.pack(params, first_gate, gate_count);
+    // Tile by tile, so that rows of d_weights are written in long stretches; but where most sums
+    // are partial, panel by panel, which then stay in a nearer cache.
+    const bool is_partial = !(params.is_first && params.is_last);
+    for (int64_t outer = 0; outer < (is_partial ? panels : tiles); ++outer) {
+      for (int64_t inner = 0; inner < (is_partial ? tiles : panels); ++inner) {
+        const int64_t tile = is_partial ? inner : outer;
+        const int64_t panel = first_panel + (is_partial ? outer : inner);
+        const int64_t gate = first_gate + tile * Tiles::kHeight;
+        alignas(64) VectorOf<scalar_t> sums[Tiles::kHeight][kMaxVectors];
+        d_gates.multiply(tile, params.panels + (panel - params.first_panel) * panel_size, sums);
+        finish_block<scalar_t>(
+            sums,
+            params.is_first,
+            params.is_last,
+            is_partial ? params.sums + gate * sums_stride + panel * width : nullptr,
+            sums_stride,
+            [&](int64_t r) { return params.d_weights + (gate + r) * columns + panel * width; },
+            smaller(Tiles::kHeight, first_gate + gate_count - gate),
+            columns - panel * width);
       }
     }
   }
