@@ -19,11 +19,12 @@ from sequence_reference import (
 )
 
 # Around the edges of every tile: 4, 8 and 16 lanes; tiles of 4, 6 and 8 rows; panels of 2 and 4 vectors; blocks of 128
-# and 256 operands; chunks of 128 rows of input; a single row; a sum over more rows than two blocks of d_weights.
+# and 256 operands; chunks of 128 rows of input; a single row; d_weights of more rows than are summed at once; of AMX,
+# tiles of 16 rows, which overlap where they do not divide a batch, of 32 terms, and blocks of 512.
 EDGES = [
     (3, 1, 1, 1), (2, 1, 300, 33), (5, 3, 7, 19), (2, 4, 16, 16), (3, 5, 17, 15), (2, 7, 0, 47), (2, 8, 130, 48),
     (3, 9, 33, 49), (2, 12, 129, 64), (2, 13, 5, 65), (2, 16, 64, 31), (2, 17, 31, 129), (3, 33, 9, 70),
-    (130, 1, 3, 5), (40, 15, 20, 24), (2, 129, 6, 8), (2, 3, 258, 260),
+    (130, 1, 3, 5), (40, 15, 20, 24), (2, 129, 6, 8), (2, 3, 258, 260), (90, 15, 37, 50), (2, 35, 545, 173),
 ]  # fmt: skip
 OWN = os.environ.get("LLTM_CPU_GEMM") == "own"
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

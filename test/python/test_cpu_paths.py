@@ -20,13 +20,19 @@ CAPABILITIES = {"AVX512": ["avx512", "avx2", "default"], "AVX2": ["avx2", "defau
 
 
 def run(*arguments: str, program: Path = PROGRAM, **environment: str) -> subprocess.CompletedProcess:
-    kept = {name: value for name, value in os.environ.items() if name not in ("LLTM_CPU_GEMM", "ATEN_CPU_CAPABILITY")}
+    chosen_here = ("LLTM_CPU_GEMM", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+    kept = {name: value for name, value in os.environ.items() if name not in chosen_here}
     return subprocess.run(
         [sys.executable, program, *arguments], env=kept | environment, capture_output=True, text=True, timeout=600
     )
 
 
-FORCED = [None, *CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ["default"])]
+FORCED = [
+    {},
+    *({"ATEN_CPU_CAPABILITY": name} for name in CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ["default"])),
+]
+if torch.cpu._is_amx_tile_supported():
+    FORCED.append({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"})  # without tile registers
 
 
 def assert_all_holds(result: subprocess.CompletedProcess) -> None:
@@ -34,25 +40,21 @@ def assert_all_holds(result: subprocess.CompletedProcess) -> None:
     assert result.stdout == ""
 
 
-def named(capability: str | None) -> dict[str, str]:
-    return {"ATEN_CPU_CAPABILITY": capability} if capability else {}
-
-
-@pytest.mark.parametrize("capability", FORCED)
-def test_own_products(capability):
-    assert_all_holds(run(LLTM_CPU_GEMM="own", **named(capability)))
+@pytest.mark.parametrize("held_to", FORCED, ids=lambda held_to: next(iter(held_to.values()), "everything"))
+def test_own_products(held_to):
+    assert_all_holds(run(LLTM_CPU_GEMM="own", **held_to))
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="floating-point exceptions need not trap elsewhere")
-@pytest.mark.parametrize("capability", FORCED)
-def test_finite_arguments_raise_no_floating_point_exception(capability):
-    result = run(program=TRAPPING_PROGRAM, LLTM_CPU_GEMM="own", **named(capability))
+@pytest.mark.parametrize("held_to", FORCED, ids=lambda held_to: next(iter(held_to.values()), "everything"))
+def test_finite_arguments_raise_no_floating_point_exception(held_to):
+    result = run(program=TRAPPING_PROGRAM, LLTM_CPU_GEMM="own", **held_to)
     assert result.returncode == 0, f"died at {result.stdout.splitlines()[-1]}: {result.stderr}"
 
 
-@pytest.mark.parametrize("capability", FORCED)
-def test_sequences_by_own_kernels(capability):
-    assert_all_holds(run(program=SEQUENCE_PROGRAM, LLTM_CPU_GEMM="own", **named(capability)))
+@pytest.mark.parametrize("held_to", FORCED, ids=lambda held_to: next(iter(held_to.values()), "everything"))
+def test_sequences_by_own_kernels(held_to):
+    assert_all_holds(run(program=SEQUENCE_PROGRAM, LLTM_CPU_GEMM="own", **held_to))
 
 
 def test_sequences_by_products_of_aten():

@@ -1,12 +1,29 @@
 #include "kernels.h"
 
 #include <ATen/Version.h>
+#include <ATen/cpu/Utils.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <string>
 
 namespace lltm::cpu {
 namespace {
+
+#if defined(__x86_64__)
+/// Whether there are tile registers for bfloat16, and the system lets the process use them. One in
+/// which oneDNN is held to less (ONEDNN_MAX_CPU_ISA) has none for us, either.
+bool has_tile_registers() {
+  const char* const value = std::getenv("ONEDNN_MAX_CPU_ISA");
+  std::string isa = value == nullptr || *value == '\0' ? "ALL" : value;
+  std::transform(isa.begin(), isa.end(), isa.begin(), [](unsigned char letter) {
+    return static_cast<char>(std::toupper(letter));
+  });
+  const bool allowed = isa == "ALL" || isa == "DEFAULT" || isa.find("AMX") != std::string::npos;
+  return allowed && __builtin_cpu_supports("amx-bf16") && at::cpu::init_amx();
+}
+#endif
 
 InstructionSet look_at_machine() {
 #if defined(__x86_64__)
@@ -16,7 +33,7 @@ InstructionSet look_at_machine() {
   if (capability.rfind("AVX512", 0) == 0) {
     const bool held = std::getenv("ATEN_CPU_CAPABILITY") != nullptr;
     return held || !__builtin_cpu_supports("avx512bf16") ? InstructionSet::kAvx512
-           : __builtin_cpu_supports("amx-bf16")          ? InstructionSet::kAvx512Amx
+           : has_tile_registers()                        ? InstructionSet::kAvx512Amx
                                                          : InstructionSet::kAvx512Bf16;
   }
   if (capability == "AVX2") {
@@ -32,7 +49,9 @@ Kernels kernels_for(InstructionSet instruction_set) {
     case InstructionSet::kAvx512Amx:
     case InstructionSet::kAvx512Bf16: {
       Kernels kernels = avx512_kernels();
-      const auto& bfloat16 = avx512_bfloat16_kernels();
+      const auto& bfloat16 = instruction_set == InstructionSet::kAvx512Amx
+                                 ? amx_bfloat16_kernels()
+                                 : avx512_bfloat16_kernels();
       std::get<ProductKernels<c10::BFloat16>>(kernels.products) = std::get<0>(bfloat16.products);
       std::get<SequenceKernels<c10::BFloat16>>(kernels.sequence) = std::get<0>(bfloat16.sequence);
       return kernels;

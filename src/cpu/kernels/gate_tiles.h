@@ -1,6 +1,9 @@
 // Columns of d_gates as tiles of the rows of d_weights that they make.
 #pragma once
 
+#if defined(LLTM_AMX)
+#include "gate_tiles_amx.h"
+#else
 #include "packing.h"
 
 namespace lltm::cpu {
@@ -78,3 +81,5 @@ class GateTiles {
 
 }  // namespace
 }  // namespace lltm::cpu
+
+#endif

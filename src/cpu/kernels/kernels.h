@@ -287,7 +287,7 @@ enum class InstructionSet {
   kAvx2,      // with FMA
   kAvx512,
   kAvx512Bf16,  // with dot products of bfloat16
-  kAvx512Amx,   // and with tiles, which ATen's products use, and these kernels do not
+  kAvx512Amx,   // and with tile registers, which sequences use, and the cell's kernels do not
 };
 
 /// The machine's, or a lower one that ATEN_CPU_CAPABILITY names: avx512 is AVX-512 without dot
@@ -300,7 +300,8 @@ const Kernels& kernels();
 const Kernels& baseline_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
-/// For AVX-512 with dot products of bfloat16.
+/// For AVX-512 with dot products of bfloat16, and with tile registers, too.
 const KernelsFor<c10::BFloat16>& avx512_bfloat16_kernels();
+const KernelsFor<c10::BFloat16>& amx_bfloat16_kernels();
 
 }  // namespace lltm::cpu

@@ -1,6 +1,9 @@
 // Rows times a packed panel: the products of a sequence, whose weights are packed once a call.
 #pragma once
 
+#if defined(LLTM_AMX)
+#include "panel_product_amx.h"
+#else
 #include "packing.h"
 
 namespace lltm::cpu {
@@ -17,6 +20,12 @@ LLTM_INLINE void with_constant(int64_t count, const Function& function) {
   }
   function.template operator()<most>();
 }
+
+/// Nothing, but for AMX: see panel_product_amx.h.
+template <typename scalar_t>
+struct ProductRegisters {
+  LLTM_INLINE explicit ProductRegisters(int64_t /*rows*/) {}
+};
 
 /// Multiplies `rows` rows of `terms` terms, row_of(r) each, by a panel of `vectors` vectors. For
 /// each block of the depth and each tile of rows it calls epilogue(first row, number of rows, sums
@@ -64,3 +73,5 @@ LLTM_INLINE void multiply_by_panel(int64_t rows,
 
 }  // namespace
 }  // namespace lltm::cpu
+
+#endif

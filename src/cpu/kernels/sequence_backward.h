@@ -23,6 +23,7 @@ void backward_step(const BackwardStepParams<scalar_t>& params, int64_t begin, in
   const int64_t state_size = params.state_size;
   const int64_t gates = kGates * state_size;
   const int64_t depth = depth_of<scalar_t>(gates);
+  const ProductRegisters<scalar_t> registers(params.product_row_count);
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t first_column = panel * width;
     for (int64_t row = 0; row < params.product_row_count; ++row) {

@@ -55,6 +55,7 @@ void input_gates(const InputGatesParams<scalar_t>& params, int64_t begin, int64_
   using V = Simd<typename A::real>;
   constexpr int64_t width = kGates * V::kLanes;
   const int64_t depth = depth_of<scalar_t>(params.input_features);
+  const ProductRegisters<scalar_t> registers(params.row_count);
   for (int64_t group = begin; group < end; ++group) {
     const int64_t index = group * V::kLanes;
     const int64_t count = smaller(V::kLanes, params.state_size - index);
@@ -92,6 +93,7 @@ void forward_step(const ForwardStepParams<scalar_t>& params, int64_t begin, int6
   constexpr int64_t width = kGates * V::kLanes;
   const int64_t state_size = params.state_size;
   const int64_t depth = depth_of<scalar_t>(state_size);
+  const ProductRegisters<scalar_t> registers(params.row_count);
   for (int64_t group = begin; group < end; ++group) {
     const int64_t index = group * V::kLanes;
     const int64_t count = smaller(V::kLanes, state_size - index);

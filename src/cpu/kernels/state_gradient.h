@@ -1,7 +1,7 @@
 // d_states = d_gates @ weights: the gradients of old_h and input, each by its columns of weights.
 #pragma once
 
-#include "packing.h"
+#include "panel_product.h"
 
 namespace lltm::cpu {
 namespace {
@@ -78,12 +78,56 @@ void state_gradient_of_single_row(const StateGradientParams<scalar_t>& params,
 constexpr int64_t kMaxRowsPerChunk = 128;
 
 template <typename scalar_t>
+void state_gradient_by_panels(const StateGradientParams<scalar_t>& params,
+                              int64_t begin,
+                              int64_t end) {
+  using A = Access<scalar_t>;
+  using real = typename A::real;
+  using V = Simd<real>;
+  constexpr int64_t width = kPanelWidth<scalar_t>;
+  alignas(64) real totals[kMaxRowsPerChunk][width];
+  for (int64_t task = begin; task < end; ++task) {
+    const int64_t panel = task / params.row_chunks;
+    const int64_t count = smaller(width, params.columns - panel * width);
+    const int64_t chunk = task % params.row_chunks;
+    const int64_t first_row = params.row_count * chunk / params.row_chunks;
+    const int64_t rows = params.row_count * (chunk + 1) / params.row_chunks - first_row;
+    const StateGradientRow<scalar_t>* const of_chunk = params.rows + first_row;
+    clear_columns(totals[0], 0, rows * width);
+    const ProductRegisters<scalar_t> registers(rows);
+    multiply_by_panel<scalar_t, kMaxVectors>(
+        rows,
+        params.gates,
+        params.panels + panel * column_panel_size<scalar_t>(params.gates),
+        [&](int64_t row) { return of_chunk[row].d_gates; },
+        [&](int64_t first, int64_t rows_here, const VectorOf<scalar_t>* sums, bool last) {
+          for (int64_t r = 0; r < rows_here; ++r) {
+            scalar_t* const out = of_chunk[first + r].out + panel * width;
+            for (int v = 0; v < kMaxVectors; ++v) {
+              real* const total = totals[first + r] + v * V::kLanes;
+              const V sum = V::load(total) + V(sums[r * kMaxVectors + v]);
+              if (last) {
+                A::store(sum, out + v * V::kLanes, clamp(count - v * V::kLanes, 0, V::kLanes));
+              } else {
+                sum.store(total);
+              }
+            }
+          }
+        });
+  }
+}
+
+template <typename scalar_t>
 void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
   using O = Operand<scalar_t>;
   using real = typename O::real;
   constexpr int64_t width = kPanelWidth<scalar_t>;
   if (params.row_count == 1) {
     state_gradient_of_single_row(params, begin, end);
+    return;
+  }
+  if (params.panels) {
+    state_gradient_by_panels(params, begin, end);
     return;
   }
   alignas(64) real panel[kDepth * width];
@@ -101,11 +145,7 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
       int64_t stride = width;
       // A copy pays from the second tile of rows on: rows of weights lie far apart, and collide in
       // the cache.
-      if (params.panels) {
-        vectors = params.panels + column / width * column_panel_size<scalar_t>(params.gates) +
-                  depth_of<scalar_t>(gate) * width;
-      } else if (std::is_same_v<real, scalar_t> && last_row - first_row <= kRows &&
-                 count == width) {
+      if (std::is_same_v<real, scalar_t> && last_row - first_row <= kRows && count == width) {
         vectors = reinterpret_cast<const real*>(from);
         stride = params.weights_stride;
       } else {
@@ -119,7 +159,7 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
         }
       }
       // Rows of weights lie too far apart for the machine to see the next ones coming.
-      int64_t ahead = params.panels ? params.gates : gate + terms;
+      int64_t ahead = gate + terms;
       const int64_t ahead_per_row = ceil_div(terms, last_row - first_row);
       const auto prefetch = [&](int64_t rows) __attribute__((always_inline)) {
         const int64_t end = smaller(ahead + rows * ahead_per_row, params.gates);
