@@ -5,6 +5,8 @@ import copy
 import io
 import math
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -343,6 +345,19 @@ def test_typed_function(device):
     assert cells.shape == (5, 2, 4) and gates.shape == (5, 2, 12) and torch.equal(cells[-1], c_n)
     empty = lltm.sequence(input, rnn.weights_l0)[3:]
     assert [tuple(tensor.shape) for tensor in empty] == [(0, 2, 4), (0, 2, 12)]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/sequences.md"])
+def test_code_of_a_page_runs(page):
+    """All of its Python blocks, one after the other."""
+    text = (Path(__file__).resolve().parents[2] / page).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert blocks
+    names = {}
+    for block in blocks:
+        exec(block, names)
+    output, (h_n, c_n) = names["rnn"](torch.randn(2, 3, 32))
+    assert h_n.isfinite().all() and c_n.isfinite().all() and len(output) == 2
 
 
 def test_doctests():
