@@ -10,6 +10,7 @@
 #include "runtime/device_facts.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
+#include "runtime/tensor_maps.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
@@ -88,31 +89,24 @@ class PackedOperands {
   /// Leaves in `problem` what the copies are.
   PackedOperands(BackwardProblem& problem, c10::ScalarType dtype, const Device& device) {
     params_.element_size = static_cast<int>(c10::elementSize(dtype));
-    const auto describable = [&](const Matrix& matrix, int64_t columns) {
-      return columns == 0 ||
-             (matrix.stride >= columns && matrix.starts_at_vectors(params_.element_size));
-    };
     const int64_t h = problem.state_size, x = problem.input_features;
-    const auto pack = [&](Matrix& matrix, int64_t rows, int64_t columns, const Matrix& to) {
+    const auto pack = [&](Tensor& memory, Matrix& matrix, int64_t rows, int64_t columns) {
+      if (columns == 0 || is_describable(matrix, columns, params_.element_size)) {
+        return;
+      }
+      const int64_t stride = packed_stride(columns, params_.element_size);
+      memory = device.empty({rows, stride}, dtype);
+      const Matrix to{memory.mutable_data_ptr(), stride};
       params_.add({.from = matrix, .rows = rows, .columns = columns, .to = to});
       matrix = to;
     };
-    const auto empty = [&](Tensor& memory, int64_t rows, int64_t columns) {
-      const int64_t stride = packed_stride(columns, params_.element_size);
-      memory = device.empty({rows, stride}, dtype);
-      return Matrix{memory.mutable_data_ptr(), stride};
-    };
     // In TF32 a transposed copy is made of rows that start anywhere.
-    const bool reads_inputs = params_.element_size == 2 && problem.d_weights != nullptr;
-    if (reads_inputs && !describable(problem.old_h, h)) {
-      pack(problem.old_h, problem.batch, h, empty(old_h_, problem.batch, h));
+    if (params_.element_size == 2 && problem.d_weights != nullptr) {
+      pack(old_h_, problem.old_h, problem.batch, h);
+      pack(input_, problem.input, problem.batch, x);
     }
-    if (reads_inputs && !describable(problem.input, x)) {
-      pack(problem.input, problem.batch, x, empty(input_, problem.batch, x));
-    }
-    const bool reads_weights = problem.d_old_h != nullptr || problem.d_input != nullptr;
-    if (reads_weights && !describable(problem.weights, h + x)) {
-      pack(problem.weights, 3 * h, h + x, empty(weights_, 3 * h, h + x));
+    if (problem.d_old_h != nullptr || problem.d_input != nullptr) {
+      pack(weights_, problem.weights, 3 * h, h + x);
     }
   }
 
@@ -144,23 +138,18 @@ TransposedInputs inputs_in_order(const BackwardProblem& problem, float* workspac
   return inputs;
 }
 
-int64_t transposed_floats(const BackwardProblem& problem) {
-  const TransposedInputs inputs = transposed_inputs(problem, nullptr);
-  return problem.d_weights != nullptr ? inputs.columns() * inputs.row_stride() : 0;
-}
-
 // Memory for the products, or none.
-Tensor workspace_of(const BackwardProblem& params, const BackwardPath& path, const Device& device) {
+Tensor workspace_of(const BackwardProblem& params, const BackwardPlan& plan, const Device& device) {
   int64_t floats = 0;
-  if (const auto* const plan = std::get_if<GradientPlan>(&path.tile)) {
-    floats = with_wgmma_arithmetic(path.arithmetic, [&]<Arithmetic kArithmetic>() {
-      return backward_wgmma_workspace<kArithmetic>(params, *plan);
+  if (const auto* const cut = plan.tile<GradientPlan>()) {
+    floats = with_wgmma_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() {
+      return backward_wgmma_workspace<kArithmetic>(params, *cut);
     });
-    if (path.arithmetic == Arithmetic::kTf32) {
+    if (plan.arithmetic == Arithmetic::kTf32) {
       floats += transposed_floats(params);
     }
-  } else if (const auto* const pairs = std::get_if<Tf32BackwardPairs>(&path.tile)) {
-    floats = tf32_backward_workspace(params, pairs->tile, path.split);
+  } else if (const auto* const pairs = plan.tile<Tf32BackwardPairs>()) {
+    floats = backward_wgmma_tf32_workspace(params, pairs->tile, plan.tiles.split);
   }
   return floats > 0 ? device.empty({floats}, at::kFloat) : Tensor();
 }
@@ -181,49 +170,48 @@ void gate_gradients(GateGradientsParams<scalar_t> params,
 
 template <Arithmetic kArithmetic>
 cudaError_t launch_products(const BackwardProblem& params,
-                            const BackwardPath& path,
+                            const BackwardPlan& plan,
                             float* workspace,
                             cudaStream_t stream) {
+  const int split = plan.tiles.split;
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    if (const auto* tile = std::get_if<SplitProductTile>(&path.tile)) {
-      return launch_split_backward(params, *tile, path.split, stream);
+    if (const auto* const tile = plan.tile<Float32GradientTile>()) {
+      return launch_backward_wgmma_float32(params, *tile, split, stream);
     }
-  } else if constexpr (kArithmetic == Arithmetic::kTf32) {
-    if (const auto* pairs = std::get_if<Tf32BackwardPairs>(&path.tile)) {
-      return launch_tf32_backward(params, pairs->tile, path.split, pairs->count, workspace, stream);
-    }
-    if (const auto* plan = std::get_if<GradientPlan>(&path.tile)) {
+  } else if (const auto* const cut = plan.tile<GradientPlan>()) {
+    if constexpr (kArithmetic == Arithmetic::kTf32) {
       const TransposedInputs inputs = inputs_in_order(params, workspace);
       return launch_backward_wgmma<kArithmetic>(params,
-                                                *plan,
+                                                *cut,
                                                 {inputs.transposed, inputs.row_stride()},
                                                 workspace + transposed_floats(params),
                                                 stream);
+    } else {
+      return launch_backward_wgmma<kArithmetic>(params, *cut, {}, workspace, stream);
     }
-  } else if (std::holds_alternative<HopperSmallTiles>(path.tile)) {
-    return launch_hopper_small_backward<kArithmetic>(params, path.split, stream);
-  } else if (const auto* plan = std::get_if<GradientPlan>(&path.tile)) {
-    return launch_backward_wgmma<kArithmetic>(params, *plan, {}, workspace, stream);
   }
-  return launch_backward_tiles<kArithmetic>(
-      params, std::get<ProductTile>(path.tile), path.split, stream);
+  if constexpr (kArithmetic == Arithmetic::kTf32) {
+    if (const auto* const pairs = plan.tile<Tf32BackwardPairs>()) {
+      return launch_backward_wgmma_tf32(
+          params, pairs->tile, split, pairs->count, workspace, stream);
+    }
+  } else if constexpr (!is_float(kArithmetic)) {
+    if (plan.tile<SmallGradientTiles>() != nullptr) {
+      return launch_backward_wgmma_small<kArithmetic>(params, split, stream);
+    }
+  }
+  return launch_backward_tiles<kArithmetic>(params, *plan.tile<ProductTile>(), split, stream);
 }
 
 cudaError_t launch_products(const BackwardProblem& params,
-                            const BackwardPath& path,
+                            const BackwardPlan& plan,
                             float* workspace,
                             cudaStream_t stream) {
-  switch (path.arithmetic) {
-    case Arithmetic::kFloat32:
-      return launch_products<Arithmetic::kFloat32>(params, path, workspace, stream);
-    case Arithmetic::kTf32:
-      return launch_products<Arithmetic::kTf32>(params, path, workspace, stream);
-    case Arithmetic::kFloat16:
-      return launch_products<Arithmetic::kFloat16>(params, path, workspace, stream);
-    case Arithmetic::kBFloat16:
-      return launch_products<Arithmetic::kBFloat16>(params, path, workspace, stream);
-  }
-  return cudaErrorInvalidValue;
+  return plan.arithmetic == Arithmetic::kFloat32
+             ? launch_products<Arithmetic::kFloat32>(params, plan, workspace, stream)
+             : with_wgmma_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() {
+                 return launch_products<kArithmetic>(params, plan, workspace, stream);
+               });
 }
 
 OptionalGradients backward(const std::optional<Tensor>& grad_h,
@@ -242,10 +230,15 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
 
   DeviceFacts facts;
   check_launch(device_facts(device.properties(), &facts));
-  const auto path = plan_backward(
-      facts, input.scalar_type(), sizes, rows_at_16_bytes(input, weights, old_h, sizes.state_size));
-  const bool few_rows = path && std::holds_alternative<FewRowsStrips>(path->tile);
-  const bool by_wgmma = path && std::holds_alternative<GradientPlan>(path->tile);
+  const BackwardPlan plan =
+      plan_backward(facts,
+                    {.arithmetic = arithmetic_of(input.scalar_type()),
+                     .batch = sizes.batch,
+                     .input_features = sizes.input_features,
+                     .state_size = sizes.state_size,
+                     .vector_rows = vector_rows(input, weights, old_h, sizes.state_size)});
+  const bool few_rows = plan.tile<FewRowsStrips>() != nullptr;
+  const bool by_wgmma = plan.tile<GradientPlan>() != nullptr;
   CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },
@@ -261,8 +254,9 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
   const CellRows rows(arguments);
   std::optional<PackedOperands> packed;
   BackwardProblem products = products_params(gradients, rows, sizes);
-  if (by_wgmma && (products.d_old_h != nullptr || products.d_input != nullptr ||
-                   products.d_weights != nullptr)) {
+  const bool any_product =
+      products.d_old_h != nullptr || products.d_input != nullptr || products.d_weights != nullptr;
+  if (by_wgmma && any_product) {
     // Rows that TMA can describe.
     products.d_gates_stride =
         packed_stride(products.d_gates_stride, static_cast<int>(input.element_size()));
@@ -270,7 +264,7 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
     products.d_gates = data_of(gradients.gates);
     check_launch(packed.emplace(products, input.scalar_type(), device).launch(stream));
   }
-  const Tensor workspace = path ? workspace_of(products, *path, device) : Tensor();
+  const Tensor workspace = workspace_of(products, plan, device);
   auto* const floats = static_cast<float*>(data_of(workspace));
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
@@ -278,17 +272,17 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
         params.d_gates_stride = products.d_gates_stride;
         if constexpr (sizeof(scalar_t) < 8) {
           if (few_rows) {
-            check_launch(launch_backward_few_rows(params, products, path->split, stream));
+            check_launch(launch_backward_few_rows(params, products, plan.tiles.split, stream));
             return;
           }
         }
         // In 16 bits what follows gains by it: blocks that fill a multiprocessor each cannot crowd
         // on those that are free, and (64,512,512) takes 6.1 us, not 6.8.
-        params.starts_next = path && sizeof(scalar_t) == 2;
-        if (path && std::holds_alternative<Tf32BackwardPairs>(path->tile)) {
+        params.starts_next = !plan.by_library() && sizeof(scalar_t) == 2;
+        if (plan.tile<Tf32BackwardPairs>() != nullptr) {
           params.rounds_to_tf32 = true;
           params.inputs = transposed_inputs(products, floats);
-        } else if (by_wgmma && path->arithmetic == Arithmetic::kTf32) {
+        } else if (by_wgmma && plan.arithmetic == Arithmetic::kTf32) {
           params.inputs = inputs_in_order(products, floats);
         }
         gate_gradients(params, device, stream);
@@ -296,10 +290,9 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
   if (few_rows) {
     return gradients.results();
   }
-  if (path) {
-    if (products.d_old_h != nullptr || products.d_input != nullptr ||
-        products.d_weights != nullptr) {
-      check_launch(launch_products(products, *path, floats, stream));
+  if (!plan.by_library()) {
+    if (any_product) {
+      check_launch(launch_products(products, plan, floats, stream));
     }
     return gradients.results();
   }

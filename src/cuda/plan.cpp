@@ -5,13 +5,36 @@
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 namespace lltm::cuda {
 namespace {
 
 constexpr Group kGroups[] = {Group::kFewRows, Group::kHopper, Group::kTiles, Group::kLibrary};
+
+const std::vector<std::string_view>& candidate_names() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all;
+    for (const ForwardCandidate& candidate : forward_candidates()) {
+      all.push_back(candidate.name);
+    }
+    for (const BackwardCandidate& candidate : backward_candidates()) {
+      all.push_back(candidate.name);
+    }
+    return all;
+  }();
+  return names;
+}
+
+// The selected name, where it is one of `candidates`.
+template <typename Candidates>
+std::string_view name_among(const Candidates& candidates, const Selection& selected) {
+  const auto has_it = [&](const auto& candidate) { return candidate.name == selected.name; };
+  return std::ranges::any_of(candidates, has_it) ? selected.name : std::string_view();
+}
 
 // The group's enumeration of tiles that a candidate's is one of.
 template <typename Tile>
@@ -44,9 +67,9 @@ Selection selection() {
       return {group, {}};
     }
   }
-  for (const ForwardCandidate& candidate : forward_candidates()) {
-    if (path == candidate.name) {
-      return {std::nullopt, candidate.name};
+  for (const std::string_view name : candidate_names()) {
+    if (path == name) {
+      return {std::nullopt, name};
     }
   }
   TORCH_CHECK(false,
@@ -61,8 +84,8 @@ std::string selectable() {
   for (const Group group : kGroups) {
     all.append(" ").append(name_of(group));
   }
-  for (const ForwardCandidate& candidate : forward_candidates()) {
-    all.append(" ").append(candidate.name);
+  for (const std::string_view name : candidate_names()) {
+    all.append(" ").append(name);
   }
   return all;
 }
@@ -96,7 +119,7 @@ ForwardPlan plan_forward(const DeviceFacts& device,
   if (arithmetic) {
     const int size = element_size(*arithmetic);
     const auto must_pack = [&](const Matrix& matrix, int64_t rows, int64_t columns, bool anyway) {
-      const bool packs = columns > 0 && (anyway || !is_describable(matrix, rows, columns, size));
+      const bool packs = columns > 0 && (anyway || !is_describable(matrix, columns, size));
       shape.pack_bytes += packs ? rows * columns * size : 0;
       return packs;
     };
@@ -110,7 +133,8 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                         p.weights.starts_at_vectors(size, p.state_size);
   }
   const Selection selected = selection();
-  plan.choice = choose_forward(shape, device, selected.group, selected.name);
+  plan.choice =
+      choose_forward(shape, device, selected.group, name_among(forward_candidates(), selected));
   if (plan.choice.candidate->group != Group::kHopper) {
     plan.packs_input = plan.packs_old_h = plan.packs_weights = false;
   }
@@ -138,6 +162,18 @@ cudaError_t launch_forward(const ForwardPlan& plan,
       return launch_tiles<Arithmetic::kBFloat16>(plan, problem, stream);
   }
   return cudaErrorInvalidValue;
+}
+
+BackwardPlan plan_backward(const DeviceFacts& device, const BackwardShape& shape) {
+  const Selection selected = selection();
+  BackwardPlan plan{Group::kLibrary, shape.arithmetic, {}};
+  if (shape.batch > 0 && shape.state_size > 0) {
+    const BackwardCandidate& candidate =
+        choose_backward(shape, device, selected.group, name_among(backward_candidates(), selected));
+    plan.group = candidate.group;
+    plan.tiles = candidate.tiles(shape, device);
+  }
+  return plan;
 }
 
 }  // namespace lltm::cuda

@@ -1,26 +1,26 @@
 // Which kernels compute a cell, for which sizes.
 //
-// A forward has candidates, each with what it supports and an estimate of its time (model.h); the
-// least estimate is taken. A backward still goes by the rules of plan_backward.cpp.
+// Both have candidates, each with what it supports. Of a forward's the one with the least estimate
+// of its time is taken (model.h), of a backward's the first that measured ahead (plan_backward.h).
 //
 // The environment variable LLTM_CUDA_PATH selects, for a test or a measurement: a group of
-// candidates
-// (`few_rows`, without tiles; `hopper`, by sm_90a's instructions; `tiles`, by those of sm_80;
-// `library`, products by ATen and everything pointwise in a kernel of ours) or one candidate by its
-// name. Unset, empty or `auto`: all. Another value is an error that lists them. What a selection
-// cannot compute tiles do, and what these cannot, the library: float64 is the library's.
+// candidates (`few_rows`, without tiles; `hopper`, by sm_90a's instructions; `tiles`, by those of
+// sm_80; `library`, products by ATen and everything pointwise in a kernel of ours) or one candidate
+// by its name, which leaves the other direction as it is. Unset, empty or `auto`: all. Another
+// value is an error that lists them. What a selection cannot compute tiles do, and what these
+// cannot, the library: float64 is the library's.
 #pragma once
 
-#include "../checks.h"
-#include "kernels/backward_kernels.h"
 #include "kernels/forward_kernels.h"
 #include "model.h"
+#include "plan_backward.h"
 
 #include <c10/core/ScalarType.h>
 #include <cuda_runtime_api.h>
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 
 namespace lltm::cuda {
@@ -58,35 +58,18 @@ cudaError_t launch_forward(const ForwardPlan& plan,
                            const ForwardProblem& problem,
                            cudaStream_t stream);
 
-/// Products in TF32 by wgmma, by as many pairs of blocks.
-struct Tf32BackwardPairs {
-  Tf32BatchTile tile;
-  int count;
+struct BackwardPlan {
+  Group group;
+  std::optional<Arithmetic> arithmetic;  // nothing for float64
+  BackwardTiles tiles;
+
+  bool by_library() const { return group == Group::kLibrary; }
+  /// The tiles of one kind, or null.
+  template <typename Tile>
+  const Tile* tile() const {
+    return std::get_if<Tile>(&tiles.tile);
+  }
 };
-
-/// Hopper's products in 16 bits, in small tiles.
-struct HopperSmallTiles {};
-
-/// The backward for few rows in one launch, whose strips are all alike.
-struct FewRowsStrips {};
-
-struct BackwardPath {
-  Arithmetic arithmetic;
-  std::variant<FewRowsStrips,
-               GradientPlan,
-               HopperSmallTiles,
-               ProductTile,
-               SplitProductTile,
-               Tf32BackwardPairs>
-      tile;
-  int split;
-};
-
-/// How our own kernels are to run, or nothing: then it is the library's turn.
-/// rows_at_16_bytes: every row of input, old_h and both column ranges of weights starts there.
-std::optional<BackwardPath> plan_backward(const DeviceFacts& device,
-                                          c10::ScalarType dtype,
-                                          const CellSizes<int64_t>& sizes,
-                                          bool rows_at_16_bytes);
+BackwardPlan plan_backward(const DeviceFacts& device, const BackwardShape& shape);
 
 }  // namespace lltm::cuda

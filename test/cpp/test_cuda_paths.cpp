@@ -192,7 +192,7 @@ TEST_P(CudaPathChoice, AnUnknownPathIsAnError) {
                       0),
         0)
         << message;
-    EXPECT_NE(message.find(" forward_library, got fastest"), std::string::npos) << message;
+    EXPECT_NE(message.find(" backward_library, got fastest"), std::string::npos) << message;
   }
 }
 

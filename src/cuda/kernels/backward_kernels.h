@@ -6,6 +6,7 @@
 
 #include "../problem.h"
 #include "../scheduler/gradient_plan.h"
+#include "../tile/shapes.h"
 
 #include <cuda_runtime_api.h>
 
@@ -15,7 +16,7 @@
 namespace lltm::cuda {
 
 /// [old_h | input] transposed, and rounded to TF32: a row for each column, in the order of
-/// transposed_inputs.cuh, and zeros up to a multiple of 16 of them.
+/// gate_gradients.cu, and zeros up to a multiple of 16 of them.
 struct TransposedInputs {
   int64_t batch;
   int64_t input_features;
@@ -80,9 +81,6 @@ cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
 template <Arithmetic kArithmetic>
 int64_t backward_wgmma_workspace(const BackwardProblem& problem, const GradientPlan& plan);
 
-/// A block's share of a gradient's product: rows x columns of the result.
-enum class ProductTile { k64x64, k128x128, kCount };
-
 /// All wanted products in one launch. `split` blocks, a cluster, share the K = 3*state_size of a
 /// tile of d_old_h and d_input; more than one needs sm_90.
 template <Arithmetic kArithmetic>
@@ -91,33 +89,27 @@ cudaError_t launch_backward_tiles(const BackwardProblem& problem,
                                   int split,
                                   cudaStream_t stream);
 
-/// A block's share of a gradient's product in float32 by Hopper's own instructions.
-enum class SplitProductTile { k64x96, k128x96, kCount };
-
 /// As launch_backward_tiles, for a GPU of architecture 9.0 and code built for 90a, for kFloat32.
 /// Matrices start at, and rows are, multiples of 16 bytes, state_size too; input_features is not
 /// zero.
-cudaError_t launch_split_backward(const BackwardProblem& params,
-                                  SplitProductTile tile,
-                                  int split,
-                                  cudaStream_t stream);
+cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
+                                          Float32GradientTile tile,
+                                          int split,
+                                          cudaStream_t stream);
 
-/// How many rows of the batch a block has at a time of d_old_h and d_input in TF32 by Hopper's own
-/// instructions.
-enum class Tf32BatchTile { k64, k128, k256, kCount };
-
-/// As launch_split_backward, for kTf32 and batches of less than 2^30. `parts` blocks share the K =
-/// 3*state_size of a tile of d_old_h and d_input. `pairs`: of blocks, at most. `workspace` has
-/// tf32_backward_workspace floats, at a multiple of 16 bytes. It begins with transposed_inputs,
-/// which the kernel of d_gates has to form, and to round d_gates to TF32.
-cudaError_t launch_tf32_backward(const BackwardProblem& params,
-                                 Tf32BatchTile tile,
-                                 int parts,
-                                 int pairs,
-                                 float* workspace,
-                                 cudaStream_t stream);
+/// As launch_backward_wgmma_float32, for kTf32 and batches of less than 2^30. `parts` blocks share
+/// the K = 3*state_size of a tile of d_old_h and d_input. `pairs`: of blocks, at most. `workspace`
+/// has backward_wgmma_tf32_workspace floats, at a multiple of 16 bytes. It begins with
+/// transposed_inputs, which the kernel of d_gates has to form, and to round d_gates to TF32.
+cudaError_t launch_backward_wgmma_tf32(const BackwardProblem& params,
+                                       Tf32BatchTile tile,
+                                       int parts,
+                                       int pairs,
+                                       float* workspace,
+                                       cudaStream_t stream);
 TransposedInputs transposed_inputs(const BackwardProblem& params, float* workspace);
-int64_t tf32_backward_workspace(const BackwardProblem& params, Tf32BatchTile tile, int parts);
+int64_t transposed_floats(const BackwardProblem& params);
+int64_t backward_wgmma_tf32_workspace(const BackwardProblem& params, Tf32BatchTile tile, int parts);
 
 /// As launch_backward_tiles, for a GPU of architecture 9.0 and code built for 90a: kFloat16 and
 /// kBFloat16, in small tiles. Matrices start at, and rows are, multiples of 16 bytes, state_size
@@ -125,9 +117,9 @@ int64_t tf32_backward_workspace(const BackwardProblem& params, Tf32BatchTile til
 /// tile of d_old_h and d_input: a power of two. The kernel before it must have waited for what
 /// wrote everything but d_gates before it started this one, as launch_gate_gradients's does.
 template <Arithmetic kArithmetic>
-cudaError_t launch_hopper_small_backward(const BackwardProblem& params,
-                                         int split,
-                                         cudaStream_t stream);
+cudaError_t launch_backward_wgmma_small(const BackwardProblem& params,
+                                        int split,
+                                        cudaStream_t stream);
 
 /// The whole backward in one launch, for float, c10::Half and c10::BFloat16 and at most kFewRows
 /// rows, without TF32. Uses neither cell.d_gates, cell.workspace nor problem.d_gates. `split`

@@ -11,11 +11,12 @@
 #include "../ptx/wgmma.cuh"
 #include "../scheduler/gradient_units.h"
 #include "../tile/elements.cuh"
+#include "tf32.cuh"
 
 namespace lltm::cuda {
 
-/// The rows of a tile, and the threads that multiply.
-constexpr int kGradientRows = 128, kGradientThreads = 256;
+/// The threads that multiply.
+constexpr int kGradientThreads = 256;
 
 /// What copies the operands of a unit's chunk: kCopiers threads the left operand, as many the right
 /// one, a share of it each. A rank of `kRanks` that have the same columns copies its shares of the
@@ -218,17 +219,17 @@ struct Tf32GradientProduct {
     release(previous);
   }
 
- private:
   static constexpr int kBoxBytes = 32 * kChunkK * 4;
 
-  // Where in a chunk of the left operand this thread's first element is.
+  /// Where in a chunk of the left operand this thread's first element is.
   static __device__ __forceinline__ uint32_t fragment_offset(int warp, int lane) {
     const int m = row(warp, lane / 4), k = lane % 4;
     return m / 32 * kBoxBytes + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
   }
 
-  // A fragment's second row is 4 further and so in the next piece of 16 bytes; its second k is 4
-  // further, so that pieces are 4 further too.
+  /// A warp's rows of a chunk of the left operand. A fragment's second row is 4 further and so in
+  /// the next piece of 16 bytes; its second k is 4 further, so that pieces are 4 further too.
+  template <bool kRounds = false>
   static __device__ __forceinline__ void load(uint32_t (&fragments)[4][4], uint32_t from) {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -236,6 +237,9 @@ struct Tf32GradientProduct {
       for (int i = 0; i < 4; ++i) {
         fragments[step][i] =
             load_shared((from ^ (i % 2 * 16 + i / 2 * 64)) + i / 2 * 4 * 128 + step * 8 * 128);
+      }
+      if constexpr (kRounds) {
+        round_floats(fragments[step]);
       }
     }
   }

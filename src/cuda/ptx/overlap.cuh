@@ -16,7 +16,7 @@ namespace lltm::cuda {
 // these have called, and so are resident.
 //
 // Therefore nothing may touch global memory before the wait, but where it is known what the kernel
-// before that one waited for (hopper_small_backward.cuh).
+// before that one waited for (backward_wgmma_small.cu).
 __device__ __forceinline__ void start_next_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\n");

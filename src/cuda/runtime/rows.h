@@ -2,28 +2,26 @@
 #pragma once
 
 #include "../problem.h"
+#include "tensor_maps.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/MaybeOwned.h>
 
 namespace lltm::cuda {
 
-/// Whether the first element and every row of a matrix start at multiples of 16 bytes.
-inline bool starts_at_16_bytes(const at::Tensor& matrix) {
-  const auto size = static_cast<int64_t>(matrix.element_size());
-  return matrix.stride(1) == 1 && matrix.stride(0) > 0 && matrix.stride(0) * size % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(matrix.const_data_ptr()) % 16 == 0;
-}
-
-/// Whether every row of input, old_h and both column ranges of weights starts at a multiple of 16
-/// bytes, as Hopper's copies need; rows of state_size, too.
-inline bool rows_at_16_bytes(const at::Tensor& input,
-                             const at::Tensor& weights,
-                             const at::Tensor& old_h,
-                             int64_t state_size) {
-  return starts_at_16_bytes(weights) &&
-         state_size * static_cast<int64_t>(weights.element_size()) % 16 == 0 &&
-         starts_at_16_bytes(input) && starts_at_16_bytes(old_h);
+/// Whether TMA can describe input, old_h and both column ranges of weights where they lie, and rows
+/// of state_size: all start at multiples of 16 bytes.
+inline bool vector_rows(const at::Tensor& input,
+                        const at::Tensor& weights,
+                        const at::Tensor& old_h,
+                        int64_t state_size) {
+  const auto size = static_cast<int>(weights.element_size());
+  const auto describable = [&](const at::Tensor& matrix) {
+    return matrix.stride(1) == 1 &&
+           is_describable({matrix.const_data_ptr(), matrix.stride(0)}, matrix.size(1), size);
+  };
+  return state_size * size % 16 == 0 && describable(weights) && describable(input) &&
+         describable(old_h);
 }
 
 /// A matrix whose rows are contiguous, at any distance of each other; a copy of the tensor where

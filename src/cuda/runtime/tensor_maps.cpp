@@ -108,9 +108,9 @@ bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const Fo
            describe_gates(&maps->weights_input, state + features)));
 }
 
-bool is_describable(const Matrix& matrix, int64_t rows, int64_t columns, int element_size) {
-  return matrix.starts_at_vectors(element_size) && (rows <= 1 || matrix.stride >= columns) &&
-         matrix.stride > 0 && matrix.stride < (int64_t{1} << 36);
+bool is_describable(const Matrix& matrix, int64_t columns, int element_size) {
+  return matrix.starts_at_vectors(element_size) && matrix.stride >= columns &&
+         matrix.stride < (int64_t{1} << 36);
 }
 
 }  // namespace lltm::cuda

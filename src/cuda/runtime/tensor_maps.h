@@ -45,8 +45,9 @@ struct ForwardBoxes {
 /// cannot be described.
 bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const ForwardBoxes& boxes);
 
-/// Whether TMA can describe a matrix of `rows` rows and `columns` columns of `element_size` bytes:
-/// it starts, and its rows start, at multiples of 16 bytes, and they do not overlap.
-bool is_describable(const Matrix& matrix, int64_t rows, int64_t columns, int element_size);
+/// Whether TMA can describe a matrix of `columns` columns, one at least, of `element_size` bytes:
+/// it starts, and its rows start, at multiples of 16 bytes, not too far apart, and they do not
+/// overlap.
+bool is_describable(const Matrix& matrix, int64_t columns, int element_size);
 
 }  // namespace lltm::cuda

@@ -12,13 +12,17 @@
 #pragma once
 
 #include "../../cell.h"
-#include "tiles.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <tuple>
+#include <utility>
 
 namespace lltm::cuda {
+
+/// The rows of a tile.
+constexpr int kGradientRows = 128;
 
 /// A block's share of a product at a time.
 struct GradientUnit {
@@ -161,8 +165,30 @@ struct GradientSchedule {
   }
 };
 
-/// Deals the units out to at most `clusters`, so that all are done at about the same time. The
-/// costs are of one unit of a product.
+/// Of clusters that all have units of the state product, how many have one more than the others,
+/// and how many units of the weight product these share, so that all are done at about the same
+/// time. The costs are of one unit.
+inline std::pair<int, int> share_of_busy(
+    int state_units, int weight_units, int clusters, double state_cost, double weight_cost) {
+  const int busy = clusters > 0 ? state_units % clusters : 0;
+  if (busy == 0) {
+    return {0, 0};
+  }
+  const int others = clusters - busy;
+  const auto done = [&](int a_busy_cluster) {
+    const int rest = std::max(weight_units - busy * a_busy_cluster, 0);
+    return std::max(state_cost + a_busy_cluster * weight_cost,
+                    (rest + others - 1) / others * weight_cost);
+  };
+  int a_busy_cluster =
+      std::max(static_cast<int>((weight_units - others * state_cost / weight_cost) / clusters), 0);
+  if (done(a_busy_cluster + 1) < done(a_busy_cluster)) {
+    ++a_busy_cluster;
+  }
+  return {busy, std::min(busy * a_busy_cluster, weight_units)};
+}
+
+/// Deals the units out to at most `clusters`.
 inline GradientSchedule deal_out(const GradientTiles& state,
                                  const GradientTiles& weights,
                                  int clusters,
@@ -171,25 +197,11 @@ inline GradientSchedule deal_out(const GradientTiles& state,
   GradientSchedule s{};
   s.state = state;
   s.weights = weights;
-  const int state_units = state.units, weight_units = weights.units;
-  s.clusters = std::min(state_units + weight_units, clusters);
-  s.busy = s.clusters > 0 ? state_units % s.clusters : 0;
-  if (s.busy > 0) {
-    const int others = s.clusters - s.busy;
-    const auto done = [&](int a_busy_cluster) {
-      const int rest = std::max(weight_units - s.busy * a_busy_cluster, 0);
-      return std::max(state_cost + a_busy_cluster * weight_cost,
-                      (rest + others - 1) / others * weight_cost);
-    };
-    int a_busy_cluster = std::max(
-        static_cast<int>((weight_units - others * state_cost / weight_cost) / s.clusters), 0);
-    if (done(a_busy_cluster + 1) < done(a_busy_cluster)) {
-      ++a_busy_cluster;
-    }
-    s.weights_of_busy = std::min(s.busy * a_busy_cluster, weight_units);
-  }
+  s.clusters = std::min(state.units + weights.units, clusters);
+  std::tie(s.busy, s.weights_of_busy) =
+      share_of_busy(state.units, weights.units, s.clusters, state_cost, weight_cost);
   s.busy_weights = even_shares(s.weights_of_busy, s.busy);
-  s.other_weights = even_shares(weight_units - s.weights_of_busy, s.clusters - s.busy);
+  s.other_weights = even_shares(weights.units - s.weights_of_busy, s.clusters - s.busy);
   return s;
 }
 

@@ -1,5 +1,7 @@
-// Tiles, and the grid of blocks that form them.
+// The grid of blocks that form tiles.
 #pragma once
+
+#include "../tile/shapes.h"
 
 #include <cuda_runtime.h>
 
@@ -7,11 +9,6 @@
 #include <cstdint>
 
 namespace lltm::cuda {
-
-/// How many tiles it takes, of which the last may be cut off.
-inline int tiles_of(int64_t size, int64_t tile) {
-  return static_cast<int>((size + tile - 1) / tile);
-}
 
 /// `split` blocks for each tile. Rows of tiles, in groups of row_group that stay together, go on in
 /// z where y cannot count them: row y + gridDim.y * z, which may be beyond the last.

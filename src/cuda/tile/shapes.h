@@ -1,7 +1,14 @@
-// The tiles that the kernels of the forward are compiled for.
+// The tiles that the kernels are compiled for.
 #pragma once
 
+#include <cstdint>
+
 namespace lltm::cuda {
+
+/// How many tiles it takes, of which the last may be cut off.
+inline int tiles_of(int64_t size, int64_t tile) {
+  return static_cast<int>((size + tile - 1) / tile);
+}
 
 /// A block's share of the forward: rows of the batch x columns of the hidden state, whose three
 /// gates it computes all.
@@ -21,6 +28,15 @@ enum class WgmmaTile {
   k128x32InPairsTwice,
   kCount
 };
+
+/// A block's share of a gradient's product by mma.sync: rows x columns of the result.
+enum class ProductTile { k64x64, k128x128, kCount };
+
+/// The same in float32 by wgmma.
+enum class Float32GradientTile { k64x96, k128x96, kCount };
+
+/// How many rows of the batch a block has at a time of d_old_h and d_input in TF32 by wgmma.
+enum class Tf32BatchTile { k64, k128, k256, kCount };
 
 /// How many rows of the batch the kernels for few of them take at most, and the warps of a block of
 /// the forward.

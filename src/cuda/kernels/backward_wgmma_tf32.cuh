@@ -15,26 +15,22 @@
 // tiles that is known from the start; what comes next is copied while a tile is written.
 #pragma once
 
-#include "../kernels/backward_kernels.h"
-#include "../problem.h"
-#include "../products/tf32.cuh"
-#include "../ptx/barrier.cuh"
+#include "../pipeline/ring.cuh"
+#include "../products/wgmma_gradients.cuh"
 #include "../ptx/bulk_copy.cuh"
 #include "../ptx/cluster.cuh"
 #include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
-#include "../runtime/launch.cuh"
-#include "../runtime/tensor_maps.h"
 #include "../scheduler/tiles.h"
 
-#include <algorithm>
+#include <cuda.h>
 
 namespace lltm::cuda {
 
 /// A tile has 128 rows and 256 columns, or of d_old_h and d_input, kBatchTile.
 template <int kBatchTile_>
-struct Tf32Backward {
+struct Tf32GradientTile {
   static constexpr int kTileM = 128, kBatchTile = kBatchTile_, kWeightTile = 256, kChunkK = 32;
   static constexpr int kGroups = 2, kMultipliers = 128 * kGroups, kThreads = kMultipliers + 128;
   // A comes in boxes of 32x32, and B, from two warps of each block, in quarters of the columns.
@@ -100,7 +96,7 @@ struct Tf32Schedule {
   }
 };
 
-struct Tf32BackwardArguments {
+struct Tf32GradientArguments {
   CUtensorMap weights, gate_rows;    // A and B of d_old_h and d_input
   CUtensorMap gate_columns, inputs;  // and of d_weights
   float4* parts;
@@ -108,45 +104,6 @@ struct Tf32BackwardArguments {
   int64_t d_weights_rows, d_weights_columns;
   Tf32Schedule schedule;
 };
-
-/// The slots of shared memory that the chunks of an operand travel through, each with two barriers:
-/// it is full, which two warps that copy tell; it is empty.
-template <int kSlots, int kBytes>
-class Tf32Ring {
- public:
-  __device__ __forceinline__ Tf32Ring(uint32_t data, uint32_t barriers)
-      : first_(data), barriers_(barriers) {}
-
-  __device__ __forceinline__ void prepare(int readers) const {
-    for (int i = 0; i < kSlots; ++i) {
-      init_barrier(barriers_ + i * 16, 2);
-      init_barrier(barriers_ + i * 16 + 8, readers);
-    }
-  }
-  __device__ __forceinline__ uint32_t data() const { return first_ + slot_ * kBytes; }
-  __device__ __forceinline__ uint32_t full() const { return barriers_ + slot_ * 16; }
-  __device__ __forceinline__ uint32_t empty() const { return full() + 8; }
-  __device__ __forceinline__ void wait_full() const { wait_phase(full(), parity_); }
-  // A fresh barrier has completed the phase before its first.
-  __device__ __forceinline__ void wait_empty() const { wait_phase(empty(), parity_ ^ 1); }
-  __device__ __forceinline__ void advance() {
-    if (++slot_ == kSlots) {
-      slot_ = 0;
-      parity_ ^= 1;
-    }
-  }
-
- private:
-  uint32_t first_, barriers_;
-  int slot_ = 0;
-  uint32_t parity_ = 0;
-};
-
-// Which row of the tile row r, of 16, of a warp is: rows are dealt so that no two of a fragment's
-// floats lie in the same bank.
-__device__ __forceinline__ int tf32_row(int warp, int r) {
-  return warp / 2 * 32 + warp % 2 * 8 + r / 8 * 4 + r % 8 / 4 * 16 + r % 4;
-}
 
 // Writes four elements of a row from `column` on, those inside; all or none are where rows are of
 // fours.
@@ -169,46 +126,21 @@ __device__ __forceinline__ void write_four(float* row,
   }
 }
 
-#if defined(LLTM_HOPPER)
-// Where in a chunk of A this thread's first element is.
-__device__ __forceinline__ uint32_t tf32_fragment_offset(int warp, int lane) {
-  const int m = tf32_row(warp, lane / 4), k = lane % 4;
-  return m / 32 * Tf32Backward<64>::kBoxBytes + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
-}
-
-// A warp's rows of a chunk of A. A fragment's second row is 4 further and so in the next piece of
-// 16 bytes; its second k is 4 further, so that pieces are 4 further too.
-template <bool kRounds>
-__device__ __forceinline__ void load_tf32_rows(uint32_t (&fragments)[4][4], uint32_t from) {
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      fragments[step][i] =
-          load_shared((from ^ (i % 2 * 16 + i / 2 * 64)) + i / 2 * 4 * 128 + step * 8 * 128);
-    }
-    if constexpr (kRounds) {
-      round_floats(fragments[step]);
-    }
-  }
-}
-#endif
-
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    tf32_backward_kernel(const __grid_constant__ Tf32BackwardArguments arguments) {
+    backward_wgmma_tf32_kernel(const __grid_constant__ Tf32GradientArguments arguments) {
 #if defined(LLTM_HOPPER)
   extern __shared__ __align__(1024) unsigned char shared[];
   const Tf32Schedule& schedule = arguments.schedule;
   const int pair = static_cast<int>(cluster_index()), rank = cluster_rank();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const uint32_t base = shared_address(shared);
-  Tf32Ring<Tile::kSlotsA, Tile::kBytesA> a_ring(base, base + Tile::kBarrierOffset);
-  Tf32Ring<Tile::kSlotsB, Tile::kBytesB> b_ring(base + Tile::kOffsetB,
-                                                base + Tile::kBarrierOffset + Tile::kSlotsA * 16);
+  Ring<Tile::kSlotsA, Tile::kBytesA> a_ring(base, base + Tile::kBarrierOffset);
+  Ring<Tile::kSlotsB, Tile::kBytesB> b_ring(base + Tile::kOffsetB,
+                                            base + Tile::kBarrierOffset + Tile::kSlotsA * 16);
   if (thread == 0) {
-    a_ring.prepare(Tile::kMultipliers / 32);  // warps
-    b_ring.prepare(2 * Tile::kGroups);        // of both blocks
+    a_ring.prepare(2, Tile::kMultipliers / 32);  // two warps copy, all others read
+    b_ring.prepare(2, 2 * Tile::kGroups);        // groups of both blocks
     fence_barriers();
   }
   __syncwarp();
@@ -268,7 +200,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     __syncwarp();
   } else {
     take_registers<232>();
-    const uint32_t own_a = tf32_fragment_offset(warp, lane);
+    const uint32_t own_a = Tf32GradientProduct::fragment_offset(warp, lane);
     wait_for_previous_kernel();
     // sum = the product over the next chunks. A's rows of a chunk are loaded while the one before
     // is multiplied.
@@ -280,7 +212,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       uint32_t a[2][4][4];
       const auto load = [&](uint32_t(&to)[4][4]) {
         a_ring.wait_full();
-        load_tf32_rows<decltype(rounds)::value>(to, a_ring.data() + own_a);
+        Tf32GradientProduct::load<decltype(rounds)::value>(to, a_ring.data() + own_a);
         __syncwarp();
         if (lane == 0) {
           arrive(a_ring.empty());
@@ -336,7 +268,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         const int64_t columns = arguments.d_weights_columns;
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
-          const int64_t row = unit.row + tf32_row(warp, lane / 4 + below * 8);
+          const int64_t row = unit.row + Tf32GradientProduct::row(warp, lane / 4 + below * 8);
           if (row < arguments.d_weights_rows) {
             float* const to = arguments.d_weights + row * columns;
 #pragma unroll
@@ -408,7 +340,8 @@ __global__ void __launch_bounds__(Tile::kMultipliers)
     }
     from += kFours * Tile::kMultipliers;
   }
-  const int m = tf32_row(thread / 32, lane / 4), m_below = tf32_row(thread / 32, lane / 4 + 8);
+  const int m = Tf32GradientProduct::row(thread / 32, lane / 4),
+            m_below = Tf32GradientProduct::row(thread / 32, lane / 4 + 8);
 #pragma unroll
   for (int i = 0; i < kFoursABlock; ++i) {
     const int n = i * 8 + lane % 4 * 2;
@@ -434,127 +367,6 @@ __global__ void __launch_bounds__(Tile::kMultipliers)
                  *reinterpret_cast<const float4*>(&sums[n][piece]));
     }
   }
-}
-
-template <typename Tile>
-Tf32Schedule schedule_tf32_backward(const BackwardProblem& p, int parts, int pairs) {
-  Tf32Schedule s{};
-  const int64_t state =
-      (p.d_old_h != nullptr ? p.state_size : 0) + (p.d_input != nullptr ? p.input_features : 0);
-  s.state_rows = tiles_of(state, 2 * Tile::kTileM);
-  s.state_columns = tiles_of(p.batch, Tile::kBatchTile);
-  s.state_chunks = tiles_of(3 * p.state_size, Tile::kChunkK);
-  s.parts = parts;
-  s.state_units = s.state_rows * s.state_columns * parts;
-  s.weight_columns = tiles_of(p.state_size + p.input_features, Tile::kWeightTile);
-  s.weight_chunks = tiles_of(p.batch, Tile::kChunkK);
-  s.weight_units =
-      p.d_weights != nullptr ? s.weight_columns * tiles_of(3 * p.state_size, 2 * Tile::kTileM) : 0;
-  s.pairs = std::min(s.state_units + s.weight_units, pairs);
-  s.busy = s.pairs > 0 ? s.state_units % s.pairs : 0;
-  if (s.busy > 0) {
-    // What lets all be done at about the same time. In chunks of 256 columns, what is spent on a
-    // unit, its end included.
-    const double state_cost =
-        double(s.state_chunks) / parts * (Tile::kBatchTile == 256 ? 1 : 0.75) + 1.5;
-    const double weight_cost = s.weight_chunks + 2;
-    const int others = s.pairs - s.busy;
-    const auto done = [&](int a_busy_pair) {
-      const int rest = std::max(s.weight_units - s.busy * a_busy_pair, 0);
-      return std::max(state_cost + a_busy_pair * weight_cost,
-                      (rest + others - 1) / others * weight_cost);
-    };
-    int a_busy_pair = std::max(
-        static_cast<int>((s.weight_units - others * state_cost / weight_cost) / s.pairs), 0);
-    if (done(a_busy_pair + 1) < done(a_busy_pair)) {
-      ++a_busy_pair;
-    }
-    s.weights_of_busy = std::min(s.busy * a_busy_pair, s.weight_units);
-  }
-  return s;
-}
-
-inline int64_t transposed_floats(const BackwardProblem& p) {
-  const TransposedInputs inputs = transposed_inputs(p, nullptr);
-  return p.d_weights != nullptr ? inputs.columns() * inputs.row_stride() : 0;
-}
-
-template <typename Tile>
-int64_t parts_floats(const BackwardProblem& p, int parts) {
-  const Tf32Schedule s = schedule_tf32_backward<Tile>(p, parts, 1);
-  return int64_t(s.state_units) * 2 * Tile::kTileM * Tile::kBatchTile;
-}
-
-template <typename Tile>
-cudaError_t launch_tf32_backward_tile(
-    const BackwardProblem& p, int parts, int pairs, float* workspace, cudaStream_t stream) {
-  Tf32BackwardArguments arguments{};
-  arguments.schedule = schedule_tf32_backward<Tile>(p, parts, pairs);
-  const Tf32Schedule& schedule = arguments.schedule;
-  if (schedule.pairs == 0) {
-    return cudaSuccess;
-  }
-  const int64_t gates = 3 * p.state_size;
-  const int64_t h = p.d_old_h != nullptr ? p.state_size : 0;
-  const int64_t input = p.d_input != nullptr ? p.input_features : 0;
-  arguments.parts = reinterpret_cast<float4*>(workspace + transposed_floats(p));
-  arguments.d_weights = static_cast<float*>(p.d_weights);
-  arguments.d_weights_rows = gates;
-  arguments.d_weights_columns = p.state_size + p.input_features;
-  const auto describe = [](CUtensorMap* map,
-                           const void* data,
-                           int64_t columns,
-                           int64_t rows,
-                           int64_t stride,
-                           int box_rows) {
-    return lltm::cuda::describe(map,
-                                {.arithmetic = Arithmetic::kTf32,
-                                 .matrix = {data, stride},
-                                 .rows = rows,
-                                 .columns = columns,
-                                 .box_rows = box_rows,
-                                 .box_columns = Tile::kChunkK});
-  };
-  if (schedule.state_units > 0 &&
-      (!describe(&arguments.weights,
-                 static_cast<const float*>(p.weights.data) + (h > 0 ? 0 : p.state_size),
-                 h + input,
-                 gates,
-                 p.weights.stride,
-                 Tile::kChunkK) ||
-       !describe(&arguments.gate_rows, p.d_gates, gates, p.batch, gates, Tile::kBatchTile / 4))) {
-    return cudaErrorInvalidValue;
-  }
-  const TransposedInputs inputs = transposed_inputs(p, workspace);
-  if (schedule.weight_units > 0 &&
-      (!describe(&arguments.gate_columns, p.d_gates, gates, p.batch, gates, Tile::kChunkK) ||
-       !describe(&arguments.inputs,
-                 inputs.transposed,
-                 p.batch,
-                 inputs.columns(),
-                 inputs.row_stride(),
-                 Tile::kWeightTile / 4))) {
-    return cudaErrorInvalidValue;
-  }
-  const cudaError_t error = launch_in_clusters<&tf32_backward_kernel<Tile>,
-                                               Tile::kThreads,
-                                               Tile::kSharedBytes,
-                                               Tile::kSharedBytes>(
-      arguments, dim3(static_cast<unsigned>(2 * schedule.pairs)), 2, stream);
-  if (error != cudaSuccess || schedule.state_units == 0) {
-    return error;
-  }
-  const Tf32PartsArguments sums{arguments.parts,
-                                parts,
-                                schedule.state_columns,
-                                p.batch,
-                                h,
-                                input,
-                                static_cast<float*>(p.d_old_h),
-                                static_cast<float*>(p.d_input)};
-  const int tiles = 2 * schedule.state_rows * schedule.state_columns;
-  return launch_in_clusters<&add_tf32_parts_kernel<Tile>, Tile::kMultipliers, 0, 0>(
-      sums, dim3(static_cast<unsigned>(tiles * (Tile::kBatchTile / 16))), 1, stream);
 }
 
 }  // namespace lltm::cuda

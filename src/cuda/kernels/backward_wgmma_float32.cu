@@ -1,7 +1,5 @@
 // The products of the backward in one launch in float32 without TF32, on Hopper: as
 // backward_tiles.cuh, with wgmma_three_tf32.cuh's product. Rows have to start at 16 bytes.
-#pragma once
-
 #include "../epilogue/write_tile.cuh"
 #include "../problem.h"
 #include "../products/major.h"
@@ -15,17 +13,19 @@
 #include "../runtime/tensor_maps.h"
 #include "../scheduler/split_of_k.h"
 #include "../tile/elements.cuh"
+#include "backward_kernels.h"
 
 #include <algorithm>
 
 namespace lltm::cuda {
+namespace {
 
 // The columns of [h | x] that are wanted, in tiles: first old_h's, then input's.
 struct ColumnTiles {
   unsigned h, input;
 };
 
-struct SplitBackwardArguments {
+struct Float32GradientArguments {
   // Operands of d_old_h and d_input, then those of d_weights.
   CUtensorMap gate_rows, weights_h, weights_input;
   CUtensorMap gate_columns, old_h, input;
@@ -45,7 +45,7 @@ constexpr unsigned kWeightBlocks = 264;
 
 template <typename StateProduct, typename WeightProduct>
 __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksPerSm)
-    split_backward_kernel(const __grid_constant__ SplitBackwardArguments arguments) {
+    backward_wgmma_float32_kernel(const __grid_constant__ Float32GradientArguments arguments) {
 #if defined(LLTM_HOPPER)
   constexpr int kThreads = StateProduct::kThreads;
   constexpr int kTileM = StateProduct::kTileM, kTileN = StateProduct::kTileN;
@@ -157,9 +157,7 @@ __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksP
 }
 
 template <int kGroups, int kFeederGroups, int kStages, int kBlocksPerSm>
-cudaError_t launch_split_backward_tile(const BackwardProblem& params,
-                                       int split,
-                                       cudaStream_t stream) {
+cudaError_t launch_float32_tile(const BackwardProblem& params, int split, cudaStream_t stream) {
   using StateProduct =
       ThreeTf32Product<Major::kK, Major::kOther, kGroups, kFeederGroups, kStages, kBlocksPerSm>;
   using WeightProduct =
@@ -171,7 +169,7 @@ cudaError_t launch_split_backward_tile(const BackwardProblem& params,
   };
   const int64_t state = params.state_size, features = params.input_features;
   const int64_t gate_columns = 3 * state;
-  SplitBackwardArguments arguments;
+  Float32GradientArguments arguments;
   arguments.cell = params;
   arguments.split = split_of_k(split, static_cast<int>(tiles(gate_columns, kChunkK)), kTileM);
   arguments.state_columns = {params.d_old_h != nullptr ? tiles(state, kTileN) : 0,
@@ -245,11 +243,28 @@ cudaError_t launch_split_backward_tile(const BackwardProblem& params,
     return cudaErrorInvalidValue;
   }
   static_assert(StateProduct::kSharedBytes == WeightProduct::kSharedBytes);
-  return launch_in_clusters<&split_backward_kernel<StateProduct, WeightProduct>,
+  return launch_in_clusters<&backward_wgmma_float32_kernel<StateProduct, WeightProduct>,
                             StateProduct::kThreads,
                             StateProduct::kSharedBytes,
                             ClusterSums<StateProduct>::kSharedBytes>(
       arguments, dim3(blocks), split, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
+                                          Float32GradientTile tile,
+                                          int split,
+                                          cudaStream_t stream) {
+  switch (tile) {
+    case Float32GradientTile::k64x96:
+      return launch_float32_tile<1, 1, 2, 2>(params, split, stream);
+    case Float32GradientTile::k128x96:
+      return launch_float32_tile<2, 2, 4, 1>(params, split, stream);
+    case Float32GradientTile::kCount:
+      break;
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace lltm::cuda

@@ -1,0 +1,75 @@
+// Which kernels compute a backward: plain host code, which asks no device. The first candidate
+// wins that supports a problem and is ahead there.
+#pragma once
+
+#include "model.h"
+#include "scheduler/gradient_plan.h"
+#include "tile/shapes.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <variant>
+
+namespace lltm::cuda {
+
+/// A backward as its candidates see it.
+struct BackwardShape {
+  std::optional<Arithmetic> arithmetic;  // none for float64
+  int64_t batch, input_features, state_size;
+  // Every row of input, old_h and both column ranges of weights starts at a multiple of 16 bytes,
+  // and none overlaps the next.
+  bool vector_rows = true;
+
+  int64_t width() const { return state_size + input_features; }
+  int64_t gates() const { return 3 * state_size; }
+};
+
+/// Products in TF32 by wgmma, by as many pairs of blocks.
+struct Tf32BackwardPairs {
+  Tf32BatchTile tile;
+  int count;
+};
+
+/// Products in 16 bits by wgmma in small tiles.
+struct SmallGradientTiles {};
+
+/// The backward for few rows in one launch, whose strips are all alike.
+struct FewRowsStrips {};
+
+/// ATen's products.
+struct LibraryProducts {};
+
+struct BackwardTiles {
+  std::variant<LibraryProducts,
+               FewRowsStrips,
+               GradientPlan,
+               SmallGradientTiles,
+               ProductTile,
+               Float32GradientTile,
+               Tf32BackwardPairs>
+      tile;
+  int split = 1;
+};
+
+/// One way to compute a backward. LLTM_CUDA_PATH takes its group and its name.
+struct BackwardCandidate {
+  std::string_view name;
+  Group group;
+  /// Whether it can compute a problem, right though perhaps slow.
+  bool (*supports)(const BackwardShape& shape, const DeviceFacts& device);
+  /// Whether it measured faster there than what stands behind it.
+  bool (*is_ahead)(const BackwardShape& shape, const DeviceFacts& device);
+  BackwardTiles (*tiles)(const BackwardShape& shape, const DeviceFacts& device);
+};
+std::span<const BackwardCandidate> backward_candidates();
+
+/// The first candidate that is ahead, or the first of a group, or that of a name. What the group or
+/// the name cannot compute goes to tiles, and what these cannot, to the library. There is a state.
+const BackwardCandidate& choose_backward(const BackwardShape& shape,
+                                         const DeviceFacts& device,
+                                         std::optional<Group> group = std::nullopt,
+                                         std::string_view name = {});
+
+}  // namespace lltm::cuda
