@@ -4,6 +4,7 @@
 
 #include "../runtime/launch.cuh"
 #include "../runtime/tensor_maps.h"
+#include "../scheduler/gradient_schedule.h"
 #include "backward_kernels.h"
 #include "backward_wgmma.cuh"
 
@@ -15,57 +16,9 @@ namespace lltm::cuda {
 template <typename Product>
 bool has_one_segment(const BackwardProblem& p) {
   return !Product::kWeightRowsOfK || p.input_features == 0 ||
-         (p.input.stride == p.old_h.stride &&
+         (p.input.stride == p.old_h.stride && p.old_h.stride >= p.state_size + p.input_features &&
           p.input.data ==
               static_cast<const char*>(p.old_h.data) + p.state_size * Product::kElementSize);
-}
-
-inline GradientSchedule schedule_gradients(const BackwardProblem& p,
-                                           const GradientPlan& plan,
-                                           int chunk_k,
-                                           bool one_segment) {
-  const bool shares = plan.weight_columns == 64;
-  const int ranks = shares ? plan.ranks : 2;
-  const int64_t gates = 3 * p.state_size, width = p.state_size + p.input_features;
-  // Whole tiles, so that a gradient has the same bits by itself.
-  const int64_t first_row = p.d_old_h != nullptr ? 0 : p.state_size / kGradientRows * kGradientRows;
-  const int64_t end_row = p.d_input != nullptr   ? width
-                          : p.d_old_h != nullptr ? p.state_size
-                                                 : first_row;
-  const int batch_tiles = tiles_of(p.batch, plan.state_columns);
-  const int state_chunks = tiles_of(gates, chunk_k), weight_chunks = tiles_of(p.batch, chunk_k);
-  GradientTiles state = gradient_tiles(shares,
-                                       ranks,
-                                       tiles_of(end_row - first_row, kGradientRows),
-                                       batch_tiles,
-                                       batch_tiles,
-                                       state_chunks,
-                                       shares ? 1 : plan.state_parts);
-  state.first_row = static_cast<int>(first_row);
-  const int first_columns = tiles_of(one_segment ? width : p.state_size, plan.weight_columns);
-  const bool shares_weights = shares && plan.shares_weights;
-  const GradientTiles weights = gradient_tiles(
-      shares_weights,
-      ranks,
-      p.d_weights != nullptr ? tiles_of(gates, kGradientRows) : 0,
-      first_columns,
-      first_columns + (one_segment ? 0 : tiles_of(p.input_features, plan.weight_columns)),
-      weight_chunks,
-      shares ? 1 : plan.weight_parts);
-  int clusters = plan.blocks / ranks;
-  if (shares && ranks > 1) {
-    // One tile of shared K a cluster.
-    clusters = std::max(clusters, state.units + (shares_weights ? weights.units : 0));
-  }
-  // In chunks, what is spent on a unit, its end included; tiles of shared K are not dealt out.
-  const double state_cost = double(state_chunks) / (shares ? ranks : state.parts) *
-                                (plan.state_columns == plan.weight_columns ? 1 : 0.75) +
-                            2;
-  const double weight_cost =
-      shares_weights && ranks > 1
-          ? 1e6
-          : double(weight_chunks) / weights.parts + (plan.state_columns == 256 ? 3 : 1.5);
-  return deal_out(state, weights, clusters, state_cost, weight_cost);
 }
 
 /// In floats.
@@ -75,6 +28,8 @@ int64_t gradient_workspace(const GradientSchedule& s) {
               int64_t(s.weights.tiles_in_parts()) * s.weights.parts * Tile::fours(true));
 }
 
+/// Describes the operands of what is wanted, and the results that TMA writes: others may be such
+/// that TMA does not take them.
 template <typename Tile>
 bool describe_gradients(GradientArguments* arguments,
                         const BackwardProblem& p,
@@ -82,83 +37,56 @@ bool describe_gradients(GradientArguments* arguments,
                         bool one_segment) {
   using Product = typename Tile::Product;
   constexpr int kSize = Product::kElementSize, kBox = Product::kBoxColumns;
-  const int64_t gates = 3 * p.state_size, width = p.state_size + p.input_features;
-  const auto describe_boxes = [&](CUtensorMap* map,
-                                  Matrix matrix,
-                                  int64_t rows,
-                                  int64_t columns,
-                                  int box_rows,
-                                  int box_columns) {
-    return matrix.data == nullptr || columns == 0 || rows == 0 ||
-           describe(map,
-                    BoxesOf{.arithmetic = Tile::kArithmetic,
-                            .matrix = matrix,
-                            .rows = rows,
-                            .columns = columns,
-                            .box_rows = box_rows,
-                            .box_columns = box_columns});
-  };
-  GradientOperandMaps& operands = arguments->operands;
-  // Of a product that is not wanted, operands may be such that TMA does not take them.
-  const bool state = arguments->schedule.state.units > 0;
-  const bool of_weights = arguments->schedule.weights.units > 0;
-  const Matrix d_gates{p.d_gates, p.d_gates_stride};
+  constexpr int kChunk = Product::kChunkK;
+  const int64_t h = p.state_size, x = p.input_features, gates = 3 * h, width = h + x;
   bool done = true;
-  if (state) {
-    done = describe_boxes(&operands.weights, p.weights, gates, width, kBox, kBox) &&
-           describe_boxes(&operands.gate_rows,
-                          d_gates,
-                          p.batch,
-                          gates,
-                          Tile::StateCopies::kRowsB,
-                          Product::kChunkK);
+  const auto add = [&](CUtensorMap* map,
+                       Arithmetic arithmetic,
+                       const Matrix& matrix,
+                       int64_t rows,
+                       int64_t columns,
+                       int box_rows,
+                       int box_columns) {
+    done = done && (matrix.data == nullptr || columns == 0 ||
+                    describe(map,
+                             {.arithmetic = arithmetic,
+                              .matrix = matrix,
+                              .rows = rows,
+                              .columns = columns,
+                              .box_rows = box_rows,
+                              .box_columns = box_columns}));
+  };
+  constexpr Arithmetic kOperand = Tile::kArithmetic;
+  GradientOperandMaps& operands = arguments->operands;
+  const Matrix d_gates{p.d_gates, p.d_gates_stride};
+  if (arguments->schedule.state.units > 0) {
+    constexpr int kRows = Tile::StateCopies::kRowsB;
+    add(&operands.weights, kOperand, p.weights, gates, width, kBox, kBox);
+    add(&operands.gate_rows, kOperand, d_gates, p.batch, gates, kRows, kChunk);
   }
-  if (of_weights) {
-    done = done && describe_boxes(&operands.gate_columns, d_gates, p.batch, gates, kBox, kBox);
-  }
-  if constexpr (Product::kWeightRowsOfK) {
-    if (of_weights) {
-      done = done && describe_boxes(&operands.inputs[0],
-                                    p.old_h,
-                                    p.batch,
-                                    one_segment ? width : p.state_size,
-                                    kBox,
-                                    kBox);
+  if (arguments->schedule.weights.units > 0) {
+    add(&operands.gate_columns, kOperand, d_gates, p.batch, gates, kBox, kBox);
+    if constexpr (Product::kWeightRowsOfK) {
+      add(&operands.inputs[0], kOperand, p.old_h, p.batch, one_segment ? width : h, kBox, kBox);
+      add(&operands.inputs[1], kOperand, p.input, p.batch, one_segment ? 0 : x, kBox, kBox);
+    } else {
+      constexpr int kRows = Tile::WeightCopies::kRowsB;
+      add(&operands.inputs[0], kOperand, transposed_inputs, width, p.batch, kRows, kChunk);
     }
-    if (of_weights && !one_segment) {
-      done = done &&
-             describe_boxes(&operands.inputs[1], p.input, p.batch, p.input_features, kBox, kBox);
-    }
-  } else if (of_weights) {
-    done = done && describe_boxes(&operands.inputs[0],
-                                  transposed_inputs,
-                                  width,
-                                  p.batch,
-                                  Tile::WeightCopies::kRowsB,
-                                  Product::kChunkK);
   }
+  // TMA rounds what it reads to TF32, and has to leave what it writes as it is.
+  constexpr Arithmetic kResult = kSize == 4 ? Arithmetic::kFloat32 : kOperand;
   GradientResultMaps& results = arguments->result_maps;
   if (arguments->state_by_tma) {
-    done =
-        done &&
-        describe_boxes(
-            &results.d_old_h, {p.d_old_h, p.state_size}, p.batch, p.state_size, kBox, kBox) &&
-        describe_boxes(
-            &results.d_input, {p.d_input, p.input_features}, p.batch, p.input_features, kBox, kBox);
+    add(&results.d_old_h, kResult, {p.d_old_h, h}, p.batch, h, kBox, kBox);
+    add(&results.d_input, kResult, {p.d_input, x}, p.batch, x, kBox, kBox);
   }
-  if (arguments->weights_by_tma) {
-    const auto segment = [&](CUtensorMap* map, int64_t first, int64_t columns) {
-      return describe_boxes(map,
-                            {static_cast<const char*>(p.d_weights) + first * kSize, width},
-                            gates,
-                            columns,
-                            64,
-                            Tile::Staging::kColumns);
-    };
-    done = done &&
-           (one_segment ? segment(&results.d_weights_h, 0, width)
-                        : segment(&results.d_weights_h, 0, p.state_size) &&
-                              segment(&results.d_weights_input, p.state_size, p.input_features));
+  if (arguments->weights_by_tma && p.d_weights != nullptr) {
+    constexpr int kColumns = Tile::Staging::kColumns;
+    const int64_t first = one_segment ? width : h;
+    const Matrix rest{static_cast<const char*>(p.d_weights) + first * kSize, width};
+    add(&results.d_weights_h, kResult, {p.d_weights, width}, gates, first, 64, kColumns);
+    add(&results.d_weights_input, kResult, rest, gates, width - first, 64, kColumns);
   }
   return done;
 }

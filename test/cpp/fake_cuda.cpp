@@ -1,0 +1,171 @@
+#include "fake_cuda.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace lltm::test {
+
+FakeCuda& fake_cuda() {
+  static FakeCuda fake;
+  return fake;
+}
+
+namespace {
+
+void expect(bool allowed, const std::string& what) {
+  if (!allowed) {
+    fake_cuda().violations.push_back(what);
+  }
+}
+
+int bytes_of(CUtensorMapDataType type) {
+  return type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? 2
+                                                                                             : 4;
+}
+
+CUresult encode(CUtensorMap* map,
+                CUtensorMapDataType type,
+                cuuint32_t rank,
+                void* address,
+                const cuuint64_t* sizes,
+                const cuuint64_t* strides,
+                const cuuint32_t* box,
+                const cuuint32_t* steps,
+                CUtensorMapInterleave interleave,
+                CUtensorMapSwizzle swizzle,
+                CUtensorMapL2promotion,
+                CUtensorMapFloatOOBfill) {
+  FakeCuda& fake = fake_cuda();
+  const size_t before = fake.violations.size();
+  ++fake.maps;
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  const auto size = static_cast<uint64_t>(bytes_of(type));
+  expect(reinterpret_cast<uintptr_t>(map) % 64 == 0, "the map lies at a multiple of 64 bytes");
+  expect(rank == 2 || rank == 3, "two or three dimensions");
+  // The tests have no matrix below: it is nothing with an offset.
+  expect(start >= 1 << 20, "there is a matrix");
+  expect(start % 16 == 0, "it starts at a multiple of 16 bytes");
+  for (cuuint32_t i = 0; i < rank; ++i) {
+    expect(sizes[i] >= 1 && sizes[i] <= uint64_t{1} << 32, "1 to 2^32 elements of a dimension");
+    expect(box[i] >= 1 && box[i] <= 256, "1 to 256 elements of a box");
+    expect(steps[i] == 1, "every element");
+  }
+  for (cuuint32_t i = 0; i + 1 < rank; ++i) {
+    expect(strides[i] % 16 == 0, "strides are multiples of 16 bytes");
+    expect(strides[i] < uint64_t{1} << 40, "strides are below 2^40");
+    const uint64_t inner = i == 0 ? sizes[0] * size : strides[i - 1] * sizes[i];
+    expect(strides[i] >= inner, "rows do not overlap");
+  }
+  expect(box[0] * size % 16 == 0, "a box's rows are multiples of 16 bytes");
+  expect(swizzle != CU_TENSOR_MAP_SWIZZLE_128B || box[0] * size <= 128,
+         "a swizzled box's rows have 128 bytes at most");
+  expect(interleave == CU_TENSOR_MAP_INTERLEAVE_NONE, "not interleaved");
+  std::memset(map, 0, sizeof(*map));
+  return fake.violations.size() == before ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult launch(const CUlaunchConfig* config, CUfunction function, void** params, void**) {
+  ++fake_cuda().launches;
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+      const auto& dim = config->attrs[i].value.clusterDim;
+      cluster = dim.x * dim.y * dim.z;
+      expect(dim.x > 0 && config->gridDimX % dim.x == 0 && config->gridDimY % dim.y == 0 &&
+                 config->gridDimZ % dim.z == 0,
+             "whole clusters");
+    }
+  }
+  expect(function != nullptr && params[0] != nullptr, "a kernel and its parameters");
+  expect(cluster >= 1 && cluster <= 8, "clusters of 1 to 8 blocks");
+  expect(config->gridDimX >= 1 && config->gridDimX < 1u << 31, "1 to 2^31 - 1 blocks in x");
+  expect(config->gridDimY >= 1 && config->gridDimY < 1 << 16, "1 to 2^16 - 1 blocks in y");
+  expect(config->gridDimZ >= 1 && config->gridDimZ < 1 << 16, "1 to 2^16 - 1 blocks in z");
+  expect(config->blockDimX >= 1 && config->blockDimX <= 1024, "1 to 1024 threads");
+  expect(config->sharedMemBytes <= 227 * 1024, "at most 227 KiB of shared memory");
+  return CUDA_SUCCESS;
+}
+
+CUresult current_context(CUcontext* context) {
+  *context = reinterpret_cast<CUcontext>(uintptr_t{1});
+  return CUDA_SUCCESS;
+}
+
+CUresult context_number(CUcontext, unsigned long long* number) {
+  *number = 1;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace lltm::test
+
+// The runtime, as far as the objects of kernels call it.
+extern "C" {
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name,
+                                             void** function,
+                                             unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  using namespace lltm::test;
+  const std::string_view wanted = name;
+  *function = wanted == "cuTensorMapEncodeTiled" ? reinterpret_cast<void*>(&encode)
+              : wanted == "cuLaunchKernelEx"     ? reinterpret_cast<void*>(&launch)
+              : wanted == "cuCtxGetCurrent"      ? reinterpret_cast<void*>(&current_context)
+              : wanted == "cuCtxGetId"           ? reinterpret_cast<void*>(&context_number)
+                                                 : nullptr;
+  *result = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};
+  attributes->ptxVersion = 90;
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
+  *function = static_cast<cudaFunction_t>(const_cast<void*>(symbol));
+  return cudaSuccess;
+}
+
+// What nvcc writes around kernels: they are registered when the program starts, and never run.
+void** __cudaRegisterFatBinary(void*) {
+  return nullptr;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+char __cudaInitModule(void**) {
+  return 0;
+}
+void __cudaRegisterFunction(
+    void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*, int*) {}
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) {
+  return cudaErrorNotSupported;
+}
+unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, void*) {
+  return 1;
+}
+cudaError_t __cudaGetKernel(cudaKernel_t*, const void*) {
+  return cudaErrorNotSupported;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t) {
+  return cudaErrorNotSupported;
+}
+cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) {
+  return cudaErrorNotSupported;
+}
+}

@@ -1,0 +1,277 @@
+// What computes a backward on CUDA, and how its products are cut into units: plain host code,
+// tested without a GPU.
+#include "cuda/plan_backward.h"
+#include "cuda/scheduler/gradient_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace lltm::cuda {
+namespace {
+
+constexpr Arithmetic kArithmetics[] = {
+    Arithmetic::kFloat32, Arithmetic::kTf32, Arithmetic::kFloat16, Arithmetic::kBFloat16};
+
+DeviceFacts h200() {
+  return {.multiprocessors = 132,
+          .shared_bytes_a_block = 227 * 1024,
+          .tiles = true,
+          .wgmma = true,
+          .resident = {132, 132, 126, 120, 100, 126, 98, 120}};
+}
+
+/// An eighth of an H200, and a GPU of sm_80.
+std::vector<DeviceFacts> devices() {
+  std::vector<DeviceFacts> all(3, h200());
+  all[1].multiprocessors = 16;
+  all[1].resident = {16, 16, 15, 16, 10, 12, 7, 0};
+  all[2].multiprocessors = 108;
+  all[2].wgmma = false;
+  all[2].shared_bytes_a_block = 163 * 1024;
+  all[2].resident = {108};
+  return all;
+}
+
+/// Contiguous matrices.
+BackwardShape shape_of(std::optional<Arithmetic> arithmetic,
+                       int64_t batch,
+                       int64_t input_features,
+                       int64_t state_size) {
+  const int64_t piece = arithmetic ? 16 / element_size(*arithmetic) : 1;
+  return {
+      .arithmetic = arithmetic,
+      .batch = batch,
+      .input_features = input_features,
+      .state_size = state_size,
+      .vector_rows = input_features > 0 && input_features % piece == 0 && state_size % piece == 0};
+}
+
+/// Log-uniform, two in five odd, the rest multiples of eight.
+std::vector<BackwardShape> random_shapes(int count) {
+  std::mt19937_64 random(1);
+  const auto size = [&](double least, double most) {
+    return static_cast<int64_t>(
+        std::exp(std::uniform_real_distribution(std::log(least), std::log(most))(random)));
+  };
+  std::vector<BackwardShape> shapes;
+  for (int i = 0; i < count; ++i) {
+    int64_t batch = size(1, i % 4 == 0 ? 70000 : 4096), input = size(1, 2048);
+    int64_t state = size(1, 2048);
+    if (i % 5 > 1) {
+      input = (input + 7) / 8 * 8;
+      state = (state + 7) / 8 * 8;
+    }
+    input = i % 23 == 0 ? 0 : input;
+    batch = std::max<int64_t>(std::min(batch, (int64_t{1} << 31) / ((input + state) * state)), 1);
+    for (const Arithmetic arithmetic : kArithmetics) {
+      shapes.push_back(shape_of(arithmetic, batch, input, state));
+    }
+  }
+  return shapes;
+}
+
+std::string_view chosen(const BackwardShape& shape) {
+  return choose_backward(shape, h200()).name;
+}
+
+struct Case {
+  int64_t batch, input_features, state_size;
+  // In float32, in TF32, and in 16 bits.
+  std::string float32, tf32, half;
+};
+
+TEST(BackwardChoice, IsWhatMeasuredBestOnAnH200) {
+  const Case cases[] = {
+      {1, 512, 512, "few_rows", "few_rows", "few_rows"},
+      {8, 512, 512, "few_rows", "few_rows", "wgmma_small"},
+      {16, 32, 128, "tiles", "tiles", "wgmma_small"},
+      {64, 1024, 128, "wgmma_float32", "tiles", "wgmma_small"},
+      {64, 512, 512, "wgmma_float32", "wgmma_tf32", "wgmma_small"},
+      {128, 1024, 1024, "wgmma_float32", "wgmma_tf32", "wgmma"},
+      {256, 2048, 2048, "wgmma_float32", "wgmma_tf32", "wgmma"},
+      {1024, 1024, 1024, "wgmma_float32", "wgmma", "wgmma"},
+      {2048, 128, 128, "library", "wgmma", "wgmma"},
+      {65536, 32, 128, "library", "wgmma", "wgmma"},
+      {32, 64, 4096, "wgmma_float32", "wgmma", "wgmma"},
+      {8, 125, 142, "tiles", "tiles", "tiles"},
+      {1804, 9, 18, "library", "wgmma", "wgmma"},
+      {139, 71, 37, "tiles", "tiles", "wgmma"},
+  };
+  for (const Case& c : cases) {
+    for (const Arithmetic arithmetic : kArithmetics) {
+      const std::string& expected = arithmetic == Arithmetic::kFloat32 ? c.float32
+                                    : arithmetic == Arithmetic::kTf32  ? c.tf32
+                                                                       : c.half;
+      EXPECT_EQ(chosen(shape_of(arithmetic, c.batch, c.input_features, c.state_size)),
+                "backward_" + expected)
+          << c.batch << " " << c.input_features << " " << c.state_size << " "
+          << static_cast<int>(arithmetic);
+    }
+  }
+}
+
+TEST(BackwardChoice, IsSupportedOnEveryDevice) {
+  std::set<std::string_view> seen;
+  for (const DeviceFacts& device : devices()) {
+    for (const BackwardShape& shape : random_shapes(400)) {
+      const BackwardCandidate& candidate = choose_backward(shape, device);
+      ASSERT_TRUE(candidate.supports(shape, device)) << candidate.name;
+      seen.insert(candidate.name);
+      const int split = candidate.tiles(shape, device).split;
+      ASSERT_TRUE(split == 1 || (split > 1 && split <= kLargestCluster && device.clusters()))
+          << candidate.name << " " << split;
+    }
+  }
+  EXPECT_EQ(seen.size(), backward_candidates().size());
+}
+
+TEST(BackwardChoice, TakesACandidateByItsName) {
+  std::set<std::string_view> names;
+  for (const BackwardCandidate& candidate : backward_candidates()) {
+    EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
+    for (const BackwardShape& shape : random_shapes(100)) {
+      const BackwardCandidate& found = choose_backward(shape, h200(), std::nullopt, candidate.name);
+      if (candidate.supports(shape, h200())) {
+        EXPECT_EQ(found.name, candidate.name);
+      } else {
+        EXPECT_EQ(found.group, Group::kTiles) << candidate.name;
+      }
+    }
+  }
+}
+
+TEST(BackwardChoice, TakesAGroupWhereItCan) {
+  for (const BackwardShape& shape : random_shapes(100)) {
+    for (const Group group : {Group::kFewRows, Group::kHopper, Group::kTiles, Group::kLibrary}) {
+      bool can = false;
+      for (const BackwardCandidate& candidate : backward_candidates()) {
+        can |= candidate.group == group && candidate.supports(shape, h200());
+      }
+      EXPECT_EQ(choose_backward(shape, h200(), group).group, can ? group : Group::kTiles);
+    }
+  }
+}
+
+TEST(BackwardChoice, LeavesFloat64ToTheLibrary) {
+  const BackwardShape shape = shape_of(std::nullopt, 64, 512, 512);
+  for (const auto group : {std::optional<Group>(), std::optional(Group::kTiles)}) {
+    EXPECT_EQ(choose_backward(shape, h200(), group).group, Group::kLibrary);
+  }
+}
+
+/// All units of all clusters and ranks, for a problem of which d_old_h, d_input and d_weights are
+/// wanted as the bits of `wanted` say.
+template <int kStateColumns, int kWeightColumns>
+void expect_each_product_once(const BackwardShape& shape, const GradientPlan& plan, int wanted) {
+  SCOPED_TRACE(std::to_string(shape.batch) + " " + std::to_string(shape.input_features) + " " +
+               std::to_string(shape.state_size) + " wanted " + std::to_string(wanted));
+  char any = 0;
+  BackwardProblem p{};
+  p.batch = shape.batch;
+  p.input_features = shape.input_features;
+  p.state_size = shape.state_size;
+  p.d_old_h = wanted & 1 ? &any : nullptr;
+  p.d_input = (wanted & 2) != 0 && shape.input_features > 0 ? &any : nullptr;
+  p.d_weights = wanted & 4 ? &any : nullptr;
+  const bool tf32 = shape.arithmetic == Arithmetic::kTf32;
+  const int chunk_k = tf32 ? 32 : 64;
+  const bool one_segment = tf32 || shape.input_features == 0;
+  const GradientSchedule s = schedule_gradients(p, plan, chunk_k, one_segment);
+  const int ranks = s.weights.ranks;
+  ASSERT_LE(s.clusters * ranks, 1 << 30);
+  // Of every tile, how many chunks of K it is the sum of.
+  std::map<std::tuple<bool, bool, int, int>, int> chunks;
+  for (int cluster = 0; cluster < s.clusters; ++cluster) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      s.for_each_unit<kGradientRows, kStateColumns, kWeightColumns>(
+          cluster, rank, [&](const GradientUnit& unit) {
+            // TMA takes boxes from multiples of 16 bytes on, and tiles are whole.
+            ASSERT_EQ(unit.row % kGradientRows, 0);
+            ASSERT_EQ(unit.column % (unit.of_weights ? kWeightColumns : kStateColumns), 0);
+            ASSERT_GE(unit.row, 0);
+            ASSERT_GE(unit.chunks, 0);
+            chunks[{unit.of_weights, unit.second_segment, unit.row, unit.column}] += unit.chunks;
+          });
+    }
+  }
+  const int64_t h = p.state_size, x = p.input_features;
+  const auto expect_tiles = [&](bool of_weights,
+                                bool second,
+                                int64_t first_row,
+                                int64_t end_row,
+                                int64_t columns,
+                                int tile_columns,
+                                int64_t k) {
+    for (int64_t row = first_row / kGradientRows * kGradientRows; row < end_row;
+         row += kGradientRows) {
+      for (int64_t column = 0; column < columns; column += tile_columns) {
+        const auto found =
+            chunks.find({of_weights, second, static_cast<int>(row), static_cast<int>(column)});
+        ASSERT_NE(found, chunks.end()) << of_weights << " " << row << " " << column;
+        ASSERT_EQ(found->second, (k + chunk_k - 1) / chunk_k);
+        chunks.erase(found);
+      }
+    }
+  };
+  if (p.d_old_h != nullptr || p.d_input != nullptr) {
+    expect_tiles(false,
+                 false,
+                 p.d_old_h != nullptr ? 0 : h,
+                 p.d_input != nullptr ? h + x : h,
+                 p.batch,
+                 kStateColumns,
+                 3 * h);
+  }
+  if (p.d_weights != nullptr) {
+    expect_tiles(true, false, 0, 3 * h, one_segment ? h + x : h, kWeightColumns, p.batch);
+    if (!one_segment) {
+      expect_tiles(true, true, 0, 3 * h, x, kWeightColumns, p.batch);
+    }
+  }
+  // What is left are tiles below the last, which fill a cluster up.
+  for (const auto& [tile, count] : chunks) {
+    const auto& [of_weights, second, row, column] = tile;
+    ASSERT_GE(row, of_weights ? 3 * h : h);
+  }
+}
+
+TEST(GradientSchedule, HasEachChunkOfEachTileOnce) {
+  for (const DeviceFacts& device : devices()) {
+    for (const BackwardShape& shape : random_shapes(40)) {
+      if (shape.arithmetic == Arithmetic::kFloat32) {
+        continue;
+      }
+      const GradientPlan plan = choose_gradient_plan(*shape.arithmetic,
+                                                     shape.batch,
+                                                     shape.input_features,
+                                                     shape.state_size,
+                                                     shape.arithmetic == Arithmetic::kTf32,
+                                                     device.multiprocessors)
+                                    .plan;
+      for (int wanted = 1; wanted < 8; ++wanted) {
+        if (plan.weight_columns == 64) {
+          expect_each_product_once<64, 64>(shape, plan, wanted);
+        } else if (plan.state_columns == 64) {
+          expect_each_product_once<64, 256>(shape, plan, wanted);
+        } else if (plan.state_columns == 128) {
+          expect_each_product_once<128, 256>(shape, plan, wanted);
+        } else {
+          expect_each_product_once<256, 256>(shape, plan, wanted);
+        }
+        if (HasFatalFailure()) {
+          return;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lltm::cuda

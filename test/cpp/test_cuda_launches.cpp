@@ -1,0 +1,208 @@
+// The host's half of the launches by TMA, without a GPU: for any sizes, alignments and wanted
+// gradients, every matrix is described as TMA takes it, and grids and clusters are such as a launch
+// takes.
+#include "cuda/kernels/backward_kernels.h"
+#include "cuda/kernels/forward_kernels.h"
+#include "cuda/kernels/pack.h"
+#include "cuda/plan_backward.h"
+#include "cuda/runtime/tensor_maps.h"
+#include "fake_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+
+namespace lltm::cuda {
+namespace {
+
+using test::fake_cuda;
+
+constexpr DeviceFacts kH200{.multiprocessors = 132,
+                            .shared_bytes_a_block = 227 * 1024,
+                            .tiles = true,
+                            .wgmma = true,
+                            .resident = {132, 132, 126, 120, 100, 126, 98, 120}};
+
+/// Addresses that nobody reads, each a gigabyte from the next.
+char* memory(int index) {
+  return reinterpret_cast<char*>((uintptr_t{1} << 40) + (uintptr_t{1} << 30) * uintptr_t(index));
+}
+
+class Random {
+ public:
+  int64_t log_uniform(double least, double most) {
+    return static_cast<int64_t>(
+        std::exp(std::uniform_real_distribution(std::log(least), std::log(most))(random_)));
+  }
+  int64_t below(int64_t count) {
+    return std::uniform_int_distribution<int64_t>(0, count - 1)(random_);
+  }
+
+ private:
+  std::mt19937_64 random_{1};
+};
+
+/// With operands in rows that TMA can describe, as backward.cpp packs them, results contiguous, and
+/// gradients wanted as the bits of `wanted` say.
+BackwardProblem random_problem(Random& random, int size, bool vectors, int64_t wanted) {
+  BackwardProblem p{};
+  p.batch = random.log_uniform(1, 5000);
+  p.input_features = random.below(16) == 0 ? 0 : random.log_uniform(1, 2500);
+  p.state_size = random.log_uniform(1, 2500);
+  const int64_t piece = 16 / size;
+  const auto up = [&](int64_t n) { return (n + piece - 1) / piece * piece; };
+  if (vectors) {
+    p.input_features = up(p.input_features + 1);
+    p.state_size = up(p.state_size);
+  }
+  const int64_t h = p.state_size, x = p.input_features;
+  const auto matrix = [&](int index, int64_t columns) {
+    return Matrix{memory(index), up(columns) + piece * random.below(3)};
+  };
+  p.d_gates = memory(0);
+  p.d_gates_stride = vectors ? 3 * h : packed_stride(3 * h, size);
+  p.weights = matrix(1, h + x);
+  p.old_h = matrix(2, h);
+  p.input = x > 0 ? matrix(3, x) : Matrix{};
+  if (x > 0 && h % piece == 0 && random.below(4) == 0) {
+    // One matrix, and two whose rows are each other's.
+    p.old_h.stride = random.below(2) == 0 ? up(h + x) : std::max(up(h), up(x));
+    p.input = {static_cast<const char*>(p.old_h.data) + h * size, p.old_h.stride};
+  }
+  p.d_old_h = (wanted & 1) != 0 ? memory(4) : nullptr;
+  p.d_input = (wanted & 2) != 0 && x > 0 ? memory(5) : nullptr;
+  p.d_weights = (wanted & 4) != 0 ? memory(6) : nullptr;
+  // Of what is not wanted, operands may lie as they like.
+  if (p.d_old_h == nullptr && p.d_input == nullptr && !vectors) {
+    p.weights = {memory(1) + size, h + x};
+  }
+  if (p.d_weights == nullptr && !vectors) {
+    p.old_h = {memory(2) + size, 1};
+    p.input = {memory(3) + size, 0};
+  }
+  return p;
+}
+
+template <Arithmetic kArithmetic>
+cudaError_t launch(const BackwardProblem& p, const BackwardTiles& tiles) {
+  auto* const workspace = reinterpret_cast<float*>(memory(7));
+  if constexpr (kArithmetic == Arithmetic::kFloat32) {
+    return launch_backward_wgmma_float32(
+        p, std::get<Float32GradientTile>(tiles.tile), tiles.split, nullptr);
+  } else {
+    if (const auto* const plan = std::get_if<GradientPlan>(&tiles.tile)) {
+      EXPECT_GE(backward_wgmma_workspace<kArithmetic>(p, *plan), 0);
+      const TransposedInputs inputs = transposed_inputs(p, workspace);
+      const Matrix transposed = kArithmetic == Arithmetic::kTf32
+                                    ? Matrix{inputs.transposed, inputs.row_stride()}
+                                    : Matrix{};
+      return launch_backward_wgmma<kArithmetic>(
+          p, *plan, transposed, workspace + transposed_floats(p), nullptr);
+    }
+    if constexpr (kArithmetic == Arithmetic::kTf32) {
+      const auto& pairs = std::get<Tf32BackwardPairs>(tiles.tile);
+      return launch_backward_wgmma_tf32(
+          p, pairs.tile, tiles.split, pairs.count, workspace, nullptr);
+    } else {
+      return launch_backward_wgmma_small<kArithmetic>(p, tiles.split, nullptr);
+    }
+  }
+}
+
+template <Arithmetic kArithmetic>
+void expect_described() {
+  Random random;
+  int launched = 0;
+  for (int i = 0; i < 6000; ++i) {
+    const bool vectors = i % 2 == 0;
+    const int64_t wanted = random.below(8);
+    const BackwardProblem p = random_problem(random, element_size(kArithmetic), vectors, wanted);
+    const BackwardShape shape{.arithmetic = kArithmetic,
+                              .batch = p.batch,
+                              .input_features = p.input_features,
+                              .state_size = p.state_size,
+                              .vector_rows = vectors};
+    for (const BackwardCandidate& candidate : backward_candidates()) {
+      if (candidate.group != Group::kHopper || !candidate.supports(shape, kH200)) {
+        continue;
+      }
+      BackwardProblem problem = p;
+      if (candidate.name == "backward_wgmma") {
+        problem.d_gates_stride = packed_stride(3 * p.state_size, element_size(kArithmetic));
+      }
+      fake_cuda() = {};
+      const cudaError_t error = launch<kArithmetic>(problem, candidate.tiles(shape, kH200));
+      const auto& violations = fake_cuda().violations;
+      ASSERT_TRUE(violations.empty() && error == cudaSuccess)
+          << candidate.name << " (" << p.batch << "," << p.input_features << "," << p.state_size
+          << ") wanted " << wanted << ", error " << error << ", expected "
+          << (violations.empty() ? "" : violations[0]);
+      const bool any = p.d_old_h != nullptr || p.d_input != nullptr || p.d_weights != nullptr;
+      ASSERT_EQ(fake_cuda().launches > 0, any) << candidate.name;
+      launched += fake_cuda().launches;
+    }
+  }
+  EXPECT_GT(launched, 1000);
+}
+
+TEST(Launches, DescribeTheBackwardsMatricesInFloat32) {
+  expect_described<Arithmetic::kFloat32>();
+}
+TEST(Launches, DescribeTheBackwardsMatricesInTf32) {
+  expect_described<Arithmetic::kTf32>();
+}
+TEST(Launches, DescribeTheBackwardsMatricesInFloat16) {
+  expect_described<Arithmetic::kFloat16>();
+}
+TEST(Launches, DescribeTheBackwardsMatricesInBFloat16) {
+  expect_described<Arithmetic::kBFloat16>();
+}
+
+TEST(Launches, DescribeTheForwardsMatrices) {
+  Random random;
+  for (int i = 0; i < 5000; ++i) {
+    ForwardProblem p{};
+    p.batch = random.log_uniform(1, 5000);
+    p.input_features = random.below(16) == 0 ? 0 : random.log_uniform(1, 2500);
+    p.state_size = random.log_uniform(1, 2500);
+    for (const Arithmetic arithmetic : {Arithmetic::kTf32, Arithmetic::kBFloat16}) {
+      const int size = element_size(arithmetic);
+      // As plan.cpp has it packed.
+      p.input_lead = p.input_features == 0 ? 0 : p.state_size * size % 16 / size;
+      p.input = {memory(0), packed_stride(p.input_lead + p.input_features, size)};
+      p.weights = {memory(1), packed_stride(p.state_size + p.input_features, size)};
+      p.old_h = {memory(2), packed_stride(p.state_size, size)};
+      fake_cuda() = {};
+      ForwardMaps maps;
+      EXPECT_TRUE(describe_forward(
+          &maps, p, {.arithmetic = arithmetic, .chunk_k = 128 / size, .rows = 128, .hidden = 32}));
+      ASSERT_TRUE(fake_cuda().violations.empty()) << fake_cuda().violations[0];
+    }
+  }
+}
+
+TEST(Launches, AreRefusedWhereTmaCannotDescribeAMatrix) {
+  CUtensorMap map;
+  for (const Matrix& matrix : {Matrix{memory(0) + 2, 64},
+                               Matrix{memory(0), 65},
+                               Matrix{memory(0), 32},
+                               Matrix{memory(0), int64_t{1} << 40}}) {
+    fake_cuda() = {};
+    EXPECT_FALSE(is_describable(matrix, 64, 2));
+    EXPECT_FALSE(describe(&map,
+                          {.arithmetic = Arithmetic::kFloat16,
+                           .matrix = matrix,
+                           .rows = 100,
+                           .columns = 64,
+                           .box_rows = 64,
+                           .box_columns = 64}));
+    EXPECT_EQ(fake_cuda().violations.size(), 1u);
+  }
+  EXPECT_TRUE(is_describable({memory(0), 64}, 64, 2));
+}
+
+}  // namespace
+}  // namespace lltm::cuda
