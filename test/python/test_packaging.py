@@ -18,6 +18,8 @@ from building import ROOT, build_wheel, run
 
 import lltm
 
+pytestmark = pytest.mark.build_ways
+
 TORCH = Path(torch.__file__).parent
 MINOR = ".".join(torch.__version__.split(".")[:2])
 
