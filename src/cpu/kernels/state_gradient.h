@@ -87,9 +87,11 @@ void state_gradient_by_panels(const StateGradientParams<scalar_t>& params,
   constexpr int64_t width = kPanelWidth<scalar_t>;
   alignas(64) real totals[kMaxRowsPerChunk][width];
   for (int64_t task = begin; task < end; ++task) {
-    const int64_t panel = task / params.row_chunks;
+    // The rows of a chunk stay in the second-level cache from one panel to the next.
+    const int64_t panels = ceil_div(params.columns, width);
+    const int64_t panel = task % panels;
     const int64_t count = smaller(width, params.columns - panel * width);
-    const int64_t chunk = task % params.row_chunks;
+    const int64_t chunk = task / panels;
     const int64_t first_row = params.row_count * chunk / params.row_chunks;
     const int64_t rows = params.row_count * (chunk + 1) / params.row_chunks - first_row;
     const StateGradientRow<scalar_t>* const of_chunk = params.rows + first_row;
