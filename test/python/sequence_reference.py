@@ -154,8 +154,11 @@ def reference_gradients(gradients, arguments: Sequence, step=reference.forward) 
         **{name: exact.input.new_zeros(shape) for name, shape in zeros.items() if getattr(exact, name) is None}
     ).require_grad()
     results = run(exact, step)
-    loss = sum((r * g.double()).sum() for r, g in zip(results, gradients, strict=False) if g is not None)
-    if not isinstance(loss, Tensor) or not loss.requires_grad:
+    if all(gradient is None for gradient in gradients):
+        return [torch.zeros_like(leaf) for leaf in exact.leaves()]
+    # One that is None stands for zeros, which NaN turns into NaN.
+    loss = sum((r * (0.0 if g is None else g.double())).sum() for r, g in zip(results, gradients, strict=False))
+    if not loss.requires_grad:
         return [torch.zeros_like(leaf) for leaf in exact.leaves()]
     return list(torch.autograd.grad(loss, exact.leaves(), materialize_grads=True))
 
@@ -174,6 +177,11 @@ def noisy_forward(*arguments: Tensor) -> tuple[Tensor, ...]:
     return tuple(result * (1 + NOISE * torch.randn_like(result)) for result in reference.forward(*arguments))
 
 
+def finite(tensor: Tensor) -> Tensor:
+    """With 0 for what is not."""
+    return tensor.detach().nan_to_num(0.0, 0.0, 0.0)
+
+
 def with_tolerance(value: Tensor, noisy: Tensor, arguments: Sequence, terms: int = 0) -> Expected:
     """Some units in the last place of the largest number, as the sums of products are off, and what the steps make of
     their own errors.
@@ -189,8 +197,8 @@ def with_tolerance(value: Tensor, noisy: Tensor, arguments: Sequence, terms: int
         return Expected(value, value.new_zeros(()))
     precision = arguments.input.dtype
     units, units_of_a_step = (8, 2) if precision.itemsize == 2 else (32 + terms**0.5, 8)
-    largest = value.detach().abs().max().clamp(min=1)
-    amplified = (noisy.detach() - value.detach()).abs().max() / NOISE
+    largest = finite(value).abs().max().clamp(min=1)
+    amplified = finite(noisy - value).abs().max() / NOISE
     return Expected(value, torch.finfo(precision).eps * (units * largest + units_of_a_step * amplified))
 
 

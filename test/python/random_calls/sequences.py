@@ -9,7 +9,7 @@ from sequence_reference import NAMES, OUTPUTS, Expected, Sequence, Sizes
 from torch import Tensor
 
 from random_calls.calls import Call, Results, differentiate, lay_out, modes, seed_generator
-from random_calls.cases import Case, common_choices, draw_layouts, draw_size
+from random_calls.cases import Case, common_choices, draw_layouts, draw_poison, draw_size
 
 INCOMING = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
 # Which sequence_backward reads: it is compared with a loop that computes them again.
@@ -54,6 +54,7 @@ def draw_sequence_case(random, operator: str, device: str) -> SequenceCase:
     is_float32 = is_16_bit and (choices["autocast"] is not None or random.randrange(2) == 0)
     return SequenceCase(
         **choices | {"autocast": None if operator == "sequence_backward" else choices["autocast"]},
+        poison=draw_poison(random, choices, (*NAMES, *INCOMING)),
         sizes=sizes,
         scale=random.choice((1.0, 1.0, 1.0, 0.0, 0.01)),
         layouts=draw_layouts(random, (*NAMES, "lengths", "reset", *INCOMING), sizes, keeping=KEPT),
