@@ -113,6 +113,7 @@ class LLTM(torch.nn.Module):
     dropout: float
     bidirectional: bool
     proj_size: int
+    _drops: bool
     _layer_parameters: list[Tensor] = _LayerParameters()  # type: ignore[assignment]
 
     def __init__(
@@ -186,6 +187,13 @@ class LLTM(torch.nn.Module):
         kinds = ("weights", "bias") if self.bias else ("weights",)
         suffixes = ("", "_reverse") if self.bidirectional else ("",)
         return [[f"{kind}_l{k}{suffix}" for kind in kinds] for k in range(self.num_layers) for suffix in suffixes]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "dropout":
+            # With dynamic=True torch.compile takes a float for a number that changes, and compiles twice where it finds
+            # that it is compared: a module without dropout has none to look at.
+            self._drops = self.dropout > 0
 
     @property
     def all_weights(self) -> list[list[Tensor]]:
@@ -326,9 +334,7 @@ class LLTM(torch.nn.Module):
                 h_n.append(h)
                 c_n.append(c)
             input = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
-            # In this order: torch.compile traces twice where it meets a float, as with dynamic=True it takes it for one
-            # that changes.
-            if self.training and layer + 1 < self.num_layers and self.dropout > 0:
+            if self._drops and self.training and layer + 1 < self.num_layers:
                 input = torch.nn.functional.dropout(input, self.dropout)
         return input, (_stack(h_n), _stack(c_n))
 

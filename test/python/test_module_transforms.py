@@ -169,7 +169,7 @@ def test_symbolic_trace_of_a_cell():
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_compiled_without_a_graph_break(options, device, fresh_compiler):
     """And, for T and N of two or more, without a recompilation."""
-    model = Padded(**options).to(device).eval()
+    model = Padded(**options).to(device).train("dropout" not in options)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for steps, batch in ((5, 2), (7, 3), (2, 4)):
