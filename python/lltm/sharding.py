@@ -60,6 +60,7 @@ def register_if_loaded() -> None:
         register()
 
 
+@torch.no_grad()  # autograd is done with the call, and must not see the functions that redistribute
 def _run_on_shards(
     cls: type, operator: torch._ops.OpOverload, types: Iterable[type], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple["DTensor | None", ...]:
@@ -90,8 +91,13 @@ def _run_on_shards(
             return [Partial() if split else Replicate() for split in splits]
         return [Shard(batch) if split and batch is not None else Replicate() for split in splits]
 
+    def local_part(tensor: "DTensor", batch: int | None) -> Tensor:
+        wanted = placements(batch)
+        # PyTorch 2.11 fails to redistribute what is placed so already, outside of autograd.
+        return (tensor if list(tensor.placements) == wanted else tensor.redistribute(mesh, wanted)).to_local()
+
     local = [
-        None if tensor is None else tensor.redistribute(mesh, placements(batch)).to_local()
+        None if tensor is None else local_part(tensor, batch)
         for tensor, batch in zip(tensors, batch_of_arguments, strict=True)
     ]
     results = operator(*local, *values[len(local) :])

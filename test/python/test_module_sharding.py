@@ -129,7 +129,8 @@ def check(rank, file) -> None:
         check_module(mesh, batch)
     check_cell(mesh)
     check_operators(mesh)
-    check_second_gradients(mesh)
+    if torch.__version__ >= (2, 12):  # before, a DTensor refuses to flatten steps and a sharded batch
+        check_second_gradients(mesh)
     check_messages(mesh)
     lltm.sharding.register()  # again
     dist.destroy_process_group()
