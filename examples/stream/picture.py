@@ -41,7 +41,7 @@ def draw_loss(axis: Axes, curves: Mapping[str, Sequence[Report]], title: str, by
         x = [report.seconds if by_time else report.step for report in reports]
         axis.plot(x, [report.loss for report in reports], color=COLORS[name], linewidth=1, alpha=0.4)
         axis.plot(x, [report.held_out for report in reports], color=COLORS[name], linewidth=2.2, label=LABELS[name])
-    last = min(min(reports[-1].held_out, reports[-1].loss) for reports in curves.values())
+    last = min(min(report.held_out, report.loss) for reports in curves.values() for report in reports)
     first = max(reports[min(1, len(reports) - 1)].held_out for reports in curves.values())
     axis.set(title=title, xlabel="seconds of training" if by_time else "updates", ylim=(last - 0.15, first + 0.15))
     axis.set_xlim(left=0)
