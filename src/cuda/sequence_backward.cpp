@@ -6,6 +6,7 @@
 // accumulation type; d_gates are rounded, as the cell's are.
 #include "../checks.h"
 #include "../gradients.h"
+#include "kernels/sequence_gradients.h"
 #include "runtime/device.h"
 #include "runtime/launch_check.h"
 #include "sequence.h"

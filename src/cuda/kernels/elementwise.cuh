@@ -1,0 +1,35 @@
+// Kernels that take a matrix's elements one by one.
+#pragma once
+
+#include "../runtime/launch.cuh"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace lltm::cuda {
+
+constexpr int kElementThreads = 256;
+
+// function(row, column) of every element, in a grid-stride loop, so that any number fits the grid.
+template <typename Function>
+__device__ __forceinline__ void for_each_element(int64_t rows,
+                                                 int64_t columns,
+                                                 const Function& function) {
+  const int64_t elements = rows * columns;
+  const int64_t step = int64_t(gridDim.x) * kElementThreads;
+  for (int64_t index = int64_t(blockIdx.x) * kElementThreads + threadIdx.x; index < elements;
+       index += step) {
+    const int64_t row = index / columns;
+    function(row, index - row * columns);
+  }
+}
+
+template <auto kKernel, typename Params>
+cudaError_t launch_on_elements(const Params& params, int64_t elements, cudaStream_t stream) {
+  constexpr int64_t kMaxBlocks = 1 << 16;
+  const int64_t blocks = std::min((elements + kElementThreads - 1) / kElementThreads, kMaxBlocks);
+  return launch_in_clusters<kKernel, kElementThreads, 0, 0>(
+      params, dim3(static_cast<unsigned>(blocks)), 1, stream);
+}
+
+}  // namespace lltm::cuda

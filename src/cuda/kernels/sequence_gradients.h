@@ -1,0 +1,58 @@
+// The kernels of a sequence's backward.
+//
+// Every launch function enqueues on `stream` of the current device, needs at least one row and one
+// column of the state, and returns the error of its launch. Which rows run at a time is decided on
+// the device: nothing here is known to the host but sizes. scalar_t is double, float, c10::Half or
+// c10::BFloat16; 16-bit types are computed in float.
+#pragma once
+
+#include "sequence_kernels.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// One step of the backward: takes over the gradient of h that the step at last_t left, and turns
+/// the pre-activations of time t into d_gates.
+template <typename scalar_t>
+struct SequenceGradientsParams {
+  int64_t rows;
+  int64_t state_size;
+  int64_t t;       // kNoTime: only the gradient of h is taken over
+  int64_t last_t;  // the time whose step was undone before this one; kNoTime: there is none
+  RowsOfSequence rows_of_sequence;
+  Steps<scalar_t> grad_output;           // its data null where there is none
+  Steps<scalar_t> grad_cells;            // its data null where there is none
+  const accumulate_t<scalar_t>* from_h;  // (rows, state_size): d_gates of last_t @ W_h
+  accumulate_t<scalar_t>* d_h;           // (rows, state_size)
+  accumulate_t<scalar_t>* d_cell;        // (rows, state_size)
+  // Of time t, contiguous rows.
+  const scalar_t* gates;  // (rows, 3*state_size)
+  const scalar_t* cells;  // (rows, state_size)
+  scalar_t* d_gates;      // (rows, 3*state_size)
+};
+
+template <typename scalar_t>
+cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>& params,
+                                      cudaStream_t stream);
+
+/// The h that every step began with: h0 at a row's first, zero where it was reset, else the output
+/// of the step that was run before it. Zero beyond the length.
+template <typename scalar_t>
+struct OldStatesParams {
+  int64_t steps;
+  int64_t rows;
+  int64_t state_size;
+  bool reverse;
+  RowsOfSequence rows_of_sequence;
+  Steps<scalar_t> output;
+  Steps<scalar_t> h0;  // its data null for zeros; its stride of time unused
+  scalar_t* old_h;     // (steps, rows, state_size), contiguous
+};
+
+template <typename scalar_t>
+cudaError_t launch_old_states(const OldStatesParams<scalar_t>& params, cudaStream_t stream);
+
+}  // namespace lltm::cuda
