@@ -191,15 +191,16 @@ def with_tolerance(value: Tensor, noisy: Tensor, arguments: Sequence, terms: int
     how much, the same loop tells with errors of a known size (Monte Carlo arithmetic, D. S. Parker 1997).
 
     A 16-bit result carries the rounding of the workspace and of its own dtype instead, at most half a unit each, and
-    what is float32 beside 16-bit arguments is no nearer than they are.
+    what is float32 beside 16-bit arguments is no nearer than they are. Products in TF32 round their factors likewise.
     """
     if value.numel() == 0:
         return Expected(value, value.new_zeros(()))
-    precision = arguments.input.dtype
-    units, units_of_a_step = (8, 2) if precision.itemsize == 2 else (32 + terms**0.5, 8)
+    precision = reference.precision_of(arguments.input)
+    unit = max(precision.storage_unit, precision.product_unit)
+    units, units_of_a_step = (8, 2) if unit > precision.unit else (32 + terms**0.5, 8)
     largest = finite(value).abs().max().clamp(min=1)
     amplified = finite(noisy - value).abs().max() / NOISE
-    return Expected(value, torch.finfo(precision).eps * (units * largest + units_of_a_step * amplified))
+    return Expected(value, unit * (units * largest + units_of_a_step * amplified))
 
 
 def expected_results(arguments: Sequence) -> list[Expected]:
