@@ -2,6 +2,7 @@
 // tested without a GPU.
 #include "cuda/plan_backward.h"
 #include "cuda/scheduler/gradient_schedule.h"
+#include "device_facts.h"
 
 #include <gtest/gtest.h>
 
@@ -19,25 +20,8 @@ namespace {
 constexpr Arithmetic kArithmetics[] = {
     Arithmetic::kFloat32, Arithmetic::kTf32, Arithmetic::kFloat16, Arithmetic::kBFloat16};
 
-DeviceFacts h200() {
-  return {.multiprocessors = 132,
-          .shared_bytes_a_block = 227 * 1024,
-          .tiles = true,
-          .wgmma = true,
-          .resident = {132, 132, 126, 120, 100, 126, 98, 120}};
-}
-
-/// An eighth of an H200, and a GPU of sm_80.
-std::vector<DeviceFacts> devices() {
-  std::vector<DeviceFacts> all(3, h200());
-  all[1].multiprocessors = 16;
-  all[1].resident = {16, 16, 15, 16, 10, 12, 7, 0};
-  all[2].multiprocessors = 108;
-  all[2].wgmma = false;
-  all[2].shared_bytes_a_block = 163 * 1024;
-  all[2].resident = {108};
-  return all;
-}
+using test::kH200;
+constexpr DeviceFacts kDevices[] = {kH200, test::kEighthOfAnH200, test::kA100};
 
 /// Contiguous matrices.
 BackwardShape shape_of(std::optional<Arithmetic> arithmetic,
@@ -78,7 +62,7 @@ std::vector<BackwardShape> random_shapes(int count) {
 }
 
 std::string_view chosen(const BackwardShape& shape) {
-  return choose_backward(shape, h200()).name;
+  return choose_backward(shape, kH200).name;
 }
 
 struct Case {
@@ -119,7 +103,7 @@ TEST(BackwardChoice, IsWhatMeasuredBestOnAnH200) {
 
 TEST(BackwardChoice, IsSupportedOnEveryDevice) {
   std::set<std::string_view> seen;
-  for (const DeviceFacts& device : devices()) {
+  for (const DeviceFacts& device : kDevices) {
     for (const BackwardShape& shape : random_shapes(400)) {
       const BackwardCandidate& candidate = choose_backward(shape, device);
       ASSERT_TRUE(candidate.supports(shape, device)) << candidate.name;
@@ -137,8 +121,8 @@ TEST(BackwardChoice, TakesACandidateByItsName) {
   for (const BackwardCandidate& candidate : backward_candidates()) {
     EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
     for (const BackwardShape& shape : random_shapes(100)) {
-      const BackwardCandidate& found = choose_backward(shape, h200(), std::nullopt, candidate.name);
-      if (candidate.supports(shape, h200())) {
+      const BackwardCandidate& found = choose_backward(shape, kH200, std::nullopt, candidate.name);
+      if (candidate.supports(shape, kH200)) {
         EXPECT_EQ(found.name, candidate.name);
       } else {
         EXPECT_EQ(found.group, Group::kTiles) << candidate.name;
@@ -152,9 +136,9 @@ TEST(BackwardChoice, TakesAGroupWhereItCan) {
     for (const Group group : {Group::kFewRows, Group::kHopper, Group::kTiles, Group::kLibrary}) {
       bool can = false;
       for (const BackwardCandidate& candidate : backward_candidates()) {
-        can |= candidate.group == group && candidate.supports(shape, h200());
+        can |= candidate.group == group && candidate.supports(shape, kH200);
       }
-      EXPECT_EQ(choose_backward(shape, h200(), group).group, can ? group : Group::kTiles);
+      EXPECT_EQ(choose_backward(shape, kH200, group).group, can ? group : Group::kTiles);
     }
   }
 }
@@ -162,7 +146,7 @@ TEST(BackwardChoice, TakesAGroupWhereItCan) {
 TEST(BackwardChoice, LeavesFloat64ToTheLibrary) {
   const BackwardShape shape = shape_of(std::nullopt, 64, 512, 512);
   for (const auto group : {std::optional<Group>(), std::optional(Group::kTiles)}) {
-    EXPECT_EQ(choose_backward(shape, h200(), group).group, Group::kLibrary);
+    EXPECT_EQ(choose_backward(shape, kH200, group).group, Group::kLibrary);
   }
 }
 
@@ -243,7 +227,7 @@ void expect_each_product_once(const BackwardShape& shape, const GradientPlan& pl
 }
 
 TEST(GradientSchedule, HasEachChunkOfEachTileOnce) {
-  for (const DeviceFacts& device : devices()) {
+  for (const DeviceFacts& device : kDevices) {
     for (const BackwardShape& shape : random_shapes(40)) {
       if (shape.arithmetic == Arithmetic::kFloat32) {
         continue;

@@ -6,6 +6,7 @@
 #include "cuda/kernels/pack.h"
 #include "cuda/plan_backward.h"
 #include "cuda/runtime/tensor_maps.h"
+#include "device_facts.h"
 #include "fake_cuda.h"
 
 #include <gtest/gtest.h>
@@ -19,12 +20,7 @@ namespace lltm::cuda {
 namespace {
 
 using test::fake_cuda;
-
-constexpr DeviceFacts kH200{.multiprocessors = 132,
-                            .shared_bytes_a_block = 227 * 1024,
-                            .tiles = true,
-                            .wgmma = true,
-                            .resident = {132, 132, 126, 120, 100, 126, 98, 120}};
+using test::kH200;
 
 /// Addresses that nobody reads, each a gigabyte from the next.
 char* memory(int index) {

@@ -2,6 +2,7 @@
 // devices.
 #include "cuda/model.h"
 #include "cuda/runtime/per_context.h"
+#include "device_facts.h"
 
 #include <gtest/gtest.h>
 
@@ -12,13 +13,7 @@
 namespace lltm::cuda {
 namespace {
 
-DeviceFacts h200() {
-  return {.multiprocessors = 132,
-          .shared_bytes_a_block = 227 * 1024,
-          .tiles = true,
-          .wgmma = true,
-          .resident = {132, 132, 126, 120, 100, 126, 98, 120}};
-}
+using test::kH200;
 
 /// With rows that start at 16 bytes, or as they are without padding.
 ForwardShape shape_of(std::optional<Arithmetic> arithmetic,
@@ -59,7 +54,7 @@ TEST_P(ModelChoice, IsWhatMeasuredBestOnAnH200) {
   const Case& c = GetParam();
   for (const Arithmetic arithmetic : kArithmetics) {
     const auto choice =
-        choose_forward(shape_of(arithmetic, c.batch, c.input_features, c.state_size), h200());
+        choose_forward(shape_of(arithmetic, c.batch, c.input_features, c.state_size), kH200);
     EXPECT_EQ(choice.candidate->name,
               arithmetic == Arithmetic::kFloat32 ? c.float32
               : arithmetic == Arithmetic::kTf32  ? c.tf32
@@ -137,21 +132,15 @@ std::vector<ForwardShape> many_shapes() {
   return shapes;
 }
 
-// Answers as smaller GPUs and parts of one give them: a GPU of 114 multiprocessors, one of 78, an
-// eighth of an H200 in which large clusters do not fit, and one without clusters.
+// Answers as smaller GPUs and parts of one give them, among them a GPU of Hopper's kind with 114
+// multiprocessors and one with 78.
 const std::vector<DeviceFacts>& small_devices() {
   static const std::vector<DeviceFacts> devices = [] {
-    std::vector<DeviceFacts> all(4, h200());
+    std::vector<DeviceFacts> all{kH200, kH200, test::kEighthOfAnH200, test::kA100};
     all[0].multiprocessors = 114;
     all[0].resident = {114, 114, 108, 104, 85, 108, 84, 104};
     all[1].multiprocessors = 78;
     all[1].resident = {78, 78, 75, 72, 60, 72, 56, 72};
-    all[2].multiprocessors = 16;
-    all[2].resident = {16, 16, 15, 16, 10, 12, 7, 0};
-    all[3].multiprocessors = 108;
-    all[3].wgmma = false;
-    all[3].shared_bytes_a_block = 163 * 1024;
-    all[3].resident = {108};
     return all;
   }();
   return devices;
@@ -188,7 +177,7 @@ TEST(Model, AlwaysChoosesWhatIsSupported) {
 }
 
 TEST(Model, HasNoUseForHoppersInstructionsElsewhere) {
-  DeviceFacts device = h200();
+  DeviceFacts device = kH200;
   device.wgmma = false;
   for (const ForwardShape& shape : many_shapes()) {
     EXPECT_NE(choose_forward(shape, device, Group::kHopper).candidate->group, Group::kHopper);
@@ -203,15 +192,15 @@ TEST(Model, GivesATileLessRanksWhereFewerBlocksAreResident) {
                           "forward_wgmma_64x8")
         .estimate.ranks;
   };
-  EXPECT_EQ(ranks_on(h200()), 6);
+  EXPECT_EQ(ranks_on(kH200), 6);
   EXPECT_LT(ranks_on(small_devices()[1]), 6);
   EXPECT_EQ(ranks_on(small_devices()[2]), 1);
 }
 
 TEST(Model, LeavesFloat64ToTheLibrary) {
   const ForwardShape shape = shape_of(std::nullopt, 64, 512, 512);
-  EXPECT_EQ(choose_forward(shape, h200()).candidate->group, Group::kLibrary);
-  EXPECT_EQ(choose_forward(shape, h200(), Group::kTiles).candidate->group, Group::kLibrary);
+  EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kLibrary);
+  EXPECT_EQ(choose_forward(shape, kH200, Group::kTiles).candidate->group, Group::kLibrary);
 }
 
 TEST(Model, TakesACandidateByItsName) {
@@ -220,8 +209,8 @@ TEST(Model, TakesACandidateByItsName) {
     EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
     for (const Arithmetic arithmetic : kArithmetics) {
       const ForwardShape shape = shape_of(arithmetic, 4, 64, 64);
-      const auto choice = choose_forward(shape, h200(), std::nullopt, candidate.name);
-      if (supports(candidate, shape, h200())) {
+      const auto choice = choose_forward(shape, kH200, std::nullopt, candidate.name);
+      if (supports(candidate, shape, kH200)) {
         EXPECT_EQ(choice.candidate->name, candidate.name);
       } else {
         EXPECT_EQ(choice.candidate->group, Group::kTiles) << candidate.name;
@@ -234,7 +223,7 @@ TEST(Model, AddsWhatPackingTakes) {
   const auto time = [](int64_t pack_bytes) {
     ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
     shape.pack_bytes = pack_bytes;
-    return choose_forward(shape, h200(), Group::kHopper).estimate.us;
+    return choose_forward(shape, kH200, Group::kHopper).estimate.us;
   };
   EXPECT_GT(time(1), time(0));
   EXPECT_GT(time(100'000'000), time(1) + 10);
