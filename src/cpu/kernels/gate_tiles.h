@@ -9,9 +9,6 @@
 namespace lltm::cpu {
 namespace {
 
-// Operands of the rows that are summed in one go.
-constexpr int64_t kWeightDepth = 2 * kDepth;
-
 template <typename scalar_t>
 class GateTiles {
   using O = Operand<scalar_t>;

@@ -8,9 +8,6 @@
 namespace lltm::cpu {
 namespace {
 
-// Operands of the rows that are summed in one go.
-constexpr int64_t kWeightDepth = 2 * kDepth;
-
 template <typename scalar_t>
 class GateTiles {
   static_assert(std::is_same_v<scalar_t, c10::BFloat16>);

@@ -25,6 +25,8 @@ constexpr int kRows = kAccumulators / kMaxVectors;
 // A sum over more than this many products is made of partial sums, each of so many: the rounding
 // error of a sum grows with its length. A panel of this depth stays in the first-level cache.
 constexpr int64_t kDepth = 128;
+// Operands of the rows that a sum of d_weights takes at a time.
+constexpr int64_t kWeightDepth = 2 * kDepth;
 
 /// How deep a sum of so many terms is in operands.
 template <typename scalar_t>
