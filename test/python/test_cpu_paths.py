@@ -33,6 +33,9 @@ FORCED = [
 ]
 if torch.cpu._is_amx_tile_supported():
     FORCED.append({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"})  # without tile registers
+on_every_capability = pytest.mark.parametrize(
+    "held_to", FORCED, ids=lambda held_to: next(iter(held_to.values()), "everything")
+)
 
 
 def assert_all_holds(result: subprocess.CompletedProcess) -> None:
@@ -40,19 +43,19 @@ def assert_all_holds(result: subprocess.CompletedProcess) -> None:
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("held_to", FORCED, ids=lambda held_to: next(iter(held_to.values()), "everything"))
+@on_every_capability
 def test_own_products(held_to):
     assert_all_holds(run(LLTM_CPU_GEMM="own", **held_to))
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="floating-point exceptions need not trap elsewhere")
-@pytest.mark.parametrize("held_to", FORCED, ids=lambda held_to: next(iter(held_to.values()), "everything"))
+@on_every_capability
 def test_finite_arguments_raise_no_floating_point_exception(held_to):
     result = run(program=TRAPPING_PROGRAM, LLTM_CPU_GEMM="own", **held_to)
     assert result.returncode == 0, f"died at {result.stdout.splitlines()[-1]}: {result.stderr}"
 
 
-@pytest.mark.parametrize("held_to", FORCED, ids=lambda held_to: next(iter(held_to.values()), "everything"))
+@on_every_capability
 def test_sequences_by_own_kernels(held_to):
     assert_all_holds(run(program=SEQUENCE_PROGRAM, LLTM_CPU_GEMM="own", **held_to))
 
