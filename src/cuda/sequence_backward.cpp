@@ -6,9 +6,14 @@
 // accumulation type; d_gates are rounded, as the cell's are.
 #include "../checks.h"
 #include "../gradients.h"
+#include "kernels/backward_kernels.h"
 #include "kernels/sequence_gradients.h"
+#include "plan.h"
+#include "plan_sequence_backward.h"
 #include "runtime/device.h"
+#include "runtime/device_facts.h"
 #include "runtime/launch_check.h"
+#include "runtime/rows.h"
 #include "sequence.h"
 
 #include <ATen/Dispatch.h>
@@ -41,28 +46,94 @@ Tensor input_of_steps(const Tensor& input, const std::optional<Tensor>& lengths)
   return at::where(runs.unsqueeze(2), input, 0);
 }
 
+/// Whether rows are contiguous and start at multiples of 16 bytes.
+bool rows_start_at_vectors(const Tensor& matrix) {
+  return matrix.stride(1) == 1 &&
+         Matrix{matrix.const_data_ptr(), matrix.stride(0)}.starts_at_vectors(
+             static_cast<int>(matrix.element_size()));
+}
+
+/// Columns up to a multiple of 16 bytes, so that all rows start there.
+int64_t padded(int64_t columns, c10::ScalarType dtype) {
+  const auto piece = static_cast<int64_t>(16 / c10::elementSize(dtype));
+  return (columns + piece - 1) / piece * piece;
+}
+
+/// The columns of weights that belong to h, in rows that start at multiples of 16 bytes.
+Tensor padded_h_columns(const Tensor& weights, const Device& device) {
+  const Tensor of_h = h_columns(weights);
+  if (rows_start_at_vectors(of_h)) {
+    return of_h;
+  }
+  const auto dtype = weights.scalar_type();
+  const Tensor copy = device.empty({of_h.size(0), padded(of_h.size(1), dtype)}, dtype);
+  return copy.narrow(1, 0, of_h.size(1)).copy_(of_h);
+}
+
+cudaError_t launch_tiles(const SequenceGradientsParams<float>& params,
+                         const Matrix& weights_h,
+                         Arithmetic arithmetic,
+                         const SequenceGradientPlan& plan,
+                         cudaStream_t stream) {
+  return arithmetic == Arithmetic::kTf32 ? launch_sequence_gradient_tiles<Arithmetic::kTf32>(
+                                               params, weights_h, plan.tile, plan.split, stream)
+                                         : launch_sequence_gradient_tiles<Arithmetic::kFloat32>(
+                                               params, weights_h, plan.tile, plan.split, stream);
+}
+cudaError_t launch_tiles(const SequenceGradientsParams<c10::Half>& params,
+                         const Matrix& weights_h,
+                         Arithmetic,
+                         const SequenceGradientPlan& plan,
+                         cudaStream_t stream) {
+  return launch_sequence_gradient_tiles<Arithmetic::kFloat16>(
+      params, weights_h, plan.tile, plan.split, stream);
+}
+cudaError_t launch_tiles(const SequenceGradientsParams<c10::BFloat16>& params,
+                         const Matrix& weights_h,
+                         Arithmetic,
+                         const SequenceGradientPlan& plan,
+                         cudaStream_t stream) {
+  return launch_sequence_gradient_tiles<Arithmetic::kBFloat16>(
+      params, weights_h, plan.tile, plan.split, stream);
+}
+cudaError_t launch_tiles(const SequenceGradientsParams<double>&,
+                         const Matrix&,
+                         Arithmetic,
+                         const SequenceGradientPlan&,
+                         cudaStream_t) {
+  return cudaErrorInvalidValue;  // no plan has tiles for float64
+}
+
+/// d_gates of all steps into a (steps*batch, 3*state_size) matrix, and d_h0 and d_c0.
 template <typename scalar_t>
-void run(const Gradients& gradients,
-         const SequenceBackwardArguments& arguments,
-         const SequenceSizes<int64_t>& sizes,
-         const Device& device,
-         bool reverse) {
+void run_steps(const Tensor& d_gates,
+               const Gradients& gradients,
+               const SequenceBackwardArguments& arguments,
+               const SequenceSizes<int64_t>& sizes,
+               const Device& device,
+               bool reverse) {
   using acc_t = accumulate_t<scalar_t>;
-  const auto& [steps, batch, input_features, state_size] = sizes;
+  const int64_t steps = sizes.steps, batch = sizes.batch, state_size = sizes.state_size;
   const auto accumulated = c10::CppTypeToScalarType<acc_t>::value;
-  const auto dtype = arguments.input.scalar_type();
   const cudaStream_t stream = device.stream();
   const auto begin = [&](const std::optional<Tensor>& incoming) {
-    Tensor state = device.empty({sizes.batch, sizes.state_size}, accumulated);
+    Tensor state = device.empty({batch, state_size}, accumulated);
     return is_given(incoming) ? state.copy_(*incoming) : state.zero_();
   };
   const Tensor d_h = begin(arguments.grad_h_n);
   const Tensor d_cell = begin(arguments.grad_c_n);
-  const Tensor from_h = device.empty({batch, state_size}, accumulated);
-  const Tensor d_gates = device.empty({steps, batch, 3 * state_size}, dtype);
   const Tensor gates = arguments.gates.contiguous();
   const Tensor cells = arguments.cells.contiguous();
-  const Tensor weights_h = h_columns(arguments.weights);
+
+  DeviceFacts facts;
+  check_launch(device_facts(device.properties(), &facts));
+  const auto arithmetic = arithmetic_of(arguments.input.scalar_type());
+  const auto plan =
+      plan_sequence_gradients(facts, arithmetic, selection().group, batch, state_size);
+  const Tensor weights_h =
+      plan ? padded_h_columns(arguments.weights, device) : h_columns(arguments.weights);
+  const Tensor from_h = plan ? Tensor() : device.empty({batch, state_size}, accumulated);
+
   SequenceGradientsParams<scalar_t> params{
       .rows = batch,
       .state_size = state_size,
@@ -71,64 +142,152 @@ void run(const Gradients& gradients,
       .rows_of_sequence = rows_of_sequence(arguments.sequence(), /*first_row=*/0),
       .grad_output = steps_of<scalar_t>(arguments.grad_output),
       .grad_cells = steps_of<scalar_t>(arguments.grad_cells),
-      .from_h = from_h.const_data_ptr<acc_t>(),
+      .from_h = plan ? nullptr : from_h.const_data_ptr<acc_t>(),
       .d_h = d_h.mutable_data_ptr<acc_t>(),
       .d_cell = d_cell.mutable_data_ptr<acc_t>(),
       .gates = nullptr,
       .cells = nullptr,
       .d_gates = nullptr,
+      .last_d_gates = nullptr,
+      .d_gates_stride = d_gates.stride(0),
+  };
+  // The step at t, behind the one at params.last_t.
+  const auto step = [&](int64_t t) {
+    params.t = t;
+    if (t != kNoTime) {
+      params.gates = gates.const_data_ptr<scalar_t>() + t * batch * 3 * state_size;
+      params.cells = cells.const_data_ptr<scalar_t>() + t * batch * state_size;
+      params.d_gates = d_gates.mutable_data_ptr<scalar_t>() + t * batch * params.d_gates_stride;
+    }
+    if (plan && params.last_t != kNoTime) {
+      check_launch(launch_tiles(
+          params, {weights_h.const_data_ptr(), weights_h.stride(0)}, *arithmetic, *plan, stream));
+    } else {
+      if (params.last_t != kNoTime) {
+        product_out(from_h, d_gates.narrow(0, params.last_t * batch, batch), weights_h);
+      }
+      check_launch(launch_sequence_gradients(params, stream));
+    }
+    params.last_t = t;
+    params.last_d_gates = params.d_gates;
   };
   for (int64_t k = steps - 1; k >= 0; --k) {
-    const int64_t t = reverse ? steps - 1 - k : k;
-    params.t = t;
-    params.gates = gates.const_data_ptr<scalar_t>() + t * batch * 3 * state_size;
-    params.cells = cells.const_data_ptr<scalar_t>() + t * batch * state_size;
-    params.d_gates = d_gates.mutable_data_ptr<scalar_t>() + t * batch * 3 * state_size;
-    check_launch(launch_sequence_gradients(params, stream));
-    params.last_t = t;
-    if (k > 0 || gradients.h0.defined()) {
-      product_out(from_h, d_gates.select(0, t), weights_h);
-    }
+    step(reverse ? steps - 1 - k : k);
   }
   if (gradients.h0.defined()) {
-    params.t = kNoTime;
-    check_launch(launch_sequence_gradients(params, stream));
+    if (steps > 0) {
+      step(kNoTime);
+    }
     gradients.h0.copy_(d_h);
   }
   if (gradients.c0.defined()) {
     gradients.c0.copy_(d_cell);
   }
+}
 
-  const Tensor d_gates_of_steps = d_gates.view({steps * batch, 3 * state_size});
+/// The state that each step saw, for all steps.
+template <typename scalar_t>
+Tensor old_states(const SequenceBackwardArguments& arguments,
+                  const SequenceSizes<int64_t>& sizes,
+                  const Device& device,
+                  bool reverse) {
+  const Tensor old_h =
+      device.empty({sizes.steps * sizes.batch, sizes.state_size}, arguments.input.scalar_type());
+  if (sizes.steps > 0) {
+    const OldStatesParams<scalar_t> params{
+        .steps = sizes.steps,
+        .rows = sizes.batch,
+        .state_size = sizes.state_size,
+        .reverse = reverse,
+        .rows_of_sequence = rows_of_sequence(arguments.sequence(), /*first_row=*/0),
+        .output = steps_of<scalar_t>(arguments.output),
+        .h0 = steps_of<scalar_t>(arguments.h0),
+        .old_h = old_h.mutable_data_ptr<scalar_t>(),
+    };
+    check_launch(launch_old_states(params, device.stream()));
+  }
+  return old_h;
+}
+
+/// The products that are over all steps at once, by the cell's kernels where these are ahead.
+/// Returns whether they are.
+bool run_products(const Gradients& gradients,
+                  const Tensor& d_gates,
+                  const Tensor& input,
+                  const Tensor& weights,
+                  const Tensor& old_h,
+                  const Device& device) {
+  const bool weights_wanted = gradients.weights.defined();
+  const int64_t state_size = weights.size(0) / 3;
+  // What is not wanted is described all the same.
+  const Tensor& inputs_h = weights_wanted ? old_h : weights;
+  DeviceFacts facts;
+  check_launch(device_facts(device.properties(), &facts));
+  const BackwardPlan plan =
+      plan_backward(facts,
+                    {.arithmetic = arithmetic_of(input.scalar_type()),
+                     .batch = input.size(0),
+                     .input_features = input.size(1),
+                     .state_size = state_size,
+                     .vector_rows = vector_rows(input, weights, inputs_h, state_size)});
+  const auto data_of = [](const Tensor& tensor) -> void* {
+    return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
+  };
+  const BackwardProblem problem{
+      .batch = input.size(0),
+      .input_features = input.size(1),
+      .state_size = state_size,
+      .d_gates = d_gates.const_data_ptr(),
+      .d_gates_stride = d_gates.stride(0),
+      .input = {input.const_data_ptr(), input.stride(0)},
+      .weights = {weights.const_data_ptr(), weights.stride(0)},
+      .old_h = {inputs_h.const_data_ptr(), inputs_h.stride(0)},
+      .d_old_h = nullptr,
+      .d_input = data_of(gradients.input),
+      .d_weights = data_of(gradients.weights),
+  };
+  if (const auto* const tile = plan.tile<Float32GradientTile>()) {
+    check_launch(launch_backward_wgmma_float32(problem, *tile, plan.tiles.split, device.stream()));
+    return true;
+  }
+  return false;
+}
+
+template <typename scalar_t>
+void run(const Gradients& gradients,
+         const SequenceBackwardArguments& arguments,
+         const SequenceSizes<int64_t>& sizes,
+         const Device& device,
+         bool reverse) {
+  const auto dtype = arguments.input.scalar_type();
+  const int64_t rows = sizes.steps * sizes.batch, columns = 3 * sizes.state_size;
+  const Tensor d_gates = device.empty({rows, padded(columns, dtype)}, dtype).narrow(1, 0, columns);
+  run_steps<scalar_t>(d_gates, gradients, arguments, sizes, device, reverse);
+
   if (gradients.bias.defined()) {
     Tensor d_bias = gradients.bias;
-    at::sum_out(d_bias, d_gates_of_steps, /*dim=*/0);
+    at::sum_out(d_bias, d_gates, /*dim=*/0);
+  }
+  if (!gradients.weights.defined() && !gradients.input.defined()) {
+    return;
+  }
+  const Tensor old_h = gradients.weights.defined()
+                           ? old_states<scalar_t>(arguments, sizes, device, reverse)
+                           : Tensor();
+  const Tensor input = gradients.weights.defined()
+                           ? input_of_steps(arguments.input, arguments.lengths)
+                           : arguments.input;
+  const Tensor input_rows = input.reshape({rows, sizes.input_features});
+  if (run_products(gradients, d_gates, input_rows, arguments.weights, old_h, device)) {
+    return;
   }
   if (gradients.weights.defined()) {
-    const Tensor old_h = device.empty({steps, batch, state_size}, dtype);
-    if (steps > 0) {
-      const OldStatesParams<scalar_t> old_states{
-          .steps = steps,
-          .rows = batch,
-          .state_size = state_size,
-          .reverse = reverse,
-          .rows_of_sequence = params.rows_of_sequence,
-          .output = steps_of<scalar_t>(arguments.output),
-          .h0 = steps_of<scalar_t>(arguments.h0),
-          .old_h = old_h.mutable_data_ptr<scalar_t>(),
-      };
-      check_launch(launch_old_states(old_states, stream));
-    }
-    const Tensor d_gates_t = d_gates_of_steps.t();
-    product_out(h_columns(gradients.weights), d_gates_t, old_h.view({steps * batch, state_size}));
-    product_out(input_columns(gradients.weights),
-                d_gates_t,
-                input_of_steps(arguments.input, arguments.lengths)
-                    .reshape({steps * batch, input_features}));
+    product_out(h_columns(gradients.weights), d_gates.t(), old_h);
+    product_out(input_columns(gradients.weights), d_gates.t(), input_rows);
   }
   if (gradients.input.defined()) {
-    product_out(gradients.input.view({steps * batch, input_features}),
-                d_gates_of_steps,
+    product_out(gradients.input.view({rows, sizes.input_features}),
+                d_gates,
                 input_columns(arguments.weights));
   }
 }

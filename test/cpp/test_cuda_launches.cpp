@@ -4,7 +4,9 @@
 #include "cuda/kernels/backward_kernels.h"
 #include "cuda/kernels/forward_kernels.h"
 #include "cuda/kernels/pack.h"
+#include "cuda/kernels/sequence_gradients.h"
 #include "cuda/plan_backward.h"
+#include "cuda/plan_sequence_backward.h"
 #include "cuda/runtime/tensor_maps.h"
 #include "device_facts.h"
 #include "fake_cuda.h"
@@ -178,6 +180,34 @@ TEST(Launches, DescribeTheForwardsMatrices) {
       ASSERT_TRUE(fake_cuda().violations.empty()) << fake_cuda().violations[0];
     }
   }
+}
+
+template <Arithmetic kArithmetic>
+void expect_steps_launched() {
+  Random random;
+  for (int i = 0; i < 2000; ++i) {
+    SequenceGradientsParams<TensorElement<kArithmetic>> params{};
+    params.rows = random.log_uniform(1, 1e6);
+    params.state_size = random.log_uniform(1, 5000);
+    const auto plan =
+        plan_sequence_gradients(kH200, kArithmetic, Group::kTiles, params.rows, params.state_size);
+    ASSERT_TRUE(plan.has_value());
+    fake_cuda() = {};
+    const Matrix weights{memory(0), packed_stride(params.state_size, element_size(kArithmetic))};
+    const cudaError_t error = launch_sequence_gradient_tiles<kArithmetic>(
+        params, weights, plan->tile, plan->split, nullptr);
+    const auto& violations = fake_cuda().violations;
+    ASSERT_TRUE(violations.empty() && error == cudaSuccess && fake_cuda().launches == 1)
+        << params.rows << " " << params.state_size << ", error " << error << ", expected "
+        << (violations.empty() ? "" : violations[0]);
+  }
+}
+
+TEST(Launches, OfAStepOfASequencesGradientsFitTheGrid) {
+  expect_steps_launched<Arithmetic::kFloat32>();
+  expect_steps_launched<Arithmetic::kTf32>();
+  expect_steps_launched<Arithmetic::kFloat16>();
+  expect_steps_launched<Arithmetic::kBFloat16>();
 }
 
 TEST(Launches, AreRefusedWhereTmaCannotDescribeAMatrix) {

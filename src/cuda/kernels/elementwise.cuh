@@ -17,9 +17,12 @@ __device__ __forceinline__ void for_each_element(int64_t rows,
                                                  const Function& function) {
   const int64_t elements = rows * columns;
   const int64_t step = int64_t(gridDim.x) * kElementThreads;
+  // A division of 64 bits takes as long as all else here.
+  const bool is_short = elements <= INT32_MAX;
   for (int64_t index = int64_t(blockIdx.x) * kElementThreads + threadIdx.x; index < elements;
        index += step) {
-    const int64_t row = index / columns;
+    const int64_t row =
+        is_short ? static_cast<uint32_t>(index) / static_cast<uint32_t>(columns) : index / columns;
     function(row, index - row * columns);
   }
 }

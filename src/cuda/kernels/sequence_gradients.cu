@@ -1,5 +1,7 @@
-#include "../../cell.h"
+#include "../epilogue/math.cuh"
+#include "../epilogue/sequence_gradients.cuh"
 #include "../ptx/overlap.cuh"
+#include "../tile/vectors.cuh"
 #include "elementwise.cuh"
 #include "sequence_gradients.h"
 
@@ -12,66 +14,51 @@ namespace {
 template <typename scalar_t>
 __global__ void __launch_bounds__(kElementThreads)
     sequence_gradients_kernel(const __grid_constant__ SequenceGradientsParams<scalar_t> params) {
-  using acc_t = accumulate_t<scalar_t>;
+  using Math =
+      std::conditional_t<sizeof(scalar_t) == 8,
+                         cell::StandardMath,
+                         std::conditional_t<sizeof(scalar_t) == 4, DeviceMath, RoundedMath>>;
   wait_for_previous_kernel();
-  const int64_t state_size = params.state_size;
-  for_each_element(params.rows, state_size, [&](int64_t row, int64_t column) {
-    const int64_t index = row * state_size + column;
-    const auto& rows = params.rows_of_sequence;
-    acc_t d_h = params.d_h[index];
-    if (params.last_t != kNoTime && rows.runs(row, params.last_t)) {
-      d_h = rows.is_reset(row, params.last_t) ? acc_t(0) : params.from_h[index];
-      params.d_h[index] = d_h;
-    }
-    if (params.t == kNoTime) {
-      return;
-    }
-    cell::Gates<acc_t> d_gates{0, 0, 0};
-    const int64_t of_gates = row * 3 * state_size + column;
-    if (rows.runs(row, params.t)) {
-      acc_t d_cell = params.d_cell[index];
-      if (params.grad_output.data != nullptr) {
-        d_h += static_cast<acc_t>(params.grad_output.at(params.t, row, column));
-      }
-      if (params.grad_cells.data != nullptr) {
-        d_cell += static_cast<acc_t>(params.grad_cells.at(params.t, row, column));
-      }
-      const scalar_t* gates = params.gates + of_gates;
-      const cell::Gates<acc_t> z{static_cast<acc_t>(gates[0]),
-                                 static_cast<acc_t>(gates[state_size]),
-                                 static_cast<acc_t>(gates[2 * state_size])};
-      const auto gradients = cell::backward<cell::StandardMath>(
-          z, static_cast<acc_t>(params.cells[index]), d_h, d_cell);
-      d_gates = gradients.gates;
-      params.d_cell[index] = rows.is_reset(row, params.t) ? acc_t(0) : gradients.old_cell;
-    }
-    scalar_t* const to = params.d_gates + of_gates;
-    to[0] = static_cast<scalar_t>(d_gates.input_gate);
-    to[state_size] = static_cast<scalar_t>(d_gates.output_gate);
-    to[2 * state_size] = static_cast<scalar_t>(d_gates.candidate);
+  const SequenceGradientsEpilogue<scalar_t, Math> epilogue(params);
+  for_each_element(params.rows, params.state_size, [&](int64_t row, int64_t column) {
+    typename SequenceGradientsEpilogue<scalar_t, Math>::Operands operands;
+    epilogue.fetch(operands, row, column);
+    epilogue.fetch_carried(operands, row, column);
+    const auto from_h = operands.ran_last ? params.from_h[row * params.state_size + column] : 0;
+    epilogue.finish(operands, row, column, from_h);
   });
 }
 
-template <typename scalar_t>
+/// kCount neighbours of a row at a time.
+template <typename scalar_t, int kCount>
 __global__ void __launch_bounds__(kElementThreads)
     old_states_kernel(const __grid_constant__ OldStatesParams<scalar_t> params) {
   wait_for_previous_kernel();
   for_each_element(
-      params.steps * params.rows, params.state_size, [&](int64_t step, int64_t column) {
+      params.steps * params.rows, params.state_size / kCount, [&](int64_t step, int64_t vector) {
         const int64_t t = step / params.rows, row = step - t * params.rows;
+        const int64_t column = vector * kCount;
         const auto& rows = params.rows_of_sequence;
         const int64_t before = params.reverse ? t + 1 : t - 1;
         const bool is_first = before < 0 || before >= params.steps || !rows.runs(row, before);
-        scalar_t h = 0;
+        Vector<scalar_t, kCount> h{};
         if (rows.runs(row, t) && !rows.is_reset(row, t)) {
           if (!is_first) {
-            h = params.output.at(before, row, column);
+            h = read_vector<kCount>(&params.output.at(before, row, column));
           } else if (params.h0.data != nullptr) {
-            h = params.h0.at(0, row, column);
+            h = read_vector<kCount>(&params.h0.at(0, row, column));
           }
         }
-        params.old_h[step * params.state_size + column] = h;
+        write_vector(params.old_h + step * params.state_size + column, h);
       });
+}
+
+/// Whether vectors of kCount neighbours start at multiples of their size in all rows.
+template <int kCount, typename scalar_t>
+bool has_vectors(const Steps<scalar_t>& of) {
+  return of.data == nullptr ||
+         (of.strides[2] == 1 && of.strides[0] % kCount == 0 && of.strides[1] % kCount == 0 &&
+          reinterpret_cast<uintptr_t>(of.data) % (kCount * sizeof(scalar_t)) == 0);
 }
 
 }  // namespace
@@ -85,8 +72,14 @@ cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>& p
 
 template <typename scalar_t>
 cudaError_t launch_old_states(const OldStatesParams<scalar_t>& params, cudaStream_t stream) {
-  return launch_on_elements<&old_states_kernel<scalar_t>>(
-      params, params.steps * params.rows * params.state_size, stream);
+  constexpr int kCount = 16 / sizeof(scalar_t);
+  const int64_t elements = params.steps * params.rows * params.state_size;
+  if (params.state_size % kCount == 0 && has_vectors<kCount>(params.output) &&
+      has_vectors<kCount>(params.h0)) {
+    return launch_on_elements<&old_states_kernel<scalar_t, kCount>>(
+        params, elements / kCount, stream);
+  }
+  return launch_on_elements<&old_states_kernel<scalar_t, 1>>(params, elements, stream);
 }
 
 #define LLTM_INSTANTIATE(scalar_t)                                                         \

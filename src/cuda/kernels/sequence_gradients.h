@@ -6,11 +6,16 @@
 // c10::BFloat16; 16-bit types are computed in float.
 #pragma once
 
+#include "../problem.h"
+#include "../tile/shapes.h"
 #include "sequence_kernels.h"
 
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -31,12 +36,34 @@ struct SequenceGradientsParams {
   // Of time t, contiguous rows.
   const scalar_t* gates;  // (rows, 3*state_size)
   const scalar_t* cells;  // (rows, state_size)
-  scalar_t* d_gates;      // (rows, 3*state_size)
+  // Of time t, and of last_t.
+  scalar_t* d_gates;  // (rows, 3*state_size)
+  const scalar_t* last_d_gates;
+  int64_t d_gates_stride;
 };
 
 template <typename scalar_t>
 cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>& params,
                                       cudaStream_t stream);
+
+/// The type of a tensor whose products are formed in kArithmetic.
+template <Arithmetic kArithmetic>
+using TensorElement = std::conditional_t<
+    is_float(kArithmetic),
+    float,
+    std::conditional_t<kArithmetic == Arithmetic::kFloat16, c10::Half, c10::BFloat16>>;
+
+/// The same with the product: from_h is d_gates of last_t @ weights_h, in float32. Rows of both
+/// start at multiples of 16 bytes. `split` blocks, a cluster, share the K = 3*state_size of a tile;
+/// more than one needs sm_90. The kernel before it must have waited for what wrote everything but
+/// d_gates of last_t, d_h and d_cell before it started this one, as both these kernels do.
+template <Arithmetic kArithmetic>
+cudaError_t launch_sequence_gradient_tiles(
+    const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
+    const Matrix& weights_h,
+    SequenceGradientTile tile,
+    int split,
+    cudaStream_t stream);
 
 /// The h that every step began with: h0 at a row's first, zero where it was reset, else the output
 /// of the step that was run before it. Zero beyond the length.

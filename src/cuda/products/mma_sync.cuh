@@ -74,6 +74,11 @@ struct TileProduct {
     return shared + slot * kStageElements + kElementsA;
   }
 
+  /// How many chunks are loaded before the first one is multiplied.
+  static __device__ __forceinline__ int lead(int begin, int end) {
+    return min(end - begin, kStages - 1);
+  }
+
   /// Runs over the chunks [begin, end) of K. load(a, b, chunk) starts the copies of one; started()
   /// is called once as many as fit are under way.
   template <typename Load, typename Started>
@@ -83,15 +88,15 @@ struct TileProduct {
     int slot = 0, free_slot = 0;
     // The first rounds only fill the pipeline. Where all chunks fit, all are awaited at once.
     const bool fits = end - begin < kStages;
-    const int lead = fits ? end - begin : kStages - 1;
-    if (lead == 0) {
+    const int ahead = lead(begin, end);
+    if (ahead == 0) {
       started();
     }
 #pragma unroll 1
-    for (int next = begin; next < end + lead; ++next) {
-      const bool filled = next >= begin + lead;
+    for (int next = begin; next < end + ahead; ++next) {
+      const bool filled = next >= begin + ahead;
       if (filled) {
-        if (next == begin + lead) {
+        if (next == begin + ahead) {
           started();
         }
         if (fits) {

@@ -32,7 +32,10 @@ enum class WgmmaTile {
 /// A block's share of a gradient's product by mma.sync: rows x columns of the result.
 enum class ProductTile { k64x64, k128x128, kCount };
 
-/// The same in float32 by wgmma.
+/// A block's share of a step of the sequence's backward, by mma.sync, too.
+enum class SequenceGradientTile { k32x32, k64x64 };
+
+/// A gradient's product in float32 by wgmma.
 enum class Float32GradientTile { k64x96, k128x96, kCount };
 
 /// How many rows of the batch a block has at a time of d_old_h and d_input in TF32 by wgmma.

@@ -1,0 +1,95 @@
+// An element of a step of the sequence's backward: from the gradient of h that the step after it
+// left, to d_gates and to the gradient of the cell state before it.
+#pragma once
+
+#include "../../cell.h"
+#include "../kernels/sequence_gradients.h"
+#include "../tile/elements.cuh"
+
+namespace lltm::cuda {
+
+template <typename scalar_t, typename Math>
+class SequenceGradientsEpilogue {
+ public:
+  using acc_t = accumulate_t<scalar_t>;
+
+  struct Operands {
+    bool ran_last, was_reset;  // at last_t
+    bool runs, is_reset;       // at t
+    scalar_t gates[3] = {}, cell = 0, grad_output = 0, grad_cell = 0;
+    acc_t d_cell = 0;
+  };
+
+  __device__ __forceinline__ explicit SequenceGradientsEpilogue(
+      const SequenceGradientsParams<scalar_t>& params)
+      : p_(params) {}
+
+  /// Reads what no step writes.
+  __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
+    const RowsOfSequence& rows = p_.rows_of_sequence;
+    o.ran_last = p_.last_t != kNoTime && rows.runs(row, p_.last_t);
+    o.was_reset = p_.last_t != kNoTime && rows.is_reset(row, p_.last_t);
+    o.runs = p_.t != kNoTime && rows.runs(row, p_.t);
+    o.is_reset = p_.t != kNoTime && rows.is_reset(row, p_.t);
+    if (p_.t == kNoTime) {
+      return;
+    }
+    const scalar_t* const gates = p_.gates + row * 3 * p_.state_size + column;
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      o.gates[gate] = gates[gate * p_.state_size];
+    }
+    o.cell = p_.cells[row * p_.state_size + column];
+    if (p_.grad_output.data != nullptr) {
+      o.grad_output = p_.grad_output.at(p_.t, row, column);
+    }
+    if (p_.grad_cells.data != nullptr) {
+      o.grad_cell = p_.grad_cells.at(p_.t, row, column);
+    }
+  }
+
+  /// Reads what the step before may have written.
+  __device__ __forceinline__ void fetch_carried(Operands& o, int64_t row, int64_t column) const {
+    if (o.runs) {
+      o.d_cell = __ldcg(p_.d_cell + row * p_.state_size + column);
+    }
+  }
+
+  /// from_h: an element of d_gates of last_t @ W_h.
+  __device__ __forceinline__ void finish(const Operands& o,
+                                         int64_t row,
+                                         int64_t column,
+                                         acc_t from_h) const {
+    const int64_t index = row * p_.state_size + column;
+    acc_t d_h = o.was_reset ? acc_t(0) : from_h;
+    if (o.ran_last && !o.runs) {
+      p_.d_h[index] = d_h;
+    } else if (!o.ran_last && o.runs) {
+      d_h = __ldcg(p_.d_h + index);
+    }
+    if (p_.t == kNoTime) {
+      return;
+    }
+    cell::Gates<acc_t> d_gates{0, 0, 0};
+    if (o.runs) {
+      const auto gradients =
+          cell::backward<Math>(cell::Gates<acc_t>{static_cast<acc_t>(o.gates[0]),
+                                                  static_cast<acc_t>(o.gates[1]),
+                                                  static_cast<acc_t>(o.gates[2])},
+                               static_cast<acc_t>(o.cell),
+                               d_h + static_cast<acc_t>(o.grad_output),
+                               o.d_cell + static_cast<acc_t>(o.grad_cell));
+      d_gates = gradients.gates;
+      p_.d_cell[index] = o.is_reset ? acc_t(0) : gradients.old_cell;
+    }
+    scalar_t* const to = p_.d_gates + row * p_.d_gates_stride + column;
+    to[0] = static_cast<scalar_t>(d_gates.input_gate);
+    to[p_.state_size] = static_cast<scalar_t>(d_gates.output_gate);
+    to[2 * p_.state_size] = static_cast<scalar_t>(d_gates.candidate);
+  }
+
+ private:
+  const SequenceGradientsParams<scalar_t>& p_;
+};
+
+}  // namespace lltm::cuda
