@@ -115,7 +115,11 @@ function(_lltm_add_operator_library name with_cuda)
   set(sanitizer "")
   if(LLTM_SANITIZER)
     # ThreadSanitizer sees no fences, such as those in PyTorch's reference counts, and GCC says so.
-    set(sanitizer -fsanitize=${LLTM_SANITIZER} -fno-omit-frame-pointer -g -Wno-tsan)
+    set(sanitizer -fsanitize=${LLTM_SANITIZER} -fno-omit-frame-pointer -g1 -Wno-tsan)
+    if(LLTM_SANITIZER MATCHES "undefined")
+      # Two that it leaves out, and without one that asks for type information which PyTorch hides.
+      list(APPEND sanitizer -fsanitize=float-divide-by-zero,float-cast-overflow -fno-sanitize=vptr)
+    endif()
   endif()
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${sanitizer}>")
   target_link_options(${name} PRIVATE ${sanitizer})
