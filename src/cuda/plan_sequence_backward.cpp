@@ -1,6 +1,10 @@
-// The tiles of a step, with what was measured beside each choice: (rows, state_size), H200,
-// microseconds a step by graph replay.
+// An estimate chooses the tiles of a step: microseconds by graph replay on an H200, within some
+// fifteen per cent of what (16,128), (32,512), (64,1024), (4096,128) and (256,384), rows and
+// state_size, take with each tile and split.
 #include "plan_sequence_backward.h"
+
+#include <algorithm>
+#include <limits>
 
 namespace lltm::cuda {
 namespace {
@@ -9,54 +13,105 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-int64_t tiles_of_size(int64_t rows, int64_t state_size, int64_t size) {
-  return ceil_div(rows, size) * ceil_div(state_size, size);
+double multiplications(const SequenceGradientShape& shape) {
+  const auto state_size = static_cast<double>(shape.state_size);
+  return static_cast<double>(shape.rows) * 3 * state_size * state_size;
 }
 
-/// The most ranks of a cluster for which all tiles are resident at once: the weights are read the
-/// faster, the more multiprocessors read them. A block a multiprocessor, or else two: (32,512)
-/// takes 5.8 in float32 with six ranks, 96 blocks, and 6.6 with eight, of which 15 clusters fit;
-/// (4096,128), 128 tiles, 19.7 with two ranks and 24.3 with one.
-int largest_split(const DeviceFacts& device, int64_t tiles, int64_t chunks) {
-  for (const int blocks_a_multiprocessor : {1, 2}) {
-    for (int split = kLargestCluster; split > 1; --split) {
-      if (split <= chunks &&
-          tiles * split <= blocks_a_multiprocessor * device.resident_in_clusters_of(split)) {
-        return split;
-      }
+/// A way to form a step, and what it is expected to take.
+struct StepEstimate {
+  SequenceGradientPlan plan;
+  double us = std::numeric_limits<double>::infinity();
+};
+
+/// A tile of rows x columns, and what a block takes for a chunk of K and to finish the tile where
+/// nobody shares it.
+struct TileCosts {
+  int64_t rows, columns;
+  double chunk, elements;
+  bool two_a_multiprocessor;
+};
+
+/// A tile with its best split.
+template <typename Tile>
+StepEstimate estimate(const SequenceGradientShape& shape,
+                      const DeviceFacts& device,
+                      Tile tile,
+                      const TileCosts& costs) {
+  constexpr double kLaunch = 2.1;
+  const int64_t tiles =
+      ceil_div(shape.rows, costs.rows) * ceil_div(shape.state_size, costs.columns);
+  const int64_t chunks = ceil_div(3 * shape.state_size, 128 / element_size(*shape.arithmetic));
+  StepEstimate best;
+  for (int split = 1; split <= kLargestCluster && split <= chunks; ++split) {
+    const int resident = device.resident_in_clusters_of(split);
+    if (resident == 0) {
+      continue;
+    }
+    const auto load = static_cast<double>(ceil_div(tiles * split, resident));
+    const double of_block =
+        static_cast<double>(ceil_div(chunks, split)) * costs.chunk + costs.elements / split;
+    // Blocks that share a multiprocessor take less than one after the other.
+    const double us =
+        kLaunch + of_block * (load > 1 && costs.two_a_multiprocessor ? 0.8 * load : load);
+    if (us < best.us) {
+      best = {{tile, split}, us};
     }
   }
-  return 1;
+  return best;
+}
+
+/// A product by ATen and a pointwise kernel.
+double estimate_library(const SequenceGradientShape& shape) {
+  const auto elements = static_cast<double>(shape.rows) * static_cast<double>(shape.state_size);
+  const double products = multiplications(shape);
+  switch (*shape.arithmetic) {
+    case Arithmetic::kFloat32:
+      return 10 + 1.5e-5 * elements + 4e-8 * products;
+    case Arithmetic::kTf32:
+      return 8 + 1.3e-5 * elements + 1e-8 * products;
+    default:
+      return 7 + 1e-5 * elements + 4e-9 * products;
+  }
+}
+
+/// By three TF32 products of wgmma, each of which starts later than mma.sync.
+bool takes_wgmma(const SequenceGradientShape& shape, const DeviceFacts& device) {
+  // TMA counts rows in 32 bits.
+  return shape.arithmetic == Arithmetic::kFloat32 && device.wgmma &&
+         shape.rows <= INT32_MAX / std::max<int64_t>(shape.steps, 1) - 128;
 }
 
 }  // namespace
 
-std::optional<SequenceGradientPlan> plan_sequence_gradients(const DeviceFacts& device,
-                                                            std::optional<Arithmetic> arithmetic,
-                                                            std::optional<Group> group,
-                                                            int64_t rows,
-                                                            int64_t state_size) {
-  const int64_t small_tiles = tiles_of_size(rows, state_size, 32);
-  const int64_t tiles = tiles_of_size(rows, state_size, 64);
+std::optional<SequenceGradientPlan> plan_sequence_gradients(const SequenceGradientShape& shape,
+                                                            const DeviceFacts& device,
+                                                            std::optional<Group> group) {
   // Blocks are counted in 32 bits.
-  if (!arithmetic || !device.tiles || group == Group::kLibrary || small_tiles > (1 << 27)) {
+  if (!shape.arithmetic || !device.tiles || group == Group::kLibrary ||
+      ceil_div(shape.rows, 32) * ceil_div(shape.state_size, 32) > (1 << 27)) {
     return std::nullopt;
   }
-  // Larger products by ATen gain more than a kernel less: of (64,1024) and (128,2048) a step takes
-  // 7.7 and 32 in bfloat16, by the library 9.4 and 17; in TF32 12.6 and 61, 11.7 and 35; in float32
-  // 20.6 and 108, 21.8 and 79.
-  const double multiplications = static_cast<double>(rows) * static_cast<double>(state_size) * 3 *
-                                 static_cast<double>(state_size);
-  if (!group && multiplications > 4e8) {
+  const bool float32 = shape.arithmetic == Arithmetic::kFloat32;
+  StepEstimate best;
+  const auto consider = [&](const StepEstimate& other) {
+    best = other.us < best.us ? other : best;
+  };
+  if (takes_wgmma(shape, device) && group != Group::kTiles) {
+    consider(estimate(shape, device, Float32GradientTile::k64x96, {64, 96, 0.75, 14, false}));
+    consider(estimate(shape, device, Float32GradientTile::k128x96, {128, 96, 1.05, 22, false}));
+  }
+  if (group != Group::kHopper || best.us == std::numeric_limits<double>::infinity()) {
+    const double small_chunk = float32 ? 0.46 : 0.33, large_chunk = float32 ? 1.12 : 0.6;
+    consider(
+        estimate(shape, device, SequenceGradientTile::k32x32, {32, 32, small_chunk, 1.2, true}));
+    consider(
+        estimate(shape, device, SequenceGradientTile::k64x64, {64, 64, large_chunk, 6.4, true}));
+  }
+  if (!group && estimate_library(shape) < best.us) {
     return std::nullopt;
   }
-  // (32,512) takes 3.5 in bfloat16 by small tiles and 4.4 by large ones; (64,1024) 9.6 and 7.7.
-  const bool few = small_tiles * 4 <= device.multiprocessors;
-  return SequenceGradientPlan{
-      few ? SequenceGradientTile::k32x32 : SequenceGradientTile::k64x64,
-      largest_split(device,
-                    few ? small_tiles : tiles,
-                    ceil_div(3 * state_size, 128 / element_size(*arithmetic)))};
+  return best.plan;
 }
 
 }  // namespace lltm::cuda

@@ -6,21 +6,28 @@
 
 #include <cstdint>
 #include <optional>
+#include <variant>
 
 namespace lltm::cuda {
 
-/// The tiles of a step in one launch, and how many blocks share the K of each.
+/// The tiles of a step in one launch, by mma.sync or in float32 by wgmma, and how many blocks share
+/// the K of each.
 struct SequenceGradientPlan {
-  SequenceGradientTile tile;
+  std::variant<SequenceGradientTile, Float32GradientTile> tile;
   int split;
 };
 
-/// Nothing where a step is a product of ATen's and a pointwise kernel: for float64 (no arithmetic),
-/// on devices without tiles, where `group` is the library's, and for large steps.
-std::optional<SequenceGradientPlan> plan_sequence_gradients(const DeviceFacts& device,
-                                                            std::optional<Arithmetic> arithmetic,
-                                                            std::optional<Group> group,
-                                                            int64_t rows,
-                                                            int64_t state_size);
+/// The product of a step: (rows, 3*state_size) by (3*state_size, state_size).
+struct SequenceGradientShape {
+  std::optional<Arithmetic> arithmetic;  // none for float64
+  int64_t steps, rows, state_size;
+};
+
+/// Nothing where a step is a product of ATen's and a pointwise kernel: for float64, on devices
+/// without tiles, where `group` is the library's, and for large products.
+std::optional<SequenceGradientPlan> plan_sequence_gradients(
+    const SequenceGradientShape& shape,
+    const DeviceFacts& device,
+    std::optional<Group> group = std::nullopt);
 
 }  // namespace lltm::cuda

@@ -1,11 +1,13 @@
 // lltm::sequence_backward on CUDA.
 //
-// From the last step that was run to the first: a pointwise kernel makes d_gates of a step, and a
-// product the gradient of the h before it. Then one product each for d_weights' two blocks of
-// columns and for d_input, over all steps. The gradients of the state are carried in the
-// accumulation type; d_gates are rounded, as the cell's are.
+// From the last step that was run to the first, d_gates of each: the product of those of the step
+// behind it with the weights is the gradient of h, from which a step's own are formed, in one
+// launch or two. Then one product each for d_weights' two blocks of columns and for d_input, over
+// all steps. The gradients of the state are carried in the accumulation type; d_gates are rounded,
+// as the cell's are.
 #include "../checks.h"
 #include "../gradients.h"
+#include "fused_step_gradients.h"
 #include "kernels/backward_kernels.h"
 #include "kernels/sequence_gradients.h"
 #include "plan.h"
@@ -22,6 +24,8 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/where.h>
 #include <torch/library.h>
+
+#include <variant>
 
 namespace lltm::cuda {
 namespace {
@@ -44,64 +48,6 @@ Tensor input_of_steps(const Tensor& input, const std::optional<Tensor>& lengths)
   }
   const Tensor runs = at::arange(input.size(0), lengths->options()).unsqueeze(1).lt(*lengths);
   return at::where(runs.unsqueeze(2), input, 0);
-}
-
-/// Whether rows are contiguous and start at multiples of 16 bytes.
-bool rows_start_at_vectors(const Tensor& matrix) {
-  return matrix.stride(1) == 1 &&
-         Matrix{matrix.const_data_ptr(), matrix.stride(0)}.starts_at_vectors(
-             static_cast<int>(matrix.element_size()));
-}
-
-/// Columns up to a multiple of 16 bytes, so that all rows start there.
-int64_t padded(int64_t columns, c10::ScalarType dtype) {
-  const auto piece = static_cast<int64_t>(16 / c10::elementSize(dtype));
-  return (columns + piece - 1) / piece * piece;
-}
-
-/// The columns of weights that belong to h, in rows that start at multiples of 16 bytes.
-Tensor padded_h_columns(const Tensor& weights, const Device& device) {
-  const Tensor of_h = h_columns(weights);
-  if (rows_start_at_vectors(of_h)) {
-    return of_h;
-  }
-  const auto dtype = weights.scalar_type();
-  const Tensor copy = device.empty({of_h.size(0), padded(of_h.size(1), dtype)}, dtype);
-  return copy.narrow(1, 0, of_h.size(1)).copy_(of_h);
-}
-
-cudaError_t launch_tiles(const SequenceGradientsParams<float>& params,
-                         const Matrix& weights_h,
-                         Arithmetic arithmetic,
-                         const SequenceGradientPlan& plan,
-                         cudaStream_t stream) {
-  return arithmetic == Arithmetic::kTf32 ? launch_sequence_gradient_tiles<Arithmetic::kTf32>(
-                                               params, weights_h, plan.tile, plan.split, stream)
-                                         : launch_sequence_gradient_tiles<Arithmetic::kFloat32>(
-                                               params, weights_h, plan.tile, plan.split, stream);
-}
-cudaError_t launch_tiles(const SequenceGradientsParams<c10::Half>& params,
-                         const Matrix& weights_h,
-                         Arithmetic,
-                         const SequenceGradientPlan& plan,
-                         cudaStream_t stream) {
-  return launch_sequence_gradient_tiles<Arithmetic::kFloat16>(
-      params, weights_h, plan.tile, plan.split, stream);
-}
-cudaError_t launch_tiles(const SequenceGradientsParams<c10::BFloat16>& params,
-                         const Matrix& weights_h,
-                         Arithmetic,
-                         const SequenceGradientPlan& plan,
-                         cudaStream_t stream) {
-  return launch_sequence_gradient_tiles<Arithmetic::kBFloat16>(
-      params, weights_h, plan.tile, plan.split, stream);
-}
-cudaError_t launch_tiles(const SequenceGradientsParams<double>&,
-                         const Matrix&,
-                         Arithmetic,
-                         const SequenceGradientPlan&,
-                         cudaStream_t) {
-  return cudaErrorInvalidValue;  // no plan has tiles for float64
 }
 
 /// d_gates of all steps into a (steps*batch, 3*state_size) matrix, and d_h0 and d_c0.
@@ -128,11 +74,17 @@ void run_steps(const Tensor& d_gates,
   DeviceFacts facts;
   check_launch(device_facts(device.properties(), &facts));
   const auto arithmetic = arithmetic_of(arguments.input.scalar_type());
-  const auto plan =
-      plan_sequence_gradients(facts, arithmetic, selection().group, batch, state_size);
-  const Tensor weights_h =
-      plan ? padded_h_columns(arguments.weights, device) : h_columns(arguments.weights);
-  const Tensor from_h = plan ? Tensor() : device.empty({batch, state_size}, accumulated);
+  std::optional<FusedSteps> fused;
+  Tensor weights_h, from_h;
+  if (steps > 1 || (steps == 1 && gradients.h0.defined())) {
+    if (const auto plan = plan_sequence_gradients(
+            {arithmetic, steps, batch, state_size}, facts, selection().group)) {
+      fused.emplace(*plan, *arithmetic, d_gates, arguments.weights, device);
+    } else {
+      weights_h = padded_h_columns(arguments.weights, device);
+      from_h = device.empty({batch, state_size}, accumulated);
+    }
+  }
 
   SequenceGradientsParams<scalar_t> params{
       .rows = batch,
@@ -142,7 +94,7 @@ void run_steps(const Tensor& d_gates,
       .rows_of_sequence = rows_of_sequence(arguments.sequence(), /*first_row=*/0),
       .grad_output = steps_of<scalar_t>(arguments.grad_output),
       .grad_cells = steps_of<scalar_t>(arguments.grad_cells),
-      .from_h = plan ? nullptr : from_h.const_data_ptr<acc_t>(),
+      .from_h = from_h.defined() ? from_h.const_data_ptr<acc_t>() : nullptr,
       .d_h = d_h.mutable_data_ptr<acc_t>(),
       .d_cell = d_cell.mutable_data_ptr<acc_t>(),
       .gates = nullptr,
@@ -159,9 +111,8 @@ void run_steps(const Tensor& d_gates,
       params.cells = cells.const_data_ptr<scalar_t>() + t * batch * state_size;
       params.d_gates = d_gates.mutable_data_ptr<scalar_t>() + t * batch * params.d_gates_stride;
     }
-    if (plan && params.last_t != kNoTime) {
-      check_launch(launch_tiles(
-          params, {weights_h.const_data_ptr(), weights_h.stride(0)}, *arithmetic, *plan, stream));
+    if (fused && params.last_t != kNoTime) {
+      check_launch(fused->launch(params));
     } else {
       if (params.last_t != kNoTime) {
         product_out(from_h, d_gates.narrow(0, params.last_t * batch, batch), weights_h);
@@ -191,8 +142,10 @@ Tensor old_states(const SequenceBackwardArguments& arguments,
                   const SequenceSizes<int64_t>& sizes,
                   const Device& device,
                   bool reverse) {
+  const auto dtype = arguments.input.scalar_type();
   const Tensor old_h =
-      device.empty({sizes.steps * sizes.batch, sizes.state_size}, arguments.input.scalar_type());
+      device.empty({sizes.steps * sizes.batch, padded(sizes.state_size, dtype)}, dtype)
+          .narrow(1, 0, sizes.state_size);
   if (sizes.steps > 0) {
     const OldStatesParams<scalar_t> params{
         .steps = sizes.steps,
@@ -203,54 +156,88 @@ Tensor old_states(const SequenceBackwardArguments& arguments,
         .output = steps_of<scalar_t>(arguments.output),
         .h0 = steps_of<scalar_t>(arguments.h0),
         .old_h = old_h.mutable_data_ptr<scalar_t>(),
+        .old_h_stride = old_h.stride(0),
     };
     check_launch(launch_old_states(params, device.stream()));
   }
   return old_h;
 }
 
-/// The products that are over all steps at once, by the cell's kernels where these are ahead.
-/// Returns whether they are.
-bool run_products(const Gradients& gradients,
+/// The cell's tiles in float32 where these are ahead of the library, for products over all steps.
+std::optional<BackwardTiles> float32_tiles(const BackwardShape& shape,
+                                           const DeviceFacts& facts,
+                                           bool weights_wanted) {
+  const BackwardPlan plan = plan_backward(facts, shape);
+  if (plan.tile<Float32GradientTile>() != nullptr) {
+    return plan.tiles;
+  }
+  // The library is ahead in d_weights of long batches alone: of (64*4096,128,128) d_input takes 600
+  // us, by wgmma 300.
+  const Selection selected = selection();
+  if (!weights_wanted && plan.by_library() && !selected.group && selected.name.empty() &&
+      shape.batch >= 1024) {
+    const BackwardTiles tiles =
+        choose_backward(shape, facts, std::nullopt, "backward_wgmma_float32").tiles(shape, facts);
+    if (std::holds_alternative<Float32GradientTile>(tiles.tile)) {
+      return tiles;
+    }
+  }
+  return std::nullopt;
+}
+
+/// The products that are over all steps at once: d_weights and d_input, as far as they are wanted.
+void run_products(const Tensor& d_weights,
+                  const Tensor& d_input,
                   const Tensor& d_gates,
                   const Tensor& input,
                   const Tensor& weights,
                   const Tensor& old_h,
                   const Device& device) {
-  const bool weights_wanted = gradients.weights.defined();
   const int64_t state_size = weights.size(0) / 3;
   // What is not wanted is described all the same.
-  const Tensor& inputs_h = weights_wanted ? old_h : weights;
+  const Tensor& inputs_h = old_h.defined() ? old_h : weights;
   DeviceFacts facts;
   check_launch(device_facts(device.properties(), &facts));
-  const BackwardPlan plan =
-      plan_backward(facts,
-                    {.arithmetic = arithmetic_of(input.scalar_type()),
-                     .batch = input.size(0),
-                     .input_features = input.size(1),
-                     .state_size = state_size,
-                     .vector_rows = vector_rows(input, weights, inputs_h, state_size)});
-  const auto data_of = [](const Tensor& tensor) -> void* {
-    return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
-  };
-  const BackwardProblem problem{
-      .batch = input.size(0),
-      .input_features = input.size(1),
-      .state_size = state_size,
-      .d_gates = d_gates.const_data_ptr(),
-      .d_gates_stride = d_gates.stride(0),
-      .input = {input.const_data_ptr(), input.stride(0)},
-      .weights = {weights.const_data_ptr(), weights.stride(0)},
-      .old_h = {inputs_h.const_data_ptr(), inputs_h.stride(0)},
-      .d_old_h = nullptr,
-      .d_input = data_of(gradients.input),
-      .d_weights = data_of(gradients.weights),
-  };
-  if (const auto* const tile = plan.tile<Float32GradientTile>()) {
-    check_launch(launch_backward_wgmma_float32(problem, *tile, plan.tiles.split, device.stream()));
+  const BackwardShape shape{.arithmetic = arithmetic_of(input.scalar_type()),
+                            .batch = input.size(0),
+                            .input_features = input.size(1),
+                            .state_size = state_size,
+                            .vector_rows = vector_rows(input, weights, inputs_h, state_size)};
+  const auto by_wgmma = [&](const Tensor& weights_wanted, const Tensor& input_wanted) {
+    const auto tiles = float32_tiles(shape, facts, weights_wanted.defined());
+    if (!tiles) {
+      return false;
+    }
+    const auto data_of = [](const Tensor& tensor) -> void* {
+      return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
+    };
+    const BackwardProblem problem{
+        .batch = shape.batch,
+        .input_features = shape.input_features,
+        .state_size = state_size,
+        .d_gates = d_gates.const_data_ptr(),
+        .d_gates_stride = d_gates.stride(0),
+        .input = {input.const_data_ptr(), input.stride(0)},
+        .weights = {weights.const_data_ptr(), weights.stride(0)},
+        .old_h = {inputs_h.const_data_ptr(), inputs_h.stride(0)},
+        .d_old_h = nullptr,
+        .d_input = data_of(input_wanted),
+        .d_weights = data_of(weights_wanted),
+    };
+    check_launch(launch_backward_wgmma_float32(
+        problem, std::get<Float32GradientTile>(tiles->tile), tiles->split, device.stream()));
     return true;
+  };
+  if (by_wgmma(d_weights, d_input)) {
+    return;
   }
-  return false;
+  if (d_weights.defined()) {
+    product_out(h_columns(d_weights), d_gates.t(), old_h);
+    product_out(input_columns(d_weights), d_gates.t(), input);
+  }
+  if (d_input.defined() && !by_wgmma(Tensor(), d_input)) {
+    product_out(d_input.view(input.sizes()), d_gates, input_columns(weights));
+  }
 }
 
 template <typename scalar_t>
@@ -278,18 +265,8 @@ void run(const Gradients& gradients,
                            ? input_of_steps(arguments.input, arguments.lengths)
                            : arguments.input;
   const Tensor input_rows = input.reshape({rows, sizes.input_features});
-  if (run_products(gradients, d_gates, input_rows, arguments.weights, old_h, device)) {
-    return;
-  }
-  if (gradients.weights.defined()) {
-    product_out(h_columns(gradients.weights), d_gates.t(), old_h);
-    product_out(input_columns(gradients.weights), d_gates.t(), input_rows);
-  }
-  if (gradients.input.defined()) {
-    product_out(gradients.input.view({rows, sizes.input_features}),
-                d_gates,
-                input_columns(arguments.weights));
-  }
+  run_products(
+      gradients.weights, gradients.input, d_gates, input_rows, arguments.weights, old_h, device);
 }
 
 OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,

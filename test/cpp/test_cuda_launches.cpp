@@ -183,19 +183,33 @@ TEST(Launches, DescribeTheForwardsMatrices) {
 }
 
 template <Arithmetic kArithmetic>
-void expect_steps_launched() {
+void expect_steps_launched(Group group) {
   Random random;
   for (int i = 0; i < 2000; ++i) {
     SequenceGradientsParams<TensorElement<kArithmetic>> params{};
+    const int64_t steps = random.log_uniform(1, 1000);
     params.rows = random.log_uniform(1, 1e6);
     params.state_size = random.log_uniform(1, 5000);
+    params.last_t = random.below(steps);
     const auto plan =
-        plan_sequence_gradients(kH200, kArithmetic, Group::kTiles, params.rows, params.state_size);
+        plan_sequence_gradients({kArithmetic, steps, params.rows, params.state_size}, kH200, group);
     ASSERT_TRUE(plan.has_value());
     fake_cuda() = {};
-    const Matrix weights{memory(0), packed_stride(params.state_size, element_size(kArithmetic))};
-    const cudaError_t error = launch_sequence_gradient_tiles<kArithmetic>(
-        params, weights, plan->tile, plan->split, nullptr);
+    const int size = element_size(kArithmetic);
+    const Matrix weights{memory(0), packed_stride(params.state_size, size)};
+    const Matrix d_gates{memory(1), packed_stride(3 * params.state_size, size)};
+    cudaError_t error = cudaSuccess;
+    if (const auto* const tile = std::get_if<SequenceGradientTile>(&plan->tile)) {
+      error =
+          launch_sequence_gradient_tiles<kArithmetic>(params, weights, *tile, plan->split, nullptr);
+    } else if constexpr (kArithmetic == Arithmetic::kFloat32) {
+      const auto float32_tile = std::get<Float32GradientTile>(plan->tile);
+      StepGradientMaps maps;
+      ASSERT_TRUE(describe_step_gradients(
+          &maps, float32_tile, d_gates, steps * params.rows, weights, params.state_size));
+      error =
+          launch_sequence_gradient_wgmma_float32(params, maps, float32_tile, plan->split, nullptr);
+    }
     const auto& violations = fake_cuda().violations;
     ASSERT_TRUE(violations.empty() && error == cudaSuccess && fake_cuda().launches == 1)
         << params.rows << " " << params.state_size << ", error " << error << ", expected "
@@ -204,10 +218,12 @@ void expect_steps_launched() {
 }
 
 TEST(Launches, OfAStepOfASequencesGradientsFitTheGrid) {
-  expect_steps_launched<Arithmetic::kFloat32>();
-  expect_steps_launched<Arithmetic::kTf32>();
-  expect_steps_launched<Arithmetic::kFloat16>();
-  expect_steps_launched<Arithmetic::kBFloat16>();
+  for (const Group group : {Group::kHopper, Group::kTiles}) {
+    expect_steps_launched<Arithmetic::kFloat32>(group);
+    expect_steps_launched<Arithmetic::kTf32>(group);
+    expect_steps_launched<Arithmetic::kFloat16>(group);
+    expect_steps_launched<Arithmetic::kBFloat16>(group);
+  }
 }
 
 TEST(Launches, AreRefusedWhereTmaCannotDescribeAMatrix) {

@@ -38,6 +38,26 @@ def test_graph(dtype, sizes, reverse):
         assert_gradients_close(found, gradients, arguments)
 
 
+@pytest.fixture(params=["hopper", "tiles", "library"])
+def path(request, monkeypatch) -> str:
+    monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
+    return request.param
+
+
+# A step's product of each of the backward's tiles, by one block of a cluster or by several.
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize(
+    "sizes", [(3, 37, 20, 203), (3, 130, 9, 333), (3, 64, 8, 730), (2, 300, 7, 520), (2, 2000, 5, 130)], ids=str
+)
+def test_gradients_by_every_path(path, dtype, sizes, reverse):
+    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    gradients = make_gradients(arguments)
+    found = call_backward(gradients, arguments)
+    assert_gradients_close(found, gradients, arguments)
+    for again, before in zip(call_backward(gradients, arguments), found, strict=True):
+        assert torch.equal(again, before)
+
+
 def test_no_synchronisation():
     arguments = make((6, 5, 7, 4), device="cuda", lengths=True, reset=True)
     gradients = make_gradients(arguments)

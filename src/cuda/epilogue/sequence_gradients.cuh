@@ -4,6 +4,7 @@
 
 #include "../../cell.h"
 #include "../kernels/sequence_gradients.h"
+#include "../ptx/prefetch.cuh"
 #include "../tile/elements.cuh"
 
 namespace lltm::cuda {
@@ -23,6 +24,25 @@ class SequenceGradientsEpilogue {
   __device__ __forceinline__ explicit SequenceGradientsEpilogue(
       const SequenceGradientsParams<scalar_t>& params)
       : p_(params) {}
+
+  __device__ __forceinline__ int64_t rows() const { return p_.rows; }
+  __device__ __forceinline__ int64_t columns() const { return p_.state_size; }
+
+  /// Brings closer what fetch() reads.
+  __device__ __forceinline__ void prefetch(int64_t row, int64_t column) const {
+    if (p_.t == kNoTime) {
+      return;
+    }
+    const scalar_t* const gates = p_.gates + row * 3 * p_.state_size + column;
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      prefetch_to_l2(gates + gate * p_.state_size);
+    }
+    prefetch_to_l2(p_.cells + row * p_.state_size + column);
+    if (p_.grad_output.data != nullptr) {
+      prefetch_to_l2(&p_.grad_output.at(p_.t, row, column));
+    }
+  }
 
   /// Reads what no step writes.
   __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
@@ -90,6 +110,87 @@ class SequenceGradientsEpilogue {
 
  private:
   const SequenceGradientsParams<scalar_t>& p_;
+};
+
+/// The elements of a tile that this rank finishes, kAtOnce a thread at a time: those of a thread
+/// are kThreads apart.
+template <typename Epilogue, int kTileN, int kThreads, int kAtOnce>
+class StepFinisher {
+ public:
+  /// Rows [first_row, first_row + rows) of the tile at (row, column), as far as they exist.
+  __device__ __forceinline__
+  StepFinisher(const Epilogue& epilogue, int64_t row, int64_t column, int first_row, int rows)
+      : epilogue_(epilogue),
+        row_(row + first_row),
+        column_(column),
+        rows_(max(at_most(epilogue.rows() - row_, rows), 0)),
+        columns_(at_most(epilogue.columns() - column, kTileN)) {}
+
+  /// Brings closer what fetch() reads, of all elements.
+  __device__ __forceinline__ void prefetch() const {
+#pragma unroll 1
+    for (int i = 0; element_ + i * kThreads < rows_ * kTileN; ++i) {
+      if (column_of(i) < columns_) {
+        epilogue_.prefetch(row_ + row_of(i), column_ + column_of(i));
+      }
+    }
+  }
+
+  /// Of elements that do not exist, what another one needs is read: so nothing is read by a
+  /// predicate, behind which reads would wait for each other.
+  __device__ __forceinline__ void fetch() {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      epilogue_.fetch(operands_[i],
+                      min(row_ + row_of(i), epilogue_.rows() - 1),
+                      column_ + min(column_of(i), columns_ - 1));
+    }
+  }
+  __device__ __forceinline__ void fetch_carried() {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (exists(i)) {
+        epilogue_.fetch_carried(operands_[i], row_ + row_of(i), column_ + column_of(i));
+      }
+    }
+  }
+
+  /// After the first fetch() and fetch_carried().
+  template <typename Sums>
+  __device__ __forceinline__ void finish(const Sums& sums) {
+#pragma unroll 1
+    while (true) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (exists(i)) {
+          float from_h[1];
+          sums.template read<1, 1>(from_h, row_of(i), column_of(i));
+          epilogue_.finish(operands_[i], row_ + row_of(i), column_ + column_of(i), from_h[0]);
+        }
+      }
+      element_ += kAtOnce * kThreads;
+      if (element_ >= rows_ * kTileN) {
+        return;
+      }
+      fetch();
+      fetch_carried();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int row_of(int i) const { return (element_ + i * kThreads) / kTileN; }
+  __device__ __forceinline__ int column_of(int i) const {
+    return (element_ + i * kThreads) % kTileN;
+  }
+  __device__ __forceinline__ bool exists(int i) const {
+    return row_of(i) < rows_ && column_of(i) < columns_;
+  }
+
+  const Epilogue epilogue_;
+  const int64_t row_, column_;
+  const int rows_, columns_;
+  int element_ = static_cast<int>(threadIdx.x);
+  typename Epilogue::Operands operands_[kAtOnce];
 };
 
 }  // namespace lltm::cuda

@@ -32,73 +32,6 @@ struct SequenceGradientTilesArguments {
   unsigned column_tiles;
 };
 
-/// The elements of a tile that this rank finishes, kAtOnce a thread at a time: those of a thread
-/// are kThreads apart.
-template <typename Epilogue, int kTileN, int kThreads, int kAtOnce>
-class StepFinisher {
- public:
-  /// Rows [first_row, first_row + rows) of the tile at (row, column).
-  __device__ __forceinline__
-  StepFinisher(const Epilogue& epilogue, int64_t row, int64_t column, int rows, int columns)
-      : epilogue_(epilogue), row_(row), column_(column), rows_(rows), columns_(columns) {}
-
-  /// Of elements that do not exist, what another one needs is read: so nothing is read by a
-  /// predicate, behind which reads would wait for each other.
-  __device__ __forceinline__ void fetch() {
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      epilogue_.fetch(operands_[i],
-                      row_ + max(min(row_of(i), rows_ - 1), 0),
-                      column_ + min(column_of(i), columns_ - 1));
-    }
-  }
-  __device__ __forceinline__ void fetch_carried() {
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (exists(i)) {
-        epilogue_.fetch_carried(operands_[i], row_ + row_of(i), column_ + column_of(i));
-      }
-    }
-  }
-
-  /// After the first fetch() and fetch_carried().
-  template <typename Sums>
-  __device__ __forceinline__ void finish(const Sums& sums) {
-#pragma unroll 1
-    while (true) {
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (exists(i)) {
-          float from_h[1];
-          sums.template read<1, 1>(from_h, row_of(i), column_of(i));
-          epilogue_.finish(operands_[i], row_ + row_of(i), column_ + column_of(i), from_h[0]);
-        }
-      }
-      element_ += kAtOnce * kThreads;
-      if (element_ >= rows_ * kTileN) {
-        return;
-      }
-      fetch();
-      fetch_carried();
-    }
-  }
-
- private:
-  __device__ __forceinline__ int row_of(int i) const { return (element_ + i * kThreads) / kTileN; }
-  __device__ __forceinline__ int column_of(int i) const {
-    return (element_ + i * kThreads) % kTileN;
-  }
-  __device__ __forceinline__ bool exists(int i) const {
-    return row_of(i) < rows_ && column_of(i) < columns_;
-  }
-
-  const Epilogue epilogue_;
-  const int64_t row_, column_;
-  const int rows_, columns_;
-  int element_ = static_cast<int>(threadIdx.x);
-  typename Epilogue::Operands operands_[kAtOnce];
-};
-
 template <typename Product, typename scalar_t, int kAtOnce, int kBlocksPerSm>
 __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm) sequence_gradient_tiles_kernel(
     const __grid_constant__ SequenceGradientTilesArguments<scalar_t> arguments) {
@@ -141,10 +74,8 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm) sequence_grad
   for (int chunk = begin; chunk < loaded; ++chunk) {
     load_weights(Product::b_of(pipeline, chunk - begin), chunk);
   }
-  // Of the tile, in which the last rows may not exist.
-  const int own_rows = max(min(sums.rows(), rows - sums.first_row()), 0);
   StepFinisher<Epilogue, kTileN, kThreads, kAtOnce> elements(
-      Epilogue(p), min(first_row + sums.first_row(), p.rows - 1), first_column, own_rows, columns);
+      Epilogue(p), first_row, first_column, sums.first_row(), sums.rows());
   elements.fetch();
   wait_for_previous_kernel();
   start_next_kernel();

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kElementThreads)
             h = read_vector<kCount>(&params.h0.at(0, row, column));
           }
         }
-        write_vector(params.old_h + step * params.state_size + column, h);
+        write_vector(params.old_h + step * params.old_h_stride + column, h);
       });
 }
 

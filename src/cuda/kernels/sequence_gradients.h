@@ -12,6 +12,7 @@
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -65,6 +66,29 @@ cudaError_t launch_sequence_gradient_tiles(
     int split,
     cudaStream_t stream);
 
+/// The operands of the product of every step, as TMA reads them.
+struct StepGradientMaps {
+  CUtensorMap d_gates;    // of all steps
+  CUtensorMap weights_h;  // (3*state_size, state_size)
+};
+
+/// For the kernel of this tile. d_gates has so many `rows`, steps * batch. False where TMA cannot
+/// describe them.
+bool describe_step_gradients(StepGradientMaps* maps,
+                             Float32GradientTile tile,
+                             const Matrix& d_gates,
+                             int64_t rows,
+                             const Matrix& weights_h,
+                             int64_t state_size);
+
+/// As launch_sequence_gradient_tiles in kFloat32, for a GPU of architecture 9.0 and code built for
+/// 90a, and less than 2^31 rows of all steps.
+cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams<float>& params,
+                                                   const StepGradientMaps& maps,
+                                                   Float32GradientTile tile,
+                                                   int split,
+                                                   cudaStream_t stream);
+
 /// The h that every step began with: h0 at a row's first, zero where it was reset, else the output
 /// of the step that was run before it. Zero beyond the length.
 template <typename scalar_t>
@@ -76,7 +100,8 @@ struct OldStatesParams {
   RowsOfSequence rows_of_sequence;
   Steps<scalar_t> output;
   Steps<scalar_t> h0;  // its data null for zeros; its stride of time unused
-  scalar_t* old_h;     // (steps, rows, state_size), contiguous
+  scalar_t* old_h;     // (steps * rows, state_size)
+  int64_t old_h_stride;
 };
 
 template <typename scalar_t>

@@ -1,0 +1,93 @@
+// The steps of a sequence's backward in one launch each.
+#pragma once
+
+#include "kernels/sequence_gradients.h"
+#include "plan_sequence_backward.h"
+#include "runtime/device.h"
+#include "runtime/launch_check.h"
+#include "runtime/tensor_maps.h"
+#include "sequence.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <variant>
+
+namespace lltm::cuda {
+
+/// Columns up to a multiple of 16 bytes, so that all rows start there.
+inline int64_t padded(int64_t columns, c10::ScalarType dtype) {
+  const auto piece = static_cast<int64_t>(16 / c10::elementSize(dtype));
+  return (columns + piece - 1) / piece * piece;
+}
+
+/// The columns of weights that belong to h, in rows that start at multiples of 16 bytes.
+inline at::Tensor padded_h_columns(const at::Tensor& weights, const Device& device) {
+  const at::Tensor of_h = h_columns(weights);
+  const auto dtype = weights.scalar_type();
+  if (of_h.stride(1) == 1 && is_describable({of_h.const_data_ptr(), of_h.stride(0)},
+                                            of_h.size(1),
+                                            static_cast<int>(c10::elementSize(dtype)))) {
+    return of_h;
+  }
+  const at::Tensor copy = device.empty({of_h.size(0), padded(of_h.size(1), dtype)}, dtype);
+  return copy.narrow(1, 0, of_h.size(1)).copy_(of_h);
+}
+
+/// The kernels that form a step in one launch.
+class FusedSteps {
+ public:
+  FusedSteps(const SequenceGradientPlan& plan,
+             Arithmetic arithmetic,
+             const at::Tensor& d_gates,
+             const at::Tensor& weights,
+             const Device& device)
+      : plan_(plan),
+        arithmetic_(arithmetic),
+        weights_h_(padded_h_columns(weights, device)),
+        stream_(device.stream()) {
+    if (const auto* const tile = std::get_if<Float32GradientTile>(&plan.tile)) {
+      const bool described = describe_step_gradients(&maps_,
+                                                     *tile,
+                                                     {d_gates.const_data_ptr(), d_gates.stride(0)},
+                                                     d_gates.size(0),
+                                                     matrix(),
+                                                     weights_h_.size(1));
+      check_launch(described ? cudaSuccess : cudaErrorInvalidValue);
+    }
+  }
+
+  cudaError_t launch(const SequenceGradientsParams<float>& params) const {
+    if (const auto* const tile = std::get_if<Float32GradientTile>(&plan_.tile)) {
+      return launch_sequence_gradient_wgmma_float32(params, maps_, *tile, plan_.split, stream_);
+    }
+    return arithmetic_ == Arithmetic::kTf32 ? launch_tiles<Arithmetic::kTf32>(params)
+                                            : launch_tiles<Arithmetic::kFloat32>(params);
+  }
+  cudaError_t launch(const SequenceGradientsParams<c10::Half>& params) const {
+    return launch_tiles<Arithmetic::kFloat16>(params);
+  }
+  cudaError_t launch(const SequenceGradientsParams<c10::BFloat16>& params) const {
+    return launch_tiles<Arithmetic::kBFloat16>(params);
+  }
+  cudaError_t launch(const SequenceGradientsParams<double>&) const {
+    return cudaErrorInvalidValue;  // no plan has tiles for float64
+  }
+
+ private:
+  Matrix matrix() const { return {weights_h_.const_data_ptr(), weights_h_.stride(0)}; }
+
+  template <Arithmetic kArithmetic>
+  cudaError_t launch_tiles(
+      const SequenceGradientsParams<TensorElement<kArithmetic>>& params) const {
+    return launch_sequence_gradient_tiles<kArithmetic>(
+        params, matrix(), std::get<SequenceGradientTile>(plan_.tile), plan_.split, stream_);
+  }
+
+  SequenceGradientPlan plan_;
+  Arithmetic arithmetic_;
+  at::Tensor weights_h_;
+  StepGradientMaps maps_;
+  cudaStream_t stream_;
+};
+
+}  // namespace lltm::cuda

@@ -1,0 +1,134 @@
+// As sequence_gradient_tiles.cuh, in float32 without TF32 on Hopper: with the product of
+// wgmma_three_tf32.cuh.
+#include "../epilogue/math.cuh"
+#include "../epilogue/sequence_gradients.cuh"
+#include "../products/major.h"
+#include "../products/wgmma_three_tf32.cuh"
+#include "../ptx/bulk_copy.cuh"
+#include "../ptx/cluster.cuh"
+#include "../ptx/overlap.cuh"
+#include "../ptx/wgmma.cuh"
+#include "../reduction/cluster_sums.cuh"
+#include "../runtime/launch.cuh"
+#include "../runtime/tensor_maps.h"
+#include "../scheduler/split_of_k.h"
+#include "sequence_gradients.h"
+
+namespace lltm::cuda {
+namespace {
+
+struct Float32StepArguments {
+  StepGradientMaps maps;
+  SequenceGradientsParams<float> step;
+  KSplit split;
+  int column_tiles;
+};
+
+template <typename Product, int kAtOnce>
+__global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm)
+    sequence_gradient_wgmma_kernel(const __grid_constant__ Float32StepArguments arguments) {
+#if defined(LLTM_HOPPER)
+  using Epilogue = SequenceGradientsEpilogue<float, DeviceMath>;
+  constexpr int kTileM = Product::kTileM, kTileN = Product::kTileN;
+  extern __shared__ __align__(1024) unsigned char shared_stages[];
+  const SequenceGradientsParams<float>& p = arguments.step;
+  const int tile = static_cast<int>(cluster_index());
+  const int first_column = tile % arguments.column_tiles * kTileN;
+  const int first_row = tile / arguments.column_tiles * kTileM;
+  // The map has the rows of all steps. Behind a step's last one come those of another, or none:
+  // nothing is made of them.
+  const int first_map_row = static_cast<int>(p.last_t * p.rows) + first_row;
+  Product::prepare(shared_stages);
+  ClusterSums<Product> sums(shared_stages, arguments.split);
+  // To be fetched after the product, during which registers are few.
+  StepFinisher<Epilogue, kTileN, Product::kThreads, kAtOnce> elements(
+      Epilogue(p), first_row, first_column, sums.first_row(), sums.rows());
+  elements.prefetch();
+  __syncthreads();
+  wait_for_previous_kernel();
+  start_next_kernel();
+
+  const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
+    copy_box_2d(b, &arguments.maps.weights_h, first_column, chunk * Product::kChunkK, barrier);
+    copy_box_2d(a, &arguments.maps.d_gates, chunk * Product::kChunkK, first_map_row, barrier);
+  };
+  Product product;
+  product.run(shared_stages,
+              1,
+              arguments.split.first_chunk(cluster_rank()),
+              arguments.split.first_chunk(cluster_rank() + 1),
+              load,
+              [](int) {});
+  sums.exchange(product);
+  elements.fetch();
+  elements.fetch_carried();
+  elements.finish(sums);
+  sums.finish();
+#else
+  trap_wrong_image();
+#endif
+}
+
+// As many stages as fit: a chunk takes a microsecond from memory to its products.
+using SmallProduct = ThreeTf32Product<Major::kK, Major::kOther, 1, 1, 5, 1>;
+using LargeProduct = ThreeTf32Product<Major::kK, Major::kOther, 2, 2, 4, 1>;
+
+template <typename Product, int kAtOnce>
+cudaError_t launch_tile(const SequenceGradientsParams<float>& params,
+                        const StepGradientMaps& maps,
+                        int split,
+                        cudaStream_t stream) {
+  const int column_tiles = tiles_of(params.state_size, Product::kTileN);
+  const Float32StepArguments arguments{
+      .maps = maps,
+      .step = params,
+      .split =
+          split_of_k(split, tiles_of(3 * params.state_size, Product::kChunkK), Product::kTileM),
+      .column_tiles = column_tiles};
+  const int64_t blocks = int64_t(tiles_of(params.rows, Product::kTileM)) * column_tiles * split;
+  return launch_in_clusters<&sequence_gradient_wgmma_kernel<Product, kAtOnce>,
+                            Product::kThreads,
+                            Product::kSharedBytes,
+                            ClusterSums<Product>::kSharedBytes>(
+      arguments, dim3(static_cast<unsigned>(blocks)), split, stream);
+}
+
+}  // namespace
+
+bool describe_step_gradients(StepGradientMaps* maps,
+                             Float32GradientTile tile,
+                             const Matrix& d_gates,
+                             int64_t rows,
+                             const Matrix& weights_h,
+                             int64_t state_size) {
+  constexpr int kChunkK = SmallProduct::kChunkK, kTileN = SmallProduct::kTileN;
+  static_assert(LargeProduct::kChunkK == kChunkK && LargeProduct::kTileN == kTileN);
+  return describe(&maps->d_gates,
+                  {.arithmetic = Arithmetic::kFloat32,
+                   .matrix = d_gates,
+                   .rows = rows,
+                   .columns = 3 * state_size,
+                   .box_rows = tile == Float32GradientTile::k64x96 ? SmallProduct::kTileM
+                                                                   : LargeProduct::kTileM,
+                   .box_columns = kChunkK}) &&
+         describe(&maps->weights_h,
+                  {.arithmetic = Arithmetic::kFloat32,
+                   .matrix = weights_h,
+                   .rows = 3 * state_size,
+                   .columns = state_size,
+                   .box_rows = kChunkK,
+                   .box_columns = kTileN,
+                   .layout = BoxLayout::kRows});
+}
+
+cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams<float>& params,
+                                                   const StepGradientMaps& maps,
+                                                   Float32GradientTile tile,
+                                                   int split,
+                                                   cudaStream_t stream) {
+  return tile == Float32GradientTile::k64x96
+             ? launch_tile<SmallProduct, 4>(params, maps, split, stream)
+             : launch_tile<LargeProduct, 2>(params, maps, split, stream);
+}
+
+}  // namespace lltm::cuda
