@@ -63,6 +63,7 @@ function(_lltm_add_operator_library name with_cuda)
 
   if(with_cuda)
     add_library(${name} SHARED ${arg_SOURCES} ${arg_CUDA_SOURCES})
+    set_source_files_properties(${arg_CUDA_SOURCES} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   else()
     add_library(${name} SHARED ${arg_SOURCES} ${arg_CPU_ONLY_SOURCES})
   endif()
@@ -105,13 +106,20 @@ function(_lltm_add_operator_library name with_cuda)
     # GCC's flow analysis finds these two in PyTorch's and its own headers, inlined into our code: GCC 13
     # in std::vector<bool>::reserve.
     list(APPEND warnings -Wno-error=array-bounds -Wno-error=stringop-overflow)
+    if(CMAKE_UNITY_BUILD)
+      list(APPEND warnings -Wno-subobject-linkage)  # which takes included sources for headers
+    endif()
   endif()
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
 
   set(sanitizer "")
   if(LLTM_SANITIZER)
     # ThreadSanitizer sees no fences, such as those in PyTorch's reference counts, and GCC says so.
-    set(sanitizer -fsanitize=${LLTM_SANITIZER} -fno-omit-frame-pointer -g -Wno-tsan)
+    set(sanitizer -fsanitize=${LLTM_SANITIZER} -fno-omit-frame-pointer -g1 -Wno-tsan)
+    if(LLTM_SANITIZER MATCHES "undefined")
+      # Two that it leaves out, and without one that asks for type information which PyTorch hides.
+      list(APPEND sanitizer -fsanitize=float-divide-by-zero,float-cast-overflow -fno-sanitize=vptr)
+    endif()
   endif()
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${sanitizer}>")
   target_link_options(${name} PRIVATE ${sanitizer})

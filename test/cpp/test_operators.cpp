@@ -31,6 +31,19 @@ TEST(Registry, HasTheSchemasToTheLetter) {
             "d_old_cell)");
 }
 
+TEST(Registry, HasTheSchemasOfASequenceToTheLetter) {
+  EXPECT_EQ(schema_of("lltm::sequence"),
+            "lltm::sequence(Tensor input, Tensor weights, Tensor? bias=None, Tensor? h0=None, "
+            "Tensor? c0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool "
+            "keep=False) -> (Tensor output, Tensor h_n, Tensor c_n, Tensor cells, Tensor gates)");
+  EXPECT_EQ(schema_of("lltm::sequence_backward"),
+            "lltm::sequence_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, "
+            "Tensor? grad_cells, Tensor output, Tensor cells, Tensor gates, Tensor input, Tensor "
+            "weights, Tensor? bias, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor? reset, bool "
+            "reverse, bool[5] output_mask) -> (Tensor? d_input, Tensor? d_weights, Tensor? d_bias, "
+            "Tensor? d_h0, Tensor? d_c0)");
+}
+
 TEST(Library, KnowsItsVersion) {
   EXPECT_STREQ(version(), LLTM_VERSION);
 }

@@ -4,29 +4,11 @@
 #include "lltm/lltm.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 namespace lltm::test {
 namespace {
-
-std::string schema_of(const char* name) {
-  return c10::toString(c10::Dispatcher::singleton().findSchemaOrThrow(name, "").schema());
-}
-
-TEST(Registry, HasTheSchemasOfASequenceToTheLetter) {
-  EXPECT_EQ(schema_of("lltm::sequence"),
-            "lltm::sequence(Tensor input, Tensor weights, Tensor? bias=None, Tensor? h0=None, "
-            "Tensor? c0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool "
-            "keep=False) -> (Tensor output, Tensor h_n, Tensor c_n, Tensor cells, Tensor gates)");
-  EXPECT_EQ(schema_of("lltm::sequence_backward"),
-            "lltm::sequence_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, "
-            "Tensor? grad_cells, Tensor output, Tensor cells, Tensor gates, Tensor input, Tensor "
-            "weights, Tensor? bias, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor? reset, bool "
-            "reverse, bool[5] output_mask) -> (Tensor? d_input, Tensor? d_weights, Tensor? d_bias, "
-            "Tensor? d_h0, Tensor? d_c0)");
-}
 
 constexpr int64_t kSteps = 6;
 

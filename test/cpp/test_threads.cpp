@@ -17,14 +17,25 @@ namespace {
 constexpr int kThreads = 4;
 constexpr int kRepetitions = 5;
 
-/// forward and its gradients, in one list.
+/// Gradients and results of the cell, and of a sequence of three equal steps.
 std::vector<at::Tensor> call(const Arguments& arguments) {
   const auto [new_h, new_cell, gates] = forward(
       arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+  const auto [output, h_n, c_n, cells, all_gates] =
+      sequence(arguments.input.unsqueeze(0).expand({3, -1, -1}),
+               arguments.weights,
+               arguments.bias,
+               arguments.old_h,
+               arguments.old_cell);
   const std::vector<at::Tensor> leaves{
       arguments.input, arguments.weights, *arguments.bias, arguments.old_h, arguments.old_cell};
   std::vector<at::Tensor> results = torch::autograd::grad({new_h.sum() + new_cell.sum()}, leaves);
-  results.insert(results.end(), {new_h.detach(), new_cell.detach(), gates});
+  const std::vector<at::Tensor> of_sequence =
+      torch::autograd::grad({output.sum() + c_n.sum()}, leaves);
+  results.insert(results.end(), of_sequence.begin(), of_sequence.end());
+  for (const at::Tensor& result : {new_h, new_cell, gates, output, h_n, c_n}) {
+    results.push_back(result.detach());
+  }
   return results;
 }
 

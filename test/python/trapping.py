@@ -1,4 +1,4 @@
-"""A program that computes both operators where an invalid operation or a division by zero kills the process.
+"""A program that computes every operator where an invalid operation or a division by zero kills the process.
 
 Of every lane of a vector, also of those beyond the last column: at every size modulo the vector width. The environment
 chooses the path, as for cpu_path.py. Prints the sizes as it goes, so that the last line says where it died.
@@ -8,6 +8,7 @@ import ctypes
 from contextlib import contextmanager
 
 import conftest  # noqa: F401  finds lltm
+import sequence_reference as sequence
 import torch
 from reference import call, call_backward, make_arguments, make_gradients
 
@@ -25,13 +26,49 @@ def trapping():
         libm.fedisableexcept(FE_INVALID | FE_DIVBYZERO)
 
 
-def dirty_the_stack() -> None:
-    """Whatever is computed from uninitialised memory should meet what traps: infinities, of either sign."""
+def infinite(weights: torch.Tensor) -> torch.Tensor:
+    """Of either sign, row by row."""
+    signs = torch.ones_like(weights)
+    signs[::2] = -1
+    return torch.inf * signs
+
+
+def dirty_the_memory() -> None:
+    """Whatever is computed from uninitialised memory should meet what traps: infinities."""
     arguments = make_arguments((64, 64, 64), torch.float32)
-    infinite = torch.full_like(arguments.weights, torch.inf)
-    infinite[::2] *= -1
-    call(arguments._replace(weights=infinite))
-    call_backward(*make_gradients(arguments), arguments._replace(weights=infinite))
+    arguments = arguments._replace(weights=infinite(arguments.weights))
+    call(arguments)
+    call_backward(*make_gradients(arguments), arguments)
+
+
+def dirty_the_memory_of_sequences() -> None:
+    arguments = sequence.make((3, 18, 6, 64), torch.float32)
+    arguments = arguments._replace(weights=infinite(arguments.weights))
+    sequence.call_backward(sequence.make_gradients(arguments), arguments)
+
+
+def run_cell(sizes: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
+    arguments = make_arguments(sizes, dtype)
+    gradients = make_gradients(arguments)
+    dirty_the_memory()
+    with trapping():
+        new_h, new_cell, gates = torch.ops.lltm.forward(*arguments)
+    dirty_the_memory()
+    with trapping():
+        results = torch.ops.lltm.backward(*gradients, new_cell, gates, *arguments[:4], [True] * 5)
+    return [new_h, *results]
+
+
+def run_sequence(sizes: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
+    arguments = sequence.make(sizes, dtype, lengths=True, reset=True)
+    gradients = sequence.make_gradients(arguments)
+    dirty_the_memory_of_sequences()
+    with trapping():
+        output, h_n, c_n, cells, gates = sequence.call(arguments, keep=True)
+    dirty_the_memory_of_sequences()
+    with trapping():
+        results = torch.ops.lltm.sequence_backward(*gradients, output, cells, gates, *arguments, [True] * 5)
+    return [output, h_n, c_n, *results]
 
 
 def main() -> None:
@@ -40,18 +77,9 @@ def main() -> None:
         for batch in (1, 3, 13, 18):
             for state_size in range(1, 34):
                 sizes = (batch, 1 + state_size % 5, state_size)
-                print(dtype, sizes, flush=True)
-                arguments = make_arguments(sizes, dtype)
-                gradients = make_gradients(arguments)
-                dirty_the_stack()
-                with trapping():
-                    new_h, new_cell, gates = torch.ops.lltm.forward(*arguments)
-                dirty_the_stack()
-                with trapping():
-                    results = torch.ops.lltm.backward(
-                        *gradients, new_cell, gates, *arguments[:4], [True, True, True, True, True]
-                    )
-                assert all(result.isfinite().all() for result in (new_h, *results))
+                for run, its_sizes in ((run_cell, sizes), (run_sequence, (3, *sizes))):
+                    print(dtype, its_sizes, flush=True)
+                    assert all(result.isfinite().all() for result in run(its_sizes, dtype))
 
 
 if __name__ == "__main__":

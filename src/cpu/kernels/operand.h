@@ -18,7 +18,11 @@ struct Operand {
 
   /// Whether so many terms of a row can be broadcast from where they lie.
   static constexpr bool in_place(int64_t) { return sizeof(scalar_t) == sizeof(real); }
-  static LLTM_INLINE Vector broadcast(const Scalar* from) { return Simd<real>(*from).value; }
+  static LLTM_INLINE Vector broadcast(const Scalar* from) {
+    real scalar;
+    std::memcpy(&scalar, from, sizeof(scalar));  // at an odd address, too
+    return Simd<real>(scalar).value;
+  }
   static LLTM_INLINE Vector multiply_add(Vector sum, Vector a, Vector b) { return sum + a * b; }
   /// Successive terms of one sum, `count` of them; zero beyond.
   static LLTM_INLINE Simd<real> along(const scalar_t* from, int64_t count) {
@@ -40,7 +44,7 @@ template <>
 struct Operand<c10::BFloat16> {
   using real = float;
   using Vector = Simd<float>::Vector;
-  typedef uint32_t Scalar __attribute__((aligned(sizeof(c10::BFloat16)), may_alias));
+  typedef uint32_t Scalar __attribute__((aligned(1), may_alias));
   static constexpr int64_t kTerms = 2;
 
   static constexpr bool in_place(int64_t terms) { return terms % kTerms == 0; }

@@ -23,19 +23,20 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Not in Simd itself: gcc takes a vector of a template's parameter for the parameter.
+// Not in Simd itself: gcc takes a vector of a template's parameter for the parameter. A tensor may
+// lie anywhere, at an odd address, too.
 template <typename real>
 struct SimdTypes;
 template <>
 struct SimdTypes<float> {
   typedef float Vector __attribute__((vector_size(LLTM_SIMD_BYTES)));
-  typedef Vector UnalignedVector __attribute__((aligned(sizeof(float)), may_alias));
+  typedef Vector UnalignedVector __attribute__((aligned(1), may_alias));
   typedef int32_t IntegerVector __attribute__((vector_size(LLTM_SIMD_BYTES)));
 };
 template <>
 struct SimdTypes<double> {
   typedef double Vector __attribute__((vector_size(LLTM_SIMD_BYTES)));
-  typedef Vector UnalignedVector __attribute__((aligned(sizeof(double)), may_alias));
+  typedef Vector UnalignedVector __attribute__((aligned(1), may_alias));
   typedef int64_t IntegerVector __attribute__((vector_size(LLTM_SIMD_BYTES)));
 };
 
