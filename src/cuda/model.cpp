@@ -222,10 +222,10 @@ bool supports(const ForwardCandidate& candidate,
   switch (candidate.group) {
     case Group::kFewRows:
       return is_float(*shape.arithmetic) && shape.batch <= kFewRows && shape.vector_rows &&
-             shape.input_features % 4 == 0;
+             shape.state_size % 4 == 0 && shape.input_features % 4 == 0;
     case Group::kHopper:
       return device.wgmma && candidate.float32 == (*shape.arithmetic == Arithmetic::kFloat32) &&
-             shape.batch < (int64_t{1} << 31) &&
+             shape.batch < (int64_t{1} << 31) && (shape.may_pack || shape.pack_bytes == 0) &&
              device.resident_in_clusters_of(candidate.shape.row_tiles) > 0;
     default:
       // As large tiles as sm_80 and sm_90 have shared memory for.

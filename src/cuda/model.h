@@ -43,6 +43,7 @@ struct ForwardShape {
   std::optional<Arithmetic> arithmetic;  // none for float64
   int64_t batch, input_features, state_size;
   int64_t pack_bytes = 0;   // of the matrices that TMA cannot describe
+  bool may_pack = true;     // whether these can be copied to rows that it can
   bool whole_lines = true;  // rows of weights start at 128 bytes, packed ones do
   bool vector_rows = true;  // all rows start at 16 bytes, those of both halves of weights, too
 

@@ -42,10 +42,8 @@ Tile tile_of(const ForwardCandidate& candidate) {
   return static_cast<Tile>(candidate.tile);
 }
 
-template <Arithmetic kArithmetic>
-cudaError_t launch_tiles(const ForwardPlan& plan,
-                         const ForwardProblem& problem,
-                         cudaStream_t stream) {
+template <Arithmetic kArithmetic, typename Problem>
+cudaError_t launch_tiles(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
   const auto& [candidate, estimate] = plan.choice;
   return candidate->group == Group::kHopper
              ? launch_forward_wgmma<kArithmetic>(
@@ -109,13 +107,15 @@ std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype) {
 
 ForwardPlan plan_forward(const DeviceFacts& device,
                          std::optional<Arithmetic> arithmetic,
-                         const ForwardProblem& p) {
+                         const ForwardProblem& p,
+                         Packing packing) {
   ForwardPlan plan;
   plan.arithmetic = arithmetic;
   ForwardShape shape{.arithmetic = arithmetic,
                      .batch = p.batch,
                      .input_features = p.input_features,
-                     .state_size = p.state_size};
+                     .state_size = p.state_size,
+                     .may_pack = packing == Packing::kAllowed};
   if (arithmetic) {
     const int size = element_size(*arithmetic);
     const auto must_pack = [&](const Matrix& matrix, int64_t rows, int64_t columns, bool anyway) {
@@ -123,14 +123,15 @@ ForwardPlan plan_forward(const DeviceFacts& device,
       shape.pack_bytes += packs ? rows * columns * size : 0;
       return packs;
     };
-    plan.input_lead = p.input_features == 0 ? 0 : p.state_size * size % 16 / size;
+    plan.input_lead = p.input_features == 0 ? 0 : p.input_column() * size % 16 / size;
     plan.packs_input = must_pack(p.input, p.batch, p.input_features, plan.input_lead > 0);
     plan.packs_old_h = must_pack(p.old_h, p.batch, p.state_size, false);
-    plan.packs_weights = must_pack(p.weights, shape.gates(), shape.width(), false);
+    plan.packs_weights =
+        must_pack(p.weights, shape.gates(), p.input_column() + p.input_features, false);
     shape.whole_lines = plan.packs_weights || p.weights.stride * size % 128 == 0;
     shape.vector_rows = p.input.starts_at_vectors(size) && p.old_h.starts_at_vectors(size) &&
                         p.weights.starts_at_vectors(size) &&
-                        p.weights.starts_at_vectors(size, p.state_size);
+                        p.weights.starts_at_vectors(size, p.input_column());
   }
   const Selection selected = selection();
   plan.choice =
@@ -141,9 +142,8 @@ ForwardPlan plan_forward(const DeviceFacts& device,
   return plan;
 }
 
-cudaError_t launch_forward(const ForwardPlan& plan,
-                           const ForwardProblem& problem,
-                           cudaStream_t stream) {
+template <typename Problem>
+cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
   const Group group = plan.choice.candidate->group;
   if (!plan.arithmetic || group == Group::kLibrary) {
     return cudaErrorInvalidValue;
@@ -163,6 +163,10 @@ cudaError_t launch_forward(const ForwardPlan& plan,
   }
   return cudaErrorInvalidValue;
 }
+
+template cudaError_t launch_forward(const ForwardPlan&, const ForwardProblem&, cudaStream_t);
+template cudaError_t launch_forward(const ForwardPlan&, const StepProblem&, cudaStream_t);
+template cudaError_t launch_forward(const ForwardPlan&, const StepOfRowsProblem&, cudaStream_t);
 
 BackwardPlan plan_backward(const DeviceFacts& device, const BackwardShape& shape) {
   const Selection selected = selection();

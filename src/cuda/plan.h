@@ -49,14 +49,16 @@ struct ForwardPlan {
   bool by_library() const { return choice.candidate->group == Group::kLibrary; }
   bool packs() const { return packs_input || packs_weights || packs_old_h; }
 };
+/// Whether by a plan that packs, or by one that needs none.
+enum class Packing { kAllowed, kNone };
 ForwardPlan plan_forward(const DeviceFacts& device,
                          std::optional<Arithmetic> arithmetic,
-                         const ForwardProblem& problem);
+                         const ForwardProblem& problem,
+                         Packing packing = Packing::kAllowed);
 
 /// For a plan that is not the library's, and what it packs packed.
-cudaError_t launch_forward(const ForwardPlan& plan,
-                           const ForwardProblem& problem,
-                           cudaStream_t stream);
+template <typename Problem>
+cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream);
 
 struct BackwardPlan {
   Group group;

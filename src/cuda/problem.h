@@ -63,6 +63,11 @@ struct Segments {
     const bool of_h = index < h_pieces;
     return {of_h, int64_t(of_h ? index : index - h_pieces) * size};
   }
+  /// The same with the columns of x first.
+  LLTM_HOST_DEVICE Piece piece_from_x(int index, int size) const {
+    const bool of_h = index >= x_pieces;
+    return {of_h, int64_t(of_h ? index - x_pieces : index) * size};
+  }
 };
 
 /// For h and x of so many columns; none where there are none.
@@ -88,6 +93,12 @@ struct ForwardProblem {
   // boxes start at multiples of 16 bytes, which the columns of weights that belong to input may
   // not. They begin so many columns earlier then, with some of h's.
   int64_t input_lead = 0;
+  // How many columns weights have between those of h and those of input, where they were copied
+  // so that both start at multiples of 16 bytes.
+  int64_t weights_gap = 0;
+
+  /// The column of weights where those of input begin.
+  LLTM_HOST_DEVICE int64_t input_column() const { return state_size + weights_gap; }
 };
 
 /// d_old_h, d_input = d_gates @ weights and d_weights = d_gates.T @ [old_h, input].

@@ -1,4 +1,5 @@
-// lltm::sequence on CUDA.
+// lltm::sequence on CUDA: one kernel a step (sequence_forward_steps.cpp), and here what that leaves
+// to the library.
 //
 // The product with the inputs, z_x, is one product a chunk of time; then each step is a product
 // with h and a pointwise kernel. Both products are kept in the accumulation type, float32 for
@@ -22,10 +23,6 @@ namespace {
 
 using at::Tensor;
 
-struct Outputs {
-  Tensor output, h_n, c_n, cells, gates;
-};
-
 /// Of the workspace: z_x of a chunk of time, and its input where that has to be copied.
 constexpr int64_t kChunkBytes = 16 << 20;
 /// Of the workspace: what one step needs. More rows run one block after the other. Both together
@@ -34,7 +31,7 @@ constexpr int64_t kStepBytes = 12 << 20;
 
 /// The rows [first, first + count) of the batch, for all steps.
 template <typename scalar_t>
-void run_rows(const Outputs& outputs,
+void run_rows(const SequenceOutputs& outputs,
               const SequenceArguments& arguments,
               const Device& device,
               int64_t first,
@@ -134,12 +131,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Tensor& input,
   const Device device(input);
   const auto dtype = input.scalar_type();
   const int64_t kept_steps = keep ? steps : 0;
-  const Outputs outputs{.output = device.empty({steps, batch, state_size}, dtype),
-                        .h_n = device.empty({batch, state_size}, dtype),
-                        .c_n = device.empty({batch, state_size}, final_cell_dtype(input, c0)),
-                        .cells = device.empty({kept_steps, batch, state_size}, dtype),
-                        .gates = device.empty({kept_steps, batch, 3 * state_size}, dtype)};
-  if (batch * state_size > 0) {
+  const SequenceOutputs outputs{
+      .output = device.empty({steps, batch, state_size}, dtype),
+      .h_n = device.empty({batch, state_size}, dtype),
+      .c_n = device.empty({batch, state_size}, final_cell_dtype(input, c0)),
+      .cells = device.empty({kept_steps, batch, state_size}, dtype),
+      .gates = device.empty({kept_steps, batch, 3 * state_size}, dtype)};
+  if (batch * state_size > 0 && !run_sequence_by_steps(outputs, arguments, device, reverse)) {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "lltm::sequence", [&] {
       const int64_t bytes_of_row = 8 * state_size * sizeof(accumulate_t<scalar_t>);
       const int64_t rows = std::clamp<int64_t>(kStepBytes / bytes_of_row, 1, outputs.h_n.size(0));

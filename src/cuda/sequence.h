@@ -3,6 +3,7 @@
 
 #include "../checks.h"
 #include "kernels/sequence_kernels.h"
+#include "runtime/device.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mm.h>
@@ -12,6 +13,17 @@
 #include <optional>
 
 namespace lltm::cuda {
+
+struct SequenceOutputs {
+  at::Tensor output, h_n, c_n, cells, gates;
+};
+
+/// One kernel a step. False, with nothing done, where that is for the library to compute: float64,
+/// what is older than sm_80, no steps, and what measures faster so.
+bool run_sequence_by_steps(const SequenceOutputs& outputs,
+                           const SequenceArguments& arguments,
+                           const Device& device,
+                           bool reverse);
 
 /// out = a @ b, in out's dtype: for 16-bit a and b float32, not rounded on the way.
 inline void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {

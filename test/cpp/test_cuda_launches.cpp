@@ -5,6 +5,7 @@
 #include "cuda/kernels/forward_kernels.h"
 #include "cuda/kernels/pack.h"
 #include "cuda/kernels/sequence_gradients.h"
+#include "cuda/model.h"
 #include "cuda/plan_backward.h"
 #include "cuda/plan_sequence_backward.h"
 #include "cuda/runtime/tensor_maps.h"
@@ -224,6 +225,76 @@ TEST(Launches, OfAStepOfASequencesGradientsFitTheGrid) {
     expect_steps_launched<Arithmetic::kFloat16>(group);
     expect_steps_launched<Arithmetic::kBFloat16>(group);
   }
+}
+
+/// As sequence_forward_steps.cpp lays a step out, of any batch and sizes.
+StepOfRowsProblem random_step(Random& random, int size) {
+  StepOfRowsProblem step{};
+  ForwardProblem& p = step.cell;
+  p.batch = random.log_uniform(1, 5000);
+  p.input_features = random.below(16) == 0 ? 0 : random.log_uniform(1, 2500);
+  p.state_size = random.log_uniform(1, 2500);
+  const int64_t piece = 16 / size;
+  p.weights_gap = (piece - p.state_size % piece) % piece;
+  p.input =
+      p.input_features > 0 ? Matrix{memory(0), packed_stride(p.input_features, size)} : Matrix{};
+  p.weights = {memory(1), packed_stride(p.input_column() + p.input_features, size)};
+  p.old_h = {memory(2), packed_stride(p.state_size, size)};
+  step.next_h = {memory(3), p.old_h.stride};
+  return step;
+}
+
+/// A step of rows that run together is a base of the other.
+template <Arithmetic kArithmetic, typename Problem>
+void expect_steps_described_as() {
+  Random random;
+  int launched = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const Problem step = random_step(random, element_size(kArithmetic));
+    const ForwardShape shape{.arithmetic = kArithmetic,
+                             .batch = step.cell.batch,
+                             .input_features = step.cell.input_features,
+                             .state_size = step.cell.state_size,
+                             .may_pack = false};
+    for (const ForwardCandidate& candidate : forward_candidates()) {
+      if (candidate.group != Group::kHopper || !supports(candidate, shape, kH200)) {
+        continue;
+      }
+      fake_cuda() = {};
+      const cudaError_t error =
+          launch_forward_wgmma<kArithmetic>(step,
+                                            static_cast<WgmmaTile>(candidate.tile),
+                                            estimate(candidate, shape, kH200).ranks,
+                                            nullptr);
+      const auto& violations = fake_cuda().violations;
+      ASSERT_TRUE(violations.empty() && error == cudaSuccess)
+          << candidate.name << " (" << step.cell.batch << "," << step.cell.input_features << ","
+          << step.cell.state_size << "), error " << error << ", expected "
+          << (violations.empty() ? "" : violations[0]);
+      ASSERT_EQ(fake_cuda().launches, 1) << candidate.name;
+      ++launched;
+    }
+  }
+  EXPECT_GT(launched, 1000);
+}
+
+template <Arithmetic kArithmetic>
+void expect_steps_described() {
+  expect_steps_described_as<kArithmetic, StepProblem>();
+  expect_steps_described_as<kArithmetic, StepOfRowsProblem>();
+}
+
+TEST(Launches, DescribeAStepsMatricesInFloat32) {
+  expect_steps_described<Arithmetic::kFloat32>();
+}
+TEST(Launches, DescribeAStepsMatricesInTf32) {
+  expect_steps_described<Arithmetic::kTf32>();
+}
+TEST(Launches, DescribeAStepsMatricesInFloat16) {
+  expect_steps_described<Arithmetic::kFloat16>();
+}
+TEST(Launches, DescribeAStepsMatricesInBFloat16) {
+  expect_steps_described<Arithmetic::kBFloat16>();
 }
 
 TEST(Launches, AreRefusedWhereTmaCannotDescribeAMatrix) {

@@ -229,6 +229,17 @@ TEST(Model, AddsWhatPackingTakes) {
   EXPECT_GT(time(100'000'000), time(1) + 10);
 }
 
+TEST(Model, LeavesToOthersWhatItMayNotPack) {
+  ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 500, 500);
+  ASSERT_GT(shape.pack_bytes, 0);
+  EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kHopper);
+  shape.may_pack = false;
+  EXPECT_NE(choose_forward(shape, kH200).candidate->group, Group::kHopper);
+  EXPECT_EQ(choose_forward(shape, kH200, Group::kHopper).candidate->group, Group::kTiles);
+  shape.pack_bytes = 0;
+  EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kHopper);
+}
+
 TEST(PerContext, AsksAgainAfterAFailure) {
   PerContext<int> known;
   int asked = 0, value = 0;

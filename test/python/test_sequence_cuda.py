@@ -2,13 +2,81 @@
 
 import pytest
 import torch
-from sequence_reference import assert_gradients_close, assert_results_close, call, call_backward, make, make_gradients
+from sequence_reference import (
+    Sizes,
+    assert_gradients_close,
+    assert_results_close,
+    call,
+    call_backward,
+    make,
+    make_gradients,
+)
 
 import lltm
 
 pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and lltm.has_cuda), reason="no GPU, or lltm was built without CUDA"
 )
+
+
+@pytest.fixture(params=["few_rows", "hopper", "tiles", "library"])
+def path(request, monkeypatch) -> str:
+    monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
+    return request.param
+
+
+# Around the tiles of every kernel, rows that start at 16 bytes and rows that do not, one row and few, ranks that share
+# K, more input than a chunk of time has.
+STEP_SIZES = [
+    Sizes(*sizes)
+    for sizes in [
+        (1, 5, 7, 4),
+        (5, 16, 128, 128),
+        (4, 1, 512, 512),
+        (4, 3, 60, 64),
+        (3, 8, 1000, 40),
+        (3, 70, 33, 65),
+        (4, 130, 72, 264),
+        (3, 300, 0, 248),
+        (3, 257, 16, 1044),
+        (35, 500, 257, 8),
+    ]
+]
+
+
+@pytest.mark.parametrize(
+    ("rows_of_their_own", "reverse"), [(False, False), (True, False), (True, True)], ids=["plain", "rows", "reverse"]
+)
+@pytest.mark.parametrize("sizes", STEP_SIZES, ids=str)
+def test_steps_by_every_kernel(path, dtype, sizes, rows_of_their_own, reverse):
+    arguments = make(sizes, dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse)
+    results = call(arguments, keep=True)
+    assert_results_close(results, arguments, keep=True)
+    for again, first in zip(call(arguments)[:3], results[:3], strict=True):
+        assert torch.equal(again, first)
+
+
+@pytest.mark.parametrize("sizes", STEP_SIZES, ids=str)
+def test_steps_in_tf32(path, sizes, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    arguments = make(sizes, torch.float32, "cuda", lengths=True, reset=True)
+    assert_results_close(call(arguments, keep=True), arguments, keep=True)
+
+
+def test_more_rows_than_a_workspace_has_room_for():
+    """They run one block after the other; the last rows are what they are by themselves."""
+    arguments = make((3, 40_000, 4, 200), torch.bfloat16, "cuda", lengths=True, reset=True)
+    last = arguments._replace(
+        input=arguments.input[:, -300:],
+        h0=arguments.h0[-300:],
+        c0=arguments.c0[-300:],
+        lengths=arguments.lengths[-300:],
+        reset=arguments.reset[:, -300:],
+    )
+    output, h_n, c_n, cells, gates = call(arguments, keep=True)
+    found = output[:, -300:], h_n[-300:], c_n[-300:], cells[:, -300:], gates[:, -300:]
+    for of_all, by_themselves in zip(found, call(last, keep=True), strict=True):
+        torch.testing.assert_close(of_all, by_themselves, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -36,12 +104,6 @@ def test_graph(dtype, sizes, reverse):
         torch.cuda.synchronize()
         assert_results_close(results, arguments, keep=True)
         assert_gradients_close(found, gradients, arguments)
-
-
-@pytest.fixture(params=["hopper", "tiles", "library"])
-def path(request, monkeypatch) -> str:
-    monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
-    return request.param
 
 
 # A step's product of each of the backward's tiles, by one block of a cluster or by several.

@@ -6,9 +6,9 @@
 //   fetch(operands, row, column)  reads it: rows `row`, row + kRowStep, ... and neighbouring
 //   columns. Called
 //                                 before the sums are there, so that it is there with them
+//   place(operands, row, column)  the part of it that only computes where they are
 //   finish(operands, z)           z[gate][row * kColumns + column] are the sums, of all of K
-// A step of a sequence would read z_x instead of bias, the float32 state instead of old_cell, and
-// the rows' lengths and resets, and write what its caller keeps.
+// That of a step of a sequence is epilogue/step.cuh.
 #pragma once
 
 #include "../../cell.h"
@@ -34,7 +34,7 @@ class CellEpilogue {
 
   __device__ __forceinline__ explicit CellEpilogue(const ForwardProblem& problem) : p_(problem) {}
 
-  __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
+  __device__ __forceinline__ void place(Operands& o, int64_t row, int64_t column) const {
     o.rows = 0;
     if (column >= p_.state_size || row >= p_.batch) {
       return;
@@ -43,6 +43,13 @@ class CellEpilogue {
     o.columns = kWhole ? kColumns : at_most(p_.state_size - column, kColumns);
     o.index = row * p_.state_size + column;
     o.gates_index = row * 3 * p_.state_size + column;
+  }
+
+  __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
+    place(o, row, column);
+    if (o.rows == 0) {
+      return;
+    }
     if (p_.bias != nullptr) {
       const Element* const bias = static_cast<const Element*>(p_.bias) + column;
 #pragma unroll

@@ -15,6 +15,8 @@ endfunction()
 
 lltm_instances(forward_tiles kFloat32 kTf32 kFloat16 kBFloat16)
 lltm_instances(forward_wgmma kFloat32 kTf32 kFloat16 kBFloat16)
+lltm_instances(step_tiles kFloat32 kTf32 kFloat16 kBFloat16)
+lltm_instances(step_wgmma kFloat32 kTf32 kFloat16 kBFloat16)
 lltm_instances(backward_tiles kFloat32 kTf32 kFloat16 kBFloat16)
 lltm_instances(backward_wgmma kTf32 kFloat16 kBFloat16)
 lltm_instances(sequence_gradient_tiles kFloat32 kTf32 kFloat16 kBFloat16)

@@ -1,9 +1,10 @@
-// The forward in one launch for float tensors and a batch of a few rows: a product of the weights
-// with a few vectors, which takes as long as reading the weights once. A warp takes a column of the
-// state, with its three rows of weights, and shares K with other warps of its block; products are
-// plain multiplications in float32. Rows have to start at 16 bytes.
+// The forward of the cell, or of a step of a sequence, in one launch for float tensors and a batch
+// of a few rows: a product of the weights with a few vectors, which takes as long as reading the
+// weights once. A warp takes a column of the state, with its three rows of weights, and shares K
+// with other warps of its block; products are plain multiplications in float32. Rows have to start
+// at 16 bytes.
 #include "../../cell.h"
-#include "../problem.h"
+#include "../epilogue/step.cuh"
 #include "../ptx/overlap.cuh"
 #include "../runtime/launch.cuh"
 #include "few_rows.cuh"
@@ -12,8 +13,9 @@
 namespace lltm::cuda {
 namespace {
 
+template <typename Problem>
 struct ForwardFewRowsArguments {
-  ForwardProblem cell;
+  Problem problem;
   int columns;           // of the state, that a block takes
   int parts;             // warps that share the K of a column
   int h_pieces, pieces;  // of four columns of [h | x]: of h, and of both
@@ -81,36 +83,46 @@ struct LaneSums {
 };
 
 /// A batch of kRows.
-template <int kRows>
+template <typename Problem, int kRows>
 __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
-    forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments arguments) {
+    forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments<Problem> arguments) {
   using Sums = LaneSums<3 * kRows>;
   // Pieces of a row of weights that are under way in each thread, as registers allow.
   constexpr int kAtOnce = kRows <= 5 ? 4 : 2;
   __shared__ float parts[kFewRowsWarps][3 * kRows];
-  const ForwardProblem& p = arguments.cell;
+  const ForwardProblem& p = cell_of(arguments.problem);
   const int columns = arguments.columns;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t first_hidden = int64_t(blockIdx.x) * columns;
   // The next kernel is not told to start early, which would win 0.1 us of a forward behind a
   // forward: the backward's blocks crowd on the first multiprocessors with room, at a loss of 1.4.
-  wait_for_previous_kernel();
+  // A step behind a step is, since it loads early; as forward_wgmma.cuh says, that is safe.
+  bool waited = !loads_early(arguments.problem);
+  if (waited) {
+    wait_for_previous_kernel();
+  } else {
+    start_next_kernel();
+  }
 
   // The element that this thread finishes, and what it needs beside its sums.
   const int row = static_cast<int>(threadIdx.x) / columns;
   const int own_column = static_cast<int>(threadIdx.x) % columns;
-  const int64_t column = first_hidden + own_column;
-  const bool finishes = row < kRows && column < p.state_size;
-  float bias[3] = {}, old_cell = 0;
-  if (finishes) {
-    if (p.bias != nullptr) {
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        bias[gate] = static_cast<const float*>(p.bias)[gate * p.state_size + column];
-      }
+  using Epilogue = EpilogueOf<Problem, float, cell::StandardMath, 1, 1, true>;
+  const Epilogue epilogue(arguments.problem);
+  typename Epilogue::Operands operands;
+  const auto fetch = [&] {
+    if (row < kRows) {
+      epilogue.fetch(operands, row, first_hidden + own_column);
     }
-    old_cell = static_cast<const float*>(p.old_cell.data)[row * p.old_cell.stride + column];
+  };
+  if (waited) {
+    fetch();
   }
+  const auto wait_and_fetch = [&] {
+    waited = true;
+    wait_for_previous_kernel();
+    fetch();
+  };
 
   if (warp < columns * arguments.parts) {
     // Beyond the last column of the state, that one once more.
@@ -123,7 +135,8 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     float sums[3 * kRows] = {};
 #pragma unroll 1
     for (int segment = 0; segment < 2; ++segment) {
-      const bool of_h = segment == 0;
+      // A sequence's x is there before its h.
+      const bool of_h = segment == (kOfSequence<Problem> ? 1 : 0);
       const int first = of_h ? 0 : arguments.h_pieces;
       const int last = min(of_h ? arguments.h_pieces : arguments.pieces, end);
       const float* const x = static_cast<const float*>((of_h ? p.old_h : p.input).data);
@@ -138,6 +151,11 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate) {
             w[i][gate] = load_once(from_w + gate * gate_stride + i * 128, piece + i * 32 < last);
+          }
+        }
+        if constexpr (kOfSequence<Problem>) {
+          if (of_h && !waited) {
+            wait_and_fetch();
           }
         }
 #pragma unroll
@@ -163,51 +181,53 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
       parts[warp][lane / Sums::kLanesASum] = sum;
     }
   }
+  if constexpr (kOfSequence<Problem>) {
+    if (!waited) {
+      wait_and_fetch();
+    }
+  }
   __syncthreads();
-  if (finishes) {
-    float z[3];
-    float* const gates = static_cast<float*>(p.gates) + row * 3 * p.state_size + column;
+  // Once more, rather than keep the places in registers that the product needs.
+  int row_again = row;
+  asm volatile("" : "+r"(row_again));
+  if (row_again < kRows) {
+    epilogue.place(operands, row_again, first_hidden + own_column);
+  }
+  if (operands.rows > 0) {
+    float z[3][1];
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate) {
-      z[gate] = parts[own_column][gate * kRows + row];
+      z[gate][0] = parts[own_column][gate * kRows + row];
     }
 #pragma unroll 1
     for (int part = 1; part < arguments.parts; ++part) {
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
-        z[gate] += parts[part * columns + own_column][gate * kRows + row];
+        z[gate][0] += parts[part * columns + own_column][gate * kRows + row];
       }
     }
-#pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
-      z[gate] += bias[gate];
-      gates[gate * p.state_size] = z[gate];
-    }
-    const cell::State<float> state =
-        cell::forward<cell::StandardMath>(cell::Gates<float>{z[0], z[1], z[2]}, old_cell);
-    const int64_t index = row * p.state_size + column;
-    static_cast<float*>(p.new_h)[index] = state.h;
-    static_cast<float*>(p.new_cell)[index] = state.cell;
+    epilogue.finish(operands, z);
   }
 }
 
-template <int kRows>
-cudaError_t launch_forward_few_rows_of(const ForwardProblem& params,
-                                       int columns,
-                                       cudaStream_t stream) {
+template <int kRows, typename Problem>
+cudaError_t launch_forward_few_rows_of(const Problem& problem, int columns, cudaStream_t stream) {
+  const ForwardProblem& params = cell_of(problem);
   const int parts = kFewRowsWarps / columns;
   const int h_pieces = static_cast<int>(params.state_size / 4);
   const int pieces = h_pieces + static_cast<int>(params.input_features / 4);
-  const ForwardFewRowsArguments arguments{
-      params, columns, parts, h_pieces, pieces, (pieces + 32 * parts - 1) / (32 * parts) * 32};
+  const ForwardFewRowsArguments<Problem> arguments{
+      problem, columns, parts, h_pieces, pieces, (pieces + 32 * parts - 1) / (32 * parts) * 32};
   const int64_t blocks = (params.state_size + columns - 1) / columns;
-  return launch_in_clusters<&forward_few_rows_kernel<kRows>, 32 * kFewRowsWarps, 0, 0>(
+  return launch_in_clusters<&forward_few_rows_kernel<Problem, kRows>, 32 * kFewRowsWarps, 0, 0>(
       arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
 }
 
 }  // namespace
 
-cudaError_t launch_forward_few_rows(const ForwardProblem& problem, cudaStream_t stream) {
+template <typename Problem>
+cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream) {
+  const ForwardProblem& cell = cell_of(problem);
   int device = 0, multiprocessors = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) {
@@ -218,11 +238,15 @@ cudaError_t launch_forward_few_rows(const ForwardProblem& problem, cudaStream_t 
   }
   // The columns of the state evenly on all multiprocessors, in as many rounds as it takes.
   const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  const int64_t rounds = ceil_div(problem.state_size, kFewRowsWarps * multiprocessors);
-  const auto columns = static_cast<int>(ceil_div(problem.state_size, rounds * multiprocessors));
-  return launch_for_rows(problem.batch, [&](auto rows) {
+  const int64_t rounds = ceil_div(cell.state_size, kFewRowsWarps * multiprocessors);
+  const auto columns = static_cast<int>(ceil_div(cell.state_size, rounds * multiprocessors));
+  return launch_for_rows(cell.batch, [&](auto rows) {
     return launch_forward_few_rows_of<rows>(problem, columns, stream);
   });
 }
+
+template cudaError_t launch_forward_few_rows(const ForwardProblem&, cudaStream_t);
+template cudaError_t launch_forward_few_rows(const StepProblem&, cudaStream_t);
+template cudaError_t launch_forward_few_rows(const StepOfRowsProblem&, cudaStream_t);
 
 }  // namespace lltm::cuda

@@ -4,32 +4,36 @@
 // column of the state, and returns the error of its launch.
 #pragma once
 
-#include "../problem.h"
+#include "../step_problem.h"
 #include "../tile/shapes.h"
 
 #include <cuda_runtime_api.h>
 
 namespace lltm::cuda {
 
+/// Problem is ForwardProblem, StepProblem or StepOfRowsProblem: the cell's forward, or a step of a
+/// sequence.
+
 /// The whole forward in one launch. `split` blocks, a cluster, share the K of a tile; more than one
 /// needs sm_90.
-template <Arithmetic kArithmetic>
-cudaError_t launch_forward_tiles(const ForwardProblem& problem,
+template <Arithmetic kArithmetic, typename Problem>
+cudaError_t launch_forward_tiles(const Problem& problem,
                                  ForwardTile tile,
                                  int split,
                                  cudaStream_t stream);
 
 /// As launch_forward_tiles, for a GPU of architecture 9.0 and code built for 90a. input, weights
 /// and old_h are such as TMA can describe (is_describable); what is not has to be packed before.
-template <Arithmetic kArithmetic>
-cudaError_t launch_forward_wgmma(const ForwardProblem& problem,
+template <Arithmetic kArithmetic, typename Problem>
+cudaError_t launch_forward_wgmma(const Problem& problem,
                                  WgmmaTile tile,
                                  int split,
                                  cudaStream_t stream);
 
 /// The whole forward in one launch for float tensors and at most kFewRows rows, without TF32.
 /// Matrices start at, and rows are, multiples of 16 bytes, state_size and input_features too.
-cudaError_t launch_forward_few_rows(const ForwardProblem& problem, cudaStream_t stream);
+template <typename Problem>
+cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream);
 
 /// The cell's elements, where the library has formed the products. All matrices are contiguous.
 template <typename scalar_t>

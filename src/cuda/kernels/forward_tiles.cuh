@@ -1,10 +1,12 @@
-// The forward of the cell in one launch: a block computes the pre-activations of the same hidden
-// columns in all three gates, so that it has an element's z_i, z_o and z_g at hand and finishes it.
-// K runs over old_h, then over input; nothing is concatenated, nothing repacked.
+// The forward of the cell, or of a step of a sequence, in one launch: a block computes the
+// pre-activations of the same hidden columns in all three gates, so that it has an element's z_i,
+// z_o and z_g at hand and finishes it. K runs over old_h, then over input; nothing is concatenated,
+// nothing repacked.
 #pragma once
 
 #include "../epilogue/cell.cuh"
 #include "../epilogue/elements.cuh"
+#include "../epilogue/step.cuh"
 #include "../problem.h"
 #include "../products/major.h"
 #include "../products/mma_sync.cuh"
@@ -20,8 +22,9 @@
 
 namespace lltm::cuda {
 
+template <typename Problem>
 struct ForwardTilesArguments {
-  ForwardProblem cell;
+  Problem problem;
   KSplit split;
   Segments chunks;  // of K
   // Whether rows start at multiples of 16 bytes: old_h, input, and the two column ranges of
@@ -29,13 +32,13 @@ struct ForwardTilesArguments {
   bool old_h_vectors, input_vectors, weights_h_vectors, weights_input_vectors;
 };
 
-template <typename Product, int kHidden, int kBlocksPerSm>
+template <typename Problem, typename Product, int kHidden, int kBlocksPerSm>
 __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
-    forward_tiles_kernel(const __grid_constant__ ForwardTilesArguments arguments) {
+    forward_tiles_kernel(const __grid_constant__ ForwardTilesArguments<Problem> arguments) {
   using Element = typename Product::Element;
   static_assert(Product::kTileN == 3 * kHidden);
   extern __shared__ __align__(16) unsigned char shared[];
-  const ForwardProblem& p = arguments.cell;
+  const ForwardProblem& p = cell_of(arguments.problem);
 
   const int64_t first_row =
       (blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Product::kTileM);
@@ -57,37 +60,81 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   const int end = arguments.split.first_chunk(rank + 1);
 
   ClusterSums<Product> sums(shared, arguments.split);
-  using Epilogue = CellEpilogue<Element, cell::StandardMath, 1, 1, true>;
+  using Epilogue = EpilogueOf<Problem, Element, cell::StandardMath, 1, 1, true>;
   ElementFinisher<Epilogue, kHidden, Product::kThreads> finisher(
-      Epilogue(p), first_row, first_hidden, sums.first_row(), sums.rows());
-  wait_for_previous_kernel();
+      Epilogue(arguments.problem), first_row, first_hidden, sums.first_row(), sums.rows());
+  if constexpr (!kOfSequence<Problem>) {
+    wait_for_previous_kernel();
+  }
 
   using Rows = GateRows<Element, kHidden>;
   BoxCopier<Product::kTileM, kChunkK, Product::kPitchA, Product::kThreads, Element, Box<Element>>
       copier_a;
   BoxCopier<Product::kTileN, kChunkK, Product::kPitchB, Product::kThreads, Element, Rows> copier_b;
-  int depth = 0;  // what is left of the segment
-  const auto load = [&](Element* a, Element* b, int chunk) {
-    if (chunk == begin || chunk == arguments.chunks.h_pieces) {
-      const auto piece = arguments.chunks.piece(chunk, kChunkK);
-      const int64_t k = piece.first;
-      depth = static_cast<int>(piece.of(p.state_size, p.input_features) - k);
-      copier_a.start({piece.of(old_h, input) + k,
+  // A sequence's chunks of x come first, which are there before those of h.
+  const auto piece_at = [&](int chunk) {
+    return kOfSequence<Problem> ? arguments.chunks.piece_from_x(chunk, kChunkK)
+                                : arguments.chunks.piece(chunk, kChunkK);
+  };
+  const auto begins_segment = [&](int chunk) {
+    return chunk == begin ||
+           chunk == (kOfSequence<Problem> ? arguments.chunks.x_pieces : arguments.chunks.h_pieces);
+  };
+  int depth_a = 0, depth_b = 0;  // what is left of the segment
+  const auto load_a = [&](Element* a, int chunk) {
+    if (begins_segment(chunk)) {
+      const auto piece = piece_at(chunk);
+      depth_a = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
+      copier_a.start({piece.of(old_h, input) + piece.first,
                       piece.of(p.old_h, p.input).stride,
                       rows,
                       piece.of(arguments.old_h_vectors, arguments.input_vectors)});
-      copier_b.start({weights + piece.of(int64_t{0}, p.state_size) + k,
+    }
+    copier_a.copy(a, depth_a, kChunkK);
+    depth_a -= kChunkK;
+  };
+  const auto load_b = [&](Element* b, int chunk) {
+    if (begins_segment(chunk)) {
+      const auto piece = piece_at(chunk);
+      depth_b = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
+      copier_b.start({weights + piece.of(int64_t{0}, p.input_column()) + piece.first,
                       p.weights.stride,
                       p.state_size,
                       hidden,
                       piece.of(arguments.weights_h_vectors, arguments.weights_input_vectors)});
     }
-    copier_a.copy(a, depth, kChunkK);
-    copier_b.copy(b, depth, kChunkK);
-    depth -= kChunkK;
+    copier_b.copy(b, depth_b, kChunkK);
+    depth_b -= kChunkK;
   };
+  const auto fetch = [&] { finisher.fetch(); };
   Product product;
-  product.run(reinterpret_cast<Element*>(shared), begin, end, load, [&] { finisher.fetch(); });
+  auto* const slots = reinterpret_cast<Element*>(shared);
+  if constexpr (kOfSequence<Problem>) {
+    product.run_overlapping(
+        slots,
+        begin,
+        end,
+        loads_early(arguments.problem),
+        [&](Element* a, Element* b, int chunk, Operands which) {
+          if (which == Operands::kAll || (which == Operands::kCarried) == piece_at(chunk).of_h) {
+            load_a(a, chunk);
+          }
+          if (which != Operands::kCarried) {
+            load_b(b, chunk);
+          }
+        },
+        fetch);
+  } else {
+    product.run(
+        slots,
+        begin,
+        end,
+        [&](Element* a, Element* b, int chunk) {
+          load_a(a, chunk);
+          load_b(b, chunk);
+        },
+        fetch);
+  }
   if constexpr (kHidden == 8) {
     // Kernels of small tiles are short enough for the start of the next one to matter; behind
     // larger ones its blocks would crowd on the first multiprocessors that have room.
@@ -105,8 +152,10 @@ template <Arithmetic kArithmetic,
           int kWarpsN,
           int kWarpsK,
           int kStages,
-          int kBlocksPerSm>
-cudaError_t launch_forward_tile(const ForwardProblem& params, int split, cudaStream_t stream) {
+          int kBlocksPerSm,
+          typename Problem>
+cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t stream) {
+  const ForwardProblem& params = cell_of(problem);
   using Product = TileProduct<kArithmetic,
                               Major::kK,
                               Major::kK,
@@ -118,17 +167,17 @@ cudaError_t launch_forward_tile(const ForwardProblem& params, int split, cudaStr
                               kStages>;
   constexpr int kSize = sizeof(typename Product::Element);
   const Segments chunks = segments_of(params.state_size, params.input_features, Product::kChunkK);
-  const ForwardTilesArguments arguments{
-      .cell = params,
+  const ForwardTilesArguments<Problem> arguments{
+      .problem = problem,
       .split = split_of_k(split, chunks.pieces(), kTileM),
       .chunks = chunks,
       .old_h_vectors = params.old_h.starts_at_vectors(kSize),
       .input_vectors = params.input.starts_at_vectors(kSize),
       .weights_h_vectors = params.weights.starts_at_vectors(kSize),
-      .weights_input_vectors = params.weights.starts_at_vectors(kSize, params.state_size)};
+      .weights_input_vectors = params.weights.starts_at_vectors(kSize, params.input_column())};
   const dim3 grid = grid_of_tiles(
       (params.batch + kTileM - 1) / kTileM, (params.state_size + kHidden - 1) / kHidden, split);
-  return launch_in_clusters<&forward_tiles_kernel<Product, kHidden, kBlocksPerSm>,
+  return launch_in_clusters<&forward_tiles_kernel<Problem, Product, kHidden, kBlocksPerSm>,
                             Product::kThreads,
                             Product::kSharedBytes,
                             ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
@@ -136,8 +185,8 @@ cudaError_t launch_forward_tile(const ForwardProblem& params, int split, cudaStr
 
 // Warps along M, N and K, stages, and blocks a multiprocessor are what measured best for each tile;
 // docs/cuda-kernels.md has the figures.
-template <Arithmetic kArithmetic>
-cudaError_t launch_forward_tiles(const ForwardProblem& params,
+template <Arithmetic kArithmetic, typename Problem>
+cudaError_t launch_forward_tiles(const Problem& params,
                                  ForwardTile tile,
                                  int split,
                                  cudaStream_t stream) {

@@ -1,14 +1,15 @@
-// The forward in one launch by Hopper's own instructions (sm_90a): TMA brings the chunks of K,
-// wgmma multiplies them. As forward_tiles.cuh otherwise: the same hidden columns of all three gates
-// in a block, K over old_h and then over input, shared by a cluster. The product is a policy: of 16
-// bits and TF32 as they lie in shared memory (products/wgmma.cuh), or float32 by three TF32
-// products (products/wgmma_three_tf32.cuh). What TMA cannot describe has been packed before
-// (pack.h).
+// The forward of the cell, or of a step of a sequence, in one launch by Hopper's own instructions
+// (sm_90a): TMA brings the chunks of K, wgmma multiplies them. As forward_tiles.cuh otherwise: the
+// same hidden columns of all three gates in a block, K over old_h and then over input, shared by a
+// cluster. The product is a policy: of 16 bits and TF32 as they lie in shared memory
+// (products/wgmma.cuh), or float32 by three TF32 products (products/wgmma_three_tf32.cuh). What TMA
+// cannot describe has been packed before (pack.h).
 #pragma once
 
 #include "../epilogue/cell.cuh"
 #include "../epilogue/fragments.cuh"
 #include "../epilogue/math.cuh"
+#include "../epilogue/step.cuh"
 #include "../problem.h"
 #include "../products/wgmma.cuh"
 #include "../products/wgmma_three_tf32.cuh"
@@ -28,9 +29,10 @@
 
 namespace lltm::cuda {
 
+template <typename Problem>
 struct ForwardWgmmaArguments {
   ForwardMaps maps;
-  ForwardProblem cell;
+  Problem problem;
   KSplit split;
   Segments chunks;  // of K
   int stage_bytes;  // what arrives a chunk
@@ -41,13 +43,15 @@ struct ForwardWgmmaArguments {
 /// for all of them.
 ///
 /// kEvenState: state_size is even, so that the end writes two neighbours at once.
-template <typename Product_, bool kEvenState, int kBlocksPerSm_ = 1>
+template <typename Problem_, typename Product_, bool kEvenState, int kBlocksPerSm_ = 1>
 struct ForwardWgmmaTile {
+  using Problem = Problem_;
+  static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
   using Product = Product_;
   static constexpr int kHidden = Product::kTileN / 3, kBlocksPerSm = kBlocksPerSm_;
   using Math =
       std::conditional_t<Product::kArithmetic == Arithmetic::kFloat32, DeviceMath, RoundedMath>;
-  using Epilogue = CellEpilogue<typename Product::Element, Math, 2, 2, kEvenState>;
+  using Epilogue = EpilogueOf<Problem, typename Product::Element, Math, 2, 2, kEvenState>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
 
   // Shared memory: the pipeline, a barrier for the sums, the sums. Those of a block by itself
@@ -66,13 +70,13 @@ struct ForwardWgmmaTile {
 };
 
 template <typename Tile>
-__global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm)
-    forward_wgmma_kernel(const __grid_constant__ ForwardWgmmaArguments arguments) {
+__global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) forward_wgmma_kernel(
+    const __grid_constant__ ForwardWgmmaArguments<typename Tile::Problem> arguments) {
 #if defined(LLTM_HOPPER)
   using Product = typename Tile::Product;
   constexpr int kRowTiles = Product::kRowTiles;
   extern __shared__ __align__(1024) unsigned char shared[];
-  const ForwardProblem& p = arguments.cell;
+  const ForwardProblem& p = cell_of(arguments.problem);
 
   // In a cluster: ranks, then row tiles.
   const int ranks = arguments.split.ranks;
@@ -86,7 +90,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm)
   const int first_hidden = static_cast<int>(cluster_index()) * Tile::kHidden;
   const uint32_t sums_barrier = shared_address(shared + Tile::kSumsBarrier);
   typename Tile::Finisher finisher(
-      typename Tile::Epilogue(p), first_row, first_hidden, rank, ranks);
+      typename Tile::Epilogue(arguments.problem), first_row, first_hidden, rank, ranks);
   Product::prepare(shared);
   if (threadIdx.x == 0) {
     init_barrier(sums_barrier, 1 + finisher.own_arrivals());
@@ -106,31 +110,56 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm)
   } else {
     __syncthreads();
   }
-  start_next_kernel();
-  wait_for_previous_kernel();
+  if constexpr (!Tile::kOfSequence) {
+    start_next_kernel();
+    wait_for_previous_kernel();
+  } else {
+    // The first step lets the next one start when all that came before is done: so it is when any
+    // later step starts, each of which loads early and lets the next one start at once.
+    if (loads_early(arguments.problem)) {
+      start_next_kernel();
+    }
+    if (threadIdx.x < Product::kFinishers) {
+      wait_for_previous_kernel();
+      start_next_kernel();
+    }
+  }
 
   uint16_t sharing_blocks = 0;
 #pragma unroll
   for (int row = 0; row < kRowTiles; ++row) {
     sharing_blocks |= 1 << (rank + ranks * row);
   }
-  const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int chunk) {
-    const auto piece = arguments.chunks.piece(chunk, Product::kChunkK);
+  const int begin = arguments.split.first_chunk(rank);
+  const int end = arguments.split.first_chunk(rank + 1);
+  const auto load_boxes = [&](uint32_t a,
+                              uint32_t b,
+                              uint32_t barrier_a,
+                              uint32_t barrier_b,
+                              int chunk,
+                              Operands which) {
+    const auto piece = Tile::kOfSequence ? arguments.chunks.piece_from_x(
+                                               rank + (chunk - begin) * ranks, Product::kChunkK)
+                                         : arguments.chunks.piece(chunk, Product::kChunkK);
     const int k = static_cast<int>(piece.first);
     const CUtensorMap* const weights =
         &piece.of(arguments.maps.weights_h, arguments.maps.weights_input);
     // The map of input's weights is one of all columns.
-    const int weights_k = k + (piece.of_h ? 0 : static_cast<int>(p.state_size - p.input_lead));
-    if constexpr (kRowTiles == 1) {
-      copy_box_3d(b, weights, weights_k, first_hidden, 0, barrier);
-    } else if (chunk % kRowTiles == row_tile) {
-      copy_box_3d(b, weights, weights_k, first_hidden, 0, barrier, sharing_blocks);
+    const int weights_k = k + (piece.of_h ? 0 : static_cast<int>(p.input_column() - p.input_lead));
+    if (which != Operands::kCarried) {
+      if constexpr (kRowTiles == 1) {
+        copy_box_3d(b, weights, weights_k, first_hidden, 0, barrier_b);
+      } else if (chunk % kRowTiles == row_tile) {
+        copy_box_3d(b, weights, weights_k, first_hidden, 0, barrier_b, sharing_blocks);
+      }
     }
-    copy_box_2d(a,
-                &piece.of(arguments.maps.old_h, arguments.maps.input),
-                k,
-                static_cast<int>(first_row),
-                barrier);
+    if (which == Operands::kAll || (which == Operands::kCarried) == piece.of_h) {
+      copy_box_2d(a,
+                  &piece.of(arguments.maps.old_h, arguments.maps.input),
+                  k,
+                  static_cast<int>(first_row),
+                  barrier_a);
+    }
   };
   Product product;
   unsigned char* const parts = shared + (ranks == 1 ? 0 : Tile::kPartsOffset);
@@ -146,33 +175,38 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm)
     wait_phase(sums_barrier, 0);
     finisher.finish(parts);
   };
-  const int begin = arguments.split.first_chunk(rank);
-  const int end = arguments.split.first_chunk(rank + 1);
-  if constexpr (Product::kArithmetic == Arithmetic::kFloat32) {
-    // Registers are short: what the end needs is fetched behind the product.
-    product.run(
-        shared,
-        1,
-        begin,
-        end,
-        [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
-          load(a, b, barrier, chunk);
-        },
-        [&](int) {
-          finisher.fetch();
-          finish();
-        });
-  } else {
-    product.run(
+  // Registers of a float32 product are short: what the end needs is fetched behind it.
+  const auto fetch_and_finish = [&] {
+    finisher.fetch();
+    finish();
+  };
+  if constexpr (Product::kArithmetic != Arithmetic::kFloat32) {
+    product.template run<Tile::kOfSequence>(
         shared,
         begin,
         end,
         arguments.stage_bytes,
         rank,
         ranks,
-        load,
+        loads_early(arguments.problem),
+        [&](uint32_t a, uint32_t b, uint32_t barrier, int chunk, Operands which) {
+          load_boxes(a, b, barrier, barrier, chunk, which);
+        },
         [&] { finisher.fetch(); },
         finish);
+  } else if constexpr (Tile::kOfSequence) {
+    product.run_overlapping(
+        shared, begin, end, loads_early(arguments.problem), load_boxes, fetch_and_finish);
+  } else {
+    product.run(
+        shared,
+        1,
+        begin,
+        end,
+        [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
+          load_boxes(a, b, barrier, barrier, chunk, Operands::kAll);
+        },
+        [&](int) { fetch_and_finish(); });
   }
 #else
   trap_wrong_image();
@@ -180,13 +214,16 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm)
 }
 
 template <typename Tile>
-cudaError_t launch_forward_wgmma_tile(const ForwardProblem& p, int split, cudaStream_t stream) {
+cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
+                                      int split,
+                                      cudaStream_t stream) {
+  const ForwardProblem& p = cell_of(problem);
   using Product = typename Tile::Product;
   if (split > Tile::kMaxRanks) {
     return cudaErrorInvalidValue;
   }
-  ForwardWgmmaArguments arguments{};
-  arguments.cell = p;
+  ForwardWgmmaArguments<typename Tile::Problem> arguments{};
+  arguments.problem = problem;
   arguments.chunks = segments_of(
       p.state_size, p.input_features == 0 ? 0 : p.input_lead + p.input_features, Product::kChunkK);
   arguments.split = split_of_k(split, arguments.chunks.pieces(), Product::kTileM);
@@ -212,22 +249,24 @@ cudaError_t launch_forward_wgmma_tile(const ForwardProblem& p, int split, cudaSt
                             Tile::kClusterBytes>(arguments, grid, dim3(split, kRowTiles), stream);
 }
 
-template <typename Product, int kBlocksPerSm = 1>
-cudaError_t launch_even_or_odd(const ForwardProblem& p, int split, cudaStream_t stream) {
-  return p.state_size % 2 == 0
-             ? launch_forward_wgmma_tile<ForwardWgmmaTile<Product, true, kBlocksPerSm>>(
-                   p, split, stream)
-             : launch_forward_wgmma_tile<ForwardWgmmaTile<Product, false, kBlocksPerSm>>(
-                   p, split, stream);
+template <typename Product, int kBlocksPerSm = 1, typename Problem>
+cudaError_t launch_even_or_odd(const Problem& problem, int split, cudaStream_t stream) {
+  const auto launch = [&]<bool kEvenState>() {
+    using Tile = ForwardWgmmaTile<Problem, Product, kEvenState, kBlocksPerSm>;
+    return launch_forward_wgmma_tile<Tile>(problem, split, stream);
+  };
+  if constexpr (std::is_same_v<Problem, StepProblem>) {
+    return launch.template operator()<true>();  // a step of that kind has no odd state_size
+  } else {
+    return cell_of(problem).state_size % 2 == 0 ? launch.template operator()<true>()
+                                                : launch.template operator()<false>();
+  }
 }
 
 // Stages for one block a multiprocessor, so that the next kernel's blocks, which start early, go
 // where no block of this one is; threads for an item each, of the ranks that plan.cpp chooses.
-template <Arithmetic kArithmetic>
-cudaError_t launch_forward_wgmma(const ForwardProblem& p,
-                                 WgmmaTile tile,
-                                 int split,
-                                 cudaStream_t stream) {
+template <Arithmetic kArithmetic, typename Problem>
+cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cudaStream_t stream) {
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
     constexpr Major kK = Major::kK;
     switch (tile) {

@@ -67,4 +67,25 @@ struct SequenceStepParams {
 template <typename scalar_t>
 cudaError_t launch_sequence_step(const SequenceStepParams<scalar_t>& params, cudaStream_t stream);
 
+/// What the first step of each row begins with: h0 and c0, or zeros where it is reset. Rows that
+/// are never run get h_n. scalar_t is not double.
+template <typename scalar_t>
+struct SequenceStartParams {
+  int64_t rows;
+  int64_t state_size;
+  int64_t steps;  // one at least
+  bool reverse;
+  RowsOfSequence rows_of_sequence;
+  Steps<scalar_t> h0;  // its data null for zeros; its stride of time unused
+  Steps<scalar_t> c0;  // the same; its data null where c0_float has it
+  Steps<float> c0_float;
+  scalar_t* h[2];    // (rows, state_size), each null where not needed
+  int64_t h_stride;  // of their rows
+  float* cell;       // (rows, state_size), contiguous, or null
+  scalar_t* h_n;     // (rows, state_size), contiguous
+};
+
+template <typename scalar_t>
+cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>& params, cudaStream_t stream);
+
 }  // namespace lltm::cuda

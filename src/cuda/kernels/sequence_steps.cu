@@ -57,11 +57,59 @@ __global__ void __launch_bounds__(kElementThreads)
   });
 }
 
+template <typename scalar_t>
+__global__ void __launch_bounds__(kElementThreads)
+    sequence_start_kernel(const __grid_constant__ SequenceStartParams<scalar_t> params) {
+  wait_for_previous_kernel();
+  for_each_element(params.rows, params.state_size, [&](int64_t row, int64_t column) {
+    const auto& rows = params.rows_of_sequence;
+    const int64_t index = row * params.state_size + column;
+    int64_t first = 0;
+    if (params.reverse) {
+      first =
+          (rows.lengths == nullptr ? params.steps
+                                   : min(rows.lengths[row * rows.lengths_stride], params.steps)) -
+          1;
+    }
+    const bool runs = first >= 0 && rows.runs(row, first);
+    scalar_t h = 0;
+    float cell = 0;
+    if (!runs || !rows.is_reset(row, first)) {
+      if (params.h0.data != nullptr) {
+        h = params.h0.at(0, row, column);
+      }
+      if (params.c0_float.data != nullptr) {
+        cell = params.c0_float.at(0, row, column);
+      } else if (params.c0.data != nullptr) {
+        cell = static_cast<float>(params.c0.at(0, row, column));
+      }
+    }
+    for (scalar_t* const to : params.h) {
+      if (to != nullptr) {
+        to[row * params.h_stride + column] = h;
+      }
+    }
+    if (params.cell != nullptr) {
+      params.cell[index] = cell;
+    }
+    if (!runs) {
+      params.h_n[index] = h;
+    }
+  });
+}
+
 }  // namespace
 
 template <typename scalar_t>
 cudaError_t launch_sequence_step(const SequenceStepParams<scalar_t>& params, cudaStream_t stream) {
   return launch_on_elements<&sequence_step_kernel<scalar_t>>(
+      params, params.rows * params.state_size, stream);
+}
+
+template <typename scalar_t>
+cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>& params,
+                                  cudaStream_t stream) {
+  return launch_on_elements<&sequence_start_kernel<scalar_t>>(
       params, params.rows * params.state_size, stream);
 }
 
@@ -72,5 +120,8 @@ LLTM_INSTANTIATE(float)
 LLTM_INSTANTIATE(c10::Half)
 LLTM_INSTANTIATE(c10::BFloat16)
 #undef LLTM_INSTANTIATE
+template cudaError_t launch_sequence_start(const SequenceStartParams<float>&, cudaStream_t);
+template cudaError_t launch_sequence_start(const SequenceStartParams<c10::Half>&, cudaStream_t);
+template cudaError_t launch_sequence_start(const SequenceStartParams<c10::BFloat16>&, cudaStream_t);
 
 }  // namespace lltm::cuda

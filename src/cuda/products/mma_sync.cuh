@@ -9,9 +9,11 @@
 #include "../problem.h"
 #include "../ptx/cp_async.cuh"
 #include "../ptx/mma.cuh"
+#include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
 #include "../tile/elements.cuh"
 #include "major.h"
+#include "operands.h"
 #include "tf32.cuh"
 
 #include <type_traits>
@@ -84,19 +86,39 @@ struct TileProduct {
   template <typename Load, typename Started>
   __device__ __forceinline__ void run(
       Element* shared, int begin, int end, const Load& load, const Started& started) {
+    const auto load_all = [&](Element* a, Element* b, int chunk, Operands) { load(a, b, chunk); };
+    run_overlapping<false>(shared, begin, end, false, load_all, started);
+  }
+
+  /// The same by a block that has not waited for the kernel before. What is constant of the first
+  /// chunks it loads before it does, if `early` says that it may. load(a, b, chunk, operands).
+  template <bool kOverlaps = true, typename Load, typename Started>
+  __device__ __forceinline__ void run_overlapping(
+      Element* shared, int begin, int end, bool early, const Load& load, const Started& started) {
     clear(sum);
     int slot = 0, free_slot = 0;
     // The first rounds only fill the pipeline. Where all chunks fit, all are awaited at once.
     const bool fits = end - begin < kStages;
-    const int ahead = lead(begin, end);
-    if (ahead == 0) {
+    const int filling = lead(begin, end);
+    const int ahead = kOverlaps && early ? filling : 0;
+    const auto wait = [] {
+      if constexpr (kOverlaps) {
+        wait_for_previous_kernel();
+      }
+    };
+    if (filling == 0) {
+      wait();
       started();
     }
 #pragma unroll 1
-    for (int next = begin; next < end + ahead; ++next) {
-      const bool filled = next >= begin + ahead;
+    for (int next = begin - ahead; next < end + filling; ++next) {
+      const bool is_early = kOverlaps && next < begin;
+      if (next == begin) {
+        wait();
+      }
+      const bool filled = next >= begin + filling;
       if (filled) {
-        if (next == begin + ahead) {
+        if (next == begin + filling) {
           started();
         }
         if (fits) {
@@ -107,7 +129,16 @@ struct TileProduct {
         __syncthreads();
       }
       if (next < end) {
-        load(a_of(shared, free_slot), b_of(shared, free_slot), next);
+        const Operands which = !kOverlaps || next >= begin + ahead ? Operands::kAll
+                               : is_early                          ? Operands::kConstant
+                                                                   : Operands::kCarried;
+        // One copy of the code: first over the chunks that are loaded early, then over all.
+        const int chunk = is_early ? next + ahead : next;
+        const int to = is_early ? chunk - begin : free_slot;
+        load(a_of(shared, to), b_of(shared, to), chunk, which);
+      }
+      if (is_early) {
+        continue;
       }
       commit_copies();
       free_slot = free_slot + 1 == kStages ? 0 : free_slot + 1;

@@ -5,9 +5,11 @@
 
 #include "../pipeline/ring.cuh"
 #include "../ptx/cluster.cuh"
+#include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
 #include "../tile/elements.cuh"
+#include "operands.h"
 
 namespace lltm::cuda {
 
@@ -70,24 +72,43 @@ struct WgmmaProduct {
   /// chunk), called by one thread, starts the copies of one. The blocks that share B are `peer`,
   /// peer + peer_step, ... of the cluster. finish() is called by the finishers, of which the
   /// multipliers have sums; fetch() before.
-  template <typename Load, typename Fetch, typename Finish>
+  ///
+  /// kOverlaps: the thread that loads has not waited for the kernel before. What is constant of the
+  /// first chunks it loads before it does, if `early` says that it may.
+  template <bool kOverlaps, typename Load, typename Fetch, typename Finish>
   __device__ __forceinline__ void run(const unsigned char* shared,
                                       int begin,
                                       int end,
                                       int stage_bytes,
                                       int peer,
                                       int peer_step,
+                                      bool early,
                                       const Load& load,
                                       const Fetch& fetch,
                                       const Finish& finish) {
     Slots slots = slots_of(shared);
     if (threadIdx.x >= kFinishers) {
       if (threadIdx.x == kFinishers) {
+        // One copy of the code: first over the chunks that are loaded early, then over all.
+        const int ahead = kOverlaps && early ? min(end - begin, kStages) : 0;
 #pragma unroll 1
-        for (int chunk = begin; chunk < end; ++chunk) {
-          slots.wait_empty();
-          arrive_expecting(slots.full(), stage_bytes);
-          load(slots.data(), slots.data() + kBytesA, slots.full(), chunk);
+        for (int i = -ahead; i < end - begin; ++i) {
+          if (kOverlaps && i == 0) {
+            wait_for_previous_kernel();
+            slots = slots_of(shared);
+          }
+          const Operands which = !kOverlaps || i >= ahead ? Operands::kAll
+                                 : i < 0                  ? Operands::kConstant
+                                                          : Operands::kCarried;
+          if (which != Operands::kCarried) {
+            slots.wait_empty();
+            arrive_expecting(slots.full(), stage_bytes);
+          }
+          load(slots.data(),
+               slots.data() + kBytesA,
+               slots.full(),
+               begin + (i < 0 ? i + ahead : i),
+               which);
           slots.advance();
         }
       }

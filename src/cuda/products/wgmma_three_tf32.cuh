@@ -7,9 +7,11 @@
 #include "../ptx/barrier.cuh"
 #include "../ptx/bulk_copy.cuh"
 #include "../ptx/mma.cuh"
+#include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
 #include "major.h"
+#include "operands.h"
 #include "tf32.cuh"
 
 namespace lltm::cuda {
@@ -62,6 +64,7 @@ struct ThreeTf32Product {
         init_barrier(slots.full(slot), 1);
         init_barrier(slots.ready(slot), kRewriters);
         init_barrier(slots.empty(slot), kGroups);
+        init_barrier(slots.full_b(slot), 1);
       }
       fence_barriers();
     }
@@ -77,47 +80,72 @@ struct ThreeTf32Product {
                                       int end,
                                       const Load& load,
                                       const Finish& finish) {
-    const Slots slots(shared);
-    const int thread = static_cast<int>(threadIdx.x) - kMultipliers;
-    Place place;
-    if (thread >= 0) {
-      if constexpr (kMovesRegisters) {
-        give_registers<kFeederRegisters>();
-      }
-      if (thread < kRewriters) {
-        rewrite(slots, thread, tiles * (end - begin));
-      } else if (thread == kRewriters) {
-        for (int tile = 0; tile < tiles; ++tile) {
-          for (int chunk = begin; chunk < end; ++chunk) {
-            // A fresh barrier has completed the phase before its first.
-            wait_phase(slots.empty(place.slot), place.parity ^ 1);
-            arrive_expecting(slots.full(place.slot), kBytesA + kBytesB);
-            load(slots.a(place.slot), slots.b(place.slot), slots.full(place.slot), tile, chunk);
-            place.advance();
+    const auto load_all = [&](const Slots& slots, const Place& at, int tile, int chunk) {
+      arrive_expecting(slots.full(at.slot), kBytesA + kBytesB);
+      load(slots.a(at.slot), slots.b(at.slot), slots.full(at.slot), tile, chunk);
+    };
+    run_feeders_and_multipliers<false>(
+        shared,
+        tiles,
+        begin,
+        end,
+        [&](const Slots& slots) {
+          Place place;
+          for (int tile = 0; tile < tiles; ++tile) {
+            for (int chunk = begin; chunk < end; ++chunk) {
+              // A fresh barrier has completed the phase before its first.
+              wait_phase(slots.empty(place.slot), place.parity ^ 1);
+              load_all(slots, place, tile, chunk);
+              place.advance();
+            }
           }
-        }
-      }
-      __syncwarp();
-    } else {
-      if constexpr (kMovesRegisters) {
-        take_registers<kMultiplierRegisters>();
-      }
+        },
+        finish);
+  }
+
+  /// One tile, where the thread that loads has not waited for the kernel before. What is constant
+  /// of the first chunks it loads before it does, if `early` says that it may, and threads rewrite
+  /// B as soon as that is there. load(a, b, barrier of a, barrier of b, chunk, operands).
+  template <typename Load, typename Finish>
+  __device__ __forceinline__ void run_overlapping(const unsigned char* shared,
+                                                  int begin,
+                                                  int end,
+                                                  bool early,
+                                                  const Load& load,
+                                                  const Finish& finish) {
+    run_feeders_and_multipliers<true>(
+        shared,
+        1,
+        begin,
+        end,
+        [&](const Slots& slots) {
+          Place at;
+          // One copy of the code: first over the chunks that are loaded early, then over all.
+          const int ahead = early ? min(end - begin, kStages) : 0;
 #pragma unroll 1
-      for (int tile = 0; tile < tiles; ++tile) {
-        multiply(slots, place, end - begin);
-        finish(tile);
-      }
-      if constexpr (kMovesRegisters) {
-        give_registers<kLaunchRegisters>();
-      }
-    }
-    // All products of all groups are done with the pipeline, and have taken and given registers.
-    __syncthreads();
-    if constexpr (kMovesRegisters) {
-      if (thread >= 0) {
-        take_registers<kLaunchRegisters>();
-      }
-    }
+          for (int i = -ahead; i < end - begin; ++i) {
+            if (i == 0) {
+              wait_for_previous_kernel();
+              at = Place();
+            }
+            const Operands which = i >= ahead ? Operands::kAll
+                                   : i < 0    ? Operands::kConstant
+                                              : Operands::kCarried;
+            if (which != Operands::kCarried) {
+              wait_phase(slots.empty(at.slot), at.parity ^ 1);
+              arrive_expecting(slots.full(at.slot), kBytesA);
+              arrive_expecting(slots.full_b(at.slot), kBytesB);
+            }
+            load(slots.a(at.slot),
+                 slots.b(at.slot),
+                 slots.full(at.slot),
+                 slots.full_b(at.slot),
+                 begin + (i < 0 ? i + ahead : i),
+                 which);
+            at.advance();
+          }
+        },
+        [&](int) { finish(); });
   }
 
   /// write(row, column, x, y) for all of this thread's sums, which lie in pairs in a row.
@@ -165,6 +193,8 @@ struct ThreeTf32Product {
     }
     __device__ __forceinline__ uint32_t ready(int slot) const { return full(slot) + 8; }
     __device__ __forceinline__ uint32_t empty(int slot) const { return full(slot) + 16; }
+    // B of a chunk has arrived, where that has a barrier of its own.
+    __device__ __forceinline__ uint32_t full_b(int slot) const { return full(slot) + 24; }
   };
 
   struct Place {
@@ -178,6 +208,49 @@ struct ThreeTf32Product {
       }
     }
   };
+
+  // What run() does, with feed(slots) the thread that loads.
+  template <bool kBByItself, typename Feed, typename Finish>
+  __device__ __forceinline__ void run_feeders_and_multipliers(const unsigned char* shared,
+                                                              int tiles,
+                                                              int begin,
+                                                              int end,
+                                                              const Feed& feed,
+                                                              const Finish& finish) {
+    const Slots slots(shared);
+    const int thread = static_cast<int>(threadIdx.x) - kMultipliers;
+    Place place;
+    if (thread >= 0) {
+      if constexpr (kMovesRegisters) {
+        give_registers<kFeederRegisters>();
+      }
+      if (thread < kRewriters) {
+        rewrite<kBByItself>(slots, thread, tiles * (end - begin));
+      } else if (thread == kRewriters) {
+        feed(slots);
+      }
+      __syncwarp();
+    } else {
+      if constexpr (kMovesRegisters) {
+        take_registers<kMultiplierRegisters>();
+      }
+#pragma unroll 1
+      for (int tile = 0; tile < tiles; ++tile) {
+        multiply(slots, place, end - begin);
+        finish(tile);
+      }
+      if constexpr (kMovesRegisters) {
+        give_registers<kLaunchRegisters>();
+      }
+    }
+    // All products of all groups are done with the pipeline, and have taken and given registers.
+    __syncthreads();
+    if constexpr (kMovesRegisters) {
+      if (thread >= 0) {
+        take_registers<kLaunchRegisters>();
+      }
+    }
+  }
 
   static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
   // Which row of the tile row r, of 16, of this warp is. Where M is contiguous, rows of a warp are
@@ -217,6 +290,7 @@ struct ThreeTf32Product {
   }
 
   // Rewrites a row of B, or a part of it, chunk by chunk: high parts over it, low ones behind.
+  template <bool kBByItself>
   static __device__ __forceinline__ void rewrite(const Slots& slots, int thread, int chunks) {
     constexpr int kPieces = 8 / kShare;
     const int n = thread % kTileN;
@@ -224,7 +298,7 @@ struct ThreeTf32Product {
     Place place;
 #pragma unroll 1
     for (; chunks > 0; --chunks) {
-      wait_phase(slots.full(place.slot), place.parity);
+      wait_phase(kBByItself ? slots.full_b(place.slot) : slots.full(place.slot), place.parity);
       const uint32_t b = slots.b(place.slot);
       const auto address = [&](int piece) {
         return b + n * 128 + (((first_piece + piece) ^ (n % 8)) * 16);

@@ -105,7 +105,7 @@ bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const Fo
          describe_gates(&maps->weights_h, state) &&
          (features == 0 ||
           (describe_rows(&maps->input, problem.input, problem.input_lead + features) &&
-           describe_gates(&maps->weights_input, state + features)));
+           describe_gates(&maps->weights_input, problem.input_column() + features)));
 }
 
 bool is_describable(const Matrix& matrix, int64_t columns, int element_size) {

@@ -1,0 +1,405 @@
+// The forward of a sequence by one kernel a step: the cell's own kernels (plan.h), with the
+// epilogue of a step.
+//
+// The kernels of a step form both halves of its product, [h | x], and read h where the step before
+// left it: in output, or, where rows begin anew, have lengths of their own or start at odd places,
+// in two buffers that take turns. The cell state is carried in float: in cells or c_n where these
+// are float, else in a buffer. What starts at odd places is copied once, to rows that every kernel
+// can read at once: weights for the call, input in chunks of time.
+#include "../gradients.h"
+#include "kernels/pack.h"
+#include "plan.h"
+#include "runtime/device_facts.h"
+#include "runtime/launch_check.h"
+#include "runtime/tensor_maps.h"
+#include "sequence.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+namespace lltm::cuda {
+namespace {
+
+using at::Tensor;
+
+// Of the workspace: all of it, and at most what a copy of weights and of a chunk of input take. The
+// rest is for the state of the rows that are run at a time.
+constexpr int64_t kWorkspaceBytes = 60 << 20, kWeightsBytes = 40 << 20, kChunkBytes = 16 << 20;
+
+// Whether neighbours of the last dimension are adjacent.
+bool has_rows(const Tensor& tensor) {
+  return tensor.size(-1) <= 1 || tensor.stride(-1) == 1;
+}
+
+/// Where everything is, decided by sizes and strides alone.
+struct Layout {
+  int size = 0;  // of an element
+  int64_t steps = 0, batch = 0, input_features = 0, state_size = 0;
+  // Whether rows have lengths or begin anew; else all run, begin and end together.
+  bool own_rows = false;
+  bool copies_weights = false, copies_input = false;
+  bool h_in_output = false, cell_in_cells = false, cell_in_workspace = false;
+  bool starts_with_h0 = false, starts_with_c0 = false;  // read where they are
+
+  int64_t h_stride() const { return packed_stride(state_size, size); }
+  int64_t input_stride() const { return packed_stride(input_features, size); }
+  int64_t weights_gap() const {
+    return copies_weights ? (state_size * size + 15) / 16 * 16 / size - state_size : 0;
+  }
+  int64_t weights_stride() const {
+    return packed_stride(state_size + weights_gap() + input_features, size);
+  }
+  int64_t weights_bytes() const {
+    return copies_weights ? 3 * state_size * weights_stride() * size : 0;
+  }
+  int64_t chunk_bytes() const {
+    return copies_input ? std::min((kWorkspaceBytes - weights_bytes()) / 3, kChunkBytes) : 0;
+  }
+  int64_t h_buffers() const { return steps > 1 && !h_in_output ? 2 : starts_with_h0 ? 0 : 1; }
+  bool has_start() const { return own_rows || !starts_with_h0 || !starts_with_c0; }
+
+  /// So many that their part of the workspace keeps to its share.
+  int64_t rows_at_a_time() const {
+    const int64_t state_bytes =
+        h_buffers() * h_stride() * size + (cell_in_workspace ? state_size * 4 : 0);
+    int64_t rows = batch;
+    if (state_bytes > 0) {
+      rows = std::min(rows, (kWorkspaceBytes - weights_bytes() - chunk_bytes()) / state_bytes);
+    }
+    if (copies_input) {
+      rows = std::min(rows, chunk_bytes() / (input_stride() * size));
+    }
+    return std::max<int64_t>(rows, 1);
+  }
+};
+
+Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
+  const Tensor &input = arguments.input, &weights = arguments.weights;
+  Layout of;
+  of.size = static_cast<int>(input.element_size());
+  of.steps = input.size(0);
+  of.batch = input.size(1);
+  of.input_features = input.size(2);
+  of.state_size = outputs.h_n.size(1);
+  const int size = of.size;
+  const bool whole_state = of.state_size * size % 16 == 0;
+  of.own_rows = is_given(arguments.lengths) || is_given(arguments.reset);
+  of.copies_weights =
+      !(has_rows(weights) && (whole_state || of.input_features == 0) &&
+        is_describable({weights.const_data_ptr(), weights.stride(0)}, weights.size(1), size));
+  of.copies_input =
+      of.input_features > 0 &&
+      !(has_rows(input) && input.stride(0) * size % 16 == 0 &&
+        is_describable({input.const_data_ptr(), input.stride(1)}, of.input_features, size));
+  of.h_in_output = whole_state && !of.own_rows;
+  of.cell_in_cells = size == 4 && outputs.cells.size(0) > 0 && of.h_in_output;
+  of.cell_in_workspace = outputs.c_n.scalar_type() != at::kFloat;
+  of.starts_with_h0 =
+      is_given(arguments.h0) && !of.own_rows && has_rows(*arguments.h0) &&
+      is_describable(
+          {arguments.h0->const_data_ptr(), arguments.h0->stride(0)}, of.state_size, size);
+  of.starts_with_c0 = is_given(arguments.c0) && !of.own_rows &&
+                      arguments.c0->scalar_type() == at::kFloat && has_rows(*arguments.c0) &&
+                      (of.state_size % 2 == 1 ||
+                       (reinterpret_cast<uintptr_t>(arguments.c0->const_data_ptr()) % 8 == 0 &&
+                        arguments.c0->stride(0) % 2 == 0));
+  return of;
+}
+
+/// The element at (t, row) of a tensor of steps, contiguous, or null where it has none.
+void* kept_at(const Tensor& kept, int64_t t, int64_t row) {
+  return kept.size(0) > 0 ? static_cast<char*>(kept.mutable_data_ptr()) +
+                                (t * kept.size(1) + row) * kept.size(2) * kept.element_size()
+                          : nullptr;
+}
+
+/// A row's elements of a contiguous matrix.
+void* elements_of(const Tensor& matrix, int64_t row) {
+  return static_cast<char*>(matrix.mutable_data_ptr()) +
+         row * matrix.size(1) * matrix.element_size();
+}
+
+Matrix offset(Matrix matrix, int64_t elements, int size) {
+  matrix.data = static_cast<const char*>(matrix.data) + elements * size;
+  return matrix;
+}
+
+Matrix rows_from(const Tensor& matrix, int64_t first) {
+  const auto size = static_cast<int>(matrix.element_size());
+  return offset({matrix.const_data_ptr(), matrix.stride(0)}, first * matrix.stride(0), size);
+}
+
+class StepsOfSequence {
+ public:
+  StepsOfSequence(const SequenceOutputs& outputs,
+                  const SequenceArguments& arguments,
+                  const Device& device,
+                  Arithmetic arithmetic,
+                  bool reverse)
+      : outputs_(outputs),
+        arguments_(arguments),
+        device_(device),
+        layout_(layout_of(outputs, arguments)),
+        reverse_(reverse) {
+    if (layout_.weights_bytes() > kWeightsBytes) {
+      if (!has_rows(arguments.weights)) {
+        return;
+      }
+      layout_.copies_weights = false;
+    }
+    rows_at_a_time_ = layout_.rows_at_a_time();
+    // What is copied, or in a buffer, starts where it should; here, at zero.
+    ForwardProblem problem{};
+    problem.batch = rows_at_a_time_;
+    problem.input_features = layout_.input_features;
+    problem.state_size = layout_.state_size;
+    problem.input = layout_.copies_input
+                        ? Matrix{nullptr, layout_.input_stride()}
+                        : Matrix{arguments.input.const_data_ptr(), arguments.input.stride(1)};
+    problem.weights = weights_matrix();
+    problem.weights_gap = layout_.weights_gap();
+    problem.old_h = {nullptr, layout_.h_stride()};
+    DeviceFacts facts;
+    check_launch(device_facts(device.properties(), &facts));
+    plan_ = plan_forward(facts, arithmetic, problem, Packing::kNone);
+  }
+
+  bool by_library() const { return plan_.choice.candidate == nullptr || plan_.by_library(); }
+
+  template <typename scalar_t>
+  void run() {
+    copy_weights();
+    copy_bias();
+    for (int64_t first = 0; first < layout_.batch; first += rows_at_a_time_) {
+      const int64_t count = std::min(rows_at_a_time_, layout_.batch - first);
+      if (layout_.h_in_output) {
+        run_rows<scalar_t, StepProblem>(first, count);
+      } else {
+        run_rows<scalar_t, StepOfRowsProblem>(first, count);
+      }
+    }
+  }
+
+ private:
+  void copy_weights() {
+    const Tensor& weights = arguments_.weights;
+    if (!layout_.copies_weights) {
+      return;
+    }
+    weights_ = device_.empty({weights.size(0), layout_.weights_stride()}, weights.scalar_type());
+    weights_.narrow(1, 0, layout_.state_size).copy_(h_columns(weights));
+    weights_.narrow(1, layout_.state_size + layout_.weights_gap(), layout_.input_features)
+        .copy_(input_columns(weights));
+  }
+
+  void copy_bias() {
+    bias_ = contiguous_or_undefined(arguments_.bias);
+    // Pairs of elements are read at once.
+    if (bias_.defined() &&
+        reinterpret_cast<uintptr_t>(bias_.const_data_ptr()) % (2 * layout_.size) != 0) {
+      bias_ = bias_.clone();
+    }
+  }
+
+  /// Their copy starts at zero as long as there is none.
+  Matrix weights_matrix() const {
+    const Tensor& weights = arguments_.weights;
+    if (!layout_.copies_weights) {
+      return {weights.const_data_ptr(), weights.stride(0)};
+    }
+    return {weights_.defined() ? weights_.const_data_ptr() : nullptr, layout_.weights_stride()};
+  }
+
+  int64_t time_of(int64_t k) const { return reverse_ ? layout_.steps - 1 - k : k; }
+
+  /// The rows [first, first + count) of the batch, for all steps.
+  template <typename scalar_t, typename Problem>
+  void run_rows(int64_t first, int64_t count) {
+    const Layout& of = layout_;
+    const auto dtype = arguments_.input.scalar_type();
+    const Tensor h_memory = device_.empty({of.h_buffers(), count, of.h_stride()}, dtype);
+    const Tensor cell_memory =
+        device_.empty({of.cell_in_workspace ? count : 0, of.state_size}, at::kFloat);
+    const auto h_buffer = [&](int64_t k) {
+      return Matrix{kept_at(h_memory, k % std::max<int64_t>(of.h_buffers(), 1), 0), of.h_stride()};
+    };
+    void* const h_n = elements_of(outputs_.h_n, first);
+    void* const c_n = elements_of(outputs_.c_n, first);
+    auto* const cell =
+        static_cast<float*>(of.cell_in_workspace ? cell_memory.mutable_data_ptr() : c_n);
+    const RowsOfSequence rows = rows_of_sequence(arguments_, first);
+
+    if (of.has_start()) {
+      const auto state_of = [&]<typename T>(const std::optional<Tensor>& initial, T) {
+        return is_given(initial) && initial->scalar_type() == c10::CppTypeToScalarType<T>::value
+                   ? steps_of<T>(initial->narrow(0, first, count))
+                   : Steps<T>{};
+      };
+      SequenceStartParams<scalar_t> start{
+          .rows = count,
+          .state_size = of.state_size,
+          .steps = of.steps,
+          .reverse = reverse_,
+          .rows_of_sequence = rows,
+          .h0 = state_of(arguments_.h0, scalar_t{}),
+          .c0 = state_of(arguments_.c0, scalar_t{}),
+          .c0_float = state_of(arguments_.c0, float{}),
+          .h = {},
+          .h_stride = of.h_stride(),
+          .cell = of.starts_with_c0 ? nullptr : cell,
+          .h_n = static_cast<scalar_t*>(h_n),
+      };
+      if (!of.starts_with_h0) {
+        for (int64_t i = 0; i < of.h_buffers(); ++i) {
+          start.h[i] = static_cast<scalar_t*>(const_cast<void*>(h_buffer(i).data));
+        }
+      }
+      check_launch(launch_sequence_start(start, device_.stream()));
+    }
+
+    Problem step{};
+    step.cell.batch = count;
+    step.cell.input_features = of.input_features;
+    step.cell.state_size = of.state_size;
+    step.cell.weights = weights_matrix();
+    step.cell.weights_gap = of.weights_gap();
+    step.cell.bias = data_or_null<scalar_t>(bias_);
+    // The last step writes c_n where it would write cells, if these are not kept.
+    const bool rounds_last_cell =
+        of.h_in_output && of.cell_in_workspace && outputs_.cells.size(0) == 0;
+    InputOfSteps input(*this, first, count);
+    for (int64_t k = 0; k < of.steps; ++k) {
+      const int64_t t = time_of(k), last_t = time_of(k - 1);
+      const bool is_last = k + 1 == of.steps;
+      step.cell.input = input.at(k);
+      step.follows_a_step = k > 0 && !input.has_just_copied();
+      step.cell.old_h = k == 0 && of.starts_with_h0 ? rows_from(*arguments_.h0, first)
+                        : k > 0 && of.h_in_output
+                            ? Matrix{kept_at(outputs_.output, last_t, first), of.state_size}
+                            : h_buffer(k);
+      step.cell.old_cell = k == 0 && of.starts_with_c0 ? rows_from(*arguments_.c0, first)
+                           : k > 0 && of.cell_in_cells
+                               ? Matrix{kept_at(outputs_.cells, last_t, first), of.state_size}
+                               : Matrix{cell, of.state_size};
+      step.next_cell = of.cell_in_cells && !is_last ? nullptr : cell;
+      step.cell.new_h = kept_at(outputs_.output, t, first);
+      step.cell.new_cell = kept_at(outputs_.cells, t, first);
+      step.cell.gates = kept_at(outputs_.gates, t, first);
+      if constexpr (std::is_same_v<Problem, StepOfRowsProblem>) {
+        step.t = t;
+        step.next_t = is_last ? kNever : time_of(k + 1);
+        step.lengths = rows.lengths;
+        step.lengths_stride = rows.lengths_stride;
+        step.next_reset = rows.reset == nullptr || is_last
+                              ? nullptr
+                              : rows.reset + step.next_t * rows.reset_strides[0];
+        step.next_reset_stride = rows.reset_strides[1];
+        step.next_h = h_buffer(k + 1);
+        step.h_n = h_n;
+      } else if (is_last) {
+        step.h_n = h_n;
+        if (rounds_last_cell) {
+          step.cell.new_cell = c_n;
+        }
+      }
+      check_launch(launch_forward(plan_, step, device_.stream()));
+    }
+    if (of.cell_in_workspace && !rounds_last_cell) {
+      outputs_.c_n.narrow(0, first, count).copy_(cell_memory);
+    }
+  }
+
+  /// The input of some rows, step by step in the order of execution.
+  class InputOfSteps {
+   public:
+    InputOfSteps(const StepsOfSequence& of, int64_t first, int64_t count)
+        : of_(of), first_(first), count_(count) {
+      const Layout& layout = of.layout_;
+      if (layout.copies_input) {
+        const int64_t bytes = count * layout.input_stride() * layout.size;
+        chunk_ =
+            of.device_.empty({std::clamp<int64_t>(layout.chunk_bytes() / bytes, 1, layout.steps),
+                              count,
+                              layout.input_stride()},
+                             of.arguments_.input.scalar_type());
+      }
+    }
+
+    Matrix at(int64_t k) {
+      const Layout& layout = of_.layout_;
+      const Tensor& input = of_.arguments_.input;
+      const int64_t t = of_.time_of(k);
+      if (layout.input_features == 0) {
+        return {};
+      }
+      if (!layout.copies_input) {
+        return offset({input.const_data_ptr(), input.stride(1)},
+                      t * input.stride(0) + first_ * input.stride(1),
+                      layout.size);
+      }
+      copied_ = k % chunk_.size(0) == 0;
+      if (copied_) {
+        const int64_t steps = std::min(chunk_.size(0), layout.steps - k);
+        first_time_ = of_.reverse_ ? t - steps + 1 : t;
+        chunk_.narrow(0, 0, steps)
+            .narrow(2, 0, layout.input_features)
+            .copy_(input.narrow(0, first_time_, steps).narrow(1, first_, count_));
+      }
+      return {kept_at(chunk_, t - first_time_, 0), layout.input_stride()};
+    }
+
+    /// Whether the last at() did.
+    bool has_just_copied() const { return copied_; }
+
+   private:
+    const StepsOfSequence& of_;
+    const int64_t first_, count_;
+    Tensor chunk_;
+    int64_t first_time_ = 0;  // of what chunk_ has
+    bool copied_ = false;
+  };
+
+  const SequenceOutputs& outputs_;
+  const SequenceArguments& arguments_;
+  const Device& device_;
+  Layout layout_;
+  int64_t rows_at_a_time_ = 0;
+  const bool reverse_;
+  ForwardPlan plan_;
+  Tensor weights_;  // where copied
+  Tensor bias_;     // contiguous, or undefined
+};
+
+}  // namespace
+
+bool run_sequence_by_steps(const SequenceOutputs& outputs,
+                           const SequenceArguments& arguments,
+                           const Device& device,
+                           bool reverse) {
+  const auto dtype = arguments.input.scalar_type();
+  const std::optional<Arithmetic> arithmetic = arithmetic_of(dtype);
+  if (!arithmetic) {
+    selection();  // an unknown one is an error of every dtype
+    return false;
+  }
+  if (arguments.input.size(0) == 0) {
+    return false;
+  }
+  StepsOfSequence steps(outputs, arguments, device, *arithmetic, reverse);
+  if (steps.by_library()) {
+    return false;
+  }
+  switch (dtype) {
+    case at::kFloat:
+      steps.run<float>();
+      break;
+    case at::kHalf:
+      steps.run<c10::Half>();
+      break;
+    default:
+      steps.run<c10::BFloat16>();
+  }
+  return true;
+}
+
+}  // namespace lltm::cuda
