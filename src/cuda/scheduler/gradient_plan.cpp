@@ -1,5 +1,7 @@
 #include "gradient_plan.h"
 
+#include "gradient_units.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -8,29 +10,31 @@ namespace lltm::cuda {
 namespace {
 
 // Microseconds: a chunk of K of a tile of each product, all else of a tile, and the kernel that
-// adds up parts, by itself and for a megabyte of them. Fitted to products of 24 shapes from
-// (1,512,512) to (65536,32,128), each in up to 80 plans, by replay of captured graphs: NVIDIA H200,
-// 2026-11-22.
+// adds up parts, by itself and for a megabyte of them. Fitted to the backward of 14 shapes, each in
+// up to 67 plans, by replay of captured graphs: NVIDIA H200, 2026-11-22.
 struct TileTimes {
   int state_columns, weight_columns;
   double state_chunk, weight_chunk, state_tile, weight_tile;
   double sums, sums_megabyte;
 };
 constexpr TileTimes kHalfTimes[] = {
-    {64, 64, 0.389, 0.466, 3.50, 3.54, 0, 0},
-    {64, 256, 0.381, 0.786, 0.38, 2.59, 1.04, 1.70},
-    {128, 256, 0.353, 0.748, 2.53, 3.76, 1.14, 0.34},
-    {256, 256, 0.562, 0.811, 5.26, 2.47, 0.08, 0.35},
+    {64, 64, 0.88, 0.34, 5.83, 3.24, 0, 0},
+    {64, 256, 0.61, 1.05, 0.39, 1.68, 1.03, 0.94},
+    {128, 256, 0.35, 0.66, 2.53, 3.96, 1.14, 0.53},
+    {256, 256, 0.59, 0.81, 5.19, 1.63, 0.08, 0.37},
 };
 constexpr TileTimes kTf32Times[] = {
-    {64, 64, 0.557, 0.569, 4.92, 6.95, 0, 0},
-    {64, 256, 0.432, 0.440, 0.0, 6.95, 0.0, 1.94},
-    {128, 256, 0.460, 0.684, 4.94, 7.46, 0.51, 0.17},
-    {256, 256, 0.670, 0.722, 6.32, 4.14, 0.02, 0.29},
+    {64, 64, 0.89, 0.60, 4.92, 6.95, 0, 0},
+    {64, 256, 0.40, 0.45, 0.04, 5.46, 0.04, 1.94},
+    {128, 256, 0.46, 0.77, 8.28, 7.46, 0.51, 0.17},
+    {256, 256, 0.53, 0.72, 6.45, 3.63, 0.02, 0.49},
 };
+// What a tile of 256 columns of d_weights takes more that TMA cannot write: rows of the results
+// start anywhere.
+constexpr double kHalfUnaligned = 1.4, kTf32Unaligned = 7.7;
 constexpr int kTileRows = 128;
-// What it takes to exchange sums, microseconds, by 1, 2, 4 and 8 ranks.
-constexpr double kExchange[] = {0, 0, 0.3, 1.0};
+// What it takes to exchange sums, by 1, 2, 4 and 8 ranks.
+constexpr double kExchange[] = {0, 0.15, 0.6, 2.2};
 
 double ceil_div(int64_t a, int64_t b) {
   return static_cast<double>((a + b - 1) / b);
@@ -39,38 +43,58 @@ double ceil_div(int64_t a, int64_t b) {
 struct Sizes {
   int64_t batch, input_features, state_size;
   bool one_segment;
-  int chunk_k;
+  int chunk_k;  // 128 bytes
 
   int64_t width() const { return state_size + input_features; }
   double column_tiles(int columns) const {
     return one_segment ? ceil_div(width(), columns)
                        : ceil_div(state_size, columns) + ceil_div(input_features, columns);
   }
+  double unaligned() const {
+    const int vector = chunk_k / 8;
+    return state_size % vector == 0 && width() % vector == 0 ? 0
+           : chunk_k == 64                                   ? kHalfUnaligned
+                                                             : kTf32Unaligned;
+  }
 };
+
+// Of units of both products that are dealt out to clusters, of which none can be cut.
+double makespan(int states, int weights, int clusters, double state, double weight) {
+  if (states + weights <= clusters) {
+    return std::max(state, weight);
+  }
+  const auto rounds = [](int units, int of) { return of > 0 ? (units + of - 1) / of : 0; };
+  const auto [busy, weights_of_busy] = share_of_busy(states, weights, clusters, state, weight);
+  const int others = clusters - busy;
+  return std::max(rounds(states, clusters) * state + rounds(weights_of_busy, busy) * weight,
+                  states / clusters * state + rounds(weights - weights_of_busy, others) * weight);
+}
 
 double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, int cluster) {
   const bool shares = of.weight_columns == 64;
   const double state_rows = ceil_div(s.width(), kTileRows) / (shares ? 1 : cluster);
   const double weight_rows =
       ceil_div(3 * s.state_size, kTileRows) / (plan.shares_weights ? 1 : cluster);
-  const double state_units =
-      std::ceil(state_rows) * ceil_div(s.batch, of.state_columns) * plan.state_parts;
-  const double weight_units =
-      std::ceil(weight_rows) * s.column_tiles(of.weight_columns) * plan.weight_parts;
+  const auto state_units = static_cast<int>(std::ceil(state_rows) *
+                                            ceil_div(s.batch, of.state_columns) * plan.state_parts);
+  const auto weight_units = static_cast<int>(std::ceil(weight_rows) *
+                                             s.column_tiles(of.weight_columns) * plan.weight_parts);
   const double state_shares = shares ? cluster : plan.state_parts;
   const double weight_shares = plan.shares_weights ? cluster : plan.weight_parts;
-  const double state =
-      ceil_div(3 * s.state_size, s.chunk_k) / state_shares * of.state_chunk + of.state_tile;
-  const double weight =
-      ceil_div(s.batch, s.chunk_k) / weight_shares * of.weight_chunk + of.weight_tile;
-  const double clusters = plan.blocks / cluster;
-  double us = std::max({(state_units * state + weight_units * weight) / clusters, state, weight});
-  if (state_units > clusters) {
-    us = std::max(us, std::ceil(state_units / clusters) * state);
-  }
-  if (state_units + weight_units > clusters) {
-    us += 0.3 * std::min(state, weight);
-  }
+  // Parts are written elsewhere.
+  const double unaligned = s.unaligned();
+  const double state = ceil_div(3 * s.state_size, s.chunk_k) / state_shares * of.state_chunk +
+                       of.state_tile +
+                       (plan.state_parts == 1 ? unaligned * of.state_columns / 512 : 0);
+  const double weight = ceil_div(s.batch, s.chunk_k) / weight_shares * of.weight_chunk +
+                        of.weight_tile +
+                        (plan.weight_parts == 1 ? unaligned * of.weight_columns / 256 : 0);
+  const int clusters = plan.blocks / cluster;
+  // Tiles of shared K have a cluster each, and those that are not resident wait.
+  const int sharing = state_units + (plan.shares_weights ? weight_units : 0);
+  double us = shares && cluster > 1 && sharing > clusters
+                  ? (state_units + clusters - 1) / clusters * state + weight
+                  : makespan(state_units, weight_units, clusters, state, weight);
   const double parts = (plan.state_parts > 1 ? state_units * cluster * of.state_columns : 0) +
                        (plan.weight_parts > 1 ? weight_units * cluster * of.weight_columns : 0);
   if (!shares && parts > 0) {
