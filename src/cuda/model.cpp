@@ -17,6 +17,12 @@ constexpr double kReadRate = 3.5e6, kWriteRate = 4.0e6, kCacheRate = 10e6;
 constexpr double kChunkRate = 7.5e6, kPairsChunkRate = 9.5e6;
 // Boxes of weights whose rows lie across two lines of the cache.
 constexpr double kAcrossLines = 1.3;
+// A launch that packs, and the bytes that it reads and writes in a microsecond.
+constexpr double kPack = 1.5, kPackRate = 5.5e6;
+// What it takes a block more to write 64 rows that start anywhere, and for each hidden column: from
+// the sums of 16 bits and TF32, and from those of three TF32 products.
+constexpr double kUnaligned = 0.8, kUnalignedAColumn = 0.025;
+constexpr double kUnalignedFloat32 = 2.5, kUnalignedFloat32AColumn = 0.02;
 constexpr double kCacheBytes = 30e6;
 
 constexpr int tile_of(ForwardTile tile) {
@@ -73,13 +79,24 @@ double weights_bytes(const ForwardShape& shape) {
 
 // A copy of what TMA cannot describe, in a launch of its own.
 double packing(const ForwardShape& shape) {
-  return shape.pack_bytes == 0 ? 0
-                               : kLaunch + 2 * static_cast<double>(shape.pack_bytes) / kReadRate;
+  return shape.pack_bytes == 0 ? 0 : kPack + 2 * static_cast<double>(shape.pack_bytes) / kPackRate;
 }
 
-// Two products by cuBLAS, the second on top of the first, and one pointwise kernel.
+// What it takes a block more to write rows that start anywhere.
+double unaligned_end(const ForwardCandidate& of, const ForwardShape& shape) {
+  if (shape.state_size * element_size(*shape.arithmetic) % 16 == 0) {
+    return 0;
+  }
+  const auto rows = static_cast<double>(std::min<int64_t>(of.shape.rows, shape.batch));
+  return (of.float32 ? kUnalignedFloat32 + kUnalignedFloat32AColumn * of.shape.hidden
+                     : kUnaligned + kUnalignedAColumn * of.shape.hidden) *
+         rows / 64;
+}
+
+// One product by cuBLAS of what is copied to one matrix, and one pointwise kernel.
 double library_time(const ForwardShape& shape) {
-  double rate = 3.3e6;  // multiply-adds times two, a microsecond; float64
+  double rate = 3.3e6;   // multiply-adds times two, a microsecond; float64
+  double unaligned = 1;  // how many times as long rows take that start anywhere
   if (shape.arithmetic) {
     switch (*shape.arithmetic) {
       case Arithmetic::kFloat32:
@@ -87,23 +104,29 @@ double library_time(const ForwardShape& shape) {
         break;
       case Arithmetic::kTf32:
         rate = 330e6 * std::clamp(static_cast<double>(shape.batch) / 200, 0.2, 1.0);
+        unaligned = 4;
         break;
       default:
         rate = 650e6;
+        unaligned = 6;
     }
   }
   const double gates = static_cast<double>(shape.batch * shape.gates()) * element_bytes(shape);
   const double traffic = 4 * gates + gates;
+  const double columns = static_cast<double>(shape.batch * shape.width()) * element_bytes(shape);
   // Few rows leave the library reading weights, some of the time by too few blocks. Rows that start
-  // anywhere do without cuBLAS's fastest kernels.
-  const double products =
-      std::max(2 * multiplications(shape, 1) / rate, weights_bytes(shape) / 3.2e6);
-  return 6 + (shape.vector_rows ? products : 2 + 3 * products) +
-         traffic / (traffic < kCacheBytes ? kCacheRate : 3.6e6);
+  // anywhere do without cuBLAS's fastest kernels, but where they are vectors.
+  const double arithmetic = 2 * multiplications(shape, 1) / rate;
+  const double reading = weights_bytes(shape) / 3.2e6;
+  const double products = shape.vector_rows ? std::max(arithmetic, reading)
+                                            : 2 + std::max(unaligned * arithmetic,
+                                                           (shape.batch <= 2 ? 1 : 3) * reading);
+  return 6 + 2 * columns / 3e6 + products + traffic / (traffic < kCacheBytes ? kCacheRate : 3.6e6);
 }
 
 double few_rows_time(const ForwardShape& shape) {
-  return 2.1 + weights_bytes(shape) / 5.1e6 + 0.15 * static_cast<double>(shape.batch - 1);
+  const double a_row = shape.vector_rows ? 0.1 : 0.15;
+  return 2.4 + weights_bytes(shape) / 5.1e6 + a_row * static_cast<double>(shape.batch - 1);
 }
 
 // How many times as long as 16 bits a chunk of 128 bytes takes in mma.sync, and in rows that start
@@ -166,7 +189,8 @@ Estimate tiles_time(const ForwardCandidate& of,
       exchange = kExchange + kExchangeARank * ranks;
     }
     const double work = std::max(waves * chunks_a_rank * chunk, weights_bytes(shape) / kReadRate);
-    const double us = work + waves * (of.cost.block + exchange) + state_traffic(shape) / kWriteRate;
+    const double end = of.cost.block + exchange + (hopper ? unaligned_end(of, shape) / ranks : 0);
+    const double us = work + waves * end + state_traffic(shape) / kWriteRate;
     if (best.ranks == 0 || us < best.us) {
       best = {us, ranks};
     }
@@ -221,8 +245,11 @@ bool supports(const ForwardCandidate& candidate,
   }
   switch (candidate.group) {
     case Group::kFewRows:
-      return is_float(*shape.arithmetic) && shape.batch <= kFewRows && shape.vector_rows &&
-             shape.state_size % 4 == 0 && shape.input_features % 4 == 0;
+      // Only the cell's kernel takes rows that start anywhere.
+      return is_float(*shape.arithmetic) && shape.batch <= kFewRows &&
+             shape.width() < (int64_t{1} << 30) &&
+             (shape.may_pack ||
+              (shape.vector_rows && shape.state_size % 4 == 0 && shape.input_features % 4 == 0));
     case Group::kHopper:
       return device.wgmma && candidate.float32 == (*shape.arithmetic == Arithmetic::kFloat32) &&
              shape.batch < (int64_t{1} << 31) && (shape.may_pack || shape.pack_bytes == 0) &&

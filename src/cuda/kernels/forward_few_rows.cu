@@ -1,12 +1,13 @@
 // The forward of the cell, or of a step of a sequence, in one launch for float tensors and a batch
 // of a few rows: a product of the weights with a few vectors, which takes as long as reading the
 // weights once. A warp takes a column of the state, with its three rows of weights, and shares K
-// with other warps of its block; products are plain multiplications in float32. Rows have to start
-// at 16 bytes.
+// with other warps of its block; products are plain multiplications in float32. Lanes take four
+// neighbours each where rows start at 16 bytes, as a sequence's do, else one.
 #include "../../cell.h"
 #include "../epilogue/step.cuh"
 #include "../ptx/overlap.cuh"
 #include "../runtime/launch.cuh"
+#include "../tile/vectors.cuh"
 #include "few_rows.cuh"
 #include "forward_kernels.h"
 
@@ -18,25 +19,39 @@ struct ForwardFewRowsArguments {
   Problem problem;
   int columns;           // of the state, that a block takes
   int parts;             // warps that share the K of a column
-  int h_pieces, pieces;  // of four columns of [h | x]: of h, and of both
+  int h_pieces, pieces;  // of kWidth columns of [h | x]: of h, and of both
   int pieces_a_part;
 };
 
-// 16 bytes, or zeros where they are not to be had: of what is read once, and of what the other
-// warps of the block read too. A load by a predicate, where the compiler would branch.
-#define LLTM_LOAD(name, instruction)                                       \
-  __device__ __forceinline__ float4 name(const float* from, bool inside) { \
-    float4 v{0, 0, 0, 0};                                                  \
-    asm volatile(                                                          \
-        "{\n"                                                              \
-        ".reg .pred inside;\n"                                             \
-        "setp.ne.b32 inside, %5, 0;\n"                                     \
-        "@inside " instruction                                             \
-        ".v4.f32 {%0, %1, %2, %3}, [%4];\n"                                \
-        "}\n"                                                              \
-        : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w)                       \
-        : "l"(from), "r"(static_cast<int>(inside)));                       \
-    return v;                                                              \
+using Four = Vector<float, 4>;
+using One = Vector<float, 1>;
+
+// A vector, or zeros where it is not to be had: of what is read once, and of what the other warps
+// of the block read too. A load by a predicate, where the compiler would branch.
+#define LLTM_LOAD(name, instruction)                                                 \
+  __device__ __forceinline__ void name(Four& v, const float* from, bool inside) {    \
+    v = {};                                                                          \
+    asm volatile(                                                                    \
+        "{\n"                                                                        \
+        ".reg .pred inside;\n"                                                       \
+        "setp.ne.b32 inside, %5, 0;\n"                                               \
+        "@inside " instruction                                                       \
+        ".v4.f32 {%0, %1, %2, %3}, [%4];\n"                                          \
+        "}\n"                                                                        \
+        : "+f"(v.values[0]), "+f"(v.values[1]), "+f"(v.values[2]), "+f"(v.values[3]) \
+        : "l"(from), "r"(static_cast<int>(inside)));                                 \
+  }                                                                                  \
+  __device__ __forceinline__ void name(One& v, const float* from, bool inside) {     \
+    v = {};                                                                          \
+    asm volatile(                                                                    \
+        "{\n"                                                                        \
+        ".reg .pred inside;\n"                                                       \
+        "setp.ne.b32 inside, %2, 0;\n"                                               \
+        "@inside " instruction                                                       \
+        ".f32 %0, [%1];\n"                                                           \
+        "}\n"                                                                        \
+        : "+f"(v.values[0])                                                          \
+        : "l"(from), "r"(static_cast<int>(inside)));                                 \
   }
 LLTM_LOAD(load_once, "ld.global.L1::no_allocate")
 LLTM_LOAD(load_again, "ld.global")
@@ -82,13 +97,13 @@ struct LaneSums {
   }
 };
 
-/// A batch of kRows.
-template <typename Problem, int kRows>
+/// A batch of kRows, in pieces of kWidth columns.
+template <typename Problem, int kRows, int kWidth>
 __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments<Problem> arguments) {
   using Sums = LaneSums<3 * kRows>;
   // Pieces of a row of weights that are under way in each thread, as registers allow.
-  constexpr int kAtOnce = kRows <= 5 ? 4 : 2;
+  constexpr int kAtOnce = kWidth == 1 ? 8 : kRows <= 5 ? 4 : 2;
   __shared__ float parts[kFewRowsWarps][3 * kRows];
   const ForwardProblem& p = cell_of(arguments.problem);
   const int columns = arguments.columns;
@@ -143,14 +158,15 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
       const int64_t stride = (of_h ? p.old_h : p.input).stride;
 #pragma unroll 1
       for (int piece = max(begin, first) + lane; piece - lane < last; piece += kAtOnce * 32) {
-        const float* const from_w = weights + int64_t(piece) * 4;
-        const float* const from_x = x + int64_t(piece - first) * 4;
-        float4 w[kAtOnce][3];
+        const float* const from_w = weights + int64_t(piece) * kWidth;
+        const float* const from_x = x + int64_t(piece - first) * kWidth;
+        Vector<float, kWidth> w[kAtOnce][3];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate) {
-            w[i][gate] = load_once(from_w + gate * gate_stride + i * 128, piece + i * 32 < last);
+            load_once(
+                w[i][gate], from_w + gate * gate_stride + i * 32 * kWidth, piece + i * 32 < last);
           }
         }
         if constexpr (kOfSequence<Problem>) {
@@ -162,14 +178,17 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
         for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
           for (int row = 0; row < kRows; ++row) {
-            const float4 v = load_again(from_x + row * stride + i * 128, piece + i * 32 < last);
+            Vector<float, kWidth> v;
+            load_again(v, from_x + row * stride + i * 32 * kWidth, piece + i * 32 < last);
 #pragma unroll
             for (int gate = 0; gate < 3; ++gate) {
-              // Each four by themselves first: shorter chains of additions, and a smaller error.
-              float product = w[i][gate].x * v.x;
-              product = fmaf(w[i][gate].y, v.y, product);
-              product = fmaf(w[i][gate].z, v.z, product);
-              sums[gate * kRows + row] += fmaf(w[i][gate].w, v.w, product);
+              // Each vector by itself first: shorter chains of additions, and a smaller error.
+              float product = w[i][gate].values[0] * v.values[0];
+#pragma unroll
+              for (int c = 1; c < kWidth; ++c) {
+                product = fmaf(w[i][gate].values[c], v.values[c], product);
+              }
+              sums[gate * kRows + row] += product;
             }
           }
         }
@@ -210,17 +229,19 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   }
 }
 
-template <int kRows, typename Problem>
+template <int kRows, int kWidth, typename Problem>
 cudaError_t launch_forward_few_rows_of(const Problem& problem, int columns, cudaStream_t stream) {
   const ForwardProblem& params = cell_of(problem);
   const int parts = kFewRowsWarps / columns;
-  const int h_pieces = static_cast<int>(params.state_size / 4);
-  const int pieces = h_pieces + static_cast<int>(params.input_features / 4);
+  const int h_pieces = static_cast<int>(params.state_size / kWidth);
+  const int pieces = h_pieces + static_cast<int>(params.input_features / kWidth);
   const ForwardFewRowsArguments<Problem> arguments{
       problem, columns, parts, h_pieces, pieces, (pieces + 32 * parts - 1) / (32 * parts) * 32};
   const int64_t blocks = (params.state_size + columns - 1) / columns;
-  return launch_in_clusters<&forward_few_rows_kernel<Problem, kRows>, 32 * kFewRowsWarps, 0, 0>(
-      arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
+  return launch_in_clusters<&forward_few_rows_kernel<Problem, kRows, kWidth>,
+                            32 * kFewRowsWarps,
+                            0,
+                            0>(arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
 }
 
 }  // namespace
@@ -240,8 +261,17 @@ cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream)
   const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t rounds = ceil_div(cell.state_size, kFewRowsWarps * multiprocessors);
   const auto columns = static_cast<int>(ceil_div(cell.state_size, rounds * multiprocessors));
+  const bool vectors = cell.state_size % 4 == 0 && cell.input_features % 4 == 0 &&
+                       cell.input.starts_at_vectors(4) && cell.old_h.starts_at_vectors(4) &&
+                       cell.weights.starts_at_vectors(4);
   return launch_for_rows(cell.batch, [&](auto rows) {
-    return launch_forward_few_rows_of<rows>(problem, columns, stream);
+    if constexpr (!kOfSequence<Problem>) {
+      if (!vectors) {
+        return launch_forward_few_rows_of<rows, 1>(problem, columns, stream);
+      }
+    }
+    return vectors ? launch_forward_few_rows_of<rows, 4>(problem, columns, stream)
+                   : cudaErrorInvalidValue;
   });
 }
 

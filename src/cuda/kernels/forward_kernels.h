@@ -31,7 +31,8 @@ cudaError_t launch_forward_wgmma(const Problem& problem,
                                  cudaStream_t stream);
 
 /// The whole forward in one launch for float tensors and at most kFewRows rows, without TF32.
-/// Matrices start at, and rows are, multiples of 16 bytes, state_size and input_features too.
+/// state_size + input_features is below 2^30. For a step of a sequence, matrices start at, and rows
+/// are, multiples of 16 bytes, state_size and input_features too.
 template <typename Problem>
 cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream);
 
