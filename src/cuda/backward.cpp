@@ -87,26 +87,29 @@ BackwardProblem products_params(const CellGradients& gradients,
 class PackedOperands {
  public:
   /// Leaves in `problem` what the copies are.
-  PackedOperands(BackwardProblem& problem, c10::ScalarType dtype, const Device& device) {
-    params_.element_size = static_cast<int>(c10::elementSize(dtype));
-    const int64_t h = problem.state_size, x = problem.input_features;
-    const auto pack = [&](Tensor& memory, Matrix& matrix, int64_t rows, int64_t columns) {
-      if (columns == 0 || is_describable(matrix, columns, params_.element_size)) {
-        return;
-      }
-      const int64_t stride = packed_stride(columns, params_.element_size);
-      memory = device.empty({rows, stride}, dtype);
-      const Matrix to{memory.mutable_data_ptr(), stride};
-      params_.add({.from = matrix, .rows = rows, .columns = columns, .to = to});
-      matrix = to;
-    };
+  PackedOperands(BackwardProblem& problem, Arithmetic arithmetic, const Device& device)
+      : device_(device),
+        dtype_(is_float(arithmetic)                 ? at::kFloat
+               : arithmetic == Arithmetic::kFloat16 ? at::kHalf
+                                                    : at::kBFloat16) {
+    const int size = params_.element_size = element_size(arithmetic);
+    const int64_t h = problem.state_size, x = problem.input_features, gates = 3 * h;
     // In TF32 a transposed copy is made of rows that start anywhere.
-    if (params_.element_size == 2 && problem.d_weights != nullptr) {
+    if (arithmetic != Arithmetic::kTf32 && problem.d_weights != nullptr) {
       pack(old_h_, problem.old_h, problem.batch, h);
       pack(input_, problem.input, problem.batch, x);
     }
-    if (problem.d_old_h != nullptr || problem.d_input != nullptr) {
-      pack(weights_, problem.weights, 3 * h, h + x);
+    if (problem.d_old_h == nullptr && problem.d_input == nullptr) {
+      return;
+    }
+    const int64_t first = arithmetic == Arithmetic::kFloat32 ? first_input_column(h) : h;
+    if (first == h) {
+      pack(weights_, problem.weights, gates, h + x);
+    } else {
+      const Matrix from = problem.weights;
+      problem.weights = memory(weights_, gates, packed_stride(first + x, size));
+      add(from, gates, h, problem.weights, 0, 0);
+      add(from, gates, x, problem.weights, h, first);
     }
   }
 
@@ -115,6 +118,39 @@ class PackedOperands {
   }
 
  private:
+  Matrix memory(Tensor& tensor, int64_t rows, int64_t stride) {
+    tensor = device_.empty({rows, stride}, dtype_);
+    return {tensor.mutable_data_ptr(), stride};
+  }
+
+  void add(const Matrix& from,
+           int64_t rows,
+           int64_t columns,
+           const Matrix& to,
+           int64_t from_column,
+           int64_t to_column) {
+    const auto column = [&](const Matrix& matrix, int64_t first) {
+      return Matrix{static_cast<const char*>(matrix.data) + first * params_.element_size,
+                    matrix.stride};
+    };
+    if (columns > 0) {
+      params_.add({.from = column(from, from_column),
+                   .rows = rows,
+                   .columns = columns,
+                   .to = column(to, to_column)});
+    }
+  }
+
+  void pack(Tensor& tensor, Matrix& matrix, int64_t rows, int64_t columns) {
+    if (columns > 0 && !is_describable(matrix, columns, params_.element_size)) {
+      const Matrix from = matrix;
+      matrix = memory(tensor, rows, packed_stride(columns, params_.element_size));
+      add(from, rows, columns, matrix, 0, 0);
+    }
+  }
+
+  const Device& device_;
+  c10::ScalarType dtype_;
   PackParams params_{};
   Tensor old_h_, input_, weights_;
 };
@@ -150,6 +186,8 @@ Tensor workspace_of(const BackwardProblem& params, const BackwardPlan& plan, con
     }
   } else if (const auto* const pairs = plan.tile<Tf32BackwardPairs>()) {
     floats = backward_wgmma_tf32_workspace(params, pairs->tile, plan.tiles.split);
+  } else if (const auto* const parts = plan.tile<Float32GradientPlan>()) {
+    floats = backward_wgmma_float32_workspace(params, *parts);
   }
   return floats > 0 ? device.empty({floats}, at::kFloat) : Tensor();
 }
@@ -160,7 +198,7 @@ void gate_gradients(GateGradientsParams<scalar_t> params,
                     const Device& device,
                     cudaStream_t stream) {
   Tensor workspace;
-  if (const int64_t elements = gate_gradients_workspace(params.batch, params.state_size);
+  if (const int64_t elements = gate_gradients_workspace(params);
       elements > 0 && params.d_bias != nullptr) {
     workspace = device.empty({elements}, c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value);
     params.workspace = workspace.mutable_data_ptr();
@@ -175,8 +213,8 @@ cudaError_t launch_products(const BackwardProblem& params,
                             cudaStream_t stream) {
   const int split = plan.tiles.split;
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    if (const auto* const tile = plan.tile<Float32GradientTile>()) {
-      return launch_backward_wgmma_float32(params, *tile, split, stream);
+    if (const auto* const parts = plan.tile<Float32GradientPlan>()) {
+      return launch_backward_wgmma_float32(params, *parts, split, workspace, stream);
     }
   } else if (const auto* const cut = plan.tile<GradientPlan>()) {
     if constexpr (kArithmetic == Arithmetic::kTf32) {
@@ -239,11 +277,12 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
                      .vector_rows = vector_rows(input, weights, old_h, sizes.state_size)});
   const bool few_rows = plan.tile<FewRowsStrips>() != nullptr;
   const bool by_wgmma = plan.tile<GradientPlan>() != nullptr;
+  const bool packs = by_wgmma || plan.tile<Float32GradientPlan>() != nullptr;
   CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },
       output_mask,
-      /*with_gates=*/!few_rows && !by_wgmma);
+      /*with_gates=*/!few_rows && !packs);
   const cudaStream_t stream = device.stream();
   if (sizes.batch * sizes.state_size == 0 || !gradients.any_wanted()) {
     // Sums over an empty batch.
@@ -256,13 +295,13 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
   BackwardProblem products = products_params(gradients, rows, sizes);
   const bool any_product =
       products.d_old_h != nullptr || products.d_input != nullptr || products.d_weights != nullptr;
-  if (by_wgmma && any_product) {
+  if (packs && any_product) {
     // Rows that TMA can describe.
     products.d_gates_stride =
         packed_stride(products.d_gates_stride, static_cast<int>(input.element_size()));
     gradients.gates = device.empty({sizes.batch, products.d_gates_stride}, input.scalar_type());
     products.d_gates = data_of(gradients.gates);
-    check_launch(packed.emplace(products, input.scalar_type(), device).launch(stream));
+    check_launch(packed.emplace(products, *plan.arithmetic, device).launch(stream));
   }
   const Tensor workspace = workspace_of(products, plan, device);
   auto* const floats = static_cast<float*>(data_of(workspace));
@@ -270,6 +309,7 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
         auto params = cell_params<scalar_t>(gradients, arguments, rows, sizes);
         params.d_gates_stride = products.d_gates_stride;
+        params.blocks_in_clusters = 2 * facts.resident_in_clusters_of(kLargestCluster);
         if constexpr (sizeof(scalar_t) < 8) {
           if (few_rows) {
             check_launch(launch_backward_few_rows(params, products, plan.tiles.split, stream));

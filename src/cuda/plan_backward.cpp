@@ -4,6 +4,7 @@
 #include "plan_backward.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace lltm::cuda {
 namespace {
@@ -79,9 +80,10 @@ bool float32_batch_is_long(const BackwardShape& s, const DeviceFacts& device) {
 
 namespace few_rows {
 
-// The whole backward in one launch, without tiles, four columns at a time.
+// The whole backward in one launch, without tiles, four columns at a time or, in float, one.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
-  return ours_run(s, device) && s.batch <= kFewRows && s.vector_rows && s.input_features % 4 == 0;
+  return ours_run(s, device) && s.batch <= kFewRows &&
+         (is_float(*s.arithmetic) || (s.vector_rows && s.input_features % 4 == 0));
 }
 
 // Float32: (1,512,512) takes 5.4, tiles 17; (5,1000,1000) 13.7, the library 46; (8,512,512) 7.8.
@@ -133,15 +135,51 @@ BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
 
 namespace wgmma_float32 {
 
-// Three TF32 products by wgmma.
+// Three TF32 products by wgmma; rows may start anywhere.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
-  return tma_reads(s, device) && s.arithmetic == Arithmetic::kFloat32;
+  return ours_run(s, device) && device.wgmma && s.arithmetic == Arithmetic::kFloat32 &&
+         s.batch < (int64_t{1} << 30) && s.gates() < (int64_t{1} << 30) &&
+         s.width() < (int64_t{1} << 30);
 }
 
-// With d_gates: (64,1024,128) takes 8.7, by tiles 9.4; (64,512,512) 15.2 and 20.7; (128,1024,1024)
-// 51 and 94; (256,2048,2048) 305 and 583.
-bool is_ahead(const BackwardShape& s, const DeviceFacts& device) {
-  return !float32_batch_is_long(s, device) && multiplications(s) >= 2e7 && s.batch >= 16;
+// With d_gates: (64,1024,128) takes 8.7, by tiles 9.4; (64,512,512) 14.6 and 20.7; (128,1024,1024)
+// 50 and 95; (256,2048,2048) 295 and 557; (13,1464,592) 22 and 37; (412,119,47) 16 and 27;
+// (181,56,24) 9.2 and 10.5, but (156,208,40) 10.2 and 9.6, (77,911,52) 13.8 and 8.5.
+bool is_ahead(const BackwardShape& s, const DeviceFacts&) {
+  return s.batch > kFewRows && (multiplications(s) >= 2e7 || s.batch > 160);
+}
+
+// Microseconds of a chunk of K and of all else of a tile of 128x96.
+constexpr double kChunk = 0.85, kTile = 2.5;
+// Of the kernel that adds up parts of d_weights, and what it reads in a microsecond.
+constexpr double kSum = 2, kSumRate = 3e6;
+
+// Parts of the batch such that the tiles of d_weights are done when those of d_old_h and d_input
+// are, and as many multiprocessors as there are take part.
+int weight_parts(const BackwardShape& s, const DeviceFacts& device, int split) {
+  const auto batch_chunks = static_cast<double>(chunks_of(s.batch, *s.arithmetic));
+  const auto gate_chunks = static_cast<double>(chunks_of(s.gates(), *s.arithmetic));
+  const auto columns = static_cast<double>(column_tiles(s, 96));
+  const double weight_tiles = static_cast<double>(ceil_div(s.gates(), 128)) * columns;
+  const double state_tiles = static_cast<double>(ceil_div(s.batch, 128)) * columns;
+  const double state = gate_chunks / split * kChunk + kTile;
+  const double bytes = static_cast<double>(s.gates() * s.width()) * 4;
+  int best = 1;
+  double best_us = 0;
+  for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}) {
+    if (parts > 1 && 2 * parts > batch_chunks) {
+      break;
+    }
+    const double weight = std::ceil(batch_chunks / parts) * kChunk + kTile;
+    const double all = weight_tiles * parts * weight + state_tiles * split * state;
+    const double us = std::max({all / device.multiprocessors, weight, state}) +
+                      (parts > 1 ? kSum + (parts + 1) * bytes / kSumRate : 0);
+    if (best_us == 0 || us < best_us) {
+      best = parts;
+      best_us = us;
+    }
+  }
+  return best;
 }
 
 // The tiles of d_weights need multiprocessors too: (128,1024,1024), 22 tiles, 45 with two ranks, 52
@@ -152,7 +190,10 @@ BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
                                   ceil_div(s.batch, small ? 64 : 128) * column_tiles(s, 96),
                                   chunks_of(s.gates(), *s.arithmetic),
                                   small ? 1 : 0.45);
-  return {small ? Float32GradientTile::k64x96 : Float32GradientTile::k128x96, split};
+  return {{Float32GradientPlan{
+              .tile = small ? Float32GradientTile::k64x96 : Float32GradientTile::k128x96,
+              .weight_parts = small ? 1 : weight_parts(s, device, split)}},
+          split};
 }
 
 }  // namespace wgmma_float32

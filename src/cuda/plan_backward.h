@@ -2,6 +2,7 @@
 // wins that supports a problem and is ahead there.
 #pragma once
 
+#include "kernels/backward_kernels.h"
 #include "model.h"
 #include "scheduler/gradient_plan.h"
 #include "tile/shapes.h"
@@ -47,7 +48,7 @@ struct BackwardTiles {
                GradientPlan,
                SmallGradientTiles,
                ProductTile,
-               Float32GradientTile,
+               Float32GradientPlan,
                Tf32BackwardPairs>
       tile;
   int split = 1;

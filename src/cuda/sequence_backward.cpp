@@ -163,26 +163,14 @@ Tensor old_states(const SequenceBackwardArguments& arguments,
   return old_h;
 }
 
-/// The cell's tiles in float32 where these are ahead of the library, for products over all steps.
-std::optional<BackwardTiles> float32_tiles(const BackwardShape& shape,
-                                           const DeviceFacts& facts,
-                                           bool weights_wanted) {
+/// The cell's tiles in float32 where these are ahead of the library, for products over all steps;
+/// nothing is packed for them.
+std::optional<BackwardTiles> float32_tiles(const BackwardShape& shape, const DeviceFacts& facts) {
   const BackwardPlan plan = plan_backward(facts, shape);
-  if (plan.tile<Float32GradientTile>() != nullptr) {
-    return plan.tiles;
+  if (plan.tile<Float32GradientPlan>() == nullptr || !shape.vector_rows) {
+    return std::nullopt;
   }
-  // The library is ahead in d_weights of long batches alone: of (64*4096,128,128) d_input takes 600
-  // us, by wgmma 300.
-  const Selection selected = selection();
-  if (!weights_wanted && plan.by_library() && !selected.group && selected.name.empty() &&
-      shape.batch >= 1024) {
-    const BackwardTiles tiles =
-        choose_backward(shape, facts, std::nullopt, "backward_wgmma_float32").tiles(shape, facts);
-    if (std::holds_alternative<Float32GradientTile>(tiles.tile)) {
-      return tiles;
-    }
-  }
-  return std::nullopt;
+  return plan.tiles;
 }
 
 /// The products that are over all steps at once: d_weights and d_input, as far as they are wanted.
@@ -203,11 +191,7 @@ void run_products(const Tensor& d_weights,
                             .input_features = input.size(1),
                             .state_size = state_size,
                             .vector_rows = vector_rows(input, weights, inputs_h, state_size)};
-  const auto by_wgmma = [&](const Tensor& weights_wanted, const Tensor& input_wanted) {
-    const auto tiles = float32_tiles(shape, facts, weights_wanted.defined());
-    if (!tiles) {
-      return false;
-    }
+  if (const auto tiles = float32_tiles(shape, facts)) {
     const auto data_of = [](const Tensor& tensor) -> void* {
       return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
     };
@@ -221,21 +205,23 @@ void run_products(const Tensor& d_weights,
         .weights = {weights.const_data_ptr(), weights.stride(0)},
         .old_h = {inputs_h.const_data_ptr(), inputs_h.stride(0)},
         .d_old_h = nullptr,
-        .d_input = data_of(input_wanted),
-        .d_weights = data_of(weights_wanted),
+        .d_input = data_of(d_input),
+        .d_weights = data_of(d_weights),
     };
+    const auto& plan = std::get<Float32GradientPlan>(tiles->tile);
+    Tensor workspace;
+    if (const int64_t floats = backward_wgmma_float32_workspace(problem, plan); floats > 0) {
+      workspace = device.empty({floats}, at::kFloat);
+    }
     check_launch(launch_backward_wgmma_float32(
-        problem, std::get<Float32GradientTile>(tiles->tile), tiles->split, device.stream()));
-    return true;
-  };
-  if (by_wgmma(d_weights, d_input)) {
+        problem, plan, tiles->split, static_cast<float*>(data_of(workspace)), device.stream()));
     return;
   }
   if (d_weights.defined()) {
     product_out(h_columns(d_weights), d_gates.t(), old_h);
     product_out(input_columns(d_weights), d_gates.t(), input);
   }
-  if (d_input.defined() && !by_wgmma(Tensor(), d_input)) {
+  if (d_input.defined()) {
     product_out(d_input.view(input.sizes()), d_gates, input_columns(weights));
   }
 }

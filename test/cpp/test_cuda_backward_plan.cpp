@@ -81,11 +81,11 @@ TEST(BackwardChoice, IsWhatMeasuredBestOnAnH200) {
       {128, 1024, 1024, "wgmma_float32", "wgmma_tf32", "wgmma"},
       {256, 2048, 2048, "wgmma_float32", "wgmma_tf32", "wgmma"},
       {1024, 1024, 1024, "wgmma_float32", "wgmma", "wgmma"},
-      {2048, 128, 128, "library", "wgmma", "wgmma"},
-      {65536, 32, 128, "library", "wgmma", "wgmma"},
+      {2048, 128, 128, "wgmma_float32", "wgmma", "wgmma"},
+      {65536, 32, 128, "wgmma_float32", "wgmma", "wgmma"},
       {32, 64, 4096, "wgmma_float32", "wgmma", "wgmma"},
-      {8, 125, 142, "tiles", "tiles", "tiles"},
-      {1804, 9, 18, "library", "wgmma", "wgmma"},
+      {8, 125, 142, "few_rows", "few_rows", "tiles"},
+      {1804, 9, 18, "wgmma_float32", "wgmma", "wgmma"},
       {139, 71, 37, "tiles", "tiles", "wgmma"},
   };
   for (const Case& c : cases) {

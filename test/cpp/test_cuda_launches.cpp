@@ -63,7 +63,7 @@ BackwardProblem random_problem(Random& random, int size, bool vectors, int64_t w
   };
   p.d_gates = memory(0);
   p.d_gates_stride = vectors ? 3 * h : packed_stride(3 * h, size);
-  p.weights = matrix(1, h + x);
+  p.weights = matrix(1, (size == 4 ? first_input_column(h) : h) + x);
   p.old_h = matrix(2, h);
   p.input = x > 0 ? matrix(3, x) : Matrix{};
   if (x > 0 && h % piece == 0 && random.below(4) == 0) {
@@ -90,7 +90,7 @@ cudaError_t launch(const BackwardProblem& p, const BackwardTiles& tiles) {
   auto* const workspace = reinterpret_cast<float*>(memory(7));
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
     return launch_backward_wgmma_float32(
-        p, std::get<Float32GradientTile>(tiles.tile), tiles.split, nullptr);
+        p, std::get<Float32GradientPlan>(tiles.tile), tiles.split, workspace, nullptr);
   } else {
     if (const auto* const plan = std::get_if<GradientPlan>(&tiles.tile)) {
       EXPECT_GE(backward_wgmma_workspace<kArithmetic>(p, *plan), 0);
@@ -129,7 +129,7 @@ void expect_described() {
         continue;
       }
       BackwardProblem problem = p;
-      if (candidate.name == "backward_wgmma") {
+      if (candidate.name == "backward_wgmma" || candidate.name == "backward_wgmma_float32") {
         problem.d_gates_stride = packed_stride(3 * p.state_size, element_size(kArithmetic));
       }
       fake_cuda() = {};

@@ -24,7 +24,19 @@ pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and lltm.has_cuda), reason="no GPU, or lltm was built without CUDA"
 )
 
-SIZES = [(16, 32, 128), (37, 77, 200), (33, 65, 129), (1, 512, 512), (5, 1000, 1000), (64, 1024, 128), (130, 72, 264)]
+SIZES = [
+    (16, 32, 128),
+    (37, 77, 200),
+    (33, 65, 129),
+    (1, 512, 512),
+    (5, 1000, 1000),
+    (64, 1024, 128),
+    (130, 72, 264),
+    (3, 42, 533),
+    (70, 400, 200),
+    (1500, 40, 24),
+    (2900, 33, 45),
+]
 
 
 @pytest.fixture(params=["few_rows", "hopper", "tiles", "library"])
@@ -99,7 +111,16 @@ def test_any_width_in_rows_that_start_at_16_bytes(path, tf32, sizes):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "sizes",
-    [(5, 256, 512), (16, 32, 128), (64, 200, 136), (128, 264, 520), (300, 520, 256), (200, 1064, 1000)],
+    [
+        (5, 256, 512),
+        (16, 32, 128),
+        (64, 200, 136),
+        (128, 264, 520),
+        (300, 520, 256),
+        (200, 1064, 1000),
+        (1500, 33, 45),
+        (2900, 40, 24),
+    ],
     ids=str,
 )
 def test_the_same_bits_on_every_run(path, dtype, sizes):

@@ -1,9 +1,9 @@
 // The whole backward in one launch for a batch of a few rows, which takes as long as reading the
-// weights and writing d_weights, once each. A thread takes four columns of [h | x] and walks down
-// the rows of both matrices: where it reads four weights, whose products with d_gates make d_old_h
-// and d_input, it writes their gradients, products of d_gates with what it keeps of old_h or input.
-// A cluster shares the rows; each block forms d_gates of those that it takes. Rows have to start at
-// 16 bytes, those of d_weights too.
+// weights and writing d_weights, once each. A thread takes a few columns of [h | x] and walks down
+// the rows of both matrices: where it reads weights, whose products with d_gates make d_old_h and
+// d_input, it writes their gradients, products of d_gates with what it keeps of old_h or input. A
+// cluster shares the rows; each block forms d_gates of those that it takes. The columns are four
+// where rows start at vectors, those of d_weights too, else one.
 #pragma once
 
 #include "../../cell.h"
@@ -42,12 +42,12 @@ struct BackwardFewRowsArguments {
   Segments strips;
 };
 
-/// A strip of columns of [h | x], and a batch of kRows.
-template <typename scalar_t_, int kRows_>
+/// A strip of columns of [h | x], kWidth a thread, and a batch of kRows.
+template <typename scalar_t_, int kRows_, int kWidth_>
 struct FewRowsStrip {
   using scalar_t = scalar_t_;
   using Element = DeviceElement<scalar_t>;
-  static constexpr int kRows = kRows_, kColumns = 64, kWidth = 4;
+  static constexpr int kRows = kRows_, kColumns = 64, kWidth = kWidth_;
   static constexpr int kThreads = 256, kLanes = kColumns / kWidth, kGroups = kThreads / kLanes;
 
   // A thread forms d_gates of one element at a time, of a row and a column of the state. Those of a
@@ -56,34 +56,40 @@ struct FewRowsStrip {
   static constexpr int kHidden = kThreads / kPitch;
   static_assert(kHidden % kGroups == 0);
 
+  // Threads that have sums of a strip's columns by themselves: a warp, or as many as it takes.
+  static constexpr int kPartThreads = kLanes < 32 ? 32 : kLanes, kParts = kThreads / kPartThreads;
+
   /// The part of d_old_h or d_input, as ClusterSums wants it.
   struct StateProduct {
     static constexpr int kTileM = kRows, kPitchC = kColumns;
     static constexpr int kSharedBytes = kTileM * kPitchC * 4;
-    float* parts;  // of the warps
+    float* parts;
     float sum[kRows][kWidth];
 
     __device__ __forceinline__ void store(float* result) {
-      const int warp = static_cast<int>(threadIdx.x) / 32;
-      const int lane = static_cast<int>(threadIdx.x) % 32;
+      const int part = static_cast<int>(threadIdx.x) / kPartThreads;
+      const int lane = static_cast<int>(threadIdx.x) % kPartThreads;
       __syncthreads();  // no thread reads what `parts` replaces
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
+        Vector<float, kWidth> several;
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) {
-          sum[row][i] += __shfl_xor_sync(0xffffffff, sum[row][i], kLanes);
+          several.values[i] = sum[row][i];
+          if constexpr (kLanes < kPartThreads) {
+            several.values[i] += __shfl_xor_sync(0xffffffff, several.values[i], kLanes);
+          }
         }
         if (lane < kLanes) {
-          *reinterpret_cast<float4*>(&parts[(warp * kRows + row) * kColumns + lane * kWidth]) =
-              make_float4(sum[row][0], sum[row][1], sum[row][2], sum[row][3]);
+          write_vector(&parts[(part * kRows + row) * kColumns + lane * kWidth], several);
         }
       }
       __syncthreads();
       for (int i = static_cast<int>(threadIdx.x); i < kRows * kColumns; i += kThreads) {
         float total = parts[i];
 #pragma unroll
-        for (int w = 1; w < kThreads / 32; ++w) {
-          total += parts[w * kRows * kColumns + i];
+        for (int p = 1; p < kParts; ++p) {
+          total += parts[p * kRows * kColumns + i];
         }
         result[i] = total;
       }
@@ -91,24 +97,27 @@ struct FewRowsStrip {
   };
 
   // Shared memory: the cluster's sums; weights on their way, each thread's its own, later the
-  // warps' sums; d_gates, twice.
+  // parts of the sums; d_gates, twice.
   using Sums = ClusterSums<StateProduct>;
-  static constexpr int kStages = 4;
+  static constexpr int kStages = kWidth == 1 ? 10 : 4;
   static constexpr int kVectorBytes = kWidth * sizeof(Element);
   static constexpr int kStageBytes = 3 * kThreads * kVectorBytes;
   static constexpr int kWeightsOffset = Sums::kSharedBytes;
   static constexpr int kGatesOffset = kWeightsOffset + kStages * kStageBytes;
   static constexpr int kSharedBytes = kGatesOffset + 2 * 3 * kThreads * 4;
-  static_assert(kThreads / 32 * kRows * kColumns * 4 <= kStages * kStageBytes);
+  static_assert(kParts * kRows * kColumns * 4 <= kStages * kStageBytes);
+  static_assert(kLanes >= 16 && kWeightsOffset % 16 == 0);
 };
 
 template <int kBytes>
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int valid) {
   if constexpr (kBytes == 16) {
     copy_async_16(to, from, valid);
-  } else {
-    static_assert(kBytes == 8);
+  } else if constexpr (kBytes == 8) {
     copy_async_8(to, from, valid);
+  } else {
+    static_assert(kBytes == 4);
+    copy_async_4(to, from, valid);
   }
 }
 
@@ -318,18 +327,18 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
         width_of_part,
         sums.rows(),
         columns,
-        true,
+        kWidth == 4,
         [&](float(&values)[4], int r, int c) { sums.template read<4, 1>(values, r, c); });
   }
   sums.finish();
 }
 
-template <typename scalar_t, int kRows>
+template <typename scalar_t, int kRows, int kWidth>
 cudaError_t launch_backward_few_rows_of(const GateGradientsParams<scalar_t>& cell,
                                         const BackwardProblem& products,
                                         int split,
                                         cudaStream_t stream) {
-  using Strip = FewRowsStrip<scalar_t, kRows>;
+  using Strip = FewRowsStrip<scalar_t, kRows, kWidth>;
   const bool all = products.d_weights != nullptr;
   const int64_t groups = (products.state_size + Strip::kGroups - 1) / Strip::kGroups;
   const BackwardFewRowsArguments<scalar_t> arguments{
@@ -353,8 +362,19 @@ cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      const BackwardProblem& products,
                                      int split,
                                      cudaStream_t stream) {
+  constexpr int kSize = sizeof(scalar_t);
+  const bool vectors = products.state_size % 4 == 0 && products.input_features % 4 == 0 &&
+                       products.input.starts_at_vectors(kSize) &&
+                       products.old_h.starts_at_vectors(kSize) &&
+                       products.weights.starts_at_vectors(kSize) &&
+                       reinterpret_cast<uintptr_t>(products.d_weights) % 16 == 0;
   return launch_for_rows(products.batch, [&](auto rows) {
-    return launch_backward_few_rows_of<scalar_t, rows>(cell, products, split, stream);
+    if constexpr (kSize == 4) {  // cp.async takes four bytes at least
+      if (!vectors) {
+        return launch_backward_few_rows_of<scalar_t, rows, 1>(cell, products, split, stream);
+      }
+    }
+    return launch_backward_few_rows_of<scalar_t, rows, 4>(cell, products, split, stream);
   });
 }
 

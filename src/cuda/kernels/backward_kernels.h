@@ -42,8 +42,9 @@ struct GateGradientsParams {
   const scalar_t* new_cell;  // (batch, state_size)
   scalar_t* d_gates;         // (batch, 3*state_size), or null where not wanted
   int64_t d_gates_stride;
-  scalar_t* d_bias;      // (3*state_size), or null where not wanted
-  scalar_t* d_old_cell;  // (batch, state_size), or null where not wanted
+  scalar_t* d_bias;        // (3*state_size), or null where not wanted
+  scalar_t* d_old_cell;    // (batch, state_size), or null where not wanted
+  int blocks_in_clusters;  // that the GPU has room for at once, at two a multiprocessor
   // Where d_bias is wanted: gate_gradients_workspace elements of accumulate_t<scalar_t>, or null
   // for none.
   void* workspace;
@@ -60,7 +61,8 @@ using accumulate_t = std::conditional_t<std::is_same_v<scalar_t, double>, double
 
 /// How many elements launch_gate_gradients needs as a workspace where d_bias is wanted: none, but
 /// for large batches.
-int64_t gate_gradients_workspace(int64_t batch, int64_t state_size);
+template <typename scalar_t>
+int64_t gate_gradients_workspace(const GateGradientsParams<scalar_t>& params);
 
 /// d_gates, d_old_cell and d_bias. One launch, or two for large batches with d_bias. scalar_t is
 /// double, float, c10::Half or c10::BFloat16; 16-bit types are computed in float.
@@ -89,18 +91,33 @@ cudaError_t launch_backward_tiles(const BackwardProblem& problem,
                                   int split,
                                   cudaStream_t stream);
 
-/// As launch_backward_tiles, for a GPU of architecture 9.0 and code built for 90a, for kFloat32.
-/// Matrices start at, and rows are, multiples of 16 bytes, state_size too; input_features is not
-/// zero.
-cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
-                                          Float32GradientTile tile,
-                                          int split,
-                                          cudaStream_t stream);
+/// How the products in float32 by wgmma are cut.
+struct Float32GradientPlan {
+  Float32GradientTile tile;
+  int weight_parts;  // at most, of the K = batch of d_weights
+};
 
-/// As launch_backward_wgmma_float32, for kTf32 and batches of less than 2^30. `parts` blocks share
-/// the K = 3*state_size of a tile of d_old_h and d_input. `pairs`: of blocks, at most. `workspace`
-/// has backward_wgmma_tf32_workspace floats, at a multiple of 16 bytes. It begins with
-/// transposed_inputs, which the kernel of d_gates has to form, and to round d_gates to TF32.
+/// As launch_backward_tiles, for a GPU of architecture 9.0 and code built for 90a, for kFloat32.
+/// TMA can describe the matrices (is_describable). The columns of weights that belong to input
+/// begin at first_input_column(state_size), in a copy where that is not state_size. `workspace` has
+/// backward_wgmma_float32_workspace floats, at a multiple of 16 bytes.
+cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
+                                          const Float32GradientPlan& plan,
+                                          int split,
+                                          float* workspace,
+                                          cudaStream_t stream);
+constexpr int64_t first_input_column(int64_t state_size) {
+  return (state_size + 3) / 4 * 4;
+}
+int64_t backward_wgmma_float32_workspace(const BackwardProblem& params,
+                                         const Float32GradientPlan& plan);
+
+/// As launch_backward_tiles, for a GPU of architecture 9.0 and code built for 90a, for kTf32 and
+/// batches of less than 2^30. Matrices start at, and rows are, multiples of 16 bytes, state_size
+/// too; input_features is not zero. `parts` blocks share the K = 3*state_size of a tile of d_old_h
+/// and d_input. `pairs`: of blocks, at most. `workspace` has backward_wgmma_tf32_workspace floats,
+/// at a multiple of 16 bytes. It begins with transposed_inputs, which the kernel of d_gates has to
+/// form, and to round d_gates to TF32.
 cudaError_t launch_backward_wgmma_tf32(const BackwardProblem& params,
                                        Tf32BatchTile tile,
                                        int parts,
@@ -123,8 +140,9 @@ cudaError_t launch_backward_wgmma_small(const BackwardProblem& params,
 
 /// The whole backward in one launch, for float, c10::Half and c10::BFloat16 and at most kFewRows
 /// rows, without TF32. Uses neither cell.d_gates, cell.workspace nor problem.d_gates. `split`
-/// blocks, a cluster, share the rows of weights; more than one needs sm_90. Matrices start at, and
-/// rows are, multiples of 16 bytes, state_size too; input_features is a multiple of 4.
+/// blocks, a cluster, share the rows of weights; more than one needs sm_90. For 16 bits matrices
+/// start at, and rows are, multiples of 16 bytes, state_size too; input_features is a multiple
+/// of 4.
 template <typename scalar_t>
 cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      const BackwardProblem& problem,

@@ -1,5 +1,6 @@
-// The products of the backward in one launch in float32 without TF32, on Hopper: as
-// backward_tiles.cuh, with wgmma_three_tf32.cuh's product. Rows have to start at 16 bytes.
+// The products of the backward in float32 without TF32, on Hopper: as backward_tiles.cuh, with
+// wgmma_three_tf32.cuh's product. Of a long batch the tiles of d_weights have a part each, which
+// another kernel adds up. TMA has to be able to describe the operands.
 #include "../epilogue/write_tile.cuh"
 #include "../problem.h"
 #include "../products/major.h"
@@ -13,6 +14,7 @@
 #include "../runtime/tensor_maps.h"
 #include "../scheduler/split_of_k.h"
 #include "../tile/elements.cuh"
+#include "../tile/vectors.cuh"
 #include "backward_kernels.h"
 
 #include <algorithm>
@@ -34,13 +36,16 @@ struct Float32GradientArguments {
   ColumnTiles state_columns;   // of d_old_h and d_input
   ColumnTiles weight_columns;  // of d_weights
   unsigned state_blocks;       // what d_old_h and d_input take, ranks counted
-  unsigned weight_tiles;
-  unsigned weight_tiles_a_block;
-  // Whether elements of a row of the results may be written four or two at once; of d_old_h always.
-  bool d_input_fours, d_weights_pairs;
+  // A unit of d_weights is a tile and a part of the batch, parts apart by all tiles.
+  unsigned weight_tiles, weight_units;
+  unsigned weight_units_a_block;
+  int chunks_a_part;
+  float* weight_parts;  // a matrix such as d_weights each; d_weights itself where there is one
+  // Whether elements of a row of the results may be written four or two at once.
+  bool d_old_h_fours, d_input_fours, d_weights_pairs;
 };
 
-// At least so many blocks share the tiles of d_weights.
+// At least so many blocks share the units of d_weights.
 constexpr unsigned kWeightBlocks = 264;
 
 template <typename StateProduct, typename WeightProduct>
@@ -85,49 +90,56 @@ __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksP
         width,
         min(sums.rows(), at_most(p.batch - first_row, kTileM) - sums.first_row()),
         at_most(width - first_column, kTileN),
-        of_h || arguments.d_input_fours,
+        of_h ? arguments.d_old_h_fours : arguments.d_input_fours,
         [&](float(&values)[4], int r, int column) { sums.template read<4, 1>(values, r, column); });
     sums.finish();
   } else {
     const ColumnTiles& columns = arguments.weight_columns;
-    const unsigned begin = (blockIdx.x - arguments.state_blocks) * arguments.weight_tiles_a_block;
-    if (begin >= arguments.weight_tiles) {
+    const unsigned begin = (blockIdx.x - arguments.state_blocks) * arguments.weight_units_a_block;
+    if (begin >= arguments.weight_units) {
       return;
     }
-    const auto first_row = [&](int tile) {
-      return static_cast<int>((begin + tile) / (columns.h + columns.input)) * kTileM;
+    const auto part = [&](int unit) {
+      return static_cast<int>((begin + unit) / arguments.weight_tiles);
     };
-    const auto column_tile = [&](int tile) { return (begin + tile) % (columns.h + columns.input); };
+    const auto tile = [&](int unit) { return (begin + unit) % arguments.weight_tiles; };
+    const auto first_row = [&](int unit) {
+      return static_cast<int>(tile(unit) / (columns.h + columns.input)) * kTileM;
+    };
+    const auto column_tile = [&](int unit) { return tile(unit) % (columns.h + columns.input); };
     WeightProduct::prepare(shared);
     __syncthreads();
     wait_for_previous_kernel();
-    const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int tile, int chunk) {
-      const unsigned column = column_tile(tile);
+    // The last part may go on behind the batch, where there are zeros.
+    const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int unit, int chunk) {
+      const int first = (part(unit) * arguments.chunks_a_part + chunk) * kChunkK;
+      const unsigned column = column_tile(unit);
       const bool of_h = column < columns.h;
       copy_box_2d(b,
                   of_h ? &arguments.old_h : &arguments.input,
                   static_cast<int>(of_h ? column : column - columns.h) * kTileN,
-                  chunk * kChunkK,
+                  first,
                   barrier);
 #pragma unroll
       for (int m = 0; m < kTileM; m += 32) {
         copy_box_2d(a + m / 32 * WeightProduct::kBoxBytesA,
                     &arguments.gate_columns,
-                    first_row(tile) + m,
-                    chunk * kChunkK,
+                    first_row(unit) + m,
+                    first,
                     barrier);
       }
     };
     WeightProduct product;
-    const auto finish = [&](int tile) {
-      const unsigned column = column_tile(tile);
+    const auto finish = [&](int unit) {
+      const unsigned column = column_tile(unit);
       const bool of_h = column < columns.h;
       const int first_column = static_cast<int>(of_h ? column : column - columns.h) * kTileN;
       const int tile_columns =
           at_most((of_h ? p.state_size : p.input_features) - first_column, kTileN);
-      const int rows = at_most(3 * p.state_size - first_row(tile), kTileM);
+      const int rows = at_most(3 * p.state_size - first_row(unit), kTileM);
       const int64_t width = p.state_size + p.input_features;
-      float* const to = static_cast<float*>(p.d_weights) + first_row(tile) * width +
+      float* const to = arguments.weight_parts +
+                        (part(unit) * 3 * p.state_size + first_row(unit)) * width +
                         (of_h ? 0 : p.state_size) + first_column;
       product.each_pair([&](int r, int c, float x, float y) {
         float* const target = to + r * width + c;
@@ -147,17 +159,61 @@ __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksP
     };
     product.run(
         shared,
-        static_cast<int>(min(arguments.weight_tiles - begin, arguments.weight_tiles_a_block)),
+        static_cast<int>(min(arguments.weight_units - begin, arguments.weight_units_a_block)),
         0,
-        static_cast<int>((p.batch + kChunkK - 1) / kChunkK),
+        arguments.chunks_a_part,
         load,
         finish);
   }
 #endif
 }
 
+struct WeightSumArguments {
+  const float* parts;
+  int count;
+  int64_t size;
+  float* d_weights;
+};
+
+constexpr int kSumThreads = 256;
+
+/// d_weights = the sum of its parts, in their order.
+template <int kWidth>
+__global__ void __launch_bounds__(kSumThreads)
+    weight_sum_kernel(const __grid_constant__ WeightSumArguments arguments) {
+  wait_for_previous_kernel();
+  const int64_t index = (int64_t(blockIdx.x) * kSumThreads + threadIdx.x) * kWidth;
+  if (index >= arguments.size) {
+    return;
+  }
+  auto sum = read_vector<kWidth>(arguments.parts + index);
+#pragma unroll 4
+  for (int part = 1; part < arguments.count; ++part) {
+    const auto more = read_vector<kWidth>(arguments.parts + part * arguments.size + index);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      sum.values[i] += more.values[i];
+    }
+  }
+  write_global_vector(arguments.d_weights + index, sum);
+}
+
+template <int kWidth>
+cudaError_t launch_weight_sum(const WeightSumArguments& arguments, cudaStream_t stream) {
+  constexpr int64_t kElements = kSumThreads * kWidth;
+  return launch_in_clusters<&weight_sum_kernel<kWidth>, kSumThreads, 0, 0>(
+      arguments,
+      dim3(static_cast<unsigned>((arguments.size + kElements - 1) / kElements)),
+      1,
+      stream);
+}
+
 template <int kGroups, int kFeederGroups, int kStages, int kBlocksPerSm>
-cudaError_t launch_float32_tile(const BackwardProblem& params, int split, cudaStream_t stream) {
+cudaError_t launch_float32_tile(const BackwardProblem& params,
+                                const Float32GradientPlan& plan,
+                                int split,
+                                float* workspace,
+                                cudaStream_t stream) {
   using StateProduct =
       ThreeTf32Product<Major::kK, Major::kOther, kGroups, kFeederGroups, kStages, kBlocksPerSm>;
   using WeightProduct =
@@ -169,98 +225,107 @@ cudaError_t launch_float32_tile(const BackwardProblem& params, int split, cudaSt
   };
   const int64_t state = params.state_size, features = params.input_features;
   const int64_t gate_columns = 3 * state;
-  Float32GradientArguments arguments;
+  Float32GradientArguments arguments{};
   arguments.cell = params;
   arguments.split = split_of_k(split, static_cast<int>(tiles(gate_columns, kChunkK)), kTileM);
   arguments.state_columns = {params.d_old_h != nullptr ? tiles(state, kTileN) : 0,
                              params.d_input != nullptr ? tiles(features, kTileN) : 0};
   arguments.weight_columns = {params.d_weights != nullptr ? tiles(state, kTileN) : 0,
                               params.d_weights != nullptr ? tiles(features, kTileN) : 0};
+  arguments.d_old_h_fours = state % 4 == 0;
   arguments.d_input_fours = features % 4 == 0;
-  arguments.d_weights_pairs = (state + features) % 2 == 0;
-  const unsigned ranks = static_cast<unsigned>(split);
+  arguments.d_weights_pairs = state % 2 == 0 && features % 2 == 0;
+  const auto ranks = static_cast<unsigned>(split);
   arguments.state_blocks = (arguments.state_columns.h + arguments.state_columns.input) *
                            tiles(params.batch, kTileM) * ranks;
   arguments.weight_tiles =
       (arguments.weight_columns.h + arguments.weight_columns.input) * tiles(gate_columns, kTileM);
-  // A block forms the next tile while it writes the one before; and yet there are blocks enough for
+  const int batch_chunks = static_cast<int>(tiles(params.batch, kChunkK));
+  arguments.chunks_a_part = (batch_chunks + plan.weight_parts - 1) / plan.weight_parts;
+  const int parts = (batch_chunks + arguments.chunks_a_part - 1) / arguments.chunks_a_part;
+  arguments.weight_parts = parts > 1 ? workspace : static_cast<float*>(params.d_weights);
+  arguments.weight_units = arguments.weight_tiles * static_cast<unsigned>(parts);
+  // A block forms the next unit while it writes the one before; and yet there are blocks enough for
   // all multiprocessors to be done at the same time.
-  arguments.weight_tiles_a_block = std::clamp(arguments.weight_tiles / kWeightBlocks, 1u, 8u);
-  const unsigned weight_blocks = (arguments.weight_tiles + arguments.weight_tiles_a_block - 1) /
-                                 arguments.weight_tiles_a_block;
+  arguments.weight_units_a_block = std::clamp(arguments.weight_units / kWeightBlocks, 1u, 8u);
+  const unsigned weight_blocks = (arguments.weight_units + arguments.weight_units_a_block - 1) /
+                                 arguments.weight_units_a_block;
   const unsigned blocks = (arguments.state_blocks + weight_blocks + ranks - 1) / ranks * ranks;
   if (blocks == 0) {
     return cudaSuccess;
   }
-  const auto describe = [](CUtensorMap* map,
-                           const void* data,
-                           int64_t columns,
-                           int64_t rows,
-                           int64_t stride,
-                           int box_columns,
-                           int box_rows,
-                           BoxLayout layout) {
-    return lltm::cuda::describe(map,
-                                {.arithmetic = Arithmetic::kFloat32,
-                                 .matrix = {data, stride},
-                                 .rows = rows,
-                                 .columns = columns,
-                                 .box_rows = box_rows,
-                                 .box_columns = box_columns,
-                                 .layout = layout});
+  bool done = true;
+  const auto add = [&](CUtensorMap* map,
+                       const Matrix& matrix,
+                       int64_t rows,
+                       int64_t columns,
+                       int box_rows,
+                       int box_columns,
+                       BoxLayout layout) {
+    done = done && (columns == 0 || describe(map,
+                                             {.arithmetic = Arithmetic::kFloat32,
+                                              .matrix = matrix,
+                                              .rows = rows,
+                                              .columns = columns,
+                                              .box_rows = box_rows,
+                                              .box_columns = box_columns,
+                                              .layout = layout}));
   };
   // Operands whose K is not contiguous: 32 rows of M, swizzled, or of N.
-  const auto describe_b =
-      [&](CUtensorMap* map, const void* data, int64_t columns, int64_t rows, int64_t stride) {
-        return describe(map, data, columns, rows, stride, kTileN, kChunkK, BoxLayout::kRows);
-      };
-  const float* const weights = static_cast<const float*>(params.weights.data);
-  if (!describe(&arguments.gate_rows,
-                params.d_gates,
-                gate_columns,
-                params.batch,
-                gate_columns,
-                kChunkK,
-                kTileM,
-                BoxLayout::kSwizzled) ||
-      !describe(&arguments.gate_columns,
-                params.d_gates,
-                gate_columns,
-                params.batch,
-                gate_columns,
-                32,
-                kChunkK,
-                BoxLayout::kSwizzled) ||
-      !describe_b(&arguments.weights_h, weights, state, gate_columns, params.weights.stride) ||
-      !describe_b(&arguments.weights_input,
-                  weights + state,
-                  features,
-                  gate_columns,
-                  params.weights.stride) ||
-      !describe_b(&arguments.old_h, params.old_h.data, state, params.batch, params.old_h.stride) ||
-      !describe_b(
-          &arguments.input, params.input.data, features, params.batch, params.input.stride)) {
+  const auto add_b = [&](CUtensorMap* map, const Matrix& matrix, int64_t rows, int64_t columns) {
+    add(map, matrix, rows, columns, kChunkK, kTileN, BoxLayout::kRows);
+  };
+  const Matrix d_gates{params.d_gates, params.d_gates_stride};
+  const Matrix input_weights{
+      static_cast<const float*>(params.weights.data) + first_input_column(state),
+      params.weights.stride};
+  const int64_t batch = params.batch;
+  if (arguments.state_blocks > 0) {
+    add(&arguments.gate_rows, d_gates, batch, gate_columns, kTileM, kChunkK, BoxLayout::kSwizzled);
+    add_b(&arguments.weights_h, params.weights, gate_columns, state);
+    add_b(&arguments.weights_input, input_weights, gate_columns, features);
+  }
+  if (arguments.weight_units > 0) {
+    add(&arguments.gate_columns, d_gates, batch, gate_columns, kChunkK, 32, BoxLayout::kSwizzled);
+    add_b(&arguments.old_h, params.old_h, batch, state);
+    add_b(&arguments.input, params.input, batch, features);
+  }
+  if (!done) {
     return cudaErrorInvalidValue;
   }
   static_assert(StateProduct::kSharedBytes == WeightProduct::kSharedBytes);
-  return launch_in_clusters<&backward_wgmma_float32_kernel<StateProduct, WeightProduct>,
-                            StateProduct::kThreads,
-                            StateProduct::kSharedBytes,
-                            ClusterSums<StateProduct>::kSharedBytes>(
-      arguments, dim3(blocks), split, stream);
+  const cudaError_t error =
+      launch_in_clusters<&backward_wgmma_float32_kernel<StateProduct, WeightProduct>,
+                         StateProduct::kThreads,
+                         StateProduct::kSharedBytes,
+                         ClusterSums<StateProduct>::kSharedBytes>(
+          arguments, dim3(blocks), ranks, stream);
+  if (error != cudaSuccess || arguments.weight_units == 0 || parts == 1) {
+    return error;
+  }
+  const WeightSumArguments sum{
+      workspace, parts, gate_columns * (state + features), static_cast<float*>(params.d_weights)};
+  return sum.size % 4 == 0 ? launch_weight_sum<4>(sum, stream) : launch_weight_sum<1>(sum, stream);
 }
 
 }  // namespace
 
+int64_t backward_wgmma_float32_workspace(const BackwardProblem& params,
+                                         const Float32GradientPlan& plan) {
+  const int64_t matrix = 3 * params.state_size * (params.state_size + params.input_features);
+  return params.d_weights == nullptr || plan.weight_parts == 1 ? 0 : plan.weight_parts * matrix;
+}
+
 cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
-                                          Float32GradientTile tile,
+                                          const Float32GradientPlan& plan,
                                           int split,
+                                          float* workspace,
                                           cudaStream_t stream) {
-  switch (tile) {
+  switch (plan.tile) {
     case Float32GradientTile::k64x96:
-      return launch_float32_tile<1, 1, 2, 2>(params, split, stream);
+      return launch_float32_tile<1, 1, 2, 2>(params, plan, split, workspace, stream);
     case Float32GradientTile::k128x96:
-      return launch_float32_tile<2, 2, 4, 1>(params, split, stream);
+      return launch_float32_tile<2, 2, 4, 1>(params, plan, split, workspace, stream);
     case Float32GradientTile::kCount:
       break;
   }

@@ -19,10 +19,10 @@ struct PackParams {
   struct Part {
     Matrix from;
     int64_t rows, columns;
-    Matrix to;     // at a multiple of 16 bytes, its stride packed_stride(lead + columns)
+    Matrix to;     // at a multiple of 16 bytes, its stride packed_stride(lead + columns) or more
     int lead = 0;  // columns of zeros in front, less than 16 bytes
   };
-  static constexpr int kMaxParts = 3;
+  static constexpr int kMaxParts = 4;
   Part parts[kMaxParts];
   int count = 0;
   int element_size;  // 2 or 4

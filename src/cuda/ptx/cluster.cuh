@@ -32,6 +32,12 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");
 #endif
 }
+// The first half, for a thread whose stores to the cluster's shared memory those that wait read.
+__device__ __forceinline__ void cluster_arrive_with_stores() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");
+#endif
+}
 
 // What this block would write as `address`, in the cluster's block `block`.
 __device__ __forceinline__ uint32_t address_in_block(uint32_t address, int block) {
@@ -40,6 +46,22 @@ __device__ __forceinline__ uint32_t address_in_block(uint32_t address, int block
   asm("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(there) : "r"(address), "r"(block));
 #endif
   return there;
+}
+
+// Stores where this block would write `address`, in the cluster's block `block`.
+__device__ __forceinline__ void store_in_block(uint32_t address, int block, float value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.f32 [%0], %1;\n" ::"r"(address_in_block(address, block)),
+               "f"(value)
+               : "memory");
+#endif
+}
+__device__ __forceinline__ void store_in_block(uint32_t address, int block, double value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.f64 [%0], %1;\n" ::"r"(address_in_block(address, block)),
+               "d"(value)
+               : "memory");
+#endif
 }
 
 }  // namespace lltm::cuda
