@@ -27,6 +27,8 @@ class Call:
     expected: Callable[[], Sequence[Bounded | None]]
     """What is right, None where a result is to be None."""
     may_share_storage: bool = False
+    has_same_bits: bool = True
+    """Each time, in any thread."""
 
 
 @contextlib.contextmanager

@@ -73,17 +73,23 @@ class Checker:
         results = call.run()
         self.calls[case.operator] += 1
         self.features.update(case.features())
-        for name, dtype, result, expected in zip(call.names, call.dtypes, results, call.expected(), strict=True):
-            check_metadata(case, name, dtype, result, expected)
+        expected = call.expected()
+        for name, dtype, result, bounded in zip(call.names, call.dtypes, results, expected, strict=True):
+            check_metadata(case, name, dtype, result, bounded)
             if result is not None:
-                later(name, expected.excess(result, finite=not case.poison))
+                later(name, bounded.excess(result, finite=not case.poison))
         check_aliases(case, call, results)
         if case.repeated or case.callers > 1:
             self.repeated[case.operator] += 1
             for other in call_again(case, call):
-                for name, result, repetition in zip(call.names, results, other, strict=True):
+                for name, result, repetition, bounded in zip(call.names, results, other, expected, strict=True):
                     if result is not None:
-                        later(f"{name} of another call", differs(bits(result), bits(repetition)))
+                        excess = (
+                            differs(bits(result), bits(repetition))
+                            if call.has_same_bits
+                            else bounded.excess(repetition, finite=not case.poison)
+                        )
+                        later(f"{name} of another call", excess)
         for argument, old in zip(call.arguments, before, strict=True):
             if argument is not None:
                 later("an argument after the call", differs(bits(argument), old))
