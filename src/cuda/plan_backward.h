@@ -2,7 +2,6 @@
 // wins that supports a problem and is ahead there.
 #pragma once
 
-#include "kernels/backward_kernels.h"
 #include "model.h"
 #include "scheduler/gradient_plan.h"
 #include "tile/shapes.h"

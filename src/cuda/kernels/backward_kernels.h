@@ -91,12 +91,6 @@ cudaError_t launch_backward_tiles(const BackwardProblem& problem,
                                   int split,
                                   cudaStream_t stream);
 
-/// How the products in float32 by wgmma are cut.
-struct Float32GradientPlan {
-  Float32GradientTile tile;
-  int weight_parts;  // at most, of the K = batch of d_weights
-};
-
 /// As launch_backward_tiles, for a GPU of architecture 9.0 and code built for 90a, for kFloat32.
 /// TMA can describe the matrices (is_describable). The columns of weights that belong to input
 /// begin at first_input_column(state_size), in a copy where that is not state_size. `workspace` has

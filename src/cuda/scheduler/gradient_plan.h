@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../problem.h"
+#include "../tile/shapes.h"
 
 #include <cstdint>
 
@@ -30,5 +31,11 @@ GradientChoice choose_gradient_plan(Arithmetic arithmetic,
                                     int64_t state_size,
                                     bool one_segment,
                                     int multiprocessors);
+
+/// How the products in float32 by wgmma are cut.
+struct Float32GradientPlan {
+  Float32GradientTile tile;
+  int weight_parts;  // at most, of the K = batch of d_weights
+};
 
 }  // namespace lltm::cuda
