@@ -80,70 +80,58 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     return chunk == begin ||
            chunk == (kOfSequence<Problem> ? arguments.chunks.x_pieces : arguments.chunks.h_pieces);
   };
-  using Piece = Segments::Piece;
-  const auto depth_from = [&](const Piece& piece) {
-    return static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
+  int depth_a = 0, depth_b = 0;  // what is left of the segment
+  const auto load_a = [&](Element* a, int chunk) {
+    if (begins_segment(chunk)) {
+      const auto piece = piece_at(chunk);
+      depth_a = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
+      copier_a.start({piece.of(old_h, input) + piece.first,
+                      piece.of(p.old_h, p.input).stride,
+                      rows,
+                      piece.of(arguments.old_h_vectors, arguments.input_vectors)});
+    }
+    copier_a.copy(a, depth_a, kChunkK);
+    depth_a -= kChunkK;
   };
-  const auto start_a = [&](const Piece& piece) {
-    copier_a.start({piece.of(old_h, input) + piece.first,
-                    piece.of(p.old_h, p.input).stride,
-                    rows,
-                    piece.of(arguments.old_h_vectors, arguments.input_vectors)});
-  };
-  const auto start_b = [&](const Piece& piece) {
-    copier_b.start({weights + piece.of(int64_t{0}, p.input_column()) + piece.first,
-                    p.weights.stride,
-                    p.state_size,
-                    hidden,
-                    piece.of(arguments.weights_h_vectors, arguments.weights_input_vectors)});
+  const auto load_b = [&](Element* b, int chunk) {
+    if (begins_segment(chunk)) {
+      const auto piece = piece_at(chunk);
+      depth_b = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
+      copier_b.start({weights + piece.of(int64_t{0}, p.input_column()) + piece.first,
+                      p.weights.stride,
+                      p.state_size,
+                      hidden,
+                      piece.of(arguments.weights_h_vectors, arguments.weights_input_vectors)});
+    }
+    copier_b.copy(b, depth_b, kChunkK);
+    depth_b -= kChunkK;
   };
   const auto fetch = [&] { finisher.fetch(); };
   Product product;
   auto* const slots = reinterpret_cast<Element*>(shared);
   if constexpr (kOfSequence<Problem>) {
-    int depth_a = 0, depth_b = 0;  // what is left of the segment
     product.run_overlapping(
         slots,
         begin,
         end,
         loads_early(arguments.problem),
         [&](Element* a, Element* b, int chunk, Operands which) {
-          const Piece piece = piece_at(chunk);
-          const bool begins = begins_segment(chunk);
-          if (which == Operands::kAll || (which == Operands::kCarried) == piece.of_h) {
-            if (begins) {
-              depth_a = depth_from(piece);
-              start_a(piece);
-            }
-            copier_a.copy(a, depth_a, kChunkK);
-            depth_a -= kChunkK;
+          if (which == Operands::kAll || (which == Operands::kCarried) == piece_at(chunk).of_h) {
+            load_a(a, chunk);
           }
           if (which != Operands::kCarried) {
-            if (begins) {
-              depth_b = depth_from(piece);
-              start_b(piece);
-            }
-            copier_b.copy(b, depth_b, kChunkK);
-            depth_b -= kChunkK;
+            load_b(b, chunk);
           }
         },
         fetch);
   } else {
-    int depth = 0;  // what is left of the segment
     product.run(
         slots,
         begin,
         end,
         [&](Element* a, Element* b, int chunk) {
-          if (begins_segment(chunk)) {
-            const Piece piece = piece_at(chunk);
-            depth = depth_from(piece);
-            start_a(piece);
-            start_b(piece);
-          }
-          copier_a.copy(a, depth, kChunkK);
-          copier_b.copy(b, depth, kChunkK);
-          depth -= kChunkK;
+          load_a(a, chunk);
+          load_b(b, chunk);
         },
         fetch);
   }
