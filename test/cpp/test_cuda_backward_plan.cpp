@@ -226,6 +226,25 @@ void expect_each_product_once(const BackwardShape& shape, const GradientPlan& pl
   }
 }
 
+// (128,2048,2048) in bfloat16 has 3072 tiles of 128x64 of d_weights: clusters that share their K
+// took the loop of a sequence 250 us a step, where tiles of 256 columns take 40.
+TEST(GradientPlan, SharesNoKOfFarMoreTilesThanAreResident) {
+  for (const Arithmetic arithmetic : {Arithmetic::kTf32, Arithmetic::kBFloat16}) {
+    for (const int64_t batch : {64, 128}) {
+      for (const int64_t input_features : {1024, 2048}) {
+        const GradientPlan plan = choose_gradient_plan(arithmetic,
+                                                       batch,
+                                                       input_features,
+                                                       /*state_size=*/2048,
+                                                       /*one_segment=*/false,
+                                                       kH200.multiprocessors)
+                                      .plan;
+        EXPECT_EQ(plan.weight_columns, 256) << batch << ", " << input_features;
+      }
+    }
+  }
+}
+
 TEST(GradientSchedule, HasEachChunkOfEachTileOnce) {
   for (const DeviceFacts& device : kDevices) {
     for (const BackwardShape& shape : random_shapes(40)) {

@@ -92,9 +92,10 @@ double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, i
   const int clusters = plan.blocks / cluster;
   // Tiles of shared K have a cluster each, and those that are not resident wait.
   const int sharing = state_units + (plan.shares_weights ? weight_units : 0);
-  double us = shares && cluster > 1 && sharing > clusters
-                  ? (state_units + clusters - 1) / clusters * state + weight
-                  : makespan(state_units, weight_units, clusters, state, weight);
+  double us =
+      shares && cluster > 1 && sharing > clusters
+          ? ceil_div(state_units, clusters) * state + ceil_div(weight_units, clusters) * weight
+          : makespan(state_units, weight_units, clusters, state, weight);
   const double parts = (plan.state_parts > 1 ? state_units * cluster * of.state_columns : 0) +
                        (plan.weight_parts > 1 ? weight_units * cluster * of.weight_columns : 0);
   if (!shares && parts > 0) {
