@@ -39,8 +39,8 @@ def build_wheel(folder: Path) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         run(
             sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder,
-            f"-Cbuild-dir={kept_folder('wheel', folder)}", "-Ccmake.define.LLTM_CUDA=OFF",
-            "-Ccmake.define.CMAKE_UNITY_BUILD=ON", ROOT,
+            f"--config-settings=build-dir={kept_folder('wheel', folder)}",
+            "--config-settings=cmake.define.LLTM_CUDA=OFF", "--config-settings=cmake.define.CMAKE_UNITY_BUILD=ON", ROOT,
         )  # fmt: skip
     (wheel,) = folder.glob("*.whl")
     return wheel
