@@ -3,6 +3,9 @@
 #pragma once
 
 #include "../../cell.h"
+#include "../problem.h"
+
+#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -64,5 +67,17 @@ struct RoundedMath : DeviceMath {
     return copysignf(t * reciprocal(t + 2.0f), x);
   }
 };
+
+/// For tensors of scalar_t, which are computed in float but for double.
+template <typename scalar_t>
+using TensorMath =
+    std::conditional_t<sizeof(scalar_t) == 8,
+                       cell::StandardMath,
+                       std::conditional_t<sizeof(scalar_t) == 4, DeviceMath, RoundedMath>>;
+
+/// Behind products formed in kArithmetic.
+template <Arithmetic kArithmetic>
+using ProductMath =
+    std::conditional_t<kArithmetic == Arithmetic::kFloat32, DeviceMath, RoundedMath>;
 
 }  // namespace lltm::cuda

@@ -49,8 +49,7 @@ struct ForwardWgmmaTile {
   static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
   using Product = Product_;
   static constexpr int kHidden = Product::kTileN / 3, kBlocksPerSm = kBlocksPerSm_;
-  using Math =
-      std::conditional_t<Product::kArithmetic == Arithmetic::kFloat32, DeviceMath, RoundedMath>;
+  using Math = ProductMath<Product::kArithmetic>;
   using Epilogue = EpilogueOf<Problem, typename Product::Element, Math, 2, 2, kEvenState>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
 

@@ -36,9 +36,7 @@ template <typename Product, typename scalar_t, int kAtOnce, int kBlocksPerSm>
 __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm) sequence_gradient_tiles_kernel(
     const __grid_constant__ SequenceGradientTilesArguments<scalar_t> arguments) {
   using Element = typename Product::Element;
-  using Math =
-      std::conditional_t<Product::kArithmetic == Arithmetic::kFloat32, DeviceMath, RoundedMath>;
-  using Epilogue = SequenceGradientsEpilogue<scalar_t, Math>;
+  using Epilogue = SequenceGradientsEpilogue<scalar_t, ProductMath<Product::kArithmetic>>;
   constexpr int kThreads = Product::kThreads, kChunkK = Product::kChunkK;
   constexpr int kTileM = Product::kTileM, kTileN = Product::kTileN;
   extern __shared__ __align__(16) unsigned char shared[];

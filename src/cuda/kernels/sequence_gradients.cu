@@ -14,14 +14,11 @@ namespace {
 template <typename scalar_t>
 __global__ void __launch_bounds__(kElementThreads)
     sequence_gradients_kernel(const __grid_constant__ SequenceGradientsParams<scalar_t> params) {
-  using Math =
-      std::conditional_t<sizeof(scalar_t) == 8,
-                         cell::StandardMath,
-                         std::conditional_t<sizeof(scalar_t) == 4, DeviceMath, RoundedMath>>;
+  using Epilogue = SequenceGradientsEpilogue<scalar_t, TensorMath<scalar_t>>;
   wait_for_previous_kernel();
-  const SequenceGradientsEpilogue<scalar_t, Math> epilogue(params);
+  const Epilogue epilogue(params);
   for_each_element(params.rows, params.state_size, [&](int64_t row, int64_t column) {
-    typename SequenceGradientsEpilogue<scalar_t, Math>::Operands operands;
+    typename Epilogue::Operands operands;
     epilogue.fetch(operands, row, column);
     epilogue.fetch_carried(operands, row, column);
     const auto from_h = operands.ran_last ? params.from_h[row * params.state_size + column] : 0;
