@@ -14,23 +14,24 @@
 
 namespace lltm::cuda {
 
-/// Columns up to a multiple of 16 bytes, so that all rows start there.
-inline int64_t padded(int64_t columns, c10::ScalarType dtype) {
-  const auto piece = static_cast<int64_t>(16 / c10::elementSize(dtype));
-  return (columns + piece - 1) / piece * piece;
+/// Memory for a matrix whose rows start at multiples of 16 bytes.
+inline at::Tensor rows_of_vectors(int64_t rows,
+                                  int64_t columns,
+                                  c10::ScalarType dtype,
+                                  const Device& device) {
+  const auto size = static_cast<int>(c10::elementSize(dtype));
+  return device.empty({rows, whole_vectors(columns, size)}, dtype).narrow(1, 0, columns);
 }
 
 /// The columns of weights that belong to h, in rows that start at multiples of 16 bytes.
 inline at::Tensor padded_h_columns(const at::Tensor& weights, const Device& device) {
   const at::Tensor of_h = h_columns(weights);
-  const auto dtype = weights.scalar_type();
-  if (of_h.stride(1) == 1 && is_describable({of_h.const_data_ptr(), of_h.stride(0)},
-                                            of_h.size(1),
-                                            static_cast<int>(c10::elementSize(dtype)))) {
+  const auto size = static_cast<int>(weights.element_size());
+  if (of_h.stride(1) == 1 &&
+      is_describable({of_h.const_data_ptr(), of_h.stride(0)}, of_h.size(1), size)) {
     return of_h;
   }
-  const at::Tensor copy = device.empty({of_h.size(0), padded(of_h.size(1), dtype)}, dtype);
-  return copy.narrow(1, 0, of_h.size(1)).copy_(of_h);
+  return rows_of_vectors(of_h.size(0), of_h.size(1), weights.scalar_type(), device).copy_(of_h);
 }
 
 /// The kernels that form a step in one launch.

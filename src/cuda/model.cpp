@@ -55,10 +55,6 @@ constexpr ForwardCandidate kCandidates[] = {
     // clang-format on
 };
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 double element_bytes(const ForwardShape& shape) {
   return shape.arithmetic ? element_size(*shape.arithmetic) : 8;
 }

@@ -9,10 +9,6 @@
 namespace lltm::cuda {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 int64_t chunks_of(int64_t k, Arithmetic arithmetic) {
   return ceil_div(k, 128 / element_size(arithmetic));
 }

@@ -9,10 +9,6 @@
 namespace lltm::cuda {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 double multiplications(const SequenceGradientShape& shape) {
   const auto state_size = static_cast<double>(shape.state_size);
   return static_cast<double>(shape.rows) * 3 * state_size * state_size;

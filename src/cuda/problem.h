@@ -18,6 +18,11 @@ enum class Arithmetic {
   kBFloat16,  // c10::BFloat16
 };
 
+/// a / b, rounded up.
+constexpr int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
 constexpr bool is_float(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kFloat32 || arithmetic == Arithmetic::kTf32;
 }
@@ -25,6 +30,11 @@ constexpr bool is_float(Arithmetic arithmetic) {
 /// In bytes, of an operand's element.
 constexpr int element_size(Arithmetic arithmetic) {
   return is_float(arithmetic) ? 4 : 2;
+}
+
+/// So many columns of elements of `size` bytes, up to the next multiple of 16 bytes.
+constexpr int64_t whole_vectors(int64_t columns, int size) {
+  return ceil_div(columns * size, 16) * 16 / size;
 }
 
 /// Consecutive elements of a row are adjacent, rows are `stride` elements apart.
@@ -72,8 +82,8 @@ struct Segments {
 
 /// For h and x of so many columns; none where there are none.
 inline Segments segments_of(int64_t state_size, int64_t input_features, int64_t size) {
-  return {static_cast<int>((state_size + size - 1) / size),
-          static_cast<int>((input_features + size - 1) / size)};
+  return {static_cast<int>(ceil_div(state_size, size)),
+          static_cast<int>(ceil_div(input_features, size))};
 }
 
 /// new_h, new_cell and gates of input, weights, bias, old_h and old_cell.

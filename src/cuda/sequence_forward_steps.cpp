@@ -44,7 +44,7 @@ struct Layout {
   int64_t h_stride() const { return packed_stride(state_size, size); }
   int64_t input_stride() const { return packed_stride(input_features, size); }
   int64_t weights_gap() const {
-    return copies_weights ? (state_size * size + 15) / 16 * 16 / size - state_size : 0;
+    return copies_weights ? whole_vectors(state_size, size) - state_size : 0;
   }
   int64_t weights_stride() const {
     return packed_stride(state_size + weights_gap() + input_features, size);

@@ -101,7 +101,7 @@ cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
                                           float* workspace,
                                           cudaStream_t stream);
 constexpr int64_t first_input_column(int64_t state_size) {
-  return (state_size + 3) / 4 * 4;
+  return whole_vectors(state_size, 4);
 }
 int64_t backward_wgmma_float32_workspace(const BackwardProblem& params,
                                          const Float32GradientPlan& plan);

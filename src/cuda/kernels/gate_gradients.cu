@@ -12,7 +12,6 @@
 #include "../tile/elements.cuh"
 #include "../tile/vectors.cuh"
 #include "backward_kernels.h"
-#include "forward_kernels.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -122,10 +121,7 @@ template <typename scalar_t, int kVector, int kRows>
 __global__ void __launch_bounds__(kThreads, 2)
     gate_gradients_kernel(const __grid_constant__ GateGradientsArguments<scalar_t> arguments) {
   using acc_t = accumulate_t<scalar_t>;
-  using Math =
-      std::conditional_t<sizeof(scalar_t) == 8,
-                         cell::StandardMath,
-                         std::conditional_t<sizeof(scalar_t) == 4, DeviceMath, RoundedMath>>;
+  using Math = TensorMath<scalar_t>;
   using Inputs = GateGradientsInputs<scalar_t, kVector, kRows>;
   constexpr int kColumns = kVector * kAcross;
   const GateGradientsParams<scalar_t>& p = arguments.cell;
@@ -310,10 +306,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   arguments.d_bias[index] = static_cast<scalar_t>(sum);
-}
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
 }
 
 /// How the batch is shared: by the ranks of a cluster, and by as many clusters, whose sums for

@@ -36,8 +36,8 @@ constexpr int kTileRows = 128;
 // What it takes to exchange sums, by 1, 2, 4 and 8 ranks.
 constexpr double kExchange[] = {0, 0.15, 0.6, 2.2};
 
-double ceil_div(int64_t a, int64_t b) {
-  return static_cast<double>((a + b - 1) / b);
+double pieces(int64_t of, int64_t size) {
+  return static_cast<double>(ceil_div(of, size));
 }
 
 struct Sizes {
@@ -47,8 +47,8 @@ struct Sizes {
 
   int64_t width() const { return state_size + input_features; }
   double column_tiles(int columns) const {
-    return one_segment ? ceil_div(width(), columns)
-                       : ceil_div(state_size, columns) + ceil_div(input_features, columns);
+    return one_segment ? pieces(width(), columns)
+                       : pieces(state_size, columns) + pieces(input_features, columns);
   }
   double unaligned() const {
     const int vector = chunk_k / 8;
@@ -72,30 +72,29 @@ double makespan(int states, int weights, int clusters, double state, double weig
 
 double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, int cluster) {
   const bool shares = of.weight_columns == 64;
-  const double state_rows = ceil_div(s.width(), kTileRows) / (shares ? 1 : cluster);
+  const double state_rows = pieces(s.width(), kTileRows) / (shares ? 1 : cluster);
   const double weight_rows =
-      ceil_div(3 * s.state_size, kTileRows) / (plan.shares_weights ? 1 : cluster);
+      pieces(3 * s.state_size, kTileRows) / (plan.shares_weights ? 1 : cluster);
   const auto state_units = static_cast<int>(std::ceil(state_rows) *
-                                            ceil_div(s.batch, of.state_columns) * plan.state_parts);
+                                            pieces(s.batch, of.state_columns) * plan.state_parts);
   const auto weight_units = static_cast<int>(std::ceil(weight_rows) *
                                              s.column_tiles(of.weight_columns) * plan.weight_parts);
   const double state_shares = shares ? cluster : plan.state_parts;
   const double weight_shares = plan.shares_weights ? cluster : plan.weight_parts;
   // Parts are written elsewhere.
   const double unaligned = s.unaligned();
-  const double state = ceil_div(3 * s.state_size, s.chunk_k) / state_shares * of.state_chunk +
+  const double state = pieces(3 * s.state_size, s.chunk_k) / state_shares * of.state_chunk +
                        of.state_tile +
                        (plan.state_parts == 1 ? unaligned * of.state_columns / 512 : 0);
-  const double weight = ceil_div(s.batch, s.chunk_k) / weight_shares * of.weight_chunk +
+  const double weight = pieces(s.batch, s.chunk_k) / weight_shares * of.weight_chunk +
                         of.weight_tile +
                         (plan.weight_parts == 1 ? unaligned * of.weight_columns / 256 : 0);
   const int clusters = plan.blocks / cluster;
   // Tiles of shared K have a cluster each, and those that are not resident wait.
   const int sharing = state_units + (plan.shares_weights ? weight_units : 0);
-  double us =
-      shares && cluster > 1 && sharing > clusters
-          ? ceil_div(state_units, clusters) * state + ceil_div(weight_units, clusters) * weight
-          : makespan(state_units, weight_units, clusters, state, weight);
+  double us = shares && cluster > 1 && sharing > clusters
+                  ? pieces(state_units, clusters) * state + pieces(weight_units, clusters) * weight
+                  : makespan(state_units, weight_units, clusters, state, weight);
   const double parts = (plan.state_parts > 1 ? state_units * cluster * of.state_columns : 0) +
                        (plan.weight_parts > 1 ? weight_units * cluster * of.weight_columns : 0);
   if (!shares && parts > 0) {
