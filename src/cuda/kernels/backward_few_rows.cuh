@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
     const __grid_constant__ BackwardFewRowsArguments<typename Strip::scalar_t> arguments) {
   using scalar_t = typename Strip::scalar_t;
   using Element = typename Strip::Element;
-  using Math = std::conditional_t<sizeof(Element) == 4, DeviceMath, RoundedMath>;
+  using Math = TensorMath<Element>;
   constexpr int kRows = Strip::kRows, kHidden = Strip::kHidden, kThreads = Strip::kThreads;
   constexpr int kWidth = Strip::kWidth, kLanes = Strip::kLanes, kGroups = Strip::kGroups;
   constexpr int kStages = Strip::kStages, kVectorBytes = Strip::kVectorBytes;
@@ -363,10 +363,7 @@ cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      int split,
                                      cudaStream_t stream) {
   constexpr int kSize = sizeof(scalar_t);
-  const bool vectors = products.state_size % 4 == 0 && products.input_features % 4 == 0 &&
-                       products.input.starts_at_vectors(kSize) &&
-                       products.old_h.starts_at_vectors(kSize) &&
-                       products.weights.starts_at_vectors(kSize) &&
+  const bool vectors = rows_are_vectors(products, kSize) &&
                        reinterpret_cast<uintptr_t>(products.d_weights) % 16 == 0;
   return launch_for_rows(products.batch, [&](auto rows) {
     if constexpr (kSize == 4) {  // cp.async takes four bytes at least

@@ -1,4 +1,5 @@
-// Choosing the instance of a kernel for a batch of a few rows, each of which has one.
+// Choosing the instance of a kernel for a batch of a few rows: each number of them has one, and how
+// many neighbours a thread takes.
 #pragma once
 
 #include "forward_kernels.h"
@@ -6,6 +7,13 @@
 #include <type_traits>
 
 namespace lltm::cuda {
+
+/// Whether four neighbours of a row can be read at once, in both halves of [h | x].
+template <typename Problem>
+bool rows_are_vectors(const Problem& p, int size) {
+  return p.state_size % 4 == 0 && p.input_features % 4 == 0 && p.input.starts_at_vectors(size) &&
+         p.old_h.starts_at_vectors(size) && p.weights.starts_at_vectors(size);
+}
 
 /// launch(std::integral_constant<int, rows>), for rows from 1 to kFewRows.
 template <int kRows = 1, typename Launch>

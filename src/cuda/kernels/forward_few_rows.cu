@@ -258,12 +258,9 @@ cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream)
     return error;
   }
   // The columns of the state evenly on all multiprocessors, in as many rounds as it takes.
-  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t rounds = ceil_div(cell.state_size, kFewRowsWarps * multiprocessors);
   const auto columns = static_cast<int>(ceil_div(cell.state_size, rounds * multiprocessors));
-  const bool vectors = cell.state_size % 4 == 0 && cell.input_features % 4 == 0 &&
-                       cell.input.starts_at_vectors(4) && cell.old_h.starts_at_vectors(4) &&
-                       cell.weights.starts_at_vectors(4);
+  const bool vectors = rows_are_vectors(cell, sizeof(float));
   return launch_for_rows(cell.batch, [&](auto rows) {
     if constexpr (!kOfSequence<Problem>) {
       if (!vectors) {
