@@ -57,6 +57,7 @@ void run_steps(const Tensor& d_gates,
                const SequenceBackwardArguments& arguments,
                const SequenceSizes<int64_t>& sizes,
                const Device& device,
+               const DeviceFacts& facts,
                bool reverse) {
   using acc_t = accumulate_t<scalar_t>;
   const int64_t steps = sizes.steps, batch = sizes.batch, state_size = sizes.state_size;
@@ -71,8 +72,6 @@ void run_steps(const Tensor& d_gates,
   const Tensor gates = arguments.gates.contiguous();
   const Tensor cells = arguments.cells.contiguous();
 
-  DeviceFacts facts;
-  check_launch(device_facts(device.properties(), &facts));
   const auto arithmetic = arithmetic_of(arguments.input.scalar_type());
   std::optional<FusedSteps> fused;
   Tensor weights_h, from_h;
@@ -142,10 +141,8 @@ Tensor old_states(const SequenceBackwardArguments& arguments,
                   const SequenceSizes<int64_t>& sizes,
                   const Device& device,
                   bool reverse) {
-  const auto dtype = arguments.input.scalar_type();
-  const Tensor old_h =
-      device.empty({sizes.steps * sizes.batch, padded(sizes.state_size, dtype)}, dtype)
-          .narrow(1, 0, sizes.state_size);
+  const Tensor old_h = rows_of_vectors(
+      sizes.steps * sizes.batch, sizes.state_size, arguments.input.scalar_type(), device);
   if (sizes.steps > 0) {
     const OldStatesParams<scalar_t> params{
         .steps = sizes.steps,
@@ -180,12 +177,11 @@ void run_products(const Tensor& d_weights,
                   const Tensor& input,
                   const Tensor& weights,
                   const Tensor& old_h,
-                  const Device& device) {
+                  const Device& device,
+                  const DeviceFacts& facts) {
   const int64_t state_size = weights.size(0) / 3;
   // What is not wanted is described all the same.
   const Tensor& inputs_h = old_h.defined() ? old_h : weights;
-  DeviceFacts facts;
-  check_launch(device_facts(device.properties(), &facts));
   const BackwardShape shape{.arithmetic = arithmetic_of(input.scalar_type()),
                             .batch = input.size(0),
                             .input_features = input.size(1),
@@ -232,10 +228,12 @@ void run(const Gradients& gradients,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
-  const auto dtype = arguments.input.scalar_type();
-  const int64_t rows = sizes.steps * sizes.batch, columns = 3 * sizes.state_size;
-  const Tensor d_gates = device.empty({rows, padded(columns, dtype)}, dtype).narrow(1, 0, columns);
-  run_steps<scalar_t>(d_gates, gradients, arguments, sizes, device, reverse);
+  const int64_t rows = sizes.steps * sizes.batch;
+  const Tensor d_gates =
+      rows_of_vectors(rows, 3 * sizes.state_size, arguments.input.scalar_type(), device);
+  DeviceFacts facts;
+  check_launch(device_facts(device.properties(), &facts));
+  run_steps<scalar_t>(d_gates, gradients, arguments, sizes, device, facts, reverse);
 
   if (gradients.bias.defined()) {
     Tensor d_bias = gradients.bias;
@@ -251,8 +249,14 @@ void run(const Gradients& gradients,
                            ? input_of_steps(arguments.input, arguments.lengths)
                            : arguments.input;
   const Tensor input_rows = input.reshape({rows, sizes.input_features});
-  run_products(
-      gradients.weights, gradients.input, d_gates, input_rows, arguments.weights, old_h, device);
+  run_products(gradients.weights,
+               gradients.input,
+               d_gates,
+               input_rows,
+               arguments.weights,
+               old_h,
+               device,
+               facts);
 }
 
 OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,
