@@ -87,11 +87,11 @@ BackwardProblem products_params(const CellGradients& gradients,
 class PackedOperands {
  public:
   /// Leaves in `problem` what the copies are.
-  PackedOperands(BackwardProblem& problem, Arithmetic arithmetic, const Device& device)
-      : device_(device),
-        dtype_(is_float(arithmetic)                 ? at::kFloat
-               : arithmetic == Arithmetic::kFloat16 ? at::kHalf
-                                                    : at::kBFloat16) {
+  PackedOperands(BackwardProblem& problem,
+                 Arithmetic arithmetic,
+                 c10::ScalarType dtype,
+                 const Device& device)
+      : device_(device), dtype_(dtype) {
     const int size = params_.element_size = element_size(arithmetic);
     const int64_t h = problem.state_size, x = problem.input_features, gates = 3 * h;
     // In TF32 a transposed copy is made of rows that start anywhere.
@@ -301,7 +301,8 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
         packed_stride(products.d_gates_stride, static_cast<int>(input.element_size()));
     gradients.gates = device.empty({sizes.batch, products.d_gates_stride}, input.scalar_type());
     products.d_gates = data_of(gradients.gates);
-    check_launch(packed.emplace(products, *plan.arithmetic, device).launch(stream));
+    check_launch(
+        packed.emplace(products, *plan.arithmetic, input.scalar_type(), device).launch(stream));
   }
   const Tensor workspace = workspace_of(products, plan, device);
   auto* const floats = static_cast<float*>(data_of(workspace));
