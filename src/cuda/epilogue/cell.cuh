@@ -3,9 +3,8 @@
 // What the kernels of the forward do with their sums is a policy, of which this is the cell's. A
 // policy for kRows x kColumns elements at a time has
 //   Operands                      what the elements need beside their sums, and which of them exist
-//   fetch(operands, row, column)  reads it: rows `row`, row + kRowStep, ... and neighbouring
-//   columns. Called
-//                                 before the sums are there, so that it is there with them
+//   fetch(operands, row, column)  reads it: rows `row`, row + kFragmentRowStep, ..., and
+//                                 neighbouring columns; called before the sums are there
 //   place(operands, row, column)  the part of it that only computes where they are
 //   finish(operands, z)           z[gate][row * kColumns + column] are the sums, of all of K
 // That of a step of a sequence is epilogue/step.cuh.
