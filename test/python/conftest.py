@@ -56,6 +56,13 @@ def dtype(request) -> torch.dtype:
     return request.param
 
 
+@pytest.fixture(params=["few_rows", "hopper", "tiles", "library"])
+def path(request, monkeypatch) -> str:
+    """Each group of CUDA kernels, forced."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
+    return request.param
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)

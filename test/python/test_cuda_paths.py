@@ -39,12 +39,6 @@ SIZES = [
 ]
 
 
-@pytest.fixture(params=["few_rows", "hopper", "tiles", "library"])
-def path(request, monkeypatch) -> str:
-    monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
-    return request.param
-
-
 def check_values(sizes, dtype):
     arguments = make_arguments(sizes, dtype, "cuda")
     assert_forward_close(call(arguments), arguments)

@@ -19,12 +19,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(params=["few_rows", "hopper", "tiles", "library"])
-def path(request, monkeypatch) -> str:
-    monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
-    return request.param
-
-
 # Around the tiles of every kernel, rows that start at 16 bytes and rows that do not, one row and few, ranks that share
 # K, more input than a chunk of time has.
 STEP_SIZES = [
