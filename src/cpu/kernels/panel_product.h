@@ -58,8 +58,14 @@ LLTM_INLINE void multiply_by_panel(int64_t rows,
         alignas(64) typename O::real scratch[height][kDepth];
         const typename O::Scalar* scalars[height];
         scalars_of_rows<scalar_t>(from, terms_here, scratch, scalars);
+        // The next block's vectors, one for each tile: a panel of many weights comes from afar. A
+        // low tile reads about as much as it multiplies, and has nothing to hide that behind.
+        const auto* next = 2 * height > max_rows ? block + depth_of<scalar_t>(terms_here) * width +
+                                                       tile % vectors * V::kLanes
+                                                 : nullptr;
         typename O::Vector block_sums[height][vectors];
-        multiply<scalar_t, 1>(depth_of<scalar_t>(terms_here), scalars, block, width, block_sums);
+        multiply<scalar_t, 1>(
+            depth_of<scalar_t>(terms_here), scalars, block, width, block_sums, next);
         for (int r = 0; r < height; ++r) {
           for (int v = 0; v < vectors; ++v) {
             sums[r * vectors + v] = block_sums[r][v];

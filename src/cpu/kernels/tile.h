@@ -39,18 +39,23 @@ constexpr int64_t kTermsPerBlock = kDepth * Operand<scalar_t>::kTerms;
 template <typename scalar_t>
 using VectorOf = typename Operand<scalar_t>::Vector;
 
-/// sums[r][v] = sum over k < depth of a[r][k * step] * b[k][v], rows of b being b_stride apart.
+/// sums[r][v] = sum over k < depth of a[r][k * step] * b[k][v], rows of b being b_stride apart. Of
+/// as many rows at `next` it fetches a line each into the second-level cache, unless that is null.
 template <typename scalar_t, int step, int rows, int vectors>
 LLTM_INLINE void multiply(int64_t depth,
                           const typename Operand<scalar_t>::Scalar* const (&a)[rows],
                           const accumulate_t<scalar_t>* b,
                           int64_t b_stride,
-                          VectorOf<scalar_t> (&sums)[rows][vectors]) {
+                          VectorOf<scalar_t> (&sums)[rows][vectors],
+                          const accumulate_t<scalar_t>* next = nullptr) {
   using O = Operand<scalar_t>;
   using V = Simd<typename O::real>;
   // Apart from `sums`, whose elements the caller may pick at run time: these stay in registers.
   typename O::Vector tile[rows][vectors] = {};
   for (int64_t k = 0; k < depth; ++k) {
+    if (next) {
+      __builtin_prefetch(next + k * b_stride, 0, 2);
+    }
     typename O::Vector row[vectors];
     for (int v = 0; v < vectors; ++v) {
       row[v] = V::load(b + k * b_stride + v * V::kLanes).value;
