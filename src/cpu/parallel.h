@@ -13,8 +13,9 @@ namespace lltm::cpu {
 //    float32, 45 us on one thread of a Zen 4 core, a second saved a tenth; from 75 us on it saves a
 //    third or more.
 //  - Where another process has the core, the call waits until the system takes that process off it:
-//    12 ms were measured at (16,32,128). What is short has as much to lose as what is long, less to
-//    gain, and is called more often.
+//    12 ms in place of 45 us at (16,32,128), 8 ms in place of 150 us at (1,512,512) on a Xeon
+//    (benchmark/RESULTS.md, "under load"). What is short has as much to lose as what is long, less
+//    to gain, and is called more often.
 // So a second thread begins at some 75 us of a Zen 4 core with AVX-512, in the units below. From
 // there on tasks may be smaller: who waits for two threads may as well wait for more.
 
