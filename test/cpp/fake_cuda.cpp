@@ -22,6 +22,15 @@ void expect(bool allowed, const std::string& what) {
   }
 }
 
+/// Whether this call is the one that fails.
+bool fails() {
+  FakeCuda& fake = fake_cuda();
+  if (fake.calls_before_failure < 0 || fake.calls_before_failure-- > 0) {
+    return false;
+  }
+  return fake.has_failed = true;
+}
+
 int bytes_of(CUtensorMapDataType type) {
   return type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? 2
                                                                                              : 4;
@@ -39,6 +48,9 @@ CUresult encode(CUtensorMap* map,
                 CUtensorMapSwizzle swizzle,
                 CUtensorMapL2promotion,
                 CUtensorMapFloatOOBfill) {
+  if (fails()) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   FakeCuda& fake = fake_cuda();
   const size_t before = fake.violations.size();
   ++fake.maps;
@@ -69,6 +81,9 @@ CUresult encode(CUtensorMap* map,
 }
 
 CUresult launch(const CUlaunchConfig* config, CUfunction function, void** params, void**) {
+  if (fails()) {
+    return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  }
   ++fake_cuda().launches;
   unsigned cluster = 1;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
@@ -92,12 +107,12 @@ CUresult launch(const CUlaunchConfig* config, CUfunction function, void** params
 
 CUresult current_context(CUcontext* context) {
   *context = reinterpret_cast<CUcontext>(uintptr_t{1});
-  return CUDA_SUCCESS;
+  return fails() ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
 }
 
 CUresult context_number(CUcontext, unsigned long long* number) {
-  *number = 1;
-  return CUDA_SUCCESS;
+  *number = fake_cuda().context;
+  return fails() ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -112,6 +127,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
   using namespace lltm::test;
+  if (fails()) {
+    return cudaErrorInsufficientDriver;
+  }
   const std::string_view wanted = name;
   *function = wanted == "cuTensorMapEncodeTiled" ? reinterpret_cast<void*>(&encode)
               : wanted == "cuLaunchKernelEx"     ? reinterpret_cast<void*>(&launch)
@@ -130,14 +148,33 @@ cudaError_t cudaSetDevice(int) {
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   *attributes = {};
+  if (lltm::test::fails()) {
+    return cudaErrorMemoryAllocation;
+  }
   attributes->ptxVersion = 90;
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
-  return cudaSuccess;
+  return lltm::test::fails() ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
+  if (lltm::test::fails()) {
+    return cudaErrorMemoryAllocation;
+  }
   *function = static_cast<cudaFunction_t>(const_cast<void*>(symbol));
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters,
+                                           const void*,
+                                           const cudaLaunchConfig_t* config) {
+  if (lltm::test::fails()) {
+    return cudaErrorMemoryAllocation;
+  }
+  const int size = static_cast<int>(config->attrs[0].val.clusterDim.x);
+  *clusters = size > 4 ? 0 : 100 / size;
+  return size > 4 ? cudaErrorInvalidClusterSize : cudaSuccess;
+}
+cudaError_t cudaGetLastError() {
   return cudaSuccess;
 }
 

@@ -1,0 +1,124 @@
+// Random problems as the glue of the operators lays them out, at addresses that nobody reads, and
+// their launches: for tests of the host's half without a GPU.
+#pragma once
+
+#include "cuda/kernels/backward_kernels.h"
+#include "cuda/kernels/pack.h"
+#include "cuda/model.h"
+#include "cuda/plan_backward.h"
+#include "cuda/step_problem.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <variant>
+
+namespace lltm::cuda {
+
+/// Addresses that nobody reads, each a gigabyte from the next.
+inline char* memory(int index) {
+  return reinterpret_cast<char*>((uintptr_t{1} << 40) + (uintptr_t{1} << 30) * uintptr_t(index));
+}
+
+class Random {
+ public:
+  int64_t log_uniform(double least, double most) {
+    return static_cast<int64_t>(
+        std::exp(std::uniform_real_distribution(std::log(least), std::log(most))(random_)));
+  }
+  int64_t below(int64_t count) {
+    return std::uniform_int_distribution<int64_t>(0, count - 1)(random_);
+  }
+
+ private:
+  std::mt19937_64 random_{1};
+};
+
+/// With operands in rows that TMA can describe, as backward.cpp packs them, results contiguous, and
+/// gradients wanted as the bits of `wanted` say.
+inline BackwardProblem random_problem(Random& random, int size, bool vectors, int64_t wanted) {
+  BackwardProblem p{};
+  p.batch = random.log_uniform(1, 5000);
+  p.input_features = random.below(16) == 0 ? 0 : random.log_uniform(1, 2500);
+  p.state_size = random.log_uniform(1, 2500);
+  const int64_t piece = 16 / size;
+  const auto up = [&](int64_t n) { return (n + piece - 1) / piece * piece; };
+  if (vectors) {
+    p.input_features = up(p.input_features + 1);
+    p.state_size = up(p.state_size);
+  }
+  const int64_t h = p.state_size, x = p.input_features;
+  const auto matrix = [&](int index, int64_t columns) {
+    return Matrix{memory(index), up(columns) + piece * random.below(3)};
+  };
+  p.d_gates = memory(0);
+  p.d_gates_stride = vectors ? 3 * h : packed_stride(3 * h, size);
+  p.weights = matrix(1, (size == 4 ? first_input_column(h) : h) + x);
+  p.old_h = matrix(2, h);
+  p.input = x > 0 ? matrix(3, x) : Matrix{};
+  if (x > 0 && h % piece == 0 && random.below(4) == 0) {
+    // One matrix, and two whose rows are each other's.
+    p.old_h.stride = random.below(2) == 0 ? up(h + x) : std::max(up(h), up(x));
+    p.input = {static_cast<const char*>(p.old_h.data) + h * size, p.old_h.stride};
+  }
+  p.d_old_h = (wanted & 1) != 0 ? memory(4) : nullptr;
+  p.d_input = (wanted & 2) != 0 && x > 0 ? memory(5) : nullptr;
+  p.d_weights = (wanted & 4) != 0 ? memory(6) : nullptr;
+  // Of what is not wanted, operands may lie as they like.
+  if (p.d_old_h == nullptr && p.d_input == nullptr && !vectors) {
+    p.weights = {memory(1) + size, h + x};
+  }
+  if (p.d_weights == nullptr && !vectors) {
+    p.old_h = {memory(2) + size, 1};
+    p.input = {memory(3) + size, 0};
+  }
+  return p;
+}
+
+template <Arithmetic kArithmetic>
+cudaError_t launch(const BackwardProblem& p, const BackwardTiles& tiles) {
+  auto* const workspace = reinterpret_cast<float*>(memory(7));
+  if constexpr (kArithmetic == Arithmetic::kFloat32) {
+    return launch_backward_wgmma_float32(
+        p, std::get<Float32GradientPlan>(tiles.tile), tiles.split, workspace, nullptr);
+  } else {
+    if (const auto* const plan = std::get_if<GradientPlan>(&tiles.tile)) {
+      EXPECT_GE(backward_wgmma_workspace<kArithmetic>(p, *plan), 0);
+      const TransposedInputs inputs = transposed_inputs(p, workspace);
+      const Matrix transposed = kArithmetic == Arithmetic::kTf32
+                                    ? Matrix{inputs.transposed, inputs.row_stride()}
+                                    : Matrix{};
+      return launch_backward_wgmma<kArithmetic>(
+          p, *plan, transposed, workspace + transposed_floats(p), nullptr);
+    }
+    if constexpr (kArithmetic == Arithmetic::kTf32) {
+      const auto& pairs = std::get<Tf32BackwardPairs>(tiles.tile);
+      return launch_backward_wgmma_tf32(
+          p, pairs.tile, tiles.split, pairs.count, workspace, nullptr);
+    } else {
+      return launch_backward_wgmma_small<kArithmetic>(p, tiles.split, nullptr);
+    }
+  }
+}
+
+/// As sequence_forward_steps.cpp lays a step out, of any batch and sizes.
+inline StepOfRowsProblem random_step(Random& random, int size) {
+  StepOfRowsProblem step{};
+  ForwardProblem& p = step.cell;
+  p.batch = random.log_uniform(1, 5000);
+  p.input_features = random.below(16) == 0 ? 0 : random.log_uniform(1, 2500);
+  p.state_size = random.log_uniform(1, 2500);
+  const int64_t piece = 16 / size;
+  p.weights_gap = (piece - p.state_size % piece) % piece;
+  p.input =
+      p.input_features > 0 ? Matrix{memory(0), packed_stride(p.input_features, size)} : Matrix{};
+  p.weights = {memory(1), packed_stride(p.input_column() + p.input_features, size)};
+  p.old_h = {memory(2), packed_stride(p.state_size, size)};
+  step.next_h = {memory(3), p.old_h.stride};
+  return step;
+}
+
+}  // namespace lltm::cuda
