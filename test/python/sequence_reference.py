@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import reference
 import torch
+from bounds import Precision
 from torch import Tensor
 
 NAMES = ("input", "weights", "bias", "h0", "c0")
@@ -180,7 +181,7 @@ def finite(tensor: Tensor) -> Tensor:
     return tensor.detach().nan_to_num(0.0, 0.0, 0.0)
 
 
-def with_tolerance(value: Tensor, noisy: Tensor, arguments: Sequence, terms: int = 0) -> Expected:
+def with_tolerance(value: Tensor, noisy: Tensor, precision: Precision, terms: int = 0) -> Expected:
     """Some units in the last place of the largest number, as the sums of products are off, and what the steps make of
     their own errors.
 
@@ -193,7 +194,6 @@ def with_tolerance(value: Tensor, noisy: Tensor, arguments: Sequence, terms: int
     """
     if value.numel() == 0:
         return Expected(value, value.new_zeros(()))
-    precision = reference.precision_of(arguments.input)
     unit = max(precision.storage_unit, precision.product_unit)
     units, units_of_a_step = (8, 2) if unit > precision.unit else (32 + terms**0.5, 8)
     largest = finite(value).abs().max().clamp(min=1)
@@ -201,21 +201,23 @@ def with_tolerance(value: Tensor, noisy: Tensor, arguments: Sequence, terms: int
     return Expected(value, unit * (units * largest + units_of_a_step * amplified))
 
 
-def expected_results(arguments: Sequence) -> list[Expected]:
-    """The five results, kept; differentiable."""
+def expected_results(arguments: Sequence, precision: Precision | None = None) -> list[Expected]:
+    """The five results, kept; differentiable. `precision` is the arguments' own unless it is given."""
+    precision = precision or reference.precision_of(arguments.input)
     exact = arguments.map(Tensor.double)
     with torch.no_grad():
         noisy = run(exact, noisy_forward)
-    return [with_tolerance(*pair, arguments) for pair in zip(run(exact), noisy, strict=True)]
+    return [with_tolerance(*pair, precision) for pair in zip(run(exact), noisy, strict=True)]
 
 
-def expected_gradients(gradients, arguments: Sequence) -> list[Expected]:
+def expected_gradients(gradients, arguments: Sequence, precision: Precision | None = None) -> list[Expected]:
     """The five gradients, of zeros where h0, c0 or the bias is absent."""
+    precision = precision or reference.precision_of(arguments.input)
     rows = arguments.input.size(0) * arguments.input.size(1)
     values = reference_gradients(gradients, arguments)
     noisy = reference_gradients(gradients, arguments, noisy_forward)
     return [
-        with_tolerance(value, other, arguments, rows if name in ("weights", "bias") else 0)
+        with_tolerance(value, other, precision, rows if name in ("weights", "bias") else 0)
         for name, value, other in zip(NAMES, values, noisy, strict=True)
     ]
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import sequence_reference as reference
 import torch
 from bounds import Bounded, Precision
+from reference import precision_of
 from sequence_reference import NAMES, OUTPUTS, Expected, Sequence, Sizes
 from torch import Tensor
 
@@ -16,7 +17,7 @@ INCOMING = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
 KEPT = ("output", "cells", "gates")
 # Of a call: the loop that it is compared with takes some 100 us a step.
 MOST_STEPS = 40
-MOST_WORK = 2_000_000
+MOST_WORK = {"cpu": 2_000_000, "cuda": 20_000_000}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class SequenceCase(Case):
 def draw_sequence_case(random, operator: str, device: str) -> SequenceCase:
     steps = random.choice((0, 1, 1, 2, 3, 4, 5, 7, 8, 12, random.randrange(MOST_STEPS + 1)))
     batch, input_features, state_size = (draw_size(random, device) for _ in range(3))
-    while steps * batch * 3 * state_size * (state_size + input_features) > MOST_WORK:
+    while steps * batch * 3 * state_size * (state_size + input_features) > MOST_WORK[device]:
         batch, input_features, state_size = (-(-size // 2) for size in (batch, input_features, state_size))
         steps = -(-steps // 2)
     sizes = Sizes(steps, batch, input_features, state_size)
@@ -97,13 +98,20 @@ def final_cell_dtype(case: SequenceCase) -> torch.dtype:
 
 
 def bounded(expected: Expected, arguments: Sequence) -> Bounded:
-    return Bounded(*expected, Precision.of(arguments.input.dtype))
+    """On the arguments' device."""
+    value, tolerance = (tensor.to(arguments.input.device) for tensor in expected)
+    return Bounded(value, tolerance, Precision.of(arguments.input.dtype))
+
+
+def on_cpu(values):
+    """What the loop is run on: its many small operations would wait for a GPU that other processes use, too."""
+    return [value.cpu() if isinstance(value, Tensor) else value for value in values]
 
 
 def expected_results(case: SequenceCase, arguments: Sequence) -> list[Bounded]:
     arguments = as_computed(case, arguments)
     with torch.no_grad():
-        results = reference.expected_results(arguments)
+        results = reference.expected_results(Sequence(*on_cpu(arguments)), precision_of(arguments.input))
     if not case.keep:
         results[3:] = (Expected(value[:0], value.new_zeros(())) for value, _ in results[3:])
     return [bounded(result, arguments) for result in results]
@@ -142,7 +150,7 @@ def make_incoming(case: SequenceCase, dtype: torch.dtype, cell_dtype: torch.dtyp
 
 
 def expected_gradients(arguments: Sequence, grads, wanted) -> list[Bounded | None]:
-    gradients = reference.expected_gradients(grads, arguments)
+    gradients = reference.expected_gradients(on_cpu(grads), Sequence(*on_cpu(arguments)), precision_of(arguments.input))
     return [bounded(g, arguments) if want else None for g, want in zip(gradients, wanted, strict=True)]
 
 
