@@ -142,13 +142,17 @@ def common_choices(random, operator: str, device: str) -> dict:
 
 
 def draw_poison(random, choices: dict, names) -> tuple[tuple[str, float], ...]:
-    """Seldom any. The one exception to where the formula sends it: a product made of three TF32 products, in which an
-    infinite argument leaves infinity minus infinity."""
+    """Seldom any. The exceptions to where the formula sends it are infinite arguments on CUDA: a product made of three
+    TF32 products leaves infinity minus infinity, and Hopper's kernels multiply some weights by zeros that stand beside
+    the input (docs/cuda-kernels.md)."""
     if choices["operator"] == "double_backward" or random.randrange(12):
         return ()
-    has_tf32_parts = choices["device"] == "cuda" and choices["dtype"] == torch.float32 and not choices["tf32"]
-    values = [torch.nan] if has_tf32_parts else [torch.nan, torch.inf, -torch.inf]
-    return ((random.choice(names), random.choice(values)),)
+    name = random.choice(names)
+    is_cuda = choices["device"] == "cuda"
+    has_tf32_parts = is_cuda and choices["dtype"] == torch.float32 and not choices["tf32"]
+    may_meet_zeros = is_cuda and name == "weights"
+    values = [torch.nan] if has_tf32_parts or may_meet_zeros else [torch.nan, torch.inf, -torch.inf]
+    return ((name, random.choice(values)),)
 
 
 def draw_cell_case(random, operator: str, device: str) -> Case:

@@ -1,5 +1,7 @@
 """Calls of the cell: lltm::forward, lltm::backward, and what autograd makes of them."""
 
+import functools
+
 import bounds
 import torch
 from bounds import Bounded
@@ -115,6 +117,11 @@ def prepare_autograd(case: Case) -> Call:
     )
 
 
+def elu_jumping_at(place: Tensor | float):
+    """ELU, whose second derivative jumps at `place` and not at 0."""
+    return lambda z: torch.where(z > place, z, torch.expm1(z.clamp(max=1.0)))
+
+
 def prepare_double_backward(case: Case) -> Call:
     """The gradients of the gradients, with respect to the arguments and the incoming gradients."""
     arguments = requiring_grad(case, make_cell_arguments(case))
@@ -139,16 +146,31 @@ def prepare_double_backward(case: Case) -> Call:
 
     def expected() -> list[Bounded | None]:
         """Autograd's in float64. The formula of differentiable operators is ATen's, its conditioning nobody's: the
-        error is measured by the largest of all gradients, not by each."""
-        with torch.enable_grad():
-            values = second(forward, *(list(map(exact, tensors)) for tensors in (arguments, grads, directions)))
+        error is measured by the largest of all gradients, not by each. And ELU's second derivative jumps at 0, which z
+        may cross by a rounding error: it may as well jump a little below or above."""
         precision = precision_on(case.device, case.dtype)
         batch, input_features, state_size = case.sizes
         terms = max(batch, 3 * state_size, state_size + input_features)
-        units = (16 + 4 * terms**0.5) * max(1.0, case.scale)
+        scale = max(1.0, case.scale)
+        units = (16 + 4 * terms**0.5) * scale
+        # z is a sum of products of some units, which may be rounded before the bias is added.
+        largest_bias = arguments.bias.detach().abs().max().double() if case.bias and arguments.bias.numel() else 0.0
+        rounding_of_z = precision.storage_unit * largest_bias
+        rounding_of_z = rounding_of_z + 4 * scale * (64 * precision.unit + precision.product_unit)
+
+        def second_by(elu) -> Results:
+            step = functools.partial(forward, elu=elu)
+            with torch.enable_grad():
+                return second(step, *(list(map(exact, tensors)) for tensors in (arguments, grads, directions)))
+
+        values = second_by(torch.nn.functional.elu)
+        below, above = second_by(elu_jumping_at(-rounding_of_z)), second_by(elu_jumping_at(rounding_of_z))
         largest = max((value.abs().max() for value in values if value is not None and value.numel()), default=0.0)
         error = units * (precision.storage_unit + precision.product_unit) * (1.0 + largest)
-        return [None if value is None else Bounded(value, error, precision) for value in values]
+        return [
+            None if value is None else Bounded(value, error + (a - b).abs(), precision)
+            for value, a, b in zip(values, above, below, strict=True)
+        ]
 
     return Call(
         names=(*gradient_names(), *(f"d_{name}" for name in INCOMING)),
