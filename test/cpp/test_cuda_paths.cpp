@@ -1,12 +1,12 @@
 // Every path of the CUDA kernels, forced, at the edges of every tile.
 #include "cell_reference.h"
 #include "devices.h"
+#include "forced_path.h"
 #include "lltm/lltm.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -14,17 +14,6 @@
 
 namespace lltm::test {
 namespace {
-
-constexpr const char* kPathVariable = "LLTM_CUDA_PATH";
-
-/// Forces a path for as long as it lives.
-class ForcedPath {
- public:
-  explicit ForcedPath(const std::string& path) { setenv(kPathVariable, path.c_str(), 1); }
-  ~ForcedPath() { unsetenv(kPathVariable); }
-  ForcedPath(const ForcedPath&) = delete;
-  ForcedPath& operator=(const ForcedPath&) = delete;
-};
 
 /// Around tiles of 16, 64 and 128 rows, 8, 16, 24, 32, 40 and 64 hidden columns, 64, 96, 128 and
 /// 256 columns of a gradient, chunks of 32 and 64 of K; rows that start at 16 bytes and rows that
