@@ -22,7 +22,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/where.h>
 #include <torch/library.h>
 
 #include <variant>
@@ -40,14 +39,9 @@ struct Gradients {
   }
 };
 
-/// The input of the steps that were run, zero beyond the length: a NaN there must not meet the zero
-/// of its d_gates in a product.
-Tensor input_of_steps(const Tensor& input, const std::optional<Tensor>& lengths) {
-  if (!is_given(lengths)) {
-    return input;
-  }
-  const Tensor runs = at::arange(input.size(0), lengths->options()).unsqueeze(1).lt(*lengths);
-  return at::where(runs.unsqueeze(2), input, 0);
+/// True beyond the length, (steps, batch, 1).
+Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
+  return at::arange(steps, lengths.options()).unsqueeze(1).ge(lengths).unsqueeze(2);
 }
 
 /// d_gates of all steps into a (steps*batch, 3*state_size) matrix, and d_h0 and d_c0.
@@ -245,8 +239,12 @@ void run(const Gradients& gradients,
   const Tensor old_h = gradients.weights.defined()
                            ? old_states<scalar_t>(arguments, sizes, device, reverse)
                            : Tensor();
-  const Tensor input = gradients.weights.defined()
-                           ? input_of_steps(arguments.input, arguments.lengths)
+  // Beyond the length a NaN or an infinity of the other factor must not meet the zero of its
+  // d_gates in a product.
+  const bool has_lengths = is_given(arguments.lengths);
+  const Tensor beyond = has_lengths ? beyond_lengths(sizes.steps, *arguments.lengths) : Tensor();
+  const Tensor input = has_lengths && gradients.weights.defined()
+                           ? arguments.input.masked_fill(beyond, 0)
                            : arguments.input;
   const Tensor input_rows = input.reshape({rows, sizes.input_features});
   run_products(gradients.weights,
@@ -257,6 +255,9 @@ void run(const Gradients& gradients,
                old_h,
                device,
                facts);
+  if (has_lengths && gradients.input.defined()) {
+    gradients.input.masked_fill_(beyond, 0);
+  }
 }
 
 OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,

@@ -123,6 +123,16 @@ def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
     assert torch.equal(found[3][0], gradients[1][0]) and torch.equal(found[4][0], gradients[2][0])
 
 
+def test_d_input_beyond_the_length_is_zero_whatever_the_weights(device, dtype):
+    arguments = make(Sizes(6, 5, 3, 4), dtype, device)
+    lengths = torch.tensor([0, 1, 3, 6, 9], device=device)
+    beyond = (torch.arange(6, device=device)[:, None] >= lengths).unsqueeze(2)
+    arguments = arguments._replace(lengths=lengths, weights=torch.full_like(arguments.weights, float("nan")))
+    d_input = by_autograd(arguments, make_gradients(arguments))[0]
+    assert d_input.masked_select(beyond).eq(0).all()
+    assert d_input.masked_select(~beyond).isnan().all()
+
+
 def test_gradients_stop_at_a_reset(device, dtype):
     arguments = make(Sizes(6, 3, 5, 7), dtype, device)
     reset = torch.zeros(6, 3, dtype=torch.bool, device=device)
