@@ -155,7 +155,7 @@ class Worker(threading.Thread):
 
 
 class Replayer(Worker):
-    """Replays a captured graph of a round."""
+    """Replays a captured graph of a round, with pauses: by itself it would take most of the GPU."""
 
     def __init__(self, case: Case, stream: torch.cuda.Stream):
         super().__init__(case, stream)
@@ -170,6 +170,7 @@ class Replayer(Worker):
     def make_rounds(self, rounds: int) -> None:
         for _ in range(rounds):
             self.graph.replay()
+        self.stopped.wait(0.05)
 
 
 class Usage:
