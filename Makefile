@@ -72,14 +72,9 @@ fuzz: build
 soak: build
 	@$(call with,test) python3 test/python/soak.py $(SOAK_ARGS)
 
-# Our kernels alone, as cuBLAS's have hazards of their own; but initcheck has to see who else writes. It does not see what
-# TMA writes, and reports whoever reads the gradients of 16 bits. The batch of 70,000 rows would take minutes, by no other
-# path.
 ifneq ($(filter memcheck racecheck synccheck initcheck,$(SANITIZER)),)
 sanitize: build-tests
-	@$(call with,test) compute-sanitizer --tool $(SANITIZER) --error-exitcode 1 \
-	  $(if $(filter-out initcheck,$(SANITIZER)),--kernel-name kernel_substring=lltm) \
-	  $(BUILD)/lltm_ops_test --gtest_filter='*CUDA*:-*70000*'
+	@$(call with,test) scripts/sanitize $(SANITIZER) $(BUILD)
 else
 # GCC's: of the CPU's code, in a build of its own, less optimized and in larger units because it compiles in a fraction of
 # the time.
