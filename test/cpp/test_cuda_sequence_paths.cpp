@@ -1,0 +1,120 @@
+// Every group of CUDA kernels of a sequence, forced, around the tiles of a step: beside the same
+// call in float64, which has kernels of its own and is compared with the formula elsewhere.
+#include "cell_reference.h"
+#include "devices.h"
+#include "forced_path.h"
+#include "lltm/lltm.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace lltm::test {
+namespace {
+
+constexpr int64_t kPathSteps = 4;
+
+using SequencePathCase = std::tuple<std::string, at::ScalarType, Sizes>;
+
+class CudaSequencePath : public testing::TestWithParam<SequencePathCase> {};
+
+struct SequenceResults {
+  std::vector<at::Tensor> forward, gradients;
+};
+
+/// Of rows with lengths of 0 to kPathSteps and some resets, from gradients that are the results.
+SequenceResults results_of(const Arguments& arguments, at::ScalarType dtype) {
+  const Arguments a = arguments.to(at::TensorOptions(at::kCUDA).dtype(dtype));
+  const int64_t batch = a.input.size(1);
+  const at::TensorOptions device(at::kCUDA);
+  const at::Tensor lengths = at::arange(batch, device.dtype(at::kLong)).remainder_(kPathSteps + 1);
+  const at::Tensor reset = at::arange(kPathSteps * batch, device)
+                               .remainder_(5)
+                               .eq_(0)
+                               .to(at::kBool)
+                               .view({kPathSteps, batch});
+  const auto [output, h_n, c_n, cells, gates] = sequence(a.input,
+                                                         a.weights,
+                                                         a.bias,
+                                                         a.old_h,
+                                                         a.old_cell,
+                                                         lengths,
+                                                         reset,
+                                                         /*reverse=*/false,
+                                                         /*keep=*/true);
+  const auto [d_input, d_weights, d_bias, d_h0, d_c0] = sequence_backward(output,
+                                                                          h_n,
+                                                                          c_n,
+                                                                          cells,
+                                                                          output,
+                                                                          cells,
+                                                                          gates,
+                                                                          a.input,
+                                                                          a.weights,
+                                                                          a.bias,
+                                                                          a.old_h,
+                                                                          a.old_cell,
+                                                                          lengths,
+                                                                          reset,
+                                                                          /*reverse=*/false,
+                                                                          {1, 1, 1, 1, 1});
+  return {{output, h_n, c_n, cells, gates}, {d_input, d_weights, d_bias, d_h0, d_c0}};
+}
+
+TEST_P(CudaSequencePath, IsWhatFloat64Gives) {
+  const auto [path, dtype, sizes] = GetParam();
+  LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  at::manual_seed(1);
+  // Rounded to the dtype, for float64, too.
+  Arguments arguments = random_arguments(sizes, dtype);
+  arguments.input = at::randn({kPathSteps, sizes.batch, sizes.input_features}, at::kDouble)
+                        .to(at::kFloat)
+                        .to(dtype);
+  const ForcedPath forced(path);
+  const SequenceResults actual = results_of(arguments, dtype),
+                        expected = results_of(arguments, at::kDouble);
+  for (size_t k = 0; k < actual.forward.size(); ++k) {
+    const std::string which = std::to_string(k);
+    expect_close(
+        actual.forward[k], expected.forward[k].cpu(), "result " + which, 2 * tolerance(dtype));
+    // Of a sum over the steps and rows, of gradients that are rounded at each step.
+    expect_close(actual.gradients[k],
+                 expected.gradients[k].cpu(),
+                 "gradient " + which,
+                 4 * tolerance(dtype));
+  }
+  const SequenceResults again = results_of(arguments, dtype);
+  for (size_t k = 0; k < actual.forward.size(); ++k) {
+    EXPECT_TRUE(at::equal(again.forward[k], actual.forward[k])) << "result " << k;
+    EXPECT_TRUE(at::equal(again.gradients[k], actual.gradients[k])) << "gradient " << k;
+  }
+}
+
+std::string case_name_of(const testing::TestParamInfo<SequencePathCase>& info) {
+  const auto& [path, dtype, sizes] = info.param;
+  return "CUDA_" + path + "_" + c10::toString(dtype) + "_" + std::to_string(sizes.batch) + "_" +
+         std::to_string(sizes.input_features) + "_" + std::to_string(sizes.state_size);
+}
+
+INSTANTIATE_TEST_SUITE_P(AtTheEdges,
+                         CudaSequencePath,
+                         testing::Combine(testing::Values("few_rows", "hopper", "tiles", "library"),
+                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          testing::Values(Sizes{5, 7, 4},
+                                                          Sizes{16, 128, 128},
+                                                          Sizes{1, 512, 512},
+                                                          Sizes{3, 60, 64},
+                                                          Sizes{8, 1000, 40},
+                                                          Sizes{70, 33, 65},
+                                                          Sizes{130, 72, 264},
+                                                          Sizes{300, 0, 248},
+                                                          Sizes{257, 16, 1044},
+                                                          Sizes{500, 257, 8},
+                                                          Sizes{64, 8, 730})),
+                         case_name_of);
+
+}  // namespace
+}  // namespace lltm::test
