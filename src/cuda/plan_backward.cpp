@@ -150,28 +150,61 @@ constexpr double kChunk = 0.85, kTile = 2.5;
 // Of the kernel that adds up parts of d_weights, and what it reads in a microsecond.
 constexpr double kSum = 2, kSumRate = 3e6;
 
-// Parts of the batch such that the tiles of d_weights are done when those of d_old_h and d_input
-// are, and as many multiprocessors as there are take part.
-int weight_parts(const BackwardShape& s, const DeviceFacts& device, int split) {
-  const auto batch_chunks = static_cast<double>(chunks_of(s.batch, *s.arithmetic));
+// When so many `units` of `unit` microseconds are done that follow `blocks` of `block`, each on a
+// multiprocessor by itself, in order.
+double makespan(int multiprocessors, int64_t blocks, double block, int64_t units, double unit) {
+  const int64_t busy = blocks % multiprocessors;  // one block longer than the others
+  const double begin = static_cast<double>(blocks / multiprocessors) * block;
+  for (int64_t rounds = ceil_div(units, multiprocessors);; ++rounds) {
+    const double late = std::floor(static_cast<double>(rounds) - block / unit);
+    if ((multiprocessors - busy) * rounds + busy * static_cast<int64_t>(std::max(late, 0.0)) >=
+        units) {
+      return std::max(begin + static_cast<double>(rounds) * unit, begin + (busy > 0 ? block : 0));
+    }
+  }
+}
+
+// How many tiles of d_weights a block forms, one after the other, where there are many.
+int weight_tiles_a_block(int64_t tiles) {
+  return static_cast<int>(std::clamp<int64_t>(tiles / 264, 1, 8));
+}
+
+// How the batch of d_weights is cut, so that all multiprocessors take part and are done at the same
+// time. Another part has to pay off: all are written, and added up.
+Float32GradientPlan plan_of(const BackwardShape& s,
+                            const DeviceFacts& device,
+                            Float32GradientTile tile,
+                            int split) {
+  constexpr double kPaysOff = 0.92;
+  const bool small = tile == Float32GradientTile::k64x96;
+  const int64_t weight_tiles = ceil_div(s.gates(), small ? 64 : 128) * column_tiles(s, 96);
+  Float32GradientPlan best{.tile = tile,
+                           .weight_tiles_a_block = weight_tiles_a_block(weight_tiles)};
+  if (small) {
+    return best;
+  }
+  const int64_t batch_chunks = chunks_of(s.batch, *s.arithmetic);
   const auto gate_chunks = static_cast<double>(chunks_of(s.gates(), *s.arithmetic));
-  const auto columns = static_cast<double>(column_tiles(s, 96));
-  const double weight_tiles = static_cast<double>(ceil_div(s.gates(), 128)) * columns;
-  const double state_tiles = static_cast<double>(ceil_div(s.batch, 128)) * columns;
+  const int64_t state_columns =
+      s.forms_d_old_h ? column_tiles(s, 96) : ceil_div(s.input_features, 96);
+  const int64_t state_blocks = ceil_div(s.batch, 128) * state_columns * split;
   const double state = gate_chunks / split * kChunk + kTile;
   const double bytes = static_cast<double>(s.gates() * s.width()) * 4;
-  int best = 1;
   double best_us = 0;
   for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}) {
     if (parts > 1 && 2 * parts > batch_chunks) {
       break;
     }
-    const double weight = std::ceil(batch_chunks / parts) * kChunk + kTile;
-    const double all = weight_tiles * parts * weight + state_tiles * split * state;
-    const double us = std::max({all / device.multiprocessors, weight, state}) +
+    const auto chunks = static_cast<double>(ceil_div(batch_chunks, parts));
+    const double us = makespan(device.multiprocessors,
+                               state_blocks,
+                               state,
+                               weight_tiles * parts,
+                               chunks * kChunk + kTile) +
                       (parts > 1 ? kSum + (parts + 1) * bytes / kSumRate : 0);
-    if (best_us == 0 || us < best_us) {
-      best = parts;
+    if (parts == 1 || us < kPaysOff * best_us) {
+      best.weight_parts = parts;
+      best.weight_tiles_a_block = parts == 1 ? best.weight_tiles_a_block : 1;
       best_us = us;
     }
   }
@@ -186,10 +219,8 @@ BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
                                   ceil_div(s.batch, small ? 64 : 128) * column_tiles(s, 96),
                                   chunks_of(s.gates(), *s.arithmetic),
                                   small ? 1 : 0.45);
-  return {{Float32GradientPlan{
-              .tile = small ? Float32GradientTile::k64x96 : Float32GradientTile::k128x96,
-              .weight_parts = small ? 1 : weight_parts(s, device, split)}},
-          split};
+  const auto tile = small ? Float32GradientTile::k64x96 : Float32GradientTile::k128x96;
+  return {{plan_of(s, device, tile, split)}, split};
 }
 
 }  // namespace wgmma_float32

@@ -21,6 +21,8 @@ struct BackwardShape {
   // Every row of input, old_h and both column ranges of weights starts at a multiple of 16 bytes,
   // and none overlaps the next.
   bool vector_rows = true;
+  // Else only d_weights and d_input: those of all steps of a sequence.
+  bool forms_d_old_h = true;
 
   int64_t width() const { return state_size + input_features; }
   int64_t gates() const { return 3 * state_size; }

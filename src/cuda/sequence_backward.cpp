@@ -180,7 +180,8 @@ void run_products(const Tensor& d_weights,
                             .batch = input.size(0),
                             .input_features = input.size(1),
                             .state_size = state_size,
-                            .vector_rows = vector_rows(input, weights, inputs_h, state_size)};
+                            .vector_rows = vector_rows(input, weights, inputs_h, state_size),
+                            .forms_d_old_h = false};
   if (const auto tiles = float32_tiles(shape, facts)) {
     const auto data_of = [](const Tensor& tensor) -> void* {
       return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;

@@ -143,6 +143,20 @@ TEST(BackwardChoice, TakesAGroupWhereItCan) {
   }
 }
 
+// Of all steps of a sequence, whose steps have formed d_old_h: what is left of a long batch is cut
+// where the tiles of d_weights are too few for the multiprocessors, and only there.
+TEST(BackwardChoice, CutsALongBatchWhereTilesAreFew) {
+  const auto parts = [](int64_t rows, int64_t size) {
+    BackwardShape shape = shape_of(Arithmetic::kFloat32, rows, size, size);
+    shape.forms_d_old_h = false;
+    const BackwardTiles tiles = choose_backward(shape, kH200).tiles(shape, kH200);
+    return std::get<Float32GradientPlan>(tiles.tile).weight_parts;
+  };
+  EXPECT_GE(parts(65536, 384), 4);  // 72 tiles
+  EXPECT_GE(parts(262144, 128), 16);
+  EXPECT_EQ(parts(16384, 2048), 1);
+}
+
 TEST(BackwardChoice, LeavesFloat64ToTheLibrary) {
   const BackwardShape shape = shape_of(std::nullopt, 64, 512, 512);
   for (const auto group : {std::optional<Group>(), std::optional(Group::kTiles)}) {

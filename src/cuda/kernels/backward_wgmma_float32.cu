@@ -45,9 +45,6 @@ struct Float32GradientArguments {
   bool d_old_h_fours, d_input_fours, d_weights_pairs;
 };
 
-// At least so many blocks share the units of d_weights.
-constexpr unsigned kWeightBlocks = 264;
-
 template <typename StateProduct, typename WeightProduct>
 __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksPerSm)
     backward_wgmma_float32_kernel(const __grid_constant__ Float32GradientArguments arguments) {
@@ -245,9 +242,7 @@ cudaError_t launch_float32_tile(const BackwardProblem& params,
   const int parts = (batch_chunks + arguments.chunks_a_part - 1) / arguments.chunks_a_part;
   arguments.weight_parts = parts > 1 ? workspace : static_cast<float*>(params.d_weights);
   arguments.weight_units = arguments.weight_tiles * static_cast<unsigned>(parts);
-  // A block forms the next unit while it writes the one before; and yet there are blocks enough for
-  // all multiprocessors to be done at the same time.
-  arguments.weight_units_a_block = std::clamp(arguments.weight_units / kWeightBlocks, 1u, 8u);
+  arguments.weight_units_a_block = static_cast<unsigned>(plan.weight_tiles_a_block);
   const unsigned weight_blocks = (arguments.weight_units + arguments.weight_units_a_block - 1) /
                                  arguments.weight_units_a_block;
   const unsigned blocks = (arguments.state_blocks + weight_blocks + ranks - 1) / ranks * ranks;

@@ -35,7 +35,9 @@ GradientChoice choose_gradient_plan(Arithmetic arithmetic,
 /// How the products in float32 by wgmma are cut.
 struct Float32GradientPlan {
   Float32GradientTile tile;
-  int weight_parts;  // at most, of the K = batch of d_weights
+  int weight_parts = 1;  // at most, of the K = batch of d_weights
+  // Which a block forms one after the other: the next one while it writes the one before.
+  int weight_tiles_a_block = 1;
 };
 
 }  // namespace lltm::cuda
