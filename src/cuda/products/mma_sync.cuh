@@ -96,27 +96,41 @@ struct TileProduct {
   __device__ __forceinline__ void run_overlapping(
       Element* shared, int begin, int end, bool early, const Load& load, const Started& started) {
     clear(sum);
-    int slot = 0, free_slot = 0;
     // The first rounds only fill the pipeline. Where all chunks fit, all are awaited at once.
     const bool fits = end - begin < kStages;
     const int filling = lead(begin, end);
-    const int ahead = kOverlaps && early ? filling : 0;
-    const auto wait = [] {
-      if constexpr (kOverlaps) {
+    const int first_round = kOverlaps ? begin + filling : begin;
+    int slot = 0, free_slot = first_round - begin;
+    if constexpr (kOverlaps) {
+      // One copy of the code: first over the chunks that are loaded early, then over all.
+      const int ahead = early ? filling : 0;
+#pragma unroll 1
+      for (int next = begin - ahead; next < begin + filling; ++next) {
+        if (next == begin) {
+          wait_for_previous_kernel();
+        }
+        const bool is_early = next < begin;
+        const int chunk = is_early ? next + ahead : next;
+        load(a_of(shared, chunk - begin),
+             b_of(shared, chunk - begin),
+             chunk,
+             is_early     ? Operands::kConstant
+             : ahead == 0 ? Operands::kAll
+                          : Operands::kCarried);
+        if (!is_early) {
+          commit_copies();
+        }
+      }
+      if (filling == 0) {
         wait_for_previous_kernel();
       }
-    };
+    }
     if (filling == 0) {
-      wait();
       started();
     }
 #pragma unroll 1
-    for (int next = begin - ahead; next < end + filling; ++next) {
-      const bool is_early = kOverlaps && next < begin;
-      if (next == begin) {
-        wait();
-      }
-      const bool filled = next >= begin + filling;
+    for (int next = first_round; next < end + filling; ++next) {
+      const bool filled = kOverlaps || next >= begin + filling;
       if (filled) {
         if (next == begin + filling) {
           started();
@@ -129,16 +143,7 @@ struct TileProduct {
         __syncthreads();
       }
       if (next < end) {
-        const Operands which = !kOverlaps || next >= begin + ahead ? Operands::kAll
-                               : is_early                          ? Operands::kConstant
-                                                                   : Operands::kCarried;
-        // One copy of the code: first over the chunks that are loaded early, then over all.
-        const int chunk = is_early ? next + ahead : next;
-        const int to = is_early ? chunk - begin : free_slot;
-        load(a_of(shared, to), b_of(shared, to), chunk, which);
-      }
-      if (is_early) {
-        continue;
+        load(a_of(shared, free_slot), b_of(shared, free_slot), next, Operands::kAll);
       }
       commit_copies();
       free_slot = free_slot + 1 == kStages ? 0 : free_slot + 1;
