@@ -4,7 +4,8 @@
     python3 test/python/fuzz.py --device cuda --calls 50000 --jobs 8
 
 Prints how many calls there were, with what, and the worst error by operator, dtype and path as a fraction of what
-rounding explains (bounds.py). Ends with 1 at the first wrong result, with the call, and the line that makes it again.
+rounding explains (bounds.py). Ends with 1 at the first wrong result, with the call, and the line that makes it again;
+with --go-on, after all calls.
 On the CPU the paths are chosen by the environment, once a process: there is a process for each.
 """
 
@@ -21,6 +22,7 @@ import sys
 import textwrap
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -58,6 +60,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--operators", nargs="+", choices=tuple(OPERATORS), default=list(OPERATORS))
+    parser.add_argument("--go-on", action="store_true", help="after a wrong result")
     parser.add_argument("--only", metavar="KEY", help="make one call, the one that a failure named")
     arguments = parser.parse_args()
     if arguments.seconds is None and arguments.calls is None:
@@ -69,6 +72,12 @@ def draw(key: str, device: str, operators: list[str]):
     return dataclasses.replace(draw_case(random.Random(key), device, operators), origin=key)
 
 
+class Failure(NamedTuple):
+    what: str
+    key: str
+    """Of the call that failed."""
+
+
 class Report(NamedTuple):
     """Of one process."""
 
@@ -77,9 +86,7 @@ class Report(NamedTuple):
     repeated: collections.Counter
     features: collections.Counter
     worst: dict[Group, tuple[float, str]]
-    failure: str = ""
-    key: str = ""
-    """Of the call that failed."""
+    failures: list[Failure]
 
 
 class Share(NamedTuple):
@@ -92,6 +99,7 @@ class Share(NamedTuple):
     operators: list[str]
     calls: int | None
     seconds: float | None
+    go_on: bool
 
 
 def work(share: Share, current_key, sender) -> None:
@@ -100,20 +108,28 @@ def work(share: Share, current_key, sender) -> None:
     os.environ.update(share.path)
     checker = Checker()
     end = time.monotonic() + (share.seconds or float("inf"))
-    failure = key = ""
-    try:
-        for k in itertools.count():
-            if k == share.calls or time.monotonic() > end:
-                break
-            current_key.value = (key := f"{share.seed}:{share.index}:{k}").encode()
-            checker.check(draw(key, share.device, share.operators))
-        checker.finish()
-    except Wrong as wrong:
-        failure, key = str(wrong), wrong.case.origin
-    except Exception:
-        failure = traceback.format_exc()
+    failures = []
+    key = ""
+
+    def attempt(step: Callable[[], None]) -> bool:
+        """Whether to go on."""
+        try:
+            step()
+        except Wrong as wrong:
+            failures.append(Failure(str(wrong), wrong.case.origin))
+        except Exception:
+            failures.append(Failure(traceback.format_exc(), key))
+        return share.go_on or not failures
+
+    for k in itertools.count():
+        if k == share.calls or time.monotonic() > end:
+            attempt(checker.finish)
+            break
+        current_key.value = (key := f"{share.seed}:{share.index}:{k}").encode()
+        if not attempt(lambda: checker.check(draw(key, share.device, share.operators))):
+            break
     with contextlib.suppress(BrokenPipeError):  # another process has failed
-        sender.send(Report(share.path, checker.calls, checker.repeated, checker.features, checker.worst, failure, key))
+        sender.send(Report(share.path, checker.calls, checker.repeated, checker.features, checker.worst, failures))
 
 
 def run(share: Share) -> Report:
@@ -127,15 +143,15 @@ def run(share: Share) -> Report:
         report = receiver.recv()
     except EOFError:
         process.join()
-        died = f"the process died with exit code {process.exitcode}"
-        report = Report(share.path, {}, {}, {}, {}, died, current_key.value.decode())
+        died = Failure(f"the process died with exit code {process.exitcode}", current_key.value.decode())
+        report = Report(share.path, {}, {}, {}, {}, [died])
     process.join()
     return report
 
 
-def reproduction(arguments: argparse.Namespace, report: Report) -> str:
-    words = [f"{name}={value}" for name, value in report.path.items()]
-    words += ["python3", os.path.relpath(__file__), "--device", arguments.device, "--only", report.key]
+def reproduction(arguments: argparse.Namespace, path: dict[str, str], key: str) -> str:
+    words = [f"{name}={value}" for name, value in path.items()]
+    words += ["python3", os.path.relpath(__file__), "--device", arguments.device, "--only", key]
     if arguments.operators != list(OPERATORS):
         words += ["--operators", *arguments.operators]
     return shlex.join(words)
@@ -153,7 +169,9 @@ def print_report(reports: list[Report], seconds: float) -> None:
             key = (group.operator, path, group.dtype)
             worst[key] = max(worst.get(key, 0.0), excess)
     total = sum(calls.values())
-    print(f"{total:,} calls in {seconds:.0f} s, none wrong; {sum(repeated.values()):,} repeated, the same bits")
+    wrong = sum(len(report.failures) for report in reports)
+    verdict = f"{wrong:,} WRONG" if wrong else "none wrong"
+    print(f"{total:,} calls in {seconds:.0f} s, {verdict}; {sum(repeated.values()):,} repeated, the same bits")
     for operator, count in sorted(calls.items()):
         print(f"  {operator:16} {count:9,} calls {repeated[operator]:8,} repeated")
     counts = ", ".join(f"{name} {count:,}" for name, count in sorted(features.items()))
@@ -184,20 +202,30 @@ def main() -> int:
     seconds = arguments.seconds and arguments.seconds * min(arguments.jobs, count) / count
     calls = arguments.calls and -(-arguments.calls // count)
     shares = [
-        Share(arguments.seed, index, paths[index % len(paths)], arguments.device, arguments.operators, calls, seconds)
+        Share(
+            arguments.seed,
+            index,
+            paths[index % len(paths)],
+            arguments.device,
+            arguments.operators,
+            calls,
+            seconds,
+            arguments.go_on,
+        )
         for index in range(count)
     ]
     start = time.monotonic()
     reports = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for report in pool.map(run, shares):
-            if report.failure:
-                print(report.failure)
-                print(f"Again: {reproduction(arguments, report)}", flush=True)
+            for what, key in report.failures:
+                print(what)
+                print(f"Again: {reproduction(arguments, report.path, key)}", flush=True)
+            if report.failures and not arguments.go_on:
                 os._exit(1)  # the other processes end with this one
             reports.append(report)
     print_report(reports, time.monotonic() - start)
-    return 0
+    return any(report.failures for report in reports)
 
 
 if __name__ == "__main__":

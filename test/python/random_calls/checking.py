@@ -97,15 +97,18 @@ class Checker:
             self.finish()
 
     def finish(self) -> None:
-        """Looks at everything that was compared."""
+        """Looks at everything that was compared; raises for the first that is wrong."""
         checks, self._pending = self._pending, []
         if not checks:
             return
+        wrong = None
         for check, excess in zip(checks, torch.stack([check.excess for check in checks]).tolist(), strict=True):
             if not excess <= 1:
-                raise Wrong(check.case, f"{check.name} is off by {excess:.3g} times what is allowed")
-            if excess > self.worst.get(check.group, (-1.0, ""))[0]:
+                wrong = wrong or Wrong(check.case, f"{check.name} is off by {excess:.3g} times what is allowed")
+            elif excess > self.worst.get(check.group, (-1.0, ""))[0]:
                 self.worst[check.group] = excess, check.name
+        if wrong:
+            raise wrong
 
 
 def check_metadata(case: Case, name: str, dtype: torch.dtype, result: Tensor | None, expected: Bounded | None) -> None:
