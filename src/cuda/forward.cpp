@@ -30,25 +30,30 @@ Tensor pack(ForwardProblem& problem, const ForwardPlan& plan, const Device& devi
   PackParams params;
   params.element_size = size;
   int64_t bytes = 0;
-  const auto add = [&](bool packs, Matrix& matrix, int64_t rows, int64_t columns, int lead) {
-    if (packs) {
-      const int64_t stride = packed_stride(lead + columns, size);
-      // An offset for the time being.
-      params.add({matrix, rows, columns, {reinterpret_cast<const void*>(bytes), stride}, lead});
-      bytes += rows * stride * size;
-    }
-  };
+  // Behind `shift` columns that nobody reads.
+  const auto add =
+      [&](bool packs, Matrix& matrix, int64_t rows, int64_t columns, int lead, int64_t shift) {
+        if (packs) {
+          const int64_t stride = packed_stride(shift + lead + columns, size);
+          // An offset for the time being.
+          const auto* const to = reinterpret_cast<const void*>(bytes + shift * size);
+          params.add({matrix, rows, columns, {to, stride}, lead});
+          bytes += rows * stride * size;
+        }
+      };
   problem.input_lead = plan.input_lead;
   add(plan.packs_input,
       problem.input,
       problem.batch,
       problem.input_features,
-      static_cast<int>(plan.input_lead));
-  add(plan.packs_old_h, problem.old_h, problem.batch, problem.state_size, 0);
+      static_cast<int>(plan.input_lead),
+      plan.input_shift);
+  add(plan.packs_old_h, problem.old_h, problem.batch, problem.state_size, 0, 0);
   add(plan.packs_weights,
       problem.weights,
       3 * problem.state_size,
       problem.state_size + problem.input_features,
+      0,
       0);
   Tensor memory = device.empty({bytes}, at::kByte);
   auto* const base = static_cast<char*>(memory.mutable_data_ptr());
@@ -120,6 +125,7 @@ void forward_by_plan(const Outputs& outputs,
     forward_by_library(outputs, arguments, sizes, device.stream());
     return;
   }
+  problem.input_shift = plan.input_shift;
   const Tensor packed = plan.packs() ? pack(problem, plan, device) : Tensor();
   check_launch(launch_forward(plan, problem, device.stream()));
 }

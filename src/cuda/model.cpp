@@ -154,7 +154,9 @@ Estimate tiles_time(const ForwardCandidate& of,
   const bool hopper = of.group == Group::kHopper;
   const int64_t chunk_k = 128 / element_size(*shape.arithmetic);
   const int64_t chunks = std::max<int64_t>(
-      ceil_div(shape.state_size, chunk_k) + ceil_div(shape.input_features, chunk_k), 1);
+      ceil_div(shape.state_size, chunk_k) +
+          ceil_div(shape.input_features + (hopper ? shape.input_offset : 0), chunk_k),
+      1);
   const int64_t row_tiles =
       ceil_div(ceil_div(shape.batch, of.shape.rows), of.shape.row_tiles) * of.shape.row_tiles;
   const int64_t tiles = row_tiles * ceil_div(shape.state_size, of.shape.hidden);
@@ -176,7 +178,8 @@ Estimate tiles_time(const ForwardCandidate& of,
       const double active = std::min(static_cast<double>(tiles * ranks), resident);
       const double rate = of.shape.row_tiles == 1 ? kChunkRate : kPairsChunkRate;
       chunk = std::max(
-          chunk, active * chunk_bytes(of, shape) / rate * (shape.whole_lines ? 1 : kAcrossLines));
+          chunk,
+          active * chunk_bytes(of, shape) / rate * (shape.weights_in_lines ? 1 : kAcrossLines));
     }
     double exchange = 0;
     if (of.float32) {
@@ -211,6 +214,11 @@ bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape) {
 }
 
 }  // namespace
+
+int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line) {
+  const int64_t shift = first % columns_a_line, boxes = ceil_div(columns, columns_a_line);
+  return boxes >= 4 || ceil_div(shift + columns, columns_a_line) == boxes ? shift : 0;
+}
 
 std::string_view name_of(Group group) {
   switch (group) {

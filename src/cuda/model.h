@@ -42,14 +42,19 @@ struct DeviceFacts {
 struct ForwardShape {
   std::optional<Arithmetic> arithmetic;  // none for float64
   int64_t batch, input_features, state_size;
-  int64_t pack_bytes = 0;   // of the matrices that TMA cannot describe
-  bool may_pack = true;     // whether these can be copied to rows that it can
-  bool whole_lines = true;  // rows of weights start at 128 bytes, packed ones do
-  bool vector_rows = true;  // all rows start at 16 bytes, those of both halves of weights, too
+  int64_t pack_bytes = 0;        // of the matrices that TMA cannot describe
+  bool may_pack = true;          // whether these can be copied to rows that it can
+  bool weights_in_lines = true;  // rows of weights start at lines of the cache, packed ones do
+  int64_t input_offset = 0;      // how many columns before input's own its first box begins
+  bool vector_rows = true;       // all rows start at 16 bytes, those of both halves of weights, too
 
   int64_t width() const { return state_size + input_features; }
   int64_t gates() const { return 3 * state_size; }
 };
+
+/// How many columns before `first` the first box of so many begins, for boxes to start at lines of
+/// the cache: none where these are too few for one more box to pay.
+int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line);
 
 /// LLTM_CUDA_PATH takes these too.
 enum class Group { kFewRows, kHopper, kTiles, kLibrary };

@@ -128,7 +128,14 @@ ForwardPlan plan_forward(const DeviceFacts& device,
     plan.packs_old_h = must_pack(p.old_h, p.batch, p.state_size, false);
     plan.packs_weights =
         must_pack(p.weights, shape.gates(), p.input_column() + p.input_features, false);
-    shape.whole_lines = plan.packs_weights || p.weights.stride * size % 128 == 0;
+    shape.weights_in_lines = plan.packs_weights || p.weights.starts_at_lines(size);
+    // Boxes of input that start at lines stay there, but for packed ones.
+    if (packing == Packing::kAllowed && shape.weights_in_lines && p.input_features > 0 &&
+        (plan.packs_input || !p.input.starts_at_lines(size))) {
+      const int64_t first = p.input_column() - plan.input_lead;
+      plan.input_shift = line_shift(first, plan.input_lead + p.input_features, 128 / size);
+    }
+    shape.input_offset = plan.input_lead + plan.input_shift;
     shape.vector_rows = p.input.starts_at_vectors(size) && p.old_h.starts_at_vectors(size) &&
                         p.weights.starts_at_vectors(size) &&
                         p.weights.starts_at_vectors(size, p.input_column());

@@ -44,7 +44,7 @@ struct ForwardPlan {
   ForwardChoice choice{};
   // What has to be packed before.
   bool packs_input = false, packs_weights = false, packs_old_h = false;
-  int64_t input_lead = 0;  // columns of zeros that input gets in front (ForwardProblem)
+  int64_t input_lead = 0, input_shift = 0;  // of ForwardProblem
 
   bool by_library() const { return choice.candidate->group == Group::kLibrary; }
   bool packs() const { return packs_input || packs_weights || packs_old_h; }

@@ -47,8 +47,17 @@ struct Matrix {
   /// Whether every row starts at a multiple of 16 bytes, `first` elements of `size` bytes from its
   /// beginning on.
   bool starts_at_vectors(int size, int64_t first = 0) const {
-    return (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(first * size)) % 16 == 0 &&
-           stride * size % 16 == 0;
+    return starts_at_multiples_of(16, size, first);
+  }
+  /// The same for lines of the cache.
+  bool starts_at_lines(int size) const { return starts_at_multiples_of(128, size, 0); }
+
+ private:
+  bool starts_at_multiples_of(int bytes, int size, int64_t first) const {
+    return (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(first * size)) %
+                   static_cast<uintptr_t>(bytes) ==
+               0 &&
+           stride * size % bytes == 0;
   }
 };
 
@@ -103,12 +112,19 @@ struct ForwardProblem {
   // boxes start at multiples of 16 bytes, which the columns of weights that belong to input may
   // not. They begin so many columns earlier then, with some of h's.
   int64_t input_lead = 0;
+  // How many columns earlier still the first boxes of input and of its weights begin, before both
+  // matrices, where TMA finds zeros: those of weights start at lines of the cache then.
+  int64_t input_shift = 0;
   // How many columns weights have between those of h and those of input, where they were copied
   // so that both start at multiples of 16 bytes.
   int64_t weights_gap = 0;
 
   /// The column of weights where those of input begin.
   LLTM_HOST_DEVICE int64_t input_column() const { return state_size + weights_gap; }
+  /// Of the segment of x as boxes have it.
+  int64_t input_columns() const {
+    return input_features == 0 ? 0 : input_shift + input_lead + input_features;
+  }
 };
 
 /// d_old_h, d_input = d_gates @ weights and d_weights = d_gates.T @ [old_h, input].

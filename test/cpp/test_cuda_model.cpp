@@ -26,7 +26,7 @@ ForwardShape shape_of(std::optional<Arithmetic> arithmetic,
                      .state_size = state_size};
   if (arithmetic) {
     const int size = element_size(*arithmetic);
-    shape.whole_lines = shape.width() * size % 16 != 0 || shape.width() * size % 128 == 0;
+    shape.weights_in_lines = shape.width() * size % 16 != 0 || shape.width() * size % 128 == 0;
     for (const auto& [rows, columns] : {std::pair{batch, input_features},
                                         std::pair{batch, state_size},
                                         std::pair{shape.gates(), shape.width()}}) {
@@ -41,6 +41,13 @@ ForwardShape shape_of(std::optional<Arithmetic> arithmetic,
 
 constexpr Arithmetic kArithmetics[] = {
     Arithmetic::kFloat32, Arithmetic::kTf32, Arithmetic::kFloat16, Arithmetic::kBFloat16};
+
+TEST(Model, ShiftsBoxesToLinesOfTheCacheWhereThatPays) {
+  EXPECT_EQ(line_shift(512, 512, 64), 0);
+  EXPECT_EQ(line_shift(976, 1072, 64), 16);
+  EXPECT_EQ(line_shift(1000, 8, 64), 40);
+  EXPECT_EQ(line_shift(1000, 60, 64), 0);  // two boxes instead of one
+}
 
 struct Case {
   int64_t batch, input_features, state_size;

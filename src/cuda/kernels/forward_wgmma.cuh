@@ -140,16 +140,17 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
     const auto piece = Tile::kOfSequence ? arguments.chunks.piece_from_x(
                                                rank + (chunk - begin) * ranks, Product::kChunkK)
                                          : arguments.chunks.piece(chunk, Product::kChunkK);
-    const int k = static_cast<int>(piece.first);
+    int k = static_cast<int>(piece.first);
+    if constexpr (!Tile::kOfSequence) {
+      k -= piece.of_h ? 0 : static_cast<int>(p.input_shift);
+    }
     const CUtensorMap* const weights =
         &piece.of(arguments.maps.weights_h, arguments.maps.weights_input);
-    // The map of input's weights is one of all columns.
-    const int weights_k = k + (piece.of_h ? 0 : static_cast<int>(p.input_column() - p.input_lead));
     if (which != Operands::kCarried) {
       if constexpr (kRowTiles == 1) {
-        copy_box_3d(b, weights, weights_k, first_hidden, 0, barrier_b);
+        copy_box_3d(b, weights, k, first_hidden, 0, barrier_b);
       } else if (chunk % kRowTiles == row_tile) {
-        copy_box_3d(b, weights, weights_k, first_hidden, 0, barrier_b, sharing_blocks);
+        copy_box_3d(b, weights, k, first_hidden, 0, barrier_b, sharing_blocks);
       }
     }
     if (which == Operands::kAll || (which == Operands::kCarried) == piece.of_h) {
@@ -223,8 +224,7 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
   }
   ForwardWgmmaArguments<typename Tile::Problem> arguments{};
   arguments.problem = problem;
-  arguments.chunks = segments_of(
-      p.state_size, p.input_features == 0 ? 0 : p.input_lead + p.input_features, Product::kChunkK);
+  arguments.chunks = segments_of(p.state_size, p.input_columns(), Product::kChunkK);
   arguments.split = split_of_k(split, arguments.chunks.pieces(), Product::kTileM);
   const int rows = Product::box_rows(p.batch);
   arguments.stage_bytes = rows * 128 + Product::kBytesB;

@@ -91,21 +91,25 @@ bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const Fo
                      .box_rows = boxes.rows,
                      .box_columns = boxes.chunk_k});
   };
-  const auto describe_gates = [&](CUtensorMap* map, int64_t columns) {
-    return describe(map,
-                    {.arithmetic = boxes.arithmetic,
-                     .matrix = problem.weights,
-                     .rows = state,
-                     .columns = columns,
-                     .gates = 3,
-                     .box_rows = boxes.hidden,
-                     .box_columns = boxes.chunk_k});
+  const auto describe_gates = [&](CUtensorMap* map, int64_t first, int64_t columns) {
+    const auto* const from = static_cast<const char*>(problem.weights.data);
+    return describe(
+        map,
+        {.arithmetic = boxes.arithmetic,
+         .matrix = {from + first * element_size(boxes.arithmetic), problem.weights.stride},
+         .rows = state,
+         .columns = columns,
+         .gates = 3,
+         .box_rows = boxes.hidden,
+         .box_columns = boxes.chunk_k});
   };
   return describe_rows(&maps->old_h, problem.old_h, state) &&
-         describe_gates(&maps->weights_h, state) &&
+         describe_gates(&maps->weights_h, 0, state) &&
          (features == 0 ||
           (describe_rows(&maps->input, problem.input, problem.input_lead + features) &&
-           describe_gates(&maps->weights_input, problem.input_column() + features)));
+           describe_gates(&maps->weights_input,
+                          problem.input_column() - problem.input_lead,
+                          problem.input_lead + features)));
 }
 
 bool is_describable(const Matrix& matrix, int64_t columns, int element_size) {

@@ -32,7 +32,7 @@ bool describe(CUtensorMap* map, const BoxesOf& boxes);
 /// The operands of the forward's product.
 struct ForwardMaps {
   CUtensorMap old_h, input;  // boxes of rows of a tile
-  // Boxes of a tile's hidden columns of each gate: of h's columns, and of all columns, for input's.
+  // Boxes of a tile's hidden columns of each gate: of h's columns of weights, and of input's.
   CUtensorMap weights_h, weights_input;
 };
 
