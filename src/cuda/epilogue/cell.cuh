@@ -7,6 +7,11 @@
 //                                 neighbouring columns; called before the sums are there
 //   place(operands, row, column)  the part of it that only computes where they are
 //   finish(operands, z)           z[gate][row * kColumns + column] are the sums, of all of K
+// and what a thread fetches of further rows before the sums are there, so that it does not wait for
+// memory once for each of them:
+//   State                         what Operands have of a row, the rest is of columns; or empty
+//   fetch_state(state, row, column)
+//   place(operands, state, row, column)
 // That of a step of a sequence is epilogue/step.cuh.
 #pragma once
 
@@ -25,10 +30,14 @@ constexpr int kFragmentRowStep = 8;
 template <typename Element, typename Math, int kRows, int kColumns, bool kWhole>
 class CellEpilogue {
  public:
+  struct State {
+    Element old_cell[kRows][kColumns] = {};
+  };
   struct Operands {
     int rows = 0, columns = 0;   // that exist
     int64_t index, gates_index;  // of the first element, in new_h and in gates
-    Element bias[3][kColumns] = {}, old_cell[kRows][kColumns] = {};
+    Element bias[3][kColumns] = {};
+    State state;
   };
 
   __device__ __forceinline__ explicit CellEpilogue(const ForwardProblem& problem) : p_(problem) {}
@@ -42,6 +51,14 @@ class CellEpilogue {
     o.columns = kWhole ? kColumns : at_most(p_.state_size - column, kColumns);
     o.index = row * p_.state_size + column;
     o.gates_index = row * 3 * p_.state_size + column;
+  }
+
+  __device__ __forceinline__ void place(Operands& o,
+                                        const State& state,
+                                        int64_t row,
+                                        int64_t column) const {
+    place(o, row, column);
+    o.state = state;
   }
 
   __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
@@ -61,14 +78,18 @@ class CellEpilogue {
         }
       }
     }
+    fetch_state(o.state, row, column);
+  }
+
+  __device__ __forceinline__ void fetch_state(State& state, int64_t row, int64_t column) const {
     const Element* const old_cell =
         static_cast<const Element*>(p_.old_cell.data) + row * p_.old_cell.stride + column;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        if ((r == 0 || r < o.rows) && (kWhole || c < o.columns)) {
-          o.old_cell[r][c] = old_cell[r * kFragmentRowStep * p_.old_cell.stride + c];
+        if (row + r * kFragmentRowStep < p_.batch && column + (kWhole ? 0 : c) < p_.state_size) {
+          state.old_cell[r][c] = old_cell[r * kFragmentRowStep * p_.old_cell.stride + c];
         }
       }
     }
@@ -88,7 +109,7 @@ class CellEpilogue {
       }
       const cell::State<float> state =
           cell::forward<Math>(cell::Gates<float>{z[0][i], z[1][i], z[2][i]},
-                              to_float(o.old_cell[i / kColumns][i % kColumns]));
+                              to_float(o.state.old_cell[i / kColumns][i % kColumns]));
       h[i] = state.h;
       c[i] = state.cell;
     }

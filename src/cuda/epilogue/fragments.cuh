@@ -14,6 +14,9 @@
 #include "../ptx/cluster.cuh"
 #include "../ptx/shared.cuh"
 
+#include <algorithm>
+#include <type_traits>
+
 namespace lltm::cuda {
 
 /// The bytes of a unit's sums from one rank.
@@ -49,16 +52,21 @@ class FragmentFinisher {
     return own_units() * (ranks_ - 1) * kUnitBytes;
   }
 
-  /// Fetches what the first item needs beside its sums.
+  /// Fetches what the first item needs beside its sums; of the others as the policy says.
   __device__ __forceinline__ void fetch() {
     next_.rows = 0;
     if (item_ >= items_) {
       return;
     }
-    const int unit = first_unit_ + item_ / kItemsAUnit, in_unit = item_ % kItemsAUnit;
-    epilogue_.fetch(next_,
-                    first_row_ + unit / 4 * 16 + unit % 4 * 2 + in_unit % 8 / 4,
-                    first_hidden_ + in_unit / 8 * 8 + in_unit % 4 * 2);
+    epilogue_.fetch(next_, row(item_), column(item_));
+    if constexpr (kFetchesAhead) {
+#pragma unroll
+      for (int i = 1; i < kMostItems; ++i) {
+        if (item_ + i * kThreads < items_) {
+          epilogue_.fetch_state(further_[i - 1], row(item_ + i * kThreads), column(item_));
+        }
+      }
+    }
   }
 
   /// Leaves every unit with the rank that finishes it, whose `barrier` tells that all of its units
@@ -115,7 +123,17 @@ class FragmentFinisher {
       }
       const typename Epilogue::Operands operands = next_;
       item_ += kThreads;
-      fetch();
+      if constexpr (kFetchesAhead) {
+        if constexpr (kMostItems > 1) {
+          epilogue_.place(next_, further_[0], row(item_), column(item_));
+#pragma unroll
+          for (int i = 1; i < kMostItems - 1; ++i) {
+            further_[i - 1] = further_[i];
+          }
+        }
+      } else {
+        fetch();
+      }
       epilogue_.finish(operands, z);
     }
   }
@@ -123,6 +141,20 @@ class FragmentFinisher {
  private:
   static constexpr int kUnits = 4 * kWarps, kUnitBytes = unit_bytes(kHidden);
   static constexpr int kItemsAUnit = kHidden;  // of four rows and kHidden columns
+  // Of a thread; all are of the same columns, where states are fetched ahead.
+  static constexpr int kMostItems = (kUnits * kItemsAUnit + kThreads - 1) / kThreads;
+  static constexpr bool kFetchesAhead = !std::is_empty_v<typename Epilogue::State>;
+  static_assert(!kFetchesAhead || kThreads % kItemsAUnit == 0);
+
+  // The first of an item.
+  __device__ __forceinline__ int64_t row(int item) const {
+    const int unit = first_unit_ + item / kItemsAUnit;
+    return first_row_ + unit / 4 * 16 + unit % 4 * 2 + item % kItemsAUnit % 8 / 4;
+  }
+  __device__ __forceinline__ int column(int item) const {
+    const int in_unit = item % kItemsAUnit;
+    return first_hidden_ + in_unit / 8 * 8 + in_unit % 4 * 2;
+  }
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
   __device__ __forceinline__ int own_units() const { return items_ / kItemsAUnit; }
@@ -133,6 +165,7 @@ class FragmentFinisher {
   const int first_hidden_, rank_, ranks_, units_a_rank_, first_unit_, items_;
   int item_;
   typename Epilogue::Operands next_;
+  typename Epilogue::State further_[std::max(kMostItems - 1, 1)];
 };
 
 }  // namespace lltm::cuda

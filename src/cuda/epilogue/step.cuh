@@ -17,6 +17,7 @@ namespace lltm::cuda {
 template <typename Element, typename Math, int kRows, int kColumns>
 class StepEpilogue {
  public:
+  struct State {};  // nothing is fetched ahead
   struct Operands {
     int rows = 0;   // that exist
     int column;     // of the first element
@@ -131,6 +132,7 @@ enum class Turn {
 template <typename Element, typename Math, int kRows, int kColumns, bool kWhole>
 class StepOfRowsEpilogue {
  public:
+  struct State {};  // nothing is fetched ahead
   struct Operands {
     int rows = 0, columns = 0;  // that exist
     int column;                 // of the first element

@@ -282,8 +282,11 @@ cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cu
     switch (tile) {
       case WgmmaTile::k64x8:
         return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 24, 11, 1, 0>>(p, split, stream);
-      case WgmmaTile::k64x24:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 72, 8, 1, 0>>(p, split, stream);
+      case WgmmaTile::k64x24: {
+        constexpr int kHelpers = kOfSequence<Problem> ? 0 : 64;
+        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 72, 8, 1, kHelpers>>(
+            p, split, stream);
+      }
       case WgmmaTile::k64x40:
         return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32>>(p, split, stream);
       case WgmmaTile::k64x40InPairs:
