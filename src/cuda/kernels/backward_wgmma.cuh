@@ -2,8 +2,8 @@
 // are one product, and d_weights (see gradient_units.h). Some warps copy operands through a ring of
 // slots, two groups of four multiply, write tiles, or leave their sums for others to add up.
 //
-// - Tiles of 128x64: the K of a tile is shared by the blocks of a cluster, which exchange their
-// sums.
+// - Tiles of 128x64: the K of a tile of either product may be shared by the blocks of a cluster,
+// which exchange their sums.
 // - Tiles of 128x256 for d_weights, and 128 x 64, 128 or 256 for the others, in pairs of the same
 //   columns that share the right operand, as L2 is what bounds large products. K may be cut into
 //   parts, whose sums go to the workspace and are added up by another kernel.
@@ -291,7 +291,7 @@ __device__ __forceinline__ void form_gradient_tile(const GradientArguments& argu
   const GradientSchedule& schedule = arguments.schedule;
   const GradientTiles& tiles = unit.of_weights ? schedule.weights : schedule.state;
   if constexpr (Tile::kSharesK) {
-    if (tiles.shares_k && ranks > 1) {
+    if (tiles.share == RanksShare::kK) {
       exchange_gradient_tile<Tile, kColumns>(arguments, shared, unit, ranks, rank, sum);
       return;
     }

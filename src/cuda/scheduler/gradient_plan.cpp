@@ -5,36 +5,37 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 
 namespace lltm::cuda {
 namespace {
 
-// Microseconds: a chunk of K of a tile of each product, all else of a tile, and the kernel that
-// adds up parts, by itself and for a megabyte of them. Fitted to the backward of 14 shapes, each in
-// up to 67 plans, by replay of captured graphs: NVIDIA H200, 2026-11-22.
+// Microseconds: a chunk of K of a tile of each product, all else of a tile, the kernel that adds up
+// parts, by itself and for a megabyte of them, and what a tile of 256 columns of d_weights takes
+// more that TMA cannot write: rows of the results start anywhere. Fitted to the backward of 21
+// shapes, each in up to 60 plans, by replay of captured graphs: NVIDIA H200, 2026-11-22. What all
+// plans of a shape have in common, d_gates first of all, is left out.
 struct TileTimes {
   int state_columns, weight_columns;
   double state_chunk, weight_chunk, state_tile, weight_tile;
   double sums, sums_megabyte;
+  double unaligned;
 };
 constexpr TileTimes kHalfTimes[] = {
-    {64, 64, 0.88, 0.34, 5.83, 3.24, 0, 0},
-    {64, 256, 0.61, 1.05, 0.39, 1.68, 1.03, 0.94},
-    {128, 256, 0.35, 0.66, 2.53, 3.96, 1.14, 0.53},
-    {256, 256, 0.59, 0.81, 5.19, 1.63, 0.08, 0.37},
+    {64, 64, 0.26, 0.25, 1.11, 2.17, 0, 0, 0.31},
+    {64, 256, 0.24, 0.20, 0.41, 1.87, 1.30, 0.45, 1.83},
+    {128, 256, 0.21, 0.18, 0.39, 2.81, 2.47, 0.26, 0.91},
+    {256, 256, 0.30, 0.41, 7.31, 0.89, 0.27, 0.04, 0.81},
 };
 constexpr TileTimes kTf32Times[] = {
-    {64, 64, 0.89, 0.60, 4.92, 6.95, 0, 0},
-    {64, 256, 0.40, 0.45, 0.04, 5.46, 0.04, 1.94},
-    {128, 256, 0.46, 0.77, 8.28, 7.46, 0.51, 0.17},
-    {256, 256, 0.53, 0.72, 6.45, 3.63, 0.02, 0.49},
+    {64, 64, 0.45, 0.26, 1.77, 3.05, 0, 0, 0.21},
+    {64, 256, 0.25, 0.42, 0.01, 1.58, 0.01, 2.82, 5.86},
+    {128, 256, 0.30, 0.44, 2.68, 3.84, 0.33, 0.19, 5.18},
+    {256, 256, 0.38, 0.36, 4.49, 3.85, 0.02, 0.18, 6.37},
 };
-// What a tile of 256 columns of d_weights takes more that TMA cannot write: rows of the results
-// start anywhere.
-constexpr double kHalfUnaligned = 1.4, kTf32Unaligned = 7.7;
 constexpr int kTileRows = 128;
 // What it takes to exchange sums, by 1, 2, 4 and 8 ranks.
-constexpr double kExchange[] = {0, 0.15, 0.6, 2.2};
+constexpr double kExchange[] = {0, 0.4, 0.3, 1.04};
 
 double pieces(int64_t of, int64_t size) {
   return static_cast<double>(ceil_div(of, size));
@@ -50,11 +51,9 @@ struct Sizes {
     return one_segment ? pieces(width(), columns)
                        : pieces(state_size, columns) + pieces(input_features, columns);
   }
-  double unaligned() const {
+  bool aligned() const {
     const int vector = chunk_k / 8;
-    return state_size % vector == 0 && width() % vector == 0 ? 0
-           : chunk_k == 64                                   ? kHalfUnaligned
-                                                             : kTf32Unaligned;
+    return state_size % vector == 0 && width() % vector == 0;
   }
 };
 
@@ -71,18 +70,21 @@ double makespan(int states, int weights, int clusters, double state, double weig
 }
 
 double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, int cluster) {
-  const bool shares = of.weight_columns == 64;
-  const double state_rows = pieces(s.width(), kTileRows) / (shares ? 1 : cluster);
-  const double weight_rows =
-      pieces(3 * s.state_size, kTileRows) / (plan.shares_weights ? 1 : cluster);
-  const auto state_units = static_cast<int>(std::ceil(state_rows) *
-                                            pieces(s.batch, of.state_columns) * plan.state_parts);
-  const auto weight_units = static_cast<int>(std::ceil(weight_rows) *
-                                             s.column_tiles(of.weight_columns) * plan.weight_parts);
-  const double state_shares = shares ? cluster : plan.state_parts;
+  const bool small = of.weight_columns == 64;
+  // Of tiles of 256 columns, a cluster has one below the other; of small ones, any that follow.
+  const double state_rows = std::ceil(pieces(s.width(), kTileRows) / (small ? 1 : cluster));
+  const double weight_rows = std::ceil(pieces(3 * s.state_size, kTileRows) / (small ? 1 : cluster));
+  const auto units = [&](double tiles, bool shares_k) {
+    return static_cast<int>(std::ceil(tiles / (small && !shares_k ? cluster : 1)));
+  };
+  const int state_units =
+      units(state_rows * pieces(s.batch, of.state_columns) * plan.state_parts, plan.shares_state);
+  const int weight_units = units(
+      weight_rows * s.column_tiles(of.weight_columns) * plan.weight_parts, plan.shares_weights);
+  const double state_shares = plan.shares_state ? cluster : plan.state_parts;
   const double weight_shares = plan.shares_weights ? cluster : plan.weight_parts;
   // Parts are written elsewhere.
-  const double unaligned = s.unaligned();
+  const double unaligned = s.aligned() ? 0 : of.unaligned;
   const double state = pieces(3 * s.state_size, s.chunk_k) / state_shares * of.state_chunk +
                        of.state_tile +
                        (plan.state_parts == 1 ? unaligned * of.state_columns / 512 : 0);
@@ -91,13 +93,15 @@ double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, i
                         (plan.weight_parts == 1 ? unaligned * of.weight_columns / 256 : 0);
   const int clusters = plan.blocks / cluster;
   // Tiles of shared K have a cluster each, and those that are not resident wait.
-  const int sharing = state_units + (plan.shares_weights ? weight_units : 0);
-  double us = shares && cluster > 1 && sharing > clusters
+  const int sharing = cluster == 1 ? 0
+                                   : (plan.shares_state ? state_units : 0) +
+                                         (plan.shares_weights ? weight_units : 0);
+  double us = sharing > clusters
                   ? pieces(state_units, clusters) * state + pieces(weight_units, clusters) * weight
                   : makespan(state_units, weight_units, clusters, state, weight);
   const double parts = (plan.state_parts > 1 ? state_units * cluster * of.state_columns : 0) +
                        (plan.weight_parts > 1 ? weight_units * cluster * of.weight_columns : 0);
-  if (!shares && parts > 0) {
+  if (parts > 0) {
     us += of.sums + of.sums_megabyte * parts * kTileRows * 4e-6;
   }
   return us;
@@ -119,7 +123,8 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, int multiprocessors
     if (of.weight_columns == 64) {
       for (int log = 0; log < 4; ++log) {
         const int ranks = 1 << log;
-        for (const bool shares_weights : {false, true}) {
+        for (const auto& [shares_state, shares_weights] :
+             {std::pair{true, false}, {true, true}, {false, true}}) {
           if (shares_weights && (ranks == 1 || weight_chunks < 2)) {
             continue;
           }
@@ -127,6 +132,7 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, int multiprocessors
                    {.state_columns = 64,
                     .weight_columns = 64,
                     .ranks = ranks,
+                    .shares_state = shares_state,
                     .shares_weights = shares_weights,
                     .state_parts = 1,
                     .weight_parts = 1,
@@ -150,6 +156,7 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, int multiprocessors
                  {.state_columns = of.state_columns,
                   .weight_columns = of.weight_columns,
                   .ranks = 1,
+                  .shares_state = false,
                   .shares_weights = false,
                   .state_parts = state_parts,
                   .weight_parts = weight_parts,

@@ -13,7 +13,8 @@ struct GradientPlan {
   // or 64, 128 or 256, and 256.
   int state_columns, weight_columns;
   int ranks;                      // of a cluster that shares K, for 64 and 64: 1, 2, 4 or 8
-  bool shares_weights;            // K of the weight product, too
+  bool shares_state;              // K of the state product
+  bool shares_weights;            // K of the weight product
   int state_parts, weight_parts;  // of K, for 256: a small kernel adds them up
   int blocks;                     // at most, but where each tile needs a cluster
 };

@@ -16,8 +16,13 @@ inline GradientSchedule schedule_gradients(const BackwardProblem& p,
                                            const GradientPlan& plan,
                                            int chunk_k,
                                            bool one_segment) {
-  const bool shares = plan.weight_columns == 64;
-  const int ranks = shares ? plan.ranks : 2;
+  const bool small = plan.weight_columns == 64;
+  const int ranks = small ? plan.ranks : 2;
+  const auto share = [&](bool shares_k) {
+    return !small                  ? RanksShare::kColumns
+           : shares_k && ranks > 1 ? RanksShare::kK
+                                   : RanksShare::kNothing;
+  };
   const int64_t gates = 3 * p.state_size, width = p.state_size + p.input_features;
   // Whole tiles, so that a gradient has the same bits by itself.
   const int64_t first_row = p.d_old_h != nullptr ? 0 : p.state_size / kGradientRows * kGradientRows;
@@ -26,37 +31,35 @@ inline GradientSchedule schedule_gradients(const BackwardProblem& p,
                                                  : first_row;
   const int batch_tiles = tiles_of(p.batch, plan.state_columns);
   const int state_chunks = tiles_of(gates, chunk_k), weight_chunks = tiles_of(p.batch, chunk_k);
-  GradientTiles state = gradient_tiles(shares,
+  GradientTiles state = gradient_tiles(share(plan.shares_state),
                                        ranks,
                                        tiles_of(end_row - first_row, kGradientRows),
                                        batch_tiles,
                                        batch_tiles,
                                        state_chunks,
-                                       shares ? 1 : plan.state_parts);
+                                       plan.state_parts);
   state.first_row = static_cast<int>(first_row);
   const int first_columns = tiles_of(one_segment ? width : p.state_size, plan.weight_columns);
-  const bool shares_weights = shares && plan.shares_weights;
   const GradientTiles weights = gradient_tiles(
-      shares_weights,
+      share(plan.shares_weights),
       ranks,
       p.d_weights != nullptr ? tiles_of(gates, kGradientRows) : 0,
       first_columns,
       first_columns + (one_segment ? 0 : tiles_of(p.input_features, plan.weight_columns)),
       weight_chunks,
-      shares ? 1 : plan.weight_parts);
-  int clusters = plan.blocks / ranks;
-  if (shares && ranks > 1) {
-    // One tile of shared K a cluster.
-    clusters = std::max(clusters, state.units + (shares_weights ? weights.units : 0));
-  }
+      plan.weight_parts);
+  const bool state_shares = state.share == RanksShare::kK;
+  const bool weights_share = weights.share == RanksShare::kK;
+  // One tile of shared K a cluster.
+  const int clusters = std::max(
+      plan.blocks / ranks, (state_shares ? state.units : 0) + (weights_share ? weights.units : 0));
   // In chunks, what is spent on a unit, its end included; tiles of shared K are not dealt out.
-  const double state_cost = double(state_chunks) / (shares ? ranks : state.parts) *
+  const double state_cost = double(state_chunks) / (state_shares ? ranks : state.parts) *
                                 (plan.state_columns == plan.weight_columns ? 1 : 0.75) +
                             2;
   const double weight_cost =
-      shares_weights && ranks > 1
-          ? 1e6
-          : double(weight_chunks) / weights.parts + (plan.state_columns == 256 ? 3 : 1.5);
+      weights_share ? 1e6
+                    : double(weight_chunks) / weights.parts + (plan.state_columns == 256 ? 3 : 1.5);
   return deal_out(state, weights, clusters, state_cost, weight_cost);
 }
 

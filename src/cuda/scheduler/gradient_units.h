@@ -56,6 +56,9 @@ inline Divisor divisor(int by) {
       bits - 1};
 }
 
+/// Of which every quotient is zero.
+constexpr Divisor kNeverDivides{1, 0};
+
 /// Things dealt out evenly to neighbours: the first few have one more than the others.
 struct EvenShares {
   int each, with_one_more;
@@ -69,13 +72,16 @@ inline EvenShares even_shares(int count, int shares) {
   return shares > 0 ? EvenShares{count / shares, count % shares} : EvenShares{0, 0};
 }
 
+/// What the ranks of a cluster share: the K of a tile, so that they exchange their sums; the
+/// columns of tiles of their own, one below the other; or nothing, and the tiles follow each other.
+enum class RanksShare { kK, kColumns, kNothing };
+
 /// The tiles of a product, and the units that they are cut into.
 struct GradientTiles {
-  bool shares_k;      // whether a cluster's blocks share the K of a tile and exchange their sums,
-                      // or have a tile each, one below the other
+  RanksShare share;
   int ranks;          // of a cluster
   int first_row;      // of the product
-  int rows;           // of tiles, rounded up to those of a cluster
+  int rows;           // of tiles, rounded up to those of a cluster that share columns
   int columns_first;  // columns of tiles in the first segment of columns, and in all
   int columns;
   int parts;  // of K, which another kernel adds up
@@ -98,41 +104,50 @@ struct GradientTiles {
 
   /// What rank `rank` does of unit `index`.
   LLTM_HOST_DEVICE GradientUnit unit(int index, int rank, int tile_rows, int tile_columns) const {
-    const int row = by_columns.quotient(index), column = index - row * columns;
+    const int place = share == RanksShare::kNothing ? index * ranks + rank : index;
+    const int row = by_columns.quotient(place), column = place - row * columns;
     const int part = by_row_units.quotient(row);
     const int row_in_part = row - part * row_units;
     GradientUnit unit =
-        tile(shares_k ? row_in_part : row_in_part * ranks + rank, column, tile_rows, tile_columns);
+        tile(share == RanksShare::kColumns ? row_in_part * ranks + rank : row_in_part,
+             column,
+             tile_rows,
+             tile_columns);
     unit.part = part;
-    const int share = shares_k ? rank : part;
-    unit.first_chunk = chunks.first(share);
-    unit.chunks = chunks.first(share + 1) - unit.first_chunk;
+    const int chunk_share = share == RanksShare::kK ? rank : part;
+    unit.first_chunk = chunks.first(chunk_share);
+    unit.chunks = chunks.first(chunk_share + 1) - unit.first_chunk;
     return unit;
   }
 };
 
 /// `rows` and `columns` of tiles whose K has so many chunks, in units for clusters of `ranks`.
+/// Parts are of tiles that share columns.
 inline GradientTiles gradient_tiles(
-    bool shares_k, int ranks, int rows, int columns_first, int columns, int chunks, int parts) {
-  const int rows_a_unit = shares_k ? 1 : ranks;
+    RanksShare share, int ranks, int rows, int columns_first, int columns, int chunks, int parts) {
+  const int rows_a_unit = share == RanksShare::kColumns ? ranks : 1;
   const int row_units = (rows + rows_a_unit - 1) / rows_a_unit;
-  return {.shares_k = shares_k,
+  const int tiles_a_unit = share == RanksShare::kNothing ? ranks : 1;
+  return {.share = share,
           .ranks = ranks,
           .first_row = 0,
           .rows = row_units * rows_a_unit,
           .columns_first = columns_first,
           .columns = columns,
           .parts = parts,
-          .units = row_units * columns * parts,
+          .units = (row_units * columns * parts + tiles_a_unit - 1) / tiles_a_unit,
           .row_units = row_units,
           .by_columns = divisor(columns),
-          .by_row_units = divisor(row_units),
-          .chunks = even_shares(chunks, shares_k ? ranks : parts)};
+          // What is behind the last tile is in the first part, too, and outside of all matrices.
+          .by_row_units = parts > 1 ? divisor(row_units) : kNeverDivides,
+          .chunks = even_shares(chunks, share == RanksShare::kK ? ranks : parts)};
 }
 
 struct GradientSchedule {
   GradientTiles state, weights;
   int clusters;
+  // Units of shared K come before others: what ranks send would meet a tile that is written.
+  bool weights_first;
   // The first `busy` clusters have one unit of the state product more than the others. They share
   // so many of the weight product, the others the rest.
   int busy, weights_of_busy;
@@ -143,13 +158,15 @@ struct GradientSchedule {
     const int first = first_weights(cluster);
     const int states = (state.units - cluster + clusters - 1) / clusters;
     const int count = states + first_weights(cluster + 1) - first;
+    const int before = weights_first ? count - states : states;  // of the other product
 #if defined(__CUDA_ARCH__)  // the host's compiler does not know it
 #pragma unroll 1
 #endif
     for (int i = 0; i < count; ++i) {
-      const bool of_weights = i >= states;
+      const bool of_weights = (i >= before) != weights_first;
+      const int number = i < before ? i : i - before;
       GradientUnit unit = (of_weights ? weights : state)
-                              .unit(of_weights ? first + i - states : cluster + i * clusters,
+                              .unit(of_weights ? first + number : cluster + number * clusters,
                                     rank,
                                     kTileRows,
                                     of_weights ? kWeightColumns : kStateColumns);
@@ -197,6 +214,7 @@ inline GradientSchedule deal_out(const GradientTiles& state,
   GradientSchedule s{};
   s.state = state;
   s.weights = weights;
+  s.weights_first = weights.share == RanksShare::kK;
   s.clusters = std::min(state.units + weights.units, clusters);
   std::tie(s.busy, s.weights_of_busy) =
       share_of_busy(state.units, weights.units, s.clusters, state_cost, weight_cost);
