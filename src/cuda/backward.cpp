@@ -192,18 +192,25 @@ Tensor workspace_of(const BackwardProblem& params, const BackwardPlan& plan, con
   return floats > 0 ? device.empty({floats}, at::kFloat) : Tensor();
 }
 
-// d_gates, d_bias and d_old_cell.
+// d_gates, d_bias and d_old_cell; but `later`, if it is not null, gets the parts of d_bias. The
+// memory of these has to live until they are added up.
 template <typename scalar_t>
-void gate_gradients(GateGradientsParams<scalar_t> params,
-                    const Device& device,
-                    cudaStream_t stream) {
+Tensor gate_gradients(GateGradientsParams<scalar_t> params,
+                      BiasParts* later,
+                      const Device& device,
+                      cudaStream_t stream) {
   Tensor workspace;
-  if (const int64_t elements = gate_gradients_workspace(params);
-      elements > 0 && params.d_bias != nullptr) {
-    workspace = device.empty({elements}, c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value);
+  params.sums_bias = later == nullptr;
+  if (const int64_t parts = bias_parts(params); parts > 1 && params.d_bias != nullptr) {
+    workspace = device.empty({parts, 3 * params.state_size},
+                             c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value);
     params.workspace = workspace.mutable_data_ptr();
+    if (later != nullptr) {
+      *later = {static_cast<const float*>(params.workspace), parts, params.d_bias};
+    }
   }
   check_launch(launch_gate_gradients(params, stream));
+  return workspace;
 }
 
 template <Arithmetic kArithmetic>
@@ -306,10 +313,12 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
   }
   const Tensor workspace = workspace_of(products, plan, device);
   auto* const floats = static_cast<float*>(data_of(workspace));
+  Tensor parts_of_bias;
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
         auto params = cell_params<scalar_t>(gradients, arguments, rows, sizes);
         params.d_gates_stride = products.d_gates_stride;
+        params.blocks_at_once = 2 * facts.multiprocessors;
         params.blocks_in_clusters = 2 * facts.resident_in_clusters_of(kLargestCluster);
         if constexpr (sizeof(scalar_t) < 8) {
           if (few_rows) {
@@ -326,7 +335,9 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
         } else if (by_wgmma && plan.arithmetic == Arithmetic::kTf32) {
           params.inputs = inputs_in_order(products, floats);
         }
-        gate_gradients(params, device, stream);
+        params.bias_in_parts = by_wgmma;
+        parts_of_bias = gate_gradients(
+            params, by_wgmma && any_product ? &products.bias : nullptr, device, stream);
       });
   if (few_rows) {
     return gradients.results();

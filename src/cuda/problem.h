@@ -127,6 +127,13 @@ struct ForwardProblem {
   }
 };
 
+/// d_bias = the sum of its parts of the batch, in their order.
+struct BiasParts {
+  const float* parts = nullptr;  // (count, 3*state_size), or null: there is nothing to add up
+  int64_t count = 0;
+  void* d_bias = nullptr;  // (3*state_size)
+};
+
 /// d_old_h, d_input = d_gates @ weights and d_weights = d_gates.T @ [old_h, input].
 struct BackwardProblem {
   int64_t batch;
@@ -134,12 +141,13 @@ struct BackwardProblem {
   int64_t state_size;
   const void* d_gates;  // (batch, 3*state_size), contiguous but for the products by wgmma
   int64_t d_gates_stride;
-  Matrix input;     // (batch, input_features)
-  Matrix weights;   // (3*state_size, state_size + input_features)
-  Matrix old_h;     // (batch, state_size)
-  void* d_old_h;    // (batch, state_size), contiguous, or null where not wanted
-  void* d_input;    // (batch, input_features), contiguous, or null where not wanted
-  void* d_weights;  // (3*state_size, state_size + input_features), contiguous, or null
+  Matrix input;      // (batch, input_features)
+  Matrix weights;    // (3*state_size, state_size + input_features)
+  Matrix old_h;      // (batch, state_size)
+  void* d_old_h;     // (batch, state_size), contiguous, or null where not wanted
+  void* d_input;     // (batch, input_features), contiguous, or null where not wanted
+  void* d_weights;   // (3*state_size, state_size + input_features), contiguous, or null
+  BiasParts bias{};  // for the products by wgmma in 16 bits and TF32
 };
 
 }  // namespace lltm::cuda

@@ -42,11 +42,15 @@ struct GateGradientsParams {
   const scalar_t* new_cell;  // (batch, state_size)
   scalar_t* d_gates;         // (batch, 3*state_size), or null where not wanted
   int64_t d_gates_stride;
-  scalar_t* d_bias;        // (3*state_size), or null where not wanted
-  scalar_t* d_old_cell;    // (batch, state_size), or null where not wanted
-  int blocks_in_clusters;  // that the GPU has room for at once, at two a multiprocessor
-  // Where d_bias is wanted: gate_gradients_workspace elements of accumulate_t<scalar_t>, or null
-  // for none.
+  scalar_t* d_bias;      // (3*state_size), or null where not wanted
+  scalar_t* d_old_cell;  // (batch, state_size), or null where not wanted
+  // That the GPU has room for, at two a multiprocessor; and in clusters.
+  int blocks_at_once, blocks_in_clusters;
+  // Whether blocks that share the batch leave parts of d_bias, rather than add them up in clusters;
+  // and whether these are added up by a kernel that follows, or by that of the products.
+  bool bias_in_parts, sums_bias;
+  // Where d_bias is wanted and has several parts: for bias_parts x 3*state_size of
+  // accumulate_t<scalar_t>.
   void* workspace;
   // Whether the next kernel may begin before this one is done.
   bool starts_next;
@@ -59,13 +63,12 @@ struct GateGradientsParams {
 template <typename scalar_t>
 using accumulate_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
 
-/// How many elements launch_gate_gradients needs as a workspace where d_bias is wanted: none, but
-/// for large batches.
+/// In how many parts launch_gate_gradients forms d_bias.
 template <typename scalar_t>
-int64_t gate_gradients_workspace(const GateGradientsParams<scalar_t>& params);
+int64_t bias_parts(const GateGradientsParams<scalar_t>& params);
 
-/// d_gates, d_old_cell and d_bias. One launch, or two for large batches with d_bias. scalar_t is
-/// double, float, c10::Half or c10::BFloat16; 16-bit types are computed in float.
+/// d_gates, d_old_cell and d_bias. One launch, or two where parts of d_bias are added up. scalar_t
+/// is double, float, c10::Half or c10::BFloat16; 16-bit types are computed in float.
 template <typename scalar_t>
 cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params, cudaStream_t stream);
 

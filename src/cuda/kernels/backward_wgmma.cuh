@@ -13,6 +13,7 @@
 #include "../pipeline/ring.cuh"
 #include "../ptx/cluster.cuh"
 #include "../ptx/overlap.cuh"
+#include "../reduction/bias_parts.cuh"
 
 namespace lltm::cuda {
 
@@ -31,6 +32,7 @@ struct GradientArguments {
   bool weights_are_there, inputs_are_there;
   bool state_by_tma, weights_by_tma;
   float4* parts;  // of the state product's tiles, then of the weight product's
+  BiasParts bias;
 };
 
 /// A tile's columns of the state product and of the weight product.
@@ -359,6 +361,18 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
       take_registers<232>();
     }
     wait_for_previous_kernel();
+    if (arguments.bias.parts != nullptr) {
+      // While the first operands are on their way.
+      using Element = typename Tile::Product::Element;
+      sum_bias_parts(arguments.bias.parts,
+                     arguments.bias.count,
+                     3 * arguments.results.state_size,
+                     int64_t(blockIdx.x) * kGradientThreads + thread,
+                     int64_t(gridDim.x) * kGradientThreads,
+                     [&](int64_t column, float sum) {
+                       assign(static_cast<Element*>(arguments.bias.d_bias)[column], sum);
+                     });
+    }
     schedule.for_each_unit<Tile::kRows, Tile::kStateColumns, Tile::kWeightColumns>(
         cluster, rank, [&](const GradientUnit& unit) {
           if (unit.of_weights || Tile::kStateColumns == Tile::kWeightColumns) {

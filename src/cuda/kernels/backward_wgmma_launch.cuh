@@ -137,6 +137,7 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
   arguments.state_by_tma = results.state_alignment == 16;
   arguments.weights_by_tma = results.weight_alignment == 16;
   arguments.parts = reinterpret_cast<float4*>(workspace);
+  arguments.bias = p.bias;
   if (!describe_gradients<Tile>(&arguments, p, transposed_inputs, one_segment)) {
     return cudaErrorInvalidValue;
   }

@@ -8,6 +8,7 @@
 #include "../ptx/mma.cuh"
 #include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
+#include "../reduction/bias_parts.cuh"
 #include "../runtime/launch.cuh"
 #include "../tile/elements.cuh"
 #include "../tile/vectors.cuh"
@@ -286,26 +287,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     bias_sum_kernel(const __grid_constant__ BiasSumArguments<scalar_t> arguments) {
   wait_for_previous_kernel();
   start_next_kernel();
-  const int64_t index = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= arguments.size) {
-    return;
-  }
-  constexpr int kAtOnce = 16;
-  accumulate_t<scalar_t> sum = 0;
-#pragma unroll 1
-  for (int64_t first = 0; first < arguments.count; first += kAtOnce) {
-    accumulate_t<scalar_t> parts[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int64_t part = first + i < arguments.count ? first + i : first;
-      parts[i] = arguments.parts[part * arguments.size + index];
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      sum += first + i < arguments.count ? parts[i] : 0;
-    }
-  }
-  arguments.d_bias[index] = static_cast<scalar_t>(sum);
+  sum_bias_parts(arguments.parts,
+                 arguments.count,
+                 arguments.size,
+                 int64_t(blockIdx.x) * kThreads + threadIdx.x,
+                 int64_t(gridDim.x) * kThreads,
+                 [&](int64_t column, accumulate_t<scalar_t> sum) {
+                   arguments.d_bias[column] = static_cast<scalar_t>(sum);
+                 });
 }
 
 /// How the batch is shared: by the ranks of a cluster, and by as many clusters, whose sums for
@@ -321,21 +310,27 @@ struct SharesOfRows {
 /// idle. A cluster adds up the sums for d_bias in its own time, (1061,176,368) in bfloat16 takes
 /// 22.1 us with one of eight and 24.4 with eight parts, but where clusters are not all resident at
 /// once, they cost more than the kernel that adds up parts: (4096,256,256) 34.1 and 30.9.
+///
+/// Where the products' kernel adds up parts, in no time of its own, as many blocks as there is room
+/// for at once, of 32 rows at least: (2048,128,128) in bfloat16 takes 13.5 us with 64 rows a block
+/// and 14.3 with 160, (567,8,138) 10.4 with 36 rows and 11.6 with 142; but (128,1024,1024) 15.6
+/// with 128 rows and 16.2 with 32.
 template <typename scalar_t>
 SharesOfRows shares_of_rows(const GateGradientsParams<scalar_t>& p, int64_t column_blocks) {
   const int64_t wanted = ceil_div(p.batch, 160);
-  if (wanted == 1) {
-    return {p.batch, 1, 1};
+  int64_t parts = std::max(ceil_div(p.batch, 1024), std::min(wanted, int64_t{16}));
+  if (p.bias_in_parts && p.batch > 128) {
+    parts = std::max(parts, std::min(p.blocks_at_once / column_blocks, ceil_div(p.batch, 32)));
+  } else if (!p.bias_in_parts && wanted > 1) {
+    int64_t ranks = 2;
+    while (ranks < wanted && ranks < kMaxRanks) {
+      ranks *= 2;
+    }
+    if (wanted <= 13 && column_blocks * ranks <= p.blocks_in_clusters) {
+      return {ceil_div(p.batch, ranks), ranks, 1};
+    }
   }
-  int64_t ranks = 2;
-  while (ranks < wanted && ranks < kMaxRanks) {
-    ranks *= 2;
-  }
-  if (wanted <= 13 && column_blocks * ranks <= p.blocks_in_clusters) {
-    return {ceil_div(p.batch, ranks), ranks, 1};
-  }
-  const int64_t parts =
-      std::clamp(ceil_div(p.batch, 1024), std::min(wanted, int64_t{16}), kMaxParts);
+  parts = std::min(parts, kMaxParts);
   return {ceil_div(p.batch, parts), 1, parts};
 }
 
@@ -365,10 +360,8 @@ int neighbours(const GateGradientsParams<scalar_t>& p) {
 }  // namespace
 
 template <typename scalar_t>
-int64_t gate_gradients_workspace(const GateGradientsParams<scalar_t>& params) {
-  const SharesOfRows shares =
-      shares_of_rows(params, ceil_div(params.state_size, neighbours(params) * kAcross));
-  return shares.parts > 1 ? shares.parts * 3 * params.state_size : 0;
+int64_t bias_parts(const GateGradientsParams<scalar_t>& params) {
+  return shares_of_rows(params, ceil_div(params.state_size, neighbours(params) * kAcross)).parts;
 }
 
 template <typename scalar_t>
@@ -404,7 +397,7 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
   if (vector == 1) {
     error = one_row ? launch.template operator()<1, 1>() : launch.template operator()<1, 2>();
   }
-  if (error != cudaSuccess || params.d_bias == nullptr || shares.parts == 1) {
+  if (error != cudaSuccess || params.d_bias == nullptr || shares.parts == 1 || !params.sums_bias) {
     return error;
   }
   const BiasSumArguments<scalar_t> sum{static_cast<const accumulate_t<scalar_t>*>(params.workspace),
@@ -415,8 +408,8 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
       sum, dim3(static_cast<unsigned>(ceil_div(sum.size, kThreads))), 1, stream);
 }
 
-#define LLTM_GATE_GRADIENTS(scalar_t)                                              \
-  template int64_t gate_gradients_workspace(const GateGradientsParams<scalar_t>&); \
+#define LLTM_GATE_GRADIENTS(scalar_t)                                \
+  template int64_t bias_parts(const GateGradientsParams<scalar_t>&); \
   template cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>&, cudaStream_t);
 LLTM_GATE_GRADIENTS(double)
 LLTM_GATE_GRADIENTS(float)
