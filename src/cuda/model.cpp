@@ -8,20 +8,20 @@
 namespace lltm::cuda {
 namespace {
 
-// Microseconds of a launch that overlaps what is before it, of what a cluster's exchange adds, and
-// bytes a microsecond: of what is read once, of what is written, of what fits the caches, and of
-// the chunks of all blocks, by tiles alone and in pairs.
-constexpr double kLaunch = 0.9;
-constexpr double kExchange = 0.2, kExchangeARank = 0.07;
-constexpr double kReadRate = 3.5e6, kWriteRate = 4.0e6, kCacheRate = 10e6;
-constexpr double kChunkRate = 7.5e6, kPairsChunkRate = 9.5e6;
-// Boxes of weights whose rows lie across two lines of the cache.
-constexpr double kAcrossLines = 1.3;
+// Microseconds of what a cluster's exchange adds, and bytes a microsecond: of what is read once, of
+// what is written, and of the chunks of all blocks.
+constexpr double kExchange = 0.06, kExchangeARank = 0.03;
+constexpr double kReadRate = 3.8e6, kWriteRate = 3.1e6, kChunkRate = 10.9e6;
+// Of weights that do not fit the caches, what a block can read in a microsecond.
+constexpr double kBlockReadRate = 34e3;
+// Boxes whose rows lie across two lines of the cache, as bytes of weights and of states, and as the
+// time of a chunk.
+constexpr double kWeightsAcrossLines = 1.1, kStatesAcrossLines = 1.86, kChunkAcrossLines = 1.2;
 // A launch that packs, and the bytes that it reads and writes in a microsecond.
-constexpr double kPack = 1.5, kPackRate = 5.5e6;
+constexpr double kPack = 2.0, kPackRate = 5.1e6;
 // What it takes a block more to write 64 rows that start anywhere, and for each hidden column: from
 // the sums of 16 bits and TF32, and from those of three TF32 products.
-constexpr double kUnaligned = 0.8, kUnalignedAColumn = 0.025;
+constexpr double kUnaligned = 0.28, kUnalignedAColumn = 0.027;
 constexpr double kUnalignedFloat32 = 2.5, kUnalignedFloat32AColumn = 0.02;
 constexpr double kCacheBytes = 30e6;
 
@@ -38,12 +38,14 @@ constexpr ForwardCandidate kCandidates[] = {
     // clang-format off
     // name, group, tile, {rows, hidden, tiles in a cluster, ranks at most}, {blocks a multiprocessor, chunk, block}, float32
     {"forward_few_rows",                  Group::kFewRows,  0,                                         {8, 1, 1, 1}, {1, 0, 2.1}, true},
-    {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.16, 1.85}, false},
-    {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, {1, 0.17, 2.15}, false},
-    {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, {1, 0.18, 2.45}, false},
-    {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, {1, 0.18, 2.4}, false},
-    {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, {1, 0.29, 2.2}, false},
-    {"forward_wgmma_128x32_pairs_twice",  Group::kHopper,   tile_of(WgmmaTile::k128x32InPairsTwice),   {128, 32, 2, 1}, {2, 0.60, 2.6}, false},
+    {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.159, 1.55}, false},
+    {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, {1, 0.15, 1.74}, false},
+    {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, {1, 0.178, 2.34}, false},
+    {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, {1, 0.177, 2.29}, false},
+    {"forward_wgmma_128x32",              Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.251, 2.3}, false},
+    {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, {1, 0.211, 2.77}, false},
+    {"forward_wgmma_128x32_pairs_twice",  Group::kHopper,   tile_of(WgmmaTile::k128x32InPairsTwice),   {128, 32, 2, 1}, {2, 0.515, 2.64}, false},
+    {"forward_wgmma_128x64_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, {1, 0.353, 5.13}, false},
     {"forward_wgmma_float32_64x8",        Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.33, 1.4}, true},
     {"forward_wgmma_float32_64x32",       Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, {1, 0.6, 1.5}, true},
     {"forward_wgmma_float32_128x32",      Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.85, 1.5}, true},
@@ -91,6 +93,7 @@ double unaligned_end(const ForwardCandidate& of, const ForwardShape& shape) {
 
 // One product by cuBLAS of what is copied to one matrix, and one pointwise kernel.
 double library_time(const ForwardShape& shape) {
+  double launch = 6;
   double rate = 3.3e6;   // multiply-adds times two, a microsecond; float64
   double unaligned = 1;  // how many times as long rows take that start anywhere
   if (shape.arithmetic) {
@@ -99,11 +102,13 @@ double library_time(const ForwardShape& shape) {
         rate = 45e6 * std::clamp(static_cast<double>(shape.batch) / 300, 0.2, 1.0);
         break;
       case Arithmetic::kTf32:
-        rate = 330e6 * std::clamp(static_cast<double>(shape.batch) / 200, 0.2, 1.0);
+        launch = 7.1;
+        rate = 285e6 * std::clamp(static_cast<double>(shape.batch) / 180, 0.2, 1.0);
         unaligned = 4;
         break;
       default:
-        rate = 650e6;
+        launch = 5.6;
+        rate = 655e6 * std::clamp(static_cast<double>(shape.batch) / 80, 0.2, 1.0);
         unaligned = 6;
     }
   }
@@ -114,10 +119,11 @@ double library_time(const ForwardShape& shape) {
   // anywhere do without cuBLAS's fastest kernels, but where they are vectors.
   const double arithmetic = 2 * multiplications(shape, 1) / rate;
   const double reading = weights_bytes(shape) / 3.2e6;
-  const double products = shape.vector_rows ? std::max(arithmetic, reading)
+  const double products = shape.vector_rows ? std::max(arithmetic, weights_bytes(shape) / 4.5e6)
                                             : 2 + std::max(unaligned * arithmetic,
                                                            (shape.batch <= 2 ? 1 : 3) * reading);
-  return 6 + 2 * columns / 3e6 + products + traffic / (traffic < kCacheBytes ? kCacheRate : 3.6e6);
+  return launch + 2 * columns / 2.9e6 + products +
+         traffic / (traffic < kCacheBytes ? 5.1e6 : 7.3e6);
 }
 
 double few_rows_time(const ForwardShape& shape) {
@@ -141,11 +147,19 @@ double tile_arithmetic(const ForwardCandidate& of, const ForwardShape& shape) {
   }
 }
 
+// How many times as much a chunk costs in the mean over those of old_h and input, for so much where
+// their rows lie across lines.
+double across_lines(const ForwardShape& shape, double factor) {
+  return 1 + (factor - 1) * shape.states_across_lines;
+}
+
 // That a block copies of a chunk of K: no rows beyond a small batch, and its share of what a
 // cluster shares.
 double chunk_bytes(const ForwardCandidate& of, const ForwardShape& shape) {
   const int64_t rows = std::min<int64_t>(ceil_div(shape.batch, 8) * 8, of.shape.rows);
-  return 128 * (static_cast<double>(rows) + 3.0 * of.shape.hidden / of.shape.row_tiles);
+  return 128 * (static_cast<double>(rows) * across_lines(shape, kStatesAcrossLines) +
+                3.0 * of.shape.hidden / of.shape.row_tiles *
+                    (shape.weights_in_lines ? 1 : kWeightsAcrossLines));
 }
 
 Estimate tiles_time(const ForwardCandidate& of,
@@ -174,12 +188,10 @@ Estimate tiles_time(const ForwardCandidate& of,
     const double waves = std::ceil(static_cast<double>(tiles * ranks) / resident);
     const auto chunks_a_rank = static_cast<double>(ceil_div(chunks, ranks));
     double chunk = of.cost.chunk * arithmetic;
+    const double active = std::min(static_cast<double>(tiles * ranks), resident);
     if (hopper && !of.float32) {
-      const double active = std::min(static_cast<double>(tiles * ranks), resident);
-      const double rate = of.shape.row_tiles == 1 ? kChunkRate : kPairsChunkRate;
-      chunk = std::max(
-          chunk,
-          active * chunk_bytes(of, shape) / rate * (shape.weights_in_lines ? 1 : kAcrossLines));
+      chunk = std::max(chunk * across_lines(shape, kChunkAcrossLines),
+                       active * chunk_bytes(of, shape) / kChunkRate);
     }
     double exchange = 0;
     if (of.float32) {
@@ -187,7 +199,11 @@ Estimate tiles_time(const ForwardCandidate& of,
     } else if (ranks > 1) {
       exchange = kExchange + kExchangeARank * ranks;
     }
-    const double work = std::max(waves * chunks_a_rank * chunk, weights_bytes(shape) / kReadRate);
+    double read_rate = kReadRate;
+    if (weights_bytes(shape) > kCacheBytes) {
+      read_rate = std::min(read_rate, active * kBlockReadRate);
+    }
+    const double work = std::max(waves * chunks_a_rank * chunk, weights_bytes(shape) / read_rate);
     const double end = of.cost.block + exchange + (hopper ? unaligned_end(of, shape) / ranks : 0);
     const double us = work + waves * end + state_traffic(shape) / kWriteRate;
     if (best.ranks == 0 || us < best.us) {

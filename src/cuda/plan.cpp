@@ -136,6 +136,11 @@ ForwardPlan plan_forward(const DeviceFacts& device,
       plan.input_shift = line_shift(first, plan.input_lead + p.input_features, 128 / size);
     }
     shape.input_offset = plan.input_lead + plan.input_shift;
+    const int64_t across =
+        (plan.packs_old_h || p.old_h.starts_at_lines(size) ? 0 : p.state_size) +
+        (plan.packs_input || p.input.starts_at_lines(size) ? 0 : p.input_features);
+    shape.states_across_lines =
+        static_cast<double>(across) / static_cast<double>(p.state_size + p.input_features);
     shape.vector_rows = p.input.starts_at_vectors(size) && p.old_h.starts_at_vectors(size) &&
                         p.weights.starts_at_vectors(size) &&
                         p.weights.starts_at_vectors(size, p.input_column());

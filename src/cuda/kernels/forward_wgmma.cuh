@@ -291,11 +291,15 @@ cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cu
         return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32>>(p, split, stream);
       case WgmmaTile::k64x40InPairs:
         return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192>>(p, split, stream);
+      case WgmmaTile::k128x32:
+        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 6, 1, 0>>(p, split, stream);
       case WgmmaTile::k128x32InPairs:
         return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0>>(p, split, stream);
       case WgmmaTile::k128x32InPairsTwice:
         // While one block of a multiprocessor ends, another multiplies.
         return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 3, 2, 0>, 2>(p, split, stream);
+      case WgmmaTile::k128x64InPairs:
+        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0>>(p, split, stream);
       default:
         return cudaErrorInvalidValue;
     }

@@ -69,6 +69,16 @@ __device__ __forceinline__ void wait_products() {
     "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
 #define LLTM_SUMS_64 LLTM_SUMS_60,                                                                 \
     "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+#define LLTM_NAMES_96 LLTM_NAMES_64 ", " \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define LLTM_SUMS_96 LLTM_SUMS_64, \
+    "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),  \
+    "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]),  \
+    "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]),  \
+    "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),  \
+    "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]),  \
+    "+f"(d[94]), "+f"(d[95])
 #define LLTM_NAMES_128 LLTM_NAMES_64 ", "                                                          \
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, "                                 \
     "%76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "             \
@@ -106,6 +116,7 @@ LLTM_MULTIPLY_GROUPS(24, 12, 13)
 LLTM_MULTIPLY_GROUPS(72, 36, 37)
 LLTM_MULTIPLY_GROUPS(96, 48, 49)
 LLTM_MULTIPLY_GROUPS(120, 60, 61)
+LLTM_MULTIPLY_GROUPS(192, 96, 97)
 // clang-format on
 #undef LLTM_MULTIPLY_GROUPS
 #undef LLTM_MULTIPLY_GROUP
@@ -139,8 +150,9 @@ LLTM_MULTIPLY_REGISTERS(256, 128, 128, 129, 130, 131, 132, 133)
 template <int kCount>
 __device__ __forceinline__ void keep_behind(float (&d)[kCount]) {
 #pragma unroll
-  for (float& value : d) {
-    asm volatile("" : "+f"(value)::"memory");
+  for (int i = 0; i < kCount;
+       ++i) {  // a loop over the array itself is not unrolled where it is long
+    asm volatile("" : "+f"(d[i])::"memory");
   }
 }
 

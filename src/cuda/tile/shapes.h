@@ -16,7 +16,7 @@ enum class ForwardTile { k16x8, k64x8, k64x32, k128x32, kCount };
 
 /// A block's share of the forward by Hopper's own instructions. Pairs of tiles, of the same hidden
 /// columns, are in one cluster and read the weights once; `Twice` has two blocks a multiprocessor.
-/// kFloat32 has k64x8, k64x32 and k128x32, the others all but k64x32 and k128x32.
+/// kFloat32 has k64x8, k64x32 and k128x32, the others all but k64x32.
 enum class WgmmaTile {
   k64x8,
   k64x24,
@@ -26,6 +26,7 @@ enum class WgmmaTile {
   k128x32,
   k128x32InPairs,
   k128x32InPairsTwice,
+  k128x64InPairs,
   kCount
 };
 
