@@ -22,10 +22,10 @@ struct TileTimes {
   double unaligned;
 };
 constexpr TileTimes kHalfTimes[] = {
-    {64, 64, 0.26, 0.25, 1.11, 2.17, 0, 0, 0.31},
-    {64, 256, 0.24, 0.20, 0.41, 1.87, 1.30, 0.45, 1.83},
-    {128, 256, 0.21, 0.18, 0.39, 2.81, 2.47, 0.26, 0.91},
-    {256, 256, 0.30, 0.41, 7.31, 0.89, 0.27, 0.04, 0.81},
+    {64, 64, 0.25, 0.30, 0.45, 1.51, 0, 0, 0.08},
+    {64, 256, 0.12, 0.01, 1.76, 0.66, 1.53, 0.80, 0.61},
+    {128, 256, 0.12, 0.38, 2.00, 0.65, 0.02, 0.32, 3.48},
+    {256, 256, 0.17, 0.34, 4.02, 0.04, 3.75, 0.02, 0.42},
 };
 constexpr TileTimes kTf32Times[] = {
     {64, 64, 0.45, 0.26, 1.77, 3.05, 0, 0, 0.21},
@@ -35,7 +35,7 @@ constexpr TileTimes kTf32Times[] = {
 };
 constexpr int kTileRows = 128;
 // What it takes to exchange sums, by 1, 2, 4 and 8 ranks.
-constexpr double kExchange[] = {0, 0.4, 0.3, 1.04};
+constexpr double kExchange[] = {0, 0.4, 0.3, 1.0};
 
 double pieces(int64_t of, int64_t size) {
   return static_cast<double>(ceil_div(of, size));
@@ -125,7 +125,9 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, int multiprocessors
         const int ranks = 1 << log;
         for (const auto& [shares_state, shares_weights] :
              {std::pair{true, false}, {true, true}, {false, true}}) {
-          if (shares_weights && (ranks == 1 || weight_chunks < 2)) {
+          // Each rank has a chunk of what they share.
+          if ((shares_state && state_chunks < ranks) ||
+              (shares_weights && (ranks == 1 || weight_chunks < ranks))) {
             continue;
           }
           consider(of,
