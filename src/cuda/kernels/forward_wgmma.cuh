@@ -35,7 +35,8 @@ struct ForwardWgmmaArguments {
   Problem problem;
   KSplit split;
   Segments chunks;  // of K
-  int stage_bytes;  // what arrives a chunk
+  int bytes_a;      // what arrives of A a chunk
+  KSplit x_split;   // of the chunks of x by themselves, for a sequence
 };
 
 /// A tile of Product's rows and kHidden hidden columns. Product::kRowTiles tiles of the same
@@ -48,6 +49,8 @@ struct ForwardWgmmaTile {
   using Problem = Problem_;
   static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
   using Product = Product_;
+  // Two threads load, one each operand, where the kernel overlaps the one before.
+  static constexpr bool kLoadsByTwo = kOfSequence && Product::kArithmetic != Arithmetic::kFloat32;
   static constexpr int kHidden = Product::kTileN / 3, kBlocksPerSm = kBlocksPerSm_;
   using Math = ProductMath<Product::kArithmetic>;
   using Epilogue = EpilogueOf<Problem, typename Product::Element, Math, 2, 2, kEvenState>;
@@ -66,6 +69,13 @@ struct ForwardWgmmaTile {
   static constexpr int kClusterBytes =
       kPartsOffset + (kMaxRanks == 1 ? 0 : (kUnits + kMaxRanks - 1) * kUnitBytes);
   static_assert(kUnits * kUnitBytes <= Product::kStages * Product::kStageBytes);
+
+  // Whether blocks of a step and of the next one fit a multiprocessor together: then x and weights
+  // are there, and x is multiplied, when h is. Those of the first step get so much that no two of
+  // them do, and those that follow find one place on each.
+  static constexpr bool kMeetsNextStep =
+      kOfSequence && kBlocksPerSm == 1 && kClusterBytes <= 113 * 1024;
+  static constexpr int kFirstStepBytes = kMeetsNextStep ? 116 * 1024 : kClusterBytes;
 };
 
 template <typename Tile>
@@ -74,6 +84,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
 #if defined(LLTM_HOPPER)
   using Product = typename Tile::Product;
   constexpr int kRowTiles = Product::kRowTiles;
+  constexpr bool kIsFloat32 = Product::kArithmetic == Arithmetic::kFloat32;
   extern __shared__ __align__(1024) unsigned char shared[];
   const ForwardProblem& p = cell_of(arguments.problem);
 
@@ -103,11 +114,16 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
     }
   }
   __syncwarp();
-  if (kRowTiles * ranks > 1) {
-    cluster_arrive();
-    cluster_wait();
-  } else {
+  if (kRowTiles * ranks == 1) {
     __syncthreads();
+  } else {
+    cluster_arrive();
+    if (!Tile::kLoadsByTwo || kRowTiles > 1 || threadIdx.x < Product::kFinishers) {
+      cluster_wait();
+    } else {
+      // Loading takes barriers of this block alone, which one of these two warps prepared.
+      sync_threads_of<3, Product::kThreads - Product::kFinishers>();
+    }
   }
   if constexpr (!Tile::kOfSequence) {
     start_next_kernel();
@@ -118,49 +134,13 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
     if (loads_early(arguments.problem)) {
       start_next_kernel();
     }
-    if (threadIdx.x < Product::kFinishers) {
-      wait_for_previous_kernel();
-      start_next_kernel();
-    }
   }
 
-  uint16_t sharing_blocks = 0;
-#pragma unroll
-  for (int row = 0; row < kRowTiles; ++row) {
-    sharing_blocks |= 1 << (rank + ranks * row);
-  }
   const int begin = arguments.split.first_chunk(rank);
   const int end = arguments.split.first_chunk(rank + 1);
-  const auto load_boxes = [&](uint32_t a,
-                              uint32_t b,
-                              uint32_t barrier_a,
-                              uint32_t barrier_b,
-                              int chunk,
-                              Operands which) {
-    const auto piece = Tile::kOfSequence ? arguments.chunks.piece_from_x(
-                                               rank + (chunk - begin) * ranks, Product::kChunkK)
-                                         : arguments.chunks.piece(chunk, Product::kChunkK);
-    int k = static_cast<int>(piece.first);
-    if constexpr (!Tile::kOfSequence) {
-      k -= piece.of_h ? 0 : static_cast<int>(p.input_shift);
-    }
-    const CUtensorMap* const weights =
-        &piece.of(arguments.maps.weights_h, arguments.maps.weights_input);
-    if (which != Operands::kCarried) {
-      if constexpr (kRowTiles == 1) {
-        copy_box_3d(b, weights, k, first_hidden, 0, barrier_b);
-      } else if (chunk % kRowTiles == row_tile) {
-        copy_box_3d(b, weights, k, first_hidden, 0, barrier_b, sharing_blocks);
-      }
-    }
-    if (which == Operands::kAll || (which == Operands::kCarried) == piece.of_h) {
-      copy_box_2d(a,
-                  &piece.of(arguments.maps.old_h, arguments.maps.input),
-                  k,
-                  static_cast<int>(first_row),
-                  barrier_a);
-    }
-  };
+  const int early_chunks = !Tile::kOfSequence ? 0
+                                              : arguments.x_split.first_chunk(rank + 1) -
+                                                    arguments.x_split.first_chunk(rank);
   Product product;
   unsigned char* const parts = shared + (ranks == 1 ? 0 : Tile::kPartsOffset);
   const auto finish = [&] {
@@ -175,38 +155,149 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
     wait_phase(sums_barrier, 0);
     finisher.finish(parts);
   };
-  // Registers of a float32 product are short: what the end needs is fetched behind it.
-  const auto fetch_and_finish = [&] {
+  // Those that multiply have not waited for the kernel before: of a step, x is multiplied, and in
+  // float32 all of it, before what that one wrote is read here.
+  const auto fetch = [&] {
+    if constexpr (Tile::kOfSequence) {
+      wait_for_previous_kernel();
+      start_next_kernel();
+    }
     finisher.fetch();
-    finish();
   };
-  if constexpr (Product::kArithmetic != Arithmetic::kFloat32) {
-    product.template run<Tile::kOfSequence>(
+  uint16_t sharing_blocks = 0;
+#pragma unroll
+  for (int row = 0; row < kRowTiles; ++row) {
+    sharing_blocks |= 1 << (rank + ranks * row);
+  }
+  const auto copy_a = [&](uint32_t to, uint32_t barrier, bool of_h, int k) {
+    copy_box_2d(to,
+                of_h ? &arguments.maps.old_h : &arguments.maps.input,
+                k,
+                static_cast<int>(first_row),
+                barrier);
+  };
+  const auto copy_b = [&](uint32_t to, uint32_t barrier, bool of_h, int k, int chunk) {
+    const CUtensorMap* const weights =
+        of_h ? &arguments.maps.weights_h : &arguments.maps.weights_input;
+    if constexpr (kRowTiles == 1) {
+      copy_box_3d(to, weights, k, first_hidden, 0, barrier);
+    } else if (chunk % kRowTiles == row_tile) {
+      copy_box_3d(to, weights, k, first_hidden, 0, barrier, sharing_blocks);
+    }
+  };
+  // Chunks count from zero, over those of this rank. Those of a step are dealt out one by one,
+  // those of x first, so that every rank has as many of x as another, give or take one.
+  const auto piece_of = [&](int chunk) {
+    return Tile::kOfSequence ? arguments.chunks.piece_from_x(rank + chunk * ranks, Product::kChunkK)
+                             : arguments.chunks.piece(begin + chunk, Product::kChunkK);
+  };
+  const auto column_of = [&](const Segments::Piece& piece) {
+    const bool is_shifted = !Tile::kOfSequence && !piece.of_h;
+    return static_cast<int>(piece.first) - (is_shifted ? static_cast<int>(p.input_shift) : 0);
+  };
+  const auto load_a = [&](uint32_t to, uint32_t barrier, int chunk) {
+    const auto piece = piece_of(chunk);
+    copy_a(to, barrier, piece.of_h, column_of(piece));
+  };
+  const auto load_b = [&](uint32_t to, uint32_t barrier, int chunk) {
+    const auto piece = piece_of(chunk);
+    copy_b(to, barrier, piece.of_h, column_of(piece), begin + chunk);
+  };
+  if constexpr (Tile::kLoadsByTwo) {
+    const bool early = loads_early(arguments.problem);
+    // By one of two threads, begin_chunk() before each copy.
+    const auto load_chunks =
+        [&](auto slots, int bytes, const auto& begin_segment, const auto& copy) {
+          int chunk = 0, piece = rank;
+#pragma unroll 1
+          for (int segment = 0; segment < 2; ++segment) {
+            const bool of_h = segment == 1;
+            begin_segment(of_h);
+            const int stop = of_h ? arguments.chunks.pieces() : arguments.chunks.x_pieces;
+            int k = (piece - segment * arguments.chunks.x_pieces) * Product::kChunkK;
+#pragma unroll 1
+            for (; piece < stop; piece += ranks) {
+              Product::begin_chunk(slots, chunk, bytes);
+              copy(slots, of_h, k, chunk);
+              k += ranks * Product::kChunkK;
+              ++chunk;
+              slots.advance();
+            }
+          }
+        };
+    product.run_overlapping(
         shared,
-        begin,
-        end,
-        arguments.stage_bytes,
+        end - begin,
+        early_chunks,
         rank,
         ranks,
-        loads_early(arguments.problem),
-        [&](uint32_t a, uint32_t b, uint32_t barrier, int chunk, Operands which) {
-          load_boxes(a, b, barrier, barrier, chunk, which);
+        [&](const auto& slots) {
+          load_chunks(
+              slots,
+              arguments.bytes_a,
+              [&](bool of_h) {
+                if (of_h || !early) {
+                  wait_for_previous_kernel();
+                }
+              },
+              [&](const auto& at, bool of_h, int k, int) {
+                copy_a(at.data(), at.full(), of_h, k);
+              });
         },
-        [&] { finisher.fetch(); },
+        [&](const auto& slots) {
+          load_chunks(
+              slots,
+              Product::kBytesB,
+              [&](bool) {
+                if (!early) {
+                  wait_for_previous_kernel();
+                }
+              },
+              [&](const auto& at, bool of_h, int k, int chunk) {
+                copy_b(at.data() + Product::kBytesA, at.full(), of_h, k, chunk);
+              });
+        },
+        fetch,
         finish);
-  } else if constexpr (Tile::kOfSequence) {
-    product.run_overlapping(
-        shared, begin, end, loads_early(arguments.problem), load_boxes, fetch_and_finish);
-  } else {
+  } else if constexpr (!kIsFloat32) {
     product.run(
         shared,
-        1,
-        begin,
-        end,
-        [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
-          load_boxes(a, b, barrier, barrier, chunk, Operands::kAll);
+        end - begin,
+        arguments.bytes_a + Product::kBytesB,
+        rank,
+        ranks,
+        [&](uint32_t a, uint32_t b, uint32_t barrier, int chunk) {
+          load_b(b, barrier, chunk);
+          load_a(a, barrier, chunk);
         },
-        [&](int) { fetch_and_finish(); });
+        fetch,
+        finish);
+  } else {
+    // Registers of a float32 product are short: what the end needs is fetched behind it.
+    const auto fetch_and_finish = [&] {
+      fetch();
+      finish();
+    };
+    if constexpr (Tile::kOfSequence) {
+      product.run_overlapping(shared,
+                              end - begin,
+                              early_chunks,
+                              loads_early(arguments.problem),
+                              load_a,
+                              load_b,
+                              fetch_and_finish);
+    } else {
+      product.run(
+          shared,
+          1,
+          0,
+          end - begin,
+          [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
+            load_b(b, barrier, chunk);
+            load_a(a, barrier, chunk);
+          },
+          [&](int) { fetch_and_finish(); });
+    }
   }
 #else
   trap_wrong_image();
@@ -226,8 +317,9 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
   arguments.problem = problem;
   arguments.chunks = segments_of(p.state_size, p.input_columns(), Product::kChunkK);
   arguments.split = split_of_k(split, arguments.chunks.pieces(), Product::kTileM);
+  arguments.x_split = split_of_k(split, arguments.chunks.x_pieces, Product::kTileM);
   const int rows = Product::box_rows(p.batch);
-  arguments.stage_bytes = rows * 128 + Product::kBytesB;
+  arguments.bytes_a = rows * 128;
   if (!describe_forward(&arguments.maps,
                         p,
                         {.arithmetic = Product::kArithmetic,
@@ -245,7 +337,13 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
   return launch_in_clusters<&forward_wgmma_kernel<Tile>,
                             Product::kThreads,
                             Tile::kBlockBytes,
-                            Tile::kClusterBytes>(arguments, grid, dim3(split, kRowTiles), stream);
+                            Tile::kClusterBytes,
+                            Tile::kFirstStepBytes>(
+      arguments,
+      grid,
+      dim3(split, kRowTiles),
+      stream,
+      Tile::kMeetsNextStep && !loads_early(problem) ? Tile::kFirstStepBytes : 0);
 }
 
 template <typename Product, int kBlocksPerSm = 1, typename Problem>
@@ -263,9 +361,11 @@ cudaError_t launch_even_or_odd(const Problem& problem, int split, cudaStream_t s
 }
 
 // Stages for one block a multiprocessor, so that the next kernel's blocks, which start early, go
-// where no block of this one is; threads for an item each, of the ranks that plan.cpp chooses.
+// where no block of this one is, but for steps of few rows (kMeetsNextStep); threads for an item
+// each, of the ranks that plan.cpp chooses.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cudaStream_t stream) {
+  constexpr bool kOverlaps = kOfSequence<Problem>;
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
     constexpr Major kK = Major::kK;
     switch (tile) {
@@ -281,25 +381,32 @@ cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cu
   } else {
     switch (tile) {
       case WgmmaTile::k64x8:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 24, 11, 1, 0>>(p, split, stream);
-      case WgmmaTile::k64x24: {
-        constexpr int kHelpers = kOfSequence<Problem> ? 0 : 64;
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 72, 8, 1, kHelpers>>(
+        return launch_even_or_odd<
+            WgmmaProduct<kArithmetic, 1, 24, kOverlaps ? 8 : 11, 1, 0, kOverlaps>>(
             p, split, stream);
-      }
+      case WgmmaTile::k64x24:
+        return launch_even_or_odd<
+            WgmmaProduct<kArithmetic, 1, 72, 8, 1, kOverlaps ? 0 : 64, kOverlaps>>(
+            p, split, stream);
       case WgmmaTile::k64x40:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32>>(p, split, stream);
+        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32, kOverlaps>>(
+            p, split, stream);
       case WgmmaTile::k64x40InPairs:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192>>(p, split, stream);
+        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192, kOverlaps>>(
+            p, split, stream);
       case WgmmaTile::k128x32:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 6, 1, 0>>(p, split, stream);
+        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 6, 1, 0, kOverlaps>>(
+            p, split, stream);
       case WgmmaTile::k128x32InPairs:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0>>(p, split, stream);
+        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>>(
+            p, split, stream);
       case WgmmaTile::k128x32InPairsTwice:
         // While one block of a multiprocessor ends, another multiplies.
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 3, 2, 0>, 2>(p, split, stream);
+        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 3, 2, 0, kOverlaps>, 2>(
+            p, split, stream);
       case WgmmaTile::k128x64InPairs:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0>>(p, split, stream);
+        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0, kOverlaps>>(
+            p, split, stream);
       default:
         return cudaErrorInvalidValue;
     }

@@ -1,5 +1,6 @@
 // As sequence_gradient_tiles.cuh, in float32 without TF32 on Hopper: with the product of
-// wgmma_three_tf32.cuh.
+// wgmma_three_tf32.cuh. The first weights are there, in high and low parts, when d_gates of the
+// step before are.
 #include "../epilogue/math.cuh"
 #include "../epilogue/sequence_gradients.cuh"
 #include "../products/major.h"
@@ -30,6 +31,8 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm)
 #if defined(LLTM_HOPPER)
   using Epilogue = SequenceGradientsEpilogue<float, DeviceMath>;
   constexpr int kTileM = Product::kTileM, kTileN = Product::kTileN;
+  // For what the elements are made of, beside the sums.
+  constexpr bool kHasRegisters = Product::kThreads <= 256;
   extern __shared__ __align__(1024) unsigned char shared_stages[];
   const SequenceGradientsParams<float>& p = arguments.step;
   const int tile = static_cast<int>(cluster_index());
@@ -40,28 +43,45 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm)
   const int first_map_row = static_cast<int>(p.last_t * p.rows) + first_row;
   Product::prepare(shared_stages);
   ClusterSums<Product> sums(shared_stages, arguments.split);
-  // To be fetched after the product, during which registers are few.
+  // Fetched after the product, during which registers are few.
   StepFinisher<Epilogue, kTileN, Product::kThreads, kAtOnce> elements(
       Epilogue(p), first_row, first_column, sums.first_row(), sums.rows());
   elements.prefetch();
   __syncthreads();
-  wait_for_previous_kernel();
-  start_next_kernel();
+  if (threadIdx.x < Product::kMultipliers) {
+    wait_for_previous_kernel();
+    start_next_kernel();
+  }
 
-  const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
-    copy_box_2d(b, &arguments.maps.weights_h, first_column, chunk * Product::kChunkK, barrier);
-    copy_box_2d(a, &arguments.maps.d_gates, chunk * Product::kChunkK, first_map_row, barrier);
+  const int first_chunk = arguments.split.first_chunk(cluster_rank());
+  const auto load_a = [&](uint32_t to, uint32_t barrier, int chunk) {
+    const int k = (first_chunk + chunk) * Product::kChunkK;
+    copy_box_2d(to, &arguments.maps.d_gates, k, first_map_row, barrier);
+  };
+  const auto load_b = [&](uint32_t to, uint32_t barrier, int chunk) {
+    const int k = (first_chunk + chunk) * Product::kChunkK;
+    copy_box_2d(to, &arguments.maps.weights_h, first_column, k, barrier);
   };
   Product product;
-  product.run(shared_stages,
-              1,
-              arguments.split.first_chunk(cluster_rank()),
-              arguments.split.first_chunk(cluster_rank() + 1),
-              load,
-              [](int) {});
+  product.run_overlapping(shared_stages,
+                          arguments.split.first_chunk(cluster_rank() + 1) - first_chunk,
+                          /*early_chunks=*/0,
+                          /*early=*/true,
+                          load_a,
+                          load_b,
+                          [] {});
+  wait_for_previous_kernel();  // by those that have not yet
+  const auto fetch = [&] {
+    elements.fetch();
+    elements.fetch_carried();
+  };
+  if constexpr (kHasRegisters) {
+    fetch();
+  }
   sums.exchange(product);
-  elements.fetch();
-  elements.fetch_carried();
+  if constexpr (!kHasRegisters) {
+    fetch();
+  }
   elements.finish(sums);
   sums.finish();
 #else
@@ -127,7 +147,7 @@ cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams
                                                    int split,
                                                    cudaStream_t stream) {
   return tile == Float32GradientTile::k64x96
-             ? launch_tile<SmallProduct, 4>(params, maps, split, stream)
+             ? launch_tile<SmallProduct, 5>(params, maps, split, stream)
              : launch_tile<LargeProduct, 2>(params, maps, split, stream);
 }
 

@@ -5,11 +5,9 @@
 
 #include "../pipeline/ring.cuh"
 #include "../ptx/cluster.cuh"
-#include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
 #include "../tile/elements.cuh"
-#include "operands.h"
 
 namespace lltm::cuda {
 
@@ -25,21 +23,24 @@ __device__ __forceinline__ void multiply_group(float (&sum)[kSums], uint64_t a, 
 }
 
 /// A tile of 64 rows for each of kGroups groups of four warps. kHelpers more threads do nothing
-/// here; one more warp starts the copies. kRowTiles_ blocks of a cluster have the same columns, and
+/// here; one more warp starts the copies, or of a product that overlaps the kernel before it, one
+/// those of A and another one those of B. kRowTiles_ blocks of a cluster have the same columns, and
 /// each copies its share of B's chunks to all of them.
 template <Arithmetic kArithmetic_,
           int kGroups_,
           int kTileN_,
           int kStages_,
           int kRowTiles_,
-          int kHelpers>
+          int kHelpers,
+          bool kOverlaps = false>
 struct WgmmaProduct {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
   static constexpr int kGroups = kGroups_, kStages = kStages_, kRowTiles = kRowTiles_;
   using Element = typename ElementOf<kArithmetic>::type;
   static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
   static constexpr int kMultipliers = 128 * kGroups, kFinishers = kMultipliers + kHelpers;
-  static constexpr int kThreads = kFinishers + 32;
+  static constexpr int kLoaders = kOverlaps ? 2 : 1;
+  static constexpr int kThreads = kFinishers + 32 * kLoaders;
   static constexpr int kChunkBytes = 128, kChunkK = kChunkBytes / sizeof(Element);
   static constexpr int kBytesA = kTileM * kChunkBytes, kBytesB = kTileN * kChunkBytes;
   static constexpr int kStageBytes = kBytesA + kBytesB;
@@ -60,55 +61,45 @@ struct WgmmaProduct {
     return Slots(base, base + kStages * kStageBytes);
   }
 
-  /// By all threads, before a barrier of the cluster.
+  /// By all threads, before a barrier of the cluster. The first thread that loads prepares.
   static __device__ __forceinline__ void prepare(const unsigned char* shared) {
     if (threadIdx.x == kFinishers) {
-      slots_of(shared).prepare(1, kGroups * kRowTiles);
+      slots_of(shared).prepare(kLoaders, kGroups * kRowTiles);
       fence_barriers();
     }
   }
 
-  /// Over the chunks [begin, end) of K, of which `stage_bytes` arrive each. load(a, b, barrier,
-  /// chunk), called by one thread, starts the copies of one. The blocks that share B are `peer`,
-  /// peer + peer_step, ... of the cluster. finish() is called by the finishers, of which the
-  /// multipliers have sums; fetch() before.
-  ///
-  /// kOverlaps: the thread that loads has not waited for the kernel before. What is constant of the
-  /// first chunks it loads before it does, if `early` says that it may.
-  template <bool kOverlaps, typename Load, typename Fetch, typename Finish>
+  /// A chunk's place, for a thread that loads it: until it is empty, and tells that `bytes` come.
+  /// chunk counts from the first that the thread loads.
+  static __device__ __forceinline__ void begin_chunk(const Slots& slots, int chunk, int bytes) {
+    if (chunk >= kStages) {
+      slots.wait_empty();
+    }
+    arrive_expecting(slots.full(), bytes);
+  }
+
+  /// Over so many chunks of K, of which `bytes` arrive each. load(a, b, barrier, chunk), called by
+  /// one thread, starts the copies of one. The blocks that share B are `peer`, peer + peer_step,
+  /// ... of the cluster. finish() is called by the finishers, of which the multipliers have sums;
+  /// fetch() before.
+  template <typename Load, typename Fetch, typename Finish>
   __device__ __forceinline__ void run(const unsigned char* shared,
-                                      int begin,
-                                      int end,
-                                      int stage_bytes,
+                                      int chunks,
+                                      int bytes,
                                       int peer,
                                       int peer_step,
-                                      bool early,
                                       const Load& load,
                                       const Fetch& fetch,
                                       const Finish& finish) {
+    static_assert(!kOverlaps);
     Slots slots = slots_of(shared);
     if (threadIdx.x >= kFinishers) {
       if (threadIdx.x == kFinishers) {
-        // One copy of the code: first over the chunks that are loaded early, then over all.
-        const int ahead = kOverlaps && early ? min(end - begin, kStages) : 0;
 #pragma unroll 1
-        for (int i = -ahead; i < end - begin; ++i) {
-          if (kOverlaps && i == 0) {
-            wait_for_previous_kernel();
-            slots = slots_of(shared);
-          }
-          const Operands which = !kOverlaps || i >= ahead ? Operands::kAll
-                                 : i < 0                  ? Operands::kConstant
-                                                          : Operands::kCarried;
-          if (which != Operands::kCarried) {
-            slots.wait_empty();
-            arrive_expecting(slots.full(), stage_bytes);
-          }
-          load(slots.data(),
-               slots.data() + kBytesA,
-               slots.full(),
-               begin + (i < 0 ? i + ahead : i),
-               which);
+        for (int chunk = 0; chunk < chunks; ++chunk) {
+          slots.wait_empty();
+          arrive_expecting(slots.full(), bytes);
+          load(slots.data(), slots.data() + kBytesA, slots.full(), chunk);
           slots.advance();
         }
       }
@@ -116,18 +107,60 @@ struct WgmmaProduct {
     }
     fetch();
     if (threadIdx.x < kMultipliers) {
-      multiply(slots, begin, end, peer, peer_step);
+      clear();
+      uint32_t to_release = 0;
+      multiply(slots, 0, chunks, chunks, peer, peer_step, to_release);
+    }
+    finish();
+  }
+
+  /// The same where nobody has waited for the kernel before. load_a(slots) and load_b(slots),
+  /// called by one thread each, start the copies of all chunks, each begun by begin_chunk(): one
+  /// thread that did both would take longer than what it copies. The first early_chunks need
+  /// nothing of the kernel before, and are multiplied before fetch(), which may wait for it.
+  template <typename LoadA, typename LoadB, typename Fetch, typename Finish>
+  __device__ __forceinline__ void run_overlapping(const unsigned char* shared,
+                                                  int chunks,
+                                                  int early_chunks,
+                                                  int peer,
+                                                  int peer_step,
+                                                  const LoadA& load_a,
+                                                  const LoadB& load_b,
+                                                  const Fetch& fetch,
+                                                  const Finish& finish) {
+    static_assert(kOverlaps);
+    Slots slots = slots_of(shared);
+    if (threadIdx.x >= kFinishers) {
+      if (threadIdx.x == kFinishers) {
+        load_a(slots);
+      } else if (threadIdx.x == kFinishers + 32) {
+        load_b(slots);
+      }
+      return;
+    }
+    clear();
+    uint32_t to_release = 0;
+    if (threadIdx.x < kMultipliers) {
+      multiply(slots, 0, early_chunks, chunks, peer, peer_step, to_release);
+    }
+    fetch();
+    if (threadIdx.x < kMultipliers) {
+      multiply(slots, early_chunks, chunks, chunks, peer, peer_step, to_release);
     }
     finish();
   }
 
  private:
-  __device__ __forceinline__ void multiply(
-      Slots& slots, int begin, int end, int peer, int peer_step) {
+  __device__ __forceinline__ void clear() {
 #pragma unroll
     for (float& value : sum) {
       value = 0;
     }
+  }
+
+  // The chunks [begin, end) of `chunks`; `to_release` is the slot of the one before.
+  __device__ __forceinline__ void multiply(
+      Slots& slots, int begin, int end, int chunks, int peer, int peer_step, uint32_t& to_release) {
     const int thread = static_cast<int>(threadIdx.x) % 128;
     const uint32_t rows = static_cast<uint32_t>(threadIdx.x) / 128 * 64 * kChunkBytes;
     // From a barrier of this block to that of a block which copies to this one.
@@ -136,7 +169,6 @@ struct WgmmaProduct {
       to_peer =
           address_in_block(slots.empty(), peer + peer_step * (thread % kRowTiles)) - slots.empty();
     }
-    uint32_t previous = 0;
 #pragma unroll 1
     for (int chunk = begin; chunk < end; ++chunk) {
       slots.wait_full();
@@ -152,14 +184,14 @@ struct WgmmaProduct {
       // One chunk's products stay under way while the next one's begin.
       wait_products<1>();
       // Nobody waits for a slot that is not filled again, or is there any more.
-      if (chunk > begin && chunk - 1 + kStages < end && thread < kRowTiles) {
+      if (chunk > 0 && chunk - 1 + kStages < chunks && thread < kRowTiles) {
         if constexpr (kRowTiles > 1) {
-          arrive_in_cluster(previous + to_peer);
+          arrive_in_cluster(to_release + to_peer);
         } else {
-          arrive(previous);
+          arrive(to_release);
         }
       }
-      previous = slots.empty();
+      to_release = slots.empty();
       slots.advance();
     }
     wait_products<0>();

@@ -11,7 +11,6 @@
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
 #include "major.h"
-#include "operands.h"
 #include "tf32.cuh"
 
 namespace lltm::cuda {
@@ -103,45 +102,52 @@ struct ThreeTf32Product {
         finish);
   }
 
-  /// One tile, where the thread that loads has not waited for the kernel before. What is constant
-  /// of the first chunks it loads before it does, if `early` says that it may, and threads rewrite
-  /// B as soon as that is there. load(a, b, barrier of a, barrier of b, chunk, operands).
-  template <typename Load, typename Finish>
+  /// One tile, where nobody has waited for the kernel before. B of the first chunks is loaded
+  /// before the thread that loads waits, if `early` says that it may, and A of early_chunks of
+  /// them; threads rewrite B as soon as it is there. load_a(a, barrier, chunk) and load_b(b,
+  /// barrier, chunk) start the copies, chunks counted from zero.
+  template <typename LoadA, typename LoadB, typename Finish>
   __device__ __forceinline__ void run_overlapping(const unsigned char* shared,
-                                                  int begin,
-                                                  int end,
+                                                  int chunks,
+                                                  int early_chunks,
                                                   bool early,
-                                                  const Load& load,
+                                                  const LoadA& load_a,
+                                                  const LoadB& load_b,
                                                   const Finish& finish) {
     run_feeders_and_multipliers<true>(
         shared,
         1,
-        begin,
-        end,
+        0,
+        chunks,
         [&](const Slots& slots) {
-          Place at;
-          // One copy of the code: first over the chunks that are loaded early, then over all.
-          const int ahead = early ? min(end - begin, kStages) : 0;
+          const auto begin = [&](int slot, int chunk) {
+            arrive_expecting(slots.full_b(slot), kBytesB);
+            load_b(slots.b(slot), slots.full_b(slot), chunk);
+            arrive_expecting(slots.full(slot), kBytesA);
+          };
+          const auto end = [&](int slot, int chunk) {
+            load_a(slots.a(slot), slots.full(slot), chunk);
+          };
+          const int ahead = early ? min(chunks, kStages) : 0;
 #pragma unroll 1
-          for (int i = -ahead; i < end - begin; ++i) {
-            if (i == 0) {
-              wait_for_previous_kernel();
-              at = Place();
+          for (int chunk = 0; chunk < ahead; ++chunk) {
+            begin(chunk, chunk);
+            if (chunk < early_chunks) {
+              end(chunk, chunk);
             }
-            const Operands which = i >= ahead ? Operands::kAll
-                                   : i < 0    ? Operands::kConstant
-                                              : Operands::kCarried;
-            if (which != Operands::kCarried) {
-              wait_phase(slots.empty(at.slot), at.parity ^ 1);
-              arrive_expecting(slots.full(at.slot), kBytesA);
-              arrive_expecting(slots.full_b(at.slot), kBytesB);
-            }
-            load(slots.a(at.slot),
-                 slots.b(at.slot),
-                 slots.full(at.slot),
-                 slots.full_b(at.slot),
-                 begin + (i < 0 ? i + ahead : i),
-                 which);
+          }
+          wait_for_previous_kernel();
+#pragma unroll 1
+          for (int chunk = early_chunks; chunk < ahead; ++chunk) {
+            end(chunk, chunk);
+          }
+          Place at{ahead % kStages, static_cast<uint32_t>(ahead / kStages)};
+#pragma unroll 1
+          for (int chunk = ahead; chunk < chunks; ++chunk) {
+            // A fresh barrier has completed the phase before its first.
+            wait_phase(slots.empty(at.slot), at.parity ^ 1);
+            begin(at.slot, chunk);
+            end(at.slot, chunk);
             at.advance();
           }
         },

@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace lltm::cuda {
@@ -45,20 +46,27 @@ cudaError_t find_kernel(int block_bytes, int cluster_bytes, Kernel* kernel) {
 }
 
 /// Launches kKernel on `grid`, in clusters of `cluster` blocks (one: none). A cluster
-/// needs kClusterBytes of shared memory a block, a block by itself kBlockBytes.
+/// needs kClusterBytes of shared memory a block, a block by itself kBlockBytes; they get
+/// least_bytes where that is more, up to kMostBytes.
 ///
 /// Not by cudaLaunchKernelEx, which looks the kernel and the context up each time: 0.3 us of
 /// the 2.8 that it takes on an H200's host.
-template <auto kKernel, int kThreads, int kBlockBytes, int kClusterBytes, typename Params>
-cudaError_t launch_in_clusters(const Params& params, dim3 grid, dim3 cluster, cudaStream_t stream) {
-  static_assert(kClusterBytes >= kBlockBytes);
+template <auto kKernel,
+          int kThreads,
+          int kBlockBytes,
+          int kClusterBytes,
+          int kMostBytes = kClusterBytes,
+          typename Params>
+cudaError_t launch_in_clusters(
+    const Params& params, dim3 grid, dim3 cluster, cudaStream_t stream, int least_bytes = 0) {
+  static_assert(kMostBytes >= kClusterBytes && kClusterBytes >= kBlockBytes);
   static DriverFunction<decltype(&cuLaunchKernelEx)> launch_kernel("cuLaunchKernelEx");
   const auto launch = launch_kernel.get();
   if (launch == nullptr) {
     return cudaErrorInsufficientDriver;
   }
   Kernel kernel{};
-  if (const cudaError_t error = find_kernel<kKernel>(kBlockBytes, kClusterBytes, &kernel);
+  if (const cudaError_t error = find_kernel<kKernel>(kBlockBytes, kMostBytes, &kernel);
       error != cudaSuccess) {
     return error;
   }
@@ -79,7 +87,8 @@ cudaError_t launch_in_clusters(const Params& params, dim3 grid, dim3 cluster, cu
   config.gridDimZ = grid.z;
   config.blockDimX = kThreads;
   config.blockDimY = config.blockDimZ = 1;
-  config.sharedMemBytes = alone ? kBlockBytes : kClusterBytes;
+  config.sharedMemBytes =
+      static_cast<unsigned>(std::max(alone ? kBlockBytes : kClusterBytes, least_bytes));
   config.hStream = stream;
   config.attrs = attributes;
   config.numAttrs = !kernel.clusters ? 0 : alone ? 1 : 2;
