@@ -42,9 +42,10 @@ struct DeviceFacts {
 struct ForwardShape {
   std::optional<Arithmetic> arithmetic;  // none for float64
   int64_t batch, input_features, state_size;
-  int64_t pack_bytes = 0;          // of the matrices that TMA cannot describe
-  bool may_pack = true;            // whether these can be copied to rows that it can
-  bool weights_in_lines = true;    // rows of weights start at lines of the cache, packed ones do
+  int64_t pack_bytes = 0;        // of the matrices that TMA cannot describe
+  bool may_pack = true;          // whether these can be copied to rows that it can
+  bool overlaps = false;         // a step of a sequence, whose kernel starts during the one before
+  bool weights_in_lines = true;  // rows of weights start at lines of the cache, packed ones do
   double states_across_lines = 0;  // the share of columns of old_h and input whose rows do not
   int64_t input_offset = 0;        // how many columns before input's own its first box begins
   bool vector_rows = true;  // all rows start at 16 bytes, those of both halves of weights, too
@@ -80,6 +81,7 @@ struct ForwardCandidate {
   struct {
     double blocks_a_multiprocessor;
     double chunk, block;  // microseconds
+    double overlap = 0;   // what a step of a sequence saves of them
   } cost;
   bool float32;  // for Hopper's: by three TF32 products
 };

@@ -115,7 +115,8 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                      .batch = p.batch,
                      .input_features = p.input_features,
                      .state_size = p.state_size,
-                     .may_pack = packing == Packing::kAllowed};
+                     .may_pack = packing == Packing::kAllowed,
+                     .overlaps = packing == Packing::kNone};
   if (arithmetic) {
     const int size = element_size(*arithmetic);
     const auto must_pack = [&](const Matrix& matrix, int64_t rows, int64_t columns, bool anyway) {

@@ -242,6 +242,22 @@ TEST(Model, AddsWhatPackingTakes) {
   EXPECT_GT(time(100'000'000), time(1) + 10);
 }
 
+// Of few rows, the blocks of two steps share a multiprocessor.
+TEST(Model, ChoosesForStepsOfASequenceWhatOverlaps) {
+  const auto name = [](Arithmetic arithmetic, int64_t batch, int64_t size) {
+    const ForwardShape step{.arithmetic = arithmetic,
+                            .batch = batch,
+                            .input_features = size,
+                            .state_size = size,
+                            .overlaps = true};
+    return choose_forward(step, kH200).candidate->name;
+  };
+  EXPECT_EQ(name(Arithmetic::kBFloat16, 32, 512), "forward_wgmma_64x8");
+  EXPECT_EQ(name(Arithmetic::kBFloat16, 1, 512), "forward_wgmma_64x8");
+  EXPECT_EQ(name(Arithmetic::kBFloat16, 64, 1024), "forward_wgmma_64x24");
+  EXPECT_EQ(name(Arithmetic::kTf32, 1, 512), "forward_few_rows");
+}
+
 TEST(Model, LeavesToOthersWhatItMayNotPack) {
   ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 500, 500);
   ASSERT_GT(shape.pack_bytes, 0);
