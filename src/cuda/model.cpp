@@ -8,12 +8,14 @@
 namespace lltm::cuda {
 namespace {
 
-// Microseconds of what a cluster's exchange adds, and bytes a microsecond: of what is read once, of
-// what is written, and of the chunks of all blocks.
+// Microseconds of what a cluster's exchange adds, by Hopper's instructions and by mma.sync, and
+// bytes a microsecond: of what is read once, of what is written, and of the chunks of all blocks.
 constexpr double kExchange = 0.06, kExchangeARank = 0.03;
+constexpr double kTilesExchange = 0.2, kTilesExchangeARank = 0.07;
 constexpr double kReadRate = 3.8e6, kWriteRate = 3.1e6, kChunkRate = 10.9e6;
-// Of weights that do not fit the caches, what a block can read in a microsecond.
-constexpr double kBlockReadRate = 34e3;
+// Of weights that do not fit the caches, what a block can read in a microsecond, where rows lie in
+// lines; and how many times as much is read where they do not.
+constexpr double kBlockReadRate = 34e3, kReadAcrossLines = 1.2;
 // Boxes whose rows lie across two lines of the cache, as bytes of weights and of states, and as the
 // time of a chunk.
 constexpr double kWeightsAcrossLines = 1.1, kStatesAcrossLines = 1.86, kChunkAcrossLines = 1.2;
@@ -144,7 +146,7 @@ double tile_arithmetic(const ForwardCandidate& of, const ForwardShape& shape) {
                                     : 2.05) *
              (shape.vector_rows ? 1 : 1.3);
     case Arithmetic::kTf32:
-      return shape.vector_rows ? 1.2 : 1.5;
+      return shape.vector_rows ? 1.2 : 3;
     default:
       return shape.vector_rows ? 1 : 5;
   }
@@ -200,11 +202,13 @@ Estimate tiles_time(const ForwardCandidate& of,
     if (of.float32) {
       exchange = ranks == 1 ? 0 : of.shape.hidden == 8 ? 1.0 : of.shape.rows == 64 ? 1.8 : 2.7;
     } else if (ranks > 1) {
-      exchange = kExchange + kExchangeARank * ranks;
+      exchange = hopper ? kExchange + kExchangeARank * ranks
+                        : kTilesExchange + kTilesExchangeARank * ranks;
     }
     double read_rate = kReadRate;
     if (weights_bytes(shape) > kCacheBytes) {
-      read_rate = std::min(read_rate, active * kBlockReadRate);
+      read_rate = std::min(read_rate, active * kBlockReadRate) /
+                  (shape.weights_in_lines ? 1 : kReadAcrossLines);
     }
     const double work = std::max(waves * chunks_a_rank * chunk, weights_bytes(shape) / read_rate);
     const double end = of.cost.block + exchange + (hopper ? unaligned_end(of, shape) / ranks : 0);
