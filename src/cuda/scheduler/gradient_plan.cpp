@@ -13,8 +13,9 @@ namespace {
 // Microseconds: a chunk of K of a tile of each product, all else of a tile, the kernel that adds up
 // parts, by itself and for a megabyte of them, and what a tile of 256 columns of d_weights takes
 // more that TMA cannot write: rows of the results start anywhere. Fitted to the backward of 21
-// shapes, each in up to 60 plans, by replay of captured graphs: NVIDIA H200, 2026-11-22. What all
-// plans of a shape have in common, d_gates first of all, is left out.
+// shapes, each in up to 60 plans, and in 16 bits to that of the sweep's shapes, by replay of
+// captured graphs: NVIDIA H200, 2026-11-22; what d_gates and packing take was estimated and left
+// out.
 struct TileTimes {
   int state_columns, weight_columns;
   double state_chunk, weight_chunk, state_tile, weight_tile;
@@ -22,16 +23,16 @@ struct TileTimes {
   double unaligned;
 };
 constexpr TileTimes kHalfTimes[] = {
-    {64, 64, 0.25, 0.30, 0.45, 1.51, 0, 0, 0.08},
-    {64, 256, 0.12, 0.01, 1.76, 0.66, 1.53, 0.80, 0.61},
-    {128, 256, 0.12, 0.38, 2.00, 0.65, 0.02, 0.32, 3.48},
-    {256, 256, 0.17, 0.34, 4.02, 0.04, 3.75, 0.02, 0.42},
+    {64, 64, 0.68, 0.19, 1.80, 3.18, 0, 0, 4.33},
+    {64, 256, 0.41, 0.71, 0.57, 2.19, 3.34, 1.01, 2.89},
+    {128, 256, 0.38, 0.46, 1.94, 3.52, 2.02, 0.37, 4.23},
+    {256, 256, 0.60, 0.47, 6.27, 4.56, 0.15, 0.33, 2.53},
 };
 constexpr TileTimes kTf32Times[] = {
-    {64, 64, 0.45, 0.26, 1.77, 3.05, 0, 0, 0.21},
-    {64, 256, 0.25, 0.42, 0.01, 1.58, 0.01, 2.82, 5.86},
-    {128, 256, 0.30, 0.44, 2.68, 3.84, 0.33, 0.19, 5.18},
-    {256, 256, 0.38, 0.36, 4.49, 3.85, 0.02, 0.18, 6.37},
+    {64, 64, 0.49, 0.40, 6.07, 6.28, 0, 0, 5.05},
+    {64, 256, 0.50, 2.00, 0.01, 6.45, 0.06, 2.36, 7.73},
+    {128, 256, 0.52, 0.43, 3.09, 9.74, 1.26, 0.17, 8.34},
+    {256, 256, 0.61, 0.43, 10.18, 9.03, 0.10, 0.11, 6.98},
 };
 constexpr int kTileRows = 128;
 // What it takes to exchange sums, by 1, 2, 4 and 8 ranks.
