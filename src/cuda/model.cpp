@@ -12,7 +12,7 @@ namespace {
 // bytes a microsecond: of what is read once, of what is written, and of the chunks of all blocks.
 constexpr double kExchange = 0.06, kExchangeARank = 0.03;
 constexpr double kTilesExchange = 0.2, kTilesExchangeARank = 0.07;
-constexpr double kReadRate = 3.8e6, kWriteRate = 3.1e6, kChunkRate = 10.9e6;
+constexpr double kReadRate = 4.2e6, kWriteRate = 3.1e6, kChunkRate = 10.9e6;
 // Of weights that do not fit the caches, what a block can read in a microsecond, where rows lie in
 // lines; and how many times as much is read where they do not.
 constexpr double kBlockReadRate = 34e3, kReadAcrossLines = 1.2;

@@ -385,8 +385,7 @@ cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cu
             WgmmaProduct<kArithmetic, 1, 24, kOverlaps ? 8 : 11, 1, 0, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k64x24:
-        return launch_even_or_odd<
-            WgmmaProduct<kArithmetic, 1, 72, 8, 1, kOverlaps ? 0 : 64, kOverlaps>>(
+        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 72, 8, 1, 0, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k64x40:
         return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32, kOverlaps>>(
