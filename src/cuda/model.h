@@ -4,8 +4,7 @@
 // A kernel of tiles takes
 //     waves * (chunks of K a rank * chunk + block) + what the cluster exchanges + traffic,
 // where a wave is as many blocks as are resident at once. The constants are microseconds, and stand
-// with the candidates in forward_candidates.cpp: NVIDIA H200, by replay of captured graphs,
-// 2026-11-22.
+// with the candidates in model.cpp: NVIDIA H200, by replay of captured graphs, 2026-11-22.
 #pragma once
 
 #include "problem.h"

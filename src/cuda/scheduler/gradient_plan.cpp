@@ -110,8 +110,8 @@ double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, i
 
 GradientChoice choose(Arithmetic arithmetic, const Sizes& s, int multiprocessors) {
   const bool half = arithmetic != Arithmetic::kTf32;
-  const int64_t state_chunks = (3 * s.state_size + s.chunk_k - 1) / s.chunk_k;
-  const int64_t weight_chunks = (s.batch + s.chunk_k - 1) / s.chunk_k;
+  const int64_t state_chunks = ceil_div(3 * s.state_size, s.chunk_k);
+  const int64_t weight_chunks = ceil_div(s.batch, s.chunk_k);
   GradientChoice best{};
   const auto consider =
       [&](const TileTimes& of, const GradientPlan& plan, int cluster, double more) {
