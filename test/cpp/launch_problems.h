@@ -7,6 +7,7 @@
 #include "cuda/model.h"
 #include "cuda/plan_backward.h"
 #include "cuda/step_problem.h"
+#include "device_facts.h"
 
 #include <gtest/gtest.h>
 
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <random>
 #include <variant>
+#include <vector>
 
 namespace lltm::cuda {
 
@@ -45,7 +47,7 @@ inline BackwardProblem random_problem(Random& random, int size, bool vectors, in
   p.input_features = random.below(16) == 0 ? 0 : random.log_uniform(1, 2500);
   p.state_size = random.log_uniform(1, 2500);
   const int64_t piece = 16 / size;
-  const auto up = [&](int64_t n) { return (n + piece - 1) / piece * piece; };
+  const auto up = [&](int64_t n) { return whole_vectors(n, size); };
   if (vectors) {
     p.input_features = up(p.input_features + 1);
     p.state_size = up(p.state_size);
@@ -76,6 +78,26 @@ inline BackwardProblem random_problem(Random& random, int size, bool vectors, in
     p.input = {memory(3) + size, 0};
   }
   return p;
+}
+
+/// Of a random problem with `vectors` or without.
+inline BackwardShape shape_of(Arithmetic arithmetic, const BackwardProblem& p, bool vectors) {
+  return {.arithmetic = arithmetic,
+          .batch = p.batch,
+          .input_features = p.input_features,
+          .state_size = p.state_size,
+          .vector_rows = vectors};
+}
+
+/// Hopper's candidates that compute it.
+inline std::vector<BackwardCandidate> hopper_candidates(const BackwardShape& shape) {
+  std::vector<BackwardCandidate> candidates;
+  for (const BackwardCandidate& candidate : backward_candidates()) {
+    if (candidate.group == Group::kHopper && candidate.supports(shape, test::kH200)) {
+      candidates.push_back(candidate);
+    }
+  }
+  return candidates;
 }
 
 template <Arithmetic kArithmetic>
@@ -111,14 +133,33 @@ inline StepOfRowsProblem random_step(Random& random, int size) {
   p.batch = random.log_uniform(1, 5000);
   p.input_features = random.below(16) == 0 ? 0 : random.log_uniform(1, 2500);
   p.state_size = random.log_uniform(1, 2500);
-  const int64_t piece = 16 / size;
-  p.weights_gap = (piece - p.state_size % piece) % piece;
+  p.weights_gap = whole_vectors(p.state_size, size) - p.state_size;
   p.input =
       p.input_features > 0 ? Matrix{memory(0), packed_stride(p.input_features, size)} : Matrix{};
   p.weights = {memory(1), packed_stride(p.input_column() + p.input_features, size)};
   p.old_h = {memory(2), packed_stride(p.state_size, size)};
   step.next_h = {memory(3), p.old_h.stride};
   return step;
+}
+
+/// Of a step, whose matrices are packed before.
+inline ForwardShape shape_of(Arithmetic arithmetic, const StepProblem& step) {
+  return {.arithmetic = arithmetic,
+          .batch = step.cell.batch,
+          .input_features = step.cell.input_features,
+          .state_size = step.cell.state_size,
+          .may_pack = false};
+}
+
+/// Hopper's candidates that compute it.
+inline std::vector<ForwardCandidate> hopper_candidates(const ForwardShape& shape) {
+  std::vector<ForwardCandidate> candidates;
+  for (const ForwardCandidate& candidate : forward_candidates()) {
+    if (candidate.group == Group::kHopper && supports(candidate, shape, test::kH200)) {
+      candidates.push_back(candidate);
+    }
+  }
+  return candidates;
 }
 
 }  // namespace lltm::cuda

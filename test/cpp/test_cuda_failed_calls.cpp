@@ -53,35 +53,22 @@ void expect_failed_launches_leave_nothing() {
   Random random;
   const BackwardProblem p =
       random_problem(random, element_size(kArithmetic), /*vectors=*/true, /*wanted=*/7);
-  const BackwardShape shape{.arithmetic = kArithmetic,
-                            .batch = p.batch,
-                            .input_features = p.input_features,
-                            .state_size = p.state_size,
-                            .vector_rows = true};
+  const BackwardShape shape = shape_of(kArithmetic, p, /*vectors=*/true);
   int candidates = 0;
-  for (const BackwardCandidate& candidate : backward_candidates()) {
-    if (candidate.group == Group::kHopper && candidate.supports(shape, kH200)) {
-      SCOPED_TRACE(candidate.name);
-      expect_failures_leave_nothing(
-          [&] { return launch<kArithmetic>(p, candidate.tiles(shape, kH200)); });
-      ++candidates;
-    }
+  for (const BackwardCandidate& candidate : hopper_candidates(shape)) {
+    SCOPED_TRACE(candidate.name);
+    expect_failures_leave_nothing(
+        [&] { return launch<kArithmetic>(p, candidate.tiles(shape, kH200)); });
+    ++candidates;
   }
   const StepOfRowsProblem step = random_step(random, element_size(kArithmetic));
-  const ForwardShape step_shape{.arithmetic = kArithmetic,
-                                .batch = step.cell.batch,
-                                .input_features = step.cell.input_features,
-                                .state_size = step.cell.state_size,
-                                .may_pack = false};
-  for (const ForwardCandidate& candidate : forward_candidates()) {
-    if (candidate.group == Group::kHopper && supports(candidate, step_shape, kH200)) {
-      SCOPED_TRACE(candidate.name);
-      expect_failures_leave_nothing([&] {
-        return launch_forward_wgmma<kArithmetic>(
-            step, static_cast<WgmmaTile>(candidate.tile), /*ranks=*/1, nullptr);
-      });
-      ++candidates;
-    }
+  for (const ForwardCandidate& candidate : hopper_candidates(shape_of(kArithmetic, step))) {
+    SCOPED_TRACE(candidate.name);
+    expect_failures_leave_nothing([&] {
+      return launch_forward_wgmma<kArithmetic>(
+          step, static_cast<WgmmaTile>(candidate.tile), /*ranks=*/1, nullptr);
+    });
+    ++candidates;
   }
   EXPECT_GT(candidates, 2);
 }

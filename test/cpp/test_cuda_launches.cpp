@@ -29,15 +29,8 @@ void expect_described() {
     const bool vectors = i % 2 == 0;
     const int64_t wanted = random.below(8);
     const BackwardProblem p = random_problem(random, element_size(kArithmetic), vectors, wanted);
-    const BackwardShape shape{.arithmetic = kArithmetic,
-                              .batch = p.batch,
-                              .input_features = p.input_features,
-                              .state_size = p.state_size,
-                              .vector_rows = vectors};
-    for (const BackwardCandidate& candidate : backward_candidates()) {
-      if (candidate.group != Group::kHopper || !candidate.supports(shape, kH200)) {
-        continue;
-      }
+    const BackwardShape shape = shape_of(kArithmetic, p, vectors);
+    for (const BackwardCandidate& candidate : hopper_candidates(shape)) {
       BackwardProblem problem = p;
       if (candidate.name == "backward_wgmma" || candidate.name == "backward_wgmma_float32") {
         problem.d_gates_stride = packed_stride(3 * p.state_size, element_size(kArithmetic));
@@ -144,15 +137,8 @@ void expect_steps_described_as() {
   int launched = 0;
   for (int i = 0; i < 2000; ++i) {
     const Problem step = random_step(random, element_size(kArithmetic));
-    const ForwardShape shape{.arithmetic = kArithmetic,
-                             .batch = step.cell.batch,
-                             .input_features = step.cell.input_features,
-                             .state_size = step.cell.state_size,
-                             .may_pack = false};
-    for (const ForwardCandidate& candidate : forward_candidates()) {
-      if (candidate.group != Group::kHopper || !supports(candidate, shape, kH200)) {
-        continue;
-      }
+    const ForwardShape shape = shape_of(kArithmetic, step);
+    for (const ForwardCandidate& candidate : hopper_candidates(shape)) {
       fake_cuda() = {};
       const cudaError_t error =
           launch_forward_wgmma<kArithmetic>(step,
