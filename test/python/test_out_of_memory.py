@@ -119,25 +119,35 @@ def assert_same_bits(results, expected) -> None:
         assert torch.equal(result, wanted)
 
 
+def with_ever_more_room(attempt, run, expected):
+    """What `attempt` returns when it goes through, from no room on.
+
+    Until then every allocation that takes new memory of the GPU fails in turn and leaves nothing behind, and the next
+    run is right.
+    """
+    allocated = torch.cuda.memory_allocated()
+    for failures in itertools.count():
+        try:
+            with room_for(failures * STEP):
+                result = attempt()
+            break
+        except torch.OutOfMemoryError as error:
+            assert str(error).startswith("CUDA out of memory. Tried to allocate")
+        assert is_soon_allocated(allocated)
+        assert_same_bits(run(), expected)
+    assert failures >= 3
+    return result
+
+
 @calls
 @dtypes
 def test_there_is_ever_more_room(path, prepare, dtype):
-    """From none until the call goes through: every allocation that takes new memory of the GPU fails in turn."""
     run = prepare(dtype)
     run()  # cuBLAS takes its workspace
     expected = run()
     blocks = fill_what_is_free()
     allocated = torch.cuda.memory_allocated()
-    for failures in itertools.count():
-        with room_for(failures * STEP):
-            try:
-                run()
-                break
-            except torch.OutOfMemoryError as error:
-                assert str(error).startswith("CUDA out of memory. Tried to allocate")
-        assert is_soon_allocated(allocated)
-        assert_same_bits(run(), expected)
-    assert failures >= 3
+    with_ever_more_room(run, run, expected)
     assert is_soon_allocated(allocated)
     del blocks
 
@@ -152,7 +162,7 @@ def capture(run, stream):
 @calls
 @dtypes
 def test_while_a_graph_is_captured(path, prepare, dtype):
-    """The same while a graph is captured: the capture ends in PyTorch's error, and the calls, the capture and the
+    """While a graph is captured, too: the capture ends in PyTorch's error, and the calls, the capture and the
     replays after it are right."""
     run = prepare(dtype)
     run()  # cuBLAS takes its workspace, one a stream
@@ -165,16 +175,7 @@ def test_while_a_graph_is_captured(path, prepare, dtype):
     before, results = capture(run, stream)  # with the first graph, PyTorch's random generator takes memory
     blocks = fill_what_is_free()
     allocated = torch.cuda.memory_allocated()
-    for failures in itertools.count():
-        try:
-            with room_for(failures * STEP):
-                after, results_after = capture(run, stream)
-            break
-        except torch.OutOfMemoryError as error:
-            assert str(error).startswith("CUDA out of memory. Tried to allocate")
-        assert is_soon_allocated(allocated)
-        assert_same_bits(run(), expected)
-    assert failures >= 3
+    after, results_after = with_ever_more_room(lambda: capture(run, stream), run, expected)
     for graph, found in ((before, results), (after, results_after)):
         graph.replay()
         torch.cuda.synchronize()
