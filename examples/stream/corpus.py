@@ -42,8 +42,6 @@ class Chunk(NamedTuple):
 
     bytes: Tensor
     """int64: what is read."""
-    begins: Tensor
-    """bool: where a file begins."""
     next_bytes: Tensor
     """int64: what is to be predicted."""
 
@@ -85,4 +83,4 @@ def chunks(text: Text, rows: int, steps: int, rank: int = 0, ranks: int = 1) -> 
     while True:
         for offset in range(0, length, steps):
             bytes = text.bytes[positions + offset].long()
-            yield Chunk(bytes, bytes == BEGIN, text.bytes[positions + offset + 1].long())
+            yield Chunk(bytes, text.bytes[positions + offset + 1].long())

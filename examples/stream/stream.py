@@ -1,8 +1,11 @@
 """The model of bytes, how it is trained on one process or several, and how it writes.
 
 It reads a byte a step and predicts the next one. Training is truncated backpropagation through time: gradients stop at
-the ends of a chunk of steps, the state is carried into the next chunk, and reset where a file begins. The LLTM has no
-forget gate: without the reset, its cell would carry the sum of all that it ever read.
+the ends of a chunk of steps, and the state is carried into the next chunk.
+
+The LLTM has no forget gate: its cell carries the sum of all that it read, which grows without bound over a text of any
+length. So the model resets the state where a line begins, which it sees by the byte it reads; the same holds in
+training, in evaluation and, as part of the exported model, in C++.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ import lltm
 
 State = tuple[Tensor, Tensor]
 BYTES = 256
+
+LINE = ord("\n")
+"""Ends a line, and is read as the first byte of the next one."""
 
 LEAK = 2.0
 """How strongly each cell of a new LLTM pulls itself back to zero. The LLTM cannot forget: without that, its cells only
@@ -60,11 +66,11 @@ class ByteModel(nn.Module):
 
     Args:
         layer: lltm.LLTM or nn.LSTM. They have the same interface but for the reset: the forget gate of the LSTM has to
-            learn what the byte at the beginning of a file means.
+            learn what the bytes at the beginning of a file and of a line mean.
         hidden_size: number of features of the state, H.
 
-    Inputs: bytes (T, N) in int64; the state, a pair of (1, N, H), or None for zeros; begins (T, N) in bool, true where
-    a file begins. Outputs: logits (T, N, 256) and the state.
+    Inputs: bytes (T, N) in int64; the state, a pair of (1, N, H), or None for zeros. Outputs: logits (T, N, 256) and
+    the state.
     """
 
     def __init__(self, layer: type[nn.Module], hidden_size: int, embedding_size: int = 64) -> None:
@@ -77,9 +83,10 @@ class ByteModel(nn.Module):
                 self.layer.weights_l0[2 * hidden_size :, :hidden_size].diagonal().sub_(LEAK)
         self.readout = nn.Linear(hidden_size, BYTES)
 
-    def forward(self, bytes: Tensor, state: State | None = None, begins: Tensor | None = None) -> tuple[Tensor, State]:
+    def forward(self, bytes: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         features = self.embedding(bytes)
         if self.resets:
+            begins = (bytes == corpus.BEGIN) | (bytes == LINE)
             output, state = self.layer(features, state, reset=begins)
         else:
             output, state = self.layer(features, state)
@@ -116,8 +123,8 @@ def evaluate(model: nn.Module, text: corpus.Text, rows: int = 64, steps: int = 2
     rows = max(1, min(rows, len(text.bytes) // (steps + 1)))
     total, count, state = 0.0, min(most, (len(text.bytes) - 1) // rows // steps), None
     for chunk, _ in zip(corpus.chunks(text, rows, steps), range(count), strict=False):
-        bytes, begins, next_bytes = (part.to(device) for part in chunk)
-        logits, state = model(bytes, state, begins)
+        bytes, next_bytes = (part.to(device) for part in chunk)
+        logits, state = model(bytes, state)
         total += bits(logits, next_bytes).item()
     return total / count
 
@@ -143,8 +150,8 @@ def train(
     state, losses, seconds = None, [], 0.0
     for step in range(1, options.steps + 1):
         start = time.perf_counter()
-        bytes, begins, next_bytes = (part.to(device) for part in next(stream))
-        logits, state = trained(bytes, state, begins)
+        bytes, next_bytes = (part.to(device) for part in next(stream))
+        logits, state = trained(bytes, state)
         state = state[0].detach(), state[1].detach()  # the gradient stops here, the state goes on
         loss = bits(logits, next_bytes)
         optimizer.zero_grad()

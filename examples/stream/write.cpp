@@ -5,7 +5,8 @@
 // PACKAGE is what AOTInductor made of a model (byte, h, c) -> (logits, h, c). The model reads LINE,
 // and COUNT bytes that go on with it are written to standard output as they come, drawn from
 // softmax(logits / TEMPERATURE), or the likeliest where TEMPERATURE is 0. The state stays with the
-// stream, so every byte costs the same. DEVICE is cpu unless it says otherwise.
+// stream, so every byte costs the same; the model itself resets it where a line begins. DEVICE is
+// cpu unless it says otherwise.
 
 #include <ATen/Context.h>
 #include <ATen/ops/full.h>

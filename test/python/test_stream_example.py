@@ -41,7 +41,7 @@ def test_chunks_go_on_where_they_stopped(texts):
         whole = torch.cat([first.bytes[:, row], second.bytes[:, row]])
         assert torch.equal(whole, text.bytes[start : start + 32].long())
         assert torch.equal(second.next_bytes[:, row], text.bytes[start + 17 : start + 33].long())
-    assert first.begins[0, 0] and torch.equal(first.begins, first.bytes == corpus.BEGIN)
+    assert first.bytes[0, 0] == corpus.BEGIN
     shares = [next(corpus.chunks(text, 4, 16, rank, 2)).bytes for rank in (0, 1)]
     assert torch.equal(torch.stack(shares, dim=2).flatten(1), first.bytes)
 
@@ -60,12 +60,14 @@ def test_learns_something_in_a_few_steps(texts, device, name):
     assert reports[-1].held_out < 5 < 6 < reports[0].loss  # 8 is what knowing nothing gives
 
 
-def test_a_file_begins_with_an_empty_state():
+@pytest.mark.parametrize("first", [corpus.BEGIN, stream.LINE])
+def test_a_line_begins_with_an_empty_state(first):
     """Whatever was read before does not matter, though the state is carried."""
     model = stream.ByteModel(lltm.LLTM, 16)
-    text = torch.tensor([[corpus.BEGIN, *b"import sys"]]).t()
-    _, state = model(torch.randint(1, 256, (50, 1)))
-    torch.testing.assert_close(model(text, state, text == corpus.BEGIN)[0], model(text)[0])
+    text = torch.tensor([[first, *b"import sys"]]).t()
+    _, state = model(torch.randint(11, 256, (50, 1)))
+    torch.testing.assert_close(model(text, state)[0], model(text)[0], rtol=0, atol=0)
+    assert not torch.equal(model(text[1:], state)[0], model(text[1:])[0])
 
 
 def test_two_processes_train_what_one_does(tmp_path):
@@ -97,6 +99,6 @@ def test_cpp_writes_what_python_writes(tmp_path):
     model = stream.ByteModel(lltm.LLTM, 16).eval()
     demo.export(model, tmp_path / "model.pt2")
     program = demo.build_program(lltm.library_path.parent, kept_folder("stream_test", tmp_path))
-    demo.compare(program, tmp_path / "model.pt2", torch.device("cpu"), model, "import ")
+    demo.compare(program, tmp_path / "model.pt2", torch.device("cpu"), model, "import os\nimport ")
     with pytest.raises(SystemExit, match="differently"):
         demo.compare(program, tmp_path / "model.pt2", torch.device("cpu"), stream.ByteModel(nn.LSTM, 16), "import ")
