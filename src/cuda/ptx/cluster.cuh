@@ -1,24 +1,26 @@
 // Clusters of blocks (sm_90 on). Where there are none, each block is its own.
 #pragma once
 
+#include <cuda/ptx>
+
 #include <cstdint>
 
 namespace lltm::cuda {
 
 // The cluster of blocks this one belongs to. Without clusters (before sm_90) each block is its own.
 __device__ __forceinline__ unsigned cluster_index() {
-  unsigned index = blockIdx.x;
 #if __CUDA_ARCH__ >= 900
-  asm("mov.u32 %0, %%clusterid.x;\n" : "=r"(index));
+  return ::cuda::ptx::get_sreg_clusterid_x();
+#else
+  return blockIdx.x;
 #endif
-  return index;
 }
 __device__ __forceinline__ int cluster_rank() {
-  unsigned rank = 0;
 #if __CUDA_ARCH__ >= 900
-  asm("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return static_cast<int>(::cuda::ptx::get_sreg_cluster_ctarank());
+#else
+  return 0;
 #endif
-  return static_cast<int>(rank);
 }
 
 // The barrier of all threads of the cluster, in two halves. It orders no memory.
