@@ -34,13 +34,14 @@ def run_python(program: str, **options) -> str:
 
 
 def build_wheel(folder: Path) -> Path:
-    """The wheel for the CPU, in a folder. What is compiled for it stays in lltm's build tree."""
+    """The wheel for the CPU, in a folder. What is compiled for it, not optimized, stays in lltm's build tree."""
     with open(lltm.library_path.parent / "wheel.lock", "w") as lock:  # of several processes that test, one compiles
         fcntl.flock(lock, fcntl.LOCK_EX)
         run(
             sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder,
             f"--config-settings=build-dir={kept_folder('wheel', folder)}",
-            "--config-settings=cmake.define.LLTM_CUDA=OFF", "--config-settings=cmake.define.CMAKE_UNITY_BUILD=ON", ROOT,
+            "--config-settings=cmake.define.LLTM_CUDA=OFF", "--config-settings=cmake.define.CMAKE_UNITY_BUILD=ON",
+            "--config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0", ROOT,
         )  # fmt: skip
     (wheel,) = folder.glob("*.whl")
     return wheel
