@@ -76,14 +76,14 @@ ifneq ($(filter memcheck racecheck synccheck initcheck,$(SANITIZER)),)
 sanitize: build-tests
 	@$(call with,test) scripts/sanitize $(SANITIZER) $(BUILD)
 else
-# GCC's: of the CPU's code, in a build of its own, less optimized and in larger units because it compiles in a fraction of
+# GCC's: of the CPU's code, in a build of its own, not optimized and in larger units because it compiles in a fraction of
 # the time.
 comma := ,
 sanitize: INSTRUMENTED = build-sanitize-$(subst $(comma),-,$(SANITIZER))
 sanitize:
 	@$(call with,test) sh -ec '\
 	  cmake -S . -B $(INSTRUMENTED) -DLLTM_CUDA=OFF -DBUILD_TESTING=ON -DLLTM_SANITIZER=$(SANITIZER) \
-	    -DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" $(CMAKE_ARGS); \
+	    -DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG" $(CMAKE_ARGS); \
 	  cmake --build $(INSTRUMENTED); \
 	  scripts/sanitize $(SANITIZER) $(INSTRUMENTED)'
 endif
