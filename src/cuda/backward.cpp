@@ -168,9 +168,11 @@ auto with_wgmma_arithmetic(Arithmetic arithmetic, const Run& run) {
 }
 
 /// [old_h | input].T for the products in TF32 by wgmma.
-TransposedInputs inputs_in_order(const BackwardProblem& problem, float* workspace) {
+TransposedInputs inputs_of(const BackwardProblem& problem,
+                           const GradientPlan& plan,
+                           float* workspace) {
   TransposedInputs inputs = transposed_inputs(problem, workspace);
-  inputs.in_order = true;
+  inputs.in_order = !plan.deals_columns();
   return inputs;
 }
 
@@ -225,7 +227,7 @@ cudaError_t launch_products(const BackwardProblem& params,
     }
   } else if (const auto* const cut = plan.tile<GradientPlan>()) {
     if constexpr (kArithmetic == Arithmetic::kTf32) {
-      const TransposedInputs inputs = inputs_in_order(params, workspace);
+      const TransposedInputs inputs = inputs_of(params, *cut, workspace);
       return launch_backward_wgmma<kArithmetic>(params,
                                                 *cut,
                                                 {inputs.transposed, inputs.row_stride()},
@@ -333,7 +335,7 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
           params.rounds_to_tf32 = true;
           params.inputs = transposed_inputs(products, floats);
         } else if (by_wgmma && plan.arithmetic == Arithmetic::kTf32) {
-          params.inputs = inputs_in_order(products, floats);
+          params.inputs = inputs_of(products, *plan.tile<GradientPlan>(), floats);
         }
         params.bias_in_parts = by_wgmma;
         parts_of_bias = gate_gradients(

@@ -52,7 +52,9 @@ class GradientStaging {
   __device__ __forceinline__ explicit GradientStaging(unsigned char* shared) : shared_(shared) {}
 
   /// Puts eight columns of the tile from `column` of the block on: as a thread has them, two of
-  /// its first row and two of its second.
+  /// its first row and two of its second. kDealt: those of d_weights are dealt as
+  /// row_of_transposed_column does.
+  template <bool kDealt = false>
   __device__ __forceinline__ void put(bool of_weights, int column, float4 sums) const {
     const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -76,11 +78,12 @@ class GradientStaging {
     } else {
       const float values[2][2] = {{sums.x, sums.y}, {sums.z, sums.w}};
       const int n = column + lane % 4 * 2;
+      const int n_of_weights = kDealt ? column / 16 * 16 + lane % 4 * 4 + column % 16 / 4 : n;
 #pragma unroll
       for (int below = 0; below < 2; ++below) {
         const int m = Product::row(warp, lane / 4 + below * 8);
         if (of_weights) {
-          *reinterpret_cast<float2*>(shared_ + offset(m, n * 4)) =
+          *reinterpret_cast<float2*>(shared_ + offset(m, n_of_weights * 4)) =
               make_float2(values[below][0], values[below][1]);
         } else {
           *reinterpret_cast<float*>(shared_ + offset(n, m * 4)) = values[below][0];

@@ -75,8 +75,8 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params, c
 /// All wanted products, for a GPU of architecture 9.0 and code built for 90a: kTf32, kFloat16 and
 /// kBFloat16. Matrices of operands start at, and rows are apart, multiples of 16 bytes; the batch
 /// is below 2^30. `workspace` has backward_wgmma_workspace floats, at a multiple of 16 bytes.
-/// transposed_inputs: for kTf32, TransposedInputs in order. The kernel before it is that of
-/// d_gates, or follows it.
+/// transposed_inputs: for kTf32, in order or as plan.deals_columns(). The kernel before it is that
+/// of d_gates, or follows it.
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
                                   const GradientPlan& plan,

@@ -44,6 +44,8 @@ struct GradientTile {
   static constexpr int kRows = kGradientRows;
   static constexpr int kStateColumns = kStateColumns_, kWeightColumns = kWeightColumns_;
   static constexpr bool kSharesK = kWeightColumns == 64;
+  // GradientPlan::deals_columns
+  static constexpr bool kDealsColumns = kArithmetic == Arithmetic::kTf32 && !kSharesK;
   static constexpr int kMulticast = kSharesK ? 1 : 2;  // ranks
   static constexpr int kBlocksPerSm = kSharesK ? 2 : 1;
   static constexpr int kSlots = kSharesK ? 3 : 4;
@@ -164,6 +166,31 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
       });
 }
 
+/// Writes a tile of d_weights whose columns are dealt, and whose rows start at multiples of 16
+/// bytes, right from the registers.
+template <typename Product, int kSums>
+__device__ __forceinline__ void write_dealt_columns(const GradientResults& results,
+                                                    const GradientUnit& unit,
+                                                    const float (&sum)[kSums]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t width = results.state_size + results.input_features;
+  const int64_t first_column = unit.column + lane % 4 * 4;
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    const int64_t row = unit.row + Product::row(warp, lane / 4 + below * 8);
+    if (row < 3 * results.state_size) {
+      float* const to = static_cast<float*>(results.d_weights) + row * width + first_column;
+#pragma unroll
+      for (int n = 0; n < kSums / 8; ++n) {
+        const float* const from = sum + n * 8 + below * 2;
+        if (first_column + n * 16 < width) {
+          *reinterpret_cast<float4*>(to + n * 16) = make_float4(from[0], from[1], from[4], from[5]);
+        }
+      }
+    }
+  }
+}
+
 /// Writes a tile of which this block has all the sums.
 template <typename Tile, int kColumns>
 __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arguments,
@@ -174,6 +201,12 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
   constexpr int kBlocks = kColumns / Staging::kColumns;
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
   const int group_row = unit.row + group * 64;
+  if constexpr (Tile::kDealsColumns) {
+    if (unit.of_weights && arguments.weights_by_tma) {
+      write_dealt_columns<typename Tile::Product>(arguments.results, unit, sum);
+      return;
+    }
+  }
   // TMA takes no box that begins before a matrix, as that of d_input does that has columns of both.
   const int64_t h = arguments.results.state_size;
   const bool has_both = group_row < h && group_row + 64 > h;
@@ -190,7 +223,8 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
 #pragma unroll
     for (int i = 0; i < Staging::kColumns / 8; ++i) {
       const float* const s = sum + (block * (Staging::kColumns / 8) + i) * 4;
-      staging.put(unit.of_weights, i * 8, make_float4(s[0], s[1], s[2], s[3]));
+      staging.template put<Tile::kDealsColumns>(
+          unit.of_weights, i * 8, make_float4(s[0], s[1], s[2], s[3]));
     }
     if (by_tma) {
       fence_for_copies();
@@ -439,7 +473,7 @@ __global__ void __launch_bounds__(kGradientThreads)
   const Staging staging(shared + group * Staging::kBytes);
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
-    staging.put(of_weights, i * 8, sums[i]);
+    staging.template put<Tile::kDealsColumns>(of_weights, i * 8, sums[i]);
   }
   sync_threads_of<128>(1 + group);
   staging.write(

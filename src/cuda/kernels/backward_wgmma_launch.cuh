@@ -71,7 +71,13 @@ bool describe_gradients(GradientArguments* arguments,
       add(&operands.inputs[1], kOperand, p.input, p.batch, one_segment ? 0 : x, kBox, kBox);
     } else {
       constexpr int kRows = Tile::WeightCopies::kRowsB;
-      add(&operands.inputs[0], kOperand, transposed_inputs, width, p.batch, kRows, kChunk);
+      add(&operands.inputs[0],
+          kOperand,
+          transposed_inputs,
+          ceil_div(width, 16) * 16,
+          p.batch,
+          kRows,
+          kChunk);
     }
   }
   // TMA rounds what it reads to TF32, and has to leave what it writes as it is.

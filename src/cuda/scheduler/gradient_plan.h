@@ -17,6 +17,10 @@ struct GradientPlan {
   bool shares_weights;            // K of the weight product
   int state_parts, weight_parts;  // of K, for 256: a small kernel adds them up
   int blocks;                     // at most, but where each tile needs a cluster
+
+  /// In TF32: whether the inputs are transposed so that a thread has the sums of four neighbours of
+  /// a row of d_weights.
+  bool deals_columns() const { return weight_columns == 256; }
 };
 
 /// The plan with the least estimated time, and that time, microseconds, without d_gates. It depends
