@@ -80,11 +80,6 @@ double weights_bytes(const ForwardShape& shape) {
   return static_cast<double>(shape.gates() * shape.width()) * element_bytes(shape);
 }
 
-// A copy of what TMA cannot describe, in a launch of its own.
-double packing(const ForwardShape& shape) {
-  return shape.pack_bytes == 0 ? 0 : kPack + 2 * static_cast<double>(shape.pack_bytes) / kPackRate;
-}
-
 // What it takes a block more to write rows that start anywhere.
 double unaligned_end(const ForwardCandidate& of, const ForwardShape& shape) {
   if (shape.state_size * element_size(*shape.arithmetic) % 16 == 0) {
@@ -221,8 +216,8 @@ Estimate tiles_time(const ForwardCandidate& of,
       best = {us, ranks};
     }
   }
-  if (hopper) {
-    best.us += packing(shape);
+  if (hopper && shape.pack_bytes > 0) {
+    best.us += packing_time(static_cast<double>(shape.pack_bytes));
   }
   return best;
 }
@@ -245,6 +240,10 @@ bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape) {
 int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line) {
   const int64_t shift = first % columns_a_line, boxes = ceil_div(columns, columns_a_line);
   return boxes >= 4 || ceil_div(shift + columns, columns_a_line) == boxes ? shift : 0;
+}
+
+double packing_time(double bytes) {
+  return kPack + 2 * bytes / kPackRate;
 }
 
 std::string_view name_of(Group group) {

@@ -31,6 +31,7 @@ struct DeviceFacts {
   // multiprocessors come in.
   std::array<int, kLargestCluster> resident{};
 
+  bool operator==(const DeviceFacts&) const = default;
   bool clusters() const { return resident[1] > 0; }
   int resident_in_clusters_of(int blocks) const {
     return blocks <= kLargestCluster ? resident[static_cast<size_t>(blocks - 1)] : 0;
@@ -56,6 +57,9 @@ struct ForwardShape {
 /// How many columns before `first` the first box of so many begins, for boxes to start at lines of
 /// the cache: none where these are too few for one more box to pay.
 int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line);
+
+/// A copy of so many bytes that TMA cannot describe, in a launch of its own: microseconds.
+double packing_time(double bytes);
 
 /// LLTM_CUDA_PATH takes these too.
 enum class Group { kFewRows, kHopper, kTiles, kLibrary };

@@ -1,7 +1,7 @@
 // Which kernels compute a cell, for which sizes.
 //
-// Both have candidates, each with what it supports. Of a forward's the one with the least estimate
-// of its time is taken (model.h), of a backward's the first that measured ahead (plan_backward.h).
+// Both have candidates, each with what it supports and an estimate of its time, of which the least
+// is taken (model.h, plan_backward.h).
 //
 // The environment variable LLTM_CUDA_PATH selects, for a test or a measurement: a group of
 // candidates (`few_rows`, without tiles; `hopper`, by sm_90a's instructions; `tiles`, by those of

@@ -1,6 +1,4 @@
-// The candidates of the backward, by rules with what was measured beside each (H200, microseconds
-// by graph replay). An estimate of a candidate's time would have to tell ten per cent from nothing
-// here: the kernels differ by less than what a model of them errs by.
+// The candidates of the backward. What each is expected to take stands beside its tiles.
 #include "plan_backward.h"
 
 #include <algorithm>
@@ -9,6 +7,10 @@
 namespace lltm::cuda {
 namespace {
 
+// Constants are microseconds and bytes a microsecond, fitted to the times of all candidates at the
+// sweep's first 180 shapes in float32, TF32 and bfloat16, d_gates included: NVIDIA H200, by replay
+// of captured graphs, 2026-11-22.
+
 int64_t chunks_of(int64_t k, Arithmetic arithmetic) {
   return ceil_div(k, 128 / element_size(arithmetic));
 }
@@ -16,6 +18,12 @@ int64_t chunks_of(int64_t k, Arithmetic arithmetic) {
 /// Of columns of [h | x], in which no tile has columns of both.
 int64_t column_tiles(const BackwardShape& shape, int64_t columns) {
   return ceil_div(shape.state_size, columns) + ceil_div(shape.input_features, columns);
+}
+
+/// The same of d_old_h and d_input, as far as they are formed.
+int64_t state_column_tiles(const BackwardShape& shape, int64_t columns) {
+  return shape.forms_d_old_h ? column_tiles(shape, columns)
+                             : ceil_div(shape.input_features, columns);
 }
 
 /// The most ranks of a cluster for which all tiles are resident at once. The weights are read the
@@ -30,10 +38,44 @@ int largest_split(const DeviceFacts& device, int64_t tiles, int64_t chunks, doub
   return 1;
 }
 
-// Multiplications, with the batch filled up to tiles of 64 rows.
+/// Multiplications of one product, with the batch filled up to tiles of 64 rows.
 double multiplications(const BackwardShape& shape) {
   return static_cast<double>(ceil_div(shape.batch, 64) * 64) * static_cast<double>(shape.gates()) *
          static_cast<double>(shape.width());
+}
+
+/// Of d_weights, and so of weights.
+double weights_bytes(const BackwardShape& s) {
+  return static_cast<double>(s.gates() * s.width()) * s.element_bytes();
+}
+
+/// When so many `units` of `unit` microseconds are done that follow `blocks` of `block`, in order,
+/// where `at_once` are at work.
+double makespan(int64_t at_once, int64_t blocks, double block, int64_t units, double unit) {
+  const int64_t busy = blocks % at_once;  // one block longer than the others
+  const double begin = static_cast<double>(blocks / at_once) * block;
+  for (int64_t rounds = ceil_div(units, at_once);; ++rounds) {
+    const double late = std::floor(static_cast<double>(rounds) - block / unit);
+    if ((at_once - busy) * rounds + busy * static_cast<int64_t>(std::max(late, 0.0)) >= units) {
+      return std::max(begin + static_cast<double>(rounds) * unit, begin + (busy > 0 ? block : 0));
+    }
+  }
+}
+
+// Of the kernel before that of the products: of an element of the state, for which it reads and
+// writes ten numbers, and bytes a microsecond.
+constexpr double kGateGradients = 5e-6, kGateGradientsRate = 2.5e6;
+
+double gate_gradients_time(const BackwardShape& s) {
+  const auto elements = static_cast<double>(s.batch * s.state_size);
+  return elements * kGateGradients + 10 * elements * s.element_bytes() / kGateGradientsRate;
+}
+
+/// A copy of the weights in rows that TMA can describe, and of so many states.
+double operands_packing_time(const BackwardShape& s, int64_t states) {
+  return s.vector_rows ? 0
+                       : packing_time(static_cast<double>((s.gates() + states) * s.width()) *
+                                      s.element_bytes());
 }
 
 /// The tile kernels count tiles in 32 bits: 2^31 of them are rows and columns far beyond a GPU's
@@ -50,42 +92,12 @@ bool tma_reads(const BackwardShape& s, const DeviceFacts& device) {
          s.batch < (int64_t{1} << 31);
 }
 
-bool always(const BackwardShape&, const DeviceFacts&) {
-  return true;
-}
-
-/// Whether the tiles of d_weights, each a sum over the whole batch, are at work when all else is
-/// done: each of `workers` takes tiles of so many rows and columns. By kernels of Hopper and by the
-/// library, in float32 (128x96 a block) (2048,128,128) takes 66 and 56, (4096,64,128) 116 and 73,
-/// (4096,256,256) 146 and 186, (65536,32,128) 1891 and 535; in TF32 (256x256 a pair of blocks) 56
-/// and 40, 93 and 42, 110 and 100, 1396 and 338, but (8192,512,512) 322 and 349.
-bool batch_is_long(const BackwardShape& s,
-                   int64_t tile_rows,
-                   int64_t tile_columns,
-                   int64_t workers) {
-  const int64_t batch_chunks = ceil_div(s.batch, 32);
-  const int64_t all_chunks =
-      ceil_div(s.width(), tile_columns) * (ceil_div(s.batch, tile_rows) * ceil_div(s.gates(), 32) +
-                                           ceil_div(s.gates(), tile_rows) * batch_chunks);
-  return batch_chunks > 36 + 2 * all_chunks / workers;
-}
-
-bool float32_batch_is_long(const BackwardShape& s, const DeviceFacts& device) {
-  return s.arithmetic == Arithmetic::kFloat32 && batch_is_long(s, 128, 96, device.multiprocessors);
-}
-
 namespace few_rows {
 
 // The whole backward in one launch, without tiles, four columns at a time or, in float, one.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
   return ours_run(s, device) && s.batch <= kFewRows &&
          (is_float(*s.arithmetic) || (s.vector_rows && s.input_features % 4 == 0));
-}
-
-// Float32: (1,512,512) takes 5.4, tiles 17; (5,1000,1000) 13.7, the library 46; (8,512,512) 7.8.
-// bfloat16: (1,512,512) 4.0, small tiles 6.1; (5,1000,1000) 13 and 14.3; but (8,512,512) some 7.5.
-bool is_ahead(const BackwardShape& s, const DeviceFacts& device) {
-  return device.clusters() && (is_float(*s.arithmetic) || s.batch <= 5);
 }
 
 BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
@@ -103,13 +115,30 @@ BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
   return {FewRowsStrips{}, split};
 }
 
+// A group is 16 rows of the weights of each gate.
+struct Times {
+  double launch, group, group_a_row, rate;
+};
+constexpr Times kFloatTimes{2.84, 0.312, 0.080, 3.6e6};
+constexpr Times kHalfTimes{3.0, 0.082, 0.112, 3.4e6};
+constexpr double kUnaligned = 1.39;
+
+double time(const BackwardShape& s, const DeviceFacts& device) {
+  const Times& of = is_float(*s.arithmetic) ? kFloatTimes : kHalfTimes;
+  const int split = tiles(s, device).split;
+  // Blocks that share rows are resident at once.
+  const int64_t waves = split > 1 ? 1 : ceil_div(column_tiles(s, 64), 2 * device.multiprocessors);
+  const auto groups = static_cast<double>(waves * ceil_div(ceil_div(s.state_size, 16), split));
+  const double walk = groups * (of.group + of.group_a_row * static_cast<double>(s.batch)) *
+                      (s.vector_rows ? 1 : kUnaligned);
+  return of.launch + std::max(walk, 2 * weights_bytes(s) / of.rate);
+}
+
 }  // namespace few_rows
 
 namespace wgmma_small {
 
 // Products of 16-bit elements by wgmma in small tiles, which start while d_gates are formed.
-// Without d_gates' two microseconds: (16,32,128) takes 1.9, (64,1024,128) 2.3 and (64,512,512) 4.0;
-// other tiles 2.8, 3.0 and 4.8; but (128,1024,1024) 12.3 and 11.3, (64,2048,2048) 38 and 35.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
   return tma_reads(s, device) && !is_float(*s.arithmetic) && s.input_features % 8 == 0 &&
          s.batch <= 64 && multiplications(s) <= 4e8;
@@ -127,6 +156,18 @@ BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
   return {SmallGradientTiles{}, split};
 }
 
+constexpr double kLaunch = 2.76, kChunk = 0.347, kRank = 0.034, kBlock = 2.51;
+constexpr int kBlocksPerSm = 3;
+
+double time(const BackwardShape& s, const DeviceFacts& device) {
+  const int split = tiles(s, device).split;
+  const auto chunks = static_cast<double>(ceil_div(chunks_of(s.gates(), *s.arithmetic), split));
+  const auto blocks = static_cast<double>(column_tiles(s, 64) * split +
+                                          ceil_div(s.gates(), 64) * column_tiles(s, 128));
+  return kLaunch + gate_gradients_time(s) + chunks * kChunk + split * kRank +
+         blocks / (kBlocksPerSm * device.multiprocessors) * kBlock;
+}
+
 }  // namespace wgmma_small
 
 namespace wgmma_float32 {
@@ -138,73 +179,56 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
          s.width() < (int64_t{1} << 30);
 }
 
-// With d_gates: (64,1024,128) takes 8.7, by tiles 9.4; (64,512,512) 14.6 and 20.7; (128,1024,1024)
-// 50 and 95; (256,2048,2048) 295 and 557; (13,1464,592) 22 and 37; (412,119,47) 16 and 27;
-// (181,56,24) 9.2 and 10.5, but (156,208,40) 10.2 and 9.6, (77,911,52) 13.8 and 8.5.
-bool is_ahead(const BackwardShape& s, const DeviceFacts&) {
-  return s.batch > kFewRows && (multiplications(s) >= 2e7 || s.batch > 160);
-}
-
-// Microseconds of a chunk of K and of all else of a tile of 128x96.
-constexpr double kChunk = 0.85, kTile = 2.5;
+struct Tile {
+  Float32GradientTile name;
+  int rows, blocks_per_sm;
+  double chunk, rest;  // of K, and all else of a tile
+};
+constexpr int kColumns = 96;
+constexpr Tile kSmallTile{Float32GradientTile::k64x96, 64, 2, 1.51, 0};
+constexpr Tile kLargeTile{Float32GradientTile::k128x96, 128, 1, 0.85, 2.5};
 // Of the kernel that adds up parts of d_weights, and what it reads in a microsecond.
 constexpr double kSum = 2, kSumRate = 3e6;
+constexpr double kLaunch = 4.4;
 
-// When so many `units` of `unit` microseconds are done that follow `blocks` of `block`, each on a
-// multiprocessor by itself, in order.
-double makespan(int multiprocessors, int64_t blocks, double block, int64_t units, double unit) {
-  const int64_t busy = blocks % multiprocessors;  // one block longer than the others
-  const double begin = static_cast<double>(blocks / multiprocessors) * block;
-  for (int64_t rounds = ceil_div(units, multiprocessors);; ++rounds) {
-    const double late = std::floor(static_cast<double>(rounds) - block / unit);
-    if ((multiprocessors - busy) * rounds + busy * static_cast<int64_t>(std::max(late, 0.0)) >=
-        units) {
-      return std::max(begin + static_cast<double>(rounds) * unit, begin + (busy > 0 ? block : 0));
-    }
-  }
+const Tile& tile_of(const BackwardShape& s) {
+  return s.batch <= 64 ? kSmallTile : kLargeTile;
 }
 
-// How many tiles of d_weights a block forms, one after the other, where there are many.
-int weight_tiles_a_block(int64_t tiles) {
-  return static_cast<int>(std::clamp<int64_t>(tiles / 264, 1, 8));
+int64_t weight_tiles(const BackwardShape& s) {
+  return ceil_div(s.gates(), tile_of(s).rows) * column_tiles(s, kColumns);
 }
 
-// How the batch of d_weights is cut, so that all multiprocessors take part and are done at the same
-// time. Another part has to pay off: all are written, and added up.
-Float32GradientPlan plan_of(const BackwardShape& s,
-                            const DeviceFacts& device,
-                            Float32GradientTile tile,
-                            int split) {
+/// With d_weights in so many parts.
+double products_time(const BackwardShape& s, const DeviceFacts& device, int split, int parts) {
+  const Tile& tile = tile_of(s);
+  const auto time = [&](int64_t k, int shares) {
+    const auto chunks = static_cast<double>(ceil_div(chunks_of(k, *s.arithmetic), shares));
+    return chunks * tile.chunk + tile.rest;
+  };
+  return makespan(int64_t{tile.blocks_per_sm} * device.multiprocessors,
+                  ceil_div(s.batch, tile.rows) * state_column_tiles(s, kColumns) * split,
+                  time(s.gates(), split),
+                  weight_tiles(s) * parts,
+                  time(s.batch, parts)) +
+         (parts > 1 ? kSum + (parts + 1) * weights_bytes(s) / kSumRate : 0);
+}
+
+/// How the batch of d_weights is cut, so that all multiprocessors take part and are done at the
+/// same time. Another part has to pay off: all are written, and added up.
+int parts_of(const BackwardShape& s, const DeviceFacts& device, int split) {
   constexpr double kPaysOff = 0.92;
-  const bool small = tile == Float32GradientTile::k64x96;
-  const int64_t weight_tiles = ceil_div(s.gates(), small ? 64 : 128) * column_tiles(s, 96);
-  Float32GradientPlan best{.tile = tile,
-                           .weight_tiles_a_block = weight_tiles_a_block(weight_tiles)};
-  if (small) {
+  int best = 1;
+  if (&tile_of(s) == &kSmallTile) {
     return best;
   }
-  const int64_t batch_chunks = chunks_of(s.batch, *s.arithmetic);
-  const auto gate_chunks = static_cast<double>(chunks_of(s.gates(), *s.arithmetic));
-  const int64_t state_columns =
-      s.forms_d_old_h ? column_tiles(s, 96) : ceil_div(s.input_features, 96);
-  const int64_t state_blocks = ceil_div(s.batch, 128) * state_columns * split;
-  const double state = gate_chunks / split * kChunk + kTile;
-  const double bytes = static_cast<double>(s.gates() * s.width()) * 4;
-  double best_us = 0;
-  for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}) {
-    if (parts > 1 && 2 * parts > batch_chunks) {
+  double best_us = products_time(s, device, split, 1);
+  for (const int parts : {2, 3, 4, 6, 8, 12, 16, 24, 32}) {
+    if (2 * parts > chunks_of(s.batch, *s.arithmetic)) {
       break;
     }
-    const auto chunks = static_cast<double>(ceil_div(batch_chunks, parts));
-    const double us = makespan(device.multiprocessors,
-                               state_blocks,
-                               state,
-                               weight_tiles * parts,
-                               chunks * kChunk + kTile) +
-                      (parts > 1 ? kSum + (parts + 1) * bytes / kSumRate : 0);
-    if (parts == 1 || us < kPaysOff * best_us) {
-      best.weight_parts = parts;
-      best.weight_tiles_a_block = parts == 1 ? best.weight_tiles_a_block : 1;
+    if (const double us = products_time(s, device, split, parts); us < kPaysOff * best_us) {
+      best = parts;
       best_us = us;
     }
   }
@@ -214,32 +238,34 @@ Float32GradientPlan plan_of(const BackwardShape& s,
 // The tiles of d_weights need multiprocessors too: (128,1024,1024), 22 tiles, 45 with two ranks, 52
 // with three.
 BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
-  const bool small = s.batch <= 64;
+  const Tile& tile = tile_of(s);
   const int split = largest_split(device,
-                                  ceil_div(s.batch, small ? 64 : 128) * column_tiles(s, 96),
+                                  ceil_div(s.batch, tile.rows) * column_tiles(s, kColumns),
                                   chunks_of(s.gates(), *s.arithmetic),
-                                  small ? 1 : 0.45);
-  const auto tile = small ? Float32GradientTile::k64x96 : Float32GradientTile::k128x96;
-  return {{plan_of(s, device, tile, split)}, split};
+                                  tile.blocks_per_sm == 2 ? 1 : 0.45);
+  const int parts = parts_of(s, device, split);
+  // A block forms several tiles, one after the other, where there are many.
+  const int64_t a_block = parts > 1 ? 1 : std::clamp<int64_t>(weight_tiles(s) / 264, 1, 8);
+  return {Float32GradientPlan{.tile = tile.name,
+                              .weight_parts = parts,
+                              .weight_tiles_a_block = static_cast<int>(a_block)},
+          split};
+}
+
+double time(const BackwardShape& s, const DeviceFacts& device) {
+  const BackwardTiles chosen = tiles(s, device);
+  const int parts = std::get<Float32GradientPlan>(chosen.tile).weight_parts;
+  return kLaunch + gate_gradients_time(s) + operands_packing_time(s, s.batch) +
+         products_time(s, device, chosen.split, parts);
 }
 
 }  // namespace wgmma_float32
 
 namespace wgmma_tf32 {
 
-// TF32 products by wgmma, of up to 512 rows: beyond them the other kernel is ahead everywhere,
-// (1024,1024,1024) 84 and 89.
+// TF32 products by wgmma, of up to 512 rows, by pairs of blocks.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
-  return tma_reads(s, device) && s.arithmetic == Arithmetic::kTf32 && s.batch <= 512 &&
-         !batch_is_long(s, 256, 256, device.multiprocessors / 2);
-}
-
-// With d_gates: (64,512,512) takes 11.9, tiles 15.0; (33,1200,288) 11.8 and 12.4; but (64,1024,128)
-// 10.8 and 7.7. (128,1024,1024) 27, the library 49; (256,2048,2048) 110 and 186; but (32,64,4096)
-// 167 and 148.
-bool is_ahead(const BackwardShape& s, const DeviceFacts&) {
-  const double work = multiplications(s);
-  return work >= 8e7 && s.batch >= 16 && (s.batch > 64 || work <= 3e9);
+  return tma_reads(s, device) && s.arithmetic == Arithmetic::kTf32 && s.batch <= 512;
 }
 
 // Half of the pairs of blocks form d_old_h and d_input, nine chunks of K at least each:
@@ -255,6 +281,25 @@ BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
   return {Tf32BackwardPairs{tile, pairs}, static_cast<int>(std::max<int64_t>(parts, 1))};
 }
 
+constexpr double kLaunch = 2.15, kRest = 6.51, kWeightChunk = 0.47, kWeightsRate = 2.6e6;
+
+double time(const BackwardShape& s, const DeviceFacts& device) {
+  const int64_t rows = s.batch <= 64 ? 64 : s.batch <= 128 ? 128 : 256;
+  const double chunk = rows == 64 ? 0.187 : rows == 128 ? 0.414 : 0.762;
+  const int64_t columns = ceil_div(s.width(), 256);
+  const int parts = tiles(s, device).split;
+  const auto state_chunks = static_cast<double>(chunks_of(s.gates(), *s.arithmetic)) / parts;
+  const auto weight_chunks = static_cast<double>(chunks_of(s.batch, *s.arithmetic));
+  return kLaunch + gate_gradients_time(s) +
+         2 * static_cast<double>(s.batch * s.width()) * s.element_bytes() / kGateGradientsRate +
+         std::max(makespan(device.multiprocessors / 2,
+                           columns * ceil_div(s.batch, rows) * parts,
+                           state_chunks * chunk + kRest,
+                           ceil_div(s.gates(), 256) * columns,
+                           weight_chunks * kWeightChunk + kRest),
+                  2 * weights_bytes(s) / kWeightsRate);
+}
+
 }  // namespace wgmma_tf32
 
 namespace wgmma {
@@ -267,45 +312,36 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
          s.batch < kMost && s.gates() < kMost && s.width() < kMost;
 }
 
-// Whether what comes before the products, packing in 16 bits and transposing in TF32, pays off
-// beside tiles of mma.sync: in 16 bits (8,125,142) takes 11.1 and by tiles 6.8, (10,414,145) 11.9
-// and 10.9, but (46,40,18) 6.5 and 6.8, (4,168,485) 14.2 and 21.6, (1804,9,18) 15.9 and 115; in
-// TF32 (139,71,37) 12.9 and 10.7, (4,168,485) 20.2 and 17.3, (90,1464,104) 12.5 and 8.9, but
-// (120,48,342) 13.7 and 17.8, (273,64,135) 15.4 and 16.5, (1804,9,18) 21.5 and 76.
-bool is_ahead(const BackwardShape& s, const DeviceFacts&) {
-  const double work = multiplications(s);
-  if (!is_float(*s.arithmetic)) {
-    return s.vector_rows || s.batch > 16 || work > 2e7;
-  }
-  return s.batch > 256 || work > 8e7 || (!s.vector_rows && s.batch > 16 && work > 3e7);
+GradientChoice choose(const BackwardShape& s, const DeviceFacts& device) {
+  return choose_gradient_plan(*s.arithmetic,
+                              s.batch,
+                              s.input_features,
+                              s.state_size,
+                              /*one_segment=*/s.arithmetic == Arithmetic::kTf32,
+                              device);
 }
 
 BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
-  return {choose_gradient_plan(*s.arithmetic,
-                               s.batch,
-                               s.input_features,
-                               s.state_size,
-                               /*one_segment=*/s.arithmetic == Arithmetic::kTf32,
-                               device.multiprocessors)
-              .plan};
+  return {choose(s, device).plan};
+}
+
+// In TF32 the kernel of d_gates transposes the inputs, and weights alone are packed.
+double time(const BackwardShape& s, const DeviceFacts& device) {
+  const bool tf32 = s.arithmetic == Arithmetic::kTf32;
+  const double transposed =
+      tf32 ? 2 * static_cast<double>(s.batch * s.width()) * s.element_bytes() : 0;
+  return gate_gradients_time(s) + transposed / kGateGradientsRate +
+         operands_packing_time(s, tf32 ? 0 : s.batch) + choose(s, device).us;
 }
 
 }  // namespace wgmma
 
 namespace mma_sync {
 
-// Products against cuBLAS's: (64,512,512) bfloat16 7.5 against 13.6, TF32 12.2 against 20;
-// (128,1024,1024) 27 against 22 and 44 against 40, but float32 85 against 99. The tiles have 64
-// rows: at (5,1000,1000) cuBLAS is ahead, 28 against 32 in TF32 and 37 against 42 in float32.
-bool is_ahead(const BackwardShape& s, const DeviceFacts& device) {
-  return !float32_batch_is_long(s, device) &&
-         (multiplications(s) <= 3e8 || (s.arithmetic == Arithmetic::kFloat32 && s.batch >= 16));
-}
-
+// As large tiles as sm_80 and sm_90 have shared memory for: (256,2048,2048) in float32 takes 531,
+// 594 with tiles of 64x64.
 BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
   const int64_t count = ceil_div(s.batch, 64) * column_tiles(s, 64);
-  // As large tiles as sm_80 and sm_90 have shared memory for: (256,2048,2048) in float32 takes 531,
-  // 594 with tiles of 64x64.
   if (count >= 256 && device.shared_bytes_a_block >= 160 * 1024) {
     return {ProductTile::k128x128};
   }
@@ -318,28 +354,97 @@ BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
   return {ProductTile::k64x64, split};
 }
 
+// Of a chunk of K and of all else of a tile, and how many times as long a chunk takes in rows that
+// start anywhere, whose elements are copied one by one.
+struct Times {
+  double launch;
+  double small_chunk, small_rest, large_chunk, large_rest;
+  double unaligned;
+};
+constexpr Times kFloat32Times{0.75, 1.35, 2.94, 2.37, 7.87, 1.3};
+constexpr Times kTf32Times{1.64, 0.806, 2.23, 1.07, 3.23, 1.6};
+constexpr Times kHalfTimes{2.37, 0.725, 1.61, 1.11, 0.22, 5};
+
+double time(const BackwardShape& s, const DeviceFacts& device) {
+  const Times& of = s.arithmetic == Arithmetic::kFloat32 ? kFloat32Times
+                    : s.arithmetic == Arithmetic::kTf32  ? kTf32Times
+                                                         : kHalfTimes;
+  const BackwardTiles chosen = tiles(s, device);
+  const bool small = std::get<ProductTile>(chosen.tile) == ProductTile::k64x64;
+  const int64_t size = small ? 64 : 128;
+  const auto block = [&](int64_t k, int shares) {
+    const auto chunks = static_cast<double>(ceil_div(chunks_of(k, *s.arithmetic), shares));
+    return chunks * (small ? of.small_chunk : of.large_chunk) * (s.vector_rows ? 1 : of.unaligned) +
+           (small ? of.small_rest : of.large_rest);
+  };
+  return of.launch + gate_gradients_time(s) +
+         makespan(int64_t{small ? 2 : 1} * device.multiprocessors,
+                  ceil_div(s.batch, size) * state_column_tiles(s, size) * chosen.split,
+                  block(s.gates(), chosen.split),
+                  ceil_div(s.gates(), size) * column_tiles(s, size),
+                  block(s.batch, 1));
+}
+
 }  // namespace mma_sync
 
-BackwardTiles library_tiles(const BackwardShape&, const DeviceFacts&) {
+namespace library {
+
+bool supports(const BackwardShape&, const DeviceFacts&) {
+  return true;
+}
+
+BackwardTiles tiles(const BackwardShape&, const DeviceFacts&) {
   return {LibraryProducts{}};
 }
 
+// Multiply-adds times two in a microsecond, with the columns filled up to tiles of 64; bytes of the
+// weights and of d_gates in a microsecond; and what rows that start anywhere take: the products so
+// many times as long, the weights twice, and more.
+struct Times {
+  double launch, rate, weights_rate, gates_rate;
+  double unaligned, unaligned_launch;
+};
+constexpr Times kFloat64Times{20, 30e6, 3.5e6, 5e6, 1, 0};
+constexpr Times kFloat32Times{23.4, 42e6, 4.5e6, 7.5e6, 1.02, 0};
+constexpr Times kTf32Times{20.9, 246e6, 5.0e6, 1.17e6, 2.55, 1.5};
+constexpr Times kHalfTimes{13.9, 485e6, 3.65e6, 20e6, 4.1, 8.6};
+
+double time(const BackwardShape& s, const DeviceFacts&) {
+  const Times& of = !s.arithmetic                          ? kFloat64Times
+                    : s.arithmetic == Arithmetic::kFloat32 ? kFloat32Times
+                    : s.arithmetic == Arithmetic::kTf32    ? kTf32Times
+                                                           : kHalfTimes;
+  const auto gates = static_cast<double>(s.batch * s.gates());
+  const auto columns = static_cast<double>(64 * (column_tiles(s, 64) + state_column_tiles(s, 64)));
+  const double products = 2 * gates * columns / of.rate;
+  return of.launch + gate_gradients_time(s) +
+         3 * weights_bytes(s) / of.weights_rate * (s.vector_rows ? 1 : 2) +
+         2 * gates * s.element_bytes() / of.gates_rate +
+         (s.vector_rows ? products : of.unaligned_launch + of.unaligned * products);
+}
+
+}  // namespace library
+
 constexpr BackwardCandidate kCandidates[] = {
-    {"backward_few_rows", Group::kFewRows, few_rows::supports, few_rows::is_ahead, few_rows::tiles},
-    {"backward_wgmma_small", Group::kHopper, wgmma_small::supports, always, wgmma_small::tiles},
+    {"backward_few_rows", Group::kFewRows, few_rows::supports, few_rows::tiles, few_rows::time},
+    {"backward_wgmma_small",
+     Group::kHopper,
+     wgmma_small::supports,
+     wgmma_small::tiles,
+     wgmma_small::time},
     {"backward_wgmma_float32",
      Group::kHopper,
      wgmma_float32::supports,
-     wgmma_float32::is_ahead,
-     wgmma_float32::tiles},
+     wgmma_float32::tiles,
+     wgmma_float32::time},
     {"backward_wgmma_tf32",
      Group::kHopper,
      wgmma_tf32::supports,
-     wgmma_tf32::is_ahead,
-     wgmma_tf32::tiles},
-    {"backward_wgmma", Group::kHopper, wgmma::supports, wgmma::is_ahead, wgmma::tiles},
-    {"backward_tiles", Group::kTiles, ours_run, mma_sync::is_ahead, mma_sync::tiles},
-    {"backward_library", Group::kLibrary, always, always, library_tiles},
+     wgmma_tf32::tiles,
+     wgmma_tf32::time},
+    {"backward_wgmma", Group::kHopper, wgmma::supports, wgmma::tiles, wgmma::time},
+    {"backward_tiles", Group::kTiles, ours_run, mma_sync::tiles, mma_sync::time},
+    {"backward_library", Group::kLibrary, library::supports, library::tiles, library::time},
 };
 
 }  // namespace
@@ -352,20 +457,26 @@ const BackwardCandidate& choose_backward(const BackwardShape& shape,
                                          const DeviceFacts& device,
                                          std::optional<Group> group,
                                          std::string_view name) {
-  const auto first_of = [&](const auto& wanted) -> const BackwardCandidate* {
-    const auto found = std::ranges::find_if(kCandidates, [&](const BackwardCandidate& of) {
-      return of.supports(shape, device) && wanted(of);
-    });
-    return found == std::end(kCandidates) ? nullptr : found;
+  const auto best_of = [&](const auto& wanted) {
+    const BackwardCandidate* best = nullptr;
+    double best_us = 0;
+    for (const BackwardCandidate& candidate : kCandidates) {
+      if (wanted(candidate) && candidate.supports(shape, device)) {
+        const double us = candidate.time(shape, device);
+        if (best == nullptr || us < best_us) {
+          best = &candidate;
+          best_us = us;
+        }
+      }
+    }
+    return best;
   };
-  const BackwardCandidate* chosen = first_of([&](const BackwardCandidate& of) {
-    return !name.empty() ? of.name == name
-           : group       ? of.group == *group
-                         : of.is_ahead(shape, device);
+  const BackwardCandidate* chosen = best_of([&](const BackwardCandidate& of) {
+    return !name.empty() ? of.name == name : !group || of.group == *group;
   });
   for (const Group other : {Group::kTiles, Group::kLibrary}) {
     if (chosen == nullptr) {
-      chosen = first_of([&](const BackwardCandidate& of) { return of.group == other; });
+      chosen = best_of([&](const BackwardCandidate& of) { return of.group == other; });
     }
   }
   return *chosen;

@@ -1,5 +1,5 @@
-// Which kernels compute a backward: plain host code, which asks no device. The first candidate
-// wins that supports a problem and is ahead there.
+// Which kernels compute a backward: plain host code, which asks no device. Of the candidates that
+// support a problem, that with the least estimate of its time wins.
 #pragma once
 
 #include "model.h"
@@ -26,6 +26,7 @@ struct BackwardShape {
 
   int64_t width() const { return state_size + input_features; }
   int64_t gates() const { return 3 * state_size; }
+  int element_bytes() const { return arithmetic ? element_size(*arithmetic) : 8; }
 };
 
 /// Products in TF32 by wgmma, by as many pairs of blocks.
@@ -61,14 +62,14 @@ struct BackwardCandidate {
   Group group;
   /// Whether it can compute a problem, right though perhaps slow.
   bool (*supports)(const BackwardShape& shape, const DeviceFacts& device);
-  /// Whether it measured faster there than what stands behind it.
-  bool (*is_ahead)(const BackwardShape& shape, const DeviceFacts& device);
+  // For what it supports; time is microseconds, with what d_gates take.
   BackwardTiles (*tiles)(const BackwardShape& shape, const DeviceFacts& device);
+  double (*time)(const BackwardShape& shape, const DeviceFacts& device);
 };
 std::span<const BackwardCandidate> backward_candidates();
 
-/// The first candidate that is ahead, or the first of a group, or that of a name. What the group or
-/// the name cannot compute goes to tiles, and what these cannot, to the library. There is a state.
+/// The candidate with the least estimate, of all, of a group, or of one name. What the group or the
+/// name cannot compute goes to tiles, and what these cannot, to the library. There is a state.
 const BackwardCandidate& choose_backward(const BackwardShape& shape,
                                          const DeviceFacts& device,
                                          std::optional<Group> group = std::nullopt,

@@ -74,19 +74,21 @@ struct Case {
 TEST(BackwardChoice, IsWhatMeasuredBestOnAnH200) {
   const Case cases[] = {
       {1, 512, 512, "few_rows", "few_rows", "few_rows"},
+      {5, 1000, 1000, "few_rows", "few_rows", "few_rows"},
       {8, 512, 512, "few_rows", "few_rows", "wgmma_small"},
+      {8, 2048, 2048, "few_rows", "few_rows", "wgmma"},
       {16, 32, 128, "tiles", "tiles", "wgmma_small"},
       {64, 1024, 128, "wgmma_float32", "tiles", "wgmma_small"},
       {64, 512, 512, "wgmma_float32", "wgmma_tf32", "wgmma_small"},
       {128, 1024, 1024, "wgmma_float32", "wgmma_tf32", "wgmma"},
-      {256, 2048, 2048, "wgmma_float32", "wgmma_tf32", "wgmma"},
+      {256, 2048, 2048, "wgmma_float32", "wgmma", "wgmma"},
       {1024, 1024, 1024, "wgmma_float32", "wgmma", "wgmma"},
       {2048, 128, 128, "wgmma_float32", "wgmma", "wgmma"},
-      {65536, 32, 128, "wgmma_float32", "wgmma", "wgmma"},
+      {65536, 32, 128, "wgmma_float32", "wgmma", "library"},
       {32, 64, 4096, "wgmma_float32", "wgmma", "wgmma"},
       {8, 125, 142, "few_rows", "few_rows", "tiles"},
       {1804, 9, 18, "wgmma_float32", "wgmma", "wgmma"},
-      {139, 71, 37, "tiles", "tiles", "wgmma"},
+      {139, 71, 37, "tiles", "wgmma", "wgmma"},
   };
   for (const Case& c : cases) {
     for (const Arithmetic arithmetic : kArithmetics) {
@@ -141,6 +143,39 @@ TEST(BackwardChoice, TakesAGroupWhereItCan) {
       EXPECT_EQ(choose_backward(shape, kH200, group).group, can ? group : Group::kTiles);
     }
   }
+}
+
+/// Rows of all steps of a sequence, whose steps have formed d_old_h.
+std::string_view chosen_for_sequence(Arithmetic arithmetic,
+                                     int64_t rows,
+                                     int64_t input_features,
+                                     int64_t state_size) {
+  BackwardShape shape = shape_of(arithmetic, rows, input_features, state_size);
+  shape.forms_d_old_h = false;
+  return chosen(shape);
+}
+
+// Far beyond the batches that the estimates are fitted to.
+TEST(BackwardChoice, IsThatOfWgmmaForTheStepsOfASequence) {
+  const int64_t sequences[][3] = {{128 * 16, 128, 128},
+                                  {256 * 32, 512, 512},
+                                  {256 * 64, 1024, 1024},
+                                  {128 * 128, 2048, 2048},
+                                  {64 * 4096, 128, 128},
+                                  {256 * 256, 384, 384},
+                                  {1000 * 8, 80, 256},
+                                  {512 * 64, 32, 2048},
+                                  {1024 * 1024, 256, 256},
+                                  {100 * 30, 2000, 100},
+                                  {4096 * 16, 64, 512},
+                                  {200 * 100, 300, 300}};
+  for (const auto& [rows, input_features, state_size] : sequences) {
+    EXPECT_EQ(chosen_for_sequence(Arithmetic::kFloat32, rows, input_features, state_size),
+              "backward_wgmma_float32")
+        << rows << " " << input_features << " " << state_size;
+  }
+  // Most of a tile is beyond so few columns: with d_old_h, 510 us by wgmma, 220 by the library.
+  EXPECT_EQ(chosen_for_sequence(Arithmetic::kFloat32, 200000, 16, 16), "backward_library");
 }
 
 // Of all steps of a sequence, whose steps have formed d_old_h: what is left of a long batch is cut
@@ -257,7 +292,7 @@ TEST(GradientPlan, SharesNoKOfFarMoreTilesThanAreResident) {
                                                        input_features,
                                                        /*state_size=*/2048,
                                                        /*one_segment=*/false,
-                                                       kH200.multiprocessors)
+                                                       kH200)
                                       .plan;
         EXPECT_EQ(plan.weight_columns, 256) << batch << ", " << input_features;
       }
@@ -274,7 +309,7 @@ TEST(GradientPlan, SharesKOfFewTilesOverALongBatchAlone) {
                                                    /*input_features=*/128,
                                                    /*state_size=*/128,
                                                    arithmetic == Arithmetic::kTf32,
-                                                   kH200.multiprocessors)
+                                                   kH200)
                                   .plan;
     EXPECT_TRUE(plan.shares_weights);
     EXPECT_FALSE(plan.shares_state);
@@ -293,7 +328,7 @@ TEST(GradientSchedule, HasEachChunkOfEachTileOnce) {
                                                      shape.input_features,
                                                      shape.state_size,
                                                      shape.arithmetic == Arithmetic::kTf32,
-                                                     device.multiprocessors)
+                                                     device)
                                     .plan;
       for (int wanted = 1; wanted < 8; ++wanted) {
         if (plan.weight_columns == 64) {

@@ -10,33 +10,34 @@
 namespace lltm::cuda {
 namespace {
 
-// Microseconds: a chunk of K of a tile of each product, all else of a tile, the kernel that adds up
-// parts, by itself and for a megabyte of them, and what a tile of 256 columns of d_weights takes
-// more that TMA cannot write: rows of the results start anywhere. Fitted to the backward of 21
-// shapes, each in up to 60 plans, and in 16 bits to that of the sweep's shapes, by replay of
-// captured graphs: NVIDIA H200, 2026-11-22; what d_gates and packing take was estimated and left
-// out.
+// Microseconds: of everything, of a chunk of K of a tile of each product and of all else of a tile;
+// of the kernel that adds up parts, by itself and for a megabyte of them; of a megabyte of weights,
+// which are read and whose gradient is written; and what takes longer where TMA cannot write, since
+// rows of the results start anywhere: a tile of 256 columns of d_weights, and a megabyte. Fitted to
+// the backward of the sweep's first 180 shapes, each in up to 60 plans, by replay of captured
+// graphs, without what d_gates and packing are estimated to take: NVIDIA H200, 2026-11-22.
 struct TileTimes {
   int state_columns, weight_columns;
-  double state_chunk, weight_chunk, state_tile, weight_tile;
-  double sums, sums_megabyte;
-  double unaligned;
+  double launch, state_chunk, weight_chunk, state_tile, weight_tile;
+  double sums, sums_megabyte, megabyte;
+  double unaligned_tile, unaligned_megabyte;
 };
 constexpr TileTimes kHalfTimes[] = {
-    {64, 64, 0.68, 0.19, 1.80, 3.18, 0, 0, 4.33},
-    {64, 256, 0.41, 0.71, 0.57, 2.19, 3.34, 1.01, 2.89},
-    {128, 256, 0.38, 0.46, 1.94, 3.52, 2.02, 0.37, 4.23},
-    {256, 256, 0.60, 0.47, 6.27, 4.56, 0.15, 0.33, 2.53},
+    {64, 64, 0.96, 0.39, 0.52, 2.29, 2.08, 0, 0, 0.2, 4.03, 0.12},
+    {64, 256, 3.73, 0.17, 0.25, 0.18, 1.09, 1.45, 0.56, 0.36, 2.16, 0.56},
+    {128, 256, 2.21, 0.35, 0.54, 1.66, 2.89, 1.6, 0.35, 0.04, 2.4, 0.37},
+    {256, 256, 1.55, 0.57, 0.56, 4.23, 2.79, 1.52, 0.33, 0, 4.09, 0.24},
 };
 constexpr TileTimes kTf32Times[] = {
-    {64, 64, 0.49, 0.40, 6.07, 6.28, 0, 0, 5.05},
-    {64, 256, 0.50, 2.00, 0.01, 6.45, 0.06, 2.36, 7.73},
-    {128, 256, 0.52, 0.43, 3.09, 9.74, 1.26, 0.17, 8.34},
-    {256, 256, 0.61, 0.43, 10.18, 9.03, 0.10, 0.11, 6.98},
+    {64, 64, 2.23, 0.38, 0.48, 4.45, 4.41, 0, 0, 0.51, 0.09, 0.27},
+    {64, 256, 4.55, 0.25, 0.49, 1.17, 3.53, 1.51, 0.87, 0.34, 3.97, 0.3},
+    {128, 256, 4.58, 0.35, 0.49, 3.02, 4.07, 1.66, 0.34, 0.29, 5.77, 0.34},
+    {256, 256, 4.68, 0.55, 0.5, 4.94, 3.92, 1.02, 0.31, 0.16, 7.68, 0.36},
 };
 constexpr int kTileRows = 128;
 // What it takes to exchange sums, by 1, 2, 4 and 8 ranks.
-constexpr double kExchange[] = {0, 0.4, 0.3, 1.0};
+constexpr double kHalfExchange[] = {0.05, 0.94, 1.2, 1.75},
+                 kTf32Exchange[] = {0.03, 0.41, 0.23, 0.64};
 
 double pieces(int64_t of, int64_t size) {
   return static_cast<double>(ceil_div(of, size));
@@ -85,11 +86,11 @@ double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, i
   const double state_shares = plan.shares_state ? cluster : plan.state_parts;
   const double weight_shares = plan.shares_weights ? cluster : plan.weight_parts;
   // Parts are written elsewhere.
-  const double unaligned = s.aligned() ? 0 : of.unaligned;
-  const double state = pieces(3 * s.state_size, s.chunk_k) / state_shares * of.state_chunk +
-                       of.state_tile +
-                       (plan.state_parts == 1 ? unaligned * of.state_columns / 512 : 0);
-  const double weight = pieces(s.batch, s.chunk_k) / weight_shares * of.weight_chunk +
+  const double unaligned = s.aligned() ? 0 : of.unaligned_tile;
+  const double state =
+      std::ceil(pieces(3 * s.state_size, s.chunk_k) / state_shares) * of.state_chunk +
+      of.state_tile + (plan.state_parts == 1 ? unaligned * of.state_columns / 512 : 0);
+  const double weight = std::ceil(pieces(s.batch, s.chunk_k) / weight_shares) * of.weight_chunk +
                         of.weight_tile +
                         (plan.weight_parts == 1 ? unaligned * of.weight_columns / 256 : 0);
   const int clusters = plan.blocks / cluster;
@@ -105,10 +106,11 @@ double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, i
   if (parts > 0) {
     us += of.sums + of.sums_megabyte * parts * kTileRows * 4e-6;
   }
-  return us;
+  const double megabytes = 3e-6 * static_cast<double>(s.state_size * s.width()) * 128 / s.chunk_k;
+  return of.launch + us + megabytes * (of.megabyte + (s.aligned() ? 0 : of.unaligned_megabyte));
 }
 
-GradientChoice choose(Arithmetic arithmetic, const Sizes& s, int multiprocessors) {
+GradientChoice choose(Arithmetic arithmetic, const Sizes& s, const DeviceFacts& device) {
   const bool half = arithmetic != Arithmetic::kTf32;
   const int64_t state_chunks = ceil_div(3 * s.state_size, s.chunk_k);
   const int64_t weight_chunks = ceil_div(s.batch, s.chunk_k);
@@ -124,6 +126,11 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, int multiprocessors
     if (of.weight_columns == 64) {
       for (int log = 0; log < 4; ++log) {
         const int ranks = 1 << log;
+        // Two blocks share a multiprocessor.
+        const int blocks = 2 * device.resident_in_clusters_of(ranks) / ranks * ranks;
+        if (blocks == 0) {
+          continue;
+        }
         for (const auto& [shares_state, shares_weights] :
              {std::pair{true, false}, {true, true}, {false, true}}) {
           // Each rank has a chunk of what they share.
@@ -139,17 +146,17 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, int multiprocessors
                     .shares_weights = shares_weights,
                     .state_parts = 1,
                     .weight_parts = 1,
-                    .blocks = 2 * multiprocessors / ranks * ranks},
+                    .blocks = blocks},
                    ranks,
-                   kExchange[log]);
+                   half ? kHalfExchange[log] : kTf32Exchange[log]);
         }
       }
       continue;
     }
-    if (of.state_columns < 256 && of.state_columns == 64 && s.batch > 64) {
+    if (of.state_columns == 64 && s.batch > 64) {
       continue;
     }
-    for (const int state_parts : {1, 2, 3, 4, 6, 8}) {
+    for (const int state_parts : {1, 2, 3, 4, 5, 6, 8}) {
       for (const int weight_parts : {1, 2, 3, 4, 6, 8, 12, 16, 32}) {
         if (state_parts > std::max<int64_t>(state_chunks / 2, 1) ||
             weight_parts > std::max<int64_t>(weight_chunks / 2, 1)) {
@@ -163,7 +170,7 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, int multiprocessors
                   .shares_weights = false,
                   .state_parts = state_parts,
                   .weight_parts = weight_parts,
-                  .blocks = multiprocessors / 2 * 2},
+                  .blocks = device.multiprocessors / 2 * 2},
                  2,
                  0);
       }
@@ -179,13 +186,13 @@ GradientChoice choose_gradient_plan(Arithmetic arithmetic,
                                     int64_t input_features,
                                     int64_t state_size,
                                     bool one_segment,
-                                    int multiprocessors) {
+                                    const DeviceFacts& device) {
   // The same sizes come back, and some hundred estimates take longer than the checks of a call.
   struct Known {
     Arithmetic arithmetic{};
     int64_t sizes[3]{};
     bool one_segment{};
-    int multiprocessors{};
+    DeviceFacts device{};
 
     bool operator==(const Known&) const = default;
   };
@@ -195,7 +202,7 @@ GradientChoice choose_gradient_plan(Arithmetic arithmetic,
   };
   constexpr size_t kEntries = 16;
   thread_local Entry entries[kEntries];
-  const Known known{arithmetic, {batch, input_features, state_size}, one_segment, multiprocessors};
+  const Known known{arithmetic, {batch, input_features, state_size}, one_segment, device};
   Entry& entry =
       entries[static_cast<size_t>(batch * 7 + input_features * 3 + state_size) % kEntries];
   if (!(entry.known == known)) {
@@ -204,7 +211,7 @@ GradientChoice choose_gradient_plan(Arithmetic arithmetic,
                       .state_size = state_size,
                       .one_segment = one_segment,
                       .chunk_k = arithmetic == Arithmetic::kTf32 ? 32 : 64};
-    entry = {known, choose(arithmetic, sizes, multiprocessors)};
+    entry = {known, choose(arithmetic, sizes, device)};
   }
   return entry.choice;
 }

@@ -1,6 +1,7 @@
 // How the products of the backward by wgmma are cut: the tiles, and the parts of K.
 #pragma once
 
+#include "../model.h"
 #include "../problem.h"
 #include "../tile/shapes.h"
 
@@ -35,7 +36,7 @@ GradientChoice choose_gradient_plan(Arithmetic arithmetic,
                                     int64_t input_features,
                                     int64_t state_size,
                                     bool one_segment,
-                                    int multiprocessors);
+                                    const DeviceFacts& device);
 
 /// How the products in float32 by wgmma are cut.
 struct Float32GradientPlan {
