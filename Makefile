@@ -60,7 +60,7 @@ test: test-cpp test-python
 
 test-cpp: build-tests
 	@echo "-- Tests in C++"
-	@$(call with,test) ctest --test-dir $(BUILD) --output-on-failure --no-tests=error $(CTEST_ARGS)
+	@$(call with,test) ctest --test-dir $(BUILD) --parallel "$$(nproc)" --output-on-failure --no-tests=error $(CTEST_ARGS)
 
 test-python: build-tests
 	@echo "-- Tests in Python (some minutes)"
