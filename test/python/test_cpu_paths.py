@@ -43,11 +43,13 @@ def assert_all_holds(result: subprocess.CompletedProcess) -> None:
     assert result.stdout == ""
 
 
+@pytest.mark.any_pytorch
 @on_every_capability
 def test_own_products(held_to):
     assert_all_holds(run(LLTM_CPU_GEMM="own", **held_to))
 
 
+@pytest.mark.any_pytorch
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="floating-point exceptions need not trap elsewhere")
 @on_every_capability
 def test_finite_arguments_raise_no_floating_point_exception(held_to):
@@ -55,6 +57,7 @@ def test_finite_arguments_raise_no_floating_point_exception(held_to):
     assert result.returncode == 0, f"died at {result.stdout.splitlines()[-1]}: {result.stderr}"
 
 
+@pytest.mark.any_pytorch
 @on_every_capability
 def test_sequences_by_own_kernels(held_to):
     assert_all_holds(run(program=SEQUENCE_PROGRAM, LLTM_CPU_GEMM="own", **held_to))
@@ -88,6 +91,7 @@ def test_products_of_aten():
     assert_all_holds(run(LLTM_CPU_GEMM="aten"))
 
 
+@pytest.mark.any_pytorch
 def test_accuracy_is_not_behind_eager():
     assert_all_holds(run("--accuracy"))
 
