@@ -15,16 +15,16 @@ constexpr int64_t kSteps = 6;
 class Sequence : public testing::TestWithParam<Case> {};
 
 /// `arguments` are a cell's: the initial state and the parameters.
-at::Tensor random_input(const Arguments& arguments) {
-  return at::randn({kSteps, arguments.input.size(0), arguments.input.size(1)}, at::kDouble)
+at::Tensor random_input(const Arguments& arguments, int64_t steps = kSteps) {
+  return at::randn({steps, arguments.input.size(0), arguments.input.size(1)}, at::kDouble)
       .to(arguments.input.options());
 }
 
-TEST_P(Sequence, IsALoopOfTheFormula) {
-  const auto [device, dtype, sizes] = GetParam();
+void check_values(const Case& parameters, int64_t steps) {
+  const auto [device, dtype, sizes] = parameters;
   LLTM_SKIP_UNLESS_TESTABLE(device);
   const Arguments arguments = random_arguments(sizes, at::TensorOptions(device).dtype(dtype));
-  const at::Tensor input = random_input(arguments);
+  const at::Tensor input = random_input(arguments, steps);
   const auto [output, h_n, c_n, cells, gates] = sequence(input,
                                                          arguments.weights,
                                                          arguments.bias,
@@ -35,7 +35,7 @@ TEST_P(Sequence, IsALoopOfTheFormula) {
                                                          /*reverse=*/false,
                                                          /*keep=*/true);
   Arguments step = arguments.to(at::TensorOptions(at::kCPU).dtype(at::kDouble));
-  for (int64_t t = 0; t < kSteps; ++t) {
+  for (int64_t t = 0; t < steps; ++t) {
     step.input = input[t];
     const Outputs expected = reference_forward(step);
     expect_close(output[t], expected.new_h, "output");
@@ -48,14 +48,14 @@ TEST_P(Sequence, IsALoopOfTheFormula) {
   expect_close(c_n, step.old_cell, "c_n");
 }
 
-TEST_P(Sequence, HasTheGradientsOfTheFormula) {
-  const auto [device, dtype, sizes] = GetParam();
+void check_gradients(const Case& parameters, int64_t steps) {
+  const auto [device, dtype, sizes] = parameters;
   LLTM_SKIP_UNLESS_TESTABLE(device);
   if (c10::elementSize(dtype) == 2) {
     GTEST_SKIP() << "the tests in Python have the bounds for 16 bits";
   }
   const Arguments arguments = random_arguments(sizes, at::TensorOptions(device).dtype(dtype));
-  const at::Tensor input = random_input(arguments);
+  const at::Tensor input = random_input(arguments, steps);
   const auto leaf = [](const at::Tensor& tensor, const at::TensorOptions& options) {
     return tensor.detach().to(options, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
   };
@@ -76,7 +76,7 @@ TEST_P(Sequence, HasTheGradientsOfTheFormula) {
   const auto exact = leaves(at::TensorOptions(at::kCPU).dtype(at::kDouble));
   Arguments step{exact[0], exact[1], exact[2], exact[3], exact[4]};
   at::Tensor loss = at::zeros({}, at::kDouble);
-  for (int64_t t = 0; t < kSteps; ++t) {
+  for (int64_t t = 0; t < steps; ++t) {
     step.input = exact[0][t];
     const Outputs outputs = reference_forward(step);
     loss = loss + outputs.new_h.sin().sum();
@@ -87,6 +87,22 @@ TEST_P(Sequence, HasTheGradientsOfTheFormula) {
   for (size_t k = 0; k < actual.size(); ++k) {
     expect_close(actual[k], expected[k], "gradient " + std::to_string(k), 1e-4);
   }
+}
+
+TEST_P(Sequence, IsALoopOfTheFormula) {
+  check_values(GetParam(), kSteps);
+}
+
+TEST_P(Sequence, HasTheGradientsOfTheFormula) {
+  check_gradients(GetParam(), kSteps);
+}
+
+TEST_P(Sequence, OfOneStepIsTheFormula) {
+  check_values(GetParam(), 1);
+}
+
+TEST_P(Sequence, OfOneStepHasTheGradientsOfTheFormula) {
+  check_gradients(GetParam(), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Everywhere,
