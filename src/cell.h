@@ -78,6 +78,16 @@ LLTM_HOST_DEVICE Sigmoid<Value> sigmoid(Value z) {
   return {Math::where(z >= Value(0), r, e * r), e * r * r};
 }
 
+/// Its value alone: by the policy's own function where it has one.
+template <typename Math, typename Value>
+LLTM_HOST_DEVICE Value sigmoid_value(Value z) {
+  if constexpr (requires { Math::sigmoid(z); }) {
+    return Math::sigmoid(z);
+  } else {
+    return sigmoid<Math>(z).value;
+  }
+}
+
 /// ELU with alpha = 1; expm1 keeps the relative accuracy of a small z.
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE Value elu(Value z) {
@@ -91,8 +101,8 @@ LLTM_HOST_DEVICE Value elu_derivative(Value z) {
 
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE State<Value> forward(const Gates<Value>& z, Value old_cell) {
-  const Value i = sigmoid<Math>(z.input_gate).value;
-  const Value o = sigmoid<Math>(z.output_gate).value;
+  const Value i = sigmoid_value<Math>(z.input_gate);
+  const Value o = sigmoid_value<Math>(z.output_gate);
   const Value g = elu<Math>(z.candidate);
   const Value new_cell = old_cell + g * i;
   return {Math::tanh(new_cell) * o, new_cell};

@@ -9,27 +9,32 @@
 
 namespace lltm::cuda {
 
+/// exp(x) - 1 for x up to 0, or NaN, by so many terms of the series.
+template <int kTerms>
+__device__ __forceinline__ float expm1_by_terms(float x) {
+  float limited;  // a NaN passes
+  asm("max.NaN.f32 %0, %1, %2;\n" : "=f"(limited) : "f"(x), "f"(-25.0f));
+  // x = n ln 2 + r, n rounded by a sum that has no room for less than one.
+  const float shifted = fmaf(limited, 1.44269504f, 12582912.0f);
+  const float n = shifted - 12582912.0f;
+  const float r = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, limited));
+  float p = 1.0f / 120;
+  if constexpr (kTerms == 7) {
+    p = fmaf(fmaf(r, 1.0f / 5040, 1.0f / 720), r, p);
+  }
+  p = fmaf(p, r, 1.0f / 24);
+  p = fmaf(p, r, 1.0f / 6);
+  p = fmaf(p, r, 0.5f);
+  p = fmaf(p * r, r, r);
+  const float scale = __int_as_float((__float_as_int(shifted) << 23) + 0x3f800000);
+  return fmaf(scale, p, scale - 1.0f);
+}
+
 /// In float, within 2 units of the last place; exp and expm1 for x up to 0, beyond which cell.h
 /// discards them.
 struct DeviceMath {
   static __device__ __forceinline__ float exp(float x) { return std::exp(x); }
-
-  static __device__ __forceinline__ float expm1(float x) {
-    float limited;  // a NaN passes
-    asm("max.NaN.f32 %0, %1, %2;\n" : "=f"(limited) : "f"(x), "f"(-25.0f));
-    // x = n ln 2 + r, n rounded by a sum that has no room for less than one.
-    const float shifted = fmaf(limited, 1.44269504f, 12582912.0f);
-    const float n = shifted - 12582912.0f;
-    const float r = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, limited));
-    float p = fmaf(r, 1.0f / 5040, 1.0f / 720);
-    p = fmaf(p, r, 1.0f / 120);
-    p = fmaf(p, r, 1.0f / 24);
-    p = fmaf(p, r, 1.0f / 6);
-    p = fmaf(p, r, 0.5f);
-    p = fmaf(p * r, r, r);
-    const float scale = __int_as_float((__float_as_int(shifted) << 23) + 0x3f800000);
-    return fmaf(scale, p, scale - 1.0f);
-  }
+  static __device__ __forceinline__ float expm1(float x) { return expm1_by_terms<7>(x); }
 
   static __device__ __forceinline__ float tanh(float x) {
     const float t = expm1(-2.0f * std::abs(x));
@@ -41,7 +46,7 @@ struct DeviceMath {
     return copysignf(fmaf(remainder, r, quotient), x);
   }
 
-  /// For x from 1 to 2.
+  /// For x from 1 on.
   static __device__ __forceinline__ float reciprocal(float x) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(x));
@@ -62,9 +67,22 @@ struct RoundedMath : DeviceMath {
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(e) : "f"(x * 1.44269504f));
     return e;
   }
+  /// Zero below -88: it would not be a normal number there.
+  static __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
   static __device__ __forceinline__ float tanh(float x) {
     const float t = expm1(-2.0f * std::abs(x));
     return copysignf(t * reciprocal(t + 2.0f), x);
+  }
+};
+
+/// The same for the forward's results in bfloat16: expm1 within 2^-16 of itself, tanh within 2^-11,
+/// which leaves nothing of a derivative where that is small.
+struct ForwardBFloat16Math : RoundedMath {
+  static __device__ __forceinline__ float expm1(float x) { return expm1_by_terms<5>(x); }
+  static __device__ __forceinline__ float tanh(float x) {
+    float y;
+    asm("tanh.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
   }
 };
 
@@ -79,5 +97,9 @@ using TensorMath =
 template <Arithmetic kArithmetic>
 using ProductMath =
     std::conditional_t<kArithmetic == Arithmetic::kFloat32, DeviceMath, RoundedMath>;
+template <Arithmetic kArithmetic>
+using ForwardMath = std::conditional_t<kArithmetic == Arithmetic::kBFloat16,
+                                       ForwardBFloat16Math,
+                                       ProductMath<kArithmetic>>;
 
 }  // namespace lltm::cuda

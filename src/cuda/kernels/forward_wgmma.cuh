@@ -52,7 +52,7 @@ struct ForwardWgmmaTile {
   // Two threads load, one each operand, where the kernel overlaps the one before.
   static constexpr bool kLoadsByTwo = kOfSequence && Product::kArithmetic != Arithmetic::kFloat32;
   static constexpr int kHidden = Product::kTileN / 3, kBlocksPerSm = kBlocksPerSm_;
-  using Math = ProductMath<Product::kArithmetic>;
+  using Math = ForwardMath<Product::kArithmetic>;
   using Epilogue = EpilogueOf<Problem, typename Product::Element, Math, 2, 2, kEvenState>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
 
