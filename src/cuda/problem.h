@@ -51,6 +51,8 @@ struct Matrix {
   }
   /// The same for lines of the cache.
   bool starts_at_lines(int size) const { return starts_at_multiples_of(128, size, 0); }
+  /// The same for four elements.
+  bool starts_at_fours(int size) const { return starts_at_multiples_of(4 * size, size, 0); }
 
  private:
   bool starts_at_multiples_of(int bytes, int size, int64_t first) const {

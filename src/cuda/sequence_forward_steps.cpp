@@ -98,11 +98,12 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
       is_given(arguments.h0) && !of.own_rows && has_rows(*arguments.h0) &&
       is_describable(
           {arguments.h0->const_data_ptr(), arguments.h0->stride(0)}, of.state_size, size);
-  of.starts_with_c0 = is_given(arguments.c0) && !of.own_rows &&
-                      arguments.c0->scalar_type() == at::kFloat && has_rows(*arguments.c0) &&
-                      (of.state_size % 2 == 1 ||
-                       (reinterpret_cast<uintptr_t>(arguments.c0->const_data_ptr()) % 8 == 0 &&
-                        arguments.c0->stride(0) % 2 == 0));
+  of.starts_with_c0 =
+      is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
+      has_rows(*arguments.c0) &&
+      (of.state_size % 4 != 0 ||
+       Matrix{arguments.c0->const_data_ptr(), arguments.c0->stride(0)}.starts_at_fours(
+           sizeof(float)));
   return of;
 }
 
@@ -194,9 +195,7 @@ class StepsOfSequence {
 
   void copy_bias() {
     bias_ = contiguous_or_undefined(arguments_.bias);
-    // Pairs of elements are read at once.
-    if (bias_.defined() &&
-        reinterpret_cast<uintptr_t>(bias_.const_data_ptr()) % (2 * layout_.size) != 0) {
+    if (bias_.defined() && !Matrix{bias_.const_data_ptr(), 0}.starts_at_fours(layout_.size)) {
       bias_ = bias_.clone();
     }
   }

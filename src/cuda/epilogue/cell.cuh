@@ -25,18 +25,29 @@ namespace lltm::cuda {
 /// How far apart the rows are that a thread has of a fragment of the tensor core.
 constexpr int kFragmentRowStep = 8;
 
+/// Where a row begins in a matrix of as many columns. Both are below 2^32: one instruction.
+__device__ __forceinline__ int64_t index_of(int64_t row, int64_t columns) {
+  return static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(row)) *
+                              static_cast<uint32_t>(columns));
+}
+
 /// kWhole: state_size is a multiple of kColumns, so that all columns exist, and are written at
-/// once.
+/// once. Four columns are read at once, too: bias and the rows of old_cell start at fours then.
 template <typename Element, typename Math, int kRows, int kColumns, bool kWhole>
 class CellEpilogue {
  public:
+  static constexpr int kItemRows = kRows, kItemColumns = kColumns;
+  static constexpr bool kReadsFours = kColumns == 4;
+  // Four are one register or two, which nothing takes apart before the sums are there.
+  using Columns =
+      std::conditional_t<kReadsFours, WordOf<Element, kColumns>, Vector<Element, kColumns>>;
   struct State {
-    Element old_cell[kRows][kColumns] = {};
+    Columns old_cell[kRows] = {};
   };
   struct Operands {
     int rows = 0, columns = 0;   // that exist
     int64_t index, gates_index;  // of the first element, in new_h and in gates
-    Element bias[3][kColumns] = {};
+    Columns bias[3] = {};
     State state;
   };
 
@@ -49,8 +60,8 @@ class CellEpilogue {
     }
     o.rows = kRows == 2 && row + kFragmentRowStep < p_.batch ? 2 : 1;
     o.columns = kWhole ? kColumns : at_most(p_.state_size - column, kColumns);
-    o.index = row * p_.state_size + column;
-    o.gates_index = row * 3 * p_.state_size + column;
+    o.index = index_of(row, p_.state_size) + column;
+    o.gates_index = index_of(row, 3 * p_.state_size) + column;
   }
 
   __device__ __forceinline__ void place(Operands& o,
@@ -70,12 +81,7 @@ class CellEpilogue {
       const Element* const bias = static_cast<const Element*>(p_.bias) + column;
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          if (kWhole || c < o.columns) {
-            o.bias[gate][c] = bias[gate * p_.state_size + c];
-          }
-        }
+        read(o.bias[gate], bias + gate * p_.state_size, o.columns);
       }
     }
     fetch_state(o.state, row, column);
@@ -86,11 +92,10 @@ class CellEpilogue {
         static_cast<const Element*>(p_.old_cell.data) + row * p_.old_cell.stride + column;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        if (row + r * kFragmentRowStep < p_.batch && column + (kWhole ? 0 : c) < p_.state_size) {
-          state.old_cell[r][c] = old_cell[r * kFragmentRowStep * p_.old_cell.stride + c];
-        }
+      if (row + r * kFragmentRowStep < p_.batch) {
+        read(state.old_cell[r],
+             old_cell + r * kFragmentRowStep * p_.old_cell.stride,
+             at_most(p_.state_size - column, kColumns));
       }
     }
   }
@@ -100,16 +105,19 @@ class CellEpilogue {
     if (o.rows == 0) {
       return;
     }
+    Vector<Element, kColumns> bias[3], old_cell[kRows];
+    memcpy(&bias, &o.bias, sizeof(bias));
+    memcpy(&old_cell, &o.state.old_cell, sizeof(old_cell));
     float z[3][kRows * kColumns], h[kRows * kColumns], c[kRows * kColumns];
 #pragma unroll
     for (int i = 0; i < kRows * kColumns; ++i) {
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
-        z[gate][i] = sums[gate][i] + to_float(o.bias[gate][i % kColumns]);
+        z[gate][i] = sums[gate][i] + to_float(bias[gate].values[i % kColumns]);
       }
       const cell::State<float> state =
           cell::forward<Math>(cell::Gates<float>{z[0][i], z[1][i], z[2][i]},
-                              to_float(o.state.old_cell[i / kColumns][i % kColumns]));
+                              to_float(old_cell[i / kColumns].values[i % kColumns]));
       h[i] = state.h;
       c[i] = state.cell;
     }
@@ -131,6 +139,19 @@ class CellEpilogue {
   }
 
  private:
+  static __device__ __forceinline__ void read(Columns& to, const Element* from, int columns) {
+    if constexpr (kReadsFours) {
+      to = *reinterpret_cast<const Columns*>(from);
+    } else {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        if ((kWhole && kColumns == 1) || c < columns) {
+          to.values[c] = from[c];
+        }
+      }
+    }
+  }
+
   __device__ __forceinline__ void write(Element* to, const float* values, int columns) const {
     Vector<Element, kColumns> vector;
 #pragma unroll

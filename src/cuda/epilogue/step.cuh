@@ -17,6 +17,7 @@ namespace lltm::cuda {
 template <typename Element, typename Math, int kRows, int kColumns>
 class StepEpilogue {
  public:
+  static constexpr int kItemRows = kRows, kItemColumns = kColumns;
   struct State {};  // nothing is fetched ahead
   struct Operands {
     int rows = 0;   // that exist
@@ -132,6 +133,7 @@ enum class Turn {
 template <typename Element, typename Math, int kRows, int kColumns, bool kWhole>
 class StepOfRowsEpilogue {
  public:
+  static constexpr int kItemRows = kRows, kItemColumns = kColumns;
   struct State {};  // nothing is fetched ahead
   struct Operands {
     int rows = 0, columns = 0;  // that exist

@@ -43,8 +43,8 @@ struct ForwardWgmmaArguments {
 /// columns are in one cluster, beside the ranks that share their K: a chunk of weights is read once
 /// for all of them.
 ///
-/// kEvenState: state_size is even, so that the end writes two neighbours at once.
-template <typename Problem_, typename Product_, bool kEvenState, int kBlocksPerSm_ = 1>
+/// kNeighbours: how many of a row are written at once at the end, four, two or one.
+template <typename Problem_, typename Product_, int kNeighbours, int kBlocksPerSm_ = 1>
 struct ForwardWgmmaTile {
   using Problem = Problem_;
   static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
@@ -53,7 +53,13 @@ struct ForwardWgmmaTile {
   static constexpr bool kLoadsByTwo = kOfSequence && Product::kArithmetic != Arithmetic::kFloat32;
   static constexpr int kHidden = Product::kTileN / 3, kBlocksPerSm = kBlocksPerSm_;
   using Math = ForwardMath<Product::kArithmetic>;
-  using Epilogue = EpilogueOf<Problem, typename Product::Element, Math, 2, 2, kEvenState>;
+  static constexpr int kItemRows = kNeighbours == 4 ? 1 : 2;
+  using Epilogue = EpilogueOf<Problem,
+                              typename Product::Element,
+                              Math,
+                              kItemRows,
+                              4 / kItemRows,
+                              (kNeighbours > 1)>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
 
   // Shared memory: the pipeline, a barrier for the sums, the sums. Those of a block by itself
@@ -346,17 +352,27 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
       Tile::kMeetsNextStep && !loads_early(problem) ? Tile::kFirstStepBytes : 0);
 }
 
+/// Whether what an epilogue reads beside sums starts at fours of elements.
+inline bool reads_fours(const ForwardProblem& p, int size) {
+  return p.state_size % 4 == 0 && p.old_cell.starts_at_fours(size) &&
+         Matrix{p.bias, 0}.starts_at_fours(size);
+}
+inline bool reads_fours(const StepOfRowsProblem& p, int) {
+  return p.cell.state_size % 4 == 0;
+}
+
 template <typename Product, int kBlocksPerSm = 1, typename Problem>
-cudaError_t launch_even_or_odd(const Problem& problem, int split, cudaStream_t stream) {
-  const auto launch = [&]<bool kEvenState>() {
-    using Tile = ForwardWgmmaTile<Problem, Product, kEvenState, kBlocksPerSm>;
+cudaError_t launch_for_neighbours(const Problem& problem, int split, cudaStream_t stream) {
+  const auto launch = [&]<int kNeighbours>() {
+    using Tile = ForwardWgmmaTile<Problem, Product, kNeighbours, kBlocksPerSm>;
     return launch_forward_wgmma_tile<Tile>(problem, split, stream);
   };
   if constexpr (std::is_same_v<Problem, StepProblem>) {
-    return launch.template operator()<true>();  // a step of that kind has no odd state_size
+    return launch.template operator()<4>();  // as such a step is
   } else {
-    return cell_of(problem).state_size % 2 == 0 ? launch.template operator()<true>()
-                                                : launch.template operator()<false>();
+    return reads_fours(problem, sizeof(typename Product::Element)) ? launch.template operator()<4>()
+           : cell_of(problem).state_size % 2 == 0                  ? launch.template operator()<2>()
+                                                  : launch.template operator()<1>();
   }
 }
 
@@ -370,41 +386,41 @@ cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cu
     constexpr Major kK = Major::kK;
     switch (tile) {
       case WgmmaTile::k64x8:
-        return launch_even_or_odd<ThreeTf32Product<kK, kK, 1, 1, 8, 1, 24>>(p, split, stream);
+        return launch_for_neighbours<ThreeTf32Product<kK, kK, 1, 1, 8, 1, 24>>(p, split, stream);
       case WgmmaTile::k64x32:
-        return launch_even_or_odd<ThreeTf32Product<kK, kK, 1, 1, 5, 1, 96>>(p, split, stream);
+        return launch_for_neighbours<ThreeTf32Product<kK, kK, 1, 1, 5, 1, 96>>(p, split, stream);
       case WgmmaTile::k128x32:
-        return launch_even_or_odd<ThreeTf32Product<kK, kK, 2, 2, 4, 1, 96>>(p, split, stream);
+        return launch_for_neighbours<ThreeTf32Product<kK, kK, 2, 2, 4, 1, 96>>(p, split, stream);
       default:
         return cudaErrorInvalidValue;
     }
   } else {
     switch (tile) {
       case WgmmaTile::k64x8:
-        return launch_even_or_odd<
+        return launch_for_neighbours<
             WgmmaProduct<kArithmetic, 1, 24, kOverlaps ? 8 : 11, 1, 0, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k64x24:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 72, 8, 1, 0, kOverlaps>>(
+        return launch_for_neighbours<WgmmaProduct<kArithmetic, 1, 72, 8, 1, 0, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k64x40:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32, kOverlaps>>(
+        return launch_for_neighbours<WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k64x40InPairs:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192, kOverlaps>>(
+        return launch_for_neighbours<WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k128x32:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 6, 1, 0, kOverlaps>>(
+        return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 96, 6, 1, 0, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k128x32InPairs:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>>(
+        return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k128x32InPairsTwice:
         // While one block of a multiprocessor ends, another multiplies.
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 96, 3, 2, 0, kOverlaps>, 2>(
+        return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 96, 3, 2, 0, kOverlaps>, 2>(
             p, split, stream);
       case WgmmaTile::k128x64InPairs:
-        return launch_even_or_odd<WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0, kOverlaps>>(
+        return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0, kOverlaps>>(
             p, split, stream);
       default:
         return cudaErrorInvalidValue;

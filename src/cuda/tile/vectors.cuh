@@ -27,9 +27,11 @@ template <>
 struct Word<16> {
   using type = uint4;
 };
+template <typename Element, int kCount>
+using WordOf = typename Word<sizeof(Element) * kCount>::type;
 template <int kCount, typename Element>
 __device__ __forceinline__ Vector<Element, kCount> read_vector(const Element* from) {
-  using Bits = typename Word<sizeof(Element) * kCount>::type;
+  using Bits = WordOf<Element, kCount>;
   const Bits bits = *reinterpret_cast<const Bits*>(from);
   Vector<Element, kCount> vector;
   memcpy(&vector, &bits, sizeof(bits));
@@ -37,7 +39,7 @@ __device__ __forceinline__ Vector<Element, kCount> read_vector(const Element* fr
 }
 template <typename Element, int kCount>
 __device__ __forceinline__ auto word_of(const Vector<Element, kCount>& vector) {
-  typename Word<sizeof(Element) * kCount>::type bits;
+  WordOf<Element, kCount> bits;
   memcpy(&bits, &vector, sizeof(bits));
   return bits;
 }
