@@ -49,7 +49,7 @@ constexpr ForwardCandidate kCandidates[] = {
     {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, {1, 0.177, 2.29}, false},
     {"forward_wgmma_128x32",              Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.251, 2.3}, false},
     {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, {1, 0.211, 2.77}, false},
-    {"forward_wgmma_128x32_pairs_twice",  Group::kHopper,   tile_of(WgmmaTile::k128x32InPairsTwice),   {128, 32, 2, 1}, {2, 0.515, 2.64}, false},
+    {"forward_wgmma_128x32_twice",        Group::kHopper,   tile_of(WgmmaTile::k128x32Twice),          {128, 32, 1, 1}, {2, 0.45, 2.0}, false},
     {"forward_wgmma_128x64_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, {1, 0.353, 5.13}, false},
     {"forward_wgmma_float32_64x8",        Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.33, 1.4}, true},
     {"forward_wgmma_float32_64x32",       Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, {1, 0.6, 1.5}, true},

@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
              256,
              "forward_wgmma_float32_128x32",
              "forward_wgmma_128x64_pairs",
-             "forward_wgmma_128x32_pairs_twice"},
+             "forward_wgmma_128x32_twice"},
         Case{1690,
              664,
              568,

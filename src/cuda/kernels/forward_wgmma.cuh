@@ -415,9 +415,9 @@ cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cu
       case WgmmaTile::k128x32InPairs:
         return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>>(
             p, split, stream);
-      case WgmmaTile::k128x32InPairsTwice:
+      case WgmmaTile::k128x32Twice:
         // While one block of a multiprocessor ends, another multiplies.
-        return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 96, 3, 2, 0, kOverlaps>, 2>(
+        return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 96, 3, 1, 0, kOverlaps>, 2>(
             p, split, stream);
       case WgmmaTile::k128x64InPairs:
         return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0, kOverlaps>>(

@@ -25,7 +25,7 @@ enum class WgmmaTile {
   k64x40InPairs,
   k128x32,
   k128x32InPairs,
-  k128x32InPairsTwice,
+  k128x32Twice,
   k128x64InPairs,
   kCount
 };
