@@ -10,22 +10,22 @@ namespace {
 
 // Microseconds of what a cluster's exchange adds, by Hopper's instructions and by mma.sync, and
 // bytes a microsecond: of what is read once, of what is written, and of the chunks of all blocks.
-constexpr double kExchange = 0.06, kExchangeARank = 0.03;
-constexpr double kTilesExchange = 0.2, kTilesExchangeARank = 0.07;
-constexpr double kReadRate = 4.2e6, kWriteRate = 3.1e6, kChunkRate = 10.9e6;
+constexpr double kExchange = 0.0699, kExchangeARank = 0.0337;
+constexpr double kTilesExchange = 0.159, kTilesExchangeARank = 0.0642;
+constexpr double kReadRate = 4.07e6, kWriteRate = 3.05e6, kChunkRate = 9.83e6;
 // Of weights that do not fit the caches, what a block can read in a microsecond, where rows lie in
 // lines; and how many times as much is read where they do not.
-constexpr double kBlockReadRate = 34e3, kReadAcrossLines = 1.2;
+constexpr double kBlockReadRate = 37.2e3, kReadAcrossLines = 1.2;
 // Boxes whose rows lie across two lines of the cache, as bytes of weights and of states, and as the
 // time of a chunk.
-constexpr double kWeightsAcrossLines = 1.1, kStatesAcrossLines = 1.86, kChunkAcrossLines = 1.2;
+constexpr double kWeightsAcrossLines = 1.0, kStatesAcrossLines = 1.39, kChunkAcrossLines = 1.2;
 // A launch that packs, and the bytes that it reads and writes in a microsecond.
-constexpr double kPack = 2.0, kPackRate = 5.1e6;
+constexpr double kPack = 1.74, kPackRate = 4.14e6;
 // What it takes a block more to write 64 rows that start anywhere, and for each hidden column: from
 // the sums of 16 bits and TF32, and from those of three TF32 products.
-constexpr double kUnaligned = 0.28, kUnalignedAColumn = 0.027;
-constexpr double kUnalignedFloat32 = 2.5, kUnalignedFloat32AColumn = 0.02;
-constexpr double kCacheBytes = 30e6;
+constexpr double kUnaligned = 0.366, kUnalignedAColumn = 0.028;
+constexpr double kUnalignedFloat32 = 2.34, kUnalignedFloat32AColumn = 0.0199;
+constexpr double kCacheBytes = 31.1e6;
 
 constexpr int tile_of(ForwardTile tile) {
   return static_cast<int>(tile);
@@ -42,22 +42,22 @@ constexpr int tile_of(WgmmaTile tile) {
 constexpr ForwardCandidate kCandidates[] = {
     // clang-format off
     // name, group, tile, {rows, hidden, tiles in a cluster, ranks at most}, {blocks a multiprocessor, chunk, block, overlap}, float32
-    {"forward_few_rows",                  Group::kFewRows,  0,                                         {8, 1, 1, 1}, {1, 0, 2.1, 0.75}, true},
-    {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.159, 1.55, 0.65}, false},
-    {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, {1, 0.15, 1.74}, false},
-    {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, {1, 0.178, 2.34}, false},
-    {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, {1, 0.177, 2.29}, false},
-    {"forward_wgmma_128x32",              Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.251, 2.3}, false},
-    {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, {1, 0.211, 2.77}, false},
-    {"forward_wgmma_128x32_twice",        Group::kHopper,   tile_of(WgmmaTile::k128x32Twice),          {128, 32, 1, 1}, {2, 0.45, 2.0}, false},
-    {"forward_wgmma_128x64_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, {1, 0.353, 5.13}, false},
-    {"forward_wgmma_float32_64x8",        Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.33, 1.4}, true},
-    {"forward_wgmma_float32_64x32",       Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, {1, 0.6, 1.5}, true},
-    {"forward_wgmma_float32_128x32",      Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.85, 1.5}, true},
-    {"forward_tiles_16x8",                Group::kTiles,    tile_of(ForwardTile::k16x8),               {16, 8, 1, 8}, {2.2, 0.37, 1.7}, false},
-    {"forward_tiles_64x8",                Group::kTiles,    tile_of(ForwardTile::k64x8),               {64, 8, 1, 8}, {1, 0.5, 1.9}, false},
-    {"forward_tiles_64x32",               Group::kTiles,    tile_of(ForwardTile::k64x32),              {64, 32, 1, 8}, {1, 0.83, 2.4}, false},
-    {"forward_tiles_128x32",              Group::kTiles,    tile_of(ForwardTile::k128x32),             {128, 32, 1, 8}, {1, 1.05, 3.3}, false},
+    {"forward_few_rows",                  Group::kFewRows,  0,                                         {8, 1, 1, 1}, {1, 0, 2.06, 0.75}, true},
+    {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.128, 1.53, 0.65}, false},
+    {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, {1, 0.161, 1.91}, false},
+    {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, {1, 0.272, 1.88}, false},
+    {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, {1, 0.193, 1.97}, false},
+    {"forward_wgmma_128x32",              Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.158, 2.3}, false},
+    {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, {1, 0.217, 2.96}, false},
+    {"forward_wgmma_128x32_twice",        Group::kHopper,   tile_of(WgmmaTile::k128x32Twice),          {128, 32, 1, 1}, {2, 0.45, 1.7}, false},
+    {"forward_wgmma_128x64_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, {1, 0.304, 4.78}, false},
+    {"forward_wgmma_float32_64x8",        Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.344, 1.11}, true},
+    {"forward_wgmma_float32_64x32",       Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, {1, 0.594, 1.47}, true},
+    {"forward_wgmma_float32_128x32",      Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.85, 1.39}, true},
+    {"forward_tiles_16x8",                Group::kTiles,    tile_of(ForwardTile::k16x8),               {16, 8, 1, 8}, {2.2, 0.37, 1.69}, false},
+    {"forward_tiles_64x8",                Group::kTiles,    tile_of(ForwardTile::k64x8),               {64, 8, 1, 8}, {1, 0.455, 1.78}, false},
+    {"forward_tiles_64x32",               Group::kTiles,    tile_of(ForwardTile::k64x32),              {64, 32, 1, 8}, {1, 0.738, 2.54}, false},
+    {"forward_tiles_128x32",              Group::kTiles,    tile_of(ForwardTile::k128x32),             {128, 32, 1, 8}, {1, 1.07, 3.46}, false},
     {"forward_library",                   Group::kLibrary,  0,                                         {1, 1, 1, 1}, {1, 0, 0}, false},
     // clang-format on
 };
@@ -99,16 +99,16 @@ double library_time(const ForwardShape& shape) {
   if (shape.arithmetic) {
     switch (*shape.arithmetic) {
       case Arithmetic::kFloat32:
-        rate = 45e6 * std::clamp(static_cast<double>(shape.batch) / 300, 0.2, 1.0);
+        rate = 42.9e6 * std::clamp(static_cast<double>(shape.batch) / 300, 0.2, 1.0);
         break;
       case Arithmetic::kTf32:
-        launch = 7.1;
-        rate = 285e6 * std::clamp(static_cast<double>(shape.batch) / 180, 0.2, 1.0);
+        launch = 6.76;
+        rate = 313e6 * std::clamp(static_cast<double>(shape.batch) / 180, 0.2, 1.0);
         unaligned = 4;
         break;
       default:
-        launch = 5.6;
-        rate = 655e6 * std::clamp(static_cast<double>(shape.batch) / 80, 0.2, 1.0);
+        launch = 4.84;
+        rate = 671e6 * std::clamp(static_cast<double>(shape.batch) / 80, 0.2, 1.0);
         unaligned = 6;
     }
   }
@@ -118,21 +118,20 @@ double library_time(const ForwardShape& shape) {
   // Few rows leave the library reading weights, some of the time by too few blocks. Rows that start
   // anywhere do without cuBLAS's fastest kernels, but where they are vectors.
   const double arithmetic = 2 * multiplications(shape, 1) / rate;
-  const double reading = weights_bytes(shape) / 3.2e6;
-  const double products = shape.vector_rows ? std::max(arithmetic, weights_bytes(shape) / 4.5e6)
+  const double reading = weights_bytes(shape) / 3.85e6;
+  const double products = shape.vector_rows ? std::max(arithmetic, weights_bytes(shape) / 4.46e6)
                                             : 2 + std::max(unaligned * arithmetic,
                                                            (shape.batch <= 2 ? 1 : 3) * reading);
-  return launch + 2 * columns / 2.9e6 + products +
-         traffic / (traffic < kCacheBytes ? 5.1e6 : 7.3e6);
+  return launch + 2 * columns / 2.85e6 + products +
+         traffic / (traffic < kCacheBytes ? 5.03e6 : 4.54e6);
 }
 
 double few_rows_time(const ForwardShape& shape) {
-  const double a_row = shape.vector_rows ? 0.1 : 0.15;
-  // In TF32 Hopper's instructions are often some tenths ahead, and no less exact than asked; but
-  // the backward of few rows, which follows, takes longer behind them: (2,536,288) with it 8.8
-  // and 7.0.
-  const double launch = shape.arithmetic == Arithmetic::kTf32 ? 1.8 : 2.4;
-  return launch + weights_bytes(shape) / 5.1e6 + a_row * static_cast<double>(shape.batch - 1);
+  const double a_row = shape.vector_rows ? 0.0724 : 0.183;
+  // In TF32 a few tenths less than it takes: the backward of few rows takes longer behind Hopper's
+  // instructions, (1,192,568) with it 10.1 and 8.3, where the forward is as fast either way.
+  const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : 2.49;
+  return launch + weights_bytes(shape) / 4.43e6 + a_row * static_cast<double>(shape.batch - 1);
 }
 
 // How many times as long as 16 bits a chunk of 128 bytes takes in mma.sync, and in rows that start
@@ -140,12 +139,12 @@ double few_rows_time(const ForwardShape& shape) {
 double tile_arithmetic(const ForwardCandidate& of, const ForwardShape& shape) {
   switch (*shape.arithmetic) {
     case Arithmetic::kFloat32:
-      return (of.shape.hidden == 8  ? 1.1
-              : of.shape.rows == 64 ? 1.65
-                                    : 2.05) *
-             (shape.vector_rows ? 1 : 1.3);
+      return (of.shape.hidden == 8  ? 1.12
+              : of.shape.rows == 64 ? 1.69
+                                    : 1.89) *
+             (shape.vector_rows ? 1 : 2.06);
     case Arithmetic::kTf32:
-      return shape.vector_rows ? 1.2 : 3;
+      return shape.vector_rows ? 1.41 : 1.91;
     default:
       return shape.vector_rows ? 1 : 5;
   }
@@ -199,7 +198,7 @@ Estimate tiles_time(const ForwardCandidate& of,
     }
     double exchange = 0;
     if (of.float32) {
-      exchange = ranks == 1 ? 0 : of.shape.hidden == 8 ? 1.0 : of.shape.rows == 64 ? 1.8 : 2.7;
+      exchange = ranks == 1 ? 0 : of.shape.hidden == 8 ? 1.13 : of.shape.rows == 64 ? 1.7 : 3.25;
     } else if (ranks > 1) {
       exchange = hopper ? kExchange + kExchangeARank * ranks
                         : kTilesExchange + kTilesExchangeARank * ranks;
