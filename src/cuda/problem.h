@@ -51,7 +51,8 @@ struct Matrix {
   }
   /// The same for lines of the cache.
   bool starts_at_lines(int size) const { return starts_at_multiples_of(128, size, 0); }
-  /// The same for four elements.
+  /// The same for two elements, and for four.
+  bool starts_at_pairs(int size) const { return starts_at_multiples_of(2 * size, size, 0); }
   bool starts_at_fours(int size) const { return starts_at_multiples_of(4 * size, size, 0); }
 
  private:

@@ -13,8 +13,8 @@ namespace lltm::cuda {
 /// the next step reads h in output.
 struct StepProblem {
   /// new_h is output's of this step. old_cell is float, whatever the type, and its rows, like bias,
-  /// are such that four columns can be read at once, if state_size is a multiple of four. new_cell
-  /// and gates are null where not kept.
+  /// are such that four columns can be read at once where state_size is a multiple of four, and two
+  /// where it is even. new_cell and gates are null where not kept.
   ForwardProblem cell;
   float*
       next_cell;  // (batch, state_size), contiguous, may be old_cell; null where new_cell is that

@@ -57,6 +57,16 @@ def test_steps_in_tf32(path, sizes, monkeypatch):
     assert_results_close(call(arguments, keep=True), arguments, keep=True)
 
 
+@pytest.mark.parametrize("state_size", [6, 8, 130, 131])
+def test_c0_that_starts_anywhere(path, dtype, state_size):
+    """The first step reads as many neighbours of c0 at once as state_size is a multiple of, up to four."""
+    sizes = Sizes(3, 20, 16, state_size)
+    carried = torch.promote_types(dtype, torch.float32)  # what c0 is read as where it lies
+    c0 = torch.randn(sizes.batch * state_size + 1, dtype=carried, device="cuda")[1:].view(sizes.batch, state_size)
+    arguments = make(sizes, dtype, "cuda")._replace(c0=c0)
+    assert_results_close(call(arguments, keep=True), arguments, keep=True)
+
+
 def test_more_rows_than_a_workspace_has_room_for():
     """They run one block after the other; the last rows are what they are by themselves."""
     arguments = make((3, 40_000, 4, 200), torch.bfloat16, "cuda", lengths=True, reset=True)
