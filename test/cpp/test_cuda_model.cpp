@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
              "forward_wgmma_float32_128x32",
              "forward_wgmma_128x64_pairs",
              "forward_wgmma_128x64_pairs"},
-        Case{8, 512, 512, "forward_few_rows", "forward_wgmma_64x24", "forward_wgmma_64x8"},
+        Case{8, 1024, 1024, "forward_few_rows", "forward_wgmma_64x24", "forward_wgmma_64x24"},
         Case{8, 2048, 2048, "forward_few_rows", "forward_few_rows", "forward_wgmma_128x32"}),
     [](const auto& info) {
       const Case& c = info.param;
