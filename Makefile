@@ -64,7 +64,7 @@ test-cpp: build-tests
 
 test-python: build-tests
 	@echo "-- Tests in Python (some minutes)"
-	@$(call with,test) python3 -m pytest -n auto --maxprocesses=8 $(PYTEST_ARGS)
+	@$(call with,test) python3 -m pytest -n auto --maxprocesses=8 --dist worksteal $(PYTEST_ARGS)
 
 fuzz: build
 	@$(call with,test) python3 test/python/fuzz.py --seconds $(SECONDS) $(FUZZ_ARGS)
