@@ -92,7 +92,7 @@ class CellEpilogue {
         static_cast<const Element*>(p_.old_cell.data) + row * p_.old_cell.stride + column;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (row + r * kFragmentRowStep < p_.batch) {
+      if (row + r * kFragmentRowStep < p_.batch && column < p_.state_size) {
         read(state.old_cell[r],
              old_cell + r * kFragmentRowStep * p_.old_cell.stride,
              at_most(p_.state_size - column, kColumns));
