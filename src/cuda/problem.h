@@ -51,9 +51,10 @@ struct Matrix {
   }
   /// The same for lines of the cache.
   bool starts_at_lines(int size) const { return starts_at_multiples_of(128, size, 0); }
-  /// The same for two elements, and for four.
-  bool starts_at_pairs(int size) const { return starts_at_multiples_of(2 * size, size, 0); }
-  bool starts_at_fours(int size) const { return starts_at_multiples_of(4 * size, size, 0); }
+  /// The same for so many elements.
+  bool starts_at_neighbours(int count, int size) const {
+    return starts_at_multiples_of(count * size, size, 0);
+  }
 
  private:
   bool starts_at_multiples_of(int bytes, int size, int64_t first) const {
@@ -96,6 +97,12 @@ struct Segments {
 inline Segments segments_of(int64_t state_size, int64_t input_features, int64_t size) {
   return {static_cast<int>(ceil_div(state_size, size)),
           static_cast<int>(ceil_div(input_features, size))};
+}
+
+/// How many neighbours of a row the end of a forward reads and writes at once, if the rows start
+/// so: as many as state_size is a multiple of, up to four.
+inline int neighbours_in(int64_t state_size) {
+  return state_size % 4 == 0 ? 4 : state_size % 2 == 0 ? 2 : 1;
 }
 
 /// new_h, new_cell and gates of input, weights, bias, old_h and old_cell.

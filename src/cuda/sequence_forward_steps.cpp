@@ -98,14 +98,11 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
       is_given(arguments.h0) && !of.own_rows && has_rows(*arguments.h0) &&
       is_describable(
           {arguments.h0->const_data_ptr(), arguments.h0->stride(0)}, of.state_size, size);
-  if (is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
-      has_rows(*arguments.c0)) {
-    // As many neighbours of a row as state_size is a multiple of are read at once.
-    const Matrix c0{arguments.c0->const_data_ptr(), arguments.c0->stride(0)};
-    of.starts_with_c0 = of.state_size % 4 == 0   ? c0.starts_at_fours(sizeof(float))
-                        : of.state_size % 2 == 0 ? c0.starts_at_pairs(sizeof(float))
-                                                 : true;
-  }
+  of.starts_with_c0 =
+      is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
+      has_rows(*arguments.c0) &&
+      Matrix{arguments.c0->const_data_ptr(), arguments.c0->stride(0)}.starts_at_neighbours(
+          neighbours_in(of.state_size), sizeof(float));
   return of;
 }
 
@@ -197,7 +194,8 @@ class StepsOfSequence {
 
   void copy_bias() {
     bias_ = contiguous_or_undefined(arguments_.bias);
-    if (bias_.defined() && !Matrix{bias_.const_data_ptr(), 0}.starts_at_fours(layout_.size)) {
+    if (bias_.defined() &&
+        !Matrix{bias_.const_data_ptr(), 0}.starts_at_neighbours(4, layout_.size)) {
       bias_ = bias_.clone();
     }
   }

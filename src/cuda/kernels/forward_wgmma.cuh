@@ -352,13 +352,14 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
       Tile::kMeetsNextStep && !loads_early(problem) ? Tile::kFirstStepBytes : 0);
 }
 
-/// Whether what an epilogue reads beside sums starts at fours of elements.
-inline bool reads_fours(const ForwardProblem& p, int size) {
-  return p.state_size % 4 == 0 && p.old_cell.starts_at_fours(size) &&
-         Matrix{p.bias, 0}.starts_at_fours(size);
+/// How many neighbours of a row an epilogue reads and writes at once. By pairs it writes alone.
+inline int neighbours_of(const ForwardProblem& p, int size) {
+  const bool fours =
+      p.old_cell.starts_at_neighbours(4, size) && Matrix{p.bias, 0}.starts_at_neighbours(4, size);
+  return std::min(neighbours_in(p.state_size), fours ? 4 : 2);
 }
-inline bool reads_fours(const StepOfRowsProblem& p, int) {
-  return p.cell.state_size % 4 == 0;
+inline int neighbours_of(const StepOfRowsProblem& p, int) {
+  return neighbours_in(p.cell.state_size);
 }
 
 template <typename Product, int kBlocksPerSm = 1, typename Problem>
@@ -370,9 +371,14 @@ cudaError_t launch_for_neighbours(const Problem& problem, int split, cudaStream_
   if constexpr (std::is_same_v<Problem, StepProblem>) {
     return launch.template operator()<4>();  // as such a step is
   } else {
-    return reads_fours(problem, sizeof(typename Product::Element)) ? launch.template operator()<4>()
-           : cell_of(problem).state_size % 2 == 0                  ? launch.template operator()<2>()
-                                                  : launch.template operator()<1>();
+    switch (neighbours_of(problem, sizeof(typename Product::Element))) {
+      case 4:
+        return launch.template operator()<4>();
+      case 2:
+        return launch.template operator()<2>();
+      default:
+        return launch.template operator()<1>();
+    }
   }
 }
 
