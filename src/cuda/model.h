@@ -50,6 +50,7 @@ struct ForwardShape {
   int64_t input_offset = 0;        // how many columns before input's own its first box begins
   bool vector_rows = true;  // all rows start at 16 bytes, those of both halves of weights, too
 
+  bool operator==(const ForwardShape&) const = default;
   int64_t width() const { return state_size + input_features; }
   int64_t gates() const { return 3 * state_size; }
 };

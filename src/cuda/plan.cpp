@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include "recent_choice.h"
 #include "runtime/tensor_maps.h"
 
 #include <ATen/Context.h>
@@ -147,8 +148,8 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                         p.weights.starts_at_vectors(size, p.input_column());
   }
   const Selection selected = selection();
-  plan.choice =
-      choose_forward(shape, device, selected.group, name_among(forward_candidates(), selected));
+  plan.choice = recent_choice<choose_forward>(
+      shape, device, selected.group, name_among(forward_candidates(), selected));
   if (plan.choice.candidate->group != Group::kHopper) {
     plan.packs_input = plan.packs_old_h = plan.packs_weights = false;
   }
@@ -185,10 +186,10 @@ BackwardPlan plan_backward(const DeviceFacts& device, const BackwardShape& shape
   const Selection selected = selection();
   BackwardPlan plan{Group::kLibrary, shape.arithmetic, {}};
   if (shape.batch > 0 && shape.state_size > 0) {
-    const BackwardCandidate& candidate =
-        choose_backward(shape, device, selected.group, name_among(backward_candidates(), selected));
-    plan.group = candidate.group;
-    plan.tiles = candidate.tiles(shape, device);
+    const auto [candidate, estimate] = recent_choice<choose_backward>(
+        shape, device, selected.group, name_among(backward_candidates(), selected));
+    plan.group = candidate->group;
+    plan.tiles = estimate.tiles;
   }
   return plan;
 }

@@ -1,4 +1,4 @@
-// The candidates of the backward. What each is expected to take stands beside its tiles.
+// The candidates of the backward.
 #include "plan_backward.h"
 
 #include <algorithm>
@@ -71,6 +71,11 @@ double gate_gradients_time(const BackwardShape& s) {
   return elements * kGateGradients + 10 * elements * s.element_bytes() / kGateGradientsRate;
 }
 
+/// In TF32 the same kernel transposes the inputs.
+double transposition_time(const BackwardShape& s) {
+  return 2 * static_cast<double>(s.batch * s.width()) * s.element_bytes() / kGateGradientsRate;
+}
+
 /// A copy of the weights in rows that TMA can describe, and of so many states.
 double operands_packing_time(const BackwardShape& s, int64_t states) {
   return s.vector_rows ? 0
@@ -100,19 +105,18 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
          (is_float(*s.arithmetic) || (s.vector_rows && s.input_features % 4 == 0));
 }
 
-BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
+int split_of(const BackwardShape& s, const DeviceFacts& device) {
   if (!device.clusters()) {
-    return {FewRowsStrips{}};
+    return 1;
   }
   // A block a multiprocessor, or else two, of which 224 are resident in clusters of up to seven:
   // (1,512,512) with four to six ranks 5.4, with eight 5.7; (5,1000,1000) with six, seven and
   // eight 15.0, 13.7 and 19.
   const int64_t strips = column_tiles(s, 64), groups = ceil_div(s.state_size, 16);
-  int split = largest_split(device, strips, groups, 1);
-  if (split < 4) {
-    split = static_cast<int>(std::clamp<int64_t>(224 / strips, 1, std::min<int64_t>(groups, 7)));
-  }
-  return {FewRowsStrips{}, split};
+  const int split = largest_split(device, strips, groups, 1);
+  return split >= 4
+             ? split
+             : static_cast<int>(std::clamp<int64_t>(224 / strips, 1, std::min<int64_t>(groups, 7)));
 }
 
 // A group is 16 rows of the weights of each gate.
@@ -123,15 +127,15 @@ constexpr Times kFloatTimes{2.84, 0.312, 0.080, 3.6e6};
 constexpr Times kHalfTimes{3.0, 0.082, 0.112, 3.4e6};
 constexpr double kUnaligned = 1.39;
 
-double time(const BackwardShape& s, const DeviceFacts& device) {
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const Times& of = is_float(*s.arithmetic) ? kFloatTimes : kHalfTimes;
-  const int split = tiles(s, device).split;
+  const int split = split_of(s, device);
   // Blocks that share rows are resident at once.
   const int64_t waves = split > 1 ? 1 : ceil_div(column_tiles(s, 64), 2 * device.multiprocessors);
   const auto groups = static_cast<double>(waves * ceil_div(ceil_div(s.state_size, 16), split));
   const double walk = groups * (of.group + of.group_a_row * static_cast<double>(s.batch)) *
                       (s.vector_rows ? 1 : kUnaligned);
-  return of.launch + std::max(walk, 2 * weights_bytes(s) / of.rate);
+  return {{FewRowsStrips{}, split}, of.launch + std::max(walk, 2 * weights_bytes(s) / of.rate)};
 }
 
 }  // namespace few_rows
@@ -148,24 +152,25 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
 // with four; (64,1024,128), 18 tiles, 4.2 with four and 4.7 with eight. Ranks with nothing to
 // multiply have less to add up each, too: (16,8,8), whose K is one chunk, 2.9 with eight and 3.5
 // with one.
-BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
+int split_of(const BackwardShape& s, const DeviceFacts& device) {
   int split = kLargestCluster;
   while (split > 1 && column_tiles(s, 64) * split > device.multiprocessors) {
     split /= 2;
   }
-  return {SmallGradientTiles{}, split};
+  return split;
 }
 
 constexpr double kLaunch = 2.76, kChunk = 0.347, kRank = 0.034, kBlock = 2.51;
 constexpr int kBlocksPerSm = 3;
 
-double time(const BackwardShape& s, const DeviceFacts& device) {
-  const int split = tiles(s, device).split;
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const int split = split_of(s, device);
   const auto chunks = static_cast<double>(ceil_div(chunks_of(s.gates(), *s.arithmetic), split));
   const auto blocks = static_cast<double>(column_tiles(s, 64) * split +
                                           ceil_div(s.gates(), 64) * column_tiles(s, 128));
-  return kLaunch + gate_gradients_time(s) + chunks * kChunk + split * kRank +
-         blocks / (kBlocksPerSm * device.multiprocessors) * kBlock;
+  return {{SmallGradientTiles{}, split},
+          kLaunch + gate_gradients_time(s) + chunks * kChunk + split * kRank +
+              blocks / (kBlocksPerSm * device.multiprocessors) * kBlock};
 }
 
 }  // namespace wgmma_small
@@ -214,49 +219,39 @@ double products_time(const BackwardShape& s, const DeviceFacts& device, int spli
          (parts > 1 ? kSum + (parts + 1) * weights_bytes(s) / kSumRate : 0);
 }
 
-/// How the batch of d_weights is cut, so that all multiprocessors take part and are done at the
-/// same time. Another part has to pay off: all are written, and added up.
-int parts_of(const BackwardShape& s, const DeviceFacts& device, int split) {
-  constexpr double kPaysOff = 0.92;
-  int best = 1;
-  if (&tile_of(s) == &kSmallTile) {
-    return best;
-  }
-  double best_us = products_time(s, device, split, 1);
-  for (const int parts : {2, 3, 4, 6, 8, 12, 16, 24, 32}) {
-    if (2 * parts > chunks_of(s.batch, *s.arithmetic)) {
-      break;
-    }
-    if (const double us = products_time(s, device, split, parts); us < kPaysOff * best_us) {
-      best = parts;
-      best_us = us;
-    }
-  }
-  return best;
-}
-
 // The tiles of d_weights need multiprocessors too: (128,1024,1024), 22 tiles, 45 with two ranks, 52
 // with three.
-BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
+int split_of(const BackwardShape& s, const DeviceFacts& device) {
   const Tile& tile = tile_of(s);
-  const int split = largest_split(device,
-                                  ceil_div(s.batch, tile.rows) * column_tiles(s, kColumns),
-                                  chunks_of(s.gates(), *s.arithmetic),
-                                  tile.blocks_per_sm == 2 ? 1 : 0.45);
-  const int parts = parts_of(s, device, split);
-  // A block forms several tiles, one after the other, where there are many.
-  const int64_t a_block = parts > 1 ? 1 : std::clamp<int64_t>(weight_tiles(s) / 264, 1, 8);
-  return {Float32GradientPlan{.tile = tile.name,
-                              .weight_parts = parts,
-                              .weight_tiles_a_block = static_cast<int>(a_block)},
-          split};
+  return largest_split(device,
+                       ceil_div(s.batch, tile.rows) * column_tiles(s, kColumns),
+                       chunks_of(s.gates(), *s.arithmetic),
+                       tile.blocks_per_sm == 2 ? 1 : 0.45);
 }
 
-double time(const BackwardShape& s, const DeviceFacts& device) {
-  const BackwardTiles chosen = tiles(s, device);
-  const int parts = std::get<Float32GradientPlan>(chosen.tile).weight_parts;
-  return kLaunch + gate_gradients_time(s) + operands_packing_time(s, s.batch) +
-         products_time(s, device, chosen.split, parts);
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const int split = split_of(s, device);
+  int parts = 1;
+  double us = products_time(s, device, split, parts);
+  // The batch of d_weights is cut so that all multiprocessors take part and are done at the same
+  // time. Another part has to pay off: all are written, and added up.
+  constexpr double kPaysOff = 0.92;
+  for (const int more : {2, 3, 4, 6, 8, 12, 16, 24, 32}) {
+    if (&tile_of(s) == &kSmallTile || 2 * more > chunks_of(s.batch, *s.arithmetic)) {
+      break;
+    }
+    if (const double time = products_time(s, device, split, more); time < kPaysOff * us) {
+      parts = more;
+      us = time;
+    }
+  }
+  // A block forms several tiles, one after the other, where there are many.
+  const int64_t a_block = parts > 1 ? 1 : std::clamp<int64_t>(weight_tiles(s) / 264, 1, 8);
+  return {{Float32GradientPlan{.tile = tile_of(s).name,
+                               .weight_parts = parts,
+                               .weight_tiles_a_block = static_cast<int>(a_block)},
+           split},
+          kLaunch + gate_gradients_time(s) + operands_packing_time(s, s.batch) + us};
 }
 
 }  // namespace wgmma_float32
@@ -268,36 +263,32 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
   return tma_reads(s, device) && s.arithmetic == Arithmetic::kTf32 && s.batch <= 512;
 }
 
-// Half of the pairs of blocks form d_old_h and d_input, nine chunks of K at least each:
-// (256,2048,2048) with 1, 2, 3 and 4 parts 137, 110, 114 and 112; (128,1024,1024) with 2, 3, 4 and
-// 5 32.9, 27.8, 26.8 and 29.2; (64,512,512) with 4, 5, 6 and 8 12.4, 12.0, 12.4 and 12.7.
-BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
-  const Tf32BatchTile tile = s.batch <= 64    ? Tf32BatchTile::k64
-                             : s.batch <= 128 ? Tf32BatchTile::k128
-                                              : Tf32BatchTile::k256;
-  const int pairs = device.multiprocessors / 2;
-  const int64_t parts = std::min(pairs / 2 / (ceil_div(s.width(), 256) * ceil_div(s.batch, 256)),
-                                 chunks_of(s.gates(), *s.arithmetic) / 9);
-  return {Tf32BackwardPairs{tile, pairs}, static_cast<int>(std::max<int64_t>(parts, 1))};
-}
-
+struct Tile {
+  Tf32BatchTile name;
+  int rows;
+  double chunk;
+};
+constexpr Tile kTiles[] = {{Tf32BatchTile::k64, 64, 0.187},
+                           {Tf32BatchTile::k128, 128, 0.414},
+                           {Tf32BatchTile::k256, 256, 0.762}};
 constexpr double kLaunch = 2.15, kRest = 6.51, kWeightChunk = 0.47, kWeightsRate = 2.6e6;
 
-double time(const BackwardShape& s, const DeviceFacts& device) {
-  const int64_t rows = s.batch <= 64 ? 64 : s.batch <= 128 ? 128 : 256;
-  const double chunk = rows == 64 ? 0.187 : rows == 128 ? 0.414 : 0.762;
-  const int64_t columns = ceil_div(s.width(), 256);
-  const int parts = tiles(s, device).split;
-  const auto state_chunks = static_cast<double>(chunks_of(s.gates(), *s.arithmetic)) / parts;
-  const auto weight_chunks = static_cast<double>(chunks_of(s.batch, *s.arithmetic));
-  return kLaunch + gate_gradients_time(s) +
-         2 * static_cast<double>(s.batch * s.width()) * s.element_bytes() / kGateGradientsRate +
-         std::max(makespan(device.multiprocessors / 2,
-                           columns * ceil_div(s.batch, rows) * parts,
-                           state_chunks * chunk + kRest,
-                           ceil_div(s.gates(), 256) * columns,
-                           weight_chunks * kWeightChunk + kRest),
-                  2 * weights_bytes(s) / kWeightsRate);
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const Tile& tile = kTiles[s.batch <= 64 ? 0 : s.batch <= 128 ? 1 : 2];
+  const int pairs = device.multiprocessors / 2;
+  const int64_t columns = ceil_div(s.width(), 256), tiles = columns * ceil_div(s.batch, tile.rows);
+  const int64_t chunks = chunks_of(s.gates(), *s.arithmetic);
+  // Half of the pairs of blocks form d_old_h and d_input, nine chunks of K at least each:
+  // (256,2048,2048) with 1, 2, 3 and 4 parts 137, 110, 114 and 112; (128,1024,1024) with 2, 3, 4
+  // and 5 32.9, 27.8, 26.8 and 29.2; (64,512,512) with 4, 5, 6 and 8 12.4, 12.0, 12.4 and 12.7.
+  const int64_t parts = std::max<int64_t>(std::min(pairs / 2 / tiles, chunks / 9), 1);
+  const double state = static_cast<double>(chunks) / static_cast<double>(parts) * tile.chunk;
+  const double weight = static_cast<double>(chunks_of(s.batch, *s.arithmetic)) * kWeightChunk;
+  const double products = makespan(
+      pairs, tiles * parts, state + kRest, ceil_div(s.gates(), 256) * columns, weight + kRest);
+  return {{Tf32BackwardPairs{tile.name, pairs}, static_cast<int>(parts)},
+          kLaunch + gate_gradients_time(s) + transposition_time(s) +
+              std::max(products, 2 * weights_bytes(s) / kWeightsRate)};
 }
 
 }  // namespace wgmma_tf32
@@ -312,26 +303,18 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
          s.batch < kMost && s.gates() < kMost && s.width() < kMost;
 }
 
-GradientChoice choose(const BackwardShape& s, const DeviceFacts& device) {
-  return choose_gradient_plan(*s.arithmetic,
-                              s.batch,
-                              s.input_features,
-                              s.state_size,
-                              /*one_segment=*/s.arithmetic == Arithmetic::kTf32,
-                              device);
-}
-
-BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
-  return {choose(s, device).plan};
-}
-
-// In TF32 the kernel of d_gates transposes the inputs, and weights alone are packed.
-double time(const BackwardShape& s, const DeviceFacts& device) {
+// In TF32 weights alone are packed: the inputs are transposed.
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const bool tf32 = s.arithmetic == Arithmetic::kTf32;
-  const double transposed =
-      tf32 ? 2 * static_cast<double>(s.batch * s.width()) * s.element_bytes() : 0;
-  return gate_gradients_time(s) + transposed / kGateGradientsRate +
-         operands_packing_time(s, tf32 ? 0 : s.batch) + choose(s, device).us;
+  const auto [plan, us] = choose_gradient_plan(*s.arithmetic,
+                                               s.batch,
+                                               s.input_features,
+                                               s.state_size,
+                                               /*one_segment=*/tf32,
+                                               device);
+  return {{plan},
+          gate_gradients_time(s) + (tf32 ? transposition_time(s) : 0) +
+              operands_packing_time(s, tf32 ? 0 : s.batch) + us};
 }
 
 }  // namespace wgmma
@@ -340,7 +323,7 @@ namespace mma_sync {
 
 // As large tiles as sm_80 and sm_90 have shared memory for: (256,2048,2048) in float32 takes 531,
 // 594 with tiles of 64x64.
-BackwardTiles tiles(const BackwardShape& s, const DeviceFacts& device) {
+BackwardTiles tiles_of(const BackwardShape& s, const DeviceFacts& device) {
   const int64_t count = ceil_div(s.batch, 64) * column_tiles(s, 64);
   if (count >= 256 && device.shared_bytes_a_block >= 160 * 1024) {
     return {ProductTile::k128x128};
@@ -365,24 +348,25 @@ constexpr Times kFloat32Times{0.75, 1.35, 2.94, 2.37, 7.87, 1.3};
 constexpr Times kTf32Times{1.64, 0.806, 2.23, 1.07, 3.23, 1.6};
 constexpr Times kHalfTimes{2.37, 0.725, 1.61, 1.11, 0.22, 5};
 
-double time(const BackwardShape& s, const DeviceFacts& device) {
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const Times& of = s.arithmetic == Arithmetic::kFloat32 ? kFloat32Times
                     : s.arithmetic == Arithmetic::kTf32  ? kTf32Times
                                                          : kHalfTimes;
-  const BackwardTiles chosen = tiles(s, device);
-  const bool small = std::get<ProductTile>(chosen.tile) == ProductTile::k64x64;
+  const BackwardTiles tiles = tiles_of(s, device);
+  const bool small = std::get<ProductTile>(tiles.tile) == ProductTile::k64x64;
   const int64_t size = small ? 64 : 128;
   const auto block = [&](int64_t k, int shares) {
     const auto chunks = static_cast<double>(ceil_div(chunks_of(k, *s.arithmetic), shares));
     return chunks * (small ? of.small_chunk : of.large_chunk) * (s.vector_rows ? 1 : of.unaligned) +
            (small ? of.small_rest : of.large_rest);
   };
-  return of.launch + gate_gradients_time(s) +
-         makespan(int64_t{small ? 2 : 1} * device.multiprocessors,
-                  ceil_div(s.batch, size) * state_column_tiles(s, size) * chosen.split,
-                  block(s.gates(), chosen.split),
-                  ceil_div(s.gates(), size) * column_tiles(s, size),
-                  block(s.batch, 1));
+  return {tiles,
+          of.launch + gate_gradients_time(s) +
+              makespan(int64_t{small ? 2 : 1} * device.multiprocessors,
+                       ceil_div(s.batch, size) * state_column_tiles(s, size) * tiles.split,
+                       block(s.gates(), tiles.split),
+                       ceil_div(s.gates(), size) * column_tiles(s, size),
+                       block(s.batch, 1))};
 }
 
 }  // namespace mma_sync
@@ -391,10 +375,6 @@ namespace library {
 
 bool supports(const BackwardShape&, const DeviceFacts&) {
   return true;
-}
-
-BackwardTiles tiles(const BackwardShape&, const DeviceFacts&) {
-  return {LibraryProducts{}};
 }
 
 // Multiply-adds times two in a microsecond, with the columns filled up to tiles of 64; bytes of the
@@ -409,7 +389,7 @@ constexpr Times kFloat32Times{23.4, 42e6, 4.5e6, 7.5e6, 1.02, 0};
 constexpr Times kTf32Times{20.9, 246e6, 5.0e6, 1.17e6, 2.55, 1.5};
 constexpr Times kHalfTimes{13.9, 485e6, 3.65e6, 20e6, 4.1, 8.6};
 
-double time(const BackwardShape& s, const DeviceFacts&) {
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts&) {
   const Times& of = !s.arithmetic                          ? kFloat64Times
                     : s.arithmetic == Arithmetic::kFloat32 ? kFloat32Times
                     : s.arithmetic == Arithmetic::kTf32    ? kTf32Times
@@ -417,34 +397,23 @@ double time(const BackwardShape& s, const DeviceFacts&) {
   const auto gates = static_cast<double>(s.batch * s.gates());
   const auto columns = static_cast<double>(64 * (column_tiles(s, 64) + state_column_tiles(s, 64)));
   const double products = 2 * gates * columns / of.rate;
-  return of.launch + gate_gradients_time(s) +
-         3 * weights_bytes(s) / of.weights_rate * (s.vector_rows ? 1 : 2) +
-         2 * gates * s.element_bytes() / of.gates_rate +
-         (s.vector_rows ? products : of.unaligned_launch + of.unaligned * products);
+  return {{LibraryProducts{}},
+          of.launch + gate_gradients_time(s) +
+              3 * weights_bytes(s) / of.weights_rate * (s.vector_rows ? 1 : 2) +
+              2 * gates * s.element_bytes() / of.gates_rate +
+              (s.vector_rows ? products : of.unaligned_launch + of.unaligned * products)};
 }
 
 }  // namespace library
 
 constexpr BackwardCandidate kCandidates[] = {
-    {"backward_few_rows", Group::kFewRows, few_rows::supports, few_rows::tiles, few_rows::time},
-    {"backward_wgmma_small",
-     Group::kHopper,
-     wgmma_small::supports,
-     wgmma_small::tiles,
-     wgmma_small::time},
-    {"backward_wgmma_float32",
-     Group::kHopper,
-     wgmma_float32::supports,
-     wgmma_float32::tiles,
-     wgmma_float32::time},
-    {"backward_wgmma_tf32",
-     Group::kHopper,
-     wgmma_tf32::supports,
-     wgmma_tf32::tiles,
-     wgmma_tf32::time},
-    {"backward_wgmma", Group::kHopper, wgmma::supports, wgmma::tiles, wgmma::time},
-    {"backward_tiles", Group::kTiles, ours_run, mma_sync::tiles, mma_sync::time},
-    {"backward_library", Group::kLibrary, library::supports, library::tiles, library::time},
+    {"backward_few_rows", Group::kFewRows, few_rows::supports, few_rows::estimate},
+    {"backward_wgmma_small", Group::kHopper, wgmma_small::supports, wgmma_small::estimate},
+    {"backward_wgmma_float32", Group::kHopper, wgmma_float32::supports, wgmma_float32::estimate},
+    {"backward_wgmma_tf32", Group::kHopper, wgmma_tf32::supports, wgmma_tf32::estimate},
+    {"backward_wgmma", Group::kHopper, wgmma::supports, wgmma::estimate},
+    {"backward_tiles", Group::kTiles, ours_run, mma_sync::estimate},
+    {"backward_library", Group::kLibrary, library::supports, library::estimate},
 };
 
 }  // namespace
@@ -453,33 +422,31 @@ std::span<const BackwardCandidate> backward_candidates() {
   return kCandidates;
 }
 
-const BackwardCandidate& choose_backward(const BackwardShape& shape,
-                                         const DeviceFacts& device,
-                                         std::optional<Group> group,
-                                         std::string_view name) {
+BackwardChoice choose_backward(const BackwardShape& shape,
+                               const DeviceFacts& device,
+                               std::optional<Group> group,
+                               std::string_view name) {
   const auto best_of = [&](const auto& wanted) {
-    const BackwardCandidate* best = nullptr;
-    double best_us = 0;
+    BackwardChoice best{};
     for (const BackwardCandidate& candidate : kCandidates) {
       if (wanted(candidate) && candidate.supports(shape, device)) {
-        const double us = candidate.time(shape, device);
-        if (best == nullptr || us < best_us) {
-          best = &candidate;
-          best_us = us;
+        const BackwardEstimate estimate = candidate.estimate(shape, device);
+        if (best.candidate == nullptr || estimate.us < best.estimate.us) {
+          best = {&candidate, estimate};
         }
       }
     }
     return best;
   };
-  const BackwardCandidate* chosen = best_of([&](const BackwardCandidate& of) {
+  BackwardChoice best = best_of([&](const BackwardCandidate& of) {
     return !name.empty() ? of.name == name : !group || of.group == *group;
   });
   for (const Group other : {Group::kTiles, Group::kLibrary}) {
-    if (chosen == nullptr) {
-      chosen = best_of([&](const BackwardCandidate& of) { return of.group == other; });
+    if (best.candidate == nullptr) {
+      best = best_of([&](const BackwardCandidate& of) { return of.group == other; });
     }
   }
-  return *chosen;
+  return best;
 }
 
 }  // namespace lltm::cuda

@@ -24,6 +24,7 @@ struct BackwardShape {
   // Else only d_weights and d_input: those of all steps of a sequence.
   bool forms_d_old_h = true;
 
+  bool operator==(const BackwardShape&) const = default;
   int64_t width() const { return state_size + input_features; }
   int64_t gates() const { return 3 * state_size; }
   int element_bytes() const { return arithmetic ? element_size(*arithmetic) : 8; }
@@ -56,23 +57,33 @@ struct BackwardTiles {
   int split = 1;
 };
 
+/// How a candidate forms the products, and microseconds that all of the backward takes then.
+struct BackwardEstimate {
+  BackwardTiles tiles;
+  double us;
+};
+
 /// One way to compute a backward. LLTM_CUDA_PATH takes its group and its name.
 struct BackwardCandidate {
   std::string_view name;
   Group group;
   /// Whether it can compute a problem, right though perhaps slow.
   bool (*supports)(const BackwardShape& shape, const DeviceFacts& device);
-  // For what it supports; time is microseconds, with what d_gates take.
-  BackwardTiles (*tiles)(const BackwardShape& shape, const DeviceFacts& device);
-  double (*time)(const BackwardShape& shape, const DeviceFacts& device);
+  /// For what it supports.
+  BackwardEstimate (*estimate)(const BackwardShape& shape, const DeviceFacts& device);
 };
 std::span<const BackwardCandidate> backward_candidates();
 
+struct BackwardChoice {
+  const BackwardCandidate* candidate;
+  BackwardEstimate estimate;
+};
+
 /// The candidate with the least estimate, of all, of a group, or of one name. What the group or the
 /// name cannot compute goes to tiles, and what these cannot, to the library. There is a state.
-const BackwardCandidate& choose_backward(const BackwardShape& shape,
-                                         const DeviceFacts& device,
-                                         std::optional<Group> group = std::nullopt,
-                                         std::string_view name = {});
+BackwardChoice choose_backward(const BackwardShape& shape,
+                               const DeviceFacts& device,
+                               std::optional<Group> group = std::nullopt,
+                               std::string_view name = {});
 
 }  // namespace lltm::cuda

@@ -62,7 +62,7 @@ std::vector<BackwardShape> random_shapes(int count) {
 }
 
 std::string_view chosen(const BackwardShape& shape) {
-  return choose_backward(shape, kH200).name;
+  return choose_backward(shape, kH200).candidate->name;
 }
 
 struct Case {
@@ -107,12 +107,12 @@ TEST(BackwardChoice, IsSupportedOnEveryDevice) {
   std::set<std::string_view> seen;
   for (const DeviceFacts& device : kDevices) {
     for (const BackwardShape& shape : random_shapes(400)) {
-      const BackwardCandidate& candidate = choose_backward(shape, device);
-      ASSERT_TRUE(candidate.supports(shape, device)) << candidate.name;
-      seen.insert(candidate.name);
-      const int split = candidate.tiles(shape, device).split;
+      const auto [candidate, estimate] = choose_backward(shape, device);
+      ASSERT_TRUE(candidate->supports(shape, device)) << candidate->name;
+      seen.insert(candidate->name);
+      const int split = estimate.tiles.split;
       ASSERT_TRUE(split == 1 || (split > 1 && split <= kLargestCluster && device.clusters()))
-          << candidate.name << " " << split;
+          << candidate->name << " " << split;
     }
   }
   EXPECT_EQ(seen.size(), backward_candidates().size());
@@ -123,7 +123,8 @@ TEST(BackwardChoice, TakesACandidateByItsName) {
   for (const BackwardCandidate& candidate : backward_candidates()) {
     EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
     for (const BackwardShape& shape : random_shapes(100)) {
-      const BackwardCandidate& found = choose_backward(shape, kH200, std::nullopt, candidate.name);
+      const BackwardCandidate& found =
+          *choose_backward(shape, kH200, std::nullopt, candidate.name).candidate;
       if (candidate.supports(shape, kH200)) {
         EXPECT_EQ(found.name, candidate.name);
       } else {
@@ -140,7 +141,7 @@ TEST(BackwardChoice, TakesAGroupWhereItCan) {
       for (const BackwardCandidate& candidate : backward_candidates()) {
         can |= candidate.group == group && candidate.supports(shape, kH200);
       }
-      EXPECT_EQ(choose_backward(shape, kH200, group).group, can ? group : Group::kTiles);
+      EXPECT_EQ(choose_backward(shape, kH200, group).candidate->group, can ? group : Group::kTiles);
     }
   }
 }
@@ -184,7 +185,7 @@ TEST(BackwardChoice, CutsALongBatchWhereTilesAreFew) {
   const auto parts = [](int64_t rows, int64_t size) {
     BackwardShape shape = shape_of(Arithmetic::kFloat32, rows, size, size);
     shape.forms_d_old_h = false;
-    const BackwardTiles tiles = choose_backward(shape, kH200).tiles(shape, kH200);
+    const BackwardTiles tiles = choose_backward(shape, kH200).estimate.tiles;
     return std::get<Float32GradientPlan>(tiles.tile).weight_parts;
   };
   EXPECT_GE(parts(65536, 384), 4);  // 72 tiles
@@ -195,7 +196,7 @@ TEST(BackwardChoice, CutsALongBatchWhereTilesAreFew) {
 TEST(BackwardChoice, LeavesFloat64ToTheLibrary) {
   const BackwardShape shape = shape_of(std::nullopt, 64, 512, 512);
   for (const auto group : {std::optional<Group>(), std::optional(Group::kTiles)}) {
-    EXPECT_EQ(choose_backward(shape, kH200, group).group, Group::kLibrary);
+    EXPECT_EQ(choose_backward(shape, kH200, group).candidate->group, Group::kLibrary);
   }
 }
 

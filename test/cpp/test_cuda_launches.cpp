@@ -36,7 +36,8 @@ void expect_described() {
         problem.d_gates_stride = packed_stride(3 * p.state_size, element_size(kArithmetic));
       }
       fake_cuda() = {};
-      const cudaError_t error = launch<kArithmetic>(problem, candidate.tiles(shape, kH200));
+      const cudaError_t error =
+          launch<kArithmetic>(problem, candidate.estimate(shape, kH200).tiles);
       const auto& violations = fake_cuda().violations;
       ASSERT_TRUE(violations.empty() && error == cudaSuccess)
           << candidate.name << " (" << p.batch << "," << p.input_features << "," << p.state_size

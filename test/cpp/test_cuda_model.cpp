@@ -1,13 +1,17 @@
 // The cost model of the CUDA kernels, which needs no GPU: what it chooses for which shapes and
 // devices.
 #include "cuda/model.h"
+#include "cuda/recent_choice.h"
 #include "cuda/runtime/per_context.h"
 #include "device_facts.h"
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace lltm::cuda {
@@ -267,6 +271,57 @@ TEST(Model, LeavesToOthersWhatItMayNotPack) {
   EXPECT_EQ(choose_forward(shape, kH200, Group::kHopper).candidate->group, Group::kTiles);
   shape.pack_bytes = 0;
   EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kHopper);
+}
+
+int choices = 0;
+
+ForwardChoice choose_and_count(const ForwardShape& shape,
+                               const DeviceFacts& device,
+                               std::optional<Group> group,
+                               std::string_view name) {
+  ++choices;
+  return choose_forward(shape, device, group, name);
+}
+
+TEST(RecentChoice, IsMadeOnceForTheSameQuestion) {
+  const ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
+  ForwardShape step = shape, more_rows = shape;
+  step.overlaps = true;
+  more_rows.batch = 65;
+  const std::string_view name = forward_candidates().front().name;
+  choices = 0;
+  const auto ask = [&](const ForwardShape& of,
+                       const DeviceFacts& device,
+                       std::optional<Group> group,
+                       std::string_view selected) {
+    const auto recent = recent_choice<choose_and_count>(of, device, group, selected);
+    EXPECT_EQ(recent.candidate, choose_forward(of, device, group, selected).candidate);
+  };
+  int expected = 0;
+  for (const ForwardShape& of : {shape, step, more_rows}) {
+    for (const DeviceFacts& device : {kH200, test::kA100}) {
+      for (const auto& [group, selected] :
+           {std::pair(std::optional<Group>(), std::string_view()),
+            std::pair(std::optional(Group::kLibrary), std::string_view()),
+            std::pair(std::optional<Group>(), name)}) {
+        ask(of, device, group, selected);
+        ask(of, device, group, selected);
+        EXPECT_EQ(choices, ++expected);
+      }
+    }
+  }
+}
+
+// As of a model with several layers: multiples of 16, which must not share one place.
+TEST(RecentChoice, KeepsSeveralRoundSizes) {
+  choices = 0;
+  for (int call = 0; call < 10; ++call) {
+    for (const int64_t input_features : {64, 128, 512, 1024}) {
+      recent_choice<choose_and_count>(
+          shape_of(Arithmetic::kBFloat16, 64, input_features, 512), kH200, std::nullopt, {});
+    }
+  }
+  EXPECT_LT(choices, 10);
 }
 
 TEST(PerContext, AsksAgainAfterAFailure) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <utility>
 
 namespace lltm::cuda {
@@ -187,33 +186,13 @@ GradientChoice choose_gradient_plan(Arithmetic arithmetic,
                                     int64_t state_size,
                                     bool one_segment,
                                     const DeviceFacts& device) {
-  // The same sizes come back, and some hundred estimates take longer than the checks of a call.
-  struct Known {
-    Arithmetic arithmetic{};
-    int64_t sizes[3]{};
-    bool one_segment{};
-    DeviceFacts device{};
-
-    bool operator==(const Known&) const = default;
-  };
-  struct Entry {
-    Known known;
-    GradientChoice choice;
-  };
-  constexpr size_t kEntries = 16;
-  thread_local Entry entries[kEntries];
-  const Known known{arithmetic, {batch, input_features, state_size}, one_segment, device};
-  Entry& entry =
-      entries[static_cast<size_t>(batch * 7 + input_features * 3 + state_size) % kEntries];
-  if (!(entry.known == known)) {
-    const Sizes sizes{.batch = batch,
-                      .input_features = input_features,
-                      .state_size = state_size,
-                      .one_segment = one_segment,
-                      .chunk_k = arithmetic == Arithmetic::kTf32 ? 32 : 64};
-    entry = {known, choose(arithmetic, sizes, device)};
-  }
-  return entry.choice;
+  return choose(arithmetic,
+                {.batch = batch,
+                 .input_features = input_features,
+                 .state_size = state_size,
+                 .one_segment = one_segment,
+                 .chunk_k = arithmetic == Arithmetic::kTf32 ? 32 : 64},
+                device);
 }
 
 }  // namespace lltm::cuda
