@@ -126,6 +126,18 @@ def test_the_same_bits_on_every_run(path, dtype, sizes):
             assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("sizes", [(5, 8192, 2048), (64, 8192, 1032)], ids=str)
+def test_few_rows_of_many_columns(monkeypatch, sizes):
+    """TMA may still read a tile of d_old_h or d_input where the next one, of d_weights and of one chunk, is put."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "backward_wgmma")
+    arguments = make_arguments(sizes, torch.bfloat16, "cuda")
+    grads = make_gradients(arguments)
+    first = call_backward(*grads, arguments)
+    assert_gradients_close(first, *grads, arguments)
+    for _ in range(50):
+        assert all(map(torch.equal, call_backward(*grads, arguments), first))
+
+
 @pytest.mark.parametrize(
     ("own_path", "sizes"),
     [

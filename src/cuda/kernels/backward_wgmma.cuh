@@ -217,7 +217,13 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
     const Staging staging(shared + Tile::kStagingOffset + group * Tile::kGroupStagingBytes +
                           block % Tile::kStagings * Staging::kBytes);
     if (thread % 128 == 0) {
-      wait_writes_read<Tile::kStagings - 1>();  // of what was here before
+      // Of what was here before. The tile before may have had a single block, or may not have been
+      // written by TMA, so that its last commit says nothing of this place.
+      if (block == 0) {
+        wait_writes_read();
+      } else {
+        wait_writes_read<Tile::kStagings - 1>();
+      }
     }
     sync_threads_of<128>(1 + group);
 #pragma unroll
