@@ -1,4 +1,4 @@
-// The candidates of the backward.
+// The candidates for the backward: what each supports, its tiles and its estimated time.
 #include "plan_backward.h"
 
 #include <algorithm>
@@ -7,27 +7,27 @@
 namespace lltm::cuda {
 namespace {
 
-// Constants are microseconds and bytes a microsecond, fitted to the times of all candidates at the
-// sweep's first 180 shapes in float32, TF32 and bfloat16, d_gates included: NVIDIA H200, by replay
-// of captured graphs, 2026-11-22.
+// Constants are in microseconds and bytes per microsecond. They are fitted to the times of all
+// candidates, d_gates included, at the sweep's first 180 shapes in float32, TF32 and bfloat16:
+// NVIDIA H200, replaying captured graphs, 2026-11-22.
 
 int64_t chunks_of(int64_t k, Arithmetic arithmetic) {
   return ceil_div(k, 128 / element_size(arithmetic));
 }
 
-/// Of columns of [h | x], in which no tile has columns of both.
+/// Tiles across the columns of [h | x]. No tile contains columns of both.
 int64_t column_tiles(const BackwardShape& shape, int64_t columns) {
   return ceil_div(shape.state_size, columns) + ceil_div(shape.input_features, columns);
 }
 
-/// The same of d_old_h and d_input, as far as they are formed.
+/// The same for d_old_h and d_input, counting only what is computed.
 int64_t state_column_tiles(const BackwardShape& shape, int64_t columns) {
   return shape.forms_d_old_h ? column_tiles(shape, columns)
                              : ceil_div(shape.input_features, columns);
 }
 
-/// The most ranks of a cluster for which all tiles are resident at once. The weights are read the
-/// faster, the more multiprocessors read them.
+/// The largest cluster with which all tiles are resident at once. More multiprocessors read the
+/// weights faster.
 int largest_split(const DeviceFacts& device, int64_t tiles, int64_t chunks, double blocks_per_sm) {
   for (int split = kLargestCluster; split > 1; --split) {
     if (split <= chunks && static_cast<double>(tiles * split) <=
@@ -38,21 +38,21 @@ int largest_split(const DeviceFacts& device, int64_t tiles, int64_t chunks, doub
   return 1;
 }
 
-/// Multiplications of one product, with the batch filled up to tiles of 64 rows.
+/// Multiplications of one product, with the batch rounded up to tiles of 64 rows.
 double multiplications(const BackwardShape& shape) {
   return static_cast<double>(ceil_div(shape.batch, 64) * 64) * static_cast<double>(shape.gates()) *
          static_cast<double>(shape.width());
 }
 
-/// Of d_weights, and so of weights.
+/// The size of weights, and of d_weights.
 double weights_bytes(const BackwardShape& s) {
   return static_cast<double>(s.gates() * s.width()) * s.element_bytes();
 }
 
-/// When so many `units` of `unit` microseconds are done that follow `blocks` of `block`, in order,
-/// where `at_once` are at work.
+/// The time at which `blocks` blocks of `block` microseconds and then `units` units of `unit`
+/// microseconds are done, started in this order on `at_once` places.
 double makespan(int64_t at_once, int64_t blocks, double block, int64_t units, double unit) {
-  const int64_t busy = blocks % at_once;  // one block longer than the others
+  const int64_t busy = blocks % at_once;  // places that run one block more than the others
   const double begin = static_cast<double>(blocks / at_once) * block;
   for (int64_t rounds = ceil_div(units, at_once);; ++rounds) {
     const double late = std::floor(static_cast<double>(rounds) - block / unit);
@@ -62,8 +62,8 @@ double makespan(int64_t at_once, int64_t blocks, double block, int64_t units, do
   }
 }
 
-// Of the kernel before that of the products: of an element of the state, for which it reads and
-// writes ten numbers, and bytes a microsecond.
+// The kernel that computes d_gates: microseconds per element of the state, and the rate at which it
+// reads and writes ten numbers per element.
 constexpr double kGateGradients = 5e-6, kGateGradientsRate = 2.5e6;
 
 double gate_gradients_time(const BackwardShape& s) {
@@ -71,27 +71,27 @@ double gate_gradients_time(const BackwardShape& s) {
   return elements * kGateGradients + 10 * elements * s.element_bytes() / kGateGradientsRate;
 }
 
-/// In TF32 the same kernel transposes the inputs.
+/// In TF32 the same kernel also transposes the inputs.
 double transposition_time(const BackwardShape& s) {
   return 2 * static_cast<double>(s.batch * s.width()) * s.element_bytes() / kGateGradientsRate;
 }
 
-/// A copy of the weights in rows that TMA can describe, and of so many states.
+/// Copying the weights, and the states of so many rows, into rows that TMA can describe.
 double operands_packing_time(const BackwardShape& s, int64_t states) {
   return s.vector_rows ? 0
                        : packing_time(static_cast<double>((s.gates() + states) * s.width()) *
                                       s.element_bytes());
 }
 
-/// The tile kernels count tiles in 32 bits: 2^31 of them are rows and columns far beyond a GPU's
-/// memory but for one-column states of 2^30 rows and more.
+/// Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows
+/// or more could exceed that and still fit a GPU's memory.
 bool ours_run(const BackwardShape& s, const DeviceFacts& device) {
   return s.arithmetic && device.tiles &&
          ceil_div(s.batch, 16) * ceil_div(s.width(), 8) < (int64_t{1} << 28) &&
          ceil_div(s.gates(), 64) * ceil_div(s.width(), 64) < (int64_t{1} << 28);
 }
 
-/// Whether TMA can describe the matrices where they lie.
+/// Whether TMA can read the matrices in place.
 bool tma_reads(const BackwardShape& s, const DeviceFacts& device) {
   return ours_run(s, device) && device.wgmma && s.vector_rows && s.input_features > 0 &&
          s.batch < (int64_t{1} << 31);
@@ -99,7 +99,7 @@ bool tma_reads(const BackwardShape& s, const DeviceFacts& device) {
 
 namespace few_rows {
 
-// The whole backward in one launch, without tiles, four columns at a time or, in float, one.
+// The whole backward in one launch, without tiles. A thread takes four columns or, in float, one.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
   return ours_run(s, device) && s.batch <= kFewRows &&
          (is_float(*s.arithmetic) || (s.vector_rows && s.input_features % 4 == 0));
@@ -109,9 +109,9 @@ int split_of(const BackwardShape& s, const DeviceFacts& device) {
   if (!device.clusters()) {
     return 1;
   }
-  // A block a multiprocessor, or else two, of which 224 are resident in clusters of up to seven:
-  // (1,512,512) with four to six ranks 5.4, with eight 5.7; (5,1000,1000) with six, seven and
-  // eight 15.0, 13.7 and 19.
+  // One block per multiprocessor, or two, of which 224 are resident in clusters of up to seven.
+  // Microseconds: (1,512,512) takes 5.4 with four to six ranks and 5.7 with eight; (5,1000,1000)
+  // takes 15.0, 13.7 and 19 with six, seven and eight.
   const int64_t strips = column_tiles(s, 64), groups = ceil_div(s.state_size, 16);
   const int split = largest_split(device, strips, groups, 1);
   return split >= 4
@@ -142,16 +142,16 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
 
 namespace wgmma_small {
 
-// Products of 16-bit elements by wgmma in small tiles, which start while d_gates are formed.
+// Products in 16 bits by wgmma, in small tiles that start while d_gates are computed.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
   return tma_reads(s, device) && !is_float(*s.arithmetic) && s.input_features % 8 == 0 &&
          s.batch <= 64 && multiplications(s) <= 4e8;
 }
 
-// As many ranks as leave each of their blocks a multiprocessor: (64,512,512) 6.1 with eight, 6.4
-// with four; (64,1024,128), 18 tiles, 4.2 with four and 4.7 with eight. Ranks with nothing to
-// multiply have less to add up each, too: (16,8,8), whose K is one chunk, 2.9 with eight and 3.5
-// with one.
+// As many ranks as still give each block a multiprocessor: (64,512,512) takes 6.1 with eight and
+// 6.4 with four; (64,1024,128), 18 tiles, takes 4.2 with four and 4.7 with eight. Even ranks with
+// nothing to multiply help, by sharing the additions: (16,8,8), whose K is a single chunk, takes
+// 2.9 with eight and 3.5 with one.
 int split_of(const BackwardShape& s, const DeviceFacts& device) {
   int split = kLargestCluster;
   while (split > 1 && column_tiles(s, 64) * split > device.multiprocessors) {
@@ -177,7 +177,7 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
 
 namespace wgmma_float32 {
 
-// Three TF32 products by wgmma; rows may start anywhere.
+// Float32 by three TF32 products of wgmma. Rows may start anywhere.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
   return ours_run(s, device) && device.wgmma && s.arithmetic == Arithmetic::kFloat32 &&
          s.batch < (int64_t{1} << 30) && s.gates() < (int64_t{1} << 30) &&
@@ -187,12 +187,12 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
 struct Tile {
   Float32GradientTile name;
   int rows, blocks_per_sm;
-  double chunk, rest;  // of K, and all else of a tile
+  double chunk, rest;  // time per chunk of K, and for the rest of a tile
 };
 constexpr int kColumns = 96;
 constexpr Tile kSmallTile{Float32GradientTile::k64x96, 64, 2, 1.51, 0};
 constexpr Tile kLargeTile{Float32GradientTile::k128x96, 128, 1, 0.85, 2.5};
-// Of the kernel that adds up parts of d_weights, and what it reads in a microsecond.
+// The kernel that adds the parts of d_weights, and the rate at which it reads them.
 constexpr double kSum = 2, kSumRate = 3e6;
 constexpr double kLaunch = 4.4;
 
@@ -204,7 +204,7 @@ int64_t weight_tiles(const BackwardShape& s) {
   return ceil_div(s.gates(), tile_of(s).rows) * column_tiles(s, kColumns);
 }
 
-/// With d_weights in so many parts.
+/// Both products, with d_weights computed in `parts` parts.
 double products_time(const BackwardShape& s, const DeviceFacts& device, int split, int parts) {
   const Tile& tile = tile_of(s);
   const auto time = [&](int64_t k, int shares) {
@@ -219,8 +219,8 @@ double products_time(const BackwardShape& s, const DeviceFacts& device, int spli
          (parts > 1 ? kSum + (parts + 1) * weights_bytes(s) / kSumRate : 0);
 }
 
-// The tiles of d_weights need multiprocessors too: (128,1024,1024), 22 tiles, 45 with two ranks, 52
-// with three.
+// The tiles of d_weights need multiprocessors, too: (128,1024,1024), 22 tiles, takes 45 with two
+// ranks and 52 with three.
 int split_of(const BackwardShape& s, const DeviceFacts& device) {
   const Tile& tile = tile_of(s);
   return largest_split(device,
@@ -233,8 +233,8 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const int split = split_of(s, device);
   int parts = 1;
   double us = products_time(s, device, split, parts);
-  // The batch of d_weights is cut so that all multiprocessors take part and are done at the same
-  // time. Another part has to pay off: all are written, and added up.
+  // Splitting the batch of d_weights keeps all multiprocessors busy to the end. More parts have to
+  // pay off, since all of them are written, read and added.
   constexpr double kPaysOff = 0.92;
   for (const int more : {2, 3, 4, 6, 8, 12, 16, 24, 32}) {
     if (&tile_of(s) == &kSmallTile || 2 * more > chunks_of(s.batch, *s.arithmetic)) {
@@ -245,7 +245,7 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
       us = time;
     }
   }
-  // A block forms several tiles, one after the other, where there are many.
+  // Where there are many tiles, a block computes several of them in sequence.
   const int64_t a_block = parts > 1 ? 1 : std::clamp<int64_t>(weight_tiles(s) / 264, 1, 8);
   return {{Float32GradientPlan{.tile = tile_of(s).name,
                                .weight_parts = parts,
@@ -258,7 +258,7 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
 
 namespace wgmma_tf32 {
 
-// TF32 products by wgmma, of up to 512 rows, by pairs of blocks.
+// Products in TF32 by wgmma for up to 512 rows, by pairs of blocks.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
   return tma_reads(s, device) && s.arithmetic == Arithmetic::kTf32 && s.batch <= 512;
 }
@@ -278,9 +278,10 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const int pairs = device.multiprocessors / 2;
   const int64_t columns = ceil_div(s.width(), 256), tiles = columns * ceil_div(s.batch, tile.rows);
   const int64_t chunks = chunks_of(s.gates(), *s.arithmetic);
-  // Half of the pairs of blocks form d_old_h and d_input, nine chunks of K at least each:
-  // (256,2048,2048) with 1, 2, 3 and 4 parts 137, 110, 114 and 112; (128,1024,1024) with 2, 3, 4
-  // and 5 32.9, 27.8, 26.8 and 29.2; (64,512,512) with 4, 5, 6 and 8 12.4, 12.0, 12.4 and 12.7.
+  // Half of the pairs compute d_old_h and d_input, with at least nine chunks of K each:
+  // (256,2048,2048) takes 137, 110, 114 and 112 with 1, 2, 3 and 4 parts; (128,1024,1024) takes
+  // 32.9, 27.8, 26.8 and 29.2 with 2 to 5; (64,512,512) takes 12.4, 12.0, 12.4 and 12.7 with 4, 5,
+  // 6 and 8.
   const int64_t parts = std::max<int64_t>(std::min(pairs / 2 / tiles, chunks / 9), 1);
   const double state = static_cast<double>(chunks) / static_cast<double>(parts) * tile.chunk;
   const double weight = static_cast<double>(chunks_of(s.batch, *s.arithmetic)) * kWeightChunk;
@@ -295,15 +296,15 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
 
 namespace wgmma {
 
-// Products of 16-bit elements and in TF32 by wgmma; rows may start anywhere. It counts rows in int,
-// some beyond the last.
+// Products in 16 bits and in TF32 by wgmma. Rows may start anywhere. The kernel counts rows in int,
+// also those by which the last tile exceeds the matrix.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
   constexpr int64_t kMost = int64_t{1} << 30;
   return ours_run(s, device) && device.wgmma && s.arithmetic != Arithmetic::kFloat32 &&
          s.batch < kMost && s.gates() < kMost && s.width() < kMost;
 }
 
-// In TF32 weights alone are packed: the inputs are transposed.
+// In TF32 only the weights are packed, since the inputs are transposed anyway.
 BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const bool tf32 = s.arithmetic == Arithmetic::kTf32;
   const auto [plan, us] = choose_gradient_plan(*s.arithmetic,
@@ -321,14 +322,14 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
 
 namespace mma_sync {
 
-// As large tiles as sm_80 and sm_90 have shared memory for: (256,2048,2048) in float32 takes 531,
-// 594 with tiles of 64x64.
+// The largest tiles that the shared memory of sm_80 and sm_90 holds: (256,2048,2048) in float32
+// takes 531 with them and 594 with tiles of 64x64.
 BackwardTiles tiles_of(const BackwardShape& s, const DeviceFacts& device) {
   const int64_t count = ceil_div(s.batch, 64) * column_tiles(s, 64);
   if (count >= 256 && device.shared_bytes_a_block >= 160 * 1024) {
     return {ProductTile::k128x128};
   }
-  // The tiles of d_weights need multiprocessors too: (64,512,512) is as fast with 4 ranks, 64
+  // The tiles of d_weights need multiprocessors, too: (64,512,512) is as fast with 4 ranks, 64
   // blocks, as with 8; (128,1024,1024), 64 tiles, is fastest with two.
   const int64_t chunks = chunks_of(s.gates(), *s.arithmetic);
   const int split = !device.clusters()          ? 1
@@ -337,8 +338,8 @@ BackwardTiles tiles_of(const BackwardShape& s, const DeviceFacts& device) {
   return {ProductTile::k64x64, split};
 }
 
-// Of a chunk of K and of all else of a tile, and how many times as long a chunk takes in rows that
-// start anywhere, whose elements are copied one by one.
+// Time per chunk of K and for the rest of a tile; `unaligned` is the factor on a chunk whose rows
+// start anywhere, which is copied element by element.
 struct Times {
   double launch;
   double small_chunk, small_rest, large_chunk, large_rest;
@@ -377,9 +378,9 @@ bool supports(const BackwardShape&, const DeviceFacts&) {
   return true;
 }
 
-// Multiply-adds times two in a microsecond, with the columns filled up to tiles of 64; bytes of the
-// weights and of d_gates in a microsecond; and what rows that start anywhere take: the products so
-// many times as long, the weights twice, and more.
+// Floating-point operations per microsecond, with the columns rounded up to tiles of 64; bytes of
+// the weights and of d_gates per microsecond. Where rows start anywhere, the products take
+// `unaligned` times as long, the weights are read twice, and `unaligned_launch` is added.
 struct Times {
   double launch, rate, weights_rate, gates_rate;
   double unaligned, unaligned_launch;

@@ -1,5 +1,5 @@
-// Which kernels compute a backward: plain host code, which asks no device. Of the candidates that
-// support a problem, that with the least estimate of its time wins.
+// Which kernels compute a backward: of the candidates that support a problem, the one with the
+// least estimated time. Plain host code that queries no device.
 #pragma once
 
 #include "model.h"
@@ -14,14 +14,14 @@
 
 namespace lltm::cuda {
 
-/// A backward as its candidates see it.
+/// What the candidates know of a problem.
 struct BackwardShape {
   std::optional<Arithmetic> arithmetic;  // none for float64
   int64_t batch, input_features, state_size;
   // Every row of input, old_h and both column ranges of weights starts at a multiple of 16 bytes,
   // and none overlaps the next.
   bool vector_rows = true;
-  // Else only d_weights and d_input: those of all steps of a sequence.
+  // If false, only d_weights and d_input: those of all steps of a sequence.
   bool forms_d_old_h = true;
 
   bool operator==(const BackwardShape&) const = default;
@@ -30,7 +30,7 @@ struct BackwardShape {
   int element_bytes() const { return arithmetic ? element_size(*arithmetic) : 8; }
 };
 
-/// Products in TF32 by wgmma, by as many pairs of blocks.
+/// Products in TF32 by wgmma, by `count` pairs of blocks.
 struct Tf32BackwardPairs {
   Tf32BatchTile tile;
   int count;
@@ -39,7 +39,7 @@ struct Tf32BackwardPairs {
 /// Products in 16 bits by wgmma in small tiles.
 struct SmallGradientTiles {};
 
-/// The backward for few rows in one launch, whose strips are all alike.
+/// The backward of a few rows in one launch. All its strips have the same size.
 struct FewRowsStrips {};
 
 /// ATen's products.
@@ -57,19 +57,19 @@ struct BackwardTiles {
   int split = 1;
 };
 
-/// How a candidate forms the products, and microseconds that all of the backward takes then.
+/// The tiles that a candidate would use, and the microseconds that the whole backward would take.
 struct BackwardEstimate {
   BackwardTiles tiles;
   double us;
 };
 
-/// One way to compute a backward. LLTM_CUDA_PATH takes its group and its name.
+/// One way to compute a backward. LLTM_CUDA_PATH can select it by its group or its name.
 struct BackwardCandidate {
   std::string_view name;
   Group group;
-  /// Whether it can compute a problem, right though perhaps slow.
+  /// Whether it computes the problem correctly, even if slowly.
   bool (*supports)(const BackwardShape& shape, const DeviceFacts& device);
-  /// For what it supports.
+  /// Only for problems that it supports.
   BackwardEstimate (*estimate)(const BackwardShape& shape, const DeviceFacts& device);
 };
 std::span<const BackwardCandidate> backward_candidates();
@@ -79,8 +79,9 @@ struct BackwardChoice {
   BackwardEstimate estimate;
 };
 
-/// The candidate with the least estimate, of all, of a group, or of one name. What the group or the
-/// name cannot compute goes to tiles, and what these cannot, to the library. There is a state.
+/// The candidate with the least estimate: among all of them, those of a group, or the one with a
+/// name. What the selection does not support falls back to tiles, then to the library. The batch
+/// and the state are not empty.
 BackwardChoice choose_backward(const BackwardShape& shape,
                                const DeviceFacts& device,
                                std::optional<Group> group = std::nullopt,

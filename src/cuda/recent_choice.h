@@ -1,4 +1,5 @@
-// The last choices of a thread: one takes a microsecond or two, and the same sizes come back.
+// Remembers the last choices of a thread: a choice takes a microsecond or more, and a program keeps
+// calling with the same few sizes.
 #pragma once
 
 #include "model.h"
@@ -10,8 +11,8 @@
 
 namespace lltm::cuda {
 
-/// What choose(shape, device, group, name) gives, which depends on its arguments alone. `name` has
-/// to live as long as the thread, as a candidate's does.
+/// Returns choose(shape, device, group, name), which must depend on its arguments only. The memory
+/// of `name` must outlive the thread, as that of a candidate's name does.
 template <auto choose, typename Shape>
 auto recent_choice(const Shape& shape,
                    const DeviceFacts& device,
@@ -32,7 +33,7 @@ auto recent_choice(const Shape& shape,
   };
   constexpr int kSlotBits = 4;
   thread_local std::array<Entry, 1 << kSlotBits> entries;
-  // The upper bits of the product depend on all bits of the sizes, which often are round.
+  // Sizes are often multiples of a power of two; the upper bits of the product depend on all bits.
   const auto sizes =
       static_cast<uint64_t>(shape.batch * 7 + shape.input_features * 3 + shape.state_size);
   Entry& entry = entries[sizes * 0x9E3779B97F4A7C15 >> (64 - kSlotBits)];

@@ -9,12 +9,13 @@
 namespace lltm::cuda {
 namespace {
 
-// Microseconds: of everything, of a chunk of K of a tile of each product and of all else of a tile;
-// of the kernel that adds up parts, by itself and for a megabyte of them; of a megabyte of weights,
-// which are read and whose gradient is written; and what takes longer where TMA cannot write, since
-// rows of the results start anywhere: a tile of 256 columns of d_weights, and a megabyte. Fitted to
-// the backward of the sweep's first 180 shapes, each in up to 60 plans, by replay of captured
-// graphs, without what d_gates and packing are estimated to take: NVIDIA H200, 2026-11-22.
+// Microseconds: `launch` for the kernel as a whole; for each product, a chunk of K of a tile and
+// the rest of a tile; `sums` for the kernel that adds the parts, plus `sums_megabyte` per megabyte
+// of them; `megabyte` per megabyte of weights, which are read and whose gradient is written. Where
+// the rows of the results start anywhere, TMA cannot write them: `unaligned_tile` is added per tile
+// of 256 columns of d_weights, and `unaligned_megabyte` per megabyte. Fitted to the backward of the
+// sweep's first 180 shapes, each in up to 60 plans, less the estimates for d_gates and packing:
+// NVIDIA H200, replaying captured graphs, 2026-11-22.
 struct TileTimes {
   int state_columns, weight_columns;
   double launch, state_chunk, weight_chunk, state_tile, weight_tile;
@@ -34,7 +35,7 @@ constexpr TileTimes kTf32Times[] = {
     {256, 256, 4.68, 0.55, 0.5, 4.94, 3.92, 1.02, 0.31, 0.16, 7.68, 0.36},
 };
 constexpr int kTileRows = 128;
-// What it takes to exchange sums, by 1, 2, 4 and 8 ranks.
+// Exchanging sums among 1, 2, 4 and 8 ranks.
 constexpr double kHalfExchange[] = {0.05, 0.94, 1.2, 1.75},
                  kTf32Exchange[] = {0.03, 0.41, 0.23, 0.64};
 
@@ -58,7 +59,7 @@ struct Sizes {
   }
 };
 
-// Of units of both products that are dealt out to clusters, of which none can be cut.
+// The makespan of the indivisible units of both products, distributed to clusters.
 double makespan(int states, int weights, int clusters, double state, double weight) {
   if (states + weights <= clusters) {
     return std::max(state, weight);
@@ -72,7 +73,7 @@ double makespan(int states, int weights, int clusters, double state, double weig
 
 double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, int cluster) {
   const bool small = of.weight_columns == 64;
-  // Of tiles of 256 columns, a cluster has one below the other; of small ones, any that follow.
+  // A cluster computes tiles of 256 columns one below the other, and any consecutive small tiles.
   const double state_rows = std::ceil(pieces(s.width(), kTileRows) / (small ? 1 : cluster));
   const double weight_rows = std::ceil(pieces(3 * s.state_size, kTileRows) / (small ? 1 : cluster));
   const auto units = [&](double tiles, bool shares_k) {
@@ -84,7 +85,7 @@ double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, i
       weight_rows * s.column_tiles(of.weight_columns) * plan.weight_parts, plan.shares_weights);
   const double state_shares = plan.shares_state ? cluster : plan.state_parts;
   const double weight_shares = plan.shares_weights ? cluster : plan.weight_parts;
-  // Parts are written elsewhere.
+  // Parts go to a workspace, whose rows are aligned.
   const double unaligned = s.aligned() ? 0 : of.unaligned_tile;
   const double state =
       std::ceil(pieces(3 * s.state_size, s.chunk_k) / state_shares) * of.state_chunk +
@@ -93,7 +94,7 @@ double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, i
                         of.weight_tile +
                         (plan.weight_parts == 1 ? unaligned * of.weight_columns / 256 : 0);
   const int clusters = plan.blocks / cluster;
-  // Tiles of shared K have a cluster each, and those that are not resident wait.
+  // Tiles whose K is shared have a cluster each. Clusters that are not resident wait.
   const int sharing = cluster == 1 ? 0
                                    : (plan.shares_state ? state_units : 0) +
                                          (plan.shares_weights ? weight_units : 0);
@@ -132,7 +133,7 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, const DeviceFacts& 
         }
         for (const auto& [shares_state, shares_weights] :
              {std::pair{true, false}, {true, true}, {false, true}}) {
-          // Each rank has a chunk of what they share.
+          // Each rank needs at least one chunk of a K that is shared.
           if ((shares_state && state_chunks < ranks) ||
               (shares_weights && (ranks == 1 || weight_chunks < ranks))) {
             continue;
