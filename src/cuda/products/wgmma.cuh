@@ -145,6 +145,11 @@ struct WgmmaProduct {
     }
     fetch();
     if (threadIdx.x < kMultipliers) {
+      if constexpr (kFinishers > kMultipliers) {
+        // The helpers never come here with sums. The compiler does not know that, and would wait
+        // for each wgmma before it issues the next one, in both loops.
+        keep_behind(sum);
+      }
       multiply(slots, early_chunks, chunks, chunks, peer, peer_step, to_release);
     }
     finish();
