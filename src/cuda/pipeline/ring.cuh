@@ -1,13 +1,12 @@
-// The slots of shared memory that the chunks of a product's operands travel through.
+// The ring of slots in shared memory that chunks of K pass through.
 #pragma once
 
 #include "../ptx/barrier.cuh"
 
 namespace lltm::cuda {
 
-/// One thread's place in a ring of slots, each with two barriers: it is full, which all writers
-/// tell, and it is empty, which all readers tell. Writers and readers visit the slots in the same
-/// order.
+/// One thread's position in a ring of slots. Each slot has two barriers: all writers arrive at
+/// `full`, and all readers at `empty`. Writers and readers visit the slots in the same order.
 template <int kSlots_, int kSlotBytes_>
 class Ring {
  public:
@@ -17,7 +16,8 @@ class Ring {
   __device__ __forceinline__ Ring(uint32_t data, uint32_t barriers)
       : first_(data), barriers_(barriers) {}
 
-  /// By one thread, before a barrier of all that use it.
+  /// Initializes the barriers. One thread calls it, before a barrier of all threads that use the
+  /// ring.
   __device__ __forceinline__ void prepare(int writers, int readers) const {
     for (int i = 0; i < kSlots; ++i) {
       init_barrier(barriers_ + i * 16, writers);
@@ -29,7 +29,7 @@ class Ring {
   __device__ __forceinline__ uint32_t full() const { return barriers_ + slot_ * 16; }
   __device__ __forceinline__ uint32_t empty() const { return full() + 8; }
   __device__ __forceinline__ void wait_full() const { wait_phase(full(), parity_); }
-  // A fresh barrier has completed the phase before its first.
+  // A newly initialized barrier has completed the phase before its first.
   __device__ __forceinline__ void wait_empty() const { wait_phase(empty(), parity_ ^ 1); }
   __device__ __forceinline__ void advance() {
     if (++slot_ == kSlots) {

@@ -1,5 +1,5 @@
-// Barriers in shared memory (mbarrier): they count arrivals, and the bytes of copies. sm_90 on;
-// before it everything here does nothing, as in a block that is its own cluster.
+// Barriers in shared memory (mbarrier), which count arrivals and the bytes of copies. Before sm_90
+// all of this does nothing: each block is then a cluster by itself.
 #pragma once
 
 #include <cuda/ptx>
@@ -10,7 +10,7 @@ namespace lltm::cuda {
 
 namespace ptx = ::cuda::ptx;
 
-// What the toolkit's functions take: pointers, where our kernels compute with 32-bit addresses.
+// The toolkit's functions take pointers; our kernels use 32-bit addresses.
 template <typename T = void>
 __device__ __forceinline__ T* at_shared(uint32_t address) {
   return static_cast<T*>(__cvta_shared_to_generic(address));
@@ -19,13 +19,13 @@ __device__ __forceinline__ uint64_t* barrier_at(uint32_t address) {
   return at_shared<uint64_t>(address);
 }
 
-// A barrier that completes a phase with `count` arrivals, and all bytes that are expected.
+// Initializes a barrier. A phase completes after `count` arrivals and all expected bytes.
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int count) {
 #if __CUDA_ARCH__ >= 900
   ptx::mbarrier_init(barrier_at(barrier), static_cast<uint32_t>(count));
 #endif
 }
-// Makes fresh barriers known to the cluster, and to copies.
+// Makes newly initialized barriers visible to the cluster and to asynchronous copies.
 __device__ __forceinline__ void fence_barriers() {
 #if __CUDA_ARCH__ >= 900
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
@@ -45,16 +45,17 @@ __device__ __forceinline__ void arrive_expecting(uint32_t barrier, int bytes) {
                                  static_cast<uint32_t>(bytes));
 #endif
 }
-// Arrives at a barrier of another block of the cluster. Orders no memory beyond the block: a
-// release for the cluster, all that the toolkit has, would wait for all of the thread's accesses,
-// some 0.6 us.
+// Arrives at a barrier of another block of the cluster. It orders no memory accesses beyond the
+// block: a release at cluster scope, the only form the toolkit has, waits for all of the thread's
+// accesses, about 0.6 us.
 __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 #endif
 }
-// Until the phase of this parity is complete. A fresh barrier has completed one of parity 1. The
-// loop is part of the assembly: around the toolkit's function the compiler unrolls it.
+// Waits until the phase of this parity is complete. A newly initialized barrier has completed a
+// phase of parity 1. The loop is part of the assembly because the compiler would unroll one around
+// the toolkit's function.
 __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

@@ -1,5 +1,5 @@
-// Copies that complete on a barrier: between blocks of a cluster, and of boxes of tensors (TMA,
-// sm_90 on).
+// Copies that complete on a barrier: between blocks of a cluster, and of boxes of tensors (TMA).
+// sm_90 and newer.
 #pragma once
 
 #include "barrier.cuh"
@@ -11,15 +11,17 @@
 
 namespace lltm::cuda {
 
-// Makes this thread's writes to shared memory visible to the copies that follow a block barrier.
+// Makes this thread's writes to shared memory visible to copies that are issued after a block
+// barrier.
 __device__ __forceinline__ void fence_for_copies() {
 #if __CUDA_ARCH__ >= 900
   ptx::fence_proxy_async(ptx::space_shared);
 #endif
 }
 
-// Starts the copy of `bytes` from this block's shared memory to address `to` and barrier `barrier`
-// of the cluster's block `rank`; the addresses are as this block would write its own.
+// Starts copying `bytes` bytes from this block's shared memory to address `to` of block `rank` of
+// the cluster. The copy completes on that block's barrier `barrier`. All addresses are given as
+// this block's own.
 __device__ __forceinline__ void copy_to_rank(
     uint32_t to, uint32_t from, int bytes, uint32_t barrier, int rank) {
 #if __CUDA_ARCH__ >= 900
@@ -39,7 +41,8 @@ __device__ __forceinline__ void copy_to_rank(
 #endif
 }
 
-// Sends 16 bytes to a block of the cluster, and tells its barrier.
+// Sends 16 bytes to a block of the cluster and signals its barrier. `to` and `barrier` are
+// addresses in that block (address_in_block).
 __device__ __forceinline__ void send_16(
     uint32_t to, float x, float y, float z, float w, uint32_t barrier) {
   ptx::st_async(at_shared<float>(to), {x, y, z, w}, barrier_at(barrier));
@@ -49,8 +52,9 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
 }
 
-// Copies a box of a tensor to shared memory; what lies outside the tensor is zero. With `blocks`,
-// to every block of the cluster whose bit is set there, to the same place and barrier of each.
+// Copies a box of a tensor to shared memory, with zeros for whatever lies outside the tensor.
+// `blocks`, a mask, copies it to the same place in several blocks of the cluster and signals the
+// same barrier in each.
 template <typename... Blocks>
 __device__ __forceinline__ void copy_box_2d(
     uint32_t to, const CUtensorMap* map, int x, int y, uint32_t barrier, Blocks... blocks) {
@@ -74,15 +78,15 @@ __device__ __forceinline__ void copy_box_3d(
                             blocks...);
 }
 
-// Copies a box from shared memory; what lies outside the tensor is left out.
+// Copies a box from shared memory to a tensor, except for what lies outside the tensor.
 __device__ __forceinline__ void write_box_2d(uint32_t from, const CUtensorMap* map, int x, int y) {
   ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, map, {x, y}, at_shared(from));
 }
 __device__ __forceinline__ void commit_writes() {
   ptx::cp_async_bulk_commit_group();
 }
-// Until the boxes that this thread wrote have been read, but for those of the last kPending
-// commits; or until all have arrived.
+// wait_writes_read waits until the boxes that this thread wrote have been read from shared memory,
+// except for those of the last kPending commits. wait_writes waits until all writes are complete.
 template <int kPending = 0>
 __device__ __forceinline__ void wait_writes_read() {
   ptx::cp_async_bulk_wait_group_read(ptx::n32_t<kPending>());

@@ -1,4 +1,4 @@
-// Clusters of blocks (sm_90 on). Where there are none, each block is its own.
+// Clusters of blocks (sm_90 and newer). On older GPUs each block is a cluster by itself.
 #pragma once
 
 #include <cuda/ptx>
@@ -7,7 +7,6 @@
 
 namespace lltm::cuda {
 
-// The cluster of blocks this one belongs to. Without clusters (before sm_90) each block is its own.
 __device__ __forceinline__ unsigned cluster_index() {
 #if __CUDA_ARCH__ >= 900
   return ::cuda::ptx::get_sreg_clusterid_x();
@@ -23,7 +22,8 @@ __device__ __forceinline__ int cluster_rank() {
 #endif
 }
 
-// The barrier of all threads of the cluster, in two halves. It orders no memory.
+// The two halves of a barrier of all threads of the cluster. cluster_arrive orders no memory
+// accesses.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\n" ::: "memory");
@@ -34,14 +34,15 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");
 #endif
 }
-// The first half, for a thread whose stores to the cluster's shared memory those that wait read.
+// The first half, where the threads that wait read what this thread stored to the cluster's shared
+// memory.
 __device__ __forceinline__ void cluster_arrive_with_stores() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");
 #endif
 }
 
-// What this block would write as `address`, in the cluster's block `block`.
+// Maps an address in this block's shared memory to the same place in block `block` of the cluster.
 __device__ __forceinline__ uint32_t address_in_block(uint32_t address, int block) {
   uint32_t there = address;
 #if __CUDA_ARCH__ >= 900
@@ -50,7 +51,7 @@ __device__ __forceinline__ uint32_t address_in_block(uint32_t address, int block
   return there;
 }
 
-// Stores where this block would write `address`, in the cluster's block `block`.
+// Stores `value` at the place of `address` in block `block` of the cluster.
 __device__ __forceinline__ void store_in_block(uint32_t address, int block, float value) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("st.shared::cluster.f32 [%0], %1;\n" ::"r"(address_in_block(address, block)),

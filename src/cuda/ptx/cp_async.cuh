@@ -1,11 +1,11 @@
-// Asynchronous copies of a thread, from global to shared memory (sm_80 on).
+// Asynchronous copies from global to shared memory by single threads (cp.async, sm_80 and newer).
 #pragma once
 
 #include <cstdint>
 
 namespace lltm::cuda {
 
-// Copies 16 bytes to shared memory behind the thread's back; the bytes from `valid` on are zeroed.
+// Copies 16 bytes to shared memory asynchronously. The bytes from `valid` on become zero.
 __device__ __forceinline__ void copy_async_16(uint32_t to, const void* from, int valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(valid));
 }

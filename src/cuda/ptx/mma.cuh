@@ -1,4 +1,4 @@
-// ldmatrix and mma.sync (sm_80 on).
+// ldmatrix and mma.sync (sm_80 and newer).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,8 +8,8 @@
 
 namespace lltm::cuda {
 
-// Each loads 8x8 matrices of 16-bit elements (or 8x4 of 32-bit ones); lane l gives the address of
-// row l%8 of matrix l/8.
+// These load 8x8 matrices of 16-bit elements, or 8x4 of 32-bit elements. Lane l provides the
+// address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices_x4(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -37,7 +37,7 @@ __device__ __forceinline__ uint32_t round_to_tf32(float x) {
   return r;
 }
 
-// d += a * b on the tensor cores, float32 accumulators; a is 16 x k, b is k x 8.
+// d += a * b on the tensor cores, with float32 accumulators. a is 16 x K and b is K x 8.
 __device__ __forceinline__ void multiply_add_bf16(float (&d)[4],
                                                   const uint32_t (&a)[4],
                                                   const uint32_t (&b)[2]) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void multiply_add_tf32(float (&d)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// The same from zero: d = a * b.
+// d = a * b.
 __device__ __forceinline__ void multiply_tf32(float (&d)[4],
                                               const uint32_t (&a)[4],
                                               const uint32_t (&b)[2]) {

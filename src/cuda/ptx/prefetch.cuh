@@ -1,4 +1,4 @@
-// Bringing lines of global memory to the L2 cache.
+// Prefetching global memory into the L2 cache.
 #pragma once
 
 namespace lltm::cuda {

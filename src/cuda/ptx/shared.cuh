@@ -1,4 +1,4 @@
-// Shared memory by its 32-bit addresses.
+// Access to shared memory by 32-bit addresses.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ __device__ __forceinline__ void store_shared_4(uint32_t address, const uint32_t 
                : "memory");
 }
 
-// The barrier `id` of the block's first `threads` threads that come to it.
+// Synchronizes kThreads threads of the block at a named barrier.
 template <int kId, int kThreads>
 __device__ __forceinline__ void sync_threads_of() {
   asm volatile("bar.sync %0, %1;\n" ::"n"(kId), "n"(kThreads) : "memory");

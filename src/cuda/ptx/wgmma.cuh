@@ -1,4 +1,4 @@
-// wgmma, and what it needs (sm_90a).
+// wgmma and what it requires (sm_90a).
 #pragma once
 
 #include <cstdint>
@@ -6,23 +6,24 @@
 namespace lltm::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define LLTM_HOPPER 1  // only there may a kernel's body use what follows
+#define LLTM_HOPPER 1  // only there may a kernel's body use the functions below
 #endif
 
-// The body of a kernel that needs Hopper's instructions where it is compiled for something else:
-// nobody launches it, and if somebody does, it is heard.
+// The body of a kernel that requires Hopper's instructions where it is compiled for another
+// architecture. It is never launched; if it were, the launch would fail instead of doing nothing.
 __device__ __forceinline__ void trap_wrong_image() {
   asm volatile("trap;\n");
 }
 
-// Describes boxes of rows of 128 bytes, swizzled by 128 bytes, eight rows every 1024; boxes are
-// box_bytes apart, which counts where the rows are K: a box has 64 columns of them.
+// The descriptor of boxes whose rows have 128 bytes, swizzled by 128 bytes, with 1024 bytes per
+// eight rows. Boxes are box_bytes apart. This matters only where the rows are K: a box then has 64
+// columns.
 __device__ __forceinline__ uint64_t describe_rows_of_k(uint32_t address, int box_bytes) {
   return (uint64_t{address & 0x3ffff} >> 4) | (static_cast<uint64_t>(box_bytes / 16) << 16) |
          (uint64_t{64} << 32) | (uint64_t{1} << 62);
 }
 
-// The same where K is contiguous in a row.
+// The descriptor where K is contiguous within a row.
 __device__ __forceinline__ uint64_t describe_matrix(uint32_t address) {
   return describe_rows_of_k(address, 16);
 }
@@ -38,8 +39,8 @@ __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 
-// d += a * b for 64 rows of a and `rows` of b, 32 bytes of K, by a group of four warps that has
-// rows / 2 sums a thread. The flags: scale d by 1, a and b by 1, and for 16-bit operands, that
+// d += a * b for 64 rows of a, `rows` rows of b and 32 bytes of K, by a warpgroup whose threads
+// hold rows / 2 sums each. The flags scale d, a and b by 1 and, for 16-bit operands, say that
 // neither is transposed.
 // clang-format off
 #define LLTM_NAMES_12 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
@@ -111,8 +112,8 @@ LLTM_MULTIPLY_GROUPS(192, 96, 97)
 #undef LLTM_MULTIPLY_GROUPS
 #undef LLTM_MULTIPLY_GROUP
 
-// The same with a's rows in registers, four a thread as mma.sync.m16n8k8 has them, sixteen rows a
-// warp. With kFresh d = a * b.
+// The same with a in registers: four per thread, in the layout of mma.sync.m16n8k8, with sixteen
+// rows per warp. With kFresh, d = a * b.
 // clang-format off
 #define LLTM_MULTIPLY_REGISTERS(rows, sums, a0, a1, a2, a3, b_operand, keep_operand)               \
   template <bool kFresh>                                                                           \
@@ -136,8 +137,8 @@ LLTM_MULTIPLY_REGISTERS(256, 128, 128, 129, 130, 131, 132, 133)
 // clang-format on
 #undef LLTM_MULTIPLY_REGISTERS
 
-// Keeps what reads the sums behind the wait for the products before it. By index: a loop over the
-// array itself is not unrolled where that is long.
+// Keeps all uses of the sums behind the preceding wait for products. The loop runs over indices
+// because a loop over the array itself is not unrolled if the array is long.
 template <int kCount>
 __device__ __forceinline__ void keep_behind(float (&d)[kCount]) {
 #pragma unroll
@@ -146,8 +147,8 @@ __device__ __forceinline__ void keep_behind(float (&d)[kCount]) {
   }
 }
 
-// Keeps the registers of a to themselves until here: the compiler takes a product for done once it
-// has begun.
+// Keeps the registers of a reserved until here: the compiler considers a wgmma done once it is
+// issued.
 __device__ __forceinline__ void keep_until_here(const uint32_t (&a)[4][4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -155,7 +156,7 @@ __device__ __forceinline__ void keep_until_here(const uint32_t (&a)[4][4]) {
   }
 }
 
-// Moves registers between the groups of four warps of a block; all threads of a group call it.
+// These move registers between the warpgroups of a block. All threads of a warpgroup call them.
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
@@ -165,8 +166,8 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
-// As multiply_group_..., for operands of 16 bits, where the rows of b, of 64, 128 or 256 columns,
-// are K; those of a are M, or with kTransposed, K too.
+// As multiply_group_..., for 16-bit operands where the rows of b, of 64, 128 or 256 columns, are K.
+// The rows of a are M or, with kTransposed, also K.
 // clang-format off
 #define LLTM_MULTIPLY_ROWS_OF_K(name, columns, types, sums, a_operand, b_operand, flag)            \
   template <bool kTransposed>                                                                      \
@@ -185,8 +186,8 @@ LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_f16, 256, "f16.f16", 128, 128, 129, 1
 // clang-format on
 #undef LLTM_MULTIPLY_ROWS_OF_K
 
-// As multiply_group_..., for operands of 16 bits, where the rows of a are K, and those of b are
-// columns of the product, or with kRowsOfK, K too.
+// As multiply_group_..., for 16-bit operands where the rows of a are K. The rows of b are N or,
+// with kRowsOfK, also K.
 // clang-format off
 #define LLTM_MULTIPLY_COLUMNS(name, columns, types, sums, a_operand, b_operand, flag)              \
   template <bool kRowsOfK>                                                                         \

@@ -1,4 +1,4 @@
-// The GPU of a call.
+// The device of a call.
 #pragma once
 
 #include <ATen/EmptyTensor.h>
@@ -9,9 +9,9 @@
 
 namespace lltm::cuda {
 
-/// A tensor's device, current while this lives, and what a call needs of it. Instead of at::empty
-/// and c10's guard, streams and properties of the current device, which all ask again which device
-/// that is: a small cell's kernel takes no longer than they do.
+/// Makes a tensor's device current while this object lives, and provides its properties, its stream
+/// and memory on it. at::empty and c10's guard and streams each look up the current device again;
+/// together they take as long as the kernel of a small cell.
 class Device {
  public:
   explicit Device(const at::Tensor& tensor)

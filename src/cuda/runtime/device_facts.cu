@@ -7,7 +7,8 @@
 namespace lltm::cuda {
 namespace {
 
-// Any kernel does to ask how many blocks that fill a multiprocessor are resident at once.
+// For the query of how many blocks that each fill a multiprocessor are resident at once. Any kernel
+// would do.
 __global__ void filling_kernel() {}
 
 cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
@@ -39,7 +40,7 @@ cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
     int clusters = 0;
     error = cudaOccupancyMaxActiveClusters(&clusters, &filling_kernel, &config);
     if (error == cudaErrorInvalidClusterSize) {
-      cudaGetLastError();  // a part of a GPU may be smaller than such a cluster
+      cudaGetLastError();  // a slice of a GPU may be smaller than such a cluster
       clusters = 0;
     } else if (error != cudaSuccess) {
       return error;

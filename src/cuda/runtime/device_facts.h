@@ -1,4 +1,4 @@
-// What the cost model wants to know of the current device, asked of the driver.
+// What the cost model needs to know about the current device, queried from the driver.
 #pragma once
 
 #include "../model.h"
@@ -7,8 +7,8 @@
 
 namespace lltm::cuda {
 
-/// Of the current context, whose device has these properties. Asked once a context; a failure is
-/// returned, and asked again.
+/// The facts of the current context, whose device has these properties. They are queried once per
+/// context. An error is returned, and the next call queries again.
 cudaError_t device_facts(const cudaDeviceProp& properties, DeviceFacts* facts);
 
 }  // namespace lltm::cuda

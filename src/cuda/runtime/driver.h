@@ -1,5 +1,5 @@
-// Functions of the CUDA driver, from the one that is loaded anyway: linking with it would need it
-// where nothing is launched.
+// Functions of the CUDA driver, looked up at run time: a library linked against the driver could
+// not be loaded on a machine without one.
 #pragma once
 
 #include <cuda.h>
@@ -10,13 +10,13 @@
 
 namespace lltm::cuda {
 
-/// A function of the driver, looked up until it is found.
+/// A function of the driver, looked up on first use, and again until it is found.
 template <typename Function>
 class DriverFunction {
  public:
   constexpr explicit DriverFunction(const char* name) : name_(name) {}
 
-  /// Null where the driver does not have it.
+  /// Null if the driver does not have it.
   Function get() {
     Function function = function_.load(std::memory_order_relaxed);
     if (function == nullptr) {
@@ -37,11 +37,11 @@ class DriverFunction {
   std::atomic<Function> function_{nullptr};
 };
 
-/// The number of the context that is current for the driver. A thread that has none gets the
-/// current device's: its first call of the runtime that needs one may be still to come, where the
-/// device is the default one and PyTorch's allocator has memory at hand. A context of the caller's
-/// own, a green one for instance, stays. (Setting the device that is set is allowed while a graph
-/// is captured.)
+/// The ID of the context that is current for the driver. A thread that has no current context gets
+/// that of the current device. This happens on the default device, where PyTorch's allocator may
+/// have memory at hand before the thread's first runtime call that needs a context. A context that
+/// the caller made current, such as a green context, stays current. (Setting the device that is
+/// already set is allowed during graph capture.)
 inline cudaError_t current_context(uint64_t* number) {
   static DriverFunction<decltype(&cuCtxGetCurrent)> current("cuCtxGetCurrent");
   static DriverFunction<decltype(&cuCtxGetId)> id_of("cuCtxGetId");
@@ -51,7 +51,7 @@ inline cudaError_t current_context(uint64_t* number) {
     return cudaErrorInsufficientDriver;
   }
   CUcontext context = nullptr;
-  // The driver's errors have the numbers of the runtime's.
+  // The driver's errors have the same values as the runtime's.
   auto error = static_cast<cudaError_t>(get_current(&context));
   if (error == cudaSuccess && context == nullptr) {
     int device = 0;

@@ -1,5 +1,5 @@
-// Launching a kernel: with as much shared memory as it asks for, its blocks in clusters, and
-// overlapping the kernel before it where it was compiled to wait for that one itself.
+// Launches a kernel with the shared memory it requests and its blocks in clusters. It overlaps the
+// previous kernel if it was compiled to wait for that kernel itself.
 #pragma once
 
 #include "driver.h"
@@ -12,16 +12,16 @@
 
 namespace lltm::cuda {
 
-/// A kernel as the driver knows it in a context.
+/// A kernel's handle in one context.
 struct Kernel {
   CUfunction function;
-  // Whether the code that runs was compiled for sm_90 or newer: only that has clusters, and waits
-  // for the kernel before it. A build for 80 alone also runs on newer GPUs.
+  // Whether the code that runs was compiled for sm_90 or newer: only then does it use clusters and
+  // wait for the previous kernel. A build for sm_80 alone also runs on newer GPUs.
   bool clusters;
 };
 
-/// kKernel in the current context, allowed so many bytes of shared memory a block, by itself and in
-/// a cluster: more than 48 KiB have to be asked for.
+/// Finds kKernel in the current context and allows it cluster_bytes of shared memory per block if
+/// it can use clusters, else block_bytes: more than 48 KiB must be requested.
 template <auto kKernel>
 cudaError_t find_kernel(int block_bytes, int cluster_bytes, Kernel* kernel) {
   static PerContext<Kernel> known;
@@ -45,12 +45,12 @@ cudaError_t find_kernel(int block_bytes, int cluster_bytes, Kernel* kernel) {
   });
 }
 
-/// Launches kKernel on `grid`, in clusters of `cluster` blocks (one: none). A cluster
-/// needs kClusterBytes of shared memory a block, a block by itself kBlockBytes; they get
-/// least_bytes where that is more, up to kMostBytes.
+/// Launches kKernel on `grid` in clusters of `cluster` blocks (one: no clusters). Each block of a
+/// cluster gets kClusterBytes of shared memory, a block by itself kBlockBytes; either gets
+/// least_bytes if that is more, which may be at most kMostBytes.
 ///
-/// Not by cudaLaunchKernelEx, which looks the kernel and the context up each time: 0.3 us of
-/// the 2.8 that it takes on an H200's host.
+/// cudaLaunchKernelEx is not used because it looks up the kernel and the context each time: 0.3 of
+/// the 2.8 us that it takes on the host of an H200.
 template <auto kKernel,
           int kThreads,
           int kBlockBytes,
@@ -93,7 +93,7 @@ cudaError_t launch_in_clusters(
   config.attrs = attributes;
   config.numAttrs = !kernel.clusters ? 0 : alone ? 1 : 2;
   void* all_params[] = {const_cast<Params*>(&params)};
-  // The driver's errors have the numbers of the runtime's.
+  // The driver's errors have the same values as the runtime's.
   return static_cast<cudaError_t>(launch(&config, kernel.function, all_params, /*extra=*/nullptr));
 }
 

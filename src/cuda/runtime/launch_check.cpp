@@ -29,7 +29,7 @@ namespace {
 
 void check_launch(cudaError_t error) {
   if (error != cudaSuccess) {
-    cudaGetLastError();  // else the next check would find it too
+    cudaGetLastError();  // clears it; otherwise the next check would find it, too
   }
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
       error == cudaErrorUnsupportedPtxVersion) {

@@ -5,8 +5,8 @@
 
 namespace lltm::cuda {
 
-/// Raises c10::Error for the error of a launch. Where the GPU's architecture was not
-/// built, the message says which were, and how to build for this one.
+/// Raises c10::Error if a launch failed. If the library was not built for the GPU's architecture,
+/// the message lists the architectures it was built for and says how to build for this one.
 void check_launch(cudaError_t error);
 
 }  // namespace lltm::cuda

@@ -1,4 +1,4 @@
-// What is found out once for each CUDA context.
+// A cache of values per CUDA context.
 #pragma once
 
 #include <atomic>
@@ -6,14 +6,14 @@
 
 namespace lltm::cuda {
 
-/// Remembers a T for each context that it was found in, for the life of the process. What could not
-/// be found is asked for again: a module that was out of memory when it was to be loaded may load
-/// later. Contexts are known by the number that the driver never gives twice.
+/// Remembers a T for each context, for the life of the process. Failures are not remembered: a
+/// module that could not be loaded for lack of memory may load later. Contexts are identified by
+/// their ID, which the driver never reuses.
 template <typename T>
 class PerContext {
  public:
-  /// *value = what is known of `context`, or what query(value) finds, whose error is returned: {}
-  /// is none.
+  /// Sets *value to what is known for `context`, or else to what query(value) finds. Returns the
+  /// error of the query; {} means success.
   template <typename Query>
   auto get(uint64_t context, T* value, const Query& query) -> decltype(query(value)) {
     for (const Entry* e = entries_.load(std::memory_order_acquire); e != nullptr; e = e->next) {
@@ -24,7 +24,7 @@ class PerContext {
     }
     const auto error = query(value);
     if (error == decltype(error){}) {
-      // Two threads may both have found it; then it stands here twice.
+      // Two threads may both add an entry for the same context, which is harmless.
       auto* const entry = new Entry{context, *value, entries_.load(std::memory_order_relaxed)};
       while (!entries_.compare_exchange_weak(
           entry->next, entry, std::memory_order_release, std::memory_order_relaxed)) {

@@ -1,4 +1,4 @@
-// A matrix as the tile kernels read it.
+// Matrices as the kernels read them.
 #pragma once
 
 #include "../problem.h"
@@ -9,8 +9,8 @@
 
 namespace lltm::cuda {
 
-/// Whether TMA can describe input, old_h and both column ranges of weights where they lie, and rows
-/// of state_size: all start at multiples of 16 bytes.
+/// Whether TMA can describe input, old_h and both column ranges of weights in place, and contiguous
+/// rows of state_size elements: all rows start at multiples of 16 bytes.
 inline bool vector_rows(const at::Tensor& input,
                         const at::Tensor& weights,
                         const at::Tensor& old_h,
@@ -24,8 +24,8 @@ inline bool vector_rows(const at::Tensor& input,
          describable(old_h);
 }
 
-/// A matrix whose rows are contiguous, at any distance of each other; a copy of the tensor where
-/// its rows are not.
+/// A matrix whose rows are contiguous, with any stride between them: the tensor itself or, if its
+/// rows are not contiguous, a copy.
 class Rows {
  public:
   explicit Rows(const at::Tensor& matrix)

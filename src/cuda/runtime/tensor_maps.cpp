@@ -11,7 +11,7 @@ CUtensorMapDataType type_of(Arithmetic arithmetic) {
     case Arithmetic::kFloat32:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     case Arithmetic::kTf32:
-      // Rounded on the way, as cuBLAS rounds; wgmma by itself cuts off what TF32 has no room for.
+      // Rounds on the way to shared memory, as cuBLAS does. wgmma alone would truncate.
       return CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
     case Arithmetic::kFloat16:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
@@ -24,7 +24,7 @@ CUtensorMapDataType type_of(Arithmetic arithmetic) {
 bool encode_boxes(CUtensorMap* map, const BoxesOf& of) {
   static DriverFunction<decltype(&cuTensorMapEncodeTiled)> encode_tiled("cuTensorMapEncodeTiled");
   const auto encode = encode_tiled.get();
-  uint64_t context = 0;  // the driver wants one to be current
+  uint64_t context = 0;  // the driver requires a current context
   if (encode == nullptr || current_context(&context) != cudaSuccess) {
     return false;
   }
@@ -57,8 +57,8 @@ bool encode_boxes(CUtensorMap* map, const BoxesOf& of) {
 }  // namespace
 
 bool describe(CUtensorMap* map, const BoxesOf& boxes) {
-  // The same addresses come back with the steps of a sequence, and four matrices to encode take as
-  // long as the checks of a whole call. A map depends on its description alone.
+  // The steps of a sequence use the same addresses again, and encoding four maps takes as long as
+  // the checks of a whole call. A map depends only on its description.
   struct Known {
     BoxesOf boxes;
     CUtensorMap map;

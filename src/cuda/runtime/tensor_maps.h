@@ -1,4 +1,5 @@
-// Describing matrices to TMA, the unit that copies boxes of them to shared memory (sm_90).
+// Tensor maps: descriptions of matrices for TMA, the unit that copies boxes of them to shared
+// memory (sm_90).
 #pragma once
 
 #include "../problem.h"
@@ -9,15 +10,15 @@
 
 namespace lltm::cuda {
 
-/// How a box lies in shared memory: its rows one behind the other, or, of 128 bytes each, with
-/// their pieces of 16 bytes swapped among each other (piece p of row r is at p ^ r % 8).
+/// The layout of a box in shared memory: row after row, or rows of 128 bytes whose 16-byte pieces
+/// are permuted (piece p of row r is at p ^ r % 8).
 enum class BoxLayout { kRows, kSwizzled };
 
-/// A matrix of rows x columns elements in boxes of box_rows x box_columns; or `gates` of them, each
-/// `rows` rows behind the one before, whose boxes have rows of all.
+/// A matrix of rows x columns elements in boxes of box_rows x box_columns; or `gates` such
+/// matrices, `rows` rows apart, whose boxes have box_rows rows of each.
 struct BoxesOf {
   Arithmetic arithmetic;
-  Matrix matrix;  // starts, and its rows start, at multiples of 16 bytes
+  Matrix matrix;  // all rows start at multiples of 16 bytes
   int64_t rows, columns;
   int64_t gates = 1;
   int box_rows, box_columns;
@@ -26,13 +27,13 @@ struct BoxesOf {
   bool operator==(const BoxesOf&) const = default;
 };
 
-/// Describes them to TMA. False where they cannot be described.
+/// Creates the tensor map. Returns false if TMA cannot describe the boxes.
 bool describe(CUtensorMap* map, const BoxesOf& boxes);
 
-/// The operands of the forward's product.
+/// The maps of the operands of the forward's product.
 struct ForwardMaps {
-  CUtensorMap old_h, input;  // boxes of rows of a tile
-  // Boxes of a tile's hidden columns of each gate: of h's columns of weights, and of input's.
+  CUtensorMap old_h, input;  // boxes have a tile's rows
+  // Boxes have a tile's hidden columns of each gate, in the weights' columns of h and of input.
   CUtensorMap weights_h, weights_input;
 };
 
@@ -41,13 +42,12 @@ struct ForwardBoxes {
   int chunk_k, rows, hidden;
 };
 
-/// Describes them; where there are no input features, input's are left as they are. False where one
-/// cannot be described.
+/// Creates the maps; those of input are left as they are if there are no input features. Returns
+/// false if TMA cannot describe one of the matrices.
 bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const ForwardBoxes& boxes);
 
-/// Whether TMA can describe a matrix of `columns` columns, one at least, of `element_size` bytes:
-/// it starts, and its rows start, at multiples of 16 bytes, not too far apart, and they do not
-/// overlap.
+/// Whether TMA can describe a matrix of `columns` columns (at least one) of `element_size` bytes:
+/// all rows start at multiples of 16 bytes, do not overlap, and are not too far apart.
 bool is_describable(const Matrix& matrix, int64_t columns, int element_size);
 
 }  // namespace lltm::cuda
