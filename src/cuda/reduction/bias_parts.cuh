@@ -1,12 +1,12 @@
-// Adding up the parts of d_bias, each the sum over a part of the batch.
+// Adds the parts of d_bias, each of which is the sum over a part of the batch.
 #pragma once
 
 #include <cstdint>
 
 namespace lltm::cuda {
 
-/// write(column, sum) of columns `first`, first + step, ... of `size`: the sum of `count` rows of
-/// `parts`, in their order.
+/// Calls write(column, sum) for the columns first, first + step, ... below `size`. The sum is that
+/// of `count` rows of `parts`, added in order.
 template <typename acc_t, typename Write>
 __device__ __forceinline__ void sum_bias_parts(const acc_t* parts,
                                                int64_t count,

@@ -1,4 +1,4 @@
-// Adding up the sums of a tile whose K a cluster shares.
+// Adds the partial sums of a tile whose K is split across a cluster.
 #pragma once
 
 #include "../ptx/barrier.cuh"
@@ -9,13 +9,13 @@
 
 namespace lltm::cuda {
 
-/// The sums of a tile whose K is shared by a cluster: every rank sends each other rank the rows
-/// that this one finishes. Shared memory: Product's, in which the block's own sums replace the
-/// pipeline; the received rows; a barrier that tells that all of them are here.
+/// The sums of a tile whose K is split across a cluster. Every rank sends each other rank the rows
+/// that the other one finishes. Shared memory holds Product's, where the block's own sums replace
+/// the pipeline; the received rows; and a barrier that completes when all of them have arrived.
 template <typename Product>
 class ClusterSums {
  public:
-  // kTileM rows, and what rounding up to whole rows a rank adds.
+  // kTileM rows, and up to one more per rank from rounding up to whole rows.
   static constexpr int kBarrierOffset =
       Product::kSharedBytes + (Product::kTileM + kMaxSplit) * Product::kPitchC * 4;
   static constexpr int kSharedBytes = kBarrierOffset + 16;
@@ -42,7 +42,8 @@ class ClusterSums {
   __device__ __forceinline__ int first_row() const { return first_row_of(rank_); }
   __device__ __forceinline__ int rows() const { return rows_of(rank_); }
 
-  /// After the product has run: leaves the sums of this rank's rows, of all ranks, to be read.
+  /// Called after the product. Afterwards the sums of this rank's rows, from all ranks, can be
+  /// read.
   __device__ __forceinline__ void exchange(Product& product) {
     product.store(own_);
     if (ranks_ == 1) {
@@ -61,12 +62,12 @@ class ClusterSums {
                    to);
     }
     wait_phase(barrier_, 0);
-    // Once all ranks have arrived here, nobody reads another's shared memory any more.
+    // Once all ranks have arrived here, no block reads another's shared memory.
     cluster_arrive();
   }
 
-  /// kCount sums, kStep columns apart, from (row, column) on; row counts from first_row(). They are
-  /// added up in the ranks' order, so that they are the same on every run.
+  /// Reads kCount sums, kStep columns apart, from (row, column) on, where row counts from
+  /// first_row(). Parts are added in rank order, so the result is the same on every run.
   template <int kCount, int kStep>
   __device__ __forceinline__ void read(float (&sums)[kCount], int row, int column) const {
     const float* const own = own_ + (first_row() + row) * Product::kPitchC + column;
@@ -88,7 +89,7 @@ class ClusterSums {
     }
   }
 
-  /// Before the block leaves.
+  /// Called before the block exits.
   __device__ __forceinline__ void finish() const {
     if (ranks_ > 1) {
       cluster_wait();

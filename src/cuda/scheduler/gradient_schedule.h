@@ -1,4 +1,4 @@
-// The schedule of a backward's products from its problem and plan.
+// The schedule of a backward's products, from its problem and plan.
 #pragma once
 
 #include "../problem.h"
@@ -10,8 +10,8 @@
 
 namespace lltm::cuda {
 
-/// In chunks of chunk_k. one_segment: whether [old_h | input] is one matrix as the weight product
-/// reads it.
+/// K is counted in chunks of chunk_k. one_segment says whether [old_h | input] is one matrix as the
+/// weight product reads it.
 inline GradientSchedule schedule_gradients(const BackwardProblem& p,
                                            const GradientPlan& plan,
                                            int chunk_k,
@@ -24,7 +24,7 @@ inline GradientSchedule schedule_gradients(const BackwardProblem& p,
                                    : RanksShare::kNothing;
   };
   const int64_t gates = 3 * p.state_size, width = p.state_size + p.input_features;
-  // Whole tiles, so that a gradient has the same bits by itself.
+  // Starts at a whole tile, so that d_input has the same bits with and without d_old_h.
   const int64_t first_row = p.d_old_h != nullptr ? 0 : p.state_size / kGradientRows * kGradientRows;
   const int64_t end_row = p.d_input != nullptr   ? width
                           : p.d_old_h != nullptr ? p.state_size
@@ -50,10 +50,11 @@ inline GradientSchedule schedule_gradients(const BackwardProblem& p,
       plan.weight_parts);
   const bool state_shares = state.share == RanksShare::kK;
   const bool weights_share = weights.share == RanksShare::kK;
-  // One tile of shared K a cluster.
+  // A cluster has at most one tile whose K is shared.
   const int clusters = std::max(
       plan.blocks / ranks, (state_shares ? state.units : 0) + (weights_share ? weights.units : 0));
-  // In chunks, what is spent on a unit, its end included; tiles of shared K are not dealt out.
+  // The cost of a unit in chunks, epilogue included. Tiles whose K is shared are not distributed by
+  // cost.
   const double state_cost = double(state_chunks) / (state_shares ? ranks : state.parts) *
                                 (plan.state_columns == plan.weight_columns ? 1 : 0.75) +
                             2;

@@ -1,5 +1,5 @@
-// The schedule of the products of the backward. Both are matrices of M rows and N columns whose
-// left operand is read by columns:
+// The schedule of the backward's products. Both are matrices of M rows and N columns whose left
+// operand is read by columns:
 //
 //   [d_old_h | d_input].T = weights.T @ d_gates.T    M = state_size + input_features, N = batch,
 //                                                    K = 3*state_size: the "state" product
@@ -7,8 +7,8 @@
 //                                                    input_features, K = batch: the "weight"
 //                                                    product
 //
-// A unit of work is a tile and a range of its K. Units of both products are dealt out by their cost
-// to the clusters of the grid, each of which knows its own from the start.
+// A unit of work is a tile and a range of its K. The units of both products are distributed by cost
+// to the clusters of the grid. Each cluster knows its own units from the start.
 #pragma once
 
 #include "../../cell.h"
@@ -24,16 +24,16 @@ namespace lltm::cuda {
 /// The rows of a tile.
 constexpr int kGradientRows = 128;
 
-/// A block's share of a product at a time.
+/// What a block computes at a time: a tile and a range of the chunks of its K.
 struct GradientUnit {
   bool of_weights;
-  bool second_segment;  // of weights: the columns are those of the second right operand
-  int row, column;      // the first of the tile; in a segment
+  bool second_segment;  // of the weight product: its columns are those of the second right operand
+  int row, column;      // the first of the tile, counted within its segment
   int first_chunk, chunks;
   int tile, part;
 };
 
-/// Division by what is known on the host, of numbers below 2^31.
+/// Division of numbers below 2^31 by a divisor that is known on the host.
 struct Divisor {
   uint32_t multiplier, shift;
 
@@ -56,10 +56,11 @@ inline Divisor divisor(int by) {
       bits - 1};
 }
 
-/// Of which every quotient is zero.
+/// With it every quotient is zero.
 constexpr Divisor kNeverDivides{1, 0};
 
-/// Things dealt out evenly to neighbours: the first few have one more than the others.
+/// Items distributed evenly, consecutive ones together: the first few shares have one more than the
+/// others.
 struct EvenShares {
   int each, with_one_more;
 
@@ -73,22 +74,23 @@ inline EvenShares even_shares(int count, int shares) {
 }
 
 /// What the ranks of a cluster share: the K of a tile, so that they exchange their sums; the
-/// columns of tiles of their own, one below the other; or nothing, and the tiles follow each other.
+/// columns of tiles of their own, one below the other; or nothing, so that their tiles follow each
+/// other.
 enum class RanksShare { kK, kColumns, kNothing };
 
-/// The tiles of a product, and the units that they are cut into.
+/// The tiles of a product and the units that they are divided into.
 struct GradientTiles {
   RanksShare share;
   int ranks;          // of a cluster
   int first_row;      // of the product
-  int rows;           // of tiles, rounded up to those of a cluster that share columns
-  int columns_first;  // columns of tiles in the first segment of columns, and in all
+  int rows;           // of tiles, rounded up to whole units
+  int columns_first;  // columns of tiles, in the first segment of columns and in all
   int columns;
-  int parts;  // of K, which another kernel adds up
+  int parts;  // of K; another kernel adds them
   int units;
-  int row_units;  // of a part
+  int row_units;  // rows of units in a part
   Divisor by_columns, by_row_units;
-  EvenShares chunks;  // of K, of a part or a rank
+  EvenShares chunks;  // chunks of K, per part or per rank
 
   LLTM_HOST_DEVICE int tiles() const { return rows * columns; }
   LLTM_HOST_DEVICE int tiles_in_parts() const { return parts > 1 ? tiles() : 0; }
@@ -102,7 +104,7 @@ struct GradientTiles {
     return unit;
   }
 
-  /// What rank `rank` does of unit `index`.
+  /// What rank `rank` computes of unit `index`.
   LLTM_HOST_DEVICE GradientUnit unit(int index, int rank, int tile_rows, int tile_columns) const {
     const int place = share == RanksShare::kNothing ? index * ranks + rank : index;
     const int row = by_columns.quotient(place), column = place - row * columns;
@@ -121,8 +123,8 @@ struct GradientTiles {
   }
 };
 
-/// `rows` and `columns` of tiles whose K has so many chunks, in units for clusters of `ranks`.
-/// Parts are of tiles that share columns.
+/// Divides `rows` x `columns` tiles, whose K has `chunks` chunks, into units for clusters of
+/// `ranks`. `parts` is one unless the ranks share columns.
 inline GradientTiles gradient_tiles(
     RanksShare share, int ranks, int rows, int columns_first, int columns, int chunks, int parts) {
   const int rows_a_unit = share == RanksShare::kColumns ? ranks : 1;
@@ -138,7 +140,8 @@ inline GradientTiles gradient_tiles(
           .units = (row_units * columns * parts + tiles_a_unit - 1) / tiles_a_unit,
           .row_units = row_units,
           .by_columns = divisor(columns),
-          // What is behind the last tile is in the first part, too, and outside of all matrices.
+          // Without parts, whatever is past the last tile is also in part 0, and outside of all
+          // matrices.
           .by_row_units = parts > 1 ? divisor(row_units) : kNeverDivides,
           .chunks = even_shares(chunks, share == RanksShare::kK ? ranks : parts)};
 }
@@ -146,10 +149,11 @@ inline GradientTiles gradient_tiles(
 struct GradientSchedule {
   GradientTiles state, weights;
   int clusters;
-  // Units of shared K come before others: what ranks send would meet a tile that is written.
+  // Units whose K is shared come before others: the sums that ranks send could otherwise overwrite
+  // a tile that is being written.
   bool weights_first;
-  // The first `busy` clusters have one unit of the state product more than the others. They share
-  // so many of the weight product, the others the rest.
+  // The first `busy` clusters have one more unit of the state product than the others. Together
+  // they have weights_of_busy units of the weight product; the others have the rest.
   int busy, weights_of_busy;
   EvenShares busy_weights, other_weights;
 
@@ -158,8 +162,8 @@ struct GradientSchedule {
     const int first = first_weights(cluster);
     const int states = (state.units - cluster + clusters - 1) / clusters;
     const int count = states + first_weights(cluster + 1) - first;
-    const int before = weights_first ? count - states : states;  // of the other product
-#if defined(__CUDA_ARCH__)  // the host's compiler does not know it
+    const int before = weights_first ? count - states : states;  // of the first product
+#if defined(__CUDA_ARCH__)  // the host's compiler does not know this pragma
 #pragma unroll 1
 #endif
     for (int i = 0; i < count; ++i) {
@@ -182,9 +186,9 @@ struct GradientSchedule {
   }
 };
 
-/// Of clusters that all have units of the state product, how many have one more than the others,
-/// and how many units of the weight product these share, so that all are done at about the same
-/// time. The costs are of one unit.
+/// For clusters that all have units of the state product: how many have one more than the others,
+/// and how many units of the weight product those share, so that all clusters finish at about the
+/// same time. The costs are per unit.
 inline std::pair<int, int> share_of_busy(
     int state_units, int weight_units, int clusters, double state_cost, double weight_cost) {
   const int busy = clusters > 0 ? state_units % clusters : 0;
@@ -205,7 +209,7 @@ inline std::pair<int, int> share_of_busy(
   return {busy, std::min(busy * a_busy_cluster, weight_units)};
 }
 
-/// Deals the units out to at most `clusters`.
+/// Distributes the units to at most `clusters` clusters.
 inline GradientSchedule deal_out(const GradientTiles& state,
                                  const GradientTiles& weights,
                                  int clusters,

@@ -1,4 +1,4 @@
-// Sharing the K of a tile among the blocks of a cluster, its ranks.
+// Splitting the K of a tile across the blocks of a cluster, its ranks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,10 +7,10 @@
 
 namespace lltm::cuda {
 
-/// The largest cluster that every Hopper GPU takes.
+/// The largest cluster that every Hopper GPU supports.
 constexpr int kMaxSplit = 8;
 
-/// How the blocks of a cluster share the K of a tile, and its rows when the sums are added up.
+/// How the blocks of a cluster divide the K of a tile, and its rows when they add the sums.
 struct KSplit {
   int ranks;
   int chunks_a_rank, ranks_with_one_more;

@@ -1,4 +1,4 @@
-// The grid of blocks that form tiles.
+// The grid of blocks that compute tiles.
 #pragma once
 
 #include "../tile/shapes.h"
@@ -10,8 +10,8 @@
 
 namespace lltm::cuda {
 
-/// `split` blocks for each tile. Rows of tiles, in groups of row_group that stay together, go on in
-/// z where y cannot count them: row y + gridDim.y * z, which may be beyond the last.
+/// A grid with `split` blocks per tile. Rows of tiles that exceed the limit of y continue in z, in
+/// whole groups of row_group rows: a block's row is y + gridDim.y * z, which may be past the last.
 inline dim3 grid_of_tiles(int64_t row_tiles, int64_t column_tiles, int split, int row_group = 1) {
   constexpr int64_t kMaxY = 65535;
   const int64_t y = std::min(row_tiles, kMaxY / row_group * row_group);

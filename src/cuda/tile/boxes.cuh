@@ -1,4 +1,4 @@
-// Copying boxes of matrices to shared memory by all threads of a block (cp.async).
+// Copying boxes of matrices to shared memory with all threads of a block (cp.async).
 #pragma once
 
 #include "../ptx/cp_async.cuh"
@@ -7,8 +7,8 @@
 
 namespace lltm::cuda {
 
-/// A box of a matrix: `rows` rows, `stride` elements apart, from `data` on.
-/// vectors: every row starts at a multiple of 16 bytes.
+/// A box of a matrix: `rows` rows from `data` on, `stride` elements apart. `vectors` says whether
+/// every row starts at a multiple of 16 bytes.
 template <typename Element>
 struct Box {
   const Element* data;
@@ -23,10 +23,10 @@ struct Box {
 /// The rows of `weights` that a block needs: kHidden of each gate.
 template <typename Element, int kHidden>
 struct GateRows {
-  const Element* data;  // the first hidden column's row of the input gate
+  const Element* data;  // the input gate's row of the first hidden column
   int64_t stride;
   int64_t state_size;
-  int hidden;  // how many hidden columns there are
+  int hidden;  // the number of hidden columns inside the matrix
   bool vectors;
 
   __device__ __forceinline__ bool has(int r) const { return r % kHidden < hidden; }
@@ -35,16 +35,16 @@ struct GateRows {
   }
 };
 
-/// Copies one kRows x kColumns box after another to shared memory; what lies outside a source is
-/// zero there. A source tells whether it `has` a row and at which `offset` from its `data`, and
-/// whether its rows start at `vectors`.
+/// Copies one kRows x kColumns box after another to shared memory, with zeros for whatever lies
+/// outside the source. A source says whether it `has` a row, the `offset` of a row from its `data`,
+/// and whether its rows are `vectors`.
 ///
-/// A thread's addresses are computed once, and moved from box to box: a block has few warps, and
-/// the time between a box's first and last copy is latency that nothing hides.
+/// A thread's addresses are computed once and advanced from box to box: a block has few warps, so
+/// nothing hides the latency between a box's first and last copy.
 template <int kRows, int kColumns, int kPitch, int kThreads, typename Element, typename Source>
 class BoxCopier {
  public:
-  /// Before the first copy, and wherever the boxes that follow do not continue the one before.
+  /// Called before the first copy, and whenever the next box does not continue the previous one.
   __device__ __forceinline__ void start(const Source& source) {
     source_ = source;
 #pragma unroll
@@ -53,7 +53,8 @@ class BoxCopier {
     }
   }
 
-  /// Starts the copy of a box of which `columns` are inside; the next one is `advance` elements on.
+  /// Starts copying a box of which `columns` columns are inside the source. The next box is
+  /// `advance` elements further on.
   __device__ __forceinline__ void copy(Element* shared, int columns, int64_t advance) {
     if (source_.vectors) {
       const int valid = min(max(columns - column(), 0), kPieceElements) * kSize;

@@ -1,4 +1,4 @@
-// Several neighbours in a row, read and written at once.
+// Several neighboring elements of a row, read and written at once.
 #pragma once
 
 namespace lltm::cuda {
@@ -8,7 +8,7 @@ struct alignas(kCount * sizeof(Element)) Vector {
   Element values[kCount];
 };
 
-// Reads and writes a vector at once: an assignment goes element by element where they are classes.
+// Vectors are read and written as words: elements that are classes would be assigned one by one.
 template <int kBytes>
 struct Word;
 template <>
@@ -48,14 +48,14 @@ __device__ __forceinline__ void write_vector(Element* to, const Vector<Element, 
   auto bits = word_of(vector);
   *reinterpret_cast<decltype(bits)*>(to) = bits;
 }
-// To global memory, by an instruction that is not taken apart.
+// Writes to global memory by an instruction that the compiler does not split.
 template <int kCount, typename Element>
 __device__ __forceinline__ void write_global_vector(Element* to,
                                                     const Vector<Element, kCount>& vector) {
   auto bits = word_of(vector);
   __stcg(reinterpret_cast<decltype(bits)*>(to), bits);
 }
-// The same for what is the first to leave the caches.
+// The same, for data that the caches should evict first.
 template <int kCount, typename Element>
 __device__ __forceinline__ void stream_global_vector(Element* to,
                                                      const Vector<Element, kCount>& vector) {
