@@ -1,14 +1,14 @@
-// Which kernels compute a cell, for which sizes.
+// Chooses the kernels of a cell's forward and backward.
 //
-// Both have candidates, each with what it supports and an estimate of its time, of which the least
-// is taken (model.h, plan_backward.h).
+// Each direction has candidates, which state what they support and estimate their time. The least
+// estimate wins (model.h, plan_backward.h).
 //
-// The environment variable LLTM_CUDA_PATH selects, for a test or a measurement: a group of
-// candidates (`few_rows`, without tiles; `hopper`, by sm_90a's instructions; `tiles`, by those of
-// sm_80; `library`, products by ATen and everything pointwise in a kernel of ours) or one candidate
-// by its name, which leaves the other direction as it is. Unset, empty or `auto`: all. Another
-// value is an error that lists them. What a selection cannot compute tiles do, and what these
-// cannot, the library: float64 is the library's.
+// The environment variable LLTM_CUDA_PATH selects candidates for a test or a measurement: a group
+// (`few_rows`: no tiles; `hopper`: instructions of sm_90a; `tiles`: instructions of sm_80;
+// `library`: products by ATen and pointwise kernels of ours) or one candidate by its name, which
+// leaves the other direction unchanged. Unset, empty or `auto` selects all. Any other value is an
+// error that lists the valid ones. What a selection does not support falls back to tiles, then to
+// the library. float64 always uses the library.
 #pragma once
 
 #include "kernels/forward_kernels.h"
@@ -25,48 +25,48 @@
 
 namespace lltm::cuda {
 
-/// What LLTM_CUDA_PATH selects: a group, a name, or nothing. Raises c10::Error where it is neither.
+/// What LLTM_CUDA_PATH selects: a group, a name, or nothing. Raises c10::Error for any other value.
 struct Selection {
   std::optional<Group> group;
   std::string_view name;
 };
 Selection selection();
 
-/// Everything that LLTM_CUDA_PATH takes, with spaces between.
+/// Everything that LLTM_CUDA_PATH takes, separated by spaces.
 std::string selectable();
 
-/// The arithmetic of our own kernels for a dtype; nothing for float64. PyTorch's own switch decides
-/// about TF32, as for its matrix products.
+/// The arithmetic of our own kernels for a dtype, none for float64. PyTorch's setting decides about
+/// TF32, as it does for its matrix products.
 std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype);
 
 struct ForwardPlan {
-  std::optional<Arithmetic> arithmetic;  // nothing for float64
+  std::optional<Arithmetic> arithmetic;  // none for float64
   ForwardChoice choice{};
-  // What has to be packed before.
+  // What has to be packed first.
   bool packs_input = false, packs_weights = false, packs_old_h = false;
-  int64_t input_lead = 0, input_shift = 0;  // of ForwardProblem
+  int64_t input_lead = 0, input_shift = 0;  // as in ForwardProblem
 
   bool by_library() const { return choice.candidate->group == Group::kLibrary; }
   bool packs() const { return packs_input || packs_weights || packs_old_h; }
 };
-/// Whether by a plan that packs, or by one that needs none.
+/// Whether the plan may pack operands.
 enum class Packing { kAllowed, kNone };
 ForwardPlan plan_forward(const DeviceFacts& device,
                          std::optional<Arithmetic> arithmetic,
                          const ForwardProblem& problem,
                          Packing packing = Packing::kAllowed);
 
-/// For a plan that is not the library's, and what it packs packed.
+/// Launches a plan other than the library's. What the plan packs is packed already.
 template <typename Problem>
 cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream);
 
 struct BackwardPlan {
   Group group;
-  std::optional<Arithmetic> arithmetic;  // nothing for float64
+  std::optional<Arithmetic> arithmetic;  // none for float64
   BackwardTiles tiles;
 
   bool by_library() const { return group == Group::kLibrary; }
-  /// The tiles of one kind, or null.
+  /// The tiles if they are of this kind, else null.
   template <typename Tile>
   const Tile* tile() const {
     return std::get_if<Tile>(&tiles.tile);

@@ -1,7 +1,7 @@
-// What is to be computed, on raw pointers: the sizes and the matrices of a cell's forward and of
-// the products of its backward. The kernels know no Tensor.
+// Problems on raw pointers: the sizes and matrices of a cell's forward and of the products of its
+// backward. The kernels do not know at::Tensor.
 //
-// Matrices are row-major; sizes and strides are in elements and 64-bit.
+// Matrices are row-major. Sizes and strides are 64-bit and count elements.
 #pragma once
 
 #include "../cell.h"
@@ -10,9 +10,9 @@
 
 namespace lltm::cuda {
 
-/// The type of a product's operands, and how they are multiplied. Sums are float32 always.
+/// The type of a product's operands and how they are multiplied. Sums are always float32.
 enum class Arithmetic {
-  kFloat32,   // float tensors, each product as exact as float32's (three TF32 products)
+  kFloat32,   // float tensors, with the accuracy of float32 (three TF32 products)
   kTf32,      // float tensors, rounded to TF32
   kFloat16,   // c10::Half
   kBFloat16,  // c10::BFloat16
@@ -27,31 +27,31 @@ constexpr bool is_float(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kFloat32 || arithmetic == Arithmetic::kTf32;
 }
 
-/// In bytes, of an operand's element.
+/// The size of an operand's element in bytes.
 constexpr int element_size(Arithmetic arithmetic) {
   return is_float(arithmetic) ? 4 : 2;
 }
 
-/// So many columns of elements of `size` bytes, up to the next multiple of 16 bytes.
+/// `columns` elements of `size` bytes, rounded up to a multiple of 16 bytes.
 constexpr int64_t whole_vectors(int64_t columns, int size) {
   return ceil_div(columns * size, 16) * 16 / size;
 }
 
-/// Consecutive elements of a row are adjacent, rows are `stride` elements apart.
+/// Consecutive elements of a row are adjacent. Rows are `stride` elements apart.
 struct Matrix {
   const void* data;
   int64_t stride;
 
   bool operator==(const Matrix&) const = default;
 
-  /// Whether every row starts at a multiple of 16 bytes, `first` elements of `size` bytes from its
-  /// beginning on.
+  /// Whether every row, from its element `first` on, starts at a multiple of 16 bytes. Elements
+  /// have `size` bytes.
   bool starts_at_vectors(int size, int64_t first = 0) const {
     return starts_at_multiples_of(16, size, first);
   }
-  /// The same for lines of the cache.
+  /// The same for cache lines.
   bool starts_at_lines(int size) const { return starts_at_multiples_of(128, size, 0); }
-  /// The same for so many elements.
+  /// The same for multiples of `count` elements.
   bool starts_at_neighbours(int count, int size) const {
     return starts_at_multiples_of(count * size, size, 0);
   }
@@ -72,9 +72,9 @@ struct Segments {
 
   struct Piece {
     bool of_h;
-    int64_t first;  // its first column of h or of x
+    int64_t first;  // its first column, counted within h or x
 
-    /// What belongs to its segment.
+    /// Returns h or x, whichever the piece belongs to.
     template <typename T>
     LLTM_HOST_DEVICE const T& of(const T& h, const T& x) const {
       return of_h ? h : x;
@@ -93,19 +93,19 @@ struct Segments {
   }
 };
 
-/// For h and x of so many columns; none where there are none.
+/// The segments of h and x; one without columns has no pieces.
 inline Segments segments_of(int64_t state_size, int64_t input_features, int64_t size) {
   return {static_cast<int>(ceil_div(state_size, size)),
           static_cast<int>(ceil_div(input_features, size))};
 }
 
-/// How many neighbours of a row the end of a forward reads and writes at once, if the rows start
-/// so: as many as state_size is a multiple of, up to four.
+/// How many neighboring elements the epilogue of a forward reads and writes at once, provided that
+/// rows are aligned to as many: four or two if state_size is a multiple of that, otherwise one.
 inline int neighbours_in(int64_t state_size) {
   return state_size % 4 == 0 ? 4 : state_size % 2 == 0 ? 2 : 1;
 }
 
-/// new_h, new_cell and gates of input, weights, bias, old_h and old_cell.
+/// A forward: new_h, new_cell and gates from input, weights, bias, old_h and old_cell.
 struct ForwardProblem {
   int64_t batch;
   int64_t input_features;
@@ -118,28 +118,28 @@ struct ForwardProblem {
   void* new_h;       // (batch, state_size), contiguous
   void* new_cell;    // (batch, state_size), contiguous
   void* gates;       // (batch, 3*state_size), contiguous, pre-activations
-  // How many columns of zeros input has in front, for the kernels of Hopper's instructions: TMA's
-  // boxes start at multiples of 16 bytes, which the columns of weights that belong to input may
-  // not. They begin so many columns earlier then, with some of h's.
+  // The columns of zeros in front of input, for the hopper kernels. TMA's boxes start at multiples
+  // of 16 bytes. Where the columns of weights that belong to input do not, their boxes start this
+  // many columns earlier, inside the columns of h.
   int64_t input_lead = 0;
-  // How many columns earlier still the first boxes of input and of its weights begin, before both
-  // matrices, where TMA finds zeros: those of weights start at lines of the cache then.
+  // How many columns earlier still the first boxes of input and of its weights start, in front of
+  // both matrices, where TMA reads zeros. Those of weights then start at cache lines.
   int64_t input_shift = 0;
-  // How many columns weights have between those of h and those of input, where they were copied
-  // so that both start at multiples of 16 bytes.
+  // The columns between those of h and those of input in weights that were copied so that both
+  // start at multiples of 16 bytes.
   int64_t weights_gap = 0;
 
-  /// The column of weights where those of input begin.
+  /// The first column of weights that belongs to input.
   LLTM_HOST_DEVICE int64_t input_column() const { return state_size + weights_gap; }
-  /// Of the segment of x as boxes have it.
+  /// The columns that the boxes of input cover, including those in front of it.
   int64_t input_columns() const {
     return input_features == 0 ? 0 : input_shift + input_lead + input_features;
   }
 };
 
-/// d_bias = the sum of its parts of the batch, in their order.
+/// d_bias as a sum of parts, each over a part of the batch, which are added in order.
 struct BiasParts {
-  const float* parts = nullptr;  // (count, 3*state_size), or null: there is nothing to add up
+  const float* parts = nullptr;  // (count, 3*state_size), or null if there is nothing to add
   int64_t count = 0;
   void* d_bias = nullptr;  // (3*state_size)
 };
@@ -149,13 +149,13 @@ struct BackwardProblem {
   int64_t batch;
   int64_t input_features;
   int64_t state_size;
-  const void* d_gates;  // (batch, 3*state_size), contiguous but for the products by wgmma
+  const void* d_gates;  // (batch, 3*state_size), contiguous except for wgmma
   int64_t d_gates_stride;
   Matrix input;      // (batch, input_features)
   Matrix weights;    // (3*state_size, state_size + input_features)
   Matrix old_h;      // (batch, state_size)
-  void* d_old_h;     // (batch, state_size), contiguous, or null where not wanted
-  void* d_input;     // (batch, input_features), contiguous, or null where not wanted
+  void* d_old_h;     // (batch, state_size), contiguous, or null if not wanted
+  void* d_input;     // (batch, input_features), contiguous, or null if not wanted
   void* d_weights;   // (3*state_size, state_size + input_features), contiguous, or null
   BiasParts bias{};  // for the products by wgmma in 16 bits and TF32
 };

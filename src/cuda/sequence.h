@@ -18,14 +18,15 @@ struct SequenceOutputs {
   at::Tensor output, h_n, c_n, cells, gates;
 };
 
-/// One kernel a step. False, with nothing done, where that is for the library to compute: float64,
-/// what is older than sm_80, no steps, and what measures faster so.
+/// Runs one kernel per step. Returns false, with nothing done, if the library should compute the
+/// sequence: float64, GPUs older than sm_80, no steps, and sizes at which the library is faster.
 bool run_sequence_by_steps(const SequenceOutputs& outputs,
                            const SequenceArguments& arguments,
                            const Device& device,
                            bool reverse);
 
-/// out = a @ b, in out's dtype: for 16-bit a and b float32, not rounded on the way.
+/// out = a @ b, in out's dtype. For 16-bit a and b it may be float32, and nothing is rounded to 16
+/// bits.
 inline void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
   if (a.size(1) == 0) {
     out.zero_();
@@ -44,7 +45,7 @@ inline at::Tensor input_columns(const at::Tensor& weights) {
   return weights.narrow(1, state_size, weights.size(1) - state_size);
 }
 
-/// Some rows' lengths and resets, beginning with first_row.
+/// The lengths and resets of the rows from first_row on.
 inline RowsOfSequence rows_of_sequence(const SequenceArguments& arguments, int64_t first_row) {
   RowsOfSequence rows{};
   if (is_given(arguments.lengths)) {

@@ -1,5 +1,5 @@
 // One step of a sequence, on raw pointers: the cell's forward with a state that is carried from
-// step to step, and with nothing written that nobody keeps.
+// step to step. Only what is kept is written.
 #pragma once
 
 #include "problem.h"
@@ -9,37 +9,37 @@
 
 namespace lltm::cuda {
 
-/// A step of rows that all run, begin and end together, whose state_size is a multiple of 16 bytes:
-/// the next step reads h in output.
+/// A step in which all rows run, starting and ending together, and state_size is a multiple of 16
+/// bytes. The next step reads h from output.
 struct StepProblem {
-  /// new_h is output's of this step. old_cell is float, whatever the type, and its rows, like bias,
-  /// are such that four columns can be read at once where state_size is a multiple of four, and two
-  /// where it is even. new_cell and gates are null where not kept.
+  /// new_h is this step's part of output. old_cell is float for every type. Its rows and bias are
+  /// aligned so that four columns can be read at once if state_size is a multiple of four, and two
+  /// if it is even. new_cell and gates are null if not kept.
   ForwardProblem cell;
-  float*
-      next_cell;  // (batch, state_size), contiguous, may be old_cell; null where new_cell is that
-  void* h_n;      // (batch, state_size), contiguous, null but at the last step
-  // Whether the kernel before this one on the stream is another step of the same sequence, so that
-  // input and weights are there before it is done.
+  float* next_cell;  // (batch, state_size), contiguous, may be old_cell; null if it is new_cell
+  void* h_n;         // (batch, state_size), contiguous; null except at the last step
+  // Whether the previous kernel on the stream is another step of the same sequence, so that input
+  // and weights are available before it is done.
   bool follows_a_step;
 };
 
 /// Later than every step.
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-/// A step of any rows, of any state_size. A row whose step at t is not its last leaves what its
-/// step at next_t begins with, zeros where that is reset; its last step leaves h_n. A row that does
-/// not run at t leaves zeros in output, cells and gates, and everything else alone.
+/// A step of any rows and any state_size. A row that runs at t writes the state that its step at
+/// next_t starts from, which is zeros if that step is reset; at its last step it writes h_n
+/// instead. A row that does not run at t writes zeros to output, cells and gates, and leaves
+/// everything else untouched.
 struct StepOfRowsProblem : StepProblem {
   int64_t t, next_t;       // next_t is kNever at the last step
-  const int64_t* lengths;  // of the rows, or null: all run at all times
+  const int64_t* lengths;  // per row, or null: all rows run at every step
   int64_t lengths_stride;
-  const bool* next_reset;  // of the rows, whether they begin anew at next_t, or null: none does
+  const bool* next_reset;  // per row, whether it is reset at next_t; null: none is
   int64_t next_reset_stride;
   Matrix next_h;  // of the operands' type
 };
 
-/// What a kernel of the forward needs beside its epilogue.
+/// What a forward kernel needs outside its epilogue.
 LLTM_HOST_DEVICE const ForwardProblem& cell_of(const ForwardProblem& problem) {
   return problem;
 }

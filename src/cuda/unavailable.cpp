@@ -1,5 +1,5 @@
-// The CUDA key of a build without CUDA: a sentence of ours instead of the dispatcher's table of
-// registered kernels.
+// The CUDA dispatch key of a build without CUDA: raises an error of our own instead of the
+// dispatcher's table of registered kernels.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 

@@ -1,5 +1,5 @@
-# The kernels that are templates of an arithmetic, and those that each is compiled for: a file of its
-# own for each, so that they compile side by side. Sets LLTM_CUDA_INSTANCES to the files.
+# The kernels that are templates of an arithmetic, and what each is compiled for: one file per
+# instance, so that they compile in parallel. Sets LLTM_CUDA_INSTANCES to the files.
 set(LLTM_CUDA_INSTANCES src/cuda/instances/backward_few_rows.cu)
 
 function(lltm_instances kernel)

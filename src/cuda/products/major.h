@@ -1,4 +1,4 @@
-// How an operand of a product lies in memory.
+// The memory layout of a product's operand.
 #pragma once
 
 namespace lltm::cuda {
