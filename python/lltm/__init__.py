@@ -1,11 +1,12 @@
-"""LLTM, a fused recurrent cell and whole sequences of it, as operators of PyTorch.
+"""LLTM, a fused recurrent cell and layer, as PyTorch operators.
 
-:class:`LLTM` takes the place of :class:`torch.nn.LSTM`; :class:`LLTMCell` is a single step. Importing this package
-loads the operator library, which registers ``torch.ops.lltm.sequence``, ``torch.ops.lltm.forward`` and their gradients,
-unless the process has them already. ``LLTM_LIBRARY`` names another library than the one inside the package. ImportError
-says what is wrong: no library, or one built for another PyTorch.
+:class:`LLTM` replaces :class:`torch.nn.LSTM`; :class:`LLTMCell` computes a single step. Importing this package loads
+the operator library, which registers ``torch.ops.lltm.sequence``, ``torch.ops.lltm.forward`` and their gradients,
+unless they are registered already. Set ``LLTM_LIBRARY`` to load a library other than the package's own. ImportError is
+raised if the library is missing or was built for another PyTorch; the message says which.
 
-What a library was built with can be read without loading it: ``_build_info.py``, in this folder, is plain Python.
+To find out what a library was built with without loading it, read ``_build_info.py`` in this folder: it is plain
+Python.
 """
 
 import torch
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 library_path, build_info = _loader.load(list(__path__))
-"""File of the library and what it was built with; None where a program brought the operators and it cannot be told."""
+"""Path of the library and what it was built with. Each is None if unknown: a program may load the operators itself."""
 
 flops.register()
 sharding.register_if_loaded()
@@ -40,7 +41,7 @@ __version__: str = _loader.package_version(build_info)
 """Version of lltm."""
 
 has_cuda: bool = torch.ops.lltm.has_cuda()
-"""Whether the library has CUDA kernels; whether there is a GPU is another question (torch.cuda.is_available)."""
+"""Whether the library has CUDA kernels. Use ``torch.cuda.is_available`` to check for a GPU."""
 
 cmake_prefix_path: str | None = _loader.find_cmake_prefix(library_path)
-"""What a C++ build passes in CMAKE_PREFIX_PATH for ``find_package(lltm)``; None for a library in a build tree."""
+"""What to add to CMAKE_PREFIX_PATH so that ``find_package(lltm)`` succeeds; None for a library in a build tree."""

@@ -1,4 +1,4 @@
-"""The checks of lltm.LLTM: what nn.LSTM refuses, with the same types of exceptions, and lengths and resets beside."""
+"""Argument checks of lltm.LLTM: those of nn.LSTM, with the same exception types, and those of lengths and reset."""
 
 import numbers
 import warnings
@@ -12,7 +12,7 @@ from .cell import describe_state
 def check_options(
     input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool, dropout: float, proj_size: int
 ) -> None:
-    """The constructor's arguments, in nn.LSTM's order and with its types of exceptions."""
+    """Check the constructor's arguments in nn.LSTM's order and with its exception types."""
     probability = float(dropout)
     if not isinstance(dropout, numbers.Number) or isinstance(dropout, bool) or not 0 <= probability <= 1:
         raise ValueError(f"LLTM: dropout should be a number in range [0, 1], got {dropout!r}")
@@ -38,7 +38,7 @@ def check_options(
 
 
 def check_pair(hx: tuple[Tensor, Tensor], dims: int) -> None:
-    """That hx is a pair of tensors, each of the input's number of dimensions."""
+    """Check that hx is a pair of tensors with as many dimensions as the input."""
     if not torch.jit.is_scripting():
         given = describe_state(hx)
         if given is not None:

@@ -1,7 +1,7 @@
-"""What makes our modules leaves of ``torch.fx.symbolic_trace``, as those of torch.nn are.
+"""Makes lltm's modules leaves of ``torch.fx.symbolic_trace``, like the modules of torch.nn.
 
-The default tracer takes only modules of ``torch.nn`` for leaves and steps into all others, where the first look at a
-shape fails. A module of ours that is called with a proxy records the call of itself instead.
+The default tracer treats only ``torch.nn`` modules as leaves. It traces into all others, and fails at the first use of
+a shape. An lltm module that is called with a proxy records a call to itself instead.
 """
 
 from typing import Any
@@ -11,13 +11,13 @@ from torch import fx
 
 
 def is_symbolic(module: torch.nn.Module, *arguments: Any) -> bool:
-    """Whether a tracer called the module, on the way through a model that contains it."""
+    """Whether a tracer is tracing a model that contains the module."""
     proxies = [value for value in _flatten(arguments) if isinstance(value, fx.Proxy)]
     return bool(proxies) and proxies[0].tracer.root is not module
 
 
 def record_call(module: torch.nn.Module, *arguments: Any) -> fx.Proxy:
-    """The proxy of the module's results: a ``call_module`` node. Trailing arguments that are None are left out."""
+    """Record a ``call_module`` node and return its proxy. Trailing arguments that are None are omitted."""
     while arguments[-1] is None:
         arguments = arguments[:-1]
     tracer = next(value for value in _flatten(arguments) if isinstance(value, fx.Proxy)).tracer
@@ -25,7 +25,7 @@ def record_call(module: torch.nn.Module, *arguments: Any) -> fx.Proxy:
 
 
 def _flatten(arguments: tuple[Any, ...]) -> list[Any]:
-    """The arguments, and what is in those that are tuples or lists: a state is a pair."""
+    """The arguments, with tuples and lists (a state is a pair) flattened."""
     flat: list[Any] = []
     for argument in arguments:
         flat.extend(argument if isinstance(argument, tuple | list) else (argument,))

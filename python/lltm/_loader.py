@@ -1,7 +1,7 @@
-"""Find, check and load the operator library, and say what is wrong where that fails.
+"""Find, check and load the operator library, and explain failures.
 
-The order matters: loading a library of operators twice, from two paths, aborts the process, and loading one that was
-built for another PyTorch fails with the mangled name of some symbol. So both are looked at before anything is loaded.
+Both checks happen before anything is loaded: loading an operator library twice, from two paths, aborts the process, and
+loading one built for another PyTorch fails with the mangled name of some symbol.
 """
 
 import importlib.metadata
@@ -16,7 +16,7 @@ LIBRARY_NAME = "liblltm_ops.so"
 
 
 class BuildInfo(NamedTuple):
-    """What a library was built with. CMake writes these four, as plain assignments, into ``_build_info.py``."""
+    """What a library was built with. CMake writes these four values into ``_build_info.py`` as plain assignments."""
 
     version: str
     """Version of lltm."""
@@ -25,21 +25,21 @@ class BuildInfo(NamedTuple):
     cuda: str | None
     """Version of the CUDA toolkit, None for a build without CUDA kernels."""
     architectures: tuple[str, ...]
-    """CUDA architectures that there are kernels for, such as ``("80", "90a")``."""
+    """CUDA architectures that the library has kernels for, such as ``("80", "90a")``."""
 
     @property
     def wgmma(self) -> bool:
-        """Whether there are kernels by Hopper's own matrix instructions, which ``90a`` has, and ``90`` has not."""
+        """Whether there are kernels that use Hopper's wgmma instructions, which ``90a`` has and ``90`` lacks."""
         return any(architecture.startswith("90a") for architecture in self.architectures)
 
 
 def registered() -> bool:
-    """Whether this process has the operators already, whoever loaded them."""
+    """Whether the operators are registered in this process already."""
     return hasattr(torch.ops.lltm, "forward")
 
 
 def find_library(package_folders: list[str]) -> Path:
-    """The library to load: what LLTM_LIBRARY names, else the one inside the package."""
+    """The library to load: the one that LLTM_LIBRARY names, else the package's own."""
     override = os.environ.get("LLTM_LIBRARY")
     candidates = [Path(override)] if override else [Path(folder, "lib", LIBRARY_NAME) for folder in package_folders]
     for candidate in candidates:
@@ -55,7 +55,7 @@ def find_library(package_folders: list[str]) -> Path:
 
 
 def find_loaded_library() -> Path | None:
-    """The library that this process has loaded, None where the operators come from a file of another name."""
+    """The library that this process has loaded; None if the operators come from a file with another name."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             *_, path = line.rstrip("\n").split(maxsplit=5)
@@ -65,8 +65,8 @@ def find_loaded_library() -> Path | None:
 
 
 def read_build_info(library: Path) -> BuildInfo | None:
-    """Read ``_build_info.py``: beside the library in a build tree, in the package in a wheel, else in an install tree's
-    CMake package."""
+    """Read ``_build_info.py``, which is next to the library in a build tree, in the package in a wheel, and in the
+    CMake package in an install tree."""
     for folder in (library.parent, library.parent.parent, library.parent / "cmake" / "lltm"):
         path = folder / "_build_info.py"
         if path.is_file():
@@ -76,7 +76,7 @@ def read_build_info(library: Path) -> BuildInfo | None:
 
 
 def check_torch(library: Path, info: BuildInfo) -> None:
-    """Raise ImportError where the running PyTorch cannot hold a library built as ``info`` says."""
+    """Raise ImportError if the running PyTorch cannot load a library built as ``info`` says."""
     minor = info.torch.split("+")[0].split(".")[:2]
     running_minor = torch.__version__.split("+")[0].split(".")[:2]
     running_cuda = torch.version.cuda
@@ -96,7 +96,7 @@ def _mismatch(library: Path, built_with: str, wanted: str) -> str:
 
 
 def _explain(library: Path, info: BuildInfo | None, error: OSError) -> str:
-    reason = str(error.__cause__ or error)  # torch.ops.load_library wraps what the system says
+    reason = str(error.__cause__ or error)  # torch.ops.load_library wraps the system's error
     file, _, problem = reason.partition(": ")  # the path of a library, and what is wrong with it
     if problem.startswith("undefined symbol") or Path(file).name.startswith(("libtorch", "libc10")):
         built_with = f"PyTorch {info.torch}" if info else "another PyTorch (no _build_info.py beside it says which)"
@@ -105,7 +105,7 @@ def _explain(library: Path, info: BuildInfo | None, error: OSError) -> str:
 
 
 def load(package_folders: list[str]) -> tuple[Path | None, BuildInfo | None]:
-    """Load the operators unless this process has them, and return the library's path and what it was built with."""
+    """Load the operators unless they are registered already. Return the library's path and what it was built with."""
     if registered():
         library = find_loaded_library()
         return library, read_build_info(library) if library else None
@@ -123,7 +123,7 @@ def load(package_folders: list[str]) -> tuple[Path | None, BuildInfo | None]:
 
 
 def package_version(info: BuildInfo | None) -> str:
-    """The version of the library that is loaded, else of the installed package."""
+    """The version of the loaded library, else of the installed package."""
     if info:
         return info.version
     try:
@@ -133,7 +133,7 @@ def package_version(info: BuildInfo | None) -> str:
 
 
 def find_cmake_prefix(library: Path | None) -> str | None:
-    """The install prefix around the library, where it is in one."""
+    """The install prefix that contains the library, if there is one."""
     if library and (library.parent / "cmake" / "lltm" / "lltm-config.cmake").is_file():
         return str(library.parent.parent)
     return None

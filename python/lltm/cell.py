@@ -9,7 +9,7 @@ from . import _leaf, sharding
 
 
 def describe_state(state: object) -> str | None:
-    """What was given in place of a pair of tensors; None where it is one."""
+    """Describe a state that is not a pair of tensors; None if it is one."""
     if isinstance(state, Tensor):
         return "one tensor"
     if not isinstance(state, tuple | list):
@@ -21,34 +21,34 @@ def describe_state(state: object) -> str | None:
 class LLTMCell(torch.nn.Module):
     r"""A long-long-term-memory cell: an LSTM cell without a forget gate, with an ELU for the candidate.
 
-    The cell of PyTorch's tutorial on C++ extensions, whose checkpoints load here (``load_state_dict``). With
-    :math:`z = [h, x] W^T + b`, split into :math:`z_i, z_o, z_g`:
+    This is the cell of PyTorch's tutorial on C++ extensions; checkpoints of the tutorial's module can be loaded with
+    ``load_state_dict``. With :math:`z = [h, x] W^T + b`, split into :math:`z_i, z_o, z_g`:
 
     .. math::
         c' = c + \mathrm{ELU}(z_g) \, \sigma(z_i) \qquad h' = \tanh(c') \, \sigma(z_o)
 
     Args:
-        input_features: number of features of the input, I; may be 0.
-        state_size: number of features of the state, H.
-        bias: whether there is a bias.
-        device, dtype: of the parameters.
+        input_features: the number of features of the input, I; may be 0.
+        state_size: the number of features of the state, H.
+        bias: if ``False``, the cell has no bias. Default: ``True``.
+        device, dtype: the device and dtype of the parameters.
 
     Inputs: input, state
         * **input**: (N, I), or (I) for a single example.
-        * **state**: the pair (old_h, old_cell), each (N, H), or (H) for a single example; zeros where it is None.
+        * **state**: the pair (old_h, old_cell), each (N, H), or (H) for a single example. Default: zeros.
 
     Outputs: (new_h, new_cell)
-        * each of the shape of old_h, and the state of the next step.
+        * the next state, both tensors in the shape of old_h.
 
     Attributes:
-        weights: (3H, H+I), uniform in :math:`\pm 1/\sqrt{H}`. Rows in the order input gate, output gate, candidate;
-            columns in the order h, x.
-        bias: (3H), uniform in the same range, or None.
+        weights: (3H, H+I), initialized uniformly in :math:`\pm 1/\sqrt{H}`. Rows in the order input gate, output gate,
+            candidate; columns in the order h, x.
+        bias: (3H), initialized in the same range, or None.
 
     Raises:
-        ValueError: input or state of a wrong number of dimensions, input of a wrong number of features, a state that is
-            not a pair of tensors.
-        RuntimeError: any other mismatch of shape, dtype or device, found by the operator.
+        ValueError: input or state has the wrong number of dimensions, input has the wrong number of features, or state
+            is not a pair of tensors.
+        RuntimeError: any other mismatch of shape, dtype or device.
 
     Example::
 
@@ -91,7 +91,7 @@ class LLTMCell(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew, uniform in +-1/sqrt(state_size)."""
+        """Reinitialize the parameters uniformly in +-1/sqrt(state_size)."""
         bound = 1 / math.sqrt(self.state_size)
         for parameter in self.parameters():
             torch.nn.init.uniform_(parameter, -bound, bound)

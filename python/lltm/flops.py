@@ -1,7 +1,7 @@
-"""Floating-point operations of the operators, for ``torch.utils.flop_counter.FlopCounterMode``.
+"""FLOP formulas of the operators, for ``torch.utils.flop_counter.FlopCounterMode``.
 
-Counted as PyTorch counts its own: two for each multiply-add of the matrix products, nothing for what is done element by
-element. Steps beyond a row's length are counted, as lengths are on the device.
+As in PyTorch's own formulas, a multiply-add of a matrix product counts as two, and elementwise operations count as
+none. Steps beyond a row's length are counted, because the lengths are on the device.
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ Shape = Sequence[int]
 
 
 def _product(rows: int, weights: Shape, columns: int) -> int:
-    """[rows, 3H] times so many columns of the weights, or their gradient: the count is the same."""
+    """FLOPs of [rows, 3H] times this many columns of the weights, or of the gradient of those columns."""
     return 2 * rows * weights[0] * columns
 
 
 def _features(weights: Shape) -> tuple[int, int]:
-    """Columns of the weights that belong to the state and to the input."""
+    """The number of columns of the weights that belong to the state and to the input."""
     state_size = weights[0] // 3
     return state_size, weights[1] - state_size
 
 
 def _forward(input: Shape, weights: Shape, *args: Any, **kwargs: Any) -> int:
-    """One step (N, I), or all of a sequence (T, N, I)."""
+    """One step, input (N, I), or a whole sequence, input (T, N, I)."""
     return _product(prod(input[:-1]), weights, weights[1])
 
 
@@ -70,14 +70,14 @@ def _sequence_backward(
     d_input, d_weights, _, d_h0, _ = output_mask
     steps, batch = input[0], input[1]
     state_size, input_features = _features(weights)
-    # From step to step the gradient of h goes through the weights whatever is wanted; at the first step d_h0 alone is.
+    # Between steps the gradient of h always passes through the weights; before the first step, only for d_h0.
     recurrent_steps = steps if d_h0 else max(steps - 1, 0)
     recurrence = _product(recurrent_steps * batch, weights, state_size)
     return recurrence + _product(steps * batch, weights, d_weights * weights[1] + d_input * input_features)
 
 
 def register() -> None:
-    """Register the formulas of the operators, unless an earlier import of this package has."""
+    """Register the operators' formulas, unless an earlier import of this package did."""
     formulas = {
         "forward": _forward,
         "backward": _backward,

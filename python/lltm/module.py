@@ -1,4 +1,4 @@
-"""LLTM, layers of the recurrent cell over whole sequences, as a module that takes nn.LSTM's place."""
+"""LLTM, layers of the recurrent cell over whole sequences, as a drop-in replacement for nn.LSTM."""
 
 import math
 
@@ -11,10 +11,10 @@ from .cell import LLTMCell
 
 
 class _LayerParameters:
-    """Weights and bias of all layers as one list, which is what TorchScript can index with a loop's variable.
+    """The weights and biases of all layers as one list, which TorchScript can index with a loop variable.
 
-    TorchScript takes the attributes of a module from its ``__dict__`` and their values from ``getattr``. So each module
-    has an empty list there, and this descriptor gives the parameters of the moment in its place.
+    TorchScript takes a module's attributes from its ``__dict__`` and their values from ``getattr``. Each module
+    therefore has an empty list in its ``__dict__``, and this descriptor returns the current parameters instead.
     """
 
     def __get__(self, module: "LLTM | None", owner: type) -> "list[Tensor] | _LayerParameters":
@@ -27,57 +27,59 @@ class _LayerParameters:
 
 
 class LLTM(torch.nn.Module):
-    r"""Layers of LLTM cells over whole sequences, in one direction or both. Takes the place of :class:`torch.nn.LSTM`.
+    r"""Layers of LLTM cells over whole sequences, in one direction or both. Replaces :class:`torch.nn.LSTM`.
 
-    Constructor, inputs, outputs, order of the states and errors are nn.LSTM's, and so are dropout, packed sequences and
-    scripting; a model changes the name of the class and nothing else. Each layer and direction is one call of
-    ``torch.ops.lltm.sequence``, which for every step t computes, with :math:`z = [h_{t-1}, x_t] W^T + b` split into
+    The constructor, inputs, outputs, order of the states, dropout, packed sequences, scripting and errors are those of
+    nn.LSTM: a model only has to change the name of the class. Each layer and direction is one call of
+    ``torch.ops.lltm.sequence``, which computes for every step t, with :math:`z = [h_{t-1}, x_t] W^T + b` split into
     :math:`z_i, z_o, z_g`:
 
     .. math::
         c_t = c_{t-1} + \mathrm{ELU}(z_g) \, \sigma(z_i) \qquad h_t = \tanh(c_t) \, \sigma(z_o)
 
-    There is no forget gate: :math:`|c|` can grow with the number of steps, so that a state that is carried from call to
-    call wants a ``reset`` where something new begins.
+    There is no forget gate, so :math:`|c|` can grow with the number of steps: if the state is carried from call to
+    call, ``reset`` it where a new sequence begins.
 
     Args:
-        input_size: number of features of the input, I.
-        hidden_size: number of features of the state, H.
-        num_layers: number of layers, L; each but the first reads the outputs of the one below.
-        bias: whether there are biases.
-        batch_first: whether input, output and reset have the batch before the steps. The states never do.
-        dropout: probability of zeroing an output between two layers in training.
-        bidirectional: whether a second direction reads each sequence from its end; D is 2 then, else 1.
+        input_size: the number of features of the input, I.
+        hidden_size: the number of features of the state, H.
+        num_layers: the number of layers, L. Each layer after the first takes the outputs of the previous one.
+        bias: if ``False``, the layers have no biases. Default: ``True``.
+        batch_first: if ``True``, input, output and reset have the batch before the steps. Does not apply to the states.
+        dropout: during training, the probability of zeroing an element of the output of each layer but the last.
+        bidirectional: if ``True``, a second direction runs each sequence from its end. D is then 2, otherwise 1.
         proj_size: for compatibility with nn.LSTM; must be 0.
-        device, dtype: of the parameters.
+        device, dtype: the device and dtype of the parameters.
 
     Inputs: input, hx, lengths, reset, for T steps and a batch of N
         * **input**: (T, N, I), or (N, T, I) with ``batch_first``; (T, I) for a single sequence; or a PackedSequence.
-        * **hx**: the pair (h_0, c_0), each (D * L, N, H), or (D * L, H) for a single sequence; zeros where it is None.
-          c_0 may be float32 beside a 16-bit input, and c_n is then float32, too: a stream of calls keeps its state
-          exact.
-        * **lengths**: (N), int64, on input's device: how many steps of each row count. What lies beyond is not read,
-          and the output there is zero. Never copied to the host. Not for a PackedSequence, which knows its lengths.
+        * **hx**: the pair (h_0, c_0), each (D * L, N, H), or (D * L, H) for a single sequence. Default: zeros. c_0 may
+          be float32 if the input is 16-bit; c_n is then float32, too, and a stream of calls can carry its state
+          exactly.
+        * **lengths**: (N), int64, on input's device: the number of steps in each row. Values beyond a row's length are
+          not read, and the output there is zero. Never copied to the host. Not allowed with a PackedSequence, which
+          has its own lengths.
         * **reset**: (T, N), bool, on input's device; (N, T) with ``batch_first``, (T) for a single sequence: where
-          true, a new episode begins with this step. No state crosses the boundary between this step and the one before,
-          in either direction; at the first step it is h_0 and c_0 that are replaced by zeros. Beside a PackedSequence
-          its rows are in the order of the batch that was packed, as those of hx are.
+          true, a new episode begins with this step. No state crosses the boundary between this step and the previous
+          one, in either direction; at the first step, h_0 and c_0 are replaced by zeros. With a PackedSequence, the
+          rows are in the order of the batch before packing, like those of hx.
 
     Outputs: output, (h_n, c_n)
-        * **output**: (T, N, D * H), or (N, T, D * H), (T, D * H), or a PackedSequence, as the input; of the last layer.
-        * **h_n**, **c_n**: (D * L, N, H), or (D * L, H): the state of each layer, and in a layer of each direction,
-          after the last step that it ran.
+        * **output**: the outputs of the last layer: (T, N, D * H), (N, T, D * H), (T, D * H), or a PackedSequence, like
+          the input.
+        * **h_n**, **c_n**: (D * L, N, H), or (D * L, H): the state after the last step of each layer and, within a
+          layer, of each direction.
 
     Attributes:
-        weights_l[k], weights_l[k]_reverse: (3H, H + I) for the first layer, (3H, H + D * H) above. Rows in the order
-            input gate, output gate, candidate; columns in the order h, x.
-        bias_l[k], bias_l[k]_reverse: (3H); there is none with ``bias=False``.
-            All are drawn uniformly from :math:`\pm 1/\sqrt{H}`. Each is what ``weights`` and ``bias`` of an
-            :class:`LLTMCell` are, so that a cell's checkpoint becomes a layer by renaming.
+        weights_l[k], weights_l[k]_reverse: (3H, H + I) for the first layer, (3H, H + D * H) for the others. Rows in the
+            order input gate, output gate, candidate; columns in the order h, x.
+        bias_l[k], bias_l[k]_reverse: (3H); absent with ``bias=False``.
+            All parameters are initialized uniformly in :math:`\pm 1/\sqrt{H}`. They correspond to ``weights`` and
+            ``bias`` of an :class:`LLTMCell`, so a cell's checkpoint can be loaded into a layer after renaming.
 
     Raises:
-        TypeError, ValueError: bad arguments of the constructor; an input of a wrong number of dimensions or another
-            dtype than the parameters; lengths together with a PackedSequence.
+        TypeError, ValueError: the constructor's arguments are invalid, input has the wrong number of dimensions or not
+            the parameters' dtype, or lengths is given together with a PackedSequence.
         RuntimeError: any other mismatch of shape, dtype or device.
 
     Example::
@@ -150,7 +152,7 @@ class LLTM(torch.nn.Module):
 
     @classmethod
     def from_cell(cls, cell: LLTMCell, batch_first: bool = False) -> "LLTM":
-        """A module of one layer that computes what a loop of ``cell`` does. Its parameters are copies of the cell's.
+        """Make a module of one layer that computes the same as a loop of ``cell``. The parameters are copied.
 
         Raises:
             ValueError: the cell has no input features.
@@ -183,7 +185,7 @@ class LLTM(torch.nn.Module):
         return layer.train(cell.training)
 
     def _parameter_names(self) -> list[list[str]]:
-        """Names of weights and bias (if there is one) for each layer and, within a layer, each direction."""
+        """The names of the weights and bias (if any) of each layer and, within a layer, each direction."""
         kinds = ("weights", "bias") if self.bias else ("weights",)
         suffixes = ("", "_reverse") if self.bidirectional else ("",)
         return [[f"{kind}_l{k}{suffix}" for kind in kinds] for k in range(self.num_layers) for suffix in suffixes]
@@ -191,23 +193,23 @@ class LLTM(torch.nn.Module):
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if name == "dropout":
-            # With dynamic=True torch.compile takes a float for a number that changes, and compiles twice where it finds
-            # that it is compared: a module without dropout has none to look at.
+            # With dynamic=True, torch.compile treats a float as a variable, and compiles twice where it is compared.
+            # Comparing here spares modules without dropout from that.
             self._drops = self.dropout > 0
 
     @property
     def all_weights(self) -> list[list[Tensor]]:
-        """Weights and bias of each layer and direction, in the order of the states."""
+        """The weights and bias of each layer and direction, in the order of the states."""
         return [[getattr(self, name) for name in names] for names in self._parameter_names()]
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew, uniform in +-1/sqrt(hidden_size)."""
+        """Reinitialize the parameters uniformly in +-1/sqrt(hidden_size)."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             torch.nn.init.uniform_(parameter, -bound, bound)
 
     def flatten_parameters(self) -> None:
-        """Does nothing: the operator reads the parameters where they are."""
+        """Does nothing: the operator reads the parameters in place."""
 
     @torch._jit_internal._overload_method
     def forward(
@@ -272,7 +274,7 @@ class LLTM(torch.nn.Module):
     def _run_packed(
         self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
     ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
-        """Spread the packed rows over a padded tensor, longest sequence first, and collect those of the output."""
+        """Unpack the rows into a padded tensor, longest sequence first, run the layers, and pack the output."""
         data, batch_sizes, sorted_indices, unsorted_indices = input
         if lengths is not None:
             raise ValueError("LLTM: a PackedSequence knows its lengths: expected lengths to be None")
@@ -302,7 +304,7 @@ class LLTM(torch.nn.Module):
     def _run_layers(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """All layers over an input (T, N, I), with states (D * L, N, H), lengths (N) and reset (T, N)."""
+        """Run all layers over an input (T, N, I), with states (D * L, N, H), lengths (N) and reset (T, N)."""
         directions = 2 if self.bidirectional else 1
         if hx is not None:
             expected = [self.num_layers * directions, input.size(1), self.hidden_size]
@@ -339,7 +341,7 @@ class LLTM(torch.nn.Module):
         return input, (_stack(h_n), _stack(c_n))
 
     def _check_input(self, input: Tensor) -> None:
-        """The dtype and number of features of the input, padded or packed."""
+        """Check the dtype and number of features of the input, padded or packed."""
         if not torch.jit.is_scripting():
             dtype = self._layer_parameters[0].dtype
             if input.dtype != dtype and not _checks.autocasts(input.device.type):
@@ -361,9 +363,9 @@ class LLTM(torch.nn.Module):
 def _shift_to_reverse(reset: Tensor | None, lengths: Tensor | None) -> Tensor | None:
     """The reset (T, N) of a reverse layer.
 
-    A boundary between steps t-1 and t is crossed before step t in the forward direction, and before step t-1 in the
-    reverse one. A mark at a row's length belongs to a step that is not run: shifted, it must not wipe out the state
-    that enters at the row's last step.
+    The boundary between steps t-1 and t is crossed before step t in the forward direction, and before step t-1 in the
+    reverse direction. A reset at index ``length`` belongs to a step that is not run: when shifted, it must not clear
+    the initial state, which enters at the row's last step.
     """
     if reset is None:
         return None
@@ -375,14 +377,14 @@ def _shift_to_reverse(reset: Tensor | None, lengths: Tensor | None) -> Tensor | 
 
 
 def _packed_rows(batch_sizes: Tensor, batch: int, data: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each row of packed data is among the rows of the padded tensor, and the length (N) of each sequence.
+    """The index of each packed row among the rows of the padded tensor, and the length (N) of each sequence.
 
-    A few operations on data's device, none of which waits for it.
+    Runs on data's device without synchronizing with it.
     """
     sizes = batch_sizes.to(data.device)
     steps = torch.arange(sizes.size(0), device=data.device)
     sequences = torch.arange(batch, device=data.device)
-    # A step has room for the whole batch there, and takes as many rows as are left of it here.
+    # A step takes `batch` rows in the padded tensor, and `sizes` rows in the packed data.
     shift_of_step = steps * batch - (torch.cumsum(sizes, 0) - sizes)
     shifts = torch.repeat_interleave(shift_of_step, sizes, output_size=data.size(0))
     rows = torch.arange(data.size(0), device=data.device) + shifts

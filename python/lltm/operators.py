@@ -1,8 +1,8 @@
-"""The operators as typed functions; each is one call of ``torch.ops.lltm``.
+"""The operators as typed functions, each a single call of ``torch.ops.lltm``.
 
-Sizes below: T = steps, N = batch, I = input_features, H = state_size. All tensors are dense, on one device, and of one
-dtype: float64, float32, float16 or bfloat16. Any strides will do. Whatever does not fit raises RuntimeError before any
-work.
+Sizes: T = steps, N = batch, I = input_features, H = state_size. All tensors must be dense, on the same device, and of
+the same dtype: float64, float32, float16 or bfloat16. Arbitrary strides are supported. Invalid arguments raise
+RuntimeError before anything is computed.
 """
 
 import torch
@@ -42,17 +42,17 @@ def backward(
     old_h: Tensor,
     output_mask: list[bool] | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of :func:`forward`, as autograd computes them; differentiable once more itself.
+    """The gradients of :func:`forward`, as autograd computes them. Differentiable itself.
 
     Args:
         grad_h, grad_cell: (N, H), the gradients of new_h and new_cell; None for zero.
-        new_cell, gates: (N, H) and (N, 3H), as forward returned them.
-        input, weights, bias, old_h: as forward was given them.
+        new_cell, gates: (N, H) and (N, 3H), as returned by forward.
+        input, weights, bias, old_h: as passed to forward.
         output_mask: five flags, whether to compute d_input, d_weights, d_bias, d_old_h, d_old_cell; None for all.
 
     Returns:
-        The five gradients in that order, each of the shape of what it is the gradient of, None where the mask says so.
-        d_bias can be wanted for a cell without bias too: it is (3H) all the same.
+        The five gradients in that order, each in the shape of its argument, None where the mask is False. d_bias, (3H),
+        can be requested for a cell without a bias, too.
     """
     if output_mask is None:
         output_mask = [True, True, True, True, True]
@@ -72,24 +72,24 @@ def sequence(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """All steps of a sequence in one call, differentiable any number of times.
 
-    What a loop of :func:`forward` over the steps of ``input`` computes. The cell state is carried from step to step in
-    float32 where the dtype is one of 16 bits.
+    Computes the same as a loop of :func:`forward` over the steps of ``input``. For 16-bit dtypes the cell state is
+    carried from step to step in float32.
 
     Args:
-        input: (T, N, I). What lies beyond a row's length is not read.
-        weights: (3H, H+I), as those of forward.
+        input: (T, N, I). Values beyond a row's length are not read.
+        weights: (3H, H+I), as for forward.
         bias: (3H), or None for zero.
-        h0, c0: (N, H), the state before the first step that is run; None for zeros. c0 may be float32 beside a 16-bit
-            input.
-        lengths: (N), int64, on input's device: how many steps of each row are run, clamped to 0..T; None for all.
-        reset: (T, N), bool, on input's device: where true, the row's state is replaced by zeros before the step is run;
-            None for never.
-        reverse: run each row from its last step, which h0 and c0 enter, to its first.
+        h0, c0: (N, H), the state before the first step that is run; None for zeros. c0 may be float32 if input is
+            16-bit.
+        lengths: (N), int64, on input's device: the number of steps to run in each row, clamped to 0..T; None for all.
+        reset: (T, N), bool, on input's device: where true, the row's state is set to zero before the step; None for no
+            resets.
+        reverse: run each row from its last step, where h0 and c0 enter, to its first.
         keep: return cells and gates.
 
     Returns:
         output: (T, N, H), new_h of every step; zero beyond a row's length.
-        h_n, c_n: (N, H), the state after the last step that is run; c_n has the dtype of c0 where that is given.
+        h_n, c_n: (N, H), the state after the last step that is run; c_n has c0's dtype if c0 is given.
         cells: (T, N, H), new_cell of every step, zero beyond a row's length, differentiable; (0, N, H) without keep.
         gates: (T, N, 3H), the workspace of ``torch.ops.lltm.sequence_backward``, not differentiable; (0, N, 3H) without
             keep.

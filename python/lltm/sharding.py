@@ -1,12 +1,13 @@
-"""The operators on DTensors: rows of a batch can be sharded, everything else is replicated.
+"""The operators on DTensors: the batch can be sharded, everything else is replicated.
 
-Rows do not depend on each other, so each process runs the operator on its own rows, forward and backward, without any
-communication; the gradients of weights and bias are partial sums. A tensor that is placed otherwise is redistributed
-first: where one argument is sharded over the batch, all that have a batch are, and what is sharded over features or
-steps is gathered.
+Rows are independent, so each process runs the operator on its own rows, forward and backward, without communication;
+the gradients of weights and bias are partial sums. Tensors with any other placement are redistributed first: if one
+argument is sharded over the batch, all arguments with a batch dimension are, and tensors sharded over features or
+steps are gathered.
 
-The rules are registered once this package and ``torch.distributed.tensor`` are both imported: when lltm is, or at the
-next call of a module of ours. Who imports lltm first and calls the operators without a module calls :func:`register`.
+The rules are registered once both this package and ``torch.distributed.tensor`` are imported: when lltm is imported,
+or at the next call of an lltm module. Programs that import lltm first and call the operators directly must call
+:func:`register`.
 """
 
 import sys
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Placement
 
 _SUM = -1
-"""In place of the dimension of the batch: each process has the sum over its own rows."""
+"""Used instead of a batch dimension: each process has the sum over its own rows."""
 
 _BATCH_OF_ARGUMENTS: dict[str, tuple[int | None, ...]] = {
     "forward": (0, None, None, 0, 0),
@@ -28,7 +29,7 @@ _BATCH_OF_ARGUMENTS: dict[str, tuple[int | None, ...]] = {
     "sequence": (1, None, None, 0, 0, 0, 1),
     "sequence_backward": (1, 0, 0, 1, 1, 1, 1, 1, None, None, 0, 0, 0, 1),
 }
-"""Which dimension of each tensor is the batch; None for weights and bias."""
+"""The batch dimension of each tensor; None for weights and bias."""
 
 _BATCH_OF_RESULTS: dict[str, tuple[int, ...]] = {
     "forward": (0, 0, 0),
@@ -41,30 +42,30 @@ _registered = False
 
 
 def register() -> None:
-    """Let the operators take DTensors. Imports ``torch.distributed.tensor``; once is enough."""
+    """Make the operators accept DTensors. Imports ``torch.distributed.tensor``; one call is enough."""
     global _registered
     from torch.distributed.tensor import DTensor
 
     for name in _BATCH_OF_ARGUMENTS:
         try:
             torch.library.register_torch_dispatch(f"lltm::{name}", DTensor, _run_on_shards)
-        except RuntimeError as error:  # by an earlier import of this package
+        except RuntimeError as error:  # registered by an earlier import of this package
             if "already has" not in str(error):
                 raise
     _registered = True
 
 
 def register_if_loaded() -> None:
-    """Register the rules where somebody has imported ``torch.distributed.tensor``: the import takes a second."""
+    """Register the rules if ``torch.distributed.tensor`` is imported already: importing it takes a second."""
     if not _registered and not torch.compiler.is_compiling() and "torch.distributed.tensor" in sys.modules:
         register()
 
 
-@torch.no_grad()  # autograd is done with the call, and must not see the functions that redistribute
+@torch.no_grad()  # autograd has handled this call, and must not record the redistribution
 def _run_on_shards(
     cls: type, operator: torch._ops.OpOverload, types: Iterable[type], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple["DTensor | None", ...]:
-    """Call the operator on each process's shards of the arguments, and make DTensors of what it returns."""
+    """Call the operator on this process's shards of the arguments, and wrap the results in DTensors."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     schema = operator._schema
@@ -93,7 +94,7 @@ def _run_on_shards(
 
     def local_part(tensor: "DTensor", batch: int | None) -> Tensor:
         wanted = placements(batch)
-        # PyTorch 2.11 fails to redistribute what is placed so already, outside of autograd.
+        # Outside of autograd, PyTorch 2.11 fails to redistribute a tensor that has this placement already.
         return (tensor if list(tensor.placements) == wanted else tensor.redistribute(mesh, wanted)).to_local()
 
     local = [
@@ -110,7 +111,7 @@ def _run_on_shards(
         shape = list(result.shape)
         if batch != _SUM:
             shape[batch] = rows
-        # Shapes are given as processes may have different numbers of rows.
+        # The shape is passed because processes may have different numbers of rows.
         stride = torch.empty(shape, device="meta").stride()
         return DTensor.from_local(
             result, mesh, placements(batch), run_check=False, shape=torch.Size(shape), stride=stride
