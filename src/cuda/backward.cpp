@@ -1,7 +1,6 @@
 // lltm::backward on CUDA.
 #include "../checks.h"
 #include "../gradients.h"
-#include "../products.h"
 #include "kernels/backward_kernels.h"
 #include "kernels/pack.h"
 #include "plan.h"
@@ -38,7 +37,14 @@ struct CellRows {
   Rows input, weights, old_h;
 };
 
-// The incoming gradients as they lie: that of a sum is expanded from one element.
+template <typename scalar_t>
+IncomingGradient<scalar_t> incoming(const std::optional<Tensor>& gradient) {
+  if (!is_given(gradient)) {
+    return {};
+  }
+  return {gradient->const_data_ptr<scalar_t>(), {gradient->stride(0), gradient->stride(1)}};
+}
+
 template <typename scalar_t>
 GateGradientsParams<scalar_t> cell_params(const CellGradients& gradients,
                                           const BackwardArguments& arguments,
@@ -47,16 +53,8 @@ GateGradientsParams<scalar_t> cell_params(const CellGradients& gradients,
   GateGradientsParams<scalar_t> params{};
   params.batch = sizes.batch;
   params.state_size = sizes.state_size;
-  if (is_given(arguments.grad_h)) {
-    params.grad_h = arguments.grad_h->const_data_ptr<scalar_t>();
-    params.grad_h_strides[0] = arguments.grad_h->stride(0);
-    params.grad_h_strides[1] = arguments.grad_h->stride(1);
-  }
-  if (is_given(arguments.grad_cell)) {
-    params.grad_cell = arguments.grad_cell->const_data_ptr<scalar_t>();
-    params.grad_cell_strides[0] = arguments.grad_cell->stride(0);
-    params.grad_cell_strides[1] = arguments.grad_cell->stride(1);
-  }
+  params.grad_h = incoming<scalar_t>(arguments.grad_h);
+  params.grad_cell = incoming<scalar_t>(arguments.grad_cell);
   params.gates = rows.gates.const_data_ptr<scalar_t>();
   params.new_cell = rows.new_cell.const_data_ptr<scalar_t>();
   params.d_gates = mutable_data_or_null<scalar_t>(gradients.gates);
@@ -155,9 +153,12 @@ class PackedOperands {
   Tensor old_h_, input_, weights_;
 };
 
+/// Calls `run` with an arithmetic as a template argument.
 template <typename Run>
-auto with_wgmma_arithmetic(Arithmetic arithmetic, const Run& run) {
+auto with_arithmetic(Arithmetic arithmetic, const Run& run) {
   switch (arithmetic) {
+    case Arithmetic::kFloat32:
+      return run.template operator()<Arithmetic::kFloat32>();
     case Arithmetic::kTf32:
       return run.template operator()<Arithmetic::kTf32>();
     case Arithmetic::kFloat16:
@@ -167,25 +168,17 @@ auto with_wgmma_arithmetic(Arithmetic arithmetic, const Run& run) {
   }
 }
 
-/// [old_h | input].T for the products in TF32 by wgmma.
-TransposedInputs inputs_of(const BackwardProblem& problem,
-                           const GradientPlan& plan,
-                           float* workspace) {
-  TransposedInputs inputs = transposed_inputs(problem, workspace);
-  inputs.in_order = !plan.deals_columns();
-  return inputs;
-}
-
 // Memory for the products, or none.
 Tensor workspace_of(const BackwardProblem& params, const BackwardPlan& plan, const Device& device) {
   int64_t floats = 0;
   if (const auto* const cut = plan.tile<GradientPlan>()) {
-    floats = with_wgmma_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() {
-      return backward_wgmma_workspace<kArithmetic>(params, *cut);
+    floats = with_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() -> int64_t {
+      if constexpr (kArithmetic == Arithmetic::kFloat32) {
+        return 0;  // no such plan
+      } else {
+        return backward_wgmma_workspace<kArithmetic>(params, *cut);
+      }
     });
-    if (plan.arithmetic == Arithmetic::kTf32) {
-      floats += transposed_floats(params);
-    }
   } else if (const auto* const pairs = plan.tile<Tf32BackwardPairs>()) {
     floats = backward_wgmma_tf32_workspace(params, pairs->tile, plan.tiles.split);
   } else if (const auto* const parts = plan.tile<Float32GradientPlan>()) {
@@ -215,50 +208,30 @@ Tensor gate_gradients(GateGradientsParams<scalar_t> params,
   return workspace;
 }
 
-template <Arithmetic kArithmetic>
 cudaError_t launch_products(const BackwardProblem& params,
                             const BackwardPlan& plan,
                             float* workspace,
                             cudaStream_t stream) {
   const int split = plan.tiles.split;
-  if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    if (const auto* const parts = plan.tile<Float32GradientPlan>()) {
-      return launch_backward_wgmma_float32(params, *parts, split, workspace, stream);
-    }
-  } else if (const auto* const cut = plan.tile<GradientPlan>()) {
-    if constexpr (kArithmetic == Arithmetic::kTf32) {
-      const TransposedInputs inputs = inputs_of(params, *cut, workspace);
-      return launch_backward_wgmma<kArithmetic>(params,
-                                                *cut,
-                                                {inputs.transposed, inputs.row_stride()},
-                                                workspace + transposed_floats(params),
-                                                stream);
-    } else {
-      return launch_backward_wgmma<kArithmetic>(params, *cut, {}, workspace, stream);
-    }
+  if (const auto* const parts = plan.tile<Float32GradientPlan>()) {
+    return launch_backward_wgmma_float32(params, *parts, split, workspace, stream);
   }
-  if constexpr (kArithmetic == Arithmetic::kTf32) {
-    if (const auto* const pairs = plan.tile<Tf32BackwardPairs>()) {
-      return launch_backward_wgmma_tf32(
-          params, pairs->tile, split, pairs->count, workspace, stream);
-    }
-  } else if constexpr (!is_float(kArithmetic)) {
-    if (plan.tile<SmallGradientTiles>() != nullptr) {
-      return launch_backward_wgmma_small<kArithmetic>(params, split, stream);
-    }
+  if (const auto* const pairs = plan.tile<Tf32BackwardPairs>()) {
+    return launch_backward_wgmma_tf32(params, pairs->tile, split, pairs->count, workspace, stream);
   }
-  return launch_backward_tiles<kArithmetic>(params, *plan.tile<ProductTile>(), split, stream);
-}
-
-cudaError_t launch_products(const BackwardProblem& params,
-                            const BackwardPlan& plan,
-                            float* workspace,
-                            cudaStream_t stream) {
-  return plan.arithmetic == Arithmetic::kFloat32
-             ? launch_products<Arithmetic::kFloat32>(params, plan, workspace, stream)
-             : with_wgmma_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() {
-                 return launch_products<kArithmetic>(params, plan, workspace, stream);
-               });
+  return with_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() {
+    if constexpr (kArithmetic != Arithmetic::kFloat32) {
+      if (const auto* const cut = plan.tile<GradientPlan>()) {
+        return launch_backward_wgmma<kArithmetic>(params, *cut, workspace, stream);
+      }
+    }
+    if constexpr (!is_float(kArithmetic)) {
+      if (plan.tile<SmallGradientTiles>() != nullptr) {
+        return launch_backward_wgmma_small<kArithmetic>(params, split, stream);
+      }
+    }
+    return launch_backward_tiles<kArithmetic>(params, *plan.tile<ProductTile>(), split, stream);
+  });
 }
 
 OptionalGradients backward(const std::optional<Tensor>& grad_h,
@@ -285,8 +258,8 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
                      .state_size = sizes.state_size,
                      .vector_rows = vector_rows(input, weights, old_h, sizes.state_size)});
   const bool few_rows = plan.tile<FewRowsStrips>() != nullptr;
-  const bool by_wgmma = plan.tile<GradientPlan>() != nullptr;
-  const bool packs = by_wgmma || plan.tile<Float32GradientPlan>() != nullptr;
+  const auto* const by_wgmma = plan.tile<GradientPlan>();
+  const bool packs = by_wgmma != nullptr || plan.tile<Float32GradientPlan>() != nullptr;
   CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },
@@ -314,7 +287,7 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
         packed.emplace(products, *plan.arithmetic, input.scalar_type(), device).launch(stream));
   }
   const Tensor workspace = workspace_of(products, plan, device);
-  auto* const floats = static_cast<float*>(data_of(workspace));
+  auto* const floats = mutable_data_or_null<float>(workspace);
   Tensor parts_of_bias;
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
@@ -334,30 +307,20 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
         if (plan.tile<Tf32BackwardPairs>() != nullptr) {
           params.rounds_to_tf32 = true;
           params.inputs = transposed_inputs(products, floats);
-        } else if (by_wgmma && plan.arithmetic == Arithmetic::kTf32) {
-          params.inputs = inputs_of(products, *plan.tile<GradientPlan>(), floats);
+        } else if (by_wgmma != nullptr && plan.arithmetic == Arithmetic::kTf32) {
+          params.inputs =
+              transposed_inputs(products, floats, /*in_order=*/!by_wgmma->deals_columns());
         }
-        params.bias_in_parts = by_wgmma;
+        params.bias_in_parts = by_wgmma != nullptr;
         parts_of_bias = gate_gradients(
-            params, by_wgmma && any_product ? &products.bias : nullptr, device, stream);
+            params, params.bias_in_parts && any_product ? &products.bias : nullptr, device, stream);
       });
-  if (few_rows) {
-    return gradients.results();
-  }
-  if (!plan.by_library()) {
-    if (any_product) {
-      check_launch(launch_products(products, plan, floats, stream));
-    }
-    return gradients.results();
-  }
-  if (gradients.weights.defined()) {
-    weight_gradient_out(gradients.weights, gradients.gates, input, old_h);
-  }
-  if (gradients.input.defined()) {
-    input_gradient_out(gradients.input, gradients.gates, weights);
-  }
-  if (gradients.old_h.defined()) {
-    old_h_gradient_out(gradients.old_h, gradients.gates, weights);
+  if (plan.by_library()) {
+    CellGradients all_but_bias = gradients;
+    all_but_bias.bias.reset();
+    finish_gradients(all_but_bias, input, weights, old_h);
+  } else if (any_product && !few_rows) {
+    check_launch(launch_products(products, plan, floats, stream));
   }
   return gradients.results();
 }

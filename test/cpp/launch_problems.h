@@ -109,12 +109,7 @@ cudaError_t launch(const BackwardProblem& p, const BackwardTiles& tiles) {
   } else {
     if (const auto* const plan = std::get_if<GradientPlan>(&tiles.tile)) {
       EXPECT_GE(backward_wgmma_workspace<kArithmetic>(p, *plan), 0);
-      const TransposedInputs inputs = transposed_inputs(p, workspace);
-      const Matrix transposed = kArithmetic == Arithmetic::kTf32
-                                    ? Matrix{inputs.transposed, inputs.row_stride()}
-                                    : Matrix{};
-      return launch_backward_wgmma<kArithmetic>(
-          p, *plan, transposed, workspace + transposed_floats(p), nullptr);
+      return launch_backward_wgmma<kArithmetic>(p, *plan, workspace, nullptr);
     }
     if constexpr (kArithmetic == Arithmetic::kTf32) {
       const auto& pairs = std::get<Tf32BackwardPairs>(tiles.tile);

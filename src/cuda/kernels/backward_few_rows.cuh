@@ -171,12 +171,12 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
         z[gate] = gates[gate * state_size];
       }
       new_cell = cell.new_cell[own_row * state_size + at];
-      if (cell.grad_h != nullptr) {
-        grad_h = cell.grad_h[own_row * cell.grad_h_strides[0] + at * cell.grad_h_strides[1]];
+      if (cell.grad_h.data != nullptr) {
+        grad_h = cell.grad_h.data[own_row * cell.grad_h.strides[0] + at * cell.grad_h.strides[1]];
       }
-      if (cell.grad_cell != nullptr) {
-        grad_cell =
-            cell.grad_cell[own_row * cell.grad_cell_strides[0] + at * cell.grad_cell_strides[1]];
+      if (cell.grad_cell.data != nullptr) {
+        grad_cell = cell.grad_cell
+                        .data[own_row * cell.grad_cell.strides[0] + at * cell.grad_cell.strides[1]];
       }
     }
   };

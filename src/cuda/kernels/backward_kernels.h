@@ -24,20 +24,25 @@ struct TransposedInputs {
   Matrix input;       // (batch, input_features)
   Matrix old_h;       // (batch, state_size)
   float* transposed;  // (columns(), row_stride()), at a multiple of 16 bytes, or null: not wanted
-  bool in_order = false;  // whether its rows are in the order of the columns
+  bool in_order;      // whether its rows are in the order of the columns
 
   LLTM_HOST_DEVICE int64_t columns() const { return (state_size + input_features + 15) / 16 * 16; }
   LLTM_HOST_DEVICE int64_t row_stride() const { return (batch + 3) / 4 * 4; }
+};
+
+/// (batch, state_size), or null for zero. Strides are in elements: that of a sum is expanded from
+/// one element.
+template <typename scalar_t>
+struct IncomingGradient {
+  const scalar_t* data;
+  int64_t strides[2];
 };
 
 template <typename scalar_t>
 struct GateGradientsParams {
   int64_t batch;
   int64_t state_size;
-  const scalar_t* grad_h;  // (batch, state_size), or null for zero
-  int64_t grad_h_strides[2];
-  const scalar_t* grad_cell;  // (batch, state_size), or null for zero
-  int64_t grad_cell_strides[2];
+  IncomingGradient<scalar_t> grad_h, grad_cell;
   const scalar_t* gates;     // (batch, 3*state_size), pre-activations
   const scalar_t* new_cell;  // (batch, state_size)
   scalar_t* d_gates;         // (batch, 3*state_size), or null where not wanted
@@ -74,13 +79,12 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params, c
 
 /// All wanted products, for a GPU of architecture 9.0 and code built for 90a: kTf32, kFloat16 and
 /// kBFloat16. Matrices of operands start at, and rows are apart, multiples of 16 bytes; the batch
-/// is below 2^30. `workspace` has backward_wgmma_workspace floats, at a multiple of 16 bytes.
-/// transposed_inputs: for kTf32, in order or as plan.deals_columns(). The kernel before it is that
-/// of d_gates, or follows it.
+/// is below 2^30. `workspace` has backward_wgmma_workspace floats, at a multiple of 16 bytes. For
+/// kTf32 it begins with transposed_inputs, in order or as plan.deals_columns(). The kernel before
+/// it is that of d_gates, or follows it.
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
                                   const GradientPlan& plan,
-                                  Matrix transposed_inputs,
                                   float* workspace,
                                   cudaStream_t stream);
 template <Arithmetic kArithmetic>
@@ -121,7 +125,9 @@ cudaError_t launch_backward_wgmma_tf32(const BackwardProblem& params,
                                        int pairs,
                                        float* workspace,
                                        cudaStream_t stream);
-TransposedInputs transposed_inputs(const BackwardProblem& params, float* workspace);
+TransposedInputs transposed_inputs(const BackwardProblem& params,
+                                   float* workspace,
+                                   bool in_order = false);
 int64_t transposed_floats(const BackwardProblem& params);
 int64_t backward_wgmma_tf32_workspace(const BackwardProblem& params, Tf32BatchTile tile, int parts);
 

@@ -187,20 +187,25 @@ int64_t backward_wgmma_workspace(const BackwardProblem& problem, const GradientP
   return with_gradient_tile<kArithmetic>(plan, [&](auto tile) {
     using Tile = decltype(tile);
     using Product = typename Tile::Product;
-    return gradient_workspace<Tile>(
+    const int64_t parts = gradient_workspace<Tile>(
         schedule_gradients(problem, plan, Product::kChunkK, has_one_segment<Product>(problem)));
+    return kArithmetic == Arithmetic::kTf32 ? transposed_floats(problem) + parts : parts;
   });
 }
 
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
                                   const GradientPlan& plan,
-                                  Matrix transposed_inputs,
                                   float* workspace,
                                   cudaStream_t stream) {
+  Matrix transposed{};
+  if constexpr (kArithmetic == Arithmetic::kTf32) {
+    const TransposedInputs inputs = transposed_inputs(problem, workspace);
+    transposed = {inputs.transposed, inputs.row_stride()};
+    workspace += transposed_floats(problem);
+  }
   return with_gradient_tile<kArithmetic>(plan, [&](auto tile) {
-    return launch_gradient_tiles<decltype(tile)>(
-        problem, plan, transposed_inputs, workspace, stream);
+    return launch_gradient_tiles<decltype(tile)>(problem, plan, transposed, workspace, stream);
   });
 }
 

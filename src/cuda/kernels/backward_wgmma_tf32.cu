@@ -145,7 +145,7 @@ int64_t backward_wgmma_tf32_workspace(const BackwardProblem& params,
   });
 }
 
-TransposedInputs transposed_inputs(const BackwardProblem& p, float* workspace) {
+TransposedInputs transposed_inputs(const BackwardProblem& p, float* workspace, bool in_order) {
   return {
       .batch = p.batch,
       .input_features = p.input_features,
@@ -153,6 +153,7 @@ TransposedInputs transposed_inputs(const BackwardProblem& p, float* workspace) {
       .input = p.input,
       .old_h = p.old_h,
       .transposed = p.d_weights != nullptr ? workspace : nullptr,
+      .in_order = in_order,
   };
 }
 

@@ -157,14 +157,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int64_t h = p.state_size;
     // An absent gradient is read too, somewhere, and left out: a branch would wait for what is
     // loaded in it.
-    const bool has_h = p.grad_h != nullptr, has_cell = p.grad_cell != nullptr;
-    const int64_t grad_h_stride = has_h ? p.grad_h_strides[0] : h;
-    const int64_t grad_cell_stride = has_cell ? p.grad_cell_strides[0] : h;
+    const bool has_h = p.grad_h.data != nullptr, has_cell = p.grad_cell.data != nullptr;
+    const int64_t grad_h_stride = has_h ? p.grad_h.strides[0] : h;
+    const int64_t grad_cell_stride = has_cell ? p.grad_cell.strides[0] : h;
     const scalar_t* const gates = p.gates + column;
     const scalar_t* const new_cell = p.new_cell + column;
-    const scalar_t* const grad_h = has_h ? p.grad_h + column * p.grad_h_strides[1] : new_cell;
+    const scalar_t* const grad_h = has_h ? p.grad_h.data + column * p.grad_h.strides[1] : new_cell;
     const scalar_t* const grad_cell =
-        has_cell ? p.grad_cell + column * p.grad_cell_strides[1] : new_cell;
+        has_cell ? p.grad_cell.data + column * p.grad_cell.strides[1] : new_cell;
 #pragma unroll 1
     for (int64_t row0 = first + lane; row0 < end; row0 += kRows * kLanes) {
       Inputs inputs;
@@ -342,12 +342,13 @@ bool takes_vectors(const GateGradientsParams<scalar_t>& p, int vector) {
                (static_cast<size_t>(vector) * sizeof(scalar_t)) ==
            0;
   };
-  const auto gradient = [&](const scalar_t* pointer, const int64_t(&strides)[2]) {
-    return pointer == nullptr || (aligned(pointer) && strides[1] == 1 && strides[0] % vector == 0);
+  const auto incoming = [&](const IncomingGradient<scalar_t>& of) {
+    return of.data == nullptr ||
+           (aligned(of.data) && of.strides[1] == 1 && of.strides[0] % vector == 0);
   };
   return p.state_size % vector == 0 && p.d_gates_stride % vector == 0 && aligned(p.gates) &&
-         aligned(p.new_cell) && aligned(p.d_gates) && aligned(p.d_old_cell) &&
-         gradient(p.grad_h, p.grad_h_strides) && gradient(p.grad_cell, p.grad_cell_strides);
+         aligned(p.new_cell) && aligned(p.d_gates) && aligned(p.d_old_cell) && incoming(p.grad_h) &&
+         incoming(p.grad_cell);
 }
 
 /// Columns of the state that a thread takes: (64,512,512) in bfloat16 takes 6.2 us with two, the
