@@ -24,7 +24,8 @@ struct Access {
 typedef uint16_t HalfLanes __attribute__((vector_size(LLTM_SIMD_BYTES / 2)));
 typedef uint32_t WordLanes __attribute__((vector_size(LLTM_SIMD_BYTES)));
 
-/// The first `count` 16-bit values; the others are zero, and not stored.
+/// Loads or stores the first `count` 16-bit values. The other lanes are loaded as zero and not
+/// stored.
 template <typename Lanes, typename scalar_t>
 LLTM_INLINE Lanes load_lanes(const scalar_t* from, int64_t count) {
   Lanes lanes;
@@ -45,9 +46,9 @@ LLTM_INLINE void store_lanes(const Lanes& lanes, scalar_t* to, int64_t count) {
   }
 }
 
-// Not __builtin_convertvector everywhere: gcc 12 makes two conversions of halves of it, by way of
-// the stack. The forms with a mask, because those without make it warn of a variable in its own
-// header (bug 105593).
+// gcc 12 compiles __builtin_convertvector to two conversions of halves by way of the stack, so
+// intrinsics are used where there are any. They are the masked ones because the others cause a
+// warning about a variable in gcc's own header (bug 105593).
 LLTM_INLINE WordLanes widen(HalfLanes halves) {
 #if LLTM_SIMD_BYTES == 64
   return (WordLanes)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)halves);
@@ -73,7 +74,7 @@ struct Access<c10::BFloat16> {
   }
   static LLTM_INLINE void store(Simd<float> value, c10::BFloat16* to, int64_t count) {
 #if defined(LLTM_BFLOAT16_DOT)
-    // As below, but that subnormal numbers become zero.
+    // As below, except that subnormal numbers become zero.
     const HalfLanes halves = (HalfLanes)_mm512_cvtneps_pbh(value.value);
 #else
     const WordLanes word = (WordLanes)value.value;
@@ -92,7 +93,7 @@ struct Access<c10::Half> {
   static LLTM_INLINE Simd<float> load(const c10::Half* from, int64_t count) {
     const auto lanes = load_lanes<HalfLanes>(from, count);
 #if LLTM_SIMD_BYTES == 64
-    // With a mask: see widen().
+    // Masked: see widen().
     return Simd<float>::Vector(_mm512_maskz_cvtph_ps(0xffff, (__m256i)lanes));
 #elif LLTM_SIMD_BYTES == 32
     return Simd<float>::Vector(_mm256_cvtph_ps((__m128i)lanes));

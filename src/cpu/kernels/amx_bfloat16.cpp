@@ -1,5 +1,5 @@
-// The products in bfloat16 for AVX-512 with AMX: those with packed panels by tile registers, the
-// cell's by dot products of bfloat16.
+// The products in bfloat16 for AVX-512 with AMX: products with packed panels use tile registers,
+// the cell's use dot products of bfloat16.
 #include "kernels.h"
 
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-// The products in bfloat16 for AVX-512 with dot products of bfloat16: twice the terms a lane.
+// The products in bfloat16 for AVX-512 with dot products of bfloat16: twice the terms per lane.
 #include "kernels.h"
 
 #if defined(__x86_64__)

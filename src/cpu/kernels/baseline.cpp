@@ -1,4 +1,4 @@
-// The CPU kernels for what every machine of the architecture has: SSE2, or NEON.
+// The CPU kernels for every machine of the architecture: SSE2 or NEON.
 #include "kernels.h"
 
 #include <cmath>

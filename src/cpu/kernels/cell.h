@@ -1,5 +1,5 @@
-// The whole forward pass: gates = states @ weights.T + bias, and the new state from them while they
-// are in the cache.
+// The whole forward pass: gates = states @ weights.T + bias, and the new state, computed from the
+// gates while they are in the cache.
 #pragma once
 
 #include "cell_panel.h"
@@ -29,7 +29,7 @@ void cell(const CellParams<scalar_t>& params, int64_t begin, int64_t end) {
   const int64_t width = params.panels ? params.panel_vectors * V::kLanes : states.batch;
   const int64_t panels = ceil_div(states.batch, width);
   for (int64_t task = begin; task < end; ++task) {
-    // Neighbouring tasks share the rows of weights.
+    // Neighboring tasks share rows of weights.
     const int64_t index = task / panels * V::kLanes;
     const int64_t count = smaller(V::kLanes, states.state_size - index);
     if (!params.panels) {

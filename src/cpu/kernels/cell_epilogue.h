@@ -1,4 +1,4 @@
-// What becomes of a tile of pre-activations: gates with the bias, and the new state.
+// The epilogue of a tile of pre-activations: adds the bias, and computes the new state.
 #pragma once
 
 #include "pointwise.h"
@@ -10,7 +10,7 @@ namespace {
 template <typename real>
 using CellRow = real[3][Simd<real>::kLanes];
 
-/// Adds the bias, writes gates, and the new state.
+/// Adds the bias, and writes gates and the new state.
 template <typename scalar_t>
 void finish_cells(const CellParams<scalar_t>& params,
                   const CellRow<accumulate_t<scalar_t>>* z,

@@ -1,4 +1,4 @@
-// The cell for a panel of batch rows: a lane is a row of the batch.
+// The cell for a panel of batch rows. Each lane is a row of the batch.
 #pragma once
 
 #include "cell_epilogue.h"
@@ -7,7 +7,7 @@
 namespace lltm::cpu {
 namespace {
 
-/// One task: `count` state indices from `index` on, with their three gates, for one panel.
+/// One task: the three gates of `count` state indices, beginning with `index`, for one panel.
 template <int vectors, typename scalar_t>
 void cell_panel(const CellParams<scalar_t>& params,
                 const accumulate_t<scalar_t>* panel,
@@ -18,13 +18,13 @@ void cell_panel(const CellParams<scalar_t>& params,
   using O = Operand<scalar_t>;
   using real = typename O::real;
   using V = Simd<real>;
-  // A tile has all three gates of `indices` state indices.
+  // A tile holds all three gates of `indices` state indices.
   constexpr int indices = smaller(vectors * 12 <= kAccumulators ? 4 : 2, V::kLanes);
   constexpr int tile_rows = 3 * indices;
   constexpr int width = vectors * V::kLanes;
   const int64_t state_size = params.states.state_size;
   alignas(64) real sums[3][V::kLanes][width];
-  if (count < V::kLanes) {  // Lanes beyond the state are computed with the others.
+  if (count < V::kLanes) {  // The epilogue also computes the lanes beyond the state.
     std::memset(sums, 0, sizeof(sums));
   }
   alignas(64) real scratch[tile_rows][kDepth];
@@ -35,7 +35,7 @@ void cell_panel(const CellParams<scalar_t>& params,
       for (int64_t i = 0; i < count; i += indices) {
         const scalar_t* from[tile_rows];
         for (int r = 0; r < tile_rows; ++r) {
-          // Past the last state index the last is computed again, and not stored.
+          // Past the last state index, the last one is recomputed and not stored.
           const int64_t at = index + smaller(i + r % indices, count - 1);
           from[r] = weights + (r / indices * state_size + at) * params.weights_stride + term;
         }

@@ -1,4 +1,4 @@
-// The cell for a few batch rows, without panels: dot products with the rows of weights.
+// The cell for a few batch rows: dot products with the rows of weights, without panels.
 #pragma once
 
 #include "cell_epilogue.h"
@@ -7,15 +7,15 @@
 namespace lltm::cpu {
 namespace {
 
-/// Up to this batch a row costs less by itself, with vectors along the columns of weights, than a
-/// panel with lanes that are empty. Measured with AVX-512, microseconds by rows and by a panel:
+/// Up to this batch, processing rows one by one, with vectors along the columns of weights, is
+/// faster than a panel with empty lanes. Microseconds with AVX-512, by rows and by a panel:
 /// (5,512,512) in bfloat16 114 and 273; (8,512,512) 164 and 280, in float32 308 and 700;
 /// (12,512,512) 240 and 281, in float32 445 and 708; but (12,32,128) 25 and 20, 31 and 28.
 template <typename scalar_t>
 constexpr int64_t kLargestRowwiseBatch = ceil_div(Simd<accumulate_t<scalar_t>>::kLanes * 3, 4);
 
-/// sums[b][r] += the dot products of `batch` rows and `rows` rows. `next` is how far it is from the
-/// latter to the rows that follow them.
+/// sums[b][r] += dot(x[b], w[r]). `next` is the distance from the rows w to those that are
+/// multiplied after them.
 template <int batch, int rows, typename scalar_t>
 LLTM_INLINE void dot(int64_t terms,
                      const scalar_t* const (&x)[batch],
@@ -30,8 +30,8 @@ LLTM_INLINE void dot(int64_t terms,
       of_x[b] = O::along(x[b] + term, count).value;
     }
     for (int r = 0; r < rows; ++r) {
-      // Rows lie too far apart for the machine to see the next ones coming. Where they are in the
-      // cache this costs nothing beside four rows of the batch, but a quarter beside two.
+      // Rows are too far apart for the hardware prefetcher. If they are in the cache already, the
+      // prefetch costs nothing with four rows of the batch, but a quarter of the time with two.
       if (batch >= 4) {
         __builtin_prefetch(w[r] + term + next, 0, 2);
       }
@@ -50,12 +50,14 @@ LLTM_INLINE void dot(int64_t terms,
   }
 }
 
-/// The sums over the lanes of `rows` vectors, a power of two, in the first lanes of one.
+/// Sums each of `rows` vectors, a power of two, over its lanes. The sums are in the first lanes of
+/// the result.
 template <typename real, int rows, int half = Simd<real>::kLanes / 2>
 LLTM_INLINE Simd<real> sums_of_lanes(typename Simd<real>::Vector (&x)[rows]) {
   using V = Simd<real>;
   if constexpr (half > 0) {
-    // Half of the lanes add what the others have; those take a second vector's, while there is one.
+    // Half of the lanes add the values of the other half. While there are several vectors, the
+    // other half does the same for a second vector.
     constexpr bool several = half * rows >= V::kLanes;
     constexpr int left = several ? half * rows / V::kLanes : 1;
     typename V::IntegerVector own;
@@ -70,7 +72,7 @@ LLTM_INLINE Simd<real> sums_of_lanes(typename Simd<real>::Vector (&x)[rows]) {
     }
     return sums_of_lanes<real, rows, half / 2>(x);
   } else {
-    // That of vector r is in the lanes from r*kLanes/rows on.
+    // The sum of vector r is in the lanes from r*kLanes/rows on.
     typename V::IntegerVector first;
     for (int lane = 0; lane < V::kLanes; ++lane) {
       first[lane] = lane % rows * (V::kLanes / rows);
@@ -79,13 +81,13 @@ LLTM_INLINE Simd<real> sums_of_lanes(typename Simd<real>::Vector (&x)[rows]) {
   }
 }
 
-// Rows of weights that are multiplied at once, and rows of the batch: their sums, and a vector of
-// each row of the batch, stay in registers.
+// The number of rows of weights and of the batch that are multiplied at once. Their sums, and a
+// vector of each row of the batch, stay in registers.
 template <typename real>
 constexpr int kRowwiseWeights = smaller(4, Simd<real>::kLanes);
 constexpr int kRowwiseBatch = LLTM_SIMD_BYTES == 64 ? 4 : 2;
 
-/// The pre-activations, without the bias, of `batch` rows from `row` on, or as many as there are.
+/// Computes the pre-activations, without the bias, of up to `batch` rows, beginning with `row`.
 template <int batch, typename scalar_t>
 LLTM_INLINE void dot_rows(const StateParams<scalar_t>& states,
                           const scalar_t* const (&weights)[kRowwiseWeights<accumulate_t<scalar_t>>],
@@ -120,21 +122,21 @@ LLTM_INLINE void dot_rows(const StateParams<scalar_t>& states,
   }
 }
 
-/// One task without panels: `count` state indices from `index` on, with their three gates.
+/// One task without panels: the three gates of `count` state indices, beginning with `index`.
 template <typename scalar_t>
 void cell_rowwise(const CellParams<scalar_t>& params, int64_t index, int64_t count) {
   using real = accumulate_t<scalar_t>;
   constexpr int rows = kRowwiseWeights<real>;
   const StateParams<scalar_t>& states = params.states;
   alignas(64) CellRow<real> z[kLargestRowwiseBatch<scalar_t>];
-  if (count < Simd<real>::kLanes) {  // Lanes beyond the state are computed with the others.
+  if (count < Simd<real>::kLanes) {  // The epilogue also computes the lanes beyond the state.
     std::memset(z, 0, sizeof(z));
   }
   for (int gate = 0; gate < 3; ++gate) {
     for (int64_t i = 0; i < count; i += rows) {
       const scalar_t* weights[rows];
       for (int r = 0; r < rows; ++r) {
-        // Past the last state index the last is computed again, and not stored.
+        // Past the last state index, the last one is recomputed and not stored.
         const int64_t at = gate * states.state_size + index + smaller(i + r, count - 1);
         weights[r] = params.weights + at * params.weights_stride;
       }

@@ -12,8 +12,8 @@ namespace lltm::cpu {
 namespace {
 
 #if defined(__x86_64__)
-/// Whether there are tile registers for bfloat16, and the system lets the process use them. One in
-/// which oneDNN is held to less (ONEDNN_MAX_CPU_ISA) has none for us, either.
+/// Whether the machine has tile registers for bfloat16 and the system lets the process use them.
+/// False if ONEDNN_MAX_CPU_ISA limits oneDNN to less.
 bool has_tile_registers() {
   const char* const value = std::getenv("ONEDNN_MAX_CPU_ISA");
   std::string isa = value == nullptr || *value == '\0' ? "ALL" : value;
@@ -27,8 +27,8 @@ bool has_tile_registers() {
 
 InstructionSet look_at_machine() {
 #if defined(__x86_64__)
-  // ATen has looked, too, and at ATEN_CPU_CAPABILITY: a machine held to one of its names has no
-  // more than the name says.
+  // ATen has detected the capability, and taken ATEN_CPU_CAPABILITY into account. If that is set,
+  // nothing beyond the instruction set it names is used.
   const std::string capability = at::get_cpu_capability();
   if (capability.rfind("AVX512", 0) == 0) {
     const bool held = std::getenv("ATEN_CPU_CAPABILITY") != nullptr;

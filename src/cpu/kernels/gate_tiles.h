@@ -1,4 +1,4 @@
-// Columns of d_gates as tiles of the rows of d_weights that they make.
+// Columns of d_gates, packed as operands of tiles of rows of d_weights.
 #pragma once
 
 #if defined(LLTM_AMX)
@@ -16,9 +16,9 @@ class GateTiles {
 
  public:
   static constexpr int64_t kHeight = kRows;
-  // Of a task: what is read of a row of d_gates should be whole cache lines.
+  // Gates per task: a task should read whole cache lines of each row of d_gates.
   static constexpr int64_t kGates = 8 * kRows;
-  // A panel's depth is a multiple of it.
+  // A panel's depth is a multiple of this.
   static constexpr int64_t kOperandsAtOnce = 1;
 
   LLTM_INLINE void pack(const WeightGradientParams<scalar_t>& params,
@@ -39,12 +39,12 @@ class GateTiles {
     }
   }
 
-  /// Their products with a panel, summed over all rows.
+  /// Multiplies a tile by a panel, and sums over all rows.
   LLTM_INLINE void multiply(int64_t tile,
                             const real* panel,
                             VectorOf<scalar_t> (&sums)[kHeight][kMaxVectors]) const {
     multiply_block(tile, panel, 0, sums);
-    if (depth_ > kDepth) {  // kWeightDepth is twice that
+    if (depth_ > kDepth) {  // kWeightDepth, the maximum, is 2 * kDepth.
       VectorOf<scalar_t> more[kHeight][kMaxVectors];
       multiply_block(tile, panel, kDepth, more);
       for (int r = 0; r < kHeight; ++r) {

@@ -1,5 +1,5 @@
-// Columns of d_gates as tiles of the rows of d_weights that they make, for the tile registers of
-// AMX: what gate_tiles.h is for all else.
+// gate_tiles.h for the tile registers of AMX: columns of d_gates, packed as operands of tiles of
+// rows of d_weights.
 #pragma once
 
 #include "packing.h"
@@ -16,9 +16,9 @@ class GateTiles {
 
  public:
   static constexpr int64_t kHeight = 2 * kTileRows;
-  // Of a task: what is read of a row of d_gates should be whole cache lines.
+  // Gates per task: a task should read whole cache lines of each row of d_gates.
   static constexpr int64_t kGates = 2 * kHeight;
-  // A panel's depth is a multiple of it.
+  // A panel's depth is a multiple of this.
   static constexpr int64_t kOperandsAtOnce = kTileOperands;
 
   LLTM_INLINE void pack(const WeightGradientParams<scalar_t>& params,
@@ -46,7 +46,7 @@ class GateTiles {
     }
   }
 
-  /// Their products with a panel, summed over all rows.
+  /// Multiplies a tile by a panel, and sums over all rows.
   LLTM_INLINE void multiply(int64_t tile,
                             const float* panel,
                             VectorOf<scalar_t> (&sums)[kHeight][kMaxVectors]) const {

@@ -1,11 +1,11 @@
-// The CPU kernels: the cell's pointwise math, its matrix products, and steps of a sequence, on raw
-// pointers. They know no Tensor and no thread: a kernel does the tasks [begin, end) of its work, so
-// that its caller may spread them over threads. No two tasks write the same element, and how the
-// work is cut into tasks does not change the order of any sum: the bits of a result are the same
-// for any number of threads.
+// The CPU kernels: the cell's pointwise math, its matrix products, and the steps of a sequence.
+// They work on raw pointers and are independent of tensors and threads: a kernel runs the tasks
+// [begin, end) of its work, and its caller may divide the tasks among threads. No two tasks write
+// the same element, and the division into tasks does not change the order of any sum, so results
+// are bitwise identical for any number of threads.
 //
 // Matrices are row-major with contiguous rows; strides and sizes are in elements. scalar_t is
-// double, float, c10::Half or c10::BFloat16; sums are in accumulate_t of it until they are whole.
+// double, float, c10::Half or c10::BFloat16; sums are accumulated in accumulate_t<scalar_t>.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -17,7 +17,7 @@
 
 namespace lltm::cpu {
 
-/// What scalar_t is computed in. Panels hold operands of its size: see Operand in simd.h.
+/// The accumulation type of scalar_t. Panels hold operands of its size: see Operand in operand.h.
 template <typename scalar_t>
 using accumulate_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
 
@@ -37,18 +37,18 @@ struct BackwardParams {
   const scalar_t* grad_cell;  // (batch, state_size), or null for zero
   const scalar_t* gates;      // (batch, 3*state_size), pre-activations
   const scalar_t* new_cell;   // (batch, state_size)
-  scalar_t* d_gates;          // (batch, 3*state_size), or null where not wanted
-  scalar_t* d_old_cell;       // (batch, state_size), or null where not wanted
+  scalar_t* d_gates;          // (batch, 3*state_size), or null if not wanted
+  scalar_t* d_old_cell;       // (batch, state_size), or null if not wanted
 };
 
 template <typename scalar_t>
 struct PointwiseKernels {
-  /// Both: a task is a row of the batch.
+  /// For both, a task is a row of the batch.
   void (*forward)(const ForwardParams<scalar_t>& params, int64_t begin, int64_t end);
   void (*backward)(const BackwardParams<scalar_t>& params, int64_t begin, int64_t end);
 };
 
-/// [old_h | input], which is read where it lies and never built.
+/// [old_h | input], which is read in place and never concatenated.
 template <typename scalar_t>
 struct StateParams {
   int64_t batch;
@@ -60,7 +60,7 @@ struct StateParams {
   int64_t input_stride;
 };
 
-/// The whole forward pass: gates = states @ weights.T + bias, and the new state from them.
+/// The whole forward pass: gates = states @ weights.T + bias, and the new state.
 template <typename scalar_t>
 struct CellParams {
   StateParams<scalar_t> states;
@@ -71,16 +71,16 @@ struct CellParams {
   scalar_t* gates;           // (batch, 3*state_size)
   scalar_t* new_h;           // (batch, state_size)
   scalar_t* new_cell;        // (batch, state_size)
-  // The states, transposed into panels of panel_vectors vectors of batch rows by pack_states();
-  // null where cell_needs_panels() says no.
+  // The states, transposed by pack_states() into panels of panel_vectors vectors of batch rows;
+  // null if cell_needs_panels() is false.
   const accumulate_t<scalar_t>* panels;
   int panel_vectors;
 };
 
-/// Some columns of weights, packed once for many rows.
+/// Some columns of weights that are packed once for many rows.
 template <typename scalar_t>
 struct PackColumnsParams {
-  const scalar_t* weights;  // (gates, columns), its first column the first of those
+  const scalar_t* weights;  // (gates, columns), the first of these columns
   int64_t weights_stride;
   int64_t gates;  // 3*state_size
   int64_t columns;
@@ -100,13 +100,13 @@ struct StateGradientParams {
   int64_t columns;  // of weights and of out
   const StateGradientRow<scalar_t>* rows;
   int64_t row_count;
-  const scalar_t* weights;  // (gates, columns), its first column that of out
+  const scalar_t* weights;  // (gates, columns), the first of these columns
   int64_t weights_stride;
-  int64_t row_chunks;  // the rows are cut into so many chunks, each a task a panel of columns
-  const accumulate_t<scalar_t>* panels;  // by pack_columns(), or null to copy from weights
+  int64_t row_chunks;  // number of chunks of rows; a task is a chunk and a panel of columns
+  const accumulate_t<scalar_t>* panels;  // from pack_columns(), or null to copy from weights
 };
 
-/// A term of the sums over rows that d_weights and d_bias are.
+/// A term of d_weights and d_bias, which are sums over rows.
 template <typename scalar_t>
 struct GradientRow {
   const scalar_t* d_gates;  // (3*state_size)
@@ -114,20 +114,19 @@ struct GradientRow {
   const scalar_t* input;    // (input_features)
 };
 
-/// d_weights = d_gates.T @ states, or, of more rows than max_rows_per_sum, some of them after
-/// others.
+/// d_weights = d_gates.T @ states. More than max_rows_per_sum rows take several calls.
 template <typename scalar_t>
 struct WeightGradientParams {
   int64_t state_size;
   int64_t input_features;
   const GradientRow<scalar_t>* rows;
   int64_t row_count;
-  bool is_first;                 // no rows came before
-  bool is_last;                  // none will come
-  accumulate_t<scalar_t>* sums;  // weight_sums_size(), of the rows before; null where all are here
+  bool is_first;                 // whether these are the first rows
+  bool is_last;                  // whether these are the last rows
+  accumulate_t<scalar_t>* sums;  // weight_sums_size(), of the previous rows; null for a single call
   scalar_t* d_weights;           // (3*state_size, state_size + input_features)
-  int64_t panel_groups;          // the panels of columns of states are cut into so many groups
-  accumulate_t<scalar_t>* panels;  // those from first_panel on, each of weight_panel_size()
+  int64_t panel_groups;          // number of groups of the panels of columns of states
+  accumulate_t<scalar_t>* panels;  // from first_panel on, each of weight_panel_size()
   int64_t first_panel;
 };
 
@@ -139,26 +138,26 @@ struct BiasGradientParams {
   scalar_t* d_bias;  // (3*state_size)
 };
 
-/// The rows of weights of all gates, packed once a sequence: the columns of h, or of the input.
+/// The rows of weights of all gates, packed once per sequence: the columns of h or of the input.
 template <typename scalar_t>
 struct PackGatesParams {
-  const scalar_t* weights;  // (3*state_size, terms), its first column that of h, or of the input
+  const scalar_t* weights;  // (3*state_size, terms), the first column of h or of the input
   int64_t weights_stride;
   int64_t state_size;
   int64_t terms;
   accumulate_t<scalar_t>* panels;  // of gate_panel_size(terms) each
 };
 
-/// A batch row at a step. What a thread writes lies in the columns of its tasks.
+/// A batch row at a step. A thread writes only the columns of its tasks.
 template <typename scalar_t>
 struct ForwardRow {
   const scalar_t* input;         // (input_features)
-  const scalar_t* old_h;         // (state_size), that the step sees
-  accumulate_t<scalar_t>* z;     // (gate_row_size()), z_x and then sums under way
-  accumulate_t<scalar_t>* cell;  // (padded_state_size()), old_cell and then new_cell
+  const scalar_t* old_h;         // (state_size), after a reset if there is one
+  accumulate_t<scalar_t>* z;     // (gate_row_size()), first z_x, then partial sums
+  accumulate_t<scalar_t>* cell;  // (padded_state_size()), first old_cell, then new_cell
   scalar_t* new_h;               // (state_size)
-  scalar_t* new_cell;            // (state_size), or null where not wanted
-  scalar_t* gates;               // (3*state_size), or null where not wanted
+  scalar_t* new_cell;            // (state_size), or null if not wanted
+  scalar_t* gates;               // (3*state_size), or null if not wanted
 };
 
 /// z = input @ W_x.T + bias, for the rows of several steps.
@@ -172,7 +171,7 @@ struct InputGatesParams {
   int64_t row_count;
 };
 
-/// One step of the rows that have it: z += old_h @ W_h.T, and the new state.
+/// One step of the rows that run it: z += old_h @ W_h.T, and the new state.
 template <typename scalar_t>
 struct ForwardStepParams {
   int64_t state_size;
@@ -188,12 +187,12 @@ struct BackwardRow {
   const scalar_t* grad_cells;      // (state_size), or null for zero
   const scalar_t* gates;           // (3*state_size), pre-activations
   const scalar_t* new_cell;        // (state_size)
-  accumulate_t<scalar_t>* d_h;     // (padded_state_size()), from the step that was run after
-  accumulate_t<scalar_t>* d_cell;  // (padded_state_size()), from there and then to the one before
+  accumulate_t<scalar_t>* d_h;     // (padded_state_size()), from the following step
+  accumulate_t<scalar_t>* d_cell;  // (padded_state_size()), from the following to the previous step
   scalar_t* d_gates;               // (3*state_size)
 };
 
-/// d_h = d_gates @ W_h for the rows of the step that was run after, then d_gates of this one's.
+/// d_h = d_gates @ W_h for the rows of the following step, then d_gates of this step's rows.
 template <typename scalar_t>
 struct BackwardStepParams {
   int64_t state_size;
@@ -208,7 +207,7 @@ template <typename scalar_t>
 struct SequenceKernels {
   int64_t rows_per_tile;
 
-  /// Of the forward pass: a task is a group of state indices, with their three gates.
+  /// The forward pass. A task is a group of state indices, with their three gates.
   int64_t (*groups)(int64_t state_size);
   int64_t (*gate_panel_size)(int64_t terms);
   int64_t (*gate_row_size)(int64_t state_size);
@@ -216,21 +215,21 @@ struct SequenceKernels {
   void (*input_gates)(const InputGatesParams<scalar_t>& params, int64_t begin, int64_t end);
   void (*forward_step)(const ForwardStepParams<scalar_t>& params, int64_t begin, int64_t end);
 
-  /// Of the backward pass: a task is a panel of columns of W_h, packed by pack_columns().
+  /// The backward pass. A task is a panel of columns of W_h, packed by pack_columns().
   void (*backward_step)(const BackwardStepParams<scalar_t>& params, int64_t begin, int64_t end);
 
-  /// Of the rows of a state that is carried in the accumulation type.
+  /// The row size of a state that is carried in the accumulation type.
   int64_t (*padded_state_size)(int64_t state_size);
 };
 
 template <typename scalar_t>
 struct ProductKernels {
-  int64_t lanes;          // of a vector
+  int64_t lanes;          // per vector
   int max_panel_vectors;  // largest panel_vectors of CellParams
 
-  /// A batch this small is multiplied row by row, without panels.
+  /// False for a small batch, which is multiplied row by row, without panels.
   bool (*cell_needs_panels)(int64_t batch);
-  /// A task is a group of `lanes` columns of the states, in every panel.
+  /// A task is a group of `lanes` columns of the states, in all panels.
   int64_t (*pack_tasks)(const StateParams<scalar_t>& states);
   int64_t (*state_panels_size)(const StateParams<scalar_t>& states);
   void (*pack_states)(const StateParams<scalar_t>& states,
@@ -247,13 +246,13 @@ struct ProductKernels {
   int64_t (*column_panel_size)(int64_t gates);
   void (*pack_columns)(const PackColumnsParams<scalar_t>& params, int64_t begin, int64_t end);
 
-  /// A task is a panel of columns for a chunk of the rows, of this many at most.
+  /// A task is a panel of columns for a chunk of at most this many rows.
   int64_t max_rows_per_chunk;
   int64_t (*state_gradient_tasks)(const StateGradientParams<scalar_t>& params);
   void (*state_gradient)(const StateGradientParams<scalar_t>& params, int64_t begin, int64_t end);
 
-  /// First pack_weight_panels(), a task a panel of columns, then weight_gradient(), a task a few
-  /// rows of d_weights in a group of panels, of this many at most.
+  /// First pack_weight_panels(), where a task is a panel of columns, then weight_gradient(), where
+  /// a task is a few rows of d_weights in a group of at most this many panels.
   int64_t max_panels_per_group;
   int64_t max_rows_per_sum;
   int64_t (*weight_sums_size)(const WeightGradientParams<scalar_t>& params);
@@ -270,7 +269,7 @@ struct ProductKernels {
   void (*bias_gradient)(const BiasGradientParams<scalar_t>& params, int64_t begin, int64_t end);
 };
 
-/// A list of types, once, for all that is made for each.
+/// The kernels for a list of types.
 template <typename... scalars>
 struct KernelsFor {
   std::tuple<PointwiseKernels<scalars>...> pointwise;
@@ -281,17 +280,17 @@ struct KernelsFor {
 /// All kernels for one instruction set.
 using Kernels = KernelsFor<double, float, c10::Half, c10::BFloat16>;
 
-/// What the kernels distinguish among machines.
+/// The instruction sets that there are kernels for.
 enum class InstructionSet {
-  kBaseline,  // what every machine of the architecture has: SSE2, or NEON
+  kBaseline,  // of every machine of the architecture: SSE2 or NEON
   kAvx2,      // with FMA
   kAvx512,
   kAvx512Bf16,  // with dot products of bfloat16
-  kAvx512Amx,   // and with tile registers, which sequences use, and the cell's kernels do not
+  kAvx512Amx,   // and with tile registers, which sequences use and the cell's kernels do not
 };
 
-/// The machine's, or a lower one that ATEN_CPU_CAPABILITY names: avx512 is AVX-512 without dot
-/// products of bfloat16.
+/// The machine's instruction set, or a lower one if ATEN_CPU_CAPABILITY names it: avx512 means
+/// AVX-512 without dot products of bfloat16.
 InstructionSet instruction_set();
 
 /// The kernels for instruction_set().
@@ -300,7 +299,7 @@ const Kernels& kernels();
 const Kernels& baseline_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
-/// For AVX-512 with dot products of bfloat16, and with tile registers, too.
+/// For AVX-512 with dot products of bfloat16, and for AVX-512 that also has tile registers.
 const KernelsFor<c10::BFloat16>& avx512_bfloat16_kernels();
 const KernelsFor<c10::BFloat16>& amx_bfloat16_kernels();
 

@@ -1,4 +1,4 @@
-// What the lanes of a register tile multiply, for each type.
+// The operands that the lanes of a register tile multiply, for each type.
 #pragma once
 
 #include "access.h"
@@ -6,30 +6,30 @@
 namespace lltm::cpu {
 namespace {
 
-/// What a lane of a register tile multiplies: a factor of one term of its sum.
+/// An operand of a lane of a register tile: a factor of one term of its sum.
 template <typename scalar_t>
 struct Operand {
   using real = typename Access<scalar_t>::real;
   using Vector = typename Simd<real>::Vector;
-  /// The type to read a single one by.
+  /// The type that a single operand is read as.
   using Scalar = real;
-  /// Terms that a lane adds at once.
+  /// The number of terms that a lane adds at once.
   static constexpr int64_t kTerms = 1;
 
-  /// Whether so many terms of a row can be broadcast from where they lie.
+  /// Whether this many terms of a row can be broadcast without copying them.
   static constexpr bool in_place(int64_t) { return sizeof(scalar_t) == sizeof(real); }
   static LLTM_INLINE Vector broadcast(const Scalar* from) {
     real scalar;
-    std::memcpy(&scalar, from, sizeof(scalar));  // at an odd address, too
+    std::memcpy(&scalar, from, sizeof(scalar));  // `from` may be unaligned
     return Simd<real>(scalar).value;
   }
   static LLTM_INLINE Vector multiply_add(Vector sum, Vector a, Vector b) { return sum + a * b; }
-  /// Successive terms of one sum, `count` of them; zero beyond.
+  /// `count` successive terms of one sum; the other lanes are zero.
   static LLTM_INLINE Simd<real> along(const scalar_t* from, int64_t count) {
     return Access<scalar_t>::load(from, count);
   }
-  /// The next terms of `count` sums side by side, from a column of kTerms rows on; a row that is
-  /// null is zero.
+  /// The next kTerms terms, one per row, of `count` sums side by side, beginning with `column`. A
+  /// null row counts as zero.
   static LLTM_INLINE Simd<real> across(const scalar_t* (&rows)[kTerms],
                                        int64_t column,
                                        int64_t count) {
@@ -38,8 +38,8 @@ struct Operand {
 };
 
 #if defined(LLTM_BFLOAT16_DOT)
-/// A factor of two terms at once, in the place of a float. The instruction takes subnormal numbers
-/// for zero.
+/// A pair of factors, for two terms at once, in the size of a float. The instruction treats
+/// subnormal numbers as zero.
 template <>
 struct Operand<c10::BFloat16> {
   using real = float;

@@ -1,4 +1,4 @@
-// Operands on their way to a register tile: rows of scalars, and panels of vectors.
+// Packs the operands of a register tile: rows of scalars, and panels of vectors.
 #pragma once
 
 #include "tile.h"
@@ -6,7 +6,7 @@
 namespace lltm::cpu {
 namespace {
 
-/// Rows of `terms` terms as the scalars of a tile: where they lie, or in `scratch`.
+/// Rows of `terms` terms as the scalars of a tile, in place or copied to `scratch`.
 template <typename scalar_t, int rows>
 LLTM_INLINE void scalars_of_rows(const scalar_t* const (&from)[rows],
                                  int64_t terms,
@@ -28,7 +28,7 @@ LLTM_INLINE void scalars_of_rows(const scalar_t* const (&from)[rows],
   }
 }
 
-/// Transposes a square of vectors in registers, by exchanging ever larger blocks.
+/// Transposes a square of vectors in registers by exchanging blocks of increasing size.
 template <typename real, int block = 1>
 LLTM_INLINE void transpose(typename Simd<real>::Vector (&square)[Simd<real>::kLanes]) {
   using V = Simd<real>;
@@ -51,7 +51,7 @@ LLTM_INLINE void transpose(typename Simd<real>::Vector (&square)[Simd<real>::kLa
   }
 }
 
-/// The rows of `count` terms that come next, row_of(r) each: null where there are no more.
+/// The kTerms rows from `first` on, row_of(r) each; null from row `count` on.
 template <typename scalar_t, typename RowOf>
 LLTM_INLINE void next_rows(const RowOf& row_of,
                            int64_t first,
@@ -62,7 +62,7 @@ LLTM_INLINE void next_rows(const RowOf& row_of,
   }
 }
 
-/// Operands of `columns` sums side by side, whose terms are in these rows.
+/// Packs the operands of `columns` sums side by side, whose terms are in these rows.
 template <typename scalar_t>
 LLTM_INLINE void pack_across(const scalar_t* (&rows)[Operand<scalar_t>::kTerms],
                              int64_t columns,
@@ -81,7 +81,7 @@ LLTM_INLINE void pack_across(const scalar_t* (&rows)[Operand<scalar_t>::kTerms],
   }
 }
 
-/// The columns of a panel beyond the last.
+/// Zeroes the columns of a panel beyond the last.
 template <typename real>
 LLTM_INLINE void clear_columns(real* panel_row, int64_t first, int64_t last) {
   for (int64_t column = first; column < last; ++column) {
@@ -121,8 +121,8 @@ void pack_columns(const PackColumnsParams<scalar_t>& params, int64_t begin, int6
   }
 }
 
-/// The transpose of up to a vector's lanes of rows: operand k of row r to to[k * to_stride + r];
-/// lanes beyond the rows are zero.
+/// Transposes at most as many rows as a vector has lanes: writes operand k of row r to
+/// to[k * to_stride + r]. Lanes beyond the rows are zero.
 template <typename scalar_t>
 LLTM_INLINE void transpose_rows(const scalar_t* from,
                                 int64_t stride,
@@ -181,7 +181,8 @@ void pack_states(const StateParams<scalar_t>& states,
   const int64_t depth = depth_of_states(states);
   const int64_t depth_of_h = depth_of<scalar_t>(states.state_size);
   const int64_t full_width = panel_vectors * V::kLanes;
-  // Operands [first, first + count) of rows of `terms` terms, to the panels' k-th and on.
+  // Packs the operands [first, first + count) of rows of `terms` terms, beginning with the panels'
+  // operand k.
   const auto pack_segment = [&](const scalar_t* from,
                                 int64_t stride,
                                 int64_t terms,
@@ -205,7 +206,7 @@ void pack_states(const StateParams<scalar_t>& states,
     }
   };
   for (int64_t task = begin; task < end; ++task) {
-    // The operands of a task may end those of old_h and begin those of input.
+    // A task's operands may span the end of old_h and the beginning of input.
     const int64_t first = task * V::kLanes;
     const int64_t last = smaller(first + V::kLanes, depth);
     const int64_t boundary = clamp(depth_of_h, first, last);

@@ -1,4 +1,4 @@
-// Rows times a packed panel: the products of a sequence, whose weights are packed once a call.
+// Rows times a packed panel: the products of a sequence, whose weights are packed once per call.
 #pragma once
 
 #if defined(LLTM_AMX)
@@ -21,16 +21,16 @@ LLTM_INLINE void with_constant(int64_t count, const Function& function) {
   function.template operator()<most>();
 }
 
-/// Nothing, but for AMX: see panel_product_amx.h.
+/// Empty except with AMX: see panel_product_amx.h.
 template <typename scalar_t>
 struct ProductRegisters {
   LLTM_INLINE explicit ProductRegisters(int64_t /*rows*/) {}
 };
 
-/// Multiplies `rows` rows of `terms` terms, row_of(r) each, by a panel of `vectors` vectors. For
-/// each block of the depth and each tile of rows it calls epilogue(first row, number of rows, sums
-/// of the block row by row, whether it is the last block). The order of a sum does not depend on
-/// how many rows there are.
+/// Multiplies `rows` rows of `terms` terms, row_of(r) each, by a panel of `vectors` vectors. Calls
+/// epilogue(first row, number of rows, sums of the block row by row, whether it is the last block)
+/// for each block of the depth and each tile of rows. The order of a sum does not depend on the
+/// number of rows.
 template <typename scalar_t, int vectors, typename RowOf, typename Epilogue>
 LLTM_INLINE void multiply_by_panel(int64_t rows,
                                    int64_t terms,
@@ -46,7 +46,7 @@ LLTM_INLINE void multiply_by_panel(int64_t rows,
     const int64_t terms_here = smaller(kTermsPerBlock<scalar_t>, terms - term);
     const auto* block = panel + depth_of<scalar_t>(term) * width;
     for (int64_t tile = 0; tile < tiles; ++tile) {
-      // All tiles are about as high: a low one does not keep the multipliers busy.
+      // All tiles have about the same height: a low tile would not keep the multipliers busy.
       const int64_t first = rows * tile / tiles;
       const int64_t count = rows * (tile + 1) / tiles - first;
       alignas(64) typename O::Vector sums[max_rows * vectors];
@@ -58,8 +58,8 @@ LLTM_INLINE void multiply_by_panel(int64_t rows,
         alignas(64) typename O::real scratch[height][kDepth];
         const typename O::Scalar* scalars[height];
         scalars_of_rows<scalar_t>(from, terms_here, scratch, scalars);
-        // The next block's vectors, one for each tile: a panel of many weights comes from afar. A
-        // low tile reads about as much as it multiplies, and has nothing to hide that behind.
+        // Each tile prefetches a vector of the next block, because a large panel is not in a near
+        // cache. A low tile reads about as much as it multiplies, and cannot hide a prefetch.
         const auto* next = 2 * height > max_rows ? block + depth_of<scalar_t>(terms_here) * width +
                                                        tile % vectors * V::kLanes
                                                  : nullptr;

@@ -1,5 +1,4 @@
-// Rows times a packed panel, in bfloat16 by the tile registers of AMX: what panel_product.h is for
-// all else, of the same panels.
+// panel_product.h for bfloat16 with the tile registers of AMX. The panels are the same.
 #pragma once
 
 #include "packing.h"
@@ -8,7 +7,7 @@
 namespace lltm::cpu {
 namespace {
 
-/// What the products of a kernel's rows need for themselves, while the kernel works.
+/// Holds the tile registers that the products of a kernel's rows need while the kernel runs.
 template <typename scalar_t>
 class ProductRegisters {
  public:
@@ -18,11 +17,11 @@ class ProductRegisters {
   TileRegisters registers_;
 };
 
-// Terms of a partial sum, see kDepth.
+// The number of terms of a partial sum: see kDepth.
 constexpr int64_t kTermsPerTileBlock = 512;
 
-/// A row tile's terms of a block: where they lie, but for the last if they do not fill a tile, and
-/// all of them if the rows lie at no common distance.
+/// A row tile's terms of a block, in place. Copied are the last terms if they do not fill a tile,
+/// and all terms if the rows have no common stride.
 class RowTile {
  public:
   template <typename RowOf>
@@ -56,7 +55,7 @@ class RowTile {
   alignas(64) c10::BFloat16 copy_[kTileRows][kTermsPerTileBlock];
 };
 
-/// What multiply_by_panel() of panel_product.h does.
+/// See multiply_by_panel() in panel_product.h.
 template <typename scalar_t, int vectors, typename RowOf, typename Epilogue>
 LLTM_INLINE void multiply_by_panel(int64_t rows,
                                    int64_t terms,
@@ -84,7 +83,7 @@ LLTM_INLINE void multiply_by_panel(int64_t rows,
       std::memset(factors_tail[operands], 0, (kTileOperands - operands) * sizeof(factors_tail[0]));
     }
     const auto multiply_tiles = [&]<int count>(int64_t first_tile) __attribute__((always_inline)) {
-      // The last tile may begin with rows of the one before it.
+      // The last tile may overlap the one before it.
       int64_t first[count];
       TileSource body[count];
       TileSource tail[count];

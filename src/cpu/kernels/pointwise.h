@@ -1,4 +1,4 @@
-// The cell, element by element: pre-activations to the new state, and back.
+// The cell's pointwise math: the new state from the pre-activations, and its gradients.
 #pragma once
 
 #include "../../cell.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kGates = 3;
 
-/// The three gates of `count` state indices, from those of the input gate on.
+/// Loads the three gates of `count` state indices; `from` points to the input gate.
 template <typename scalar_t>
 LLTM_INLINE cell::Gates<Simd<accumulate_t<scalar_t>>> load_gates(const scalar_t* from,
                                                                  int64_t state_size,

@@ -1,6 +1,6 @@
 // The steps of a sequence's backward pass: dz of a step from dh and dc, then dh = dz @ W_h for the
-// step that was run before it. A lane is a state index; a panel of kPanelWidth of them needs no
-// other's dh, so that one task makes both of a panel's.
+// previous step. A lane is a state index. A panel of kPanelWidth state indices needs the dh of no
+// other panel, so a single task computes both for a panel.
 #pragma once
 
 #include "panel_product.h"

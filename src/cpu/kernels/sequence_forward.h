@@ -1,6 +1,6 @@
-// The steps of a sequence: z = z_x + h @ W_h.T and the cell, while z is in registers. A lane is a
-// state index; a group of them has its three gates side by side, in the panels of weights and in z,
-// so that a tile has all that the cell needs.
+// The steps of a sequence: z = z_x + h @ W_h.T, and the cell while z is in registers. A lane is a
+// state index. The three gates of a group of state indices are side by side in the panels of
+// weights and in z, so that a tile has all that the cell needs.
 #pragma once
 
 #include "panel_product.h"

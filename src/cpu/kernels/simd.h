@@ -1,6 +1,6 @@
-// Vectors of floats and doubles, of the instruction set that the including file is compiled for:
-// see table.h. Everything in these headers has internal linkage, so that every instruction set has
-// its own.
+// Vectors of floats and doubles, in the instruction set that the including file is compiled for:
+// see table.h. Everything in these headers has internal linkage, so that each instruction set has
+// its own copy.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 namespace lltm::cpu {
 namespace {
 
-// Not std::min and std::clamp: an inline function of a standard header could be compiled for this
-// instruction set and then be picked by the linker for all.
+// Replace std::min and std::clamp: the linker could pick an inline function of a standard header
+// that was compiled for this instruction set, and use it for all of them.
 constexpr int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
@@ -23,8 +23,8 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Not in Simd itself: gcc takes a vector of a template's parameter for the parameter. A tensor may
-// lie anywhere, at an odd address, too.
+// Outside of Simd because gcc treats a vector of a template parameter as the parameter itself. The
+// unaligned types are for tensors, which may start at any address.
 template <typename real>
 struct SimdTypes;
 template <>
@@ -40,7 +40,7 @@ struct SimdTypes<double> {
   typedef int64_t IntegerVector __attribute__((vector_size(LLTM_SIMD_BYTES)));
 };
 
-/// A vector of floats or doubles, with the arithmetic that cell.h asks of a value.
+/// A vector of floats or doubles, with the arithmetic that cell.h requires.
 template <typename real>
 struct Simd {
   using Vector = typename SimdTypes<real>::Vector;
@@ -52,7 +52,7 @@ struct Simd {
 
   Simd() = default;
   LLTM_INLINE Simd(Vector vector) : value(vector) {}
-  // x - 0 is x, -0 included, and no instruction; 0 + x is not.
+  // x - 0 is x, even for -0, and compiles to no instruction; 0 + x does not.
   LLTM_INLINE explicit Simd(real scalar) : value(scalar - Vector{}) {}
 
   static LLTM_INLINE Simd load(const real* from) {
@@ -60,7 +60,7 @@ struct Simd {
   }
   LLTM_INLINE void store(real* to) const { *reinterpret_cast<UnalignedVector*>(to) = value; }
 
-  /// The first `count` lanes; the others are zero, and not stored.
+  /// Loads or stores the first `count` lanes. The others are loaded as zero and not stored.
   static LLTM_INLINE Simd load(const real* from, int64_t count) {
     if (count == kLanes) {
       return load(from);

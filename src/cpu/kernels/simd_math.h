@@ -1,4 +1,4 @@
-// exp, expm1 and tanh on vectors: the Math policy that cell.h asks for.
+// exp, expm1 and tanh on vectors: the Math policy that cell.h requires.
 #pragma once
 
 #include "simd.h"
@@ -8,9 +8,9 @@
 namespace lltm::cpu {
 namespace {
 
-/// The Math policy of cell.h on vectors. In float: the range reductions and polynomials of
-/// the Cephes library's expf and tanhf (Moshier), within 2 units of the last place. In double: the
-/// standard functions, lane by lane.
+/// The Math policy of cell.h on vectors. In float: the range reductions and polynomials of the
+/// Cephes library's expf and tanhf (Moshier), with errors of at most 2 ulp. In double: the standard
+/// functions, lane by lane.
 struct SimdMath {
   using Float = Simd<float>;
   using Double = Simd<double>;
@@ -29,14 +29,14 @@ struct SimdMath {
   }
 
   static LLTM_INLINE Float exp(Float x) {
-    // Beyond these the result is 0 or infinity anyway; a NaN passes.
+    // Beyond these bounds the result is 0 or infinity anyway. NaN is preserved.
     const Reduced reduced = reduce(clamp(x, -104.0f, 89.0f));
-    // 2^n in two factors: n itself may leave the range of a float's exponent.
+    // 2^n in two factors: n may exceed the range of a float's exponent.
     const auto half = reduced.n >> 1;
     return (Float(1.0f) + reduced.expm1) * power_of_two(half) * power_of_two(reduced.n - half);
   }
 
-  /// For x up to 88, above which it stays finite.
+  /// For x up to 88; for larger x the result stays finite.
   static LLTM_INLINE Float expm1(Float x) {
     const Reduced reduced = reduce(clamp(x, -25.0f, 88.0f));
     const Float scale = power_of_two(reduced.n);
@@ -73,11 +73,11 @@ struct SimdMath {
   };
 
   static LLTM_INLINE Reduced reduce(Float x) {
-    // Adding 1.5*2^23 rounds to an integer, and leaves it in the low bits.
+    // Adding 1.5*2^23 rounds to an integer and leaves it in the low bits.
     const Float shift(12582912.0f);
     const Float shifted = x * Float(1.44269504088896341f) + shift;
     const Float n = shifted - shift;
-    // log(2) in two parts, the first short enough for n times it to be exact.
+    // log(2) in two parts. The first has so few bits that its product with n is exact.
     const Float r = x - n * Float(0.693359375f) - n * Float(-2.12194440e-4f);
     Float p(1.9875691500e-4f);
     p = p * r + Float(1.3981999507e-3f);

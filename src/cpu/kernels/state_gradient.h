@@ -1,4 +1,4 @@
-// d_states = d_gates @ weights: the gradients of old_h and input, each by its columns of weights.
+// d_states = d_gates @ weights: the gradients of old_h and input, each from its columns of weights.
 #pragma once
 
 #include "panel_product.h"
@@ -6,8 +6,8 @@
 namespace lltm::cpu {
 namespace {
 
-// A single row of d_gates uses every weight once: it is read row after row of weights, in stretches
-// that are long enough to be prefetched.
+// A single row of d_gates uses every weight once. The weights are then read row by row, in segments
+// that are long enough for the hardware prefetcher.
 constexpr int64_t kColumnsOfSingleRow = 256;
 
 template <typename scalar_t>
@@ -48,7 +48,7 @@ void state_gradient_of_single_row(const StateGradientParams<scalar_t>& params,
   for (int64_t task = begin; task < end; ++task) {
     const int64_t column = task * kColumnsOfSingleRow;
     const int64_t columns = smaller(kColumnsOfSingleRow, params.columns - column);
-    // Two levels of sums, as everywhere: see kDepth.
+    // Two levels of sums, as in all products: see kDepth.
     alignas(64) real total[kColumnsOfSingleRow] = {};
     for (int64_t block = 0; block < params.gates; block += kDepth) {
       alignas(64) real partial[kColumnsOfSingleRow] = {};
@@ -74,7 +74,7 @@ void state_gradient_of_single_row(const StateGradientParams<scalar_t>& params,
   }
 }
 
-// The sums of so many rows of a panel stay in the first-level cache.
+// With this many rows, the sums of a panel stay in the L1 cache.
 constexpr int64_t kMaxRowsPerChunk = 128;
 
 template <typename scalar_t>
@@ -87,7 +87,7 @@ void state_gradient_by_panels(const StateGradientParams<scalar_t>& params,
   constexpr int64_t width = kPanelWidth<scalar_t>;
   alignas(64) real totals[kMaxRowsPerChunk][width];
   for (int64_t task = begin; task < end; ++task) {
-    // The rows of a chunk stay in the second-level cache from one panel to the next.
+    // The rows of a chunk stay in the L2 cache from one panel to the next.
     const int64_t panels = ceil_div(params.columns, width);
     const int64_t panel = task % panels;
     const int64_t count = smaller(width, params.columns - panel * width);
@@ -145,8 +145,8 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
       const scalar_t* from = params.weights + gate * params.weights_stride + column;
       const real* vectors = panel;
       int64_t stride = width;
-      // A copy pays from the second tile of rows on: rows of weights lie far apart, and collide in
-      // the cache.
+      // A copy pays off from the second tile of rows on, because rows of weights are far apart and
+      // collide in the cache.
       if (std::is_same_v<real, scalar_t> && last_row - first_row <= kRows && count == width) {
         vectors = reinterpret_cast<const real*>(from);
         stride = params.weights_stride;
@@ -160,7 +160,7 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
           clear_columns(to, count, width);
         }
       }
-      // Rows of weights lie too far apart for the machine to see the next ones coming.
+      // Rows of weights are too far apart for the hardware prefetcher.
       int64_t ahead = gate + terms;
       const int64_t ahead_per_row = ceil_div(terms, last_row - first_row);
       const auto prefetch = [&](int64_t rows) __attribute__((always_inline)) {

@@ -1,8 +1,8 @@
 // The kernels of one instruction set. The file that includes this one
-//  - includes kernels.h and the standard headers that are used here, then
-//  - selects the instruction set by `#pragma GCC target`, so that no inline function of a header is
-//    compiled for it and then picked by the linker for a lesser machine,
-//  - defines LLTM_SIMD_BYTES, and last the function that hands out make_kernels().
+//  - first includes kernels.h and the standard headers that are used here,
+//  - then selects the instruction set by `#pragma GCC target`, so that no inline function of a
+//    header is compiled for it and then picked by the linker for a lesser machine,
+//  - then defines LLTM_SIMD_BYTES, and at its end the function that returns make_kernels().
 #pragma once
 
 #include "bias_gradient.h"

@@ -1,15 +1,14 @@
-// The register tile that every product is made of: a few scalars of one matrix, each broadcast,
-// times a few vectors of the other.
+// The register tile, the building block of every product: a few scalars of one matrix, each
+// broadcast, times a few vectors of the other.
 //
 //   product                         broadcast   vectors along
 //   gates = states @ weights.T      weights     the batch (states transposed into panels)
 //   d_states = d_gates @ weights    d_gates     columns of weights
 //   d_weights = d_gates.T @ states  d_gates     columns of the states
 //
-// In the cell the weights, the largest matrix, are read where they lie. 16-bit operands are widened
-// to float on their way into panels and rows of scalars, or, where the machine has dot products of
-// bfloat16, put there in pairs: see Operand. Sums stay in the accumulation type until they are
-// whole.
+// The cell reads the weights, the largest matrix, in place. 16-bit operands are widened to float
+// when they are packed into panels and rows of scalars, or packed in pairs if the machine has dot
+// products of bfloat16: see Operand. Sums are accumulated in the accumulation type.
 #pragma once
 
 #include "kernels.h"
@@ -18,17 +17,18 @@
 namespace lltm::cpu {
 namespace {
 
-// 16 vector registers below AVX-512, 32 there: accumulators, a row of vectors and the broadcast.
+// The accumulators, a row of vectors and the broadcast scalar share 32 vector registers with
+// AVX-512, and 16 without.
 constexpr int kAccumulators = LLTM_SIMD_BYTES == 64 ? 24 : 12;
 constexpr int kMaxVectors = LLTM_SIMD_BYTES == 64 ? 4 : 2;
 constexpr int kRows = kAccumulators / kMaxVectors;
-// A sum over more than this many products is made of partial sums, each of so many: the rounding
-// error of a sum grows with its length. A panel of this depth stays in the first-level cache.
+// Longer sums are split into partial sums of this many products, because the rounding error of a
+// sum grows with its length. A panel of this depth stays in the L1 cache.
 constexpr int64_t kDepth = 128;
-// Operands of the rows that a sum of d_weights takes at a time.
+// The number of rows, in operands, that a sum of d_weights takes at a time.
 constexpr int64_t kWeightDepth = 2 * kDepth;
 
-/// How deep a sum of so many terms is in operands.
+/// The depth, in operands, of a sum of this many terms.
 template <typename scalar_t>
 constexpr int64_t depth_of(int64_t terms) {
   return ceil_div(terms, Operand<scalar_t>::kTerms);
@@ -39,8 +39,8 @@ constexpr int64_t kTermsPerBlock = kDepth * Operand<scalar_t>::kTerms;
 template <typename scalar_t>
 using VectorOf = typename Operand<scalar_t>::Vector;
 
-/// sums[r][v] = sum over k < depth of a[r][k * step] * b[k][v], rows of b being b_stride apart. Of
-/// as many rows at `next` it fetches a line each into the second-level cache, unless that is null.
+/// sums[r][v] = sum over k < depth of a[r][k * step] * b[k][v], where the rows of b are b_stride
+/// apart. Unless `next` is null, prefetches one cache line of each of `depth` rows there into L2.
 template <typename scalar_t, int step, int rows, int vectors>
 LLTM_INLINE void multiply(int64_t depth,
                           const typename Operand<scalar_t>::Scalar* const (&a)[rows],
@@ -50,7 +50,7 @@ LLTM_INLINE void multiply(int64_t depth,
                           const accumulate_t<scalar_t>* next = nullptr) {
   using O = Operand<scalar_t>;
   using V = Simd<typename O::real>;
-  // Apart from `sums`, whose elements the caller may pick at run time: these stay in registers.
+  // A local copy stays in registers; `sums` does not if the caller indexes it at run time.
   typename O::Vector tile[rows][vectors] = {};
   for (int64_t k = 0; k < depth; ++k) {
     if (next) {
@@ -74,12 +74,12 @@ LLTM_INLINE void multiply(int64_t depth,
   }
 }
 
-/// A tile's columns of a panel.
+/// The number of columns of a panel: those of a tile.
 template <typename scalar_t>
 constexpr int64_t kPanelWidth = kMaxVectors * Simd<accumulate_t<scalar_t>>::kLanes;
 
-/// The first `rows` rows and `columns` columns of a tile: a block of their sums. What the blocks
-/// before have summed is in `sums`; the last block writes out_row(r).
+/// Finishes a block of the first `rows` rows and `columns` columns of a tile. `sums` accumulates
+/// the blocks; the last block writes out_row(r).
 template <typename scalar_t, int tile_rows, typename OutRow>
 LLTM_INLINE void finish_block(VectorOf<scalar_t> (&tile)[tile_rows][kMaxVectors],
                               bool first,

@@ -1,8 +1,9 @@
-// The tile registers of AMX, each of up to 16 rows of 64 bytes: a sum, 16 floats a row; rows of up
-// to 32 terms; or their pairs of factors, a pair for each of 16 sums a row, as panels have them.
+// The tile registers of AMX, each of up to 16 rows of 64 bytes. A register holds sums, 16 floats
+// per row; or rows of up to 32 terms; or the pairs of factors, one pair for each of 16 sums per
+// row, in the layout of the panels.
 //
-// Instructions by hand: GCC's intrinsics take a register for a token of the preprocessor, and do
-// not tell the compiler that a load reads what was stored before.
+// Inline assembly, because GCC's intrinsics require the register number as a literal, and do not
+// tell the compiler that a load reads what was stored before.
 #pragma once
 
 #include "simd.h"
@@ -16,18 +17,19 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileTerms = 32;
 constexpr int64_t kTileOperands = kTileTerms / 2;
 
-/// Registers 0 to 5 are for sums, 6 for rows, 7 for factors.
+/// Registers 0 to 5 hold sums, 6 holds rows, 7 holds factors.
 constexpr int kTileSums = 6;
 constexpr int kRowsTile = kTileSums;
 constexpr int kFactorsTile = kTileSums + 1;
 
-/// Of so many rows all tiles are about as high: their time is that of their rows.
+/// The height of the tiles of this many rows: about equal, because a tile's time is that of its
+/// rows.
 LLTM_INLINE int64_t tile_height(int64_t rows) {
   return ceil_div(rows, ceil_div(rows, kTileRows));
 }
 
-/// Configures the thread's tile registers for tiles of so many rows, while it lives. Whoever used
-/// them before has to configure them again, as everybody does.
+/// Configures the thread's tile registers for tiles of this many rows, for its own lifetime. A
+/// previous configuration is lost; every user of the registers configures them first.
 class TileRegisters {
  public:
   explicit TileRegisters(int64_t height) {
@@ -62,14 +64,14 @@ template <int tile>
 LLTM_INLINE void clear_tile() {
   asm volatile("tilezero %%tmm%c0" ::"i"(tile));
 }
-/// Adds the products of the rows and the factors that are loaded.
+/// Adds the products of the loaded rows and factors to a tile of sums.
 template <int tile>
 LLTM_INLINE void multiply_add_tile() {
   asm volatile(
       "tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(tile), "i"(kRowsTile), "i"(kFactorsTile));
 }
 
-/// function.operator()<i>() for i from 0 to count - 1.
+/// Calls function.operator()<i>() for i from 0 to count - 1.
 template <int count, typename Function>
 LLTM_INLINE void for_each_index(const Function& function) {
   [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
@@ -88,8 +90,8 @@ struct TileSource {
   }
 };
 
-/// Adds to the sums, row tile by row tile, the products of so many successive tiles of each row
-/// tile and of `vectors` vectors of factors.
+/// Adds the products of `depth` successive tiles of each row tile and of `vectors` vectors of
+/// factors to the sums.
 template <int row_tiles, int vectors>
 LLTM_INLINE void multiply_add_tiles(int64_t depth,
                                     const TileSource (&rows)[row_tiles],
@@ -102,7 +104,7 @@ LLTM_INLINE void multiply_add_tiles(int64_t depth,
     for_each_index<row_tiles>([&]<int r>() __attribute__((always_inline)) {
       load_tile<kRowsTile>(rows[r].tile(k), rows[r].row_bytes);
       for_each_index<vectors>([&]<int i>() __attribute__((always_inline)) {
-        // There and back: what was loaded last serves twice.
+        // Back and forth, so that the tile that was loaded last is used twice.
         constexpr int v = r % 2 == 0 ? i : vectors - 1 - i;
         if constexpr (r == 0 || i > 0) {
           load_tile<kFactorsTile>(factors_here + v * 16, stride_bytes);
@@ -118,7 +120,7 @@ LLTM_INLINE void clear_tiles() {
   for_each_index<sums>([&]<int i>() __attribute__((always_inline)) { clear_tile<i>(); });
 }
 
-/// The sums of row tile r to to[r]; vector after vector, rows `stride` floats apart.
+/// Stores the sums of row tile r to to[r], vector by vector, with rows `stride` floats apart.
 template <int row_tiles, int vectors>
 LLTM_INLINE void store_tiles(float* const (&to)[row_tiles], int64_t stride) {
   for_each_index<row_tiles>([&]<int r>() __attribute__((always_inline)) {

@@ -6,13 +6,13 @@
 namespace lltm::cpu {
 namespace {
 
-// The panels of a group, kWeightDepth deep, stay in the second-level cache.
+// The panels of a group, kWeightDepth deep, stay in the L2 cache.
 constexpr int64_t kMaxPanelsPerGroup = 8;
 
 template <typename scalar_t>
 constexpr int64_t kMaxRowsPerSum = kWeightDepth * Operand<scalar_t>::kTerms;
 
-/// None for a single row, whose outer product is written without.
+/// The number of panels. A single row has none: its outer product is written without.
 template <typename scalar_t>
 int64_t weight_panels(const WeightGradientParams<scalar_t>& params) {
   return params.row_count == 1
@@ -43,7 +43,7 @@ int64_t weight_sums_size(const WeightGradientParams<scalar_t>& params) {
   return ceil_div(3 * params.state_size, gates) * gates * weight_sums_stride(params);
 }
 
-/// Where the panels of a group begin.
+/// The first panel of a group.
 template <typename scalar_t>
 int64_t first_panel_of(const WeightGradientParams<scalar_t>& params, int64_t group) {
   return weight_panels(params) * group / params.panel_groups;
@@ -59,7 +59,7 @@ void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t be
     const int64_t first = panel * width;
     const int64_t last = smaller(first + width, columns);
     const int64_t boundary = clamp(params.state_size, first, last);
-    // Where the panel has no column of one of them, its rows may be null, as those of no features.
+    // If the panel has no columns of h or of input, its rows may be null, as with no features.
     const int64_t first_of_h = boundary > first ? first : 0;
     const int64_t first_of_input = last > boundary ? boundary - params.state_size : 0;
     auto* to = params.panels + (panel - params.first_panel) * weight_panel_size(params);
@@ -136,8 +136,8 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
     const int64_t first_panel = first_panel_of(params, group);
     const int64_t panels = first_panel_of(params, group + 1) - first_panel;
     d_gates.pack(params, first_gate, gate_count);
-    // Tile by tile, so that rows of d_weights are written in long stretches; but where most sums
-    // are partial, panel by panel, which then stay in a nearer cache.
+    // Tile by tile, so that rows of d_weights are written in long segments; but panel by panel if
+    // most sums are partial, so that a panel stays in a nearer cache.
     const bool is_partial = !(params.is_first && params.is_last);
     for (int64_t outer = 0; outer < (is_partial ? panels : tiles); ++outer) {
       for (int64_t inner = 0; inner < (is_partial ? tiles : panels); ++inner) {
