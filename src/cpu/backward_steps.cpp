@@ -10,7 +10,8 @@
 namespace lltm::cpu {
 namespace {
 
-/// d_gates of all steps of some rows of the batch, and the gradients of where they began.
+/// Computes d_gates of all steps, and the gradients of the initial state, for some rows of the
+/// batch.
 template <typename scalar_t>
 class BackwardRows {
   using real = accumulate_t<scalar_t>;
@@ -28,7 +29,7 @@ class BackwardRows {
         d_h((last_row - first_row) * padded),
         d_cell((last_row - first_row) * padded) {}
 
-  /// `spread` runs the tasks of a kernel: spread(tasks, multiplications, kernel).
+  /// spread(tasks, multiplications, kernel) runs the tasks of a kernel.
   template <typename Spread>
   void run(const Spread& spread) {
     start();
@@ -95,7 +96,8 @@ class BackwardRows {
     }
   }
 
-  /// The step that was run before `step` gets d_h of those rows that took their state from it.
+  /// Collects the rows whose d_h passes to the step that was run before `step`, and zeroes the
+  /// gradients of the rows that `step` reset.
   void finish_step(int64_t step) {
     product_rows.clear();
     auto next = rows.begin();
@@ -133,10 +135,11 @@ class BackwardRows {
   Scratch<real> d_h;
   Scratch<real> d_cell;
   std::vector<BackwardRow<scalar_t>> rows;
-  std::vector<BackwardRow<scalar_t>> product_rows;  // of the step that was run after
+  std::vector<BackwardRow<scalar_t>> product_rows;  // of the following step
 };
 
-/// What the products over all steps sum: each step that a row runs, with the state that it saw.
+/// The terms of the sums over all steps: every step that a row runs, with the state it started
+/// from.
 template <typename scalar_t>
 std::vector<GradientRow<scalar_t>> gradient_rows(const SequenceBackward<scalar_t>& s,
                                                  const scalar_t* zeros) {

@@ -15,7 +15,7 @@ namespace {
 
 using at::Tensor;
 
-/// gates, new_h and new_cell by our own kernels.
+/// Computes gates, new_h and new_cell with this library's kernels.
 void cell_out(const Tensor& new_h,
               const Tensor& new_cell,
               const Tensor& gates,

@@ -1,4 +1,4 @@
-// The whole forward pass of a cell by the kernels of kernels/kernels.h.
+// The whole forward pass of a cell, with the kernels of kernels/kernels.h.
 #pragma once
 
 #include "kernel_arguments.h"
@@ -9,7 +9,7 @@
 
 namespace lltm::cpu {
 
-/// gates, new_h and new_cell of `params`, whose panels are made here.
+/// Packs the panels of `params` and computes gates, new_h and new_cell.
 template <typename scalar_t>
 void run_cell(CellParams<scalar_t> params) {
   const auto& kernels = product_kernels<scalar_t>();
@@ -28,7 +28,7 @@ void run_cell(CellParams<scalar_t> params) {
     while (params.panel_vectors > 1 && kernels.cell_tasks(params) < wanted) {
       --params.panel_vectors;
     }
-    // As many panels, of one size.
+    // The same number of panels, but of equal width.
     const int64_t vectors = ceil_div(states.batch, kernels.lanes);
     const int64_t panel_count = ceil_div(vectors, params.panel_vectors);
     params.panel_vectors = static_cast<int>(ceil_div(vectors, panel_count));

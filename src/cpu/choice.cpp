@@ -10,7 +10,8 @@
 namespace lltm::cpu {
 namespace {
 
-/// LLTM_CPU_GEMM, which is read at every call, as LLTM_CUDA_PATH is: some 20 ns.
+/// The value of LLTM_CPU_GEMM. Like LLTM_CUDA_PATH, it is read at every call, which takes about
+/// 20 ns.
 enum class Forced { kNothing, kOwn, kAten };
 
 Forced forced() {
@@ -27,12 +28,12 @@ Forced forced() {
   return Forced::kAten;
 }
 
-// Where our kernels' products run, and where ATen's: the one place of this choice. Ours read old_h,
-// input and weights where they lie, need no concatenation, and hand each tile of gates to the
-// pointwise math while it is in the cache. What they were measured at:
+// Chooses between this library's matrix products and ATen's; nothing else makes this choice. Our
+// kernels read old_h, input and weights in place, need no concatenation, and pass each tile of
+// gates to the pointwise math while it is in the cache. Measurements:
 //
 // AVX-512 with dot products of bfloat16, one thread of an AMD EPYC (Zen 4), 2026-11-21, PyTorch
-// 2.11 of PyPI; GFLOP/s of gates = states @ weights.T, ATen's being oneDNN in 16 bits:
+// 2.11 from PyPI; GFLOP/s of gates = states @ weights.T, where ATen uses oneDNN for 16 bits:
 //
 //                       float32                        bfloat16           float16
 //   shape            ours   oneDNN   addmm (MKL)    ours   oneDNN      ours   oneDNN
@@ -42,8 +43,8 @@ Forced forced() {
 //   128,1024,1024     110      104       86          199      186
 //
 // One thread of an Intel Xeon (Sapphire Rapids, shared with other work), 2026-11-22, PyTorch 2.15
-// of PyPI: ATen's time / ours, forward and backward, calls of both in turn, the least of each. AVX2
-// is ATEN_CPU_CAPABILITY=avx2, MKL_ENABLE_INSTRUCTIONS=AVX2 and ONEDNN_MAX_CPU_ISA=AVX2:
+// from PyPI: ATen's time / ours, forward and backward, minimum over alternating calls. AVX2 means
+// ATEN_CPU_CAPABILITY=avx2, MKL_ENABLE_INSTRUCTIONS=AVX2 and ONEDNN_MAX_CPU_ISA=AVX2:
 //
 //                        with AMX                                 AVX2
 //   shape            float64      float32      float16        float64      float32
@@ -52,17 +53,18 @@ Forced forced() {
 //   64,512,512      0.97 1.04    1.16 1.06    1.28 1.10      0.97 0.82    1.03 0.81
 //   128,1024,1024   0.71 0.80    0.77 1.37    0.97 0.96      0.85 0.67    0.98 0.79
 //
-// In bfloat16 with AMX oneDNN has matrix units that are out of the cell's kernels' reach: 0.2 0.4
-// at (64,1024,128). Without them, in 16 bits ATen took 3.4 times as long as ours or more, also with
-// AVX2. On AMD MKL runs its AVX2 code; in float64 our AVX-512 against that, on the same Xeon:
+// For bfloat16 with AMX, oneDNN uses matrix units, which the cell's kernels do not: 0.2 0.4 at
+// (64,1024,128). Without AMX, ATen took at least 3.4 times as long as ours in 16 bits, also with
+// AVX2. On AMD, MKL runs its AVX2 code; our AVX-512 against that code in float64, on the same Xeon:
 //
 //   16,32,128 1.00 1.06; 64,1024,128 1.46 1.35; 64,512,512 1.30 1.38; 128,1024,1024 1.24 1.12
 //
-// A sequence's kernels in bfloat16 use the matrix units, too: at (64,32,512,512) the faster of
-// nn.LSTM and nn.GRU took 1.46 times as long as ours, and 2.60 with gradients; by dot products 0.52
-// and 0.75. Without our kernels a sequence multiplies in float32, which therefore decides for it.
+// A sequence's kernels do use the matrix units in bfloat16: at (64,32,512,512) the faster of
+// nn.LSTM and nn.GRU took 1.46 times as long as ours, and 2.60 with gradients. With dot products
+// the ratios are 0.52 and 0.75. Without our kernels, a 16-bit sequence multiplies in float32, so
+// the choice for float32 applies to it.
 //
-// SSE2 and NEON have not been measured, nor float64 on Intel's CPUs without AMX.
+// SSE2, NEON, and float64 on Intel CPUs without AMX have not been measured.
 enum class Own { kNever, kForward, kAlways };
 
 struct OwnProducts {

@@ -1,4 +1,4 @@
-// Whose matrix products run on the CPU: our kernels', or ATen's.
+// Which matrix products run on the CPU: this library's or ATen's.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -7,9 +7,10 @@ namespace lltm::cpu {
 
 enum class Pass { kForward, kBackward };
 
-/// Whether the kernels of kernels/kernels.h compute the products of tensors of this type, or ATen
-/// does. The environment variable LLTM_CPU_GEMM (own or aten) forces either.
-/// @throws c10::Error for any other value of LLTM_CPU_GEMM.
+/// Whether the kernels of kernels/kernels.h, rather than ATen, compute the matrix products of
+/// tensors of this dtype. The environment variable LLTM_CPU_GEMM (own or aten) overrides the
+/// choice.
+/// @throws c10::Error if LLTM_CPU_GEMM has any other value.
 bool has_own_products(at::ScalarType dtype, Pass pass);
 
 }  // namespace lltm::cpu

@@ -10,8 +10,8 @@
 namespace lltm::cpu {
 namespace {
 
-/// The input is multiplied for some steps at once: for so many rows a panel of weights stays in the
-/// cache, and so does what they make.
+/// The input is multiplied for several steps at once. With this many rows, a panel of weights and
+/// the results stay in the cache.
 constexpr int64_t kRowsPerChunk = 128;
 
 template <typename scalar_t>
@@ -49,7 +49,7 @@ struct PackedWeights {
   Scratch<accumulate_t<scalar_t>> of_input;
 };
 
-/// The steps of some rows of the batch, in a workspace of their own.
+/// Runs all steps of some rows of the batch, in a separate workspace.
 template <typename scalar_t>
 class ForwardRows {
   using real = accumulate_t<scalar_t>;
@@ -73,7 +73,7 @@ class ForwardRows {
     std::fill_n(zeros.data(), s.state_size, scalar_t(0));
   }
 
-  /// `spread` runs the tasks of a kernel: spread(tasks, multiplications, kernel).
+  /// spread(tasks, multiplications, kernel) runs the tasks of a kernel.
   template <typename Spread>
   void run(const Spread& spread) {
     const int64_t groups = kernels.groups(s.state_size);
@@ -139,8 +139,8 @@ class ForwardRows {
     }
   }
 
-  /// Of the steps that are run as the first to the last: the rows that have them, step by step. The
-  /// results of those that have not are zero.
+  /// Collects the rows that run in each of the steps [first, last), counted in the order of
+  /// execution. Zeroes the results of the rows that do not.
   void collect_rows(int64_t first, int64_t last) {
     rows.clear();
     offsets.assign(1, 0);

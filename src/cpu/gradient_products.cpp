@@ -44,7 +44,7 @@ void state_gradient_of_batch(const Tensor& out,
                                 .columns = out.size(1)});
 }
 
-/// Those groups of panels, packed and multiplied.
+/// Packs the panels of the groups [first_group, last_group) and multiplies by them.
 template <typename scalar_t>
 void add_weight_gradient(WeightGradientParams<scalar_t> params,
                          int64_t first_group,
@@ -86,15 +86,15 @@ void state_gradient_out(const std::vector<StateGradientRow<scalar_t>>& rows,
                                        .weights_stride = weights.stride,
                                        .row_chunks = 1,
                                        .panels = nullptr};
-  // Panels of columns alone may be too few for the threads. A chunk copies its panel for itself,
-  // which takes as long as some eight rows do: to give every thread a task it should have three
-  // times as many rows, and to give it several, eight times.
+  // There may be fewer panels of columns than threads, so the rows are split into chunks, too. Each
+  // chunk copies its panel, which takes as long as about eight rows. A chunk has at least three
+  // times as many rows if that gives every thread a task, and eight times as many beyond that.
   const int64_t panels = std::max<int64_t>(1, kernels.state_gradient_tasks(params));
   params.row_chunks =
       std::max({ceil_div(params.row_count, kernels.max_rows_per_chunk),
                 std::min<int64_t>(ceil_div(at::get_num_threads(), panels), params.row_count / 24),
                 std::min<int64_t>(ceil_div(wanted_tasks(), panels), params.row_count / 64)});
-  // For many chunks one copy serves all.
+  // With many chunks, all of them share one copy.
   std::optional<Scratch<accumulate_t<scalar_t>>> packed;
   if (params.row_count > 2 * kernels.max_rows_per_chunk) {
     packed = pack_columns(weights, params.gates);
@@ -132,7 +132,7 @@ void weight_gradient_out(const std::vector<GradientRow<scalar_t>>& rows,
   params.panel_groups = std::max({ceil_div(panel_count, kernels.max_panels_per_group),
                                   std::min(groups_for_threads, panel_count),
                                   int64_t{1}});
-  // Group by group, as far as there is work for the threads: a few panels stay in the cache.
+  // Group by group, as long as every thread has work, because a few panels stay in the cache.
   const int64_t groups = std::min(groups_for_threads, params.panel_groups);
   const int64_t most_panels = ceil_div(panel_count * groups, params.panel_groups);
   const Scratch<accumulate_t<scalar_t>> panels(most_panels * panel_size);
@@ -194,7 +194,7 @@ void finish_own_gradients(const CellGradients& gradients,
       });
 }
 
-// For the steps of a sequence.
+// Used by the steps of a sequence.
 #define LLTM_INSTANTIATE(scalar_t)                                                                \
   template void weight_gradient_out(                                                              \
       const std::vector<GradientRow<scalar_t>>&, int64_t, int64_t, scalar_t*);                    \

@@ -1,4 +1,4 @@
-// The products that gradients are made of, by the kernels of kernels/kernels.h, over the rows of a
+// The matrix products of the gradients, with the kernels of kernels/kernels.h, over the rows of a
 // batch or of all steps of a sequence.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace lltm::cpu {
 
-/// What finish_gradients() does, for a batch and a state that are not empty.
+/// Does the same as finish_gradients(), for a non-empty batch and state.
 void finish_own_gradients(const CellGradients& gradients,
                           const at::Tensor& input,
                           const at::Tensor& weights,
@@ -31,7 +31,7 @@ void bias_gradient_out(const std::vector<GradientRow<scalar_t>>& rows,
                        int64_t state_size,
                        scalar_t* d_bias);
 
-/// out = d_gates @ some columns of weights, for each row.
+/// out = d_gates @ weights, for each row.
 template <typename scalar_t>
 void state_gradient_out(const std::vector<StateGradientRow<scalar_t>>& rows,
                         int64_t state_size,

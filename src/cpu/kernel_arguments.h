@@ -1,4 +1,4 @@
-// Tensors as the kernels of kernels/kernels.h take them.
+// Tensors as arguments of the kernels of kernels/kernels.h.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -11,7 +11,7 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// The kernels take any distance between rows, but none between the elements of one.
+/// The kernels accept any stride between rows, but the elements of a row must be contiguous.
 inline at::Tensor with_contiguous_rows(const at::Tensor& tensor) {
   return tensor.size(1) <= 1 || tensor.stride(1) == 1 ? tensor : tensor.contiguous();
 }

@@ -15,10 +15,10 @@ namespace {
 
 using at::Tensor;
 
-/// Of the 64 MiB that a call's workspace may take.
+/// The limit for packed operands, out of the 64 MiB that a call's workspace may take.
 constexpr int64_t kMaxPackedBytes = 48 << 20;
 
-/// The tensors behind the pointers of a SequenceSteps and a SequenceInput.
+/// Owns the tensors that the pointers of a SequenceSteps and a SequenceInput refer to.
 struct Sources {
   explicit Sources(const SequenceArguments& arguments)
       : input(arguments.input.size(2) <= 1 || arguments.input.stride(2) == 1
@@ -47,13 +47,13 @@ struct Sources {
   Tensor input, weights, h0, lengths, reset;
 };
 
-/// A state that is carried in the accumulation type, as its contiguous values.
+/// The state as a contiguous tensor in the accumulation type.
 Tensor accumulated_or_undefined(const std::optional<Tensor>& state, at::ScalarType dtype) {
   return is_given(state) ? state->to(dtype).contiguous() : Tensor();
 }
 
-/// Where to write what belongs into `to`, in the accumulation type: `to` itself where that is its
-/// dtype. Undefined where `to` is.
+/// Where to write the values of `to` in the accumulation type: `to` itself if it has that dtype.
+/// Undefined if `to` is.
 Tensor accumulated_like(const Tensor& to, at::ScalarType dtype) {
   return !to.defined() || to.scalar_type() == dtype
              ? to
@@ -130,8 +130,8 @@ void backward(const SequenceGradients& gradients,
   round_into(gradients.c0, d_c0);
 }
 
-/// A single step is a cell, whose weights are not worth packing, unless its workspace would be
-/// large: gates, and the states in panels.
+/// Whether to run the sequence as a cell. Packing the weights does not pay for a single step, but
+/// the cell's workspace (gates, and the states in panels) must not be too large.
 bool is_cell(const SequenceArguments& arguments) {
   const int64_t elements_of_row = arguments.weights.size(0) + arguments.weights.size(1);
   const int64_t bytes =
@@ -183,7 +183,7 @@ void forward_of_cell(const SequenceOutputs& outputs, const SequenceArguments& ar
 }  // namespace
 
 bool has_own_sequence(const Tensor& weights) {
-  // In 16 bits the other path multiplies in float.
+  // For 16-bit dtypes, the other path multiplies in float.
   const bool is_double = weights.scalar_type() == at::kDouble;
   const int64_t operand_bytes = is_double ? sizeof(double) : sizeof(float);
   return has_own_products(is_double ? at::kDouble : at::kFloat, Pass::kForward) &&

@@ -1,4 +1,4 @@
-// lltm::sequence and lltm::sequence_backward by the kernels of kernels/kernels.h.
+// lltm::sequence and lltm::sequence_backward with the kernels of kernels/kernels.h.
 #pragma once
 
 #include "../checks.h"
@@ -7,12 +7,12 @@
 
 namespace lltm::cpu {
 
-/// Contiguous; cells and gates have no steps where they are not kept.
+/// Contiguous tensors. cells and gates have no steps if they are not kept.
 struct SequenceOutputs {
   at::Tensor output, h_n, c_n, cells, gates;
 };
 
-/// Contiguous; undefined where not wanted.
+/// Contiguous tensors, undefined if not requested.
 struct SequenceGradients {
   at::Tensor input, weights, bias, h0, c0;
 
@@ -21,16 +21,16 @@ struct SequenceGradients {
   }
 };
 
-/// Whether our kernels run this sequence, as choice.h says of the type that the other path
-/// multiplies in; the weights, which ours pack, must fit the workspace that a call may take.
+/// Whether this library's kernels run the sequence. Follows choice.h for the dtype that the other
+/// path multiplies in; the packed weights must also fit the workspace that a call may take.
 bool has_own_sequence(const at::Tensor& weights);
 
-/// Writes every element of the outputs, for a batch and a state that are not empty.
+/// Writes every element of the outputs. The batch and the state must not be empty.
 void own_sequence_out(const SequenceOutputs& outputs,
                       const SequenceArguments& arguments,
                       bool reverse);
 
-/// Writes every element of the gradients that are wanted.
+/// Writes every element of the requested gradients.
 void own_sequence_backward_out(const SequenceGradients& gradients,
                                const SequenceBackwardArguments& arguments,
                                bool reverse);

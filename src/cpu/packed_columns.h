@@ -1,4 +1,4 @@
-// Columns of weights, packed once for many rows that are multiplied by them.
+// Columns of weights that are packed once and then multiplied with many rows.
 #pragma once
 
 #include "kernel_arguments.h"
@@ -7,7 +7,7 @@
 
 namespace lltm::cpu {
 
-/// Columns of a (3*state_size, ...) matrix of weights, from the first of those that are meant on.
+/// Some columns of a (3*state_size, ...) matrix of weights; `data` points to the first of them.
 template <typename scalar_t>
 struct WeightColumns {
   const scalar_t* data;

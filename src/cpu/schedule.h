@@ -14,7 +14,7 @@
 
 namespace lltm::cpu {
 
-/// [begin, end), of times or of places.
+/// A range [begin, end) of times or of places.
 struct Span {
   int64_t begin;
   int64_t end;
@@ -22,9 +22,9 @@ struct Span {
   int64_t size() const { return end - begin; }
 };
 
-/// Rows take places in the order of their lengths, longest first, so that those that run at time t
-/// are the first running(t) places, in either direction of time. Rows of equal length keep their
-/// order: without lengths, every row's place is its own.
+/// Sorts the rows by length, longest first, into places. The rows that run at time t then have the
+/// first running(t) places, in either direction of time. Rows of equal length keep their order:
+/// without lengths, a row's place is its index.
 class Schedule {
  public:
   Schedule(const SequenceSizes<int64_t>& sizes,
@@ -91,8 +91,8 @@ class Schedule {
   std::vector<int64_t> running_;
 };
 
-/// The steps that some places run in some span of time, one after the other: the rows of the
-/// matrices that are made for them, time by time and in each place by place.
+/// The steps that a span of places runs in a span of times. They are the rows of the chunk's
+/// matrices, ordered by time and then by place.
 class Chunk {
  public:
   Chunk(const Schedule& schedule, const Span& times, const Span& places)
@@ -109,12 +109,12 @@ class Chunk {
   int64_t rows() const { return first_.back(); }
   int64_t running(int64_t t) const { return schedule_.running(t, places_); }
 
-  /// The rows of time t, of a matrix of this chunk.
+  /// The rows of a matrix of this chunk that belong to time t.
   at::Tensor at_time(const at::Tensor& matrix, int64_t t) const {
     return matrix.narrow(0, first_[t - times_.begin], running(t));
   }
 
-  /// This chunk's rows of a (T, N, columns) tensor; they may be a view of it.
+  /// This chunk's rows of a (T, N, columns) tensor, possibly as a view.
   at::Tensor gather(const at::Tensor& steps) const {
     const at::Tensor slab = matrix_of(steps);
     return is_whole() ? slab : slab.index_select(0, indices());

@@ -1,4 +1,4 @@
-// Uninitialised memory of a call, for any thread.
+// Uninitialized memory for the duration of a call, usable from any thread.
 #pragma once
 
 #include <c10/core/CPUAllocator.h>

@@ -1,8 +1,8 @@
 // lltm::sequence on the CPU.
 //
-// Everything is computed in the accumulation type, float for 16-bit tensors: the product with the
-// inputs, z_x, is not rounded, nor is z before it reaches the cell; the cell state is carried as it
-// is and rounded where it is written. h alone is rounded in every step, as it is in output.
+// Everything is computed in the accumulation type, float for 16-bit tensors. The product with the
+// inputs, z_x, is not rounded, nor is z before the cell reads it. The cell state is carried
+// unrounded, and rounded only where it is written. h alone is rounded in every step, as in output.
 #include "sequence.h"
 
 #include "../checks.h"
@@ -23,7 +23,7 @@ namespace {
 
 using at::Tensor;
 
-/// One step of some rows, after the product with h was added to z.
+/// One step of some rows, once the product with h has been added to z.
 template <typename scalar_t>
 struct StepParams {
   const Schedule& schedule;
@@ -152,7 +152,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Tensor& input,
   if (batch * state_size > 0 && has_own_sequence(weights)) {
     own_sequence_out(outputs, arguments, reverse);
   } else if (batch * state_size > 0) {
-    if (is_given(lengths)) {  // Steps beyond a row's length are not run, and zero.
+    if (is_given(lengths)) {  // Steps beyond a row's length are not run; their results are zero.
       for (Tensor steps_of_rows : {outputs.output, outputs.cells, outputs.gates}) {
         steps_of_rows.zero_();
       }

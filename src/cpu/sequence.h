@@ -1,7 +1,7 @@
-// What lltm::sequence and lltm::sequence_backward share on the CPU: how the work is cut into blocks
-// of places and chunks of time, and the state of a block's rows.
+// What lltm::sequence and lltm::sequence_backward share on the CPU: how the work is split into
+// blocks of places and chunks of time, and the state of a block's rows.
 //
-// Rows never depend on each other, so a block runs its whole sequence by itself.
+// Rows are independent, so each block runs its whole sequence by itself.
 #pragma once
 
 #include "../checks.h"
@@ -18,12 +18,12 @@
 
 namespace lltm::cpu {
 
-/// What a chunk's matrices should take, so that they stay in the cache from one use to the next.
+/// The size of a chunk's matrices: small enough to stay in the cache from one use to the next.
 constexpr int64_t kChunkBytes = 4 << 20;
-/// What a single step's matrices may take: a larger batch is cut into blocks.
+/// The most that the matrices of a single step may take: larger batches are split into blocks.
 constexpr int64_t kStepBytes = 16 << 20;
 
-/// function(places, steps_of_chunk) for each block.
+/// Calls function(places, steps_of_chunk) for each block.
 template <typename Function>
 void for_each_block(const SequenceSizes<int64_t>& sizes,
                     int64_t element_size,
@@ -46,7 +46,7 @@ struct SequenceWeights {
   at::Tensor whole, h, input;
 };
 
-/// The rows of a block, of (N, columns) tensors.
+/// The rows of (N, columns) tensors that belong to a block.
 class PlacesOfBlock {
  public:
   PlacesOfBlock(const Schedule& schedule, const Span& places)
@@ -60,7 +60,7 @@ class PlacesOfBlock {
     }
   }
 
-  /// A new matrix of the rows of `states`, or of zeros where it is absent.
+  /// A new matrix of this block's rows of `states`, or of zeros if `states` is absent.
   at::Tensor gather_or_zeros(const std::optional<at::Tensor>& states,
                              int64_t columns,
                              at::ScalarType dtype) const {
@@ -81,7 +81,7 @@ class PlacesOfBlock {
     }
   }
 
-  /// Replaces rows of these contiguous matrices by zeros where reset (T, N) is true at time t.
+  /// Zeroes the rows of these contiguous matrices where reset (T, N) is true at time t.
   void zero_where_reset(const at::Tensor& reset,
                         int64_t t,
                         int64_t running,
@@ -99,7 +99,7 @@ class PlacesOfBlock {
  private:
   const Schedule& schedule_;
   Span places_;
-  at::Tensor rows_;  // undefined where every row's place is its own
+  at::Tensor rows_;  // undefined if every row's place is its index
 };
 
 }  // namespace lltm::cpu

@@ -18,8 +18,8 @@ namespace {
 
 using at::Tensor;
 
-/// The h that each of a chunk's steps began with: h0 at a row's first step, zero where it was
-/// reset, else the output of the step that was run before.
+/// The h that each step of a chunk starts from: h0 at a row's first step, zero after a reset, else
+/// the output of the step that was run before.
 template <typename scalar_t>
 Tensor old_h_of(const Chunk& chunk,
                 const Schedule& schedule,
@@ -81,7 +81,7 @@ void run(const SequenceGradients& gradients,
 
   for_each_block(sizes, sizeof(acc_t), [&](const Span& places, int64_t steps_of_chunk) {
     const PlacesOfBlock block(schedule, places);
-    // The gradients of the state between two steps.
+    // The gradients of the state that is passed between two steps.
     Tensor dh = block.gather_or_zeros(arguments.grad_h_n, state_size, accumulated);
     Tensor d_cell = block.gather_or_zeros(arguments.grad_c_n, state_size, accumulated);
     for (int64_t last = steps; last > 0; last -= steps_of_chunk) {
@@ -98,7 +98,7 @@ void run(const SequenceGradients& gradients,
       const auto copy_if_given = [&](const std::optional<Tensor>& tensor) {
         return is_given(tensor) ? copy_of(*tensor) : Tensor();
       };
-      const Tensor dz = copy_of(arguments.gates);  // z until a step makes it dz
+      const Tensor dz = copy_of(arguments.gates);  // z, until its step overwrites it with dz
       const Tensor cells = chunk.gather(arguments.cells).to(accumulated).contiguous();
       const Tensor grad_output = copy_if_given(arguments.grad_output);
       const Tensor grad_cells = copy_if_given(arguments.grad_cells);
@@ -198,7 +198,7 @@ OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,
   const auto& [steps, batch, input_features, state_size] = sizes;
   const bool any_given =
       is_given(grad_output) || is_given(grad_h_n) || is_given(grad_c_n) || is_given(grad_cells);
-  // Our kernels write every element; all else adds to zeros.
+  // Our kernels write every element; the other path adds to zeros.
   const bool is_own = batch * state_size > 0 && any_given && has_own_sequence(weights);
   const auto new_if_wanted = [&](Gradient gradient, at::IntArrayRef shape, at::ScalarType dtype) {
     const auto options = input.options().dtype(dtype);

@@ -1,5 +1,5 @@
-// A whole sequence by the kernels of kernels/kernels.h, on raw pointers: what is computed when, and
-// by which thread.
+// A whole sequence with the kernels of kernels/kernels.h, on raw pointers: what is computed when,
+// and by which thread.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -9,7 +9,7 @@
 
 namespace lltm::cpu {
 
-/// Which steps there are, and in which order a row runs them.
+/// The steps of a sequence, and the order in which a row runs them.
 struct SequenceSteps {
   int64_t steps;
   int64_t batch;
@@ -20,18 +20,18 @@ struct SequenceSteps {
   int64_t length(int64_t row) const {
     return lengths ? std::clamp<int64_t>(lengths[row], 0, steps) : steps;
   }
-  /// The step that is run as the i-th of a full row.
+  /// The i-th step that a row of full length runs.
   int64_t step(int64_t i) const { return reverse ? steps - 1 - i : i; }
   bool runs(int64_t step, int64_t row) const { return step < length(row); }
   bool resets(int64_t step, int64_t row) const { return reset && reset[step * batch + row]; }
   bool is_first(int64_t step, int64_t row) const {
     return reverse ? step == length(row) - 1 : step == 0;
   }
-  /// The step that a row runs before one that is not its first.
+  /// The step that a row runs before `step`, which is not its first.
   int64_t before(int64_t step) const { return reverse ? step + 1 : step - 1; }
 };
 
-/// Rows of the input lie anywhere; their features, and all else, are contiguous.
+/// The rows of the input may have any stride; their features, and all other arrays, are contiguous.
 template <typename scalar_t>
 struct SequenceInput {
   const scalar_t* data;

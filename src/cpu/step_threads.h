@@ -1,21 +1,21 @@
-// How the steps of a sequence are spread over threads.
+// How the steps of a sequence are divided among threads.
 //
-// The steps of a row wait for one another, those of different rows do not: where there are rows for
-// all threads, a thread takes some of them through the whole sequence, and waits for nobody. Where
-// there are not, one thread runs the steps, and a kernel's tasks, which are columns of the state,
-// are spread only where they are long: the other threads are waited for at every step, and where
-// another process has a core, for as long as the system lets it run.
+// The steps of a row depend on each other, but different rows are independent. If there are enough
+// rows for all threads, each thread takes some rows through the whole sequence without waiting for
+// the others. Otherwise one thread runs the steps, and a kernel's tasks, which are columns of the
+// state, are divided among threads only if they are long: every step has to wait for the other
+// threads, and if another process occupies a core, for as long as the system lets it run.
 #pragma once
 
 #include "parallel.h"
 
 namespace lltm::cpu {
 
-/// A step that is so short is run by one thread: some 150 us of a Zen 4 core.
+/// A step with fewer multiplications is run by one thread: about 150 us on a Zen 4 core.
 constexpr int64_t kShortStepMultiplications = 8'000'000;
 
-/// Of rows that run their steps together: for so many a panel of weights stays in the cache, and
-/// what they make in one step does, too.
+/// The most rows that run their steps together. With this many, a panel of weights stays in the
+/// cache, and so do the results of a step.
 constexpr int64_t kMaxRowsAtOnce = 256;
 
 struct SequenceWork {
@@ -25,8 +25,8 @@ struct SequenceWork {
   int64_t rows_per_tile;
 };
 
-/// run(first_row, last_row, spread) runs the steps of these rows, with spread(tasks,
-/// multiplications, kernel) for the tasks of a kernel.
+/// Calls run(first_row, last_row, spread), which runs the steps of these rows and uses
+/// spread(tasks, multiplications, kernel) to run the tasks of a kernel.
 template <typename Run>
 void run_rows(const SequenceWork& work, const Run& run) {
   const auto alone = [](int64_t tasks, int64_t /*multiplications*/, const auto& kernel) {
