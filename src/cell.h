@@ -1,8 +1,8 @@
-// The scalar math of the LLTM cell: the one place where its formula is written for the kernels.
+// The scalar math of the LLTM cell. All kernels share this implementation of the formula.
 //
-// A kernel brings a Math policy: static functions exp, expm1, tanh, reciprocal, abs and where
-// (a per-element choice) on its value type, which is a floating-point scalar or a SIMD vector of
-// them. Everything here runs in the accumulation type: float for 16-bit tensors.
+// A kernel supplies a Math policy: static functions exp, expm1, tanh, reciprocal, abs and where
+// (an elementwise selection) on its value type, a floating-point scalar or a SIMD vector.
+// Everything here runs in the accumulation type: float for 16-bit tensors.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace lltm::cell {
 
-/// One value a gate: a pre-activation z, or its gradient. Rows of `weights` are in this order.
+/// One value per gate: a pre-activation z, or its gradient. Rows of `weights` are in this order.
 template <typename Value>
 struct Gates {
   Value input_gate;
@@ -35,7 +35,7 @@ struct Gradients {
   Value old_cell;
 };
 
-/// The standard library's functions on a scalar, on the host and in CUDA device code alike.
+/// The standard library's functions on a scalar, on the host and in CUDA device code.
 struct StandardMath {
   template <typename Value>
   static LLTM_HOST_DEVICE Value exp(Value x) {
@@ -63,8 +63,8 @@ struct StandardMath {
   }
 };
 
-/// sigmoid(z) and its derivative. Written with e = exp(-|z|), which cannot overflow: both keep
-/// their relative accuracy in both tails, where s*(1-s) would cancel.
+/// sigmoid(z) and its derivative. Both are computed from e = exp(-|z|), which cannot overflow, and
+/// so keep their relative accuracy in both tails, where s*(1-s) would cancel.
 template <typename Value>
 struct Sigmoid {
   Value value;
@@ -78,7 +78,7 @@ LLTM_HOST_DEVICE Sigmoid<Value> sigmoid(Value z) {
   return {Math::where(z >= Value(0), r, e * r), e * r * r};
 }
 
-/// Its value alone: by the policy's own function where it has one.
+/// The value of sigmoid(z) alone, by the policy's own function if it has one.
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE Value sigmoid_value(Value z) {
   if constexpr (requires { Math::sigmoid(z); }) {
@@ -88,7 +88,7 @@ LLTM_HOST_DEVICE Value sigmoid_value(Value z) {
   }
 }
 
-/// ELU with alpha = 1; expm1 keeps the relative accuracy of a small z.
+/// ELU with alpha = 1. expm1 keeps the relative accuracy for small z.
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE Value elu(Value z) {
   return Math::where(z > Value(0), z, Math::expm1(z));

@@ -1,8 +1,9 @@
-// The checks that the operators' argument checks are made of. A Checker belongs to one call: it
-// knows the operator's name and `input`, whose dtype and device the other arguments share.
+// The individual checks that the operators' argument checks are composed of. A Checker serves one
+// call: it holds the operator's name and `input`, whose dtype and device the other arguments must
+// share.
 //
-// Shapes are checked for sizes that are known (Size is int64_t) and for sizes that may be symbols
-// (c10::SymInt).
+// Shape checks are templates: Size is int64_t for concrete sizes, and c10::SymInt for sizes that
+// may be symbolic.
 #pragma once
 
 #include "checks.h"
@@ -25,7 +26,7 @@ struct Argument {
   const at::Tensor& tensor;
 };
 
-// What differs between sizes that are known and sizes that may be symbols.
+// What differs between concrete and possibly symbolic sizes.
 template <typename Size>
 struct Sizes;
 
@@ -38,7 +39,7 @@ struct Sizes<int64_t> {
 template <>
 struct Sizes<c10::SymInt> {
   static c10::SymIntArrayRef of(const at::Tensor& tensor) { return tensor.sym_sizes(); }
-  // For an unbacked symbol this defers the question to run time instead of failing the trace.
+  // For an unbacked symbol this defers the check to run time instead of failing the trace.
   static bool equal(const c10::SymInt& a, const c10::SymInt& b) {
     return a.sym_eq(b).expect_true(__FILE__, __LINE__);
   }
@@ -60,7 +61,8 @@ class Checker {
                 ": expected ",
                 argument.name,
                 " to be a tensor, got None");
-    // It has no sizes, and autograd would ask for them before the dispatcher could turn it away.
+    // A nested tensor has no sizes, and autograd would ask for them before the dispatcher could
+    // reject it.
     TORCH_CHECK(!argument.tensor.is_nested(),
                 operator_,
                 ": expected ",
@@ -74,7 +76,7 @@ class Checker {
     }
   }
 
-  // A kernel sees dense tensors only, the dispatcher turns others away; the formula may see any.
+  // The dispatcher passes only dense tensors to the kernels, but any layout to the formula.
   void dense(const Argument& argument) const {
     TORCH_CHECK(argument.tensor.layout() == at::kStrided,
                 operator_,
@@ -138,8 +140,8 @@ class Checker {
                 sizes);
   }
 
-  /// `terms` spells the shape in the caller's terms, `expected` in numbers; `advice` follows what
-  /// came.
+  /// `terms` is the expected shape in words, `expected` the same in numbers. `advice` is appended
+  /// to the message.
   template <typename Size, size_t rank>
   void shape(const Argument& argument,
              std::string_view terms,
@@ -163,7 +165,7 @@ class Checker {
                 advice);
   }
 
-  /// The shape of weights, for this many input features. Returns the state size.
+  /// Checks the shape of weights for this number of input features. Returns the state size.
   template <typename Size>
   Size weights(const at::Tensor& weights, const Size& input_features) const {
     const Argument argument{"weights", weights};
@@ -186,8 +188,8 @@ class Checker {
  private:
   static constexpr std::string_view kWeightsShape = "[3*state_size, state_size+input_features]";
 
-  // A storage may have been resized below its tensors. ATen's operators do not look, and read what
-  // lies behind it.
+  // A storage may have been resized to less than its tensors need. ATen's operators do not check
+  // that, and read past its end.
   void within_storage(const Argument& argument) const {
     const at::Tensor& tensor = argument.tensor;
     if (!tensor.has_storage() || tensor._is_zerotensor() || at::isTensorSubclassLike(tensor)) {

@@ -8,7 +8,7 @@ namespace {
 constexpr std::string_view kForward = "lltm::forward";
 constexpr std::string_view kBackward = "lltm::backward";
 
-/// input and weights give the sizes that every other argument is measured against.
+/// The sizes that every other argument is checked against, taken from input and weights.
 template <typename Size>
 CellSizes<Size> cell_sizes(const Checker& check,
                            const at::Tensor& input,

@@ -1,9 +1,9 @@
-// The argument checks of the operators, each once. They run before any work, in the CPU, CUDA and
-// Meta kernels and before the composite formula; the Autograd and Autocast kernels, which only pass
-// tensors on, look for undefined tensors alone.
+// The argument checks of the operators. They run before anything is computed, in the CPU, CUDA and
+// Meta kernels and before the composite formula. The Autograd and Autocast kernels, which only pass
+// tensors on, check for undefined tensors alone.
 //
-// Every check raises c10::Error, in the caller's terms: which operator, which argument, what was
-// expected and what came.
+// Every check raises c10::Error with a message that names the operator, the argument, what was
+// expected and what was received.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@
 
 namespace lltm {
 
-/// The sizes of a call whose arguments were checked. Size is int64_t in a kernel, c10::SymInt where
+/// The sizes of a call with valid arguments. Size is int64_t in a kernel, and c10::SymInt where
 /// sizes may be symbolic.
 template <typename Size>
 struct CellSizes {
@@ -76,17 +76,17 @@ struct SequenceBackwardArguments {
   const std::optional<at::Tensor>& lengths;
   const std::optional<at::Tensor>& reset;
 
-  /// What lltm::sequence was given.
+  /// The arguments of lltm::sequence.
   SequenceArguments sequence() const { return {input, weights, bias, h0, c0, lengths, reset}; }
 };
 
-/// A caller's None reaches a plain Tensor argument as an undefined tensor.
+/// Checks for undefined tensors, which is how None is passed to an argument of type Tensor.
 void check_defined(const ForwardArguments& arguments);
 void check_defined(const BackwardArguments& arguments);
 void check_defined(const SequenceArguments& arguments);
 void check_defined(const SequenceBackwardArguments& arguments);
 
-/// Everything: defined, dtype, device, rank and size of every argument.
+/// Checks every argument: whether it is defined, and its dtype, device, rank and sizes.
 template <typename Size>
 CellSizes<Size> check(const ForwardArguments& arguments);
 template <typename Size>
@@ -96,12 +96,13 @@ SequenceSizes<Size> check(const SequenceArguments& arguments);
 template <typename Size>
 SequenceSizes<Size> check(const SequenceBackwardArguments& arguments);
 
-/// Whether an optional tensor was given: neither std::nullopt nor undefined.
+/// Whether an optional tensor is neither std::nullopt nor undefined.
 inline bool is_given(const std::optional<at::Tensor>& tensor) {
   return tensor.has_value() && tensor->defined();
 }
 
-/// The dtype of a sequence's c_n: c0's where it is given. So is that of their gradients.
+/// The dtype of a sequence's c_n, and of the gradients of c0 and c_n: c0's dtype if c0 is given,
+/// else input's.
 inline at::ScalarType final_cell_dtype(const at::Tensor& input,
                                        const std::optional<at::Tensor>& c0) {
   return is_given(c0) ? c0->scalar_type() : input.scalar_type();

@@ -10,19 +10,19 @@ namespace lltm {
 
 enum Gradient { kInput, kWeights, kBias, kOldH, kOldCell, kGradientCount };
 
-/// Of a sequence, the last two are those of its initial state.
+/// For a sequence, the last two are the gradients of its initial state.
 constexpr Gradient kH0 = kOldH;
 constexpr Gradient kC0 = kOldCell;
 
-/// The results of a backward operator: None where the mask turns a gradient off. AOTInductor takes
-/// no undefined tensor for a result whose type is Tensor.
+/// The results of a backward operator: None where output_mask is false. They are optional because
+/// AOTInductor does not accept an undefined tensor as a result of type Tensor.
 using OptionalGradients = std::tuple<std::optional<at::Tensor>,
                                      std::optional<at::Tensor>,
                                      std::optional<at::Tensor>,
                                      std::optional<at::Tensor>,
                                      std::optional<at::Tensor>>;
 
-/// std::nullopt for an undefined tensor.
+/// The tensor, or std::nullopt if it is undefined.
 inline std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }

@@ -1,5 +1,5 @@
-// What lltm::backward does alike on every device: allocate what is wanted, and form the products
-// once a kernel has written d_gates.
+// The parts of lltm::backward that all devices share: allocating the requested gradients, and the
+// matrix products that follow once a kernel has written d_gates.
 #pragma once
 
 #include "checks.h"
@@ -13,14 +13,14 @@
 
 namespace lltm {
 
-/// The gradients under way; one that is not wanted is undefined.
+/// The gradients of a call. Those that were not requested are undefined.
 struct CellGradients {
   at::Tensor input;
   at::Tensor weights;
   at::Tensor bias;
   at::Tensor old_h;
   at::Tensor old_cell;
-  at::Tensor gates;  // dz, which every gradient but old_cell's is made of
+  at::Tensor gates;  // dz, from which all gradients but old_cell's are computed
 
   bool any_wanted() const {
     return input.defined() || weights.defined() || bias.defined() || old_h.defined() ||
@@ -36,14 +36,15 @@ struct CellGradients {
   }
 };
 
-/// Tensors by `empty`, of a shape, for the gradients that output_mask asks for, and for those of
-/// the gates where one of these is made of them, unless the caller does without.
+/// Allocates the gradients that output_mask requests by `empty`, which takes a shape. Also
+/// allocates the gradient of the gates if one of the others is computed from it and `with_gates` is
+/// true.
 CellGradients empty_gradients(const CellSizes<int64_t>& sizes,
                               c10::function_ref<at::Tensor(at::IntArrayRef)> empty,
                               const std::array<bool, kGradientCount>& output_mask,
                               bool with_gates = true);
 
-/// From gradients.gates: the gradients of input, weights, bias and old_h that are wanted. The sums
+/// Computes the requested gradients of input, weights, bias and old_h from gradients.gates. Sums
 /// over an empty batch are zero.
 void finish_gradients(const CellGradients& gradients,
                       const at::Tensor& input,

@@ -1,4 +1,4 @@
-// The Meta kernels: shapes and dtypes of the results without computing them, with symbolic sizes.
+// The Meta kernels: the shapes and dtypes of the results, with symbolic sizes.
 #include "checks.h"
 #include "gradient_index.h"
 

@@ -1,4 +1,4 @@
-// The cell's matrix products by ATen, where a device has nothing better of its own.
+// The cell's matrix products by ATen, for when no kernel of this library computes them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +7,7 @@
 
 namespace lltm {
 
-/// gates = [old_h | input] @ weights.T + bias, into the (batch, 3*state_size) tensor `gates`.
+/// gates = [old_h | input] @ weights.T + bias, of shape (batch, 3*state_size).
 void pre_activations_out(const at::Tensor& gates,
                          const at::Tensor& input,
                          const at::Tensor& weights,

@@ -1,12 +1,12 @@
 // The operators' schemas, and their typed C++ API.
 //
-// `gates` holds the pre-activations z with the bias added, in the input's dtype. The alternative,
-// the activated gates, would save backward three exponentials an element, but:
-//  - the matrix product writes its result, z, straight into the workspace, which the pointwise pass
-//    then only reads;
-//  - the derivatives of sigmoid and ELU stay relatively exact in their tails. From an activated
-//    gate they are s*(1-s) and 1+g, which cancel: in bfloat16 s(5) = 0.9933 rounds to 0.9922, and
-//    1-s is off by 16 %.
+// `gates` holds the pre-activations z with the bias added, in the input's dtype. Storing the
+// activated gates instead would save three exponentials per element in backward, but:
+//  - the matrix product can write its result, z, directly to the workspace, and the pointwise pass
+//    then only reads it;
+//  - the derivatives of sigmoid and ELU keep their relative accuracy in the tails. Computed from
+//    activated gates they are s*(1-s) and 1+g, which cancel: in bfloat16, s(5) = 0.9933 rounds to
+//    0.9922, and 1-s is off by 16 %.
 #include "gradient_index.h"
 #include "lltm/lltm.h"
 #include "version.h"

@@ -10,7 +10,7 @@ using at::Tensor;
 constexpr std::string_view kSequence = "lltm::sequence";
 constexpr std::string_view kSequenceBackward = "lltm::sequence_backward";
 
-/// input and weights give the sizes that every other argument is measured against.
+/// The sizes that every other argument is checked against, taken from input and weights.
 template <typename Size>
 SequenceSizes<Size> sequence_sizes(const Checker& check,
                                    const Tensor& input,
@@ -34,7 +34,8 @@ void steps_shape(const Checker& check,
       argument, "[steps, batch, state_size]", {sizes.steps, sizes.batch, sizes.state_size}, advice);
 }
 
-/// c0 has input's dtype, or is the float32 that 16-bit inputs carry the cell state in.
+/// c0 must have input's dtype. For 16-bit inputs, which carry the cell state in float32, it may
+/// also be float32.
 void carried_cell(const Checker& check, const Argument& c0, const Tensor& input) {
   check.dense(c0);
   if (c0.tensor.scalar_type() != at::kFloat) {
@@ -47,7 +48,7 @@ void carried_cell(const Checker& check, const Argument& c0, const Tensor& input)
   check.on_inputs_device(c0);
 }
 
-/// What both operators take alike: bias, the initial state, lengths and reset.
+/// Checks the optional arguments that both operators share: bias, h0, c0, lengths and reset.
 template <typename Size>
 void run_of_sequence(const Checker& check,
                      const SequenceArguments& arguments,
@@ -78,14 +79,14 @@ void run_of_sequence(const Checker& check,
   }
 }
 
-/// Appended to the shape of cells or gates where the sequence was run without keeping them.
+/// Advice for the message about the shape of cells or gates if the sequence was run without `keep`.
 std::string_view advice_for(const Tensor& kept) {
   return kept.dim() == 3 && kept.sym_size(0).maybe_as_int() == 0
              ? " (lltm::sequence returns all of it with keep=True)"
              : "";
 }
 
-/// Of both operators.
+/// The arguments that both operators share.
 void check_defined(const Checker& check, const SequenceArguments& arguments) {
   check.defined({"input", arguments.input});
   check.defined({"weights", arguments.weights});

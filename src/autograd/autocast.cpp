@@ -1,8 +1,7 @@
-// The forward operators under autocast: every floating-point argument but a float64 one is cast to
-// the autocast dtype, a cell's old_cell too, so the results have it. A sequence's c0 is left, since
-// float32 beside 16-bit tensors is what a stream of calls carries its cell state in. The backward
-// operators need no kernel here: autograd calls them with the tensors that forward saw after the
-// casts.
+// The forward operators under autocast. All floating-point arguments except float64 ones are cast
+// to the autocast dtype, including old_cell of the cell, so the results have that dtype. c0 of a
+// sequence is not cast: with 16-bit tensors, a stream of calls carries its cell state in float32.
+// The backward operators need no kernel here, because autograd calls them with the cast tensors.
 #include "autocast.h"
 
 #include "../checks.h"

@@ -1,4 +1,4 @@
-// What asks the Autograd kernels for a derivative.
+// What the Autograd kernels check to find out whether, and how, a call is differentiated.
 #pragma once
 
 #include "../checks.h"
@@ -11,9 +11,9 @@
 
 namespace lltm {
 
-/// Inside vmap, grad, jvp and their like. torch::autograd::Function refuses to run there. The key
-/// is read directly because ATen/functorch/DynamicLayer.h needs a header that PyTorch does not
-/// ship.
+/// Whether the call runs inside a functorch transform (vmap, grad, jvp, ...), where
+/// torch::autograd::Function cannot be used. The key is read directly because
+/// ATen/functorch/DynamicLayer.h includes a header that PyTorch does not ship.
 inline bool below_functorch() {
   return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerBackMode);
 }
@@ -40,7 +40,7 @@ bool any_requires_grad(const Tensors&... tensors) {
   return c10::GradMode::is_enabled() && (detail::requires_grad(tensors) || ...);
 }
 
-/// Whether forward-mode AD is under way.
+/// Whether one of the tensors has a tangent of forward-mode AD.
 template <typename... Tensors>
 bool any_has_tangent(const Tensors&... tensors) {
   return (detail::has_tangent(tensors) || ...);

@@ -19,7 +19,7 @@ using torch::autograd::variable_list;
 
 class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
  public:
-  // backward() reads nothing but what was saved, so compiled autograd may trace it.
+  // backward() reads only saved variables, so compiled autograd may trace it.
   static constexpr bool is_traceable = true;
 
   static variable_list forward(AutogradContext* ctx,
@@ -32,13 +32,12 @@ class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
     ctx->set_materialize_grads(false);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     auto [new_h, new_cell, workspace] = lltm::forward(input, weights, bias, old_h, old_cell);
-    // gates leaves by the side door: it is not differentiable, and compiled autograd takes no node
-    // with an output that was marked so.
+    // gates is not an output of the node: it is not differentiable, and compiled autograd does not
+    // support nodes with outputs that are marked as such.
     *gates = std::move(workspace);
-    // Only gates is kept for backward's sake; the caller and the next step hold the others anyway.
-    // With frozen weights too, input and old_h are saved, which a first backward then does not
-    // read: a double backward computes z again, from all of them, and which one comes is not known
-    // here.
+    // Only gates costs extra memory; the caller or the next step holds the other tensors anyway.
+    // With frozen weights, the first backward does not read input and old_h. They are saved
+    // nevertheless, because a double backward, which recomputes z from them, may follow.
     ctx->save_for_backward(
         {input, weights, is_given(bias) ? *bias : Tensor(), old_h, new_cell, *gates});
     return {std::move(new_h), std::move(new_cell)};
@@ -58,7 +57,7 @@ class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
     const Tensor& new_cell = saved[4];
     const Tensor& gates = saved[5];
 
-    // needs_input_grad counts the tensors that were given, so without a bias old_h comes third.
+    // needs_input_grad counts only the tensors that were passed: without a bias, old_h is third.
     std::array<bool, kGradientCount> output_mask{};
     size_t given = 0;
     for (size_t gradient = 0; gradient < kGradientCount; ++gradient) {
@@ -100,7 +99,7 @@ std::tuple<Tensor, Tensor, Tensor> forward_autograd(const Tensor& input,
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return lltm::forward(input, weights, bias, old_h, old_cell);
   }
-  // Function::apply takes no undefined tensor, not even inside an optional.
+  // Function::apply does not accept undefined tensors, not even inside an optional.
   Tensor gates;
   auto state = LLTMFunction::apply(
       input, weights, is_given(bias) ? bias : std::nullopt, old_h, old_cell, &gates);

@@ -1,6 +1,6 @@
-// vmap: the composite formula's operations have batching rules, so it needs none of its own. The
-// dispatcher comes here before it comes to autocast, and the formula runs with autocast off, so
-// the forward operators make the casts themselves.
+// vmap. The operations of the composite formula have batching rules, so the formula needs none of
+// its own. The dispatcher calls these kernels before those of autocast, and the formula runs with
+// autocast off, so the forward operators cast their arguments here.
 #include "../checks.h"
 #include "../formula/cell.h"
 #include "../formula/sequence.h"
@@ -96,8 +96,8 @@ TORCH_LIBRARY_IMPL(lltm, FuncTorchBatched, m) {
   m.impl("sequence_backward", TORCH_FN(sequence_backward_batched));
 }
 
-// The older vmap, which torch.autograd.grad(is_grads_batched=True) and gradcheck still run on. Its
-// own fallback loops over the examples, but takes no operator with optional results.
+// The legacy vmap, which torch.autograd.grad(is_grads_batched=True) and gradcheck still use. Its
+// fallback, a loop over the examples, does not support operators with optional results.
 TORCH_LIBRARY_IMPL(lltm, Batched, m) {
   m.impl("backward", TORCH_FN(formula::backward));
   m.impl("sequence_backward", TORCH_FN(sequence_backward_batched));

@@ -20,11 +20,11 @@ using torch::autograd::variable_list;
 
 constexpr const char* kReverse = "reverse";
 
-/// Always with full cells and gates. cells is an output of the node even where the caller did not
-/// ask for it: the double backward's gradient comes back through it.
+/// Always keeps cells and gates. cells is an output of the node even if the caller did not request
+/// it, because the double backward returns a gradient through it.
 class SequenceFunction : public torch::autograd::Function<SequenceFunction> {
  public:
-  // backward() reads nothing but what was saved, so compiled autograd may trace it.
+  // backward() reads only saved variables, so compiled autograd may trace it.
   static constexpr bool is_traceable = true;
 
   static variable_list forward(AutogradContext* ctx,
@@ -41,8 +41,8 @@ class SequenceFunction : public torch::autograd::Function<SequenceFunction> {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     auto [output, h_n, c_n, cells, workspace] =
         lltm::sequence(input, weights, bias, h0, c0, lengths, reset, reverse, /*keep=*/true);
-    // Not an output of the node: gates is not differentiable, and compiled autograd takes no node
-    // with an output that was marked so.
+    // gates is not an output of the node: it is not differentiable, and compiled autograd does not
+    // support nodes with outputs that are marked as such.
     *gates = std::move(workspace);
     const auto or_undefined = [](const std::optional<Tensor>& tensor) {
       return tensor.value_or(Tensor());
@@ -68,7 +68,7 @@ class SequenceFunction : public torch::autograd::Function<SequenceFunction> {
       return variable_list(kArgumentCount);
     }
     const variable_list saved = ctx->get_saved_variables();
-    // needs_input_grad counts the tensors that were given, so an absent one moves those after it.
+    // needs_input_grad counts only the tensors that were passed, so absent ones are skipped.
     std::array<bool, kGradientCount> output_mask{};
     size_t given = 0;
     for (size_t gradient = 0; gradient < kGradientCount; ++gradient) {
@@ -103,7 +103,7 @@ class SequenceFunction : public torch::autograd::Function<SequenceFunction> {
   }
 
  private:
-  // The rest are lengths, reset, reverse and gates.
+  // The other four are lengths, reset, reverse and gates.
   static constexpr size_t kArgumentCount = kGradientCount + 4;
 };
 
@@ -126,7 +126,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autograd(
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return lltm::sequence(input, weights, bias, h0, c0, lengths, reset, reverse, keep);
   }
-  // Function::apply takes no undefined tensor, not even inside an optional.
+  // Function::apply does not accept undefined tensors, not even inside an optional.
   const auto if_given = [](const std::optional<Tensor>& tensor) {
     return is_given(tensor) ? tensor : std::nullopt;
   };

@@ -31,8 +31,8 @@ Gates split(const Tensor& gates) {
   return {chunks[0], chunks[1], chunks[2]};
 }
 
-// 1 - tensor. The operator `-` fills a tensor with ones and subtracts in place, which tracers that
-// run with autograd on, torch.scan and the export of a training step, refuse.
+// 1 - tensor. The operator `-` would fill a tensor with ones and subtract in place, which fails in
+// tracers that run with autograd on: torch.scan and the export of a training step.
 Tensor complement(const Tensor& tensor) {
   return at::rsub(tensor, 1);
 }
@@ -66,10 +66,10 @@ StepGradients step_backward(const Tensor& z,
   const Tensor o = at::sigmoid(gates.output_gate);
   const Tensor g = at::elu(gates.candidate);
   const Tensor t = at::tanh(new_cell);
-  // exp of a clamped z: elsewhere exp(z) may be infinite, and its gradient then NaN.
+  // z is clamped because exp of a large z is infinite, and its gradient would be NaN.
   const Tensor g_derivative = at::exp(gates.candidate.clamp_max(0));
 
-  // dz_o, and the part of d_cell that comes through new_h.
+  // dz_o, and the contribution of new_h to d_cell.
   Tensor dz_o = at::zeros_like(o);
   Tensor d_cell = at::zeros_like(o);
   if (grad_h.defined()) {

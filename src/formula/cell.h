@@ -1,8 +1,8 @@
 // The cell written in differentiable ATen operations: the composite formula.
 //
-// It serves wherever a fused kernel cannot: below functorch transforms (vmap, grad, jvp), for
-// forward-mode AD, and for the double backward. Its products run in the tensors' dtype, everything
-// pointwise in the accumulation type, and autocast is off.
+// It is used where a fused kernel cannot be: below functorch transforms (vmap, grad, jvp), for
+// forward-mode AD, and for the double backward. Matrix products run in the tensors' dtype,
+// pointwise operations in the accumulation type, and autocast is off.
 #pragma once
 
 #include "../gradient_index.h"
@@ -17,15 +17,15 @@
 
 namespace lltm::formula {
 
-/// As lltm::forward.
+/// The formula of lltm::forward.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input,
                                                        const at::Tensor& weights,
                                                        const std::optional<at::Tensor>& bias,
                                                        const at::Tensor& old_h,
                                                        const at::Tensor& old_cell);
 
-/// As lltm::backward. It computes z again from the inputs, because gates is not differentiable, and
-/// takes tanh of new_cell, through which a gradient of this gradient reaches forward's node.
+/// The formula of lltm::backward. It recomputes z from the inputs, because gates is not
+/// differentiable. It uses new_cell, so that the double backward's gradient reaches forward's node.
 OptionalGradients backward(const std::optional<at::Tensor>& grad_h,
                            const std::optional<at::Tensor>& grad_cell,
                            const at::Tensor& new_cell,
@@ -36,14 +36,15 @@ OptionalGradients backward(const std::optional<at::Tensor>& grad_h,
                            const at::Tensor& old_h,
                            std::array<bool, 5> output_mask);
 
-// The parts that the formula of a sequence is made of.
+// The building blocks of a sequence's formula.
 
-/// The checks leave no dtype for autocast to change, and it must not lower the products of float64.
+/// Turns autocast off: the arguments have been checked to share a dtype, and autocast must not
+/// lower the precision of float64 products.
 struct WithoutAutocast {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };
 
-/// In the accumulation type.
+/// The tensor in the accumulation type.
 at::Tensor accumulated(const at::Tensor& tensor);
 
 /// Columns [begin, end) of a matrix.
@@ -54,7 +55,7 @@ struct State {
   at::Tensor cell;
 };
 
-/// The new state, in the accumulation type, from the pre-activations z (N, 3H) in any.
+/// The new state, in the accumulation type, from the pre-activations z (N, 3H) in any dtype.
 State step(const at::Tensor& z, const at::Tensor& old_cell);
 
 struct StepGradients {
@@ -62,7 +63,7 @@ struct StepGradients {
   at::Tensor old_cell;
 };
 
-/// The gradients of step() in the accumulation type. Those that come in may be undefined.
+/// The gradients of step() in the accumulation type. grad_h and grad_cell may be undefined.
 StepGradients step_backward(const at::Tensor& z,
                             const at::Tensor& new_cell,
                             const at::Tensor& grad_h,

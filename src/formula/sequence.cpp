@@ -16,8 +16,7 @@ namespace {
 
 using at::Tensor;
 
-/// Which rows run in which step, and which of them begin anew there. A mask is (N, 1), or undefined
-/// where it would say the same of all rows.
+/// Which rows run at which step, and which of them are reset there.
 class Rows {
  public:
   Rows(const SequenceArguments& arguments, int64_t steps, bool reverse)
@@ -26,10 +25,10 @@ class Rows {
         steps_(steps),
         reverse_(reverse) {}
 
-  /// The time of the k-th step that is run, and the other way round.
+  /// The time of the k-th step that is run. Its own inverse.
   int64_t time_of(int64_t k) const { return reverse_ ? steps_ - 1 - k : k; }
 
-  /// `yes` in the rows whose length is beyond time t, else `no`.
+  /// `yes` in the rows that are longer than t, else `no`.
   Tensor where_running(int64_t t, const Tensor& yes, const Tensor& no) const {
     return lengths_.defined() ? at::where(running(t), yes, no) : yes;
   }
@@ -41,7 +40,7 @@ class Rows {
                             : tensor;
   }
 
-  /// The h that the step at time t began with, but for resets: that of `output` one step before it,
+  /// The h that the step at time t starts from, ignoring resets: the output of the step before it,
   /// or h0 in each row's first step.
   Tensor previous(int64_t t, const Tensor& output, const Tensor& h0) const {
     const int64_t before = reverse_ ? t + 1 : t - 1;
@@ -65,7 +64,7 @@ int64_t number_of(const c10::SymInt& steps) {
   return steps.guard_int(__FILE__, __LINE__);
 }
 
-/// One tensor of the steps in the order of time.
+/// Stacks the steps in the order of time.
 Tensor stacked(std::vector<Tensor> in_order_of_execution,
                bool reverse,
                const Tensor& like,
@@ -117,7 +116,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
     cell = rows.where_running(t, state.cell, cell);
   }
   if (steps == 0) {
-    // The final state is the initial one, but not the same tensor.
+    // The final state equals the initial one, but must not share storage with it.
     h = h.clone();
     cell = cell.clone();
   }
@@ -145,12 +144,12 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
   const Tensor h_columns = columns(weights, 0, sizes.state_size);
   const Tensor h0 = state_or_zeros(arguments.h0, input, sizes);
 
-  // The part of a step's incoming gradient that comes from outside.
+  // The gradient of a step's result that the caller passed.
   const auto from_outside = [&](const std::optional<Tensor>& gradient, int64_t t) {
     return rows.zero_unless_running(t, accumulated(gradient->select(0, t)));
   };
 
-  // The gradients of the state between two steps.
+  // The gradients of the state that is passed between two steps.
   Tensor dh = accumulated(state_or_zeros(arguments.grad_h_n, input, sizes));
   Tensor d_cell = accumulated(state_or_zeros(arguments.grad_c_n, input, sizes));
   std::vector<Tensor> dz_of_steps, states;
@@ -177,7 +176,7 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
     d_cell = d_cell.clone();
   }
 
-  // The steps were visited against the order of their execution.
+  // The steps were visited in the reverse order of their execution.
   const Tensor dz = stacked(dz_of_steps, !reverse, input, {sizes.batch, sizes.state_size * 3});
   const auto if_wanted = [&](Gradient gradient, auto compute) -> std::optional<Tensor> {
     return output_mask[gradient] ? std::optional<Tensor>(compute()) : std::nullopt;

@@ -1,9 +1,9 @@
 // A whole sequence written in differentiable ATen operations, with the cell's step: the composite
-// formula of lltm::sequence and of its backward. It serves where cell.h's does, and loops over the
-// steps, whose number a tracer therefore takes for a constant.
+// formula of lltm::sequence and its backward. It is used where the formula in cell.h is. It loops
+// over the steps, so tracers treat their number as a constant.
 //
-// Rows that have ended, and resets, are chosen by where(): nothing of an input or of a gradient
-// beyond a row's length, not even a NaN, reaches a result.
+// Rows that have ended, and resets, are masked by where(), so that inputs and gradients beyond a
+// row's length, even NaN, do not affect any result.
 #pragma once
 
 #include "../checks.h"
@@ -16,13 +16,13 @@
 
 namespace lltm::formula {
 
-/// As lltm::sequence.
+/// The formula of lltm::sequence.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence(
     const SequenceArguments& arguments, bool reverse, bool keep);
 
-/// As lltm::sequence_backward. It computes z again from input and output, because gates is not
-/// differentiable; through output and cells a gradient of this gradient reaches the sequence's
-/// node.
+/// The formula of lltm::sequence_backward. It recomputes z from input and output, because gates is
+/// not differentiable. The double backward's gradient reaches the sequence's node through output
+/// and cells.
 OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     std::array<bool, 5> output_mask);
