@@ -1,4 +1,4 @@
-// The steps of a sequence's backward in one launch each.
+// Launches the steps of a sequence's backward, one kernel per step.
 #pragma once
 
 #include "kernels/sequence_gradients.h"
@@ -14,7 +14,7 @@
 
 namespace lltm::cuda {
 
-/// Memory for a matrix whose rows start at multiples of 16 bytes.
+/// An uninitialized matrix whose rows start at multiples of 16 bytes.
 inline at::Tensor rows_of_vectors(int64_t rows,
                                   int64_t columns,
                                   c10::ScalarType dtype,
@@ -23,7 +23,8 @@ inline at::Tensor rows_of_vectors(int64_t rows,
   return device.empty({rows, whole_vectors(columns, size)}, dtype).narrow(1, 0, columns);
 }
 
-/// The columns of weights that belong to h, in rows that start at multiples of 16 bytes.
+/// The columns of weights that belong to h, copied if necessary so that rows start at multiples of
+/// 16 bytes.
 inline at::Tensor padded_h_columns(const at::Tensor& weights, const Device& device) {
   const at::Tensor of_h = h_columns(weights);
   const auto size = static_cast<int>(weights.element_size());
@@ -34,7 +35,7 @@ inline at::Tensor padded_h_columns(const at::Tensor& weights, const Device& devi
   return rows_of_vectors(of_h.size(0), of_h.size(1), weights.scalar_type(), device).copy_(of_h);
 }
 
-/// The kernels that form a step in one launch.
+/// Launches the kernel that computes a step.
 class FusedSteps {
  public:
   FusedSteps(const SequenceGradientPlan& plan,

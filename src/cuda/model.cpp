@@ -8,21 +8,21 @@
 namespace lltm::cuda {
 namespace {
 
-// Microseconds of what a cluster's exchange adds, by Hopper's instructions and by mma.sync, and
-// bytes a microsecond: of what is read once, of what is written, and of the chunks of all blocks.
+// Microseconds that a cluster's exchange adds, by wgmma and by mma.sync. Bytes per microsecond: of
+// what is read once, of what is written, and of the chunks of all blocks.
 constexpr double kExchange = 0.0699, kExchangeARank = 0.0337;
 constexpr double kTilesExchange = 0.159, kTilesExchangeARank = 0.0642;
 constexpr double kReadRate = 4.07e6, kWriteRate = 3.05e6, kChunkRate = 9.83e6;
-// Of weights that do not fit the caches, what a block can read in a microsecond, where rows lie in
-// lines; and how many times as much is read where they do not.
+// For weights that do not fit the caches: what a block can read in a microsecond if rows start at
+// cache lines, and how many times as much is read if they do not.
 constexpr double kBlockReadRate = 37.2e3, kReadAcrossLines = 1.2;
-// Boxes whose rows lie across two lines of the cache, as bytes of weights and of states, and as the
-// time of a chunk.
+// Factors for boxes whose rows span two cache lines: on the bytes of weights and of states, and on
+// the time of a chunk.
 constexpr double kWeightsAcrossLines = 1.0, kStatesAcrossLines = 1.39, kChunkAcrossLines = 1.2;
-// A launch that packs, and the bytes that it reads and writes in a microsecond.
+// A launch that packs, and the bytes that it reads and writes per microsecond.
 constexpr double kPack = 1.74, kPackRate = 4.14e6;
-// What it takes a block more to write 64 rows that start anywhere, and for each hidden column: from
-// the sums of 16 bits and TF32, and from those of three TF32 products.
+// The additional time of a block that writes 64 rows that start anywhere, and the same per hidden
+// column: from the sums of 16 bits and TF32, and from those of three TF32 products.
 constexpr double kUnaligned = 0.366, kUnalignedAColumn = 0.028;
 constexpr double kUnalignedFloat32 = 2.34, kUnalignedFloat32AColumn = 0.0199;
 constexpr double kCacheBytes = 31.1e6;
@@ -34,14 +34,14 @@ constexpr int tile_of(WgmmaTile tile) {
   return static_cast<int>(tile);
 }
 
-// A step by few rows, or by tiles of 64x8, whose blocks share multiprocessors with those of the
-// step before, is there when that one ends: (1,512,512) in float32 takes 2.2, a cell 3.0;
-// (32,512,512) in bfloat16 2.4 and 3.1. A tile's chunk for mma.sync is that of 16-bit elements;
-// other arithmetic takes kTileArithmetic times as long. In rows that start anywhere, elements are
-// copied one by one.
+// A step by few_rows or by tiles of 64x8, whose blocks share multiprocessors with those of the
+// previous step, is resident when that one ends: (1,512,512) in float32 takes 2.2, and a cell 3.0;
+// (32,512,512) in bfloat16 takes 2.4 and 3.1. The chunk times of mma.sync are those of 16 bits;
+// tile_arithmetic() scales them for other arithmetic, and for rows that start anywhere, whose
+// elements are copied one by one.
 constexpr ForwardCandidate kCandidates[] = {
     // clang-format off
-    // name, group, tile, {rows, hidden, tiles in a cluster, ranks at most}, {blocks a multiprocessor, chunk, block, overlap}, float32
+    // name, group, tile, {rows, hidden, row tiles per cluster, most ranks}, {blocks per multiprocessor, chunk, block, overlap}, float32
     {"forward_few_rows",                  Group::kFewRows,  0,                                         {8, 1, 1, 1}, {1, 0, 2.06, 0.75}, true},
     {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.128, 1.53, 0.65}, false},
     {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, {1, 0.161, 1.91, 0.55}, false},
@@ -66,7 +66,7 @@ double element_bytes(const ForwardShape& shape) {
   return shape.arithmetic ? element_size(*shape.arithmetic) : 8;
 }
 
-// Of gates, new_h and new_cell written, and old_cell read.
+// The bytes of gates, new_h and new_cell, which are written, and of old_cell, which is read.
 double state_traffic(const ForwardShape& shape) {
   return static_cast<double>(shape.batch * shape.state_size) * 6 * element_bytes(shape);
 }
@@ -80,7 +80,7 @@ double weights_bytes(const ForwardShape& shape) {
   return static_cast<double>(shape.gates() * shape.width()) * element_bytes(shape);
 }
 
-// What it takes a block more to write rows that start anywhere.
+// The additional time of a block that writes rows that start anywhere.
 double unaligned_end(const ForwardCandidate& of, const ForwardShape& shape) {
   if (shape.state_size * element_size(*shape.arithmetic) % 16 == 0) {
     return 0;
@@ -91,11 +91,11 @@ double unaligned_end(const ForwardCandidate& of, const ForwardShape& shape) {
          rows / 64;
 }
 
-// One product by cuBLAS of what is copied to one matrix, and one pointwise kernel.
+// A copy of the operands into one matrix, one product by cuBLAS and one pointwise kernel.
 double library_time(const ForwardShape& shape) {
   double launch = 6;
-  double rate = 3.3e6;   // multiply-adds times two, a microsecond; float64
-  double unaligned = 1;  // how many times as long rows take that start anywhere
+  double rate = 3.3e6;   // floating-point operations per microsecond; this one for float64
+  double unaligned = 1;  // factor for rows that start anywhere
   if (shape.arithmetic) {
     switch (*shape.arithmetic) {
       case Arithmetic::kFloat32:
@@ -115,8 +115,9 @@ double library_time(const ForwardShape& shape) {
   const double gates = static_cast<double>(shape.batch * shape.gates()) * element_bytes(shape);
   const double traffic = 4 * gates + gates;
   const double columns = static_cast<double>(shape.batch * shape.width()) * element_bytes(shape);
-  // Few rows leave the library reading weights, some of the time by too few blocks. Rows that start
-  // anywhere do without cuBLAS's fastest kernels, but where they are vectors.
+  // With few rows the library spends its time reading weights, in part with too few blocks. Rows
+  // that start anywhere rule out cuBLAS's fastest kernels, except for one or two rows, which are
+  // multiplied as vectors.
   const double arithmetic = 2 * multiplications(shape, 1) / rate;
   const double reading = weights_bytes(shape) / 3.85e6;
   const double products = shape.vector_rows ? std::max(arithmetic, weights_bytes(shape) / 4.46e6)
@@ -128,14 +129,14 @@ double library_time(const ForwardShape& shape) {
 
 double few_rows_time(const ForwardShape& shape) {
   const double a_row = shape.vector_rows ? 0.0724 : 0.183;
-  // In TF32 a few tenths less than it takes: the backward of few rows takes longer behind Hopper's
-  // instructions, (1,192,568) with it 10.1 and 8.3, where the forward is as fast either way.
+  // In TF32 a few tenths less than measured: where the forward is as fast either way, the backward
+  // of few rows takes longer after a hopper kernel. (1,192,568), backward included, takes 10.1 then
+  // and 8.3 otherwise.
   const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : 2.49;
   return launch + weights_bytes(shape) / 4.43e6 + a_row * static_cast<double>(shape.batch - 1);
 }
 
-// How many times as long as 16 bits a chunk of 128 bytes takes in mma.sync, and in rows that start
-// anywhere.
+// The time of a chunk of 128 bytes by mma.sync, relative to 16 bits in aligned rows.
 double tile_arithmetic(const ForwardCandidate& of, const ForwardShape& shape) {
   switch (*shape.arithmetic) {
     case Arithmetic::kFloat32:
@@ -150,14 +151,14 @@ double tile_arithmetic(const ForwardCandidate& of, const ForwardShape& shape) {
   }
 }
 
-// How many times as much a chunk costs in the mean over those of old_h and input, for so much where
-// their rows lie across lines.
+// The mean factor over the chunks of old_h and input, if those whose rows span cache lines cost
+// `factor` times as much.
 double across_lines(const ForwardShape& shape, double factor) {
   return 1 + (factor - 1) * shape.states_across_lines;
 }
 
-// That a block copies of a chunk of K: no rows beyond a small batch, and its share of what a
-// cluster shares.
+// The bytes of a chunk of K that a block copies: no rows beyond a small batch, and only the block's
+// share of what a cluster shares.
 double chunk_bytes(const ForwardCandidate& of, const ForwardShape& shape) {
   const int64_t rows = std::min<int64_t>(ceil_div(shape.batch, 8) * 8, of.shape.rows);
   return 128 * (static_cast<double>(rows) * across_lines(shape, kStatesAcrossLines) +
@@ -182,8 +183,8 @@ Estimate tiles_time(const ForwardCandidate& of,
   for (int ranks = 1; ranks <= of.shape.max_ranks; ++ranks) {
     const double resident = of.cost.blocks_a_multiprocessor *
                             device.resident_in_clusters_of(ranks * of.shape.row_tiles);
-    // A rank with less than three chunks waits longer for the exchange than it saves: (16,32,128)
-    // in 16 bits takes 2.0 by itself and 2.2 in pairs.
+    // With fewer than three chunks per rank, the exchange takes longer than the split saves:
+    // (16,32,128) in 16 bits takes 2.0 with one rank and 2.2 with two.
     const int least_chunks = hopper && !of.float32 ? 3 : 1;
     if ((ranks > 1 && ranks * least_chunks > chunks) || resident < ranks * of.shape.row_tiles) {
       continue;
@@ -221,14 +222,15 @@ Estimate tiles_time(const ForwardCandidate& of,
   return best;
 }
 
-// Whether tiles can be counted in 32 bits: 2^31 of them are rows and columns far beyond a GPU's
-// memory but for one-column states of 2^30 rows and more.
+// Whether tiles can be counted in 32 bits. Only a one-column state of 2^30 rows or more could
+// exceed that and still fit a GPU's memory.
 bool countable(const ForwardShape& shape) {
   return ceil_div(shape.batch, 16) * ceil_div(shape.state_size, 8) < (int64_t{1} << 28);
 }
 
-// Three TF32 products are as exact as float32's but with few rows and in short sums, where SGEMM is
-// more exact, and mma.sync nearly so: mean errors at (16,32,128) are 2.26e-8, 1.90e-8 and 2.02e-8.
+// Three TF32 products by wgmma are as accurate as SGEMM, except for few rows and short sums. There
+// SGEMM is more accurate, and mma.sync nearly so: the mean errors of wgmma, SGEMM and mma.sync at
+// (16,32,128) are 2.26e-8, 1.90e-8 and 2.02e-8.
 bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape) {
   return candidate.group != Group::kHopper || !candidate.float32 ||
          (multiplications(shape, 64) >= 1e7 && shape.batch > 16);
@@ -274,7 +276,7 @@ bool supports(const ForwardCandidate& candidate,
   }
   switch (candidate.group) {
     case Group::kFewRows:
-      // Only the cell's kernel takes rows that start anywhere.
+      // Only the cell's kernel supports rows that start anywhere.
       return is_float(*shape.arithmetic) && shape.batch <= kFewRows &&
              shape.width() < (int64_t{1} << 30) &&
              (shape.may_pack ||
@@ -284,7 +286,7 @@ bool supports(const ForwardCandidate& candidate,
              shape.batch < (int64_t{1} << 31) && (shape.may_pack || shape.pack_bytes == 0) &&
              device.resident_in_clusters_of(candidate.shape.row_tiles) > 0;
     default:
-      // As large tiles as sm_80 and sm_90 have shared memory for.
+      // The largest tiles need the shared memory of sm_80 or sm_90.
       return candidate.shape.rows < 128 || device.shared_bytes_a_block >= 160 * 1024;
   }
 }

@@ -30,14 +30,14 @@ const std::vector<std::string_view>& candidate_names() {
   return names;
 }
 
-// The selected name, where it is one of `candidates`.
+// The selected name if it is one of `candidates`, else an empty one.
 template <typename Candidates>
 std::string_view name_among(const Candidates& candidates, const Selection& selected) {
   const auto has_it = [&](const auto& candidate) { return candidate.name == selected.name; };
   return std::ranges::any_of(candidates, has_it) ? selected.name : std::string_view();
 }
 
-// The group's enumeration of tiles that a candidate's is one of.
+// A candidate's tile, as an enumerator of its group's tiles.
 template <typename Tile>
 Tile tile_of(const ForwardCandidate& candidate) {
   return static_cast<Tile>(candidate.tile);
@@ -131,7 +131,7 @@ ForwardPlan plan_forward(const DeviceFacts& device,
     plan.packs_weights =
         must_pack(p.weights, shape.gates(), p.input_column() + p.input_features, false);
     shape.weights_in_lines = plan.packs_weights || p.weights.starts_at_lines(size);
-    // Boxes of input that start at lines stay there, but for packed ones.
+    // Boxes of input that start at cache lines stay there, unless input is packed.
     if (packing == Packing::kAllowed && shape.weights_in_lines && p.input_features > 0 &&
         (plan.packs_input || !p.input.starts_at_lines(size))) {
       const int64_t first = p.input_column() - plan.input_lead;
@@ -196,7 +196,8 @@ BackwardPlan plan_backward(const DeviceFacts& device, const BackwardShape& shape
 
 }  // namespace lltm::cuda
 
-/// Everything that LLTM_CUDA_PATH takes, with spaces between: for who measures the candidates.
+/// Everything that LLTM_CUDA_PATH takes, separated by spaces, for programs that measure the
+/// candidates.
 extern "C" __attribute__((visibility("default"))) const char* lltm_cuda_paths() {
   static const std::string all = lltm::cuda::selectable();
   return all.c_str();

@@ -1,6 +1,6 @@
-// An estimate chooses the tiles of a step: microseconds by graph replay on an H200, within some
-// fifteen per cent of what (16,128), (32,512), (64,1024), (4096,128) and (256,384), rows and
-// state_size, take with each tile and split.
+// The tiles of a step are chosen by an estimate in microseconds. It is within some 15 % of the
+// times, by graph replay on an H200, that (rows, state_size) of (16,128), (32,512), (64,1024),
+// (4096,128) and (256,384) take with each tile and split.
 #include "plan_sequence_backward.h"
 
 #include <algorithm>
@@ -14,21 +14,21 @@ double multiplications(const SequenceGradientShape& shape) {
   return static_cast<double>(shape.rows) * 3 * state_size * state_size;
 }
 
-/// A way to form a step, and what it is expected to take.
+/// A way to compute a step, and its estimated time.
 struct StepEstimate {
   SequenceGradientPlan plan;
   double us = std::numeric_limits<double>::infinity();
 };
 
-/// A tile of rows x columns, and what a block takes for a chunk of K and to finish the tile where
-/// nobody shares it.
+/// A tile of rows x columns, and the times a block takes per chunk of K and to finish the tile by
+/// itself.
 struct TileCosts {
   int64_t rows, columns;
   double chunk, elements;
   bool two_a_multiprocessor;
 };
 
-/// A tile with its best split.
+/// The estimate for a tile with its best split.
 template <typename Tile>
 StepEstimate estimate(const SequenceGradientShape& shape,
                       const DeviceFacts& device,
@@ -47,7 +47,7 @@ StepEstimate estimate(const SequenceGradientShape& shape,
     const auto load = static_cast<double>(ceil_div(tiles * split, resident));
     const double of_block =
         static_cast<double>(ceil_div(chunks, split)) * costs.chunk + costs.elements / split;
-    // Blocks that share a multiprocessor take less than one after the other.
+    // Blocks that share a multiprocessor take less time than in sequence.
     const double us =
         kLaunch + of_block * (load > 1 && costs.two_a_multiprocessor ? 0.8 * load : load);
     if (us < best.us) {
@@ -71,7 +71,8 @@ double estimate_library(const SequenceGradientShape& shape) {
   }
 }
 
-/// By three TF32 products of wgmma, each of which starts later than mma.sync.
+/// Whether wgmma, by three TF32 products, supports the step. Its blocks start later than those of
+/// mma.sync.
 bool takes_wgmma(const SequenceGradientShape& shape, const DeviceFacts& device) {
   // TMA counts rows in 32 bits.
   return shape.arithmetic == Arithmetic::kFloat32 && device.wgmma &&

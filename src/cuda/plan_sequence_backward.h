@@ -1,4 +1,4 @@
-// Which kernels compute the steps of a sequence's backward: plain host code, which asks no device.
+// Which kernels compute the steps of a sequence's backward. Plain host code that queries no device.
 #pragma once
 
 #include "model.h"
@@ -11,7 +11,7 @@
 namespace lltm::cuda {
 
 /// The tiles of a step in one launch, by mma.sync or in float32 by wgmma, and how many blocks share
-/// the K of each.
+/// the K of a tile.
 struct SequenceGradientPlan {
   std::variant<SequenceGradientTile, Float32GradientTile> tile;
   int split;
@@ -23,8 +23,8 @@ struct SequenceGradientShape {
   int64_t steps, rows, state_size;
 };
 
-/// Nothing where a step is a product of ATen's and a pointwise kernel: for float64, on devices
-/// without tiles, where `group` is the library's, and for large products.
+/// Returns nothing if a step should be a product by ATen and a pointwise kernel: for float64, on
+/// devices without tiles, if `group` is the library, and for large products.
 std::optional<SequenceGradientPlan> plan_sequence_gradients(
     const SequenceGradientShape& shape,
     const DeviceFacts& device,

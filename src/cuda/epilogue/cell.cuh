@@ -1,18 +1,18 @@
 // The epilogue of the forward: from pre-activations to gates, new_h and new_cell.
 //
-// What the kernels of the forward do with their sums is a policy, of which this is the cell's. A
-// policy for kRows x kColumns elements at a time has
-//   Operands                      what the elements need beside their sums, and which of them exist
+// What the kernels of the forward do with their sums is a policy: here that of a cell, and in
+// epilogue/step.cuh those of a step of a sequence. A policy for kRows x kColumns elements at a time
+// has
+//   Operands                      what the elements need besides sums, and which of them exist
 //   fetch(operands, row, column)  reads it: rows `row`, row + kFragmentRowStep, ..., and
-//                                 neighbouring columns; called before the sums are there
-//   place(operands, row, column)  the part of it that only computes where they are
-//   finish(operands, z)           z[gate][row * kColumns + column] are the sums, of all of K
-// and what a thread fetches of further rows before the sums are there, so that it does not wait for
-// memory once for each of them:
-//   State                         what Operands have of a row, the rest is of columns; or empty
+//                                 neighboring columns; called before the sums are available
+//   place(operands, row, column)  the part of fetch that only computes addresses
+//   finish(operands, z)           z[gate][row * kColumns + column] are the sums over all of K
+// and, so that a thread with several rows does not wait for memory once per row, what it fetches of
+// further rows before the sums are available:
+//   State                         what Operands have per row, the rest being per column; or empty
 //   fetch_state(state, row, column)
 //   place(operands, state, row, column)
-// That of a step of a sequence is epilogue/step.cuh.
 #pragma once
 
 #include "../../cell.h"
@@ -22,23 +22,25 @@
 
 namespace lltm::cuda {
 
-/// How far apart the rows are that a thread has of a fragment of the tensor core.
+/// The distance between the rows that a thread holds in a fragment of the tensor core.
 constexpr int kFragmentRowStep = 8;
 
-/// Where a row begins in a matrix of as many columns. Both are below 2^32: one instruction.
+/// The index of a row's first element in a contiguous matrix of `columns` columns. Both arguments
+/// are below 2^32, so it takes one instruction.
 __device__ __forceinline__ int64_t index_of(int64_t row, int64_t columns) {
   return static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(row)) *
                               static_cast<uint32_t>(columns));
 }
 
-/// kWhole: state_size is a multiple of kColumns, so that all columns exist, and are written at
-/// once. Four columns are read at once, too: bias and the rows of old_cell start at fours then.
+/// kWhole: state_size is a multiple of kColumns, so that all columns exist and are written at once.
+/// Four columns are also read at once: bias and the rows of old_cell are then aligned to four
+/// elements.
 template <typename Element, typename Math, int kRows, int kColumns, bool kWhole>
 class CellEpilogue {
  public:
   static constexpr int kItemRows = kRows, kItemColumns = kColumns;
   static constexpr bool kReadsFours = kColumns == 4;
-  // Four are one register or two, which nothing takes apart before the sums are there.
+  // Four columns are kept as one word, so that nothing unpacks them before the sums are available.
   using Columns =
       std::conditional_t<kReadsFours, WordOf<Element, kColumns>, Vector<Element, kColumns>>;
   struct State {

@@ -1,12 +1,12 @@
-// Finishing a tile of the forward whose sums lie in shared memory, an element a thread at a time.
+// Finishes a tile of the forward whose sums are in shared memory, one element per thread at a time.
 #pragma once
 
 #include "../problem.h"
 
 namespace lltm::cuda {
 
-/// A tile's rows [first_row, first_row + rows) from the tile's (row, column) on. What an element
-/// needs beside its sums is fetched ahead: for the first one before the product.
+/// Finishes the rows [first_row, first_row + rows) of the tile at (row, column). What an element
+/// needs besides its sums is fetched one element ahead, and for the first one before the product.
 template <typename Epilogue, int kHidden, int kThreads>
 class ElementFinisher {
  public:
@@ -25,7 +25,7 @@ class ElementFinisher {
     }
   }
 
-  /// After the first fetch().
+  /// Called after the first fetch().
   template <typename Sums>
   __device__ __forceinline__ void finish(const Sums& sums) {
 #pragma unroll 1

@@ -1,15 +1,17 @@
-// The end of a forward tile that wgmma computed: sums go from the registers of the warps that have
-// them to the threads that finish them, by a policy as epilogue/cell.cuh describes.
+// The epilogue of a forward tile that was computed by wgmma: sums move from the registers of the
+// warps that hold them to the threads that finish them, by a policy as described in
+// epilogue/cell.cuh.
 //
-// Lane l of a warp has, of 16 rows and each 8 hidden columns, four sums a gate: of rows l/4 and
-// l/4 + 8, and of columns l%4*2 and the next. A unit is what lanes 8q to 8q + 7 have of all
-// columns: ranks of a cluster share units. Sums travel as the four of a lane; a thread finishes
-// items of four, which are neighbours of a row where these can be read and written at once, else a
-// lane's four. Consecutive threads take a unit's items, so that a warp touches two rows or four of
-// a matrix at a time.
+// Of 16 rows and each 8 hidden columns, lane l of a warp holds four sums per gate: those of rows
+// l/4 and l/4 + 8 and of columns l%4*2 and the next. A unit is what lanes 8q to 8q + 7 hold of all
+// columns. The ranks of a cluster divide the units among them. Sums are sent in fours, as a lane
+// holds them. A thread finishes items of four: neighbors of a row if these can be read and written
+// at once, otherwise the four of a lane. Consecutive threads take the items of a unit, so that a
+// warp accesses two or four rows of a matrix at a time.
 //
-// For items of a row, lanes and the halves of their four change places in shared memory from one 8
-// columns to the next, so that the threads of a row read from different banks.
+// If items are neighbors of a row, lanes and the halves of their fours are permuted in shared
+// memory from one group of 8 columns to the next, so that the threads of a row read from different
+// banks.
 #pragma once
 
 #include "../ptx/barrier.cuh"
@@ -27,8 +29,8 @@ constexpr int unit_bytes(int hidden) {
   return 3 * hidden / 8 * 128;
 }
 
-/// For kWarps warps of 16 rows each, the first of a block; kThreads threads finish. `parts`, where
-/// it appears, is shared memory for the sums of this rank's units, of all ranks.
+/// The first kWarps warps of a block hold the sums, of 16 rows each, and kThreads threads finish
+/// them. `parts` is shared memory for the sums of this rank's units, from all ranks.
 template <typename Epilogue, int kWarps, int kHidden, int kThreads>
 class FragmentFinisher {
  public:
@@ -47,19 +49,20 @@ class FragmentFinisher {
                kItemsAUnit),
         item_(threadIdx.x) {}
 
-  /// What `barrier` has to count beside one that expects the bytes: the threads of this block that
-  /// have what it finishes, each for itself (a warp's first thread could arrive for all after
-  /// __syncwarp(), but racecheck would not follow).
+  /// What `barrier` has to count in addition to the arrival that expects the bytes: the threads of
+  /// this block that hold sums which the block finishes. (A warp's first thread could arrive for
+  /// all after __syncwarp(), but racecheck would not recognize that.)
   __device__ __forceinline__ int own_arrivals() const { return own_units() * 8; }
   /// The bytes that other ranks send.
   __device__ __forceinline__ int expected_bytes() const {
     return own_units() * (ranks_ - 1) * kUnitBytes;
   }
 
-  /// Fetches what the first item needs beside its sums; of the others as the policy says.
+  /// Fetches what the first item needs besides its sums, and the states of the others if the policy
+  /// has any.
   __device__ __forceinline__ void fetch() {
     fetch_item();
-    // Here, so that no division follows the product.
+    // Computed here so that no division follows the product.
     receiver_ = own_unit() / units_a_rank_;
     first_ = place_in_unit(item_);
     asm volatile("" : "+r"(receiver_), "+r"(first_));
@@ -76,9 +79,9 @@ class FragmentFinisher {
     }
   }
 
-  /// Leaves every unit with the rank that finishes it, whose `barrier` tells that all of its units
-  /// are there, of all ranks. Called by the warps that have sums. block_of(rank) is a rank's number
-  /// in the cluster.
+  /// Sends every unit to the rank that finishes it. That rank's `barrier` completes when all of its
+  /// units have arrived from all ranks. Called by the warps that hold sums. block_of(rank) is a
+  /// rank's block in the cluster.
   template <typename BlockOf>
   __device__ __forceinline__ void exchange(const float (&sum)[kSums],
                                            unsigned char* parts,
@@ -107,7 +110,7 @@ class FragmentFinisher {
     }
   }
 
-  /// After the first fetch().
+  /// Called after the first fetch().
   __device__ __forceinline__ void finish(const unsigned char* parts) {
 #pragma unroll 1
     while (item_ < items_) {
@@ -130,7 +133,7 @@ class FragmentFinisher {
         }
       };
       add([](float& z, float sum) { z = sum; });
-      // In the ranks' order: the same bits on every run.
+      // In rank order, so that every run gives the same bits.
 #pragma unroll 1
       for (int r = 1; r < ranks_; ++r) {
         part += kUnitBytes;
@@ -158,9 +161,9 @@ class FragmentFinisher {
   static constexpr int kRows = Epilogue::kItemRows;  // of an item
   static_assert(kRows * Epilogue::kItemColumns == 4);
   static constexpr unsigned kItemsARow = kHidden / 4, kItemsAUnit = kHidden;
-  // Of a thread. States are fetched ahead where all are of the same columns: tiles of 64x24, of
-  // which a thread most often has one, take 0.1 us longer with as many threads as it takes for
-  // that.
+  // Per thread. States are fetched ahead only if all items of a thread have the same columns. In
+  // tiles of 64x24, where a thread usually has one item, they do not: with the number of threads
+  // that this requires, such tiles take 0.1 us longer.
   static constexpr int kMostItems = (kUnits * kItemsAUnit + kThreads - 1) / kThreads;
   static constexpr bool kSameColumns = kThreads % kItemsAUnit == 0;
   static constexpr bool kFetchesAhead = kSameColumns && !std::is_empty_v<typename Epilogue::State>;
@@ -181,7 +184,7 @@ class FragmentFinisher {
     }
   }
 
-  // The first of an item.
+  // The first row and column of an item.
   __device__ __forceinline__ int64_t row(unsigned item) const {
     const unsigned unit = first_unit_ + item / kItemsAUnit, in_unit = item % kItemsAUnit;
     const unsigned of_four = in_unit / kItemsARow;
@@ -193,7 +196,7 @@ class FragmentFinisher {
     return first_hidden_ + static_cast<int>(kRows == 2 ? in_unit / 8 * 8 + in_unit % 4 * 2
                                                        : in_unit % kItemsARow * 4);
   }
-  // Where the first of an item's sums of the first gate are.
+  // The offset of an item's first sums of the first gate.
   static __device__ __forceinline__ unsigned place_in_unit(unsigned item) {
     const unsigned in_unit = item % kItemsAUnit;
     if constexpr (kRows == 2) {
@@ -215,7 +218,7 @@ class FragmentFinisher {
   const int first_hidden_, rank_, ranks_, units_a_rank_, first_unit_;
   const unsigned items_;
   unsigned item_;
-  int receiver_;    // the rank that finishes what this thread has
+  int receiver_;    // the rank that finishes this thread's sums
   unsigned first_;  // place_in_unit() of its first item
   typename Epilogue::Operands next_;
   typename Epilogue::State further_[std::max(kMostItems - 1, 1)];

@@ -1,6 +1,6 @@
-// Writing tiles of the gradients (sm_90a): from the sums as wgmma leaves them, by way of shared
-// memory, to rows that start anywhere. A group of four warps has 64 rows of a tile, and writes them
-// in blocks of columns; d_old_h and d_input are transposed on the way (see gradient_units.h).
+// Writes tiles of the gradients (sm_90a): from the registers where wgmma leaves the sums, through
+// shared memory, to rows that start anywhere. A warpgroup has 64 rows of a tile and writes them in
+// blocks of columns. d_old_h and d_input are transposed on the way (gradient_units.h).
 #pragma once
 
 #include "../products/wgmma_gradients.cuh"
@@ -8,23 +8,23 @@
 
 namespace lltm::cuda {
 
-/// d_old_h and d_input, contiguous, and d_weights; null where not wanted.
+/// d_old_h and d_input, contiguous, and d_weights; null if not wanted.
 struct GradientResults {
   int64_t batch, state_size, input_features;
   void *d_old_h, *d_input, *d_weights;
-  // At which multiples of bytes rows start, and how long they are: an element, 4 or 16.
+  // The starts and lengths of rows are multiples of this many bytes: those of an element, 4 or 16.
   int state_alignment, weight_alignment;
-  int state_first, state_end;  // which rows of the state product are wanted
-  bool one_segment;            // of columns of d_weights
+  int state_first, state_end;  // the rows of the state product that are wanted
+  bool one_segment;            // whether d_weights has one segment of columns
 };
 
-/// The same for TMA, which writes where rows start at multiples of 16 bytes.
+/// The same as tensor maps, for TMA, which can write rows that start at multiples of 16 bytes.
 struct GradientResultMaps {
   CUtensorMap d_old_h, d_input, d_weights_h, d_weights_input;
 };
 
-// Four 8x8 matrices' worth of a lane's pairs: lane l % 16 gives the address of row l % 8 of matrix
-// l % 16 / 8. Transposed, columns are stored as rows.
+// These store two 8x8 matrices of 16-bit elements, of each of which a lane holds a pair. Lane l
+// provides the address of row l % 8 of matrix l % 16 / 8. Transposed, columns are stored as rows.
 __device__ __forceinline__ void store_matrices_x2(uint32_t address, uint32_t x, uint32_t y) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};\n" ::"r"(address), "r"(x), "r"(y)
@@ -39,8 +39,8 @@ __device__ __forceinline__ void store_matrices_x2_transposed(uint32_t address,
                : "memory");
 }
 
-/// Where a group of four warps puts a block of its tile, as rows of the results, of 128 bytes,
-/// swizzled; in float, rows of d_old_h and d_input are in two boxes.
+/// The shared memory in which a warpgroup stages a block of its tile, as rows of the results: 128
+/// bytes each, swizzled. In float, rows of d_old_h and d_input take two boxes.
 template <typename Product>
 class GradientStaging {
  public:
@@ -51,9 +51,9 @@ class GradientStaging {
 
   __device__ __forceinline__ explicit GradientStaging(unsigned char* shared) : shared_(shared) {}
 
-  /// Puts eight columns of the tile from `column` of the block on: as a thread has them, two of
-  /// its first row and two of its second. kDealt: those of d_weights are dealt as
-  /// row_of_transposed_column does.
+  /// Stages eight columns of the tile, from `column` of the block on. A thread holds two of its
+  /// first row and two of its second. kDealt: the columns of d_weights are permuted by
+  /// row_of_transposed_column.
   template <bool kDealt = false>
   __device__ __forceinline__ void put(bool of_weights, int column, float4 sums) const {
     const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
@@ -94,8 +94,8 @@ class GradientStaging {
   }
 
   /// Writes `columns` columns of the tile, a power of two, from `column` of the block on, which is
-  /// column unit.column + first of the product; group_row is the row of the product that the
-  /// group's first is. By all threads of the group, behind a barrier of theirs.
+  /// column unit.column + first of the product. group_row is the product's row of the warpgroup's
+  /// first row. Called by all threads of the warpgroup, after a barrier of theirs.
   __device__ __forceinline__ void write(const GradientResults& results,
                                         const GradientUnit& unit,
                                         int group_row,
@@ -112,7 +112,8 @@ class GradientStaging {
     }
   }
 
-  /// The whole block by TMA; by one thread, behind a fence and a barrier of the group.
+  /// Writes the whole block by TMA. Called by one thread, after a fence and a barrier of the
+  /// warpgroup.
   __device__ __forceinline__ void write_by_tma(const GradientResultMaps& maps,
                                                const GradientResults& results,
                                                const GradientUnit& unit,
@@ -126,7 +127,8 @@ class GradientStaging {
                    group_row);
       return;
     }
-    // A box has columns of one of them, and what is outside is left out.
+    // A box has columns of either d_old_h or d_input. TMA does not write what lies outside of
+    // these.
     constexpr int kBoxColumns = kSize == 2 ? 64 : 32;
     const int state = static_cast<int>(results.state_size);
 #pragma unroll
@@ -156,11 +158,11 @@ class GradientStaging {
     constexpr int kElements = kVector / kSize;
     using Bits = typename Word<kVector>::type;
     const int thread = static_cast<int>(threadIdx.x) % 128;
-    // A thread has the same columns of all its rows of the result.
+    // A thread has the same columns in all its rows of the result.
     const int shift = 31 - __clz((unit.of_weights ? columns : 64) / kElements);
     const int c = (thread & ((1 << shift) - 1)) * kElements;
     const int64_t h = results.state_size, x = results.input_features;
-    int first_row = 0, first_byte = c * kSize;  // of the staging
+    int first_row = 0, first_byte = c * kSize;  // in the staging
     int64_t rows, stride;
     Element* to;
     bool inside;

@@ -1,5 +1,5 @@
-// The Math policy of cell.h where a thread has several elements at a time: no branches, not even a
-// division's, behind which one element would wait for the other.
+// The Math policies of cell.h for threads that compute several elements at a time. They have no
+// branches, not even that of a division, because elements would wait for each other behind one.
 #pragma once
 
 #include "../../cell.h"
@@ -9,12 +9,12 @@
 
 namespace lltm::cuda {
 
-/// exp(x) - 1 for x up to 0, or NaN, by so many terms of the series.
+/// exp(x) - 1 for x <= 0 or NaN, by kTerms terms of the series.
 template <int kTerms>
 __device__ __forceinline__ float expm1_by_terms(float x) {
-  float limited;  // a NaN passes
+  float limited;  // propagates NaN
   asm("max.NaN.f32 %0, %1, %2;\n" : "=f"(limited) : "f"(x), "f"(-25.0f));
-  // x = n ln 2 + r, n rounded by a sum that has no room for less than one.
+  // x = n ln 2 + r. Adding 1.5 * 2^23 rounds n to an integer.
   const float shifted = fmaf(limited, 1.44269504f, 12582912.0f);
   const float n = shifted - 12582912.0f;
   const float r = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, limited));
@@ -30,15 +30,15 @@ __device__ __forceinline__ float expm1_by_terms(float x) {
   return fmaf(scale, p, scale - 1.0f);
 }
 
-/// In float, within 2 units of the last place; exp and expm1 for x up to 0, beyond which cell.h
-/// discards them.
+/// In float, within 2 units in the last place. exp and expm1 are for x <= 0: cell.h discards them
+/// for other x.
 struct DeviceMath {
   static __device__ __forceinline__ float exp(float x) { return std::exp(x); }
   static __device__ __forceinline__ float expm1(float x) { return expm1_by_terms<7>(x); }
 
   static __device__ __forceinline__ float tanh(float x) {
     const float t = expm1(-2.0f * std::abs(x));
-    // t / (t + 2), corrected by what rounding leaves of the sum and of the quotient: without it the
+    // t / (t + 2), corrected for the rounding errors of the sum and the quotient: otherwise the
     // mean error of new_h in float32 is 5 to 10 % larger.
     const float sum = t + 2.0f, rest = t - (sum - 2.0f);
     const float r = reciprocal(sum), quotient = t * r;
@@ -46,7 +46,7 @@ struct DeviceMath {
     return copysignf(fmaf(remainder, r, quotient), x);
   }
 
-  /// For x from 1 on.
+  /// For x >= 1.
   static __device__ __forceinline__ float reciprocal(float x) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(x));
@@ -59,15 +59,15 @@ struct DeviceMath {
   }
 };
 
-/// The same for results that are rounded to TF32 or 16 bits: within 3 units of float's last place,
-/// but exp within |x| units.
+/// For results that are rounded to TF32 or 16 bits: within 3 units in the last place of float,
+/// except for exp, which is within |x| units.
 struct RoundedMath : DeviceMath {
   static __device__ __forceinline__ float exp(float x) {
     float e;
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(e) : "f"(x * 1.44269504f));
     return e;
   }
-  /// Zero below -88: it would not be a normal number there.
+  /// Zero below -88, where the result would be subnormal.
   static __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
   static __device__ __forceinline__ float tanh(float x) {
     const float t = expm1(-2.0f * std::abs(x));
@@ -75,8 +75,8 @@ struct RoundedMath : DeviceMath {
   }
 };
 
-/// The same for the forward's results in bfloat16: expm1 within 2^-16 of itself, tanh within 2^-11,
-/// which leaves nothing of a derivative where that is small.
+/// For the forward's results in bfloat16: relative errors of at most 2^-16 in expm1 and 2^-11 in
+/// tanh, which leaves nothing of a small derivative.
 struct ForwardBFloat16Math : RoundedMath {
   static __device__ __forceinline__ float expm1(float x) { return expm1_by_terms<5>(x); }
   static __device__ __forceinline__ float tanh(float x) {
@@ -86,14 +86,14 @@ struct ForwardBFloat16Math : RoundedMath {
   }
 };
 
-/// For tensors of scalar_t, which are computed in float but for double.
+/// For tensors of scalar_t, which are computed in float, or in double if they are double.
 template <typename scalar_t>
 using TensorMath =
     std::conditional_t<sizeof(scalar_t) == 8,
                        cell::StandardMath,
                        std::conditional_t<sizeof(scalar_t) == 4, DeviceMath, RoundedMath>>;
 
-/// Behind products formed in kArithmetic.
+/// For the sums of products in kArithmetic.
 template <Arithmetic kArithmetic>
 using ProductMath =
     std::conditional_t<kArithmetic == Arithmetic::kFloat32, DeviceMath, RoundedMath>;

@@ -1,5 +1,5 @@
-// An element of a step of the sequence's backward: from the gradient of h that the step after it
-// left, to d_gates and to the gradient of the cell state before it.
+// The epilogue of a step of the sequence's backward: turns the gradient of h that the next time
+// step left into d_gates and the gradient of the previous cell state.
 #pragma once
 
 #include "../../cell.h"
@@ -28,7 +28,7 @@ class SequenceGradientsEpilogue {
   __device__ __forceinline__ int64_t rows() const { return p_.rows; }
   __device__ __forceinline__ int64_t columns() const { return p_.state_size; }
 
-  /// Brings closer what fetch() reads.
+  /// Prefetches what fetch() reads into L2.
   __device__ __forceinline__ void prefetch(int64_t row, int64_t column) const {
     if (p_.t == kNoTime) {
       return;
@@ -68,14 +68,14 @@ class SequenceGradientsEpilogue {
     }
   }
 
-  /// Reads what the step before may have written.
+  /// Reads what the previous step may have written.
   __device__ __forceinline__ void fetch_carried(Operands& o, int64_t row, int64_t column) const {
     if (o.runs) {
       o.d_cell = __ldcg(p_.d_cell + row * p_.state_size + column);
     }
   }
 
-  /// from_h: an element of d_gates of last_t @ W_h.
+  /// from_h is an element of d_gates[last_t] @ W_h.
   __device__ __forceinline__ void finish(const Operands& o,
                                          int64_t row,
                                          int64_t column,
@@ -112,8 +112,8 @@ class SequenceGradientsEpilogue {
   const SequenceGradientsParams<scalar_t>& p_;
 };
 
-/// The elements of a tile that this rank finishes, kAtOnce a thread at a time: those of a thread
-/// are kThreads apart.
+/// Finishes the elements of a tile that belong to this rank, kAtOnce per thread at a time. The
+/// elements of a thread are kThreads apart.
 template <typename Epilogue, int kTileN, int kThreads, int kAtOnce>
 class StepFinisher {
  public:
@@ -126,7 +126,7 @@ class StepFinisher {
         rows_(max(at_most(epilogue.rows() - row_, rows), 0)),
         columns_(at_most(epilogue.columns() - column, kTileN)) {}
 
-  /// Brings closer what fetch() reads, of all elements.
+  /// Prefetches what fetch() reads, for all elements.
   __device__ __forceinline__ void prefetch() const {
 #pragma unroll 1
     for (int i = 0; element_ + i * kThreads < rows_ * kTileN; ++i) {
@@ -136,8 +136,8 @@ class StepFinisher {
     }
   }
 
-  /// Of elements that do not exist, what another one needs is read: so nothing is read by a
-  /// predicate, behind which reads would wait for each other.
+  /// For elements that do not exist, what another element needs is read: predicated loads would
+  /// wait for each other.
   __device__ __forceinline__ void fetch() {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -155,7 +155,7 @@ class StepFinisher {
     }
   }
 
-  /// After the first fetch() and fetch_carried().
+  /// Called after the first fetch() and fetch_carried().
   template <typename Sums>
   __device__ __forceinline__ void finish(const Sums& sums) {
 #pragma unroll 1

@@ -6,8 +6,8 @@
 
 namespace lltm::cuda {
 
-// Writes rows [0, rows) x columns [0, columns) of a tile; read(values, row, column) gives four of
-// it.
+// Writes rows [0, rows) x columns [0, columns) of a tile. read(values, row, column) returns four
+// neighbors of a row. `fours` says whether four may be written at once.
 template <int kThreads, int kTileN, typename Element, typename Read>
 __device__ __forceinline__ void write_tile(
     Element* to, int64_t stride, int rows, int columns, bool fours, const Read& read) {
