@@ -1,9 +1,9 @@
-// One block's part of a matrix product: a tile of C += A * B whose operands travel through shared
-// memory in chunks of K, several chunks in flight (cp.async), multiplied by mma.sync. sm_80 on.
+// The product of a block by mma.sync (sm_80 and newer): a tile of C += A * B whose operands pass
+// through shared memory in chunks of K, several of which are in flight (cp.async).
 //
-// A tile is kTileM x kTileN, spread over kWarpsM x kWarpsN warps; kWarpsK such groups share the
-// steps of a chunk among them, which is what keeps many warps busy in a small tile. Where each
-// element comes from is the caller's business: it calls copy_box for the rows it wants.
+// A tile is kTileM x kTileN, divided among kWarpsM x kWarpsN warps. kWarpsK such groups share the
+// steps of a chunk, which keeps many warps busy in a small tile. The caller decides where elements
+// come from: it starts the copies.
 #pragma once
 
 #include "../problem.h"
@@ -36,13 +36,13 @@ struct TileProduct {
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
   using Element = typename ElementOf<kArithmetic>::type;
 
-  // A step is what one mma.sync takes of K, 32 bytes; a chunk is four steps, 128 bytes.
+  // A step is the K of one mma.sync, 32 bytes. A chunk is four steps, 128 bytes.
   static constexpr int kStepK = 32 / sizeof(Element);
   static constexpr int kSteps = 4;
   static constexpr int kChunkK = kSteps * kStepK;
 
-  // Rows of shared memory are padded so that neither ldmatrix nor the 32-bit loads of a fragment
-  // meet a bank twice.
+  // Rows in shared memory are padded so that neither ldmatrix nor the 32-bit loads of a fragment
+  // have bank conflicts.
   static constexpr int kPitchOfK = kChunkK + 16 / static_cast<int>(sizeof(Element));
   static constexpr int kPitchA = kMajorA == Major::kK ? kPitchOfK : kTileM + 8;
   static constexpr int kPitchB = kMajorB == Major::kK ? kPitchOfK : kTileN + 8;
@@ -52,7 +52,8 @@ struct TileProduct {
   static constexpr int kPipelineBytes =
       kStages * kStageElements * static_cast<int>(sizeof(Element));
 
-  // The finished tile in shared memory, over the pipeline: float rows, a pitch of 8 or 24 mod 32.
+  // The finished tile in shared memory replaces the pipeline: rows of floats with a pitch of 8 or
+  // 24 modulo 32.
   static constexpr int kPitchC = kTileN % 16 == 8 ? kTileN : kTileN + 8;
   static constexpr int kResultBytes = kWarpsK * kTileM * kPitchC * 4;
   static constexpr int kSharedBytes = kPipelineBytes > kResultBytes ? kPipelineBytes : kResultBytes;
@@ -61,8 +62,8 @@ struct TileProduct {
   static constexpr int kFragmentsM = kWarpM / 16, kFragmentsN = kWarpN / 8;
   static_assert(kWarpM % 16 == 0 && kWarpN % 8 == 0 && kSteps % kWarpsK == 0);
 
-  // Where registers allow, a chunk is summed up by itself first: long chains of additions lose what
-  // SGEMM, which shares K among more blocks, does not.
+  // Where registers allow, each chunk is summed by itself first: a long chain of additions loses
+  // accuracy, which SGEMM avoids by splitting K across more blocks.
   static constexpr bool kSumsChunks =
       kArithmetic == Arithmetic::kFloat32 && kFragmentsM * kFragmentsN <= 6;
 
@@ -76,13 +77,13 @@ struct TileProduct {
     return shared + slot * kStageElements + kElementsA;
   }
 
-  /// How many chunks are loaded before the first one is multiplied.
+  /// The number of chunks that are loaded before the first one is multiplied.
   static __device__ __forceinline__ int lead(int begin, int end) {
     return min(end - begin, kStages - 1);
   }
 
-  /// Runs over the chunks [begin, end) of K. load(a, b, chunk) starts the copies of one; started()
-  /// is called once as many as fit are under way.
+  /// Multiplies the chunks [begin, end) of K. load(a, b, chunk) starts the copies of one chunk.
+  /// started() is called once the copies of as many chunks as fit have been started.
   template <typename Load, typename Started>
   __device__ __forceinline__ void run(
       Element* shared, int begin, int end, const Load& load, const Started& started) {
@@ -90,19 +91,20 @@ struct TileProduct {
     run_overlapping<false>(shared, begin, end, false, load_all, started);
   }
 
-  /// The same by a block that has not waited for the kernel before. What is constant of the first
-  /// chunks it loads before it does, if `early` says that it may. load(a, b, chunk, operands).
+  /// The same in a block that has not yet waited for the previous kernel. If `early`, the constant
+  /// operands of the first chunks are loaded before the wait. load(a, b, chunk, operands) starts
+  /// the copies of these operands of a chunk.
   template <bool kOverlaps = true, typename Load, typename Started>
   __device__ __forceinline__ void run_overlapping(
       Element* shared, int begin, int end, bool early, const Load& load, const Started& started) {
     clear(sum);
-    // The first rounds only fill the pipeline. Where all chunks fit, all are awaited at once.
+    // The first iterations only fill the pipeline. If all chunks fit, all are awaited at once.
     const bool fits = end - begin < kStages;
     const int filling = lead(begin, end);
     const int first_round = kOverlaps ? begin + filling : begin;
     int slot = 0, free_slot = first_round - begin;
     if constexpr (kOverlaps) {
-      // One copy of the code: first over the chunks that are loaded early, then over all.
+      // One copy of the code: first for the chunks that are loaded early, then for all.
       const int ahead = early ? filling : 0;
 #pragma unroll 1
       for (int next = begin - ahead; next < begin + filling; ++next) {
@@ -163,7 +165,7 @@ struct TileProduct {
     __syncthreads();
   }
 
-  /// Leaves the block's tile in `result` (rows of kPitchC floats), the kWarpsK parts added up.
+  /// Stores the block's tile to `result` (rows of kPitchC floats) and adds its kWarpsK parts.
   __device__ __forceinline__ void store(float* result) {
     const int lane = threadIdx.x % 32;
     float* part = result + warp_k() * kTileM * kPitchC;
@@ -228,7 +230,7 @@ struct TileProduct {
   static __device__ __forceinline__ int warp_n() { return warp() / kWarpsM % kWarpsN; }
   static __device__ __forceinline__ int warp_k() { return warp() / (kWarpsM * kWarpsN); }
 
-  // to += a * b, of one chunk.
+  // to += a * b for one chunk.
   static __device__ __forceinline__ void multiply(Fragments& to,
                                                   const Element* a,
                                                   const Element* b) {
@@ -248,8 +250,8 @@ struct TileProduct {
           uint32_t a_high[4], a_low[4];
           load_a(a_high, a, step, m);
           take_apart(a_high, a_low);
-          // The tensor core truncates when it adds to its accumulator, so that its sums go no
-          // further than a step; the float32 registers take it from there.
+          // The tensor core truncates when it adds to its accumulator, so its sums cover one step
+          // only. The steps are added in float32 registers.
           float step_sum[kFragmentsN][4];
 #pragma unroll
           for (int n = 0; n < kFragmentsN; ++n) {
@@ -340,7 +342,7 @@ struct TileProduct {
         fragments[n][1] = __float_as_uint(from[n * 8 + 4 * kPitchB]);
       }
     } else {
-      // Two fragments a load, and a last one by itself.
+      // Two fragments per load, and the last one by itself if their number is odd.
 #pragma unroll
       for (int n = 0; n + 1 < kFragmentsN; n += 2) {
         uint32_t pair[4];

@@ -1,4 +1,4 @@
-// Floats as operands in TF32.
+// Converting floats to operands in TF32.
 #pragma once
 
 #include "../ptx/mma.cuh"
@@ -7,10 +7,10 @@
 
 namespace lltm::cuda {
 
-// x = high + low, to about 22 bits: high is x rounded to TF32, low the rest, of which the tensor
-// core ignores what TF32 has no room for; the factor centres the error of that, up to half a unit
-// of what remains. In integers, as the conversion instruction is emulated by four. The pattern of
-// NaN that this turns into a zero in `high` still is NaN in `low`.
+// x = high + low, to about 22 bits: high is x rounded to TF32, and low is the rest, which the
+// tensor core truncates to TF32. The factor centers the error of the truncation, which is then up
+// to half a unit in the last place of what remains. This uses integers because the conversion
+// instruction is emulated by four. The NaN whose bits become zero in `high` is still NaN in `low`.
 template <int kCount>
 __device__ __forceinline__ void take_apart(uint32_t (&high)[kCount], uint32_t (&low)[kCount]) {
   constexpr float kCentre = 1 + 0x1.8p-12f;

@@ -1,6 +1,5 @@
-// One block's part of a matrix product on Hopper: a tile of C += A * B whose operands TMA brings to
-// shared memory in chunks of K, and that wgmma multiplies as they lie there, in 16 bits or TF32
-// (sm_90a).
+// The product of a block on Hopper in 16 bits or TF32 (sm_90a): a tile of C += A * B. TMA copies
+// the operands to shared memory in chunks of K, and wgmma reads them there.
 #pragma once
 
 #include "../pipeline/ring.cuh"
@@ -22,10 +21,10 @@ __device__ __forceinline__ void multiply_group(float (&sum)[kSums], uint64_t a, 
   }
 }
 
-/// A tile of 64 rows for each of kGroups groups of four warps. kHelpers more threads do nothing
-/// here; one more warp starts the copies, or of a product that overlaps the kernel before it, one
-/// those of A and another one those of B. kRowTiles_ blocks of a cluster have the same columns, and
-/// each copies its share of B's chunks to all of them.
+/// A tile with 64 rows for each of kGroups warpgroups. kHelpers more threads do not take part in
+/// the product. One more warp starts the copies; in a product that overlaps the previous kernel,
+/// one warp starts those of A and another one those of B. kRowTiles_ blocks of a cluster have the
+/// same columns, and each copies its share of B's chunks to all of them.
 template <Arithmetic kArithmetic_,
           int kGroups_,
           int kTileN_,
@@ -51,7 +50,7 @@ struct WgmmaProduct {
   static constexpr int kSums = kTileN / 2;
   float sum[kSums];
 
-  /// How many rows of A a chunk's box has, where only so many exist: no rows beyond a small batch.
+  /// The rows of A in a chunk's box if only `rows` rows exist: none beyond a small batch.
   static int box_rows(int64_t rows) {
     return rows < kTileM ? static_cast<int>((rows + 7) / 8 * 8) : kTileM;
   }
@@ -61,7 +60,8 @@ struct WgmmaProduct {
     return Slots(base, base + kStages * kStageBytes);
   }
 
-  /// By all threads, before a barrier of the cluster. The first thread that loads prepares.
+  /// Initializes the barriers. Called by all threads before a barrier of the cluster; the first
+  /// thread that loads does it.
   static __device__ __forceinline__ void prepare(const unsigned char* shared) {
     if (threadIdx.x == kFinishers) {
       slots_of(shared).prepare(kLoaders, kGroups * kRowTiles);
@@ -69,8 +69,8 @@ struct WgmmaProduct {
     }
   }
 
-  /// A chunk's place, for a thread that loads it: until it is empty, and tells that `bytes` come.
-  /// chunk counts from the first that the thread loads.
+  /// Waits until a chunk's slot is empty, and announces `bytes` bytes to its barrier. Called by a
+  /// thread that loads; `chunk` counts from the first that this thread loads.
   static __device__ __forceinline__ void begin_chunk(const Slots& slots, int chunk, int bytes) {
     if (chunk >= kStages) {
       slots.wait_empty();
@@ -78,10 +78,10 @@ struct WgmmaProduct {
     arrive_expecting(slots.full(), bytes);
   }
 
-  /// Over so many chunks of K, of which `bytes` arrive each. load(a, b, barrier, chunk), called by
-  /// one thread, starts the copies of one. The blocks that share B are `peer`, peer + peer_step,
-  /// ... of the cluster. finish() is called by the finishers, of which the multipliers have sums;
-  /// fetch() before.
+  /// Multiplies `chunks` chunks of K, for each of which `bytes` bytes arrive. load(a, b, barrier,
+  /// chunk), called by one thread, starts the copies of one chunk. The blocks that share B are
+  /// `peer`, peer + peer_step, ... of the cluster. The finishers call fetch() before the product
+  /// and finish() after it; of these, the multipliers hold the sums.
   template <typename Load, typename Fetch, typename Finish>
   __device__ __forceinline__ void run(const unsigned char* shared,
                                       int chunks,
@@ -114,10 +114,11 @@ struct WgmmaProduct {
     finish();
   }
 
-  /// The same where nobody has waited for the kernel before. load_a(slots) and load_b(slots),
-  /// called by one thread each, start the copies of all chunks, each begun by begin_chunk(): one
-  /// thread that did both would take longer than what it copies. The first early_chunks need
-  /// nothing of the kernel before, and are multiplied before fetch(), which may wait for it.
+  /// The same in a block that has not yet waited for the previous kernel. load_a(slots) and
+  /// load_b(slots), called by one thread each, start the copies of all chunks and call
+  /// begin_chunk() for each: one thread for both would take longer to issue the copies than these
+  /// take. The first early_chunks need nothing from the previous kernel, and are multiplied before
+  /// fetch(), which may wait for that kernel.
   template <typename LoadA, typename LoadB, typename Fetch, typename Finish>
   __device__ __forceinline__ void run_overlapping(const unsigned char* shared,
                                                   int chunks,
@@ -146,8 +147,8 @@ struct WgmmaProduct {
     fetch();
     if (threadIdx.x < kMultipliers) {
       if constexpr (kFinishers > kMultipliers) {
-        // The helpers never come here with sums. The compiler does not know that, and would wait
-        // for each wgmma before it issues the next one, in both loops.
+        // The helpers never get here with sums. The compiler does not know that, and would wait for
+        // each wgmma before it issues the next one, in both loops.
         keep_behind(sum);
       }
       multiply(slots, early_chunks, chunks, chunks, peer, peer_step, to_release);
@@ -163,12 +164,13 @@ struct WgmmaProduct {
     }
   }
 
-  // The chunks [begin, end) of `chunks`; `to_release` is the slot of the one before.
+  // Multiplies the chunks [begin, end) of `chunks`. `to_release` is the `empty` barrier of the
+  // previous chunk's slot.
   __device__ __forceinline__ void multiply(
       Slots& slots, int begin, int end, int chunks, int peer, int peer_step, uint32_t& to_release) {
     const int thread = static_cast<int>(threadIdx.x) % 128;
     const uint32_t rows = static_cast<uint32_t>(threadIdx.x) / 128 * 64 * kChunkBytes;
-    // From a barrier of this block to that of a block which copies to this one.
+    // The offset from a barrier of this block to that of a block that copies to this one.
     uint32_t to_peer = 0;
     if constexpr (kRowTiles > 1) {
       to_peer =
@@ -182,13 +184,13 @@ struct WgmmaProduct {
       fence_products();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        // 32 bytes further along K, in the descriptor's units of 16.
+        // 32 bytes further along K, in the descriptor's units of 16 bytes.
         multiply_group<kArithmetic>(sum, a + step * 2, b + step * 2);
       }
       commit_products();
-      // One chunk's products stay under way while the next one's begin.
+      // The products of one chunk stay in flight while those of the next one start.
       wait_products<1>();
-      // Nobody waits for a slot that is not filled again, or is there any more.
+      // No thread waits for a slot that is not filled again, and its block may have exited.
       if (chunk > 0 && chunk - 1 + kStages < chunks && thread < kRowTiles) {
         if constexpr (kRowTiles > 1) {
           arrive_in_cluster(to_release + to_peer);

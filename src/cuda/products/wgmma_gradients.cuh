@@ -1,8 +1,8 @@
-// The products of the backward by wgmma (sm_90a): tiles of 128 rows, 64 for each of two groups of
-// four warps, and 64, 128 or 256 columns. The left operand's rows are K (see gradient_units.h),
-// which 16 bits take from shared memory, and TF32 through registers, as wgmma takes only rows that
-// are columns of K from shared memory there. So the right operand's rows are columns of the product
-// in TF32, where the inputs are transposed beforehand; in 16 bits those of d_weights are K.
+// The products of the backward by wgmma (sm_90a): tiles of 128 rows, 64 for each of two warpgroups,
+// and of 64, 128 or 256 columns. The rows of the left operand are K (gradient_units.h). In 16 bits
+// wgmma reads it from shared memory. In TF32, where wgmma reads shared memory only along K, it
+// passes through registers. For the same reason, the rows of the right operand are N in TF32, for
+// which the inputs are transposed beforehand. In 16 bits those for d_weights are K.
 #pragma once
 
 #include "../problem.h"
@@ -18,17 +18,17 @@ namespace lltm::cuda {
 /// The threads that multiply.
 constexpr int kGradientThreads = 256;
 
-/// What copies the operands of a unit's chunk: kCopiers threads the left operand, as many the right
-/// one, a share of it each. A rank of `kRanks` that have the same columns copies its shares of the
+/// Copies the operands of a unit's chunk: kCopiers threads copy the left operand and as many the
+/// right one, a share each. Each of the kRanks ranks with the same columns copies its shares of the
 /// right operand to all of them.
 template <typename Product, int kColumns, int kRanks, int kCopiers>
 struct GradientCopies {
   static constexpr int kShares = kCopiers * kRanks;
   static constexpr int kBytesA = kGradientRows * 128, kBytesB = kColumns * 128;
-  // Where the rows of the right operand are K, it comes in boxes of 64 columns; a copier may have
-  // none of them.
+  // Where the rows of the right operand are K, it is copied in boxes of 64 columns, of which a
+  // copier may have none.
   static constexpr int kWideBoxes = (kColumns / 64 + kShares - 1) / kShares;
-  static constexpr int kRowsB = kColumns / kShares;  // of a box elsewhere
+  static constexpr int kRowsB = kColumns / kShares;  // of a box in all other cases
 
   static __device__ __forceinline__ void copy_left(
       uint32_t to, const CUtensorMap* map, int row, int k, int copier, uint32_t barrier) {
@@ -41,7 +41,7 @@ struct GradientCopies {
     }
   }
 
-  /// How many bytes arrive in each block by this copier and those like it of the other ranks.
+  /// The bytes that arrive in each block from this copier and its counterparts in the other ranks.
   static __device__ __forceinline__ int right_bytes(bool rows_of_k, int copier) {
     if (Product::kWeightRowsOfK && rows_of_k) {
       return kColumns / 64 > copier ? kWideBoxes * kRanks * 64 * Product::kChunkK * 2 : 0;
@@ -82,18 +82,18 @@ struct GradientCopies {
   }
 };
 
-/// 16 bits.
+/// Products in 16 bits.
 template <Arithmetic kArithmetic>
 struct HalfGradientProduct {
   using Element = typename ElementOf<kArithmetic>::type;
   static constexpr int kElementSize = 2, kChunkK = 64, kBoxColumns = 64;
   static constexpr bool kWeightRowsOfK = true;
 
-  /// The row of the tile that row r, of 16, of this warp is.
+  /// Maps row r, of 16, of a warp to a row of the tile.
   static __device__ __forceinline__ int row(int warp, int r) { return warp * 16 + r; }
 
-  /// sum = the product over the next `chunks` of the ring; release(barrier) tells that a slot is
-  /// empty.
+  /// sum = the product over the next `chunks` chunks of the ring. release(barrier) signals that a
+  /// slot is empty.
   template <int kColumns, typename Ring, typename Release>
   static __device__ __forceinline__ void multiply(
       float (&sum)[kColumns / 2], Ring& ring, bool of_weights, int chunks, const Release& release) {
@@ -127,7 +127,8 @@ struct HalfGradientProduct {
       fence_products();
 #pragma unroll
       for (int step = 0; step < kChunkK / 16; ++step) {
-        // 16 of K further: 16 rows of 128 bytes, or 32 bytes of a row, in units of 16.
+        // 16 elements further along K: 16 rows of 128 bytes, or 32 bytes of a row, in units of 16
+        // bytes.
         const uint64_t step_a = from_a + step * 128;
         const uint64_t step_b = from_b + step * (kRowsOfK ? 128 : 2);
         if constexpr (kArithmetic == Arithmetic::kFloat16) {
@@ -137,7 +138,7 @@ struct HalfGradientProduct {
         }
       }
       commit_products();
-      // One chunk's products stay under way while the next one's begin.
+      // The products of one chunk stay in flight while those of the next one start.
       wait_products<1>();
       if (chunk > 0) {
         release(previous);
@@ -153,13 +154,13 @@ struct HalfGradientProduct {
   }
 };
 
-/// TF32. TMA rounds the operands.
+/// Products in TF32. TMA rounds the operands.
 struct Tf32GradientProduct {
   using Element = float;
   static constexpr int kElementSize = 4, kChunkK = 32, kBoxColumns = 32;
   static constexpr bool kWeightRowsOfK = false;
 
-  /// Rows are dealt so that no two of a fragment's floats lie in the same bank.
+  /// Rows are permuted so that all floats of a fragment are in different banks.
   static __device__ __forceinline__ int row(int warp, int r) {
     return warp / 2 * 32 + warp % 2 * 8 + r / 8 * 4 + r % 8 / 4 * 16 + r % 4;
   }
@@ -179,7 +180,7 @@ struct Tf32GradientProduct {
     }
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const uint32_t own = fragment_offset(warp, lane);
-    // The left operand's rows of a chunk are loaded while the chunk before is multiplied.
+    // The left operand of a chunk is loaded while the previous chunk is multiplied.
     uint32_t a[2][4][4];
     ring.wait_full();
     load(a[0], ring.data() + own);
@@ -192,7 +193,7 @@ struct Tf32GradientProduct {
         multiply_group_tf32<false>(sum, current[step], b + step * 2);
       }
       commit_products();
-      // One chunk's products stay under way while the next one's begin.
+      // The products of one chunk stay in flight while those of the next one start.
       wait_products<1>();
       keep_until_here(next);
       if (chunk > 0) {
@@ -221,14 +222,15 @@ struct Tf32GradientProduct {
 
   static constexpr int kBoxBytes = 32 * kChunkK * 4;
 
-  /// Where in a chunk of the left operand this thread's first element is.
+  /// The offset of this thread's first element in a chunk of the left operand.
   static __device__ __forceinline__ uint32_t fragment_offset(int warp, int lane) {
     const int m = row(warp, lane / 4), k = lane % 4;
     return m / 32 * kBoxBytes + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
   }
 
-  /// A warp's rows of a chunk of the left operand. A fragment's second row is 4 further and so in
-  /// the next piece of 16 bytes; its second k is 4 further, so that pieces are 4 further too.
+  /// Loads a warp's rows of a chunk of the left operand. A fragment's second row is 4 further, and
+  /// so in the next piece of 16 bytes. Its second k is also 4 further, and so its pieces are 4
+  /// further, too.
   template <bool kRounds = false>
   static __device__ __forceinline__ void load(uint32_t (&fragments)[4][4], uint32_t from) {
 #pragma unroll

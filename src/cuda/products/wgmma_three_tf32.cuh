@@ -1,7 +1,7 @@
-// One block's part of a matrix product of floats on Hopper: a tile of C += A * B whose operands TMA
-// brings to shared memory in chunks of K, and that wgmma multiplies in three products of TF32
-// (sm_90a). wgmma takes B only with K contiguous, and no operand apart in high and low parts; so
-// three warps rewrite each chunk of B where it lies, and A goes through registers.
+// The product of a block on Hopper in float32 (sm_90a): a tile of C += A * B. TMA copies the
+// operands to shared memory in chunks of K, and wgmma multiplies them in three TF32 products. wgmma
+// reads B only with K contiguous, and cannot split operands into high and low parts. So three warps
+// rewrite each chunk of B in place, and A passes through registers.
 #pragma once
 
 #include "../ptx/barrier.cuh"
@@ -15,8 +15,8 @@
 
 namespace lltm::cuda {
 
-/// A tile of 64 rows for each of kGroups groups of four warps, and 96 columns, or 24. kFeederGroups
-/// more feed them: three warps of each rewrite B, one starts the copies.
+/// A tile with 64 rows for each of kGroups warpgroups, and 96 or 24 columns. kFeederGroups more
+/// warpgroups feed them: three warps of each rewrite B, and one thread starts the copies.
 template <Major kMajorA,
           Major kMajorB,
           int kGroups_,
@@ -33,7 +33,7 @@ struct ThreeTf32Product {
   static constexpr int kRowTiles = 1;  // of a cluster that share B
   static constexpr int kThreads = kMultipliers + 128 * kFeederGroups;
 
-  // In a stage: A as it is, B as it is or its high parts, the low parts of B.
+  // A stage contains A as it is, B as it is or its high parts, and the low parts of B.
   static constexpr int kChunkK = 32;
   static constexpr int kBytesA = kTileM * kChunkK * 4, kBytesB = kTileN * kChunkK * 4;
   static constexpr int kStageBytes = kBytesA + 2 * kBytesB;
@@ -42,20 +42,21 @@ struct ThreeTf32Product {
   static constexpr int kResultBytes = kTileM * kPitchC * 4;
   static constexpr int kSharedBytes = kPipelineBytes > kResultBytes ? kPipelineBytes : kResultBytes;
 
-  // The boxes of a chunk that `load` copies. Where K is contiguous, rows of it, swizzled. Else rows
-  // of A's M, 32 of them, swizzled, one box behind the other; and rows of B's N, not swizzled.
+  // The boxes of a chunk that `load` copies. Where K is contiguous, their rows run along K,
+  // swizzled. Otherwise those of A run along M, 32 elements each, swizzled, one box after the
+  // other, and those of B along N, not swizzled.
   static constexpr int kBoxBytesA = kMajorA == Major::kK ? kBytesA : kChunkK * 128;
 
-  // Threads that rewrite B, and how many share a row of it.
+  // The threads that rewrite B, and how many of them share a row.
   static constexpr int kRewriters = 96 * kFeederGroups, kShare = kRewriters / kTileN;
 
   static constexpr int kSums = kTileN / 2;
   float sum[kSums];
 
-  /// How many rows of A a chunk's box has, whatever exists.
+  /// The rows of A in a chunk's box, however many exist.
   static int box_rows(int64_t /*rows*/) { return kTileM; }
 
-  /// Before a block barrier.
+  /// Initializes the barriers. Called before a block barrier.
   static __device__ __forceinline__ void prepare(const unsigned char* shared) {
     const Slots slots(shared);
     if (threadIdx.x == 0) {
@@ -69,9 +70,9 @@ struct ThreeTf32Product {
     }
   }
 
-  /// Forms `tiles` tiles, one after the other, over the chunks [begin, end) of K.
-  /// load(a, b, barrier, tile, chunk), called by one thread, starts the copies of a chunk;
-  /// finish(tile) is called by the threads that have the sums, while the next tile is on its way.
+  /// Computes `tiles` tiles in sequence, over the chunks [begin, end) of K. load(a, b, barrier,
+  /// tile, chunk), called by one thread, starts the copies of a chunk. finish(tile) is called by
+  /// the threads that hold the sums, while the next tile is being loaded.
   template <typename Load, typename Finish>
   __device__ __forceinline__ void run(const unsigned char* shared,
                                       int tiles,
@@ -92,7 +93,7 @@ struct ThreeTf32Product {
           Place place;
           for (int tile = 0; tile < tiles; ++tile) {
             for (int chunk = begin; chunk < end; ++chunk) {
-              // A fresh barrier has completed the phase before its first.
+              // A newly initialized barrier has completed the phase before its first.
               wait_phase(slots.empty(place.slot), place.parity ^ 1);
               load_all(slots, place, tile, chunk);
               place.advance();
@@ -102,10 +103,10 @@ struct ThreeTf32Product {
         finish);
   }
 
-  /// One tile, where nobody has waited for the kernel before. B of the first chunks is loaded
-  /// before the thread that loads waits, if `early` says that it may, and A of early_chunks of
-  /// them; threads rewrite B as soon as it is there. load_a(a, barrier, chunk) and load_b(b,
-  /// barrier, chunk) start the copies, chunks counted from zero.
+  /// Computes one tile in a block that has not yet waited for the previous kernel. If `early`, B of
+  /// the first chunks, and A of early_chunks of them, are loaded before the wait, and B is
+  /// rewritten as soon as it arrives. load_a(a, barrier, chunk) and load_b(b, barrier, chunk) start
+  /// the copies of a chunk, counted from zero.
   template <typename LoadA, typename LoadB, typename Finish>
   __device__ __forceinline__ void run_overlapping(const unsigned char* shared,
                                                   int chunks,
@@ -144,7 +145,7 @@ struct ThreeTf32Product {
           Place at{ahead % kStages, static_cast<uint32_t>(ahead / kStages)};
 #pragma unroll 1
           for (int chunk = ahead; chunk < chunks; ++chunk) {
-            // A fresh barrier has completed the phase before its first.
+            // A newly initialized barrier has completed the phase before its first.
             wait_phase(slots.empty(at.slot), at.parity ^ 1);
             begin(at.slot, chunk);
             end(at.slot, chunk);
@@ -154,7 +155,8 @@ struct ThreeTf32Product {
         [&](int) { finish(); });
   }
 
-  /// write(row, column, x, y) for all of this thread's sums, which lie in pairs in a row.
+  /// Calls write(row, column, x, y) for all of this thread's sums, which are pairs of neighbors in
+  /// a row.
   template <typename Write>
   __device__ __forceinline__ void each_pair(const Write& write) const {
     const int lane = threadIdx.x % 32;
@@ -168,7 +170,7 @@ struct ThreeTf32Product {
     }
   }
 
-  /// Leaves the tile in `result`, rows of kPitchC floats.
+  /// Stores the tile to `result`, rows of kPitchC floats.
   __device__ __forceinline__ void store(float* result) const {
     if (static_cast<int>(threadIdx.x) < kMultipliers) {
       each_pair([&](int row, int column, float x, float y) {
@@ -178,7 +180,8 @@ struct ThreeTf32Product {
   }
 
  private:
-  // What a thread may have where all get the same, and what they get after feeders give.
+  // The registers per thread if all threads get the same number, and what they get after the
+  // feeders release theirs.
   static constexpr int kLaunchRegisters = 65536 / (kThreads * kBlocksPerSm) / 8 * 8;
   static constexpr bool kMovesRegisters = kLaunchRegisters < 248;
   static constexpr int kFeederRegisters = kFeederGroups == 1 ? 56 : 48;
@@ -193,13 +196,14 @@ struct ThreeTf32Product {
         : base(shared_address(shared)) {}
     __device__ __forceinline__ uint32_t a(int slot) const { return base + slot * kStageBytes; }
     __device__ __forceinline__ uint32_t b(int slot) const { return a(slot) + kBytesA; }
-    // A chunk has arrived; its B has been rewritten; nobody needs it any more.
+    // The barriers of a slot: the chunk has arrived; its B has been rewritten; it is no longer
+    // needed.
     __device__ __forceinline__ uint32_t full(int slot) const {
       return base + kStages * kStageBytes + slot * 32;
     }
     __device__ __forceinline__ uint32_t ready(int slot) const { return full(slot) + 8; }
     __device__ __forceinline__ uint32_t empty(int slot) const { return full(slot) + 16; }
-    // B of a chunk has arrived, where that has a barrier of its own.
+    // B of the chunk has arrived, if it has a barrier of its own.
     __device__ __forceinline__ uint32_t full_b(int slot) const { return full(slot) + 24; }
   };
 
@@ -215,7 +219,7 @@ struct ThreeTf32Product {
     }
   };
 
-  // What run() does, with feed(slots) the thread that loads.
+  // Implements run(). feed(slots) is called by the thread that loads.
   template <bool kBByItself, typename Feed, typename Finish>
   __device__ __forceinline__ void run_feeders_and_multipliers(const unsigned char* shared,
                                                               int tiles,
@@ -249,7 +253,7 @@ struct ThreeTf32Product {
         give_registers<kLaunchRegisters>();
       }
     }
-    // All products of all groups are done with the pipeline, and have taken and given registers.
+    // All warpgroups are done with the pipeline, and have taken and released registers.
     __syncthreads();
     if constexpr (kMovesRegisters) {
       if (thread >= 0) {
@@ -259,8 +263,8 @@ struct ThreeTf32Product {
   }
 
   static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
-  // Which row of the tile row r, of 16, of this warp is. Where M is contiguous, rows of a warp are
-  // dealt so that no two of a fragment's floats lie in the same bank.
+  // Maps row r, of 16, of this warp to a row of the tile. Where M is contiguous, rows are permuted
+  // so that all floats of a fragment are in different banks.
   static __device__ __forceinline__ int row_of(int r) {
     if constexpr (kMajorA == Major::kK) {
       return warp() * 16 + r;
@@ -269,7 +273,7 @@ struct ThreeTf32Product {
     }
   }
 
-  // This warp's rows of a chunk of A.
+  // Loads this warp's rows of a chunk of A.
   static __device__ __forceinline__ void load_a(uint32_t (&fragments)[4][4], uint32_t a) {
     const int lane = threadIdx.x % 32;
     if constexpr (kMajorA == Major::kK) {
@@ -284,7 +288,7 @@ struct ThreeTf32Product {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int m = row_of(lane / 4 + i % 2 * 8);
-        const int k = lane % 4 + i / 2 * 4;  // and 8 further for each step
+        const int k = lane % 4 + i / 2 * 4;  // plus 8 per step
         const uint32_t from =
             a + m / 32 * kBoxBytesA + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
 #pragma unroll
@@ -295,7 +299,7 @@ struct ThreeTf32Product {
     }
   }
 
-  // Rewrites a row of B, or a part of it, chunk by chunk: high parts over it, low ones behind.
+  // Rewrites a row of B, or a part of it, chunk by chunk: high parts in place, low parts behind B.
   template <bool kBByItself>
   static __device__ __forceinline__ void rewrite(const Slots& slots, int thread, int chunks) {
     constexpr int kPieces = 8 / kShare;
@@ -320,7 +324,7 @@ struct ThreeTf32Product {
         for (int k = 0; k < kPieces * 4; ++k) {
           values[k / 4][k % 4] = load_shared(b + ((first_piece * 4 + k) * kTileN + n) * 4);
         }
-        // Rows are written where others still read columns.
+        // Threads write rows where others still read columns.
         sync_threads_of<1, kRewriters>();
       }
 #pragma unroll
@@ -355,11 +359,11 @@ struct ThreeTf32Product {
     }
   }
 
-  // Three products: those of low parts are small, and stay in the tensor core, whose sums are cut
-  // off, all the way. Those of high parts leave it chunk by chunk, and are added in float32 while
-  // the small ones are under way.
+  // The tensor core truncates its sums. Products with a low part are small, and stay in it for all
+  // of K. Those of high parts leave it after each chunk, and are added in float32 while the small
+  // ones are in flight.
   //
-  // The rows of A of the next chunk are loaded while this one is multiplied.
+  // A of the next chunk is loaded while this one is multiplied.
   __device__ __forceinline__ void multiply(const Slots& slots, Place& place, int chunks) {
     float small[kSums], large[kSums];
     clear(sum);
