@@ -1,4 +1,4 @@
-// GPUs as the choice among CUDA kernels sees them, for tests that need none.
+// GPUs as the choice of CUDA kernels sees them, for tests without a GPU.
 #pragma once
 
 #include "cuda/model.h"

@@ -58,7 +58,7 @@ CUresult encode(CUtensorMap* map,
   const auto size = static_cast<uint64_t>(bytes_of(type));
   expect(reinterpret_cast<uintptr_t>(map) % 64 == 0, "the map lies at a multiple of 64 bytes");
   expect(rank == 2 || rank == 3, "two or three dimensions");
-  // The tests have no matrix below: it is nothing with an offset.
+  // The matrices of the tests are above this address; below it is a null pointer with an offset.
   expect(start >= 1 << 20, "there is a matrix");
   expect(start % 16 == 0, "it starts at a multiple of 16 bytes");
   for (cuuint32_t i = 0; i < rank; ++i) {
@@ -118,7 +118,7 @@ CUresult context_number(CUcontext, unsigned long long* number) {
 }  // namespace
 }  // namespace lltm::test
 
-// The runtime, as far as the objects of kernels call it.
+// The functions of the runtime that the objects of kernels call.
 extern "C" {
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name,
@@ -178,7 +178,8 @@ cudaError_t cudaGetLastError() {
   return cudaSuccess;
 }
 
-// What nvcc writes around kernels: they are registered when the program starts, and never run.
+// The functions that nvcc's code around kernels calls: kernels are registered when the program
+// starts, and never run.
 void** __cudaRegisterFatBinary(void*) {
   return nullptr;
 }

@@ -1,6 +1,6 @@
-// A CUDA runtime and driver without a GPU, for the host's half of a launch: they take what TMA's
-// and the launch's documentation allows, and note what it does not. One of their calls fails where
-// a test says so.
+// A CUDA runtime and driver without a GPU, for the host code of a launch. They accept what the
+// documentation of TMA and of launches allows, and record violations of it. A test can make one of
+// their calls fail.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@ namespace lltm::test {
 struct FakeCuda {
   int launches = 0, maps = 0;
   std::vector<std::string> violations;
-  /// The number of the current context.
+  /// The ID of the current context.
   unsigned long long context = 1;
-  /// So many calls go through, and the next one fails; negative: none does.
+  /// This many calls succeed, and the next one fails. If negative, none fails.
   int calls_before_failure = -1;
   bool has_failed = false;
 };
-/// Of all calls since the last clearing.
+/// The state of all calls since it was last cleared.
 FakeCuda& fake_cuda();
 
 }  // namespace lltm::test

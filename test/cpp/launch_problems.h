@@ -1,5 +1,5 @@
-// Random problems as the glue of the operators lays them out, at addresses that nobody reads, and
-// their launches: for tests of the host's half without a GPU.
+// Random problems laid out as by the glue of the operators, at addresses that nobody reads, and
+// their launches: for tests of host code without a GPU.
 #pragma once
 
 #include "cuda/kernels/backward_kernels.h"
@@ -39,8 +39,8 @@ class Random {
   std::mt19937_64 random_{1};
 };
 
-/// With operands in rows that TMA can describe, as backward.cpp packs them, results contiguous, and
-/// gradients wanted as the bits of `wanted` say.
+/// Operands are in rows that TMA can describe, as backward.cpp packs them, and results are
+/// contiguous. The bits of `wanted` select gradients.
 inline BackwardProblem random_problem(Random& random, int size, bool vectors, int64_t wanted) {
   BackwardProblem p{};
   p.batch = random.log_uniform(1, 5000);
@@ -62,14 +62,14 @@ inline BackwardProblem random_problem(Random& random, int size, bool vectors, in
   p.old_h = matrix(2, h);
   p.input = x > 0 ? matrix(3, x) : Matrix{};
   if (x > 0 && h % piece == 0 && random.below(4) == 0) {
-    // One matrix, and two whose rows are each other's.
+    // Either one matrix, or two whose rows overlap those of the other.
     p.old_h.stride = random.below(2) == 0 ? up(h + x) : std::max(up(h), up(x));
     p.input = {static_cast<const char*>(p.old_h.data) + h * size, p.old_h.stride};
   }
   p.d_old_h = (wanted & 1) != 0 ? memory(4) : nullptr;
   p.d_input = (wanted & 2) != 0 && x > 0 ? memory(5) : nullptr;
   p.d_weights = (wanted & 4) != 0 ? memory(6) : nullptr;
-  // Of what is not wanted, operands may lie as they like.
+  // The operands of gradients that are not wanted may have any layout.
   if (p.d_old_h == nullptr && p.d_input == nullptr && !vectors) {
     p.weights = {memory(1) + size, h + x};
   }
@@ -80,7 +80,7 @@ inline BackwardProblem random_problem(Random& random, int size, bool vectors, in
   return p;
 }
 
-/// Of a random problem with `vectors` or without.
+/// For a random_problem() with or without `vectors`.
 inline BackwardShape shape_of(Arithmetic arithmetic, const BackwardProblem& p, bool vectors) {
   return {.arithmetic = arithmetic,
           .batch = p.batch,
@@ -89,7 +89,7 @@ inline BackwardShape shape_of(Arithmetic arithmetic, const BackwardProblem& p, b
           .vector_rows = vectors};
 }
 
-/// Hopper's candidates that compute it.
+/// The hopper candidates that support it.
 inline std::vector<BackwardCandidate> hopper_candidates(const BackwardShape& shape) {
   std::vector<BackwardCandidate> candidates;
   for (const BackwardCandidate& candidate : backward_candidates()) {
@@ -121,7 +121,7 @@ cudaError_t launch(const BackwardProblem& p, const BackwardTiles& tiles) {
   }
 }
 
-/// As sequence_forward_steps.cpp lays a step out, of any batch and sizes.
+/// A step of any batch and sizes, laid out as by sequence_forward_steps.cpp.
 inline StepOfRowsProblem random_step(Random& random, int size) {
   StepOfRowsProblem step{};
   ForwardProblem& p = step.cell;
@@ -137,7 +137,7 @@ inline StepOfRowsProblem random_step(Random& random, int size) {
   return step;
 }
 
-/// Of a step, whose matrices are packed before.
+/// For a step whose matrices are packed already.
 inline ForwardShape shape_of(Arithmetic arithmetic, const StepProblem& step) {
   return {.arithmetic = arithmetic,
           .batch = step.cell.batch,
@@ -146,7 +146,7 @@ inline ForwardShape shape_of(Arithmetic arithmetic, const StepProblem& step) {
           .may_pack = false};
 }
 
-/// Hopper's candidates that compute it.
+/// The hopper candidates that support it.
 inline std::vector<ForwardCandidate> hopper_candidates(const ForwardShape& shape) {
   std::vector<ForwardCandidate> candidates;
   for (const ForwardCandidate& candidate : forward_candidates()) {

@@ -1,5 +1,5 @@
-// What computes a backward on CUDA, and how its products are cut into units: plain host code,
-// tested without a GPU.
+// Which kernels compute a backward on CUDA, and how its products are divided into units: plain host
+// code, tested without a GPU.
 #include "cuda/plan_backward.h"
 #include "cuda/scheduler/gradient_schedule.h"
 #include "device_facts.h"
@@ -23,7 +23,7 @@ constexpr Arithmetic kArithmetics[] = {
 using test::kH200;
 constexpr DeviceFacts kDevices[] = {kH200, test::kEighthOfAnH200, test::kA100};
 
-/// Contiguous matrices.
+/// For contiguous matrices.
 BackwardShape shape_of(std::optional<Arithmetic> arithmetic,
                        int64_t batch,
                        int64_t input_features,
@@ -37,7 +37,7 @@ BackwardShape shape_of(std::optional<Arithmetic> arithmetic,
       .vector_rows = input_features > 0 && input_features % piece == 0 && state_size % piece == 0};
 }
 
-/// Log-uniform, two in five odd, the rest multiples of eight.
+/// Log-uniform sizes: two in five as they come, the rest multiples of eight.
 std::vector<BackwardShape> random_shapes(int count) {
   std::mt19937_64 random(1);
   const auto size = [&](double least, double most) {
@@ -146,7 +146,7 @@ TEST(BackwardChoice, TakesAGroupWhereItCan) {
   }
 }
 
-/// Rows of all steps of a sequence, whose steps have formed d_old_h.
+/// The choice for the rows of all steps of a sequence, whose steps have computed d_old_h.
 std::string_view chosen_for_sequence(Arithmetic arithmetic,
                                      int64_t rows,
                                      int64_t input_features,
@@ -156,7 +156,7 @@ std::string_view chosen_for_sequence(Arithmetic arithmetic,
   return chosen(shape);
 }
 
-// Far beyond the batches that the estimates are fitted to.
+// These batches are far beyond those that the estimates are fitted to.
 TEST(BackwardChoice, IsThatOfWgmmaForTheStepsOfASequence) {
   const int64_t sequences[][3] = {{128 * 16, 128, 128},
                                   {256 * 32, 512, 512},
@@ -175,12 +175,13 @@ TEST(BackwardChoice, IsThatOfWgmmaForTheStepsOfASequence) {
               "backward_wgmma_float32")
         << rows << " " << input_features << " " << state_size;
   }
-  // Most of a tile is beyond so few columns: with d_old_h, 510 us by wgmma, 220 by the library.
+  // Most of a tile lies outside so few columns: with d_old_h, wgmma takes 510 us and the library
+  // 220.
   EXPECT_EQ(chosen_for_sequence(Arithmetic::kFloat32, 200000, 16, 16), "backward_library");
 }
 
-// Of all steps of a sequence, whose steps have formed d_old_h: what is left of a long batch is cut
-// where the tiles of d_weights are too few for the multiprocessors, and only there.
+// For all steps of a sequence, whose steps have computed d_old_h: a long batch is split where
+// d_weights has too few tiles for the multiprocessors, and only there.
 TEST(BackwardChoice, CutsALongBatchWhereTilesAreFew) {
   const auto parts = [](int64_t rows, int64_t size) {
     BackwardShape shape = shape_of(Arithmetic::kFloat32, rows, size, size);
@@ -200,8 +201,8 @@ TEST(BackwardChoice, LeavesFloat64ToTheLibrary) {
   }
 }
 
-/// All units of all clusters and ranks, for a problem of which d_old_h, d_input and d_weights are
-/// wanted as the bits of `wanted` say.
+/// Checks all units of all clusters and ranks, for a problem in which the bits of `wanted` select
+/// d_old_h, d_input and d_weights.
 template <int kStateColumns, int kWeightColumns>
 void expect_each_product_once(const BackwardShape& shape, const GradientPlan& plan, int wanted) {
   SCOPED_TRACE(std::to_string(shape.batch) + " " + std::to_string(shape.input_features) + " " +
@@ -220,7 +221,7 @@ void expect_each_product_once(const BackwardShape& shape, const GradientPlan& pl
   const GradientSchedule s = schedule_gradients(p, plan, chunk_k, one_segment);
   const int ranks = s.weights.ranks;
   ASSERT_LE(s.clusters * ranks, 1 << 30);
-  // Of every tile, how many chunks of K it is the sum of.
+  // The number of chunks of K that each tile sums.
   std::map<std::tuple<bool, bool, int, int>, int> chunks;
   for (int cluster = 0; cluster < s.clusters; ++cluster) {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -232,7 +233,7 @@ void expect_each_product_once(const BackwardShape& shape, const GradientPlan& pl
               ASSERT_EQ(before, 0);
             }
             ++before;
-            // TMA takes boxes from multiples of 16 bytes on, and tiles are whole.
+            // TMA's boxes start at multiples of 16 bytes, and tiles are whole.
             ASSERT_EQ(unit.row % kGradientRows, 0);
             ASSERT_EQ(unit.column % (unit.of_weights ? kWeightColumns : kStateColumns), 0);
             ASSERT_GE(unit.row, 0);
@@ -275,15 +276,15 @@ void expect_each_product_once(const BackwardShape& shape, const GradientPlan& pl
       expect_tiles(true, true, 0, 3 * h, x, kWeightColumns, p.batch);
     }
   }
-  // What is left are tiles below the last, which fill a cluster up.
+  // What remains are tiles below the last one, which fill up a cluster.
   for (const auto& [tile, count] : chunks) {
     const auto& [of_weights, second, row, column] = tile;
     ASSERT_GE(row, of_weights ? 3 * h : h);
   }
 }
 
-// (128,2048,2048) in bfloat16 has 3072 tiles of 128x64 of d_weights: clusters that share their K
-// took the loop of a sequence 250 us a step, where tiles of 256 columns take 40.
+// In bfloat16 (128,2048,2048) has 3072 tiles of 128x64 of d_weights. By clusters that share their
+// K, the loop of a sequence took 250 us per step; by tiles of 256 columns it takes 40.
 TEST(GradientPlan, SharesNoKOfFarMoreTilesThanAreResident) {
   for (const Arithmetic arithmetic : {Arithmetic::kTf32, Arithmetic::kBFloat16}) {
     for (const int64_t batch : {64, 128}) {
@@ -301,8 +302,8 @@ TEST(GradientPlan, SharesNoKOfFarMoreTilesThanAreResident) {
   }
 }
 
-// The 12 tiles of d_weights have 32 chunks each, the 64 of the others 6: 11.3 us in bfloat16 where
-// clusters of eight share the former alone, 14.2 where clusters of two share both.
+// The 12 tiles of d_weights have 32 chunks each, and the 64 others 6. In bfloat16 this takes 11.3
+// us if clusters of eight share only the former, and 14.2 if clusters of two share both.
 TEST(GradientPlan, SharesKOfFewTilesOverALongBatchAlone) {
   for (const Arithmetic arithmetic : {Arithmetic::kTf32, Arithmetic::kBFloat16}) {
     const GradientPlan plan = choose_gradient_plan(arithmetic,

@@ -1,5 +1,5 @@
-// A launch or a query that fails leaves no state behind: without a GPU, every call of the CUDA
-// runtime and driver fails in turn.
+// A launch or a query that fails leaves no state behind. Without a GPU, every call of the CUDA
+// runtime and driver is made to fail in turn.
 #include "cuda/kernels/forward_kernels.h"
 #include "cuda/runtime/device_facts.h"
 #include "cuda/runtime/driver.h"
@@ -21,9 +21,9 @@ namespace {
 using test::fake_cuda;
 using test::kH200;
 
-/// Every call of the runtime and of the driver fails in turn: `launch` returns an error, and does
-/// its work when it is called again. Each time in a new context, of which nothing is known, and in
-/// a thread that has no tensor maps.
+/// Every call of the runtime and of the driver fails in turn. `launch` then returns an error, and
+/// does its work when it is called again. Each attempt has a new context, about which nothing is
+/// known, and a thread without tensor maps.
 template <typename Launch>
 void expect_failures_leave_nothing(const Launch& launch) {
   static unsigned long long context = 1;
@@ -44,7 +44,7 @@ void expect_failures_leave_nothing(const Launch& launch) {
     ASSERT_TRUE(fake_cuda().violations.empty()) << fake_cuda().violations[0];
   }
   EXPECT_EQ(launches.size(), 1u) << "a call after a failure launches what any other does";
-  // At least the context, its number, three for a kernel, and the launch.
+  // At least the context, its ID, three calls for a kernel, and the launch.
   EXPECT_GT(failures, 6);
 }
 
@@ -103,7 +103,7 @@ TEST(FailedCalls, AMapThatCouldNotBeMadeIsMadeAgain) {
                       .columns = 64,
                       .box_rows = 64,
                       .box_columns = 64};
-  // The current context, its number, and the map.
+  // The current context, its ID, and the map.
   for (int failing = 0; failing < 3; ++failing) {
     std::thread([&] {
       CUtensorMap map;

@@ -1,6 +1,5 @@
-// The host's half of the launches by TMA, without a GPU: for any sizes, alignments and wanted
-// gradients, every matrix is described as TMA takes it, and grids and clusters are such as a launch
-// takes.
+// The host code of launches with TMA, without a GPU: for any sizes, alignments and wanted
+// gradients, the tensor map of every matrix and all grids and clusters are valid.
 #include "cuda/kernels/forward_kernels.h"
 #include "cuda/kernels/pack.h"
 #include "cuda/kernels/sequence_gradients.h"
@@ -73,7 +72,7 @@ TEST(Launches, DescribeTheForwardsMatrices) {
     p.state_size = random.log_uniform(1, 2500);
     for (const Arithmetic arithmetic : {Arithmetic::kTf32, Arithmetic::kBFloat16}) {
       const int size = element_size(arithmetic);
-      // As plan.cpp has it packed.
+      // Packed as plan.cpp requires it.
       p.input_lead = p.input_features == 0 ? 0 : p.state_size * size % 16 / size;
       p.input = {memory(0), packed_stride(p.input_lead + p.input_features, size)};
       p.weights = {memory(1), packed_stride(p.state_size + p.input_features, size)};
@@ -131,7 +130,7 @@ TEST(Launches, OfAStepOfASequencesGradientsFitTheGrid) {
   }
 }
 
-/// A step of rows that run together is a base of the other.
+/// A StepProblem is the base of the StepOfRowsProblem that random_step() returns.
 template <Arithmetic kArithmetic, typename Problem>
 void expect_steps_described_as() {
   Random random;

@@ -19,7 +19,7 @@ namespace {
 
 using test::kH200;
 
-/// With rows that start at 16 bytes, or as they are without padding.
+/// For contiguous matrices.
 ForwardShape shape_of(std::optional<Arithmetic> arithmetic,
                       int64_t batch,
                       int64_t input_features,
@@ -149,8 +149,8 @@ std::vector<ForwardShape> many_shapes() {
   return shapes;
 }
 
-// Answers as smaller GPUs and parts of one give them, among them a GPU of Hopper's kind with 114
-// multiprocessors and one with 78.
+// Facts of smaller GPUs and of slices of one, among them Hopper GPUs with 114 and with 78
+// multiprocessors.
 const std::vector<DeviceFacts>& small_devices() {
   static const std::vector<DeviceFacts> devices = [] {
     std::vector<DeviceFacts> all{kH200, kH200, test::kEighthOfAnH200, test::kA100};
@@ -246,7 +246,7 @@ TEST(Model, AddsWhatPackingTakes) {
   EXPECT_GT(time(100'000'000), time(1) + 10);
 }
 
-// Of few rows, the blocks of two steps share a multiprocessor.
+// With few rows, the blocks of two steps share a multiprocessor.
 TEST(Model, ChoosesForStepsOfASequenceWhatOverlaps) {
   const auto name = [](Arithmetic arithmetic, int64_t batch, int64_t size) {
     const ForwardShape step{.arithmetic = arithmetic,
@@ -312,7 +312,7 @@ TEST(RecentChoice, IsMadeOnceForTheSameQuestion) {
   }
 }
 
-// As of a model with several layers: multiples of 16, which must not share one place.
+// Sizes as in a model with several layers: multiples of 16, which must not share an entry.
 TEST(RecentChoice, KeepsSeveralRoundSizes) {
   choices = 0;
   for (int call = 0; call < 10; ++call) {

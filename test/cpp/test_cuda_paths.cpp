@@ -15,10 +15,10 @@
 namespace lltm::test {
 namespace {
 
-/// Around tiles of 16, 64 and 128 rows, 8, 16, 24, 32, 40 and 64 hidden columns, 64, 96, 128 and
-/// 256 columns of a gradient, chunks of 32 and 64 of K; rows that start at 16 bytes and rows that
-/// do not; every tile of the forward, pairs of tiles whose second does not exist, and K shorter and
-/// longer than what is under way at a time; batches of one to eight rows.
+/// Sizes around tiles of 16, 64 and 128 rows, of 8, 16, 24, 32, 40 and 64 hidden columns, and of
+/// 64, 96, 128 and 256 columns of a gradient, and around chunks of 32 and 64 of K. Rows start at 16
+/// bytes or do not. There is every tile of the forward, pairs without a second tile, K shorter and
+/// longer than the pipeline, and batches of one to eight rows.
 const std::vector<Sizes> kTileEdges = {
     {1, 8, 8},         {15, 31, 7},    {16, 32, 8},      {17, 33, 9},     {16, 64, 64},
     {5, 1, 200},       {37, 77, 200},  {63, 64, 31},     {64, 128, 64},   {65, 63, 65},
@@ -67,7 +67,7 @@ Outputs forward_of(const Arguments& arguments) {
   return {new_h, new_cell, gates};
 }
 
-/// `limit` of the products' errors; the type's tolerance where it is not given.
+/// `limit` bounds the errors of the products. It defaults to the type's tolerance.
 void expect_the_formula(const Sizes& sizes,
                         at::ScalarType dtype,
                         std::optional<double> limit = std::nullopt) {
@@ -79,7 +79,7 @@ void expect_the_formula(const Sizes& sizes,
   expect_close(outputs.new_cell, expected.new_cell, "new_cell", limit);
   expect_close(outputs.gates, expected.gates, "gates", limit);
 
-  // From the very gates and new_cell of the forward, so that only backward's own rounding counts.
+  // Uses the gates and new_cell of the forward, so that only the backward's own rounding counts.
   const at::Tensor grad_h = at::randn_like(outputs.new_h);
   const at::Tensor grad_cell = at::randn({1, 1}, outputs.new_cell.options()).expand_as(grad_h);
   const Gradients gradients = backward_of(grad_h, grad_cell, outputs, arguments, {1, 1, 1, 1, 1});
@@ -104,7 +104,7 @@ void expect_the_formula(const Sizes& sizes,
   expect_close(gradients[3], d_h_and_input.narrow(1, 0, sizes.state_size), "d_old_h", limit);
   expect_close(gradients[4], d_cell, "d_old_cell");
 
-  // The same bits again, and with each gradient asked for alone.
+  // A second call gives the same bits, and so does each gradient requested alone.
   const Outputs again = forward_of(arguments);
   EXPECT_TRUE(at::equal(again.new_h, outputs.new_h));
   EXPECT_TRUE(at::equal(again.gates, outputs.gates));
@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                                           testing::ValuesIn(kTileEdges)),
                          path_case_name);
 
-/// Lets float32 products be rounded to TF32 for as long as it lives.
+/// Allows float32 products in TF32 during its lifetime.
 class Tf32Allowed {
  public:
   Tf32Allowed() { at::globalContext().setAllowTF32CuBLAS(true); }
@@ -153,7 +153,7 @@ TEST_P(CudaTf32Path, IsTheFormulaForwardAndBackward) {
   LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
   const ForcedPath forced(path);
   const Tf32Allowed tf32;
-  // TF32 has the digits of float16.
+  // TF32 has as many digits as float16.
   expect_the_formula(sizes, dtype, tolerance(at::kHalf));
 }
 

@@ -1,5 +1,5 @@
-// Every group of CUDA kernels of a sequence, forced, around the tiles of a step: beside the same
-// call in float64, which has kernels of its own and is compared with the formula elsewhere.
+// Every group of CUDA kernels of a sequence, forced, around the tiles of a step. The reference is
+// the same call in float64, which has its own kernels and is compared with the formula elsewhere.
 #include "cell_reference.h"
 #include "devices.h"
 #include "forced_path.h"
@@ -25,7 +25,8 @@ struct SequenceResults {
   std::vector<at::Tensor> forward, gradients;
 };
 
-/// Of rows with lengths of 0 to kPathSteps and some resets, from gradients that are the results.
+/// Rows have lengths of 0 to kPathSteps and some resets. The forward's results are also the
+/// gradients of the backward.
 SequenceResults results_of(const Arguments& arguments, at::ScalarType dtype) {
   const Arguments a = arguments.to(at::TensorOptions(at::kCUDA).dtype(dtype));
   const int64_t batch = a.input.size(1);
@@ -68,7 +69,7 @@ TEST_P(CudaSequencePath, IsWhatFloat64Gives) {
   const auto [path, dtype, sizes] = GetParam();
   LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
   at::manual_seed(1);
-  // Rounded to the dtype, for float64, too.
+  // Rounded to the dtype, also for float64.
   Arguments arguments = random_arguments(sizes, dtype);
   arguments.input = at::randn({kPathSteps, sizes.batch, sizes.input_features}, at::kDouble)
                         .to(at::kFloat)
@@ -80,7 +81,7 @@ TEST_P(CudaSequencePath, IsWhatFloat64Gives) {
     const std::string which = std::to_string(k);
     expect_close(
         actual.forward[k], expected.forward[k].cpu(), "result " + which, 2 * tolerance(dtype));
-    // Of a sum over the steps and rows, of gradients that are rounded at each step.
+    // A sum over steps and rows of gradients that are rounded at each step.
     expect_close(actual.gradients[k],
                  expected.gradients[k].cpu(),
                  "gradient " + which,

@@ -1,4 +1,5 @@
-// What computes the steps of a sequence's backward on CUDA: plain host code, tested without a GPU.
+// Which kernels compute the steps of a sequence's backward on CUDA: plain host code, tested without
+// a GPU.
 #include "cuda/plan_sequence_backward.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +55,7 @@ TEST(SequenceGradientPlan, FitsTheDevice) {
       }
       ++fused;
       ASSERT_GE(plan->split, 1) << rows << " " << state_size;
-      // A rank has something to multiply, and there are clusters of so many.
+      // Every rank has something to multiply, and clusters of this size exist.
       ASSERT_LE(plan->split, tiles_of(3 * state_size, 128 / element_size(arithmetic)));
       ASSERT_GT(device.resident_in_clusters_of(plan->split), 0) << rows << " " << state_size;
     }

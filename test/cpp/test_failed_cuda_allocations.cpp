@@ -13,7 +13,7 @@ namespace {
 using torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator;
 namespace caching = c10::cuda::CUDACachingAllocator;
 
-/// PyTorch's allocator of a GPU's memory, but for what it refuses.
+/// PyTorch's CUDA allocator, except that it refuses some requests.
 class RefusingCudaAllocator final : public CUDAPluggableAllocator {
  public:
   explicit RefusingCudaAllocator(caching::CUDAAllocator& base)
@@ -40,7 +40,8 @@ class RefusingCudaAllocator final : public CUDAPluggableAllocator {
     return {memory, memory, raw_deleter(), device};
   }
 
-  // The base's is that of the one allocator that a process may have chosen before its first call.
+  // The base class's deleter belongs to the one allocator that a process may choose before its
+  // first call.
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   /// One for the process, as tensors may outlive a test.
@@ -60,7 +61,7 @@ class RefusingCudaAllocator final : public CUDAPluggableAllocator {
   caching::CUDAAllocator& base_;
 };
 
-/// Allocates in place of PyTorch's allocator for as long as it lives.
+/// Replaces PyTorch's allocator during its lifetime.
 class Installed {
  public:
   explicit Installed(caching::CUDAAllocator& allocator)
@@ -93,7 +94,7 @@ std::string cuda_case_name(const testing::TestParamInfo<CudaCase>& info) {
          std::to_string(sizes.batch);
 }
 
-// Few rows, rows that are packed first, and a gradient of the weights in parts.
+// Few rows, rows that are packed first, and d_weights in parts.
 INSTANTIATE_TEST_SUITE_P(
     OfEveryGroup,
     FailedCudaAllocations,
