@@ -14,6 +14,11 @@
 
 namespace lltm {
 
+/// Whether an optional tensor is neither std::nullopt nor undefined.
+inline bool is_given(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() && tensor->defined();
+}
+
 /// The sizes of a call with valid arguments. Size is int64_t in a kernel, and c10::SymInt where
 /// sizes may be symbolic.
 template <typename Size>
@@ -76,6 +81,11 @@ struct SequenceBackwardArguments {
   const std::optional<at::Tensor>& lengths;
   const std::optional<at::Tensor>& reset;
 
+  /// Whether any gradient of a result was given; otherwise all gradients of arguments are zero.
+  bool any_gradient() const {
+    return is_given(grad_output) || is_given(grad_h_n) || is_given(grad_c_n) ||
+           is_given(grad_cells);
+  }
   /// The arguments of lltm::sequence.
   SequenceArguments sequence() const { return {input, weights, bias, h0, c0, lengths, reset}; }
 };
@@ -96,16 +106,10 @@ SequenceSizes<Size> check(const SequenceArguments& arguments);
 template <typename Size>
 SequenceSizes<Size> check(const SequenceBackwardArguments& arguments);
 
-/// Whether an optional tensor is neither std::nullopt nor undefined.
-inline bool is_given(const std::optional<at::Tensor>& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
-
 /// The dtype of a sequence's c_n, and of the gradients of c0 and c_n: c0's dtype if c0 is given,
 /// else input's.
-inline at::ScalarType final_cell_dtype(const at::Tensor& input,
-                                       const std::optional<at::Tensor>& c0) {
-  return is_given(c0) ? c0->scalar_type() : input.scalar_type();
+inline at::ScalarType final_cell_dtype(const SequenceArguments& arguments) {
+  return (is_given(arguments.c0) ? *arguments.c0 : arguments.input).scalar_type();
 }
 
 }  // namespace lltm

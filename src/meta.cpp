@@ -1,5 +1,6 @@
 // The Meta kernels: the shapes and dtypes of the results, with symbolic sizes.
 #include "checks.h"
+#include "dispatcher_kernel.h"
 #include "gradient_index.h"
 
 #include <ATen/core/Tensor.h>
@@ -43,104 +44,58 @@ OptionalGradients empty_if_wanted(const std::array<bool, 5>& output_mask,
           if_wanted(kOldCell, shapes.state, cell_dtype)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> forward_meta(const Tensor& input,
-                                                const Tensor& weights,
-                                                const std::optional<Tensor>& bias,
-                                                const Tensor& old_h,
-                                                const Tensor& old_cell) {
-  const auto [batch, input_features, state_size] =
-      check<c10::SymInt>(ForwardArguments{input, weights, bias, old_h, old_cell});
-  return {empty({batch, state_size}, input),
-          empty({batch, state_size}, input),
-          empty({batch, state_size * 3}, input)};
+std::tuple<Tensor, Tensor, Tensor> forward_meta(const ForwardArguments& arguments) {
+  const auto [batch, input_features, state_size] = check<c10::SymInt>(arguments);
+  return {empty({batch, state_size}, arguments.input),
+          empty({batch, state_size}, arguments.input),
+          empty({batch, state_size * 3}, arguments.input)};
 }
 
-OptionalGradients backward_meta(const std::optional<Tensor>& grad_h,
-                                const std::optional<Tensor>& grad_cell,
-                                const Tensor& new_cell,
-                                const Tensor& gates,
-                                const Tensor& input,
-                                const Tensor& weights,
-                                const std::optional<Tensor>& bias,
-                                const Tensor& old_h,
+OptionalGradients backward_meta(const BackwardArguments& arguments,
                                 std::array<bool, 5> output_mask) {
-  const auto sizes = check<c10::SymInt>(
-      BackwardArguments{grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h});
+  const auto sizes = check<c10::SymInt>(arguments);
   return empty_if_wanted(output_mask,
                          {.input = {sizes.batch, sizes.input_features},
                           .state = {sizes.batch, sizes.state_size},
                           .state_size = sizes.state_size,
                           .input_features = sizes.input_features},
-                         input,
-                         input.scalar_type());
+                         arguments.input,
+                         arguments.input.scalar_type());
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_meta(
-    const Tensor& input,
-    const Tensor& weights,
-    const std::optional<Tensor>& bias,
-    const std::optional<Tensor>& h0,
-    const std::optional<Tensor>& c0,
-    const std::optional<Tensor>& lengths,
-    const std::optional<Tensor>& reset,
-    bool /*reverse*/,
-    bool keep) {
-  const auto [steps, batch, input_features, state_size] =
-      check<c10::SymInt>(SequenceArguments{input, weights, bias, h0, c0, lengths, reset});
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_meta(const SequenceArguments& arguments,
+                                                                 bool /*reverse*/,
+                                                                 bool keep) {
+  const auto [steps, batch, input_features, state_size] = check<c10::SymInt>(arguments);
+  const Tensor& input = arguments.input;
   const c10::SymInt kept_steps = keep ? steps : c10::SymInt(0);
   return {empty({steps, batch, state_size}, input),
           empty({batch, state_size}, input),
-          empty({batch, state_size}, input, final_cell_dtype(input, c0)),
+          empty({batch, state_size}, input, final_cell_dtype(arguments)),
           empty({kept_steps, batch, state_size}, input),
           empty({kept_steps, batch, state_size * 3}, input)};
 }
 
-OptionalGradients sequence_backward_meta(const std::optional<Tensor>& grad_output,
-                                         const std::optional<Tensor>& grad_h_n,
-                                         const std::optional<Tensor>& grad_c_n,
-                                         const std::optional<Tensor>& grad_cells,
-                                         const Tensor& output,
-                                         const Tensor& cells,
-                                         const Tensor& gates,
-                                         const Tensor& input,
-                                         const Tensor& weights,
-                                         const std::optional<Tensor>& bias,
-                                         const std::optional<Tensor>& h0,
-                                         const std::optional<Tensor>& c0,
-                                         const std::optional<Tensor>& lengths,
-                                         const std::optional<Tensor>& reset,
+OptionalGradients sequence_backward_meta(const SequenceBackwardArguments& arguments,
                                          bool /*reverse*/,
                                          std::array<bool, 5> output_mask) {
-  const auto sizes = check<c10::SymInt>(SequenceBackwardArguments{grad_output,
-                                                                  grad_h_n,
-                                                                  grad_c_n,
-                                                                  grad_cells,
-                                                                  output,
-                                                                  cells,
-                                                                  gates,
-                                                                  input,
-                                                                  weights,
-                                                                  bias,
-                                                                  h0,
-                                                                  c0,
-                                                                  lengths,
-                                                                  reset});
+  const auto sizes = check<c10::SymInt>(arguments);
   return empty_if_wanted(output_mask,
                          {.input = {sizes.steps, sizes.batch, sizes.input_features},
                           .state = {sizes.batch, sizes.state_size},
                           .state_size = sizes.state_size,
                           .input_features = sizes.input_features},
-                         input,
-                         final_cell_dtype(input, c0));
+                         arguments.input,
+                         final_cell_dtype(arguments.sequence()));
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Meta, m) {
-  m.impl("forward", TORCH_FN(forward_meta));
-  m.impl("backward", TORCH_FN(backward_meta));
-  m.impl("sequence", TORCH_FN(sequence_meta));
-  m.impl("sequence_backward", TORCH_FN(sequence_backward_meta));
+  m.impl("forward", dispatcher_kernel<forward_meta, lltm::forward>());
+  m.impl("backward", dispatcher_kernel<backward_meta, lltm::backward>());
+  m.impl("sequence", dispatcher_kernel<sequence_meta, lltm::sequence>());
+  m.impl("sequence_backward", dispatcher_kernel<sequence_backward_meta, lltm::sequence_backward>());
 }
 
 }  // namespace lltm

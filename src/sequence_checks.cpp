@@ -155,7 +155,7 @@ SequenceSizes<Size> check(const SequenceBackwardArguments& arguments) {
   if (is_given(arguments.grad_c_n)) {
     const Argument argument{"grad_c_n", *arguments.grad_c_n};
     check.dense(argument);
-    check.dtype(argument, "c_n's dtype", final_cell_dtype(input, arguments.c0));
+    check.dtype(argument, "c_n's dtype", final_cell_dtype(arguments.sequence()));
     check.on_inputs_device(argument);
     state_shape(check, argument, sizes);
   }

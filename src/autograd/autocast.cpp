@@ -5,6 +5,7 @@
 #include "autocast.h"
 
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "lltm/lltm.h"
 
 #include <ATen/core/Tensor.h>
@@ -16,33 +17,23 @@ namespace {
 using at::Tensor;
 
 template <c10::DeviceType device>
-std::tuple<Tensor, Tensor, Tensor> forward_autocast(const Tensor& input,
-                                                    const Tensor& weights,
-                                                    const std::optional<Tensor>& bias,
-                                                    const Tensor& old_h,
-                                                    const Tensor& old_cell) {
-  check_defined(ForwardArguments{input, weights, bias, old_h, old_cell});
+std::tuple<Tensor, Tensor, Tensor> forward_autocast(const ForwardArguments& arguments) {
+  check_defined(arguments);
   const c10::impl::ExcludeDispatchKeyGuard without_autocast(
       at::autocast::get_autocast_dispatch_key_from_device_type(device));
   const auto cast = autocast_on(device);
+  const auto& [input, weights, bias, old_h, old_cell] = arguments;
   return lltm::forward(cast(input), cast(weights), cast(bias), cast(old_h), cast(old_cell));
 }
 
 template <c10::DeviceType device>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autocast(
-    const Tensor& input,
-    const Tensor& weights,
-    const std::optional<Tensor>& bias,
-    const std::optional<Tensor>& h0,
-    const std::optional<Tensor>& c0,
-    const std::optional<Tensor>& lengths,
-    const std::optional<Tensor>& reset,
-    bool reverse,
-    bool keep) {
-  check_defined(SequenceArguments{input, weights, bias, h0, c0, lengths, reset});
+    const SequenceArguments& arguments, bool reverse, bool keep) {
+  check_defined(arguments);
   const c10::impl::ExcludeDispatchKeyGuard without_autocast(
       at::autocast::get_autocast_dispatch_key_from_device_type(device));
   const auto cast = autocast_on(device);
+  const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
   return lltm::sequence(
       cast(input), cast(weights), cast(bias), cast(h0), c0, lengths, reset, reverse, keep);
 }
@@ -50,13 +41,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autocast(
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, AutocastCPU, m) {
-  m.impl("forward", TORCH_FN(forward_autocast<c10::DeviceType::CPU>));
-  m.impl("sequence", TORCH_FN(sequence_autocast<c10::DeviceType::CPU>));
+  m.impl("forward", dispatcher_kernel<forward_autocast<c10::DeviceType::CPU>, lltm::forward>());
+  m.impl("sequence", dispatcher_kernel<sequence_autocast<c10::DeviceType::CPU>, lltm::sequence>());
 }
 
 TORCH_LIBRARY_IMPL(lltm, AutocastCUDA, m) {
-  m.impl("forward", TORCH_FN(forward_autocast<c10::DeviceType::CUDA>));
-  m.impl("sequence", TORCH_FN(sequence_autocast<c10::DeviceType::CUDA>));
+  m.impl("forward", dispatcher_kernel<forward_autocast<c10::DeviceType::CUDA>, lltm::forward>());
+  m.impl("sequence", dispatcher_kernel<sequence_autocast<c10::DeviceType::CUDA>, lltm::sequence>());
 }
 
 }  // namespace lltm

@@ -1,5 +1,6 @@
 // lltm::forward under the Autograd key.
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "../formula/cell.h"
 #include "../gradient_index.h"
 #include "differentiation.h"
@@ -86,14 +87,11 @@ class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
   static constexpr size_t kArgumentCount = kGradientCount + 1;
 };
 
-std::tuple<Tensor, Tensor, Tensor> forward_autograd(const Tensor& input,
-                                                    const Tensor& weights,
-                                                    const std::optional<Tensor>& bias,
-                                                    const Tensor& old_h,
-                                                    const Tensor& old_cell) {
-  check_defined(ForwardArguments{input, weights, bias, old_h, old_cell});
+std::tuple<Tensor, Tensor, Tensor> forward_autograd(const ForwardArguments& arguments) {
+  check_defined(arguments);
+  const auto& [input, weights, bias, old_h, old_cell] = arguments;
   if (below_functorch() || any_has_tangent(input, weights, bias, old_h, old_cell)) {
-    return formula::forward(input, weights, bias, old_h, old_cell);
+    return formula::forward(arguments);
   }
   if (!any_requires_grad(input, weights, bias, old_h, old_cell)) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -109,7 +107,7 @@ std::tuple<Tensor, Tensor, Tensor> forward_autograd(const Tensor& input,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
-  m.impl("forward", TORCH_FN(forward_autograd));
+  m.impl("forward", dispatcher_kernel<forward_autograd, lltm::forward>());
 }
 
 }  // namespace lltm

@@ -2,6 +2,7 @@
 #include "../formula/sequence.h"
 
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "../gradient_index.h"
 #include "differentiation.h"
 #include "lltm/lltm.h"
@@ -108,17 +109,9 @@ class SequenceFunction : public torch::autograd::Function<SequenceFunction> {
 };
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autograd(
-    const Tensor& input,
-    const Tensor& weights,
-    const std::optional<Tensor>& bias,
-    const std::optional<Tensor>& h0,
-    const std::optional<Tensor>& c0,
-    const std::optional<Tensor>& lengths,
-    const std::optional<Tensor>& reset,
-    bool reverse,
-    bool keep) {
-  const SequenceArguments arguments{input, weights, bias, h0, c0, lengths, reset};
+    const SequenceArguments& arguments, bool reverse, bool keep) {
   check_defined(arguments);
+  const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
   if (below_functorch() || any_has_tangent(input, weights, bias, h0, c0)) {
     return formula::sequence(arguments, reverse, keep);
   }
@@ -158,7 +151,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autograd(
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
-  m.impl("sequence", TORCH_FN(sequence_autograd));
+  m.impl("sequence", dispatcher_kernel<sequence_autograd, lltm::sequence>());
 }
 
 }  // namespace lltm

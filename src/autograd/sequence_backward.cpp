@@ -1,5 +1,6 @@
 // lltm::sequence_backward under the Autograd key: the double backward.
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "../formula/sequence.h"
 #include "differentiation.h"
 #include "lltm/lltm.h"
@@ -13,37 +14,24 @@ namespace {
 
 using at::Tensor;
 
-OptionalGradients sequence_backward_autograd(const std::optional<Tensor>& grad_output,
-                                             const std::optional<Tensor>& grad_h_n,
-                                             const std::optional<Tensor>& grad_c_n,
-                                             const std::optional<Tensor>& grad_cells,
-                                             const Tensor& output,
-                                             const Tensor& cells,
-                                             const Tensor& gates,
-                                             const Tensor& input,
-                                             const Tensor& weights,
-                                             const std::optional<Tensor>& bias,
-                                             const std::optional<Tensor>& h0,
-                                             const std::optional<Tensor>& c0,
-                                             const std::optional<Tensor>& lengths,
-                                             const std::optional<Tensor>& reset,
+OptionalGradients sequence_backward_autograd(const SequenceBackwardArguments& arguments,
                                              bool reverse,
                                              std::array<bool, 5> output_mask) {
-  const SequenceBackwardArguments arguments{grad_output,
-                                            grad_h_n,
-                                            grad_c_n,
-                                            grad_cells,
-                                            output,
-                                            cells,
-                                            gates,
-                                            input,
-                                            weights,
-                                            bias,
-                                            h0,
-                                            c0,
-                                            lengths,
-                                            reset};
   check_defined(arguments);
+  const auto& [grad_output,
+               grad_h_n,
+               grad_c_n,
+               grad_cells,
+               output,
+               cells,
+               gates,
+               input,
+               weights,
+               bias,
+               h0,
+               c0,
+               lengths,
+               reset] = arguments;
   const auto any = [&](auto asked_of) {
     return asked_of(
         grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, input, weights, bias, h0);
@@ -75,7 +63,8 @@ OptionalGradients sequence_backward_autograd(const std::optional<Tensor>& grad_o
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
-  m.impl("sequence_backward", TORCH_FN(sequence_backward_autograd));
+  m.impl("sequence_backward",
+         dispatcher_kernel<sequence_backward_autograd, lltm::sequence_backward>());
 }
 
 }  // namespace lltm

@@ -1,5 +1,6 @@
 // lltm::backward on the CPU.
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "../gradients.h"
 #include "choice.h"
 #include "gradient_products.h"
@@ -16,17 +17,9 @@ namespace {
 
 using at::Tensor;
 
-OptionalGradients backward(const std::optional<Tensor>& grad_h,
-                           const std::optional<Tensor>& grad_cell,
-                           const Tensor& new_cell,
-                           const Tensor& gates,
-                           const Tensor& input,
-                           const Tensor& weights,
-                           const std::optional<Tensor>& bias,
-                           const Tensor& old_h,
-                           std::array<bool, 5> output_mask) {
-  const auto sizes = check<int64_t>(
-      BackwardArguments{grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h});
+OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
+  const auto sizes = check<int64_t>(arguments);
+  const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
 
   const CellGradients gradients = empty_gradients(
       sizes,
@@ -64,7 +57,7 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("backward", TORCH_FN(backward));
+  m.impl("backward", dispatcher_kernel<backward, lltm::backward>());
 }
 
 }  // namespace lltm::cpu

@@ -1,5 +1,6 @@
 // lltm::forward on the CPU.
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "../gradients.h"
 #include "../products.h"
 #include "cell_run.h"
@@ -19,11 +20,8 @@ using at::Tensor;
 void cell_out(const Tensor& new_h,
               const Tensor& new_cell,
               const Tensor& gates,
-              const Tensor& input,
-              const Tensor& weights,
-              const std::optional<Tensor>& bias,
-              const Tensor& old_h,
-              const Tensor& old_cell) {
+              const ForwardArguments& arguments) {
+  const auto& [input, weights, bias, old_h, old_cell] = arguments;
   const Tensor input_ = with_contiguous_rows(input);
   const Tensor weights_ = with_contiguous_rows(weights);
   const Tensor old_h_ = with_contiguous_rows(old_h);
@@ -44,13 +42,9 @@ void cell_out(const Tensor& new_h,
       });
 }
 
-std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
-                                           const Tensor& weights,
-                                           const std::optional<Tensor>& bias,
-                                           const Tensor& old_h,
-                                           const Tensor& old_cell) {
-  const auto [batch, input_features, state_size] =
-      check<int64_t>(ForwardArguments{input, weights, bias, old_h, old_cell});
+std::tuple<Tensor, Tensor, Tensor> forward(const ForwardArguments& arguments) {
+  const auto [batch, input_features, state_size] = check<int64_t>(arguments);
+  const auto& [input, weights, bias, old_h, old_cell] = arguments;
 
   const auto empty = [&, batch = batch](int64_t columns) -> Tensor {
     return at::detail::empty_cpu({batch, columns}, input.scalar_type());
@@ -61,7 +55,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
   }
 
   if (has_own_products(input.scalar_type(), Pass::kForward)) {
-    cell_out(new_h, new_cell, gates, input, weights, bias, old_h, old_cell);
+    cell_out(new_h, new_cell, gates, arguments);
     return {new_h, new_cell, gates};
   }
 
@@ -86,7 +80,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("forward", TORCH_FN(forward));
+  m.impl("forward", dispatcher_kernel<forward, lltm::forward>());
 }
 
 }  // namespace lltm::cpu

@@ -6,6 +6,7 @@
 #include "sequence.h"
 
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "../gradients.h"
 #include "kernels/kernels.h"
 #include "own_sequence.h"
@@ -124,16 +125,10 @@ void run(const SequenceOutputs& outputs,
   });
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Tensor& input,
-                                                            const Tensor& weights,
-                                                            const std::optional<Tensor>& bias,
-                                                            const std::optional<Tensor>& h0,
-                                                            const std::optional<Tensor>& c0,
-                                                            const std::optional<Tensor>& lengths,
-                                                            const std::optional<Tensor>& reset,
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArguments& arguments,
                                                             bool reverse,
                                                             bool keep) {
-  const SequenceArguments arguments{input, weights, bias, h0, c0, lengths, reset};
+  const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
   const auto sizes = check<int64_t>(arguments);
   const auto& [steps, batch, input_features, state_size] = sizes;
   const auto empty = [&](at::IntArrayRef shape, at::ScalarType dtype) -> Tensor {
@@ -146,7 +141,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Tensor& input,
   const int64_t kept_steps = keep ? steps : 0;
   const SequenceOutputs outputs{.output = of_steps(steps, state_size),
                                 .h_n = empty({batch, state_size}, dtype),
-                                .c_n = empty({batch, state_size}, final_cell_dtype(input, c0)),
+                                .c_n = empty({batch, state_size}, final_cell_dtype(arguments)),
                                 .cells = of_steps(kept_steps, state_size),
                                 .gates = of_steps(kept_steps, 3 * state_size)};
   if (batch * state_size > 0 && has_own_sequence(weights)) {
@@ -169,7 +164,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Tensor& input,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("sequence", TORCH_FN(sequence));
+  m.impl("sequence", dispatcher_kernel<sequence, lltm::sequence>());
 }
 
 }  // namespace lltm::cpu

@@ -1,5 +1,6 @@
 // lltm::sequence_backward on the CPU, in the accumulation type throughout.
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "../gradients.h"
 #include "kernels/kernels.h"
 #include "own_sequence.h"
@@ -164,42 +165,15 @@ void run(const SequenceGradients& gradients,
   round(gradients.bias, d_bias);
 }
 
-OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,
-                                    const std::optional<Tensor>& grad_h_n,
-                                    const std::optional<Tensor>& grad_c_n,
-                                    const std::optional<Tensor>& grad_cells,
-                                    const Tensor& output,
-                                    const Tensor& cells,
-                                    const Tensor& gates,
-                                    const Tensor& input,
-                                    const Tensor& weights,
-                                    const std::optional<Tensor>& bias,
-                                    const std::optional<Tensor>& h0,
-                                    const std::optional<Tensor>& c0,
-                                    const std::optional<Tensor>& lengths,
-                                    const std::optional<Tensor>& reset,
+OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     std::array<bool, 5> output_mask) {
-  const SequenceBackwardArguments arguments{grad_output,
-                                            grad_h_n,
-                                            grad_c_n,
-                                            grad_cells,
-                                            output,
-                                            cells,
-                                            gates,
-                                            input,
-                                            weights,
-                                            bias,
-                                            h0,
-                                            c0,
-                                            lengths,
-                                            reset};
   const auto sizes = check<int64_t>(arguments);
   const auto& [steps, batch, input_features, state_size] = sizes;
-  const bool any_given =
-      is_given(grad_output) || is_given(grad_h_n) || is_given(grad_c_n) || is_given(grad_cells);
+  const Tensor &input = arguments.input, &weights = arguments.weights;
+  const bool anything_to_do = arguments.any_gradient() && batch * state_size > 0;
   // Our kernels write every element; the other path adds to zeros.
-  const bool is_own = batch * state_size > 0 && any_given && has_own_sequence(weights);
+  const bool is_own = anything_to_do && has_own_sequence(weights);
   const auto new_if_wanted = [&](Gradient gradient, at::IntArrayRef shape, at::ScalarType dtype) {
     const auto options = input.options().dtype(dtype);
     return !output_mask[gradient] ? Tensor()
@@ -212,11 +186,11 @@ OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,
       .weights = new_if_wanted(kWeights, weights.sizes(), dtype),
       .bias = new_if_wanted(kBias, {3 * state_size}, dtype),
       .h0 = new_if_wanted(kH0, {batch, state_size}, dtype),
-      .c0 = new_if_wanted(kC0, {batch, state_size}, final_cell_dtype(input, c0))};
+      .c0 = new_if_wanted(kC0, {batch, state_size}, final_cell_dtype(arguments.sequence()))};
   if (is_own && gradients.any_wanted()) {
     own_sequence_backward_out(gradients, arguments, reverse);
-  } else if (batch * state_size > 0 && any_given && gradients.any_wanted()) {
-    const Schedule schedule(sizes, lengths, reverse);
+  } else if (anything_to_do && gradients.any_wanted()) {
+    const Schedule schedule(sizes, arguments.lengths, reverse);
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::sequence_backward", [&] {
           run<scalar_t>(gradients, arguments, sizes, schedule);
@@ -232,7 +206,7 @@ OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("sequence_backward", TORCH_FN(sequence_backward));
+  m.impl("sequence_backward", dispatcher_kernel<sequence_backward, lltm::sequence_backward>());
 }
 
 }  // namespace lltm::cpu

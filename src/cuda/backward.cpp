@@ -1,5 +1,6 @@
 // lltm::backward on CUDA.
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "../gradients.h"
 #include "kernels/backward_kernels.h"
 #include "kernels/pack.h"
@@ -234,18 +235,9 @@ cudaError_t launch_products(const BackwardProblem& params,
   });
 }
 
-OptionalGradients backward(const std::optional<Tensor>& grad_h,
-                           const std::optional<Tensor>& grad_cell,
-                           const Tensor& new_cell,
-                           const Tensor& gates,
-                           const Tensor& input,
-                           const Tensor& weights,
-                           const std::optional<Tensor>& bias,
-                           const Tensor& old_h,
-                           std::array<bool, 5> output_mask) {
-  const BackwardArguments arguments{
-      grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h};
+OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
   const auto sizes = check<int64_t>(arguments);
+  const Tensor &input = arguments.input, &weights = arguments.weights, &old_h = arguments.old_h;
   const Device device(input);
 
   DeviceFacts facts;
@@ -328,7 +320,7 @@ OptionalGradients backward(const std::optional<Tensor>& grad_h,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("backward", TORCH_FN(backward));
+  m.impl("backward", dispatcher_kernel<backward, lltm::backward>());
 }
 
 }  // namespace lltm::cuda

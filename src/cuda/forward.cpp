@@ -1,5 +1,6 @@
 // lltm::forward on CUDA.
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "../products.h"
 #include "kernels/forward_kernels.h"
 #include "kernels/pack.h"
@@ -130,16 +131,11 @@ void forward_by_plan(const Outputs& outputs,
   check_launch(launch_forward(plan, problem, device.stream()));
 }
 
-std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
-                                           const Tensor& weights,
-                                           const std::optional<Tensor>& bias,
-                                           const Tensor& old_h,
-                                           const Tensor& old_cell) {
-  const ForwardArguments arguments{input, weights, bias, old_h, old_cell};
+std::tuple<Tensor, Tensor, Tensor> forward(const ForwardArguments& arguments) {
   const auto sizes = check<int64_t>(arguments);
-  const Device device(input);
+  const Device device(arguments.input);
   const auto empty = [&](int64_t columns) {
-    return device.empty({sizes.batch, columns}, input.scalar_type());
+    return device.empty({sizes.batch, columns}, arguments.input.scalar_type());
   };
   Outputs outputs{empty(sizes.state_size), empty(sizes.state_size), empty(3 * sizes.state_size)};
   if (outputs.new_h.numel() > 0) {
@@ -151,7 +147,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("forward", TORCH_FN(forward));
+  m.impl("forward", dispatcher_kernel<forward, lltm::forward>());
 }
 
 }  // namespace lltm::cuda

@@ -10,6 +10,7 @@
 #include "sequence.h"
 
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "../gradients.h"
 #include "runtime/device.h"
 #include "runtime/launch_check.h"
@@ -117,24 +118,17 @@ void run_rows(const SequenceOutputs& outputs,
   }
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Tensor& input,
-                                                            const Tensor& weights,
-                                                            const std::optional<Tensor>& bias,
-                                                            const std::optional<Tensor>& h0,
-                                                            const std::optional<Tensor>& c0,
-                                                            const std::optional<Tensor>& lengths,
-                                                            const std::optional<Tensor>& reset,
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArguments& arguments,
                                                             bool reverse,
                                                             bool keep) {
-  const SequenceArguments arguments{input, weights, bias, h0, c0, lengths, reset};
   const auto [steps, batch, input_features, state_size] = check<int64_t>(arguments);
-  const Device device(input);
-  const auto dtype = input.scalar_type();
+  const Device device(arguments.input);
+  const auto dtype = arguments.input.scalar_type();
   const int64_t kept_steps = keep ? steps : 0;
   const SequenceOutputs outputs{
       .output = device.empty({steps, batch, state_size}, dtype),
       .h_n = device.empty({batch, state_size}, dtype),
-      .c_n = device.empty({batch, state_size}, final_cell_dtype(input, c0)),
+      .c_n = device.empty({batch, state_size}, final_cell_dtype(arguments)),
       .cells = device.empty({kept_steps, batch, state_size}, dtype),
       .gates = device.empty({kept_steps, batch, 3 * state_size}, dtype)};
   if (batch * state_size > 0 && !run_sequence_by_steps(outputs, arguments, device, reverse)) {
@@ -157,7 +151,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Tensor& input,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("sequence", TORCH_FN(sequence));
+  m.impl("sequence", dispatcher_kernel<sequence, lltm::sequence>());
 }
 
 }  // namespace lltm::cuda

@@ -6,6 +6,7 @@
 // all steps. The gradients of the state are carried in the accumulation type; d_gates are rounded,
 // as the cell's are.
 #include "../checks.h"
+#include "../dispatcher_kernel.h"
 #include "../gradients.h"
 #include "fused_step_gradients.h"
 #include "kernels/backward_kernels.h"
@@ -261,42 +262,14 @@ void run(const Gradients& gradients,
   }
 }
 
-OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,
-                                    const std::optional<Tensor>& grad_h_n,
-                                    const std::optional<Tensor>& grad_c_n,
-                                    const std::optional<Tensor>& grad_cells,
-                                    const Tensor& output,
-                                    const Tensor& cells,
-                                    const Tensor& gates,
-                                    const Tensor& input,
-                                    const Tensor& weights,
-                                    const std::optional<Tensor>& bias,
-                                    const std::optional<Tensor>& h0,
-                                    const std::optional<Tensor>& c0,
-                                    const std::optional<Tensor>& lengths,
-                                    const std::optional<Tensor>& reset,
+OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     std::array<bool, 5> output_mask) {
-  const SequenceBackwardArguments arguments{grad_output,
-                                            grad_h_n,
-                                            grad_c_n,
-                                            grad_cells,
-                                            output,
-                                            cells,
-                                            gates,
-                                            input,
-                                            weights,
-                                            bias,
-                                            h0,
-                                            c0,
-                                            lengths,
-                                            reset};
   const auto sizes = check<int64_t>(arguments);
+  const Tensor &input = arguments.input, &weights = arguments.weights;
   const Device device(input);
   const auto dtype = input.scalar_type();
-  const bool any_given =
-      is_given(grad_output) || is_given(grad_h_n) || is_given(grad_c_n) || is_given(grad_cells);
-  const bool anything_to_do = any_given && sizes.batch * sizes.state_size > 0;
+  const bool anything_to_do = arguments.any_gradient() && sizes.batch * sizes.state_size > 0;
   const auto if_wanted = [&](Gradient gradient, at::IntArrayRef shape, at::ScalarType of) {
     if (!output_mask[gradient]) {
       return Tensor();
@@ -309,7 +282,8 @@ OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,
       .weights = if_wanted(kWeights, weights.sizes(), dtype),
       .bias = if_wanted(kBias, {3 * sizes.state_size}, dtype),
       .h0 = if_wanted(kH0, {sizes.batch, sizes.state_size}, dtype),
-      .c0 = if_wanted(kC0, {sizes.batch, sizes.state_size}, final_cell_dtype(input, c0))};
+      .c0 =
+          if_wanted(kC0, {sizes.batch, sizes.state_size}, final_cell_dtype(arguments.sequence()))};
   if (anything_to_do && gradients.any_wanted()) {
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, dtype, "lltm::sequence_backward", [&] {
@@ -326,7 +300,7 @@ OptionalGradients sequence_backward(const std::optional<Tensor>& grad_output,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("sequence_backward", TORCH_FN(sequence_backward));
+  m.impl("sequence_backward", dispatcher_kernel<sequence_backward, lltm::sequence_backward>());
 }
 
 }  // namespace lltm::cuda

@@ -84,12 +84,9 @@ StepGradients step_backward(const Tensor& z,
   return {at::cat({dz_i, dz_o, dz_g}, 1), d_cell};
 }
 
-std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
-                                           const Tensor& weights,
-                                           const std::optional<Tensor>& bias,
-                                           const Tensor& old_h,
-                                           const Tensor& old_cell) {
-  check<c10::SymInt>(ForwardArguments{input, weights, bias, old_h, old_cell});
+std::tuple<Tensor, Tensor, Tensor> forward(const ForwardArguments& arguments) {
+  check<c10::SymInt>(arguments);
+  const auto& [input, weights, bias, old_h, old_cell] = arguments;
   const WithoutAutocast without_autocast;
   const Tensor gates = at::linear(at::cat({old_h, input}, 1), weights, bias);
   const State state = step(gates, accumulated(old_cell));
@@ -97,17 +94,9 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& input,
   return {state.h.to(dtype), state.cell.to(dtype), gates.detach()};
 }
 
-OptionalGradients backward(const std::optional<Tensor>& grad_h,
-                           const std::optional<Tensor>& grad_cell,
-                           const Tensor& new_cell,
-                           const Tensor& gates,
-                           const Tensor& input,
-                           const Tensor& weights,
-                           const std::optional<Tensor>& bias,
-                           const Tensor& old_h,
-                           std::array<bool, 5> output_mask) {
-  const auto sizes = check<c10::SymInt>(
-      BackwardArguments{grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h});
+OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
   const WithoutAutocast without_autocast;
 
   const Tensor h_and_input = at::cat({old_h, input}, 1);

@@ -5,6 +5,7 @@
 // pointwise operations in the accumulation type, and autocast is off.
 #pragma once
 
+#include "../checks.h"
 #include "../gradient_index.h"
 
 #include <ATen/core/Tensor.h>
@@ -12,29 +13,16 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <array>
-#include <optional>
 #include <tuple>
 
 namespace lltm::formula {
 
 /// The formula of lltm::forward.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input,
-                                                       const at::Tensor& weights,
-                                                       const std::optional<at::Tensor>& bias,
-                                                       const at::Tensor& old_h,
-                                                       const at::Tensor& old_cell);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const ForwardArguments& arguments);
 
 /// The formula of lltm::backward. It recomputes z from the inputs, because gates is not
 /// differentiable. It uses new_cell, so that the double backward's gradient reaches forward's node.
-OptionalGradients backward(const std::optional<at::Tensor>& grad_h,
-                           const std::optional<at::Tensor>& grad_cell,
-                           const at::Tensor& new_cell,
-                           const at::Tensor& gates,
-                           const at::Tensor& input,
-                           const at::Tensor& weights,
-                           const std::optional<at::Tensor>& bias,
-                           const at::Tensor& old_h,
-                           std::array<bool, 5> output_mask);
+OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask);
 
 // The building blocks of a sequence's formula.
 

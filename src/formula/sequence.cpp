@@ -125,7 +125,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
   };
   return {stack(output, sizes.state_size),
           h,
-          cell.to(final_cell_dtype(input, c0)),
+          cell.to(final_cell_dtype(arguments)),
           stack(cells, sizes.state_size),
           stack(gates, sizes.state_size * 3)};
 }
@@ -190,7 +190,7 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                 }),
       if_wanted(kBias, [&] { return dz.sum(at::IntArrayRef{0, 1}); }),
       if_wanted(kH0, [&] { return dh.to(dtype); }),
-      if_wanted(kC0, [&] { return d_cell.to(final_cell_dtype(input, arguments.c0)); }),
+      if_wanted(kC0, [&] { return d_cell.to(final_cell_dtype(arguments.sequence())); }),
   };
 }
 
