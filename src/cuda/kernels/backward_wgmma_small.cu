@@ -6,6 +6,7 @@
 // Time goes by in waiting here, so that as much as can be is done before d_gates are: blocks start
 // while the kernel that forms d_gates runs, and copy the operands that are not d_gates.
 #include "../problem.h"
+#include "../products/wgmma_gradients.cuh"
 #include "../ptx/barrier.cuh"
 #include "../ptx/bulk_copy.cuh"
 #include "../ptx/cluster.cuh"
@@ -26,7 +27,7 @@
 namespace lltm::cuda {
 namespace {
 
-constexpr int kBoxSize = 64, kBoxBytes = kBoxSize * kBoxSize * 2;
+constexpr int kBoxSize = 64, kBoxBytes = kHalfBoxBytes;
 
 struct BackwardMaps {
   CUtensorMap d_gates, weights_h, weights_input, old_h, input;
@@ -64,26 +65,6 @@ bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const Backward
          describe_part(&maps->d_weights_h, p.d_weights, 0, state, gates, width) &&
          describe_part(&maps->d_weights_input, p.d_weights, state, features, gates, width);
 }
-
-#if defined(LLTM_HOPPER)
-// sum += a * b, 64 of K: a box of a, whose rows are M, or with kTransposed K, and as many boxes of
-// b as the sums are of, whose rows are K. A thread has half of a column's rows.
-template <Arithmetic kArithmetic, bool kTransposed, int kSums>
-__device__ __forceinline__ void multiply_boxes(float (&sum)[kSums], uint32_t a, uint32_t b) {
-  // 16 of K further: 16 rows of 128 bytes, or 32 bytes of a row, in units of 16.
-  constexpr int kStepA = kTransposed ? 128 : 2, kStepB = 128;
-  const uint64_t from_a = kTransposed ? describe_rows_of_k(a, kBoxBytes) : describe_matrix(a);
-  const uint64_t from_b = describe_rows_of_k(b, kBoxBytes);
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    if constexpr (kArithmetic == Arithmetic::kFloat16) {
-      multiply_rows_of_k_f16<kTransposed>(sum, from_a + step * kStepA, from_b + step * kStepB);
-    } else {
-      multiply_rows_of_k_bf16<kTransposed>(sum, from_a + step * kStepA, from_b + step * kStepB);
-    }
-  }
-}
-#endif
 
 // Puts the sums of two boxes, 64x128, that a group of four warps has where they can be written
 // from.
@@ -185,7 +166,8 @@ __device__ __forceinline__ void multiply_small_tile(float (&sum)[kSums],
     wait_phase(full(slot), parity);
     const uint32_t a = base + slot * kStageBytes;
     fence_products();
-    multiply_boxes<kArithmetic, kOfWeights>(sum, a, a + kBoxBytes);
+    multiply_boxes<kArithmetic, kOfWeights, true>(
+        sum, describe_boxes<kOfWeights>(a), describe_boxes<true>(a + kBoxBytes));
     commit_products();
     // One chunk's products stay under way while the next one's begin.
     wait_products<1>();

@@ -18,6 +18,9 @@ namespace lltm::cuda {
 /// The threads that multiply.
 constexpr int kGradientThreads = 256;
 
+/// The bytes of a box of 64x64 16-bit elements.
+constexpr int kHalfBoxBytes = 64 * 64 * 2;
+
 /// Copies the operands of a unit's chunk: kCopiers threads copy the left operand and as many the
 /// right one, a share each. Each of the kRanks ranks with the same columns copies its shares of the
 /// right operand to all of them.
@@ -44,7 +47,7 @@ struct GradientCopies {
   /// The bytes that arrive in each block from this copier and its counterparts in the other ranks.
   static __device__ __forceinline__ int right_bytes(bool rows_of_k, int copier) {
     if (Product::kWeightRowsOfK && rows_of_k) {
-      return kColumns / 64 > copier ? kWideBoxes * kRanks * 64 * Product::kChunkK * 2 : 0;
+      return kColumns / 64 > copier ? kWideBoxes * kRanks * kHalfBoxBytes : 0;
     }
     return kBytesB / kCopiers;
   }
@@ -63,7 +66,7 @@ struct GradientCopies {
       for (int i = 0; i < kWideBoxes; ++i) {
         const int box = share + i * kShares;
         if (box < kColumns / 64) {
-          copy(to + box * (64 * Product::kChunkK * 2), map, column + box * 64, k, barrier);
+          copy(to + box * kHalfBoxBytes, map, column + box * 64, k, barrier);
         }
       }
     } else {
@@ -81,6 +84,28 @@ struct GradientCopies {
     }
   }
 };
+
+/// Describes boxes whose rows are K, as many as the operand's columns take, or, without kRowsOfK,
+/// rows of 64 elements of K.
+template <bool kRowsOfK>
+__device__ __forceinline__ uint64_t describe_boxes(uint32_t address) {
+  return kRowsOfK ? describe_rows_of_k(address, kHalfBoxBytes) : describe_matrix(address);
+}
+
+/// sum += a * b over 64 elements of K. The operands are described as describe_boxes does.
+template <Arithmetic kArithmetic, bool kRowsOfKA, bool kRowsOfKB, int kSums>
+__device__ __forceinline__ void multiply_boxes(float (&sum)[kSums], uint64_t a, uint64_t b) {
+  // 16 elements further along K: 16 rows of 128 bytes, or 32 bytes of a row, in units of 16 bytes.
+  constexpr int kStepA = kRowsOfKA ? 128 : 2, kStepB = kRowsOfKB ? 128 : 2;
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    if constexpr (kArithmetic == Arithmetic::kFloat16) {
+      multiply_boxes_f16<kRowsOfKA, kRowsOfKB>(sum, a + step * kStepA, b + step * kStepB);
+    } else {
+      multiply_boxes_bf16<kRowsOfKA, kRowsOfKB>(sum, a + step * kStepA, b + step * kStepB);
+    }
+  }
+}
 
 /// Products in 16 bits.
 template <Arithmetic kArithmetic>
@@ -110,7 +135,6 @@ struct HalfGradientProduct {
                                              Ring& ring,
                                              int chunks,
                                              const Release& release) {
-    constexpr int kBoxBytes = 64 * kChunkK * 2;
     const int group = static_cast<int>(threadIdx.x) / 128;
 #pragma unroll
     for (float& value : sum) {
@@ -120,23 +144,10 @@ struct HalfGradientProduct {
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
       ring.wait_full();
-      const uint32_t a = ring.data() + group * kBoxBytes;
-      const uint32_t b = ring.data() + kGradientRows * 128;
-      const uint64_t from_a = describe_rows_of_k(a, kBoxBytes);
-      const uint64_t from_b = kRowsOfK ? describe_rows_of_k(b, kBoxBytes) : describe_matrix(b);
+      const uint64_t a = describe_boxes<true>(ring.data() + group * kHalfBoxBytes);
+      const uint64_t b = describe_boxes<kRowsOfK>(ring.data() + kGradientRows * 128);
       fence_products();
-#pragma unroll
-      for (int step = 0; step < kChunkK / 16; ++step) {
-        // 16 elements further along K: 16 rows of 128 bytes, or 32 bytes of a row, in units of 16
-        // bytes.
-        const uint64_t step_a = from_a + step * 128;
-        const uint64_t step_b = from_b + step * (kRowsOfK ? 128 : 2);
-        if constexpr (kArithmetic == Arithmetic::kFloat16) {
-          multiply_columns_f16<kRowsOfK>(sum, step_a, step_b);
-        } else {
-          multiply_columns_bf16<kRowsOfK>(sum, step_a, step_b);
-        }
-      }
+      multiply_boxes<kArithmetic, true, kRowsOfK>(sum, a, b);
       commit_products();
       // The products of one chunk stay in flight while those of the next one start.
       wait_products<1>();

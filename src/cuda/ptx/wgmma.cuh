@@ -166,44 +166,25 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
-// As multiply_group_..., for 16-bit operands where the rows of b, of 64, 128 or 256 columns, are K.
-// The rows of a are M or, with kTransposed, also K.
+// Like multiply_group_..., for 16-bit operands. The rows of a are M or, with kRowsOfKA, K; the rows
+// of b are N or, with kRowsOfKB, K.
 // clang-format off
-#define LLTM_MULTIPLY_ROWS_OF_K(name, columns, types, sums, a_operand, b_operand, flag)            \
-  template <bool kTransposed>                                                                      \
+#define LLTM_MULTIPLY_BOXES(name, columns, types, sums, a_operand, b_operand, a_flag, b_flag)      \
+  template <bool kRowsOfKA, bool kRowsOfKB>                                                        \
   __device__ __forceinline__ void name(float (&d)[sums], uint64_t a, uint64_t b) {                 \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." types " {"                \
-                 LLTM_NAMES_##sums "}, %" #a_operand ", %" #b_operand ", 1, 1, 1, %" #flag ", 1;\n" \
+                 LLTM_NAMES_##sums "}, %" #a_operand ", %" #b_operand ", 1, 1, 1, "                \
+                 "%" #a_flag ", %" #b_flag ";\n"                                                   \
                  : LLTM_SUMS_##sums                                                                \
-                 : "l"(a), "l"(b), "n"(kTransposed ? 1 : 0));                                      \
+                 : "l"(a), "l"(b), "n"(kRowsOfKA ? 1 : 0), "n"(kRowsOfKB ? 1 : 0));                \
   }
-LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_bf16, 64, "bf16.bf16", 32, 32, 33, 34)
-LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_bf16, 128, "bf16.bf16", 64, 64, 65, 66)
-LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_bf16, 256, "bf16.bf16", 128, 128, 129, 130)
-LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_f16, 64, "f16.f16", 32, 32, 33, 34)
-LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_f16, 128, "f16.f16", 64, 64, 65, 66)
-LLTM_MULTIPLY_ROWS_OF_K(multiply_rows_of_k_f16, 256, "f16.f16", 128, 128, 129, 130)
+LLTM_MULTIPLY_BOXES(multiply_boxes_bf16, 64, "bf16.bf16", 32, 32, 33, 34, 35)
+LLTM_MULTIPLY_BOXES(multiply_boxes_bf16, 128, "bf16.bf16", 64, 64, 65, 66, 67)
+LLTM_MULTIPLY_BOXES(multiply_boxes_bf16, 256, "bf16.bf16", 128, 128, 129, 130, 131)
+LLTM_MULTIPLY_BOXES(multiply_boxes_f16, 64, "f16.f16", 32, 32, 33, 34, 35)
+LLTM_MULTIPLY_BOXES(multiply_boxes_f16, 128, "f16.f16", 64, 64, 65, 66, 67)
+LLTM_MULTIPLY_BOXES(multiply_boxes_f16, 256, "f16.f16", 128, 128, 129, 130, 131)
 // clang-format on
-#undef LLTM_MULTIPLY_ROWS_OF_K
-
-// As multiply_group_..., for 16-bit operands where the rows of a are K. The rows of b are N or,
-// with kRowsOfK, also K.
-// clang-format off
-#define LLTM_MULTIPLY_COLUMNS(name, columns, types, sums, a_operand, b_operand, flag)              \
-  template <bool kRowsOfK>                                                                         \
-  __device__ __forceinline__ void name(float (&d)[sums], uint64_t a, uint64_t b) {                 \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." types " {"                \
-                 LLTM_NAMES_##sums "}, %" #a_operand ", %" #b_operand ", 1, 1, 1, 1, %" #flag ";\n" \
-                 : LLTM_SUMS_##sums                                                                \
-                 : "l"(a), "l"(b), "n"(kRowsOfK ? 1 : 0));                                         \
-  }
-LLTM_MULTIPLY_COLUMNS(multiply_columns_bf16, 64, "bf16.bf16", 32, 32, 33, 34)
-LLTM_MULTIPLY_COLUMNS(multiply_columns_bf16, 128, "bf16.bf16", 64, 64, 65, 66)
-LLTM_MULTIPLY_COLUMNS(multiply_columns_bf16, 256, "bf16.bf16", 128, 128, 129, 130)
-LLTM_MULTIPLY_COLUMNS(multiply_columns_f16, 64, "f16.f16", 32, 32, 33, 34)
-LLTM_MULTIPLY_COLUMNS(multiply_columns_f16, 128, "f16.f16", 64, 64, 65, 66)
-LLTM_MULTIPLY_COLUMNS(multiply_columns_f16, 256, "f16.f16", 128, 128, 129, 130)
-// clang-format on
-#undef LLTM_MULTIPLY_COLUMNS
+#undef LLTM_MULTIPLY_BOXES
 
 }  // namespace lltm::cuda
