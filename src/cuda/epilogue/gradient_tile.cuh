@@ -196,4 +196,29 @@ class GradientStaging {
   unsigned char* shared_;
 };
 
+/// Writes a tile of d_weights whose columns are dealt, and whose rows start at multiples of 16
+/// bytes, right from the registers.
+template <typename Product, int kSums>
+__device__ __forceinline__ void write_dealt_columns(const GradientResults& results,
+                                                    const GradientUnit& unit,
+                                                    const float (&sum)[kSums]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t width = results.state_size + results.input_features;
+  const int64_t first_column = unit.column + lane % 4 * 4;
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    const int64_t row = unit.row + Product::row(warp, lane / 4 + below * 8);
+    if (row < 3 * results.state_size) {
+      float* const to = static_cast<float*>(results.d_weights) + row * width + first_column;
+#pragma unroll
+      for (int n = 0; n < kSums / 8; ++n) {
+        const float* const from = sum + n * 8 + below * 2;
+        if (first_column + n * 16 < width) {
+          *reinterpret_cast<float4*>(to + n * 16) = make_float4(from[0], from[1], from[4], from[5]);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace lltm::cuda

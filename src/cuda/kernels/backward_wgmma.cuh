@@ -14,6 +14,7 @@
 #include "../ptx/cluster.cuh"
 #include "../ptx/overlap.cuh"
 #include "../reduction/bias_parts.cuh"
+#include "../reduction/gradient_exchange.cuh"
 
 namespace lltm::cuda {
 
@@ -166,31 +167,6 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
       });
 }
 
-/// Writes a tile of d_weights whose columns are dealt, and whose rows start at multiples of 16
-/// bytes, right from the registers.
-template <typename Product, int kSums>
-__device__ __forceinline__ void write_dealt_columns(const GradientResults& results,
-                                                    const GradientUnit& unit,
-                                                    const float (&sum)[kSums]) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t width = results.state_size + results.input_features;
-  const int64_t first_column = unit.column + lane % 4 * 4;
-#pragma unroll
-  for (int below = 0; below < 2; ++below) {
-    const int64_t row = unit.row + Product::row(warp, lane / 4 + below * 8);
-    if (row < 3 * results.state_size) {
-      float* const to = static_cast<float*>(results.d_weights) + row * width + first_column;
-#pragma unroll
-      for (int n = 0; n < kSums / 8; ++n) {
-        const float* const from = sum + n * 8 + below * 2;
-        if (first_column + n * 16 < width) {
-          *reinterpret_cast<float4*>(to + n * 16) = make_float4(from[0], from[1], from[4], from[5]);
-        }
-      }
-    }
-  }
-}
-
 /// Writes a tile of which this block has all the sums.
 template <typename Tile, int kColumns>
 __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arguments,
@@ -246,70 +222,6 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
   }
 }
 
-/// Adds up the sums of a tile whose K the cluster shares, and writes this rank's share of its
-/// columns: in groups of eight, a power of two of them.
-template <typename Tile, int kColumns>
-__device__ __forceinline__ void exchange_gradient_tile(const GradientArguments& arguments,
-                                                       unsigned char* shared,
-                                                       const GradientUnit& unit,
-                                                       int ranks,
-                                                       int rank,
-                                                       const float (&sum)[kColumns / 2]) {
-  using Staging = typename Tile::Staging;
-  constexpr int kGroups = kColumns / 8, kMaxGroups = kGroups / 2;  // of a rank
-  static_assert(kGroups == 8);
-  const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
-  const int shift = 4 - __ffs(ranks), groups = 1 << shift;
-  const uint32_t barrier = shared_address(shared + Tile::kExchangeBarrier);
-#pragma unroll
-  for (int i = 0; i < kGroups; ++i) {
-    const int to = i >> shift;
-    // What a rank gets lies in the order of the ranks that have sent it.
-    const int offset = Tile::kStagingOffset +
-                       (rank * groups + (i & (groups - 1))) * Tile::kPartBytes + thread * 16;
-    const float* const s = sum + i * 4;
-    if (to == rank) {
-      *reinterpret_cast<float4*>(shared + offset) = make_float4(s[0], s[1], s[2], s[3]);
-    } else {
-      send_16(address_in_block(shared_address(shared + offset), to),
-              s[0],
-              s[1],
-              s[2],
-              s[3],
-              address_in_block(barrier, to));
-    }
-  }
-  float4 total[kMaxGroups] = {};
-  const unsigned char* from = shared + Tile::kStagingOffset + thread * 16;
-  wait_phase(barrier, 0);
-#pragma unroll 2
-  for (int r = 0; r < ranks; ++r) {
-#pragma unroll
-    for (int i = 0; i < kMaxGroups; ++i) {
-      if (i < groups) {
-        const float4 part = *reinterpret_cast<const float4*>(from + i * Tile::kPartBytes);
-        total[i].x += part.x;
-        total[i].y += part.y;
-        total[i].z += part.z;
-        total[i].w += part.w;
-      }
-    }
-    from += groups * Tile::kPartBytes;
-  }
-  sync_threads_of<kGradientThreads>(3);  // all have read what is written over
-  // This rank's columns begin in a block; it has eight at least.
-  const int first = rank * groups * 8;
-  const Staging staging(shared + Tile::kStagingOffset + group * Tile::kGroupStagingBytes);
-#pragma unroll
-  for (int i = 0; i < kMaxGroups; ++i) {
-    if (i < groups) {
-      staging.put(unit.of_weights, i * 8, total[i]);
-    }
-  }
-  sync_threads_of<128>(1 + group);
-  staging.write(arguments.results, unit, unit.row + group * 64, 0, groups * 8, first);
-}
-
 /// What the threads that multiply do of a unit.
 template <typename Tile, int kColumns>
 __device__ __forceinline__ void form_gradient_tile(const GradientArguments& arguments,
@@ -334,7 +246,7 @@ __device__ __forceinline__ void form_gradient_tile(const GradientArguments& argu
   const GradientTiles& tiles = unit.of_weights ? schedule.weights : schedule.state;
   if constexpr (Tile::kSharesK) {
     if (tiles.share == RanksShare::kK) {
-      exchange_gradient_tile<Tile, kColumns>(arguments, shared, unit, ranks, rank, sum);
+      exchange_gradient_tile<Tile, kColumns>(arguments.results, shared, unit, ranks, rank, sum);
       return;
     }
   } else if (tiles.parts > 1) {
@@ -434,7 +346,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
     cluster_wait();
   }
 #else
-  __trap();  // not compiled for 90a
+  trap_wrong_image();
 #endif
 }
 
@@ -485,7 +397,7 @@ __global__ void __launch_bounds__(kGradientThreads)
   staging.write(
       arguments.results, unit, unit.row + group * 64, 0, kSumColumns, share * kSumColumns);
 #else
-  __trap();  // not compiled for 90a
+  trap_wrong_image();
 #endif
 }
 

@@ -162,6 +162,8 @@ __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksP
         load,
         finish);
   }
+#else
+  trap_wrong_image();
 #endif
 }
 

@@ -327,6 +327,8 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
     column += ranks * 8;
     result += ranks * 8;
   }
+#else
+  trap_wrong_image();
 #endif
 }
 

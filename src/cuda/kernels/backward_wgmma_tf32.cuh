@@ -302,6 +302,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   // Nobody leaves while the other block may still write to it, or arrive at its barriers.
   cluster_arrive();
   cluster_wait();
+#else
+  trap_wrong_image();
 #endif
 }
 
