@@ -45,6 +45,14 @@ namespace {
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
+/// The signature of a backward operator for the dispatcher, from that of its typed function.
+template <typename Function>
+struct WithOptionalGradients;
+template <typename... Parameters>
+struct WithOptionalGradients<Gradients(Parameters...)> {
+  using type = OptionalGradients(Parameters...);
+};
+
 Gradients or_undefined(OptionalGradients&& gradients) {
   return std::apply(
       [](auto&&... tensors) { return Gradients{std::move(tensors).value_or(at::Tensor())...}; },
@@ -74,17 +82,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
     const std::optional<at::Tensor>& bias,
     const at::Tensor& old_h,
     std::array<bool, 5> output_mask) {
-  using Signature = OptionalGradients(const std::optional<at::Tensor>&,
-                                      const std::optional<at::Tensor>&,
-                                      const at::Tensor&,
-                                      const at::Tensor&,
-                                      const at::Tensor&,
-                                      const at::Tensor&,
-                                      const std::optional<at::Tensor>&,
-                                      const at::Tensor&,
-                                      std::array<bool, 5>);
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("lltm::backward", "").typed<Signature>();
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lltm::backward", "")
+                             .typed<WithOptionalGradients<decltype(backward)>::type>();
   return or_undefined(
       op.call(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask));
 }
@@ -122,25 +122,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence_
     const std::optional<at::Tensor>& reset,
     bool reverse,
     std::array<bool, 5> output_mask) {
-  using Signature = OptionalGradients(const std::optional<at::Tensor>&,
-                                      const std::optional<at::Tensor>&,
-                                      const std::optional<at::Tensor>&,
-                                      const std::optional<at::Tensor>&,
-                                      const at::Tensor&,
-                                      const at::Tensor&,
-                                      const at::Tensor&,
-                                      const at::Tensor&,
-                                      const at::Tensor&,
-                                      const std::optional<at::Tensor>&,
-                                      const std::optional<at::Tensor>&,
-                                      const std::optional<at::Tensor>&,
-                                      const std::optional<at::Tensor>&,
-                                      const std::optional<at::Tensor>&,
-                                      bool,
-                                      std::array<bool, 5>);
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("lltm::sequence_backward", "")
-                             .typed<Signature>();
+                             .typed<WithOptionalGradients<decltype(sequence_backward)>::type>();
   return or_undefined(op.call(grad_output,
                               grad_h_n,
                               grad_c_n,
