@@ -1,11 +1,11 @@
-// Serves a model that was trained and scripted in Python: no Python here.
+// Serves a model that was trained and scripted in Python, without Python.
 //
 //   classify MODEL IMAGES PREDICTIONS [DEVICE]
 //
 // MODEL is a TorchScript archive. IMAGES is a dictionary of tensors written by torch.save: "images"
 // (N, 8, 8) and "labels" (N). PREDICTIONS is written for torch.load: a pair of tensors (N), int64,
-// the digits seen when all images are given at once and when each is given alone. DEVICE is cpu
-// unless it says otherwise.
+// with the digits predicted for all images in one batch and for each image alone. DEVICE defaults
+// to cpu.
 
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/script.h>
@@ -45,13 +45,13 @@ at::Tensor tensor(const c10::IValue& dictionary, const char* key) {
   return dictionary.toGenericDict().at(key).toTensor();
 }
 
-// The digits seen in the images, on the CPU: who asks for them there waits for the device, so a
-// clock around it is right on every device.
+// The predicted digits, on the CPU. The copy waits for the device, so timing this function is
+// correct on every device.
 at::Tensor predict(torch::jit::Module& model, const at::Tensor& images) {
   return model.forward({images}).toTensor().argmax(/*dim=*/1).cpu();
 }
 
-// The digits seen in the images, given in batches of that size.
+// The predicted digits, computed in batches of this size.
 at::Tensor predict_in_batches(torch::jit::Module& model, const at::Tensor& images, int64_t batch) {
   std::vector<at::Tensor> predicted;
   for (const at::Tensor& part : images.split(batch)) {
@@ -88,8 +88,7 @@ void run(const std::string& model_path,
   const at::Tensor labels = tensor(examples, "labels");
   const int64_t count = images.size(0);
 
-  // These first calls are also the warm-up: TorchScript optimises a model while it runs its first
-  // few times.
+  // These first calls are also the warm-up: TorchScript optimizes a model during its first runs.
   const at::Tensor single = predict_in_batches(model, images, 1);
   const at::Tensor whole = predict_in_batches(model, images, count);
 

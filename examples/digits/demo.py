@@ -1,9 +1,9 @@
-"""Trains a reader of handwritten digits in Python, serves it from C++, and checks that both see the same.
+"""Trains a classifier of handwritten digits in Python, serves it from C++, and checks that both predict the same.
 
     python examples/digits/demo.py --build-dir build
 
 The library must have been built in that folder, and lltm, torch, scikit-learn, matplotlib and tqdm must be importable:
-`make demo` sees to all of it. What is written goes to <build dir>/digits.
+`make demo` takes care of all that. All output is written to <build dir>/digits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def say(step: str) -> None:
 
 
 def run(*command: str | Path, quiet: bool = False) -> None:
-    """Runs a command. A quiet one is heard only if it fails."""
+    """Runs a command. With quiet, its output is shown only if it fails."""
     line = [str(word) for word in command]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if quiet else {}
     done = subprocess.run(line, text=True, **pipes)
@@ -52,11 +52,11 @@ def run(*command: str | Path, quiet: bool = False) -> None:
 
 
 def train(device: torch.device, epochs: int, training: digits.Examples, held_out: digits.Examples):
-    # The tensors are small: threads would mostly wait for each other, for long where the machine has other work.
+    # The tensors are small: threads would mostly wait for each other, and for a long time on a busy machine.
     torch.set_num_threads(1)
     model = digits.DigitReader().to(device)
     history = []
-    # On a terminal the bar moves; in a log a line every few seconds is enough.
+    # In a log, one line every few seconds is enough.
     pause = 0.1 if sys.stderr.isatty() else 5.0
     with tqdm(total=epochs, unit="epoch", mininterval=pause, desc="training") as bar:
         for epoch in digits.train(model, training.to(device), held_out.to(device), epochs):
@@ -67,7 +67,7 @@ def train(device: torch.device, epochs: int, training: digits.Examples, held_out
 
 
 def build_program(build_dir: Path, output: Path) -> Path:
-    """Installs the library and builds classify.cpp against what was installed, as any other project would."""
+    """Installs the library and builds classify.cpp against it, as any other project would."""
     prefix, tree = output / "prefix", output / "classify"
     run("cmake", "--install", build_dir, "--prefix", prefix, quiet=True)
     generator = ("-G", "Ninja") if shutil.which("ninja") and not (tree / "CMakeCache.txt").exists() else ()

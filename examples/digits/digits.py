@@ -1,7 +1,7 @@
-"""The digits, the model that reads them, and how it is trained.
+"""The digits, the model that classifies them, and its training.
 
-An image of 8x8 pixels is read as a sequence: one row of 8 pixels a step, from top to bottom. What the cell remembers
-after the last row is what the digit is told from.
+An image of 8x8 pixels is read as a sequence: one row of 8 pixels per step, from top to bottom. The digit is predicted
+from the cell's h after the last row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Examples(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What is known after one pass over the training images."""
+    """The metrics after one pass over the training images."""
 
     loss: float  # mean cross entropy over the pass
     accuracy: float  # on the held-out images, from 0 to 1
@@ -40,8 +40,8 @@ class Epoch(NamedTuple):
 class DigitReader(nn.Module):
     """Classifies images by reading their rows with an LLTM cell.
 
-    Takes images (N, rows, 8) with pixels from 0 to 16 and returns logits (N, 10). The scaling of the pixels is part of
-    the model, so that whoever loads the saved file needs to know nothing of it.
+    Takes images (N, rows, 8) with pixels from 0 to 16 and returns logits (N, 10). The model scales the pixels itself,
+    so programs that load the saved file do not have to.
     """
 
     def __init__(self, state_size: int = 128) -> None:
@@ -50,7 +50,7 @@ class DigitReader(nn.Module):
         self.readout = nn.Linear(state_size, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
-        # From -1 to 1: with pixels from 0 to 1, training ends at a clearly worse accuracy.
+        # Scale to -1 to 1: with pixels from 0 to 1, the final accuracy is clearly worse.
         rows = images / 8 - 1
         h, cell = self.cell(rows[:, 0])  # no state given: the cell starts from zeros
         for step in range(1, rows.size(1)):
@@ -59,9 +59,9 @@ class DigitReader(nn.Module):
 
 
 def load(held_out: float = 0.2) -> tuple[Examples, Examples]:
-    """The 1,797 images that scikit-learn brings along: those to train on, and those held out.
+    """The 1,797 images that come with scikit-learn, split into training and held-out images.
 
-    The split is always the same, and each digit has its share in both parts.
+    The split is always the same, and stratified by digit.
     """
     data = load_digits()
     train, test = train_test_split(range(len(data.target)), test_size=held_out, stratify=data.target, random_state=0)
@@ -72,7 +72,7 @@ def load(held_out: float = 0.2) -> tuple[Examples, Examples]:
 
 @torch.inference_mode()
 def predict(model: nn.Module, images: Tensor) -> Tensor:
-    """The digit (N), int64, that the model sees in each image."""
+    """The predicted digit (N), int64, of each image."""
     return model(images).argmax(dim=1)
 
 
@@ -90,8 +90,8 @@ def train(
 ) -> Iterator[Epoch]:
     """Trains the model in place and yields after each epoch.
 
-    The held-out images are only looked at, never chosen by: the model after the last epoch is the result. The learning
-    rate rises to its peak and falls to almost nothing over the whole run (one cycle).
+    The held-out images are used for reporting only, not to select a model: the result is the model after the last
+    epoch. The learning rate rises to its peak and falls to almost zero over the whole run (one cycle).
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak_rate, weight_decay=0.05)
     batches = -(-len(training.labels) // batch_size)
@@ -102,7 +102,7 @@ def train(
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(training.images[batch]), training.labels[batch])
             loss.backward()
-            # The cell has no forget gate: what it remembers can grow from step to step, and a gradient with it.
+            # The cell has no forget gate: its state can grow from step to step, and so can the gradients.
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()

@@ -1,4 +1,4 @@
-"""The demo's one picture: what was learned, what is seen, what is mistaken for what."""
+"""The demo's picture: the training curves, example predictions, and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from digits import CLASSES, Epoch, Examples
 from torch import Tensor
 
-matplotlib.use("Agg")  # a file is written, no window is opened
+matplotlib.use("Agg")  # write a file without opening a window
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ STYLE = {
 
 
 def chosen(predicted: Tensor, labels: Tensor) -> list[int]:
-    """Which images to show: one of each digit first, a few of the mistakes last, nothing picked by its looks."""
+    """The images to show: first the same number of each digit, then a few mistakes, without manual selection."""
     wrong = torch.nonzero(predicted != labels).flatten().tolist()[:MISTAKES_SHOWN]
     of_each = [torch.nonzero((labels == digit) & (predicted == labels)).flatten().tolist() for digit in range(CLASSES)]
     right = [index for rank in zip(*of_each, strict=False) for index in rank][: DIGITS_SHOWN - len(wrong)]
@@ -106,7 +106,7 @@ def draw_confusion(axis: Axes, predicted: Tensor, labels: Tensor) -> None:
 
 
 def draw(path: Path, history: Sequence[Epoch], held_out: Examples, predicted: Tensor, caption: str) -> None:
-    """Writes the picture as a PNG. predicted holds the digit (N) seen in each held-out image."""
+    """Writes the picture as a PNG. predicted holds the predicted digit (N) of each held-out image."""
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(12, 7.6), dpi=150, facecolor="white")
         top = figure.add_gridspec(1, DIGITS_SHOWN, left=0.06, right=0.97, top=0.845, bottom=0.72, wspace=0.25)

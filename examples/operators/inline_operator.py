@@ -1,9 +1,9 @@
-"""An operator in a script: C++ in a string, compiled by load_inline. The quickest way to try an idea.
+"""An operator within a script: C++ in a string, compiled by load_inline. The quickest way to try an idea.
 
     python3 examples/operators/inline_operator.py [BUILD_FOLDER]
 
-The kernel calls ATen alone, so it is registered with its schema, as a composite: it runs on every device, and autograd
-and the compilers look through it.
+The kernel only calls ATen, so it is registered together with its schema, as a composite: it runs on every device, and
+autograd and the compilers trace through it.
 """
 
 import sys
@@ -36,7 +36,7 @@ def load(build_folder: str | None = None) -> None:
         extra_cflags=["-O3", "-std=c++20"],
         build_directory=build_folder,
         is_python_module=False,
-        no_implicit_headers=True,  # torch/extension.h brings Python in, and takes most of a minute to compile
+        no_implicit_headers=True,  # torch/extension.h includes Python, and takes most of a minute to compile
     )
 
 

@@ -1,8 +1,8 @@
-"""Build the operators just in time and load them: for the hours in which an operator changes every minute.
+"""Build the operators just in time and load them, which is convenient while an operator changes often.
 
     python3 examples/operators/load_jit.py [BUILD_FOLDER]
 
-A second call compiles only what has changed since.
+A second call compiles only what has changed.
 """
 
 import sys
@@ -23,7 +23,7 @@ def load(build_folder: str | None = None) -> None:
         extra_cuda_cflags=NVCC_FLAGS,
         build_directory=build_folder,
         with_cuda=WITH_CUDA,
-        is_python_module=False,  # a library of operators, without a Python module in it
+        is_python_module=False,  # a library of operators, without a Python module
     )
 
 

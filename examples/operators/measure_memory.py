@@ -1,6 +1,6 @@
-"""Measure the peak memory of a training step: conv2d_batch_norm beside conv2d and batch_norm2d.
+"""Measure the peak memory of a training step with conv2d_batch_norm, and with conv2d and batch_norm2d.
 
-A network of four such layers and ReLUs, on images of MNIST's size. Prints one line.
+The network has four such layers and ReLUs, and the images have MNIST's size. Prints one line.
 
     python3 examples/operators/measure_memory.py
 """
@@ -26,7 +26,7 @@ def step(network: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -
 
 
 def peak_of_step(layer, device: str) -> int:
-    """The most bytes that PyTorch's allocator had given out during a step, over what it had before."""
+    """The peak number of bytes that PyTorch's allocator allocated during a step, beyond those allocated before it."""
     images = torch.rand(BATCH, 1, 28, 28, device=device)
     labels = torch.randint(10, (BATCH,), device=device)
     network = make_network(layer).to(device)
@@ -39,7 +39,7 @@ def peak_of_step(layer, device: str) -> int:
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
 
-    # The CPU's allocator reports every allocation and release to the profiler.
+    # The CPU allocator reports every allocation and release to the profiler.
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
     ) as profile:

@@ -1,4 +1,4 @@
-"""Build the operators ahead of time with setuptools, into a Python package that has the library inside.
+"""Build the operators ahead of time with setuptools, into a Python package that contains the library.
 
 python3 -m pip install --no-build-isolation examples/operators
 python3 -c "import torch, example_ops; print(torch.ops.example_ops.cube(torch.arange(4.0)))"
@@ -25,7 +25,7 @@ setup(
             "example_ops.libexample_ops",
             SOURCES,
             extra_compile_args={"cxx": CXX_FLAGS, "nvcc": NVCC_FLAGS},
-            # No Python in the library: it is not linked to PyTorch's Python half, and any Python loads it.
+            # The library contains no Python: it does not link PyTorch's Python bindings, and any Python can load it.
             py_limited_api=True,
         )
     ],

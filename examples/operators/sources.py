@@ -1,7 +1,7 @@
-"""What setup.py and load_jit.py compile, and how; CMakeLists.txt names the same files.
+"""The sources and flags for setup.py and load_jit.py. CMakeLists.txt lists the same files.
 
-LLTM_CUDA=OFF in the environment builds for the CPU only, as -DLLTM_CUDA=OFF does with CMake. Where nvcc is found but no
-GPU, TORCH_CUDA_ARCH_LIST must name the architectures, such as "8.0 9.0a".
+LLTM_CUDA=OFF in the environment builds for the CPU only, like -DLLTM_CUDA=OFF with CMake. On a machine with nvcc but
+without a GPU, TORCH_CUDA_ARCH_LIST must name the architectures, such as "8.0 9.0a".
 """
 
 import os
@@ -24,7 +24,7 @@ SOURCES = [
     "src/round_ste.cpp",
     "src/elementwise.cu" if WITH_CUDA else "src/elementwise_unavailable.cpp",
 ]
-# PyTorch 2.11 asks for C++17 by itself. Hidden symbols keep the operators of two libraries apart. The flags of Python,
-# which setuptools takes, ask for debug information, and that takes time.
+# PyTorch 2.11 defaults to C++17. Hidden symbols keep the operators of two libraries apart. Python's flags, which
+# setuptools uses, include debug information, which takes time to generate.
 CXX_FLAGS = ["-O3", "-std=c++20", "-fvisibility=hidden", "-g0"]
 NVCC_FLAGS = ["-O3", "-std=c++20"]

@@ -1,8 +1,8 @@
 """Train a small network of these operators on scikit-learn's handwritten digits, in well under a minute.
 
-Two convolutions with FusedConvBatchNorm2D, which saves memory, and a classifier whose weights and inputs are rounded
-to 4 bits. Rounding has the gradient zero, so the network is trained twice: with round_ste, which passes the gradient
-straight through, and with the true gradient. The last lines say what came of it.
+The network has two FusedConvBatchNorm2D layers, which save memory, and a classifier whose weights and inputs are
+rounded to 4 bits. The gradient of rounding is zero, so the network is trained twice: with round_ste, which passes the
+gradient straight through, and with the true gradient. The last lines of the output compare the results.
 
     python3 examples/operators/train.py
 """
@@ -26,7 +26,7 @@ HELD_OUT = 360
 
 
 class PlainConvBatchNorm2D(example_ops.FusedConvBatchNorm2D):
-    """The same layer of two operators, to compare with."""
+    """The same layer made of two operators, for comparison."""
 
     def forward(self, input: Tensor) -> Tensor:
         return torch.ops.example_ops.batch_norm2d(torch.ops.example_ops.conv2d(input, self.weight), self.eps)
@@ -74,7 +74,7 @@ def accuracy(network: torch.nn.Module, images: Tensor, labels: Tensor) -> float:
 
 
 def bytes_kept(network: torch.nn.Module, images: Tensor) -> int:
-    """What autograd keeps of a forward pass for the backward pass, but for parameters and the images."""
+    """The number of bytes that autograd keeps for the backward pass, excluding the parameters and the images."""
     alive = {tensor.untyped_storage().data_ptr() for tensor in (*network.parameters(), images)}
     kept = {}
 

@@ -1,4 +1,4 @@
-"""The text: the source of Python's own standard library, which is there on every machine, as streams of bytes."""
+"""The text: the source of Python's standard library, which every machine has, as streams of bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 BEGIN = 0
-"""Comes before the first byte of each file; no source file contains it."""
+"""Precedes the first byte of each file; no source file contains it."""
 
 HELD_OUT_PART = 24
-"""One file in this many is kept apart."""
+"""One file in this many is held out."""
 
 FOREIGN = {
     "__pycache__",
@@ -31,7 +31,7 @@ FOREIGN = {
 
 
 class Text(NamedTuple):
-    """Files one after the other: their bytes (S), uint8, each file with BEGIN before it."""
+    """Concatenated files: their bytes (S), uint8, with BEGIN before each file."""
 
     bytes: Tensor
     files: int
@@ -41,13 +41,13 @@ class Chunk(NamedTuple):
     """Some steps of all rows, time first: (T, N)."""
 
     bytes: Tensor
-    """int64: what is read."""
+    """int64: the input."""
     next_bytes: Tensor
-    """int64: what is to be predicted."""
+    """int64: the target."""
 
 
 def source_files() -> tuple[list[Path], list[Path]]:
-    """The files to train on and those held out, chosen by their names: always the same ones."""
+    """The training and held-out files, selected by name, so the split is always the same."""
     root = Path(sysconfig.get_path("stdlib"))
     names = sorted(path.relative_to(root) for path in root.rglob("*.py"))
     names = [name for name in names if not FOREIGN.intersection(name.parts)]
@@ -60,7 +60,7 @@ def source_files() -> tuple[list[Path], list[Path]]:
 
 
 def read(files: list[Path], seed: int | None = None) -> Text:
-    """The files' text, in their order or, with a seed, in a random one."""
+    """The text of the files, in the given order or, with a seed, in random order."""
     if seed is not None:
         generator = torch.Generator().manual_seed(seed)
         files = [files[index] for index in torch.randperm(len(files), generator=generator).tolist()]
@@ -70,10 +70,10 @@ def read(files: list[Path], seed: int | None = None) -> Text:
 
 
 def chunks(text: Text, rows: int, steps: int, rank: int = 0, ranks: int = 1) -> Iterator[Chunk]:
-    """Cuts the text into that many rows that are read side by side, and those into chunks, without end.
+    """Splits the text into rows that are read side by side, and the rows into chunks, endlessly.
 
-    A row goes on in the next chunk where it stopped in this one, so the state does, too. Of several processes each has
-    its own part of the rows.
+    Each row continues in the next chunk, so the state can be carried over. Each of several processes gets its own part
+    of the rows.
     """
     length = (len(text.bytes) - 1) // rows // steps * steps
     if not length:

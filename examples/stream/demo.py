@@ -1,10 +1,10 @@
-"""Trains a model of bytes on the source of Python's standard library, exports it, and lets a C++ program write.
+"""Trains a byte-level model on the source of Python's standard library, exports it, and lets a C++ program write.
 
     python examples/stream/demo.py --build-dir build --line "def read(self, "
     torchrun --nproc-per-node 2 examples/stream/demo.py --build-dir build
 
 The library must have been built in that folder, and lltm, torch and matplotlib must be importable: `make stream` takes
-care of all of it. What is written goes to <build dir>/stream.
+care of all that. All output is written to <build dir>/stream.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def say(step: str) -> None:
 
 
 def run(*command: str | Path, **options) -> subprocess.CompletedProcess:
-    """Runs a command that must succeed; what it prints is shown if it does not."""
+    """Runs a command that must succeed. If it fails, its output is shown."""
     line = [str(word) for word in command]
     done = subprocess.run(line, capture_output=True, **options)
     if done.returncode:
@@ -63,7 +63,7 @@ def run(*command: str | Path, **options) -> subprocess.CompletedProcess:
 
 @contextmanager
 def process_group(kind: str) -> Iterator[tuple[int, torch.device]]:
-    """This process's rank and device; in a process group where torchrun started several."""
+    """This process's rank and device, within a process group if torchrun started several processes."""
     if "RANK" not in os.environ:
         yield 0, torch.device(kind)
         return
@@ -78,7 +78,7 @@ def process_group(kind: str) -> Iterator[tuple[int, torch.device]]:
 
 
 def train(args: argparse.Namespace, rank: int, device: torch.device) -> dict[str, tuple[stream.ByteModel, list]]:
-    """Both models, and the reports of their training."""
+    """Trains both models. Returns them with the reports of their training."""
     training_files, held_out_files = corpus.source_files()
     training, held_out = corpus.read(training_files, args.seed), corpus.read(held_out_files)
     options = DEFAULTS._replace(steps=args.steps, seed=args.seed)
@@ -103,7 +103,7 @@ def train(args: argparse.Namespace, rank: int, device: torch.device) -> dict[str
 
 
 class OneByte(torch.nn.Module):
-    """What is exported: one byte of one stream in, logits of the next one and the state out, all of them tensors."""
+    """The exported module: takes a byte of a single stream and the state, returns the next logits and the new state."""
 
     def __init__(self, model: stream.ByteModel) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class OneByte(torch.nn.Module):
 
 
 def export(model: stream.ByteModel, path: Path) -> None:
-    """Compiles the model ahead of time, into a package that a C++ program loads."""
+    """Compiles the model ahead of time into a package that a C++ program can load."""
     device = next(model.parameters()).device
     state = torch.zeros(1, 1, model.layer.hidden_size, device=device)
     byte = torch.zeros(1, dtype=torch.int64, device=device)
@@ -128,7 +128,7 @@ def export(model: stream.ByteModel, path: Path) -> None:
 
 
 def build_program(build_dir: Path, output: Path) -> Path:
-    """Installs the library and builds write.cpp against what was installed, as any other project would."""
+    """Installs the library and builds write.cpp against it, as any other project would."""
     prefix, tree = output / "prefix", output / "write"
     run("cmake", "--install", build_dir, "--prefix", prefix)
     generator = ("-G", "Ninja") if shutil.which("ninja") and not (tree / "CMakeCache.txt").exists() else ()
@@ -138,7 +138,7 @@ def build_program(build_dir: Path, output: Path) -> Path:
 
 
 def compare(program: Path, package: Path, device: torch.device, model: stream.ByteModel, line: str) -> None:
-    """C++ must write what Python writes where nothing is left to chance."""
+    """Checks that C++ and Python write the same text when nothing is sampled."""
     count = 200
     done = run(program, package, line, count, 0, 0, device)
     expected = stream.write(model, line.encode(), count)
@@ -152,7 +152,7 @@ def main() -> None:
     start = time.monotonic()
     output = args.build_dir.resolve() / "stream"
     output.mkdir(parents=True, exist_ok=True)
-    # The tensors are small: threads would mostly wait for each other, for long where the machine has other work.
+    # The tensors are small: threads would mostly wait for each other, and for a long time on a busy machine.
     torch.set_num_threads(1)
     kind = args.device or ("cuda" if lltm.has_cuda and torch.cuda.is_available() else "cpu")
     with process_group(kind) as (rank, device):

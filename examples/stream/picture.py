@@ -1,4 +1,4 @@
-"""The demo's one picture: how both models learn, by updates and by time, and how fast they are."""
+"""The demo's picture: how both models learn, over updates and over time, and how fast they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 from stream import Report
 
-matplotlib.use("Agg")  # a file is written, no window is opened
+matplotlib.use("Agg")  # write a file without opening a window
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes

@@ -1,10 +1,10 @@
-"""The model of bytes, how it is trained on one process or several, and how it writes.
+"""The byte-level model, its training in one or several processes, and how it writes text.
 
-It reads a byte a step and predicts the next one. Training is truncated backpropagation through time: gradients stop at
-the ends of a chunk of steps, and the state is carried into the next chunk.
+It reads one byte per step and predicts the next one. Training uses truncated backpropagation through time: gradients
+stop at the boundaries of a chunk of steps, and the state is carried into the next chunk.
 
-The LLTM has no forget gate: its cell carries the sum of all that it read, which grows without bound over a text of any
-length. So the model resets the state where a line begins, which it sees by the byte it reads; the same holds in
+The LLTM has no forget gate: its cell accumulates a sum over everything it has read, which grows without bound on a long
+text. The model therefore resets the state at the beginning of each line, which it detects from the input. It does so in
 training, in evaluation and, as part of the exported model, in C++.
 """
 
@@ -28,46 +28,46 @@ State = tuple[Tensor, Tensor]
 BYTES = 256
 
 LINE = ord("\n")
-"""Ends a line, and is read as the first byte of the next one."""
+"""Ends a line. It is read as the first byte of the next line."""
 
 LEAK = 2.0
-"""How strongly each cell of a new LLTM pulls itself back to zero. The LLTM cannot forget: without that, its cells only
-grow, until tanh of them is 1 or -1 for good. It does for the LLTM what its forget gate does for the LSTM."""
+"""How strongly each cell of a newly initialized LLTM is pulled back to zero. The LLTM cannot forget: without the leak,
+its cells only grow, until their tanh stays at 1 or -1. The leak plays the role of the LSTM's forget gate."""
 
 
 class Options(NamedTuple):
     """How a model is trained."""
 
     steps: int = 1200
-    """Chunks, and updates of the parameters."""
+    """The number of chunks, and of updates of the parameters."""
     rows: int = 16
-    """Streams that are read side by side, by all processes together."""
+    """The number of streams that are read side by side, over all processes."""
     chunk: int = 64
-    """Bytes of each row in a chunk."""
+    """The number of bytes of each row in a chunk."""
     peak_rate: float = 1.2e-2
-    """Of 6e-3 and 1.2e-2 the better one for nn.LSTM, by the held-out files after 600 steps; taken for both models."""
+    """The better one of 6e-3 and 1.2e-2 for nn.LSTM, by the held-out loss after 600 steps; used for both models."""
     seed: int = 0
 
 
 class Report(NamedTuple):
-    """What is known after some steps of training."""
+    """The metrics after some steps of training."""
 
     step: int
     loss: float
     """Bits per byte, on the training text since the last report."""
     held_out: float
-    """Bits per byte, on files that are never trained on."""
+    """Bits per byte, on the held-out files."""
     seconds: float
-    """Spent on training alone, since its beginning."""
+    """The time spent on training so far, without evaluation."""
 
 
 class ByteModel(nn.Module):
     """Predicts the next byte of a text.
 
     Args:
-        layer: lltm.LLTM or nn.LSTM. They have the same interface but for the reset: the forget gate of the LSTM has to
-            learn what the bytes at the beginning of a file and of a line mean.
-        hidden_size: number of features of the state, H.
+        layer: lltm.LLTM or nn.LSTM. They have the same interface except for the reset: the forget gate of the LSTM has
+            to learn what the bytes at the beginning of a file and of a line mean.
+        hidden_size: the number of features of the state, H.
 
     Inputs: bytes (T, N) in int64; the state, a pair of (1, N, H), or None for zeros. Outputs: logits (T, N, 256) and
     the state.
@@ -79,7 +79,7 @@ class ByteModel(nn.Module):
         self.embedding = nn.Embedding(BYTES, embedding_size)
         self.layer = layer(embedding_size, hidden_size)
         if self.resets:
-            with torch.no_grad():  # what h adds to the candidate of its own cell
+            with torch.no_grad():  # the weight of each h in the candidate of its own cell
                 self.layer.weights_l0[2 * hidden_size :, :hidden_size].diagonal().sub_(LEAK)
         self.readout = nn.Linear(hidden_size, BYTES)
 
@@ -98,7 +98,7 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def twin_models(hidden_size: int = 160, seed: int = 0) -> dict[str, ByteModel]:
-    """A model of each kind, the LSTM's as wide as it can be without having more parameters than the other."""
+    """A model of each kind. The LSTM is as wide as possible without having more parameters than the LLTM."""
     torch.manual_seed(seed)
     ours = ByteModel(lltm.LLTM, hidden_size)
 
@@ -112,13 +112,13 @@ def twin_models(hidden_size: int = 160, seed: int = 0) -> dict[str, ByteModel]:
 
 
 def bits(logits: Tensor, next_bytes: Tensor) -> Tensor:
-    """Mean cross entropy, in bits per byte."""
+    """The mean cross entropy in bits per byte."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), next_bytes.flatten()) / math.log(2)
 
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, text: corpus.Text, rows: int = 64, steps: int = 256, most: int = 6) -> float:
-    """Bits per byte on a text, read in chunks with the state carried."""
+    """Bits per byte on a text that is read in chunks, carrying the state."""
     device = next(model.parameters()).device
     rows = max(1, min(rows, len(text.bytes) // (steps + 1)))
     total, count, state = 0.0, min(most, (len(text.bytes) - 1) // rows // steps), None
@@ -132,10 +132,10 @@ def evaluate(model: nn.Module, text: corpus.Text, rows: int = 64, steps: int = 2
 def train(
     model: ByteModel, text: corpus.Text, held_out: corpus.Text, options: Options, report_every: int = 50
 ) -> Iterator[Report]:
-    """Trains the model in place, and reports now and then.
+    """Trains the model in place, and reports periodically.
 
-    In a process group every process trains on its part of the rows, and the averages of the gradients are those of one
-    process that has all rows. Only the process of rank 0 looks at the held-out text.
+    In a process group, every process trains on its part of the rows. The averaged gradients are those of a single
+    process with all rows. Only the process with rank 0 evaluates the held-out text.
     """
     ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
     if options.rows % ranks:
@@ -152,7 +152,7 @@ def train(
         start = time.perf_counter()
         bytes, next_bytes = (part.to(device) for part in next(stream))
         logits, state = trained(bytes, state)
-        state = state[0].detach(), state[1].detach()  # the gradient stops here, the state goes on
+        state = state[0].detach(), state[1].detach()  # gradients stop here, the state is carried on
         loss = bits(logits, next_bytes)
         optimizer.zero_grad()
         loss.backward()
@@ -166,7 +166,7 @@ def train(
                 dist.all_reduce(mean, dist.ReduceOp.SUM)
                 mean /= ranks
             losses.clear()
-            mean = mean.item()  # waits for the device, so that the clock is right
+            mean = mean.item()  # waits for the device, so that the time is correct
             seconds += time.perf_counter() - start
             if rank == 0:
                 yield Report(step, mean, evaluate(model, held_out), seconds)
@@ -176,7 +176,7 @@ def train(
 
 @torch.inference_mode()
 def write(model: ByteModel, line: bytes, count: int) -> bytes:
-    """Continues a line at the beginning of a file, always by the likeliest byte."""
+    """Continues a line at the beginning of a file, always with the likeliest byte."""
     device = next(model.parameters()).device
     read = torch.tensor([corpus.BEGIN, *line], device=device).unsqueeze(1)
     written, state = [], None

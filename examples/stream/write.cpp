@@ -1,12 +1,12 @@
-// Writes text with a model that was trained and exported in Python: no Python here.
+// Writes text with a model that was trained and exported in Python, without Python.
 //
 //   write PACKAGE LINE COUNT TEMPERATURE SEED [DEVICE]
 //
-// PACKAGE is what AOTInductor made of a model (byte, h, c) -> (logits, h, c). The model reads LINE,
-// and COUNT bytes that go on with it are written to standard output as they come, drawn from
-// softmax(logits / TEMPERATURE), or the likeliest where TEMPERATURE is 0. The state stays with the
-// stream, so every byte costs the same; the model itself resets it where a line begins. DEVICE is
-// cpu unless it says otherwise.
+// PACKAGE is an AOTInductor package of a model (byte, h, c) -> (logits, h, c). The model reads
+// LINE, and COUNT bytes that continue it are written to standard output as they are generated. They
+// are sampled from softmax(logits / TEMPERATURE), or the likeliest if TEMPERATURE is 0. The state
+// is carried along, so every byte takes the same time; the model itself resets it at the beginning
+// of each line. DEVICE defaults to cpu.
 
 #include <ATen/Context.h>
 #include <ATen/ops/full.h>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr uint8_t kBeginOfFile = 0;
 
-// One text, with the state of the model that reads and writes it.
+// A text, with the state of the model that reads and writes it.
 class Stream {
  public:
   Stream(const std::string& package, const c10::Device& device)
@@ -38,7 +38,7 @@ class Stream {
     read(kBeginOfFile);
   }
 
-  // Takes the state one byte further.
+  // Advances the state by one byte.
   void read(uint8_t byte) {
     const at::Tensor input = at::full({1}, byte, at::TensorOptions(at::kLong).device(device_));
     std::vector<at::Tensor> results = loader_.run({input, h_, c_});

@@ -1,8 +1,9 @@
-// Argument checks. Each says which operator, which argument, what was expected and what came.
+// Argument checks. Each message names the operator, the argument, what was expected and what was
+// received.
 //
-// The CPU, CUDA and Meta kernels all call them, so sizes are read as SymInt: under torch.compile a
-// size may be a symbol, and a Meta kernel that reads it by size() fixes it to a number, and the
-// compiled program to that one size. TORCH_SYM_CHECK leaves the question open until it is known.
+// The CPU, CUDA and Meta kernels all call them, so sizes are read as SymInt. Under torch.compile a
+// size may be a symbol; a Meta kernel that reads it with size() would specialize the compiled
+// program to that one size. TORCH_SYM_CHECK defers the check until the size is known.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +20,9 @@ inline std::string dtype_name(const at::Tensor& tensor) {
   return std::string(c10::getDtypeNames(tensor.scalar_type()).first);
 }
 
-/// Python's None reaches a plain Tensor argument as an undefined tensor. The Autograd kernels look
-/// for it, because autograd itself asks a tensor for its device first, with a message of its own.
+/// None is passed to a plain Tensor argument as an undefined tensor. The Autograd kernels check for
+/// it, because autograd would otherwise ask the tensor for its device and raise a different
+/// message.
 inline void check_defined(std::string_view op, std::string_view name, const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined(), op, ": expected ", name, " to be a tensor, got None");
 }
@@ -37,7 +39,7 @@ inline void check_dtype(std::string_view op, std::string_view name, const at::Te
       dtype_name(tensor));
 }
 
-/// Nothing is cast, broadcast or moved silently: the two must agree.
+/// Checks that two tensors agree in dtype and device: nothing is cast or moved silently.
 inline void check_like(std::string_view op,
                        std::string_view name,
                        const at::Tensor& tensor,
@@ -67,7 +69,7 @@ inline void check_like(std::string_view op,
               tensor.device());
 }
 
-/// `shape` spells what is expected in the caller's terms, such as "[batch, in]".
+/// `shape` describes the expected shape in words, such as "[batch, in]".
 inline void check_rank(std::string_view op,
                        std::string_view name,
                        const at::Tensor& tensor,

@@ -1,19 +1,18 @@
-// conv2d_batch_norm: time traded for memory, by computing again in the backward pass.
+// conv2d_batch_norm: trading time for memory by recomputation in the backward pass.
 //
 //   y = conv2d(input, weight)                        valid, stride 1, no bias
 //   out = (y - mean(y)) / (sqrt(var(y)) + eps)       per channel, unbiased, eps outside the root
 //
-// As two operators, autograd keeps y from the forward pass to the backward pass: the largest tensor
-// of the layer, once for each layer of the network. As one operator it need not: the backward pass
-// computes y again from input and weight, which are alive anyway. That costs one more convolution,
-// and the memory of y is there in only one layer at a time. What is kept besides is two numbers per
-// channel.
+// With two operators, autograd keeps y, the largest tensor of the layer, from the forward pass to
+// the backward pass, for every layer of the network. With a single operator it does not have to:
+// the backward pass recomputes y from input and weight, which are alive anyway. That costs one more
+// convolution, and only one layer's y is in memory at a time. In addition, the operator keeps two
+// numbers per channel.
 //
-// Two rules make it work. Whoever computes again must get the same numbers, so a random or an
-// in-place forward pass needs more care than this. And the backward pass is an operator of its own:
-// written as ATen calls, it would be taken apart by torch.compile, whose partitioner sees a
-// convolution of forward inputs, reckons that it is dear, and moves it to the forward pass to keep
-// the result.
+// There are two rules. The recomputation must give the same numbers, so a random or in-place
+// forward pass needs more care than this one. And the backward pass must be a separate operator: if
+// it were written as ATen calls, torch.compile's partitioner would see an expensive convolution of
+// forward inputs, and move it to the forward pass to keep the result.
 #include "checks.h"
 #include "example_ops.h"
 #include "layers.h"
@@ -32,8 +31,8 @@ using torch::autograd::variable_list;
 
 constexpr std::string_view kName = "example_ops::conv2d_batch_norm";
 
-// The operator has one output, but backward wants mean and deviation. So it is a thin cover of one
-// that returns all three, as ATen's batch_norm is of native_batch_norm.
+// The operator has one output, but backward needs mean and deviation. It is therefore a thin
+// wrapper of an operator that returns all three, as ATen's batch_norm is of native_batch_norm.
 using Outputs = std::tuple<Tensor, Tensor, Tensor>;
 
 Outputs call_with_statistics(const Tensor& input, const Tensor& weight, double eps) {
@@ -161,7 +160,7 @@ TORCH_LIBRARY_FRAGMENT(example_ops, m) {
       " Tensor deviation, float eps, bool[2] wanted) -> (Tensor d_input, Tensor d_weight)");
 }
 
-// For every device, below Autograd: what it calls knows the device.
+// For every device, below Autograd: the operator that it calls has a kernel for each device.
 TORCH_LIBRARY_IMPL(example_ops, CompositeExplicitAutograd, m) {
   m.impl("conv2d_batch_norm", TORCH_FN(example_ops::without_statistics));
 }

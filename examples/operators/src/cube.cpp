@@ -1,15 +1,15 @@
-// cube: derivatives of every order, with an intermediate that is kept for the backward pass.
+// cube: derivatives of every order, with a saved intermediate.
 //
 //   y = x^3          dx = 3 x^2 dy          and so on: 6 x, 6
 //
-// The slope 3 x^2 is computed in the forward pass and kept, as one does where it is expensive and
-// falls out of the forward pass anyway. That is where second derivatives quietly go wrong: to
-// autograd a saved intermediate is a constant. dy * slope then has the right value, but no gradient
-// flows from it to x, and the second derivative is 0 instead of 6 x.
+// The slope 3 x^2 is computed in the forward pass and saved, as one would do if it were expensive
+// and a by-product of the forward pass. This is where second derivatives silently go wrong:
+// autograd treats a saved intermediate as a constant. dy * slope then has the right value, but no
+// gradient flows from it to x, and the second derivative is 0 instead of 6 x.
 //
-// The cure: the Function returns the intermediate as a second output, though the operator has one.
-// So it belongs to the graph, and it gets a derivative of its own in backward(). Whether double
-// backward is right is a question that gradgradcheck answers; no value of a first gradient can.
+// The solution: the Function returns the intermediate as a second output, although the operator has
+// only one. It then belongs to the graph, and backward() gives it a derivative. To test a double
+// backward, use gradgradcheck; first gradients cannot reveal the mistake.
 #include "checks.h"
 #include "elementwise_host.h"
 #include "example_ops.h"
@@ -46,15 +46,15 @@ class CubeFunction : public torch::autograd::Function<CubeFunction> {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     Tensor y = cube(x);
     if (!x.requires_grad()) {
-      return {std::move(y)};  // no backward pass will come, so there is no use for the slope
+      return {std::move(y)};  // without a backward pass, the slope is not needed
     }
     Tensor slope = mul_constant(elementwise_mult(x, x), 3);
     ctx->save_for_backward({x, slope});
     return {std::move(y), std::move(slope)};
   }
 
-  // A gradient for each output. That of slope comes only in a double backward, from the product
-  // below: in a first backward nothing depends on slope, and its gradient is undefined.
+  // One gradient per output. The gradient of slope is defined only in a double backward, where it
+  // comes from the product below. In the first backward nothing depends on slope.
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const Tensor& d_y = gradients[0];
     const Tensor& d_slope = gradients[1];

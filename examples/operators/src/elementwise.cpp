@@ -1,5 +1,5 @@
-// The host function of the elementwise operators. The order of its steps is worth keeping in every
-// host function: each step is there because something breaks without it.
+// The host function of the elementwise operators. Its steps, in this order, suit any host function;
+// something breaks if one is missing.
 #include "elementwise_host.h"
 
 #include <ATen/Parallel.h>
@@ -9,13 +9,13 @@
 namespace example_ops {
 namespace {
 
-// Fewer elements than this are not worth a second thread.
+// Fewer elements than this do not justify a second thread.
 constexpr int64_t kGrain = 32768;
 
 void run_on_cpu(const ElementwiseParams& params) {
   visit_types(params, [&](const auto& function, auto element) {
     using Element = Pack<decltype(element), 1>;
-    // at::parallel_for uses PyTorch's own threads, so torch.set_num_threads holds here too.
+    // at::parallel_for uses PyTorch's threads, so torch.set_num_threads applies.
     at::parallel_for(0, params.count, kGrain, [&](int64_t begin, int64_t end) {
       elementwise_loop(function,
                        begin,
@@ -31,26 +31,26 @@ void run_on_cpu(const ElementwiseParams& params) {
 }  // namespace
 
 at::Tensor elementwise(const ScalarFunction& function, const at::Tensor& a, const at::Tensor& b) {
-  // 1. The device guard. A kernel runs on the current device, whatever device its tensors are on;
-  //    without this, a tensor on cuda:1 is an illegal memory access, or silently slow.
+  // 1. Set the device. A kernel runs on the current device, whatever device its tensors are on.
+  //    Without the guard, a tensor on cuda:1 causes an illegal memory access or is silently slow.
   const c10::DeviceGuard guard(a.device());
 
   // 2. Allocation. Every element is written below, so empty, not zeros.
   at::Tensor out = at::empty(a.sizes(), a.options());
 
-  // 3. Nothing to do. A grid of no blocks is a launch error.
+  // 3. Return early if there is nothing to do: a launch without blocks is an error.
   if (out.numel() == 0) {
     return out;
   }
 
-  // 4. Contiguous copies, which cost nothing where the tensor is contiguous already. The loop walks
-  //    memory in order; an expanded or transposed tensor is not in order. The trailing underscore
-  //    says: use this one. The copy lives to the end of this function, and on a GPU that is enough:
-  //    the allocator hands its memory to later work of the same stream only.
+  // 4. Make the inputs contiguous, which is free if they are already. The loop reads memory in
+  //    order, which expanded and transposed tensors are not. From here on, use the names with the
+  //    trailing underscore. The copies live until the end of this function. On a GPU that suffices,
+  //    because the allocator reuses their memory only for later work on the same stream.
   const at::Tensor a_ = a.contiguous();
   const at::Tensor b_ = b.defined() ? b.contiguous() : b;
 
-  // 5. Dispatch on type and launch.
+  // 5. Dispatch on the dtype and launch.
   const ElementwiseParams params{function,
                                  a_.scalar_type(),
                                  a_.numel(),

@@ -1,6 +1,6 @@
-// A first CUDA kernel done right: the lesson of elementwise_mult, whose host side is in
-// elementwise_mult.cpp and elementwise.cpp. One kernel serves all the elementwise operators,
-// because the formula is a template argument.
+// A correct first CUDA kernel: the lesson of elementwise_mult, whose host side is in
+// elementwise_mult.cpp and elementwise.cpp. All elementwise operators share this kernel, because
+// the formula is a template argument.
 #include "elementwise.h"
 
 #include <c10/cuda/CUDAException.h>
@@ -12,16 +12,17 @@ namespace example_ops {
 namespace {
 
 constexpr int kThreads = 256;
-// Enough blocks to fill any GPU; the loop takes what is left over.
+// Enough blocks to fill any GPU. Each thread loops over the remaining elements.
 constexpr int64_t kMaxBlocks = 1 << 16;
-// The widest load of a thread.
+// The widest load of a single thread.
 constexpr int kPackBytes = 16;
 
-// Index arithmetic is 64-bit: blockIdx.x * blockDim.x is a product of two 32-bit numbers, which is
-// wrong beyond 2^31 elements, and reads before the beginning of the tensor there. Cast first.
+// Index arithmetic is 64-bit. blockIdx.x * blockDim.x is a product of two 32-bit numbers, which
+// overflows beyond 2^31 elements, and the kernel would access memory in front of the tensor. Cast
+// before multiplying.
 //
-// The first loop moves packs of kLanes elements; the tail, count % kLanes elements at the end, is
-// what packs do not reach. Both are the loop that the CPU runs.
+// The first loop handles packs of kLanes elements, the second the tail of count % kLanes elements.
+// Both use the same loop as the CPU.
 template <typename scalar_t, int kLanes, typename Function>
 __global__ void __launch_bounds__(kThreads) elementwise_kernel(
     Function function, int64_t count, scalar_t* out, const scalar_t* a, const scalar_t* b) {
@@ -53,8 +54,8 @@ void launch(const Function& function, const ElementwiseParams& params) {
   const int64_t wanted = (params.count / kLanes + kThreads - 1) / kThreads;
   const int64_t blocks = std::clamp<int64_t>(wanted, 1, kMaxBlocks);
   // The current stream, never the default one: under `with torch.cuda.stream(...)` the tensors of
-  // this call are made on that stream, and the default stream neither waits for it nor is waited
-  // for. Results are then garbage now and then, and a CUDA graph records nothing.
+  // this call are written on that stream, which is not synchronized with the default stream.
+  // Results would occasionally be garbage, and a CUDA graph would not capture the launch.
   elementwise_kernel<scalar_t, kLanes>
       <<<blocks, kThreads, /*shared memory=*/0, c10::cuda::getCurrentCUDAStream()>>>(
           function,
@@ -62,12 +63,12 @@ void launch(const Function& function, const ElementwiseParams& params) {
           static_cast<scalar_t*>(params.out),
           static_cast<const scalar_t*>(params.a),
           static_cast<const scalar_t*>(params.b));
-  // A launch reports failure nowhere else. Unchecked, out keeps whatever its memory held, and the
-  // error comes up in some innocent call later.
+  // This is the only place where a failed launch is reported. Without the check, out is left
+  // uninitialized, and the error appears in a later, unrelated call.
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
-// A 16-byte load wants an address divisible by 16. PyTorch's allocations are, but x[1:] is not.
+// A 16-byte load needs an address divisible by 16. PyTorch's allocations are, but x[1:] may not be.
 bool is_aligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % kPackBytes == 0;
 }

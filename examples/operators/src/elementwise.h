@@ -1,7 +1,7 @@
-// The elementwise operators: the formula of each, once, and the one loop that runs them on the CPU
-// and on the GPU. No tensor in here: elementwise.cpp holds the host function, elementwise.cu the
-// CUDA kernel. A new elementwise operator is a struct here, its name in ScalarFunction, and a file
-// that registers it.
+// The formulas of the elementwise operators, and the loop that runs them on the CPU and on the GPU.
+// This code does not use tensors: the host function is in elementwise.cpp, and the CUDA kernel in
+// elementwise.cu. To add an elementwise operator, add a struct here, its name to ScalarFunction,
+// and a file that registers it.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -24,8 +24,8 @@ namespace example_ops {
 
 // The formulas. T is double or float: 16-bit elements are computed in float and rounded once.
 
-/// Not floor(x + 0.5): in float32, 0.49999997 + 0.5 is rounded to 1, and that number would go up.
-/// x - floor(x) is exact wherever the comparison could be in doubt.
+/// floor(x + 0.5) would be wrong: in float32, 0.49999997 + 0.5 rounds to 1, so that number would be
+/// rounded up. x - floor(x) is exact wherever rounding could change the comparison.
 struct RoundHalfUp {
   template <typename T>
   EXAMPLE_OPS_HOST_DEVICE T operator()(T x) const {
@@ -50,8 +50,8 @@ struct MultiplyBy {
   }
 };
 
-// Write T(3), never 3.0f or fmaxf: a float function takes a double without a word, rounds it to
-// seven digits, and only a float64 gradcheck notices.
+// Use T(3) and std::max, never 3.0f or fmaxf: a float function silently rounds a double to seven
+// digits, and only gradcheck in float64 detects it.
 struct Cube {
   template <typename T>
   EXAMPLE_OPS_HOST_DEVICE T operator()(T x) const {
@@ -61,7 +61,7 @@ struct Cube {
 
 using ScalarFunction = std::variant<RoundHalfUp, Multiply, MultiplyBy, Cube>;
 
-/// Neighbouring elements, moved by one load or one store.
+/// Neighboring elements that are moved by a single load or store.
 template <typename scalar_t, int lane_count>
 struct alignas(sizeof(scalar_t) * lane_count) Pack {
   using Scalar = scalar_t;
@@ -69,9 +69,9 @@ struct alignas(sizeof(scalar_t) * lane_count) Pack {
   scalar_t lanes[lane_count];
 };
 
-/// The loop: out[i] = function(a[i], b[i]) for i = begin, begin + step, ... below end; b is not
-/// read for a function of one argument. The CPU calls it for a range, step 1; on the GPU each
-/// thread begins at its own index and steps by the number of threads.
+/// The loop: out[i] = function(a[i], b[i]) for i = begin, begin + step, ... below end. b is not
+/// read for a function of one argument. The CPU calls it for a range with step 1. On the GPU each
+/// thread begins at its own index and uses the number of threads as step.
 template <typename Function, typename Pack>
 EXAMPLE_OPS_HOST_DEVICE void elementwise_loop(const Function& function,
                                               int64_t begin,
@@ -100,7 +100,7 @@ EXAMPLE_OPS_HOST_DEVICE void elementwise_loop(const Function& function,
   }
 }
 
-/// What a launch needs to know. Memory is contiguous, and aligned to the element at least.
+/// The parameters of a launch. Memory is contiguous and at least aligned to the element size.
 struct ElementwiseParams {
   ScalarFunction function;
   c10::ScalarType dtype;
@@ -110,7 +110,7 @@ struct ElementwiseParams {
   const void* b;  // nullptr for a function of one argument
 };
 
-/// Calls run(function, element) with the function's and the element's types: the dispatch on dtype.
+/// Dispatches on function and dtype: calls run(function, element) with their static types.
 template <typename Run>
 void visit_types(const ElementwiseParams& params, const Run& run) {
   std::visit(
@@ -131,8 +131,8 @@ void visit_types(const ElementwiseParams& params, const Run& run) {
       params.function);
 }
 
-/// Launches on the current stream of the current device; returns before it has run. Defined in
-/// elementwise.cu, and in elementwise_unavailable.cpp where CUDA is not built.
+/// Launches on the current stream of the current device, asynchronously. Defined in elementwise.cu,
+/// or in elementwise_unavailable.cpp if the library is built without CUDA.
 void launch_on_cuda(const ElementwiseParams& params);
 
 }  // namespace example_ops

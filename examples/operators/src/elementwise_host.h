@@ -1,4 +1,4 @@
-// What the elementwise operators call: everything around the loop.
+// The host function of the elementwise operators: everything around the loop.
 #pragma once
 
 #include "elementwise.h"
@@ -7,13 +7,14 @@
 
 namespace example_ops {
 
-/// The function over all elements of one tensor, or of two tensors of one shape, on the CPU or on a
-/// GPU. The operator has checked its arguments. Any strides are right; the result is contiguous.
+/// Applies the function to all elements of a tensor, or of two tensors of the same shape, on the
+/// CPU or on a GPU. The caller checks the arguments. Arbitrary strides are supported; the result is
+/// contiguous.
 at::Tensor elementwise(const ScalarFunction& function,
                        const at::Tensor& a,
                        const at::Tensor& b = {});
 
-/// What elementwise() returns, for a Meta kernel: the shape, and no computation.
+/// The shape and dtype of elementwise()'s result, for Meta kernels.
 at::Tensor elementwise_meta(const at::Tensor& a);
 
 }  // namespace example_ops

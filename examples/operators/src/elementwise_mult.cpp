@@ -1,12 +1,12 @@
-// elementwise_mult: a first CUDA kernel done right.
+// elementwise_mult: a correct first CUDA kernel.
 //
-//   y = a * b          a and b of one shape, one dtype, on one device: nothing is broadcast or cast
+//   y = a * b          a and b agree in shape, dtype and device: nothing is broadcast or cast
 //   da = b * dy        db = a * dy
 //
 // The lesson is in three places. elementwise.cpp is the host function: device guard, allocation,
-// nothing to do, contiguous copies, launch. elementwise.cu is the kernel and its launch: current
-// stream, launch check, 64-bit index, tail, vectorised loads. This file has what is particular to
-// the operator: what it accepts, and a backward pass that computes only what somebody wants.
+// empty tensors, contiguous copies, launch. elementwise.cu is the kernel and its launch: current
+// stream, launch check, 64-bit index, tail, vectorized loads. This file has what is specific to the
+// operator: its argument checks, and a backward pass that computes only the required gradients.
 #include "checks.h"
 #include "elementwise_host.h"
 #include "example_ops.h"
@@ -24,7 +24,7 @@ using torch::autograd::variable_list;
 
 constexpr std::string_view kName = "example_ops::elementwise_mult";
 
-// Before any work: a kernel that trusts b to be as large as a reads beyond b's end where it is not.
+// Runs before anything is computed: if b were smaller than a, the kernel would read past its end.
 void check(const Tensor& a, const Tensor& b) {
   check_dtype(kName, "a", a);
   check_like(kName, "b", b, "a", a);
@@ -60,16 +60,15 @@ class ElementwiseMult : public torch::autograd::Function<ElementwiseMult> {
 
   static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b) {
     ctx->set_materialize_grads(false);
-    // Saved through save_for_backward, never as a member or in saved_data: this way autograd
-    // notices an in-place change between forward and backward, and no reference cycle is made.
+    // Use save_for_backward, never a member or saved_data: this way autograd detects in-place
+    // changes between forward and backward, and there is no reference cycle.
     ctx->save_for_backward({a, b});
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return elementwise_mult(a, b);
   }
 
-  // Each product by the operator itself, above Autograd again: that alone makes the second
-  // derivative right, and the third. The gradient may have any strides: that of sum() has stride 0
-  // everywhere.
+  // Each product calls the operator itself, through Autograd again. That makes second and higher
+  // derivatives correct. The gradient may have any strides: all strides of sum()'s gradient are 0.
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const Tensor& gradient = gradients[0];
     Tensor d_a;

@@ -1,5 +1,4 @@
-// Compiled in place of elementwise.cu where CUDA is not built: a sentence instead of a missing
-// symbol.
+// Replaces elementwise.cu in builds without CUDA: an error message instead of a missing symbol.
 #include "elementwise.h"
 
 namespace example_ops {

@@ -1,6 +1,6 @@
-// The operators of this library for C++ programs: typed calls of PyTorch's dispatcher, so autograd
-// and the tracers see them exactly as they see torch.ops.example_ops in Python. The formula, the
-// gradient and the errors of each are told in the file of its name.
+// The operators of this library for C++ programs. They are typed calls through PyTorch's
+// dispatcher, so autograd and the tracers treat them exactly as they treat torch.ops.example_ops in
+// Python. Each operator's formula, gradient and errors are described in the file with its name.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,10 +1,10 @@
-// conv2d and batch_norm2d: the two parts that conv2d_batch_norm is compared with. Nothing is learnt
-// here that the other files do not teach; the formulas are what matters.
+// conv2d and batch_norm2d: the two parts that conv2d_batch_norm is compared with. They teach
+// nothing that the other files do not; what matters here is the formulas.
 //
 //   conv2d:        a valid convolution of stride 1 without bias
 //   batch_norm2d:  y = (x - mean) / (sqrt(var) + eps), mean and unbiased var over N, H and W
 //
-// The eps stands outside the root. With d = sqrt(var) + eps and c = x - mean:
+// eps is outside of the square root. With d = sqrt(var) + eps and c = x - mean:
 //
 //   dx = (dy - mean(dy)) / d - c * sum(dy * c) * sqrt(var) / (d^2 * sum(c^2))
 #include "layers.h"
@@ -34,7 +34,7 @@ namespace {
 
 constexpr std::array<int64_t, 3> kAllButChannels{0, 2, 3};
 
-// A copy in the type to compute in; the caller may write into it.
+// A copy in the accumulation type, which the caller may modify.
 Tensor accumulated_copy(const Tensor& tensor) {
   return tensor.to(at::toOpMathType(tensor.scalar_type()), /*non_blocking=*/false, /*copy=*/true);
 }
@@ -76,7 +76,7 @@ void check_enough_values(std::string_view op, const Tensor& images) {
 
 Tensor convolve(const Tensor& input, const Tensor& weight) {
   const WithoutAutocast without_autocast;
-  // The result is contiguous where both are, as the Meta kernel says.
+  // With contiguous arguments, the result is contiguous, as the Meta kernel says.
   return at::conv2d(input.contiguous(), weight.contiguous());
 }
 
@@ -109,7 +109,7 @@ std::tuple<Tensor, Tensor> convolve_backward(const Tensor& gradient,
 
 ChannelStatistics channel_statistics(const Tensor& images) {
   if (images.sym_numel() == 0) {
-    // None to compute and nothing to normalize; var_mean would warn.
+    // There is nothing to normalize, and var_mean would warn.
     const auto options = images.options().dtype(at::toOpMathType(images.scalar_type()));
     const auto zeros = [&] { return at::zeros_symint({1, images.sym_size(1), 1, 1}, options); };
     return {zeros(), zeros()};
@@ -138,7 +138,7 @@ Tensor normalize_backward(const Tensor& gradient,
   Tensor centered = accumulated_copy(images).sub_(mean);
   Tensor d_images = accumulated_copy(gradient);
   const Tensor sum_of_squares = centered.square().sum(kAllButChannels, /*keepdim=*/true);
-  // Where all values of a channel are equal, centered is 0 and so is its share: not 0/0.
+  // If all values of a channel are equal, centered is 0. Then so is its share, rather than 0/0.
   const Tensor share = d_images.mul(centered)
                            .sum(kAllButChannels, /*keepdim=*/true)
                            .div_(divisor)
@@ -150,7 +150,7 @@ Tensor normalize_backward(const Tensor& gradient,
 }
 
 variable_list not_differentiable_again(std::string_view op, variable_list gradients) {
-  // Grad mode is on in a backward pass only under create_graph=True.
+  // In a backward pass, grad mode is on only with create_graph=True.
   if (!c10::GradMode::is_enabled()) {
     return gradients;
   }

@@ -1,5 +1,5 @@
-// The mathematics of the convolution and of the batch norm, in plain ATen calls, for the operators
-// in layers.cpp and in conv2d_batch_norm.cpp. All of it runs below autograd.
+// The math of the convolution and the batch norm, in plain ATen calls, for the operators in
+// layers.cpp and conv2d_batch_norm.cpp. All of it runs below autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,14 +11,14 @@
 
 namespace example_ops {
 
-/// input (N, C, H, W), weight (O, C, KH, KW), both of one dtype, with a kernel no larger than the
-/// image.
+/// Checks input (N, C, H, W) and weight (O, C, KH, KW): they must have the same dtype, and the
+/// kernel must not be larger than the image.
 void check_convolution(std::string_view op, const at::Tensor& input, const at::Tensor& weight);
 
-/// input (N, C, H, W).
+/// Checks input (N, C, H, W).
 void check_image(std::string_view op, const at::Tensor& input);
 
-/// The unbiased variance of one value is 0/0.
+/// Checks that there is more than one value per channel: the unbiased variance of one value is 0/0.
 void check_enough_values(std::string_view op, const at::Tensor& images);
 
 /// A valid convolution of stride 1: (N, O, H-KH+1, W-KW+1), contiguous.
@@ -27,16 +27,16 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight);
 /// The shape of convolve()'s result, for Meta kernels.
 at::Tensor convolve_meta(const at::Tensor& input, const at::Tensor& weight);
 
-/// d_input and d_weight, each computed where `wanted` says so and undefined elsewhere.
+/// d_input and d_weight. A gradient is undefined unless its flag in `wanted` is true.
 std::tuple<at::Tensor, at::Tensor> convolve_backward(const at::Tensor& gradient,
                                                      const at::Tensor& input,
                                                      const at::Tensor& weight,
                                                      std::array<bool, 2> wanted);
 
-/// Per channel, (1, C, 1, 1), in the type that 16-bit images are computed in.
+/// Statistics per channel, (1, C, 1, 1), in the accumulation type.
 struct ChannelStatistics {
   at::Tensor mean;
-  at::Tensor deviation;  // the root of the unbiased variance
+  at::Tensor deviation;  // the square root of the unbiased variance
 };
 
 ChannelStatistics channel_statistics(const at::Tensor& images);
@@ -44,15 +44,14 @@ ChannelStatistics channel_statistics(const at::Tensor& images);
 /// (images - mean) / (deviation + eps).
 at::Tensor normalize(const at::Tensor& images, const ChannelStatistics& statistics, double eps);
 
-/// The gradient of the images, through mean and deviation too.
+/// The gradient of the images, including the contributions of mean and deviation.
 at::Tensor normalize_backward(const at::Tensor& gradient,
                               const at::Tensor& images,
                               const ChannelStatistics& statistics,
                               double eps);
 
-/// The gradients, and where somebody would differentiate them again, an error that says that this
-/// is not implemented. Without it a second derivative would take them for constants, and be wrong
-/// in silence.
+/// Returns the gradients such that differentiating them again raises an error. Without it, a second
+/// derivative would treat them as constants, and be silently wrong.
 torch::autograd::variable_list not_differentiable_again(std::string_view op,
                                                         torch::autograd::variable_list gradients);
 

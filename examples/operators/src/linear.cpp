@@ -1,14 +1,17 @@
-// linear: an optional argument, and work done only where it is wanted (needs_input_grad).
+// linear: an optional argument, and computing only the gradients that are needed
+// (needs_input_grad).
 //
-//   y = input @ weight.T + bias        input (N, in), weight (out, in), bias (out) or None, y (N,
-//   out) d_input = dy @ weight     d_weight = dy.T @ input     d_bias = sum over N of dy
+//   y = input @ weight.T + bias
+//   d_input = dy @ weight     d_weight = dy.T @ input     d_bias = sum over N of dy
 //
-// Three gradients, each of which may be unwanted: a first layer's input wants none, a frozen weight
-// wants none. A product that nobody asked for is a third of the time of a training step, and the
-// tensor kept for it is often the larger part of its memory.
+// with input (N, in), weight (out, in), bias (out) or None, and y (N, out).
 //
-// The products are PyTorch's own. Nobody writes a matrix product for an elementwise idea around it,
-// and ATen's runs on every device, so the CPU kernel and the CUDA kernel are the same function.
+// Often not all of the three gradients are needed: the input of a first layer needs none, and
+// neither does a frozen weight. A needless product takes a third of the time of a training step,
+// and the tensor that is saved for it is often most of its memory.
+//
+// The products are PyTorch's. ATen's matrix products run on every device, so the CPU kernel and the
+// CUDA kernel are the same function.
 #include "autocast.h"
 #include "checks.h"
 #include "example_ops.h"
@@ -29,8 +32,8 @@ using torch::autograd::variable_list;
 
 constexpr std::string_view kName = "example_ops::linear";
 
-// `Tensor?` of the schema is std::optional<Tensor> in C++. None comes as an empty optional from
-// Python and as an undefined tensor inside the optional from some C++ callers; both mean: no bias.
+// `Tensor?` in the schema is std::optional<Tensor> in C++. Python passes None as an empty optional,
+// and some C++ callers pass an optional that contains an undefined tensor. Both mean: no bias.
 bool is_given(const std::optional<Tensor>& bias) {
   return bias.has_value() && bias->defined();
 }
@@ -69,8 +72,8 @@ class Linear : public torch::autograd::Function<Linear> {
                         const Tensor& weight,
                         const std::optional<Tensor>& bias) {
     ctx->set_materialize_grads(false);
-    // Each of the two is needed for the other's gradient alone: a frozen weight does not keep the
-    // input alive. (needs_input_grad cannot be asked yet.)
+    // Each of the two is needed only for the gradient of the other: with a frozen weight, the input
+    // is not kept alive. (needs_input_grad is not available here yet.)
     ctx->save_for_backward(
         {weight.requires_grad() ? input : Tensor(), input.requires_grad() ? weight : Tensor()});
     ctx->saved_data["bias is given"] = is_given(bias);
@@ -94,8 +97,8 @@ class Linear : public torch::autograd::Function<Linear> {
       if (ctx->needs_input_grad(1)) {
         d_weight = at::mm(gradient.t(), input);
       }
-      // The trap: needs_input_grad counts the tensors that were given. Without a bias there is no
-      // third to ask about, and tensors after an absent one move up.
+      // A pitfall: needs_input_grad counts only the tensors that were passed. Without a bias there
+      // is no third, and tensors after an absent one move up.
       if (ctx->saved_data["bias is given"].toBool() && ctx->needs_input_grad(2)) {
         d_bias = gradient.sum(0);
       }

@@ -1,10 +1,10 @@
-// mul_constant: an argument that is not a tensor, and gradients that are not materialised.
+// mul_constant: an argument that is not a tensor, and gradients that are not materialized.
 //
 //   y = constant * x
 //   dx = constant * dy         the constant has no gradient
 //
-// A float of the schema is a double in C++ (an int is an int64_t, a bool a bool), whatever the
-// dtype of the tensors: the kernel rounds it once, to the type it computes in.
+// A float in the schema is a double in C++ (an int is an int64_t, a bool a bool), whatever the
+// dtype of the tensors. The kernel rounds it once, to the type it computes in.
 #include "checks.h"
 #include "elementwise_host.h"
 #include "example_ops.h"
@@ -37,20 +37,19 @@ class MulConstant : public torch::autograd::Function<MulConstant> {
   static constexpr bool is_traceable = true;
 
   static Tensor forward(AutogradContext* ctx, const Tensor& x, double constant) {
-    // Where nothing downstream sends a gradient back, autograd has an undefined tensor for it. By
-    // default a Function gets zeros instead: memory of the size of y, written, multiplied and added
-    // to a sum, all for nothing, and x.grad becomes zeros where it should stay None. An optimizer
-    // with momentum or weight decay moves a parameter whose gradient is zeros, and leaves one whose
-    // is None.
+    // If y has no incoming gradient, autograd represents it by an undefined tensor. By default, a
+    // Function gets zeros instead: memory of the size of y is needlessly written, multiplied and
+    // accumulated, and x.grad becomes zeros where it should stay None. An optimizer with momentum
+    // or weight decay moves a parameter whose gradient is zeros, but not one whose gradient is
+    // None.
     ctx->set_materialize_grads(false);
-    // Not a tensor, so it goes into saved_data; x itself is not needed, and is not kept alive.
+    // Values other than tensors are stored in saved_data. x is not needed, and is not kept alive.
     ctx->saved_data["constant"] = constant;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return mul_constant(x, constant);
   }
 
-  // One entry for each argument of forward(), also for those that are not tensors: an undefined
-  // one.
+  // One entry per argument of forward(); for arguments that are not tensors, an undefined tensor.
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const Tensor& gradient = gradients[0];
     if (!gradient.defined()) {

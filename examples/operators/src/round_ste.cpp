@@ -1,15 +1,15 @@
-// round_ste: a gradient of one's own choosing.
+// round_ste: a custom gradient.
 //
 //   y = floor(x) + (x - floor(x) >= 0.5)      rounds half up, exactly
-//   dx = dy                                   by decision, not by calculus
+//   dx = dy                                   by definition, not by calculus
 //
-// The derivative of rounding is zero wherever it exists: a network with a rounding in it does not
-// learn below it. The straight-through estimator passes the gradient on as if rounding were the
-// identity. Nobody can derive that from the forward formula; an operator's Autograd kernel is the
-// place to say it. (examples/operators/train.py shows both gradients at work.)
+// The derivative of rounding is zero wherever it exists, so the layers of a network below a
+// rounding do not learn. The straight-through estimator passes the gradient on as if rounding were
+// the identity. This cannot be derived from the forward formula; it is implemented in the
+// operator's Autograd kernel. (examples/operators/train.py compares both gradients.)
 //
 // An operator is a schema and a kernel per dispatch key, all registered at the end of the file. A
-// call walks down the keys: Autograd, then CPU or CUDA, or Meta where only shapes are asked for.
+// call passes through the keys: Autograd, then CPU or CUDA, or Meta where only shapes are needed.
 #include "checks.h"
 #include "elementwise_host.h"
 #include "example_ops.h"
@@ -27,24 +27,24 @@ using torch::autograd::variable_list;
 
 constexpr std::string_view kName = "example_ops::round_ste";
 
-// CPU and CUDA: the result.
+// CPU and CUDA: computes the result.
 Tensor kernel(const Tensor& x) {
   check_dtype(kName, "x", x);
   return elementwise(RoundHalfUp{}, x);
 }
 
-// Meta: the result's shape, dtype and strides. torch.compile and torch.export call only this.
+// Meta: the result's shape, dtype and strides. torch.compile and torch.export call only this
+// kernel.
 Tensor meta(const Tensor& x) {
   check_dtype(kName, "x", x);
   return elementwise_meta(x);
 }
 
-// Autograd: forward() runs the operator once more, below Autograd, where it reaches CPU or CUDA.
-// What goes through the dispatcher is what torch.compile can record.
+// Autograd: forward() calls the operator again, below Autograd, and reaches CPU or CUDA. Because
+// the call goes through the dispatcher, torch.compile can record it.
 class RoundSTE : public torch::autograd::Function<RoundSTE> {
  public:
-  // backward() reads nothing but its arguments and what was saved, so compiled autograd may trace
-  // it.
+  // backward() reads only its arguments and saved variables, so compiled autograd may trace it.
   static constexpr bool is_traceable = true;
 
   static Tensor forward(AutogradContext* ctx, const Tensor& x) {
@@ -53,8 +53,9 @@ class RoundSTE : public torch::autograd::Function<RoundSTE> {
     return round_ste(x);
   }
 
-  // One gradient per argument of forward(). Nothing was saved: the incoming gradient is enough. It
-  // is undefined where nothing downstream depends on y, and it is passed on as that.
+  // One gradient per argument of forward(). Nothing needs to be saved, because the incoming
+  // gradient suffices. It is undefined if nothing downstream depends on y, and is passed on
+  // unchanged.
   static variable_list backward(AutogradContext* /*ctx*/, const variable_list& gradients) {
     return {gradients[0]};
   }
@@ -75,7 +76,7 @@ Tensor round_ste(const Tensor& x) {
 
 }  // namespace example_ops
 
-// A fragment, so that each operator of the library can stand in a file of its own.
+// A fragment, so that each operator of the library can have its own file.
 TORCH_LIBRARY_FRAGMENT(example_ops, m) {
   m.def("round_ste(Tensor x) -> Tensor");
 }

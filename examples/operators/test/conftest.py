@@ -1,6 +1,6 @@
-"""Build the operators as anybody would, out of tree against an installed lltm, and share what all tests need.
+"""Build the operators as a user would, out of tree against an installed lltm, and define shared fixtures.
 
-The library goes to ``operators`` in the build folder of lltm, so a second run builds nothing.
+The library is built in ``operators`` in the build folder of lltm, so a second run builds nothing.
 """
 
 import fcntl
@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Threads that wait without spinning, set before torch loads OpenMP: on a busy machine many small calls are much faster.
+# Threads wait without spinning, which makes many small calls much faster on a busy machine. Set before torch loads
+# OpenMP.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
@@ -52,7 +53,7 @@ def build() -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def library() -> Path:
     if "EXAMPLE_OPS_LIBRARY" not in os.environ:
-        # One process of several that test at once builds, and the others wait for it.
+        # If several processes run tests in parallel, one of them builds, and the others wait for it.
         with (lltm.library_path.parent / "operators.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             os.environ["EXAMPLE_OPS_LIBRARY"] = str(build())
@@ -77,7 +78,7 @@ def dtype(request) -> torch.dtype:
 
 @pytest.fixture(autouse=True)
 def exact_products():
-    """No TF32, since the reference is in float64; and the same bits each time, which gradcheck asks for."""
+    """No TF32, because the reference is in float64, and deterministic results, which gradcheck requires."""
     torch.manual_seed(0)
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
         yield

@@ -9,7 +9,7 @@ from torch import Tensor
 
 class Case(NamedTuple):
     name: str
-    shapes: tuple  # one a tensor argument
+    shapes: tuple  # one per tensor argument
     formula: Callable[..., Tensor]
     constants: tuple = ()  # arguments after the tensors
     twice: bool = True  # whether it is differentiable twice
@@ -68,7 +68,7 @@ def name_of(case: Case) -> str:
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
-    """Of the whole tensor, in float64: the largest difference beside the largest element."""
+    """The largest difference divided by the largest element of the whole tensor, in float64."""
     if expected.numel() == 0:
         return 0.0
     difference = (actual.double() - expected.double()).abs().max()

@@ -1,4 +1,4 @@
-"""The operators from C++: runs the program that CMake makes of test_typed_calls.cpp."""
+"""The operators from C++: runs the program that CMake builds from test_typed_calls.cpp."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Bad arguments raise before any work; messages name the operator, the argument, what was expected and what came."""
+"""Invalid arguments raise; messages name the operator, the argument, what was expected and what was received."""
 
 import re
 
@@ -109,7 +109,7 @@ def test_message(name, arguments, message, requires_grad):
 
 @pytest.mark.parametrize("name, arguments, message", CASES, ids=[f"{name}-{i}" for i, (name, *_) in enumerate(CASES)])
 def test_meta_kernel_says_the_same(name, arguments, message):
-    """What is wrong is wrong under torch.compile too, where only the Meta kernel runs."""
+    """The errors are the same under torch.compile, where only the Meta kernel runs."""
     if "device" in message:
         pytest.skip("all arguments are on one device here")
     if "more than one value" in message:

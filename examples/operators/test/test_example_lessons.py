@@ -1,4 +1,4 @@
-"""What each operator is there to teach, each with a test of its own."""
+"""The lesson that each operator teaches."""
 
 import math
 
@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class CallRecorder(TorchDispatchMode):
-    """The names of the operators that are called while it is active, below autograd."""
+    """Records the names of the operators that are called below autograd while it is active."""
 
     def __init__(self):
         super().__init__()
@@ -28,7 +28,7 @@ def calls_of_backward(result: Tensor) -> list[str]:
 
 
 def saved_for_backward(function, *arguments) -> list[Tensor]:
-    """What autograd keeps of the call, but for the parameters that live on anyway."""
+    """The tensors that autograd saves for the call, except for parameters, which stay alive anyway."""
     saved = []
 
     def pack(tensor):
@@ -53,7 +53,7 @@ class TestRoundSte:
         assert torch.ops.example_ops.round_ste(x).item() == expected
 
     def test_numbers_beside_a_half(self, device, dtype):
-        """Where floor(x + 0.5) goes wrong: the number below 0.5, and odd numbers with no half beside them."""
+        """Numbers for which floor(x + 0.5) is wrong: the one below 0.5, and odd ones with no half next to them."""
         half = torch.tensor([0.5, 1.5, -0.5, -1.5], dtype=dtype, device=device)
         below = torch.nextafter(half, torch.full_like(half, -torch.inf))
         above = torch.nextafter(half, torch.full_like(half, torch.inf))
@@ -74,7 +74,7 @@ class TestRoundSte:
         assert torch.equal(x.grad, gradient)
 
     def test_gradient_of_the_gradient(self, device):
-        """The identity is linear: of the square, 2 round(x), the second derivative is 2 straight through."""
+        """The gradient of the square is 2 round(x); its straight-through derivative is 2."""
         x = (10 * torch.randn(50, device=device)).requires_grad_()
         (once,) = torch.autograd.grad(torch.ops.example_ops.round_ste(x).square().sum(), x, create_graph=True)
         (twice,) = torch.autograd.grad(once.sum(), x)
@@ -96,7 +96,7 @@ class TestLinear:
         for name, tensor in zip("iwb", (input, weight, bias), strict=True):
             tensor.requires_grad_(name in names)
         saved = saved_for_backward(torch.ops.example_ops.linear, input, weight, bias)
-        # Each of the two is kept for the other's gradient.
+        # Each of the two is saved for the gradient of the other.
         assert {tensor.shape for tensor in saved} == {
             tensor.shape for tensor, name in ((input, "w"), (weight, "i")) if name in names
         }
@@ -139,14 +139,14 @@ class TestConv2dBatchNorm:
             del storages[argument.untyped_storage().data_ptr()]
         assert sorted(tensor.numel() for tensor in storages.values()) == [weight.size(0)] * 2
 
-        # The two parts keep the convolution's result besides.
+        # The two parts also save the convolution's result.
         parts = saved_for_backward(
             lambda: torch.ops.example_ops.batch_norm2d(torch.ops.example_ops.conv2d(images, weight))
         )
         assert any(tensor.numel() == 8 * 5 * 10 * 10 for tensor in parts)
 
     def test_keeps_no_more_when_compiled(self, device):
-        """The partitioner of torch.compile may move what it likes from backward to forward: here, nothing."""
+        """The partitioner of torch.compile moves nothing from backward to forward."""
         from functorch.compile import aot_function, min_cut_rematerialization_partition, nop
 
         outputs = []

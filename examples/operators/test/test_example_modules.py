@@ -1,4 +1,4 @@
-"""The modules: initialisation, repr, state, and what they compute."""
+"""The modules: initialization, repr, state, and what they compute."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""What holds for every operator alike: values, gradients, checks of PyTorch's own, scripts and compilers."""
+"""Tests for every operator: values, gradients, PyTorch's own checks, scripts and compilers."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_schema(schema):
 
 
 def check_against_formula(case: Case, arguments, gradient=None) -> None:
-    """Value and gradients of the operator beside those of the formula in float64, of the same numbers."""
+    """Compare the operator's values and gradients with those of the formula in float64, for the same inputs."""
     reference = [t.detach().double().requires_grad_(t.requires_grad) for t in arguments]
     result = case.call(*arguments)
     expected = case.formula(*reference, *case.constants)
@@ -73,7 +73,7 @@ def test_strides(case, device):
     if case.name not in (
         "batch_norm2d",
         "conv2d_batch_norm",
-    ):  # whose outputs sum up to 0, and the gradient is rounding
+    ):  # their outputs sum up to 0, so the gradient is only rounding error
         check_against_formula(case, arguments, one.expand_as(case.call(*arguments)))
     else:
         ours = torch.autograd.grad(case.call(*arguments), arguments, one.expand_as(case.call(*arguments)))
@@ -82,7 +82,7 @@ def test_strides(case, device):
 
 @every_operator
 def test_empty(case, device, dtype):
-    """No batch: an empty result, and gradients that are zero where they are sums over the batch."""
+    """An empty batch gives an empty result, and zero for the gradients that are sums over the batch."""
     shapes = [(0, *shape[1:]) if i == 0 or case in ELEMENTWISE else shape for i, shape in enumerate(case.shapes)]
     arguments = case.arguments(device, dtype, requires_grad=True, shapes=shapes)
     result = case.call(*arguments)
@@ -108,7 +108,7 @@ def test_gradgradcheck(case, device):
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.twice], ids=name_of)
 def test_no_second_derivative(case, device):
-    """create_graph=True alone is no mistake; to differentiate the gradient is, and it says so."""
+    """create_graph=True alone is allowed, but differentiating the gradient raises an error."""
     arguments = case.arguments(device, requires_grad=True)
     result = case.call(*arguments)
     once = torch.autograd.grad(result.square().sum(), arguments, create_graph=True)
@@ -158,7 +158,7 @@ def test_script(case, tmp_path, device):
 
 @every_operator
 def test_compile(case, device):
-    """No graph break, one compilation for two batch sizes, and the same value and gradients."""
+    """No graph breaks, one compilation for two batch sizes, and the same value and gradients."""
     torch._dynamo.reset()
     graphs = []
 
@@ -189,7 +189,7 @@ def test_compile(case, device):
 
 @every_operator
 def test_compiled_autograd(case, device):
-    """The backward pass is traced too, which is_traceable promises."""
+    """The backward pass is traced, too, as is_traceable promises."""
     torch._dynamo.reset()
     arguments = case.arguments(device, requires_grad=True)
     expected = torch.autograd.grad(case.call(*arguments).square().sum(), arguments)
@@ -202,7 +202,7 @@ def test_compiled_autograd(case, device):
 
 @every_operator
 def test_forward_mode_is_refused(case, device):
-    """A tangent that nobody carries on is an error, not zero."""
+    """A tangent that would be lost is an error, not zero."""
     arguments = case.arguments(device)
     with pytest.raises(RuntimeError, match="jvp is not implemented"):
         with forward_ad.dual_level():
@@ -213,7 +213,7 @@ def test_forward_mode_is_refused(case, device):
 
 @every_operator
 def test_undefined_gradient_stays_undefined(case, device):
-    """Nothing downstream sends a gradient back: none arrives, not even zeros."""
+    """If there is no incoming gradient, the gradients stay undefined and do not become zeros."""
 
     class Stop(torch.autograd.Function):
         @staticmethod
@@ -241,7 +241,7 @@ def test_autocast_changes_nothing(case, device):
 @every_elementwise
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 15, 17, 255, 4099, 100_003])
 def test_tail_and_misaligned(case, size, device, dtype):
-    """Sizes around a pack and around a block, and data that begins beside a 16-byte boundary."""
+    """Sizes around those of a pack and a block, and data that does not start at a 16-byte boundary."""
     for offset in (0, 1, 3):
         arguments = [t[offset:] for t in case.arguments(device, dtype, shapes=[(size + offset,)] * len(case.shapes))]
         result = case.call(*arguments)
@@ -252,7 +252,7 @@ def test_tail_and_misaligned(case, size, device, dtype):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @every_elementwise
 def test_more_than_2_to_the_31_elements(case, device):
-    """A 32-bit index is wrong here, also one that is computed of two 32-bit numbers."""
+    """A 32-bit index would be wrong, and so would a product of two 32-bit numbers."""
     if device.type == "cpu":
         pytest.skip("the GPU's kernel is meant")
     size = 2**31 + 4099

@@ -1,4 +1,4 @@
-"""The scripts that use the operators for real, run as a user runs them."""
+"""The scripts that use the operators, run as a user would run them."""
 
 import re
 import subprocess

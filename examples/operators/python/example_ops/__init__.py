@@ -1,8 +1,8 @@
 """The operators of ``libexample_ops.so``, and modules for those that are layers.
 
-Importing this package loads the library that EXAMPLE_OPS_LIBRARY names, else the one inside the package (setup.py puts
-it there), else the one that CMake has made in ``build/operators``. Where the process has the operators already, just in
-time from cpp_extension for example, it loads nothing.
+Importing this package loads the library that EXAMPLE_OPS_LIBRARY names, else the one inside the package, where setup.py
+puts it, else the one that CMake built in ``build/operators``. It loads nothing if the operators are registered already,
+for example by a just-in-time build with cpp_extension.
 """
 
 import os
@@ -18,7 +18,7 @@ _NAME = "libexample_ops.so"
 
 
 def _load() -> None:
-    # The same operators from a second file would abort the process, so ask first.
+    # Loading the same operators from a second file would abort the process.
     if hasattr(torch.ops.example_ops, "round_ste"):
         return
     here = Path(__file__).resolve()

@@ -1,4 +1,4 @@
-"""Layers made of the operators; initialisation and repr are those of the modules of torch.nn that they stand for."""
+"""Layers made of the operators. Initialization and repr are those of the corresponding modules of torch.nn."""
 
 import math
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 
 class Linear(torch.nn.Module):
-    """y = input @ weight.T + bias, as :class:`torch.nn.Linear`, for inputs of two dimensions.
+    """y = input @ weight.T + bias, like :class:`torch.nn.Linear`, for two-dimensional inputs.
 
     Args:
-        in_features, out_features: sizes of the last dimension of input and of output.
-        bias: whether there is a bias.
-        device, dtype: of the parameters.
+        in_features, out_features: the size of the last dimension of the input and of the output.
+        bias: if ``False``, the layer has no bias. Default: ``True``.
+        device, dtype: the device and dtype of the parameters.
 
     Shapes: input (N, in_features), output (N, out_features).
 
     Attributes:
-        weight: (out_features, in_features), uniform in +-1/sqrt(in_features).
-        bias: (out_features), uniform in the same range, or None.
+        weight: (out_features, in_features), initialized uniformly in +-1/sqrt(in_features).
+        bias: (out_features), initialized in the same range, or None.
     """
 
     __constants__ = ["in_features", "out_features"]
@@ -59,20 +59,22 @@ class Linear(torch.nn.Module):
 
 
 class FusedConvBatchNorm2D(torch.nn.Module):
-    """A valid convolution of stride 1 without bias, then batch norm without affine, by the statistics of this batch.
+    """A valid convolution with stride 1 and no bias, followed by batch norm without affine parameters.
 
-    The batch norm is (y - mean) / (sqrt(unbiased var) + eps). Between forward and backward the layer keeps its input,
-    its weight and two numbers per channel. There are no running statistics: the batch counts in evaluation too.
+    The batch norm is (y - mean) / (sqrt(unbiased var) + eps), with the statistics of the current batch. Between forward
+    and backward the layer keeps its input, its weight and two numbers per channel. There are no running statistics: the
+    statistics of the batch are used in evaluation, too.
 
     Args:
-        in_channels, out_channels, kernel_size: of the convolution; the kernel is square.
-        eps: is added to the deviation, outside the root.
-        device, dtype: of the weight.
+        in_channels, out_channels, kernel_size: parameters of the convolution. The kernel is square.
+        eps: added to the standard deviation, outside of the square root.
+        device, dtype: the device and dtype of the weight.
 
     Shapes: input (N, in_channels, H, W), output (N, out_channels, H - kernel_size + 1, W - kernel_size + 1).
 
     Attributes:
-        weight: (out_channels, in_channels, kernel_size, kernel_size), uniform in +-1/sqrt(in_channels * kernel_size^2).
+        weight: (out_channels, in_channels, kernel_size, kernel_size), initialized uniformly in
+            +-1/sqrt(in_channels * kernel_size^2).
     """
 
     __constants__ = ["in_channels", "out_channels", "kernel_size", "eps"]
