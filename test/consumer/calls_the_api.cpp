@@ -1,4 +1,4 @@
-// Uses the public header beside PyTorch's two large ones, and trains a step.
+// Uses the public header together with PyTorch's two large ones, and runs a training step.
 #include <lltm/lltm.h>
 
 #include <torch/script.h>

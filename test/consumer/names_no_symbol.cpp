@@ -1,4 +1,4 @@
-// Names no symbol of liblltm_ops.so: were the linker to drop the library, the operators would be
+// Uses no symbol of liblltm_ops.so: if the linker dropped the library, the operators would be
 // missing.
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-// What the C++ tests share: random arguments of a cell, and its formula in float64 on the CPU.
+// Shared by the C++ tests: random arguments of a cell, and its formula in float64 on the CPU.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,7 +22,8 @@ inline void PrintTo(const Sizes& sizes, std::ostream* os) {
       << sizes.state_size;
 }
 
-/// Odd sizes, a state of one, no input features, no batch, and more rows than a grid has in y.
+/// Odd sizes, a state of one, no input features, an empty batch, and more rows than a grid's y
+/// limit.
 inline const std::vector<Sizes> kSizes = {
     {1, 1, 1}, {3, 5, 7}, {16, 32, 128}, {33, 65, 129}, {4, 0, 5}, {0, 4, 3}, {70000, 3, 2}};
 
@@ -59,7 +60,7 @@ struct Arguments {
 inline Arguments random_arguments(const Sizes& sizes, const at::TensorOptions& options) {
   const auto [batch, input_features, state_size] = sizes;
   const auto random = [](at::IntArrayRef shape) { return at::randn(shape, at::kDouble); };
-  // Weights of this scale keep z near 1 at any size.
+  // This scale of the weights keeps z near 1 for any size.
   const double scale = 1 / std::sqrt(static_cast<double>(state_size + input_features));
   return Arguments{random({batch, input_features}),
                    random({3 * state_size, state_size + input_features}) * scale,
@@ -75,7 +76,7 @@ struct Outputs {
   at::Tensor gates;
 };
 
-/// The cell's formula, as its authors wrote it. Differentiable.
+/// The cell's formula, as in PyTorch's tutorial. Differentiable.
 inline Outputs reference_forward(const Arguments& arguments) {
   const Arguments exact = arguments.to(at::TensorOptions(at::kCPU).dtype(at::kDouble));
   at::Tensor z = at::cat({exact.old_h, exact.input}, 1).matmul(exact.weights.t());
@@ -87,8 +88,8 @@ inline Outputs reference_forward(const Arguments& arguments) {
   return {at::tanh(new_cell) * at::sigmoid(gates[1]), new_cell, z};
 }
 
-/// The largest difference that rounding explains, relative to the largest value: a few units in the
-/// last place, times a generous allowance for the order of summation.
+/// The largest difference that rounding can explain, relative to the largest value: a few ulps,
+/// times a generous allowance for the order of summation.
 inline double tolerance(at::ScalarType dtype) {
   switch (dtype) {
     case at::kDouble:
@@ -113,7 +114,7 @@ inline void expect_close(const at::Tensor& actual,
   }
   const at::Tensor difference = (actual.to(at::kCPU, at::kDouble) - expected).abs();
   const double scale = std::max(1.0, expected.abs().max().item<double>());
-  // Not EXPECT_LE of the maximum: a NaN must fail.
+  // Elementwise rather than EXPECT_LE of the maximum, so that NaN fails.
   EXPECT_TRUE(
       (difference <= limit.value_or(tolerance(actual.scalar_type())) * scale).all().item<bool>())
       << what << ": largest difference " << difference.max().item<double>() << ", scale " << scale;

@@ -1,4 +1,4 @@
-// GPUs as the choice of CUDA kernels sees them, for tests without a GPU.
+// Device facts of several GPUs for the choice of CUDA kernels, for tests without a GPU.
 #pragma once
 
 #include "cuda/model.h"
@@ -11,14 +11,14 @@ inline constexpr cuda::DeviceFacts kH200{.multiprocessors = 132,
                                          .wgmma = true,
                                          .resident = {132, 132, 126, 120, 100, 126, 98, 120}};
 
-/// Large clusters do not fit.
+/// An eighth of an H200, where large clusters do not fit.
 inline constexpr cuda::DeviceFacts kEighthOfAnH200{.multiprocessors = 16,
                                                    .shared_bytes_a_block = 227 * 1024,
                                                    .tiles = true,
                                                    .wgmma = true,
                                                    .resident = {16, 16, 15, 16, 10, 12, 7, 0}};
 
-/// sm_80: neither clusters nor Hopper's instructions.
+/// sm_80, with neither clusters nor Hopper's instructions.
 inline constexpr cuda::DeviceFacts kA100{
     .multiprocessors = 108, .shared_bytes_a_block = 163 * 1024, .tiles = true, .resident = {108}};
 

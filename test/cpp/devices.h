@@ -1,4 +1,4 @@
-// Which devices a test runs on.
+// The devices that a test runs on.
 #pragma once
 
 #include "version.h"
@@ -9,7 +9,7 @@
 
 namespace lltm::test {
 
-/// Whether the library under test has CUDA kernels and this machine a GPU for them.
+/// Whether the library under test has CUDA kernels and this machine has a GPU.
 inline bool cuda_is_testable() {
   return LLTM_CUDA_ARCHITECTURES[0] != '\0' && at::hasCUDA() &&
          at::detail::getCUDAHooks().deviceCount() > 0;

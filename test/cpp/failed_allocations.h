@@ -1,5 +1,5 @@
-// What the tests of failed allocations share: an allocator's refusals, calls of every operator, and
-// what is asked of a call one of whose allocations fails.
+// Shared by the tests of failed allocations: a counter that makes an allocator fail, calls of every
+// operator, and the expectations for a call in which an allocation fails.
 #pragma once
 
 #include "cell_reference.h"
@@ -19,17 +19,17 @@
 
 namespace lltm::test {
 
-/// What an allocator refuses and what it has given, counted from any thread.
+/// Makes an allocator fail at a given allocation, and counts its live allocations. Thread-safe.
 class Refusals {
  public:
   static constexpr const char* kMessage = "the test's allocator refuses";
 
-  /// For every allocation, before it is made.
+  /// Called before every allocation. Raises if it is the one that fails.
   void allow() { TORCH_CHECK_WITH(OutOfMemoryError, before_refusal_-- != 0, kMessage); }
   void allocated() { ++alive_; }
   void released() { --alive_; }
 
-  /// The allocation after this many others.
+  /// Makes the allocation after this many others fail.
   void refuse(int64_t allocation) { before_refusal_ = allocation; }
   void refuse_none() { before_refusal_ = std::numeric_limits<int64_t>::max(); }
   bool has_refused() const { return before_refusal_ < 0; }
@@ -61,7 +61,7 @@ inline Tensors run_forward(const Arguments& a) {
 }
 
 inline Tensors run_backward(const Arguments& a) {
-  // As good a workspace as any, and no call that might fail.
+  // Any gates will do; this expression needs no allocation that might fail.
   return list(backward(a.old_h,
                        a.old_cell,
                        a.old_cell,
@@ -87,17 +87,17 @@ inline Tensors run_autograd(const Arguments& a) {
       {a.old_h, a.old_cell});
 }
 
-/// Steps alike.
+/// Three equal steps.
 inline at::Tensor steps_of(const at::Tensor& tensor) {
   return tensor.unsqueeze(0).expand({3, -1, -1});
 }
 
-/// 0, 1, 2, 3, 0, ... steps for the rows of a batch.
+/// Lengths 0, 1, 2, 3, 0, ... for the rows of a batch.
 inline at::Tensor lengths_of(const Arguments& a) {
   return at::arange(a.input.size(0), a.input.options().dtype(at::kLong)).remainder_(4);
 }
 
-/// The second step of every row is its first again.
+/// Resets every row at its second step.
 inline at::Tensor reset_of(const Arguments& a) {
   at::Tensor reset = at::zeros({3, a.input.size(0)}, a.input.options().dtype(at::kBool));
   reset[1].fill_(true);
@@ -121,7 +121,7 @@ inline Tensors run_kept_sequence(const Arguments& a) {
 }
 
 inline Tensors run_sequence_backward(const Arguments& a) {
-  // As good a workspace as any, as backward's.
+  // Any gates will do, as for backward.
   const at::Tensor states = steps_of(a.old_cell);
   const at::Tensor gates = a.weights.narrow(1, 0, 1).t().expand({3, a.input.size(0), -1});
   return list(sequence_backward(/*grad_output=*/states,
@@ -157,7 +157,8 @@ inline const std::vector<CallCase> kCallCases = {{"forward", run_forward},
                                                  {"sequence_backward", run_sequence_backward},
                                                  {"sequence_autograd", run_sequence_autograd}};
 
-/// Within a second: autograd's threads let go of a call that failed a moment after it has raised.
+/// Waits up to a second for this many live allocations: autograd's threads may release the tensors
+/// of a failed call slightly after it has raised.
 inline bool soon_alive(const Refusals& refusals, int64_t count) {
   for (int i = 0; i < 1000 && refusals.alive() != count; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -165,12 +166,12 @@ inline bool soon_alive(const Refusals& refusals, int64_t count) {
   return refusals.alive() == count;
 }
 
-/// Every allocation of a call fails in turn: the call raises, leaves nothing behind, and the next
-/// one is right.
+/// Makes every allocation of a call fail in turn, and checks that the call raises and leaks
+/// nothing, and that the next call is correct.
 inline void expect_failures_leave_nothing(const CallCase& call,
                                           const Arguments& arguments,
                                           Refusals& refusals) {
-  // Twice: what the libraries keep from a first call is no leak.
+  // Run twice, because what the libraries keep from a first call is not a leak.
   call.run(arguments);
   const Tensors right = call.run(arguments);
   const int64_t alive = refusals.alive();

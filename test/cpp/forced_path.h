@@ -1,4 +1,4 @@
-// A path of the CUDA kernels, forced.
+// Forces a path of the CUDA kernels.
 #pragma once
 
 #include <cstdlib>
@@ -6,7 +6,7 @@
 
 namespace lltm::test {
 
-/// Sets LLTM_CUDA_PATH for as long as it lives.
+/// Sets LLTM_CUDA_PATH for its own lifetime.
 class ForcedPath {
  public:
   explicit ForcedPath(const std::string& path) { setenv(kVariable, path.c_str(), 1); }

@@ -1,5 +1,5 @@
-// Random problems laid out as by the glue of the operators, at addresses that nobody reads, and
-// their launches: for tests of host code without a GPU.
+// Random problems with the layouts that the operators' glue produces, at addresses that are never
+// read, and their launches: for tests of host code without a GPU.
 #pragma once
 
 #include "cuda/kernels/backward_kernels.h"
@@ -20,7 +20,7 @@
 
 namespace lltm::cuda {
 
-/// Addresses that nobody reads, each a gigabyte from the next.
+/// Addresses that are never read, each a gigabyte from the next.
 inline char* memory(int index) {
   return reinterpret_cast<char*>((uintptr_t{1} << 40) + (uintptr_t{1} << 30) * uintptr_t(index));
 }
@@ -89,7 +89,7 @@ inline BackwardShape shape_of(Arithmetic arithmetic, const BackwardProblem& p, b
           .vector_rows = vectors};
 }
 
-/// The hopper candidates that support it.
+/// The hopper candidates that support this shape.
 inline std::vector<BackwardCandidate> hopper_candidates(const BackwardShape& shape) {
   std::vector<BackwardCandidate> candidates;
   for (const BackwardCandidate& candidate : backward_candidates()) {
@@ -146,7 +146,7 @@ inline ForwardShape shape_of(Arithmetic arithmetic, const StepProblem& step) {
           .may_pack = false};
 }
 
-/// The hopper candidates that support it.
+/// The hopper candidates that support this shape.
 inline std::vector<ForwardCandidate> hopper_candidates(const ForwardShape& shape) {
   std::vector<ForwardCandidate> candidates;
   for (const ForwardCandidate& candidate : forward_candidates()) {

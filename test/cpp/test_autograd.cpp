@@ -1,4 +1,4 @@
-// Gradients from C++: through autograd, and by calling lltm::backward itself.
+// Gradients from C++: through autograd, and by calling lltm::backward directly.
 #include "cell_reference.h"
 #include "devices.h"
 #include "lltm/lltm.h"
@@ -32,7 +32,7 @@ Arguments requiring_grad(const Arguments& arguments, const at::TensorOptions& op
           leaf(copy.old_cell)};
 }
 
-/// The five gradients by autograd of the formula in float64.
+/// The five gradients of the formula in float64, computed by autograd.
 std::vector<at::Tensor> reference_gradients(const Arguments& arguments,
                                             const at::Tensor& grad_h,
                                             const at::Tensor& grad_cell) {

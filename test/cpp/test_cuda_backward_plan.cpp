@@ -37,7 +37,7 @@ BackwardShape shape_of(std::optional<Arithmetic> arithmetic,
       .vector_rows = input_features > 0 && input_features % piece == 0 && state_size % piece == 0};
 }
 
-/// Log-uniform sizes: two in five as they come, the rest multiples of eight.
+/// Log-uniform sizes: two in five are arbitrary, the others multiples of eight.
 std::vector<BackwardShape> random_shapes(int count) {
   std::mt19937_64 random(1);
   const auto size = [&](double least, double most) {

@@ -8,7 +8,7 @@
 namespace lltm::test {
 namespace {
 
-/// The CPU's allocator, but for what it refuses.
+/// PyTorch's CPU allocator, except that it refuses some requests.
 class RefusingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -17,7 +17,7 @@ class RefusingAllocator final : public c10::Allocator {
     if (memory != nullptr) {
       refusals.allocated();
     }
-    // The memory is its own context: ATen's products ask for bare pointers.
+    // The memory is its own context, because ATen's products allocate raw pointers.
     return {memory, memory, &release, c10::Device(c10::kCPU)};
   }
 
@@ -27,7 +27,7 @@ class RefusingAllocator final : public c10::Allocator {
     default_copy_data(to, from, bytes);
   }
 
-  /// In place of the CPU's allocator for the rest of the process, as tensors may outlive a test.
+  /// Replaces the CPU allocator for the rest of the process, as tensors may outlive a test.
   static RefusingAllocator& installed() {
     static RefusingAllocator* const allocator = [] {
       auto* const refusing = new RefusingAllocator;

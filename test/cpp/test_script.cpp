@@ -63,7 +63,7 @@ TEST_P(TorchScript, CarriesGradients) {
   Arguments arguments = random_arguments({5, 4, 3}, at::TensorOptions(device).dtype(at::kDouble));
   arguments.weights.requires_grad_();
   torch::jit::Module module = scripted_cell(arguments);
-  // The profiling executor optimises from the second call on.
+  // The profiling executor optimizes from the second call on.
   for (int call = 0; call < 3; ++call) {
     const auto scripted =
         module.forward({arguments.input, arguments.old_h, arguments.old_cell}).toTuple();

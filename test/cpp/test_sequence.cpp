@@ -14,7 +14,7 @@ constexpr int64_t kSteps = 6;
 
 class Sequence : public testing::TestWithParam<Case> {};
 
-/// `arguments` are a cell's: the initial state and the parameters.
+/// A random input of a sequence. `arguments` are those of a cell: the initial state and parameters.
 at::Tensor random_input(const Arguments& arguments, int64_t steps = kSteps) {
   return at::randn({steps, arguments.input.size(0), arguments.input.size(1)}, at::kDouble)
       .to(arguments.input.options());

@@ -1,5 +1,5 @@
-// Calls from several threads at once, the process's first calls among them. ThreadSanitizer looks
-// at them: make sanitize SANITIZER=thread.
+// Concurrent calls from several threads, including the first calls of the process. Run under
+// ThreadSanitizer by make sanitize SANITIZER=thread.
 #include "cell_reference.h"
 #include "lltm/lltm.h"
 
@@ -17,7 +17,7 @@ namespace {
 constexpr int kThreads = 4;
 constexpr int kRepetitions = 5;
 
-/// Gradients and results of the cell, and of a sequence of three equal steps.
+/// The gradients and results of the cell, and of a sequence of three equal steps.
 std::vector<at::Tensor> call(const Arguments& arguments) {
   const auto [new_h, new_cell, gates] = forward(
       arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
@@ -40,7 +40,7 @@ std::vector<at::Tensor> call(const Arguments& arguments) {
 }
 
 TEST(Threads, ThatShareTheirArgumentsGetTheSameBits) {
-  // In order of the tests this one may be the first to call anything: nothing is called before.
+  // This may be the first test to run, and makes no calls before those of the threads.
   std::vector<Arguments> arguments;
   for (const at::ScalarType dtype : kDtypes) {
     for (const Sizes& sizes : {Sizes{3, 5, 7}, Sizes{33, 65, 129}}) {
