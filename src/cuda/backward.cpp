@@ -25,7 +25,7 @@ void* data_of(const Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
 }
 
-// What the gradients are formed from, with rows and elements as the kernels read them.
+// The operands of the gradients, with rows and elements as the kernels read them.
 struct CellRows {
   explicit CellRows(const BackwardArguments& arguments)
       : gates(arguments.gates.contiguous()),
@@ -85,7 +85,7 @@ BackwardProblem products_params(const CellGradients& gradients,
 /// Copies of operands that TMA cannot describe, in rows that it can.
 class PackedOperands {
  public:
-  /// Leaves in `problem` what the copies are.
+  /// Points `problem` to the copies.
   PackedOperands(BackwardProblem& problem,
                  Arithmetic arithmetic,
                  c10::ScalarType dtype,
@@ -93,7 +93,7 @@ class PackedOperands {
       : device_(device), dtype_(dtype) {
     const int size = params_.element_size = element_size(arithmetic);
     const int64_t h = problem.state_size, x = problem.input_features, gates = 3 * h;
-    // In TF32 a transposed copy is made of rows that start anywhere.
+    // In TF32 the inputs are transposed into a copy, from rows that start anywhere.
     if (arithmetic != Arithmetic::kTf32 && problem.d_weights != nullptr) {
       pack(old_h_, problem.old_h, problem.batch, h);
       pack(input_, problem.input, problem.batch, x);
@@ -169,13 +169,13 @@ auto with_arithmetic(Arithmetic arithmetic, const Run& run) {
   }
 }
 
-// Memory for the products, or none.
+// The workspace of the products, or an undefined tensor if they need none.
 Tensor workspace_of(const BackwardProblem& params, const BackwardPlan& plan, const Device& device) {
   int64_t floats = 0;
   if (const auto* const cut = plan.tile<GradientPlan>()) {
     floats = with_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() -> int64_t {
       if constexpr (kArithmetic == Arithmetic::kFloat32) {
-        return 0;  // no such plan
+        return 0;  // there is no such plan
       } else {
         return backward_wgmma_workspace<kArithmetic>(params, *cut);
       }
@@ -188,8 +188,8 @@ Tensor workspace_of(const BackwardProblem& params, const BackwardPlan& plan, con
   return floats > 0 ? device.empty({floats}, at::kFloat) : Tensor();
 }
 
-// d_gates, d_bias and d_old_cell; but `later`, if it is not null, gets the parts of d_bias. The
-// memory of these has to live until they are added up.
+// Computes d_gates, d_old_cell and d_bias. If `later` is not null, it receives the parts of d_bias
+// instead. The returned memory must live until these are added.
 template <typename scalar_t>
 Tensor gate_gradients(GateGradientsParams<scalar_t> params,
                       BiasParts* later,
@@ -259,7 +259,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
       /*with_gates=*/!few_rows && !packs);
   const cudaStream_t stream = device.stream();
   if (sizes.batch * sizes.state_size == 0 || !gradients.any_wanted()) {
-    // Sums over an empty batch.
+    // The gradients of an empty batch are zeros.
     finish_gradients(gradients, input, weights, old_h);
     return gradients.results();
   }
@@ -270,7 +270,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
   const bool any_product =
       products.d_old_h != nullptr || products.d_input != nullptr || products.d_weights != nullptr;
   if (packs && any_product) {
-    // Rows that TMA can describe.
+    // d_gates need rows that TMA can describe.
     products.d_gates_stride =
         packed_stride(products.d_gates_stride, static_cast<int>(input.element_size()));
     gradients.gates = device.empty({sizes.batch, products.d_gates_stride}, input.scalar_type());
@@ -293,8 +293,8 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
             return;
           }
         }
-        // In 16 bits what follows gains by it: blocks that fill a multiprocessor each cannot crowd
-        // on those that are free, and (64,512,512) takes 6.1 us, not 6.8.
+        // In 16 bits this helps what follows: blocks that each fill a multiprocessor cannot crowd
+        // onto free ones, and (64,512,512) takes 6.1 us instead of 6.8.
         params.starts_next = !plan.by_library() && sizeof(scalar_t) == 2;
         if (plan.tile<Tf32BackwardPairs>() != nullptr) {
           params.rounds_to_tf32 = true;

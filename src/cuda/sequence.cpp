@@ -1,12 +1,12 @@
-// lltm::sequence on CUDA: one kernel a step (sequence_forward_steps.cpp), and here what that leaves
-// to the library.
+// lltm::sequence on CUDA: one kernel per step (sequence_forward_steps.cpp) or, in this file, the
+// library.
 //
-// The product with the inputs, z_x, is one product a chunk of time; then each step is a product
-// with h and a pointwise kernel. Both products are kept in the accumulation type, float32 for
-// 16-bit tensors, so that z is rounded only where it is written to gates. h and the carried cell
-// state live in buffers that the steps update in place; a row that has ended leaves its own alone,
-// so that they hold the final state at the end. The host knows nothing but sizes: a call can be
-// captured in a graph.
+// The product with the inputs, z_x, is computed in chunks of time, by one product each. Each step
+// is then a product with h and a pointwise kernel. Both products are kept in the accumulation type,
+// float32 for 16-bit tensors, so z is rounded only where it is written to gates. h and the carried
+// cell state are in buffers that the steps update in place. A row that has ended leaves its state
+// alone, so the buffers hold the final state at the end. The host knows only sizes, so a call can
+// be captured in a graph.
 #include "sequence.h"
 
 #include "../checks.h"
@@ -24,13 +24,13 @@ namespace {
 
 using at::Tensor;
 
-/// Of the workspace: z_x of a chunk of time, and its input where that has to be copied.
+/// The workspace for z_x of a chunk of time, and for a copy of the chunk's input where necessary.
 constexpr int64_t kChunkBytes = 16 << 20;
-/// Of the workspace: what one step needs. More rows run one block after the other. Both together
-/// leave half of 64 MiB to the workspace that cuBLAS allocates on a stream of its own accord.
+/// The workspace for one step. If there are more rows, they run one block after the other. Both
+/// together leave half of 64 MiB to the workspace that cuBLAS allocates per stream by itself.
 constexpr int64_t kStepBytes = 12 << 20;
 
-/// The rows [first, first + count) of the batch, for all steps.
+/// Runs the rows [first, first + count) of the batch, for all steps.
 template <typename scalar_t>
 void run_rows(const SequenceOutputs& outputs,
               const SequenceArguments& arguments,

@@ -196,8 +196,8 @@ class GradientStaging {
   unsigned char* shared_;
 };
 
-/// Writes a tile of d_weights whose columns are dealt, and whose rows start at multiples of 16
-/// bytes, right from the registers.
+/// Writes a tile of d_weights whose columns are permuted and whose rows start at multiples of 16
+/// bytes, directly from registers.
 template <typename Product, int kSums>
 __device__ __forceinline__ void write_dealt_columns(const GradientResults& results,
                                                     const GradientUnit& unit,

@@ -1,9 +1,9 @@
-// The whole backward in one launch for a batch of a few rows, which takes as long as reading the
-// weights and writing d_weights, once each. A thread takes a few columns of [h | x] and walks down
-// the rows of both matrices: where it reads weights, whose products with d_gates make d_old_h and
-// d_input, it writes their gradients, products of d_gates with what it keeps of old_h or input. A
-// cluster shares the rows; each block forms d_gates of those that it takes. The columns are four
-// where rows start at vectors, those of d_weights too, else one.
+// The whole backward in one launch for a batch of a few rows. It takes as long as reading weights
+// and writing d_weights, once each. A thread has a few columns of [h | x] and walks down the rows
+// of both matrices: it reads weights, whose products with d_gates give d_old_h and d_input, and
+// writes their gradients, which are products of d_gates with the old_h or input that it keeps. A
+// cluster shares the rows, and each block computes d_gates of its own. A thread has four columns if
+// rows, including those of d_weights, start at vectors, otherwise one.
 #pragma once
 
 #include "../../cell.h"
@@ -27,7 +27,7 @@
 
 namespace lltm::cuda {
 
-/// What has the bits of a tensor's type in device code.
+/// The type in device code that has the bits of a tensor's type.
 template <typename scalar_t>
 using DeviceElement = std::conditional_t<
     std::is_same_v<scalar_t, c10::Half>,
@@ -42,7 +42,7 @@ struct BackwardFewRowsArguments {
   Segments strips;
 };
 
-/// A strip of columns of [h | x], kWidth a thread, and a batch of kRows.
+/// A strip of columns of [h | x], kWidth per thread, for a batch of kRows rows.
 template <typename scalar_t_, int kRows_, int kWidth_>
 struct FewRowsStrip {
   using scalar_t = scalar_t_;
@@ -50,16 +50,16 @@ struct FewRowsStrip {
   static constexpr int kRows = kRows_, kColumns = 64, kWidth = kWidth_;
   static constexpr int kThreads = 256, kLanes = kColumns / kWidth, kGroups = kThreads / kLanes;
 
-  // A thread forms d_gates of one element at a time, of a row and a column of the state. Those of a
-  // gate and a column lie side by side.
+  // A thread computes d_gates of one element at a time, which is a row and a column of the state.
+  // The rows of a gate and a column are adjacent.
   static constexpr int kPitch = kRows == 1 ? 1 : kRows == 2 ? 2 : kRows <= 4 ? 4 : 8;
   static constexpr int kHidden = kThreads / kPitch;
   static_assert(kHidden % kGroups == 0);
 
-  // Threads that have sums of a strip's columns by themselves: a warp, or as many as it takes.
+  // The threads that together have sums of all columns of a strip: a warp, or as many as it takes.
   static constexpr int kPartThreads = kLanes < 32 ? 32 : kLanes, kParts = kThreads / kPartThreads;
 
-  /// The part of d_old_h or d_input, as ClusterSums wants it.
+  /// The part of d_old_h or d_input, as ClusterSums requires it.
   struct StateProduct {
     static constexpr int kTileM = kRows, kPitchC = kColumns;
     static constexpr int kSharedBytes = kTileM * kPitchC * 4;
@@ -69,7 +69,7 @@ struct FewRowsStrip {
     __device__ __forceinline__ void store(float* result) {
       const int part = static_cast<int>(threadIdx.x) / kPartThreads;
       const int lane = static_cast<int>(threadIdx.x) % kPartThreads;
-      __syncthreads();  // no thread reads what `parts` replaces
+      __syncthreads();  // no thread still reads what `parts` replaces
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
         Vector<float, kWidth> several;
@@ -96,8 +96,8 @@ struct FewRowsStrip {
     }
   };
 
-  // Shared memory: the cluster's sums; weights on their way, each thread's its own, later the
-  // parts of the sums; d_gates, twice.
+  // Shared memory: the cluster's sums; each thread's own weights in flight, later the parts of the
+  // sums; d_gates, twice.
   using Sums = ClusterSums<StateProduct>;
   static constexpr int kStages = kWidth == 1 ? 10 : 4;
   static constexpr int kVectorBytes = kWidth * sizeof(Element);
@@ -159,7 +159,8 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   unsigned char* const own_weights = shared + Strip::kWeightsOffset + thread * kVectorBytes;
   wait_for_previous_kernel();
 
-  // What d_gates of this thread's next element are formed of: of column `own` of those at a time.
+  // The operands of d_gates of this thread's next element, which is in column `own` of those
+  // computed at a time.
   const int own = thread % kHidden, own_row = thread / kHidden;
   scalar_t z[3] = {}, new_cell = 0, grad_h = 0, grad_cell = 0;
   const auto load_element = [&](int first) {
@@ -214,7 +215,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
     }
   };
 
-  // The three gates' weights of a column of the state, to one of the stages.
+  // Starts the copies of the three gates' weights of a column of the state to a stage.
   const int64_t in_row = piece.of(int64_t{0}, state_size) + first_column + column;
   const Element* next =
       static_cast<const Element*>(p.weights.data) + (begin + group) * p.weights.stride + in_row;
@@ -259,7 +260,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
 #pragma unroll 1
   for (int first = 0; first < hidden; first += kHidden) {
     const int count = min(hidden - first, kHidden);
-    // One after the other in two places, so that one barrier is enough.
+    // They alternate between two places, so that one barrier is enough.
     float* const d_gates = both_d_gates + first / kHidden % 2 * 3 * kThreads;
     form_d_gates(d_gates, first);
     load_element(first + kHidden);
@@ -348,7 +349,7 @@ cudaError_t launch_backward_few_rows_of(const GateGradientsParams<scalar_t>& cel
       .strips = segments_of(all || products.d_old_h != nullptr ? products.state_size : 0,
                             all || products.d_input != nullptr ? products.input_features : 0,
                             Strip::kColumns)};
-  // d_bias and d_old_cell are the first strip's, also where no product is wanted.
+  // The first strip computes d_bias and d_old_cell, even if no product is wanted.
   const auto count = static_cast<unsigned>(std::max(arguments.strips.pieces(), 1));
   return launch_in_clusters<&backward_few_rows_kernel<Strip>,
                             Strip::kThreads,
@@ -366,7 +367,7 @@ cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
   const bool vectors = rows_are_vectors(products, kSize) &&
                        reinterpret_cast<uintptr_t>(products.d_weights) % 16 == 0;
   return launch_for_rows(products.batch, [&](auto rows) {
-    if constexpr (kSize == 4) {  // cp.async takes four bytes at least
+    if constexpr (kSize == 4) {  // cp.async copies at least four bytes
       if (!vectors) {
         return launch_backward_few_rows_of<scalar_t, rows, 1>(cell, products, split, stream);
       }

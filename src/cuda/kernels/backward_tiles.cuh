@@ -1,6 +1,7 @@
-// The products of the backward in one launch: d_old_h and d_input are tiles of d_gates @ weights,
-// d_weights' two column ranges tiles of d_gates.T @ old_h and d_gates.T @ input. The first blocks
-// take the former, whose K is long and shared by clusters, the others the latter.
+// The products of the backward in one launch. d_old_h and d_input are tiles of d_gates @ weights.
+// The two column ranges of d_weights are tiles of d_gates.T @ old_h and d_gates.T @ input. The
+// first blocks compute the former, whose K is long and shared by clusters; the others compute the
+// latter.
 #pragma once
 
 #include "../epilogue/write_tile.cuh"
@@ -21,9 +22,9 @@ namespace lltm::cuda {
 struct BackwardTilesArguments {
   BackwardProblem cell;
   KSplit split;
-  Segments state_columns;   // of d_old_h and d_input, as far as they are wanted, in tiles
+  Segments state_columns;   // in tiles, of d_old_h and d_input if wanted
   Segments weight_columns;  // of d_weights
-  unsigned state_blocks;    // what d_old_h and d_input take, ranks counted
+  unsigned state_blocks;    // of d_old_h and d_input, ranks included
   unsigned weight_tiles;
   // Whether rows start at multiples of 16 bytes.
   bool gates_vectors, old_h_vectors, input_vectors, weights_h_vectors, weights_input_vectors;

@@ -1,12 +1,12 @@
 // The products of the backward by wgmma and TMA (sm_90a), in one launch: d_old_h and d_input, which
-// are one product, and d_weights (see gradient_units.h). Some warps copy operands through a ring of
-// slots, two groups of four multiply, write tiles, or leave their sums for others to add up.
+// are one product, and d_weights (gradient_units.h). Some warps copy operands through a ring of
+// slots. Two warpgroups multiply, and write tiles or leave their sums for another kernel to add.
 //
 // - Tiles of 128x64: the K of a tile of either product may be shared by the blocks of a cluster,
-// which exchange their sums.
-// - Tiles of 128x256 for d_weights, and 128 x 64, 128 or 256 for the others, in pairs of the same
-//   columns that share the right operand, as L2 is what bounds large products. K may be cut into
-//   parts, whose sums go to the workspace and are added up by another kernel.
+//   which exchange their sums.
+// - Tiles of 128x256 for d_weights, and of 128 x 64, 128 or 256 for the others, in pairs with the
+//   same columns that share the right operand, because large products are bound by L2. K may be
+//   split into parts, whose sums go to the workspace and are added by another kernel.
 #pragma once
 
 #include "../epilogue/gradient_tile.cuh"
@@ -20,7 +20,7 @@ namespace lltm::cuda {
 
 struct GradientOperandMaps {
   CUtensorMap weights, gate_rows;       // left and right of the state product
-  CUtensorMap gate_columns, inputs[2];  // and of the weight product; the second of input
+  CUtensorMap gate_columns, inputs[2];  // of the weight product; inputs[1] is that of input
 };
 
 struct GradientArguments {
@@ -28,15 +28,15 @@ struct GradientArguments {
   GradientResultMaps result_maps;
   GradientResults results;
   GradientSchedule schedule;
-  // Operands that the kernel before this one does not write: it has waited for whatever wrote them
-  // before it let this one start.
+  // Operands that the previous kernel does not write: it has waited for whatever wrote them before
+  // it started this one.
   bool weights_are_there, inputs_are_there;
   bool state_by_tma, weights_by_tma;
   float4* parts;  // of the state product's tiles, then of the weight product's
   BiasParts bias;
 };
 
-/// A tile's columns of the state product and of the weight product.
+/// The columns of a tile of the state product and of the weight product.
 template <Arithmetic kArithmetic_, int kStateColumns_, int kWeightColumns_>
 struct GradientTile {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
@@ -45,14 +45,14 @@ struct GradientTile {
   static constexpr int kRows = kGradientRows;
   static constexpr int kStateColumns = kStateColumns_, kWeightColumns = kWeightColumns_;
   static constexpr bool kSharesK = kWeightColumns == 64;
-  // GradientPlan::deals_columns
+  // as GradientPlan::deals_columns()
   static constexpr bool kDealsColumns = kArithmetic == Arithmetic::kTf32 && !kSharesK;
   static constexpr int kMulticast = kSharesK ? 1 : 2;  // ranks
   static constexpr int kBlocksPerSm = kSharesK ? 2 : 1;
   static constexpr int kSlots = kSharesK ? 3 : 4;
-  // Starting copies takes a thread's time: of large tiles two have the left operand's, half of it
-  // each, and two the right one's. Their group of warps gives registers to those that multiply.
-  static constexpr int kCopiers = kSharesK ? 1 : 2;  // of an operand
+  // Issuing copies takes a thread's time: for large tiles, two threads copy the left operand, half
+  // of it each, and two the right one. Their warpgroup releases registers to those that multiply.
+  static constexpr int kCopiers = kSharesK ? 1 : 2;  // per operand
   static constexpr int kThreads = kGradientThreads + 64 * kCopiers;
 
   template <int kColumns>
@@ -61,11 +61,11 @@ struct GradientTile {
   using WeightCopies = CopiesOf<kWeightColumns>;
   using OperandRing = Ring<kSlots, WeightCopies::kBytesA + WeightCopies::kBytesB>;
   static_assert(kStateColumns <= kWeightColumns);
-  // Behind the ring what tiles are written from, by each group, or sums from other ranks.
+  // Behind the ring: the staging that each warpgroup writes tiles from, or sums from other ranks.
   static constexpr int kStagings = kSharesK ? 1 : 2;
   static constexpr int kStagingOffset = kSlots * OperandRing::kSlotBytes;
   static constexpr int kGroupStagingBytes = kStagings * Staging::kBytes;
-  static constexpr int kPartBytes = kGradientThreads * 16;  // of eight columns
+  static constexpr int kPartBytes = kGradientThreads * 16;  // for eight columns
   static constexpr int kExchangeBytes = kSharesK ? kStateColumns / 8 * kPartBytes : 0;
   static constexpr int kBarrierOffset =
       kStagingOffset + std::max(kExchangeBytes, 2 * kGroupStagingBytes);
@@ -73,11 +73,11 @@ struct GradientTile {
   static constexpr int kHeldOffset = kExchangeBarrier + 16;
   static constexpr int kSharedBytes = kHeldOffset + kCopiers * kSlots * 8;
 
-  /// A part's sums of a tile, as the threads have them.
+  /// The sums of a part of a tile, in float4s, as the threads hold them.
   static constexpr LLTM_HOST_DEVICE int fours(bool of_weights) {
     return (of_weights ? kWeightColumns : kStateColumns) / 8 * kGradientThreads;
   }
-  /// Where in the workspace the parts of a product begin.
+  /// The index of a product's first part in the workspace.
   static LLTM_HOST_DEVICE int64_t first_four(const GradientSchedule& schedule, bool of_weights) {
     return of_weights
                ? int64_t(schedule.state.tiles_in_parts()) * schedule.state.parts * fours(false)
@@ -86,7 +86,7 @@ struct GradientTile {
 };
 
 #if defined(LLTM_HOPPER)
-/// Starts the copies of all units' chunks: of the left operand or of the right one.
+/// Starts the copies of all units' chunks, of either the left or the right operand.
 template <typename Tile>
 __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& arguments,
                                                        unsigned char* shared,
@@ -105,8 +105,8 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
   if (arguments.schedule.weights.units > 0) {
     prefetch_map(of_left ? &maps.gate_columns : &maps.inputs[0]);
   }
-  // The row and the chunk of d_gates.T that a slot holds: tiles of d_weights that follow each other
-  // are of the same rows, so that where a tile has as many chunks as fit, they stay.
+  // The row and the chunk of d_gates.T that a slot holds. Consecutive tiles of d_weights have the
+  // same rows, so chunks stay in their slots if a tile has as many of them as fit.
   auto* const held = reinterpret_cast<int2*>(shared + Tile::kHeldOffset) + copier * Tile::kSlots;
   if (of_left) {
     for (int i = 0; i < Tile::kSlots; ++i) {
@@ -167,7 +167,7 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
       });
 }
 
-/// Writes a tile of which this block has all the sums.
+/// Writes a tile of which this block has all sums.
 template <typename Tile, int kColumns>
 __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arguments,
                                                     unsigned char* shared,
@@ -183,7 +183,8 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
       return;
     }
   }
-  // TMA takes no box that begins before a matrix, as that of d_input does that has columns of both.
+  // TMA does not write a box that starts in front of a matrix. The box of d_input would, if a tile
+  // has columns of both.
   const int64_t h = arguments.results.state_size;
   const bool has_both = group_row < h && group_row + 64 > h;
   const bool by_tma =
@@ -193,8 +194,8 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
     const Staging staging(shared + Tile::kStagingOffset + group * Tile::kGroupStagingBytes +
                           block % Tile::kStagings * Staging::kBytes);
     if (thread % 128 == 0) {
-      // Of what was here before. The tile before may have had a single block, or may not have been
-      // written by TMA, so that its last commit says nothing of this place.
+      // Waits for what was written from here before. The previous tile may have had a single block,
+      // or may not have been written by TMA, so its last commit says nothing about this place.
       if (block == 0) {
         wait_writes_read();
       } else {
@@ -222,7 +223,7 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
   }
 }
 
-/// What the threads that multiply do of a unit.
+/// Computes a unit, in the threads that multiply.
 template <typename Tile, int kColumns>
 __device__ __forceinline__ void form_gradient_tile(const GradientArguments& arguments,
                                                    unsigned char* shared,
@@ -303,8 +304,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
     if (thread % 32 == 0) {
       copy_gradient_operands<Tile>(
           arguments, shared, ring, cluster, rank, (thread - kGradientThreads) / 32);
-      // Behind many blocks that fill a multiprocessor, the next kernel's would crowd on those that
-      // have none: it may start when all have begun their last chunks.
+      // After many blocks that each fill a multiprocessor, the next kernel's blocks would crowd
+      // onto those that have none. So it may start only when all blocks have issued the copies of
+      // their last chunks.
       start_next_kernel();
     }
     __syncwarp();
@@ -314,7 +316,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
     }
     wait_for_previous_kernel();
     if (arguments.bias.parts != nullptr) {
-      // While the first operands are on their way.
+      // While the first operands are being copied.
       using Element = typename Tile::Product::Element;
       sum_bias_parts(arguments.bias.parts,
                      arguments.bias.count,
@@ -341,7 +343,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
     __syncwarp();
   }
   if constexpr (Tile::kMulticast > 1) {
-    // Nobody leaves while the other block may still write to it, or arrive at its barriers.
+    // No block exits while the other one may still write to it or arrive at its barriers.
     cluster_arrive();
     cluster_wait();
   }
@@ -350,7 +352,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
 #endif
 }
 
-/// Adds up the parts of tiles and writes them. A block has a share of a tile's columns.
+/// The columns of a tile per block, in the kernel that adds the parts of tiles and writes them.
 constexpr int kSumColumns = 16;
 
 template <typename Tile>

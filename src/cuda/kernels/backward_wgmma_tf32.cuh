@@ -1,18 +1,18 @@
-// The products of the backward in TF32 by Hopper's own instructions (sm_90a). wgmma takes operands
-// of TF32 only with K contiguous, but A also from registers, where it may come from any layout. So
-// both products are formed with an A whose M is contiguous, and a B whose K is:
+// The products of the backward in TF32 on Hopper (sm_90a). wgmma takes operands in TF32 only with K
+// contiguous, but A also from registers, where it can be loaded from any layout. So in both
+// products M is contiguous in A, and K in B:
 //
 //   [d_old_h | d_input].T = weights.T @ d_gates.T   A = weights, B = d_gates
 //   d_weights = d_gates.T @ [old_h | input]         A = d_gates, B = [old_h | input] transposed
 //
-// Only the last is a copy, made by blocks of the kernel that forms d_gates, which also rounds what
-// it writes to TF32: wgmma would cut it off. Weights are rounded on their way through registers.
-// Rows have to start at 16 bytes.
+// Only the last operand is a copy, made by blocks of the kernel that computes d_gates. That kernel
+// also rounds what it writes to TF32; wgmma would truncate it. Weights are rounded on their way
+// through registers. Rows must start at 16 bytes.
 //
-// Two blocks, a pair, have two tiles of the same columns, one below the other: each copies half of
-// what both need of B to both, as L2 is what bounds large products. The K of d_old_h and d_input is
-// cut into parts, and a small kernel adds them up and transposes them back. A pair has a list of
-// tiles that is known from the start; what comes next is copied while a tile is written.
+// A pair of blocks has two tiles of the same columns, one below the other. Each block copies half
+// of their B to both, because large products are bound by L2. The K of d_old_h and d_input is split
+// into parts, which a small kernel adds and transposes back. A pair knows its list of tiles from
+// the start, and copies the next operands while it writes a tile.
 #pragma once
 
 #include "../pipeline/ring.cuh"
@@ -28,12 +28,12 @@
 
 namespace lltm::cuda {
 
-/// A tile has 128 rows and 256 columns, or of d_old_h and d_input, kBatchTile.
+/// A tile has 128 rows and 256 columns, or kBatchTile columns for d_old_h and d_input.
 template <int kBatchTile_>
 struct Tf32GradientTile {
   static constexpr int kTileM = 128, kBatchTile = kBatchTile_, kWeightTile = 256, kChunkK = 32;
   static constexpr int kGroups = 2, kMultipliers = 128 * kGroups, kThreads = kMultipliers + 128;
-  // A comes in boxes of 32x32, and B, from two warps of each block, in quarters of the columns.
+  // A is copied in boxes of 32x32, and B in quarters of its columns, by two warps of each block.
   static constexpr int kBoxBytes = 32 * kChunkK * 4;
   static constexpr int kBytesA = kTileM / 32 * kBoxBytes, kBytesB = kWeightTile * kChunkK * 4;
   static constexpr int kSlotsA = 6, kSlotsB = 4;
@@ -42,10 +42,10 @@ struct Tf32GradientTile {
   static constexpr int kSharedBytes = kBarrierOffset + (kSlotsA + kSlotsB) * 16;
 };
 
-/// What a pair of blocks does at a time.
+/// What a pair of blocks computes at a time.
 struct Tf32Unit {
   bool of_weights;
-  int row, column;  // of the product, the first of the tile of this block
+  int row, column;  // of the product: the first of this block's tile
   int first_chunk, chunks;
   int tile, part;  // of d_old_h and d_input
 };
@@ -55,8 +55,8 @@ struct Tf32Schedule {
   // Of [d_old_h | d_input].T: pairs of rows of tiles, columns of tiles.
   int state_rows, state_columns, state_chunks, parts, state_units;
   int weight_columns, weight_chunks, weight_units;
-  // The first `busy` pairs have one unit of d_old_h and d_input more than the others, and share so
-  // many of d_weights; the others share the rest.
+  // The first `busy` pairs have one more unit of d_old_h and d_input than the others. Together they
+  // have weights_of_busy units of d_weights; the others have the rest.
   int busy, weights_of_busy;
 
   template <typename Tile, typename Do>
@@ -98,15 +98,15 @@ struct Tf32Schedule {
 
 struct Tf32GradientArguments {
   CUtensorMap weights, gate_rows;    // A and B of d_old_h and d_input
-  CUtensorMap gate_columns, inputs;  // and of d_weights
+  CUtensorMap gate_columns, inputs;  // those of d_weights
   float4* parts;
   float* d_weights;
   int64_t d_weights_rows, d_weights_columns;
   Tf32Schedule schedule;
 };
 
-// Writes four elements of a row from `column` on, those inside; all or none are where rows are of
-// fours.
+// Writes four elements of a row from `column` on, except those outside the matrix. If `columns` is
+// a multiple of four, all of them are outside or none.
 __device__ __forceinline__ void write_four(float* row,
                                            int64_t column,
                                            int64_t columns,
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                                             base + Tile::kBarrierOffset + Tile::kSlotsA * 16);
   if (thread == 0) {
     a_ring.prepare(2, Tile::kMultipliers / 32);  // two warps copy, all others read
-    b_ring.prepare(2, 2 * Tile::kGroups);        // groups of both blocks
+    b_ring.prepare(2, 2 * Tile::kGroups);        // warpgroups of both blocks
     fence_barriers();
   }
   __syncwarp();
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
   if (thread >= Tile::kMultipliers) {
     give_registers<40>();
-    // Starting copies takes time: two warps have A's, two B's.
+    // Issuing copies takes time: two warps copy A and two copy B.
     const bool of_a = warp % 4 < 2;
     const int half = warp % 2;
     if (lane == 0) {
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll 1
         for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
           b_ring.wait_empty();
-          // This quarter, and that of the other block's warp.
+          // This warp's quarter, and that of the other block's warp.
           arrive_expecting(b_ring.full(), 2 * columns * Tile::kChunkK * 4);
           copy_box_2d(b_ring.data() + first * Tile::kChunkK * 4,
                       map,
@@ -202,8 +202,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     take_registers<232>();
     const uint32_t own_a = Tf32GradientProduct::fragment_offset(warp, lane);
     wait_for_previous_kernel();
-    // sum = the product over the next chunks. A's rows of a chunk are loaded while the one before
-    // is multiplied.
+    // sum = the product over the next chunks. A of a chunk is loaded while the previous chunk is
+    // multiplied.
     const auto multiply = [&](auto& sum, auto rounds, int chunks) {
 #pragma unroll
       for (float& value : sum) {
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         }
         a_ring.advance();
       };
-      uint32_t empty = 0;  // the barrier of the chunk before
+      uint32_t empty = 0;  // the barrier of the previous chunk
       const auto release = [&] {
         if (thread % 128 < 2) {
           arrive_in_cluster(address_in_block(empty, thread % 128));
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
           multiply_group_tf32<false>(sum, current[step], b + step * 2);
         }
         commit_products();
-        // One chunk's products stay under way while the next one's begin.
+        // The products of one chunk stay in flight while those of the next one start.
         wait_products<1>();
         keep_until_here(next);
         if (chunk > 0) {
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
             float* const to = arguments.d_weights + row * columns;
 #pragma unroll
             for (int n = 0; n < Tile::kWeightTile / 16; ++n) {
-              // Four columns that follow each other: see row_of_transposed_column.
+              // Four consecutive columns: see row_of_transposed_column.
               const float* const from = sum + n * 8 + below * 2;
               write_four(to,
                          unit.column + n * 16 + lane % 4 * 4,
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       __syncwarp();
     });
   }
-  // Nobody leaves while the other block may still write to it, or arrive at its barriers.
+  // No block exits while the other one may still write to it or arrive at its barriers.
   cluster_arrive();
   cluster_wait();
 #else
@@ -307,18 +307,20 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #endif
 }
 
-// d_old_h and d_input from the parts of their sums, which lie as the threads had them.
+// Computes d_old_h and d_input from the parts of their sums, which are stored as the threads held
+// them.
 struct Tf32PartsArguments {
   const float4* parts;
   int count, tile_columns;
-  int64_t batch, h, input;  // how many columns of each are wanted
+  int64_t batch, h, input;  // the columns of each that are wanted
   float *d_old_h, *d_input;
 };
 
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::kMultipliers)
     add_tf32_parts_kernel(const __grid_constant__ Tf32PartsArguments arguments) {
-  // A thread's fours of a tile, and what a block has of it: eight rows of the batch a four.
+  // The float4s of a tile per thread, and how many of them a block adds: each is eight rows of the
+  // batch.
   constexpr int kFours = Tile::kBatchTile / 8, kFoursABlock = 2, kRows = 8 * kFoursABlock;
   constexpr int kBlocksATile = kFours / kFoursABlock;
   __shared__ __align__(16) float sums[kRows][Tile::kTileM + 4];

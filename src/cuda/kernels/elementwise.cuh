@@ -1,4 +1,4 @@
-// Kernels that take a matrix's elements one by one.
+// Kernels that process the elements of a matrix one by one.
 #pragma once
 
 #include "../runtime/launch.cuh"
@@ -10,14 +10,15 @@ namespace lltm::cuda {
 
 constexpr int kElementThreads = 256;
 
-// function(row, column) of every element, in a grid-stride loop, so that any number fits the grid.
+// Calls function(row, column) for every element, in a grid-stride loop, so that any number of
+// elements fits the grid.
 template <typename Function>
 __device__ __forceinline__ void for_each_element(int64_t rows,
                                                  int64_t columns,
                                                  const Function& function) {
   const int64_t elements = rows * columns;
   const int64_t step = int64_t(gridDim.x) * kElementThreads;
-  // A division of 64 bits takes as long as all else here.
+  // A 64-bit division takes as long as everything else here.
   const bool is_short = elements <= INT32_MAX;
   for (int64_t index = int64_t(blockIdx.x) * kElementThreads + threadIdx.x; index < elements;
        index += step) {

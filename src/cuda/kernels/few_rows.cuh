@@ -1,5 +1,5 @@
-// Choosing the instance of a kernel for a batch of a few rows: each number of them has one, and how
-// many neighbours a thread takes.
+// Chooses the instance of a kernel for a batch of a few rows: there is one per number of rows, and
+// per number of neighbors that a thread takes.
 #pragma once
 
 #include "forward_kernels.h"
@@ -8,14 +8,14 @@
 
 namespace lltm::cuda {
 
-/// Whether four neighbours of a row can be read at once, in both halves of [h | x].
+/// Whether four neighbors of a row can be read at once, in both halves of [h | x].
 template <typename Problem>
 bool rows_are_vectors(const Problem& p, int size) {
   return p.state_size % 4 == 0 && p.input_features % 4 == 0 && p.input.starts_at_vectors(size) &&
          p.old_h.starts_at_vectors(size) && p.weights.starts_at_vectors(size);
 }
 
-/// launch(std::integral_constant<int, rows>), for rows from 1 to kFewRows.
+/// Calls launch(std::integral_constant<int, rows>) for rows from 1 to kFewRows.
 template <int kRows = 1, typename Launch>
 cudaError_t launch_for_rows(int64_t rows, const Launch& launch) {
   if constexpr (kRows > kFewRows) {

@@ -1,8 +1,8 @@
 // The forward of the cell, or of a step of a sequence, in one launch for float tensors and a batch
 // of a few rows: a product of the weights with a few vectors, which takes as long as reading the
-// weights once. A warp takes a column of the state, with its three rows of weights, and shares K
-// with other warps of its block; products are plain multiplications in float32. Lanes take four
-// neighbours each where rows start at 16 bytes, as a sequence's do, else one.
+// weights once. A warp computes a column of the state from its three rows of weights, and shares K
+// with other warps of its block. Products are plain multiplications in float32. A lane takes four
+// neighboring columns of K if rows start at 16 bytes, as those of a sequence do, otherwise one.
 #include "../../cell.h"
 #include "../epilogue/step.cuh"
 #include "../ptx/overlap.cuh"
@@ -17,7 +17,7 @@ namespace {
 template <typename Problem>
 struct ForwardFewRowsArguments {
   Problem problem;
-  int columns;           // of the state, that a block takes
+  int columns;           // of the state, per block
   int parts;             // warps that share the K of a column
   int h_pieces, pieces;  // of kWidth columns of [h | x]: of h, and of both
   int pieces_a_part;
@@ -26,8 +26,8 @@ struct ForwardFewRowsArguments {
 using Four = Vector<float, 4>;
 using One = Vector<float, 1>;
 
-// A vector, or zeros where it is not to be had: of what is read once, and of what the other warps
-// of the block read too. A load by a predicate, where the compiler would branch.
+// Load a vector, or zeros if it is outside: once, or again if other warps of the block read it,
+// too. The loads are predicated where the compiler would branch.
 #define LLTM_LOAD(name, instruction)                                                 \
   __device__ __forceinline__ void name(Four& v, const float* from, bool inside) {    \
     v = {};                                                                          \
@@ -57,9 +57,9 @@ LLTM_LOAD(load_once, "ld.global.L1::no_allocate")
 LLTM_LOAD(load_again, "ld.global")
 #undef LLTM_LOAD
 
-/// Sums up each of kCount values over the lanes of a warp, so that lanes from i * kLanesASum on
-/// have the sum of value i: in each step a lane hands on the half of the sums that it will not
-/// have, a quarter of what it takes to sum up one value after the other.
+/// Sums each of kCount values over the lanes of a warp, so that the lanes from i * kLanesASum on
+/// have the sum of value i. In each step a lane passes on the half of the sums that it will not
+/// keep. This takes a quarter of the work of summing one value after the other.
 template <int kCount>
 struct LaneSums {
   static constexpr int kSums = kCount <= 4 ? 4 : kCount <= 8 ? 8 : kCount <= 16 ? 16 : 32;
@@ -81,7 +81,7 @@ struct LaneSums {
   }
 
  private:
-  // Leaves each lane one half of twice kHalf sums, the upper where its bit kDistance is set.
+  // Leaves each lane one half of 2 * kHalf sums: the upper half if its bit kDistance is set.
   template <int kHalf, int kDistance>
   static __device__ __forceinline__ void halve(float (&sums)[kSums]) {
     const bool upper = (threadIdx.x & kDistance) != 0;
@@ -97,21 +97,22 @@ struct LaneSums {
   }
 };
 
-/// A batch of kRows, in pieces of kWidth columns.
+/// For a batch of kRows rows, in pieces of kWidth columns.
 template <typename Problem, int kRows, int kWidth>
 __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments<Problem> arguments) {
   using Sums = LaneSums<3 * kRows>;
-  // Pieces of a row of weights that are under way in each thread, as registers allow.
+  // Pieces of a row of weights that each thread has in flight, as registers allow.
   constexpr int kAtOnce = kWidth == 1 ? 8 : kRows <= 5 ? 4 : 2;
   __shared__ float parts[kFewRowsWarps][3 * kRows];
   const ForwardProblem& p = cell_of(arguments.problem);
   const int columns = arguments.columns;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t first_hidden = int64_t(blockIdx.x) * columns;
-  // The next kernel is not told to start early, which would win 0.1 us of a forward behind a
-  // forward: the backward's blocks crowd on the first multiprocessors with room, at a loss of 1.4.
-  // A step behind a step is, since it loads early; as forward_wgmma.cuh says, that is safe.
+  // A cell does not let the next kernel start early. This would save 0.1 us for a forward after a
+  // forward, but the blocks of a backward would crowd onto the first multiprocessors with room, and
+  // lose 1.4. A step after a step does, since the next one loads early, too. This is safe for the
+  // reason given in forward_wgmma.cuh.
   bool waited = !loads_early(arguments.problem);
   if (waited) {
     wait_for_previous_kernel();
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     start_next_kernel();
   }
 
-  // The element that this thread finishes, and what it needs beside its sums.
+  // The element that this thread finishes, and what it needs besides its sums.
   const int row = static_cast<int>(threadIdx.x) / columns;
   const int own_column = static_cast<int>(threadIdx.x) % columns;
   using Epilogue = EpilogueOf<Problem, float, cell::StandardMath, 1, 1, true>;
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   };
 
   if (warp < columns * arguments.parts) {
-    // Beyond the last column of the state, that one once more.
+    // Past the last column of the state, the last one is computed again.
     const int64_t hidden = min(first_hidden + warp % columns, p.state_size - 1);
     const float* const weights =
         static_cast<const float*>(p.weights.data) + hidden * p.weights.stride;
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     float sums[3 * kRows] = {};
 #pragma unroll 1
     for (int segment = 0; segment < 2; ++segment) {
-      // A sequence's x is there before its h.
+      // In a sequence, x is available before h.
       const bool of_h = segment == (kOfSequence<Problem> ? 1 : 0);
       const int first = of_h ? 0 : arguments.h_pieces;
       const int last = min(of_h ? arguments.h_pieces : arguments.pieces, end);
@@ -182,7 +183,8 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
             load_again(v, from_x + row * stride + i * 32 * kWidth, piece + i * 32 < last);
 #pragma unroll
             for (int gate = 0; gate < 3; ++gate) {
-              // Each vector by itself first: shorter chains of additions, and a smaller error.
+              // Each vector is summed by itself first, for shorter chains of additions and a
+              // smaller error.
               float product = w[i][gate].values[0] * v.values[0];
 #pragma unroll
               for (int c = 1; c < kWidth; ++c) {
@@ -206,7 +208,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     }
   }
   __syncthreads();
-  // Once more, rather than keep the places in registers that the product needs.
+  // Computed again, rather than kept in registers that the product needs.
   int row_again = row;
   asm volatile("" : "+r"(row_again));
   if (row_again < kRows) {
@@ -257,7 +259,8 @@ cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream)
   if (error != cudaSuccess) {
     return error;
   }
-  // The columns of the state evenly on all multiprocessors, in as many rounds as it takes.
+  // Distributes the columns of the state evenly over all multiprocessors, in as many rounds as
+  // needed.
   const int64_t rounds = ceil_div(cell.state_size, kFewRowsWarps * multiprocessors);
   const auto columns = static_cast<int>(ceil_div(cell.state_size, rounds * multiprocessors));
   const bool vectors = rows_are_vectors(cell, sizeof(float));

@@ -1,4 +1,4 @@
-// The kernels of the forward. Which of them runs for which problem is plan.cpp's business.
+// The kernels of the forward. plan.cpp chooses among them.
 //
 // Every launch function enqueues on `stream` of the current device, needs at least one row and one
 // column of the state, and returns the error of its launch.
@@ -14,29 +14,29 @@ namespace lltm::cuda {
 /// Problem is ForwardProblem, StepProblem or StepOfRowsProblem: the cell's forward, or a step of a
 /// sequence.
 
-/// The whole forward in one launch. `split` blocks, a cluster, share the K of a tile; more than one
-/// needs sm_90.
+/// Computes the whole forward in one launch. `split` blocks, a cluster, share the K of a tile. More
+/// than one requires sm_90.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_tiles(const Problem& problem,
                                  ForwardTile tile,
                                  int split,
                                  cudaStream_t stream);
 
-/// As launch_forward_tiles, for a GPU of architecture 9.0 and code built for 90a. input, weights
-/// and old_h are such as TMA can describe (is_describable); what is not has to be packed before.
+/// As launch_forward_tiles, on compute capability 9.0 with code built for 90a. TMA can describe
+/// input, weights and old_h (is_describable); others must be packed first.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& problem,
                                  WgmmaTile tile,
                                  int split,
                                  cudaStream_t stream);
 
-/// The whole forward in one launch for float tensors and at most kFewRows rows, without TF32.
-/// state_size + input_features is below 2^30. For a step of a sequence, matrices start at, and rows
-/// are, multiples of 16 bytes, state_size and input_features too.
+/// Computes the whole forward in one launch, for float tensors and at most kFewRows rows, without
+/// TF32. state_size + input_features is below 2^30. For a step of a sequence, matrices start at
+/// multiples of 16 bytes, and their rows, state_size and input_features are multiples of 16 bytes.
 template <typename Problem>
 cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream);
 
-/// The cell's elements, where the library has formed the products. All matrices are contiguous.
+/// The elements of a cell whose products the library has computed. All matrices are contiguous.
 template <typename scalar_t>
 struct CellForwardParams {
   int64_t batch;

@@ -1,7 +1,6 @@
-// The forward of the cell, or of a step of a sequence, in one launch: a block computes the
-// pre-activations of the same hidden columns in all three gates, so that it has an element's z_i,
-// z_o and z_g at hand and finishes it. K runs over old_h, then over input; nothing is concatenated,
-// nothing repacked.
+// The forward of the cell, or of a step of a sequence, in one launch. A block computes the
+// pre-activations of the same hidden columns in all three gates, so it has all three of an element
+// and finishes it. K runs over old_h and then over input; nothing is concatenated or packed.
 #pragma once
 
 #include "../epilogue/cell.cuh"
@@ -27,8 +26,8 @@ struct ForwardTilesArguments {
   Problem problem;
   KSplit split;
   Segments chunks;  // of K
-  // Whether rows start at multiples of 16 bytes: old_h, input, and the two column ranges of
-  // weights.
+  // Whether rows of old_h, input and the two column ranges of weights start at multiples of 16
+  // bytes.
   bool old_h_vectors, input_vectors, weights_h_vectors, weights_input_vectors;
 };
 
@@ -71,7 +70,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   BoxCopier<Product::kTileM, kChunkK, Product::kPitchA, Product::kThreads, Element, Box<Element>>
       copier_a;
   BoxCopier<Product::kTileN, kChunkK, Product::kPitchB, Product::kThreads, Element, Rows> copier_b;
-  // A sequence's chunks of x come first, which are there before those of h.
+  // In a sequence, the chunks of x come first, since x is available before h.
   const auto piece_at = [&](int chunk) {
     return kOfSequence<Problem> ? arguments.chunks.piece_from_x(chunk, kChunkK)
                                 : arguments.chunks.piece(chunk, kChunkK);
@@ -80,7 +79,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     return chunk == begin ||
            chunk == (kOfSequence<Problem> ? arguments.chunks.x_pieces : arguments.chunks.h_pieces);
   };
-  int depth_a = 0, depth_b = 0;  // what is left of the segment
+  int depth_a = 0, depth_b = 0;  // columns left in the segment
   const auto load_a = [&](Element* a, int chunk) {
     if (begins_segment(chunk)) {
       const auto piece = piece_at(chunk);
@@ -136,8 +135,8 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
         fetch);
   }
   if constexpr (kHidden == 8) {
-    // Kernels of small tiles are short enough for the start of the next one to matter; behind
-    // larger ones its blocks would crowd on the first multiprocessors that have room.
+    // Kernels with small tiles are so short that an early start of the next one matters. After
+    // larger tiles, its blocks would crowd onto the first multiprocessors with room.
     start_next_kernel();
   }
   sums.exchange(product);
@@ -183,14 +182,14 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
                             ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
 }
 
-// Warps along M, N and K, stages, and blocks a multiprocessor are what measured best for each tile;
-// docs/cuda-kernels.md has the figures.
+// Warps along M, N and K, stages, and blocks per multiprocessor are those that measured best for
+// each tile.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_tiles(const Problem& params,
                                  ForwardTile tile,
                                  int split,
                                  cudaStream_t stream) {
-  constexpr bool kFloat32 = kArithmetic == Arithmetic::kFloat32;  // more registers a product
+  constexpr bool kFloat32 = kArithmetic == Arithmetic::kFloat32;  // which takes more registers
   switch (tile) {
     case ForwardTile::k16x8:
       return launch_forward_tile<kArithmetic, 16, 8, 1, 1, 4, 6, 2>(params, split, stream);

@@ -1,7 +1,7 @@
-// The forward of the cell, or of a step of a sequence, in one launch by Hopper's own instructions
-// (sm_90a): TMA brings the chunks of K, wgmma multiplies them. As forward_tiles.cuh otherwise: the
-// same hidden columns of all three gates in a block, K over old_h and then over input, shared by a
-// cluster. The product is a policy: of 16 bits and TF32 as they lie in shared memory
+// The forward of the cell, or of a step of a sequence, in one launch on Hopper (sm_90a): TMA loads
+// the chunks of K and wgmma multiplies them. Otherwise it is like forward_tiles.cuh: a block
+// computes the same hidden columns of all three gates, and a cluster shares K, which runs over
+// old_h and then over input. The product is a policy: 16 bits and TF32, read from shared memory
 // (products/wgmma.cuh), or float32 by three TF32 products (products/wgmma_three_tf32.cuh). What TMA
 // cannot describe has been packed before (pack.h).
 #pragma once
@@ -35,21 +35,21 @@ struct ForwardWgmmaArguments {
   Problem problem;
   KSplit split;
   Segments chunks;  // of K
-  int bytes_a;      // what arrives of A a chunk
-  KSplit x_split;   // of the chunks of x by themselves, for a sequence
+  int bytes_a;      // of A that arrive per chunk
+  KSplit x_split;   // of the chunks of x alone, for a sequence
 };
 
-/// A tile of Product's rows and kHidden hidden columns. Product::kRowTiles tiles of the same
-/// columns are in one cluster, beside the ranks that share their K: a chunk of weights is read once
+/// A tile of Product's rows and kHidden hidden columns. A cluster has Product::kRowTiles tiles of
+/// the same columns, in addition to the ranks that share their K: a chunk of weights is read once
 /// for all of them.
 ///
-/// kNeighbours: how many of a row are written at once at the end, four, two or one.
+/// kNeighbours: how many neighbors of a row the epilogue writes at once: four, two or one.
 template <typename Problem_, typename Product_, int kNeighbours, int kBlocksPerSm_ = 1>
 struct ForwardWgmmaTile {
   using Problem = Problem_;
   static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
   using Product = Product_;
-  // Two threads load, one each operand, where the kernel overlaps the one before.
+  // Two threads load, one per operand, where the kernel overlaps the previous one.
   static constexpr bool kLoadsByTwo = kOfSequence && Product::kArithmetic != Arithmetic::kFloat32;
   static constexpr int kHidden = Product::kTileN / 3, kBlocksPerSm = kBlocksPerSm_;
   using Math = ForwardMath<Product::kArithmetic>;
@@ -62,8 +62,8 @@ struct ForwardWgmmaTile {
                               (kNeighbours > 1)>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
 
-  // Shared memory: the pipeline, a barrier for the sums, the sums. Those of a block by itself
-  // replace the stages.
+  // Shared memory: the pipeline, a barrier for the sums, and the sums. The sums of a block without
+  // a cluster replace the stages.
   static constexpr int kUnitBytes = unit_bytes(kHidden), kUnits = Product::kTileM / 4;
   static constexpr int kSumsBarrier = (Product::kPipelineBytes + 7) / 8 * 8;
   static constexpr int kPartsOffset = (kSumsBarrier + 8 + 127) / 128 * 128;
@@ -76,9 +76,10 @@ struct ForwardWgmmaTile {
       kPartsOffset + (kMaxRanks == 1 ? 0 : (kUnits + kMaxRanks - 1) * kUnitBytes);
   static_assert(kUnits * kUnitBytes <= Product::kStages * Product::kStageBytes);
 
-  // Whether blocks of a step and of the next one fit a multiprocessor together: then x and weights
-  // are there, and x is multiplied, when h is. Those of the first step get so much that no two of
-  // them do, and those that follow find one place on each.
+  // Whether blocks of a step and of the next one fit a multiprocessor together. If so, x and
+  // weights are loaded and x is multiplied by the time h is available. Blocks of the first step get
+  // so much shared memory that no two of them fit together, and those that follow find one place on
+  // each.
   static constexpr bool kMeetsNextStep =
       kOfSequence && kBlocksPerSm == 1 && kClusterBytes <= 113 * 1024;
   static constexpr int kFirstStepBytes = kMeetsNextStep ? 116 * 1024 : kClusterBytes;
@@ -94,14 +95,14 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
   extern __shared__ __align__(1024) unsigned char shared[];
   const ForwardProblem& p = cell_of(arguments.problem);
 
-  // In a cluster: ranks, then row tiles.
+  // In a cluster, blocks are numbered by rank first, then by row tile.
   const int ranks = arguments.split.ranks;
   const int block = cluster_rank();
   const int rank = block % ranks, row_tile = block / ranks;
   const int64_t first_row =
       (blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Product::kTileM);
   if (first_row - row_tile * Product::kTileM >= p.batch) {
-    return;  // and so does the whole cluster
+    return;  // as does the whole cluster
   }
   const int first_hidden = static_cast<int>(cluster_index()) * Tile::kHidden;
   const uint32_t sums_barrier = shared_address(shared + Tile::kSumsBarrier);
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
     if (!Tile::kLoadsByTwo || kRowTiles > 1 || threadIdx.x < Product::kFinishers) {
       cluster_wait();
     } else {
-      // Loading takes barriers of this block alone, which one of these two warps prepared.
+      // Loading uses only barriers of this block, which one of these two warps prepared.
       sync_threads_of<3, Product::kThreads - Product::kFinishers>();
     }
   }
@@ -135,8 +136,9 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
     start_next_kernel();
     wait_for_previous_kernel();
   } else {
-    // The first step lets the next one start when all that came before is done: so it is when any
-    // later step starts, each of which loads early and lets the next one start at once.
+    // The first step lets the next one start only when all earlier kernels are complete. So these
+    // are also complete when any later step starts, which loads early and lets the next one start
+    // at once.
     if (loads_early(arguments.problem)) {
       start_next_kernel();
     }
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
   const auto finish = [&] {
     if (threadIdx.x < Product::kMultipliers) {
       if (ranks == 1) {
-        // All groups are done with the stages, which the sums replace.
+        // All warpgroups are done with the stages, which the sums replace.
         sync_threads_of<2, Product::kMultipliers>();
       }
       finisher.exchange(
@@ -161,8 +163,8 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
     wait_phase(sums_barrier, 0);
     finisher.finish(parts);
   };
-  // Those that multiply have not waited for the kernel before: of a step, x is multiplied, and in
-  // float32 all of it, before what that one wrote is read here.
+  // The threads that multiply have not waited for the previous kernel. In a step they multiply x,
+  // and in float32 all of K, before they read here what that kernel wrote.
   const auto fetch = [&] {
     if constexpr (Tile::kOfSequence) {
       wait_for_previous_kernel();
@@ -191,8 +193,8 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
       copy_box_3d(to, weights, k, first_hidden, 0, barrier, sharing_blocks);
     }
   };
-  // Chunks count from zero, over those of this rank. Those of a step are dealt out one by one,
-  // those of x first, so that every rank has as many of x as another, give or take one.
+  // Chunks count from zero within this rank. Those of a step are distributed one by one, those of x
+  // first, so that all ranks have the same number of them or one more.
   const auto piece_of = [&](int chunk) {
     return Tile::kOfSequence ? arguments.chunks.piece_from_x(rank + chunk * ranks, Product::kChunkK)
                              : arguments.chunks.piece(begin + chunk, Product::kChunkK);
@@ -211,7 +213,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
   };
   if constexpr (Tile::kLoadsByTwo) {
     const bool early = loads_early(arguments.problem);
-    // By one of two threads, begin_chunk() before each copy.
+    // Called by each of two threads, with begin_chunk() before each copy.
     const auto load_chunks =
         [&](auto slots, int bytes, const auto& begin_segment, const auto& copy) {
           int chunk = 0, piece = rank;
@@ -279,7 +281,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) f
         fetch,
         finish);
   } else {
-    // Registers of a float32 product are short: what the end needs is fetched behind it.
+    // A float32 product leaves few registers: what the epilogue needs is fetched after it.
     const auto fetch_and_finish = [&] {
       fetch();
       finish();
@@ -352,7 +354,7 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
       Tile::kMeetsNextStep && !loads_early(problem) ? Tile::kFirstStepBytes : 0);
 }
 
-/// How many neighbours of a row an epilogue reads and writes at once. By pairs it writes alone.
+/// How many neighbors of a row an epilogue reads and writes at once. Two are only written at once.
 inline int neighbours_of(const ForwardProblem& p, int size) {
   const bool fours =
       p.old_cell.starts_at_neighbours(4, size) && Matrix{p.bias, 0}.starts_at_neighbours(4, size);
@@ -369,7 +371,7 @@ cudaError_t launch_for_neighbours(const Problem& problem, int split, cudaStream_
     return launch_forward_wgmma_tile<Tile>(problem, split, stream);
   };
   if constexpr (std::is_same_v<Problem, StepProblem>) {
-    return launch.template operator()<4>();  // as such a step is
+    return launch.template operator()<4>();  // as a StepProblem allows
   } else {
     switch (neighbours_of(problem, sizeof(typename Product::Element))) {
       case 4:
@@ -382,9 +384,10 @@ cudaError_t launch_for_neighbours(const Problem& problem, int split, cudaStream_
   }
 }
 
-// Stages for one block a multiprocessor, so that the next kernel's blocks, which start early, go
-// where no block of this one is, but for steps of few rows (kMeetsNextStep); threads for an item
-// each, of the ranks that plan.cpp chooses.
+// There are enough stages to fill a multiprocessor with one block, so that blocks of the next
+// kernel, which start early, go where no block of this one is; steps of few rows are the exception
+// (kMeetsNextStep). There are enough threads for one item each, with the ranks that plan.cpp
+// chooses.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cudaStream_t stream) {
   constexpr bool kOverlaps = kOfSequence<Problem>;
@@ -422,7 +425,7 @@ cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cu
         return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k128x32Twice:
-        // While one block of a multiprocessor ends, another multiplies.
+        // While one block of a multiprocessor is in its epilogue, the other multiplies.
         return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 96, 3, 1, 0, kOverlaps>, 2>(
             p, split, stream);
       case WgmmaTile::k128x64InPairs:

@@ -1,7 +1,7 @@
-// d_gates, d_old_cell and d_bias. A block takes a few columns of the state and walks down a part of
-// the batch; a cluster takes all of it, so that the sums over the batch that make d_bias need no
-// other kernel but for very long batches, and always add up alike. Products in TF32 want the inputs
-// transposed, which further blocks do.
+// Computes d_gates, d_old_cell and d_bias. A block has a few columns of the state and walks down a
+// part of the batch; a cluster has all of it. So the sums over the batch for d_bias need no other
+// kernel, except for very long batches, and are always added in the same order. For products in
+// TF32, more blocks transpose the inputs.
 #include "../../cell.h"
 #include "../epilogue/math.cuh"
 #include "../ptx/cluster.cuh"
@@ -22,13 +22,13 @@
 namespace lltm::cuda {
 namespace {
 
-// A warp has eight vectors of neighbours in each of four rows: whole sectors of the cache.
+// A warp has eight neighboring vectors in each of four rows: whole sectors of the cache.
 constexpr int kThreads = 512, kAcross = 8, kLanes = kThreads / kAcross, kWarps = kThreads / 32;
 constexpr int kMaxRanks = 8;
 constexpr int64_t kMaxParts = 64;
 constexpr int64_t kMaxTransposingRows = 1024;  // of blocks
 
-// [old_h | input] by columns, in boxes.
+// The boxes in which [old_h | input] is transposed.
 constexpr int kTransposedColumns = 32, kTransposedRows = 128;
 
 __host__ __device__ int64_t transposed_boxes(const TransposedInputs& p) {
@@ -36,13 +36,13 @@ __host__ __device__ int64_t transposed_boxes(const TransposedInputs& p) {
          ((p.batch + kTransposedRows - 1) / kTransposedRows);
 }
 
-/// Where column c is: in each group of 16 they are dealt so that wgmma leaves a thread the sums of
-/// four columns that follow each other.
+/// The row of column c. Each group of 16 is permuted so that wgmma leaves a thread the sums of four
+/// consecutive columns.
 __device__ __forceinline__ int64_t row_of_transposed_column(int64_t c) {
   return c / 16 * 16 + c / 2 % 2 * 8 + c % 16 / 4 * 2 + c % 2;
 }
 
-/// What one of `blocks` blocks does of it: every so manyth box of 128 rows and 32 columns.
+/// The share of block `block` of `blocks`: every `blocks`-th box of 128 rows and 32 columns.
 __device__ __forceinline__ void transpose_inputs(const TransposedInputs& p,
                                                  int64_t block,
                                                  int64_t blocks) {
@@ -99,25 +99,24 @@ struct GateGradientsArguments {
   GateGradientsParams<scalar_t> cell;
   int64_t rows_a_block;
   unsigned ranks;       // of a cluster, which share the rows of a part
-  unsigned row_blocks;  // the blocks behind them transpose
+  unsigned row_blocks;  // the blocks behind these transpose
 };
 
-/// What one element's gradients are formed from: kVector neighbours of kRows rows.
+/// The operands of a thread's elements: kVector neighbors in each of kRows rows.
 template <typename scalar_t, int kVector, int kRows>
 struct GateGradientsInputs {
   using Several = Vector<scalar_t, kVector>;
   Several z[kRows][3], new_cell[kRows], grad_h[kRows], grad_cell[kRows];
 };
 
-/// A block's sums for d_bias: over the rows of a warp, over the warps, and over the cluster.
+/// The sums for d_bias over the rows of a warp, and over those of a rank.
 template <typename acc_t, int kColumns>
 struct BiasSums {
   acc_t warps[3][kWarps][kColumns];
   acc_t ranks[kMaxRanks][3 * kColumns];
 };
 
-/// kVector: how many neighbours a thread takes, as alignment allows. kRows: how many rows at a
-/// time.
+/// kVector: the neighbors per thread, as alignment allows. kRows: the rows at a time.
 template <typename scalar_t, int kVector, int kRows>
 __global__ void __launch_bounds__(kThreads, 2)
     gate_gradients_kernel(const __grid_constant__ GateGradientsArguments<scalar_t> arguments) {
@@ -145,17 +144,17 @@ __global__ void __launch_bounds__(kThreads, 2)
       return;
     }
   }
-  // A few blocks leave room for all of the next kernel's; behind many, its first blocks would crowd
-  // on the multiprocessors that have none of these: (64,512,512) in float32 takes 25 us then,
-  // not 19.
+  // A few blocks leave room for all blocks of the next kernel. After many, its first blocks would
+  // crowd onto the multiprocessors that have none of these: (64,512,512) in float32 then takes 25
+  // us instead of 19.
   if (p.starts_next || gridDim.x * gridDim.y <= 16) {
     start_next_kernel();
   }
   acc_t sums[3][kVector] = {};
-  // With vectors, state_size is a multiple of one.
+  // With vectors, state_size is a multiple of kVector.
   if (column < p.state_size) {
     const int64_t h = p.state_size;
-    // An absent gradient is read too, somewhere, and left out: a branch would wait for what is
+    // For an absent gradient something else is read and ignored: a branch would wait for what is
     // loaded in it.
     const bool has_h = p.grad_h.data != nullptr, has_cell = p.grad_cell.data != nullptr;
     const int64_t grad_h_stride = has_h ? p.grad_h.strides[0] : h;
@@ -170,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       Inputs inputs;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        // Beyond the last row, the first once more.
+        // Past the last row, the first one is read again.
         const int64_t row = row0 + i * kLanes < end ? row0 + i * kLanes : row0;
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
@@ -248,7 +247,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   if (ranks > 1) {
-    // To the first rank, once it runs; the others do not wait for it.
+    // Sends the sums to the first rank once it runs. The others do not wait for it.
     cluster_wait();
     if (gate < 3) {
       store_in_block(shared_address(&shared.ranks[rank][index]), 0, sum);
@@ -273,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-/// d_bias = the sum of the parts of the batch, in their order.
+/// d_bias = the sum of the parts of the batch, in order.
 template <typename scalar_t>
 struct BiasSumArguments {
   const accumulate_t<scalar_t>* parts;
@@ -297,8 +296,8 @@ __global__ void __launch_bounds__(kThreads, 2)
                  });
 }
 
-/// How the batch is shared: by the ranks of a cluster, and by as many clusters, whose sums for
-/// d_bias another kernel adds up.
+/// How the batch is divided: among the ranks of a cluster, and among `parts` clusters, whose sums
+/// for d_bias another kernel adds.
 struct SharesOfRows {
   int64_t rows_a_block;
   int64_t ranks, parts;
@@ -306,15 +305,16 @@ struct SharesOfRows {
   int64_t blocks() const { return ranks * parts; }
 };
 
-/// Some 160 rows a block: fewer keep too few threads at work in each, more leave multiprocessors
-/// idle. A cluster adds up the sums for d_bias in its own time, (1061,176,368) in bfloat16 takes
-/// 22.1 us with one of eight and 24.4 with eight parts, but where clusters are not all resident at
-/// once, they cost more than the kernel that adds up parts: (4096,256,256) 34.1 and 30.9.
+/// Some 160 rows per block: with fewer, too few threads of a block have work; with more,
+/// multiprocessors are idle. A cluster adds the sums for d_bias without another kernel:
+/// (1061,176,368) in bfloat16 takes 22.1 us with one cluster of eight and 24.4 with eight parts.
+/// But if clusters are not all resident at once, they cost more than the kernel that adds parts:
+/// (4096,256,256) takes 34.1 and 30.9.
 ///
-/// Where the products' kernel adds up parts, in no time of its own, as many blocks as there is room
-/// for at once, of 32 rows at least: (2048,128,128) in bfloat16 takes 13.5 us with 64 rows a block
-/// and 14.3 with 160, (567,8,138) 10.4 with 36 rows and 11.6 with 142; but (128,1024,1024) 15.6
-/// with 128 rows and 16.2 with 32.
+/// If the kernel of the products adds the parts, which takes no extra time, there are as many
+/// blocks as are resident at once, of at least 32 rows each. (2048,128,128) in bfloat16 takes 13.5
+/// us with 64 rows per block and 14.3 with 160; (567,8,138) takes 10.4 with 36 rows and 11.6 with
+/// 142. But (128,1024,1024) takes 15.6 with 128 rows and 16.2 with 32.
 template <typename scalar_t>
 SharesOfRows shares_of_rows(const GateGradientsParams<scalar_t>& p, int64_t column_blocks) {
   const int64_t wanted = ceil_div(p.batch, 160);
@@ -334,7 +334,7 @@ SharesOfRows shares_of_rows(const GateGradientsParams<scalar_t>& p, int64_t colu
   return {ceil_div(p.batch, parts), 1, parts};
 }
 
-/// Whether everything lies at multiples of so many elements.
+/// Whether all rows start at multiples of `vector` elements.
 template <typename scalar_t>
 bool takes_vectors(const GateGradientsParams<scalar_t>& p, int vector) {
   const auto aligned = [&](const scalar_t* pointer) {
@@ -351,8 +351,8 @@ bool takes_vectors(const GateGradientsParams<scalar_t>& p, int vector) {
          incoming(p.grad_cell);
 }
 
-/// Columns of the state that a thread takes: (64,512,512) in bfloat16 takes 6.2 us with two, the
-/// products included, and 7.2 with one.
+/// Columns of the state per thread: (64,512,512) in bfloat16, products included, takes 6.2 us with
+/// two and 7.2 with one.
 template <typename scalar_t>
 int neighbours(const GateGradientsParams<scalar_t>& p) {
   return sizeof(scalar_t) < 8 && takes_vectors(p, 2) ? 2 : 1;

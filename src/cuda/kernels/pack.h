@@ -1,4 +1,4 @@
-// Copies of matrices in rows that TMA can describe, where the caller's are not.
+// Copies of matrices, in rows that TMA can describe.
 #pragma once
 
 #include "../problem.h"
@@ -9,8 +9,8 @@
 
 namespace lltm::cuda {
 
-/// In elements: so many columns, and what is missing to a multiple of 128 bytes. TMA wants 16, but
-/// boxes whose rows lie across two lines of the cache cost 1.4 times as much of L2.
+/// `columns` rounded up to a multiple of 128 bytes, in elements. TMA requires 16, but boxes whose
+/// rows span two cache lines cost 1.4 times as much of L2.
 constexpr int64_t packed_stride(int64_t columns, int element_size) {
   return (columns * element_size + 127) / 128 * 128 / element_size;
 }
@@ -19,7 +19,7 @@ struct PackParams {
   struct Part {
     Matrix from;
     int64_t rows, columns;
-    Matrix to;     // at a multiple of 16 bytes, its stride packed_stride(lead + columns) or more
+    Matrix to;  // at a multiple of 16 bytes, with a stride of packed_stride(lead + columns) or more
     int lead = 0;  // columns of zeros in front, less than 16 bytes
   };
   static constexpr int kMaxParts = 4;
@@ -30,7 +30,7 @@ struct PackParams {
   void add(const Part& part) { parts[count++] = part; }
 };
 
-/// Copies all parts in one launch, which lets the next kernel begin at once. What lies behind the
+/// Copies all parts in one launch, which lets the next kernel start at once. What follows the
 /// columns of a packed row is left as it is. Returns the error of the launch.
 cudaError_t launch_pack(const PackParams& params, cudaStream_t stream);
 

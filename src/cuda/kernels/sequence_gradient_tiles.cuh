@@ -1,9 +1,9 @@
-// A step of the sequence's backward in one launch: tiles of d_gates of last_t @ W_h, the gradient
-// of h, whose end forms d_gates of time t. Blocks of a cluster share the K of a tile.
+// A step of the sequence's backward in one launch: tiles of d_gates[last_t] @ W_h, the gradient of
+// h, whose epilogue computes d_gates[t]. The blocks of a cluster share the K of a tile.
 //
-// Steps follow each other without a kernel between them. A step starts the next one when its own
-// wait is over, and so everything before the step before it: while it runs, the next one reads what
-// no step writes, its weights and what its elements are made of.
+// Steps follow each other without a kernel in between. A step starts the next one when its own wait
+// is over, that is, when all earlier steps are complete. While it runs, the next one reads what no
+// step writes: weights, and operands of its elements.
 #pragma once
 
 #include "../epilogue/math.cuh"
@@ -126,8 +126,8 @@ cudaError_t launch_sequence_gradient_tiles(
     int split,
     cudaStream_t stream) {
   using scalar_t = TensorElement<kArithmetic>;
-  // As many stages as let the weights of a rank be there before the step begins, where these are
-  // few, and two blocks a multiprocessor.
+  // There are enough stages to load the weights of a rank before the step starts, if these are few,
+  // and room for two blocks per multiprocessor.
   switch (tile) {
     case SequenceGradientTile::k32x32: {
       using Product = TileProduct<kArithmetic, Major::kK, Major::kOther, 32, 32, 2, 2, 2, 8>;

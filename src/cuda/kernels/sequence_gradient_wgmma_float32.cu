@@ -1,6 +1,6 @@
-// As sequence_gradient_tiles.cuh, in float32 without TF32 on Hopper: with the product of
-// wgmma_three_tf32.cuh. The first weights are there, in high and low parts, when d_gates of the
-// step before are.
+// As sequence_gradient_tiles.cuh, in float32 without TF32 on Hopper, with the product of
+// wgmma_three_tf32.cuh. The first weights are loaded and split into high and low parts by the time
+// d_gates of the previous step are available.
 #include "../epilogue/math.cuh"
 #include "../epilogue/sequence_gradients.cuh"
 #include "../products/major.h"
@@ -31,19 +31,19 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm)
 #if defined(LLTM_HOPPER)
   using Epilogue = SequenceGradientsEpilogue<float, DeviceMath>;
   constexpr int kTileM = Product::kTileM, kTileN = Product::kTileN;
-  // For what the elements are made of, beside the sums.
+  // Whether there are registers for the epilogue's operands besides the sums.
   constexpr bool kHasRegisters = Product::kThreads <= 256;
   extern __shared__ __align__(1024) unsigned char shared_stages[];
   const SequenceGradientsParams<float>& p = arguments.step;
   const int tile = static_cast<int>(cluster_index());
   const int first_column = tile % arguments.column_tiles * kTileN;
   const int first_row = tile / arguments.column_tiles * kTileM;
-  // The map has the rows of all steps. Behind a step's last one come those of another, or none:
-  // nothing is made of them.
+  // The map has the rows of all steps. Past a step's last row are those of another step, or none;
+  // they are not used.
   const int first_map_row = static_cast<int>(p.last_t * p.rows) + first_row;
   Product::prepare(shared_stages);
   ClusterSums<Product> sums(shared_stages, arguments.split);
-  // Fetched after the product, during which registers are few.
+  // Their operands are fetched after the product, during which registers are few.
   StepFinisher<Epilogue, kTileN, Product::kThreads, kAtOnce> elements(
       Epilogue(p), first_row, first_column, sums.first_row(), sums.rows());
   elements.prefetch();
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm)
                           load_a,
                           load_b,
                           [] {});
-  wait_for_previous_kernel();  // by those that have not yet
+  wait_for_previous_kernel();  // by the threads that have not yet waited
   const auto fetch = [&] {
     elements.fetch();
     elements.fetch_carried();

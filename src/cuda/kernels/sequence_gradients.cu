@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kElementThreads)
   });
 }
 
-/// kCount neighbours of a row at a time.
+/// kCount neighbors of a row at a time.
 template <typename scalar_t, int kCount>
 __global__ void __launch_bounds__(kElementThreads)
     old_states_kernel(const __grid_constant__ OldStatesParams<scalar_t> params) {
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kElementThreads)
       });
 }
 
-/// Whether vectors of kCount neighbours start at multiples of their size in all rows.
+/// Whether vectors of kCount neighbors are aligned in all rows.
 template <int kCount, typename scalar_t>
 bool has_vectors(const Steps<scalar_t>& of) {
   return of.data == nullptr ||

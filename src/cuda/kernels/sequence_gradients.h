@@ -2,8 +2,8 @@
 //
 // Every launch function enqueues on `stream` of the current device, needs at least one row and one
 // column of the state, and returns the error of its launch. Which rows run at a time is decided on
-// the device: nothing here is known to the host but sizes. scalar_t is double, float, c10::Half or
-// c10::BFloat16; 16-bit types are computed in float.
+// the device; the host knows only sizes. scalar_t is double, float, c10::Half or c10::BFloat16;
+// 16-bit types are computed in float.
 #pragma once
 
 #include "../problem.h"
@@ -20,24 +20,24 @@
 
 namespace lltm::cuda {
 
-/// One step of the backward: takes over the gradient of h that the step at last_t left, and turns
-/// the pre-activations of time t into d_gates.
+/// One step of the backward: takes the gradient of h that the step at last_t left, and turns the
+/// pre-activations of time t into d_gates.
 template <typename scalar_t>
 struct SequenceGradientsParams {
   int64_t rows;
   int64_t state_size;
-  int64_t t;       // kNoTime: only the gradient of h is taken over
-  int64_t last_t;  // the time whose step was undone before this one; kNoTime: there is none
+  int64_t t;       // kNoTime: only the gradient of h is computed
+  int64_t last_t;  // the time of the previous step of the backward; kNoTime: there is none
   RowsOfSequence rows_of_sequence;
-  Steps<scalar_t> grad_output;           // its data null where there is none
-  Steps<scalar_t> grad_cells;            // its data null where there is none
-  const accumulate_t<scalar_t>* from_h;  // (rows, state_size): d_gates of last_t @ W_h
+  Steps<scalar_t> grad_output;           // null data if there is none
+  Steps<scalar_t> grad_cells;            // null data if there is none
+  const accumulate_t<scalar_t>* from_h;  // (rows, state_size): d_gates[last_t] @ W_h
   accumulate_t<scalar_t>* d_h;           // (rows, state_size)
   accumulate_t<scalar_t>* d_cell;        // (rows, state_size)
-  // Of time t, contiguous rows.
+  // At time t, with contiguous rows.
   const scalar_t* gates;  // (rows, 3*state_size)
   const scalar_t* cells;  // (rows, state_size)
-  // Of time t, and of last_t.
+  // At time t, and at last_t.
   scalar_t* d_gates;  // (rows, 3*state_size)
   const scalar_t* last_d_gates;
   int64_t d_gates_stride;
@@ -47,17 +47,18 @@ template <typename scalar_t>
 cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>& params,
                                       cudaStream_t stream);
 
-/// The type of a tensor whose products are formed in kArithmetic.
+/// The type of tensors whose products are computed in kArithmetic.
 template <Arithmetic kArithmetic>
 using TensorElement = std::conditional_t<
     is_float(kArithmetic),
     float,
     std::conditional_t<kArithmetic == Arithmetic::kFloat16, c10::Half, c10::BFloat16>>;
 
-/// The same with the product: from_h is d_gates of last_t @ weights_h, in float32. Rows of both
-/// start at multiples of 16 bytes. `split` blocks, a cluster, share the K = 3*state_size of a tile;
-/// more than one needs sm_90. The kernel before it must have waited for what wrote everything but
-/// d_gates of last_t, d_h and d_cell before it started this one, as both these kernels do.
+/// The same with the product: from_h is d_gates[last_t] @ weights_h, in float32. Rows of both start
+/// at multiples of 16 bytes. `split` blocks, a cluster, share the K = 3*state_size of a tile; more
+/// than one requires sm_90. The previous kernel must have waited for whatever wrote the operands
+/// other than d_gates[last_t], d_h and d_cell before it started this one, as both of these kernels
+/// do.
 template <Arithmetic kArithmetic>
 cudaError_t launch_sequence_gradient_tiles(
     const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
@@ -66,14 +67,14 @@ cudaError_t launch_sequence_gradient_tiles(
     int split,
     cudaStream_t stream);
 
-/// The operands of the product of every step, as TMA reads them.
+/// The tensor maps of the operands of every step's product.
 struct StepGradientMaps {
   CUtensorMap d_gates;    // of all steps
   CUtensorMap weights_h;  // (3*state_size, state_size)
 };
 
-/// For the kernel of this tile. d_gates has so many `rows`, steps * batch. False where TMA cannot
-/// describe them.
+/// Creates the maps for the kernel of this tile. d_gates has `rows` rows, steps * batch. Returns
+/// false if TMA cannot describe the operands.
 bool describe_step_gradients(StepGradientMaps* maps,
                              Float32GradientTile tile,
                              const Matrix& d_gates,
@@ -81,16 +82,16 @@ bool describe_step_gradients(StepGradientMaps* maps,
                              const Matrix& weights_h,
                              int64_t state_size);
 
-/// As launch_sequence_gradient_tiles in kFloat32, for a GPU of architecture 9.0 and code built for
-/// 90a, and less than 2^31 rows of all steps.
+/// As launch_sequence_gradient_tiles in kFloat32, on compute capability 9.0 with code built for
+/// 90a, and with fewer than 2^31 rows in all steps.
 cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams<float>& params,
                                                    const StepGradientMaps& maps,
                                                    Float32GradientTile tile,
                                                    int split,
                                                    cudaStream_t stream);
 
-/// The h that every step began with: h0 at a row's first, zero where it was reset, else the output
-/// of the step that was run before it. Zero beyond the length.
+/// The h that every step started from: h0 at a row's first step, zero if the row is reset,
+/// otherwise the output of the step that was run before. Zero beyond the length.
 template <typename scalar_t>
 struct OldStatesParams {
   int64_t steps;
@@ -99,7 +100,7 @@ struct OldStatesParams {
   bool reverse;
   RowsOfSequence rows_of_sequence;
   Steps<scalar_t> output;
-  Steps<scalar_t> h0;  // its data null for zeros; its stride of time unused
+  Steps<scalar_t> h0;  // null data for zeros; its stride of time is unused
   scalar_t* old_h;     // (steps * rows, state_size)
   int64_t old_h_stride;
 };

@@ -1,9 +1,9 @@
-// The pointwise kernels of a sequence, one launch a step, behind a matrix product each.
+// The pointwise kernels of a sequence: one launch per step, each after a matrix product.
 //
 // Every launch function enqueues on `stream` of the current device, needs at least one row and one
 // column of the state, and returns the error of its launch. Which rows run at a time is decided on
-// the device: nothing here is known to the host but sizes. scalar_t is double, float, c10::Half or
-// c10::BFloat16; 16-bit types are computed in float.
+// the device; the host knows only sizes. scalar_t is double, float, c10::Half or c10::BFloat16;
+// 16-bit types are computed in float.
 #pragma once
 
 #include "../../cell.h"
@@ -15,9 +15,9 @@
 
 namespace lltm::cuda {
 
-/// Which rows of the batch run at which time, and which begin anew there.
+/// Which rows of the batch run at which time, and which are reset then.
 struct RowsOfSequence {
-  const int64_t* lengths;  // of the rows, or null: all run at all times
+  const int64_t* lengths;  // per row, or null: all rows run at all times
   int64_t lengths_stride;
   const bool* reset;  // (steps, rows), or null: never
   int64_t reset_strides[2];
@@ -30,7 +30,7 @@ struct RowsOfSequence {
   }
 };
 
-/// A tensor of `rows` x `columns`, or of steps of such, which may be absent. Strides are in
+/// A tensor of shape (rows, columns) or (steps, rows, columns) that may be absent. Strides are in
 /// elements.
 template <typename scalar_t>
 struct Steps {
@@ -42,10 +42,10 @@ struct Steps {
   }
 };
 
-/// No step comes before the first or after the last.
+/// Stands for the time before the first step and after the last.
 constexpr int64_t kNoTime = -1;
 
-/// One step of all rows, and the state that the step at next_t begins with: zero where it is reset.
+/// One step of all rows, and the state that the step at next_t starts from: zero where it is reset.
 template <typename scalar_t>
 struct SequenceStepParams {
   int64_t rows;
@@ -58,28 +58,28 @@ struct SequenceStepParams {
   const scalar_t* bias;                   // (3*state_size), or null
   scalar_t* h;                            // (rows, state_size)
   accumulate_t<scalar_t>* cell;           // (rows, state_size)
-  // Of time t, contiguous rows.
+  // At time t, with contiguous rows.
   scalar_t* output;  // (rows, state_size)
-  scalar_t* cells;   // (rows, state_size), or null where not kept
-  scalar_t* gates;   // (rows, 3*state_size), or null where not kept
+  scalar_t* cells;   // (rows, state_size), or null if not kept
+  scalar_t* gates;   // (rows, 3*state_size), or null if not kept
 };
 
 template <typename scalar_t>
 cudaError_t launch_sequence_step(const SequenceStepParams<scalar_t>& params, cudaStream_t stream);
 
-/// What the first step of each row begins with: h0 and c0, or zeros where it is reset. Rows that
-/// are never run get h_n. scalar_t is not double.
+/// The state that the first step of each row starts from: h0 and c0, or zeros where it is reset.
+/// Rows that never run get h_n. scalar_t is not double.
 template <typename scalar_t>
 struct SequenceStartParams {
   int64_t rows;
   int64_t state_size;
-  int64_t steps;  // one at least
+  int64_t steps;  // at least one
   bool reverse;
   RowsOfSequence rows_of_sequence;
-  Steps<scalar_t> h0;  // its data null for zeros; its stride of time unused
-  Steps<scalar_t> c0;  // the same; its data null where c0_float has it
+  Steps<scalar_t> h0;  // null data for zeros; its stride of time is unused
+  Steps<scalar_t> c0;  // the same; null data if c0_float has it
   Steps<float> c0_float;
-  scalar_t* h[2];    // (rows, state_size), each null where not needed
+  scalar_t* h[2];    // (rows, state_size), each null if not needed
   int64_t h_stride;  // of their rows
   float* cell;       // (rows, state_size), contiguous, or null
   scalar_t* h_n;     // (rows, state_size), contiguous

@@ -85,14 +85,14 @@ struct GradientCopies {
   }
 };
 
-/// Describes boxes whose rows are K, as many as the operand's columns take, or, without kRowsOfK,
-/// rows of 64 elements of K.
+/// The descriptor of boxes whose rows are K, as many as the operand's columns take, or, without
+/// kRowsOfK, of rows of 64 elements of K.
 template <bool kRowsOfK>
 __device__ __forceinline__ uint64_t describe_boxes(uint32_t address) {
   return kRowsOfK ? describe_rows_of_k(address, kHalfBoxBytes) : describe_matrix(address);
 }
 
-/// sum += a * b over 64 elements of K. The operands are described as describe_boxes does.
+/// sum += a * b over 64 elements of K. Both operands are as in describe_boxes().
 template <Arithmetic kArithmetic, bool kRowsOfKA, bool kRowsOfKB, int kSums>
 __device__ __forceinline__ void multiply_boxes(float (&sum)[kSums], uint64_t a, uint64_t b) {
   // 16 elements further along K: 16 rows of 128 bytes, or 32 bytes of a row, in units of 16 bytes.

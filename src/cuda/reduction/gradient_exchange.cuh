@@ -1,4 +1,4 @@
-// Adding up the sums of a tile of the gradients whose K a cluster shares (sm_90a).
+// Adds the sums of a tile of the gradients whose K a cluster shares (sm_90a).
 #pragma once
 
 #include "../epilogue/gradient_tile.cuh"
@@ -6,8 +6,8 @@
 
 namespace lltm::cuda {
 
-/// Adds up the sums of a tile whose K the cluster shares, and writes this rank's share of its
-/// columns: in groups of eight, a power of two of them.
+/// Adds the sums of a tile whose K the cluster shares, and writes this rank's share of its columns:
+/// a power of two of groups of eight.
 template <typename Tile, int kColumns>
 __device__ __forceinline__ void exchange_gradient_tile(const GradientResults& results,
                                                        unsigned char* shared,
@@ -24,7 +24,7 @@ __device__ __forceinline__ void exchange_gradient_tile(const GradientResults& re
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
     const int to = i >> shift;
-    // What a rank gets lies in the order of the ranks that have sent it.
+    // What a rank receives is in the order of the ranks that sent it.
     const int offset = Tile::kStagingOffset +
                        (rank * groups + (i & (groups - 1))) * Tile::kPartBytes + thread * 16;
     const float* const s = sum + i * 4;
@@ -56,8 +56,8 @@ __device__ __forceinline__ void exchange_gradient_tile(const GradientResults& re
     }
     from += groups * Tile::kPartBytes;
   }
-  sync_threads_of<kGradientThreads>(3);  // all have read what is written over
-  // This rank's columns begin in a block; it has eight at least.
+  sync_threads_of<kGradientThreads>(3);  // all have read what is overwritten here
+  // This rank's columns, at least eight, start at the beginning of a block.
   const int first = rank * groups * 8;
   const Staging staging(shared + Tile::kStagingOffset + group * Tile::kGroupStagingBytes);
 #pragma unroll
