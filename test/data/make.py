@@ -1,9 +1,9 @@
-"""Writes the models of this folder, which were saved once and must load for ever: test_compatibility.py runs them.
+"""Writes the saved models in this folder, which must load in all future versions: test_compatibility.py runs them.
 
     PYTHONPATH=python LLTM_LIBRARY=build/liblltm_ops.so python3 test/data/make.py
 
-Made with the oldest PyTorch that is supported, since an older one need not load what a newer one saved. A file that is
-here already is not written again: a change of a schema gets files of its own, beside these.
+Run it with the oldest supported PyTorch, because an older PyTorch may be unable to load what a newer one saved.
+Existing files are not overwritten: for a change of a schema, add new files.
 """
 
 import json
@@ -19,7 +19,7 @@ BATCH, STEPS, INPUT_FEATURES, STATE_SIZE = 3, 4, 5, 7
 
 
 class Cell(torch.nn.Module):
-    """A cell that is run over the steps of a sequence."""
+    """A loop of a cell over the steps of a sequence."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Cell(torch.nn.Module):
 
 
 class Sequence(Cell):
-    """The operator for a sequence, with every argument given."""
+    """The sequence operator with all arguments."""
 
     def forward(
         self, input: Tensor, h: Tensor, c: Tensor, lengths: Tensor, reset: Tensor
@@ -44,7 +44,7 @@ class Sequence(Cell):
 
 
 def formula(cell, input: Tensor, h: Tensor, c: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What the operators compute, without lltm."""
+    """Computes the same as the operators, without lltm."""
     outputs = []
     for step in range(STEPS):
         counts = (step < lengths)[:, None]

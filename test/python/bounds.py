@@ -1,30 +1,30 @@
-"""How near to the formula a result must be: a running error analysis, in float64, beside the formula itself.
+"""Error bounds for the results of the operators: a running error analysis in float64, alongside the formula itself.
 
-All tolerances of values come from here. A `Bounded` is a value in float64 and a bound of how far the same quantity
-computed in another dtype may be from it. Its operations are those that the cell is made of, and each adds
+All tolerances of values come from here. A `Bounded` is a value in float64 and a bound on the error of the same quantity
+when it is computed in another dtype. Its operations are those of the cell. Each adds
 
-- what the errors of its operands can do to the result, by the largest slope between the exact and the inexact operand:
-  the logarithms of the slopes of sigmoid, ELU and of sigmoid's slope change by at most 1 when the operand changes by 1,
-  that of tanh by at most 2, hence the factors expm1(error) and expm1(2 * error) / 2;
+- the errors that its operands propagate to the result, by the largest slope between the exact and the inexact operand.
+  The logarithms of the slopes of sigmoid, of ELU and of sigmoid's slope change by at most 1 when the operand changes by
+  1, that of tanh by at most 2, hence the factors expm1(error) and expm1(2 * error) / 2;
 - its own rounding, in units of twice the unit roundoff of the dtype that it is computed in (`finfo.eps`; float32 for
-  16-bit types): twice, because a tensor core truncates where an FPU rounds to nearest, and because float64's own
+  16-bit types): twice, because a tensor core truncates where an FPU rounds to nearest, and because the float64
   reference is rounded, too.
 
-**Sums.** A sum of n products is wrong by up to the number of roundings times the unit times the largest partial sum, in
-any order of summation. Write Q for the root of the sum of the squares of the products. No partial sum exceeds
-|result| + sqrt(n) Q (Cauchy and Schwarz), and n roundings add up to n units. Beyond 64 terms that is true but useless:
-independent terms and roundings add up like random walks, so there both take 8 standard deviations, 8 in place of
-sqrt(n) and 8 sqrt(n) in place of n. With reach(n) = min(sqrt(n), 8), the error of a sum is
+**Sums.** In any order of summation, the error of a sum of n products is at most the number of roundings times the unit
+times the largest partial sum. Let Q be the root of the sum of the squares of the products. No partial sum exceeds
+|result| + sqrt(n) Q (Cauchy-Schwarz), and n roundings add up to n units. Beyond 64 terms this bound is true but
+useless: independent terms and roundings accumulate like random walks. There, both use 8 standard deviations: 8 instead
+of sqrt(n), and 8 sqrt(n) instead of n. With reach(n) = min(sqrt(n), 8), the error of a sum is
 
     reach(n) R  +  (reach(n) sqrt(n) + 8) unit (|result| + reach(n) Q)
 
-where R is Q's like for the errors that the terms bring along. So up to 64 terms the bound is a theorem, and beyond them
-it holds for terms whose errors are independent, which those of 100 copies of one row are not. The 8 units stand for a
-constant number of roundings beside those of the additions: a product made of three TF32 products, the addition of the
-bias, one more rounding where the result passes through memory. In TF32 each factor is rounded or truncated to 11 bits,
-which adds 2 * 2^-10 (|result| + reach(n) Q); cuBLAS may add parts of a 16-bit product in 16 bits ("reduced"), which
-adds that many of their own units. Underflow is allowed for where a value is stored, and not in float32 and
-float64 on the way there.
+where R is defined like Q, for the errors of the terms. Up to 64 terms the bound is a theorem. Beyond that it holds for
+terms with independent errors; those of 100 copies of one row are not independent. The 8 units stand for a constant
+number of roundings in addition to those of the sum: a product made of three TF32 products, the addition of the bias,
+one more rounding if the result passes through memory. In TF32 each factor is rounded or truncated to 11 bits, which
+adds 2 * 2^-10 (|result| + reach(n) Q). cuBLAS may add parts of a 16-bit product in 16 bits ("reduced"), which adds that
+many of their own units. Underflow is taken into account where a value is stored, but not in intermediate values in
+float32 and float64.
 
 The theorems are in N. J. Higham, Accuracy and Stability of Numerical Algorithms (2002), chapters 3 and 4, the random
 walks in N. J. Higham and T. Mary, A New Approach to Probabilistic Rounding Error Analysis (SIAM J. Sci. Comput. 41,
@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Units that a function of one element may be wrong by: exp, expm1, tanh and a division, at 1 to 3 units each.
+# The error of an elementwise function in units: exp, expm1, tanh and a division, at 1 to 3 units each.
 FUNCTION_UNITS = 8
 
 
@@ -47,12 +47,12 @@ class Precision:
 
     dtype: torch.dtype
     unit: float
-    """Of the accumulation type."""
+    """The unit of the accumulation type."""
     storage_unit: float
     smallest: float
     """The distance between the smallest numbers of the dtype."""
     product_unit: float
-    """Of products, beyond `unit`."""
+    """The additional unit of products, beyond `unit`."""
 
     @staticmethod
     def of(dtype: torch.dtype, tf32: bool = False, reduced: bool = False) -> "Precision":
@@ -66,7 +66,7 @@ class Precision:
         return Precision(dtype, accumulation.eps, storage.eps, storage.tiny * storage.eps, product_unit)
 
     def exact(self, tensor: Tensor | None) -> "Bounded | None":
-        """An argument: known without an error."""
+        """An argument, which has no error."""
         return None if tensor is None else Bounded(tensor.detach().double(), 0.0, self)
 
 
@@ -89,11 +89,11 @@ class Bounded:
         return self._result(value, (a + self.error) * other.error + b * self.error + self.precision.unit * value.abs())
 
     def __matmul__(self, other: "Bounded") -> "Bounded":
-        """The product of two matrices, of which `other` is exact."""
+        """The product of two matrices; `other` is exact."""
         return self.product(other)
 
     def product(self, other: "Bounded", start: "Bounded | None" = None) -> "Bounded":
-        """start + self @ other. A kernel may begin its sums with `start`, or end them with it."""
+        """start + self @ other. A kernel may add `start` first or last."""
         return self._sum(
             self.value @ other.value, self.value.size(-1), lambda squares: squares @ other.value.square(), start
         )
@@ -102,7 +102,7 @@ class Bounded:
         return self._sum(self.value.sum(0), self.value.size(0), lambda squares: squares.sum(0))
 
     def _sum(self, value: Tensor, terms: int, sum_of_squares, start: "Bounded | None" = None) -> "Bounded":
-        """A sum of `terms` numbers that self has a factor of; sum_of_squares multiplies squares by the other's."""
+        """A sum of `terms` products with factors from self; sum_of_squares multiplies squares by the other factors."""
         precision = self.precision
         squares = sum_of_squares(self.value.square())
         errors = 0.0 if isinstance(self.error, float) else sum_of_squares(self.error.square())
@@ -126,19 +126,19 @@ class Bounded:
         return tuple(map(self._result, values, errors))
 
     def stored(self) -> "Bounded":
-        """Rounded to the tensors' dtype, perhaps. Kernels may keep what they do not return unrounded."""
+        """The value as it may be rounded to the tensors' dtype. Kernels may keep intermediate values unrounded."""
         precision = self.precision
         if precision.storage_unit == precision.unit:
             return self
         return self._result(self.value, self.error + (precision.storage_unit * self.value.abs() + precision.smallest))
 
     def cast(self, dtype: torch.dtype) -> "Bounded":
-        """Stored, and converted to another dtype, as autocast's casts do with gradients."""
+        """The stored value, converted to another dtype, as autocast converts gradients."""
         stored = self.stored()
         return Bounded(stored.value, stored.error, Precision.of(dtype)) if dtype != self.precision.dtype else self
 
     def _growth(self, rate: float = 1.0) -> Tensor | float:
-        """The relative change of a slope whose logarithm changes by `rate`, at most; finite."""
+        """The largest relative change of a slope whose logarithm changes by `rate`; finite."""
         if isinstance(self.error, float):
             return math.expm1(rate * self.error)
         return torch.expm1((rate * self.error).clamp(max=50.0))
@@ -162,7 +162,7 @@ class Bounded:
         return self._result(value, value * (self._growth() + self._exponential_units()))
 
     def _exponential_units(self) -> Tensor:
-        """The rounding of the operand grows with it where an exponential is computed as a power of two."""
+        """If an exponential is computed as a power of two, the rounding of the operand grows with the operand."""
         return (FUNCTION_UNITS + self.value.abs()) * self.precision.unit
 
     def tanh(self) -> "Bounded":
@@ -171,15 +171,15 @@ class Bounded:
         return self._result(value, error + FUNCTION_UNITS * self.precision.unit * value.abs())
 
     def tanh_slope(self) -> "Bounded":
-        """1 - tanh^2, which cancels: its rounding is absolute."""
+        """1 - tanh^2. It cancels, so its rounding error is absolute."""
         value = torch.cosh(self.value).pow(-2)
         return self._result(value, value * self._growth(2.0) + FUNCTION_UNITS * self.precision.unit)
 
     def excess(self, actual: Tensor, finite: bool = True) -> Tensor:
-        """The largest error of `actual` as a fraction of the bound: up to 1 is right, NaN and more are wrong.
+        """The largest error of `actual` as a fraction of the bound: up to 1 is correct, NaN and more are wrong.
 
-        0-dimensional, on the device of `actual`, so that nobody waits for a GPU. Where arguments are not `finite`,
-        `actual` has to be finite where the formula is, and nowhere else. Which of NaN and infinity it is may differ: a
+        The result is 0-dimensional and on the device of `actual`, which avoids waiting for a GPU. If the arguments are
+        not `finite`, `actual` must be finite exactly where the formula is. NaN and infinity may be interchanged: a
         slope that is tiny in float64 can be zero in float32, and infinity times zero is NaN.
         """
         if self.value.numel() == 0:
@@ -189,14 +189,14 @@ class Bounded:
         bound = stored.error + self.precision.smallest
         excess = (actual - stored.value).abs() / bound
         if not finite:
-            # Beside what is infinite, no bound may be known.
+            # Next to infinite values, there may be no bound.
             excess = torch.where(excess.isnan() & actual.isfinite(), 0.0, excess)
             excess = torch.where(self.value.isfinite(), excess, torch.where(actual.isfinite(), torch.inf, 0.0))
         return excess.max()
 
 
 def cat(*blocks: Bounded) -> Bounded:
-    """Blocks of columns, beside one another."""
+    """Concatenates blocks of columns."""
     errors = [
         torch.full_like(block.value, block.error) if isinstance(block.error, float) else block.error for block in blocks
     ]
@@ -226,7 +226,7 @@ def backward(
     weights: Bounded,
     old_h: Bounded,
 ) -> tuple[Bounded, Bounded, Bounded, Bounded, Bounded]:
-    """The gradients of input, weights, bias, old_h and old_cell, by lltm::backward."""
+    """The gradients of input, weights, bias, old_h and old_cell that lltm::backward returns."""
     nothing = Bounded(torch.zeros_like(new_cell.value), 0.0, new_cell.precision)
     dh, dc = grad_h or nothing, grad_cell or nothing
     z_i, z_o, z_g = split_gates(gates)

@@ -1,4 +1,4 @@
-"""What the tests of building share: commands that build something, in an environment that tells them of no lltm."""
+"""Shared by the build tests: commands that build something, in an environment without references to lltm."""
 
 import fcntl
 import os
@@ -10,13 +10,13 @@ from pathlib import Path
 import lltm
 
 ROOT = Path(__file__).resolve().parents[2]
-# What says where lltm or libtorch is.
+# The variables that say where lltm or libtorch is.
 HIDDEN = ("EXAMPLE_OPS_LIBRARY", "LLTM_LIBRARY", "PYTHONPATH", "CMAKE_PREFIX_PATH", "Torch_DIR")
 
 
 def run(*command, cwd: Path | None = None, fails: bool = False, **variables) -> str:
-    """What a command prints, which must succeed, or fail. ``variables`` are added to those of the environment; one that
-    is None is taken away."""
+    """Run a command, which must succeed, or fail with ``fails``, and return its output. ``variables`` are added to the
+    environment; those that are None are removed from it."""
     environment = {key: value for key, value in os.environ.items() if key not in HIDDEN}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"  # cmake, ninja, python3
     environment.setdefault("MAX_JOBS", str(len(os.sched_getaffinity(0))))  # of torch.utils.cpp_extension
@@ -34,8 +34,8 @@ def run_python(program: str, **options) -> str:
 
 
 def build_wheel(folder: Path) -> Path:
-    """The wheel for the CPU, in a folder. What is compiled for it, not optimized, stays in lltm's build tree."""
-    with open(lltm.library_path.parent / "wheel.lock", "w") as lock:  # of several processes that test, one compiles
+    """Build the wheel for the CPU in a folder. The object files, without optimization, stay in lltm's build tree."""
+    with open(lltm.library_path.parent / "wheel.lock", "w") as lock:  # only one of several test processes compiles
         fcntl.flock(lock, fcntl.LOCK_EX)
         run(
             sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder,
@@ -48,11 +48,11 @@ def build_wheel(folder: Path) -> Path:
 
 
 def kept_folder(name: str, otherwise: Path) -> Path:
-    """A folder in lltm's build tree, where the next run finds what this one has compiled; else another one."""
+    """A folder in lltm's build tree, where the next run finds the compiled files, or another folder without one."""
     folder = lltm.library_path.parent
     return folder / name if (folder / "CMakeCache.txt").exists() else otherwise / name
 
 
 def torch_cuda_arch_list() -> str:
-    """The architectures that lltm was built for, as TORCH_CUDA_ARCH_LIST wants them: "8.0 9.0a"."""
+    """The architectures that lltm was built for in the format of TORCH_CUDA_ARCH_LIST: "8.0 9.0a"."""
     return " ".join(re.sub(r"(\d[af]?)(-real)?$", r".\1", name) for name in lltm.build_info.architectures)

@@ -1,6 +1,6 @@
-"""A program that checks the CPU path which the environment chooses (ATEN_CPU_CAPABILITY, LLTM_CPU_GEMM).
+"""A program that checks the CPU path selected by the environment (ATEN_CPU_CAPABILITY, LLTM_CPU_GEMM).
 
-The former is read once a process: test_cpu_paths.py runs this for every path. Prints what does not hold, and no more.
+The former is read once per process, so test_cpu_paths.py runs this program for every path. Prints only failures.
 """
 
 import os
@@ -11,8 +11,8 @@ import conftest  # noqa: F401  finds lltm
 import torch
 from reference import Arguments, backward, call, call_backward, forward, make_arguments, make_gradients
 
-# Around the edges of every tile: 4, 8 and 16 lanes; rows by fours up to 12; panels of 1 to 4 vectors, groups of 8
-# panels; blocks of 128, 256, 512; one row; odd everything.
+# Around the edges of every tile: 4, 8 and 16 lanes; multiples of 4 rows up to 12; panels of 1 to 4 vectors, groups of 8
+# panels; blocks of 128, 256, 512; one row; odd sizes.
 EDGES = [
     (1, 1, 1), (1, 260, 259), (2, 3, 5), (3, 0, 7), (4, 17, 16), (5, 100, 33), (8, 16, 16), (9, 17, 15), (16, 32, 128),
     (17, 5, 31), (33, 65, 129), (37, 77, 200), (48, 7, 48), (64, 250, 10), (65, 30, 48), (130, 64, 64), (257, 5, 9),
@@ -65,7 +65,7 @@ def check_bits() -> None:
             first = all_results(arguments, gradients)
             for threads in (1, 2, 3, 8):
                 torch.set_num_threads(threads)
-                if not OWN:  # ATen promises the bits for the same number of threads alone
+                if not OWN:  # ATen's results are reproducible only for the same number of threads
                     first = all_results(arguments, gradients)
                 again = all_results(arguments, gradients)
                 if not all(torch.equal(a, b) for a, b in zip(first, again, strict=True)):
@@ -73,7 +73,7 @@ def check_bits() -> None:
 
 
 def check_not_finite() -> None:
-    """A NaN stays in its row of the batch, an infinite weight by its own factor: no lane beyond an odd size leaks."""
+    """NaN stays in its row of the batch, and infinite weights only meet their own factors: no padding lane leaks."""
     for dtype in TOLERANCES:
         for sizes in [(1, 35, 41), (7, 35, 41), (21, 5, 3), (37, 77, 201), (150, 31, 33)]:
             arguments = make_arguments(sizes, dtype)
@@ -98,7 +98,7 @@ def check_not_finite() -> None:
 
 
 def check_elements() -> None:
-    """Dense sweeps of the pre-activations: all that the vector math sees, one gate at a time, relative to float64."""
+    """Dense sweeps of the pre-activations, one gate at a time, to test the vector math against float64."""
     tiny = torch.logspace(-30, 0, 20_001, dtype=torch.float64)
     wide = torch.linspace(0, 80, 40_001, dtype=torch.float64)
     sweep = torch.cat([tiny, -tiny, wide, -wide]).float()
@@ -118,7 +118,7 @@ def check_elements() -> None:
 
 
 def pointwise(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The new state of pre-activations (3, state_size) and a zero cell: the input is 1, and the weights are z."""
+    """The new state for pre-activations z (3, state_size) and a zero cell: the input is 1, and the weights are z."""
     pieces = []
     for part in z.split(1000, dim=1):
         state_size = part.size(1)
@@ -129,7 +129,7 @@ def pointwise(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def check_accuracy() -> None:
-    """Not behind eager PyTorch: the mean error, and the largest within a half more; over ten seeds."""
+    """Over ten seeds, the mean error is no larger than eager PyTorch's, and the largest at most half as large again."""
     torch.set_num_threads(1)
     shapes = [(16, 32, 128), (64, 1024, 128), (8, 512, 512), (64, 512, 512)]
     for dtype, sizes in product((torch.float32, torch.bfloat16, torch.float16), shapes):
@@ -153,7 +153,7 @@ def check_accuracy() -> None:
                 print(
                     f"# {dtype} {sizes} {name}: mean {our_mean / mean:.3f}, largest {our_max / largest:.3f} of eager's"
                 )
-            # 3 %: what one order of summation is luckier than another by, and eager's is another on every CPU.
+            # Allow 3 % for the order of summation, in which eager PyTorch differs from CPU to CPU.
             if our_mean > 1.03 * mean or our_max > 1.5 * largest:
                 fail(
                     f"{dtype} {sizes} {name}: mean error {our_mean} against {mean}, largest {our_max} against {largest}"
@@ -163,7 +163,7 @@ def check_accuracy() -> None:
 if __name__ == "__main__":
     check_edges()
     check_bits()
-    if OWN:  # what a library does with them is its own
+    if OWN:  # libraries may handle NaN and infinity differently
         check_not_finite()
     check_elements()
     if "--accuracy" in sys.argv:

@@ -1,6 +1,6 @@
-"""A program that checks sequences on the CPU path which the environment chooses, as cpu_path.py does the cell.
+"""A program that checks sequences on the CPU path selected by the environment, as cpu_path.py does for the cell.
 
-Prints what does not hold, and nothing else.
+Prints only failures.
 """
 
 import os
@@ -19,8 +19,8 @@ from sequence_reference import (
 )
 
 # Around the edges of every tile: 4, 8 and 16 lanes; tiles of 4, 6 and 8 rows; panels of 2 and 4 vectors; blocks of 128
-# and 256 operands; chunks of 128 rows of input; a single row; d_weights of more rows than are summed at once; of AMX,
-# tiles of 16 rows, which overlap where they do not divide a batch, of 32 terms, and blocks of 512.
+# and 256 operands; chunks of 128 rows of input; a single row; d_weights of more rows than are summed at once; with AMX,
+# tiles of 16 rows, which overlap if the batch is not a multiple, and of 32 terms, and blocks of 512.
 EDGES = [
     (3, 1, 1, 1), (2, 1, 300, 33), (5, 3, 7, 19), (2, 4, 16, 16), (3, 5, 17, 15), (2, 7, 0, 47), (2, 8, 130, 48),
     (3, 9, 33, 49), (2, 12, 129, 64), (2, 13, 5, 65), (2, 16, 64, 31), (2, 17, 31, 129), (3, 33, 9, 70),
@@ -40,7 +40,7 @@ def check(arguments: Sequence, keep: bool, what: str) -> None:
 
 
 def check_edges() -> None:
-    """Every size once with everything, in one of the directions, and once plain."""
+    """Every size once with all options, in one of the directions, and once without."""
     for number, (sizes, dtype) in enumerate(product(EDGES, DTYPES)):
         reverse = number % 2 == 1
         check(make(sizes, dtype), True, f"{dtype} {sizes}")
@@ -52,7 +52,7 @@ def check_edges() -> None:
 
 
 def check_poison() -> None:
-    """What lies beyond a row's length is not read: neither the input nor a gradient."""
+    """Neither inputs nor gradients beyond a row's length are read."""
     for dtype in DTYPES:
         arguments = make((6, 11, 5, 21), dtype, lengths=True)
         beyond = torch.arange(6).unsqueeze(1) >= arguments.lengths.clamp(0, 6)
@@ -71,7 +71,7 @@ def check_poison() -> None:
 
 
 def check_bits() -> None:
-    """The same for any number of threads: rows for all of them, rows for some, and one row."""
+    """The bits are the same for any number of threads, with rows for all of them, rows for some, and one row."""
     for dtype, sizes in product(DTYPES, [(9, 40, 70, 130), (12, 20, 130, 128), (400, 1, 130, 128), (3, 3, 700, 900)]):
         arguments = make(sizes, dtype, lengths=True, reset=True)
         gradients = make_gradients(arguments)
@@ -89,5 +89,5 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     check_edges()
     check_poison()
-    if OWN:  # ATen promises the bits for the same number of threads alone
+    if OWN:  # ATen's results are reproducible only for the same number of threads
         check_bits()

@@ -1,12 +1,12 @@
-"""Calls every operator at random, for as long as wanted, and compares each call with the formula in float64.
+"""Makes random calls of every operator and compares each of them with the formula in float64.
 
     python3 test/python/fuzz.py --seconds 600
     python3 test/python/fuzz.py --device cuda --calls 50000 --jobs 8
 
-Prints how many calls there were, with what, and the worst error by operator, dtype and path as a fraction of what
-rounding explains (bounds.py). Ends with 1 at the first wrong result, with the call, and the line that makes it again;
-with --go-on, after all calls.
-On the CPU the paths are chosen by the environment, once a process: there is a process for each.
+Prints the number of calls, their features, and the largest error by operator, dtype and path as a fraction of the bound
+for rounding errors (bounds.py). At the first wrong result, or with --go-on after all calls, it prints the call and the
+command that repeats it, and exits with status 1.
+On the CPU the environment selects the path, once per process, so each path has its own process.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from random_calls.cases import DTYPES
 from random_calls.checking import Checker, Group, Wrong
 from random_calls.operators import OPERATORS, draw_case
 
-# The threads of several processes share the cores: none of them spins while it waits for work.
+# The threads of several processes share the cores, so they must not spin while they wait for work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-# Processes that have imported torch already, and have called nothing yet.
+# Processes that have imported torch already, but have not made any calls.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["torch"])
 
@@ -45,7 +45,7 @@ KEY_BYTES = 64
 
 
 def paths_of(device: str) -> list[dict[str, str]]:
-    """The environments that choose paths; on CUDA each call chooses its own."""
+    """The environments that select paths. On CUDA each call selects its own path."""
     if device != "cpu":
         return [{}]
     named = [{"ATEN_CPU_CAPABILITY": c} for c in CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ())]
@@ -75,11 +75,11 @@ def draw(key: str, device: str, operators: list[str]):
 class Failure(NamedTuple):
     what: str
     key: str
-    """Of the call that failed."""
+    """Identifies the call that failed."""
 
 
 class Report(NamedTuple):
-    """Of one process."""
+    """The report of one process."""
 
     path: dict[str, str]
     calls: collections.Counter
@@ -90,7 +90,7 @@ class Report(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Of the calls, for one process: until the first of both limits."""
+    """The calls of one process, up to the first of the two limits."""
 
     seed: int
     index: int
@@ -112,7 +112,7 @@ def work(share: Share, current_key, sender) -> None:
     key = ""
 
     def attempt(step: Callable[[], None]) -> bool:
-        """Whether to go on."""
+        """Whether to continue."""
         try:
             step()
         except Wrong as wrong:
@@ -133,7 +133,7 @@ def work(share: Share, current_key, sender) -> None:
 
 
 def run(share: Share) -> Report:
-    """In a process of its own, whose death is a failure of the call that it was making."""
+    """Runs a share in a separate process. If the process dies, the call that it was making has failed."""
     receiver, sender = CONTEXT.Pipe(duplex=False)
     current_key = CONTEXT.RawArray("c", KEY_BYTES)
     process = CONTEXT.Process(target=work, args=(share, current_key, sender))

@@ -1,14 +1,14 @@
-"""Arguments that no caller should give, and what is to become of them.
+"""Arguments that no caller should pass, and the expected outcome of each.
 
-A kind of argument is made of a good one. It is either refused, with a message, or computed with like any other; then
-the results are those of a plain tensor of the same values. test_hostile_calls.py makes the calls, in another process.
+A hostile argument is made from a valid one. It is either rejected with a message, or handled like any other; the
+results are then those of a plain tensor with the same values. test_hostile_calls.py makes the calls in another process.
 """
 
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import conftest  # noqa: F401  finds lltm, in the process that makes the calls, too
+import conftest  # noqa: F401  finds lltm, also in the process that makes the calls
 import numpy
 import sequence_reference
 import torch
@@ -23,7 +23,7 @@ STEPS = 3
 
 class Operator(NamedTuple):
     make_arguments: Callable[[str], dict[str, Tensor]]
-    """Of a device; good ones."""
+    """Makes valid arguments on a device."""
     call: Callable[[dict[str, Any]], Any]
 
 
@@ -63,30 +63,30 @@ OPERATORS = {
         lambda arguments: torch.ops.lltm.sequence_backward(*arguments.values(), False, [True] * 5),
     ),
 }
-# Of a plain Tensor argument, None is refused.
+# The plain Tensor arguments, for which None is an error.
 REQUIRED = ("new_cell", "gates", "input", "weights", "old_h", "old_cell", "output", "cells")
 VECTORS = ("bias", "lengths")
 NO_FLOATS = ("lengths", "reset")
-# What the formula of the double backward does not read: it computes the pre-activations again.
+# The arguments that the formula of the double backward does not read, because it recomputes the pre-activations.
 NOT_READ_WITH_GRADIENTS = {"backward": ("gates",), "sequence_backward": ("gates", "c0")}
 
 
 class Kind(NamedTuple):
     make: Callable[[Tensor], Any]
     refusal: str | None = None
-    """A regular expression for the beginning of the message, None where the argument is as good as any; {operator},
-    {name}, {device} and {shape} stand for the call's."""
+    """A regular expression for the beginning of the message, or None if the argument is valid. {operator}, {name},
+    {device} and {shape} are replaced by those of the call."""
     refusal_with_gradients: str | None = None
-    """Where arguments require gradients, if another."""
+    """The message if arguments require gradients and it differs."""
     error: type = RuntimeError
     arguments: Callable[[str], bool] = lambda name: name not in NO_FLOATS
-    """Which arguments it is tried on, by their name."""
+    """The names of the arguments that it is tried on."""
     device: str | None = None
-    """The only one where there is such a thing."""
+    """The only device that has this kind."""
 
 
 def checked(message: str) -> str:
-    """A refusal of our checks, to the letter but for what stands in {}."""
+    """The exact message of one of our checks, except for the placeholders in {}."""
     return re.escape("lltm::{operator}: " + message).replace(r"\{", "{").replace(r"\}", "}")
 
 
@@ -153,7 +153,7 @@ class Plain(torch.Tensor):
 
 
 class Wrapper(torch.Tensor):
-    """Below autograd; `shape` is what it says of itself."""
+    """A wrapper below autograd that claims to have this `shape`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -201,7 +201,7 @@ def per_channel(t: Tensor) -> Tensor:
 
 
 def after_vmap(t: Tensor) -> Tensor:
-    """A tensor that got out of the transform it belongs to."""
+    """A tensor that escaped from the transform that it belongs to."""
     escaped = []
     torch.func.vmap(lambda x: (escaped.append(x), x)[1])(t.expand(3, *t.shape))
     return escaped[0]
@@ -219,14 +219,14 @@ def after_dual_level(t: Tensor) -> Tensor:
 
 
 def misaligned(t: Tensor) -> Tensor:
-    """Elements that start at an odd address."""
+    """A tensor that starts at an odd address."""
     memory = bytearray(1 + t.numel() * t.element_size())
     memory[1:] = t.numpy().tobytes()
     return torch.frombuffer(memory, dtype=t.dtype, offset=1).view(t.shape)
 
 
 def overlapping(t: Tensor) -> Tensor:
-    """Each row is the one before it, one element on."""
+    """Each row is the previous one, shifted by one element."""
     strides = (1,) * t.dim()
     return t.new_tensor(range(sum(t.shape))).mul_(0.1).as_strided(t.shape, strides)
 
@@ -240,7 +240,7 @@ def outside(size: int) -> Kind:
 
 
 def sparse(make: Callable[[Tensor], Tensor], key: str, layout: str) -> Kind:
-    """The dispatcher's sentence, ours where the formula of the double backward would run."""
+    """The dispatcher's message, or ours where the formula of the double backward would run."""
     return Kind(
         make,
         backend(key),
@@ -321,7 +321,7 @@ KINDS = {
     "wrapper_of_another_shape": Kind(
         lambda t: Wrapper(t.new_zeros((2,) * t.dim()), t.shape), ".*(shape|size)", error=Exception
     ),
-    # Tensors out of the place where they mean something.
+    # Tensors outside of the context in which they are valid.
     "after_vmap": Kind(
         after_vmap,
         ".*(maybe_level.has_value|escaped from inside a function being vmapped)",
@@ -329,7 +329,7 @@ KINDS = {
     ),
     "after_grad": Kind(after_grad),
     "after_a_dual_level": Kind(after_dual_level),
-    # What is no tensor.
+    # Values that are not tensors.
     "none": Kind(
         lambda t: None,
         checked("expected {name} to be a tensor, got None") + "$",

@@ -1,7 +1,7 @@
-"""Run a program in a process of its own, in which torch is imported and lltm is not.
+"""Run a program in a separate process, in which torch is imported and lltm is not.
 
-Operators that are registered stay so, hence the processes; all are forked from one that imported torch once, which
-takes seconds. Imports nothing of lltm, not even through a test's module: the processes import this module.
+Separate processes are needed because registered operators stay registered. They are forked from one that has imported
+torch, which takes seconds. This module must not import lltm, not even through a test module: the processes import it.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ CONTEXT.set_forkserver_preload(["torch"])
 
 
 def run(program: str, *arguments, package: Path, library: Path | None = None) -> str:
-    """What the program prints; raises RuntimeError with its exception where it has one, or how its process died.
+    """Return the program's output. Raises RuntimeError with the program's exception, or with how its process died.
 
     `package` is the folder to import lltm from, `library` the value of LLTM_LIBRARY.
     """

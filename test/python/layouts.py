@@ -1,6 +1,5 @@
-"""Ways in which the elements of a tensor may lie in memory. Each gives a tensor of the same values and shape, but for
-those that repeat an element, which keep the shape alone. What lies between the elements is PAD: whoever reads it is off
-by far."""
+"""Memory layouts of tensors. Each function returns a tensor with the same values and shape, except those that repeat an
+element, which only keep the shape. The memory between the elements holds PAD, so results are far off if it is read."""
 
 import torch
 from torch import Tensor
@@ -31,13 +30,13 @@ def wide_rows(t: Tensor) -> Tensor:
 
 
 def aligned_wide_rows(t: Tensor) -> Tensor:
-    """The same, of rows that start at multiples of 16 elements."""
+    """The same, with rows that start at multiples of 16 elements."""
     pad = t.new_full((*t.shape[:-1], 16 + -t.size(-1) % 16), PAD)
     return torch.cat([t, pad], dim=-1)[..., : t.size(-1)]
 
 
 def offset(t: Tensor) -> Tensor:
-    """Dense, but starting one element into its storage: not aligned as an allocation is."""
+    """Dense, but starting one element into its storage, and therefore less aligned than an allocation."""
     return torch.cat([t.new_full((1,), PAD), t.flatten()])[1:].view(t.shape)
 
 

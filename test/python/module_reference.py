@@ -1,4 +1,4 @@
-"""What lltm.LLTM computes, by a loop of LLTMCell over each episode of each row; and nn.LSTM beside it."""
+"""A reference for lltm.LLTM: a loop of LLTMCell over each episode of each row. Also makes pairs with nn.LSTM."""
 
 import warnings
 
@@ -10,14 +10,14 @@ import lltm
 
 
 def twins(*arguments, **options) -> tuple[nn.LSTM, lltm.LLTM]:
-    """The two modules, of the same arguments."""
+    """The two modules, constructed with the same arguments."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return nn.LSTM(*arguments, **options), lltm.LLTM(*arguments, **options)
 
 
 def layer_cells(module: lltm.LLTM) -> list[lltm.LLTMCell]:
-    """A cell of the same parameters, by which gradients reach them, for each layer and direction."""
+    """A cell for each layer and direction that shares its parameters, so that gradients reach them."""
     cells = []
     for parameters in module.all_weights:
         weights, bias = (*parameters, None)[:2]
@@ -29,13 +29,13 @@ def layer_cells(module: lltm.LLTM) -> list[lltm.LLTMCell]:
 
 
 def episodes(length: int, reset: list[bool]) -> list[range]:
-    """The steps of a row, cut where a new episode begins."""
+    """The steps of a row, split where a new episode begins."""
     begins = [0, *(step for step in range(1, length) if reset[step]), length]
     return [range(*pair) for pair in zip(begins, begins[1:], strict=False) if pair[0] < pair[1]]
 
 
 def run_row(cell, row: Tensor, state, length: int, reset: list[bool], reverse: bool):
-    """One direction over one row (T, I): outputs (T, H), and the state after the last step that is run."""
+    """Runs one direction over one row (T, I). Returns the outputs (T, H) and the state after the last step."""
     outputs = [row.new_zeros(cell.state_size)] * row.size(0)
     zeros = torch.zeros_like(state[0]), torch.zeros_like(state[1])
     if length and reset[0] and not reverse:
@@ -51,7 +51,7 @@ def run_row(cell, row: Tensor, state, length: int, reset: list[bool], reverse: b
 
 
 def run(module: lltm.LLTM, input: Tensor, hx=None, lengths=None, reset=None, dropout=None):
-    """All layers over a time-first batch (T, N, I); `dropout` is called on the outputs between two layers."""
+    """Runs all layers over a time-first batch (T, N, I). `dropout` is applied to the outputs between two layers."""
     steps, batch, _ = input.shape
     cells = layer_cells(module)
     directions = 2 if module.bidirectional else 1
@@ -88,7 +88,7 @@ def packed(input: Tensor, lengths: list[int], **options) -> PackedSequence:
 
 
 def assert_same(actual, expected, **tolerances) -> None:
-    """Output and states of two calls, packed or padded: to rounding."""
+    """Compares outputs and states of two calls, packed or padded, up to rounding."""
     (output, state), (other_output, other_state) = actual, expected
     if isinstance(output, PackedSequence):
         for field, other in zip(output[1:], other_output[1:], strict=True):

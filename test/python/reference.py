@@ -1,4 +1,4 @@
-"""Arguments, calls and the cell's formula, and assertions that compare the calls with the formula in float64."""
+"""Arguments, calls, the cell's formula, and assertions that compare calls with the formula in float64."""
 
 import os
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import torch
 from bounds import Bounded, Precision
 from torch import Tensor
 
-# (batch, input_features, state_size): the benchmark's smallest, powers of two and their neighbours, ones and zeros.
+# (batch, input_features, state_size): the benchmark's smallest, powers of two and their neighbors, ones and zeros.
 SIZES = [
     (16, 32, 128),
     (1, 1, 1),
@@ -39,7 +39,7 @@ class Arguments(NamedTuple):
         return Arguments(*(None if tensor is None else function(tensor) for tensor in self))
 
     def require_grad(self, names=NAMES) -> "Arguments":
-        """New leaves of the same values, of which the named ones require gradients."""
+        """New leaves with the same values. The named ones require gradients."""
         leaves = self.map(lambda tensor: tensor.detach().clone())
         for name in names:
             if getattr(leaves, name) is not None:
@@ -48,7 +48,7 @@ class Arguments(NamedTuple):
 
 
 def make_arguments(sizes, dtype=torch.float32, device="cpu", bias=True) -> Arguments:
-    """Random arguments, with weights small enough that every gate works in its curved part."""
+    """Random arguments, with weights that are small enough to keep every gate in its nonlinear range."""
     batch, input_features, state_size = sizes
 
     def normal(*shape):
@@ -75,13 +75,13 @@ def call(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor]:
 def call_backward(
     grad_h: Tensor | None, grad_cell: Tensor | None, arguments: Arguments, mask=(True,) * 5
 ) -> tuple[Tensor | None, ...]:
-    """lltm::backward after lltm::forward of the same arguments."""
+    """lltm::backward after lltm::forward with the same arguments."""
     _, new_cell, gates = call(arguments)
     return torch.ops.lltm.backward(grad_h, grad_cell, new_cell, gates, *arguments[:4], mask)
 
 
 def forward(input, weights, bias, old_h, old_cell, elu=torch.nn.functional.elu) -> tuple[Tensor, Tensor, Tensor]:
-    """new_h, new_cell, gates. Differentiable, in the arguments' own dtype."""
+    """new_h, new_cell, gates. Differentiable, in the arguments' dtype."""
     z = torch.cat([old_h, input], dim=-1) @ weights.transpose(-1, -2)
     if bias is not None:
         z = z + bias
@@ -91,7 +91,7 @@ def forward(input, weights, bias, old_h, old_cell, elu=torch.nn.functional.elu) 
 
 
 def precision_on(device: str, dtype: torch.dtype) -> Precision:
-    """Of calls in the state that PyTorch's switches and LLTM_CUDA_PATH are in."""
+    """The precision of calls with the current settings of PyTorch and LLTM_CUDA_PATH."""
     if device == "cpu":
         return Precision.of(dtype)
     may_be_cublas = os.environ.get("LLTM_CUDA_PATH", "auto") in ("", "auto", "library")
@@ -103,12 +103,12 @@ def precision_of(tensor: Tensor) -> Precision:
 
 
 def bounded_forward(arguments: Arguments) -> tuple[Bounded, Bounded, Bounded]:
-    """new_h, new_cell and gates as they should be."""
+    """The expected new_h, new_cell and gates."""
     return bounds.forward(*arguments.map(precision_of(arguments.input).exact))
 
 
 def bounded_backward(grad_h: Tensor | None, grad_cell: Tensor | None, arguments: Arguments) -> tuple[Bounded, ...]:
-    """The five gradients as they should be, after a forward that has errors of its own."""
+    """The expected five gradients, taking the errors of the forward into account."""
     exact = precision_of(arguments.input).exact
     input, weights, _, old_h, _ = bounded = arguments.map(exact)
     _, new_cell, gates = bounds.forward(*bounded)
@@ -116,7 +116,7 @@ def bounded_backward(grad_h: Tensor | None, grad_cell: Tensor | None, arguments:
 
 
 def bounded_backward_of(grad_h, grad_cell, new_cell, gates, input, weights, old_h) -> tuple[Bounded, ...]:
-    """The five gradients as lltm::backward should compute them of these very arguments."""
+    """The five gradients that lltm::backward should compute for exactly these arguments."""
     exact = precision_of(input).exact
     return bounds.backward(*map(exact, (grad_h, grad_cell, new_cell, gates, input, weights, old_h)))
 
@@ -127,7 +127,7 @@ def backward(grad_h: Tensor | None, grad_cell: Tensor | None, arguments: Argumen
 
 
 def assert_close(actual: Tensor | None, expected: Bounded, dtype: torch.dtype, name: str = "result") -> None:
-    """Near the formula: see bounds.py."""
+    """Within the bounds of bounds.py."""
     assert actual is not None, f"{name} is None"
     assert actual.dtype == dtype, f"{name} is {actual.dtype}"
     assert actual.shape == expected.value.shape, f"{name} is {tuple(actual.shape)}"
@@ -141,7 +141,7 @@ def assert_forward_close(actual: tuple[Tensor, ...], arguments: Arguments) -> No
 
 
 def assert_backward_close(actual, grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h) -> None:
-    """lltm::backward of these very arguments. A None among `actual` is a gradient that was not asked for."""
+    """lltm::backward with exactly these arguments. None in `actual` is a gradient that was not requested."""
     expected = bounded_backward_of(grad_h, grad_cell, new_cell, gates, input, weights, old_h)
     for name, gradient, value in zip(NAMES, actual, expected, strict=True):
         if gradient is not None:
@@ -149,7 +149,7 @@ def assert_backward_close(actual, grad_h, grad_cell, new_cell, gates, input, wei
 
 
 def assert_gradients_close(actual, grad_h: Tensor | None, grad_cell: Tensor | None, arguments: Arguments) -> None:
-    """A None among `actual` is a gradient that was not asked for."""
+    """None in `actual` is a gradient that was not requested."""
     expected = bounded_backward(grad_h, grad_cell, arguments)
     for name, gradient, value in zip(NAMES, actual, expected, strict=True):
         if gradient is not None:
@@ -157,7 +157,7 @@ def assert_gradients_close(actual, grad_h: Tensor | None, grad_cell: Tensor | No
 
 
 def gradients(arguments: Arguments, grad_h: Tensor | None, grad_cell: Tensor | None, run=call) -> Arguments:
-    """The five gradients as autograd gives them, None for an argument that requires none."""
+    """The five gradients by autograd, None for an argument that requires none."""
     arguments = arguments.map(Tensor.detach).require_grad()
     new_h, new_cell, _ = run(arguments)
     outputs = [(new_h, grad_h), (new_cell, grad_cell)]
@@ -167,7 +167,7 @@ def gradients(arguments: Arguments, grad_h: Tensor | None, grad_cell: Tensor | N
 
 
 def assert_no_aliases(results, arguments) -> None:
-    """No two of the results share storage, and none shares it with an argument."""
+    """No results share storage with each other or with an argument."""
     pointers = [t.untyped_storage().data_ptr() for t in results if t is not None and t.numel()]
     assert len(set(pointers)) == len(pointers), "two results share storage"
     taken = {t.untyped_storage().data_ptr() for t in arguments if t is not None and t.numel()}

@@ -1,4 +1,4 @@
-"""A sequence as a loop of the cell's formula in float64, one row and one step at a time of what counts."""
+"""A sequence as a loop of the cell's formula in float64, over the rows and steps within the lengths."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ class Sizes(NamedTuple):
     state_size: int
 
 
-# Powers of two and their neighbours, ones and zeros, and more rows or steps than a block or a chunk takes.
+# Powers of two and their neighbors, ones and zeros, and more rows or steps than in a block or a chunk.
 SIZES = [
     Sizes(*sizes)
     for sizes in [
@@ -37,7 +37,7 @@ SIZES = [
 
 
 class Sequence(NamedTuple):
-    """The arguments of lltm::sequence but keep."""
+    """The arguments of lltm::sequence except keep."""
 
     input: Tensor
     weights: Tensor
@@ -49,7 +49,7 @@ class Sequence(NamedTuple):
     reverse: bool = False
 
     def map(self, function) -> "Sequence":
-        """Of the floating-point tensors."""
+        """Applies the function to the floating-point tensors."""
         return self._replace(**{name: function(getattr(self, name)) for name in self.given()})
 
     def given(self) -> list[str]:
@@ -57,7 +57,7 @@ class Sequence(NamedTuple):
         return [name for name in NAMES if getattr(self, name) is not None]
 
     def require_grad(self, names=NAMES) -> "Sequence":
-        """New leaves of the same values, of which the named ones require gradients."""
+        """New leaves with the same values. The named ones require gradients."""
         leaves = self.map(lambda tensor: tensor.detach().clone())
         for name in set(names).intersection(self.given()):
             getattr(leaves, name).requires_grad_()
@@ -91,7 +91,7 @@ def make(
         bias=normal(3 * state_size) if bias else None,
         h0=normal(batch, state_size) if state else None,
         c0=normal(batch, state_size, dtype=cell_dtype or dtype) if state else None,
-        # Both ends, and beyond them: lengths are clamped.
+        # Including values beyond both ends, as lengths are clamped.
         lengths=torch.randint(-1, steps + 2, (batch,)).to(device) if lengths else None,
         reset=(torch.rand(steps, batch) < 0.25).to(device) if reset else None,
         reverse=reverse,
@@ -103,8 +103,8 @@ def call(arguments: Sequence, keep: bool = False) -> tuple[Tensor, ...]:
 
 
 def run(arguments: Sequence, step=reference.forward) -> tuple[Tensor, ...]:
-    """The five results, kept, of a loop over `step`; differentiable, in the arguments' own dtype. Whether a row runs is
-    decided on the host, row by row, so that nothing beyond its length takes part."""
+    """The five results of a loop over `step`, with keep. Differentiable, in the arguments' dtype. Whether a row runs is
+    decided on the host, row by row, so that nothing beyond its length is used."""
     input, weights, bias, h0, c0, lengths, reset, reverse = arguments
     steps, batch, _ = input.shape
     state_size = weights.size(0) // 3
@@ -134,19 +134,19 @@ def cell_dtype_of(arguments: Sequence) -> torch.dtype:
 
 
 def make_gradients(arguments: Sequence, given=(True,) * 4) -> list[Tensor | None]:
-    """Random gradients of output, h_n, c_n and cells, None for what is not given."""
+    """Random gradients of output, h_n, c_n and cells, None for those that are not given."""
     output, h_n, c_n, cells, _ = call(arguments, keep=True)
     return [torch.randn_like(t) if flag else None for t, flag in zip((output, h_n, c_n, cells), given, strict=True)]
 
 
 def call_backward(gradients, arguments: Sequence, mask=(True,) * 5) -> tuple[Tensor | None, ...]:
-    """lltm::sequence_backward after lltm::sequence of the same arguments."""
+    """lltm::sequence_backward after lltm::sequence with the same arguments."""
     output, _, _, cells, gates = call(arguments, keep=True)
     return torch.ops.lltm.sequence_backward(*gradients, output, cells, gates, *arguments, list(mask))
 
 
 def reference_gradients(gradients, arguments: Sequence, step=reference.forward) -> list[Tensor]:
-    """The five gradients by autograd of the loop in float64, of zeros where h0, c0 or the bias is absent."""
+    """The five gradients of the loop in float64 by autograd. Absent h0, c0 and bias are replaced by zeros."""
     steps, batch, _ = arguments.input.shape
     state_size = arguments.weights.size(0) // 3
     exact = arguments.map(Tensor.double)
@@ -157,7 +157,7 @@ def reference_gradients(gradients, arguments: Sequence, step=reference.forward) 
     if all(gradient is None for gradient in gradients):
         return [torch.zeros_like(leaf) for leaf in exact.leaves()]
     results = run(exact, step)
-    # One that is None stands for zeros, which NaN turns into NaN.
+    # None stands for zeros, and zero times NaN is NaN.
     loss = sum((r * (0.0 if g is None else g.double())).sum() for r, g in zip(results, gradients, strict=False))
     return list(torch.autograd.grad(loss, exact.leaves(), materialize_grads=True))
 
@@ -165,32 +165,33 @@ def reference_gradients(gradients, arguments: Sequence, step=reference.forward) 
 class Expected(NamedTuple):
     value: Tensor
     tolerance: Tensor
-    """How far a result may be off, 0-dimensional."""
+    """The largest error that is allowed, 0-dimensional."""
 
 
 NOISE = 2.0**-30
 
 
 def noisy_forward(*arguments: Tensor) -> tuple[Tensor, ...]:
-    """The cell's formula with a small random relative error in each element of its results, and of their gradients."""
+    """The cell's formula with a small random relative error in each element of its results and of their gradients."""
     return tuple(result * (1 + NOISE * torch.randn_like(result)) for result in reference.forward(*arguments))
 
 
 def finite(tensor: Tensor) -> Tensor:
-    """With 0 for what is not."""
+    """The tensor with 0 for values that are not finite."""
     return tensor.detach().nan_to_num(0.0, 0.0, 0.0)
 
 
 def with_tolerance(value: Tensor, noisy: Tensor, precision: Precision, terms: int = 0) -> Expected:
-    """Some units in the last place of the largest number, as the sums of products are off, and what the steps make of
-    their own errors.
+    """The tolerance: a few ulps of the largest number for the sums of products, plus the steps' propagated errors.
 
-    bounds.py's worst case grows exponentially with the steps. The rounding errors mostly do not: they add up as a
-    random walk does, over the steps and over the `terms` of a sum. But some sequences amplify them a hundredfold. By
-    how much, the same loop tells with errors of a known size (Monte Carlo arithmetic, D. S. Parker 1997).
+    The worst-case bound of bounds.py grows exponentially with the number of steps. Rounding errors usually do not: they
+    accumulate like a random walk, over the steps and over the `terms` of a sum. But some sequences amplify them a
+    hundredfold. The amplification is measured by the same loop with errors of a known size (Monte Carlo arithmetic,
+    D. S. Parker 1997).
 
-    A 16-bit result carries the rounding of the workspace and of its own dtype instead, at most half a unit each, and
-    what is float32 beside 16-bit arguments is no nearer than they are. Products in TF32 round their factors likewise.
+    A 16-bit result has the rounding errors of the workspace and of its own dtype instead, at most half a unit each, and
+    float32 values next to 16-bit arguments are no more accurate than those. The same holds for the rounded factors of
+    TF32 products.
     """
     if value.numel() == 0:
         return Expected(value, value.new_zeros(()))
@@ -202,7 +203,7 @@ def with_tolerance(value: Tensor, noisy: Tensor, precision: Precision, terms: in
 
 
 def expected_results(arguments: Sequence, precision: Precision | None = None) -> list[Expected]:
-    """The five results, kept; differentiable. `precision` is the arguments' own unless it is given."""
+    """The five results, with keep. Differentiable. `precision` defaults to that of the arguments."""
     precision = precision or reference.precision_of(arguments.input)
     exact = arguments.map(Tensor.double)
     with torch.no_grad():
@@ -211,7 +212,7 @@ def expected_results(arguments: Sequence, precision: Precision | None = None) ->
 
 
 def expected_gradients(gradients, arguments: Sequence, precision: Precision | None = None) -> list[Expected]:
-    """The five gradients, of zeros where h0, c0 or the bias is absent."""
+    """The five gradients. Absent h0, c0 and bias are replaced by zeros."""
     precision = precision or reference.precision_of(arguments.input)
     rows = arguments.input.size(0) * arguments.input.size(1)
     values = reference_gradients(gradients, arguments)

@@ -1,14 +1,14 @@
-"""Calls every operator for long, from several threads at once, and watches the process.
+"""Calls every operator many times, from several threads at once, and monitors the process.
 
     python3 test/python/soak.py --calls 1000000 --threads 8
     python3 test/python/soak.py --device cuda --calls 1000000 --threads 8 --streams 4
     python3 test/python/soak.py --device cuda:0 cuda:1 --calls 1000000 --threads 8
 
-Each thread makes its own calls again and again and demands the bits of the first time of each. They are a TorchScript
-function, so that no thread waits for the Python of another. On CUDA the threads of a device share some streams, and a
-captured graph of the same calls is replayed beside them; with several devices, the threads take turns. At the end the
-memory and the descriptors of the process are what they were after the first tenth of the calls. Ends with 1 where
-anything is not so.
+Each thread repeats its own calls, and checks that each of them gives the same bits as the first time. The calls are in
+a TorchScript function, so that no thread waits for the GIL. On CUDA the threads of a device share some streams, and a
+captured graph of the same calls is replayed at the same time; with several devices, the threads alternate between them.
+At the end, the process must not use more memory and file descriptors than after the first tenth of the calls. Exits
+with status 1 on failure.
 """
 
 import argparse
@@ -30,9 +30,9 @@ SIZES = {
     "cuda": [(1, 5, 7), (3, 8, 16), (16, 32, 128), (17, 33, 31), (64, 128, 256)],
 }
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
-# Of a thread, before it looks at what was wrong: the GPU may not fall behind without limit.
+# The number of rounds before a thread checks the results, so that the GPU's queue stays bounded.
 ROUNDS_AT_ONCE = 50
-# What an allocator may keep of threads that came and went.
+# The memory that an allocator may keep for threads that have ended.
 MOST_GROWTH = 24 << 20
 
 
@@ -73,7 +73,7 @@ def call_each(
 
 @contextlib.contextmanager
 def as_written():
-    """Without autograd, and without TorchScript's optimiser, which would compile and allocate meanwhile."""
+    """Without autograd, and without TorchScript's optimizer, which would compile and allocate in the meantime."""
     with torch.no_grad(), torch.jit.optimized_execution(False):
         yield
 
@@ -99,11 +99,11 @@ class Case(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """One piece of memory for all results, so that few launches compare them."""
+    """A single block of memory for all results, so that comparing them takes few launches."""
 
     integers: Tensor
     places: list[Tensor]
-    """Of the results, in the memory of `integers`."""
+    """The results, in the memory of `integers`."""
 
     @staticmethod
     def holding(results: list[Tensor]) -> "Buffer":
@@ -119,7 +119,7 @@ class Buffer(NamedTuple):
 
 @torch.jit.script
 def count_other_bits(wrong: Tensor, first: Tensor, buffer: Buffer, case: Case, rounds: int) -> None:
-    """Calls each operator `rounds` times, and adds to `wrong` how often the bits were not `first`."""
+    """Calls each operator `rounds` times, and adds to `wrong` how often the bits differed from `first`."""
     for _ in range(rounds):
         torch._foreach_copy_(buffer.places, call_each(case.cell, case.grads, case.sequence, case.sequence_grads))
         wrong += (buffer.integers != first).any()
@@ -155,7 +155,7 @@ class Worker(threading.Thread):
 
 
 class Replayer(Worker):
-    """Replays a captured graph of a round, with pauses: by itself it would take most of the GPU."""
+    """Replays a captured graph of a round, with pauses, because it would otherwise take most of the GPU."""
 
     def __init__(self, case: Case, stream: torch.cuda.Stream):
         super().__init__(case, stream)
@@ -174,7 +174,7 @@ class Replayer(Worker):
 
 
 class Usage:
-    """What the process holds."""
+    """The memory and file descriptors that the process uses."""
 
     def __init__(self):
         with open("/proc/self/statm") as statm:
@@ -184,7 +184,7 @@ class Usage:
         self.device_memory = sum(map(torch.cuda.memory_reserved, devices))
 
     def growth_since(self, earlier: "Usage") -> list[str]:
-        """What is more than it should be."""
+        """A description of everything that has grown too much."""
         growth = {
             "memory": (self.memory - earlier.memory, MOST_GROWTH),
             "descriptors": (self.descriptors - earlier.descriptors, 0),
@@ -197,7 +197,7 @@ class Usage:
 
 
 def make_workers(arguments: argparse.Namespace) -> list[Worker]:
-    """A thread at a time for each device."""
+    """Makes the threads, alternating between the devices."""
     devices = arguments.device
     streams = {
         device: [torch.cuda.Stream(device) for _ in range(arguments.streams)]

@@ -1,5 +1,5 @@
 """Random calls of every operator, compared with the formula in float64.
 
-`cases` draws what a call is to be like, `operators` makes the call and says what is right, `checking` compares and
-counts. test_random_calls.py lets hypothesis draw for some seconds, fuzz.py draws for as long as wanted.
+`cases` draws the properties of a call, `operators` makes the call and computes the expected results, and `checking`
+compares and counts. test_random_calls.py draws with hypothesis for some seconds, fuzz.py for any length of time.
 """

@@ -1,4 +1,4 @@
-"""What the calls of all operators have in common: their state, their tensors, their gradients."""
+"""Shared by the calls of all operators: process and thread state, tensors, gradients."""
 
 import contextlib
 import os
@@ -18,22 +18,22 @@ Results = Sequence[Tensor | None]
 @dataclass(frozen=True)
 class Call:
     names: Sequence[str]
-    """Of the results."""
+    """The names of the results."""
     dtypes: Sequence[torch.dtype]
-    """Of the results."""
+    """The dtypes of the results."""
     arguments: Sequence[Tensor | None]
     run: Callable[[], Results]
-    """The same call each time, in any thread."""
+    """Makes the call. Can be repeated, in any thread."""
     expected: Callable[[], Sequence[Bounded | None]]
-    """What is right, None where a result is to be None."""
+    """The expected results, None where a result must be None."""
     may_share_storage: bool = False
     has_same_bits: bool = True
-    """Each time, in any thread."""
+    """Whether repeated calls, in any thread, give the same bits."""
 
 
 @contextlib.contextmanager
 def modes(case: Case, grad_mode: str | None = None):
-    """The state of a thread that a call runs in."""
+    """The thread-local state that a call runs in."""
     grad_modes = {"enabled": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
     with contextlib.ExitStack() as stack:
         stack.enter_context(grad_modes[grad_mode or case.grad_mode]())
@@ -43,7 +43,7 @@ def modes(case: Case, grad_mode: str | None = None):
 
 
 def set_process_state(case: Case) -> None:
-    """What a call depends on beside its thread's state and its arguments."""
+    """Sets what a call depends on besides thread-local state and its arguments."""
     if torch.get_num_threads() != case.threads:
         torch.set_num_threads(case.threads)
     if case.path:
@@ -52,7 +52,7 @@ def set_process_state(case: Case) -> None:
 
 
 def poisoned(case: Case, name: str, tensor: Tensor) -> Tensor:
-    """With one element, a different one for each seed, that is not finite."""
+    """The tensor with one non-finite element, chosen by the seed."""
     value = dict(case.poison).get(name)
     if value is None or tensor.numel() == 0:
         return tensor
@@ -62,13 +62,13 @@ def poisoned(case: Case, name: str, tensor: Tensor) -> Tensor:
 
 
 def product_may_spread_nan(case: Case) -> bool:
-    """oneDNN's 16-bit products with AMX read past the end of an odd row, into the next one, and multiply that by 0."""
+    """oneDNN's 16-bit products with AMX read past the end of an odd row, into the next one, and multiply by 0 there."""
     is_own = os.environ.get("LLTM_CPU_GEMM") == "own"
     return case.device == "cpu" and not is_own and case.arithmetic.itemsize == 2 and torch.cpu._is_amx_tile_supported()
 
 
 def lay_out(case: Case, name: str, tensor: Tensor | None) -> Tensor | None:
-    """As the case wants it: where, and with what in it."""
+    """The tensor with the case's layout and non-finite values."""
     if tensor is not None and case.poison and not product_may_spread_nan(case):
         tensor = poisoned(case, name, tensor)
     layout = dict(case.layouts).get(name)
@@ -76,7 +76,7 @@ def lay_out(case: Case, name: str, tensor: Tensor | None) -> Tensor | None:
 
 
 def seed_generator(case: Case) -> None:
-    """Not by torch.manual_seed, which without a GPU keeps a traceback of every call for the day that one appears."""
+    """Avoids torch.manual_seed, which without a GPU keeps a traceback of every call for a later initialization."""
     if case.device == "cuda":
         torch.cuda.manual_seed(case.seed)
     else:
@@ -84,7 +84,7 @@ def seed_generator(case: Case) -> None:
 
 
 def differentiate(outputs, grads, leaves, **options) -> list[Tensor | None]:
-    """By autograd, None for a leaf that is None or requires no gradient, or where no gradient comes in."""
+    """Gradients by autograd; None for a leaf that is None or requires no gradient, or if no gradient comes in."""
     pairs = [
         (output, grad)
         for output, grad in zip(outputs, grads, strict=True)

@@ -1,6 +1,6 @@
-"""What a random call is like: the one place where it is drawn.
+"""Draws the properties of a random call.
 
-`random` is anything with the methods of random.Random: hypothesis's, which shrinks what fails, or one of a seed.
+`random` is an object with the methods of random.Random: hypothesis's, which shrinks failing cases, or a seeded one.
 """
 
 from dataclasses import dataclass, fields
@@ -13,57 +13,57 @@ INCOMING = ("grad_h", "grad_cell")
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 CUDA_PATHS = ("auto", "few_rows", "hopper", "tiles", "library")
-# The neighbours of every vector, tile and panel of the kernels, on the CPU and on CUDA.
+# Sizes around those of every vector, tile and panel of the kernels, on the CPU and on CUDA.
 EDGES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 24, 31, 32, 33)
 WIDE_EDGES = (47, 48, 49, 63, 64, 65, 80, 96, 127, 128, 129, 130, 192, 255, 256, 257, 264, 511, 512, 513, 520)
-# The most multiplications of a call: what seconds are spent on is calls, and not one of them.
+# The most multiplications of a call, so that time goes into many calls rather than a few large ones.
 MOST_WORK = {"cpu": 1_000_000, "cuda": 100_000_000}
-# So many copies of one row, whose rounding errors are all alike, are still within the bound of a sum: see bounds.py.
+# Up to this many copies of one row, whose rounding errors are equal, the bound of a sum still holds: see bounds.py.
 MOST_COPIES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A call, all but the values of its tensors, which come from `seed`."""
+    """A call, except for the values of its tensors, which are drawn from `seed`."""
 
     operator: str
     device: str
     seed: int
     dtype: torch.dtype
     sizes: tuple[int, ...]
-    """batch, input_features, state_size; more for another operator"""
+    """batch, input_features, state_size; more for other operators"""
     bias: bool
     scale: float
-    """Of the weights: 1 is where every gate works in its curved part."""
+    """The scale of the weights. With 1, every gate is in its nonlinear range."""
     layouts: tuple[tuple[str, str], ...]
-    """The name of an argument and of a function of layouts.py, for those that are not contiguous."""
+    """Names of the arguments that are not contiguous, each with the name of a function in layouts.py."""
     absent: tuple[str, ...]
-    """Incoming gradients that are None."""
+    """The incoming gradients that are None."""
     mask: tuple[bool, ...]
-    """Which gradients are asked for: output_mask, or what requires gradients."""
+    """The requested gradients: output_mask, or which arguments require gradients."""
     grad_mode: str
     autocast: torch.dtype | None
     threads: int
-    """Of PyTorch, within a call."""
+    """PyTorch's number of threads within a call."""
     callers: int
-    """Python threads that make the same call at the same time."""
+    """The number of Python threads that make the same call at the same time."""
     repeated: bool
-    """Called again, for the same bits."""
+    """Whether the call is repeated and its bits are compared."""
     poison: tuple[tuple[str, float], ...] = ()
-    """The names of arguments one of whose elements is NaN or infinite, and the value."""
+    """The names of arguments with one element that is NaN or infinite, and its value."""
     path: str | None
     """LLTM_CUDA_PATH."""
     tf32: bool
     origin: str = "hypothesis"
-    """Who draws this case again."""
+    """What to draw this case from again."""
 
     @property
     def arithmetic(self) -> torch.dtype:
-        """The dtype that the operator computes with: under autocast, another than that of the arguments."""
+        """The dtype that the operator computes with. Under autocast it differs from that of the arguments."""
         return self.autocast if self.autocast and self.dtype != torch.float64 else self.dtype
 
     def features(self) -> list[str]:
-        """What is particular in this call, to be counted."""
+        """The special features of this call, for counting."""
         given = {
             **{f"{size} among the sizes": size in self.sizes for size in (0, 1)},
             "weights of 0": self.scale == 0,
@@ -110,7 +110,7 @@ def draw_sizes(random, device: str) -> tuple[int, int, int]:
 
 
 def draw_layouts(random, names, sizes, keeping=()) -> tuple[tuple[str, str], ...]:
-    """Contiguous ones mostly: the fast paths are theirs. The values of the tensors named in `keeping` stay."""
+    """Mostly contiguous, for the fast paths. The tensors named in `keeping` keep their values."""
     if random.randrange(2):
         return ()
     drawn = []
@@ -121,7 +121,7 @@ def draw_layouts(random, names, sizes, keeping=()) -> tuple[tuple[str, str], ...
 
 
 def common_choices(random, operator: str, device: str) -> dict:
-    """What is drawn alike for every operator."""
+    """The properties that are drawn in the same way for every operator."""
     dtype = random.choice(DTYPES)
     has_callers = random.randrange(50) == 0
     return {
@@ -142,8 +142,8 @@ def common_choices(random, operator: str, device: str) -> dict:
 
 
 def draw_poison(random, choices: dict, names) -> tuple[tuple[str, float], ...]:
-    """Seldom any. The exceptions to where the formula sends it are infinite arguments on CUDA: a product made of three
-    TF32 products leaves infinity minus infinity, and Hopper's kernels multiply some weights by zeros that stand beside
+    """Rarely any. NaN and infinity propagate as in the formula, except for infinite arguments on CUDA: a product made
+    of three TF32 products gives infinity minus infinity, and Hopper's kernels multiply some weights by zeros that pad
     the input (docs/cuda-kernels.md)."""
     if choices["operator"] == "double_backward" or random.randrange(12):
         return ()
@@ -156,14 +156,14 @@ def draw_poison(random, choices: dict, names) -> tuple[tuple[str, float], ...]:
 
 
 def draw_cell_case(random, operator: str, device: str) -> Case:
-    """A call of one of the cell's two operators, or of forward and what autograd does after it."""
+    """A call of one of the cell's two operators, or of forward followed by autograd."""
     sizes = draw_sizes(random, device)
     choices = common_choices(random, operator, device)
     return Case(
         **choices,
         poison=draw_poison(random, choices, (*NAMES, *INCOMING)),
         sizes=sizes,
-        # Not where z is 0 the second derivative of ELU: it has one on either side.
+        # No zero weights for the double backward: ELU's second derivative is undefined at z = 0.
         scale=random.choice((1.0, 1.0, 1.0, 1.0 if operator == "double_backward" else 0.0, 0.01, 6.0)),
         layouts=draw_layouts(random, (*NAMES, *INCOMING, "new_cell", "gates"), sizes),
         absent=random.choice(((), (), ("grad_h",), ("grad_cell",), INCOMING)),

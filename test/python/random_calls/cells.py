@@ -1,4 +1,4 @@
-"""Calls of the cell: lltm::forward, lltm::backward, and what autograd makes of them."""
+"""Calls of the cell: lltm::forward, lltm::backward, and gradients by autograd."""
 
 import functools
 
@@ -31,7 +31,7 @@ def make_incoming(case: Case, dtype: torch.dtype) -> list[Tensor | None]:
 
 
 def requiring_grad(case: Case, arguments: Arguments) -> Arguments:
-    """Leaves with the same memory, of which those that the mask names require gradients."""
+    """Leaves that share the tensors' memory. Those selected by the mask require gradients."""
     return Arguments(
         *(
             tensor if tensor is None else tensor.detach().requires_grad_(wanted)
@@ -41,7 +41,7 @@ def requiring_grad(case: Case, arguments: Arguments) -> Arguments:
 
 
 def bounded_arguments(case: Case, arguments: Arguments) -> Arguments:
-    """As the kernels see them: after autocast's casts."""
+    """The arguments as the kernels receive them, after autocast's casts."""
     exact = precision_on(case.device, case.arithmetic).exact
     return arguments.map(lambda tensor: exact(tensor.to(case.arithmetic)))
 
@@ -67,7 +67,7 @@ def prepare_forward(case: Case) -> Call:
 
 
 def prepare_backward(case: Case) -> Call:
-    """lltm::backward itself, which autocast leaves alone; gates and new_cell are forward's."""
+    """lltm::backward itself, which autocast does not affect. gates and new_cell come from forward."""
     arguments = make_cell_arguments(case)
     _, new_cell, gates = torch.ops.lltm.forward(*arguments)
     new_cell, gates = lay_out(case, "new_cell", new_cell), lay_out(case, "gates", gates)
@@ -88,7 +88,7 @@ def prepare_backward(case: Case) -> Call:
 
 
 def prepare_autograd(case: Case) -> Call:
-    """lltm::forward, and the gradients that autograd gets from it."""
+    """lltm::forward, and its gradients by autograd."""
     arguments = requiring_grad(case, make_cell_arguments(case))
     grads = make_incoming(case, case.arithmetic)
 
@@ -118,7 +118,7 @@ def prepare_autograd(case: Case) -> Call:
 
 
 def elu_jumping_at(place: Tensor | float):
-    """ELU, whose second derivative jumps at `place` and not at 0."""
+    """ELU with the jump of its second derivative at `place` instead of 0."""
     return lambda z: torch.where(z > place, z, torch.expm1(z.clamp(max=1.0)))
 
 
@@ -145,15 +145,15 @@ def prepare_double_backward(case: Case) -> Call:
             return second(torch.ops.lltm.forward, arguments, grads, directions)
 
     def expected() -> list[Bounded | None]:
-        """Autograd's in float64. The formula of differentiable operators is ATen's, its conditioning nobody's: the
-        error is measured by the largest of all gradients, not by each. And ELU's second derivative jumps at 0, which z
-        may cross by a rounding error: it may as well jump a little below or above."""
+        """Autograd of the formula in float64. The gradients are computed by ATen's operators and can be poorly
+        conditioned, so errors are measured relative to the largest of all gradients. ELU's second derivative jumps at
+        0, which z may cross by a rounding error, so the jump may also be slightly below or above."""
         precision = precision_on(case.device, case.dtype)
         batch, input_features, state_size = case.sizes
         terms = max(batch, 3 * state_size, state_size + input_features)
         scale = max(1.0, case.scale)
         units = (16 + 4 * terms**0.5) * scale
-        # z is a sum of products of some units, which may be rounded before the bias is added.
+        # z is a sum of products with a size of a few units, and may be rounded before the bias is added.
         largest_bias = arguments.bias.detach().abs().max().double() if case.bias and arguments.bias.numel() else 0.0
         rounding_of_z = precision.storage_unit * largest_bias
         rounding_of_z = rounding_of_z + 4 * scale * (64 * precision.unit + precision.product_unit)
@@ -178,8 +178,8 @@ def prepare_double_backward(case: Case) -> Call:
         arguments=(*arguments, *grads, *directions),
         run=run,
         expected=expected,
-        may_share_storage=True,  # the formula's: d_old_h and d_input are slices of one product
-        # On CUDA autograd runs the formula in a thread of its own, and adds up what a tensor gets from several nodes in
-        # the order of their numbers, which each thread counts for itself.
+        may_share_storage=True,  # in the formula, d_old_h and d_input are slices of one product
+        # On CUDA, autograd runs the formula in a separate thread, and accumulates gradients from several nodes in the
+        # order of their sequence numbers, which each thread counts separately.
         has_same_bits=case.device == "cpu",
     )

@@ -1,7 +1,7 @@
-"""Makes the calls of cases and compares them with what is right.
+"""Makes the calls of cases and compares them with the expected results.
 
-What is compared stays on the device, as one number a result, until some hundreds can be fetched at once: a GPU is kept
-busy, and a comparison costs no synchronisation.
+Each comparison yields one number, which stays on the device until hundreds of them can be fetched at once. This keeps a
+GPU busy, because comparisons do not synchronize.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ POOL = ThreadPoolExecutor(4)
 
 
 class Wrong(AssertionError):
-    """A result is not what it should be; `case` says of which call."""
+    """A wrong result. `case` is its call."""
 
     def __init__(self, case: Case, message: str):
         super().__init__(f"{message}, of the call\n{case}")
@@ -31,7 +31,7 @@ class Wrong(AssertionError):
 
 
 class Group(NamedTuple):
-    """What errors are reported by."""
+    """The key by which errors are grouped in the report."""
 
     operator: str
     dtype: torch.dtype
@@ -47,11 +47,11 @@ class Check(NamedTuple):
     group: Group
     name: str
     excess: Tensor
-    """0-dimensional, on the case's device: above 1 is wrong."""
+    """0-dimensional, on the case's device. Wrong if it is above 1."""
 
 
 class Checker:
-    """Calls and compares; raises Wrong, at the latest when asked to finish()."""
+    """Makes calls and compares their results. Raises Wrong, at the latest in finish()."""
 
     def __init__(self, batch: int = 512):
         self.batch = batch
@@ -97,7 +97,7 @@ class Checker:
             self.finish()
 
     def finish(self) -> None:
-        """Looks at everything that was compared; raises for the first that is wrong."""
+        """Fetches all comparisons; raises for the first wrong one."""
         checks, self._pending = self._pending, []
         if not checks:
             return
@@ -135,7 +135,7 @@ def call_again(case: Case, call: Call) -> Iterable[Results]:
         return [call.run()]
 
     def run(_) -> Results:
-        torch.set_num_threads(case.threads)  # OpenMP's is each thread's own, and ATen's bits depend on it
+        torch.set_num_threads(case.threads)  # OpenMP's setting is per thread, and ATen's bits depend on it
         return call.run()
 
     return POOL.map(run, range(case.callers))
@@ -146,5 +146,5 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 def differs(a: Tensor, b: Tensor) -> Tensor:
-    """0 where all bits are the same, else infinite, as a fraction of what is allowed."""
+    """The error as a fraction of the bound: 0 if all bits are the same, else infinite."""
     return torch.where((a != b).any(), torch.inf, 0.0)

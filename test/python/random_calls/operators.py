@@ -1,4 +1,4 @@
-"""The operators that are called at random. A further one is one more entry of OPERATORS."""
+"""The operators that are called at random. To add one, add an entry to OPERATORS."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ OPERATORS = {
     "sequence_backward": Operator(sequences.draw_sequence_case, sequences.prepare_sequence_backward),
     "sequence_autograd": Operator(sequences.draw_sequence_case, sequences.prepare_sequence_autograd),
 }
-# Most calls are of the operators themselves: those are ours.
+# Most calls are of the operators themselves, which run this library's kernels.
 WEIGHTS = {"forward": 4, "backward": 4, "autograd": 3, "double_backward": 1} | {
     "sequence": 3,
     "sequence_backward": 2,

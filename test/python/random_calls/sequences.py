@@ -1,4 +1,4 @@
-"""Calls of the sequence: lltm::sequence, lltm::sequence_backward, and what autograd makes of them."""
+"""Calls of the sequence: lltm::sequence, lltm::sequence_backward, and gradients by autograd."""
 
 from dataclasses import dataclass
 
@@ -13,25 +13,25 @@ from random_calls.calls import Call, Results, differentiate, lay_out, modes, see
 from random_calls.cases import Case, common_choices, draw_layouts, draw_poison, draw_size
 
 INCOMING = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
-# Which sequence_backward reads: it is compared with a loop that computes them again.
+# The results that sequence_backward reads. The loop that it is compared with recomputes them.
 KEPT = ("output", "cells", "gates")
-# With weights that repeat, all rounding errors of a step are alike, and add up over the steps faster than the random
-# walk of sequence_reference.with_tolerance: to half of it on the CPU, beyond it on tensor cores, which truncate.
+# With repeated weights, all rounding errors of a step are equal, and accumulate over the steps faster than the random
+# walk of sequence_reference.with_tolerance: to half of the bound on the CPU, beyond it on tensor cores, which truncate.
 VARIED = ("weights", *KEPT)
 REPEATABLE = (*(name for name in NAMES if name not in VARIED), "lengths", "reset", *INCOMING)
-# Of a call: the loop that it is compared with takes some 100 us a step.
+# The most steps of a call. The loop that it is compared with takes about 100 us per step.
 MOST_STEPS = 40
 MOST_WORK = {"cpu": 2_000_000, "cuda": 20_000_000}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceCase(Case):
-    """sizes are those of sequence_reference.Sizes."""
+    """The sizes are those of sequence_reference.Sizes."""
 
     state: bool
     """Whether h0 and c0 are given."""
     cell_dtype: torch.dtype
-    """Of c0: float32 may stand beside 16-bit arguments."""
+    """The dtype of c0, which may be float32 with 16-bit arguments."""
     lengths: bool
     reset: bool
     reverse: bool
@@ -54,7 +54,7 @@ def draw_sequence_case(random, operator: str, device: str) -> SequenceCase:
         steps = -(-steps // 2)
     sizes = Sizes(steps, batch, input_features, state_size)
     choices = common_choices(random, operator, device)
-    # Autocast leaves c0, so one of another 16-bit type would not fit what it makes of the others.
+    # Autocast does not cast c0, so c0 in the other 16-bit type would not match the cast arguments.
     is_16_bit = choices["dtype"].itemsize == 2
     is_float32 = is_16_bit and (choices["autocast"] is not None or random.randrange(2) == 0)
     return SequenceCase(
@@ -84,14 +84,14 @@ def make_sequence(case: SequenceCase) -> Sequence:
 
 
 def requiring_grad(case: SequenceCase, arguments: Sequence) -> Sequence:
-    """Leaves with the same memory, of which those that the mask names require gradients."""
+    """Leaves that share the tensors' memory. Those selected by the mask require gradients."""
     wanted = dict(zip(NAMES, case.mask, strict=True))
     leaves = {name: getattr(arguments, name).detach().requires_grad_(wanted[name]) for name in arguments.given()}
     return arguments._replace(**leaves)
 
 
 def as_computed(case: SequenceCase, arguments: Sequence) -> Sequence:
-    """After autocast's casts, which leave c0 as it is."""
+    """The arguments after autocast's casts, which leave c0 as it is."""
     if case.arithmetic == case.dtype:
         return arguments
     return arguments.map(lambda tensor: tensor.detach().to(case.arithmetic))._replace(c0=arguments.c0)
@@ -108,7 +108,7 @@ def bounded(expected: Expected, arguments: Sequence) -> Bounded:
 
 
 def on_cpu(values):
-    """What the loop is run on: its many small operations would wait for a GPU that other processes use, too."""
+    """The loop runs on the CPU: its many small operations would wait for a GPU that other processes use, too."""
     return [value.cpu() if isinstance(value, Tensor) else value for value in values]
 
 
@@ -183,7 +183,7 @@ def prepare_sequence_backward(case: SequenceCase) -> Call:
 
 
 def prepare_sequence_autograd(case: SequenceCase) -> Call:
-    """lltm::sequence, and the gradients that autograd gets from it."""
+    """lltm::sequence, and its gradients by autograd."""
     arguments = requiring_grad(case, make_sequence(case))
     grads = make_incoming(case, case.arithmetic, final_cell_dtype(case))
     if not case.keep:
