@@ -56,7 +56,7 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                          const ForwardProblem& problem,
                          Packing packing = Packing::kAllowed);
 
-/// Launches a plan other than the library's. What the plan packs is packed already.
+/// Launches a plan other than the library's. What the plan packs must be packed already.
 template <typename Problem>
 cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream);
 

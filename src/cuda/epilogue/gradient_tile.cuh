@@ -12,19 +12,20 @@ namespace lltm::cuda {
 struct GradientResults {
   int64_t batch, state_size, input_features;
   void *d_old_h, *d_input, *d_weights;
-  // The starts and lengths of rows are multiples of this many bytes: those of an element, 4 or 16.
+  // Rows start at, and are as long as, multiples of this many bytes: the size of an element, 4 or
+  // 16.
   int state_alignment, weight_alignment;
   int state_first, state_end;  // the rows of the state product that are wanted
   bool one_segment;            // whether d_weights has one segment of columns
 };
 
-/// The same as tensor maps, for TMA, which can write rows that start at multiples of 16 bytes.
+/// Their tensor maps. TMA can write rows that start at multiples of 16 bytes.
 struct GradientResultMaps {
   CUtensorMap d_old_h, d_input, d_weights_h, d_weights_input;
 };
 
-// These store two 8x8 matrices of 16-bit elements, of each of which a lane holds a pair. Lane l
-// provides the address of row l % 8 of matrix l % 16 / 8. Transposed, columns are stored as rows.
+// These store two 8x8 matrices of 16-bit elements. A lane holds a pair of each. Lane l provides the
+// address of row l % 8 of matrix l % 16 / 8. Transposed, columns are stored as rows.
 __device__ __forceinline__ void store_matrices_x2(uint32_t address, uint32_t x, uint32_t y) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};\n" ::"r"(address), "r"(x), "r"(y)
@@ -94,8 +95,8 @@ class GradientStaging {
   }
 
   /// Writes `columns` columns of the tile, a power of two, from `column` of the block on, which is
-  /// column unit.column + first of the product. group_row is the product's row of the warpgroup's
-  /// first row. Called by all threads of the warpgroup, after a barrier of theirs.
+  /// column unit.column + first of the product. group_row is the row of the product where the
+  /// warpgroup's rows start. Called by all threads of the warpgroup, after a barrier of theirs.
   __device__ __forceinline__ void write(const GradientResults& results,
                                         const GradientUnit& unit,
                                         int group_row,
@@ -158,7 +159,7 @@ class GradientStaging {
     constexpr int kElements = kVector / kSize;
     using Bits = typename Word<kVector>::type;
     const int thread = static_cast<int>(threadIdx.x) % 128;
-    // A thread has the same columns in all its rows of the result.
+    // A thread writes the same columns in all of its rows.
     const int shift = 31 - __clz((unit.of_weights ? columns : 64) / kElements);
     const int c = (thread & ((1 << shift) - 1)) * kElements;
     const int64_t h = results.state_size, x = results.input_features;

@@ -1,5 +1,5 @@
 // The Math policies of cell.h for threads that compute several elements at a time. They have no
-// branches, not even that of a division, because elements would wait for each other behind one.
+// branches, not even that of a division, since elements would wait for each other at a branch.
 #pragma once
 
 #include "../../cell.h"
@@ -86,7 +86,7 @@ struct ForwardBFloat16Math : RoundedMath {
   }
 };
 
-/// For tensors of scalar_t, which are computed in float, or in double if they are double.
+/// For tensors of scalar_t: double is computed in double, all other types in float.
 template <typename scalar_t>
 using TensorMath =
     std::conditional_t<sizeof(scalar_t) == 8,

@@ -117,7 +117,7 @@ class SequenceGradientsEpilogue {
 template <typename Epilogue, int kTileN, int kThreads, int kAtOnce>
 class StepFinisher {
  public:
-  /// Rows [first_row, first_row + rows) of the tile at (row, column), as far as they exist.
+  /// For those of the rows [first_row, first_row + rows) of the tile at (row, column) that exist.
   __device__ __forceinline__
   StepFinisher(const Epilogue& epilogue, int64_t row, int64_t column, int first_row, int rows)
       : epilogue_(epilogue),

@@ -98,7 +98,7 @@ struct TileProduct {
   __device__ __forceinline__ void run_overlapping(
       Element* shared, int begin, int end, bool early, const Load& load, const Started& started) {
     clear(sum);
-    // The first iterations only fill the pipeline. If all chunks fit, all are awaited at once.
+    // The first iterations only fill the pipeline. If all chunks fit, they are awaited together.
     const bool fits = end - begin < kStages;
     const int filling = lead(begin, end);
     const int first_round = kOverlaps ? begin + filling : begin;
@@ -165,7 +165,7 @@ struct TileProduct {
     __syncthreads();
   }
 
-  /// Stores the block's tile to `result` (rows of kPitchC floats) and adds its kWarpsK parts.
+  /// Stores the block's tile to `result` (rows of kPitchC floats), adding its kWarpsK parts.
   __device__ __forceinline__ void store(float* result) {
     const int lane = threadIdx.x % 32;
     float* part = result + warp_k() * kTileM * kPitchC;

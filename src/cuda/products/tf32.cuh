@@ -9,7 +9,7 @@ namespace lltm::cuda {
 
 // x = high + low, to about 22 bits: high is x rounded to TF32, and low is the rest, which the
 // tensor core truncates to TF32. The factor centers the error of the truncation, which is then up
-// to half a unit in the last place of what remains. This uses integers because the conversion
+// to half a unit in the last place of what remains. Rounding uses integers because the conversion
 // instruction is emulated by four. The NaN whose bits become zero in `high` is still NaN in `low`.
 template <int kCount>
 __device__ __forceinline__ void take_apart(uint32_t (&high)[kCount], uint32_t (&low)[kCount]) {

@@ -10,8 +10,8 @@ namespace lltm::cuda {
 // - A next kernel that was launched without the attribute begins only when this kernel is complete.
 // - A kernel that was launched with it must wait, as ours do, before it touches memory that another
 //   kernel may read or write. Its wait ends when this kernel is complete, which is after this
-//   kernel's own wait. By then all earlier kernels are complete, however far back, including
-//   foreign ones.
+//   kernel's own wait. By then all earlier kernels are complete, however far back, including those
+//   of other libraries.
 // - A block that exits without waiting changes nothing, since others of its grid wait.
 // - Blocks that start early and wait cannot keep blocks of this kernel from starting: the next
 //   kernel starts only when all of these have called start_next_kernel, and are therefore resident.

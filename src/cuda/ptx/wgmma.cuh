@@ -6,7 +6,7 @@
 namespace lltm::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define LLTM_HOPPER 1  // only there may a kernel's body use the functions below
+#define LLTM_HOPPER 1  // kernels may use the functions below only there
 #endif
 
 // The body of a kernel that requires Hopper's instructions where it is compiled for another

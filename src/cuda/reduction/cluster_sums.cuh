@@ -9,9 +9,9 @@
 
 namespace lltm::cuda {
 
-/// The sums of a tile whose K is split across a cluster. Every rank sends each other rank the rows
-/// that the other one finishes. Shared memory holds Product's, where the block's own sums replace
-/// the pipeline; the received rows; and a barrier that completes when all of them have arrived.
+/// The sums of a tile whose K is split across a cluster. Every rank sends the other ranks the rows
+/// that they finish. Shared memory holds Product's, where the block's own sums replace the
+/// pipeline; the received rows; and a barrier that completes when all of them have arrived.
 template <typename Product>
 class ClusterSums {
  public:

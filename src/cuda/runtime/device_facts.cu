@@ -7,7 +7,7 @@
 namespace lltm::cuda {
 namespace {
 
-// For the query of how many blocks that each fill a multiprocessor are resident at once. Any kernel
+// Serves to query how many blocks, each filling a multiprocessor, are resident at once. Any kernel
 // would do.
 __global__ void filling_kernel() {}
 

@@ -56,11 +56,10 @@ inline Divisor divisor(int by) {
       bits - 1};
 }
 
-/// With it every quotient is zero.
+/// A divisor that makes every quotient zero.
 constexpr Divisor kNeverDivides{1, 0};
 
-/// Items distributed evenly, consecutive ones together: the first few shares have one more than the
-/// others.
+/// An even division of consecutive items: the first few shares have one more than the others.
 struct EvenShares {
   int each, with_one_more;
 
@@ -140,7 +139,7 @@ inline GradientTiles gradient_tiles(
           .units = (row_units * columns * parts + tiles_a_unit - 1) / tiles_a_unit,
           .row_units = row_units,
           .by_columns = divisor(columns),
-          // Without parts, whatever is past the last tile is also in part 0, and outside of all
+          // Without parts, places past the last tile are in part 0, too, and outside of all
           // matrices.
           .by_row_units = parts > 1 ? divisor(row_units) : kNeverDivides,
           .chunks = even_shares(chunks, share == RanksShare::kK ? ranks : parts)};
