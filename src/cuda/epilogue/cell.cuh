@@ -32,6 +32,30 @@ __device__ __forceinline__ int64_t index_of(int64_t row, int64_t columns) {
                               static_cast<uint32_t>(columns));
 }
 
+/// Writes `columns` neighbouring values of a row, or zeros if the values do not count; all of them
+/// at once with kWhole.
+template <int kColumns, bool kWhole, typename Element>
+__device__ __forceinline__ void write_columns(Element* to,
+                                              const float* values,
+                                              int columns,
+                                              bool values_count = true) {
+  Vector<Element, kColumns> vector;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    assign(vector.values[c], values_count ? values[c] : 0);
+  }
+  if constexpr (kWhole) {
+    write_vector(to, vector);
+  } else {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if (c < columns) {
+        to[c] = vector.values[c];
+      }
+    }
+  }
+}
+
 /// kWhole: state_size is a multiple of kColumns, so that all columns exist and are written at once.
 /// Four columns are also read at once: bias and the rows of old_cell are then aligned to four
 /// elements.
@@ -132,10 +156,12 @@ class CellEpilogue {
         const int64_t below = r * kFragmentRowStep;
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          write(gates + (below * 3 + gate) * p_.state_size, z[gate] + r * kColumns, o.columns);
+          write_columns<kColumns, kWhole>(
+              gates + (below * 3 + gate) * p_.state_size, z[gate] + r * kColumns, o.columns);
         }
-        write(new_h + below * p_.state_size, h + r * kColumns, o.columns);
-        write(new_cell + below * p_.state_size, c + r * kColumns, o.columns);
+        write_columns<kColumns, kWhole>(new_h + below * p_.state_size, h + r * kColumns, o.columns);
+        write_columns<kColumns, kWhole>(
+            new_cell + below * p_.state_size, c + r * kColumns, o.columns);
       }
     }
   }
@@ -149,24 +175,6 @@ class CellEpilogue {
       for (int c = 0; c < kColumns; ++c) {
         if ((kWhole && kColumns == 1) || c < columns) {
           to.values[c] = from[c];
-        }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void write(Element* to, const float* values, int columns) const {
-    Vector<Element, kColumns> vector;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      assign(vector.values[c], values[c]);
-    }
-    if constexpr (kWhole) {
-      write_vector(to, vector);
-    } else {
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        if (c < columns) {
-          to[c] = vector.values[c];
         }
       }
     }

@@ -209,28 +209,30 @@ class StepOfRowsEpilogue {
       const int64_t row = o.row + r * kFragmentRowStep;
       const int64_t index = row * cell.state_size + o.column;
       const bool runs = turn != Turn::kIdle;
-      write(element(cell.new_h, index), h[r], o.columns, runs);
+      write_columns<kColumns, kWhole>(element(cell.new_h, index), h[r], o.columns, runs);
       if (cell.new_cell != nullptr) {
-        write(element(cell.new_cell, index), c[r], o.columns, runs);
+        write_columns<kColumns, kWhole>(element(cell.new_cell, index), c[r], o.columns, runs);
       }
       if (cell.gates != nullptr) {
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          write(element(cell.gates, 3 * index - 2 * o.column + gate * cell.state_size),
-                z[gate][r],
-                o.columns,
-                runs);
+          write_columns<kColumns, kWhole>(
+              element(cell.gates, 3 * index - 2 * o.column + gate * cell.state_size),
+              z[gate][r],
+              o.columns,
+              runs);
         }
       }
       if (runs) {
         const bool goes_on = turn != Turn::kBeginsAnew;
         const int64_t next_index = row * p_.next_h.stride + o.column;
-        write(turn == Turn::kEnds ? element(p_.h_n, index)
-                                  : element(const_cast<void*>(p_.next_h.data), next_index),
-              h[r],
-              o.columns,
-              goes_on);
-        write(p_.next_cell + index, c[r], o.columns, goes_on);
+        write_columns<kColumns, kWhole>(
+            turn == Turn::kEnds ? element(p_.h_n, index)
+                                : element(const_cast<void*>(p_.next_h.data), next_index),
+            h[r],
+            o.columns,
+            goes_on);
+        write_columns<kColumns, kWhole>(p_.next_cell + index, c[r], o.columns, goes_on);
       }
     }
   }
@@ -263,29 +265,6 @@ class StepOfRowsEpilogue {
       for (int i = 0; i < kColumns; ++i) {
         if (i < columns) {
           vector.values[i] = from[i];
-        }
-      }
-    }
-  }
-
-  // Writes the values of a row, or zeros if these do not count.
-  template <typename T>
-  static __device__ __forceinline__ void write(T* to,
-                                               const float (&values)[kColumns],
-                                               int columns,
-                                               bool values_count) {
-    Vector<T, kColumns> vector;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      assign(vector.values[i], values_count ? values[i] : 0);
-    }
-    if constexpr (kWhole) {
-      write_vector(to, vector);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        if (i < columns) {
-          to[i] = vector.values[i];
         }
       }
     }
