@@ -1,37 +1,30 @@
 // The cell's elements from their pre-activations, where the library has formed the products.
 #include "../../cell.h"
 #include "../ptx/overlap.cuh"
-#include "../runtime/launch.cuh"
+#include "../tile/vectors.cuh"
 #include "backward_kernels.h"
+#include "elementwise.cuh"
 #include "forward_kernels.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include <algorithm>
-
 namespace lltm::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
-/// kWidth neighbours of a row, read or written at once.
+// kWidth neighbours of a row at once, in a grid-stride loop, so that any number of them fits the
+// grid.
 template <typename scalar_t, int kWidth>
-struct alignas(sizeof(scalar_t) * kWidth) Neighbours {
-  scalar_t values[kWidth];
-};
-
-// A grid-stride loop, so that any number of elements fits the grid.
-template <typename scalar_t, int kWidth>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kElementThreads)
     cell_forward_kernel(const __grid_constant__ CellForwardParams<scalar_t> params) {
   using acc_t = accumulate_t<scalar_t>;
-  using Piece = Neighbours<scalar_t, kWidth>;
+  using Piece = Vector<scalar_t, kWidth>;
   const int64_t state_size = params.state_size;
   const int64_t elements = params.batch * state_size;
-  const int64_t step = int64_t(gridDim.x) * kThreads * kWidth;
+  const int64_t step = int64_t(gridDim.x) * kElementThreads * kWidth;
   wait_for_previous_kernel();
-  for (int64_t index = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kWidth; index < elements;
+  for (int64_t index = (int64_t(blockIdx.x) * kElementThreads + threadIdx.x) * kWidth;
+       index < elements;
        index += step) {
     // (row, column) of the state is at row * 3 * state_size + column of gates.
     const scalar_t* gates = params.gates + index + index / state_size * 2 * state_size;
@@ -55,14 +48,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename scalar_t, int kWidth>
-cudaError_t launch(const CellForwardParams<scalar_t>& params, cudaStream_t stream) {
-  constexpr int64_t kMaxBlocks = 1 << 16, kElements = kThreads * kWidth;
-  const int64_t blocks = (params.batch * params.state_size + kElements - 1) / kElements;
-  return launch_in_clusters<&cell_forward_kernel<scalar_t, kWidth>, kThreads, 0, 0>(
-      params, dim3(static_cast<unsigned>(std::min(blocks, kMaxBlocks))), 1, stream);
-}
-
 }  // namespace
 
 template <typename scalar_t>
@@ -73,10 +58,14 @@ cudaError_t launch_cell_forward(const CellForwardParams<scalar_t>& params, cudaS
   const bool aligned =
       params.state_size % kWidth == 0 &&
       reinterpret_cast<uintptr_t>(params.old_cell) % (sizeof(scalar_t) * kWidth) == 0;
-  if (sizeof(scalar_t) < 8 && aligned && params.batch * params.state_size >= kFull) {
-    return launch<scalar_t, sizeof(scalar_t) < 8 ? kWidth : 1>(params, stream);
+  const int64_t elements = params.batch * params.state_size;
+  if constexpr (sizeof(scalar_t) < 8) {
+    if (aligned && elements >= kFull) {
+      return launch_on_elements<&cell_forward_kernel<scalar_t, kWidth>>(
+          params, elements / kWidth, stream);
+    }
   }
-  return launch<scalar_t, 1>(params, stream);
+  return launch_on_elements<&cell_forward_kernel<scalar_t, 1>>(params, elements, stream);
 }
 
 template cudaError_t launch_cell_forward(const CellForwardParams<double>&, cudaStream_t);

@@ -16,31 +16,18 @@ __host__ __device__ int64_t pieces_a_row(const Part& part, int element_size) {
   return ((part.lead + part.columns) * element_size + 32 * 16 - 1) / (32 * 16);
 }
 
-// A vector in words of a type, which `from` starts at a multiple of.
+// The words [begin, end) of a vector in words of a type, which `from` starts at a multiple of; the
+// others zero.
 template <typename Word>
-__device__ __forceinline__ uint4 read_words(const void* from) {
+__device__ __forceinline__ uint4 read_words(const void* from, int begin, int end) {
   constexpr int kWords = 16 / sizeof(Word);
   Word words[kWords];
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {
-    words[i] = static_cast<const Word*>(from)[i];
+    words[i] = i >= begin && i < end ? static_cast<const Word*>(from)[i] : Word{};
   }
   uint4 vector;
   memcpy(&vector, words, sizeof(vector));
-  return vector;
-}
-
-// The elements [begin, end) of a vector, the others zero.
-template <typename Element>
-__device__ __forceinline__ uint4 read_elements(const void* from, int begin, int end) {
-  constexpr int kElements = 16 / sizeof(Element);
-  Element elements[kElements];
-#pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-    elements[i] = i >= begin && i < end ? static_cast<const Element*>(from)[i] : Element{0};
-  }
-  uint4 vector;
-  memcpy(&vector, elements, sizeof(vector));
   return vector;
 }
 
@@ -70,14 +57,13 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ 
       const auto place = reinterpret_cast<uintptr_t>(from);
       uint4 vector;
       if (begin > 0 || end < kElements) {
-        vector =
-            read_elements<std::conditional_t<kBytes == 2, uint16_t, uint32_t>>(from, begin, end);
+        vector = read_words<std::conditional_t<kBytes == 2, uint16_t, uint32_t>>(from, begin, end);
       } else if (place % 8 == 0) {
-        vector = read_words<uint2>(from);
+        vector = read_words<uint2>(from, 0, 2);
       } else if (place % 4 == 0) {
-        vector = read_words<uint32_t>(from);
+        vector = read_words<uint32_t>(from, 0, 4);
       } else {
-        vector = read_words<uint16_t>(from);
+        vector = read_words<uint16_t>(from, 0, 8);
       }
       *reinterpret_cast<uint4*>(static_cast<char*>(const_cast<void*>(part.to.data)) +
                                 (row * part.to.stride + column) * kBytes) = vector;

@@ -80,10 +80,6 @@ struct ThreeTf32Product {
                                       int end,
                                       const Load& load,
                                       const Finish& finish) {
-    const auto load_all = [&](const Slots& slots, const Place& at, int tile, int chunk) {
-      arrive_expecting(slots.full(at.slot), kBytesA + kBytesB);
-      load(slots.a(at.slot), slots.b(at.slot), slots.full(at.slot), tile, chunk);
-    };
     run_feeders_and_multipliers<false>(
         shared,
         tiles,
@@ -95,7 +91,8 @@ struct ThreeTf32Product {
             for (int chunk = begin; chunk < end; ++chunk) {
               // A newly initialized barrier has completed the phase before its first.
               wait_phase(slots.empty(place.slot), place.parity ^ 1);
-              load_all(slots, place, tile, chunk);
+              arrive_expecting(slots.full(place.slot), kBytesA + kBytesB);
+              load(slots.a(place.slot), slots.b(place.slot), slots.full(place.slot), tile, chunk);
               place.advance();
             }
           }
