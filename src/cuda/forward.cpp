@@ -28,46 +28,40 @@ struct Outputs {
 // has to live until the forward is launched.
 Tensor pack(ForwardProblem& problem, const ForwardPlan& plan, const Device& device) {
   const int size = element_size(*plan.arithmetic);
+  struct Copy {
+    bool wanted;
+    Matrix& matrix;
+    int64_t rows, columns;
+    int64_t lead = 0, shift = 0;  // columns of zeros in front; before these, some that nobody reads
+  };
+  const Copy copies[] = {{plan.packs_input,
+                          problem.input,
+                          problem.batch,
+                          problem.input_features,
+                          plan.input_lead,
+                          plan.input_shift},
+                         {plan.packs_old_h, problem.old_h, problem.batch, problem.state_size},
+                         {plan.packs_weights,
+                          problem.weights,
+                          3 * problem.state_size,
+                          problem.state_size + problem.input_features}};
+  const auto stride_of = [&](const Copy& copy) {
+    return packed_stride(copy.shift + copy.lead + copy.columns, size);
+  };
+  int64_t bytes = 0;
+  for (const Copy& copy : copies) {
+    bytes += copy.wanted ? copy.rows * stride_of(copy) * size : 0;
+  }
+  Tensor memory = device.empty({bytes}, at::kByte);
+  auto* to = static_cast<char*>(memory.mutable_data_ptr());
   PackParams params;
   params.element_size = size;
-  int64_t bytes = 0;
-  // Behind `shift` columns that nobody reads.
-  const auto add =
-      [&](bool packs, Matrix& matrix, int64_t rows, int64_t columns, int lead, int64_t shift) {
-        if (packs) {
-          const int64_t stride = packed_stride(shift + lead + columns, size);
-          // An offset for the time being.
-          const auto* const to = reinterpret_cast<const void*>(bytes + shift * size);
-          params.add({matrix, rows, columns, {to, stride}, lead});
-          bytes += rows * stride * size;
-        }
-      };
-  problem.input_lead = plan.input_lead;
-  add(plan.packs_input,
-      problem.input,
-      problem.batch,
-      problem.input_features,
-      static_cast<int>(plan.input_lead),
-      plan.input_shift);
-  add(plan.packs_old_h, problem.old_h, problem.batch, problem.state_size, 0, 0);
-  add(plan.packs_weights,
-      problem.weights,
-      3 * problem.state_size,
-      problem.state_size + problem.input_features,
-      0,
-      0);
-  Tensor memory = device.empty({bytes}, at::kByte);
-  auto* const base = static_cast<char*>(memory.mutable_data_ptr());
-  for (int i = 0; i < params.count; ++i) {
-    Matrix& to = params.parts[i].to;
-    to.data = base + reinterpret_cast<intptr_t>(to.data);
-  }
-  int next = 0;
-  for (const auto& [packs, matrix] : {std::pair{plan.packs_input, &problem.input},
-                                      std::pair{plan.packs_old_h, &problem.old_h},
-                                      std::pair{plan.packs_weights, &problem.weights}}) {
-    if (packs) {
-      *matrix = params.parts[next++].to;
+  for (const Copy& copy : copies) {
+    if (copy.wanted) {
+      const Matrix packed{to + copy.shift * size, stride_of(copy)};
+      params.add({copy.matrix, copy.rows, copy.columns, packed, static_cast<int>(copy.lead)});
+      copy.matrix = packed;
+      to += copy.rows * packed.stride * size;
     }
   }
   check_launch(launch_pack(params, device.stream()));
@@ -126,6 +120,7 @@ void forward_by_plan(const Outputs& outputs,
     forward_by_library(outputs, arguments, sizes, device.stream());
     return;
   }
+  problem.input_lead = plan.input_lead;
   problem.input_shift = plan.input_shift;
   const Tensor packed = plan.packs() ? pack(problem, plan, device) : Tensor();
   check_launch(launch_forward(plan, problem, device.stream()));

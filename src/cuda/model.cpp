@@ -27,10 +27,8 @@ constexpr double kUnaligned = 0.366, kUnalignedAColumn = 0.028;
 constexpr double kUnalignedFloat32 = 2.34, kUnalignedFloat32AColumn = 0.0199;
 constexpr double kCacheBytes = 31.1e6;
 
-constexpr int tile_of(ForwardTile tile) {
-  return static_cast<int>(tile);
-}
-constexpr int tile_of(WgmmaTile tile) {
+template <typename Tile>
+constexpr int tile_of(Tile tile) {
   return static_cast<int>(tile);
 }
 
