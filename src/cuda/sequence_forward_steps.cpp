@@ -31,6 +31,11 @@ bool has_rows(const Tensor& tensor) {
   return tensor.size(-1) <= 1 || tensor.stride(-1) == 1;
 }
 
+// The rows of a matrix, or of the first of several.
+Matrix rows_of(const Tensor& tensor) {
+  return {tensor.const_data_ptr(), tensor.stride(-2)};
+}
+
 /// Where everything is, decided by sizes and strides alone.
 struct Layout {
   int size = 0;  // of an element
@@ -84,25 +89,20 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   const int size = of.size;
   const bool whole_state = of.state_size * size % 16 == 0;
   of.own_rows = is_given(arguments.lengths) || is_given(arguments.reset);
-  of.copies_weights =
-      !(has_rows(weights) && (whole_state || of.input_features == 0) &&
-        is_describable({weights.const_data_ptr(), weights.stride(0)}, weights.size(1), size));
-  of.copies_input =
-      of.input_features > 0 &&
-      !(has_rows(input) && input.stride(0) * size % 16 == 0 &&
-        is_describable({input.const_data_ptr(), input.stride(1)}, of.input_features, size));
   of.h_in_output = whole_state && !of.own_rows;
   of.cell_in_cells = size == 4 && outputs.cells.size(0) > 0 && of.h_in_output;
   of.cell_in_workspace = outputs.c_n.scalar_type() != at::kFloat;
-  of.starts_with_h0 =
-      is_given(arguments.h0) && !of.own_rows && has_rows(*arguments.h0) &&
-      is_describable(
-          {arguments.h0->const_data_ptr(), arguments.h0->stride(0)}, of.state_size, size);
+  const auto describable = [&](const Tensor& matrix) {
+    return has_rows(matrix) && is_describable(rows_of(matrix), matrix.size(-1), size);
+  };
+  of.copies_weights = !describable(weights) || (!whole_state && of.input_features > 0);
+  of.copies_input =
+      of.input_features > 0 && (!describable(input) || input.stride(0) * size % 16 != 0);
+  of.starts_with_h0 = is_given(arguments.h0) && !of.own_rows && describable(*arguments.h0);
   of.starts_with_c0 =
       is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
       has_rows(*arguments.c0) &&
-      Matrix{arguments.c0->const_data_ptr(), arguments.c0->stride(0)}.starts_at_neighbours(
-          neighbours_in(of.state_size), sizeof(float));
+      rows_of(*arguments.c0).starts_at_neighbours(neighbours_in(of.state_size), sizeof(float));
   return of;
 }
 
@@ -126,7 +126,7 @@ Matrix offset(Matrix matrix, int64_t elements, int size) {
 
 Matrix rows_from(const Tensor& matrix, int64_t first) {
   const auto size = static_cast<int>(matrix.element_size());
-  return offset({matrix.const_data_ptr(), matrix.stride(0)}, first * matrix.stride(0), size);
+  return offset(rows_of(matrix), first * matrix.stride(0), size);
 }
 
 class StepsOfSequence {
@@ -153,9 +153,8 @@ class StepsOfSequence {
     problem.batch = rows_at_a_time_;
     problem.input_features = layout_.input_features;
     problem.state_size = layout_.state_size;
-    problem.input = layout_.copies_input
-                        ? Matrix{nullptr, layout_.input_stride()}
-                        : Matrix{arguments.input.const_data_ptr(), arguments.input.stride(1)};
+    problem.input =
+        layout_.copies_input ? Matrix{nullptr, layout_.input_stride()} : rows_of(arguments.input);
     problem.weights = weights_matrix();
     problem.weights_gap = layout_.weights_gap();
     problem.old_h = {nullptr, layout_.h_stride()};
@@ -204,7 +203,7 @@ class StepsOfSequence {
   Matrix weights_matrix() const {
     const Tensor& weights = arguments_.weights;
     if (!layout_.copies_weights) {
-      return {weights.const_data_ptr(), weights.stride(0)};
+      return rows_of(weights);
     }
     return {weights_.defined() ? weights_.const_data_ptr() : nullptr, layout_.weights_stride()};
   }
@@ -332,9 +331,7 @@ class StepsOfSequence {
         return {};
       }
       if (!layout.copies_input) {
-        return offset({input.const_data_ptr(), input.stride(1)},
-                      t * input.stride(0) + first_ * input.stride(1),
-                      layout.size);
+        return offset(rows_of(input), t * input.stride(0) + first_ * input.stride(1), layout.size);
       }
       copied_ = k % chunk_.size(0) == 0;
       if (copied_) {
