@@ -1,4 +1,4 @@
-"""A GPU whose architecture was not built gets a sentence that says what to do."""
+"""The error message on a GPU whose architecture was not built says what to do."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Autocast on both devices: all five arguments are cast, float64 is left alone, and gradients come back."""
+"""Autocast on both devices: all five arguments are cast, float64 is not, and gradients have the parameters' dtype."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_all_arguments_are_cast(device, lower, bias):
 @LOWER
 @pytest.mark.parametrize("name", NAMES)
 def test_a_mixture_is_cast(device, lower, name):
-    """What an earlier layer under autocast gave is in the lower precision already."""
+    """The results of an earlier layer under autocast are in the lower precision already."""
     arguments = make_arguments((6, 5, 7), device=device)
     mixture = arguments._replace(**{name: getattr(arguments, name).to(lower)})
     with torch.autocast(device.type, dtype=lower):
@@ -57,7 +57,7 @@ def test_float64_among_float32_is_an_error(device):
 @LOWER
 @pytest.mark.parametrize("inside", [True, False], ids=["backward_inside", "backward_outside"])
 def test_gradients(device, lower, inside):
-    """float32 parameters get float32 gradients, of the lower precision's accuracy."""
+    """float32 parameters get float32 gradients, with the accuracy of the lower precision."""
     arguments = cast(cast(make_arguments((6, 5, 7), device=device), lower), torch.float32)
     grads = tuple(gradient.to(lower) for gradient in make_gradients(arguments))
     leaves = arguments.require_grad()
@@ -72,7 +72,7 @@ def test_gradients(device, lower, inside):
 
 
 def test_backward_by_itself_keeps_the_dtype(device):
-    """Autograd hands it what forward had after the casts: there is nothing left to cast, nor in the products in it."""
+    """Autograd passes it the tensors that forward received after the casts, so nothing is left to cast."""
     arguments = make_arguments((6, 5, 7), device=device)
     _, new_cell, gates = call(arguments)
     given = (*make_gradients(arguments), new_cell, gates, *arguments[:4])
@@ -112,7 +112,7 @@ def test_transforms_cast_too(device, lower):
 
 
 def test_parameters_are_cast_once(device):
-    """Autocast keeps the cast of a leaf, so that a loop of steps does not cast the weights in each."""
+    """Autocast caches the cast of a leaf, so a loop over steps does not cast the weights in every step."""
     casts = []
 
     class Casts(torch.utils._python_dispatch.TorchDispatchMode):

@@ -1,4 +1,4 @@
-"""lltm::backward, called by autograd and by itself, against the formulas in float64."""
+"""lltm::backward, called by autograd and directly, against the formulas in float64."""
 
 import itertools
 
@@ -20,7 +20,7 @@ from reference import (
 )
 
 MASKS = list(itertools.product([False, True], repeat=5))
-# Which of the gradients of new_h and new_cell come in.
+# Which of the gradients of new_h and new_cell are given.
 INCOMING = pytest.mark.parametrize(
     "incoming", [(True, True), (True, False), (False, True)], ids=["both", "grad_h", "grad_cell"]
 )
@@ -98,7 +98,7 @@ def test_autograd_computes_what_is_wanted(device, wanted, bias):
 
 
 def test_autograd_asks_only_for_what_is_wanted(device):
-    """The mask that reaches lltm::backward, as a dispatch mode sees it."""
+    """The mask that is passed to lltm::backward, recorded by a dispatch mode."""
     masks = []
 
     class Masks(torch.utils._python_dispatch.TorchDispatchMode):
@@ -190,7 +190,7 @@ def test_backward_twice(device):
 
 
 def test_through_many_steps(device):
-    """A sequence, the weights shared by all steps."""
+    """A sequence whose steps share the weights."""
     arguments = make_arguments((4, 3, 6), torch.float64, device)
     inputs = torch.randn(7, 4, 3, dtype=torch.float64, device=device)
 

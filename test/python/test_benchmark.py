@@ -1,4 +1,4 @@
-"""The pure functions of benchmark/: how shapes are drawn, and how times become tables."""
+"""The pure functions of benchmark/: drawing shapes, and making tables of times."""
 
 import math
 import sys
@@ -54,7 +54,7 @@ class TestDraw:
             assert shape.batch * (shape.input_features + shape.state_size) * shape.state_size <= WORK_LIMIT
 
     def test_the_batch_is_halved_no_more_than_needed(self):
-        # The largest columns with a batch of one are far below the limit, so that some shape comes close to it.
+        # With a batch of one, the largest columns are far below the limit, so some shape comes close to it.
         work = [
             s.batch * (s.input_features + s.state_size) * s.state_size for s in (d.shape for d in draw(2000, seed=3))
         ]
@@ -63,7 +63,7 @@ class TestDraw:
     def test_three_in_five_have_columns_that_are_multiples_of_eight(self):
         shapes = [entry.shape for entry in draw(1000, seed=4)]
         aligned = [shape.input_features % 8 == 0 and shape.state_size % 8 == 0 for shape in shapes]
-        # Of those left as drawn, one in 64 is aligned by chance, small sizes more often.
+        # Of the shapes that are not rounded, one in 64 is aligned by chance, more often for small sizes.
         assert 600 <= sum(aligned) <= 640
 
     def test_sizes_are_log_uniform(self):

@@ -1,7 +1,7 @@
-"""What CMake chooses and refuses when the library is configured: CUDA or not, architectures, which PyTorch.
+"""CMake's choices and errors when the library is configured: CUDA or not, architectures, which PyTorch.
 
-Nothing is compiled here but by CMake's own probing of nvcc. A libtorch of empty files stands for the PyTorch that a
-case is about.
+Nothing is compiled except by CMake's own checks of nvcc. A libtorch of empty files stands for the PyTorch of a test
+case.
 """
 
 import os
@@ -21,7 +21,7 @@ CPU_ONLY = "lltm: building for the CPU only: "
 
 
 class Build:
-    """A build folder, and how configuring it went."""
+    """A build folder, and the result of configuring it."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -65,7 +65,7 @@ def make_libtorch(tmp_path):
 @pytest.fixture
 def make_nvcc(tmp_path):
     def make(release: str) -> str:
-        """Something that answers --version as nvcc does, and compiles nothing."""
+        """A program that answers --version like nvcc, but compiles nothing."""
         path = tmp_path / "nvcc"
         path.write_text(f'#!/bin/sh\necho "Cuda compilation tools, release {release}, V{release}.0"\nexit 1\n')
         path.chmod(0o755)
@@ -75,7 +75,7 @@ def make_nvcc(tmp_path):
 
 
 def check_auto_and_on(build: Build, reason: str, *options, **environment) -> None:
-    """AUTO gives the reason in one line and goes on, ON makes it an error, OFF does not ask."""
+    """With AUTO, one line gives the reason and configuring goes on; ON makes it an error; OFF ignores CUDA."""
     assert CPU_ONLY + reason in build.configure(*options, **environment)
     assert build.info["cuda"] is None
     assert f"LLTM_CUDA is ON, but {reason}" in build.configure(*options, "-DLLTM_CUDA=ON", fails=True, **environment)
@@ -140,7 +140,7 @@ def test_other_systems_are_refused(build):
 
 def test_takes_the_pytorch_of_the_python3_on_path_and_is_a_release_build(build, tmp_path):
     (tmp_path / "bin").mkdir()
-    # Not a link: Python knows by its path which virtual environment it is of.
+    # Not a symbolic link: Python finds its virtual environment by its path.
     (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tmp_path / "bin" / "python3").chmod(0o755)
     build.configure("-DLLTM_CUDA=OFF", PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
@@ -158,7 +158,7 @@ def test_the_library_is_installed_inside_the_prefix(build, make_libtorch, option
 
 
 def test_warnings_are_errors_and_tests_are_built_only_where_asked_for(build, make_libtorch):
-    """Whoever installs the library may have a newer compiler, and no network to fetch GoogleTest from."""
+    """Users who install the library may have a newer compiler, and no network to fetch GoogleTest from."""
     options = [make_libtorch("2.12.0", cuda=None), "-UBUILD_TESTING"]
     build.configure(*options)
     commands = (build.folder / "build.ninja").read_text()
@@ -168,7 +168,7 @@ def test_warnings_are_errors_and_tests_are_built_only_where_asked_for(build, mak
 
 
 def test_a_part_of_another_project_leaves_its_settings_alone(tmp_path, make_libtorch):
-    """Its build type, its install folders, and whether it has tests."""
+    """The outer project's build type, install folders, and BUILD_TESTING."""
     source = """
 cmake_minimum_required(VERSION 3.22)
 project(outer CXX)

@@ -1,11 +1,11 @@
 """The ways to build an operator library: with CMake against an installed lltm, with setuptools, and just in time.
 
-Each in a process of its own, since operators that are registered stay so. All but one build for the CPU only; that one,
-just in time, has CUDA where lltm has. What CMake makes of examples/operators against an install prefix is what the
-tests in examples/operators/test run on, so it is not built again here. Of its operators two, one of which has a CUDA
-kernel, are enough for each of the other ways: every file takes a compiler many seconds.
+Each runs in a separate process, because registered operators stay registered. All but one build for the CPU only; the
+just-in-time build has CUDA if lltm has. The CMake build of examples/operators against an install prefix is covered by
+the tests in examples/operators/test, so it is not repeated here. For the other ways, two of its operators, one of them
+with a CUDA kernel, are enough: every file takes many seconds to compile.
 
-They take minutes, and what they show does not depend much on the PyTorch: -m "not build_ways" leaves them out.
+These tests take minutes, and hardly depend on the version of PyTorch: -m "not build_ways" skips them.
 """
 
 import os
@@ -27,7 +27,7 @@ EXAMPLE = ROOT / "examples" / "operators"
 
 KEPT_FILES = ("src/round_ste", "src/elementwise")
 
-# A value and a gradient of each operator, on the device that comes as the last argument.
+# Checks a value and a gradient of each operator.
 CALL_THE_EXAMPLES = """
 import torch
 ops = torch.ops.example_ops
@@ -46,7 +46,7 @@ print("both operators work on", device)
 @pytest.fixture
 def example(tmp_path) -> Path:
     """A copy of examples/operators with two of its operators."""
-    folder = tmp_path / "operators"  # setuptools writes beside setup.py, too
+    folder = tmp_path / "operators"  # setuptools also writes to the folder of setup.py
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("test", "__pycache__"))
     for name in ("CMakeLists.txt", "sources.py"):
         lines = (folder / name).read_text().splitlines(keepends=True)
@@ -57,7 +57,7 @@ def example(tmp_path) -> Path:
 
 
 def pip_install(project: Path, site: Path, *options, **variables) -> None:
-    """Into a folder of its own: nothing of the environment changes."""
+    """Installs into a separate folder, so the environment does not change."""
     run(
         sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "--target", site,
         *options, project, **variables,
@@ -65,7 +65,7 @@ def pip_install(project: Path, site: Path, *options, **variables) -> None:
 
 
 def read_sources(cmake_lists: Path) -> dict[str, list[str]]:
-    """The lists that a CMakeLists.txt hands to add_operator_library, by their names."""
+    """The lists that a CMakeLists.txt passes to add_operator_library, by name."""
     call = re.search(r"add_operator_library\(\w+(.*?)\)", cmake_lists.read_text(), re.DOTALL).group(1)
     lists = {}
     for word in call.split():
@@ -135,7 +135,7 @@ def test_the_ways_compile_the_same_files():
 
 
 def test_lltm_just_in_time(tmp_path):
-    """The library's own sources: whoever wants to change the cell can do so from Python."""
+    """The library's own sources, for users who want to change the cell from Python."""
     cmake_lists = ROOT / "CMakeLists.txt"
     lists = read_sources(cmake_lists)
     generated = tmp_path / "generated"
@@ -144,7 +144,7 @@ def test_lltm_just_in_time(tmp_path):
     version = version.replace("@PROJECT_VERSION@", lltm.__version__).replace("@LLTM_BUILT_ARCHITECTURES@", "")
     assert "@" not in version
     (generated / "version.h").write_text(version)
-    # Joined where CMAKE_UNITY_BUILD would, and not optimized: PyTorch's headers take most of the time.
+    # Joined as with CMAKE_UNITY_BUILD, and not optimized: PyTorch's headers take most of the time.
     alone = re.search(r"set_source_files_properties\((.*?)PROPERTIES SKIP_UNITY", cmake_lists.read_text(), re.DOTALL)
     alone = alone[1].split()
     joined = [file for file in lists["SOURCES"] + lists["CPU_ONLY_SOURCES"] if file not in alone]

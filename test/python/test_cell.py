@@ -135,7 +135,7 @@ def test_repr():
 
 
 def test_trains(device):
-    """Learns to remember the first of ten inputs, which its state alone can carry."""
+    """Learns to remember the first of ten inputs, which only the state can carry."""
     cell, head = lltm.LLTMCell(2, 16, device=device), nn.Linear(16, 1, device=device)
     optimizer = torch.optim.Adam([*cell.parameters(), *head.parameters()], lr=0.02)
     for _ in range(150):
@@ -147,7 +147,7 @@ def test_trains(device):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert loss < 0.5  # 1 is what knowing nothing gives
+    assert loss < 0.5  # 1 corresponds to no knowledge
 
 
 @pytest.mark.parametrize("shape", [(), (6, 5, 1)], ids=str)

@@ -1,4 +1,4 @@
-"""What has been promised: models saved by an earlier version load and give the same numbers."""
+"""Compatibility: models that were saved with an earlier version load and give the same results."""
 
 import json
 from pathlib import Path
@@ -9,10 +9,9 @@ from torch.export.passes import move_to_device_pass
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
-# A change of an operator's schema can break every model that someone has saved. A compatible one adds an argument with
-# a default behind the others, keyword-only in Python, and nothing else: then change the schema here, too, and add
-# models that use the new argument to test/data. Any other change is a new operator under a new name, and the old one
-# stays.
+# Changing an operator's schema can break every saved model. The only compatible change is to append an argument with a
+# default, keyword-only in Python. In that case, change the schema here, too, and add models that use the new argument
+# to test/data. Any other change requires a new operator with a new name, and the old one stays.
 SCHEMAS = {
     "forward": (
         "lltm::forward(Tensor input, Tensor weights, Tensor? bias, Tensor old_h, Tensor old_cell)"
@@ -48,11 +47,11 @@ def test_every_schema_is_the_one_that_was_promised():
 
 
 def numbers(model: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Arguments and results of a saved model, the results by the formula in float64."""
+    """The arguments and results of a saved model. The results are from the formula in float64."""
     stored = json.loads((DATA / f"{model}.json").read_text())
 
     def tensor(values: list) -> torch.Tensor:
-        tensor = torch.tensor(values)  # a list of floats is float32 now
+        tensor = torch.tensor(values)  # a list of floats becomes float32
         return torch.tensor(values, dtype=torch.float64) if tensor.is_floating_point() else tensor
 
     return tuple([tensor(values) for values in stored[name]] for name in ("arguments", "results"))

@@ -1,4 +1,4 @@
-"""torch.compile, torch.export and AOTInductor: no graph break, both operators in the graphs, any batch size."""
+"""torch.compile, torch.export and AOTInductor: no graph breaks, both operators in the graphs, any batch size."""
 
 import pytest
 import torch
@@ -98,7 +98,7 @@ def test_autocast_compiles(device):
 
 
 def test_a_traced_differentiable_backward_is_functional(device):
-    """torch.scan and the export of a training step trace gradients with autograd on, and refuse in-place operations."""
+    """torch.scan and the export of a training step trace gradients with autograd on, where in-place operations fail."""
     arguments = make_arguments((6, 5, 7), device=device)
     grads = make_gradients(arguments)
 
@@ -113,7 +113,7 @@ def test_a_traced_differentiable_backward_is_functional(device):
 
 
 def test_compiled_autograd(device):
-    """The whole backward pass in a graph of its own, with the operator in it."""
+    """The whole backward pass is in a separate graph that contains the operator."""
     arguments = make_arguments((6, 5, 7), device=device)
     grads = make_gradients(arguments)
     leaves = arguments.require_grad()
@@ -127,7 +127,7 @@ def test_compiled_autograd(device):
 
 
 def test_training_through_inductor(device):
-    """The compiled module learns exactly as the eager one does."""
+    """The compiled module learns exactly like the eager one."""
     eager = lltm.LLTMCell(5, 7, device=device)
     compiled = lltm.LLTMCell(5, 7, device=device)
     compiled.load_state_dict(eager.state_dict())
@@ -151,7 +151,7 @@ def test_training_through_inductor(device):
 
 
 class Steps(torch.nn.Module):
-    """Two steps of a cell and a classifier: what a user exports."""
+    """Two steps of a cell and a classifier, as a user might export them."""
 
     def __init__(self):
         super().__init__()

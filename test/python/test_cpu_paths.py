@@ -1,4 +1,4 @@
-"""Every path of the CPU kernels, forced by the environment, in a process of its own: see cpu_path.py."""
+"""Every path of the CPU kernels, forced by the environment, each in a separate process: see cpu_path.py."""
 
 import os
 import platform
@@ -14,8 +14,8 @@ import lltm
 PROGRAM = Path(__file__).parent / "cpu_path.py"
 SEQUENCE_PROGRAM = Path(__file__).parent / "cpu_sequence_path.py"
 TRAPPING_PROGRAM = Path(__file__).parent / "trapping.py"
-# As PyTorch names them, of the machine: the lesser ones run too. Without a name it is all that the machine has, which
-# may be more than the name says.
+# PyTorch's names for the machine's capability and the lesser ones, which run, too. Without a name, everything that the
+# machine has is used, which may be more than the name says.
 CAPABILITIES = {"AVX512": ["avx512", "avx2", "default"], "AVX2": ["avx2", "default"]}
 
 
@@ -102,6 +102,6 @@ def test_unknown_choice_of_products():
 
 
 def test_work_is_spread_over_threads():
-    """ATen's parallel_for is a template: compiled without OpenMP, it runs every task in the calling thread, and the
-    results tell nothing of it."""
+    """ATen's parallel_for is a template: compiled without OpenMP, it runs every task in the calling thread, which the
+    results do not show."""
     assert b"GOMP_parallel" in lltm.library_path.read_bytes()

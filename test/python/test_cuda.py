@@ -1,4 +1,4 @@
-"""What only a GPU has: streams, graphs, several devices; and what a build without CUDA says."""
+"""Streams, graphs and several devices on a GPU; and the error message of a build without CUDA."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ needs_cuda = pytest.mark.skipif(
 
 @pytest.mark.skipif(lltm.has_cuda, reason="lltm was built with CUDA")
 def test_a_build_without_cuda_says_so():
-    """Straight to the CUDA key, as a CUDA tensor would get there."""
+    """Calls the CUDA key directly, as the dispatcher would for a CUDA tensor."""
     cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
     arguments = make_arguments((3, 5, 4))
     _, new_cell, gates = call(arguments)
@@ -45,7 +45,7 @@ def test_graph(dtype):
 
 
 def check_graph(sizes, dtype):
-    """Forward and backward captured once, replayed on new values."""
+    """Forward and backward are captured once and replayed with new values."""
     arguments = make_arguments(sizes, dtype, "cuda")
     grads = make_gradients(arguments)
     stream = torch.cuda.Stream()
@@ -66,7 +66,7 @@ def check_graph(sizes, dtype):
         assert_gradients_close(found, *grads, arguments)
 
 
-# Sizes that every family of kernels takes, on aligned rows and on others, that Hopper's pack first.
+# Sizes that every family of kernels supports, with aligned rows and with others, which Hopper's kernels pack first.
 FAMILY_SIZES = [(5, 256, 512), (130, 72, 264), (66, 33, 129)]
 families = pytest.mark.parametrize("family", ["few_rows", "hopper", "tiles", "library"])
 
@@ -85,7 +85,7 @@ def test_graph_of_every_family(monkeypatch, family, sizes, dtype):
 @pytest.mark.parametrize("sizes", FAMILY_SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_two_streams_at_once(monkeypatch, family, sizes, dtype):
-    """Calls on two streams, with nothing between them, give what they give by themselves."""
+    """Concurrent calls on two streams give the same results as separate calls."""
     monkeypatch.setenv("LLTM_CUDA_PATH", family)
     both = [make_arguments(sizes, dtype, "cuda") for _ in range(2)]
     grads = make_gradients(both[0])
@@ -121,7 +121,7 @@ def test_second_gpu_of_every_family(monkeypatch, family, sizes):
 @needs_cuda
 @families
 def test_overlapping_rows(monkeypatch, family):
-    """Windows of a signal: rows that overlap, which TMA cannot describe."""
+    """Overlapping rows (windows of a signal), which TMA cannot describe."""
     monkeypatch.setenv("LLTM_CUDA_PATH", family)
     plain = make_arguments((30, 512, 264), torch.float32, "cuda")
     arguments = plain._replace(input=torch.randn(256 * 31, device="cuda").unfold(0, 512, 256))
@@ -159,7 +159,7 @@ def test_graphed_module():
 @needs_cuda
 @pytest.mark.parametrize("sizes", [(64, 128, 256), (6, 5, 7)], ids=str)
 def test_side_stream(sizes):
-    """All work is on the current stream: behind what that stream still does to the arguments."""
+    """All work is on the current stream, after pending work of that stream on the arguments."""
     arguments = make_arguments(sizes, torch.float32, "cuda")
     grads = make_gradients(arguments)
     late = arguments.map(torch.zeros_like)
@@ -179,7 +179,7 @@ def test_side_stream(sizes):
 @needs_cuda
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 def test_second_gpu():
-    """The tensors' device counts, not the current one."""
+    """The call runs on the tensors' device, not the current one."""
     arguments = make_arguments((6, 5, 7), torch.float32, "cuda:1")
     grads = make_gradients(arguments)
     assert torch.cuda.current_device() == 0
@@ -194,7 +194,7 @@ def test_second_gpu():
 
 @needs_cuda
 def test_memory_is_only_what_is_returned():
-    """Nothing beyond the three results stays allocated after a forward."""
+    """After a forward, only the three results stay allocated."""
     arguments = make_arguments((256, 64, 128), torch.float32, "cuda").require_grad()
     call(arguments)
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""The paths of the CUDA kernels, forced: their exactness, their layouts, their repeatability."""
+"""The paths of the CUDA kernels, forced: accuracy, layouts, reproducibility."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,7 +51,7 @@ def test_values(path, dtype, sizes):
     check_values(sizes, dtype)
 
 
-# Half of the columns are multiples of 8: then rows start at 16 bytes, which Hopper's copies need.
+# Half of the column counts are multiples of 8, so that rows start at multiples of 16 bytes, as TMA requires.
 columns = st.integers(0, 600) | st.integers(0, 75).map(lambda n: 8 * n)
 
 
@@ -63,7 +63,7 @@ def test_values_at_any_size(path, dtype, sizes):
 
 @pytest.mark.parametrize("sizes", SIZES[:4], ids=str)
 def test_rows_that_start_anywhere(path, dtype, sizes):
-    """Slices of larger matrices, transposed ones and expanded ones give what their copies give."""
+    """Slices of larger matrices, and transposed and expanded ones, give the same results as their copies."""
     batch, input_features, state_size = sizes
     wide = make_arguments((batch, input_features + 3, state_size + 5), dtype, "cuda")
     strided = wide._replace(
@@ -92,7 +92,7 @@ def tf32():
 
 @pytest.mark.parametrize("sizes", [(70, 13, 40), (130, 261, 264), (300, 29, 520)], ids=str)
 def test_any_width_in_rows_that_start_at_16_bytes(path, tf32, sizes):
-    """In TF32, whose kernels write gradients by fours where they can."""
+    """TF32, whose kernels write four elements of a gradient at once where they can."""
     batch, input_features, state_size = sizes
     wide = make_arguments((batch, input_features + 11, state_size), torch.float32, "cuda")
     narrow = wide._replace(input=wide.input[:, :input_features], weights=wide.weights[:, : state_size + input_features])
@@ -128,7 +128,8 @@ def test_the_same_bits_on_every_run(path, dtype, sizes):
 
 @pytest.mark.parametrize("sizes", [(5, 8192, 2048), (64, 8192, 1032)], ids=str)
 def test_few_rows_of_many_columns(monkeypatch, sizes):
-    """TMA may still read a tile of d_old_h or d_input where the next one, of d_weights and of one chunk, is put."""
+    """TMA may still be reading a tile of d_old_h or d_input when the next tile, of d_weights and with a single chunk,
+    takes its place."""
     monkeypatch.setenv("LLTM_CUDA_PATH", "backward_wgmma")
     arguments = make_arguments(sizes, torch.bfloat16, "cuda")
     grads = make_gradients(arguments)
@@ -154,7 +155,7 @@ def test_few_rows_of_many_columns(monkeypatch, sizes):
     ids=str,
 )
 def test_float32_is_as_exact_as_the_librarys_product(monkeypatch, own_path, sizes):
-    """With TF32 off: mean and largest error of new_h and new_cell beside those of the same cell on SGEMM."""
+    """With TF32 off: the mean and largest errors of new_h and new_cell against those of the same cell with SGEMM."""
     assert not torch.backends.cuda.matmul.allow_tf32
 
     def errors(path, arguments, expected):
@@ -178,7 +179,7 @@ def test_float32_is_as_exact_as_the_librarys_product(monkeypatch, own_path, size
 
 
 def test_one_memory_for_several_sizes(path, dtype):
-    """What is known of matrices from earlier calls does not serve for others at the same addresses."""
+    """Cached descriptions of matrices are not used for other matrices at the same addresses."""
     memory = [torch.empty(1 << 20, dtype=dtype, device="cuda") for _ in Arguments._fields]
     for sizes in [(64, 512, 256), (64, 256, 256), (16, 32, 128), (128, 40, 72), (200, 32, 128), (16, 32, 128)]:
         arguments = Arguments(
@@ -194,7 +195,7 @@ def test_one_memory_for_several_sizes(path, dtype):
 
 @pytest.mark.parametrize("sizes", [(16, 32, 128), (128, 264, 520)], ids=str)
 def test_a_threads_first_call(path, dtype, sizes):
-    """A thread that never called CUDA has no context until something binds one."""
+    """A thread that has never called CUDA has no context until one is bound."""
     arguments = make_arguments(sizes, dtype, "cuda")
     grads = make_gradients(arguments)
     _, new_cell, gates = call(arguments)

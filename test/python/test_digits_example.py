@@ -1,4 +1,4 @@
-"""The pieces of examples/digits that need no C++ build: the demo itself is `make demo`."""
+"""The parts of examples/digits that need no C++ build. The demo itself is `make demo`."""
 
 import sys
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_learns_something_in_two_epochs(device, examples):
     history = list(digits.train(model, training, held_out, epochs=2))
     assert len(history) == 2
     assert history[1].loss < history[0].loss
-    assert history[1].accuracy > 0.3  # chance is 0.1
+    assert history[1].accuracy > 0.3  # guessing gives 0.1
 
 
 def test_scripted_and_saved_model_is_the_same(device, examples, tmp_path):

@@ -1,6 +1,6 @@
 """scripts/in-environment: which Python a command runs in, and what is installed there.
 
-A checkout of nothing but the script, and packages that hold nothing: real environments and a real pip, no network.
+Uses a checkout that contains only the script, empty packages, real environments and the real pip, without a network.
 """
 
 import os
@@ -54,7 +54,7 @@ class Checkout:
             wheel.extractall(self.site)
 
     def run(self, *, network: bool, **variables: str) -> str:
-        """Where the script runs a command, and the PyTorch there."""
+        """The environment in which the script runs a command, and the version of PyTorch there."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "TORCH"))}
         clean |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull} | variables
         clean["PATH"] = f"{self.python3 / 'bin'}{os.pathsep}{os.environ['PATH']}"

@@ -1,4 +1,4 @@
-"""Bad arguments, one test each: what the message says, whichever path the call takes.
+"""The messages for invalid arguments, one test each, on every path of a call.
 
 N = 6, I = 5, H = 4 throughout: weights are (12, 9).
 """
@@ -61,7 +61,7 @@ def backward_arguments(device, dtype=torch.float32) -> dict:
 
 
 def want_gradients(arguments: dict) -> dict:
-    """The same arguments, all that can requiring gradients."""
+    """The same arguments, with gradients required for all that support them."""
     return {
         name: t.detach().requires_grad_() if t is not None and (t.is_floating_point() or t.is_complex()) else t
         for name, t in arguments.items()
@@ -69,7 +69,7 @@ def want_gradients(arguments: dict) -> dict:
 
 
 class Operator:
-    """One of the two operators, called in one of the ways that reach another dispatch key first."""
+    """One of the two operators, and a way to call it that determines the first dispatch key."""
 
     def __init__(self, name, path, device):
         self.name, self.path, self.device = name, path, device
@@ -131,7 +131,7 @@ def test_shapes_of_backward(backward, name, shape, message):
 
 
 def test_another_batch(operator):
-    """input gives the batch, so the first of the others is what does not fit."""
+    """The batch is taken from input, so the message names the first of the other arguments."""
     arguments = operator.arguments()
     first = "old_h" if operator.name == "forward" else "grad_h"
     message = f"{first} of shape [batch, state_size] = [7, 4], got [6, 4]"
@@ -205,7 +205,7 @@ def test_cpu_and_cuda(operator, name):
 
 @pytest.mark.parametrize("name", sorted({*FORWARD, *BACKWARD} - {"bias"}))
 def test_sparse(operator, name):
-    """Other layouts get the dispatcher's own sentence, and ours where the double backward's formula would run."""
+    """Other layouts get the dispatcher's message, or ours where the double backward's formula would run."""
     if name not in operator.names:
         pytest.skip("not an argument of this operator")
     arguments = operator.arguments()

@@ -1,7 +1,7 @@
-"""Children made by fork after calls in the parent, as the workers of a DataLoader are.
+"""Processes forked after calls in the parent, such as the workers of a DataLoader.
 
-GNU's OpenMP has no threads in such a child: whoever asks for several there waits for ever, PyTorch's own operators
-too, which is why a DataLoader's workers have one. With one thread everything works.
+GNU OpenMP has no threads in such a child: every operator that uses several threads there hangs, including PyTorch's,
+which is why the workers of a DataLoader use one. With one thread everything works.
 """
 
 import os
@@ -26,7 +26,7 @@ def two_threads():
 
 
 def in_a_child(function) -> str:
-    """What goes wrong with `function` in a child with one thread."""
+    """Runs `function` in a child with one thread, and returns its error, if any."""
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:
@@ -53,7 +53,7 @@ def test_calls_in_a_child(two_threads):
         return (
             *call(arguments),
             *torch.ops.lltm.sequence(steps, arguments.weights),
-            *call_backward(*grads, arguments),  # autograd itself refuses to run after a fork where it has threads
+            *call_backward(*grads, arguments),  # not through autograd, which raises after a fork if it has threads
         )
 
     expected = run()
@@ -67,7 +67,7 @@ def test_calls_in_a_child(two_threads):
 
 
 class States(Dataset):
-    """Reads each example with a cell, in the worker."""
+    """Runs a cell on each example, in the worker."""
 
     def __init__(self):
         self.cell = lltm.LLTMCell(8, 16)

@@ -40,7 +40,7 @@ def test_second_gradients(device, bias, frozen):
 @BIAS
 @pytest.mark.parametrize("output", [0, 1], ids=["new_h", "new_cell"])
 def test_second_gradients_of_one_output(device, bias, output):
-    """The other output's gradient is undefined."""
+    """The gradient of the other output is undefined."""
     arguments = arguments_with_frozen(device, bias, None)
     assert gradgradcheck(lambda *arguments: state(*arguments)[output], arguments)
 
@@ -55,7 +55,7 @@ def test_gradients_at_odd_sizes(device, sizes):
 @BIAS
 @pytest.mark.parametrize("frozen", [None, "grad_h", "grad_cell", "new_cell", "input", "weights", "bias", "old_h"])
 def test_gradients_of_backward(device, bias, frozen):
-    """lltm::backward as an operator of its own. gates stands for the pre-activations, which follow the inputs."""
+    """lltm::backward as a separate operator. gates is recomputed from the inputs."""
     names = ("grad_h", "grad_cell", "new_cell", "input", "weights", "bias", "old_h")
     arguments = make_arguments((3, 2, 4), torch.float64, device, bias)
     _, new_cell, gates = call(arguments)
@@ -75,7 +75,7 @@ def test_gradients_of_backward(device, bias, frozen):
     "mask", list(itertools.product([False, True], repeat=5)), ids=lambda m: "".join("01"[f] for f in m)
 )
 def test_masked_second_gradients(device, mask):
-    """The gradient of any selection of the gradients is that of the formula."""
+    """The gradient of any subset of the gradients is that of the formula."""
     arguments = make_arguments((3, 2, 4), torch.float64, device)
     wanted = [name for name, flag in zip(NAMES, mask, strict=True) if flag]
     if not wanted:

@@ -1,8 +1,8 @@
-"""Arguments that no caller should give: hostile.py lists them. They are refused with a message that is tested, or
-computed with like any other, and the call after them is right.
+"""The arguments of hostile.py, which no caller should pass. They are rejected with a tested message or handled like any
+other, and the next call is correct.
 
-The calls are made in another process, which tells of each: if it dies, the call that it was making has failed, and a
-new one goes on with the next.
+The calls are made in another process, which reports each of them: if it dies, the call that it was making has failed,
+and a new process continues with the next one.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["torch"])
 
 
-# More are not some bad calls, but something that is wrong with all.
+# If the process dies more often, something is wrong in general rather than with a few calls.
 MOST_DEATHS = 20
 
 
@@ -33,9 +33,9 @@ class Call(NamedTuple):
 
 class Outcome(NamedTuple):
     error: str
-    """The type of the exception, empty where there was none."""
+    """The type of the exception, or empty if there was none."""
     text: str
-    """Its message, or what is wrong with the results."""
+    """The message of the exception, or what is wrong with the results."""
     next_is_right: bool
 
 
@@ -59,7 +59,7 @@ def with_gradients(arguments: dict, wanted: bool) -> dict:
 
 
 def difference(found, expected) -> str:
-    """What is wrong with the results, if anything is."""
+    """What is wrong with the results, if anything."""
     try:
         for result, value in zip(found, expected, strict=True):
             result = getattr(result, "wrapped", result)
@@ -77,7 +77,7 @@ def make_call(call: Call, device: str) -> Outcome:
     arguments = with_gradients(good, call.gradients)
     error = text = ""
     try:
-        if call.kind == "death":  # for the test of this very thing
+        if call.kind == "death":  # used by the test of a dying process
             os.abort()
         hostile = KINDS[call.kind].make(good[call.argument].clone())
         results = run(arguments | {call.argument: hostile})
@@ -123,7 +123,7 @@ def outcomes_of(calls: list[Call], device: str) -> dict[Call, Outcome]:
 
 @pytest.fixture(scope="module")
 def outcomes(device) -> dict[Call, Outcome]:
-    """Of all calls: they take less time than it takes to start the process."""
+    """The outcomes of all calls, made at once: they take less time than starting the process."""
     return outcomes_of([call for name in OPERATORS for call in calls_of(name, device.type)], device.type)
 
 
@@ -139,7 +139,7 @@ def expected_refusal(call: Call, device: str) -> str | None:
 
 
 def failure(call: Call, outcome: Outcome, device: str) -> str:
-    """Why an outcome is not the one that there should be."""
+    """Why an outcome is not the expected one."""
     refusal = expected_refusal(call, device)
     if not outcome.next_is_right:
         return f"the next call is wrong, after {outcome}"
@@ -197,7 +197,7 @@ def expanded(device, *shape):
 
 @pytest.mark.parametrize("batch", [2**45, 2**59])
 def test_results_that_no_memory_holds(device, batch):
-    """The arguments are one number each, expanded."""
+    """Each argument is a single number, expanded."""
     message = "can't allocate memory|out of memory|Storage size calculation overflowed"
     good = OPERATORS["forward"].make_arguments(device)
     weights, bias = good["weights"], good["bias"]
@@ -212,7 +212,7 @@ def test_results_that_no_memory_holds(device, batch):
 
 
 def test_a_workspace_of_another_call(device):
-    """Whatever new_cell and gates hold, backward is the derivative there."""
+    """Whatever new_cell and gates contain, backward computes the derivative there."""
     arguments = OPERATORS["backward"].make_arguments(device)
     for value in (0.0, -20.0, 20.0):
         foreign = arguments | {"gates": torch.full_like(arguments["gates"], value)}

@@ -52,7 +52,7 @@ def test_forward_of_any_mixture(device, dtype, data):
 
 
 def test_gradients_of_a_sum(device, dtype):
-    """Autograd's gradient of a sum is one number, expanded."""
+    """Autograd's gradient of a sum is a single number, expanded."""
     arguments = make_arguments((6, 5, 7), dtype, device)
     leaves = arguments.require_grad()
     new_h, new_cell, _ = call(leaves)
@@ -63,7 +63,7 @@ def test_gradients_of_a_sum(device, dtype):
 
 @pytest.mark.parametrize("layout", [transposed, wide_rows, every_other_row], ids=lambda layout: layout.__name__)
 def test_gradients_reach_a_view(device, layout):
-    """Leaves whose views are the arguments, as a slice of a larger parameter is."""
+    """The arguments are views of leaves, such as slices of a larger parameter."""
     arguments = make_arguments((6, 5, 7), torch.float64, device)
     leaves = arguments.require_grad()
     grads = make_gradients(arguments)

@@ -1,6 +1,6 @@
-"""Importing lltm: what it loads, what it does not load twice, and what it says when it cannot.
+"""Importing lltm: what it loads, what it does not load twice, and its errors.
 
-Each in a process of its own: operators that are registered stay so.
+Each test uses a separate process, because registered operators stay registered.
 """
 
 import shutil
@@ -42,7 +42,7 @@ def library() -> Path:
 
 @pytest.fixture
 def bare_package(tmp_path) -> Path:
-    """A copy of the package without a library; the folder to put on PYTHONPATH."""
+    """A copy of the package without a library. Returns the folder to put on PYTHONPATH."""
     shutil.copytree(
         PACKAGE, tmp_path / "site" / "lltm", ignore=shutil.ignore_patterns("lib", "include", "_build_info.py", "__*__")
     )
@@ -101,7 +101,7 @@ def test_a_second_import_and_a_reload_do_nothing(library):
 
 
 def test_loaded_before_from_another_path(library, tmp_path):
-    """Loading a copy would register everything a second time and abort."""
+    """Loading a copy would register everything again and abort the process."""
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(library, other)
@@ -114,7 +114,7 @@ def test_loaded_before_from_another_path(library, tmp_path):
 
 
 def test_linked_or_renamed_library_is_left_alone(library, bare_package, tmp_path):
-    """The operators are there, from a file that cannot be told: nothing is searched for, nothing fails."""
+    """The operators are registered by an unknown file: no library is searched for, and nothing fails."""
     shutil.copy(library, tmp_path / "renamed.so")
     program = (
         "import ctypes, sys, torch; ctypes.CDLL(sys.argv[1]); import lltm\n"
@@ -136,7 +136,7 @@ def test_override_that_does_not_exist():
 
 
 def test_another_torch_is_found_before_loading(tmp_path):
-    """The file is no library at all: had it been loaded, the message would be another."""
+    """The file is not a library: if it were loaded, the message would be different."""
     (tmp_path / "liblltm_ops.so").write_text("")
     write_build_info(tmp_path, torch_version="2.3.1+cu121", cuda="12.1")
     message = import_error(library=tmp_path / "liblltm_ops.so")
@@ -163,7 +163,7 @@ def compile_library(tmp_path: Path, source: str, *options: str) -> Path:
 
 
 def test_an_undefined_symbol_names_both_versions(tmp_path):
-    """The minor version is right, and yet a symbol is missing: another build of the same release, or a nightly."""
+    """The minor version matches, but a symbol is missing: another build of the same release, or a nightly."""
     library = compile_library(tmp_path, "void only_in_another_torch(); void call() { only_in_another_torch(); }")
     built_with = ".".join(torch.__version__.split("+")[0].split(".")[:2]) + ".99"
     write_build_info(tmp_path, torch_version=built_with)
@@ -194,7 +194,7 @@ def test_a_folder_named_like_pytorch_is_not_to_blame(tmp_path):
 
 
 def test_a_missing_library_of_pytorch_names_both_versions(tmp_path):
-    """As where a build for CUDA is loaded by a PyTorch without."""
+    """As when a build with CUDA is loaded into a PyTorch without CUDA."""
     (tmp_path / "stub.cpp").touch()
     needed = ["-Wl,--no-as-needed", f"-L{tmp_path}", "-ltorch_of_another_build"]
     subprocess.run(

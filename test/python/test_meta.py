@@ -1,4 +1,4 @@
-"""Meta tensors: shapes without values, in every mode that the other devices have."""
+"""Meta tensors: shapes without values, in every mode that other devices support."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""lltm.LLTM beside nn.LSTM: shapes and states; and beside loops of LLTMCell: values and gradients."""
+"""lltm.LLTM against nn.LSTM (shapes and states) and against loops of LLTMCell (values and gradients)."""
 
 import contextlib
 import copy
@@ -51,7 +51,7 @@ def test_shapes(options):
 @pytest.mark.parametrize("lengths", [[5, 3, 1], [2, 5, 4]], ids=["sorted", "unsorted"])
 @pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
 def test_packed(options, lengths, with_state):
-    """Metadata as of nn.LSTM; values as of the padded batch with lengths."""
+    """The metadata agrees with nn.LSTM, the values with the padded batch with lengths."""
     lstm, rnn = twins(3, 4, **options)
     padded = torch.randn(3, 5, 3) if options["batch_first"] else torch.randn(5, 3, 3)
     state = random_state(rnn, 3) if with_state else None
@@ -69,7 +69,7 @@ def test_packed(options, lengths, with_state):
 
 
 def test_packed_gradients():
-    """Of data, states and parameters, as of the sequences one by one."""
+    """The gradients of data, states and parameters agree with those of the separate sequences."""
     rnn = lltm.LLTM(3, 4, 2, bidirectional=True, dtype=torch.float64)
     sequences = [torch.randn(steps, 3, dtype=torch.float64, requires_grad=True) for steps in (2, 5, 3)]
     state = [part.requires_grad_() for part in random_state(rnn, 3, dtype=torch.float64)]
@@ -86,7 +86,7 @@ def test_packed_gradients():
 
 
 def test_packed_costs_a_gather_in_and_one_out():
-    """Nothing that grows with the number of steps, nor that waits for the device."""
+    """The number of operations does not grow with the number of steps, and none waits for the device."""
 
     class Calls(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -127,7 +127,7 @@ def cases(draw):
 
 @given(cases())
 def test_is_a_loop_of_cells(case):
-    """Values and gradients of everything, with lengths and reset, layer by layer and in both directions."""
+    """All values and gradients, with lengths and reset, for several layers and both directions."""
     steps, batch, options, lengths, reset, with_state, seed = case
     torch.manual_seed(seed)
     rnn = lltm.LLTM(3, 4, **options, dtype=torch.float64)
@@ -168,7 +168,7 @@ def test_reset_of_a_packed_sequence_is_in_the_order_of_the_batch(batch_first):
 
 
 def test_a_mark_at_the_length_of_a_row_leaves_its_reverse_direction_alone():
-    """Step 3 is not run in a row of three steps: what begins there is not in the row."""
+    """A row of three steps does not run step 3, so a reset there has no effect."""
     rnn = lltm.LLTM(3, 4, bidirectional=True)
     input, state = torch.randn(5, 1, 3), random_state(rnn, 1)
     reset = torch.zeros(5, 1, dtype=torch.bool)
@@ -178,7 +178,7 @@ def test_a_mark_at_the_length_of_a_row_leaves_its_reverse_direction_alone():
 
 
 def test_a_boundary_stays_where_it_is_in_both_directions():
-    """Two episodes one after the other are two calls."""
+    """Two successive episodes are equivalent to two calls."""
     rnn = lltm.LLTM(3, 4, bidirectional=True)
     input = torch.randn(5, 1, 3)
     reset = torch.zeros(5, 1, dtype=torch.bool)
@@ -204,7 +204,7 @@ def test_no_state_is_zeros(device, dtype):
 
 
 def test_a_stream_of_calls_is_one_call(device):
-    """State and float32 cells are carried: exactly, in 16 bits too."""
+    """The state, with a float32 cell, is carried exactly, even with 16-bit inputs."""
     rnn = lltm.LLTM(3, 4, 2, device=device, dtype=torch.bfloat16)
     input = torch.randn(64, 2, 3, device=device, dtype=torch.bfloat16)
     h0 = torch.zeros(2, 2, 4, device=device, dtype=torch.bfloat16)
@@ -245,7 +245,7 @@ def test_dropout_between_layers_in_training_only():
 
 @pytest.mark.parametrize("p", [0, 0.3, 1])
 def test_dropout_draws_what_nn_lstm_draws(p):
-    """The generator ends where it ends after nn.LSTM: a seed means the same before and after the swap."""
+    """The generator's final state is the same as after nn.LSTM, so a seed has the same effect with either module."""
     states = []
     for module in twins(3, 8, 3, dropout=p):
         torch.manual_seed(7)
@@ -349,7 +349,7 @@ def test_typed_function(device):
 
 @pytest.mark.parametrize("page", ["README.md", "docs/sequences.md"])
 def test_code_of_a_page_runs(page):
-    """All of its Python blocks, one after the other."""
+    """Runs all Python blocks of the page in order."""
     text = (Path(__file__).resolve().parents[2] / page).read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert blocks

@@ -1,4 +1,4 @@
-"""Mistakes: where nn.LSTM raises, lltm.LLTM raises the same type, and says what was expected and what came."""
+"""Errors: where nn.LSTM raises, lltm.LLTM raises the same type, and says what was expected and what was received."""
 
 import warnings
 
@@ -106,7 +106,7 @@ def test_forward(input, hx, message):
 
 
 def test_packed():
-    """nn.LSTM lets both of these through."""
+    """nn.LSTM does not detect either of these."""
     rnn = lltm.LLTM(3, 4, 2)
     with pytest.raises(RuntimeError, match="equal to input_size. Expected 3, got 4"):
         rnn(pack_sequence([torch.zeros(5, 4)]))

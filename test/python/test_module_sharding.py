@@ -1,4 +1,4 @@
-"""DTensors, in a group of two processes: modules and operators whose batch is sharded give what they give whole."""
+"""DTensors in a group of two processes: with a sharded batch, modules and operators give the same results."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def assert_whole(shards, expected) -> None:
 
 
 def check_module(mesh, batch) -> None:
-    """With the batch split, by lengths and reset, too: nothing but the gradients of the parameters is summed."""
+    """With a sharded batch, lengths and reset, only the gradients of the parameters are summed."""
     from torch.distributed.tensor import Partial, Shard, distribute_tensor
 
     rnn = lltm.LLTM(3, 4, 2, bidirectional=True, dtype=torch.float64)
@@ -60,7 +60,7 @@ def check_cell(mesh) -> None:
 
 
 def check_operators(mesh) -> None:
-    """Placements that do not fit are changed: features that are split are gathered, and what is whole is split."""
+    """Other placements are redistributed: sharded features are gathered, and replicated batches are sharded."""
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
     arguments = make(Sizes(STEPS, 3, 2, 4), torch.float64, lengths=True, reset=True, reverse=True)
@@ -118,18 +118,18 @@ def check_messages(mesh) -> None:
 
 
 def check(rank, file) -> None:
-    """In each process. lltm was imported before torch.distributed.tensor; a module's call registers the rules."""
+    """Runs in each process. lltm was imported before torch.distributed.tensor, so a module registers the rules."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", f"file://{file}", rank=rank, world_size=2)
     from torch.distributed.tensor import init_device_mesh
 
     mesh = init_device_mesh("cpu", (2,))
-    for batch in (4, 3, 1):  # the same number of rows each, another, and none in one process
+    for batch in (4, 3, 1):  # equal and unequal numbers of rows, and no rows in one process
         check_module(mesh, batch)
     check_cell(mesh)
     check_operators(mesh)
-    if torch.__version__ >= (2, 12):  # before, a DTensor refuses to flatten steps and a sharded batch
+    if torch.__version__ >= (2, 12):  # before that, DTensor cannot flatten steps and a sharded batch
         check_second_gradients(mesh)
     check_messages(mesh)
     lltm.sharding.register()  # again

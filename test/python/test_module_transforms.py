@@ -1,4 +1,4 @@
-"""lltm.LLTM and LLTMCell under what PyTorch does to modules: scripting, tracing, compiling, exporting, AMP, flops."""
+"""lltm.LLTM and LLTMCell under PyTorch's module transforms: scripting, tracing, compiling, exporting, AMP, flops."""
 
 import io
 
@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import lltm
 
-# TorchScript is deprecated, and what models in the field are made of.
+# TorchScript is deprecated, but deployed models use it.
 script_warnings = pytest.mark.filterwarnings(
     "ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning"
 )
@@ -103,7 +103,7 @@ def test_scripted_with_a_packed_sequence(options, lengths):
 
 @script_warnings
 def test_a_scripted_module_keeps_its_parameters():
-    """Trained, moved and loaded into, it uses what it shows."""
+    """After training, moving and loading, it uses its current parameters."""
     model = Padded(num_layers=2)
     loaded = saved_and_loaded(model)
     input = torch.randn(5, 2, 3)
@@ -140,7 +140,7 @@ def test_typed_functions_are_scriptable():
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_symbolic_trace_takes_it_for_a_leaf(options):
-    """As the modules of torch.nn: one call_module node, whatever comes as input and state."""
+    """Like the modules of torch.nn: a single call_module node, for any input and state."""
     model = Padded(**options).eval()
     traced = torch.fx.symbolic_trace(model)
     assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["rnn", "head"]
@@ -162,13 +162,13 @@ def test_symbolic_trace_of_a_cell():
     traced = torch.fx.symbolic_trace(model)
     assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["cell", "cell"]
     assert torch.equal(traced(x), model(x))
-    with pytest.raises(torch.fx.proxy.TraceError):  # as nn.LSTMCell itself
+    with pytest.raises(torch.fx.proxy.TraceError):  # like nn.LSTMCell
         torch.fx.symbolic_trace(lltm.LLTMCell(3, 4))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_compiled_without_a_graph_break(options, device, fresh_compiler):
-    """And, for T and N of two or more, without a recompilation."""
+    """And, for T and N of at least two, without a recompilation."""
     model = Padded(**options).to(device).train("dropout" not in options)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
@@ -179,7 +179,7 @@ def test_compiled_without_a_graph_break(options, device, fresh_compiler):
                     arguments = arguments_of(model, steps, batch, device=device)
                     results = compiled(*arguments)
         assert_same(results, model(*arguments))
-    assert counter.frame_count == 2  # without gradients and with them
+    assert counter.frame_count == 2  # without gradients and with gradients
     grads, expected = (
         torch.autograd.grad(module(*arguments)[0].sum(), list(model.parameters())) for module in (compiled, model)
     )
@@ -268,7 +268,7 @@ def test_flops_of_the_cell():
     x, state = torch.randn(2, 3), [part[0] for part in random_state(lltm.LLTM(3, 4), 2)]
     step = 2 * 2 * 12 * 7
     assert count_flops(lambda: cell(x, state)) == step
-    # Only the weights want a gradient; then x and h, too.
+    # Only the weights require a gradient; then x and h, too.
     assert count_flops(lambda: cell(x, state)[0].sum().backward()) == 2 * step
     assert (
         count_flops(lambda: cell(x.requires_grad_(), (state[0].requires_grad_(), state[1]))[0].sum().backward())

@@ -1,4 +1,4 @@
-"""Accuracy where it is lost easily: small and huge pre-activations, NaN, and the same bits every time."""
+"""Accuracy where it is easily lost: small and huge pre-activations, NaN; and bitwise reproducibility."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,12 +20,12 @@ TAIL = [-30.0, -20.0, -10.0, -5.0, 5.0, 10.0, 20.0, 30.0]
 
 
 def library_product_spreads_nan(dtype) -> bool:
-    """oneDNN's 16-bit products with AMX read past the end of an odd row, into the next one, and multiply that by 0."""
+    """oneDNN's 16-bit products with AMX read past the end of an odd row, into the next one, and multiply by 0 there."""
     return dtype.itemsize == 2 and torch.cpu._is_amx_tile_supported()
 
 
 def cell_of_preactivations(z_i, z_o, z_g, old_cell, dtype, device) -> Arguments:
-    """A batch of one whose pre-activations are exactly these: the input is 1, and the weights are z."""
+    """A batch of one with exactly these pre-activations: the input is 1, and the weights are z."""
     z = torch.cat([torch.tensor(part, dtype=dtype) for part in (z_i, z_o, z_g)])
     state_size = len(z_i)
     return Arguments(
@@ -38,14 +38,14 @@ def cell_of_preactivations(z_i, z_o, z_g, old_cell, dtype, device) -> Arguments:
 
 
 def assert_relatively_close(actual, expected, dtype, units=8):
-    """Every element by itself, subnormal ones aside: they have fewer digits."""
+    """Compares every element separately, except subnormal ones, which have fewer digits."""
     normal = expected.abs() >= torch.finfo(dtype).tiny
     error = ((actual.double() - expected).abs() / expected.abs())[normal]
     assert normal.any() and error.max() <= units * torch.finfo(dtype).eps
 
 
 def representable(values, dtype):
-    """Those whose cell, a quarter of them at most, is a normal number in this dtype."""
+    """The values whose cell, at most a quarter of the value, is a normal number in this dtype."""
     return [value for value in values if abs(value) >= 16 * torch.finfo(dtype).tiny]
 
 
@@ -64,7 +64,7 @@ def test_small_preactivations_keep_their_relative_accuracy(device, dtype):
 
 
 def positive_gradients(arguments):
-    """Of new_h and new_cell. Where one cancels the other, d_cell has no relative accuracy to keep."""
+    """Gradients of new_h and new_cell that do not cancel: otherwise d_cell would lose its relative accuracy."""
     return tuple(torch.rand_like(t) + 0.5 for t in (arguments.old_h, arguments.old_cell))
 
 
@@ -79,18 +79,18 @@ def test_gradients_of_small_preactivations(device, dtype):
 
 @pytest.mark.parametrize("gate", ["input_gate", "output_gate", "candidate"])
 def test_gradients_in_the_tails_of_a_gate(device, dtype, gate):
-    """Where a sigmoid is almost 1, s(1-s) from the rounded s would be all wrong; so would 1+g for the ELU."""
+    """If a sigmoid s is almost 1, s(1-s) from the rounded s would be entirely wrong, as would 1+g for the ELU."""
     ones = [1.0] * len(TAIL)
     z = {"input_gate": ones, "output_gate": ones, "candidate": ones} | {gate: TAIL}
     arguments = cell_of_preactivations(*z.values(), [0.5] * len(TAIL), dtype, device)
     grads = positive_gradients(arguments)
     d_bias = call_backward(*grads, arguments)[2]
-    # 16 more units, for 1 - tanh^2 of a cell around 1.
+    # 16 additional units for 1 - tanh^2 of a cell around 1.
     assert_relatively_close(d_bias, gradient_of_preactivations(grads, arguments), dtype, units=24)
 
 
 def gradient_of_preactivations(grads, arguments):
-    """dz in float64, from the new_cell that the operator itself was given: its rounding is not backward's error."""
+    """dz in float64, from the same new_cell as the operator's, whose rounding is not an error of backward."""
     _, new_cell, gates = call(arguments)
     z_i, z_o, z_g = gates.double().chunk(3, dim=1)
     dh, dc = (gradient.double() for gradient in grads)

@@ -1,4 +1,4 @@
-"""PyTorch's own examination of a custom operator: schema, fake tensors, autograd registration, AOT dispatch."""
+"""PyTorch's own checks of a custom operator: schema, fake tensors, autograd registration, AOT dispatch."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where a GPU's memory does not do: a call raises PyTorch's error, leaves nothing behind, and the next one is right."""
+"""If a GPU runs out of memory, a call raises PyTorch's error and leaks nothing, and the next call is correct."""
 
 import contextlib
 import gc
@@ -26,7 +26,7 @@ STEP = 4 << 20
 
 @contextlib.contextmanager
 def room_for(bytes_more: int):
-    """So much more than it holds is what PyTorch may take of the GPU."""
+    """Limits PyTorch to this many bytes of GPU memory beyond what it holds."""
     gc.collect()  # a graph in a traceback holds memory
     torch.cuda.empty_cache()
     _, total = torch.cuda.mem_get_info()
@@ -38,7 +38,7 @@ def room_for(bytes_more: int):
 
 
 def fill_what_is_free() -> list[torch.Tensor]:
-    """Blocks of all that PyTorch holds and does not use: what comes next needs new memory of the GPU."""
+    """Allocates all memory that PyTorch holds but does not use, so that the next allocation needs new GPU memory."""
     blocks = []
     size = 1 << 30
     with room_for(0):
@@ -51,7 +51,7 @@ def fill_what_is_free() -> list[torch.Tensor]:
 
 
 def is_soon_allocated(wanted: int) -> bool:
-    """Within a second: autograd's thread lets go of a call that failed a moment after it has raised."""
+    """Waits up to a second: autograd's thread may release the tensors of a failed call slightly after it has raised."""
     end = time.monotonic() + 1
     while torch.cuda.memory_allocated() != wanted and time.monotonic() < end:
         time.sleep(0.001)
@@ -120,10 +120,10 @@ def assert_same_bits(results, expected) -> None:
 
 
 def with_ever_more_room(attempt, run, expected):
-    """What `attempt` returns when it goes through, from no room on.
+    """Repeats `attempt` with increasing room until it succeeds, and returns its result.
 
-    Until then every allocation that takes new memory of the GPU fails in turn and leaves nothing behind, and the next
-    run is right.
+    Until then every allocation that needs new GPU memory fails in turn. Checks that each failure leaks nothing and that
+    the next run is correct.
     """
     allocated = torch.cuda.memory_allocated()
     for failures in itertools.count():
@@ -162,17 +162,17 @@ def capture(run, stream):
 @calls
 @dtypes
 def test_while_a_graph_is_captured(path, prepare, dtype):
-    """While a graph is captured, too: the capture ends in PyTorch's error, and the calls, the capture and the
-    replays after it are right."""
+    """During graph capture: the capture fails with PyTorch's error, and later calls, captures and replays are
+    correct."""
     run = prepare(dtype)
-    run()  # cuBLAS takes its workspace, one a stream
+    run()  # cuBLAS allocates its workspace, one per stream
     expected = run()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         run()
     torch.cuda.synchronize()
-    before, results = capture(run, stream)  # with the first graph, PyTorch's random generator takes memory
+    before, results = capture(run, stream)  # with the first graph, PyTorch's random generator allocates memory
     blocks = fill_what_is_free()
     allocated = torch.cuda.memory_allocated()
     after, results_after = with_ever_more_room(lambda: capture(run, stream), run, expected)

@@ -1,6 +1,6 @@
-"""The wheel: what is in it, and that it works for Python and for C++ where it is installed.
+"""The wheel: what it contains, and that it works for Python and C++ when it is installed.
 
-It is built once, without CUDA, in a folder beside the library under test, so that a second run compiles nothing.
+It is built once, without CUDA, in a folder next to the library under test, so that a second run compiles nothing.
 """
 
 import email
@@ -38,13 +38,13 @@ def unpacked(wheel, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def environment(wheel, tmp_path_factory) -> Path:
-    """A virtual environment that sees the packages of this one, with the wheel installed into it."""
+    """A virtual environment that has access to the packages of this one, with the wheel installed in it."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "outer.pth").write_text(f"{TORCH.parent}\n")
     python = folder / "bin" / "python"
-    # --no-index: what the wheel requires is there already, or this fails.
+    # --no-index: the wheel's requirements must be installed already.
     install = (sys.executable, "-m", "pip", "--python", python, "install", "--no-index")
     run(*install, "--ignore-installed", "--no-deps", wheel)
     run(*install, "lltm")
@@ -84,8 +84,8 @@ def test_requires_the_torch_that_it_was_built_with(unpacked):
 
 
 def test_an_isolated_build_is_refused():
-    """Its environment has what [build-system] requires. With torch, that would be the newest one, and the wheel would
-    replace the PyTorch of whoever installs it."""
+    """An isolated environment has what [build-system] requires. If that included torch, it would be the newest one, and
+    the wheel would replace the user's PyTorch."""
     (requirements,) = re.findall(r"^requires = (.*)$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert requirements == '["scikit-build-core>=1.1"]'
     refusal = run(sys.executable, "-I", "-S", ROOT / "cmake" / "wheel_metadata.py", fails=True)
@@ -138,7 +138,7 @@ def test_installed_it_is_found_by_a_cmake_project(environment, tmp_path):
 
 
 def test_finds_the_torch_beside_it(unpacked, tmp_path):
-    """The torch that it was built with is gone, no Python has one: the one in the same site-packages is left."""
+    """The torch it was built with is gone, and no Python has one; only the one in the same site-packages is left."""
     site = tmp_path / "site-packages"
     shutil.copytree(unpacked, site)
     (site / "torch").symlink_to(TORCH)

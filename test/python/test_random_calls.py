@@ -1,4 +1,4 @@
-"""Random calls of every operator against the formula in float64; fuzz.py makes them for hours."""
+"""Random calls of every operator against the formula in float64. For long runs, use fuzz.py."""
 
 import dataclasses
 import itertools
@@ -22,7 +22,7 @@ FUZZ = Path(__file__).parent / "fuzz.py"
 
 @pytest.fixture
 def process_state():
-    """As it was, whatever the calls set."""
+    """Restores the process's state after the calls."""
     threads, path = torch.get_num_threads(), os.environ.get("LLTM_CUDA_PATH")
     yield
     torch.set_num_threads(threads)
@@ -59,7 +59,7 @@ def test_every_path_of_the_cpu():
 
 
 def draw_small_case(device):
-    """One in which a wrong element shows."""
+    """A case in which a wrong element is noticeable."""
     cases = (draw_case(random.Random(seed), device.type, ["backward"]) for seed in itertools.count())
     small = next(c for c in cases if c.dtype == torch.float32 and 1 <= min(c.sizes) <= max(c.sizes) <= 9)
     return dataclasses.replace(
@@ -70,7 +70,7 @@ def draw_small_case(device):
 @pytest.mark.parametrize("index", range(5), ids=RESULTS)
 @pytest.mark.parametrize(("wrong_call", "message"), [(1, ""), (2, " of another call")], ids=["value", "bits"])
 def test_a_wrong_element_is_found(process_state, monkeypatch, device, index, wrong_call, message):
-    """In the first call by the formula, in the second by its bits."""
+    """In the first call by comparing with the formula, in the second by comparing bits."""
     right = OPERATORS["backward"]
     calls = itertools.count(1)
 
@@ -93,7 +93,7 @@ def test_a_wrong_element_is_found(process_state, monkeypatch, device, index, wro
 
 
 def test_a_failure_can_be_made_again():
-    """A key makes the same call, in another process."""
+    """A key makes the same call in another process."""
     key = "0:1:2"
     drawn = dataclasses.replace(draw_case(random.Random(key), "cpu"), origin=key)
     result = run_fuzz("--only", key)

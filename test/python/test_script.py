@@ -10,7 +10,7 @@ from reference import assert_forward_close, assert_gradients_close, gradients, m
 
 import lltm
 
-# TorchScript is deprecated, and what models in the field are made of.
+# TorchScript is deprecated, but deployed models use it.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning"),
@@ -18,7 +18,7 @@ pytestmark = [
 
 
 class Sequence(torch.nn.Module):
-    """A cell over all steps of a (steps, batch, features) tensor: a loop, which only scripting keeps."""
+    """A cell over all steps of a (steps, batch, features) tensor: a loop, which only scripting preserves."""
 
     def __init__(self, bias: bool = True):
         super().__init__()
@@ -118,7 +118,7 @@ def test_module_frozen(device, tmp_path):
 
 
 def test_constant_arguments_are_not_folded_away(device):
-    """A frozen graph whose arguments are all constant may compute the operator once, and must be right."""
+    """A frozen graph with constant arguments may evaluate the operator once, and must be correct."""
     arguments = make_arguments((3, 5, 7), device=device)
 
     class Constant(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""lltm::sequence on fresh random inputs, against a loop of the formula in float64."""
+"""lltm::sequence on random inputs, against a loop of the formula in float64."""
 
 import itertools
 
@@ -61,7 +61,7 @@ def test_c0_may_be_float32_beside_16_bits(device, dtype, keep, lengths, reset):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 def test_a_stream_of_calls_keeps_its_state_exact(device, dtype):
-    """A sequence in pieces is the sequence, where the cell state between them is float32."""
+    """A sequence in pieces gives the same results as the whole if the cell state between them is float32."""
     arguments = make(Sizes(12, 6, 5, 7), dtype, device, cell_dtype=torch.float32)
     h, cell, outputs = arguments.h0, arguments.c0, []
     for piece in arguments.input.split(5):
@@ -74,7 +74,7 @@ def test_a_stream_of_calls_keeps_its_state_exact(device, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 def test_the_cell_state_is_carried_in_float32(device, dtype):
-    """3,000 small increments, which the cell state loses where it is rounded after each."""
+    """3,000 small increments, which the cell state would lose if it were rounded after each of them."""
     steps, increment = 3000, 0.005
     # sigmoid(0) * elu(2 * increment), with weights of zero.
     bias = torch.tensor([0.0, 0.0, 2 * increment], device=device, dtype=dtype)
@@ -92,7 +92,7 @@ def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
     beyond = torch.arange(6, device=device)[:, None] >= lengths
     poisoned = arguments._replace(
         input=arguments.input.masked_fill(beyond.unsqueeze(2), float("nan")),
-        # Resets beyond the length do nothing.
+        # Resets beyond the length have no effect.
         reset=arguments.reset | beyond,
         lengths=lengths,
     )
@@ -106,7 +106,7 @@ def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
 
 @REVERSE
 def test_a_row_is_the_row_by_itself(device, reverse):
-    """lengths cut a row as slicing does, and reset cuts a sequence in pieces."""
+    """lengths have the same effect as slicing a row, and reset the same as splitting a sequence."""
     arguments = make(Sizes(8, 3, 5, 7), torch.float64, device, reverse=reverse)
     lengths = torch.tensor([8, 5, 0], device=device)
     output, h_n, c_n, _, _ = call(arguments._replace(lengths=lengths))
@@ -129,7 +129,7 @@ def test_a_row_is_the_row_by_itself(device, reverse):
 
 
 def test_a_reset_replaces_the_state(device, dtype):
-    """It does not multiply it: what the state was, even infinite, is gone."""
+    """It replaces the state rather than multiplying it: even an infinite state is gone."""
     arguments = make(Sizes(3, 2, 4, 5), dtype, device)
     reset = torch.zeros(3, 2, dtype=torch.bool, device=device)
     reset[0, 1] = True
@@ -159,7 +159,7 @@ def test_no_less_exact_than_a_loop_of_cells(device, dtype, steps):
 
 
 def layouts(tensor):
-    """The same values in other strides."""
+    """The same values with other strides."""
     yield tensor.transpose(0, -1).contiguous().transpose(0, -1)
     wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.size(-1) + 1)
     wide[..., 1::2] = tensor
@@ -230,7 +230,7 @@ def test_inference_mode(device):
 
 
 def peak_of_temporaries(device, function) -> int:
-    """The most memory, in bytes, that a call holds beside its results."""
+    """The peak memory of a call in bytes, excluding its results."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -254,7 +254,7 @@ def peak_of_temporaries(device, function) -> int:
 @lengths_and_reset
 @pytest.mark.parametrize("sizes", [Sizes(24, 2048, 4, 256), Sizes(1, 30_000, 1, 512)], ids=["steps", "rows"])
 def test_the_workspace_is_small(device, sizes, lengths, reset):
-    """Neither the product with all inputs, of 144 MiB, nor that of one step of many rows, of 176."""
+    """Neither the product with all inputs (144 MiB) nor that of one step of many rows (176 MiB) is materialized."""
     arguments = make(sizes, device=device, state=False, lengths=lengths, reset=reset)
     assert peak_of_temporaries(device, lambda: call(arguments)) <= 64 << 20
 

@@ -1,4 +1,4 @@
-"""lltm::sequence_backward, called by autograd and by itself, against autograd of the loop in float64."""
+"""lltm::sequence_backward, called by autograd and directly, against autograd of the loop in float64."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def flags_id(flags):
 
 
 def by_autograd(arguments, gradients, keep=True):
-    """The gradients as autograd gives them, in the order of NAMES, None for what is absent."""
+    """The gradients by autograd, in the order of NAMES, None for absent arguments."""
     leaves = arguments.require_grad()
     output, h_n, c_n, cells, _ = call(leaves, keep)
     pairs = [(r, g) for r, g in zip((output, h_n, c_n, cells), gradients, strict=True) if g is not None]
@@ -74,7 +74,7 @@ def test_autograd_with_some_incoming_gradients(device, dtype, incoming):
 @pytest.mark.parametrize("mask", MASKS, ids=flags_id)
 @pytest.mark.parametrize("given_state", [True, False], ids=["state", "no_state"])
 def test_every_mask(device, mask, given_state):
-    """d_bias, d_h0 and d_c0 have their shapes even where the argument is absent."""
+    """d_bias, d_h0 and d_c0 have their shapes even if the argument is absent."""
     arguments = make(
         Sizes(5, 6, 5, 7), device=device, bias=given_state, state=given_state, lengths=True, reset=True, reverse=True
     )
@@ -107,7 +107,7 @@ def test_c0_may_be_float32_beside_16_bits(device, dtype, reverse):
 
 @REVERSE
 def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
-    """Neither of the input nor of the gradients that come in: 0 * NaN would be NaN in d_weights."""
+    """Neither inputs nor incoming gradients beyond the length are used: 0 * NaN would give NaN in d_weights."""
     arguments = make(Sizes(6, 5, 3, 4), dtype, device, reset=True, reverse=reverse)
     lengths = torch.tensor([0, 1, 3, 6, 9], device=device)
     beyond = (torch.arange(6, device=device)[:, None] >= lengths).unsqueeze(2)
@@ -119,7 +119,7 @@ def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
     for result, expected in zip(found, by_autograd(arguments, gradients), strict=True):
         assert torch.equal(result, expected)
     assert found[0].masked_select(beyond).eq(0).all()
-    # A row that is not run hands its gradients on.
+    # A row that is not run passes its gradients on.
     assert torch.equal(found[3][0], gradients[1][0]) and torch.equal(found[4][0], gradients[2][0])
 
 
@@ -165,7 +165,7 @@ def test_one_argument_that_requires_a_gradient(device, name):
 
 
 def test_what_is_not_wanted_is_not_computed(device):
-    """With constant input, weights and bias nothing of their sizes is made."""
+    """With constant input, weights and bias, no tensor of their sizes is created."""
     shapes = set()
 
     class Shapes(torch.utils._python_dispatch.TorchDispatchMode):
@@ -193,7 +193,7 @@ def test_gradients_of_any_strides(device, dtype, expanded):
 
 
 def test_gates_of_one_step_may_be_transposed(device, dtype):
-    """Dense, but not row by row: a copy that keeps the strides keeps those."""
+    """Dense, but not contiguous, so a copy that preserves strides would not be contiguous either."""
     arguments = make(Sizes(1, 6, 5, 7), dtype, device)
     gradients = make_gradients(arguments)
     output, _, _, cells, gates = call(arguments, keep=True)

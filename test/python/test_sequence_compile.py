@@ -1,4 +1,4 @@
-"""Both operators of a sequence before PyTorch's own examination, its compilers and TorchScript."""
+"""Both sequence operators under PyTorch's own checks, its compilers and TorchScript."""
 
 import itertools
 
@@ -123,7 +123,7 @@ def test_backward_is_traced_with_symbolic_sizes(device, mask):
 
 
 class Tagger(torch.nn.Module):
-    """Both directions of a sequence of padded rows: what a user exports."""
+    """Both directions of a sequence of padded rows, as a user might export them."""
 
     def __init__(self):
         super().__init__()
@@ -137,7 +137,7 @@ class Tagger(torch.nn.Module):
 
 
 class Gradients(torch.nn.Module):
-    """Both backward operators with partial masks, as a step of training without autograd has them."""
+    """Both backward operators with partial masks, as in a training step without autograd."""
 
     def forward(self, x, weights, h, c):
         output, h_n, c_n, cells, gates = torch.ops.lltm.sequence(x, weights, None, h, c, keep=True)
@@ -178,7 +178,7 @@ def test_export(device, tmp_path, strict):
 
 @pytest.mark.usefixtures("aot_inductor")
 def test_aot_inductor_package(device, tmp_path):
-    """One package of all four operators, as it takes half a minute to make one."""
+    """A single package with all four operators, because building one takes half a minute."""
     steps, batch = torch.export.Dim("steps", min=2), torch.export.Dim("batch", min=2)
 
     class Both(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""A sequence on what only a GPU has: graphs, streams, several devices."""
+"""Sequences with graphs, streams and several devices."""
 
 import pytest
 import torch
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-# Around the tiles of every kernel, rows that start at 16 bytes and rows that do not, one row and few, ranks that share
-# K, more input than a chunk of time has.
+# Around the tiles of every kernel; rows that start at multiples of 16 bytes and rows that do not; one row and few rows;
+# ranks that share K; more input than fits a chunk of time.
 STEP_SIZES = [
     Sizes(*sizes)
     for sizes in [
@@ -68,7 +68,7 @@ def test_c0_that_starts_anywhere(path, dtype, state_size):
 
 
 def test_more_rows_than_a_workspace_has_room_for():
-    """They run one block after the other; the last rows are what they are by themselves."""
+    """Blocks of rows run one after the other; the last rows are the same as in a separate call."""
     arguments = make((3, 40_000, 4, 200), torch.bfloat16, "cuda", lengths=True, reset=True)
     last = arguments._replace(
         input=arguments.input[:, -300:],
@@ -86,7 +86,7 @@ def test_more_rows_than_a_workspace_has_room_for():
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("sizes", [(6, 5, 7, 4), (9, 64, 128, 256)], ids=str)
 def test_graph(dtype, sizes, reverse):
-    """Captured once, and replayed on other values, lengths and resets."""
+    """Captured once, and replayed with other values, lengths and resets."""
     arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, reverse=reverse)
     gradients = make_gradients(arguments)
     stream = torch.cuda.Stream()
@@ -110,7 +110,7 @@ def test_graph(dtype, sizes, reverse):
         assert_gradients_close(found, gradients, arguments)
 
 
-# A step's product of each of the backward's tiles, by one block of a cluster or by several.
+# The product of a step with each of the backward's tiles, by one block of a cluster or by several.
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize(
     "sizes", [(3, 37, 20, 203), (3, 130, 9, 333), (3, 64, 8, 730), (2, 300, 7, 520), (2, 2000, 5, 130)], ids=str
@@ -138,7 +138,7 @@ def test_no_synchronisation():
 
 @pytest.mark.parametrize("sizes", [(6, 5, 7, 4), (9, 64, 128, 256)], ids=str)
 def test_side_stream(sizes):
-    """All work is on the current stream: behind what that stream still does to the arguments."""
+    """All work is on the current stream, after pending work of that stream on the arguments."""
     arguments = make(sizes, device="cuda", lengths=True, reset=True)
     gradients = make_gradients(arguments)
     late = arguments._replace(
@@ -159,7 +159,7 @@ def test_side_stream(sizes):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 def test_second_gpu():
-    """The tensors' device counts, not the current one."""
+    """The call runs on the tensors' device, not the current one."""
     arguments = make((6, 5, 7, 4), device="cuda:1", lengths=True, reset=True)
     gradients = make_gradients(arguments)
     assert torch.cuda.current_device() == 0
@@ -170,7 +170,7 @@ def test_second_gpu():
 
 
 def test_more_than_two_to_the_31_elements():
-    """Steps and rows beyond what 32 bits index: the last rows are as right as the first."""
+    """More steps and rows than a 32-bit index can address: the last rows are as accurate as the first."""
     if torch.cuda.mem_get_info()[0] < 24 << 30:
         pytest.skip("the GPU has too little memory that is free")
     steps, batch, state_size = 34, 1 << 18, 256  # 2.3 * 10^9 elements of output

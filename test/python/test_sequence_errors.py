@@ -1,4 +1,4 @@
-"""Bad arguments of lltm::sequence and lltm::sequence_backward: what the message says, whichever path the call takes.
+"""The messages for invalid arguments of lltm::sequence and lltm::sequence_backward, on every path of a call.
 
 T = 7, N = 6, I = 5, H = 4 throughout: weights are (12, 9).
 """
@@ -66,7 +66,7 @@ def backward_arguments(device, dtype=torch.float32, cell_dtype=None) -> dict:
 
 
 class Operator:
-    """One of the two operators, called in one of the ways that reach another dispatch key first."""
+    """One of the two operators, and a way to call it that determines the first dispatch key."""
 
     def __init__(self, name, path, device):
         self.name, self.path, self.device = name, path, device
@@ -132,7 +132,7 @@ def test_dtypes_of_lengths_and_reset(operator):
 
 
 def test_dtypes_of_c0(operator):
-    """float32 beside 16 bits, and nothing else beside what input is."""
+    """c0 may be float32 with a 16-bit input, and must otherwise have input's dtype."""
     arguments = operator.arguments(torch.bfloat16)
     message = "c0 of dtype float32 or input's dtype bfloat16, got "
     for other in (torch.float64, torch.float16, torch.int64):
@@ -200,7 +200,7 @@ def test_the_formula_below_transforms_is_checked(device, case):
 @pytest.mark.skipif(lltm.has_cuda, reason="lltm was built with CUDA")
 @pytest.mark.parametrize("name", ["sequence", "sequence_backward"])
 def test_a_build_without_cuda_says_so(name):
-    """Straight to the CUDA key, as a CUDA tensor would get there."""
+    """Calls the CUDA key directly, as the dispatcher would for a CUDA tensor."""
     cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
     operator = Operator(name, "plain", "cpu")
     rest = [] if name == "sequence" else [False, [True] * 5]

@@ -1,4 +1,4 @@
-"""A sequence's derivatives of every kind: finite differences, vmap, grad, jvp, autocast."""
+"""Derivatives of sequences: finite differences, vmap, grad, jvp, autocast."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def results_of(arguments, keep=True):
 
 
 def loop_of(arguments):
-    """The same by a loop of the formula."""
+    """The same as a loop of the formula."""
     return lambda *tensors: run(arguments._replace(**dict(zip(NAMES, tensors, strict=True))))
 
 
@@ -55,7 +55,7 @@ def test_second_gradients(device, reverse, keep):
 @pytest.mark.parametrize("absent", NAMES[2:])
 @pytest.mark.parametrize("output", range(4), ids=["output", "h_n", "c_n", "cells"])
 def test_second_gradients_of_one_output(device, output, absent):
-    """The other outputs' gradients are undefined."""
+    """The gradients of the other outputs are undefined."""
     arguments = double_arguments(device)._replace(**{absent: None}).require_grad()
     leaves = arguments.leaves()
     assert gradgradcheck(lambda *tensors: results_of(arguments)(*tensors)[output], leaves, fast_mode=True)
@@ -63,11 +63,11 @@ def test_second_gradients_of_one_output(device, output, absent):
 
 @REVERSE
 def test_gradients_of_backward(device, reverse):
-    """lltm::sequence_backward as an operator of its own. gates follow from the inputs, as they do in a sequence."""
+    """lltm::sequence_backward as a separate operator. gates are recomputed from the inputs, as in a sequence."""
     arguments = double_arguments(device, reverse=reverse)
     output, h_n, c_n, cells, gates = call(arguments, keep=True)
     incoming = [torch.randn_like(t) for t in (output, h_n, c_n, cells)]
-    # Beyond the length, nothing is used.
+    # Values beyond the length are not used.
     runs = torch.arange(3, device=device)[:, None, None] < arguments.lengths[:, None]
     differentiable = [t.detach().clone().requires_grad_() for t in (*incoming, cells, *arguments[1:4], arguments.c0)]
 
@@ -78,7 +78,7 @@ def test_gradients_of_backward(device, reverse):
         )  # fmt: skip
 
     assert gradcheck(lambda *g: backward(*g, *differentiable[4:]), differentiable[:4])
-    # With respect to the rest it is the double backward, which recomputes the gates.
+    # With respect to the other arguments, this is the double backward, which recomputes the gates.
     found = torch.autograd.grad(sum(r.sum() for r in backward(*differentiable)), differentiable, allow_unused=True)
     assert all(g is None or g.isfinite().all() for g in found)
 

@@ -1,4 +1,4 @@
-"""examples/stream in a short form: it learns, on one process as on two, and C++ writes what Python writes."""
+"""A short run of examples/stream: it learns, in one process and in two, and C++ and Python write the same text."""
 
 import sys
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_held_out_files_are_kept_apart():
 
 
 def test_chunks_go_on_where_they_stopped(texts):
-    """Rows of consecutive chunks are consecutive text, and each byte's successor is what is to be predicted."""
+    """The rows of successive chunks are successive text, and the target of each byte is the next byte."""
     text = texts[0]
     stream_of_chunks = corpus.chunks(text, rows=4, steps=16)
     first, second = next(stream_of_chunks), next(stream_of_chunks)
@@ -57,12 +57,12 @@ def test_learns_something_in_a_few_steps(texts, device, name):
     options = stream.Options(steps=30, rows=8, chunk=32, peak_rate=2e-2)
     reports = list(stream.train(model, *texts, options, report_every=10))
     assert [report.step for report in reports] == [10, 20, 30]
-    assert reports[-1].held_out < 5 < 6 < reports[0].loss  # 8 is what knowing nothing gives
+    assert reports[-1].held_out < 5 < 6 < reports[0].loss  # guessing gives 8
 
 
 @pytest.mark.parametrize("first", [corpus.BEGIN, stream.LINE])
 def test_a_line_begins_with_an_empty_state(first):
-    """Whatever was read before does not matter, though the state is carried."""
+    """The bytes read before do not matter, although the state is carried."""
     model = stream.ByteModel(lltm.LLTM, 16)
     text = torch.tensor([[first, *b"import sys"]]).t()
     _, state = model(torch.randint(11, 256, (50, 1)))
@@ -71,8 +71,8 @@ def test_a_line_begins_with_an_empty_state(first):
 
 
 def test_two_processes_train_what_one_does(tmp_path, device, monkeypatch):
-    """By torchrun and gloo or, where there are two GPUs, NCCL, each on half of the rows: the same parameters as one
-    process that has them all."""
+    """With torchrun and gloo or, on two GPUs, NCCL, each process trains on half the rows. The parameters are the same
+    as those of a single process with all rows."""
     if device.type == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip("one GPU")
     run(
@@ -80,7 +80,7 @@ def test_two_processes_train_what_one_does(tmp_path, device, monkeypatch):
         FOLDER / "demo.py", "--build-dir", tmp_path, "--train-only",
         "--steps", 4, "--hidden-size", 16, "--device", device.type,
         PYTHONPATH=Path(lltm.__file__).parents[1], LLTM_LIBRARY=lltm.library_path, OMP_NUM_THREADS=1,
-        NVIDIA_TF32_OVERRIDE=0,  # which cuDNN would take for the LSTM
+        NVIDIA_TF32_OVERRIDE=0,  # cuDNN would use TF32 for the LSTM
     )  # fmt: skip
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     training, held_out = corpus.source_files()
@@ -95,7 +95,7 @@ def test_two_processes_train_what_one_does(tmp_path, device, monkeypatch):
 
 @pytest.mark.build_ways
 def test_cpp_writes_what_python_writes(tmp_path):
-    """The demo's own export, program and comparison; the program stays in the build tree for the next run."""
+    """The demo's export, program and comparison. The program stays in the build tree for the next run."""
     import demo
 
     if not (lltm.library_path.parent / "CMakeCache.txt").exists():

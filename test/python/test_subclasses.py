@@ -1,4 +1,4 @@
-"""Tensor subclasses, wrappers and modes: everything that asks to see a call sees this one."""
+"""Tensor subclasses, wrappers and modes: everything that can intercept a call intercepts these."""
 
 import torch
 from reference import call, make_arguments
@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_map
 
 
 class LoggingTensor(torch.Tensor):
-    """A subclass that keeps the names of what was called on it."""
+    """A subclass that records the names of the functions that are called on it."""
 
     log: list = []
 
@@ -18,7 +18,7 @@ class LoggingTensor(torch.Tensor):
 
 
 class MetadataTensor:
-    """No tensor at all, but a wrapper around one that carries metadata along."""
+    """A wrapper around a tensor that is not a tensor itself and carries metadata along."""
 
     def __init__(self, data, metadata):
         self.data, self.metadata = data, metadata
@@ -33,7 +33,7 @@ class MetadataTensor:
 
 
 class WrapperSubclass(torch.Tensor):
-    """A subclass below autograd, as DTensor and quantized tensors are: it holds a tensor and sees the dispatch."""
+    """A subclass below autograd, like DTensor and quantized tensors: it holds a tensor and intercepts dispatch."""
 
     log: list = []
 
@@ -97,7 +97,7 @@ def test_metadata_wrapper_in_backward(device):
 
 
 def test_wrapper_subclass(device):
-    """Both operators reach it, backward through autograd."""
+    """Both operators are dispatched to it, backward through autograd."""
     arguments = make_arguments((3, 5, 4), device=device)
     leaves, expected = arguments.require_grad(), arguments.require_grad()
     wrapped = leaves.map(lambda t: WrapperSubclass(t.detach()).requires_grad_())
@@ -128,7 +128,8 @@ def test_function_mode(device):
 
 
 def test_dispatch_mode(device):
-    """Below autograd: one operator forward, one backward, nothing else that computes (saving a result detaches it)."""
+    """Below autograd, there is one operator forward and one backward, and no other computation (saving a result
+    detaches it)."""
     log = []
 
     class Mode(TorchDispatchMode):

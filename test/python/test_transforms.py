@@ -22,7 +22,7 @@ def state(step):
 
 
 def loss(step):
-    """A number that depends on both results, not linearly."""
+    """A number that depends nonlinearly on both results."""
 
     def run(*arguments):
         new_h, new_cell, _ = step(*arguments)
@@ -122,7 +122,7 @@ def test_grad_of_grad(device, argnum):
 
 
 def test_grad_through_autograd(device):
-    """Leaves that require gradients outside, a transform inside."""
+    """A transform inside of a computation on leaves that require gradients."""
     arguments = double_arguments(device)
 
     def outer(step):
@@ -166,7 +166,7 @@ def test_forward_mode(device, requires_grad):
 
 
 def test_forward_mode_over_reverse(device):
-    """A tangent of a gradient, as a Hessian-vector product computes it."""
+    """The tangent of a gradient, as in a Hessian-vector product."""
     arguments = double_arguments(device)
     tangents = tuple(torch.randn_like(t) for t in arguments)
 
@@ -198,7 +198,7 @@ def test_vjp(device):
 
 
 def test_gradients_of_each_example(device):
-    """The gradient of the parameters for each example of a batch by itself."""
+    """Per-example gradients of the parameters."""
     arguments = double_arguments(device)
     weights, bias = arguments[1:3]
 
@@ -250,7 +250,7 @@ def test_gates_have_no_gradient_below_a_transform(device):
 
 
 def test_call_without_a_transform_stays_fused(device):
-    """A transform that is over leaves the ordinary path as it was."""
+    """After a transform, ordinary calls take the same path as before."""
     arguments = double_arguments(device)
     before = call(arguments)
     grad(loss(operator), 1)(*arguments)

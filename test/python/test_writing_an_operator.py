@@ -1,4 +1,4 @@
-"""docs/writing-an-operator.md, done as it says: every file is written and every command run, in the page's order."""
+"""Follows docs/writing-an-operator.md: writes every file and runs every command, in the order of the page."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ FILE_NAME = re.compile(r"^(?://|#) ([\w.]+)\n")
 def make_script(page: str) -> tuple[str, list[str]]:
     """The page as a shell script, and the outputs that it shows.
 
-    A block of `sh` is commands, one of `text` an output. Any other is a file, its name in a comment on the first line.
+    Blocks of `sh` are commands, blocks of `text` outputs. All others are files, named in a comment on the first line.
     """
     script, outputs = [], []
     for language, block in FENCED_BLOCK.findall(page):

@@ -1,7 +1,7 @@
-"""A program that computes every operator where an invalid operation or a division by zero kills the process.
+"""A program that runs every operator such that an invalid operation or a division by zero kills the process.
 
-Of every lane of a vector, also of those beyond the last column: at every size modulo the vector width. The environment
-chooses the path, as for cpu_path.py. Prints the sizes as it goes, so that the last line says where it died.
+This covers every lane of a vector, including those beyond the last column, at every size modulo the vector width. The
+environment selects the path, as for cpu_path.py. Prints the sizes as it goes, so the last line says where it died.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ libm = ctypes.CDLL("libm.so.6")
 
 @contextmanager
 def trapping():
-    """For our operators alone: PyTorch's own may well divide by zero on their way."""
+    """Traps in this library's operators only: PyTorch's operators may divide by zero internally."""
     assert libm.feenableexcept(FE_INVALID | FE_DIVBYZERO) != -1
     try:
         yield
@@ -27,14 +27,14 @@ def trapping():
 
 
 def infinite(weights: torch.Tensor) -> torch.Tensor:
-    """Of either sign, row by row."""
+    """Infinite weights with alternating signs, row by row."""
     signs = torch.ones_like(weights)
     signs[::2] = -1
     return torch.inf * signs
 
 
 def dirty_the_memory() -> None:
-    """Whatever is computed from uninitialised memory should meet what traps: infinities."""
+    """Fills freed memory with infinities, so that computing with uninitialized memory traps."""
     arguments = make_arguments((64, 64, 64), torch.float32)
     arguments = arguments._replace(weights=infinite(arguments.weights))
     call(arguments)
@@ -72,7 +72,7 @@ def run_sequence(sizes: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tenso
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # what traps is a thread's own
+    torch.set_num_threads(1)  # trapping is enabled per thread
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         for batch in (1, 3, 13, 18):
             for state_size in range(1, 34):
