@@ -24,15 +24,15 @@ struct Outputs {
   Tensor new_h, new_cell, gates;
 };
 
-// Copies what TMA cannot describe to rows that it can, and lets the problem have these. The memory
-// has to live until the forward is launched.
+// Copies the operands that TMA cannot describe into rows that it can, and points the problem to the
+// copies. The returned memory must live until the forward is launched.
 Tensor pack(ForwardProblem& problem, const ForwardPlan& plan, const Device& device) {
   const int size = element_size(*plan.arithmetic);
   struct Copy {
     bool wanted;
     Matrix& matrix;
     int64_t rows, columns;
-    int64_t lead = 0, shift = 0;  // columns of zeros in front; before these, some that nobody reads
+    int64_t lead = 0, shift = 0;  // columns of zeros in front, and before these columns never read
   };
   const Copy copies[] = {{plan.packs_input,
                           problem.input,
@@ -93,7 +93,7 @@ void forward_by_plan(const Outputs& outputs,
                      const Device& device) {
   const std::optional<Arithmetic> arithmetic = arithmetic_of(arguments.input.scalar_type());
   if (!arithmetic) {
-    selection();  // an unknown one is an error of every dtype
+    selection();  // an unknown selection is an error for every dtype
     forward_by_library(outputs, arguments, sizes, device.stream());
     return;
   }

@@ -1,11 +1,12 @@
-// The forward of a sequence by one kernel a step: the cell's own kernels (plan.h), with the
+// The forward of a sequence by one kernel per step: the cell's own kernels (plan.h) with the
 // epilogue of a step.
 //
-// The kernels of a step form both halves of its product, [h | x], and read h where the step before
-// left it: in output, or, where rows begin anew, have lengths of their own or start at odd places,
-// in two buffers that take turns. The cell state is carried in float: in cells or c_n where these
-// are float, else in a buffer. What starts at odd places is copied once, to rows that every kernel
-// can read at once: weights for the call, input in chunks of time.
+// A step's kernel computes both halves of its product, [h | x], and reads h where the previous step
+// left it: in output or, where rows are reset, have lengths of their own or do not start at 16
+// bytes, in two buffers that alternate. The cell state is carried in float: in cells or c_n where
+// these are float, otherwise in a buffer. Weights and input that do not start at 16 bytes are
+// copied to rows that every kernel can read in vectors: weights once per call, input in chunks of
+// time.
 #include "../gradients.h"
 #include "kernels/pack.h"
 #include "plan.h"
@@ -22,29 +23,30 @@ namespace {
 
 using at::Tensor;
 
-// Of the workspace: all of it, and at most what a copy of weights and of a chunk of input take. The
-// rest is for the state of the rows that are run at a time.
+// The size of the workspace, and the most of it that copies of weights and of a chunk of input
+// take. The rest is for the state of the rows that are run at a time.
 constexpr int64_t kWorkspaceBytes = 60 << 20, kWeightsBytes = 40 << 20, kChunkBytes = 16 << 20;
 
-// Whether neighbours of the last dimension are adjacent.
+// Whether neighbors in the last dimension are adjacent.
 bool has_rows(const Tensor& tensor) {
   return tensor.size(-1) <= 1 || tensor.stride(-1) == 1;
 }
 
-// The rows of a matrix, or of the first of several.
+// The rows of a matrix, or of the first of several matrices.
 Matrix rows_of(const Tensor& tensor) {
   return {tensor.const_data_ptr(), tensor.stride(-2)};
 }
 
-/// Where everything is, decided by sizes and strides alone.
+/// Where everything is stored. It depends only on sizes and strides.
 struct Layout {
   int size = 0;  // of an element
   int64_t steps = 0, batch = 0, input_features = 0, state_size = 0;
-  // Whether rows have lengths or begin anew; else all run, begin and end together.
+  // Whether rows have lengths or resets of their own. Otherwise all run, starting and ending
+  // together.
   bool own_rows = false;
   bool copies_weights = false, copies_input = false;
   bool h_in_output = false, cell_in_cells = false, cell_in_workspace = false;
-  bool starts_with_h0 = false, starts_with_c0 = false;  // read where they are
+  bool starts_with_h0 = false, starts_with_c0 = false;  // read in place
 
   int64_t h_stride() const { return packed_stride(state_size, size); }
   int64_t input_stride() const { return packed_stride(input_features, size); }
@@ -63,7 +65,7 @@ struct Layout {
   int64_t h_buffers() const { return steps > 1 && !h_in_output ? 2 : starts_with_h0 ? 0 : 1; }
   bool has_start() const { return own_rows || !starts_with_h0 || !starts_with_c0; }
 
-  /// So many that their part of the workspace keeps to its share.
+  /// The number of rows whose part of the workspace fits its share.
   int64_t rows_at_a_time() const {
     const int64_t state_bytes =
         h_buffers() * h_stride() * size + (cell_in_workspace ? state_size * 4 : 0);
@@ -106,14 +108,14 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   return of;
 }
 
-/// The element at (t, row) of a tensor of steps, contiguous, or null where it has none.
+/// The address of (t, row) in a contiguous tensor of steps, or null if the tensor is empty.
 void* kept_at(const Tensor& kept, int64_t t, int64_t row) {
   return kept.size(0) > 0 ? static_cast<char*>(kept.mutable_data_ptr()) +
                                 (t * kept.size(1) + row) * kept.size(2) * kept.element_size()
                           : nullptr;
 }
 
-/// A row's elements of a contiguous matrix.
+/// The address of a row in a contiguous matrix.
 void* elements_of(const Tensor& matrix, int64_t row) {
   return static_cast<char*>(matrix.mutable_data_ptr()) +
          row * matrix.size(1) * matrix.element_size();
@@ -148,7 +150,7 @@ class StepsOfSequence {
       layout_.copies_weights = false;
     }
     rows_at_a_time_ = layout_.rows_at_a_time();
-    // What is copied, or in a buffer, starts where it should; here, at zero.
+    // Copies and buffers are aligned. Null stands for them here.
     ForwardProblem problem{};
     problem.batch = rows_at_a_time_;
     problem.input_features = layout_.input_features;
@@ -199,7 +201,7 @@ class StepsOfSequence {
     }
   }
 
-  /// Their copy starts at zero as long as there is none.
+  /// The data of the copy is null until it is made.
   Matrix weights_matrix() const {
     const Tensor& weights = arguments_.weights;
     if (!layout_.copies_weights) {
@@ -210,7 +212,7 @@ class StepsOfSequence {
 
   int64_t time_of(int64_t k) const { return reverse_ ? layout_.steps - 1 - k : k; }
 
-  /// The rows [first, first + count) of the batch, for all steps.
+  /// Runs the rows [first, first + count) of the batch, for all steps.
   template <typename scalar_t, typename Problem>
   void run_rows(int64_t first, int64_t count) {
     const Layout& of = layout_;
@@ -262,7 +264,7 @@ class StepsOfSequence {
     step.cell.weights = weights_matrix();
     step.cell.weights_gap = of.weights_gap();
     step.cell.bias = data_or_null<scalar_t>(bias_);
-    // The last step writes c_n where it would write cells, if these are not kept.
+    // If cells are not kept, the last step writes c_n in their place.
     const bool rounds_last_cell =
         of.h_in_output && of.cell_in_workspace && outputs_.cells.size(0) == 0;
     InputOfSteps input(*this, first, count);
@@ -344,14 +346,14 @@ class StepsOfSequence {
       return {kept_at(chunk_, t - first_time_, 0), layout.input_stride()};
     }
 
-    /// Whether the last at() did.
+    /// Whether the last call of at() copied a chunk.
     bool has_just_copied() const { return copied_; }
 
    private:
     const StepsOfSequence& of_;
     const int64_t first_, count_;
     Tensor chunk_;
-    int64_t first_time_ = 0;  // of what chunk_ has
+    int64_t first_time_ = 0;  // in chunk_
     bool copied_ = false;
   };
 
@@ -362,7 +364,7 @@ class StepsOfSequence {
   int64_t rows_at_a_time_ = 0;
   const bool reverse_;
   ForwardPlan plan_;
-  Tensor weights_;  // where copied
+  Tensor weights_;  // if copied
   Tensor bias_;     // contiguous, or undefined
 };
 
@@ -375,7 +377,7 @@ bool run_sequence_by_steps(const SequenceOutputs& outputs,
   const auto dtype = arguments.input.scalar_type();
   const std::optional<Arithmetic> arithmetic = arithmetic_of(dtype);
   if (!arithmetic) {
-    selection();  // an unknown one is an error of every dtype
+    selection();  // an unknown selection is an error for every dtype
     return false;
   }
   if (arguments.input.size(0) == 0) {

@@ -32,8 +32,8 @@ __device__ __forceinline__ int64_t index_of(int64_t row, int64_t columns) {
                               static_cast<uint32_t>(columns));
 }
 
-/// Writes `columns` neighbouring values of a row, or zeros if the values do not count; all of them
-/// at once with kWhole.
+/// Writes `columns` neighboring values of a row, or zeros if the values do not count. With kWhole,
+/// all of them are written at once.
 template <int kColumns, bool kWhole, typename Element>
 __device__ __forceinline__ void write_columns(Element* to,
                                               const float* values,

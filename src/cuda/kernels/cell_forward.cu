@@ -1,4 +1,4 @@
-// The cell's elements from their pre-activations, where the library has formed the products.
+// The elements of a cell from their pre-activations, where the library has computed the products.
 #include "../../cell.h"
 #include "../ptx/overlap.cuh"
 #include "../tile/vectors.cuh"
@@ -12,8 +12,8 @@
 namespace lltm::cuda {
 namespace {
 
-// kWidth neighbours of a row at once, in a grid-stride loop, so that any number of them fits the
-// grid.
+// Processes kWidth neighbors of a row at once, in a grid-stride loop, so that any number of
+// elements fits the grid.
 template <typename scalar_t, int kWidth>
 __global__ void __launch_bounds__(kElementThreads)
     cell_forward_kernel(const __grid_constant__ CellForwardParams<scalar_t> params) {
@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(kElementThreads)
 
 template <typename scalar_t>
 cudaError_t launch_cell_forward(const CellForwardParams<scalar_t>& params, cudaStream_t stream) {
-  // Wider pieces only where the elements still fill the GPU; outputs are the allocator's, aligned.
+  // Wider pieces are used only if they still fill the GPU. Outputs are aligned: they come from the
+  // allocator.
   constexpr int kWidth = 4;
   constexpr int64_t kFull = 132 * 1024;
   const bool aligned =

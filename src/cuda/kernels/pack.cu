@@ -10,14 +10,14 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-// How many warps' worth of 16-byte vectors a row is.
+// The warps that a row takes, with one 16-byte vector per lane.
 template <typename Part>
 __host__ __device__ int64_t pieces_a_row(const Part& part, int element_size) {
   return ((part.lead + part.columns) * element_size + 32 * 16 - 1) / (32 * 16);
 }
 
-// The words [begin, end) of a vector in words of a type, which `from` starts at a multiple of; the
-// others zero.
+// Reads the words [begin, end) of a vector, in words of a type that `from` is aligned to. The other
+// words are zero.
 template <typename Word>
 __device__ __forceinline__ uint4 read_words(const void* from, int begin, int end) {
   constexpr int kWords = 16 / sizeof(Word);
@@ -31,7 +31,7 @@ __device__ __forceinline__ uint4 read_words(const void* from, int begin, int end
   return vector;
 }
 
-// A warp takes 32 vectors of a row at a time; a vector is read in words as large as its place
+// A warp copies 32 vectors of a row at a time. A vector is read in words as large as its alignment
 // allows.
 template <int kBytes>
 __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ PackParams params) {
