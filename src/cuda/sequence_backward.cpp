@@ -155,16 +155,6 @@ Tensor old_states(const SequenceBackwardArguments& arguments,
   return old_h;
 }
 
-/// The cell's tiles in float32 where these are ahead of the library, for products over all steps;
-/// nothing is packed for them.
-std::optional<BackwardTiles> float32_tiles(const BackwardShape& shape, const DeviceFacts& facts) {
-  const BackwardPlan plan = plan_backward(facts, shape);
-  if (plan.tile<Float32GradientPlan>() == nullptr || !shape.vector_rows) {
-    return std::nullopt;
-  }
-  return plan.tiles;
-}
-
 /// The products that are over all steps at once: d_weights and d_input, as far as they are wanted.
 void run_products(const Tensor& d_weights,
                   const Tensor& d_input,
@@ -183,10 +173,10 @@ void run_products(const Tensor& d_weights,
                             .state_size = state_size,
                             .vector_rows = vector_rows(input, weights, inputs_h, state_size),
                             .forms_d_old_h = false};
-  if (const auto tiles = float32_tiles(shape, facts)) {
-    const auto data_of = [](const Tensor& tensor) -> void* {
-      return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
-    };
+  const BackwardPlan plan = plan_backward(facts, shape);
+  // The cell's tiles in float32, where they are ahead of the library and nothing has to be packed.
+  if (const auto* const tiles = plan.tile<Float32GradientPlan>();
+      tiles != nullptr && shape.vector_rows) {
     const BackwardProblem problem{
         .batch = shape.batch,
         .input_features = shape.input_features,
@@ -197,16 +187,18 @@ void run_products(const Tensor& d_weights,
         .weights = {weights.const_data_ptr(), weights.stride(0)},
         .old_h = {inputs_h.const_data_ptr(), inputs_h.stride(0)},
         .d_old_h = nullptr,
-        .d_input = data_of(d_input),
-        .d_weights = data_of(d_weights),
+        .d_input = mutable_data_or_null<float>(d_input),
+        .d_weights = mutable_data_or_null<float>(d_weights),
     };
-    const auto& plan = std::get<Float32GradientPlan>(tiles->tile);
     Tensor workspace;
-    if (const int64_t floats = backward_wgmma_float32_workspace(problem, plan); floats > 0) {
+    if (const int64_t floats = backward_wgmma_float32_workspace(problem, *tiles); floats > 0) {
       workspace = device.empty({floats}, at::kFloat);
     }
-    check_launch(launch_backward_wgmma_float32(
-        problem, plan, tiles->split, static_cast<float*>(data_of(workspace)), device.stream()));
+    check_launch(launch_backward_wgmma_float32(problem,
+                                               *tiles,
+                                               plan.tiles.split,
+                                               mutable_data_or_null<float>(workspace),
+                                               device.stream()));
     return;
   }
   if (d_weights.defined()) {
