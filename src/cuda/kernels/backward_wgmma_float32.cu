@@ -252,40 +252,33 @@ cudaError_t launch_float32_tile(const BackwardProblem& params,
     return cudaSuccess;
   }
   bool done = true;
-  const auto add = [&](CUtensorMap* map,
-                       const Matrix& matrix,
-                       int64_t rows,
-                       int64_t columns,
-                       int box_rows,
-                       int box_columns,
-                       BoxLayout layout) {
-    done = done && (columns == 0 || describe(map,
-                                             {.arithmetic = Arithmetic::kFloat32,
-                                              .matrix = matrix,
-                                              .rows = rows,
-                                              .columns = columns,
-                                              .box_rows = box_rows,
-                                              .box_columns = box_columns,
-                                              .layout = layout}));
-  };
   // Operands whose K is not contiguous: 32 rows of M, swizzled, or of N.
-  const auto add_b = [&](CUtensorMap* map, const Matrix& matrix, int64_t rows, int64_t columns) {
-    add(map, matrix, rows, columns, kChunkK, kTileN, BoxLayout::kRows);
+  const auto describe_b =
+      [&](CUtensorMap* map, const Matrix& matrix, int64_t rows, int64_t columns) {
+        return describe(
+            map, {Arithmetic::kFloat32, matrix, rows, columns, kChunkK, kTileN, BoxLayout::kRows});
+      };
+  const auto describe_d_gates = [&](CUtensorMap* map, int box_rows, int box_columns) {
+    return describe(map,
+                    {Arithmetic::kFloat32,
+                     {params.d_gates, params.d_gates_stride},
+                     params.batch,
+                     gate_columns,
+                     box_rows,
+                     box_columns});
   };
-  const Matrix d_gates{params.d_gates, params.d_gates_stride};
-  const Matrix input_weights{
-      static_cast<const float*>(params.weights.data) + first_input_column(state),
-      params.weights.stride};
-  const int64_t batch = params.batch;
   if (arguments.state_blocks > 0) {
-    add(&arguments.gate_rows, d_gates, batch, gate_columns, kTileM, kChunkK, BoxLayout::kSwizzled);
-    add_b(&arguments.weights_h, params.weights, gate_columns, state);
-    add_b(&arguments.weights_input, input_weights, gate_columns, features);
+    const Matrix input_weights{
+        static_cast<const float*>(params.weights.data) + first_input_column(state),
+        params.weights.stride};
+    done = describe_d_gates(&arguments.gate_rows, kTileM, kChunkK) &&
+           describe_b(&arguments.weights_h, params.weights, gate_columns, state) &&
+           describe_b(&arguments.weights_input, input_weights, gate_columns, features);
   }
   if (arguments.weight_units > 0) {
-    add(&arguments.gate_columns, d_gates, batch, gate_columns, kChunkK, 32, BoxLayout::kSwizzled);
-    add_b(&arguments.old_h, params.old_h, batch, state);
-    add_b(&arguments.input, params.input, batch, features);
+    done = done && describe_d_gates(&arguments.gate_columns, kChunkK, 32) &&
+           describe_b(&arguments.old_h, params.old_h, params.batch, state) &&
+           describe_b(&arguments.input, params.input, params.batch, features);
   }
   if (!done) {
     return cudaErrorInvalidValue;

@@ -40,59 +40,43 @@ bool describe_gradients(GradientArguments* arguments,
   constexpr int kChunk = Product::kChunkK;
   const int64_t h = p.state_size, x = p.input_features, gates = 3 * h, width = h + x;
   bool done = true;
-  const auto add = [&](CUtensorMap* map,
-                       Arithmetic arithmetic,
-                       const Matrix& matrix,
-                       int64_t rows,
-                       int64_t columns,
-                       int box_rows,
-                       int box_columns) {
-    done = done && (matrix.data == nullptr || columns == 0 ||
-                    describe(map,
-                             {.arithmetic = arithmetic,
-                              .matrix = matrix,
-                              .rows = rows,
-                              .columns = columns,
-                              .box_rows = box_rows,
-                              .box_columns = box_columns}));
-  };
   constexpr Arithmetic kOperand = Tile::kArithmetic;
   GradientOperandMaps& operands = arguments->operands;
   const Matrix d_gates{p.d_gates, p.d_gates_stride};
   if (arguments->schedule.state.units > 0) {
     constexpr int kRows = Tile::StateCopies::kRowsB;
-    add(&operands.weights, kOperand, p.weights, gates, width, kBox, kBox);
-    add(&operands.gate_rows, kOperand, d_gates, p.batch, gates, kRows, kChunk);
+    done = describe(&operands.weights, {kOperand, p.weights, gates, width, kBox, kBox}) &&
+           describe(&operands.gate_rows, {kOperand, d_gates, p.batch, gates, kRows, kChunk});
   }
   if (arguments->schedule.weights.units > 0) {
-    add(&operands.gate_columns, kOperand, d_gates, p.batch, gates, kBox, kBox);
+    done =
+        done && describe(&operands.gate_columns, {kOperand, d_gates, p.batch, gates, kBox, kBox});
     if constexpr (Product::kWeightRowsOfK) {
-      add(&operands.inputs[0], kOperand, p.old_h, p.batch, one_segment ? width : h, kBox, kBox);
-      add(&operands.inputs[1], kOperand, p.input, p.batch, one_segment ? 0 : x, kBox, kBox);
+      const int64_t first = one_segment ? width : h, second = width - first;
+      done = done &&
+             describe(&operands.inputs[0], {kOperand, p.old_h, p.batch, first, kBox, kBox}) &&
+             describe(&operands.inputs[1], {kOperand, p.input, p.batch, second, kBox, kBox});
     } else {
       constexpr int kRows = Tile::WeightCopies::kRowsB;
-      add(&operands.inputs[0],
-          kOperand,
-          transposed_inputs,
-          ceil_div(width, 16) * 16,
-          p.batch,
-          kRows,
-          kChunk);
+      const int64_t columns = ceil_div(width, 16) * 16;
+      done = done && describe(&operands.inputs[0],
+                              {kOperand, transposed_inputs, columns, p.batch, kRows, kChunk});
     }
   }
   // TMA rounds what it reads to TF32, and has to leave what it writes as it is.
   constexpr Arithmetic kResult = kSize == 4 ? Arithmetic::kFloat32 : kOperand;
   GradientResultMaps& results = arguments->result_maps;
   if (arguments->state_by_tma) {
-    add(&results.d_old_h, kResult, {p.d_old_h, h}, p.batch, h, kBox, kBox);
-    add(&results.d_input, kResult, {p.d_input, x}, p.batch, x, kBox, kBox);
+    done = done && describe(&results.d_old_h, {kResult, {p.d_old_h, h}, p.batch, h, kBox, kBox}) &&
+           describe(&results.d_input, {kResult, {p.d_input, x}, p.batch, x, kBox, kBox});
   }
   if (arguments->weights_by_tma && p.d_weights != nullptr) {
     constexpr int kColumns = Tile::Staging::kColumns;
     const int64_t first = one_segment ? width : h;
+    const Matrix all{p.d_weights, width};
     const Matrix rest{static_cast<const char*>(p.d_weights) + first * kSize, width};
-    add(&results.d_weights_h, kResult, {p.d_weights, width}, gates, first, 64, kColumns);
-    add(&results.d_weights_input, kResult, rest, gates, width - first, 64, kColumns);
+    done = done && describe(&results.d_weights_h, {kResult, all, gates, first, 64, kColumns}) &&
+           describe(&results.d_weights_input, {kResult, rest, gates, width - first, 64, kColumns});
   }
   return done;
 }

@@ -45,14 +45,8 @@ bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const Backward
                                  int64_t columns,
                                  int64_t rows,
                                  int64_t stride) {
-    return data == nullptr || columns == 0 ||
-           describe(map,
-                    {.arithmetic = arithmetic,
-                     .matrix = {static_cast<const char*>(data) + first * 2, stride},
-                     .rows = rows,
-                     .columns = columns,
-                     .box_rows = kBoxSize,
-                     .box_columns = kBoxSize});
+    const Matrix part{data == nullptr ? data : static_cast<const char*>(data) + first * 2, stride};
+    return describe(map, {arithmetic, part, rows, columns, kBoxSize, kBoxSize});
   };
   return describe_part(&maps->d_gates, p.d_gates, 0, gates, p.batch, gates) &&
          describe_part(&maps->weights_h, p.weights.data, 0, state, gates, p.weights.stride) &&

@@ -55,39 +55,25 @@ cudaError_t launch_tf32_tile(
   arguments.d_weights = static_cast<float*>(p.d_weights);
   arguments.d_weights_rows = gates;
   arguments.d_weights_columns = p.state_size + p.input_features;
-  const auto describe = [](CUtensorMap* map,
-                           const void* data,
-                           int64_t columns,
-                           int64_t rows,
-                           int64_t stride,
-                           int box_rows) {
-    return lltm::cuda::describe(map,
-                                {.arithmetic = Arithmetic::kTf32,
-                                 .matrix = {data, stride},
-                                 .rows = rows,
-                                 .columns = columns,
-                                 .box_rows = box_rows,
-                                 .box_columns = Tile::kChunkK});
-  };
-  if (schedule.state_units > 0 &&
-      (!describe(&arguments.weights,
-                 static_cast<const float*>(p.weights.data) + (h > 0 ? 0 : p.state_size),
-                 h + input,
-                 gates,
-                 p.weights.stride,
-                 Tile::kChunkK) ||
-       !describe(&arguments.gate_rows, p.d_gates, gates, p.batch, gates, Tile::kBatchTile / 4))) {
-    return cudaErrorInvalidValue;
+  constexpr Arithmetic kTf32 = Arithmetic::kTf32;
+  constexpr int kChunkK = Tile::kChunkK, kStateRows = Tile::kBatchTile / 4,
+                kInputRows = Tile::kWeightTile / 4;
+  const Matrix d_gates{p.d_gates, gates};
+  bool done = true;
+  if (schedule.state_units > 0) {
+    const Matrix weights{static_cast<const float*>(p.weights.data) + (h > 0 ? 0 : p.state_size),
+                         p.weights.stride};
+    done = describe(&arguments.weights, {kTf32, weights, gates, h + input, kChunkK, kChunkK}) &&
+           describe(&arguments.gate_rows, {kTf32, d_gates, p.batch, gates, kStateRows, kChunkK});
   }
-  const TransposedInputs inputs = transposed_inputs(p, workspace);
-  if (schedule.weight_units > 0 &&
-      (!describe(&arguments.gate_columns, p.d_gates, gates, p.batch, gates, Tile::kChunkK) ||
-       !describe(&arguments.inputs,
-                 inputs.transposed,
-                 p.batch,
-                 inputs.columns(),
-                 inputs.row_stride(),
-                 Tile::kWeightTile / 4))) {
+  if (schedule.weight_units > 0) {
+    const TransposedInputs of = transposed_inputs(p, workspace);
+    const Matrix inputs{of.transposed, of.row_stride()};
+    done = done &&
+           describe(&arguments.gate_columns, {kTf32, d_gates, p.batch, gates, kChunkK, kChunkK}) &&
+           describe(&arguments.inputs, {kTf32, inputs, of.columns(), p.batch, kInputRows, kChunkK});
+  }
+  if (!done) {
     return cudaErrorInvalidValue;
   }
   const cudaError_t error = launch_in_clusters<&backward_wgmma_tf32_kernel<Tile>,

@@ -57,6 +57,9 @@ bool encode_boxes(CUtensorMap* map, const BoxesOf& of) {
 }  // namespace
 
 bool describe(CUtensorMap* map, const BoxesOf& boxes) {
+  if (boxes.matrix.data == nullptr || boxes.columns == 0) {
+    return true;
+  }
   // The steps of a sequence use the same addresses again, and encoding four maps takes as long as
   // the checks of a whole call. A map depends only on its description.
   struct Known {
@@ -99,9 +102,9 @@ bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const Fo
          .matrix = {from + first * element_size(boxes.arithmetic), problem.weights.stride},
          .rows = state,
          .columns = columns,
-         .gates = 3,
          .box_rows = boxes.hidden,
-         .box_columns = boxes.chunk_k});
+         .box_columns = boxes.chunk_k,
+         .gates = 3});
   };
   return describe_rows(&maps->old_h, problem.old_h, state) &&
          describe_gates(&maps->weights_h, 0, state) &&

@@ -20,14 +20,15 @@ struct BoxesOf {
   Arithmetic arithmetic;
   Matrix matrix;  // all rows start at multiples of 16 bytes
   int64_t rows, columns;
-  int64_t gates = 1;
   int box_rows, box_columns;
   BoxLayout layout = BoxLayout::kSwizzled;
+  int64_t gates = 1;
 
   bool operator==(const BoxesOf&) const = default;
 };
 
-/// Creates the tensor map. Returns false if TMA cannot describe the boxes.
+/// Creates the tensor map, unless the matrix has no data or no columns: then nothing reads the map.
+/// Returns false if TMA cannot describe the boxes.
 bool describe(CUtensorMap* map, const BoxesOf& boxes);
 
 /// The maps of the operands of the forward's product.
