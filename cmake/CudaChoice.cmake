@@ -2,13 +2,13 @@
 #
 #   lltm_choose_cuda(<enabled>)
 #
-# sets <enabled>, and enables the language CUDA where it is ON. Reads
-#   LLTM_CUDA                 AUTO (the default): where nvcc is found and fits; else one line says why not.
-#                             ON: what does not fit is an error. OFF: no.
+# sets <enabled>, and enables the language CUDA if it is ON. Reads
+#   LLTM_CUDA                 AUTO (the default): build CUDA code if a matching nvcc is found; if not, one line
+#                             says why. ON: fail if there is none. OFF: do not build CUDA code.
 #   CMAKE_CUDA_ARCHITECTURES  (or CUDAARCHS in the environment), else TORCH_CUDA_ARCH_LIST (variable or
-#                             environment), names the architectures.
-#                             Unset: that of the GPU that is present, else 80 and 90a.
-# Needs lltm::libtorch. A macro, because CMake enables languages in a directory, not in a function.
+#                             environment): the architectures.
+#                             Default: that of the GPU that is present, else 80 and 90a.
+# Needs lltm::libtorch. This is a macro because CMake enables languages in a directory, not in a function.
 
 include_guard(DIRECTORY)
 include(CheckLanguage)
@@ -28,7 +28,7 @@ macro(lltm_choose_cuda enabled_variable)
     if(NOT _lltm_obstacle)
       _lltm_choose_cuda_architectures(CMAKE_CUDA_ARCHITECTURES)
       if(NOT CMAKE_CUDA_COMPILER)
-        unset(CMAKE_CUDA_COMPILER CACHE) # the -NOTFOUND of an earlier configuration
+        unset(CMAKE_CUDA_COMPILER CACHE) # -NOTFOUND from an earlier configuration
         set(ENV{CUDACXX} "${_lltm_nvcc}")
         check_language(CUDA)
       endif()
@@ -46,7 +46,7 @@ macro(lltm_choose_cuda enabled_variable)
 
     if(NOT _lltm_obstacle)
       set(${enabled_variable} ON)
-      # What a find_package(Torch) of the caller's has appended: architectures are the builder's choice.
+      # Remove what a find_package(Torch) of the caller appended: the user chooses the architectures.
       string(REGEX REPLACE "-gencode[ ;=]+arch=[^ ;]+" "" CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS}")
     elseif(LLTM_CUDA STREQUAL "ON")
       message(FATAL_ERROR "LLTM_CUDA is ON, but ${_lltm_obstacle}.")
@@ -56,7 +56,7 @@ macro(lltm_choose_cuda enabled_variable)
   endif()
 endmacro()
 
-# One sentence on what is in the way of building CUDA code, empty where nothing is; and nvcc.
+# Says in one sentence why CUDA code cannot be built, or sets an empty string. Also finds nvcc.
 function(_lltm_find_cuda_obstacle obstacle_variable nvcc_variable)
   get_target_property(torch_cuda lltm::libtorch LLTM_TORCH_CUDA)
   get_target_property(torch_build lltm::libtorch LLTM_TORCH_BUILD)
@@ -99,12 +99,12 @@ function(_lltm_choose_cuda_architectures architectures_variable)
   if(NOT list)
     set(list "$ENV{TORCH_CUDA_ARCH_LIST}")
   endif()
-  if(CMAKE_CUDA_ARCHITECTURES) # OFF is what find_package(Torch) leaves behind: nobody's choice
+  if(CMAKE_CUDA_ARCHITECTURES) # OFF is set by find_package(Torch), not by the user
     set(architectures "${CMAKE_CUDA_ARCHITECTURES}")
-  elseif(DEFINED ENV{CUDAARCHS}) # CMake's own way to set it from outside
+  elseif(DEFINED ENV{CUDAARCHS}) # CMake's environment variable
     set(architectures "$ENV{CUDAARCHS}")
   elseif(list)
-    # PyTorch's way to write them: "8.0 9.0a+PTX".
+    # PyTorch's format: "8.0 9.0a+PTX".
     set(architectures "")
     string(REGEX MATCHALL "[^ ;,]+" entries "${list}")
     foreach(entry IN LISTS entries)
@@ -124,7 +124,7 @@ function(_lltm_choose_cuda_architectures architectures_variable)
     if(result EQUAL 0 AND capabilities)
       list(REMOVE_DUPLICATES capabilities)
       string(REPLACE "." "" architectures "${capabilities}")
-      # Hopper's own matrix instructions are in 90a alone.
+      # Hopper's wgmma instructions are only in 90a.
       list(TRANSFORM architectures REPLACE "^90$" "90a")
     else()
       set(architectures 80 90a)

@@ -1,25 +1,25 @@
-# Finds libtorch and makes the target lltm::libtorch of it, without find_package(Torch).
+# Finds libtorch and defines the target lltm::libtorch, without find_package(Torch).
 #
 # PyTorch's own CMake package is not used because
-# - where its wheel was built for CUDA and the machine has no CUDA toolkit, it ends in a fatal error;
+# - it fails if PyTorch's wheel was built for CUDA and the machine has no CUDA toolkit;
 # - it sets CMAKE_CUDA_ARCHITECTURES to OFF and appends its own -gencode to CMAKE_CUDA_FLAGS;
-# - it leaves an executable to the system's NCCL, which may be older than the wheel's own.
-# What an operator library needs of it is two include folders and a handful of shared objects.
+# - executables link the system's NCCL, which may be older than the wheel's.
+# An operator library needs only two include folders and a few shared objects of PyTorch.
 #
 #   lltm_find_libtorch(<error> [RECORDED <folder>] [BESIDE <folder>])
 #
-# looks, in this order, where
-#   1. Torch_DIR, Torch_ROOT or CMAKE_PREFIX_PATH (variables, then environment) say,
-#   2. RECORDED and BESIDE say: two more folders that may hold a libtorch,
-#   3. Python_EXECUTABLE, else the python3 on PATH, would import torch from,
-# and takes the first. <error> becomes empty, or one sentence that says why there is no target.
-# LLTM_SUPPORTED_TORCH says which versions will do: torch>=2.11,<2.16.
-# The target is known to the calling directory and below. Its properties:
-#   LLTM_TORCH_FOLDER     the folder that has include/ and lib/
+# takes the first libtorch in
+#   1. Torch_DIR, Torch_ROOT or CMAKE_PREFIX_PATH (variables, then environment),
+#   2. RECORDED and BESIDE, two more folders that may contain a libtorch,
+#   3. the folder that Python_EXECUTABLE, else the python3 on PATH, would import torch from.
+# <error> is set to an empty string, or to a sentence that says why there is no target.
+# LLTM_SUPPORTED_TORCH gives the supported versions: torch>=2.11,<2.16.
+# The target is visible in the calling directory and below. Its properties:
+#   LLTM_TORCH_FOLDER     the folder that contains include/ and lib/
 #   LLTM_TORCH_VERSION    such as 2.11.0
-#   LLTM_TORCH_BUILD      the version with its local part, such as 2.11.0+cu130, where that is known
-#   LLTM_TORCH_CUDA       major version of the CUDA it was built for, empty for a CPU-only one
-#   LLTM_SHARED_LIBSTDCXX the shared libstdc++ to link, empty where the compiler is not GCC
+#   LLTM_TORCH_BUILD      the version with its local part, such as 2.11.0+cu130, if known
+#   LLTM_TORCH_CUDA       the major version of CUDA it was built with, empty for CPU only
+#   LLTM_SHARED_LIBSTDCXX the shared libstdc++ to link, empty if the compiler is not GCC
 #   LLTM_TORCH_OPENMP     the OpenMP runtime that at::parallel_for uses
 
 include_guard(DIRECTORY)
@@ -38,12 +38,12 @@ function(lltm_find_libtorch error_variable)
   set(${error_variable} "${error}" PARENT_SCOPE)
 endfunction()
 
-# The folder of the first libtorch found, in the order given above.
+# The folder of the first libtorch, in the order given above.
 function(_lltm_locate_libtorch folder_variable error_variable recorded beside)
   set(${error_variable} "" PARENT_SCOPE)
 
   foreach(named_folder IN ITEMS "${Torch_DIR}" "$ENV{Torch_DIR}")
-    if(named_folder) # false for Torch_DIR-NOTFOUND, which a failed find_package leaves behind
+    if(named_folder) # false for Torch_DIR-NOTFOUND, set by a failed find_package
       if(NOT EXISTS "${named_folder}/TorchConfig.cmake")
         set(${error_variable} "Torch_DIR names ${named_folder}, where there is no TorchConfig.cmake." PARENT_SCOPE)
         return()
@@ -57,7 +57,7 @@ function(_lltm_locate_libtorch folder_variable error_variable recorded beside)
   set(prefixes ${Torch_ROOT} $ENV{Torch_ROOT} ${CMAKE_PREFIX_PATH})
   string(REPLACE ":" ";" environment_prefixes "$ENV{CMAKE_PREFIX_PATH}")
   foreach(prefix IN LISTS prefixes environment_prefixes)
-    # A libtorch, torch.utils.cmake_prefix_path, and the folder Torch inside it.
+    # A libtorch, torch.utils.cmake_prefix_path, and the folder Torch in the latter.
     foreach(suffix IN ITEMS share/cmake/Torch Torch .)
       if(EXISTS "${prefix}/${suffix}/TorchConfig.cmake")
         get_filename_component(folder "${prefix}/${suffix}/../../.." REALPATH)
@@ -82,7 +82,7 @@ function(_lltm_locate_libtorch folder_variable error_variable recorded beside)
     endif()
   endforeach()
   # find_spec does not import torch, which would take seconds. The working folder is on Python's
-  # search path: it must be one that has no folder called torch.
+  # search path, so it must not contain a folder named torch.
   execute_process(
     COMMAND "${python}" -c "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
     WORKING_DIRECTORY "${CMAKE_CURRENT_FUNCTION_LIST_DIR}"
@@ -97,7 +97,7 @@ function(_lltm_locate_libtorch folder_variable error_variable recorded beside)
     PARENT_SCOPE)
 endfunction()
 
-# Makes lltm::libtorch of the libtorch in a folder.
+# Defines lltm::libtorch for the libtorch in a folder.
 function(_lltm_import_libtorch folder error_variable)
   set(version "")
   file(STRINGS "${folder}/share/cmake/Torch/TorchConfigVersion.cmake" version_line REGEX "PACKAGE_VERSION \"")
@@ -133,21 +133,21 @@ function(_lltm_import_libtorch folder error_variable)
   set(cuda "")
   if(EXISTS "${folder}/lib/libc10_cuda.so")
     list(APPEND libraries "${folder}/lib/libtorch_cuda.so" "${folder}/lib/libc10_cuda.so")
-    # The name of the CUDA runtime that it needs has the major version in it, in every kind of package.
+    # In every kind of package, the name of the required CUDA runtime contains the major version.
     file(STRINGS "${folder}/lib/libc10_cuda.so" runtime_name REGEX "^libcudart[-0-9a-f]*\\.so\\.[0-9]+" LIMIT_COUNT 1)
     if(runtime_name MATCHES "\\.so\\.([0-9]+)")
       set(cuda "${CMAKE_MATCH_1}")
     endif()
   endif()
 
-  # A program keeps all of them, whether it names their symbols or not. libtorch.so names none itself,
-  # but brings in the CUDA half, which registers itself when it is loaded: a program that loses it to
-  # --as-needed finds no GPU. And an operator library's own libc10.so is found only where the program
-  # has loaded it: a program's RUNPATH does not serve the libraries of its libraries.
-  # Linkers look the libraries up that libtorch needs, for undefined symbols; the wheel's own NCCL and
-  # their like come before older ones of the system.
-  # One item each, with no space outside quotes: CMake passes those on as they are, in this order, and
-  # also to a program that links us through a static library.
+  # A program keeps all of these libraries, even if it does not use their symbols. libtorch.so has none
+  # of its own, but loads the CUDA half, which registers itself: if --as-needed drops it, the program
+  # finds no GPU. And an operator library finds libc10.so only if the program has loaded it, because a
+  # program's RUNPATH does not apply to the dependencies of its libraries.
+  # For undefined symbols, linkers look up the libraries that libtorch needs. With -rpath-link they find
+  # the wheel's NCCL and the like before the system's older ones.
+  # Each is one item without spaces outside of quotes. CMake passes such items on unchanged, in this
+  # order, also to programs that link the library through a static library.
   list(JOIN libraries "\",\"" kept)
   set(link_items "-Wl,--push-state,--no-as-needed,\"${folder}/lib/libtorch.so\",\"${kept}\",--pop-state")
   file(GLOB neighbours LIST_DIRECTORIES true "${folder}/../nvidia/*/lib")
@@ -156,7 +156,7 @@ function(_lltm_import_libtorch folder error_variable)
     list(APPEND link_items "-Wl,-rpath-link,\"${neighbour}\"")
   endforeach()
 
-  # PyTorch's own copy of the OpenMP runtime, where it brings one: two runtimes would be two pools of threads.
+  # PyTorch's copy of the OpenMP runtime, if it has one: two runtimes would have two thread pools.
   file(GLOB openmp "${folder}/lib/libgomp*.so*")
   if(NOT openmp)
     set(openmp gomp)
@@ -179,15 +179,15 @@ function(_lltm_import_libtorch folder error_variable)
   set(${error_variable} "" PARENT_SCOPE)
 endfunction()
 
-# The shared libstdc++, which is named even though compilers link one by themselves: some find a static one
-# first. That would put a second copy of it beside libtorch's into the process, and a stream that prints a
-# number crashes: its locale is of the other copy.
+# The shared libstdc++. It is linked explicitly because some compilers find a static one first. The process
+# would then have a second copy in addition to libtorch's, and a stream that prints a number would crash,
+# because its locale belongs to the other copy.
 function(_lltm_find_shared_libstdcxx library_variable)
   set(${library_variable} "" PARENT_SCOPE)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     return()
   endif()
-  # Prints the bare name where the compiler has no such file.
+  # Prints only the name if the compiler has no such file.
   execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libstdc++.so.6
     OUTPUT_VARIABLE library OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(NOT IS_ABSOLUTE "${library}")

@@ -1,33 +1,33 @@
-# A library of PyTorch operators out of lists of sources.
+# Builds a library of PyTorch operators from lists of sources.
 #
 #   add_operator_library(<name>
-#     SOURCES <file>...             compiled always
-#     [CUDA_SOURCES <file>...]      compiled where CUDA is built: .cu, and .cpp that use CUDA's headers
-#     [CPU_ONLY_SOURCES <file>...]  compiled instead of CUDA_SOURCES where it is not
-#     [TEST_SOURCES <file>...]      GoogleTest cases, compiled where BUILD_TESTING is ON in a project of its own
+#     SOURCES <file>...             always compiled
+#     [CUDA_SOURCES <file>...]      compiled if CUDA is built: .cu files, and .cpp files that use CUDA's headers
+#     [CPU_ONLY_SOURCES <file>...]  compiled instead of CUDA_SOURCES if it is not
+#     [TEST_SOURCES <file>...]      GoogleTest cases, compiled if BUILD_TESTING is ON and the project is top-level
 #   )
 #
-# makes the shared library lib<name>.so, in the project's build folder. It
-# - links libtorch (PyTorch's C++ half, no Python), found as Libtorch.cmake says; headers of PyTorch count as the system's;
-# - is compiled as C++20 and asks the same of whoever links it; symbols are hidden unless marked as visible;
-# - is a Release build where CMAKE_BUILD_TYPE says nothing and the project is no part of another;
-# - gets CUDA code where LLTM_CUDA (AUTO, ON, OFF) says so, for CMAKE_CUDA_ARCHITECTURES, as CudaChoice.cmake says;
-# - runs at::parallel_for on PyTorch's threads, which needs OpenMP in the code that calls it;
-# - is instrumented by GCC's sanitizer that LLTM_SANITIZER names;
-# - warns with -Wall -Wextra, and where LLTM_WERROR is ON takes a warning for an error;
-# - has an RPATH to the libraries beside it and to libtorch; in a wheel (SKBUILD) to the torch that is
-#   installed beside the package;
-# - stays linked to a program that names none of its symbols, with or without --as-needed: operators
+# builds the shared library lib<name>.so in the project's build folder. The library
+# - links libtorch (the C++ part of PyTorch, without Python), found by Libtorch.cmake; its headers are system headers;
+# - is compiled as C++20, and requires C++20 of its users; symbols are hidden unless marked as visible;
+# - is a Release build if CMAKE_BUILD_TYPE is unset and the project is top-level;
+# - contains CUDA code if LLTM_CUDA (AUTO, ON, OFF) says so, for CMAKE_CUDA_ARCHITECTURES: see CudaChoice.cmake;
+# - runs at::parallel_for on PyTorch's threads, which requires OpenMP in the calling code;
+# - is instrumented by the GCC sanitizer named by LLTM_SANITIZER;
+# - is compiled with -Wall -Wextra; warnings are errors if LLTM_WERROR is ON;
+# - has an RPATH to the libraries next to it and to libtorch; in a wheel (SKBUILD), to the torch that is
+#   installed next to the package;
+# - stays linked to programs that use none of its symbols, with or without --as-needed: operators
 #   register themselves when the library is loaded, and are called by name.
-# TEST_SOURCES become the program <name>_test, which links the library, and GoogleTest: the system's,
-# else a fetched one. How ctest runs it is for the caller to say. BUILD_TESTING is OFF by default.
+# TEST_SOURCES become the program <name>_test, which links the library and GoogleTest (the system's, or
+# else a downloaded one). The caller adds it to ctest. BUILD_TESTING is OFF by default.
 #
-# Targets can be installed and exported in the usual way; who imports them needs lltm::libtorch, which
-# find_package(lltm) makes. Two properties of the target say what was built:
+# Targets can be installed and exported in the usual way; projects that import them need lltm::libtorch,
+# which find_package(lltm) defines. Two properties of the target say what was built:
 #   OPERATOR_LIBRARY_CUDA           ON or OFF
-#   OPERATOR_LIBRARY_ARCHITECTURES  CUDA architectures, empty where CUDA is OFF
+#   OPERATOR_LIBRARY_ARCHITECTURES  the CUDA architectures, empty if CUDA is OFF
 #
-# It is a macro in form alone: CMake can enable the language CUDA for a directory, not in a function.
+# This is a macro only because CMake can enable the language CUDA for a directory, but not in a function.
 
 include_guard(DIRECTORY)
 include("${CMAKE_CURRENT_LIST_DIR}/Libtorch.cmake")
@@ -78,15 +78,15 @@ function(_lltm_add_operator_library name with_cuda)
     OPERATOR_LIBRARY_ARCHITECTURES ""
     EXPORT_PROPERTIES "OPERATOR_LIBRARY_CUDA;OPERATOR_LIBRARY_ARCHITECTURES")
 
-  # The library itself needs no more of libtorch than it uses, so that one built without CUDA works with
-  # any build of that PyTorch. Who links the library gets all of lltm::libtorch.
+  # The library itself only links what it uses of libtorch, so that a library without CUDA works with any
+  # build of that PyTorch. Users of the library link all of lltm::libtorch.
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_include_directories(${name} SYSTEM PRIVATE
     "$<TARGET_PROPERTY:lltm::libtorch,INTERFACE_INCLUDE_DIRECTORIES>")
   target_link_libraries(${name}
     PRIVATE "${torch_folder}/lib/libtorch_cpu.so" "${torch_folder}/lib/libc10.so" ${openmp} ${libstdcxx}
     INTERFACE
-      # One item with no space outside quotes, for the reasons that Libtorch.cmake gives.
+      # One item without spaces outside of quotes: see Libtorch.cmake.
       "-Wl,--push-state,--no-as-needed,\"$<TARGET_FILE:$<TARGET_NAME:${name}>>\",--pop-state"
       lltm::libtorch)
   target_link_options(${name} PRIVATE LINKER:-z,defs)
@@ -98,30 +98,30 @@ function(_lltm_add_operator_library name with_cuda)
   endif()
   set_property(TARGET ${name} PROPERTY BUILD_RPATH "$ORIGIN")
 
-  # at::parallel_for is a template that without this runs everything in the calling thread.
+  # Without this, at::parallel_for, a template, would run everything in the calling thread.
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fopenmp>")
 
   set(warnings -Wall -Wextra $<$<BOOL:${LLTM_WERROR}>:-Werror>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # GCC's flow analysis finds these two in PyTorch's and its own headers, inlined into our code: GCC 13
+    # GCC's flow analysis reports these two for PyTorch's headers and its own, inlined into our code: GCC 13
     # in std::vector<bool>::reserve.
     list(APPEND warnings -Wno-error=array-bounds -Wno-error=stringop-overflow)
     if(CMAKE_UNITY_BUILD)
-      list(APPEND warnings -Wno-subobject-linkage)  # which takes included sources for headers
+      list(APPEND warnings -Wno-subobject-linkage)  # it treats included sources as headers
     endif()
   endif()
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
 
   set(sanitizer "")
   if(LLTM_SANITIZER)
-    # ThreadSanitizer sees no fences, such as those in PyTorch's reference counts, and GCC says so.
+    # -Wno-tsan: GCC warns that ThreadSanitizer does not see fences, such as those in PyTorch's reference counts.
     set(sanitizer -fsanitize=${LLTM_SANITIZER} -fno-omit-frame-pointer -g1 -Wno-tsan)
     if(LLTM_SANITIZER MATCHES "undefined")
-      # Two that it leaves out, and without one that asks for type information which PyTorch hides.
+      # Two checks that it does not include. vptr is left out because it needs type information that PyTorch hides.
       list(APPEND sanitizer -fsanitize=float-divide-by-zero,float-cast-overflow -fno-sanitize=vptr)
       if(NOT LLTM_SANITIZER MATCHES "address")
-        # GCC 12 then takes no function's address for a constant other than null, which PyTorch's headers assert. Who
-        # reads or writes through null dies anyway.
+        # Otherwise GCC 12 does not accept that the address of a function is a non-null constant, which PyTorch's
+        # headers assert. Access through a null pointer crashes anyway.
         list(APPEND sanitizer -fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute)
       endif()
     endif()
@@ -131,8 +131,8 @@ function(_lltm_add_operator_library name with_cuda)
 
   if(with_cuda)
     find_package(CUDAToolkit REQUIRED)
-    # The static CUDA runtime hides its symbols, and leaves the library without a dependency on a
-    # toolkit: PyTorch's packages disagree on the name of the shared one.
+    # The static CUDA runtime hides its symbols, and frees the library from depending on a toolkit:
+    # PyTorch's packages use different names for the shared runtime.
     set_target_properties(${name} PROPERTIES
       CUDA_STANDARD 20
       CUDA_STANDARD_REQUIRED ON

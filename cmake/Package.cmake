@@ -1,4 +1,4 @@
-# What is installed: the library, its header, the CMake package, and in a wheel what Python reads.
+# Installs the library, its header, the CMake package, and, in a wheel, the Python package's files.
 
 include(CMakePackageConfigHelpers)
 
@@ -25,8 +25,8 @@ install(FILES
   ${PROJECT_SOURCE_DIR}/cmake/OperatorLibrary.cmake
   DESTINATION ${package_folder})
 
-# What the library was built with, for Python to read without loading it: beside the library in the
-# build tree, in the CMake package of a prefix, inside the Python package in a wheel.
+# What the library was built with, for Python to read without loading it: next to the library in the
+# build tree, in the CMake package of an install prefix, in the Python package in a wheel.
 set(LLTM_PYTHON_CUDA None)
 if(built_with_cuda)
   string(REGEX REPLACE "^([0-9]+\\.[0-9]+).*" "\"\\1\"" LLTM_PYTHON_CUDA "${CMAKE_CUDA_COMPILER_VERSION}")

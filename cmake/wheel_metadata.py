@@ -1,15 +1,15 @@
-"""What the wheel's metadata says of PyTorch. A metadata provider of scikit-build-core.
+"""The wheel's metadata about PyTorch: a metadata provider for scikit-build-core.
 
 PyTorch's C++ interface changes from one minor version to the next, so the wheel requires the minor version that it is
-built with. That has to be the PyTorch it will run with: torch is not among the build requirements, or an isolated build
-would take the newest one and the wheel would then replace the user's.
+built with. This must be the PyTorch it will run with. Therefore torch is not among the build requirements: an isolated
+build would use the newest one, and the wheel would then replace the user's.
 
-The version carries no label such as +torch2.15.cu132 by itself: whether CUDA kernels are built is found by CMake, after
-the version must be known, and a wheel whose version is not that of its sdist cannot be installed from an index. Who
-distributes several wheels names the label: LLTM_VERSION_LABEL=torch2.15.cu132. What a wheel was built with is in its
-lltm/_build_info.py all the same.
+The version has no label such as +torch2.15.cu132 by default: CMake determines whether CUDA kernels are built only after
+the version must be known, and a wheel whose version differs from that of its sdist cannot be installed from an index.
+To distribute several wheels, set the label: LLTM_VERSION_LABEL=torch2.15.cu132. In any case, the wheel's
+lltm/_build_info.py says what it was built with.
 
-Run as a program, this prints PyTorch's version, which CMake compares with that of the libtorch it has found.
+Run as a program, this prints PyTorch's version, which CMake compares with that of the libtorch it found.
 """
 
 import importlib.metadata
@@ -30,7 +30,7 @@ def torch_version() -> str:
 
 
 class Provider:
-    """The hooks that scikit-build-core calls, and what it is building."""
+    """The hooks that scikit-build-core calls."""
 
     def build_state(self, state: str) -> None:
         self.state = state
@@ -39,7 +39,7 @@ class Provider:
         fields = {}
         if label := os.environ.get("LLTM_VERSION_LABEL"):
             fields["version"] = f"{project['version']}+{label}"
-        if self.state != "sdist":  # of an sdist, nothing is built
+        if self.state != "sdist":  # an sdist is not built with any PyTorch
             major, minor = torch_version().split(".")[:2]
             fields["dependencies"] = [f"torch=={major}.{minor}.*"]
         return fields

@@ -1,10 +1,10 @@
-# One test of the installed CMake package; test/CMakeLists.txt says which, as CASE, and where things are.
+# One test of the installed CMake package. test/CMakeLists.txt passes the test as CASE, and the folders.
 
 cmake_minimum_required(VERSION 3.22)
 
 set(package "${WORK_FOLDER}/moved prefix")
 set(case_folder "${WORK_FOLDER}/${CASE}")
-# Of the caller's environment, nothing may tell the consumer where libtorch is.
+# The environment must not tell the consumer where libtorch is.
 unset(ENV{CMAKE_PREFIX_PATH})
 unset(ENV{Torch_DIR})
 unset(ENV{Torch_ROOT})
@@ -21,7 +21,7 @@ set(configure "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${case_folder}" -G "${GENE
   "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}" "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}"
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0) # -O3 takes half as long again
 
-# Configures the consumer, which must fail and say so in these words.
+# Configures the consumer, which must fail with this message.
 function(expect_refusal sentence)
   execute_process(COMMAND ${configure} ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(result EQUAL 0)
@@ -33,7 +33,7 @@ function(expect_refusal sentence)
   endif()
 endfunction()
 
-# A copy of the package, where `from` in its config is replaced.
+# Copies the package, replacing `from` in its config.
 function(copy_package destination from to)
   file(COPY "${package}/" DESTINATION "${destination}")
   set(config "${destination}/lib/cmake/lltm/lltm-config.cmake")
@@ -58,7 +58,7 @@ if(CASE STREQUAL "install")
   endforeach()
 
 elseif(CASE STREQUAL "api")
-  # CMAKE_PREFIX_PATH names the package alone: libtorch is the one recorded at build.
+  # CMAKE_PREFIX_PATH only names the package, so libtorch is the one recorded at build time.
   run(${configure} "-DCMAKE_PREFIX_PATH=${package}")
   run("${CMAKE_COMMAND}" --build "${case_folder}" --target all calls_the_api)
   run("${case_folder}/names_no_symbol")
@@ -66,7 +66,7 @@ elseif(CASE STREQUAL "api")
 
 elseif(CASE MATCHES "^torch_(before|after)$")
   string(TOUPPER "${CMAKE_MATCH_1}" when)
-  # find_package(Torch) fails by itself where PyTorch has CUDA and the machine has no toolkit.
+  # find_package(Torch) fails if PyTorch has CUDA and the machine has no toolkit.
   set(probe "${case_folder}/probe")
   file(WRITE "${probe}/source/CMakeLists.txt"
     "cmake_minimum_required(VERSION 3.22)\nproject(probe CXX)\nfind_package(Torch REQUIRED)\n")
