@@ -1,10 +1,10 @@
 // lltm::sequence_backward on CUDA.
 //
-// From the last step that was run to the first, d_gates of each: the product of those of the step
-// behind it with the weights is the gradient of h, from which a step's own are formed, in one
-// launch or two. Then one product each for d_weights' two blocks of columns and for d_input, over
-// all steps. The gradients of the state are carried in the accumulation type; d_gates are rounded,
-// as the cell's are.
+// Computes d_gates of each step, from the last step that was run to the first. The product of
+// d_gates of the following step with the weights is the gradient of h, from which a step's own
+// d_gates are computed, in one launch or two. Then d_input and the two column ranges of d_weights
+// are computed, by one product each over all steps. The gradients of the state are carried in the
+// accumulation type. d_gates are rounded, like those of the cell.
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
@@ -40,12 +40,12 @@ struct Gradients {
   }
 };
 
-/// True beyond the length, (steps, batch, 1).
+/// A mask of shape (steps, batch, 1) that is true beyond the lengths.
 Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
   return at::arange(steps, lengths.options()).unsqueeze(1).ge(lengths).unsqueeze(2);
 }
 
-/// d_gates of all steps into a (steps*batch, 3*state_size) matrix, and d_h0 and d_c0.
+/// Computes d_gates of all steps, a (steps*batch, 3*state_size) matrix, and d_h0 and d_c0.
 template <typename scalar_t>
 void run_steps(const Tensor& d_gates,
                const Gradients& gradients,
@@ -97,7 +97,7 @@ void run_steps(const Tensor& d_gates,
       .last_d_gates = nullptr,
       .d_gates_stride = d_gates.stride(0),
   };
-  // The step at t, behind the one at params.last_t.
+  // Runs the step at t after the one at params.last_t.
   const auto step = [&](int64_t t) {
     params.t = t;
     if (t != kNoTime) {
@@ -130,7 +130,7 @@ void run_steps(const Tensor& d_gates,
   }
 }
 
-/// The state that each step saw, for all steps.
+/// The h that each step started from, for all steps.
 template <typename scalar_t>
 Tensor old_states(const SequenceBackwardArguments& arguments,
                   const SequenceSizes<int64_t>& sizes,
@@ -155,7 +155,7 @@ Tensor old_states(const SequenceBackwardArguments& arguments,
   return old_h;
 }
 
-/// The products that are over all steps at once: d_weights and d_input, as far as they are wanted.
+/// The products over all steps at once: d_weights and d_input, if wanted.
 void run_products(const Tensor& d_weights,
                   const Tensor& d_input,
                   const Tensor& d_gates,
@@ -165,7 +165,7 @@ void run_products(const Tensor& d_weights,
                   const Device& device,
                   const DeviceFacts& facts) {
   const int64_t state_size = weights.size(0) / 3;
-  // What is not wanted is described all the same.
+  // If d_weights are not wanted, any matrix takes the place of old_h.
   const Tensor& inputs_h = old_h.defined() ? old_h : weights;
   const BackwardShape shape{.arithmetic = arithmetic_of(input.scalar_type()),
                             .batch = input.size(0),
@@ -174,7 +174,7 @@ void run_products(const Tensor& d_weights,
                             .vector_rows = vector_rows(input, weights, inputs_h, state_size),
                             .forms_d_old_h = false};
   const BackwardPlan plan = plan_backward(facts, shape);
-  // The cell's tiles in float32, where they are ahead of the library and nothing has to be packed.
+  // The cell's tiles in float32, if they are faster than the library and nothing has to be packed.
   if (const auto* const tiles = plan.tile<Float32GradientPlan>();
       tiles != nullptr && shape.vector_rows) {
     const BackwardProblem problem{
@@ -233,8 +233,8 @@ void run(const Gradients& gradients,
   const Tensor old_h = gradients.weights.defined()
                            ? old_states<scalar_t>(arguments, sizes, device, reverse)
                            : Tensor();
-  // Beyond the length a NaN or an infinity of the other factor must not meet the zero of its
-  // d_gates in a product.
+  // Beyond a row's length d_gates are zeros, which a product must not multiply by a NaN or an
+  // infinity.
   const bool has_lengths = is_given(arguments.lengths);
   const Tensor beyond = has_lengths ? beyond_lengths(sizes.steps, *arguments.lengths) : Tensor();
   const Tensor input = has_lengths && gradients.weights.defined()

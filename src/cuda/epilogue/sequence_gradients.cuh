@@ -1,4 +1,4 @@
-// The epilogue of a step of the sequence's backward: turns the gradient of h that the next time
+// The epilogue of a step of the sequence's backward: turns the gradient of h that the following
 // step left into d_gates and the gradient of the previous cell state.
 #pragma once
 

@@ -1,6 +1,6 @@
-// The products of the backward in float32 without TF32, on Hopper: as backward_tiles.cuh, with
-// wgmma_three_tf32.cuh's product. Of a long batch the tiles of d_weights have a part each, which
-// another kernel adds up. TMA has to be able to describe the operands.
+// The products of the backward in float32 without TF32 on Hopper: as backward_tiles.cuh, with the
+// product of wgmma_three_tf32.cuh. For a long batch, d_weights are computed in parts of the batch,
+// which another kernel adds. TMA must be able to describe the operands.
 #include "../epilogue/write_tile.cuh"
 #include "../problem.h"
 #include "../products/major.h"
@@ -35,13 +35,14 @@ struct Float32GradientArguments {
   KSplit split;
   ColumnTiles state_columns;   // of d_old_h and d_input
   ColumnTiles weight_columns;  // of d_weights
-  unsigned state_blocks;       // what d_old_h and d_input take, ranks counted
-  // A unit of d_weights is a tile and a part of the batch, parts apart by all tiles.
+  unsigned state_blocks;       // of d_old_h and d_input, ranks included
+  // A unit of d_weights is a tile and a part of the batch. All tiles of a part come before those of
+  // the next part.
   unsigned weight_tiles, weight_units;
   unsigned weight_units_a_block;
   int chunks_a_part;
-  float* weight_parts;  // a matrix such as d_weights each; d_weights itself where there is one
-  // Whether elements of a row of the results may be written four or two at once.
+  float* weight_parts;  // each a matrix like d_weights; d_weights itself if there is only one
+  // Whether four or two elements of a row of the results may be written at once.
   bool d_old_h_fours, d_input_fours, d_weights_pairs;
 };
 
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksP
   constexpr int kThreads = StateProduct::kThreads;
   constexpr int kTileM = StateProduct::kTileM, kTileN = StateProduct::kTileN;
   constexpr int kChunkK = StateProduct::kChunkK;
-  // By another name than backward_tiles.cuh's, which needs less alignment.
+  // The name differs from that in backward_tiles.cuh, whose alignment is smaller.
   extern __shared__ __align__(1024) unsigned char shared_stages[];
   unsigned char* const shared = shared_stages;
   const BackwardProblem& p = arguments.cell;
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksP
     WeightProduct::prepare(shared);
     __syncthreads();
     wait_for_previous_kernel();
-    // The last part may go on behind the batch, where there are zeros.
+    // The last part may extend beyond the batch, where TMA reads zeros.
     const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int unit, int chunk) {
       const int first = (part(unit) * arguments.chunks_a_part + chunk) * kChunkK;
       const unsigned column = column_tile(unit);
@@ -176,7 +177,7 @@ struct WeightSumArguments {
 
 constexpr int kSumThreads = 256;
 
-/// d_weights = the sum of its parts, in their order.
+/// d_weights = the sum of its parts, in order.
 template <int kWidth>
 __global__ void __launch_bounds__(kSumThreads)
     weight_sum_kernel(const __grid_constant__ WeightSumArguments arguments) {
@@ -252,7 +253,8 @@ cudaError_t launch_float32_tile(const BackwardProblem& params,
     return cudaSuccess;
   }
   bool done = true;
-  // Operands whose K is not contiguous: 32 rows of M, swizzled, or of N.
+  // Operands whose K is not contiguous: right ones in boxes of kTileN columns of N, and the left
+  // one of d_weights in boxes of 32 columns of M, swizzled.
   const auto describe_b =
       [&](CUtensorMap* map, const Matrix& matrix, int64_t rows, int64_t columns) {
         return describe(

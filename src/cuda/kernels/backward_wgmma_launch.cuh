@@ -1,5 +1,4 @@
-// Launching the products of the backward by wgmma: their units, what TMA has to know, and the
-// tiles.
+// Launches the products of the backward by wgmma: the schedule, the tensor maps and the tiles.
 #pragma once
 
 #include "../runtime/launch.cuh"
@@ -12,7 +11,7 @@
 
 namespace lltm::cuda {
 
-/// Whether [old_h | input] is one matrix as the weight product reads it.
+/// Whether the weight product reads [old_h | input] as one matrix.
 template <typename Product>
 bool has_one_segment(const BackwardProblem& p) {
   return !Product::kWeightRowsOfK || p.input_features == 0 ||
@@ -21,15 +20,15 @@ bool has_one_segment(const BackwardProblem& p) {
               static_cast<const char*>(p.old_h.data) + p.state_size * Product::kElementSize);
 }
 
-/// In floats.
+/// The floats of the workspace for parts.
 template <typename Tile>
 int64_t gradient_workspace(const GradientSchedule& s) {
   return 4 * (Tile::first_four(s, true) +
               int64_t(s.weights.tiles_in_parts()) * s.weights.parts * Tile::fours(true));
 }
 
-/// Describes the operands of what is wanted, and the results that TMA writes: others may be such
-/// that TMA does not take them.
+/// Creates the tensor maps of the operands of all wanted products, and of the results that TMA
+/// writes. TMA may not support the other results.
 template <typename Tile>
 bool describe_gradients(GradientArguments* arguments,
                         const BackwardProblem& p,
@@ -63,7 +62,7 @@ bool describe_gradients(GradientArguments* arguments,
                               {kOperand, transposed_inputs, columns, p.batch, kRows, kChunk});
     }
   }
-  // TMA rounds what it reads to TF32, and has to leave what it writes as it is.
+  // TMA rounds what it reads to TF32, and must not change what it writes.
   constexpr Arithmetic kResult = kSize == 4 ? Arithmetic::kFloat32 : kOperand;
   GradientResultMaps& results = arguments->result_maps;
   if (arguments->state_by_tma) {
@@ -81,7 +80,7 @@ bool describe_gradients(GradientArguments* arguments,
   return done;
 }
 
-/// All wanted products. `workspace` has gradient_workspace floats.
+/// Computes all wanted products. `workspace` has gradient_workspace floats.
 template <typename Tile>
 cudaError_t launch_gradient_tiles(const BackwardProblem& p,
                                   const GradientPlan& plan,
@@ -123,7 +122,7 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
              .state_end = static_cast<int>(p.d_input != nullptr ? width : p.state_size),
              .one_segment = one_segment};
   arguments.weights_are_there = true;
-  arguments.inputs_are_there = Product::kWeightRowsOfK;  // and not transposed by that kernel
+  arguments.inputs_are_there = Product::kWeightRowsOfK;  // in TF32 they are transposed first
   arguments.state_by_tma = results.state_alignment == 16;
   arguments.weights_by_tma = results.weight_alignment == 16;
   arguments.parts = reinterpret_cast<float4*>(workspace);

@@ -1,10 +1,9 @@
-// The products of a small backward for 16-bit elements by Hopper's own instructions (sm_90a), in
-// one launch of many small blocks: d_old_h and d_input are tiles of 64x64 of d_gates @ weights,
-// whose K a cluster shares, d_weights tiles of 64x128 of d_gates.T @ [old_h, input]. Rows have to
-// start at 16 bytes.
+// The products of a small backward in 16 bits on Hopper (sm_90a), in one launch of many small
+// blocks. d_old_h and d_input are tiles of 64x64 of d_gates @ weights, whose K a cluster shares.
+// d_weights are tiles of 64x128 of d_gates.T @ [old_h, input]. Rows must start at 16 bytes.
 //
-// Time goes by in waiting here, so that as much as can be is done before d_gates are: blocks start
-// while the kernel that forms d_gates runs, and copy the operands that are not d_gates.
+// Most of the time is spent waiting, so as much as possible is done before d_gates are available:
+// blocks start while the kernel that computes d_gates runs, and copy the other operands.
 #include "../problem.h"
 #include "../products/wgmma_gradients.cuh"
 #include "../ptx/barrier.cuh"
@@ -34,8 +33,8 @@ struct BackwardMaps {
   CUtensorMap d_old_h, d_input, d_weights_h, d_weights_input;
 };
 
-/// Describes the matrices, but for those that are not wanted, or empty. False where one cannot be
-/// described.
+/// Creates the tensor maps, except those of matrices that are not wanted or empty. Returns false if
+/// TMA cannot describe one.
 bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const BackwardProblem& p) {
   const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
   const int64_t width = state + features;
@@ -60,8 +59,7 @@ bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const Backward
          describe_part(&maps->d_weights_input, p.d_weights, state, features, gates, width);
 }
 
-// Puts the sums of two boxes, 64x128, that a group of four warps has where they can be written
-// from.
+// Stages a warpgroup's sums of two boxes, 64x128, in shared memory, where TMA writes them from.
 template <typename Element>
 __device__ __forceinline__ void stage_boxes(unsigned char* boxes, const float* sum) {
   const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
@@ -85,20 +83,20 @@ struct SmallBackwardArguments {
   BackwardMaps maps;
   BackwardProblem cell;
   KSplit split;
-  int state_columns_h, state_columns, state_blocks;  // tiles, and all ranks of them
+  int state_columns_h, state_columns, state_blocks;  // tiles; and their blocks, ranks included
   int weight_columns_h, weight_columns, weight_tiles, weight_chunks;
 };
 
 struct SmallGradientTile {
   static constexpr int kThreads = 128, kBlocksPerSm = 3;
   static constexpr int kRows = 64, kStateColumns = 64, kWeightColumns = 128;
-  // What is under way, two or three boxes a chunk of K; behind it, of a tile whose K is shared, the
-  // sums of all ranks that this one adds up, of one of d_weights, the result.
+  // The boxes in flight, two or three per chunk of K. Behind them, in a tile whose K is shared, the
+  // sums of all ranks that this one adds; in a tile of d_weights, the result.
   static constexpr int kPipelineBoxes = 6;
   static constexpr int kMaxStages = kPipelineBoxes / 2;
   static constexpr int kPartsOffset = kPipelineBoxes * kBoxBytes;
   static constexpr int kGroups = kStateColumns / 8;
-  static constexpr int kPartBytes = kThreads * 16;  // a group of 8 columns
+  static constexpr int kPartBytes = kThreads * 16;  // for a group of 8 columns
   static constexpr int kPartsBytes = kGroups * kPartBytes;
   static_assert(kPartsBytes >= 2 * kBoxBytes);
   static constexpr int kBarrierOffset = kPartsOffset + kPartsBytes;
@@ -106,7 +104,7 @@ struct SmallGradientTile {
 };
 
 #if defined(LLTM_HOPPER)
-// The sums of a tile of 64 rows: of d_gates.T @ [old_h, input] or d_gates @ weights.
+// Computes the sums of a tile of 64 rows: of d_gates.T @ [old_h, input] or d_gates @ weights.
 template <Arithmetic kArithmetic, bool kOfWeights, int kSums>
 __device__ __forceinline__ void multiply_small_tile(float (&sum)[kSums],
                                                     uint32_t base,
@@ -138,8 +136,8 @@ __device__ __forceinline__ void multiply_small_tile(float (&sum)[kSums],
   };
   const int lead = min(chunks, kStages);
   if (threadIdx.x == 0) {
-    // The kernel before this one, that of d_gates, starts it only after its own wait for those
-    // before: these are done, and the other operands are there.
+    // The previous kernel, that of d_gates, starts this one only after its own wait. So all kernels
+    // before that one are complete, and the other operands are available.
     for (int i = 0; i < lead; ++i) {
       copy_right(i, i);
     }
@@ -163,7 +161,7 @@ __device__ __forceinline__ void multiply_small_tile(float (&sum)[kSums],
     multiply_boxes<kArithmetic, kOfWeights, true>(
         sum, describe_boxes<kOfWeights>(a), describe_boxes<true>(a + kBoxBytes));
     commit_products();
-    // One chunk's products stay under way while the next one's begin.
+    // The products of one chunk stay in flight while those of the next one start.
     wait_products<1>();
     const int next = chunk - 1 + kStages;
     if (chunk > 0 && next < chunks) {
@@ -247,7 +245,7 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
     return;
   }
 
-  cluster_arrive();  // all ranks' barriers are there
+  cluster_arrive();  // the barriers of all ranks are initialized
   const int tile = static_cast<int>(cluster_index());
   const int column_tile = tile % arguments.state_columns;
   const bool of_h = column_tile < arguments.state_columns_h;
@@ -265,8 +263,8 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
                                           first_chunk,
                                           arguments.split.first_chunk(rank + 1) - first_chunk);
   cluster_wait();
-  // Rank r finishes the columns of the groups r, r + ranks, ...: the parts of one lie in the order
-  // of the ranks that have formed them.
+  // Rank r finishes the columns of groups r, r + ranks, .... The parts of a group are in the order
+  // of the ranks that computed them.
 #pragma unroll
   for (int group = 0; group < Tile::kGroups; ++group) {
     const int to = group & (ranks - 1);
@@ -306,7 +304,7 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
         total[3] += parts[r].w;
       }
     }
-    if (column < width) {  // which is even
+    if (column < width) {  // width is even
 #pragma unroll
       for (int below = 0; below < 2; ++below) {
         if (row + below * 8 < p.batch) {

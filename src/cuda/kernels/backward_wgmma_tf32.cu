@@ -1,4 +1,4 @@
-// Launching backward_wgmma_tf32.cuh: its schedule, what TMA has to know, and the tiles.
+// Launches backward_wgmma_tf32.cuh: the schedule, the tensor maps and the tiles.
 #include "../runtime/launch.cuh"
 #include "../runtime/tensor_maps.h"
 #include "backward_kernels.h"
@@ -25,7 +25,7 @@ Tf32Schedule schedule_tf32(const BackwardProblem& p, int parts, int pairs) {
   s.weight_units =
       p.d_weights != nullptr ? s.weight_columns * tiles_of(3 * p.state_size, 2 * Tile::kTileM) : 0;
   s.pairs = std::min(s.state_units + s.weight_units, pairs);
-  // In chunks of 256 columns, what is spent on a unit, its end included.
+  // The cost of a unit in chunks of 256 columns, epilogue included.
   const double state_cost =
       double(s.state_chunks) / parts * (Tile::kBatchTile == 256 ? 1 : 0.75) + 1.5;
   std::tie(s.busy, s.weights_of_busy) =

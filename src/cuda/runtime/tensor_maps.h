@@ -27,8 +27,8 @@ struct BoxesOf {
   bool operator==(const BoxesOf&) const = default;
 };
 
-/// Creates the tensor map, unless the matrix has no data or no columns: then nothing reads the map.
-/// Returns false if TMA cannot describe the boxes.
+/// Creates the tensor map, unless the matrix has no data or no columns, in which case nothing reads
+/// the map. Returns false if TMA cannot describe the boxes.
 bool describe(CUtensorMap* map, const BoxesOf& boxes);
 
 /// The maps of the operands of the forward's product.
