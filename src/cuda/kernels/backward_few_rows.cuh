@@ -27,7 +27,7 @@
 
 namespace lltm::cuda {
 
-/// The type in device code that has the bits of a tensor's type.
+/// The type in device code with the bits of a tensor's type.
 template <typename scalar_t>
 using DeviceElement = std::conditional_t<
     std::is_same_v<scalar_t, c10::Half>,
@@ -56,7 +56,7 @@ struct FewRowsStrip {
   static constexpr int kHidden = kThreads / kPitch;
   static_assert(kHidden % kGroups == 0);
 
-  // The threads that together have sums of all columns of a strip: a warp, or as many as it takes.
+  // The threads that together have sums of all columns of a strip: a warp, or more if necessary.
   static constexpr int kPartThreads = kLanes < 32 ? 32 : kLanes, kParts = kThreads / kPartThreads;
 
   /// The part of d_old_h or d_input, as ClusterSums requires it.
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
 #pragma unroll 1
   for (int first = 0; first < hidden; first += kHidden) {
     const int count = min(hidden - first, kHidden);
-    // They alternate between two places, so that one barrier is enough.
+    // d_gates alternate between two places, so that one barrier is enough.
     float* const d_gates = both_d_gates + first / kHidden % 2 * 3 * kThreads;
     form_d_gates(d_gates, first);
     load_element(first + kHidden);

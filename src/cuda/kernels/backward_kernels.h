@@ -52,7 +52,7 @@ struct GateGradientsParams {
   // The blocks that are resident at once, two per multiprocessor: by themselves, and in clusters.
   int blocks_at_once, blocks_in_clusters;
   // Whether blocks that share the batch leave parts of d_bias instead of adding them in clusters,
-  // and whether another kernel of this launch adds the parts, rather than that of the products.
+  // and whether another kernel adds these parts, rather than that of the products.
   bool bias_in_parts, sums_bias;
   // If d_bias is wanted and has several parts: bias_parts x 3*state_size elements of
   // accumulate_t<scalar_t>.
@@ -119,7 +119,7 @@ int64_t backward_wgmma_float32_workspace(const BackwardProblem& params,
 /// multiples of 16 bytes; input_features is not zero. `parts` blocks share the K = 3*state_size of
 /// a tile of d_old_h and d_input. `pairs` is the most pairs of blocks to use. `workspace` has
 /// backward_wgmma_tf32_workspace floats, at a multiple of 16 bytes. It begins with
-/// transposed_inputs, which the kernel of d_gates must have written, and rounded d_gates to TF32.
+/// transposed_inputs. The kernel of d_gates must have written these, and rounded d_gates to TF32.
 cudaError_t launch_backward_wgmma_tf32(const BackwardProblem& params,
                                        Tf32BatchTile tile,
                                        int parts,

@@ -184,7 +184,7 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
     }
   }
   // TMA does not write a box that starts in front of a matrix. The box of d_input would, if a tile
-  // has columns of both.
+  // has columns of both d_old_h and d_input.
   const int64_t h = arguments.results.state_size;
   const bool has_both = group_row < h && group_row + 64 > h;
   const bool by_tma =

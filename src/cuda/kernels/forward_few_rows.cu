@@ -26,8 +26,9 @@ struct ForwardFewRowsArguments {
 using Four = Vector<float, 4>;
 using One = Vector<float, 1>;
 
-// Load a vector, or zeros if it is outside: once, or again if other warps of the block read it,
-// too. The loads are predicated where the compiler would branch.
+// These load a vector, or zeros if it is outside: load_once is for what is read once, and
+// load_again for what other warps of the block read, too. The loads are predicated; the compiler
+// would branch.
 #define LLTM_LOAD(name, instruction)                                                 \
   __device__ __forceinline__ void name(Four& v, const float* from, bool inside) {    \
     v = {};                                                                          \
