@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -48,11 +49,7 @@ LLTM_HOST_DEVICE const ForwardProblem& cell_of(const StepProblem& problem) {
 }
 
 template <typename Problem>
-constexpr bool kOfSequence = false;
-template <>
-inline constexpr bool kOfSequence<StepProblem> = true;
-template <>
-inline constexpr bool kOfSequence<StepOfRowsProblem> = true;
+constexpr bool kOfSequence = std::is_base_of_v<StepProblem, Problem>;
 
 LLTM_HOST_DEVICE bool loads_early(const ForwardProblem&) {
   return false;

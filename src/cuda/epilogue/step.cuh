@@ -275,18 +275,11 @@ class StepOfRowsEpilogue {
 
 /// The epilogue of a problem. StepEpilogue does not need kWhole.
 template <typename Problem, typename Element, typename Math, int kRows, int kColumns, bool kWhole>
-struct EpilogueFor {
-  using type = CellEpilogue<Element, Math, kRows, kColumns, kWhole>;
-};
-template <typename Element, typename Math, int kRows, int kColumns, bool kWhole>
-struct EpilogueFor<StepProblem, Element, Math, kRows, kColumns, kWhole> {
-  using type = StepEpilogue<Element, Math, kRows, kColumns>;
-};
-template <typename Element, typename Math, int kRows, int kColumns, bool kWhole>
-struct EpilogueFor<StepOfRowsProblem, Element, Math, kRows, kColumns, kWhole> {
-  using type = StepOfRowsEpilogue<Element, Math, kRows, kColumns, kWhole>;
-};
-template <typename Problem, typename Element, typename Math, int kRows, int kColumns, bool kWhole>
-using EpilogueOf = typename EpilogueFor<Problem, Element, Math, kRows, kColumns, kWhole>::type;
+using EpilogueOf = std::conditional_t<
+    std::is_same_v<Problem, StepProblem>,
+    StepEpilogue<Element, Math, kRows, kColumns>,
+    std::conditional_t<std::is_same_v<Problem, StepOfRowsProblem>,
+                       StepOfRowsEpilogue<Element, Math, kRows, kColumns, kWhole>,
+                       CellEpilogue<Element, Math, kRows, kColumns, kWhole>>>;
 
 }  // namespace lltm::cuda
