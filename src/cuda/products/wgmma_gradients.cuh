@@ -100,9 +100,9 @@ __device__ __forceinline__ void multiply_boxes(float (&sum)[kSums], uint64_t a, 
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
     if constexpr (kArithmetic == Arithmetic::kFloat16) {
-      multiply_boxes_f16<kRowsOfKA, kRowsOfKB>(sum, a + step * kStepA, b + step * kStepB);
+      multiply_group_f16<kRowsOfKA, kRowsOfKB>(sum, a + step * kStepA, b + step * kStepB);
     } else {
-      multiply_boxes_bf16<kRowsOfKA, kRowsOfKB>(sum, a + step * kStepA, b + step * kStepB);
+      multiply_group_bf16<kRowsOfKA, kRowsOfKB>(sum, a + step * kStepA, b + step * kStepB);
     }
   }
 }

@@ -39,9 +39,9 @@ __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 
-// d += a * b for 64 rows of a, `rows` rows of b and 32 bytes of K, by a warpgroup whose threads
-// hold rows / 2 sums each. The flags scale d, a and b by 1 and, for 16-bit operands, say that
-// neither is transposed.
+// d += a * b for 64 rows and `columns` columns of d and 32 bytes of K, by a warpgroup whose threads
+// hold columns / 2 sums each. For 16-bit operands, the rows of a are M or, with kRowsOfKA, K; the
+// rows of b are N or, with kRowsOfKB, K. The other flags scale d, a and b by 1.
 // clang-format off
 #define LLTM_NAMES_12 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
 #define LLTM_NAMES_24 LLTM_NAMES_12 ", %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
@@ -92,22 +92,32 @@ __device__ __forceinline__ void wait_products() {
     "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]),                          \
     "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]),                          \
     "+f"(d[126]), "+f"(d[127])
-#define LLTM_MULTIPLY_GROUP(name, shape, types, flags, sums, b_operand)                            \
+#define LLTM_MULTIPLY_GROUP(name, types, columns, sums, b_operand, a_flag, b_flag)                 \
+  template <bool kRowsOfKA = false, bool kRowsOfKB = false>                                        \
   __device__ __forceinline__ void name(float (&d)[sums], uint64_t a, uint64_t b) {                 \
-    asm volatile("wgmma.mma_async.sync.aligned." shape ".f32." types                               \
-                 " {" LLTM_NAMES_##sums "}, %" #sums ", %" #b_operand ", " flags ";\n"             \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." types                     \
+                 " {" LLTM_NAMES_##sums "}, %" #sums ", %" #b_operand                              \
+                 ", 1, 1, 1, %" #a_flag ", %" #b_flag ";\n"                                        \
+                 : LLTM_SUMS_##sums                                                                \
+                 : "l"(a), "l"(b), "n"(kRowsOfKA ? 1 : 0), "n"(kRowsOfKB ? 1 : 0));                \
+  }
+#define LLTM_MULTIPLY_GROUPS(columns, sums, b_operand, a_flag, b_flag)                             \
+  LLTM_MULTIPLY_GROUP(multiply_group_bf16, "bf16.bf16", columns, sums, b_operand, a_flag, b_flag)  \
+  LLTM_MULTIPLY_GROUP(multiply_group_f16, "f16.f16", columns, sums, b_operand, a_flag, b_flag)     \
+  __device__ __forceinline__ void multiply_group_tf32(float (&d)[sums], uint64_t a, uint64_t b) {  \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k8.f32.tf32.tf32"                   \
+                 " {" LLTM_NAMES_##sums "}, %" #sums ", %" #b_operand ", 1, 1, 1;\n"               \
                  : LLTM_SUMS_##sums                                                                \
                  : "l"(a), "l"(b));                                                                \
   }
-#define LLTM_MULTIPLY_GROUPS(rows, sums, b_operand)                                                \
-  LLTM_MULTIPLY_GROUP(multiply_group_bf16, "m64n" #rows "k16", "bf16.bf16", "1, 1, 1, 0, 0", sums, b_operand) \
-  LLTM_MULTIPLY_GROUP(multiply_group_f16, "m64n" #rows "k16", "f16.f16", "1, 1, 1, 0, 0", sums, b_operand) \
-  LLTM_MULTIPLY_GROUP(multiply_group_tf32, "m64n" #rows "k8", "tf32.tf32", "1, 1, 1", sums, b_operand)
-LLTM_MULTIPLY_GROUPS(24, 12, 13)
-LLTM_MULTIPLY_GROUPS(72, 36, 37)
-LLTM_MULTIPLY_GROUPS(96, 48, 49)
-LLTM_MULTIPLY_GROUPS(120, 60, 61)
-LLTM_MULTIPLY_GROUPS(192, 96, 97)
+LLTM_MULTIPLY_GROUPS(24, 12, 13, 14, 15)
+LLTM_MULTIPLY_GROUPS(64, 32, 33, 34, 35)
+LLTM_MULTIPLY_GROUPS(72, 36, 37, 38, 39)
+LLTM_MULTIPLY_GROUPS(96, 48, 49, 50, 51)
+LLTM_MULTIPLY_GROUPS(120, 60, 61, 62, 63)
+LLTM_MULTIPLY_GROUPS(128, 64, 65, 66, 67)
+LLTM_MULTIPLY_GROUPS(192, 96, 97, 98, 99)
+LLTM_MULTIPLY_GROUPS(256, 128, 129, 130, 131)
 // clang-format on
 #undef LLTM_MULTIPLY_GROUPS
 #undef LLTM_MULTIPLY_GROUP
@@ -165,26 +175,5 @@ template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
-
-// Like multiply_group_..., for 16-bit operands. The rows of a are M or, with kRowsOfKA, K; the rows
-// of b are N or, with kRowsOfKB, K.
-// clang-format off
-#define LLTM_MULTIPLY_BOXES(name, columns, types, sums, a_operand, b_operand, a_flag, b_flag)      \
-  template <bool kRowsOfKA, bool kRowsOfKB>                                                        \
-  __device__ __forceinline__ void name(float (&d)[sums], uint64_t a, uint64_t b) {                 \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." types " {"                \
-                 LLTM_NAMES_##sums "}, %" #a_operand ", %" #b_operand ", 1, 1, 1, "                \
-                 "%" #a_flag ", %" #b_flag ";\n"                                                   \
-                 : LLTM_SUMS_##sums                                                                \
-                 : "l"(a), "l"(b), "n"(kRowsOfKA ? 1 : 0), "n"(kRowsOfKB ? 1 : 0));                \
-  }
-LLTM_MULTIPLY_BOXES(multiply_boxes_bf16, 64, "bf16.bf16", 32, 32, 33, 34, 35)
-LLTM_MULTIPLY_BOXES(multiply_boxes_bf16, 128, "bf16.bf16", 64, 64, 65, 66, 67)
-LLTM_MULTIPLY_BOXES(multiply_boxes_bf16, 256, "bf16.bf16", 128, 128, 129, 130, 131)
-LLTM_MULTIPLY_BOXES(multiply_boxes_f16, 64, "f16.f16", 32, 32, 33, 34, 35)
-LLTM_MULTIPLY_BOXES(multiply_boxes_f16, 128, "f16.f16", 64, 64, 65, 66, 67)
-LLTM_MULTIPLY_BOXES(multiply_boxes_f16, 256, "f16.f16", 128, 128, 129, 130, 131)
-// clang-format on
-#undef LLTM_MULTIPLY_BOXES
 
 }  // namespace lltm::cuda
