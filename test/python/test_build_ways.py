@@ -2,8 +2,8 @@
 
 Each runs in a separate process, because registered operators stay registered. All but one build for the CPU only; the
 just-in-time build has CUDA if lltm has. The CMake build of examples/operators against an install prefix is covered by
-the tests in examples/operators/test, so it is not repeated here. For the other ways, two of its operators, one of them
-with a CUDA kernel, are enough: every file takes many seconds to compile.
+the tests in examples/operators/test, so it is not repeated here. For the other ways, one of its operators, which has a
+CUDA kernel, is enough: every file takes many seconds to compile.
 
 These tests take minutes, and hardly depend on the version of PyTorch: -m "not build_ways" skips them.
 """
@@ -25,33 +25,27 @@ pytestmark = pytest.mark.build_ways
 
 EXAMPLE = ROOT / "examples" / "operators"
 
-KEPT_FILES = ("src/round_ste", "src/elementwise")
-
-# Checks a value and a gradient of each operator.
-CALL_THE_EXAMPLES = """
+# Checks a value and a gradient.
+CALL_THE_EXAMPLE = """
 import torch
-ops = torch.ops.example_ops
 device = "cuda" if torch.cuda.is_available() and {cuda} else "cpu"
 x = torch.tensor([0.5, -1.25, 2.0], dtype=torch.float64, device=device, requires_grad=True)
-for result, value, gradient in [
-    (ops.round_ste(x), [1, -1, 2], [1, 1, 1]),
-    (ops.elementwise_mult(x, x), [0.25, 1.5625, 4], [1, -2.5, 4]),
-]:
-    assert result.tolist() == value, (result, value)
-    assert torch.autograd.grad(result.sum(), x)[0].tolist() == gradient
-print("both operators work on", device)
+result = torch.ops.example_ops.elementwise_mult(x, x)
+assert result.tolist() == [0.25, 1.5625, 4], result
+assert torch.autograd.grad(result.sum(), x)[0].tolist() == [1, -2.5, 4]
+print("the operator works on", device)
 """
 
 
 @pytest.fixture
 def example(tmp_path) -> Path:
-    """A copy of examples/operators with two of its operators."""
+    """A copy of examples/operators with one of its operators."""
     folder = tmp_path / "operators"  # setuptools also writes to the folder of setup.py
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("test", "__pycache__"))
     for name in ("CMakeLists.txt", "sources.py"):
         lines = (folder / name).read_text().splitlines(keepends=True)
-        kept = [line for line in lines if "src/" not in line or any(file in line for file in KEPT_FILES)]
-        assert len(lines) - len(kept) == 5
+        kept = [line for line in lines if "src/" not in line or "src/elementwise" in line]
+        assert len(lines) - len(kept) == 6
         (folder / name).write_text("".join(kept))
     return folder
 
@@ -85,10 +79,10 @@ def test_cmake_against_an_installed_wheel(example, tmp_path):
     build = tmp_path / "build"
     run(
         "cmake", "-S", example, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
-        "-DLLTM_CUDA=OFF", "-DBUILD_TESTING=OFF",
+        "-DLLTM_CUDA=OFF", "-DBUILD_TESTING=OFF", "-DCMAKE_CXX_FLAGS_RELEASE=-O0",
     )  # fmt: skip
     run("cmake", "--build", build)
-    program = "import example_ops" + CALL_THE_EXAMPLES.format(cuda=False)
+    program = "import example_ops" + CALL_THE_EXAMPLE.format(cuda=False)
     run_python(program, EXAMPLE_OPS_LIBRARY=build / "libexample_ops.so", PYTHONPATH=example / "python", cwd=tmp_path)
 
 
@@ -98,7 +92,7 @@ def test_setuptools(example, tmp_path):
     needed = run("readelf", "--dynamic", library)
     assert "libtorch_cpu" in needed
     assert "python" not in needed
-    run_python("import example_ops" + CALL_THE_EXAMPLES.format(cuda=False), PYTHONPATH=tmp_path / "site", cwd=tmp_path)
+    run_python("import example_ops" + CALL_THE_EXAMPLE.format(cuda=False), PYTHONPATH=tmp_path / "site", cwd=tmp_path)
 
 
 def test_just_in_time(example, tmp_path):
@@ -108,13 +102,13 @@ def test_just_in_time(example, tmp_path):
         f"import example_ops"
     )
     output = run_python(
-        program + CALL_THE_EXAMPLES.format(cuda=with_cuda),
+        program + CALL_THE_EXAMPLE.format(cuda=with_cuda),
         PYTHONPATH=f"{example}{os.pathsep}{example / 'python'}",
         LLTM_CUDA="AUTO" if with_cuda else "OFF",
         TORCH_CUDA_ARCH_LIST=torch_cuda_arch_list(),
     )
     on_gpu = torch.cuda.is_available() and with_cuda
-    assert output.splitlines()[-1] == f"both operators work on {'cuda' if on_gpu else 'cpu'}"
+    assert output.splitlines()[-1] == f"the operator works on {'cuda' if on_gpu else 'cpu'}"
 
 
 def test_an_operator_in_a_script(tmp_path):

@@ -19,7 +19,7 @@ _NAME = "libexample_ops.so"
 
 def _load() -> None:
     # Loading the same operators from a second file would abort the process.
-    if hasattr(torch.ops.example_ops, "round_ste"):
+    if hasattr(torch.ops.example_ops, "elementwise_mult"):
         return
     here = Path(__file__).resolve()
     libraries = [here.parent / _NAME]
