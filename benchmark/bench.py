@@ -1,4 +1,4 @@
-"""Measure this library beside its peers. `python benchmark/bench.py --help`; `make bench` builds first."""
+"""Compare this library with its peers. See `python benchmark/bench.py --help`; `make bench` builds it first."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-# The library of the build tree, before anything imports lltm.
+# Use the library of the build tree. Must precede any import of lltm.
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
 
@@ -87,7 +87,8 @@ def run(
     threads: Threads = None,
     seconds: Seconds = None,
 ) -> None:
-    """Measure, and leave numbers, tables and pictures in the output folder. Lists take commas, or the option again."""
+    """Measure, and write results, tables and plots to the output folder. Separate list items by commas, or repeat the
+    option."""
     if context.invoked_subcommand:
         return
     os.environ["LLTM_LIBRARY"] = str(build_dir.resolve() / "liblltm_ops.so")
@@ -134,7 +135,7 @@ def report(
     output: Annotated[Path, typer.Option(help="Where to write the tables.")] = Path("results.md"),
     pictures: Annotated[Path | None, typer.Option(help="Folder for the pictures; none by default.")] = None,
 ) -> None:
-    """Write the tables (and pictures) of earlier runs again; several logs of a kind are pooled."""
+    """Write the tables (and plots) of earlier runs. Several logs of the same kind are pooled."""
     from reports import write_again
 
     try:
@@ -146,7 +147,7 @@ def report(
 
 @app.command()
 def fit(measurements: Annotated[list[Path], typer.Argument(help="candidates.csv of one or several runs.")]) -> None:
-    """Fit the constants of the planner's cost model to what --candidates measured, and print them."""
+    """Fit the constants of the planner's cost model to the measurements of --candidates, and print them."""
     import fit as fitting
 
     console.print(fitting.markdown(fitting.fit_candidates(fitting.load(measurements))), highlight=False, soft_wrap=True)

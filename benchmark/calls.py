@@ -1,4 +1,4 @@
-"""What a call costs from Python, TorchScript and C++; and the tutorial's own table."""
+"""The time of a call from Python, TorchScript and C++; and the tutorial's table."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ import lltm
 
 
 def python_calls(device: str, budget: timing.Budget) -> dict[str, timing.Timing]:
-    """Microseconds a call, no gradients, at the tutorial's small shape, by every way to call from Python."""
+    """Microseconds per call without gradients, at the tutorial's small shape, for every way to call from Python."""
     case = Case(device, 1, Work.FORWARD, "float32", TUTORIAL_SHAPES[0])
     cell = lltm.LLTMCell(case.shape.input_features, case.shape.state_size, device=device)
     scripted = torch.jit.optimize_for_inference(torch.jit.script(cell.eval()))
@@ -33,7 +33,7 @@ def python_calls(device: str, budget: timing.Budget) -> dict[str, timing.Timing]
 
 
 def cpp_calls(build_dir: Path) -> dict[str, dict[str, float]]:
-    """The same from C++: runs the Google Benchmark program, returns microseconds by device and caller."""
+    """The same from C++. Runs the Google Benchmark program, and returns microseconds by device and caller."""
     program = build_dir / "benchmark" / "lltm_cpp_calls"
     shape = TUTORIAL_SHAPES[0]
     module = build_dir / "benchmark" / "cell.pt"
@@ -52,8 +52,8 @@ def cpp_calls(build_dir: Path) -> dict[str, dict[str, float]]:
 
 
 def tutorial_table(device: str, peers: list[Peer], budget: timing.Budget) -> dict[str, tuple[float, float]]:
-    """Forward and backward of new_h.sum() + new_cell.sum(), microseconds, synchronised after each, as the tutorial
-    measured it: batch 16, 32 input features, state 128."""
+    """Microseconds of forward and backward of new_h.sum() + new_cell.sum(), each synchronized, as in the tutorial:
+    batch 16, 32 input features, state 128."""
     case = Case(device, torch.get_num_threads(), Work.TRAINING, "float32", TUTORIAL_SHAPES[0])
     synchronize = _synchronizer(device)
     with environment(case):

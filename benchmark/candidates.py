@@ -1,4 +1,4 @@
-"""The candidates of the CUDA planner: who they are, and what each takes when it is forced."""
+"""The candidates of the CUDA planner: their names, and the time of each when it is forced."""
 
 import ctypes
 import os
@@ -23,19 +23,19 @@ GROUPS = ("few_rows", "hopper", "tiles", "library")
 
 
 def names(direction: str) -> tuple[str, ...]:
-    """What LLTM_CUDA_PATH may be set to for one direction, beside auto: the library's own list of candidates, and their
-    groups for a direction that it names no candidates of."""
+    """The values of LLTM_CUDA_PATH for one direction, except auto: the library's list of candidates, or their groups if
+    it lists no candidates for the direction."""
     return names_of(direction, _selectable())
 
 
 def names_of(direction: str, selectable: Sequence[str]) -> tuple[str, ...]:
-    """The candidates of a direction in a list of all that can be selected; else the groups."""
+    """The candidates of a direction in a list of all selectable names, or the groups if there are none."""
     return tuple(name for name in selectable if name.startswith(f"{direction}_")) or GROUPS
 
 
 @cache
 def _selectable() -> tuple[str, ...]:
-    import lltm  # here alone: reports are written where there is no library
+    import lltm  # only here: reports are also written on machines without the library
 
     try:
         function = ctypes.CDLL(str(lltm.library_path)).lltm_cuda_paths
@@ -46,8 +46,8 @@ def _selectable() -> tuple[str, ...]:
 
 
 def features(direction: str, name: str, case: Case) -> dict[str, float]:
-    """What a candidate reports of itself at a problem for the planner's estimate (bytes, waves, chunks, ...); nothing
-    where the library does not say."""
+    """The features that a candidate reports for the planner's estimate of a problem (bytes, waves, chunks, ...); empty
+    if the library reports none."""
     import lltm
 
     exposed = getattr(lltm, "cuda_candidate_features", None)
@@ -58,7 +58,7 @@ def features(direction: str, name: str, case: Case) -> dict[str, float]:
 
 @contextmanager
 def forced(name: str) -> Iterator[None]:
-    """Let the planner take one candidate. The library reads the variable at every call."""
+    """Force the planner to choose one candidate. The library reads the variable at every call."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = name
     try:
@@ -81,7 +81,7 @@ def operator_call(case: Case, direction: str) -> Callable[[], object]:
         if direction == "forward":
             arguments.append((input, weights, bias, old_h, old_cell))
         else:
-            with torch.enable_grad():  # gates are written only where a gradient needs them
+            with torch.enable_grad():  # gates are only written if a gradient needs them
                 input.requires_grad_()
                 _, new_cell, gates = torch.ops.lltm.forward(input, weights, bias, old_h, old_cell)
             saved = (new_cell.detach(), gates.detach(), input.detach(), weights, bias, old_h)
@@ -93,14 +93,14 @@ def operator_call(case: Case, direction: str) -> Callable[[], object]:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Device microseconds of every candidate that took the problem, `auto` among them, and why others did not."""
+    """Device microseconds of every candidate that supports the problem and of `auto`, and the errors of the others."""
 
     times: dict[str, float]
     refused: dict[str, str]
 
 
 def measure(case: Case, direction: str, calls_per_graph: int) -> Candidates:
-    """Race the automatic choice against every candidate, by graph replay. The caller has set the environment."""
+    """Race the automatic choice against every candidate, by graph replay. The caller sets the environment."""
     samplers, refused = {}, {}
     with torch.no_grad():
         call = operator_call(replace(case, work=Work.FORWARD), direction)

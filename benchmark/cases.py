@@ -1,4 +1,4 @@
-"""What is measured: shapes, dtypes, devices, threads and the kind of work, as a list of cases."""
+"""The cases to measure: shapes, dtypes, devices, threads and kinds of work."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -7,7 +7,7 @@ import torch
 
 
 class Work(str, Enum):
-    """What one call does."""
+    """The work of a call."""
 
     FORWARD = "forward"
     """The forward pass without gradients."""
@@ -52,11 +52,11 @@ SHAPES = (
     Shape(128, 1024, 1024),
     Shape(256, 2048, 2048),
 )
-# Nothing here is a multiple of a tile.
+# No size is a multiple of a tile.
 UGLY_SHAPES = (Shape(37, 77, 200), Shape(33, 65, 129), Shape(5, 1000, 1000))
 QUICK_SHAPES = (Shape(16, 32, 128), Shape(64, 512, 512))
 
-# "tf32" is float32 tensors, with PyTorch's own switch for TF32 products on.
+# "tf32" means float32 tensors with PyTorch's TF32 setting turned on.
 TORCH_DTYPES = {
     "float32": torch.float32,
     "tf32": torch.float32,
@@ -84,13 +84,13 @@ class Case:
 
 
 def _is_worthwhile(case: Case) -> bool:
-    # Autocast differs from bfloat16 by the casts alone: three shapes show them.
+    # Autocast differs from bfloat16 only by the casts, so three shapes suffice.
     if case.work is Work.AUTOCAST:
         return case.dtype == "float32" and case.shape in (*TUTORIAL_SHAPES, Shape(64, 512, 512))
-    # On a CPU the peers need up to a second for a call in float16: two shapes show it.
+    # On a CPU, a float16 call of a peer can take a second, so two shapes suffice.
     if case.device == "cpu" and case.dtype == "float16":
         return case.shape in TUTORIAL_SHAPES
-    # The ugly shapes are there to catch a cliff, not to fill tables.
+    # The ugly shapes are only there to detect performance cliffs.
     if case.shape in UGLY_SHAPES:
         return case.dtype in ("float32", "bfloat16") and (case.device == "cuda" or case.dtype == "float32")
     return True
@@ -99,7 +99,7 @@ def _is_worthwhile(case: Case) -> bool:
 def make_cases(
     devices: list[str], threads: list[int], works: list[Work], dtypes: list[str], shapes: list[Shape]
 ) -> list[Case]:
-    """Every worthwhile combination; a CUDA case does not depend on the threads and has the first of them."""
+    """Every worthwhile combination. CUDA cases do not depend on the number of threads, and use the first one."""
     return [
         case
         for device in devices

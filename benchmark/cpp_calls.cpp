@@ -1,10 +1,10 @@
-// What a C++ caller pays for one forward call at the tutorial's small shape, without gradients:
-// through the typed API, through a boxed call, and through a scripted LLTMCell that Python saved;
-// and for a sequence of one step.
+// The time of one forward call from C++ at the tutorial's small shape, without gradients: through
+// the typed API, through a boxed call, and through a scripted LLTMCell that Python saved; and of a
+// sequence of one step.
 //
-// And two parts of each of them by themselves: dispatch with the checks of arguments, which a call
-// on Meta tensors is, and the memory of the results from PyTorch's allocator. What is left is, on a
-// GPU, the choice of the kernel and its launch; on a CPU, the cell.
+// Two parts of these calls are also measured separately: dispatch with the argument checks, by a
+// call with Meta tensors, and allocation of the results by PyTorch's allocator. The remaining time
+// is the choice of the kernel and its launch on a GPU, and the cell on a CPU.
 //
 //   lltm_cpp_calls [options of Google Benchmark] CELL.pt
 #include <lltm/lltm.h>
@@ -42,7 +42,7 @@ struct Arguments {
   at::Tensor old_cell;
 };
 
-/// Calls without waiting for the device, as a caller does; the wait at the end is part of the time.
+/// Calls without waiting for the device, as callers do. The time includes one wait at the end.
 void measure(benchmark::State& state, const at::Device& device, const std::function<void()>& call) {
   const c10::InferenceMode no_gradients;
   at::set_num_threads(1);

@@ -1,7 +1,7 @@
-"""The constants of the planner's cost model, from measurements on the GPU at hand.
+"""The constants of the planner's cost model, from measurements on the current GPU.
 
-`measure` times every forced candidate over many shapes into a CSV. `fit` finds the constants with which a model comes
-closest to those times, and says how good the choices would be that the model makes.
+`measure` writes the times of every forced candidate at many shapes to a CSV. `fit` finds the constants with which a
+model comes closest to these times, and evaluates the choices that the model would make.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """Device microseconds of one candidate at one problem."""
+    """Device microseconds of one candidate for one problem."""
 
     dtype: str
     batch: int
@@ -37,7 +37,7 @@ class Row:
     candidate: str
     us: float
     features: dict[str, float]
-    """What the candidate reports of itself here, if the library tells; `NAME=VALUE NAME=VALUE` in the CSV."""
+    """The features that the candidate reports, if any; `NAME=VALUE NAME=VALUE` in the CSV."""
 
     @property
     def problem(self) -> tuple[str, int, int, int, str]:
@@ -45,7 +45,7 @@ class Row:
 
 
 class Csv:
-    """A CSV of rows: what was written remains when the run is cut short."""
+    """A CSV of rows, which are kept if the run is interrupted."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("w", newline="")
@@ -68,7 +68,7 @@ class Csv:
 def measure(
     shapes: Sequence[Shape], dtypes: Sequence[str], path: Path, progress: Progress, seconds: float | None = None
 ) -> list[Row]:
-    """Write a line of CSV for every candidate that takes the problem, `auto` among them, as it is measured."""
+    """Write a line of CSV for every candidate that supports the problem, including `auto`, as it is measured."""
     start = time.perf_counter()
     rows: list[Row] = []
     task = progress.add_task("candidates", total=len(shapes) * len(dtypes) * len(candidates.DIRECTIONS))
@@ -109,7 +109,7 @@ def load(paths: Iterable[Path]) -> list[Row]:
 
 
 def sizes_as_features(row: Row) -> dict[str, float]:
-    """Features of a problem that every candidate shares, where it reports none of its own."""
+    """Features of a problem that all candidates share, used if a candidate reports none."""
     columns = row.input_features + row.state_size
     multiply_adds = row.batch * columns * 3 * row.state_size * (2 if row.direction == "backward" else 1)
     numbers = 3 * row.state_size * columns + row.batch * (columns + 5 * row.state_size)
@@ -118,13 +118,13 @@ def sizes_as_features(row: Row) -> dict[str, float]:
 
 
 Features = Mapping[str, float]
-"""What a candidate says of itself at a problem: bytes, waves, chunks, ..."""
+"""The features of a candidate for a problem: bytes, waves, chunks, ..."""
 Model = Callable[[Mapping[str, float], Features], float]
 """Microseconds from constants and features."""
 
 
 def linear(constants: Mapping[str, float], features: Features) -> float:
-    """A cost a unit of every feature."""
+    """A cost per unit of every feature."""
     return sum(constants[name] * amount for name, amount in features.items())
 
 
@@ -132,7 +132,7 @@ def linear(constants: Mapping[str, float], features: Features) -> float:
 class Fit:
     constants: dict[str, float]
     median_error: float
-    """Of |model / measured - 1|."""
+    """The median of |model / measured - 1|."""
     largest_error: float
 
 
@@ -142,9 +142,9 @@ def fit(
     start: Mapping[str, float] | None = None,
     model: Model = linear,
 ) -> Fit:
-    """The positive constants with the least squares of log(model / measured), where outliers count less. `start` has a
-    first guess of each constant; without one, every feature is guessed to be the whole time."""
-    from scipy.optimize import least_squares  # here alone: machines that only measure need not have it
+    """The positive constants that minimize the squares of log(model / measured), with a robust loss. `start` is the
+    initial guess of each constant; by default, every feature is assumed to take the whole time."""
+    from scipy.optimize import least_squares  # only here: machines that only measure do not need it
 
     measured = numpy.asarray(us, dtype=float)
     if start is None:
@@ -171,7 +171,7 @@ def fit(
 
 
 def chosen_over_best(rows: Sequence[Row], estimate: Callable[[Row], float]) -> list[float]:
-    """For every problem, the measured time of the candidate with the least estimate over the least measured time."""
+    """For every problem, the measured time of the candidate with the lowest estimate over the lowest measured time."""
     problems: dict[tuple, list[Row]] = defaultdict(list)
     for row in rows:
         if row.candidate != candidates.AUTO:
@@ -181,14 +181,14 @@ def chosen_over_best(rows: Sequence[Row], estimate: Callable[[Row], float]) -> l
 
 @dataclass(frozen=True)
 class Fitted:
-    """The constants of each candidate, and how good the planner would be with them."""
+    """The constants of each candidate, and the quality of the planner's choices with them."""
 
     fits: dict[tuple[str, str, str], Fit]
-    """By direction, candidate and dtype."""
+    """Fits by direction, candidate and dtype."""
     chosen_over_best: list[float]
-    """A problem each, of the choice by these constants."""
+    """For each problem, the ratio for the choice with these constants."""
     today: list[float]
-    """The same of the choice that the library makes now."""
+    """The same for the library's current choice."""
 
 
 def fit_candidates(rows: Sequence[Row]) -> Fitted:
@@ -214,7 +214,7 @@ def _features(row: Row) -> dict[str, float]:
 
 
 def markdown(fitted: Fitted) -> str:
-    """The constants, and the quantiles of chosen / best with them and as it is."""
+    """The constants, and the quantiles of chosen / best with them and with the current ones."""
     rows = [
         [
             *key,

@@ -1,7 +1,7 @@
-"""What a short call costs on a CPU whose cores other processes keep busy.
+"""The time of short calls on a CPU while other processes keep its cores busy.
 
-Load shows in single calls, not in means: a call that waits for a thread without a core takes as long as the scheduler
-lets another process run. So every call is timed by itself, and the result is a distribution.
+Load affects single calls rather than means: a call that waits for a thread without a core takes as long as the
+scheduler lets another process run. Therefore every call is timed separately, and the result is a distribution.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WARM_UP = 20
 
 @dataclass(frozen=True)
 class Entry:
-    """Single calls of one peer: microseconds."""
+    """Microseconds of single calls of one peer."""
 
     threads: int
     busy_processes: int
@@ -50,7 +50,7 @@ class Entry:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """`count` processes that compute without end, one a core if the scheduler is fair."""
+    """Runs `count` processes that compute endlessly, one per core if the scheduler is fair."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         if processes:
@@ -66,7 +66,7 @@ def busy_processes(count: int) -> Iterator[None]:
 def run(
     threads: list[int], works: list[Work], shapes: list[Shape], seconds: float, path: Path, progress: Progress
 ) -> list[Entry]:
-    """Time every peer for `seconds` in quiet and under load."""
+    """Time every peer for `seconds` on an idle machine and under load."""
     cores = len(os.sched_getaffinity(0))
     cases = [
         Case("cpu", count, work, DTYPES["cpu"][0], shape) for shape in shapes for work in works for count in threads
@@ -110,7 +110,7 @@ def _measure(case: Case, busy: int, seconds: float) -> list[Entry]:
 
 
 def markdown(entries: list[Entry], on: str) -> str:
-    """Quiet and load side by side."""
+    """Idle and loaded times side by side."""
     rows = []
     quiet = {(e.work, e.shape, e.threads, e.peer): e for e in entries if e.busy_processes == 0}
     loaded = {(e.work, e.shape, e.threads, e.peer): e for e in entries if e.busy_processes > 0}

@@ -1,4 +1,4 @@
-"""The head of every result: what it was measured on and with."""
+"""The header of every result: the machine and the software."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ def _matrix_libraries() -> str:
 
 
 def gpu_clocks() -> dict[str, str]:
-    """The driver, clocks and temperature of this moment, where nvidia-smi tells them."""
+    """The driver, and the current clocks and temperature, if nvidia-smi reports them."""
     fields = ["driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu"]
     try:
         output = subprocess.run(
@@ -48,7 +48,7 @@ def gpu_clocks() -> dict[str, str]:
 
 
 def describe(devices: list[str]) -> dict[str, str]:
-    """Name and value of everything that a reader needs to judge the numbers, in order."""
+    """Names and values of everything that a reader needs to interpret the results, in order."""
     facts = {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "command": " ".join([os.path.basename(sys.executable), *sys.argv]),

@@ -1,8 +1,8 @@
-"""Who is measured: the operator and its peers, each a module with the parameters of the same LLTM cell.
+"""The operator and its peers, each a module with the parameters of the same LLTM cell.
 
-`cell(input, old_h, old_cell)` returns (new_h, new_cell). nn.LSTMCell is another cell, of four gates instead of three,
-and is there because it is what a user would take instead. `addmm` and `empty` are no cells: the bare product of the
-same size, and an operator that does nothing but allocate the results, are the floors under the others.
+`cell(input, old_h, old_cell)` returns (new_h, new_cell). nn.LSTMCell is a different cell, with four gates instead of
+three; it is included because it is the alternative for users. `addmm` and `empty` are not cells: a bare product of the
+same size, and an operator that only allocates the results, are lower bounds for the others.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ OURS = "lltm"
 
 
 class Cell(nn.Module):
-    """The parameters of an LLTM cell, drawn as lltm.LLTMCell draws them."""
+    """The parameters of an LLTM cell, initialized like those of lltm.LLTMCell."""
 
     def __init__(self, shape: Shape, device: str, dtype: torch.dtype) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Operator(Cell):
 
 
 def plain_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    """The cell as one writes it in Python."""
+    """A straightforward implementation of the cell in Python."""
     z = F.linear(torch.cat([old_h, input], dim=1), weights, bias)
     z_i, z_o, z_g = z.chunk(3, dim=1)
     new_cell = old_cell + F.elu(z_g) * torch.sigmoid(z_i)
@@ -68,14 +68,14 @@ class TutorialFunction(torch.autograd.Function):
 
 
 class Tutorial(Cell):
-    """The design of PyTorch's C++ extension tutorial, written anew in peers/: see tutorial.cpp."""
+    """The design of PyTorch's C++ extension tutorial, reimplemented in peers/: see tutorial.cpp."""
 
     def forward(self, input: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
         return TutorialFunction.apply(input, self.weights, self.bias, old_h, old_cell)
 
 
 class Empty(Cell):
-    """An operator of the same signature that only allocates its results: see empty.cpp."""
+    """An operator with the same signature that only allocates its results: see empty.cpp."""
 
     def forward(self, input: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
         new_h, new_cell, _ = torch.ops.lltm_peers.empty_forward(input, self.weights, self.bias, old_h, old_cell)
@@ -83,7 +83,7 @@ class Empty(Cell):
 
 
 class Addmm(Cell):
-    """The product alone, of a concatenation that is already there; no cell."""
+    """Only the product, with an existing concatenation; not a cell."""
 
     def __init__(self, shape: Shape, device: str, dtype: torch.dtype) -> None:
         super().__init__(shape, device, dtype)
@@ -111,14 +111,14 @@ def dynamically_compiled_cell() -> Callable:
 
 
 class DynamicallyCompiled(Cell):
-    """torch.compile with dynamic shapes: one compilation a dtype serves every shape."""
+    """torch.compile with dynamic shapes: one compilation per dtype for all shapes."""
 
     def forward(self, input: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
         return dynamically_compiled_cell()(input, self.weights, self.bias, old_h, old_cell)
 
 
 def prepare_dynamic_compilation() -> None:
-    """Let the parameters' sizes be dynamic, too; fail rather than fall back to eager where shapes do not share code."""
+    """Make the parameters' sizes dynamic, too. Fail instead of falling back to eager if shapes do not share code."""
     torch._dynamo.config.force_parameter_static_shapes = False
     torch._dynamo.config.recompile_limit = 64
     torch._dynamo.config.fail_on_recompile_limit_hit = True
@@ -130,7 +130,7 @@ class Peer:
     title: str
     make: Callable[[Shape, str, torch.dtype], Callable]
     reference: type[nn.Module] | None
-    """What it must agree with in float64; None where it computes no cell."""
+    """The module that it must agree with in float64; None if it does not compute a cell."""
     runs_backward: bool = True
     runs_under_autocast: bool = True
 
@@ -144,7 +144,7 @@ PEERS = {
     for peer in (
         Peer(OURS, "this library", Operator, Plain),
         Peer("eager", "plain PyTorch module", Plain, Plain),
-        # Its kernel knows one dtype at a time.
+        # Its kernel does not support mixed dtypes.
         Peer("tutorial", "the tutorial's design", Tutorial, Plain, runs_under_autocast=False),
         Peer("compile", "torch.compile of the plain module", compiled, Plain),
         Peer("dynamic", "torch.compile with dynamic shapes", DynamicallyCompiled, Plain),
@@ -155,13 +155,13 @@ PEERS = {
 }
 
 
-# What is measured where the shape is fixed, and beside random shapes.
+# The peers at fixed shapes, and those at random shapes.
 FIXED_SHAPE_PEERS = tuple(name for name in PEERS if name != "dynamic")
 SWEEP_PEERS = ("eager", "tutorial", "dynamic", "LSTMCell")
 
 
 def load_libraries(build_dir: Path) -> None:
-    """Load the operators of the peers; whoever imports lltm loads ours."""
+    """Load the operators of the peers. Importing lltm loads this library's."""
     library = build_dir / "liblltm_peers.so"
     if not library.is_file():
         raise FileNotFoundError(
@@ -171,7 +171,7 @@ def load_libraries(build_dir: Path) -> None:
 
 
 def applicable(case: Case, names: list[str]) -> list[Peer]:
-    """The peers of these names that can do the case's work."""
+    """The peers with these names that support the case's work."""
     return [
         peer
         for peer in (PEERS[name] for name in names)

@@ -1,4 +1,4 @@
-"""Pictures of a run: time against state size by peer, and the speedup over the fastest baseline."""
+"""Plots of a run: time against state size by peer, and the speedup over the fastest baseline."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from results import Measurement, Results
 Bar = tuple[str, float, str]
 """label, speedup, fastest baseline"""
 
-# One colour a peer in every picture.
+# The color of each peer in all plots.
 COLORS = {name: f"C{index}" for index, name in enumerate(PEERS)}
 
 
 def draw(run: Results, folder: Path) -> None:
-    """Write one PNG a group of measurements, and one with the ratios of each device."""
+    """Write one PNG per group of measurements, and one with the ratios of each device."""
     bars: dict[str, list[Bar]] = {}
     for work in Work:
         for group, shapes in groups(run, (work,)).items():
@@ -39,7 +39,7 @@ def draw(run: Results, folder: Path) -> None:
 
 def _time_against_size(heading: str, shapes: dict[str, dict[str, Measurement]], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 5.5), layout="constrained")
-    # Shapes of one state size stand in the order of their work.
+    # Shapes with the same state size are sorted by work.
     order = sorted(shapes, key=lambda shape: (int(shape.split(",")[2]), _work(shape)))
     for name in PEERS:
         entries = [shapes[shape][name] for shape in order if name in shapes[shape]]

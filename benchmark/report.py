@@ -11,7 +11,7 @@ from roofline import roofline
 from tables import number, pair, ratio, table
 
 CLOCK_TITLES = {"wall": "wall time", "device": "device time"}
-# What a facts line of the machine is worth a reader's while.
+# The facts about the machine that the header shows.
 _HEAD = ("PyTorch", "Python", "CPU", "CPU capability of PyTorch", "libraries", "CUDA of PyTorch", "cuDNN", "lltm")
 
 Group = tuple[str, int, str, str]
@@ -28,7 +28,7 @@ METHOD = (
 
 
 def best_peer(group: Iterable[Measurement]) -> Measurement | None:
-    """The fastest cell that is not ours."""
+    """The fastest cell of another library."""
     others = [entry for entry in group if entry.peer != OURS and PEERS[entry.peer].is_cell]
     return min(others, key=lambda entry: entry.median, default=None)
 
@@ -39,7 +39,7 @@ def speedup(by_peer: dict[str, Measurement]) -> float | None:
 
 
 def groups(run: Results, works: tuple[Work, ...]) -> dict[Group, Group_of_shapes]:
-    """Measurements of these kinds of work, in the order of the run."""
+    """The measurements of these kinds of work, in the order of the run."""
     found: dict[Group, Group_of_shapes] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for entry in run.measurements:
         if entry.work in works:
@@ -117,7 +117,7 @@ def _memory(kept: list[Kept]) -> str:
 
 
 def head(machine: dict[str, str]) -> str:
-    """What the numbers were measured on and with, in two lines."""
+    """The machine and the software, in two lines."""
     facts = "; ".join(f"{name} {machine[name]}" for name in _HEAD if name in machine)
     settings = "; ".join(f"{name}={machine[name]}" for name in ("LLTM_CPU_GEMM", "LLTM_CUDA_PATH") if name in machine)
     gpu = "; ".join(f"{name} {value}" for name, value in machine.items() if name.startswith("GPU "))
@@ -125,7 +125,7 @@ def head(machine: dict[str, str]) -> str:
 
 
 def markdown(run: Results) -> str:
-    """The whole run."""
+    """The report of a whole run."""
     cell, autocast = (Work.FORWARD, Work.TRAINING), (Work.AUTOCAST,)
     parts = [
         f"# {run.machine.get('GPU', run.machine['CPU'])}, {run.machine['date']}",
@@ -139,7 +139,7 @@ def markdown(run: Results) -> str:
         parts += ["## Speedup over the fastest baseline", _summary(grouped, cell)]
         for group, shapes in grouped.items():
             parts += [f"## {title(group)}", _time_table(group, shapes, cell, run.rates)]
-            if group[3] == "wall":  # the errors are the same by every clock
+            if group[3] == "wall":  # the errors do not depend on the clock
                 parts += [
                     "Error against float64 of the worst result (with gradients: they are among the results), relative"
                     " to its mean magnitude.",

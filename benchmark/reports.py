@@ -1,4 +1,4 @@
-"""Tables and pictures of files that earlier runs left; needs no library."""
+"""Tables and plots from the files of earlier runs. Does not need the library."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from sweep import report as sweep_report
 
 @dataclass(frozen=True)
 class _Log:
-    """How the log of a kind of run is read and shown."""
+    """How to read and show the log of a kind of run."""
 
     entry: type
     markdown: Callable[[list, str], str]
@@ -32,8 +32,8 @@ _LOGS = {
 
 
 def write_again(paths: list[Path], tables: Path, pictures: Path | None) -> None:
-    """The tables and pictures of earlier runs: of each results.json, and of the logs of a kind pooled. The kind is what
-    the file's name begins with."""
+    """Write the tables and plots of earlier runs: for each results.json, and for the pooled logs of each kind. The
+    beginning of a file's name is its kind."""
     if pictures:
         pictures.mkdir(parents=True, exist_ok=True)
     parts = []

@@ -1,4 +1,4 @@
-"""The results of one run, as they lie in results.json; and logs of entries that are written one by one."""
+"""The results of a run, as stored in results.json; and logs, whose entries are written one by one."""
 
 import json
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ Entry = TypeVar("Entry")
 
 
 class Log:
-    """A file of JSON lines, one a dataclass: what was written remains when the run is cut short."""
+    """A file of JSON lines, one per dataclass, which are kept if the run is interrupted."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("w")
@@ -33,7 +33,7 @@ def read_logs(paths: Iterable[Path], of: type[Entry]) -> list[Entry]:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One peer at one case by one clock. Times in microseconds a call."""
+    """One peer, one case and one clock. Times are in microseconds per call."""
 
     device: str
     threads: int
@@ -41,7 +41,7 @@ class Measurement:
     dtype: str
     shape: str
     clock: str
-    """"wall", or "device": what the GPU needs, by replay of a graph."""
+    """"wall", or "device": the time on the GPU, by replay of a graph."""
     peer: str
     median: float
     low: float
@@ -63,7 +63,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Kept:
-    """Bytes that autograd keeps for one peer at one shape, float32."""
+    """The bytes that autograd keeps for one peer at one shape in float32."""
 
     device: str
     shape: str
@@ -78,11 +78,11 @@ class Results:
     measurements: list[Measurement] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
     calls: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Microseconds a call by device and by the way the call comes in."""
+    """Microseconds per call by device and caller."""
     tutorial: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """(forward, backward) in microseconds by device and peer."""
     rates: dict[str, float] = field(default_factory=dict)
-    """What roofline.py measured of the GPU: multiply-adds a microsecond by dtype, and bytes a microsecond."""
+    """The GPU's rates from roofline.py: multiply-adds per microsecond by dtype, and bytes per microsecond."""
     failures: list[str] = field(default_factory=list)
 
     @classmethod

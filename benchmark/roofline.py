@@ -1,7 +1,7 @@
-"""The roofline of a call on a GPU: the least time that its multiplications or its bytes take at the rates of this GPU.
+"""The roofline of a call on a GPU: the minimum time for its multiplications or its bytes at the rates of this GPU.
 
-The rates are measured in the same run, by PyTorch's own work: a large product of each dtype, and a copy that no cache
-holds. Float32 without TF32 has the rate of the CUDA cores; three TF32 products on the tensor cores can pass it.
+The rates are measured in the same run with PyTorch: a large product of each dtype, and a copy that does not fit any
+cache. Float32 without TF32 has the rate of the CUDA cores; three TF32 products on the tensor cores can exceed it.
 """
 
 import torch
@@ -15,7 +15,7 @@ _BUDGET = Budget(seconds=0.5, min_rounds=3, max_rounds=7, sample_seconds=1e-3)
 
 
 def measure_rates(dtypes: list[str]) -> dict[str, float]:
-    """Multiply-adds a microsecond by dtype, and bytes read or written a microsecond."""
+    """Multiply-adds per microsecond by dtype, and bytes read or written per microsecond."""
     rates = {}
     for dtype in dtypes:
         case = Case("cuda", torch.get_num_threads(), Work.FORWARD, dtype, Shape(1, 1, 1))
@@ -30,7 +30,7 @@ def measure_rates(dtypes: list[str]) -> dict[str, float]:
 
 
 def roofline(work: Work, shape: Shape, dtype: str, rates: dict[str, float]) -> float | None:
-    """Microseconds; nothing for work or dtypes that have no rate."""
+    """Microseconds, or None for work or dtypes without a rate."""
     if work is Work.AUTOCAST or dtype not in rates:
         return None
     batch, features, state = shape.batch, shape.input_features, shape.state_size
@@ -38,7 +38,7 @@ def roofline(work: Work, shape: Shape, dtype: str, rates: dict[str, float]) -> f
     # Each number once: parameters, input and both states, new_h, new_cell and gates.
     numbers = 3 * state * (state + features + 1) + batch * (features + 2 * state)
     if work is Work.TRAINING:
-        # The gradients of all of those, and the two that come in.
+        # The gradients of all of these, and the two incoming ones.
         products, numbers = 3 * products, 2 * numbers + batch * 2 * state
     numbers += batch * 5 * state
     size = 2 if dtype in ("bfloat16", "float16") else 4

@@ -1,4 +1,4 @@
-"""The kinds of run that the command line offers, from its options to tables and pictures."""
+"""The kinds of run of the command line, from the options to tables and plots."""
 
 import json
 import os
@@ -32,7 +32,7 @@ CELL_WORKS = (str(Work.FORWARD), str(Work.TRAINING))
 
 
 def choice(given: Sequence[str] | None, known: Sequence[str], what: str, default: Sequence[str] | None = None) -> list:
-    """The names that were given, each alone or several with commas between; else the default, which is all known."""
+    """The given names, separate or comma-separated, or by default all known ones."""
     names = [name.strip() for entry in given or () for name in entry.split(",")]
     for name in names:
         if name not in known:
@@ -42,7 +42,7 @@ def choice(given: Sequence[str] | None, known: Sequence[str], what: str, default
 
 @dataclass(frozen=True)
 class Request:
-    """The options of the command line; None where nothing was said."""
+    """The options of the command line; None for those that are not given."""
 
     console: Console
     build_dir: Path
@@ -68,7 +68,7 @@ class Request:
         return choice(self.devices, ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"], "device", default)
 
     def one_device(self) -> list[str]:
-        """The GPU where there is one and nothing was said."""
+        """A single device: by default the GPU if there is one."""
         return self.chosen_devices(["cuda" if torch.cuda.is_available() else "cpu"])
 
     def chosen_threads(self) -> list[int]:
@@ -88,7 +88,7 @@ class Request:
         return Progress(TextColumn("{task.description}"), *columns, console=self.console)
 
     def machine(self, devices: list[str]) -> str:
-        """What the tables name in their title."""
+        """The machine, as named in the titles of the tables."""
         facts = machine.describe(devices)
         return f"{facts.get('GPU', facts['CPU'])}, PyTorch {facts['PyTorch']}, {facts['date']}"
 
@@ -100,7 +100,7 @@ class Request:
 
 
 def fixed_shapes(request: Request) -> None:
-    """The cell at the shapes of RESULTS.md, with errors, memory and the ways to call it."""
+    """The cell at the shapes of RESULTS.md, with errors, memory and ways to call it."""
     shapes = QUICK_SHAPES if request.quick else (*SHAPES, *UGLY_SHAPES)
     settings = session.Settings(
         build_dir=request.build_dir,
@@ -124,7 +124,7 @@ def fixed_shapes(request: Request) -> None:
 
 
 def sweep(request: Request, count: int) -> None:
-    """Random shapes beside the peers and the planner's other candidates."""
+    """Random shapes, compared with the peers and the planner's other candidates."""
     draws = [entry for seed in request.seeds for entry in draw(count, seed, _largest(request))]
     entries, on = _sweep(request, _cases(request, draws), "sweep")
     sweep_report.draw(entries, request.folder / "sweep.png")
@@ -132,7 +132,7 @@ def sweep(request: Request, count: int) -> None:
 
 
 def named(request: Request, _: bool) -> None:
-    """The shapes that have a target each."""
+    """The shapes that have a target."""
     wanted = [Shape.parse(text) for text in request.shapes or ()]
     shapes = dict.fromkeys(shape for _, shape in NAMED if not wanted or shape in wanted)
     cases = [
@@ -172,7 +172,7 @@ def _largest(request: Request) -> Shape:
 
 
 def candidates(request: Request, count: int) -> None:
-    """Every candidate of the CUDA planner, forced, over random shapes: a CSV for `bench.py fit`."""
+    """Every candidate of the CUDA planner, forced, at random shapes: writes a CSV for `bench.py fit`."""
     if not torch.cuda.is_available():
         raise ValueError("--candidates measures on a GPU, and there is none")
     shapes = [entry.shape for seed in request.seeds for entry in draw(count, seed, _largest(request))]
@@ -185,7 +185,7 @@ def candidates(request: Request, count: int) -> None:
 
 
 def sequence(request: Request, _: bool) -> None:
-    """Whole sequences beside nn.LSTM, nn.GRU and a loop of cells."""
+    """Whole sequences, compared with nn.LSTM, nn.GRU and a loop of cells."""
     devices = request.chosen_devices()
     shapes = [sequence_cases.SequenceShape.parse(text) for text in request.shapes] if request.shapes else None
     variants = list(sequence_cases.VARIANTS)

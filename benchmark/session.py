@@ -1,4 +1,4 @@
-"""One run: every case, every peer, one after the other, under a progress bar."""
+"""A run: every case and every peer in turn, with a progress bar."""
 
 import dataclasses
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Settings:
 
 
 def measure(settings: Settings, progress: Progress, save: Callable[[Results], None]) -> Results:
-    """Run everything; `save` gets the results so far after each case, so that a run that is cut short leaves them."""
+    """Run everything. After each case, `save` receives the results so far, so that an interrupted run keeps them."""
     load_libraries(settings.build_dir)
     results = Results(machine.describe(settings.devices))
     for name, value in results.machine.items():
@@ -65,7 +65,7 @@ def measure(settings: Settings, progress: Progress, save: Callable[[Results], No
 
 
 def _attempt(results: Results, progress: Progress, name: str, work: Callable[[], object]) -> None:
-    """A peer that fails must not cost the rest of a long run; it is named in the results."""
+    """If a peer fails, a long run continues, and the results name the peer."""
     try:
         work()
     except Exception as error:  # whatever a peer raises
@@ -75,7 +75,7 @@ def _attempt(results: Results, progress: Progress, name: str, work: Callable[[],
 
 
 def _measure(case: Case, settings: Settings) -> list[Measurement]:
-    # Compiled code is specialised on sizes and threads: start afresh, within Dynamo's limit of recompilations.
+    # Compiled code is specialized on sizes and threads. Reset, to stay within Dynamo's limit of recompilations.
     torch._dynamo.reset()
     torch._inductor.config.cpp.threads = case.threads
     with environment(case):
@@ -103,10 +103,10 @@ def _measure(case: Case, settings: Settings) -> list[Measurement]:
 
 
 def _extras(settings: Settings, results: Results) -> dict[str, Callable[[], None]]:
-    """What is measured once a device, by name."""
+    """The measurements that are made once per device, by name."""
     peers = [PEERS[name] for name in settings.peers if PEERS[name].is_cell]
     extras: dict[str, Callable[[], None]] = {}
-    # The roofline stands beside the device times of these alone.
+    # The roofline is only shown for the device times of these.
     if "cuda" in settings.devices and {str(Work.FORWARD), str(Work.TRAINING)}.intersection(settings.sections):
         dtypes = [dtype for dtype in DTYPES["cuda"] if dtype in settings.dtypes]
         extras["cuda rates"] = lambda: results.rates.update(measure_rates(dtypes))

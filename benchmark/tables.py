@@ -9,7 +9,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits; nothing for what was not measured."""
+    """Three significant digits; empty for values that were not measured."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,8 +1,8 @@
-"""What is asked for: of the cell on an NVIDIA H200, of sequences on any CPU."""
+"""The targets: for the cell on an NVIDIA H200, and for sequences on any CPU."""
 
 from cases import Shape
 
-# Of a sweep, speedup over the fastest baseline: the worst shape, and the median forward and with gradients.
+# The speedup over the fastest baseline in a sweep: the worst shape, and the medians of forward and with gradients.
 SWEEP = {
     "float32": {"worst": 0.95, "forward": 2.2, "training": 2.2},
     "tf32": {"worst": 0.95, "forward": 2.0, "training": 2.0},
@@ -10,10 +10,10 @@ SWEEP = {
     "float16": {"worst": 0.93, "forward": 1.8, "training": 1.8},
 }
 
-# Time of the chosen candidate over that of the best one: at most this in nine shapes of ten.
+# The limit for the time of the chosen candidate over that of the best one, at nine of ten shapes.
 CHOSEN_OVER_BEST = 1.15
 
-# Device microseconds, at most, in bfloat16: shapes at which a baseline was faster once.
+# The limits in device microseconds, in bfloat16, of shapes at which a baseline was once faster.
 _NAMED_SHAPES = {
     Shape(64, 500, 500): (6, 20),
     Shape(100, 300, 700): (10, 30),
@@ -24,7 +24,7 @@ _NAMED_SHAPES = {
     Shape(16, 40, 1076): (9, 28),
     Shape(567, 8, 138): (6, 22),
 }
-# Device microseconds of RESULTS.md, 2026-11-21: they are to stay within 5 %.
+# Device microseconds of RESULTS.md, 2026-11-21, which must stay within 5 %.
 _REFERENCE_SHAPES = (
     Shape(16, 32, 128),
     Shape(64, 1024, 128),
@@ -49,9 +49,9 @@ def _named() -> dict[tuple[str, Shape], dict[str, float]]:
 
 
 NAMED = _named()
-"""Device microseconds, at most, by dtype and shape: forward, and with gradients."""
+"""The limits in device microseconds by dtype and shape: forward, and with gradients."""
 
-# Speedup of a sequence over the faster of nn.LSTM and nn.GRU on the CPU, forward and with gradients:
+# The speedup of a sequence over the faster of nn.LSTM and nn.GRU on the CPU, forward and with gradients,
 # by dtype, variant and shape.
 SEQUENCE_ON_CPU = {
     ("float32", "padded", "128,16,128,128"): {"forward": 1.35, "training": 1.4},
@@ -62,5 +62,5 @@ SEQUENCE_ON_CPU = {
     ("bfloat16", "padded", "64,32,512,512"): {"forward": 1.2, "training": 1.2},
 }
 
-# Of a padded sequence on CUDA: time of the loop of cells over ours.
+# For a padded sequence on CUDA, the time of the loop of cells over ours.
 SEQUENCE_OVER_LOOP = {"forward": 1.0, "training": 1 / 0.6}

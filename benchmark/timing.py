@@ -1,7 +1,7 @@
-"""Clocks: what one call of each of several peers takes, measured so that the numbers can be compared.
+"""Clocks: the time of one call of each of several peers, measured such that the times are comparable.
 
-The peers take turns, round by round, in one process: whatever slows the machine for a while slows all of them. A
-sample is the mean of a few calls in a row; the result is the median of the samples, and the spread is their quartiles.
+The peers take turns, round by round, in one process, so a temporary slowdown of the machine affects all of them. A
+sample is the mean of a few successive calls. The result is the median of the samples, and the spread their quartiles.
 """
 
 import gc
@@ -19,7 +19,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure one case with all its peers."""
+    """The time to spend on one case with all its peers."""
 
     seconds: float
     min_rounds: int
@@ -30,13 +30,13 @@ class Budget:
 
 FULL = Budget(seconds=3.0, min_rounds=7, max_rounds=41, sample_seconds=2e-3)
 QUICK = Budget(seconds=0.8, min_rounds=5, max_rounds=21, sample_seconds=1e-3)
-# For many cases: the rounds of a race.
+# For many cases, in the rounds of a race.
 BRIEF = Budget(seconds=0.1, min_rounds=3, max_rounds=5, sample_seconds=1e-3)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Microseconds a call."""
+    """Microseconds per call."""
 
     median: float
     low: float
@@ -47,20 +47,20 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half of the distance between the quartiles, relative to the median."""
+        """Half the distance between the quartiles, relative to the median."""
         return (self.high - self.low) / (2 * self.median)
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Takes one sample of `calls` calls, and returns microseconds a call."""
+    """Takes one sample of `calls` calls, and returns microseconds per call."""
 
     sample: Callable[[], float]
     calls: int
 
 
 def interleave(samplers: dict[str, Sampler], budget: Budget) -> dict[str, Timing]:
-    """Let every sampler measure once a round."""
+    """Take one sample of every sampler per round."""
     names = list(samplers)
     start = time.perf_counter()
     samples: dict[str, list[float]] = {name: [] for name in samplers}
@@ -68,7 +68,7 @@ def interleave(samplers: dict[str, Sampler], budget: Budget) -> dict[str, Timing
         for round_ in range(budget.max_rounds):
             if round_ >= budget.min_rounds and time.perf_counter() - start > budget.seconds:
                 break
-            # Another one begins each round, so that nobody always follows the same peer.
+            # Each round begins with another one, so that no peer always follows the same one.
             first = round_ % len(names)
             for name in names[first:] + names[:first]:
                 samples[name].append(samplers[name].sample())
@@ -81,22 +81,22 @@ def interleave(samplers: dict[str, Sampler], budget: Budget) -> dict[str, Timing
 
 @dataclass(frozen=True)
 class Race:
-    """How peers are compared in a hurry."""
+    """The rules for comparing peers quickly."""
 
     budget: Budget = BRIEF
     margin: float = 1.25
-    """After two rounds, whoever is slower than the fastest by more than this factor cannot win and stops."""
+    """After two rounds, peers that are slower than the fastest by more than this factor are no longer sampled."""
     result: Callable[[list[float]], float] = median
     """The result of a peer's samples."""
 
 
 GPU_RACE = Race()
-# On a CPU other processes disturb single samples: nobody is stopped, and the minimum is what the call itself takes.
+# On a CPU, other processes disturb single samples: no peer is stopped, and the minimum is the time of the call itself.
 CPU_RACE = Race(margin=inf, result=min)
 
 
 def race(samplers: dict[str, Sampler], keep: Collection[str], rules: Race) -> dict[str, float]:
-    """Microseconds a call, of few samples. Those in `keep` are never stopped."""
+    """Microseconds per call, from few samples. Those in `keep` are never stopped."""
     with _no_garbage_collection():
         start = time.perf_counter()
         samples = {name: [sampler.sample()] for name, sampler in samplers.items()}
@@ -123,7 +123,7 @@ class _no_garbage_collection:
 
 
 def _calls_per_sample(call: Call, synchronize: Call, budget: Budget) -> int:
-    """Warm the call up, and find how many of them fill a sample."""
+    """Warm up, and determine the number of calls per sample."""
     deadline = time.perf_counter() + 25 * budget.sample_seconds
     best = float("inf")
     for done in range(1000):
@@ -138,11 +138,11 @@ def _calls_per_sample(call: Call, synchronize: Call, budget: Budget) -> int:
 
 
 def wall_sampler(call: Call, budget: Budget, synchronize: Call = lambda: None) -> Sampler:
-    """What a Python loop sees: calls one after the other, one synchronisation at the end."""
+    """The time in a Python loop: successive calls, with one synchronization at the end."""
     count = _calls_per_sample(call, synchronize, budget)
 
     def sample() -> float:
-        call()  # not timed: the heap and the caches are as the peer before left them
+        call()  # not timed: the heap and the caches are in the state that the previous peer left
         synchronize()
         start = time.perf_counter()
         for _ in range(count):
@@ -162,12 +162,12 @@ CALLS_PER_GRAPH = 20
 
 
 def graph_sampler(call: Call, calls: int = CALLS_PER_GRAPH) -> Sampler:
-    """What the device needs: a replay of a captured graph of several calls, timed by events."""
+    """The time on the device: a replay of a captured graph of several calls, timed by events."""
     graph = _capture(call, calls)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def sample() -> float:
-        # The first replay keeps the device busy while the events and the second are enqueued.
+        # The first replay keeps the device busy while the events and the second replay are enqueued.
         graph.replay()
         start.record()
         graph.replay()
@@ -188,9 +188,9 @@ def cuda_graph(calls: dict[str, Call], budget: Budget, calls_per_graph: int = CA
 
 @cache
 def _graph_memory() -> tuple[torch.cuda.CUDAGraph, tuple[int, int], torch.cuda.Stream]:
-    """A graph that keeps the memory pool of every capture alive, that pool, and the stream of every capture. No graph
-    reads what another wrote, so they may share memory. torch.cuda.graph would return the pool's memory to the driver
-    at each capture, and a sweep captures thousands of graphs."""
+    """A graph that keeps the memory pool alive, the pool, and the stream; all captures share them. No graph reads what
+    another one wrote, so they may share memory. torch.cuda.graph would return the pool's memory to the driver at each
+    capture, and a sweep captures thousands of graphs."""
     graph, pool, stream = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), torch.cuda.Stream()
     with torch.cuda.graph(graph, pool=pool, stream=stream):
         torch.empty(1, device="cuda").zero_()

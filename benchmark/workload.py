@@ -1,4 +1,4 @@
-"""A case and a peer become a call to time, an error against float64, and the bytes that autograd keeps."""
+"""For a case and a peer: the call to time, the error against float64, and the bytes that autograd keeps."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -10,8 +10,8 @@ from cases import Case, Work
 from peers import Peer
 from torch import Tensor
 
-# A recurrent cell meets the same parameters at every step, and another input and state: so do these calls. Only the
-# parameters may sit in a cache.
+# Like the steps of a recurrent network, successive calls use the same parameters, but different inputs and states. Only
+# the parameters may be in a cache.
 INPUT_SETS = 4
 
 
@@ -35,7 +35,7 @@ class Inputs:
 
 @contextmanager
 def switches(threads: int, tf32: bool, gradients: bool) -> Iterator[None]:
-    """PyTorch's own switches: threads, TF32 products, gradients."""
+    """PyTorch's settings: threads, TF32 products, gradients."""
     torch.set_num_threads(threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     with torch.set_grad_enabled(gradients):
@@ -44,7 +44,7 @@ def switches(threads: int, tf32: bool, gradients: bool) -> Iterator[None]:
 
 @contextmanager
 def environment(case: Case) -> Iterator[None]:
-    """The switches under which the case runs, and autocast."""
+    """The settings that the case runs with, and autocast."""
     with (
         switches(case.threads, case.dtype == "tf32", case.work is Work.TRAINING),
         torch.autocast(case.device, torch.bfloat16, enabled=case.work is Work.AUTOCAST),
@@ -74,8 +74,8 @@ def make_call(case: Case, cell: Callable) -> Callable[[], object]:
 
 
 def errors(case: Case, cells: dict[Peer, Callable]) -> dict[str, tuple[float, float]]:
-    """The (mean, largest) error of every peer against float64, of its worst result, relative to that result's mean
-    magnitude. Where gradients are measured, they are among the results."""
+    """The (mean, largest) error of every peer's worst result against float64, relative to that result's mean magnitude.
+    If gradients are measured, they are among the results."""
     inputs = Inputs(case, seed=INPUT_SETS)
     double = copy.deepcopy(inputs)
     double.states = tuple(state.detach().double().requires_grad_(state.requires_grad) for state in inputs.states)
@@ -101,12 +101,12 @@ def errors(case: Case, cells: dict[Peer, Callable]) -> dict[str, tuple[float, fl
 
 
 def kept_bytes(case: Case, cell: Callable) -> tuple[int, int]:
-    """Bytes that autograd keeps between forward and backward beyond the parameters and what the caller gave: all of
-    them, and those that are no result of forward either."""
+    """The bytes that autograd keeps between forward and backward, excluding parameters and arguments: in total, and
+    without the results of forward."""
     inputs = Inputs(case, seed=0)
     given = {tensor.untyped_storage().data_ptr() for tensor in (*inputs.states, *cell.parameters())}
     kept: dict[int, int] = {}
-    alive = []  # a storage that is freed would give its address to the next
+    alive = []  # a freed storage would leave its address to the next one
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

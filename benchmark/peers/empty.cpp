@@ -1,5 +1,5 @@
 // An operator with the signature, the dispatch keys and the autograd node of lltm::forward that
-// only allocates its results, on any device: the floor under a call.
+// only allocates its results, on any device: a lower bound for the time of a call.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>

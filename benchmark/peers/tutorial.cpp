@@ -1,5 +1,5 @@
-// The design of PyTorch's C++ extension tutorial, as a peer to measure: cat, addmm, and everything
-// pointwise by ATen on the CPU and by one fused kernel a direction on CUDA (tutorial.cu); seven
+// The design of PyTorch's C++ extension tutorial, as a peer: cat, addmm, and pointwise operations
+// by ATen on the CPU and by one fused kernel per direction on CUDA (tutorial.cu), with seven
 // tensors kept for backward. The autograd.Function around it is in Python, as in the tutorial.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// The tutorial's CUDA path, as a peer: the products by ATen, one thread an element for the rest.
+// The tutorial's CUDA path, as a peer: products by ATen, and one thread per element for the rest.
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/CUDAContext.h>

@@ -1,1 +1,1 @@
-"""Whole sequences: lltm.LLTM and lltm::sequence beside nn.LSTM, nn.GRU and a loop of cells."""
+"""Whole sequences: lltm.LLTM and lltm::sequence compared with nn.LSTM, nn.GRU and a loop of cells."""

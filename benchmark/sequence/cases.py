@@ -1,4 +1,4 @@
-"""Which sequences are measured: shapes, dtypes, threads and variants."""
+"""The sequences to measure: shapes, dtypes, threads and variants."""
 
 from dataclasses import dataclass
 
@@ -46,7 +46,7 @@ class SequenceCase:
 
     @property
     def clock(self) -> str:
-        """Nothing can capture a packed sequence of nn.LSTM in a graph."""
+        """The clock: "wall" for packed sequences, because those of nn.LSTM cannot be captured in a graph."""
         return "device" if self.device == "cuda" and self.variant != "packed" else "wall"
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ SHAPES = {
 def _is_worthwhile(device: str, dtype: str, variant: str, shape: SequenceShape) -> bool:
     if device == "cpu" and dtype != "float32":
         return dtype == "bfloat16" and variant == "padded" and shape == SHAPES["cpu"][1]
-    # The other variants at the shapes that people run them at.
+    # The other variants only at the most common shapes.
     return variant == "padded" or shape in SHAPES[device][:2]
 
 
@@ -83,7 +83,7 @@ def make_cases(
     variants: list[str],
     shapes: list[SequenceShape] | None,
 ) -> list[SequenceCase]:
-    """Every worthwhile combination; shapes that were asked for are measured in every one."""
+    """Every worthwhile combination. Requested shapes are measured in all of them."""
     return [
         SequenceCase(device, count, dtype, variant, work, shape)
         for device in devices

@@ -1,4 +1,4 @@
-"""One run over sequences: every case, every peer, a step's share of the time."""
+"""A run over sequences: every case and every peer, in time per step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALLS_PER_GRAPH = 2
 
 @dataclass(frozen=True)
 class Entry:
-    """One case: microseconds a step by peer."""
+    """One case: microseconds per step by peer."""
 
     device: str
     threads: int
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def times(self) -> dict[str, float]:
-        """The minima on a CPU, where other processes disturb a long call, and the medians on a GPU."""
+        """The minima on a CPU, where other processes disturb long calls, and the medians on a GPU."""
         return self.minima if self.device == "cpu" else self.medians
 
 
@@ -56,7 +56,7 @@ def run(
     progress: Progress,
     seconds: float | None = None,
 ) -> list[Entry]:
-    """Measure; every case is logged in `path` as soon as it is known."""
+    """Measure, and log every case to `path` as soon as it is known."""
     start = time.perf_counter()
     entries: list[Entry] = []
     task = progress.add_task("sequences", total=len(cases))
@@ -76,7 +76,7 @@ def run(
 
 def _measure(case: SequenceCase, names: list[str], budget: timing.Budget) -> Entry:
     if case.device == "cuda":
-        budget = timing.BRIEF  # replays hardly differ
+        budget = timing.BRIEF  # replays hardly vary
     samplers: dict[str, timing.Sampler] = {}
     failures: dict[str, str] = {}
     synchronize = torch.cuda.synchronize if case.device == "cuda" else lambda: None
@@ -89,7 +89,7 @@ def _measure(case: SequenceCase, names: list[str], budget: timing.Budget) -> Ent
                     if case.clock == "device"
                     else timing.wall_sampler(call, budget, synchronize)
                 )
-            except Exception as error:  # whatever a peer raises: the others are still measured
+            except Exception as error:  # the other peers are still measured
                 failures[peer.name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         timings = timing.interleave(samplers, budget) if samplers else {}
     steps = case.shape.steps
@@ -108,7 +108,7 @@ def _measure(case: SequenceCase, names: list[str], budget: timing.Budget) -> Ent
 
 
 def _make_call(case: SequenceCase, module: nn.Module) -> Callable[[], object]:
-    """A call that computes the output, and with gradients, those of the input and of every parameter."""
+    """A call that computes the output and, with gradients, those of the input and all parameters."""
     wants_gradient = case.work is Work.TRAINING
     sets = cycle([SequenceInputs(case, seed, wants_gradient) for seed in range(INPUT_SETS)])
     if not wants_gradient:

@@ -1,4 +1,4 @@
-"""Who runs a sequence: lltm.LLTM, lltm::sequence, nn.LSTM, nn.GRU and a loop of our cell."""
+"""The peers for sequences: lltm.LLTM, lltm::sequence, nn.LSTM, nn.GRU and a loop of our cell."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from .cases import SequenceCase
 
 
 class SequenceInputs:
-    """What one call is given. `input` is what gradients are wanted of: padded (steps, batch, input features), or the
-    data of `packed`, which has the same rows in another order and none beyond their length."""
+    """The inputs of a call. Gradients are computed with respect to `input`: padded (steps, batch, input features), or
+    the data of `packed`, which has the same rows in another order, without those beyond the lengths."""
 
     def __init__(self, case: SequenceCase, seed: int, wants_gradient: bool) -> None:
         shape = case.shape
@@ -34,7 +34,7 @@ class SequenceInputs:
 
 
 class Recurrent(nn.Module):
-    """A module that is called as nn.LSTM is: padded, or with a PackedSequence."""
+    """A module that is called like nn.LSTM, with a padded tensor or a PackedSequence."""
 
     def __init__(self, of: type[nn.Module], case: SequenceCase) -> None:
         super().__init__()
@@ -48,20 +48,20 @@ class Recurrent(nn.Module):
         )
 
     def forward(self, inputs: SequenceInputs) -> tuple[Tensor, Tensor]:
-        """What the gradient of the input is wanted of, and the output."""
+        """The tensor whose gradient is the input's, and the output."""
         if inputs.packed is None:
             return inputs.padded, self.module(inputs.padded)[0]
         return inputs.packed.data, self.module(inputs.packed)[0].data
 
 
 def _module(case: SequenceCase) -> nn.Module:
-    import lltm  # here alone: reports are written where there is no library
+    import lltm  # only here: reports are also written on machines without the library
 
     return Recurrent(lltm.LLTM, case)
 
 
 class SequenceOperator(Operator):
-    """lltm::sequence, padded; where rows have lengths, with the lengths on the device."""
+    """lltm::sequence, padded; if rows have lengths, with the lengths on the device."""
 
     def __init__(self, case: SequenceCase) -> None:
         super().__init__(_cell_shape(case), case.device, case.torch_dtype)
@@ -72,7 +72,7 @@ class SequenceOperator(Operator):
 
 
 class LoopOfCells(Operator):
-    """lltm::forward, once a step."""
+    """lltm::forward, once per step."""
 
     def __init__(self, case: SequenceCase) -> None:
         super().__init__(_cell_shape(case), case.device, case.torch_dtype)

@@ -22,7 +22,7 @@ Case = tuple[str, str]
 
 
 def speedup(entry: Entry | None) -> float | None:
-    """Time of the faster of nn.LSTM and nn.GRU over ours: lltm.LLTM's, or the operator's where there is no module."""
+    """The time of the faster of nn.LSTM and nn.GRU over ours: lltm.LLTM's, or the operator's if there is no module."""
     if entry is None:
         return None
     baselines = [entry.times[name] for name in BASELINES if name in entry.times]
@@ -31,7 +31,7 @@ def speedup(entry: Entry | None) -> float | None:
 
 
 def over_loop(entry: Entry | None) -> float | None:
-    """Time of a loop of cells over ours."""
+    """The time of a loop of cells over ours."""
     ours = entry.times.get(MODULE, entry.times.get(OPERATOR)) if entry else None
     return entry.times["loop"] / ours if ours and "loop" in entry.times else None
 
@@ -100,7 +100,7 @@ def _row(group: Group, case: Case, works: dict[str, Entry], names: list[str]) ->
 
 
 def _given(values: list[float | None], limits: dict[str, float]) -> list[tuple[float, float]]:
-    """The values that were measured and have a limit, forward first."""
+    """The measured values that have a limit, forward first."""
     return [(value, limit) for value, limit in zip(values, limits.values(), strict=False) if value]
 
 

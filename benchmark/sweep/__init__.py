@@ -1,1 +1,1 @@
-"""Random shapes: how far the cell is ahead of the best baseline over all that a user may choose."""
+"""Random shapes: the speedup of the cell over the best baseline for all shapes that a user may choose."""

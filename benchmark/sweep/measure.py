@@ -1,4 +1,4 @@
-"""One sweep: every shape, dtype and kind of work, beside the peers and the planner's other candidates."""
+"""A sweep: every shape, dtype and kind of work, compared with the peers and the planner's other candidates."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 REPETITIONS = 3
-"""How often a case is measured in which a peer is ahead."""
+"""How often a case is measured if a peer is faster."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One case: microseconds a call by peer (device time on a GPU, wall time on a CPU)."""
+    """One case: microseconds per call by peer (device time on a GPU, wall time on a CPU)."""
 
     seed: int | None
     device: str
@@ -38,9 +38,9 @@ class Entry:
     shape: str
     times: dict[str, float]
     speedup: float | None
-    """Time of the fastest peer over ours; the median of three where the first was below 1."""
+    """The time of the fastest peer over ours; the median of three if the first one is below 1."""
     candidates: dict[str, float] = field(default_factory=dict)
-    """Device microseconds of the operator of this work (lltm::backward for work with gradients) by forced candidate."""
+    """Device microseconds of this work's operator (lltm::backward for work with gradients) by forced candidate."""
     failures: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def chosen_over_best(self) -> float | None:
-        """Time of the planner's choice over that of the best candidate; None where they were not measured."""
+        """The time of the planner's choice over that of the best candidate; None if they were not measured."""
         if len(self.candidates) < 2 or candidates.AUTO not in self.candidates:
             return None
         return self.candidates[candidates.AUTO] / min(self.candidates.values())
@@ -63,13 +63,13 @@ class Sweep:
     peers: list[str]
     with_candidates: bool = True
     seconds: float | None = None
-    """The run ends at the first case that begins later than this."""
+    """The run ends at the first case that would begin later than this."""
 
 
 def cases_of(
     draws: list[Draw], devices: list[str], threads: list[int], dtypes: list[str], works: list[Work]
 ) -> list[tuple[Draw, Case]]:
-    """Shape by shape, so that a run that is cut short has as many shapes of every dtype."""
+    """The cases, shape by shape, so that an interrupted run has equally many shapes for every dtype."""
     return [
         (draw, Case(device, count, work, dtype, draw.shape))
         for draw in draws
@@ -82,7 +82,7 @@ def cases_of(
 
 
 def run(sweep: Sweep, path: Path, progress: Progress) -> list[Entry]:
-    """Measure; every case is logged in `path` as soon as it is known."""
+    """Measure, and log every case to `path` as soon as it is known."""
     prepare_dynamic_compilation()
     start = time.perf_counter()
     entries: list[Entry] = []
@@ -104,12 +104,12 @@ def run(sweep: Sweep, path: Path, progress: Progress) -> list[Entry]:
     return entries
 
 
-# Dynamic shapes or not, the compiler takes the first shape that it sees for typical.
+# Even with dynamic shapes, the compiler optimizes for the first shape that it sees.
 _TYPICAL = Shape(256, 520, 504)
 
 
 def _compile(cases: list[tuple[Draw, Case]], peers: list[str]) -> None:
-    """Compile what the peers compile once a dtype and kind of work."""
+    """Compile what the peers compile once per dtype and kind of work."""
     if "dynamic" not in peers:
         return
     for case in dict.fromkeys(Case(c.device, c.threads, c.work, c.dtype, _TYPICAL) for _, c in cases):
@@ -118,8 +118,8 @@ def _compile(cases: list[tuple[Draw, Case]], peers: list[str]) -> None:
 
 
 def calls_per_graph(case: Case) -> int:
-    """As many calls as make a graph of some 100 microseconds, so that small cells are measured finely and large ones
-    quickly; a multiple of the number of inputs that take turns."""
+    """The number of calls in a graph of about 100 microseconds, so that small cells are measured precisely and large
+    ones quickly; a multiple of the number of alternating inputs."""
     shape = case.shape
     work = shape.batch * (shape.input_features + shape.state_size) * shape.state_size
     if case.work is Work.TRAINING:
@@ -135,7 +135,7 @@ def _measure(draw: Draw, case: Case, sweep: Sweep) -> Entry:
             try:
                 call = make_call(case, peer.make(case.shape, case.device, case.torch_dtype))
                 samplers[peer.name] = _sampler(case, call)
-            except Exception as error:  # whatever a peer raises: the others are still measured
+            except Exception as error:  # the other peers are still measured
                 failures[peer.name] = _first_line(error)
         times, speedup = _speedup(samplers, timing.GPU_RACE if case.device == "cuda" else timing.CPU_RACE)
         found = candidates.Candidates({}, {})
@@ -170,7 +170,7 @@ def _sampler(case: Case, call: Callable[[], object]) -> timing.Sampler:
 
 
 def _speedup(samplers: dict[str, timing.Sampler], rules: timing.Race) -> tuple[dict[str, float], float | None]:
-    """Times by peer, and the speedup over the fastest; again where it is below 1, for the median of three."""
+    """Times by peer, and the speedup over the fastest. If it is below 1, measures twice more and takes the median."""
     if OURS not in samplers or len(samplers) < 2:
         return timing.race(samplers, {OURS}, rules), None
 

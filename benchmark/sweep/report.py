@@ -1,4 +1,4 @@
-"""What a sweep found: quantiles, the worst shapes, and the distribution as a picture."""
+"""The results of a sweep: quantiles, the worst shapes, and a plot of the distribution."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ Group = tuple[str, int, str, str]
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:
-    """Between the two values beside it, linearly: 0 is the least and 1 the largest."""
+    """A quantile with linear interpolation: 0 is the minimum and 1 the maximum."""
     return float(numpy.quantile(values, fraction))
 
 
 def pool(entries: list[Entry]) -> dict[Group, list[Entry]]:
-    """The entries of all runs by what they measured. A shape of one seed counts once, as it was measured last."""
+    """The entries of all runs by group. Repeated measurements of a seed's shape count once, with the last result."""
     found: dict[Group, dict[tuple[int | None, str], Entry]] = defaultdict(dict)
     for entry in entries:
         found[entry.device, entry.threads, entry.dtype, entry.work][entry.seed, entry.shape] = entry
@@ -141,7 +141,7 @@ def _failures(entries: list[Entry]) -> list[str]:
 
 
 def named_markdown(entries: list[Entry], on: str) -> str:
-    """The named shapes beside what is asked of them."""
+    """The named shapes and their targets."""
     parts = [f"# Named shapes, {on}", "Device microseconds (on a CPU: wall time), the target and whether it is met."]
     for group, of_group in pool(entries).items():
         rows = []
@@ -164,7 +164,7 @@ def named_markdown(entries: list[Entry], on: str) -> str:
 
 
 def draw(entries: list[Entry], path: Path) -> None:
-    """The distribution of the speedup: for each speedup, the share of shapes that have less."""
+    """The cumulative distribution of the speedup: the fraction of shapes below each speedup."""
     groups = pool(entries)
     works = list(dict.fromkeys(group[3] for group in groups))
     figure, panels = plt.subplots(1, len(works), figsize=(6.5 * len(works), 4.5), squeeze=False, layout="constrained")

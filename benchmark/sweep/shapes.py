@@ -9,22 +9,22 @@ from cases import Shape
 SMALLEST = Shape(1, 8, 16)
 LARGEST = Shape(4096, 2048, 2048)
 WORK_LIMIT = 256 * 4096 * 2048
-"""Largest batch * (input_features + state_size) * state_size: the batch is halved until the product is below it."""
+"""The largest batch * (input_features + state_size) * state_size: the batch is halved until the product is below it."""
 MULTIPLE = 8
 UNROUNDED_OF_FIVE = 2
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One random shape, and the seed that it came from (None for a shape that was given by name)."""
+    """A random shape and its seed (None for a named shape)."""
 
     seed: int | None
     shape: Shape
 
 
 def draw(count: int, seed: int, largest: Shape = LARGEST) -> list[Draw]:
-    """`count` shapes with sizes log-uniform between SMALLEST and `largest`. In three of five, input features and state
-    size are rounded up to a multiple of 8; the others stay as drawn, most of them odd in some way."""
+    """Draws `count` shapes with log-uniform sizes between SMALLEST and `largest`. In three of five, input features and
+    state size are rounded up to a multiple of 8; the others are not rounded, so most of them are unaligned."""
     generator = random.Random(seed)
 
     def log_uniform(low: int, high: int) -> int:
