@@ -76,7 +76,7 @@ double transposition_time(const BackwardShape& s) {
   return 2 * static_cast<double>(s.batch * s.width()) * s.element_bytes() / kGateGradientsRate;
 }
 
-/// Copying the weights, and the states of so many rows, into rows that TMA can describe.
+/// Copying the weights, and `states` rows of [old_h | input], into rows that TMA can describe.
 double operands_packing_time(const BackwardShape& s, int64_t states) {
   return s.vector_rows ? 0
                        : packing_time(static_cast<double>((s.gates() + states) * s.width()) *

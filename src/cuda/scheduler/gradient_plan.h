@@ -43,7 +43,7 @@ GradientChoice choose_gradient_plan(Arithmetic arithmetic,
 struct Float32GradientPlan {
   Float32GradientTile tile;
   int weight_parts = 1;  // at most, of the batch, which is the K of d_weights
-  // A block computes so many in sequence, each one while it writes the one before.
+  // Computed by one block in sequence, each while the one before is being written.
   int weight_tiles_a_block = 1;
 };
 
