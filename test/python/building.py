@@ -41,6 +41,7 @@ def build_wheel(folder: Path) -> Path:
             sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder,
             f"--config-settings=build-dir={kept_folder('wheel', folder)}",
             "--config-settings=cmake.define.LLTM_CUDA=OFF", "--config-settings=cmake.define.CMAKE_UNITY_BUILD=ON",
+            "--config-settings=cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=0",
             "--config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0", ROOT,
         )  # fmt: skip
     (wheel,) = folder.glob("*.whl")
