@@ -127,7 +127,7 @@ def cases(draw):
 
 @given(cases())
 def test_is_a_loop_of_cells(case):
-    """All values and gradients, with lengths and reset, for several layers and both directions."""
+    """Values and gradients of everything, with lengths and reset, layer by layer and in both directions."""
     steps, batch, options, lengths, reset, with_state, seed = case
     torch.manual_seed(seed)
     rnn = lltm.LLTM(3, 4, **options, dtype=torch.float64)
