@@ -1,5 +1,5 @@
-# Each target does its own set-up: scripts/in-environment runs a command with what it needs, and installs what is missing
-# of that, as it says. CMake does the building.
+# Each target sets up what it needs: scripts/in-environment runs a command in a suitable environment, and installs
+# missing packages. CMake builds the library.
 
 TORCH ?=
 CMAKE_ARGS ?=
@@ -12,7 +12,7 @@ SECONDS ?= 60
 SANITIZER ?= memcheck
 
 BUILD := build$(if $(TORCH),-torch-$(TORCH))
-# The package of this checkout, with the library that was just built.
+# Use the package of this checkout, and the library that was just built.
 export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
 export LLTM_LIBRARY := $(CURDIR)/$(BUILD)/liblltm_ops.so
 
@@ -25,7 +25,7 @@ build = @$(call with,$(1)) sh -ec '\
   echo "-- Building in $(BUILD) (from scratch some minutes)"; \
   cmake --build $(BUILD)'
 
-# The options are for the build of this checkout, not for those that the tests make.
+# The options only apply to the build of this checkout, not to the builds of tests.
 unexport CMAKE_ARGS
 
 .PHONY: help build build-tests demo stream test test-cpp test-python fuzz soak sanitize bench lint format clean distclean
@@ -76,8 +76,8 @@ ifneq ($(filter memcheck racecheck synccheck initcheck,$(SANITIZER)),)
 sanitize: build-tests
 	@$(call with,test) scripts/sanitize $(SANITIZER) $(BUILD)
 else
-# GCC's: of the CPU's code, in a build of its own, not optimized and in larger units because it compiles in a fraction of
-# the time.
+# GCC's sanitizers, for the CPU code, in a separate build. It is not optimized and uses larger units, because it then
+# compiles in a fraction of the time.
 comma := ,
 sanitize: INSTRUMENTED = build-sanitize-$(subst $(comma),-,$(SANITIZER))
 sanitize:

@@ -87,8 +87,9 @@ void state_gradient_out(const std::vector<StateGradientRow<scalar_t>>& rows,
                                        .row_chunks = 1,
                                        .panels = nullptr};
   // There may be fewer panels of columns than threads, so the rows are split into chunks, too. Each
-  // chunk copies its panel, which takes as long as about eight rows. A chunk has at least three
-  // times as many rows if that gives every thread a task, and eight times as many beyond that.
+  // chunk copies its panel, which takes as long as about eight rows. A chunk should therefore have
+  // at least three times as many rows, 24, to give every thread a task, and eight times as many,
+  // 64, to give it several.
   const int64_t panels = std::max<int64_t>(1, kernels.state_gradient_tasks(params));
   params.row_chunks =
       std::max({ceil_div(params.row_count, kernels.max_rows_per_chunk),

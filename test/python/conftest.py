@@ -1,7 +1,6 @@
-"""What all tests share: where lltm is found, the devices and dtypes, and a fixed seed.
+"""Shared by all tests: finding lltm, the devices and dtypes, and a fixed seed.
 
-LLTM_LIBRARY and PYTHONPATH choose what is tested. Where neither lltm is importable nor LLTM_LIBRARY set, it is this
-checkout's package with the library in build/.
+LLTM_LIBRARY and PYTHONPATH select what is tested. The defaults are this checkout's package and the library in build/.
 """
 
 import importlib.util
@@ -10,10 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Threads that wait without spinning, set before torch loads OpenMP: on a busy machine these many small calls take a
-# tenth of the time.
+# Threads wait without spinning. On a busy machine, many small calls then take a tenth of the time. Set before torch
+# loads OpenMP.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# The processes of pytest-xdist (-n) share the cores: with all of them for each, they mostly wait for each other.
+# The processes of pytest-xdist (-n) share the cores. If each of them used all cores, they would mostly wait for each
+# other.
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // int(workers))))
 
@@ -28,12 +28,12 @@ if importlib.util.find_spec("lltm") is None:
 
 import lltm  # noqa: E402
 
-# Otherwise cuBLAS may round the partial sums of a 16-bit product to 16 bits, where it splits K: more than the bounds of
-# bounds.py, which take sums for float32, allow.
+# Otherwise, if cuBLAS splits K, it may round the partial sums of a 16-bit product to 16 bits, which exceeds the bounds
+# of bounds.py for sums in float32.
 torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
-# The same examples in every run: what one run finds, the next one shows again.
+# The same examples in every run, so that failures are reproducible.
 hypothesis.settings.register_profile("lltm", deadline=None, derandomize=True, max_examples=30, database=None)
 hypothesis.settings.load_profile("lltm")
 
@@ -58,7 +58,7 @@ def dtype(request) -> torch.dtype:
 
 @pytest.fixture(params=["few_rows", "hopper", "tiles", "library"])
 def path(request, monkeypatch) -> str:
-    """Each group of CUDA kernels, forced."""
+    """Forces each group of CUDA kernels."""
     monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
     return request.param
 
@@ -70,7 +70,7 @@ def seed():
 
 @pytest.fixture
 def fresh_compiler():
-    """Nothing compiled before, and nothing left for the test that follows."""
+    """Resets the compiler before and after the test."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -78,8 +78,8 @@ def fresh_compiler():
 
 @pytest.fixture
 def aot_inductor(tmp_path):
-    """A compiler that finds a static libstdc++ puts a second copy of it into a package, and a package without any
-    operator of ours crashes on load too: there is nothing to test."""
+    """Skips the test if the compiler links a static libstdc++. Packages then contain a second copy of it, and crash on
+    load even without our operators."""
     from torch._inductor.cpp_builder import get_cpp_compiler
 
     source, library = tmp_path / "stream.cpp", tmp_path / "stream.so"

@@ -59,9 +59,9 @@ def test_steps_in_tf32(path, sizes, monkeypatch):
 
 @pytest.mark.parametrize("state_size", [6, 8, 130, 131])
 def test_c0_that_starts_anywhere(path, dtype, state_size):
-    """The first step reads as many neighbours of c0 at once as state_size is a multiple of, up to four."""
+    """The first step reads one, two or four elements of c0 at once, as state_size is a multiple of this number."""
     sizes = Sizes(3, 20, 16, state_size)
-    carried = torch.promote_types(dtype, torch.float32)  # what c0 is read as where it lies
+    carried = torch.promote_types(dtype, torch.float32)  # the dtype in which c0 is read in place
     c0 = torch.randn(sizes.batch * state_size + 1, dtype=carried, device="cuda")[1:].view(sizes.batch, state_size)
     arguments = make(sizes, dtype, "cuda")._replace(c0=c0)
     assert_results_close(call(arguments, keep=True), arguments, keep=True)
