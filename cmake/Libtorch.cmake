@@ -150,10 +150,10 @@ function(_lltm_import_libtorch folder error_variable)
   # order, also to programs that link the library through a static library.
   list(JOIN libraries "\",\"" kept)
   set(link_items "-Wl,--push-state,--no-as-needed,\"${folder}/lib/libtorch.so\",\"${kept}\",--pop-state")
-  file(GLOB neighbours LIST_DIRECTORIES true "${folder}/../nvidia/*/lib")
-  foreach(neighbour IN LISTS neighbours)
-    get_filename_component(neighbour "${neighbour}" ABSOLUTE)
-    list(APPEND link_items "-Wl,-rpath-link,\"${neighbour}\"")
+  file(GLOB neighbors LIST_DIRECTORIES true "${folder}/../nvidia/*/lib")
+  foreach(neighbor IN LISTS neighbors)
+    get_filename_component(neighbor "${neighbor}" ABSOLUTE)
+    list(APPEND link_items "-Wl,-rpath-link,\"${neighbor}\"")
   endforeach()
 
   # PyTorch's copy of the OpenMP runtime, if it has one: two runtimes would have two thread pools.

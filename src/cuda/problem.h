@@ -52,7 +52,7 @@ struct Matrix {
   /// The same for cache lines.
   bool starts_at_lines(int size) const { return starts_at_multiples_of(128, size, 0); }
   /// The same for multiples of `count` elements.
-  bool starts_at_neighbours(int count, int size) const {
+  bool starts_at_neighbors(int count, int size) const {
     return starts_at_multiples_of(count * size, size, 0);
   }
 
@@ -101,7 +101,7 @@ inline Segments segments_of(int64_t state_size, int64_t input_features, int64_t 
 
 /// How many neighboring elements the epilogue of a forward reads and writes at once, provided that
 /// rows are aligned to as many: four or two if state_size is a multiple of that, otherwise one.
-inline int neighbours_in(int64_t state_size) {
+inline int neighbors_in(int64_t state_size) {
   return state_size % 4 == 0 ? 4 : state_size % 2 == 0 ? 2 : 1;
 }
 

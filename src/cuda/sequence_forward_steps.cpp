@@ -104,7 +104,7 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   of.starts_with_c0 =
       is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
       has_rows(*arguments.c0) &&
-      rows_of(*arguments.c0).starts_at_neighbours(neighbours_in(of.state_size), sizeof(float));
+      rows_of(*arguments.c0).starts_at_neighbors(neighbors_in(of.state_size), sizeof(float));
   return of;
 }
 
@@ -196,7 +196,7 @@ class StepsOfSequence {
   void copy_bias() {
     bias_ = contiguous_or_undefined(arguments_.bias);
     if (bias_.defined() &&
-        !Matrix{bias_.const_data_ptr(), 0}.starts_at_neighbours(4, layout_.size)) {
+        !Matrix{bias_.const_data_ptr(), 0}.starts_at_neighbors(4, layout_.size)) {
       bias_ = bias_.clone();
     }
   }

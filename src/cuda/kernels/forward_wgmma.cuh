@@ -43,8 +43,8 @@ struct ForwardWgmmaArguments {
 /// the same columns, in addition to the ranks that share their K: a chunk of weights is read once
 /// for all of them.
 ///
-/// kNeighbours: how many neighbors of a row the epilogue writes at once: four, two or one.
-template <typename Problem_, typename Product_, int kNeighbours, int kBlocksPerSm_ = 1>
+/// kNeighbors: how many neighbors of a row the epilogue writes at once: four, two or one.
+template <typename Problem_, typename Product_, int kNeighbors, int kBlocksPerSm_ = 1>
 struct ForwardWgmmaTile {
   using Problem = Problem_;
   static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
@@ -53,13 +53,13 @@ struct ForwardWgmmaTile {
   static constexpr bool kLoadsByTwo = kOfSequence && Product::kArithmetic != Arithmetic::kFloat32;
   static constexpr int kHidden = Product::kTileN / 3, kBlocksPerSm = kBlocksPerSm_;
   using Math = ForwardMath<Product::kArithmetic>;
-  static constexpr int kItemRows = kNeighbours == 4 ? 1 : 2;
+  static constexpr int kItemRows = kNeighbors == 4 ? 1 : 2;
   using Epilogue = EpilogueOf<Problem,
                               typename Product::Element,
                               Math,
                               kItemRows,
                               4 / kItemRows,
-                              (kNeighbours > 1)>;
+                              (kNeighbors > 1)>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
 
   // Shared memory: the pipeline, a barrier for the sums, and the sums. The sums of a block without
@@ -355,25 +355,25 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
 }
 
 /// How many neighbors of a row an epilogue reads and writes at once. Two are only written at once.
-inline int neighbours_of(const ForwardProblem& p, int size) {
+inline int neighbors_of(const ForwardProblem& p, int size) {
   const bool fours =
-      p.old_cell.starts_at_neighbours(4, size) && Matrix{p.bias, 0}.starts_at_neighbours(4, size);
-  return std::min(neighbours_in(p.state_size), fours ? 4 : 2);
+      p.old_cell.starts_at_neighbors(4, size) && Matrix{p.bias, 0}.starts_at_neighbors(4, size);
+  return std::min(neighbors_in(p.state_size), fours ? 4 : 2);
 }
-inline int neighbours_of(const StepOfRowsProblem& p, int) {
-  return neighbours_in(p.cell.state_size);
+inline int neighbors_of(const StepOfRowsProblem& p, int) {
+  return neighbors_in(p.cell.state_size);
 }
 
 template <typename Product, int kBlocksPerSm = 1, typename Problem>
-cudaError_t launch_for_neighbours(const Problem& problem, int split, cudaStream_t stream) {
-  const auto launch = [&]<int kNeighbours>() {
-    using Tile = ForwardWgmmaTile<Problem, Product, kNeighbours, kBlocksPerSm>;
+cudaError_t launch_for_neighbors(const Problem& problem, int split, cudaStream_t stream) {
+  const auto launch = [&]<int kNeighbors>() {
+    using Tile = ForwardWgmmaTile<Problem, Product, kNeighbors, kBlocksPerSm>;
     return launch_forward_wgmma_tile<Tile>(problem, split, stream);
   };
   if constexpr (std::is_same_v<Problem, StepProblem>) {
     return launch.template operator()<4>();  // as a StepProblem allows
   } else {
-    switch (neighbours_of(problem, sizeof(typename Product::Element))) {
+    switch (neighbors_of(problem, sizeof(typename Product::Element))) {
       case 4:
         return launch.template operator()<4>();
       case 2:
@@ -395,41 +395,41 @@ cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cu
     constexpr Major kK = Major::kK;
     switch (tile) {
       case WgmmaTile::k64x8:
-        return launch_for_neighbours<ThreeTf32Product<kK, kK, 1, 1, 8, 1, 24>>(p, split, stream);
+        return launch_for_neighbors<ThreeTf32Product<kK, kK, 1, 1, 8, 1, 24>>(p, split, stream);
       case WgmmaTile::k64x32:
-        return launch_for_neighbours<ThreeTf32Product<kK, kK, 1, 1, 5, 1, 96>>(p, split, stream);
+        return launch_for_neighbors<ThreeTf32Product<kK, kK, 1, 1, 5, 1, 96>>(p, split, stream);
       case WgmmaTile::k128x32:
-        return launch_for_neighbours<ThreeTf32Product<kK, kK, 2, 2, 4, 1, 96>>(p, split, stream);
+        return launch_for_neighbors<ThreeTf32Product<kK, kK, 2, 2, 4, 1, 96>>(p, split, stream);
       default:
         return cudaErrorInvalidValue;
     }
   } else {
     switch (tile) {
       case WgmmaTile::k64x8:
-        return launch_for_neighbours<
+        return launch_for_neighbors<
             WgmmaProduct<kArithmetic, 1, 24, kOverlaps ? 8 : 11, 1, 0, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k64x24:
-        return launch_for_neighbours<WgmmaProduct<kArithmetic, 1, 72, 8, 1, 0, kOverlaps>>(
+        return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 72, 8, 1, 0, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k64x40:
-        return launch_for_neighbours<WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32, kOverlaps>>(
+        return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k64x40InPairs:
-        return launch_for_neighbours<WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192, kOverlaps>>(
+        return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k128x32:
-        return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 96, 6, 1, 0, kOverlaps>>(
+        return launch_for_neighbors<WgmmaProduct<kArithmetic, 2, 96, 6, 1, 0, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k128x32InPairs:
-        return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>>(
+        return launch_for_neighbors<WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>>(
             p, split, stream);
       case WgmmaTile::k128x32Twice:
         // While one block of a multiprocessor is in its epilogue, the other multiplies.
-        return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 96, 3, 1, 0, kOverlaps>, 2>(
+        return launch_for_neighbors<WgmmaProduct<kArithmetic, 2, 96, 3, 1, 0, kOverlaps>, 2>(
             p, split, stream);
       case WgmmaTile::k128x64InPairs:
-        return launch_for_neighbours<WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0, kOverlaps>>(
+        return launch_for_neighbors<WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0, kOverlaps>>(
             p, split, stream);
       default:
         return cudaErrorInvalidValue;
