@@ -18,23 +18,18 @@ OptionalGradients sequence_backward_autograd(const SequenceBackwardArguments& ar
                                              bool reverse,
                                              std::array<bool, 5> output_mask) {
   check_defined(arguments);
-  const auto& [grad_output,
-               grad_h_n,
-               grad_c_n,
-               grad_cells,
-               output,
-               cells,
-               gates,
-               input,
-               weights,
-               bias,
-               h0,
-               c0,
-               lengths,
-               reset] = arguments;
+  const auto& a = arguments;
   const auto any = [&](auto asked_of) {
-    return asked_of(
-        grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, input, weights, bias, h0);
+    return asked_of(a.grad_output,
+                    a.grad_h_n,
+                    a.grad_c_n,
+                    a.grad_cells,
+                    a.output,
+                    a.cells,
+                    a.input,
+                    a.weights,
+                    a.bias,
+                    a.h0);
   };
   if (below_functorch() ||
       any([](const auto&... tensors) { return any_requires_grad(tensors...); }) ||
@@ -42,20 +37,20 @@ OptionalGradients sequence_backward_autograd(const SequenceBackwardArguments& ar
     return formula::sequence_backward(arguments, reverse, output_mask);
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return optional_gradients(lltm::sequence_backward(grad_output,
-                                                    grad_h_n,
-                                                    grad_c_n,
-                                                    grad_cells,
-                                                    output,
-                                                    cells,
-                                                    gates,
-                                                    input,
-                                                    weights,
-                                                    bias,
-                                                    h0,
-                                                    c0,
-                                                    lengths,
-                                                    reset,
+  return optional_gradients(lltm::sequence_backward(a.grad_output,
+                                                    a.grad_h_n,
+                                                    a.grad_c_n,
+                                                    a.grad_cells,
+                                                    a.output,
+                                                    a.cells,
+                                                    a.gates,
+                                                    a.input,
+                                                    a.weights,
+                                                    a.bias,
+                                                    a.h0,
+                                                    a.c0,
+                                                    a.lengths,
+                                                    a.reset,
                                                     reverse,
                                                     output_mask));
 }
