@@ -1,5 +1,6 @@
 #include "model.h"
 
+#include "choice.h"
 #include "tile/shapes.h"
 
 #include <algorithm>
@@ -311,32 +312,18 @@ ForwardChoice choose_forward(const ForwardShape& shape,
                              const DeviceFacts& device,
                              std::optional<Group> group,
                              std::string_view name) {
-  const auto best_of = [&](const auto& wanted) {
-    ForwardChoice best{nullptr, {}};
-    for (const ForwardCandidate& candidate : kCandidates) {
-      if (wanted(candidate) && supports(candidate, shape, device)) {
-        const Estimate time = estimate(candidate, shape, device);
-        if (time.ranks > 0 && (best.candidate == nullptr || time.us < best.estimate.us)) {
-          best = {&candidate, time};
+  return choose(
+      forward_candidates(),
+      group,
+      name,
+      [&](const ForwardCandidate& of) { return is_exact(of, shape); },
+      [&](const ForwardCandidate& of) -> std::optional<Estimate> {
+        if (!supports(of, shape, device)) {
+          return std::nullopt;
         }
-      }
-    }
-    return best;
-  };
-  ForwardChoice best{nullptr, {}};
-  if (!name.empty()) {
-    best = best_of([&](const ForwardCandidate& of) { return of.name == name; });
-  } else if (group) {
-    best = best_of([&](const ForwardCandidate& of) { return of.group == *group; });
-  } else {
-    best = best_of([&](const ForwardCandidate& of) { return is_exact(of, shape); });
-  }
-  for (const Group other : {Group::kTiles, Group::kLibrary}) {
-    if (best.candidate == nullptr) {
-      best = best_of([&](const ForwardCandidate& of) { return of.group == other; });
-    }
-  }
-  return best;
+        const Estimate time = estimate(of, shape, device);
+        return time.ranks > 0 ? std::optional(time) : std::nullopt;
+      });
 }
 
 }  // namespace lltm::cuda

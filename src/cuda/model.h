@@ -101,10 +101,13 @@ Estimate estimate(const ForwardCandidate& candidate,
                   const ForwardShape& shape,
                   const DeviceFacts& device);
 
-struct ForwardChoice {
-  const ForwardCandidate* candidate;
-  Estimate estimate;
+/// A candidate, and what it was chosen for.
+template <typename Candidate, typename EstimateOfCandidate>
+struct Choice {
+  const Candidate* candidate = nullptr;
+  EstimateOfCandidate estimate{};
 };
+using ForwardChoice = Choice<ForwardCandidate, Estimate>;
 
 /// The candidate with the least estimate: among all of them, those of a group, or the one with a
 /// name. What the selection does not support falls back to tiles, then to the library.

@@ -1,6 +1,8 @@
 // The candidates for the backward: what each supports, its tiles and its estimated time.
 #include "plan_backward.h"
 
+#include "choice.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -427,27 +429,15 @@ BackwardChoice choose_backward(const BackwardShape& shape,
                                const DeviceFacts& device,
                                std::optional<Group> group,
                                std::string_view name) {
-  const auto best_of = [&](const auto& wanted) {
-    BackwardChoice best{};
-    for (const BackwardCandidate& candidate : kCandidates) {
-      if (wanted(candidate) && candidate.supports(shape, device)) {
-        const BackwardEstimate estimate = candidate.estimate(shape, device);
-        if (best.candidate == nullptr || estimate.us < best.estimate.us) {
-          best = {&candidate, estimate};
-        }
-      }
-    }
-    return best;
-  };
-  BackwardChoice best = best_of([&](const BackwardCandidate& of) {
-    return !name.empty() ? of.name == name : !group || of.group == *group;
-  });
-  for (const Group other : {Group::kTiles, Group::kLibrary}) {
-    if (best.candidate == nullptr) {
-      best = best_of([&](const BackwardCandidate& of) { return of.group == other; });
-    }
-  }
-  return best;
+  return choose(
+      backward_candidates(),
+      group,
+      name,
+      [](const BackwardCandidate&) { return true; },
+      [&](const BackwardCandidate& of) {
+        return of.supports(shape, device) ? std::optional(of.estimate(shape, device))
+                                          : std::nullopt;
+      });
 }
 
 }  // namespace lltm::cuda

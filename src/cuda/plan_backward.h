@@ -74,10 +74,7 @@ struct BackwardCandidate {
 };
 std::span<const BackwardCandidate> backward_candidates();
 
-struct BackwardChoice {
-  const BackwardCandidate* candidate;
-  BackwardEstimate estimate;
-};
+using BackwardChoice = Choice<BackwardCandidate, BackwardEstimate>;
 
 /// The candidate with the least estimate: among all of them, those of a group, or the one with a
 /// name. What the selection does not support falls back to tiles, then to the library. The batch
