@@ -126,11 +126,16 @@ class Bounded:
         return tuple(map(self._result, values, errors))
 
     def stored(self) -> "Bounded":
-        """The value as it may be rounded to the tensors' dtype. Kernels may keep intermediate values unrounded."""
+        """The value as it may be rounded to the tensors' dtype. Kernels may keep intermediate values unrounded.
+
+        A value that may be infinite in that dtype has no bound, and neither has what is computed from it.
+        """
         precision = self.precision
         if precision.storage_unit == precision.unit:
             return self
-        return self._result(self.value, self.error + (precision.storage_unit * self.value.abs() + precision.smallest))
+        error = self.error + (precision.storage_unit * self.value.abs() + precision.smallest)
+        may_overflow = self.value.abs() + error > torch.finfo(precision.dtype).max
+        return self._result(self.value, torch.where(may_overflow, torch.inf, error))
 
     def cast(self, dtype: torch.dtype) -> "Bounded":
         """The stored value, converted to another dtype, as autocast converts gradients."""
@@ -188,7 +193,9 @@ class Bounded:
         actual = actual.detach().to(self.value)
         bound = stored.error + self.precision.smallest
         excess = (actual - stored.value).abs() / bound
-        if not finite:
+        if finite:
+            excess = torch.where(bound.isfinite(), excess, 0.0)
+        else:
             # Next to infinite values, there may be no bound.
             excess = torch.where(excess.isnan() & actual.isfinite(), 0.0, excess)
             excess = torch.where(self.value.isfinite(), excess, torch.where(actual.isfinite(), torch.inf, 0.0))

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from bounds import Precision
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_calls.checking import Checker, Wrong
 from random_calls.operators import OPERATORS, draw_case
+from random_calls.sequences import SequenceCase
+from sequence_reference import Sizes
 
 RESULTS = ("d_input", "d_weights", "d_bias", "d_old_h", "d_old_cell")
 
@@ -99,3 +102,49 @@ def test_a_failure_can_be_made_again():
     result = run_fuzz("--only", key)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.startswith(f"{drawn}\nright: ")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_values_may_overflow(process_state, dtype):
+    """In float16, elements of d_bias of this call, and only these, are beyond the largest number."""
+    case = SequenceCase(
+        operator="sequence_backward",
+        device="cpu",
+        seed=44,
+        dtype=dtype,
+        sizes=Sizes(steps=38, batch=9, input_features=0, state_size=33),
+        bias=False,
+        scale=1.0,
+        layouts=(),
+        absent=("grad_cells",),
+        mask=(True,) * 5,
+        grad_mode="inference",
+        autocast=None,
+        threads=1,
+        callers=1,
+        repeated=True,
+        poison=(),
+        path=None,
+        tf32=False,
+        state=False,
+        cell_dtype=torch.float32,
+        lengths=False,
+        reset=False,
+        reverse=True,
+        keep=False,
+    )
+    call = OPERATORS[case.operator].prepare(case)
+    d_bias = call.run()[2]
+    assert d_bias.isinf().any() == (dtype == torch.float16)
+    checker = Checker()
+    checker.check(case)
+    checker.finish()
+
+
+def test_what_may_overflow_has_no_bound():
+    def excess(value, actual):
+        return Precision.of(torch.float16).exact(torch.tensor([value])).excess(torch.tensor([actual])).item()
+
+    assert excess(70000.0, torch.inf) == 0
+    assert excess(60000.0, torch.inf) == torch.inf
+    assert excess(60000.0, 60000.0) == 0
