@@ -100,10 +100,10 @@ struct ThreeTf32Product {
         finish);
   }
 
-  /// Computes one tile in a block that has not yet waited for the previous kernel. If `early`, B of
-  /// the first chunks, and A of early_chunks of them, are loaded before the wait, and B is
-  /// rewritten as soon as it arrives. load_a(a, barrier, chunk) and load_b(b, barrier, chunk) start
-  /// the copies of a chunk, counted from zero.
+  /// Computes one tile in a block that has not yet waited for the previous kernel. If `early`,
+  /// early_chunks chunks are loaded before the wait, and B of those after them that have a stage,
+  /// and B is rewritten as soon as it arrives. load_a(a, barrier, chunk) and load_b(b, barrier,
+  /// chunk) start the copies of a chunk, counted from zero.
   template <typename LoadA, typename LoadB, typename Finish>
   __device__ __forceinline__ void run_overlapping(const unsigned char* shared,
                                                   int chunks,
@@ -126,23 +126,25 @@ struct ThreeTf32Product {
           const auto end = [&](int slot, int chunk) {
             load_a(slots.a(slot), slots.full(slot), chunk);
           };
-          const int ahead = early ? min(chunks, kStages) : 0;
+          const int known = early ? early_chunks : 0;
+          const int ahead = early ? max(known, min(chunks, kStages)) : 0;
+          Place at;
 #pragma unroll 1
           for (int chunk = 0; chunk < ahead; ++chunk) {
-            begin(chunk, chunk);
-            if (chunk < early_chunks) {
-              end(chunk, chunk);
+            wait_phase(slots.empty(at.slot), at.parity ^ 1);
+            begin(at.slot, chunk);
+            if (chunk < known) {
+              end(at.slot, chunk);
             }
+            at.advance();
           }
           wait_for_previous_kernel();
 #pragma unroll 1
-          for (int chunk = early_chunks; chunk < ahead; ++chunk) {
+          for (int chunk = known; chunk < ahead; ++chunk) {
             end(chunk, chunk);
           }
-          Place at{ahead % kStages, static_cast<uint32_t>(ahead / kStages)};
 #pragma unroll 1
           for (int chunk = ahead; chunk < chunks; ++chunk) {
-            // A newly initialized barrier has completed the phase before its first.
             wait_phase(slots.empty(at.slot), at.parity ^ 1);
             begin(at.slot, chunk);
             end(at.slot, chunk);
