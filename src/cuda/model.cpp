@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace lltm::cuda {
 namespace {
@@ -33,26 +34,23 @@ constexpr int tile_of(Tile tile) {
   return static_cast<int>(tile);
 }
 
-// A step by few_rows or by tiles of 64x8, whose blocks share multiprocessors with those of the
-// previous step, is resident when that one ends: (1,512,512) in float32 takes 2.2, and a cell 3.0;
-// (32,512,512) in bfloat16 takes 2.4 and 3.1. The chunk times of mma.sync are those of 16 bits;
-// tile_arithmetic() scales them for other arithmetic, and for rows that start anywhere, whose
-// elements are copied one by one.
+// The chunk times of mma.sync are those of 16 bits; tile_arithmetic() scales them for other
+// arithmetic, and for rows that start anywhere, whose elements are copied one by one.
 constexpr ForwardCandidate kCandidates[] = {
     // clang-format off
-    // name, group, tile, {rows, hidden, row tiles per cluster, most ranks}, {blocks per multiprocessor, chunk, block, overlap}, float32
-    {"forward_few_rows",                  Group::kFewRows,  0,                                         {8, 1, 1, 1}, {1, 0, 2.06, 0.75}, true},
-    {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.128, 1.53, 0.65}, false},
-    {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, {1, 0.161, 1.91, 0.55}, false},
-    {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, {1, 0.272, 1.88}, false},
-    {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, {1, 0.193, 1.97}, false},
-    {"forward_wgmma_128x32",              Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.158, 2.3, 0.35}, false},
-    {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, {1, 0.217, 2.96}, false},
-    {"forward_wgmma_128x32_twice",        Group::kHopper,   tile_of(WgmmaTile::k128x32Twice),          {128, 32, 1, 1}, {2, 0.45, 1.7}, false},
-    {"forward_wgmma_128x64_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, {1, 0.304, 4.78}, false},
-    {"forward_wgmma_float32_64x8",        Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.344, 1.11}, true},
-    {"forward_wgmma_float32_64x32",       Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, {1, 0.594, 1.47}, true},
-    {"forward_wgmma_float32_128x32",      Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.85, 1.39}, true},
+    // name, group, tile, {rows, hidden, row tiles per cluster, most ranks}, {blocks per multiprocessor, chunk, block}, float32, {step: chunk, input chunk, block, alone, by two}
+    {"forward_few_rows",                  Group::kFewRows,  0,                                         {8, 1, 1, 1}, {1, 0, 2.06}, true},
+    {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.128, 1.53}, false, {0.144, 0.0336, 1.75, -0.704, true}},
+    {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, {1, 0.161, 1.91}, false, {0.149, 0.12, 2.24, 0.139}},
+    {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, {1, 0.272, 1.88}, false, {0.176, 0.159, 2.57, 0.0999}},
+    {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, {1, 0.193, 1.97}, false, {0.171, 0.02, 2.07, 0.281}},
+    {"forward_wgmma_128x32",              Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.158, 2.3}, false, {0.214, 0.232, 2.86, 0.228}},
+    {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, {1, 0.217, 2.96}, false, {0.241, 0.02, 2.53, -0.021}},
+    {"forward_wgmma_128x32_twice",        Group::kHopper,   tile_of(WgmmaTile::k128x32Twice),          {128, 32, 1, 1}, {2, 0.45, 1.7}, false, {0.302, 0.337, 2.72, -1}},
+    {"forward_wgmma_128x64_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, {1, 0.304, 4.78}, false, {0.41, 0.0215, 4, 0.009}},
+    {"forward_wgmma_float32_64x8",        Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.344, 1.11}, true, {0.322, 0.155, 2.11, 0.397}},
+    {"forward_wgmma_float32_64x32",       Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, {1, 0.594, 1.47}, true, {0.558, 0.41, 2.72, 0.288}},
+    {"forward_wgmma_float32_128x32",      Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.85, 1.39}, true, {0.804, 0.591, 3.58, 0.314}},
     {"forward_tiles_16x8",                Group::kTiles,    tile_of(ForwardTile::k16x8),               {16, 8, 1, 8}, {2.2, 0.37, 1.69}, false},
     {"forward_tiles_64x8",                Group::kTiles,    tile_of(ForwardTile::k64x8),               {64, 8, 1, 8}, {1, 0.455, 1.78}, false},
     {"forward_tiles_64x32",               Group::kTiles,    tile_of(ForwardTile::k64x32),              {64, 32, 1, 8}, {1, 0.738, 2.54}, false},
@@ -122,6 +120,10 @@ double library_time(const ForwardShape& shape) {
   const double products = shape.vector_rows ? std::max(arithmetic, weights_bytes(shape) / 4.46e6)
                                             : 2 + std::max(unaligned * arithmetic,
                                                            (shape.batch <= 2 ? 1 : 3) * reading);
+  if (shape.overlaps) {
+    // The products of h and of input are written and read in float32.
+    return 5 + products + static_cast<double>(shape.batch * shape.gates()) * 8.8e-6;
+  }
   return launch + 2 * columns / 2.85e6 + products +
          traffic / (traffic < kCacheBytes ? 5.03e6 : 4.54e6);
 }
@@ -132,7 +134,11 @@ double few_rows_time(const ForwardShape& shape) {
   // of few rows takes longer after a hopper kernel. (1,192,568), backward included, takes 10.1 then
   // and 8.3 otherwise.
   const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : 2.49;
-  return launch + weights_bytes(shape) / 4.43e6 + a_row * static_cast<double>(shape.batch - 1);
+  // The blocks of a step are resident when the previous one ends: (1,512,512) in float32 takes 2.2,
+  // and a cell 3.0.
+  const double overlap = shape.overlaps ? 0.75 : 0;
+  return launch - overlap + weights_bytes(shape) / 4.43e6 +
+         a_row * static_cast<double>(shape.batch - 1);
 }
 
 // The time of a chunk of 128 bytes by mma.sync, relative to 16 bits in aligned rows.
@@ -221,6 +227,103 @@ Estimate tiles_time(const ForwardCandidate& of,
   return best;
 }
 
+// Constants of steps by wgmma besides a candidate's.
+struct StepCosts {
+  double exchange, exchange_a_rank;          // within a cluster
+  double chunk_rate, write_rate, read_rate;  // bytes per microsecond
+  double early_start;                        // of input that is multiplied ahead
+  double unaligned, unaligned_a_column;      // of 64 rows that start anywhere
+  int most_ahead;                            // steps
+  // What more waves than one add, by the share of a wave that is used and in all.
+  struct {
+    double used, whole;
+  } waves, waves_of_clusters;
+};
+constexpr StepCosts kStepCosts{.exchange = 0.0375,
+                               .exchange_a_rank = 0.0403,
+                               .chunk_rate = 8.45e6,
+                               .write_rate = 2.3e6,
+                               .read_rate = 7.79e6,
+                               .early_start = 1.89,
+                               .unaligned = 1.26,
+                               .unaligned_a_column = 0.0199,
+                               .most_ahead = 4,
+                               .waves = {0.403, 0.314},
+                               .waves_of_clusters = {0.305, 0.556}};
+constexpr StepCosts kFloat32StepCosts{.exchange = 0,
+                                      .exchange_a_rank = 0.0124,
+                                      .chunk_rate = std::numeric_limits<double>::infinity(),
+                                      .write_rate = 4.12e6,
+                                      .read_rate = 6.37e6,
+                                      .early_start = 2.15,
+                                      .unaligned = 1.08,
+                                      .unaligned_a_column = 0.0443,
+                                      .most_ahead = 3,
+                                      .waves = {0.169, 0.47},
+                                      .waves_of_clusters = {0.408, 0.707}};
+
+// A step of a sequence by wgmma. Its kernel starts as soon as there is room for its blocks, at once
+// if several steps fit the GPU together. It then multiplies input before the previous step ends, as
+// many steps ahead as fit, and the time of a step is what remains: the chunks of h and the end of a
+// block. If not, it takes as long as a cell that need not be launched, and the blocks of the last
+// wave run beside the first ones of the next step.
+Estimate step_time(const ForwardCandidate& of,
+                   const ForwardShape& shape,
+                   const DeviceFacts& device) {
+  const StepCosts& costs = of.float32 ? kFloat32StepCosts : kStepCosts;
+  const int64_t chunk_k = 128 / element_size(*shape.arithmetic);
+  const int64_t input_chunks = ceil_div(shape.input_features, chunk_k);
+  const int64_t chunks = input_chunks + ceil_div(shape.state_size, chunk_k);
+  const int row_tiles = of.shape.row_tiles;
+  const int64_t tiles = ceil_div(ceil_div(shape.batch, of.shape.rows), row_tiles) * row_tiles *
+                        ceil_div(shape.state_size, of.shape.hidden);
+  const auto rows = static_cast<double>(std::min<int64_t>(of.shape.rows, shape.batch));
+  const bool unaligned = shape.state_size * element_size(*shape.arithmetic) % 16 != 0;
+  const double write_rows_anywhere =
+      unaligned ? (costs.unaligned + costs.unaligned_a_column * of.shape.hidden) * rows / 64 : 0;
+  Estimate best{0, 0};
+  for (int ranks = 1; ranks <= of.shape.max_ranks; ++ranks) {
+    const int cluster = ranks * row_tiles;
+    const int by_one = device.resident_in_clusters_of(cluster);
+    const int by_two = device.resident_by_two_in_clusters_of(cluster);
+    const int resident = of.cost.blocks_a_multiprocessor > 1 ? by_two : by_one;
+    if ((ranks > 1 && ranks * (of.float32 ? 1 : 3) > chunks) || resident < cluster) {
+      continue;
+    }
+    const int64_t blocks = tiles * ranks;
+    // Blocks that share weights wait for each other, and start together only if there is room.
+    const int64_t steps_at_once = row_tiles > 1 ? 1 : (of.step.by_two ? by_two : resident) / blocks;
+    const auto early = static_cast<double>(input_chunks / ranks);
+    const double late = static_cast<double>(ceil_div(chunks, ranks)) - early;
+    const auto active = static_cast<double>(std::min<int64_t>(blocks, resident));
+    const double least = active * chunk_bytes(of, shape) / costs.chunk_rate;
+    const double late_time = late * std::max(of.step.chunk, least);
+    const double early_time = early * std::max(of.step.input_chunk, least);
+    const double end = of.step.block +
+                       (ranks > 1 ? costs.exchange + costs.exchange_a_rank * ranks : 0) +
+                       write_rows_anywhere / ranks;
+    double us = 0;
+    if (steps_at_once > 1) {
+      us = std::max(
+          late_time + end,
+          early_time / static_cast<double>(std::min<int64_t>(steps_at_once - 1, costs.most_ahead)) +
+              costs.early_start);
+    } else {
+      const double used = static_cast<double>(blocks) / resident;
+      const auto& waves = cluster > 1 ? costs.waves_of_clusters : costs.waves;
+      const double more_waves = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
+      us = (end + of.step.alone +
+            std::max(early_time + late_time, weights_bytes(shape) / costs.read_rate)) *
+           (1 + std::max(more_waves, 0.0));
+    }
+    us += state_traffic(shape) / costs.write_rate;
+    if (best.ranks == 0 || us < best.us) {
+      best = {us, ranks};
+    }
+  }
+  return best;
+}
+
 // Whether tiles can be counted in 32 bits. Only a one-column state of 2^30 rows or more could
 // exceed that and still fit a GPU's memory.
 bool countable(const ForwardShape& shape) {
@@ -293,19 +396,19 @@ bool supports(const ForwardCandidate& candidate,
 Estimate estimate(const ForwardCandidate& candidate,
                   const ForwardShape& shape,
                   const DeviceFacts& device) {
-  const auto time = [&]() -> Estimate {
-    switch (candidate.group) {
-      case Group::kFewRows:
-        return {few_rows_time(shape), 1};
-      case Group::kLibrary:
-        return {library_time(shape), 1};
-      default:
-        return tiles_time(candidate, shape, device);
-    }
-  };
-  Estimate estimate = time();
-  estimate.us -= shape.overlaps ? candidate.cost.overlap : 0;
-  return estimate;
+  switch (candidate.group) {
+    case Group::kFewRows:
+      return {few_rows_time(shape), 1};
+    case Group::kLibrary:
+      return {library_time(shape), 1};
+    case Group::kHopper:
+      if (shape.overlaps) {
+        return step_time(candidate, shape, device);
+      }
+      [[fallthrough]];
+    default:
+      return tiles_time(candidate, shape, device);
+  }
 }
 
 ForwardChoice choose_forward(const ForwardShape& shape,

@@ -3,8 +3,9 @@
 //
 // The time of a kernel with tiles is
 //     waves * (chunks of K per rank * chunk + block) + exchange within the cluster + traffic,
-// where a wave is as many blocks as are resident at once. The constants, in microseconds, are
-// listed with the candidates in model.cpp: NVIDIA H200, replaying captured graphs, 2026-11-22.
+// where a wave is as many blocks as are resident at once. The kernels of a sequence's steps
+// overlap: see step_time() in model.cpp. The constants, in microseconds, are listed with the
+// candidates in model.cpp: NVIDIA H200, replaying captured graphs, 2026-11-22.
 #pragma once
 
 #include "problem.h"
@@ -29,11 +30,16 @@ struct DeviceFacts {
   // The number of blocks, each filling a multiprocessor, that are resident at once in clusters of
   // 1, 2, ... blocks. Zero where such clusters are not available. A cluster lies within one GPC.
   std::array<int, kLargestCluster> resident{};
+  // The same of blocks of which two fill a multiprocessor: at least twice as many.
+  std::array<int, kLargestCluster> resident_by_two{};
 
   bool operator==(const DeviceFacts&) const = default;
   bool clusters() const { return resident[1] > 0; }
   int resident_in_clusters_of(int blocks) const {
     return blocks <= kLargestCluster ? resident[static_cast<size_t>(blocks - 1)] : 0;
+  }
+  int resident_by_two_in_clusters_of(int blocks) const {
+    return blocks <= kLargestCluster ? resident_by_two[static_cast<size_t>(blocks - 1)] : 0;
   }
 };
 
@@ -85,9 +91,14 @@ struct ForwardCandidate {
   struct {
     double blocks_a_multiprocessor;
     double chunk, block;  // microseconds
-    double overlap = 0;   // what a step of a sequence saves
   } cost;
   bool float32;  // hopper only: three TF32 products
+  // The same as a step of a sequence, hopper only: a chunk that waits for the previous step, one of
+  // input that need not, a block, and what it takes longer if it does not overlap other steps.
+  struct {
+    double chunk, input_chunk, block, alone;
+    bool by_two = false;  // whether blocks of two steps fit a multiprocessor
+  } step{};
 };
 std::span<const ForwardCandidate> forward_candidates();
 

@@ -5,21 +5,28 @@
 
 namespace lltm::test {
 
-inline constexpr cuda::DeviceFacts kH200{.multiprocessors = 132,
-                                         .shared_bytes_a_block = 227 * 1024,
-                                         .tiles = true,
-                                         .wgmma = true,
-                                         .resident = {132, 132, 126, 120, 100, 126, 98, 120}};
+inline constexpr cuda::DeviceFacts kH200{
+    .multiprocessors = 132,
+    .shared_bytes_a_block = 227 * 1024,
+    .tiles = true,
+    .wgmma = true,
+    .resident = {132, 132, 126, 120, 100, 126, 98, 120},
+    .resident_by_two = {264, 264, 252, 248, 235, 252, 224, 240}};
 
 /// An eighth of an H200, where large clusters do not fit.
-inline constexpr cuda::DeviceFacts kEighthOfAnH200{.multiprocessors = 16,
-                                                   .shared_bytes_a_block = 227 * 1024,
-                                                   .tiles = true,
-                                                   .wgmma = true,
-                                                   .resident = {16, 16, 15, 16, 10, 12, 7, 0}};
+inline constexpr cuda::DeviceFacts kEighthOfAnH200{
+    .multiprocessors = 16,
+    .shared_bytes_a_block = 227 * 1024,
+    .tiles = true,
+    .wgmma = true,
+    .resident = {16, 16, 15, 16, 10, 12, 7, 0},
+    .resident_by_two = {32, 32, 30, 32, 30, 30, 28, 0}};
 
 /// sm_80, with neither clusters nor Hopper's instructions.
-inline constexpr cuda::DeviceFacts kA100{
-    .multiprocessors = 108, .shared_bytes_a_block = 163 * 1024, .tiles = true, .resident = {108}};
+inline constexpr cuda::DeviceFacts kA100{.multiprocessors = 108,
+                                         .shared_bytes_a_block = 163 * 1024,
+                                         .tiles = true,
+                                         .resident = {108},
+                                         .resident_by_two = {216}};
 
 }  // namespace lltm::test

@@ -171,7 +171,8 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters,
     return cudaErrorMemoryAllocation;
   }
   const int size = static_cast<int>(config->attrs[0].val.clusterDim.x);
-  *clusters = size > 4 ? 0 : 100 / size;
+  const int a_multiprocessor = config->dynamicSmemBytes > 113 * 1024 ? 1 : 2;
+  *clusters = size > 4 ? 0 : a_multiprocessor * (100 / size);
   return size > 4 ? cudaErrorInvalidClusterSize : cudaSuccess;
 }
 cudaError_t cudaGetLastError() {

@@ -84,6 +84,8 @@ TEST(FailedCalls, OfQueriesAreMadeAgain) {
   cudaDeviceProp properties{};
   properties.multiProcessorCount = 132;
   properties.sharedMemPerBlockOptin = 227 * 1024;
+  properties.sharedMemPerMultiprocessor = 228 * 1024;
+  properties.reservedSharedMemPerBlock = 1024;
   properties.major = 9;
   expect_failures_leave_nothing([&] {
     DeviceFacts facts;
@@ -91,6 +93,7 @@ TEST(FailedCalls, OfQueriesAreMadeAgain) {
     if (error == cudaSuccess) {
       EXPECT_TRUE(facts.wgmma);
       EXPECT_EQ(facts.resident, (decltype(facts.resident){132, 100, 99, 100}));
+      EXPECT_EQ(facts.resident_by_two, (decltype(facts.resident_by_two){264, 200, 198, 200}));
     }
     return error;
   });

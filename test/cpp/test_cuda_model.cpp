@@ -156,8 +156,10 @@ const std::vector<DeviceFacts>& small_devices() {
     std::vector<DeviceFacts> all{kH200, kH200, test::kEighthOfAnH200, test::kA100};
     all[0].multiprocessors = 114;
     all[0].resident = {114, 114, 108, 104, 85, 108, 84, 104};
+    all[0].resident_by_two = {228, 228, 216, 208, 200, 216, 189, 208};
     all[1].multiprocessors = 78;
     all[1].resident = {78, 78, 75, 72, 60, 72, 56, 72};
+    all[1].resident_by_two = {156, 156, 150, 144, 140, 144, 133, 144};
     return all;
   }();
   return devices;
@@ -246,7 +248,7 @@ TEST(Model, AddsWhatPackingTakes) {
   EXPECT_GT(time(100'000'000), time(1) + 10);
 }
 
-// With few rows, the blocks of two steps share a multiprocessor.
+// With few rows, the blocks of two steps share a multiprocessor, and input is multiplied ahead.
 TEST(Model, ChoosesForStepsOfASequenceWhatOverlaps) {
   const auto name = [](Arithmetic arithmetic, int64_t batch, int64_t size) {
     const ForwardShape step{.arithmetic = arithmetic,
@@ -258,8 +260,24 @@ TEST(Model, ChoosesForStepsOfASequenceWhatOverlaps) {
   };
   EXPECT_EQ(name(Arithmetic::kBFloat16, 32, 512), "forward_wgmma_64x8");
   EXPECT_EQ(name(Arithmetic::kBFloat16, 1, 512), "forward_wgmma_64x8");
-  EXPECT_EQ(name(Arithmetic::kBFloat16, 64, 1024), "forward_wgmma_64x24");
+  EXPECT_EQ(name(Arithmetic::kBFloat16, 64, 1024), "forward_wgmma_64x40");
   EXPECT_EQ(name(Arithmetic::kTf32, 1, 512), "forward_few_rows");
+}
+
+// What is multiplied while the previous step runs costs little.
+TEST(Model, MultipliesTheInputOfStepsAhead) {
+  const auto time = [](Arithmetic arithmetic, int64_t input_features) {
+    const ForwardShape step{.arithmetic = arithmetic,
+                            .batch = 64,
+                            .input_features = input_features,
+                            .state_size = 64,
+                            .overlaps = true};
+    return choose_forward(step, kH200, Group::kHopper).estimate.us;
+  };
+  for (const Arithmetic arithmetic : {Arithmetic::kFloat32, Arithmetic::kBFloat16}) {
+    EXPECT_LT(time(arithmetic, 512), time(arithmetic, 64) + 0.5);
+    EXPECT_GT(time(arithmetic, 1'000'000), time(arithmetic, 64) + 3);
+  }
 }
 
 TEST(Model, LeavesToOthersWhatItMayNotPack) {

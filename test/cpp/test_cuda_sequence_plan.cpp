@@ -1,6 +1,7 @@
 // Which kernels compute the steps of a sequence's backward on CUDA: plain host code, tested without
 // a GPU.
 #include "cuda/plan_sequence_backward.h"
+#include "device_facts.h"
 
 #include <gtest/gtest.h>
 
@@ -15,16 +16,8 @@ namespace {
 constexpr Arithmetic kArithmetics[] = {
     Arithmetic::kFloat32, Arithmetic::kTf32, Arithmetic::kFloat16, Arithmetic::kBFloat16};
 
-constexpr DeviceFacts kH200{.multiprocessors = 132,
-                            .shared_bytes_a_block = 227 * 1024,
-                            .tiles = true,
-                            .wgmma = true,
-                            .resident = {132, 132, 126, 120, 100, 126, 98, 120}};
-constexpr DeviceFacts kA100{.multiprocessors = 108,
-                            .shared_bytes_a_block = 163 * 1024,
-                            .tiles = true,
-                            .wgmma = false,
-                            .resident = {108}};
+using test::kA100;
+using test::kH200;
 
 int64_t blocks(const SequenceGradientPlan& plan, int64_t rows, int64_t state_size) {
   const auto count = [&](int64_t tile_rows, int64_t tile_columns) {
@@ -79,7 +72,8 @@ TEST(SequenceGradientPlan, LeavesToTheLibraryWhatTilesCannot) {
   };
   EXPECT_TRUE(is_fused(kH200, Arithmetic::kFloat32));
   EXPECT_FALSE(is_fused(kH200, std::nullopt)) << "float64";
-  EXPECT_FALSE(is_fused({.multiprocessors = 80, .resident = {80}}, Arithmetic::kFloat16));
+  EXPECT_FALSE(is_fused({.multiprocessors = 80, .resident = {80}, .resident_by_two = {160}},
+                        Arithmetic::kFloat16));
   EXPECT_FALSE(is_fused(kH200, Arithmetic::kFloat32, Group::kLibrary));
 }
 

@@ -7,25 +7,12 @@
 namespace lltm::cuda {
 namespace {
 
-// Serves to query how many blocks, each filling a multiprocessor, are resident at once. Any kernel
-// would do.
+// Serves to query how many blocks are resident at once. Any kernel would do.
 __global__ void filling_kernel() {}
 
-cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
-  constexpr bool kBuiltForHopper =
-      std::string_view(LLTM_CUDA_ARCHITECTURES).find("90a") != std::string_view::npos;
-  *facts = {};
-  facts->multiprocessors = properties.multiProcessorCount;
-  facts->shared_bytes_a_block = static_cast<int>(properties.sharedMemPerBlockOptin);
-  facts->tiles = properties.major >= 8;
-  facts->wgmma = kBuiltForHopper && properties.major == 9 && properties.minor == 0;
-  facts->resident[0] = facts->multiprocessors;
-  Kernel kernel{};
-  const int bytes = facts->shared_bytes_a_block;
-  cudaError_t error = find_kernel<&filling_kernel>(bytes, bytes, &kernel);
-  if (error != cudaSuccess || !kernel.clusters) {
-    return error;
-  }
+// The number of blocks with `bytes` of shared memory that are resident at once, by cluster size
+// from two.
+cudaError_t ask_resident(int bytes, std::array<int, kLargestCluster>* resident) {
   for (int size = 2; size <= kLargestCluster; ++size) {
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
@@ -38,16 +25,41 @@ cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
     config.attrs = &attribute;
     config.numAttrs = 1;
     int clusters = 0;
-    error = cudaOccupancyMaxActiveClusters(&clusters, &filling_kernel, &config);
+    const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, &filling_kernel, &config);
     if (error == cudaErrorInvalidClusterSize) {
       cudaGetLastError();  // a slice of a GPU may be smaller than such a cluster
       clusters = 0;
     } else if (error != cudaSuccess) {
       return error;
     }
-    facts->resident[static_cast<size_t>(size - 1)] = clusters * size;
+    (*resident)[static_cast<size_t>(size - 1)] = clusters * size;
   }
   return cudaSuccess;
+}
+
+cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
+  constexpr bool kBuiltForHopper =
+      std::string_view(LLTM_CUDA_ARCHITECTURES).find("90a") != std::string_view::npos;
+  *facts = {};
+  facts->multiprocessors = properties.multiProcessorCount;
+  facts->shared_bytes_a_block = static_cast<int>(properties.sharedMemPerBlockOptin);
+  facts->tiles = properties.major >= 8;
+  facts->wgmma = kBuiltForHopper && properties.major == 9 && properties.minor == 0;
+  facts->resident[0] = facts->multiprocessors;
+  facts->resident_by_two[0] = 2 * facts->multiprocessors;
+  Kernel kernel{};
+  const int bytes = facts->shared_bytes_a_block;
+  const cudaError_t error = find_kernel<&filling_kernel>(bytes, bytes, &kernel);
+  if (error != cudaSuccess || !kernel.clusters) {
+    return error;
+  }
+  const auto half = static_cast<int>(properties.sharedMemPerMultiprocessor / 2 -
+                                     properties.reservedSharedMemPerBlock);
+  if (const cudaError_t failed = ask_resident(half, &facts->resident_by_two);
+      failed != cudaSuccess) {
+    return failed;
+  }
+  return ask_resident(bytes, &facts->resident);
 }
 
 }  // namespace
