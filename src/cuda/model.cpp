@@ -40,17 +40,17 @@ constexpr ForwardCandidate kCandidates[] = {
     // clang-format off
     // name, group, tile, {rows, hidden, row tiles per cluster, most ranks}, {blocks per multiprocessor, chunk, block}, float32, {step: chunk, input chunk, block, alone, by two}
     {"forward_few_rows",                  Group::kFewRows,  0,                                         {8, 1, 1, 1}, {1, 0, 2.06}, true},
-    {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.128, 1.53}, false, {0.144, 0.0336, 1.75, -0.704, true}},
-    {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, {1, 0.161, 1.91}, false, {0.149, 0.12, 2.24, 0.139}},
-    {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, {1, 0.272, 1.88}, false, {0.176, 0.159, 2.57, 0.0999}},
-    {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, {1, 0.193, 1.97}, false, {0.171, 0.02, 2.07, 0.281}},
-    {"forward_wgmma_128x32",              Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.158, 2.3}, false, {0.214, 0.232, 2.86, 0.228}},
-    {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, {1, 0.217, 2.96}, false, {0.241, 0.02, 2.53, -0.021}},
-    {"forward_wgmma_128x32_twice",        Group::kHopper,   tile_of(WgmmaTile::k128x32Twice),          {128, 32, 1, 1}, {2, 0.45, 1.7}, false, {0.302, 0.337, 2.72, -1}},
-    {"forward_wgmma_128x64_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, {1, 0.304, 4.78}, false, {0.41, 0.0215, 4, 0.009}},
-    {"forward_wgmma_float32_64x8",        Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.344, 1.11}, true, {0.322, 0.155, 2.11, 0.397}},
-    {"forward_wgmma_float32_64x32",       Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, {1, 0.594, 1.47}, true, {0.558, 0.41, 2.72, 0.288}},
-    {"forward_wgmma_float32_128x32",      Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.85, 1.39}, true, {0.804, 0.591, 3.58, 0.314}},
+    {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.128, 1.53}, false, {0.146, 0.0225, 1.72, -0.718, true}},
+    {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, {1, 0.161, 1.91}, false, {0.168, 0.116, 2.12, 0.125}},
+    {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, {1, 0.272, 1.88}, false, {0.172, 0.14, 2.5, 0.146}},
+    {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, {1, 0.193, 1.97}, false, {0.176, 0.02, 2.02, 0.24}},
+    {"forward_wgmma_128x32",              Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.158, 2.3}, false, {0.226, 0.206, 2.82, 0.153}},
+    {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, {1, 0.217, 2.96}, false, {0.254, 0.02, 2.48, -0.0444}},
+    {"forward_wgmma_128x32_twice",        Group::kHopper,   tile_of(WgmmaTile::k128x32Twice),          {128, 32, 1, 1}, {2, 0.45, 1.7}, false, {0.306, 0.0361, 3.13, -0.799}},
+    {"forward_wgmma_128x64_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, {1, 0.304, 4.78}, false, {0.407, 0.0201, 3.75, -0.0737}},
+    {"forward_wgmma_float32_64x8",        Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, {1, 0.344, 1.11}, true, {0.318, 0.14, 2.07, 0.4}},
+    {"forward_wgmma_float32_64x32",       Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, {1, 0.594, 1.47}, true, {0.557, 0.394, 2.63, 0.334}},
+    {"forward_wgmma_float32_128x32",      Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, {1, 0.85, 1.39}, true, {0.786, 0.579, 3.57, 0.298}},
     {"forward_tiles_16x8",                Group::kTiles,    tile_of(ForwardTile::k16x8),               {16, 8, 1, 8}, {2.2, 0.37, 1.69}, false},
     {"forward_tiles_64x8",                Group::kTiles,    tile_of(ForwardTile::k64x8),               {64, 8, 1, 8}, {1, 0.455, 1.78}, false},
     {"forward_tiles_64x32",               Group::kTiles,    tile_of(ForwardTile::k64x32),              {64, 32, 1, 8}, {1, 0.738, 2.54}, false},
@@ -121,24 +121,24 @@ double library_time(const ForwardShape& shape) {
                                             : 2 + std::max(unaligned * arithmetic,
                                                            (shape.batch <= 2 ? 1 : 3) * reading);
   if (shape.overlaps) {
-    // The products of h and of input are written and read in float32.
-    return 5 + products + static_cast<double>(shape.batch * shape.gates()) * 8.8e-6;
+    // The products of h and of input are written and read in float32, and no step overlaps another.
+    return 1.2 * (5 + products + static_cast<double>(shape.batch * shape.gates()) * 8.8e-6);
   }
   return launch + 2 * columns / 2.85e6 + products +
          traffic / (traffic < kCacheBytes ? 5.03e6 : 4.54e6);
 }
 
 double few_rows_time(const ForwardShape& shape) {
+  const auto more_rows = static_cast<double>(shape.batch - 1);
+  if (shape.overlaps) {
+    return 1.95 + weights_bytes(shape) * std::sqrt(shape.batch) / 11.1e6 + 0.065 * more_rows;
+  }
   const double a_row = shape.vector_rows ? 0.0724 : 0.183;
   // In TF32 a few tenths less than measured: where the forward is as fast either way, the backward
   // of few rows takes longer after a hopper kernel. (1,192,568), backward included, takes 10.1 then
   // and 8.3 otherwise.
   const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : 2.49;
-  // The blocks of a step are resident when the previous one ends: (1,512,512) in float32 takes 2.2,
-  // and a cell 3.0.
-  const double overlap = shape.overlaps ? 0.75 : 0;
-  return launch - overlap + weights_bytes(shape) / 4.43e6 +
-         a_row * static_cast<double>(shape.batch - 1);
+  return launch + weights_bytes(shape) / 4.43e6 + a_row * more_rows;
 }
 
 // The time of a chunk of 128 bytes by mma.sync, relative to 16 bits in aligned rows.
@@ -239,28 +239,28 @@ struct StepCosts {
     double used, whole;
   } waves, waves_of_clusters;
 };
-constexpr StepCosts kStepCosts{.exchange = 0.0375,
-                               .exchange_a_rank = 0.0403,
-                               .chunk_rate = 8.45e6,
-                               .write_rate = 2.3e6,
-                               .read_rate = 7.79e6,
-                               .early_start = 1.89,
-                               .unaligned = 1.26,
-                               .unaligned_a_column = 0.0199,
-                               .most_ahead = 4,
-                               .waves = {0.403, 0.314},
-                               .waves_of_clusters = {0.305, 0.556}};
+constexpr StepCosts kStepCosts{.exchange = 0.0716,
+                               .exchange_a_rank = 0.0458,
+                               .chunk_rate = 8.44e6,
+                               .write_rate = 1.59e6,
+                               .read_rate = 7.96e6,
+                               .early_start = 1.85,
+                               .unaligned = 1.17,
+                               .unaligned_a_column = 0.0217,
+                               .most_ahead = 3,
+                               .waves = {0.48, 0.236},
+                               .waves_of_clusters = {0.386, 0.493}};
 constexpr StepCosts kFloat32StepCosts{.exchange = 0,
-                                      .exchange_a_rank = 0.0124,
+                                      .exchange_a_rank = 0.0227,
                                       .chunk_rate = std::numeric_limits<double>::infinity(),
-                                      .write_rate = 4.12e6,
-                                      .read_rate = 6.37e6,
-                                      .early_start = 2.15,
-                                      .unaligned = 1.08,
-                                      .unaligned_a_column = 0.0443,
+                                      .write_rate = 2.06e6,
+                                      .read_rate = 5.43e6,
+                                      .early_start = 2.17,
+                                      .unaligned = 1.14,
+                                      .unaligned_a_column = 0.0508,
                                       .most_ahead = 3,
-                                      .waves = {0.169, 0.47},
-                                      .waves_of_clusters = {0.408, 0.707}};
+                                      .waves = {0.254, 0.404},
+                                      .waves_of_clusters = {0.431, 0.711}};
 
 // A step of a sequence by wgmma. Its kernel starts as soon as there is room for its blocks, at once
 // if several steps fit the GPU together. It then multiplies input before the previous step ends, as
@@ -278,6 +278,9 @@ Estimate step_time(const ForwardCandidate& of,
   const int64_t tiles = ceil_div(ceil_div(shape.batch, of.shape.rows), row_tiles) * row_tiles *
                         ceil_div(shape.state_size, of.shape.hidden);
   const auto rows = static_cast<double>(std::min<int64_t>(of.shape.rows, shape.batch));
+  // h is written, and the cell state, in float, is read and written.
+  const double state_bytes =
+      static_cast<double>(shape.batch * shape.state_size) * (8 + element_bytes(shape));
   const bool unaligned = shape.state_size * element_size(*shape.arithmetic) % 16 != 0;
   const double write_rows_anywhere =
       unaligned ? (costs.unaligned + costs.unaligned_a_column * of.shape.hidden) * rows / 64 : 0;
@@ -291,8 +294,9 @@ Estimate step_time(const ForwardCandidate& of,
       continue;
     }
     const int64_t blocks = tiles * ranks;
-    // Blocks that share weights wait for each other, and start together only if there is room.
-    const int64_t steps_at_once = row_tiles > 1 ? 1 : (of.step.by_two ? by_two : resident) / blocks;
+    // Blocks that share weights wait for each other. Two blocks on a multiprocessor fill it.
+    const bool runs_ahead = row_tiles == 1 && of.cost.blocks_a_multiprocessor == 1;
+    const int64_t steps_at_once = runs_ahead ? (of.step.by_two ? by_two : resident) / blocks : 1;
     const auto early = static_cast<double>(input_chunks / ranks);
     const double late = static_cast<double>(ceil_div(chunks, ranks)) - early;
     const auto active = static_cast<double>(std::min<int64_t>(blocks, resident));
@@ -316,7 +320,7 @@ Estimate step_time(const ForwardCandidate& of,
             std::max(early_time + late_time, weights_bytes(shape) / costs.read_rate)) *
            (1 + std::max(more_waves, 0.0));
     }
-    us += state_traffic(shape) / costs.write_rate;
+    us += state_bytes / costs.write_rate;
     if (best.ranks == 0 || us < best.us) {
       best = {us, ranks};
     }
