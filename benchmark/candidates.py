@@ -16,8 +16,10 @@ from workload import INPUT_SETS, Inputs
 
 VARIABLE = "LLTM_CUDA_PATH"
 AUTO = "auto"
-DIRECTIONS = ("forward", "backward")
-
+STEP = "step"
+"""A step of a sequence, by the candidates of a forward."""
+DIRECTIONS = ("forward", "backward", STEP)
+STEPS = 24
 
 GROUPS = ("few_rows", "hopper", "tiles", "library")
 
@@ -30,7 +32,8 @@ def names(direction: str) -> tuple[str, ...]:
 
 def names_of(direction: str, selectable: Sequence[str]) -> tuple[str, ...]:
     """The candidates of a direction in a list of all selectable names, or the groups if there are none."""
-    return tuple(name for name in selectable if name.startswith(f"{direction}_")) or GROUPS
+    prefix = "forward_" if direction == STEP else f"{direction}_"
+    return tuple(name for name in selectable if name.startswith(prefix)) or GROUPS
 
 
 @cache
@@ -71,9 +74,14 @@ def forced(name: str) -> Iterator[None]:
 
 
 def operator_call(case: Case, direction: str) -> Callable[[], object]:
-    """One call of lltm::forward, or of lltm::backward alone, with all gradients."""
+    """One call of lltm::forward, of lltm::backward alone, with all gradients, or of lltm::sequence over STEPS steps."""
     cell = Operator(case.shape, case.device, case.torch_dtype)
     weights, bias = cell.weights.detach(), cell.bias.detach()
+    if direction == STEP:
+        steps = [Inputs(case, seed).states for seed in range(STEPS)]
+        input, (_, h0, c0) = torch.stack([states[0] for states in steps]), steps[0]
+        c0 = c0.float()
+        return lambda: torch.ops.lltm.sequence.default(input, weights, bias, h0, c0)
     arguments = []
     for seed in range(INPUT_SETS):
         inputs = Inputs(case, seed)
@@ -93,7 +101,10 @@ def operator_call(case: Case, direction: str) -> Callable[[], object]:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Device microseconds of every candidate that supports the problem and of `auto`, and the errors of the others."""
+    """Device microseconds of every candidate that supports the problem and of `auto`, and the errors of the others.
+
+    Of a sequence, microseconds a step.
+    """
 
     times: dict[str, float]
     refused: dict[str, str]
@@ -104,10 +115,12 @@ def measure(case: Case, direction: str, calls_per_graph: int) -> Candidates:
     samplers, refused = {}, {}
     with torch.no_grad():
         call = operator_call(replace(case, work=Work.FORWARD), direction)
+        steps = STEPS if direction == STEP else 1
         for name in (AUTO, *names(direction)):
             try:
                 with forced(name):
-                    samplers[name] = timing.graph_sampler(call, calls_per_graph)
+                    samplers[name] = timing.graph_sampler(call, -(-calls_per_graph // steps))
             except RuntimeError as error:
                 refused[name] = str(error).splitlines()[0]
-        return Candidates(timing.race(samplers, {AUTO}, timing.GPU_RACE), refused)
+        times = timing.race(samplers, {AUTO}, timing.GPU_RACE)
+        return Candidates({name: us / steps for name, us in times.items()}, refused)

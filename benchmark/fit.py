@@ -185,10 +185,9 @@ class Fitted:
 
     fits: dict[tuple[str, str, str], Fit]
     """Fits by direction, candidate and dtype."""
-    chosen_over_best: list[float]
-    """For each problem, the ratio for the choice with these constants."""
-    today: list[float]
-    """The same for the library's current choice."""
+    choices: dict[str, list[float]]
+    """For each problem, the time of the choice over that of the best candidate: by direction, for the library's current
+    choice and for the one with these constants."""
 
 
 def fit_candidates(rows: Sequence[Row]) -> Fitted:
@@ -205,8 +204,13 @@ def fit_candidates(rows: Sequence[Row]) -> Fitted:
     best: dict[tuple, float] = {}
     for row in rows:
         best[row.problem] = min(row.us, best.get(row.problem, row.us))
-    today = [row.us / best[row.problem] for row in rows if row.candidate == candidates.AUTO]
-    return Fitted(fits, chosen_over_best(rows, estimate), today)
+    choices = {}
+    for direction in dict.fromkeys(row.direction for row in rows):
+        of = [row for row in rows if row.direction == direction]
+        today = [row.us / best[row.problem] for row in of if row.candidate == candidates.AUTO]
+        choices[f"{direction}: the choice of today"] = today
+        choices[f"{direction}: the least estimate"] = chosen_over_best(of, estimate)
+    return Fitted(fits, choices)
 
 
 def _features(row: Row) -> dict[str, float]:
@@ -225,10 +229,9 @@ def markdown(fitted: Fitted) -> str:
         for key, found in fitted.fits.items()
     ]
     header = ["direction", "candidate", "dtype", "microseconds a unit of each feature", "median error", "largest"]
-    choices = {"the choice of today": fitted.today, "the least estimate": fitted.chosen_over_best}
     quantiles = [
         [name, *(ratio(float(numpy.quantile(values, q))) for q in (0.5, 0.9, 1))]
-        for name, values in choices.items()
+        for name, values in fitted.choices.items()
         if values
     ]
     return "\n\n".join(

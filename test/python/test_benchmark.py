@@ -111,6 +111,7 @@ class TestPooling:
         selectable = ["auto", "tiles", "forward_tiles_16x8", "forward_library"]
         assert candidates.names_of("forward", selectable) == ("forward_tiles_16x8", "forward_library")
         assert candidates.names_of("backward", selectable) == candidates.GROUPS
+        assert candidates.names_of("step", selectable) == candidates.names_of("forward", selectable)
 
     def test_tables_tell_the_quantiles_and_the_worst_first(self):
         text = markdown([make_entry(f"{batch},8,16", batch / 4) for batch in range(1, 22)], "a machine")
@@ -205,6 +206,18 @@ class TestFit:
         ]
         assert fit.chosen_over_best(rows, lambda row: 0.0 if row.candidate == "tiles" else 1.0) == [1.0, 2.0]
         assert fit.chosen_over_best(rows, lambda row: row.us) == [1.0, 1.0]
+
+    def test_tells_how_good_the_choice_is_by_direction(self):
+        rows = [
+            fit.Row("float32", batch, 8, 16, direction, name, us * batch, {})
+            for direction, auto in (("forward", 2.0), ("step", 3.0))
+            for batch in (1, 2, 4)
+            for name, us in (("auto", auto), ("tiles", 2.0), ("library", 4.0))
+        ]
+        fitted = fit.fit_candidates(rows)
+        assert fitted.choices["forward: the choice of today"] == [1.0] * 3
+        assert fitted.choices["step: the choice of today"] == [1.5] * 3
+        assert "| step: the choice of today | 1.50 | 1.50 | 1.50 |" in fit.markdown(fitted)
 
 
 class TestSequenceReport:
