@@ -171,27 +171,39 @@ double chunk_bytes(const ForwardCandidate& of, const ForwardShape& shape) {
                     (shape.weights_in_lines ? 1 : kWeightsAcrossLines));
 }
 
+int64_t chunk_columns(const ForwardShape& shape) {
+  return 128 / element_size(*shape.arithmetic);
+}
+
+// Row tiles come in whole clusters.
+int64_t count_tiles(const ForwardCandidate& of, const ForwardShape& shape) {
+  return ceil_div(ceil_div(shape.batch, of.shape.rows), of.shape.row_tiles) * of.shape.row_tiles *
+         ceil_div(shape.state_size, of.shape.hidden);
+}
+
+// With fewer than three chunks per rank by wgmma, the exchange takes longer than the split saves:
+// (16,32,128) in 16 bits takes 2.0 with one rank and 2.2 with two.
+bool has_chunks_for(int ranks, int64_t chunks, const ForwardCandidate& of) {
+  const int least = of.group == Group::kHopper && !of.float32 ? 3 : 1;
+  return ranks == 1 || ranks * least <= chunks;
+}
+
 Estimate tiles_time(const ForwardCandidate& of,
                     const ForwardShape& shape,
                     const DeviceFacts& device) {
   const bool hopper = of.group == Group::kHopper;
-  const int64_t chunk_k = 128 / element_size(*shape.arithmetic);
+  const int64_t chunk_k = chunk_columns(shape);
   const int64_t chunks = std::max<int64_t>(
       ceil_div(shape.state_size, chunk_k) +
           ceil_div(shape.input_features + (hopper ? shape.input_offset : 0), chunk_k),
       1);
-  const int64_t row_tiles =
-      ceil_div(ceil_div(shape.batch, of.shape.rows), of.shape.row_tiles) * of.shape.row_tiles;
-  const int64_t tiles = row_tiles * ceil_div(shape.state_size, of.shape.hidden);
+  const int64_t tiles = count_tiles(of, shape);
   const double arithmetic = hopper ? 1 : tile_arithmetic(of, shape);
   Estimate best{0, 0};
   for (int ranks = 1; ranks <= of.shape.max_ranks; ++ranks) {
     const double resident = of.cost.blocks_a_multiprocessor *
                             device.resident_in_clusters_of(ranks * of.shape.row_tiles);
-    // With fewer than three chunks per rank, the exchange takes longer than the split saves:
-    // (16,32,128) in 16 bits takes 2.0 with one rank and 2.2 with two.
-    const int least_chunks = hopper && !of.float32 ? 3 : 1;
-    if ((ranks > 1 && ranks * least_chunks > chunks) || resident < ranks * of.shape.row_tiles) {
+    if (!has_chunks_for(ranks, chunks, of) || resident < ranks * of.shape.row_tiles) {
       continue;
     }
     const double waves = std::ceil(static_cast<double>(tiles * ranks) / resident);
@@ -262,65 +274,67 @@ constexpr StepCosts kFloat32StepCosts{.exchange = 0,
                                       .waves = {0.254, 0.404},
                                       .waves_of_clusters = {0.431, 0.711}};
 
-// A step of a sequence by wgmma. Its kernel starts as soon as there is room for its blocks, at once
-// if several steps fit the GPU together. It then multiplies input before the previous step ends, as
-// many steps ahead as fit, and the time of a step is what remains: the chunks of h and the end of a
-// block. If not, it takes as long as a cell that need not be launched, and the blocks of the last
-// wave run beside the first ones of the next step.
+// A step of a sequence by wgmma with `ranks` ranks, whose blocks fit `resident` at once. Its kernel
+// starts as soon as there is room for its blocks, at once if several steps fit the GPU together. It
+// then multiplies input before the previous step ends, as many steps ahead as fit, and the time of
+// a step is what remains: the chunks of h and the end of a block. If not, it takes as long as a
+// cell that need not be launched, and the blocks of the last wave run beside the first ones of the
+// next step.
+double step_time_with(int ranks,
+                      int resident,
+                      int64_t steps_at_once,
+                      const ForwardCandidate& of,
+                      const ForwardShape& shape) {
+  const StepCosts& costs = of.float32 ? kFloat32StepCosts : kStepCosts;
+  const int64_t input_chunks = ceil_div(shape.input_features, chunk_columns(shape));
+  const int64_t chunks = input_chunks + ceil_div(shape.state_size, chunk_columns(shape));
+  const auto blocks = static_cast<double>(count_tiles(of, shape) * ranks);
+  const auto early = static_cast<double>(input_chunks / ranks);
+  const double late = static_cast<double>(ceil_div(chunks, ranks)) - early;
+  const double least =
+      std::min<double>(blocks, resident) * chunk_bytes(of, shape) / costs.chunk_rate;
+  const double early_time = early * std::max(of.step.input_chunk, least);
+  const double late_time = late * std::max(of.step.chunk, least);
+  const bool unaligned = shape.state_size * element_size(*shape.arithmetic) % 16 != 0;
+  const auto rows = static_cast<double>(std::min<int64_t>(of.shape.rows, shape.batch));
+  const double write_rows_anywhere =
+      unaligned ? (costs.unaligned + costs.unaligned_a_column * of.shape.hidden) * rows / 64 : 0;
+  const double end = of.step.block +
+                     (ranks > 1 ? costs.exchange + costs.exchange_a_rank * ranks : 0) +
+                     write_rows_anywhere / ranks;
+  // h is written, and the cell state, in float, is read and written.
+  const double traffic = static_cast<double>(shape.batch * shape.state_size) *
+                         (8 + element_bytes(shape)) / costs.write_rate;
+  if (steps_at_once > 1) {
+    const auto ahead = static_cast<double>(std::min<int64_t>(steps_at_once - 1, costs.most_ahead));
+    return std::max(late_time + end, early_time / ahead + costs.early_start) + traffic;
+  }
+  const double used = blocks / resident;
+  const auto& waves = ranks * of.shape.row_tiles > 1 ? costs.waves_of_clusters : costs.waves;
+  const double more_waves = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
+  const double work = std::max(early_time + late_time, weights_bytes(shape) / costs.read_rate);
+  return (end + of.step.alone + work) * (1 + std::max(more_waves, 0.0)) + traffic;
+}
+
 Estimate step_time(const ForwardCandidate& of,
                    const ForwardShape& shape,
                    const DeviceFacts& device) {
-  const StepCosts& costs = of.float32 ? kFloat32StepCosts : kStepCosts;
-  const int64_t chunk_k = 128 / element_size(*shape.arithmetic);
-  const int64_t input_chunks = ceil_div(shape.input_features, chunk_k);
-  const int64_t chunks = input_chunks + ceil_div(shape.state_size, chunk_k);
-  const int row_tiles = of.shape.row_tiles;
-  const int64_t tiles = ceil_div(ceil_div(shape.batch, of.shape.rows), row_tiles) * row_tiles *
-                        ceil_div(shape.state_size, of.shape.hidden);
-  const auto rows = static_cast<double>(std::min<int64_t>(of.shape.rows, shape.batch));
-  // h is written, and the cell state, in float, is read and written.
-  const double state_bytes =
-      static_cast<double>(shape.batch * shape.state_size) * (8 + element_bytes(shape));
-  const bool unaligned = shape.state_size * element_size(*shape.arithmetic) % 16 != 0;
-  const double write_rows_anywhere =
-      unaligned ? (costs.unaligned + costs.unaligned_a_column * of.shape.hidden) * rows / 64 : 0;
+  const int64_t chunks = ceil_div(shape.input_features, chunk_columns(shape)) +
+                         ceil_div(shape.state_size, chunk_columns(shape));
   Estimate best{0, 0};
   for (int ranks = 1; ranks <= of.shape.max_ranks; ++ranks) {
-    const int cluster = ranks * row_tiles;
+    const int cluster = ranks * of.shape.row_tiles;
     const int by_one = device.resident_in_clusters_of(cluster);
     const int by_two = device.resident_by_two_in_clusters_of(cluster);
     const int resident = of.cost.blocks_a_multiprocessor > 1 ? by_two : by_one;
-    if ((ranks > 1 && ranks * (of.float32 ? 1 : 3) > chunks) || resident < cluster) {
+    if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
       continue;
     }
-    const int64_t blocks = tiles * ranks;
     // Blocks that share weights wait for each other. Two blocks on a multiprocessor fill it.
-    const bool runs_ahead = row_tiles == 1 && of.cost.blocks_a_multiprocessor == 1;
-    const int64_t steps_at_once = runs_ahead ? (of.step.by_two ? by_two : resident) / blocks : 1;
-    const auto early = static_cast<double>(input_chunks / ranks);
-    const double late = static_cast<double>(ceil_div(chunks, ranks)) - early;
-    const auto active = static_cast<double>(std::min<int64_t>(blocks, resident));
-    const double least = active * chunk_bytes(of, shape) / costs.chunk_rate;
-    const double late_time = late * std::max(of.step.chunk, least);
-    const double early_time = early * std::max(of.step.input_chunk, least);
-    const double end = of.step.block +
-                       (ranks > 1 ? costs.exchange + costs.exchange_a_rank * ranks : 0) +
-                       write_rows_anywhere / ranks;
-    double us = 0;
-    if (steps_at_once > 1) {
-      us = std::max(
-          late_time + end,
-          early_time / static_cast<double>(std::min<int64_t>(steps_at_once - 1, costs.most_ahead)) +
-              costs.early_start);
-    } else {
-      const double used = static_cast<double>(blocks) / resident;
-      const auto& waves = cluster > 1 ? costs.waves_of_clusters : costs.waves;
-      const double more_waves = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
-      us = (end + of.step.alone +
-            std::max(early_time + late_time, weights_bytes(shape) / costs.read_rate)) *
-           (1 + std::max(more_waves, 0.0));
-    }
-    us += state_bytes / costs.write_rate;
+    const bool runs_ahead = of.shape.row_tiles == 1 && of.cost.blocks_a_multiprocessor == 1;
+    const int64_t steps_at_once =
+        runs_ahead ? (of.step.by_two ? by_two : resident) / (count_tiles(of, shape) * ranks) : 1;
+    const double us = step_time_with(ranks, resident, steps_at_once, of, shape);
     if (best.ranks == 0 || us < best.us) {
       best = {us, ranks};
     }
