@@ -1,6 +1,6 @@
 // The tiles of a step are chosen by an estimate in microseconds, fitted to the times, by graph
 // replay on an H200, of 565 random shapes with each tile and split (2026-11-22). Its choices take
-// 1.02 times as long as the best ones on average, and at most 1.05 times for nine shapes in ten.
+// 1.02 times as long as the best ones on average, and at most 1.09 times for nine shapes in ten.
 #include "plan_sequence_backward.h"
 
 #include <algorithm>
@@ -24,18 +24,6 @@ struct TileCosts {
   // How many times as long a chunk takes if two blocks share a multiprocessor. Zero: none do.
   double shared = 0;
 };
-
-double element_bytes(const SequenceGradientShape& shape) {
-  return element_size(*shape.arithmetic);
-}
-
-double state_elements(const SequenceGradientShape& shape) {
-  return static_cast<double>(shape.rows) * static_cast<double>(shape.state_size);
-}
-
-double weight_elements(const SequenceGradientShape& shape) {
-  return 3.0 * static_cast<double>(shape.state_size) * static_cast<double>(shape.state_size);
-}
 
 /// The estimate for a tile with its best split.
 template <typename Tile>
@@ -88,16 +76,18 @@ double estimate_library(const SequenceGradientShape& shape) {
         return {5.33, 256e6, 3.62e6, 1.05e-5, 4.13};
     }
   }();
+  const auto rows = static_cast<double>(shape.rows);
+  const auto state_size = static_cast<double>(shape.state_size);
+  const double weights = 3 * state_size * state_size;
+  const int size = element_size(*shape.arithmetic);
   // With few rows, tiles are not full.
-  const double rate = costs.rate * std::clamp(static_cast<double>(shape.rows) / 78, 0.1, 1.0);
-  const double weights = weight_elements(shape);
-  const double product = std::max(2 * static_cast<double>(shape.rows) * weights / rate,
-                                  weights * element_bytes(shape) / costs.read_rate);
-  const bool vector_rows = shape.state_size * element_size(*shape.arithmetic) % 16 == 0;
+  const double rate = costs.rate * std::clamp(rows / 78, 0.1, 1.0);
+  const double product = std::max(2 * rows * weights / rate, weights * size / costs.read_rate);
+  const bool vector_rows = shape.state_size * size % 16 == 0;
   // Its steps do not overlap: beside other kernels they take longer than by themselves.
   constexpr double kBesideOthers = 1.15;
   return kBesideOthers * (costs.launch + product * (vector_rows ? 1 : costs.unaligned) +
-                          state_elements(shape) * costs.element);
+                          rows * state_size * costs.element);
 }
 
 /// Whether wgmma, by three TF32 products, supports the step. Its blocks start later than those of
