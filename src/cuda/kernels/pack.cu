@@ -12,8 +12,15 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 // The warps that a row takes, with one 16-byte vector per lane.
 template <typename Part>
-__host__ __device__ int64_t pieces_a_row(const Part& part, int element_size) {
-  return ((part.lead + part.columns) * element_size + 32 * 16 - 1) / (32 * 16);
+__host__ __device__ uint32_t pieces_a_row(const Part& part, int element_size) {
+  return static_cast<uint32_t>(((part.lead + part.columns) * element_size + 32 * 16 - 1) /
+                               (32 * 16));
+}
+
+// All of them. Parts with as many as 2^32 do not fit a GPU's memory.
+template <typename Part>
+__host__ __device__ int64_t pieces_of(const Part& part, int element_size) {
+  return part.rows * pieces_a_row(part, element_size);
 }
 
 // Reads the words [begin, end) of a vector, in words of a type that `from` is aligned to. The other
@@ -31,7 +38,7 @@ __device__ __forceinline__ uint4 read_words(const void* from, int begin, int end
   return vector;
 }
 
-// A warp copies 32 vectors of a row at a time. A vector is read in words as large as its alignment
+// A warp copies a piece of a row, of any part. A vector is read in words as large as its alignment
 // allows.
 template <int kBytes>
 __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ PackParams params) {
@@ -39,19 +46,22 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ 
   start_next_kernel();
   wait_for_previous_kernel();
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  int which = 0;
+  int64_t piece = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;  // within its part
 #pragma unroll 1
-  for (int which = 0; which < params.count; ++which) {
+  while (true) {
+    while (which < params.count && piece >= pieces_of(params.parts[which], kBytes)) {
+      piece -= pieces_of(params.parts[which++], kBytes);
+    }
+    if (which == params.count) {
+      return;
+    }
     const PackParams::Part& part = params.parts[which];
-    const int64_t pieces = pieces_a_row(part, kBytes), all = part.rows * pieces;
-    const int64_t step = int64_t(gridDim.x) * kWarps;
-#pragma unroll 1
-    for (int64_t i = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32; i < all; i += step) {
-      const int64_t row = i / pieces, column = (i % pieces * 32 + lane) * kElements;
-      const int begin = column == 0 ? part.lead : 0;
-      const int end = at_most(part.lead + part.columns - column, kElements);
-      if (end <= 0) {
-        continue;
-      }
+    const uint32_t pieces = pieces_a_row(part, kBytes), index = static_cast<uint32_t>(piece);
+    const int64_t row = index / pieces, column = (index % pieces * 32 + lane) * kElements;
+    const int begin = column == 0 ? part.lead : 0;
+    const int end = at_most(part.lead + part.columns - column, kElements);
+    if (end > 0) {
       const char* const from = static_cast<const char*>(part.from.data) +
                                (row * part.from.stride + column - part.lead) * kBytes;
       const auto place = reinterpret_cast<uintptr_t>(from);
@@ -68,6 +78,7 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ 
       *reinterpret_cast<uint4*>(static_cast<char*>(const_cast<void*>(part.to.data)) +
                                 (row * part.to.stride + column) * kBytes) = vector;
     }
+    piece += int64_t(gridDim.x) * kWarps;
   }
 }
 
@@ -75,12 +86,11 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ 
 
 cudaError_t launch_pack(const PackParams& params, cudaStream_t stream) {
   constexpr int64_t kMaxBlocks = 132 * 8;
-  int64_t warps = 0;
+  int64_t pieces = 0;
   for (int i = 0; i < params.count; ++i) {
-    warps =
-        std::max(warps, params.parts[i].rows * pieces_a_row(params.parts[i], params.element_size));
+    pieces += pieces_of(params.parts[i], params.element_size);
   }
-  const int64_t blocks = std::clamp<int64_t>((warps + kWarps - 1) / kWarps, 1, kMaxBlocks);
+  const int64_t blocks = std::clamp<int64_t>((pieces + kWarps - 1) / kWarps, 1, kMaxBlocks);
   const dim3 grid(static_cast<unsigned>(blocks));
   return params.element_size == 2
              ? launch_in_clusters<&pack_kernel<2>, kThreads, 0, 0>(params, grid, 1, stream)
