@@ -37,6 +37,9 @@ constexpr int64_t whole_vectors(int64_t columns, int size) {
   return ceil_div(columns * size, 16) * 16 / size;
 }
 
+/// What all rows of a matrix start at multiples of: an element, 4 bytes, or 16 bytes.
+enum class RowAlignment : unsigned char { kElement, kWord, kVector };
+
 /// Consecutive elements of a row are adjacent. Rows are `stride` elements apart.
 struct Matrix {
   const void* data;
@@ -48,6 +51,12 @@ struct Matrix {
   /// have `size` bytes.
   bool starts_at_vectors(int size, int64_t first = 0) const {
     return starts_at_multiples_of(16, size, first);
+  }
+  /// The alignment of all rows, from their element `first` on.
+  RowAlignment alignment(int size, int64_t first = 0) const {
+    return starts_at_vectors(size, first)           ? RowAlignment::kVector
+           : starts_at_multiples_of(4, size, first) ? RowAlignment::kWord
+                                                    : RowAlignment::kElement;
   }
   /// The same for cache lines.
   bool starts_at_lines(int size) const { return starts_at_multiples_of(128, size, 0); }

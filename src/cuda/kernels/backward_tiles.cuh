@@ -26,8 +26,9 @@ struct BackwardTilesArguments {
   Segments weight_columns;  // of d_weights
   unsigned state_blocks;    // of d_old_h and d_input, ranks included
   unsigned weight_tiles;
-  // Whether rows start at multiples of 16 bytes.
-  bool gates_vectors, old_h_vectors, input_vectors, weights_h_vectors, weights_input_vectors;
+  // Of their rows, for both column ranges of weights.
+  RowAlignment gates_alignment, old_h_alignment, input_alignment;
+  RowAlignment weights_h_alignment, weights_input_alignment;
   // Whether four elements of a row of the results may be written at once.
   bool d_old_h_fours, d_input_fours, d_weights_fours;
 };
@@ -64,13 +65,16 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     const auto load = [&](Element* a, Element* b, int chunk) {
       const int64_t k = int64_t(chunk) * kChunkK;
       if (chunk == begin) {
-        copier_a.start(
-            {d_gates + first_row * gate_columns + k, gate_columns, rows, arguments.gates_vectors});
-        copier_b.start({static_cast<const Element*>(p.weights.data) + k * p.weights.stride +
-                            piece.of(int64_t{0}, p.state_size) + first_column,
-                        p.weights.stride,
-                        0,
-                        piece.of(arguments.weights_h_vectors, arguments.weights_input_vectors)});
+        copier_a.start({d_gates + first_row * gate_columns + k,
+                        gate_columns,
+                        rows,
+                        arguments.gates_alignment});
+        copier_b.start(
+            {static_cast<const Element*>(p.weights.data) + k * p.weights.stride +
+                 piece.of(int64_t{0}, p.state_size) + first_column,
+             p.weights.stride,
+             0,
+             piece.of(arguments.weights_h_alignment, arguments.weights_input_alignment)});
       }
       const int depth = at_most(gate_columns - k, kChunkK);
       copier_a.copy(a, depth, kChunkK);
@@ -107,11 +111,11 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     const Matrix& source = piece.of(p.old_h, p.input);
     const auto load = [&](Element* a, Element* b, int chunk) {
       if (chunk == 0) {
-        copier_a.start({d_gates + first_row, gate_columns, 0, arguments.gates_vectors});
+        copier_a.start({d_gates + first_row, gate_columns, 0, arguments.gates_alignment});
         copier_b.start({static_cast<const Element*>(source.data) + first_column,
                         source.stride,
                         0,
-                        piece.of(arguments.old_h_vectors, arguments.input_vectors)});
+                        piece.of(arguments.old_h_alignment, arguments.input_alignment)});
       }
       const int depth = at_most(p.batch - int64_t(chunk) * kChunkK, kChunkK);
       copier_a.source_.rows = depth;
@@ -195,11 +199,11 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
       .weight_columns = weight_columns,
       .state_blocks = state_blocks,
       .weight_tiles = weight_tiles,
-      .gates_vectors = Matrix{params.d_gates, gate_columns}.starts_at_vectors(kSize),
-      .old_h_vectors = params.old_h.starts_at_vectors(kSize),
-      .input_vectors = params.input.starts_at_vectors(kSize),
-      .weights_h_vectors = params.weights.starts_at_vectors(kSize),
-      .weights_input_vectors = params.weights.starts_at_vectors(kSize, state),
+      .gates_alignment = Matrix{params.d_gates, gate_columns}.alignment(kSize),
+      .old_h_alignment = params.old_h.alignment(kSize),
+      .input_alignment = params.input.alignment(kSize),
+      .weights_h_alignment = params.weights.alignment(kSize),
+      .weights_input_alignment = params.weights.alignment(kSize, state),
       .d_old_h_fours = fours(params.d_old_h, state, 0),
       .d_input_fours = fours(params.d_input, features, 0),
       .d_weights_fours = fours(params.d_weights, width, 0) && state % 4 == 0};

@@ -26,9 +26,8 @@ struct ForwardTilesArguments {
   Problem problem;
   KSplit split;
   Segments chunks;  // of K
-  // Whether rows of old_h, input and the two column ranges of weights start at multiples of 16
-  // bytes.
-  bool old_h_vectors, input_vectors, weights_h_vectors, weights_input_vectors;
+  // Of their rows, for both column ranges of weights.
+  RowAlignment old_h_alignment, input_alignment, weights_h_alignment, weights_input_alignment;
 };
 
 template <typename Problem, typename Product, int kHidden, int kBlocksPerSm>
@@ -87,7 +86,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
       copier_a.start({piece.of(old_h, input) + piece.first,
                       piece.of(p.old_h, p.input).stride,
                       rows,
-                      piece.of(arguments.old_h_vectors, arguments.input_vectors)});
+                      piece.of(arguments.old_h_alignment, arguments.input_alignment)});
     }
     copier_a.copy(a, depth_a, kChunkK);
     depth_a -= kChunkK;
@@ -100,7 +99,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
                       p.weights.stride,
                       p.state_size,
                       hidden,
-                      piece.of(arguments.weights_h_vectors, arguments.weights_input_vectors)});
+                      piece.of(arguments.weights_h_alignment, arguments.weights_input_alignment)});
     }
     copier_b.copy(b, depth_b, kChunkK);
     depth_b -= kChunkK;
@@ -170,10 +169,10 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
       .problem = problem,
       .split = split_of_k(split, chunks.pieces(), kTileM),
       .chunks = chunks,
-      .old_h_vectors = params.old_h.starts_at_vectors(kSize),
-      .input_vectors = params.input.starts_at_vectors(kSize),
-      .weights_h_vectors = params.weights.starts_at_vectors(kSize),
-      .weights_input_vectors = params.weights.starts_at_vectors(kSize, params.input_column())};
+      .old_h_alignment = params.old_h.alignment(kSize),
+      .input_alignment = params.input.alignment(kSize),
+      .weights_h_alignment = params.weights.alignment(kSize),
+      .weights_input_alignment = params.weights.alignment(kSize, params.input_column())};
   const dim3 grid = grid_of_tiles(
       (params.batch + kTileM - 1) / kTileM, (params.state_size + kHidden - 1) / kHidden, split);
   return launch_in_clusters<&forward_tiles_kernel<Problem, Product, kHidden, kBlocksPerSm>,

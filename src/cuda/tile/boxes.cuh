@@ -7,14 +7,13 @@
 
 namespace lltm::cuda {
 
-/// A box of a matrix: `rows` rows from `data` on, `stride` elements apart. `vectors` says whether
-/// every row starts at a multiple of 16 bytes.
+/// A box of a matrix: `rows` rows from `data` on, `stride` elements apart.
 template <typename Element>
 struct Box {
   const Element* data;
   int64_t stride;
   int rows;
-  bool vectors;
+  RowAlignment alignment;
 
   __device__ __forceinline__ bool has(int r) const { return r < rows; }
   __device__ __forceinline__ int64_t offset(int r) const { return r * stride; }
@@ -27,7 +26,7 @@ struct GateRows {
   int64_t stride;
   int64_t state_size;
   int hidden;  // the number of hidden columns inside the matrix
-  bool vectors;
+  RowAlignment alignment;
 
   __device__ __forceinline__ bool has(int r) const { return r % kHidden < hidden; }
   __device__ __forceinline__ int64_t offset(int r) const {
@@ -37,7 +36,7 @@ struct GateRows {
 
 /// Copies one kRows x kColumns box after another to shared memory, with zeros for whatever lies
 /// outside the source. A source says whether it `has` a row, the `offset` of a row from its `data`,
-/// and whether its rows are `vectors`.
+/// and the `alignment` of its rows.
 ///
 /// A thread's addresses are computed once and advanced from box to box: a block has few warps, so
 /// nothing hides the latency between a box's first and last copy.
@@ -56,7 +55,7 @@ class BoxCopier {
   /// Starts copying a box of which `columns` columns are inside the source. The next box is
   /// `advance` elements further on.
   __device__ __forceinline__ void copy(Element* shared, int columns, int64_t advance) {
-    if (source_.vectors) {
+    if (source_.alignment == RowAlignment::kVector) {
       const int valid = min(max(columns - column(), 0), kPieceElements) * kSize;
       const uint32_t to = shared_address(shared + first_row() * kPitch + column());
 #pragma unroll
@@ -69,7 +68,11 @@ class BoxCopier {
         pointers_[i] += advance;
       }
     } else {
-      copy_elements(shared, source_, columns);
+      if (kSize == 4 || source_.alignment == RowAlignment::kWord) {
+        copy_words(shared, columns);
+      } else {
+        copy_elements(shared, columns);
+      }
       source_.data += advance;
     }
   }
@@ -91,27 +94,36 @@ class BoxCopier {
     return static_cast<int>(threadIdx.x) / kPiecesPerRow;
   }
 
-  static __device__ __forceinline__ void copy_elements(Element* shared,
-                                                       const Source& source,
-                                                       int columns) {
-    constexpr int kRowsAtOnce = kThreads / kColumns;
-    static_assert(kThreads % kColumns == 0);
-    const int column = static_cast<int>(threadIdx.x) % kColumns;
-    const bool valid = column < columns;
-#pragma unroll 2
-    for (int r = static_cast<int>(threadIdx.x) / kColumns; r < kRows; r += kRowsAtOnce) {
-      const Element* from = source.data + source.offset(r) + column;
-      const bool inside = valid && source.has(r);
-      if constexpr (kSize == 4) {
-        copy_async_4(shared_address(shared + r * kPitch + column), from, inside ? 4 : 0);
-      } else {
-        Element value;
-        assign(value, 0.0f);
-        if (inside) {
-          value = *from;
-        }
-        shared[r * kPitch + column] = value;
+  __device__ __forceinline__ void copy_words(Element* shared, int columns) const {
+    constexpr int kCount = 4 / kSize;
+    each_in_box<kCount>([&](int r, int column) {
+      const int valid = source_.has(r) ? min(max(columns - column, 0), kCount) * kSize : 0;
+      copy_async_4(shared_address(shared + r * kPitch + column),
+                   source_.data + source_.offset(r) + column,
+                   valid);
+    });
+  }
+
+  __device__ __forceinline__ void copy_elements(Element* shared, int columns) const {
+    each_in_box<1>([&](int r, int column) {
+      Element value;
+      assign(value, 0.0f);
+      if (column < columns && source_.has(r)) {
+        value = source_.data[source_.offset(r) + column];
       }
+      shared[r * kPitch + column] = value;
+    });
+  }
+
+  /// Calls copy(row, column) for this thread's columns, kCount apart.
+  template <int kCount, typename Copy>
+  static __device__ __forceinline__ void each_in_box(const Copy& copy) {
+    constexpr int kThreadsPerRow = kColumns / kCount, kRowsAtOnce = kThreads / kThreadsPerRow;
+    static_assert(kThreads % kThreadsPerRow == 0);
+    const int column = static_cast<int>(threadIdx.x) % kThreadsPerRow * kCount;
+#pragma unroll 2
+    for (int r = static_cast<int>(threadIdx.x) / kThreadsPerRow; r < kRows; r += kRowsAtOnce) {
+      copy(r, column);
     }
   }
 
