@@ -191,6 +191,8 @@ struct Tf32GradientProduct {
     }
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const uint32_t own = fragment_offset(warp, lane);
+    // Or the compiler would copy the sums of narrow tiles in the loop, and wait for each wgmma.
+    keep_behind(sum);
     // The left operand of a chunk is loaded while the previous chunk is multiplied.
     uint32_t a[2][4][4];
     ring.wait_full();
