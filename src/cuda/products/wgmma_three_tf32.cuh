@@ -359,15 +359,19 @@ struct ThreeTf32Product {
   }
 
   // The tensor core truncates its sums. Products with a low part are small, and stay in it for all
-  // of K. Those of high parts leave it after each chunk, and are added in float32 while the small
-  // ones are in flight.
+  // of K. Those of high parts leave it after each chunk, or after each of its four steps where
+  // there are registers for that, and are added in float32 while the small ones are in flight.
   //
   // A of the next chunk is loaded while this one is multiplied.
   __device__ __forceinline__ void multiply(const Slots& slots, Place& place, int chunks) {
-    float small[kSums], large[kSums];
+    constexpr int kLarge = kSums <= 16 ? 4 : 1;
+    float small[kSums], large[kLarge][kSums];
     clear(sum);
     clear(small);
-    clear(large);
+#pragma unroll
+    for (int i = 0; i < kLarge; ++i) {
+      clear(large[i]);
+    }
     uint32_t a[2][4][4], next[4][4];
     if (chunks > 0) {
       wait_for_chunk(slots, place);
@@ -385,10 +389,10 @@ struct ThreeTf32Product {
       }
       const uint64_t b = describe_matrix(slots.b(place.slot));
       fence_products();
-      multiply_group_tf32<true>(large, a[0][0], b);
+      multiply_group_tf32<true>(large[0], a[0][0], b);
 #pragma unroll
       for (int step = 1; step < 4; ++step) {
-        multiply_group_tf32<false>(large, a[0][step], b + step * 2);
+        multiply_group_tf32<(kLarge > 1)>(large[step % kLarge], a[0][step], b + step * 2);
       }
       commit_products();
 #pragma unroll
@@ -404,8 +408,11 @@ struct ThreeTf32Product {
         load_a(next, slots.a(place.slot));
       }
       wait_products<1>();
-      keep_behind(large);
-      add(large);
+#pragma unroll
+      for (int i = 0; i < kLarge; ++i) {
+        keep_behind(large[i]);
+        add(large[i]);
+      }
       wait_products<0>();
       keep_until_here(a[0]);
       keep_until_here(a[1]);
