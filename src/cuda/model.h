@@ -4,10 +4,11 @@
 // The time of a kernel with tiles is
 //     waves * (chunks of K per rank * chunk + block) + exchange within the cluster + traffic,
 // where a wave is as many blocks as are resident at once. The kernels of a sequence's steps
-// overlap: see step_time() in model.cpp. The constants, in microseconds, are listed with the
-// candidates in model.cpp: NVIDIA H200, replaying captured graphs, 2026-11-22.
+// overlap: see step_time() in model.cpp. The constants, which are fitted to measurements, are in
+// costs.h.
 #pragma once
 
+#include "costs.h"
 #include "problem.h"
 
 #include <array>
@@ -32,6 +33,7 @@ struct DeviceFacts {
   std::array<int, kLargestCluster> resident{};
   // The same of blocks of which two fill a multiprocessor: at least twice as many.
   std::array<int, kLargestCluster> resident_by_two{};
+  const Costs* costs = &kH200Costs;
 
   bool operator==(const DeviceFacts&) const = default;
   bool clusters() const { return resident[1] > 0; }
@@ -66,7 +68,7 @@ int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line);
 
 /// The time, in microseconds, to copy `bytes` bytes that TMA cannot describe, in a launch of its
 /// own.
-double packing_time(double bytes);
+double packing_time(double bytes, const Costs& costs);
 
 /// A group of candidates, which LLTM_CUDA_PATH can select by its name.
 enum class Group { kFewRows, kHopper, kTiles, kLibrary };
@@ -88,17 +90,13 @@ struct ForwardCandidate {
     int row_tiles;  // in one cluster, in addition to the ranks
     int max_ranks;  // limited by the shared memory for their sums
   } shape;
-  struct {
-    double blocks_a_multiprocessor;
-    double chunk, block;  // microseconds
-  } cost;
+  double blocks_a_multiprocessor;
+  MemberOf<ForwardCosts, ForwardCosts::Tile> costs;
   bool float32;  // hopper only: three TF32 products
-  // The same as a step of a sequence, hopper only: a chunk that waits for the previous step, one of
-  // input that need not, a block, and what it takes longer if it does not overlap other steps.
-  struct {
-    double chunk, input_chunk, block, alone;
-    bool by_two = false;  // whether blocks of two steps fit a multiprocessor
-  } step{};
+  // As a step of a sequence, hopper only: its costs, and whether blocks of two steps fit a
+  // multiprocessor.
+  MemberOf<StepCosts, StepCosts::Tile> step_costs = nullptr;
+  bool two_steps_fit = false;
 };
 std::span<const ForwardCandidate> forward_candidates();
 

@@ -5,13 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace lltm::cuda {
 namespace {
-
-// Constants are in microseconds and bytes per microsecond. They are fitted to the times of all
-// candidates, d_gates included, at the sweep's first 180 shapes in float32, TF32 and bfloat16:
-// NVIDIA H200, replaying captured graphs, 2026-11-22.
 
 int64_t chunks_of(int64_t k, Arithmetic arithmetic) {
   return ceil_div(k, 128 / element_size(arithmetic));
@@ -64,25 +61,24 @@ double makespan(int64_t at_once, int64_t blocks, double block, int64_t units, do
   }
 }
 
-// The kernel that computes d_gates: microseconds per element of the state, and the rate at which it
-// reads and writes ten numbers per element.
-constexpr double kGateGradients = 5e-6, kGateGradientsRate = 2.5e6;
-
-double gate_gradients_time(const BackwardShape& s) {
+double gate_gradients_time(const BackwardShape& s, const BackwardCosts& costs) {
   const auto elements = static_cast<double>(s.batch * s.state_size);
-  return elements * kGateGradients + 10 * elements * s.element_bytes() / kGateGradientsRate;
+  return elements * costs.gate_gradients.element +
+         10 * elements * s.element_bytes() / costs.gate_gradients.rate;
 }
 
 /// In TF32 the same kernel also transposes the inputs.
-double transposition_time(const BackwardShape& s) {
-  return 2 * static_cast<double>(s.batch * s.width()) * s.element_bytes() / kGateGradientsRate;
+double transposition_time(const BackwardShape& s, const BackwardCosts& costs) {
+  return 2 * static_cast<double>(s.batch * s.width()) * s.element_bytes() /
+         costs.gate_gradients.rate;
 }
 
 /// Copying the weights, and `states` rows of [old_h | input], into rows that TMA can describe.
-double operands_packing_time(const BackwardShape& s, int64_t states) {
+double operands_packing_time(const BackwardShape& s, int64_t states, const Costs& costs) {
   return s.vector_rows ? 0
                        : packing_time(static_cast<double>((s.gates() + states) * s.width()) *
-                                      s.element_bytes());
+                                          s.element_bytes(),
+                                      costs);
 }
 
 /// Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows
@@ -121,22 +117,15 @@ int split_of(const BackwardShape& s, const DeviceFacts& device) {
              : static_cast<int>(std::clamp<int64_t>(224 / strips, 1, std::min<int64_t>(groups, 7)));
 }
 
-// A group is 16 rows of the weights of each gate.
-struct Times {
-  double launch, group, group_a_row, rate;
-};
-constexpr Times kFloatTimes{2.84, 0.312, 0.080, 3.6e6};
-constexpr Times kHalfTimes{3.0, 0.082, 0.112, 3.4e6};
-constexpr double kUnaligned = 1.39;
-
 BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
-  const Times& of = is_float(*s.arithmetic) ? kFloatTimes : kHalfTimes;
+  const auto& costs = device.costs->backward.few_rows;
+  const BackwardCosts::FewRows& of = is_float(*s.arithmetic) ? costs.floats : costs.halves;
   const int split = split_of(s, device);
   // Blocks that share rows are resident at once.
   const int64_t waves = split > 1 ? 1 : ceil_div(column_tiles(s, 64), 2 * device.multiprocessors);
   const auto groups = static_cast<double>(waves * ceil_div(ceil_div(s.state_size, 16), split));
   const double walk = groups * (of.group + of.group_a_row * static_cast<double>(s.batch)) *
-                      (s.vector_rows ? 1 : kUnaligned);
+                      (s.vector_rows ? 1 : costs.unaligned);
   return {{FewRowsStrips{}, split}, of.launch + std::max(walk, 2 * weights_bytes(s) / of.rate)};
 }
 
@@ -162,17 +151,17 @@ int split_of(const BackwardShape& s, const DeviceFacts& device) {
   return split;
 }
 
-constexpr double kLaunch = 2.76, kChunk = 0.347, kRank = 0.034, kBlock = 2.51;
 constexpr int kBlocksPerSm = 3;
 
 BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const auto& costs = device.costs->backward.wgmma_small;
   const int split = split_of(s, device);
   const auto chunks = static_cast<double>(ceil_div(chunks_of(s.gates(), *s.arithmetic), split));
   const auto blocks = static_cast<double>(column_tiles(s, 64) * split +
                                           ceil_div(s.gates(), 64) * column_tiles(s, 128));
   return {{SmallGradientTiles{}, split},
-          kLaunch + gate_gradients_time(s) + chunks * kChunk + split * kRank +
-              blocks / (kBlocksPerSm * device.multiprocessors) * kBlock};
+          costs.launch + gate_gradients_time(s, device.costs->backward) + chunks * costs.chunk +
+              split * costs.rank + blocks / (kBlocksPerSm * device.multiprocessors) * costs.block};
 }
 
 }  // namespace wgmma_small
@@ -189,14 +178,10 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
 struct Tile {
   Float32GradientTile name;
   int rows, blocks_per_sm;
-  double chunk, rest;  // time per chunk of K, and for the rest of a tile
 };
 constexpr int kColumns = 96;
-constexpr Tile kSmallTile{Float32GradientTile::k64x96, 64, 2, 1.51, 0};
-constexpr Tile kLargeTile{Float32GradientTile::k128x96, 128, 1, 0.85, 2.5};
-// The kernel that adds the parts of d_weights, and the rate at which it reads them.
-constexpr double kSum = 2, kSumRate = 3e6;
-constexpr double kLaunch = 4.4;
+constexpr Tile kSmallTile{Float32GradientTile::k64x96, 64, 2};
+constexpr Tile kLargeTile{Float32GradientTile::k128x96, 128, 1};
 
 const Tile& tile_of(const BackwardShape& s) {
   return s.batch <= 64 ? kSmallTile : kLargeTile;
@@ -209,16 +194,18 @@ int64_t weight_tiles(const BackwardShape& s) {
 /// Both products, with d_weights computed in `parts` parts.
 double products_time(const BackwardShape& s, const DeviceFacts& device, int split, int parts) {
   const Tile& tile = tile_of(s);
+  const auto& costs = device.costs->backward.wgmma_float32;
+  const auto& of_tile = &tile == &kSmallTile ? costs.tile_64x96 : costs.tile_128x96;
   const auto time = [&](int64_t k, int shares) {
     const auto chunks = static_cast<double>(ceil_div(chunks_of(k, *s.arithmetic), shares));
-    return chunks * tile.chunk + tile.rest;
+    return chunks * of_tile.chunk + of_tile.rest;
   };
   return makespan(int64_t{tile.blocks_per_sm} * device.multiprocessors,
                   ceil_div(s.batch, tile.rows) * state_column_tiles(s, kColumns) * split,
                   time(s.gates(), split),
                   weight_tiles(s) * parts,
                   time(s.batch, parts)) +
-         (parts > 1 ? kSum + (parts + 1) * weights_bytes(s) / kSumRate : 0);
+         (parts > 1 ? costs.sum + (parts + 1) * weights_bytes(s) / costs.sum_rate : 0);
 }
 
 // The tiles of d_weights need multiprocessors, too: (128,1024,1024), 22 tiles, takes 45 with two
@@ -253,7 +240,9 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
                                .weight_parts = parts,
                                .weight_tiles_a_block = static_cast<int>(a_block)},
            split},
-          kLaunch + gate_gradients_time(s) + operands_packing_time(s, s.batch) + us};
+          device.costs->backward.wgmma_float32.launch +
+              gate_gradients_time(s, device.costs->backward) +
+              operands_packing_time(s, s.batch, *device.costs) + us};
 }
 
 }  // namespace wgmma_float32
@@ -265,33 +254,31 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
   return tma_reads(s, device) && s.arithmetic == Arithmetic::kTf32 && s.batch <= 512;
 }
 
-struct Tile {
-  Tf32BatchTile name;
-  int rows;
-  double chunk;
-};
-constexpr Tile kTiles[] = {{Tf32BatchTile::k64, 64, 0.187},
-                           {Tf32BatchTile::k128, 128, 0.414},
-                           {Tf32BatchTile::k256, 256, 0.762}};
-constexpr double kLaunch = 2.15, kRest = 6.51, kWeightChunk = 0.47, kWeightsRate = 2.6e6;
-
 BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
-  const Tile& tile = kTiles[s.batch <= 64 ? 0 : s.batch <= 128 ? 1 : 2];
+  const auto& costs = device.costs->backward.wgmma_tf32;
+  const auto [tile, tile_rows, chunk] =
+      s.batch <= 64    ? std::tuple(Tf32BatchTile::k64, 64, costs.chunk_64)
+      : s.batch <= 128 ? std::tuple(Tf32BatchTile::k128, 128, costs.chunk_128)
+                       : std::tuple(Tf32BatchTile::k256, 256, costs.chunk_256);
   const int pairs = device.multiprocessors / 2;
-  const int64_t columns = ceil_div(s.width(), 256), tiles = columns * ceil_div(s.batch, tile.rows);
+  const int64_t columns = ceil_div(s.width(), 256), tiles = columns * ceil_div(s.batch, tile_rows);
   const int64_t chunks = chunks_of(s.gates(), *s.arithmetic);
   // Half of the pairs compute d_old_h and d_input, with at least nine chunks of K each:
   // (256,2048,2048) takes 137, 110, 114 and 112 with 1, 2, 3 and 4 parts; (128,1024,1024) takes
   // 32.9, 27.8, 26.8 and 29.2 with 2 to 5; (64,512,512) takes 12.4, 12.0, 12.4 and 12.7 with 4, 5,
   // 6 and 8.
   const int64_t parts = std::max<int64_t>(std::min(pairs / 2 / tiles, chunks / 9), 1);
-  const double state = static_cast<double>(chunks) / static_cast<double>(parts) * tile.chunk;
-  const double weight = static_cast<double>(chunks_of(s.batch, *s.arithmetic)) * kWeightChunk;
-  const double products = makespan(
-      pairs, tiles * parts, state + kRest, ceil_div(s.gates(), 256) * columns, weight + kRest);
-  return {{Tf32BackwardPairs{tile.name, pairs}, static_cast<int>(parts)},
-          kLaunch + gate_gradients_time(s) + transposition_time(s) +
-              std::max(products, 2 * weights_bytes(s) / kWeightsRate)};
+  const double state = static_cast<double>(chunks) / static_cast<double>(parts) * chunk;
+  const double weight = static_cast<double>(chunks_of(s.batch, *s.arithmetic)) * costs.weight_chunk;
+  const double products = makespan(pairs,
+                                   tiles * parts,
+                                   state + costs.rest,
+                                   ceil_div(s.gates(), 256) * columns,
+                                   weight + costs.rest);
+  return {{Tf32BackwardPairs{tile, pairs}, static_cast<int>(parts)},
+          costs.launch + gate_gradients_time(s, device.costs->backward) +
+              transposition_time(s, device.costs->backward) +
+              std::max(products, 2 * weights_bytes(s) / costs.weights_rate)};
 }
 
 }  // namespace wgmma_tf32
@@ -316,8 +303,9 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
                                                /*one_segment=*/tf32,
                                                device);
   return {{plan},
-          gate_gradients_time(s) + (tf32 ? transposition_time(s) : 0) +
-              operands_packing_time(s, tf32 ? 0 : s.batch) + us};
+          gate_gradients_time(s, device.costs->backward) +
+              (tf32 ? transposition_time(s, device.costs->backward) : 0) +
+              operands_packing_time(s, tf32 ? 0 : s.batch, *device.costs) + us};
 }
 
 }  // namespace wgmma
@@ -340,21 +328,8 @@ BackwardTiles tiles_of(const BackwardShape& s, const DeviceFacts& device) {
   return {ProductTile::k64x64, split};
 }
 
-// Time per chunk of K and for the rest of a tile; `unaligned` is the factor on a chunk whose rows
-// start anywhere, which is copied element by element.
-struct Times {
-  double launch;
-  double small_chunk, small_rest, large_chunk, large_rest;
-  double unaligned;
-};
-constexpr Times kFloat32Times{0.75, 1.35, 2.94, 2.37, 7.87, 1.3};
-constexpr Times kTf32Times{1.64, 0.806, 2.23, 1.07, 3.23, 1.6};
-constexpr Times kHalfTimes{2.37, 0.725, 1.61, 1.11, 0.22, 5};
-
 BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
-  const Times& of = s.arithmetic == Arithmetic::kFloat32 ? kFloat32Times
-                    : s.arithmetic == Arithmetic::kTf32  ? kTf32Times
-                                                         : kHalfTimes;
+  const BackwardCosts::Tiles& of = device.costs->backward.tiles.of(*s.arithmetic);
   const BackwardTiles tiles = tiles_of(s, device);
   const bool small = std::get<ProductTile>(tiles.tile) == ProductTile::k64x64;
   const int64_t size = small ? 64 : 128;
@@ -364,7 +339,7 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
            (small ? of.small_rest : of.large_rest);
   };
   return {tiles,
-          of.launch + gate_gradients_time(s) +
+          of.launch + gate_gradients_time(s, device.costs->backward) +
               makespan(int64_t{small ? 2 : 1} * device.multiprocessors,
                        ceil_div(s.batch, size) * state_column_tiles(s, size) * tiles.split,
                        block(s.gates(), tiles.split),
@@ -380,28 +355,14 @@ bool supports(const BackwardShape&, const DeviceFacts&) {
   return true;
 }
 
-// Floating-point operations per microsecond, with the columns rounded up to tiles of 64; bytes of
-// the weights and of d_gates per microsecond. Where rows start anywhere, the products take
-// `unaligned` times as long, the weights are read twice, and `unaligned_launch` is added.
-struct Times {
-  double launch, rate, weights_rate, gates_rate;
-  double unaligned, unaligned_launch;
-};
-constexpr Times kFloat64Times{20, 30e6, 3.5e6, 5e6, 1, 0};
-constexpr Times kFloat32Times{23.4, 42e6, 4.5e6, 7.5e6, 1.02, 0};
-constexpr Times kTf32Times{20.9, 246e6, 5.0e6, 1.17e6, 2.55, 1.5};
-constexpr Times kHalfTimes{13.9, 485e6, 3.65e6, 20e6, 4.1, 8.6};
-
-BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts&) {
-  const Times& of = !s.arithmetic                          ? kFloat64Times
-                    : s.arithmetic == Arithmetic::kFloat32 ? kFloat32Times
-                    : s.arithmetic == Arithmetic::kTf32    ? kTf32Times
-                                                           : kHalfTimes;
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const auto& costs = device.costs->backward.library;
+  const BackwardCosts::Library& of = s.arithmetic ? costs.in.of(*s.arithmetic) : costs.float64;
   const auto gates = static_cast<double>(s.batch * s.gates());
   const auto columns = static_cast<double>(64 * (column_tiles(s, 64) + state_column_tiles(s, 64)));
   const double products = 2 * gates * columns / of.rate;
   return {{LibraryProducts{}},
-          of.launch + gate_gradients_time(s) +
+          of.launch + gate_gradients_time(s, device.costs->backward) +
               3 * weights_bytes(s) / of.weights_rate * (s.vector_rows ? 1 : 2) +
               2 * gates * s.element_bytes() / of.gates_rate +
               (s.vector_rows ? products : of.unaligned_launch + of.unaligned * products)};

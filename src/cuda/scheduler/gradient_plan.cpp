@@ -9,35 +9,17 @@
 namespace lltm::cuda {
 namespace {
 
-// Microseconds: `launch` for the kernel as a whole; for each product, a chunk of K of a tile and
-// the rest of a tile; `sums` for the kernel that adds the parts, plus `sums_megabyte` per megabyte
-// of them; `megabyte` per megabyte of weights, which are read and whose gradient is written. Where
-// the rows of the results start anywhere, TMA cannot write them: `unaligned_tile` is added per tile
-// of 256 columns of d_weights, and `unaligned_megabyte` per megabyte. Fitted to the backward of the
-// sweep's first 180 shapes, each in up to 60 plans, less the estimates for d_gates and packing:
-// NVIDIA H200, replaying captured graphs, 2026-11-22.
-struct TileTimes {
+struct TileSizes {
   int state_columns, weight_columns;
-  double launch, state_chunk, weight_chunk, state_tile, weight_tile;
-  double sums, sums_megabyte, megabyte;
-  double unaligned_tile, unaligned_megabyte;
+  MemberOf<GradientCosts, GradientCosts::Tiles> costs;
 };
-constexpr TileTimes kHalfTimes[] = {
-    {64, 64, 0.96, 0.39, 0.52, 2.29, 2.08, 0, 0, 0.2, 4.03, 0.12},
-    {64, 256, 3.73, 0.17, 0.25, 0.18, 1.09, 1.45, 0.56, 0.36, 2.16, 0.56},
-    {128, 256, 2.21, 0.35, 0.54, 1.66, 2.89, 1.6, 0.35, 0.04, 2.4, 0.37},
-    {256, 256, 1.55, 0.57, 0.56, 4.23, 2.79, 1.52, 0.33, 0, 4.09, 0.24},
-};
-constexpr TileTimes kTf32Times[] = {
-    {64, 64, 2.23, 0.38, 0.48, 4.45, 4.41, 0, 0, 0.51, 0.09, 0.27},
-    {64, 256, 4.55, 0.25, 0.49, 1.17, 3.53, 1.51, 0.87, 0.34, 3.97, 0.3},
-    {128, 256, 4.58, 0.35, 0.49, 3.02, 4.07, 1.66, 0.34, 0.29, 5.77, 0.34},
-    {256, 256, 4.68, 0.55, 0.5, 4.94, 3.92, 1.02, 0.31, 0.16, 7.68, 0.36},
+constexpr TileSizes kTiles[] = {
+    {64, 64, &GradientCosts::columns_64_64},
+    {64, 256, &GradientCosts::columns_64_256},
+    {128, 256, &GradientCosts::columns_128_256},
+    {256, 256, &GradientCosts::columns_256_256},
 };
 constexpr int kTileRows = 128;
-// Exchanging sums among 1, 2, 4 and 8 ranks.
-constexpr double kHalfExchange[] = {0.05, 0.94, 1.2, 1.75},
-                 kTf32Exchange[] = {0.03, 0.41, 0.23, 0.64};
 
 double pieces(int64_t of, int64_t size) {
   return static_cast<double>(ceil_div(of, size));
@@ -71,8 +53,11 @@ double makespan(int states, int weights, int clusters, double state, double weig
                   states / clusters * state + rounds(weights - weights_of_busy, others) * weight);
 }
 
-double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, int cluster) {
-  const bool small = of.weight_columns == 64;
+double estimate(const Sizes& s,
+                const GradientCosts::Tiles& of,
+                const GradientPlan& plan,
+                int cluster) {
+  const bool small = plan.weight_columns == 64;
   // A cluster computes tiles of 256 columns one below the other, and any consecutive small tiles.
   const double state_rows = std::ceil(pieces(s.width(), kTileRows) / (small ? 1 : cluster));
   const double weight_rows = std::ceil(pieces(3 * s.state_size, kTileRows) / (small ? 1 : cluster));
@@ -80,19 +65,19 @@ double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, i
     return static_cast<int>(std::ceil(tiles / (small && !shares_k ? cluster : 1)));
   };
   const int state_units =
-      units(state_rows * pieces(s.batch, of.state_columns) * plan.state_parts, plan.shares_state);
+      units(state_rows * pieces(s.batch, plan.state_columns) * plan.state_parts, plan.shares_state);
   const int weight_units = units(
-      weight_rows * s.column_tiles(of.weight_columns) * plan.weight_parts, plan.shares_weights);
+      weight_rows * s.column_tiles(plan.weight_columns) * plan.weight_parts, plan.shares_weights);
   const double state_shares = plan.shares_state ? cluster : plan.state_parts;
   const double weight_shares = plan.shares_weights ? cluster : plan.weight_parts;
   // Parts go to a workspace, whose rows are aligned.
   const double unaligned = s.aligned() ? 0 : of.unaligned_tile;
   const double state =
       std::ceil(pieces(3 * s.state_size, s.chunk_k) / state_shares) * of.state_chunk +
-      of.state_tile + (plan.state_parts == 1 ? unaligned * of.state_columns / 512 : 0);
+      of.state_tile + (plan.state_parts == 1 ? unaligned * plan.state_columns / 512 : 0);
   const double weight = std::ceil(pieces(s.batch, s.chunk_k) / weight_shares) * of.weight_chunk +
                         of.weight_tile +
-                        (plan.weight_parts == 1 ? unaligned * of.weight_columns / 256 : 0);
+                        (plan.weight_parts == 1 ? unaligned * plan.weight_columns / 256 : 0);
   const int clusters = plan.blocks / cluster;
   // Tiles whose K is shared have a cluster each. Clusters that are not resident wait.
   const int sharing = cluster == 1 ? 0
@@ -101,8 +86,8 @@ double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, i
   double us = sharing > clusters
                   ? pieces(state_units, clusters) * state + pieces(weight_units, clusters) * weight
                   : makespan(state_units, weight_units, clusters, state, weight);
-  const double parts = (plan.state_parts > 1 ? state_units * cluster * of.state_columns : 0) +
-                       (plan.weight_parts > 1 ? weight_units * cluster * of.weight_columns : 0);
+  const double parts = (plan.state_parts > 1 ? state_units * cluster * plan.state_columns : 0) +
+                       (plan.weight_parts > 1 ? weight_units * cluster * plan.weight_columns : 0);
   if (parts > 0) {
     us += of.sums + of.sums_megabyte * parts * kTileRows * 4e-6;
   }
@@ -111,18 +96,20 @@ double estimate(const Sizes& s, const TileTimes& of, const GradientPlan& plan, i
 }
 
 GradientChoice choose(Arithmetic arithmetic, const Sizes& s, const DeviceFacts& device) {
-  const bool half = arithmetic != Arithmetic::kTf32;
+  const auto& of_products = device.costs->backward.wgmma;
+  const GradientCosts& costs =
+      arithmetic == Arithmetic::kTf32 ? of_products.tf32 : of_products.half;
   const int64_t state_chunks = ceil_div(3 * s.state_size, s.chunk_k);
   const int64_t weight_chunks = ceil_div(s.batch, s.chunk_k);
   GradientChoice best{};
   const auto consider =
-      [&](const TileTimes& of, const GradientPlan& plan, int cluster, double more) {
-        const double us = estimate(s, of, plan, cluster) + more;
+      [&](const TileSizes& of, const GradientPlan& plan, int cluster, double more) {
+        const double us = estimate(s, costs.*of.costs, plan, cluster) + more;
         if (best.plan.blocks == 0 || us < best.us) {
           best = {plan, us};
         }
       };
-  for (const TileTimes& of : half ? kHalfTimes : kTf32Times) {
+  for (const TileSizes& of : kTiles) {
     if (of.weight_columns == 64) {
       for (int log = 0; log < 4; ++log) {
         const int ranks = 1 << log;
@@ -148,7 +135,7 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, const DeviceFacts& 
                     .weight_parts = 1,
                     .blocks = blocks},
                    ranks,
-                   half ? kHalfExchange[log] : kTf32Exchange[log]);
+                   costs.exchange[log]);
         }
       }
       continue;
