@@ -164,9 +164,15 @@ bool has_chunks_for(int ranks, int64_t chunks, const ForwardCandidate& of) {
   return ranks == 1 || ranks * least <= chunks;
 }
 
+// Zero stands for any number.
+bool is_wanted(int ranks, int wanted) {
+  return wanted == 0 || ranks == wanted;
+}
+
 Estimate tiles_time(const ForwardCandidate& of,
                     const ForwardShape& shape,
-                    const DeviceFacts& device) {
+                    const DeviceFacts& device,
+                    int wanted_ranks) {
   const ForwardCosts& costs = device.costs->forward;
   const ForwardCosts::Tile& tile = costs.*of.costs;
   const bool hopper = of.group == Group::kHopper;
@@ -181,7 +187,8 @@ Estimate tiles_time(const ForwardCandidate& of,
   for (int ranks = 1; ranks <= of.shape.max_ranks; ++ranks) {
     const double resident =
         of.blocks_a_multiprocessor * device.resident_in_clusters_of(ranks * of.shape.row_tiles);
-    if (!has_chunks_for(ranks, chunks, of) || resident < ranks * of.shape.row_tiles) {
+    if (!is_wanted(ranks, wanted_ranks) || !has_chunks_for(ranks, chunks, of) ||
+        resident < ranks * of.shape.row_tiles) {
       continue;
     }
     const double waves = std::ceil(static_cast<double>(tiles * ranks) / resident);
@@ -268,7 +275,8 @@ double step_time_with(int ranks,
 
 Estimate step_time(const ForwardCandidate& of,
                    const ForwardShape& shape,
-                   const DeviceFacts& device) {
+                   const DeviceFacts& device,
+                   int wanted_ranks) {
   const int64_t chunks = ceil_div(shape.input_features, chunk_columns(shape)) +
                          ceil_div(shape.state_size, chunk_columns(shape));
   Estimate best{0, 0};
@@ -277,7 +285,8 @@ Estimate step_time(const ForwardCandidate& of,
     const int by_one = device.resident_in_clusters_of(cluster);
     const int by_two = device.resident_by_two_in_clusters_of(cluster);
     const int resident = of.blocks_a_multiprocessor > 1 ? by_two : by_one;
-    if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
+    if (!is_wanted(ranks, wanted_ranks) || !has_chunks_for(ranks, chunks, of) ||
+        resident < cluster) {
       continue;
     }
     // Blocks that share weights wait for each other. Two blocks on a multiprocessor fill it.
@@ -363,37 +372,32 @@ bool supports(const ForwardCandidate& candidate,
 
 Estimate estimate(const ForwardCandidate& candidate,
                   const ForwardShape& shape,
-                  const DeviceFacts& device) {
+                  const DeviceFacts& device,
+                  int ranks) {
   switch (candidate.group) {
     case Group::kFewRows:
-      return {few_rows_time(shape, *device.costs), 1};
+      return {few_rows_time(shape, *device.costs), ranks == 0 ? 1 : 0};
     case Group::kLibrary:
-      return {library_time(shape, *device.costs), 1};
+      return {library_time(shape, *device.costs), ranks == 0 ? 1 : 0};
     case Group::kHopper:
       if (shape.overlaps) {
-        return step_time(candidate, shape, device);
+        return step_time(candidate, shape, device, ranks);
       }
       [[fallthrough]];
     default:
-      return tiles_time(candidate, shape, device);
+      return tiles_time(candidate, shape, device, ranks);
   }
 }
 
 ForwardChoice choose_forward(const ForwardShape& shape,
                              const DeviceFacts& device,
-                             std::optional<Group> group,
-                             std::string_view name) {
+                             const Selection& selection) {
   return choose(
       forward_candidates(),
-      group,
-      name,
+      selection,
       [&](const ForwardCandidate& of) { return is_exact(of, shape); },
-      [&](const ForwardCandidate& of) -> std::optional<Estimate> {
-        if (!supports(of, shape, device)) {
-          return std::nullopt;
-        }
-        const Estimate time = estimate(of, shape, device);
-        return time.ranks > 0 ? std::optional(time) : std::nullopt;
+      [&](const ForwardCandidate& of, int ranks) {
+        return estimate_if_supported(of, shape, device, ranks);
       });
 }
 

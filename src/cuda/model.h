@@ -74,6 +74,16 @@ double packing_time(double bytes, const Costs& costs);
 enum class Group { kFewRows, kHopper, kTiles, kLibrary };
 std::string_view name_of(Group group);
 
+/// What LLTM_CUDA_PATH selects: a group, or a candidate by its name, and how many blocks share the
+/// K of its tiles. By default all candidates, and the number of ranks with the least estimate.
+struct Selection {
+  std::optional<Group> group = std::nullopt;
+  std::string_view name = {};
+  int ranks = 0;
+
+  bool operator==(const Selection&) const = default;
+};
+
 /// The time of a candidate when `ranks` blocks share the K of a tile.
 struct Estimate {
   double us;
@@ -105,10 +115,12 @@ bool supports(const ForwardCandidate& candidate,
               const ForwardShape& shape,
               const DeviceFacts& device);
 
-/// The least time over all numbers of ranks. Only for problems that the candidate supports.
+/// The time with `ranks` ranks or, by default, the least time over all numbers of ranks; no ranks
+/// if the candidate does not support the number. Only for problems that the candidate supports.
 Estimate estimate(const ForwardCandidate& candidate,
                   const ForwardShape& shape,
-                  const DeviceFacts& device);
+                  const DeviceFacts& device,
+                  int ranks = 0);
 
 /// A candidate, and what it was chosen for.
 template <typename Candidate, typename EstimateOfCandidate>
@@ -118,11 +130,10 @@ struct Choice {
 };
 using ForwardChoice = Choice<ForwardCandidate, Estimate>;
 
-/// The candidate with the least estimate: among all of them, those of a group, or the one with a
-/// name. What the selection does not support falls back to tiles, then to the library.
+/// The selected candidate with the least estimate. What the selection does not support falls back
+/// to tiles, then to the library.
 ForwardChoice choose_forward(const ForwardShape& shape,
                              const DeviceFacts& device,
-                             std::optional<Group> group = std::nullopt,
-                             std::string_view name = {});
+                             const Selection& selection = {});
 
 }  // namespace lltm::cuda

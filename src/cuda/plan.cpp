@@ -1,41 +1,17 @@
 #include "plan.h"
 
+#include "candidates.h"
 #include "recent_choice.h"
 #include "runtime/tensor_maps.h"
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <string_view>
-#include <vector>
 
 namespace lltm::cuda {
 namespace {
-
-constexpr Group kGroups[] = {Group::kFewRows, Group::kHopper, Group::kTiles, Group::kLibrary};
-
-const std::vector<std::string_view>& candidate_names() {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> all;
-    for (const ForwardCandidate& candidate : forward_candidates()) {
-      all.push_back(candidate.name);
-    }
-    for (const BackwardCandidate& candidate : backward_candidates()) {
-      all.push_back(candidate.name);
-    }
-    return all;
-  }();
-  return names;
-}
-
-// The selected name if it is one of `candidates`, else an empty one.
-template <typename Candidates>
-std::string_view name_among(const Candidates& candidates, const Selection& selected) {
-  const auto has_it = [&](const auto& candidate) { return candidate.name == selected.name; };
-  return std::ranges::any_of(candidates, has_it) ? selected.name : std::string_view();
-}
 
 // A candidate's tile, as an enumerator of its group's tiles.
 template <typename Tile>
@@ -58,35 +34,15 @@ cudaError_t launch_tiles(const ForwardPlan& plan, const Problem& problem, cudaSt
 Selection selection() {
   const char* const value = std::getenv("LLTM_CUDA_PATH");
   const std::string_view path = value == nullptr ? "" : value;
-  if (path.empty() || path == "auto") {
-    return {};
-  }
-  for (const Group group : kGroups) {
-    if (path == name_of(group)) {
-      return {group, {}};
-    }
-  }
-  for (const std::string_view name : candidate_names()) {
-    if (path == name) {
-      return {std::nullopt, name};
-    }
-  }
-  TORCH_CHECK(false,
+  const std::optional<Selection> selected = parse_selection(path);
+  TORCH_CHECK(selected.has_value(),
               "lltm: expected the environment variable LLTM_CUDA_PATH to be one of ",
               selectable(),
-              ", got ",
+              ", or NAME:RANKS with 1 to ",
+              kLargestCluster,
+              " ranks, got ",
               path);
-}
-
-std::string selectable() {
-  std::string all = "auto";
-  for (const Group group : kGroups) {
-    all.append(" ").append(name_of(group));
-  }
-  for (const std::string_view name : candidate_names()) {
-    all.append(" ").append(name);
-  }
-  return all;
+  return *selected;
 }
 
 std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype) {
@@ -147,9 +103,7 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                         p.weights.starts_at_vectors(size) &&
                         p.weights.starts_at_vectors(size, p.input_column());
   }
-  const Selection selected = selection();
-  plan.choice = recent_choice<choose_forward>(
-      shape, device, selected.group, name_among(forward_candidates(), selected));
+  plan.choice = recent_choice<choose_forward>(shape, device, selection());
   if (plan.choice.candidate->group != Group::kHopper) {
     plan.packs_input = plan.packs_old_h = plan.packs_weights = false;
   }
@@ -186,8 +140,7 @@ BackwardPlan plan_backward(const DeviceFacts& device, const BackwardShape& shape
   const Selection selected = selection();
   BackwardPlan plan{Group::kLibrary, shape.arithmetic, {}};
   if (shape.batch > 0 && shape.state_size > 0) {
-    const auto [candidate, estimate] = recent_choice<choose_backward>(
-        shape, device, selected.group, name_among(backward_candidates(), selected));
+    const auto [candidate, estimate] = recent_choice<choose_backward>(shape, device, selected);
     plan.group = candidate->group;
     plan.tiles = estimate.tiles;
   }
@@ -195,10 +148,3 @@ BackwardPlan plan_backward(const DeviceFacts& device, const BackwardShape& shape
 }
 
 }  // namespace lltm::cuda
-
-/// Everything that LLTM_CUDA_PATH takes, separated by spaces, for programs that measure the
-/// candidates.
-extern "C" __attribute__((visibility("default"))) const char* lltm_cuda_paths() {
-  static const std::string all = lltm::cuda::selectable();
-  return all.c_str();
-}

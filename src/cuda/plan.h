@@ -6,9 +6,11 @@
 // The environment variable LLTM_CUDA_PATH selects candidates for a test or a measurement: a group
 // (`few_rows`: no tiles; `hopper`: instructions of sm_90a; `tiles`: instructions of sm_80;
 // `library`: products by ATen and pointwise kernels of ours) or one candidate by its name, which
-// leaves the other direction unchanged. Unset, empty or `auto` selects all. Any other value is an
-// error that lists the valid ones. What a selection does not support falls back to tiles, then to
-// the library. float64 always uses the library.
+// leaves the other directions unchanged. NAME:RANKS also says how many blocks, 1 to 8, share the K
+// of a tile, for the candidates whose ranks are chosen by estimate: the forward's and the steps of
+// a sequence's backward, by wgmma and by mma.sync. Unset, empty or `auto` selects all. Any other
+// value is an error that lists the valid ones. What a selection does not support falls back to
+// tiles, then to the library. float64 always uses the library.
 #pragma once
 
 #include "kernels/forward_kernels.h"
@@ -19,21 +21,12 @@
 #include <cuda_runtime_api.h>
 
 #include <optional>
-#include <string>
-#include <string_view>
 #include <variant>
 
 namespace lltm::cuda {
 
-/// What LLTM_CUDA_PATH selects: a group, a name, or nothing. Raises c10::Error for any other value.
-struct Selection {
-  std::optional<Group> group;
-  std::string_view name;
-};
+/// What LLTM_CUDA_PATH selects. Raises c10::Error for an unknown value.
 Selection selection();
-
-/// Everything that LLTM_CUDA_PATH takes, separated by spaces.
-std::string selectable();
 
 /// The arithmetic of our own kernels for a dtype, none for float64. PyTorch's setting decides about
 /// TF32, as it does for its matrix products.

@@ -388,16 +388,14 @@ std::span<const BackwardCandidate> backward_candidates() {
 
 BackwardChoice choose_backward(const BackwardShape& shape,
                                const DeviceFacts& device,
-                               std::optional<Group> group,
-                               std::string_view name) {
+                               const Selection& selection) {
   return choose(
       backward_candidates(),
-      group,
-      name,
+      selection,
       [](const BackwardCandidate&) { return true; },
-      [&](const BackwardCandidate& of) {
-        return of.supports(shape, device) ? std::optional(of.estimate(shape, device))
-                                          : std::nullopt;
+      [&](const BackwardCandidate& of, int ranks) {
+        return ranks == 0 && of.supports(shape, device) ? std::optional(of.estimate(shape, device))
+                                                        : std::nullopt;
       });
 }
 

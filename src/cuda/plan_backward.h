@@ -76,12 +76,11 @@ std::span<const BackwardCandidate> backward_candidates();
 
 using BackwardChoice = Choice<BackwardCandidate, BackwardEstimate>;
 
-/// The candidate with the least estimate: among all of them, those of a group, or the one with a
-/// name. What the selection does not support falls back to tiles, then to the library. The batch
-/// and the state are not empty.
+/// The selected candidate with the least estimate. What the selection does not support, such as a
+/// number of ranks, falls back to tiles, then to the library. The batch and the state are not
+/// empty.
 BackwardChoice choose_backward(const BackwardShape& shape,
                                const DeviceFacts& device,
-                               std::optional<Group> group = std::nullopt,
-                               std::string_view name = {});
+                               const Selection& selection = {});
 
 }  // namespace lltm::cuda

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <variant>
 
 namespace lltm::cuda {
@@ -23,11 +25,31 @@ struct SequenceGradientShape {
   int64_t steps, rows, state_size;
 };
 
+/// One way to compute a step: tiles of rows x columns in one launch, or the library.
+struct SequenceGradientCandidate {
+  std::string_view name;
+  Group group;
+  std::variant<SequenceGradientTile, Float32GradientTile> tile{};
+  int64_t rows = 0, columns = 0;
+  MemberOf<SequenceBackwardCosts, SequenceBackwardCosts::Tile> costs = nullptr;
+};
+std::span<const SequenceGradientCandidate> sequence_gradient_candidates();
+
+/// Whether a candidate computes a step correctly, even if slowly.
+bool supports(const SequenceGradientCandidate& candidate,
+              const SequenceGradientShape& shape,
+              const DeviceFacts& device);
+
+/// As for the forward (model.h). Not for float64.
+Estimate estimate(const SequenceGradientCandidate& candidate,
+                  const SequenceGradientShape& shape,
+                  const DeviceFacts& device,
+                  int ranks = 0);
+
 /// Returns nothing if a step should be a product by ATen and a pointwise kernel: for float64, on
-/// devices without tiles, if `group` is the library, and for large products.
-std::optional<SequenceGradientPlan> plan_sequence_gradients(
-    const SequenceGradientShape& shape,
-    const DeviceFacts& device,
-    std::optional<Group> group = std::nullopt);
+/// devices without tiles, if the library is selected, and for large products.
+std::optional<SequenceGradientPlan> plan_sequence_gradients(const SequenceGradientShape& shape,
+                                                            const DeviceFacts& device,
+                                                            const Selection& selection = {});
 
 }  // namespace lltm::cuda

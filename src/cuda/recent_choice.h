@@ -7,26 +7,21 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
 namespace lltm::cuda {
 
-/// Returns choose(shape, device, group, name), which must depend on its arguments only. The memory
-/// of `name` must outlive the thread, as that of a candidate's name does.
+/// Returns choose(shape, device, selection), which must depend on its arguments only. The memory of
+/// the selected name must outlive the thread, as that of a candidate's name does.
 template <auto choose, typename Shape>
-auto recent_choice(const Shape& shape,
-                   const DeviceFacts& device,
-                   std::optional<Group> group,
-                   std::string_view name) {
+auto recent_choice(const Shape& shape, const DeviceFacts& device, const Selection& selection) {
   struct Question {
     Shape shape;
     DeviceFacts device;
-    std::optional<Group> group;
-    std::string_view name;
+    Selection selection;
 
     bool operator==(const Question&) const = default;
   };
-  using Choice = decltype(choose(shape, device, group, name));
+  using Choice = decltype(choose(shape, device, selection));
   struct Entry {
     std::optional<Question> question;
     Choice choice;
@@ -37,8 +32,8 @@ auto recent_choice(const Shape& shape,
   const auto sizes =
       static_cast<uint64_t>(shape.batch * 7 + shape.input_features * 3 + shape.state_size);
   Entry& entry = entries[sizes * 0x9E3779B97F4A7C15 >> (64 - kSlotBits)];
-  if (const Question question{shape, device, group, name}; entry.question != question) {
-    entry = {question, choose(shape, device, group, name)};
+  if (const Question question{shape, device, selection}; entry.question != question) {
+    entry = {question, choose(shape, device, selection)};
   }
   return entry.choice;
 }

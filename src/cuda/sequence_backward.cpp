@@ -75,8 +75,8 @@ void run_steps(const Tensor& d_gates,
   std::optional<FusedSteps> fused;
   Tensor weights_h, from_h;
   if (steps > 1 || (steps == 1 && gradients.h0.defined())) {
-    if (const auto plan = plan_sequence_gradients(
-            {arithmetic, steps, batch, state_size}, facts, selection().group)) {
+    if (const auto plan =
+            plan_sequence_gradients({arithmetic, steps, batch, state_size}, facts, selection())) {
       fused.emplace(*plan, *arithmetic, d_gates, arguments.weights, device);
     } else {
       weights_h = padded_h_columns(arguments.weights, device);

@@ -124,7 +124,7 @@ TEST(BackwardChoice, TakesACandidateByItsName) {
     EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
     for (const BackwardShape& shape : random_shapes(100)) {
       const BackwardCandidate& found =
-          *choose_backward(shape, kH200, std::nullopt, candidate.name).candidate;
+          *choose_backward(shape, kH200, {.name = candidate.name}).candidate;
       if (candidate.supports(shape, kH200)) {
         EXPECT_EQ(found.name, candidate.name);
       } else {
@@ -141,7 +141,8 @@ TEST(BackwardChoice, TakesAGroupWhereItCan) {
       for (const BackwardCandidate& candidate : backward_candidates()) {
         can |= candidate.group == group && candidate.supports(shape, kH200);
       }
-      EXPECT_EQ(choose_backward(shape, kH200, group).candidate->group, can ? group : Group::kTiles);
+      EXPECT_EQ(choose_backward(shape, kH200, {.group = group}).candidate->group,
+                can ? group : Group::kTiles);
     }
   }
 }
@@ -197,7 +198,7 @@ TEST(BackwardChoice, CutsALongBatchWhereTilesAreFew) {
 TEST(BackwardChoice, LeavesFloat64ToTheLibrary) {
   const BackwardShape shape = shape_of(std::nullopt, 64, 512, 512);
   for (const auto group : {std::optional<Group>(), std::optional(Group::kTiles)}) {
-    EXPECT_EQ(choose_backward(shape, kH200, group).candidate->group, Group::kLibrary);
+    EXPECT_EQ(choose_backward(shape, kH200, {.group = group}).candidate->group, Group::kLibrary);
   }
 }
 

@@ -95,8 +95,8 @@ void expect_steps_launched(Group group) {
     params.rows = random.log_uniform(1, 1e6);
     params.state_size = random.log_uniform(1, 5000);
     params.last_t = random.below(steps);
-    const auto plan =
-        plan_sequence_gradients({kArithmetic, steps, params.rows, params.state_size}, kH200, group);
+    const auto plan = plan_sequence_gradients(
+        {kArithmetic, steps, params.rows, params.state_size}, kH200, {.group = group});
     ASSERT_TRUE(plan.has_value());
     fake_cuda() = {};
     const int size = element_size(kArithmetic);

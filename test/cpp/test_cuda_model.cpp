@@ -199,7 +199,8 @@ TEST(Model, HasNoUseForHoppersInstructionsElsewhere) {
   DeviceFacts device = kH200;
   device.wgmma = false;
   for (const ForwardShape& shape : many_shapes()) {
-    EXPECT_NE(choose_forward(shape, device, Group::kHopper).candidate->group, Group::kHopper);
+    EXPECT_NE(choose_forward(shape, device, {.group = Group::kHopper}).candidate->group,
+              Group::kHopper);
   }
 }
 
@@ -207,8 +208,7 @@ TEST(Model, GivesATileLessRanksWhereFewerBlocksAreResident) {
   const auto ranks_on = [](const DeviceFacts& device) {
     return choose_forward(shape_of(Arithmetic::kBFloat16, 64, 1024, 128),
                           device,
-                          std::nullopt,
-                          "forward_wgmma_64x8")
+                          {.name = "forward_wgmma_64x8"})
         .estimate.ranks;
   };
   EXPECT_EQ(ranks_on(kH200), 6);
@@ -219,7 +219,8 @@ TEST(Model, GivesATileLessRanksWhereFewerBlocksAreResident) {
 TEST(Model, LeavesFloat64ToTheLibrary) {
   const ForwardShape shape = shape_of(std::nullopt, 64, 512, 512);
   EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kLibrary);
-  EXPECT_EQ(choose_forward(shape, kH200, Group::kTiles).candidate->group, Group::kLibrary);
+  EXPECT_EQ(choose_forward(shape, kH200, {.group = Group::kTiles}).candidate->group,
+            Group::kLibrary);
 }
 
 TEST(Model, TakesACandidateByItsName) {
@@ -228,7 +229,7 @@ TEST(Model, TakesACandidateByItsName) {
     EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
     for (const Arithmetic arithmetic : kArithmetics) {
       const ForwardShape shape = shape_of(arithmetic, 4, 64, 64);
-      const auto choice = choose_forward(shape, kH200, std::nullopt, candidate.name);
+      const auto choice = choose_forward(shape, kH200, {.name = candidate.name});
       if (supports(candidate, shape, kH200)) {
         EXPECT_EQ(choice.candidate->name, candidate.name);
       } else {
@@ -242,7 +243,7 @@ TEST(Model, AddsWhatPackingTakes) {
   const auto time = [](int64_t pack_bytes) {
     ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
     shape.pack_bytes = pack_bytes;
-    return choose_forward(shape, kH200, Group::kHopper).estimate.us;
+    return choose_forward(shape, kH200, {.group = Group::kHopper}).estimate.us;
   };
   EXPECT_GT(time(1), time(0));
   EXPECT_GT(time(100'000'000), time(1) + 10);
@@ -272,7 +273,7 @@ TEST(Model, MultipliesTheInputOfStepsAhead) {
                             .input_features = input_features,
                             .state_size = 64,
                             .overlaps = true};
-    return choose_forward(step, kH200, Group::kHopper).estimate.us;
+    return choose_forward(step, kH200, {.group = Group::kHopper}).estimate.us;
   };
   for (const Arithmetic arithmetic : {Arithmetic::kFloat32, Arithmetic::kBFloat16}) {
     EXPECT_LT(time(arithmetic, 512), time(arithmetic, 64) + 0.5);
@@ -286,7 +287,8 @@ TEST(Model, LeavesToOthersWhatItMayNotPack) {
   EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kHopper);
   shape.may_pack = false;
   EXPECT_NE(choose_forward(shape, kH200).candidate->group, Group::kHopper);
-  EXPECT_EQ(choose_forward(shape, kH200, Group::kHopper).candidate->group, Group::kTiles);
+  EXPECT_EQ(choose_forward(shape, kH200, {.group = Group::kHopper}).candidate->group,
+            Group::kTiles);
   shape.pack_bytes = 0;
   EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kHopper);
 }
@@ -295,10 +297,9 @@ int choices = 0;
 
 ForwardChoice choose_and_count(const ForwardShape& shape,
                                const DeviceFacts& device,
-                               std::optional<Group> group,
-                               std::string_view name) {
+                               const Selection& selection) {
   ++choices;
-  return choose_forward(shape, device, group, name);
+  return choose_forward(shape, device, selection);
 }
 
 TEST(RecentChoice, IsMadeOnceForTheSameQuestion) {
@@ -306,24 +307,24 @@ TEST(RecentChoice, IsMadeOnceForTheSameQuestion) {
   ForwardShape step = shape, more_rows = shape;
   step.overlaps = true;
   more_rows.batch = 65;
-  const std::string_view name = forward_candidates().front().name;
+  constexpr std::string_view name = "forward_tiles_64x8";
   choices = 0;
-  const auto ask = [&](const ForwardShape& of,
-                       const DeviceFacts& device,
-                       std::optional<Group> group,
-                       std::string_view selected) {
-    const auto recent = recent_choice<choose_and_count>(of, device, group, selected);
-    EXPECT_EQ(recent.candidate, choose_forward(of, device, group, selected).candidate);
-  };
+  const auto ask =
+      [&](const ForwardShape& of, const DeviceFacts& device, const Selection& selection) {
+        const auto recent = recent_choice<choose_and_count>(of, device, selection);
+        const ForwardChoice choice = choose_forward(of, device, selection);
+        EXPECT_EQ(recent.candidate, choice.candidate);
+        EXPECT_EQ(recent.estimate.ranks, choice.estimate.ranks);
+      };
   int expected = 0;
   for (const ForwardShape& of : {shape, step, more_rows}) {
     for (const DeviceFacts& device : {kH200, test::kA100}) {
-      for (const auto& [group, selected] :
-           {std::pair(std::optional<Group>(), std::string_view()),
-            std::pair(std::optional(Group::kLibrary), std::string_view()),
-            std::pair(std::optional<Group>(), name)}) {
-        ask(of, device, group, selected);
-        ask(of, device, group, selected);
+      for (const Selection& selection : {Selection{},
+                                         Selection{.group = Group::kLibrary},
+                                         Selection{.name = name},
+                                         Selection{.name = name, .ranks = 2}}) {
+        ask(of, device, selection);
+        ask(of, device, selection);
         EXPECT_EQ(choices, ++expected);
       }
     }
@@ -336,7 +337,7 @@ TEST(RecentChoice, KeepsSeveralRoundSizes) {
   for (int call = 0; call < 10; ++call) {
     for (const int64_t input_features : {64, 128, 512, 1024}) {
       recent_choice<choose_and_count>(
-          shape_of(Arithmetic::kBFloat16, 64, input_features, 512), kH200, std::nullopt, {});
+          shape_of(Arithmetic::kBFloat16, 64, input_features, 512), kH200, {});
     }
   }
   EXPECT_LT(choices, 10);

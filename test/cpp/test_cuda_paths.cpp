@@ -168,20 +168,25 @@ class CudaPathChoice : public testing::TestWithParam<at::DeviceType> {};
 
 TEST_P(CudaPathChoice, AnUnknownPathIsAnError) {
   LLTM_SKIP_UNLESS_TESTABLE(GetParam());
-  const ForcedPath forced("fastest");
   const Arguments arguments = random_arguments({2, 3, 4}, at::kCUDA);
-  try {
-    forward_of(arguments);
-    FAIL() << "an unknown path was taken";
-  } catch (const c10::Error& error) {
-    const std::string message = error.what_without_backtrace();
-    EXPECT_EQ(
-        message.rfind("lltm: expected the environment variable LLTM_CUDA_PATH to be one of auto "
-                      "few_rows hopper tiles library forward_few_rows forward_wgmma_64x8 ",
-                      0),
-        0)
-        << message;
-    EXPECT_NE(message.find(" backward_library, got fastest"), std::string::npos) << message;
+  for (const std::string path : {"fastest", "forward_tiles_64x8:9", "tiles:2"}) {
+    const ForcedPath forced(path);
+    try {
+      forward_of(arguments);
+      ADD_FAILURE() << path << " was taken";
+    } catch (const c10::Error& error) {
+      const std::string message = error.what_without_backtrace();
+      EXPECT_EQ(
+          message.rfind("lltm: expected the environment variable LLTM_CUDA_PATH to be one of auto "
+                        "few_rows hopper tiles library forward_few_rows forward_wgmma_64x8 ",
+                        0),
+          0)
+          << message;
+      EXPECT_NE(
+          message.find(" sequence_backward_library, or NAME:RANKS with 1 to 8 ranks, got " + path),
+          std::string::npos)
+          << message;
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -95,7 +96,8 @@ TEST_P(CudaSequencePath, IsWhatFloat64Gives) {
 }
 
 std::string case_name_of(const testing::TestParamInfo<SequencePathCase>& info) {
-  const auto& [path, dtype, sizes] = info.param;
+  auto [path, dtype, sizes] = info.param;
+  std::ranges::replace(path, ':', '_');
   return "CUDA_" + path + "_" + c10::toString(dtype) + "_" + std::to_string(sizes.batch) + "_" +
          std::to_string(sizes.input_features) + "_" + std::to_string(sizes.state_size);
 }
@@ -116,6 +118,20 @@ INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                                                           Sizes{500, 257, 8},
                                                           Sizes{64, 8, 730})),
                          case_name_of);
+
+INSTANTIATE_TEST_SUITE_P(
+    WithRanks,
+    CudaSequencePath,
+    testing::Combine(testing::Values("forward_tiles_64x32:7",
+                                     "forward_wgmma_64x24:3",
+                                     "forward_wgmma_float32_64x32:5",
+                                     "sequence_backward_tiles_32x32:5",
+                                     "sequence_backward_tiles_64x64:8",
+                                     "sequence_backward_wgmma_float32_64x96:3",
+                                     "sequence_backward_wgmma_float32_128x96:2"),
+                     testing::Values(at::kFloat, at::kBFloat16),
+                     testing::Values(Sizes{70, 33, 65}, Sizes{130, 72, 264}, Sizes{64, 8, 730})),
+    case_name_of);
 
 }  // namespace
 }  // namespace lltm::test

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <random>
+#include <string_view>
 
 namespace lltm::cuda {
 namespace {
@@ -68,7 +69,8 @@ TEST(SequenceGradientPlan, LeavesToTheLibraryWhatTilesCannot) {
   const auto is_fused = [](const DeviceFacts& device,
                            std::optional<Arithmetic> arithmetic,
                            std::optional<Group> group = std::nullopt) {
-    return plan_sequence_gradients({arithmetic, 100, 16, 128}, device, group).has_value();
+    return plan_sequence_gradients({arithmetic, 100, 16, 128}, device, {.group = group})
+        .has_value();
   };
   EXPECT_TRUE(is_fused(kH200, Arithmetic::kFloat32));
   EXPECT_FALSE(is_fused(kH200, std::nullopt)) << "float64";
@@ -88,7 +90,7 @@ TEST(SequenceGradientPlan, TakesHoppersInstructionsInFloat32) {
   const auto by_wgmma = [](const SequenceGradientShape& shape,
                            const DeviceFacts& device,
                            std::optional<Group> group = std::nullopt) {
-    const auto plan = plan_sequence_gradients(shape, device, group);
+    const auto plan = plan_sequence_gradients(shape, device, {.group = group});
     return plan && std::holds_alternative<Float32GradientTile>(plan->tile);
   };
   EXPECT_TRUE(by_wgmma({Arithmetic::kFloat32, 128, 128, 2048}, kH200));
@@ -99,10 +101,47 @@ TEST(SequenceGradientPlan, TakesHoppersInstructionsInFloat32) {
       << "more rows than TMA counts";
 }
 
+TEST(SequenceGradientPlan, TakesACandidateByItsNameAndRanks) {
+  const SequenceGradientShape float32{Arithmetic::kFloat32, 100, 64, 1024};
+  const auto plan = [](const SequenceGradientShape& shape, std::string_view name, int ranks = 0) {
+    return plan_sequence_gradients(shape, kH200, {.name = name, .ranks = ranks});
+  };
+  for (const SequenceGradientCandidate& candidate : sequence_gradient_candidates()) {
+    const auto found = plan(float32, candidate.name);
+    ASSERT_EQ(found.has_value(), candidate.group != Group::kLibrary);
+    if (found) {
+      EXPECT_EQ(found->tile, candidate.tile);
+      EXPECT_EQ(found->split, estimate(candidate, float32, kH200).ranks);
+    }
+  }
+  EXPECT_EQ(plan(float32, "sequence_backward_tiles_32x32", 5)->split, 5);
+  // Not supported: wgmma in TF32, ranks of the library, and more ranks than chunks.
+  const SequenceGradientShape tf32{Arithmetic::kTf32, 100, 128, 2048};
+  const SequenceGradientShape small{Arithmetic::kFloat32, 100, 64, 8};
+  for (const auto& found : {plan(tf32, "sequence_backward_wgmma_float32_64x96"),
+                            plan(tf32, "sequence_backward_library", 1),
+                            plan(small, "sequence_backward_wgmma_float32_64x96", 2)}) {
+    ASSERT_TRUE(found.has_value());
+    EXPECT_TRUE(std::holds_alternative<SequenceGradientTile>(found->tile));
+  }
+  // The names of other directions select nothing.
+  EXPECT_FALSE(plan(tf32, "backward_tiles").has_value());
+  EXPECT_FALSE(plan(tf32, "forward_tiles_64x8", 2).has_value());
+}
+
+TEST(SequenceGradientPlan, TakesAnyOfOursForFewRows) {
+  const SequenceGradientShape large{Arithmetic::kFloat32, 128, 128, 2048};
+  const auto by_default = plan_sequence_gradients(large, kH200);
+  const auto few_rows = plan_sequence_gradients(large, kH200, {.group = Group::kFewRows});
+  ASSERT_TRUE(by_default && few_rows);
+  EXPECT_EQ(few_rows->tile, by_default->tile);
+}
+
 TEST(SequenceGradientPlan, TakesTilesForAnyOtherGroup) {
   for (const Group group : {Group::kFewRows, Group::kHopper, Group::kTiles}) {
     EXPECT_TRUE(
-        plan_sequence_gradients({Arithmetic::kTf32, 100, 4096, 4096}, kH200, group).has_value());
+        plan_sequence_gradients({Arithmetic::kTf32, 100, 4096, 4096}, kH200, {.group = group})
+            .has_value());
   }
 }
 
