@@ -307,19 +307,54 @@ bool countable(const ForwardShape& shape) {
   return ceil_div(shape.batch, 16) * ceil_div(shape.state_size, 8) < (int64_t{1} << 28);
 }
 
-// Three TF32 products by wgmma are as accurate as SGEMM, except for few rows and short sums. There
-// SGEMM is more accurate, and mma.sync nearly so: the mean errors of wgmma, SGEMM and mma.sync at
-// (16,32,128) are 2.26e-8, 1.90e-8 and 2.02e-8.
-bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape) {
-  return candidate.group != Group::kHopper || !candidate.float32 ||
-         (multiplications(shape, 64) >= 1e7 && shape.batch > 16);
-}
-
 }  // namespace
 
 int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line) {
   const int64_t shift = first % columns_a_line, boxes = ceil_div(columns, columns_a_line);
   return boxes >= 4 || ceil_div(shift + columns, columns_a_line) == boxes ? shift : 0;
+}
+
+ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
+                           const ForwardProblem& p,
+                           Packing packing,
+                           ForwardPacks* packs) {
+  ForwardShape shape{.arithmetic = arithmetic,
+                     .batch = p.batch,
+                     .input_features = p.input_features,
+                     .state_size = p.state_size,
+                     .may_pack = packing == Packing::kAllowed,
+                     .overlaps = packing == Packing::kNone};
+  if (!arithmetic) {
+    return shape;
+  }
+  const int size = element_size(*arithmetic);
+  const auto must_pack = [&](const Matrix& matrix, int64_t rows, int64_t columns, bool anyway) {
+    const bool packs_it = columns > 0 && (anyway || !is_describable(matrix, columns, size));
+    shape.pack_bytes += packs_it ? rows * columns * size : 0;
+    return packs_it;
+  };
+  packs->input_lead = p.input_features == 0 ? 0 : p.input_column() * size % 16 / size;
+  packs->packs_input = must_pack(p.input, p.batch, p.input_features, packs->input_lead > 0);
+  packs->packs_old_h = must_pack(p.old_h, p.batch, p.state_size, false);
+  packs->packs_weights =
+      must_pack(p.weights, shape.gates(), p.input_column() + p.input_features, false);
+  shape.weights_in_lines = packs->packs_weights || p.weights.starts_at_lines(size);
+  // Boxes of input that start at cache lines stay there, unless input is packed.
+  if (packing == Packing::kAllowed && shape.weights_in_lines && p.input_features > 0 &&
+      (packs->packs_input || !p.input.starts_at_lines(size))) {
+    const int64_t first = p.input_column() - packs->input_lead;
+    packs->input_shift = line_shift(first, packs->input_lead + p.input_features, 128 / size);
+  }
+  shape.input_offset = packs->input_lead + packs->input_shift;
+  const int64_t across =
+      (packs->packs_old_h || p.old_h.starts_at_lines(size) ? 0 : p.state_size) +
+      (packs->packs_input || p.input.starts_at_lines(size) ? 0 : p.input_features);
+  shape.states_across_lines =
+      static_cast<double>(across) / static_cast<double>(p.state_size + p.input_features);
+  shape.vector_rows = p.input.starts_at_vectors(size) && p.old_h.starts_at_vectors(size) &&
+                      p.weights.starts_at_vectors(size) &&
+                      p.weights.starts_at_vectors(size, p.input_column());
+  return shape;
 }
 
 double packing_time(double bytes, const Costs& costs) {
@@ -338,6 +373,14 @@ std::string_view name_of(Group group) {
       break;
   }
   return "library";
+}
+
+// Three TF32 products by wgmma are as accurate as SGEMM, except for few rows and short sums. There
+// SGEMM is more accurate, and mma.sync nearly so: the mean errors of wgmma, SGEMM and mma.sync at
+// (16,32,128) are 2.26e-8, 1.90e-8 and 2.02e-8.
+bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape) {
+  return candidate.group != Group::kHopper || !candidate.float32 ||
+         (multiplications(shape, 64) >= 1e7 && shape.batch > 16);
 }
 
 std::span<const ForwardCandidate> forward_candidates() {

@@ -62,6 +62,21 @@ struct ForwardShape {
   int64_t gates() const { return 3 * state_size; }
 };
 
+/// What Hopper's kernels need packed first, and where their boxes start.
+struct ForwardPacks {
+  bool packs_input = false, packs_weights = false, packs_old_h = false;
+  int64_t input_lead = 0, input_shift = 0;  // as in ForwardProblem
+
+  bool packs() const { return packs_input || packs_weights || packs_old_h; }
+};
+/// Whether operands may be packed. They may not in the steps of a sequence.
+enum class Packing { kAllowed, kNone };
+/// What the candidates know of a problem, of which only sizes, strides and alignment count.
+ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
+                           const ForwardProblem& problem,
+                           Packing packing,
+                           ForwardPacks* packs);
+
 /// How many columns before `first` the first of the boxes that cover `columns` columns has to start
 /// so that boxes start at cache lines. Zero if this would add a box to fewer than four.
 int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line);
@@ -114,6 +129,10 @@ std::span<const ForwardCandidate> forward_candidates();
 bool supports(const ForwardCandidate& candidate,
               const ForwardShape& shape,
               const DeviceFacts& device);
+
+/// Whether a candidate's sums are as accurate as others' in float32, so that it is chosen unless
+/// another one is selected.
+bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape);
 
 /// The time with `ranks` ranks or, by default, the least time over all numbers of ranks; no ranks
 /// if the candidate does not support the number. Only for problems that the candidate supports.

@@ -2,7 +2,7 @@
 
 #include "candidates.h"
 #include "recent_choice.h"
-#include "runtime/tensor_maps.h"
+#include "runtime/device_facts.h"
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
@@ -64,45 +64,11 @@ std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype) {
 
 ForwardPlan plan_forward(const DeviceFacts& device,
                          std::optional<Arithmetic> arithmetic,
-                         const ForwardProblem& p,
+                         const ForwardProblem& problem,
                          Packing packing) {
   ForwardPlan plan;
   plan.arithmetic = arithmetic;
-  ForwardShape shape{.arithmetic = arithmetic,
-                     .batch = p.batch,
-                     .input_features = p.input_features,
-                     .state_size = p.state_size,
-                     .may_pack = packing == Packing::kAllowed,
-                     .overlaps = packing == Packing::kNone};
-  if (arithmetic) {
-    const int size = element_size(*arithmetic);
-    const auto must_pack = [&](const Matrix& matrix, int64_t rows, int64_t columns, bool anyway) {
-      const bool packs = columns > 0 && (anyway || !is_describable(matrix, columns, size));
-      shape.pack_bytes += packs ? rows * columns * size : 0;
-      return packs;
-    };
-    plan.input_lead = p.input_features == 0 ? 0 : p.input_column() * size % 16 / size;
-    plan.packs_input = must_pack(p.input, p.batch, p.input_features, plan.input_lead > 0);
-    plan.packs_old_h = must_pack(p.old_h, p.batch, p.state_size, false);
-    plan.packs_weights =
-        must_pack(p.weights, shape.gates(), p.input_column() + p.input_features, false);
-    shape.weights_in_lines = plan.packs_weights || p.weights.starts_at_lines(size);
-    // Boxes of input that start at cache lines stay there, unless input is packed.
-    if (packing == Packing::kAllowed && shape.weights_in_lines && p.input_features > 0 &&
-        (plan.packs_input || !p.input.starts_at_lines(size))) {
-      const int64_t first = p.input_column() - plan.input_lead;
-      plan.input_shift = line_shift(first, plan.input_lead + p.input_features, 128 / size);
-    }
-    shape.input_offset = plan.input_lead + plan.input_shift;
-    const int64_t across =
-        (plan.packs_old_h || p.old_h.starts_at_lines(size) ? 0 : p.state_size) +
-        (plan.packs_input || p.input.starts_at_lines(size) ? 0 : p.input_features);
-    shape.states_across_lines =
-        static_cast<double>(across) / static_cast<double>(p.state_size + p.input_features);
-    shape.vector_rows = p.input.starts_at_vectors(size) && p.old_h.starts_at_vectors(size) &&
-                        p.weights.starts_at_vectors(size) &&
-                        p.weights.starts_at_vectors(size, p.input_column());
-  }
+  const ForwardShape shape = forward_shape(arithmetic, problem, packing, &plan);
   plan.choice = recent_choice<choose_forward>(shape, device, selection());
   if (plan.choice.candidate->group != Group::kHopper) {
     plan.packs_input = plan.packs_old_h = plan.packs_weights = false;
@@ -148,3 +114,16 @@ BackwardPlan plan_backward(const DeviceFacts& device, const BackwardShape& shape
 }
 
 }  // namespace lltm::cuda
+
+/// The facts about the current GPU, for programs that fit the model's constants. Returns an error
+/// of CUDA's, or zero.
+extern "C" __attribute__((visibility("default"))) int lltm_cuda_device_facts(
+    lltm::cuda::DeviceFacts* facts) {
+  int device = 0;
+  cudaDeviceProp properties{};
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaGetDeviceProperties(&properties, device);
+  }
+  return error == cudaSuccess ? lltm::cuda::device_facts(properties, facts) : error;
+}

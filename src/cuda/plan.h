@@ -32,18 +32,12 @@ Selection selection();
 /// TF32, as it does for its matrix products.
 std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype);
 
-struct ForwardPlan {
+struct ForwardPlan : ForwardPacks {
   std::optional<Arithmetic> arithmetic;  // none for float64
   ForwardChoice choice{};
-  // What has to be packed first.
-  bool packs_input = false, packs_weights = false, packs_old_h = false;
-  int64_t input_lead = 0, input_shift = 0;  // as in ForwardProblem
 
   bool by_library() const { return choice.candidate->group == Group::kLibrary; }
-  bool packs() const { return packs_input || packs_weights || packs_old_h; }
 };
-/// Whether the plan may pack operands.
-enum class Packing { kAllowed, kNone };
 ForwardPlan plan_forward(const DeviceFacts& device,
                          std::optional<Arithmetic> arithmetic,
                          const ForwardProblem& problem,

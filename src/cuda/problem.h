@@ -37,6 +37,12 @@ constexpr int64_t whole_vectors(int64_t columns, int size) {
   return ceil_div(columns * size, 16) * 16 / size;
 }
 
+/// `columns` rounded up to a multiple of 128 bytes, in elements. TMA requires 16, but boxes whose
+/// rows span two cache lines cost 1.4 times as much of L2.
+constexpr int64_t packed_stride(int64_t columns, int size) {
+  return (columns * size + 127) / 128 * 128 / size;
+}
+
 /// What all rows of a matrix start at multiples of: an element, 4 bytes, or 16 bytes.
 enum class RowAlignment : unsigned char { kElement, kWord, kVector };
 
@@ -73,6 +79,26 @@ struct Matrix {
            stride * size % bytes == 0;
   }
 };
+
+/// Whether TMA can describe a matrix of `columns` columns (at least one) of `size` bytes: all rows
+/// start at multiples of 16 bytes, do not overlap, and are not too far apart.
+inline bool is_describable(const Matrix& matrix, int64_t columns, int size) {
+  return matrix.starts_at_vectors(size) && matrix.stride >= columns &&
+         matrix.stride < (int64_t{1} << 36);
+}
+
+/// Whether TMA can describe input, old_h and both column ranges of weights in place, and contiguous
+/// rows of state_size elements: all rows start at multiples of 16 bytes.
+inline bool are_vector_rows(const Matrix& input,
+                            const Matrix& weights,
+                            const Matrix& old_h,
+                            int64_t input_features,
+                            int64_t state_size,
+                            int size) {
+  return state_size * size % 16 == 0 &&
+         is_describable(weights, state_size + input_features, size) &&
+         is_describable(input, input_features, size) && is_describable(old_h, state_size, size);
+}
 
 /// The columns of [h | x] in pieces of `size`, which are chunks of K or tiles of columns: first
 /// those of h, then those of x. No piece has columns of both.

@@ -25,7 +25,7 @@ using at::Tensor;
 
 // The size of the workspace, and the most of it that copies of weights and of a chunk of input
 // take. The rest is for the state of the rows that are run at a time.
-constexpr int64_t kWorkspaceBytes = 60 << 20, kWeightsBytes = 40 << 20, kChunkBytes = 16 << 20;
+constexpr int64_t kWorkspaceBytes = 60 << 20, kChunkBytes = 16 << 20;
 
 // Whether neighbors in the last dimension are adjacent.
 bool has_rows(const Tensor& tensor) {
@@ -38,27 +38,14 @@ Matrix rows_of(const Tensor& tensor) {
 }
 
 /// Where everything is stored. It depends only on sizes and strides.
-struct Layout {
-  int size = 0;  // of an element
-  int64_t steps = 0, batch = 0, input_features = 0, state_size = 0;
+struct Layout : StepOperands {
+  int64_t steps = 0, batch = 0;
   // Whether rows have lengths or resets of their own. Otherwise all run, starting and ending
   // together.
   bool own_rows = false;
-  bool copies_weights = false, copies_input = false;
   bool h_in_output = false, cell_in_cells = false, cell_in_workspace = false;
   bool starts_with_h0 = false, starts_with_c0 = false;  // read in place
 
-  int64_t h_stride() const { return packed_stride(state_size, size); }
-  int64_t input_stride() const { return packed_stride(input_features, size); }
-  int64_t weights_gap() const {
-    return copies_weights ? whole_vectors(state_size, size) - state_size : 0;
-  }
-  int64_t weights_stride() const {
-    return packed_stride(state_size + weights_gap() + input_features, size);
-  }
-  int64_t weights_bytes() const {
-    return copies_weights ? 3 * state_size * weights_stride() * size : 0;
-  }
   int64_t chunk_bytes() const {
     return copies_input ? std::min((kWorkspaceBytes - weights_bytes()) / 3, kChunkBytes) : 0;
   }
@@ -89,17 +76,14 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   of.input_features = input.size(2);
   of.state_size = outputs.h_n.size(1);
   const int size = of.size;
-  const bool whole_state = of.state_size * size % 16 == 0;
   of.own_rows = is_given(arguments.lengths) || is_given(arguments.reset);
-  of.h_in_output = whole_state && !of.own_rows;
+  of.h_in_output = of.whole_state() && !of.own_rows;
   of.cell_in_cells = size == 4 && outputs.cells.size(0) > 0 && of.h_in_output;
   of.cell_in_workspace = outputs.c_n.scalar_type() != at::kFloat;
   const auto describable = [&](const Tensor& matrix) {
     return has_rows(matrix) && is_describable(rows_of(matrix), matrix.size(-1), size);
   };
-  of.copies_weights = !describable(weights) || (!whole_state && of.input_features > 0);
-  of.copies_input =
-      of.input_features > 0 && (!describable(input) || input.stride(0) * size % 16 != 0);
+  of.copy_unless(describable(weights), describable(input) && input.stride(0) * size % 16 == 0);
   of.starts_with_h0 = is_given(arguments.h0) && !of.own_rows && describable(*arguments.h0);
   of.starts_with_c0 =
       is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
@@ -143,26 +127,20 @@ class StepsOfSequence {
         device_(device),
         layout_(layout_of(outputs, arguments)),
         reverse_(reverse) {
-    if (layout_.weights_bytes() > kWeightsBytes) {
+    if (layout_.weights_bytes() > Layout::kWeightsBytes) {
       if (!has_rows(arguments.weights)) {
         return;
       }
       layout_.copies_weights = false;
     }
     rows_at_a_time_ = layout_.rows_at_a_time();
-    // Copies and buffers are aligned. Null stands for them here.
-    ForwardProblem problem{};
-    problem.batch = rows_at_a_time_;
-    problem.input_features = layout_.input_features;
-    problem.state_size = layout_.state_size;
-    problem.input =
-        layout_.copies_input ? Matrix{nullptr, layout_.input_stride()} : rows_of(arguments.input);
-    problem.weights = weights_matrix();
-    problem.weights_gap = layout_.weights_gap();
-    problem.old_h = {nullptr, layout_.h_stride()};
     DeviceFacts facts;
     check_launch(device_facts(device.properties(), &facts));
-    plan_ = plan_forward(facts, arithmetic, problem, Packing::kNone);
+    plan_ = plan_forward(
+        facts,
+        arithmetic,
+        layout_.problem(rows_at_a_time_, rows_of(arguments.input), rows_of(arguments.weights)),
+        Packing::kNone);
   }
 
   bool by_library() const { return plan_.choice.candidate == nullptr || plan_.by_library(); }

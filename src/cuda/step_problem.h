@@ -10,6 +10,48 @@
 
 namespace lltm::cuda {
 
+/// The sizes and the operands of a sequence's steps. Weights and input that not every kernel can
+/// read in vectors are copied.
+struct StepOperands {
+  // The most bytes of a copy of the weights.
+  static constexpr int64_t kWeightsBytes = 40 << 20;
+
+  int size = 0;  // of an element
+  int64_t input_features = 0, state_size = 0;
+  bool copies_weights = false, copies_input = false;
+
+  bool whole_state() const { return state_size * size % 16 == 0; }
+  int64_t h_stride() const { return packed_stride(state_size, size); }
+  int64_t input_stride() const { return packed_stride(input_features, size); }
+  int64_t weights_gap() const {
+    return copies_weights ? whole_vectors(state_size, size) - state_size : 0;
+  }
+  int64_t weights_stride() const {
+    return packed_stride(state_size + weights_gap() + input_features, size);
+  }
+  int64_t weights_bytes() const {
+    return copies_weights ? 3 * state_size * weights_stride() * size : 0;
+  }
+
+  /// Copies the operands that TMA cannot describe, or whose parts it cannot.
+  void copy_unless(bool describes_weights, bool describes_input) {
+    copies_weights = !describes_weights || (!whole_state() && input_features > 0);
+    copies_input = input_features > 0 && !describes_input;
+  }
+  /// The problem of a step of `rows` rows. Copies and buffers are aligned. Null stands for them.
+  ForwardProblem problem(int64_t rows, const Matrix& input, const Matrix& weights) const {
+    ForwardProblem step{};
+    step.batch = rows;
+    step.input_features = input_features;
+    step.state_size = state_size;
+    step.input = copies_input ? Matrix{nullptr, input_stride()} : input;
+    step.weights = copies_weights ? Matrix{nullptr, weights_stride()} : weights;
+    step.weights_gap = weights_gap();
+    step.old_h = {nullptr, h_stride()};
+    return step;
+  }
+};
+
 /// A step in which all rows run, starting and ending together, and state_size is a multiple of 16
 /// bytes. The next step reads h from output.
 struct StepProblem {

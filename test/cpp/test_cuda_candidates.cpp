@@ -1,5 +1,5 @@
-// All candidates of the CUDA kernels by their names, which LLTM_CUDA_PATH takes. Plain host code,
-// tested without a GPU.
+// All candidates of the CUDA kernels by their names: what LLTM_CUDA_PATH takes, and what programs
+// that fit the model's constants see. Plain host code, tested without a GPU.
 #include "cuda/candidates.h"
 #include "cuda/plan_backward.h"
 #include "cuda/plan_sequence_backward.h"
@@ -7,7 +7,10 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <limits>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -123,6 +126,150 @@ TEST(Ranks, OfAnotherDirectionChangeNothing) {
     EXPECT_EQ(choice.candidate, by_default.candidate);
     EXPECT_EQ(choice.estimate.ranks, by_default.estimate.ranks);
   }
+}
+
+std::vector<double> numbers_of(const std::string& text) {
+  const std::regex number(R"([=,{]\s*(-?\d[\d.e-]*))");
+  std::vector<double> numbers;
+  for (std::sregex_iterator i(text.begin(), text.end(), number), end; i != end; ++i) {
+    numbers.push_back(std::stod((*i)[1]));
+  }
+  return numbers;
+}
+
+TEST(Costs, AreTheNumbersOfTheirText) {
+  using Numbers = std::array<double, sizeof(Costs) / sizeof(double)>;
+  const auto numbers = std::bit_cast<Numbers>(kH200Costs);
+  EXPECT_EQ(numbers_of(lltm_cuda_costs()), std::vector(numbers.begin(), numbers.end()));
+}
+
+std::vector<ContiguousEstimate> estimates_of(std::string_view name,
+                                             bool of_steps,
+                                             const DeviceFacts& device,
+                                             const std::vector<ContiguousProblem>& problems) {
+  std::vector<ContiguousEstimate> found(problems.size());
+  EXPECT_TRUE(lltm_cuda_estimates(std::string(name).c_str(),
+                                  of_steps,
+                                  &device,
+                                  problems.data(),
+                                  static_cast<int64_t>(problems.size()),
+                                  found.data()));
+  return found;
+}
+
+std::vector<ContiguousProblem> many_problems(int64_t ranks = 0) {
+  std::vector<ContiguousProblem> problems;
+  for (const int64_t arithmetic : {0, 1, 2, 3}) {
+    for (const int64_t batch : {1, 7, 64, 500, 4096}) {
+      for (const int64_t input : {1, 32, 500, 1024}) {
+        for (const int64_t state : {8, 128, 300, 1024}) {
+          problems.push_back({arithmetic, batch, input, state, ranks});
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+/// The least estimate of what may be chosen without being selected.
+template <typename Candidates>
+std::vector<double> least(const Candidates& candidates,
+                          bool of_steps,
+                          const DeviceFacts& device,
+                          const std::vector<ContiguousProblem>& problems) {
+  std::vector<double> us(problems.size(), std::numeric_limits<double>::infinity());
+  for (const auto& candidate : candidates) {
+    const auto found = estimates_of(candidate.name, of_steps, device, problems);
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (!std::isnan(found[i].us) && found[i].by_default) {
+        us[i] = std::min(us[i], found[i].us);
+      }
+    }
+  }
+  return us;
+}
+
+constexpr DeviceFacts kDevices[] = {kH200, kEighthOfAnH200, kA100};
+
+TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
+  const auto problems = many_problems();
+  for (const DeviceFacts& device : kDevices) {
+    const auto found = least(forward_candidates(), false, device, problems);
+    for (size_t i = 0; i < problems.size(); ++i) {
+      const auto& [arithmetic, batch, input, state, ranks] = problems[i];
+      ForwardProblem problem{};
+      problem.batch = batch;
+      problem.input_features = input;
+      problem.state_size = state;
+      problem.input.stride = input;
+      problem.weights.stride = input + state;
+      problem.old_h.stride = state;
+      ForwardPacks packs;
+      const ForwardShape shape =
+          forward_shape(static_cast<Arithmetic>(arithmetic), problem, Packing::kAllowed, &packs);
+      ASSERT_EQ(found[i], choose_forward(shape, device).estimate.us);
+    }
+  }
+}
+
+TEST(ContiguousEstimates, AreThoseOfTheBackwardsPlans) {
+  const auto problems = many_problems();
+  for (const DeviceFacts& device : kDevices) {
+    const auto found = least(backward_candidates(), false, device, problems);
+    for (size_t i = 0; i < problems.size(); ++i) {
+      const auto& [arithmetic, batch, input, state, ranks] = problems[i];
+      const int64_t vector = arithmetic < 2 ? 4 : 8;
+      const BackwardShape shape{.arithmetic = static_cast<Arithmetic>(arithmetic),
+                                .batch = batch,
+                                .input_features = input,
+                                .state_size = state,
+                                .vector_rows = input % vector == 0 && state % vector == 0};
+      ASSERT_EQ(found[i], choose_backward(shape, device).estimate.us);
+    }
+  }
+}
+
+TEST(ContiguousEstimates, OfStepsAreLaidOutLikeTheCopiesOfASequence) {
+  // Rows that start anywhere are copied, and nothing is packed.
+  const ContiguousProblem anywhere{3, 64, 500, 300, 0}, aligned{3, 64, 504, 304, 0};
+  for (const ForwardCandidate& candidate : forward_candidates()) {
+    if (candidate.group == Group::kHopper && !candidate.float32) {
+      const auto found = estimates_of(candidate.name, true, kH200, {anywhere, aligned});
+      EXPECT_GT(found[0].us, found[1].us) << candidate.name;
+      EXPECT_LT(found[0].us, found[1].us + 3.5) << candidate.name;
+    }
+  }
+}
+
+TEST(ContiguousEstimates, TakeRanksAndTellThem) {
+  const std::vector<ContiguousProblem> problems{
+      {0, 64, 512, 512, 0}, {0, 64, 512, 512, 3}, {0, 64, 512, 4, 8}, {3, 64, 512, 512, 0}};
+  const auto tiles = estimates_of("sequence_backward_tiles_32x32", false, kH200, problems);
+  EXPECT_GE(tiles[0].ranks, 1);
+  EXPECT_EQ(tiles[1].ranks, 3);
+  EXPECT_LE(tiles[0].us, tiles[1].us);
+  EXPECT_TRUE(std::isnan(tiles[2].us)) << "more ranks than chunks";
+  const auto wgmma = estimates_of("sequence_backward_wgmma_float32_64x96", false, kH200, problems);
+  EXPECT_TRUE(std::isnan(wgmma[3].us)) << "bfloat16";
+  for (const char* const name :
+       {"forward_library", "backward_wgmma_float32", "sequence_backward_library"}) {
+    const auto found = estimates_of(name, false, kH200, problems);
+    EXPECT_GT(found[0].us, 0);
+    EXPECT_EQ(found[0].ranks, 0);
+    EXPECT_TRUE(std::isnan(found[1].us));
+  }
+  ContiguousEstimate unknown{};
+  EXPECT_FALSE(lltm_cuda_estimates("fastest", false, &kH200, problems.data(), 1, &unknown));
+}
+
+TEST(ContiguousEstimates, UseTheConstantsOfTheDevice) {
+  Costs costs = kH200Costs;
+  costs.sequence_backward.launch += 1;
+  DeviceFacts device = kH200;
+  device.costs = &costs;
+  const std::vector<ContiguousProblem> problems{{0, 32, 512, 512, 2}};
+  EXPECT_DOUBLE_EQ(estimates_of("sequence_backward_tiles_32x32", false, device, problems)[0].us,
+                   estimates_of("sequence_backward_tiles_32x32", false, kH200, problems)[0].us + 1);
 }
 
 }  // namespace

@@ -9,12 +9,6 @@
 
 namespace lltm::cuda {
 
-/// `columns` rounded up to a multiple of 128 bytes, in elements. TMA requires 16, but boxes whose
-/// rows span two cache lines cost 1.4 times as much of L2.
-constexpr int64_t packed_stride(int64_t columns, int element_size) {
-  return (columns * element_size + 127) / 128 * 128 / element_size;
-}
-
 struct PackParams {
   struct Part {
     Matrix from;

@@ -2,26 +2,27 @@
 #pragma once
 
 #include "../problem.h"
-#include "tensor_maps.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/MaybeOwned.h>
 
 namespace lltm::cuda {
 
-/// Whether TMA can describe input, old_h and both column ranges of weights in place, and contiguous
-/// rows of state_size elements: all rows start at multiples of 16 bytes.
+/// Whether TMA can describe the matrices in place (are_vector_rows).
 inline bool vector_rows(const at::Tensor& input,
                         const at::Tensor& weights,
                         const at::Tensor& old_h,
                         int64_t state_size) {
-  const auto size = static_cast<int>(weights.element_size());
-  const auto describable = [&](const at::Tensor& matrix) {
-    return matrix.stride(1) == 1 &&
-           is_describable({matrix.const_data_ptr(), matrix.stride(0)}, matrix.size(1), size);
+  const auto rows = [](const at::Tensor& matrix) {
+    return Matrix{matrix.const_data_ptr(), matrix.stride(0)};
   };
-  return state_size * size % 16 == 0 && describable(weights) && describable(input) &&
-         describable(old_h);
+  return input.stride(1) == 1 && weights.stride(1) == 1 && old_h.stride(1) == 1 &&
+         are_vector_rows(rows(input),
+                         rows(weights),
+                         rows(old_h),
+                         input.size(1),
+                         state_size,
+                         static_cast<int>(weights.element_size()));
 }
 
 /// A matrix whose rows are contiguous, with any stride between them: the tensor itself or, if its

@@ -115,9 +115,4 @@ bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const Fo
                           problem.input_lead + features)));
 }
 
-bool is_describable(const Matrix& matrix, int64_t columns, int element_size) {
-  return matrix.starts_at_vectors(element_size) && matrix.stride >= columns &&
-         matrix.stride < (int64_t{1} << 36);
-}
-
 }  // namespace lltm::cuda

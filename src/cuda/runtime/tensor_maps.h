@@ -47,8 +47,4 @@ struct ForwardBoxes {
 /// false if TMA cannot describe one of the matrices.
 bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const ForwardBoxes& boxes);
 
-/// Whether TMA can describe a matrix of `columns` columns (at least one) of `element_size` bytes:
-/// all rows start at multiples of 16 bytes, do not overlap, and are not too far apart.
-bool is_describable(const Matrix& matrix, int64_t columns, int element_size);
-
 }  // namespace lltm::cuda
