@@ -25,6 +25,9 @@ Candidates = Annotated[
     int | None,
     typer.Option("--candidates", metavar="N", rich_help_panel=RANDOM, help="N random shapes, every CUDA candidate."),
 ]
+EveryRank = Annotated[
+    bool, typer.Option("--ranks", rich_help_panel=RANDOM, help="Candidates with every number of ranks, for the fit.")
+]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", rich_help_panel=RANDOM, help="N shapes of each seed.")]
 Largest = Annotated[
     str | None, typer.Option(rich_help_panel=RANDOM, help="Largest sizes: BATCH,INPUT_FEATURES,STATE_SIZE.")
@@ -39,7 +42,10 @@ Devices = Annotated[list[str] | None, typer.Option("--devices", rich_help_panel=
 Cases = Annotated[
     list[str] | None,
     typer.Option(
-        "--cases", "--modes", rich_help_panel=WHAT, help="forward, training; autocast, memory, calls, tutorial."
+        "--cases",
+        "--modes",
+        rich_help_panel=WHAT,
+        help="forward, training; autocast, memory, calls, tutorial; of --candidates: forward, backward, step, ...",
     ),
 ]
 Variants = Annotated[
@@ -71,6 +77,7 @@ def run(
     output: Output = None,
     sweep: Sweep = None,
     candidates: Candidates = None,
+    ranks: EveryRank = False,
     named: Named = False,
     sequence: Sequence = False,
     load: Load = False,
@@ -110,6 +117,7 @@ def run(
         seeds=seed or [1],
         largest=largest,
         with_candidates=not no_candidates,
+        every_rank=ranks,
     )
     request.folder.mkdir(parents=True, exist_ok=True)
     modes = {
@@ -146,11 +154,26 @@ def report(
 
 
 @app.command()
-def fit(measurements: Annotated[list[Path], typer.Argument(help="candidates.csv of one or several runs.")]) -> None:
+def fit(
+    measurements: Annotated[list[Path], typer.Argument(help="candidates.csv of one or several runs.")],
+    build_dir: BuildDir = ROOT / "build",
+    write: Annotated[bool, typer.Option("--write", help="Write the constants to src/cuda/costs.h.")] = False,
+) -> None:
     """Fit the constants of the planner's cost model to the measurements of --candidates, and print them."""
+    os.environ["LLTM_LIBRARY"] = str(build_dir.resolve() / "liblltm_ops.so")
     import fit as fitting
+    from model import write_costs
 
-    console.print(fitting.markdown(fitting.fit_candidates(fitting.load(measurements))), highlight=False, soft_wrap=True)
+    try:
+        known, rows = fitting.required_model(), fitting.read(measurements)
+        costs = fitting.fit(known, rows)
+        console.print(fitting.markdown(known, rows, costs), markup=False, highlight=False, soft_wrap=True)
+        if write:
+            header = ROOT / "src" / "cuda" / "costs.h"
+            header.write_text(write_costs(header.read_text(), costs, fitting.measured_on(rows)))
+            console.print(f"Constants: {header}")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 if __name__ == "__main__":

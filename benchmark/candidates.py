@@ -1,13 +1,13 @@
 """The candidates of the CUDA planner: their names, and the time of each when it is forced."""
 
-import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import cycle
 
+import model
+import numpy
 import timing
 import torch
 from cases import Case, Work
@@ -18,45 +18,40 @@ VARIABLE = "LLTM_CUDA_PATH"
 AUTO = "auto"
 STEP = "step"
 """A step of a sequence, by the candidates of a forward."""
-DIRECTIONS = ("forward", "backward", STEP)
+STEP_BACKWARD = "step_backward"
+"""A step of a sequence's backward, without the products over all steps."""
+PREFIXES = {"forward": "forward_", "backward": "backward_", STEP: "forward_", STEP_BACKWARD: "sequence_backward_"}
+"""How the names of each direction's candidates begin."""
+DIRECTIONS = tuple(PREFIXES)
 STEPS = 24
-
-GROUPS = ("few_rows", "hopper", "tiles", "library")
-
-
-def names(direction: str) -> tuple[str, ...]:
-    """The values of LLTM_CUDA_PATH for one direction, except auto: the library's list of candidates, or their groups if
-    it lists no candidates for the direction."""
-    return names_of(direction, _selectable())
+MOST_RANKS = 8
 
 
-def names_of(direction: str, selectable: Sequence[str]) -> tuple[str, ...]:
-    """The candidates of a direction in a list of all selectable names, or the groups if there are none."""
-    prefix = "forward_" if direction == STEP else f"{direction}_"
-    return tuple(name for name in selectable if name.startswith(prefix)) or GROUPS
+def problems(case: Case, ranks: tuple[int, ...] = (0,)) -> numpy.ndarray:
+    """The case for the model, with each number of ranks."""
+    shape, arithmetic = case.shape, model.ARITHMETICS.index(case.dtype)
+    sizes = (arithmetic, shape.batch, shape.input_features, shape.state_size)
+    return numpy.array([(*sizes, count) for count in ranks], model.PROBLEM)
 
 
-@cache
-def _selectable() -> tuple[str, ...]:
-    import lltm  # only here: reports are also written on machines without the library
-
-    try:
-        function = ctypes.CDLL(str(lltm.library_path)).lltm_cuda_paths
-    except AttributeError:  # a library without CUDA
-        return ()
-    function.restype = ctypes.c_char_p
-    return tuple(function().decode().split())
-
-
-def features(direction: str, name: str, case: Case) -> dict[str, float]:
-    """The features that a candidate reports for the planner's estimate of a problem (bytes, waves, chunks, ...); empty
-    if the library reports none."""
-    import lltm
-
-    exposed = getattr(lltm, "cuda_candidate_features", None)
-    shape = case.shape
-    sizes = (shape.batch, shape.input_features, shape.state_size)
-    return dict(exposed(direction, name, case.torch_dtype, *sizes)) if exposed and name != AUTO else {}
+def names(case: Case, direction: str, every_rank: bool = False) -> list[str]:
+    """The values of LLTM_CUDA_PATH that select a candidate that supports the case on the current GPU. With
+    `every_rank`, candidates whose ranks the model chooses are named with each number of ranks instead, unless it should
+    take twice as long as another one."""
+    known = model.load()
+    if known is None:
+        return []
+    facts, found = known.current_facts(), []
+    for name in known.selectable:
+        if not name.startswith(PREFIXES[direction]):
+            continue
+        estimates = known.estimates(name, direction == STEP, facts, problems(case, tuple(range(MOST_RANKS + 1))))
+        least, *forced = estimates["us"]
+        if every_rank and estimates[0]["ranks"]:
+            found += [f"{name}:{ranks}" for ranks, us in enumerate(forced, 1) if us <= 2 * least]
+        elif not numpy.isnan(least):
+            found.append(name)
+    return found
 
 
 @contextmanager
@@ -74,14 +69,15 @@ def forced(name: str) -> Iterator[None]:
 
 
 def operator_call(case: Case, direction: str) -> Callable[[], object]:
-    """One call of lltm::forward, of lltm::backward alone, with all gradients, or of lltm::sequence over STEPS steps."""
+    """One call of lltm::forward, of lltm::backward alone, with all gradients, of lltm::sequence over STEPS steps, or of
+    their backward alone, with the gradient of the initial h."""
     cell = Operator(case.shape, case.device, case.torch_dtype)
     weights, bias = cell.weights.detach(), cell.bias.detach()
     if direction == STEP:
-        steps = [Inputs(case, seed).states for seed in range(STEPS)]
-        input, (_, h0, c0) = torch.stack([states[0] for states in steps]), steps[0]
-        c0 = c0.float()
+        input, h0, c0 = _sequence(case)
         return lambda: torch.ops.lltm.sequence.default(input, weights, bias, h0, c0)
+    if direction == STEP_BACKWARD:
+        return _sequence_backward(case, weights, bias, STEPS, [False, False, False, True, False])
     arguments = []
     for seed in range(INPUT_SETS):
         inputs = Inputs(case, seed)
@@ -99,6 +95,30 @@ def operator_call(case: Case, direction: str) -> Callable[[], object]:
     return lambda: operator(*next(sets))
 
 
+def _sequence(case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The input of STEPS steps, and the initial state."""
+    steps = [Inputs(case, seed).states for seed in range(STEPS)]
+    return torch.stack([states[0] for states in steps]), steps[0][1], steps[0][2].float()
+
+
+def _sequence_backward(
+    case: Case, weights: torch.Tensor, bias: torch.Tensor, steps: int, mask: list[bool]
+) -> Callable[[], object]:
+    """lltm::sequence_backward over some of the STEPS steps, from a gradient of the output."""
+    input, h0, c0 = _sequence(case)
+    output, _, _, cells, gates = torch.ops.lltm.sequence(input[:steps], weights, bias, h0, c0, keep=True)
+    saved = (output, cells, gates, input[:steps], weights, bias, h0, c0, None, None, False)
+    gradient = torch.randn_like(output)
+    return lambda: torch.ops.lltm.sequence_backward.default(gradient, None, None, None, *saved, mask)
+
+
+def _beside_steps(case: Case) -> timing.Sampler:
+    """What lltm::sequence_backward takes beside the products of its steps: one step without a product."""
+    cell = Operator(case.shape, case.device, case.torch_dtype)
+    mask = [False, False, False, False, True]
+    return timing.graph_sampler(_sequence_backward(case, cell.weights.detach(), cell.bias.detach(), 1, mask))
+
+
 @dataclass(frozen=True)
 class Candidates:
     """Device microseconds of every candidate that supports the problem and of `auto`, and the errors of the others.
@@ -110,17 +130,21 @@ class Candidates:
     refused: dict[str, str]
 
 
-def measure(case: Case, direction: str, calls_per_graph: int) -> Candidates:
+def measure(case: Case, direction: str, calls_per_graph: int, every_rank: bool = False) -> Candidates:
     """Race the automatic choice against every candidate, by graph replay. The caller sets the environment."""
     samplers, refused = {}, {}
+    case = replace(case, work=Work.FORWARD)
     with torch.no_grad():
-        call = operator_call(replace(case, work=Work.FORWARD), direction)
-        steps = STEPS if direction == STEP else 1
-        for name in (AUTO, *names(direction)):
+        call = operator_call(case, direction)
+        steps = STEPS if direction in (STEP, STEP_BACKWARD) else 1
+        for name in (AUTO, *names(case, direction, every_rank)):
             try:
                 with forced(name):
                     samplers[name] = timing.graph_sampler(call, -(-calls_per_graph // steps))
             except RuntimeError as error:
                 refused[name] = str(error).splitlines()[0]
         times = timing.race(samplers, {AUTO}, timing.GPU_RACE)
-        return Candidates({name: us / steps for name, us in times.items()}, refused)
+        beside = 0.0
+        if direction == STEP_BACKWARD:
+            beside = timing.race({AUTO: _beside_steps(case)}, {AUTO}, timing.GPU_RACE)[AUTO]
+        return Candidates({name: (us - beside) / steps for name, us in times.items()}, refused)

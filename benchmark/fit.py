@@ -1,7 +1,7 @@
 """The constants of the planner's cost model, from measurements on the current GPU.
 
-`measure` writes the times of every forced candidate at many shapes to a CSV. `fit` finds the constants with which a
-model comes closest to these times, and evaluates the choices that the model would make.
+`measure` writes the times of every forced candidate at many shapes to a CSV. `fit` finds the constants with which the
+library's model comes closest to these times, and `judge` evaluates the choices that the model makes with them.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import csv
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import candidates
 import numpy
+import torch
 from cases import Case, Shape, Work
+from model import ARITHMETICS, PROBLEM, Facts, Model, load
 from sweep.measure import calls_per_graph
 from tables import ratio, table
 from workload import environment
@@ -36,12 +39,26 @@ class Row:
     direction: str
     candidate: str
     us: float
-    features: dict[str, float]
-    """The features that the candidate reports, if any; `NAME=VALUE NAME=VALUE` in the CSV."""
+    gpu: str
+    """The GPU's name, the date, and what the model knows about the GPU, as in `NVIDIA H200, 2026-11-22: 132 232448`."""
 
     @property
-    def problem(self) -> tuple[str, int, int, int, str]:
-        return (self.dtype, self.batch, self.input_features, self.state_size, self.direction)
+    def problem(self) -> tuple:
+        return (self.gpu, self.dtype, self.batch, self.input_features, self.state_size, self.direction)
+
+    @property
+    def name(self) -> str:
+        return self.candidate.partition(":")[0]
+
+    @property
+    def ranks(self) -> int:
+        """The ranks that were forced, or 0."""
+        return int(self.candidate.partition(":")[2] or 0)
+
+
+def current_gpu(known: Model) -> str:
+    numbers = " ".join(map(str, known.current_facts().numbers()))
+    return f"{torch.cuda.get_device_name()}, {date.today()}: {numbers}"
 
 
 class Csv:
@@ -53,9 +70,7 @@ class Csv:
         self.writer.writeheader()
 
     def write(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            text = " ".join(f"{name}={value!r}" for name, value in row.features.items())
-            self.writer.writerow(asdict(row) | {"features": text})
+        self.writer.writerows(map(asdict, rows))
         self.file.flush()
 
     def __enter__(self) -> Csv:
@@ -65,175 +80,256 @@ class Csv:
         self.file.close()
 
 
+def read(paths: Iterable[Path]) -> list[Row]:
+    numbers = {"batch": int, "input_features": int, "state_size": int, "us": float}
+    rows = []
+    for path in paths:
+        with path.open(newline="") as file:
+            for line in csv.DictReader(file):
+                rows.append(Row(**{**line, **{name: of(line[name]) for name, of in numbers.items()}}))
+    return rows
+
+
 def measure(
-    shapes: Sequence[Shape], dtypes: Sequence[str], path: Path, progress: Progress, seconds: float | None = None
+    shapes: Sequence[Shape],
+    dtypes: Sequence[str],
+    directions: Sequence[str],
+    path: Path,
+    progress: Progress,
+    seconds: float | None = None,
+    every_rank: bool = False,
 ) -> list[Row]:
-    """Write a line of CSV for every candidate that supports the problem, including `auto`, as it is measured."""
+    """Write a line of CSV for every candidate that supports the problem, and for `auto`, as it is measured."""
     start = time.perf_counter()
     rows: list[Row] = []
-    task = progress.add_task("candidates", total=len(shapes) * len(dtypes) * len(candidates.DIRECTIONS))
+    gpu = current_gpu(required_model())
+    task = progress.add_task("candidates", total=len(shapes) * len(dtypes) * len(directions))
     with Csv(path) as file:
         for shape in shapes:
             for dtype in dtypes:
-                for direction in candidates.DIRECTIONS:
+                for direction in directions:
                     if seconds and time.perf_counter() - start > seconds:
                         return rows
                     case = Case("cuda", 1, Work.FORWARD, dtype, shape)
                     progress.update(task, description=f"{case.dtype} {shape} {direction}")
                     with environment(case):
-                        times = candidates.measure(case, direction, calls_per_graph(case)).times
+                        times = candidates.measure(case, direction, calls_per_graph(case), every_rank).times
                     sizes = (shape.batch, shape.input_features, shape.state_size)
-                    found = [
-                        Row(dtype, *sizes, direction, name, us, candidates.features(direction, name, case))
-                        for name, us in times.items()
-                    ]
+                    found = [Row(dtype, *sizes, direction, name, us, gpu) for name, us in times.items()]
                     file.write(found)
                     rows += found
                     progress.advance(task)
     return rows
 
 
-def _from_line(line: dict[str, str]) -> Row:
-    sizes = {name: int(line[name]) for name in ("batch", "input_features", "state_size")}
-    pairs = (entry.split("=") for entry in line["features"].split())
-    numbers = {"us": float(line["us"]), "features": {name: float(value) for name, value in pairs}}
-    return Row(**{**line, **sizes, **numbers})
-
-
-def load(paths: Iterable[Path]) -> list[Row]:
-    rows = []
-    for path in paths:
-        with path.open(newline="") as file:
-            rows += [_from_line(line) for line in csv.DictReader(file)]
-    return rows
-
-
-def sizes_as_features(row: Row) -> dict[str, float]:
-    """Features of a problem that all candidates share, used if a candidate reports none."""
-    columns = row.input_features + row.state_size
-    multiply_adds = row.batch * columns * 3 * row.state_size * (2 if row.direction == "backward" else 1)
-    numbers = 3 * row.state_size * columns + row.batch * (columns + 5 * row.state_size)
-    bytes_ = numbers * (2 if row.dtype in ("bfloat16", "float16") else 4) * (2 if row.direction == "backward" else 1)
-    return {"launch": 1.0, "multiply_adds": float(multiply_adds), "bytes": float(bytes_)}
-
-
-Features = Mapping[str, float]
-"""The features of a candidate for a problem: bytes, waves, chunks, ..."""
-Model = Callable[[Mapping[str, float], Features], float]
-"""Microseconds from constants and features."""
-
-
-def linear(constants: Mapping[str, float], features: Features) -> float:
-    """A cost per unit of every feature."""
-    return sum(constants[name] * amount for name, amount in features.items())
+def required_model() -> Model:
+    known = load()
+    if known is None:
+        raise ValueError("the model of the CUDA kernels is only in a library that was built with CUDA")
+    return known
 
 
 @dataclass(frozen=True)
-class Fit:
-    constants: dict[str, float]
-    median_error: float
-    """The median of |model / measured - 1|."""
-    largest_error: float
+class Group:
+    """The rows of a candidate in one direction on one GPU."""
+
+    name: str
+    of_steps: bool
+    facts: Facts
+    problems: numpy.ndarray
+    rows: slice
 
 
-def fit(
-    features: Sequence[Features],
-    us: Sequence[float],
-    start: Mapping[str, float] | None = None,
-    model: Model = linear,
-) -> Fit:
-    """The positive constants that minimize the squares of log(model / measured), with a robust loss. `start` is the
-    initial guess of each constant; by default, every feature is assumed to take the whole time."""
+class Estimates:
+    """The model's estimates of measured rows, for any constants."""
+
+    def __init__(self, known: Model, rows: Iterable[Row]) -> None:
+        """Only takes the rows that the model supports."""
+        self.known = known
+        self.rows: list[Row] = []
+        self.groups: list[Group] = []
+        by_default: list[int] = []
+        grouped: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+        for row in rows:
+            if row.candidate != candidates.AUTO:
+                grouped[row.gpu, row.direction, row.name].append(row)
+        for (gpu, direction, name), of in grouped.items():
+            facts = Facts.of([int(number) for number in gpu.rpartition(":")[2].split()])
+            of_steps = direction == candidates.STEP
+            problems = numpy.array(
+                [(ARITHMETICS.index(r.dtype), r.batch, r.input_features, r.state_size, r.ranks) for r in of], PROBLEM
+            )
+            found = known.estimates(name, of_steps, facts, problems)
+            supported = ~numpy.isnan(found["us"])
+            # What was measured has the ranks that the library's own constants choose.
+            problems["ranks"] = found["ranks"]
+            first = len(self.rows)
+            self.rows += [row for row, taken in zip(of, supported, strict=True) if taken]
+            by_default += list(found["by_default"][supported])
+            self.groups.append(Group(name, of_steps, facts, problems[supported], slice(first, len(self.rows))))
+        self.measured = numpy.array([row.us for row in self.rows])
+        self.by_default = numpy.array(by_default, bool)
+
+    def of_group(self, group: Group, costs: numpy.ndarray) -> numpy.ndarray:
+        return self.known.estimates(group.name, group.of_steps, group.facts, group.problems, costs)["us"]
+
+    def __call__(self, costs: numpy.ndarray) -> numpy.ndarray:
+        return numpy.concatenate([self.of_group(group, costs) for group in self.groups])
+
+
+def _affected(estimates: Estimates, costs: numpy.ndarray) -> dict[int, list[Group]]:
+    """The groups whose estimates depend on each constant, for those on which any depend."""
+    us = [estimates.of_group(group, costs) for group in estimates.groups]
+    affected: dict[int, list[Group]] = {}
+    for index in numpy.flatnonzero(costs):
+        for factor in (0.7, 1.4):
+            others = costs.copy()
+            others[index] *= factor
+            for group, before in zip(estimates.groups, us, strict=True):
+                of = affected.setdefault(int(index), [])
+                if group not in of and (estimates.of_group(group, others) != before).any():
+                    of.append(group)
+    return {index: of for index, of in affected.items() if of}
+
+
+PRIOR = 1e-3
+"""The weight of what a constant is now. It decides about those that the measurements do not."""
+LARGEST_FACTOR = 10.0
+"""No constant changes by more."""
+
+
+def fit(known: Model, rows: Iterable[Row]) -> dict[str, float]:
+    """The constants that minimize the squares of log(model / measured), with a robust loss, from the library's own.
+    Those that are zero stay so, and all keep their signs."""
     from scipy.optimize import least_squares  # only here: machines that only measure do not need it
 
-    measured = numpy.asarray(us, dtype=float)
-    if start is None:
-        names = list(dict.fromkeys(name for entry in features for name in entry))
-        amounts = {name: numpy.array([entry.get(name, 0.0) for entry in features]) for name in names}
-        start = {
-            name: float(numpy.median(measured[values > 0] / values[values > 0])) / len(names)
-            for name, values in amounts.items()
-            if (values > 0).any()
-        }
-    names = list(start)
+    estimates = Estimates(known, rows)
+    start = numpy.array(list(known.costs.values()))
+    affected = _affected(estimates, start)
+    free = list(affected)
 
-    def predicted(logarithms: numpy.ndarray) -> numpy.ndarray:
-        constants = dict(zip(names, numpy.exp(logarithms), strict=True))
-        return numpy.array([model(constants, entry) for entry in features])
+    def costs_at(logarithms: numpy.ndarray) -> numpy.ndarray:
+        costs = start.copy()
+        costs[free] *= numpy.exp(logarithms)
+        return costs
 
     def residuals(logarithms: numpy.ndarray) -> numpy.ndarray:
-        return numpy.log(predicted(logarithms) / measured)
+        errors = numpy.log(estimates(costs_at(logarithms)) / estimates.measured)
+        return numpy.concatenate([errors, PRIOR * logarithms])
 
-    found = least_squares(residuals, numpy.log(list(start.values())), loss="soft_l1", f_scale=0.1)
-    errors = numpy.abs(predicted(found.x) / measured - 1)
-    constants = dict(zip(names, (float(value) for value in numpy.exp(found.x)), strict=True))
-    return Fit(constants, float(numpy.median(errors)), float(errors.max()))
+    def jacobian(logarithms: numpy.ndarray) -> numpy.ndarray:
+        step = 1e-4
+        costs, slopes = costs_at(logarithms), numpy.zeros((len(estimates.rows) + len(free), len(free)))
+        before = numpy.log(estimates(costs))
+        for column, index in enumerate(free):
+            others = costs.copy()
+            others[index] *= numpy.exp(step)
+            for group in affected[index]:
+                after = numpy.log(estimates.of_group(group, others))
+                slopes[group.rows, column] = (after - before[group.rows]) / step
+            slopes[len(estimates.rows) + column, column] = PRIOR
+        return slopes
+
+    limit = numpy.log(LARGEST_FACTOR)
+    found = least_squares(
+        residuals,
+        numpy.zeros(len(free)),
+        jacobian,
+        bounds=(-limit, limit),
+        loss="soft_l1",
+        f_scale=0.1,
+        ftol=1e-4,
+        tr_solver="lsmr",  # several times as fast as a singular value decomposition of all rows
+    )
+    return dict(zip(known.costs, map(float, costs_at(found.x)), strict=True))
 
 
-def chosen_over_best(rows: Sequence[Row], estimate: Callable[[Row], float]) -> list[float]:
-    """For every problem, the measured time of the candidate with the lowest estimate over the lowest measured time."""
-    problems: dict[tuple, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.candidate != candidates.AUTO:
-            problems[row.problem].append(row)
-    return [min(of, key=estimate).us / min(row.us for row in of) for of in problems.values()]
+def _problems(rows: Iterable[Row]) -> Iterator[list[int]]:
+    """The indices of the rows of each problem."""
+    problems: dict[tuple, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        problems[row.problem].append(index)
+    yield from problems.values()
+
+
+def chosen_over_best(rows: Sequence[Row], estimates: Sequence[float]) -> list[float]:
+    """For every problem, the measured time of the row with the least estimate over the least measured time. A candidate
+    has the ranks that were forced, if any were, and otherwise those that it chose itself."""
+    found = []
+    for of in _problems(rows):
+        forced = {rows[index].name for index in of if rows[index].ranks}
+        taken = [index for index in of if rows[index].ranks or rows[index].name not in forced]
+        chosen = min(taken, key=estimates.__getitem__)
+        found.append(rows[chosen].us / min(rows[index].us for index in of))
+    return found
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """The constants of each candidate, and the quality of the planner's choices with them."""
+class Judgement:
+    """How far the model is from the measurements."""
 
-    fits: dict[tuple[str, str, str], Fit]
-    """Fits by direction, candidate and dtype."""
+    errors: dict[tuple[str, str], list[float]]
+    """|model / measured - 1| by direction and candidate."""
     choices: dict[str, list[float]]
-    """For each problem, the time of the choice over that of the best candidate: by direction, for the library's current
-    choice and for the one with these constants."""
+    """For each problem, the time of the choice over that of the best candidate that may be chosen: by direction, as the
+    library chose when it was measured and by the least estimate."""
 
 
-def fit_candidates(rows: Sequence[Row]) -> Fitted:
-    """Fit every candidate that was measured often enough, in each dtype."""
-    grouped: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.candidate != candidates.AUTO:
-            grouped[row.direction, row.candidate, row.dtype].append(row)
-    fits = {key: fit([_features(row) for row in of], [row.us for row in of]) for key, of in grouped.items()}
-
-    def estimate(row: Row) -> float:
-        return linear(fits[row.direction, row.candidate, row.dtype].constants, _features(row))
-
-    best: dict[tuple, float] = {}
-    for row in rows:
-        best[row.problem] = min(row.us, best.get(row.problem, row.us))
-    choices = {}
-    for direction in dict.fromkeys(row.direction for row in rows):
-        of = [row for row in rows if row.direction == direction]
-        today = [row.us / best[row.problem] for row in of if row.candidate == candidates.AUTO]
-        choices[f"{direction}: the choice of today"] = today
-        choices[f"{direction}: the least estimate"] = chosen_over_best(of, estimate)
-    return Fitted(fits, choices)
+def judge(known: Model, rows: Sequence[Row], costs: Mapping[str, float] | None = None) -> Judgement:
+    """With these constants, or the library's own."""
+    estimates = Estimates(known, rows)
+    us = estimates(numpy.array(list((costs or known.costs).values())))
+    errors: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row, estimate in zip(estimates.rows, us, strict=True):
+        errors[row.direction, row.name].append(abs(float(estimate) / row.us - 1))
+    choices: dict[str, list[float]] = {}
+    for direction in dict.fromkeys(row.direction for row in estimates.rows):
+        of = [i for i, row in enumerate(estimates.rows) if row.direction == direction and estimates.by_default[i]]
+        taken = [estimates.rows[index] for index in of]
+        best: dict[tuple, float] = {}
+        for row in taken:
+            best[row.problem] = min(row.us, best.get(row.problem, row.us))
+        auto = [row for row in rows if row.candidate == candidates.AUTO and row.problem in best]
+        choices[f"{direction}: the choice as measured"] = [row.us / best[row.problem] for row in auto]
+        choices[f"{direction}: the least estimate"] = chosen_over_best(taken, us[of])
+    return Judgement(dict(errors), choices)
 
 
-def _features(row: Row) -> dict[str, float]:
-    return row.features or sizes_as_features(row)
+def _quantiles(values: Sequence[float]) -> list[float]:
+    return [float(numpy.quantile(values, q)) for q in (0.5, 0.9, 1)]
 
 
-def markdown(fitted: Fitted) -> str:
-    """The constants, and the quantiles of chosen / best with them and with the current ones."""
-    rows = [
-        [
-            *key,
-            "; ".join(f"{name} {value:.3g}" for name, value in found.constants.items()),
-            f"{found.median_error:.1%}",
-            f"{found.largest_error:.0%}",
-        ]
-        for key, found in fitted.fits.items()
+def markdown(known: Model, rows: Sequence[Row], costs: Mapping[str, float] | None = None) -> str:
+    """How far the library's model is from the measurements, and the same with other constants, if given."""
+    judged = {"now": judge(known, rows)}
+    if costs:
+        judged["fitted"] = judge(known, rows, costs)
+    quantiles = [f"{what}, {when}" for when in judged for what in ("median", "90th percentile", "worst")]
+    keys = judged["now"].errors
+    errors = [
+        [*key, str(len(keys[key])), *(f"{q:.1%}" for of in judged.values() for q in _quantiles(of.errors[key]))]
+        for key in keys
     ]
-    header = ["direction", "candidate", "dtype", "microseconds a unit of each feature", "median error", "largest"]
-    quantiles = [
-        [name, *(ratio(float(numpy.quantile(values, q))) for q in (0.5, 0.9, 1))]
-        for name, values in fitted.choices.items()
+    choices = [
+        [name, *(ratio(q) for of in judged.values() for q in _quantiles(of.choices[name]))]
+        for name, values in judged["now"].choices.items()
         if values
     ]
-    return "\n\n".join(
-        [table(header, rows), table(["chosen / best", "median", "90th percentile", "worst"], quantiles), ""]
-    )
+    tables = [
+        table(["direction", "candidate: model / measured - 1", "rows", *quantiles], errors),
+        table(["chosen / best", *quantiles], choices),
+    ]
+    if costs:
+        changed = [
+            [name, f"{before:.3g}", f"{costs[name]:.3g}", ratio(costs[name] / before)]
+            for name, before in known.costs.items()
+            if before != costs[name]
+        ]
+        tables.append(table(["constant", "now", "fitted", "fitted / now"], changed))
+    return "\n\n".join([*tables, ""])
+
+
+def measured_on(rows: Iterable[Row]) -> str:
+    """The comment on the constants in costs.h."""
+    gpus = dict.fromkeys(row.gpu.rpartition(":")[0] for row in rows)
+    return f"{'; '.join(gpus)}, replaying captured graphs"

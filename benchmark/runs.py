@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import candidates as planner
 import fit
 import load as under_load
 import machine
@@ -59,6 +60,7 @@ class Request:
     seeds: list[int]
     largest: str | None
     with_candidates: bool
+    every_rank: bool
 
     @property
     def cores(self) -> int:
@@ -179,9 +181,12 @@ def candidates(request: Request, count: int) -> None:
     if request.shapes:
         shapes = [Shape.parse(text) for text in request.shapes]
     path = request.folder / "candidates.csv"
+    directions = choice(request.cases, planner.DIRECTIONS, "case")
     with request.progress() as progress:
-        rows = fit.measure(shapes, request.chosen_dtypes(), path, progress, request.seconds)
-    request.finish("candidates", fit.markdown(fit.fit_candidates(rows)))
+        rows = fit.measure(
+            shapes, request.chosen_dtypes(), directions, path, progress, request.seconds, request.every_rank
+        )
+    request.finish("candidates", fit.markdown(fit.required_model(), rows))
 
 
 def sequence(request: Request, _: bool) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmark"))
 import candidates
 import fit
 import load
+import model
+import numpy
 import report
 import timing
-from cases import Shape
+from cases import Case, Shape, Work
 from reports import write_again
 from results import Log, Measurement, Results, read_logs
 from sequence import report as sequence_report
@@ -107,12 +110,6 @@ class TestPooling:
         assert "| 1,8,16 | 1.20 | 6 | 5 | forward_tiles_16x8 |" in text
         assert "| CPU, 1 thread, float32, forward | 1.20 | 1.20 | 1.20 | 1.15 (**missed**) |" in text
 
-    def test_candidates_of_a_direction_or_else_the_groups(self):
-        selectable = ["auto", "tiles", "forward_tiles_16x8", "forward_library"]
-        assert candidates.names_of("forward", selectable) == ("forward_tiles_16x8", "forward_library")
-        assert candidates.names_of("backward", selectable) == candidates.GROUPS
-        assert candidates.names_of("step", selectable) == candidates.names_of("forward", selectable)
-
     def test_tables_tell_the_quantiles_and_the_worst_first(self):
         text = markdown([make_entry(f"{batch},8,16", batch / 4) for batch in range(1, 22)], "a machine")
         assert "| CPU, 1 thread, float32, forward, no gradients | 0.25 | 0.75 | 2.75 | 5.25 | 3 of 21 |" in text
@@ -169,55 +166,124 @@ class TestRace:
         assert set(taken.values()) == {5}
 
 
+COSTS_H = (Path(__file__).resolve().parents[2] / "src/cuda/costs.h").read_text()
+# Cf. test/cpp/device_facts.h.
+H200 = model.Facts.of(
+    [132, 227 * 1024, 1, 1, 132, 132, 126, 120, 100, 126, 98, 120, 264, 264, 252, 248, 235, 252, 224, 240]
+)
+GPU = f"NVIDIA H200, 2026-11-22: {' '.join(map(str, H200.numbers()))}"
+
+
+def row(candidate: str, us: float, batch: int = 64, direction: str = "forward", dtype: str = "float32") -> fit.Row:
+    return fit.Row(dtype, batch, 512, 512, direction, candidate, us, GPU)
+
+
+class TestCosts:
+    def test_are_named_by_the_initializer(self):
+        text = "{ .a = {.once = 0.5, .in = {.tf32 = -3e-6}}, .rate = 4.07e6, .ranks_8 = {1, 2.5}}"
+        expected = {"a.once": 0.5, "a.in.tf32": -3e-6, "rate": 4.07e6, "ranks_8.0": 1, "ranks_8.1": 2.5}
+        assert model.parse_costs(text) == expected
+
+    def test_are_written_to_the_header(self):
+        block = COSTS_H[COSTS_H.index("{", COSTS_H.index("\nLLTM_COSTS(")) :]
+        costs = model.parse_costs(block[: block.index("\n});")])
+        assert len(costs) > 300
+        changed = costs | {"forward.read_rate": 4.321e6, "step.wgmma_64x8.alone": -0.5}
+        header = model.write_costs(COSTS_H, changed, "A GPU, today")
+        different = [line for line in header.splitlines() if line not in COSTS_H.splitlines()]
+        assert [line.strip() for line in different] == [
+            "// A GPU, today.",
+            ".read_rate = 4.32e6, .write_rate = 3.05e6, .chunk_rate = 9.83e6,",
+            ".wgmma_64x8 = {.chunk = 0.146, .input_chunk = 0.0225, .block = 1.72, .alone = -0.5},",
+        ]
+        with pytest.raises(ValueError, match="other constants than the library"):
+            model.write_costs(COSTS_H, {"forward.read_rate": 1.0}, "A GPU, today")
+
+
 class TestFit:
-    def test_finds_the_constants_of_a_linear_model(self):
-        true = {"launch": 2.0, "bytes": 3e-7}
-        features = [{"launch": 1.0, "bytes": float(amount)} for amount in (1e4, 1e6, 3e6, 1e7, 5e7)]
-        found = fit.fit(features, [fit.linear(true, entry) for entry in features])
-        assert found.constants == pytest.approx(true, rel=1e-3)
-        assert found.largest_error < 1e-3
+    @pytest.fixture
+    def known(self) -> model.Model:
+        return model.load() or pytest.skip("the library was built without CUDA")
 
-    def test_finds_the_constants_of_another_model(self):
-        def roofline(constants, features):
-            return constants["launch"] + max(
-                constants["byte"] * features["bytes"], constants["flop"] * features["flops"]
-            )
+    @staticmethod
+    def rows(known: model.Model, direction: str, costs: dict[str, float]) -> list[fit.Row]:
+        """The times by the model itself with these constants, with every number of ranks."""
+        rows, start = [], numpy.array(list(costs.values()))
+        names = [name for name in known.selectable if name.startswith(candidates.PREFIXES[direction])]
+        for name in names:
+            for dtype in ("float32", "bfloat16"):
+                cases = [Case("cuda", 1, Work.FORWARD, dtype, drawn.shape) for drawn in draw(30, seed=1)]
+                for ranks in range(9):
+                    problems = numpy.concatenate([candidates.problems(case, (ranks,)) for case in cases])
+                    found = known.estimates(name, direction == candidates.STEP, H200, problems, start)
+                    for case, one in zip(cases, found, strict=True):
+                        if not numpy.isnan(one["us"]) and bool(ranks) == bool(one["ranks"]):
+                            forced = f"{name}:{ranks}" if ranks else name
+                            rows.append(fit.Row(dtype, *sizes(case.shape), direction, forced, float(one["us"]), GPU))
+        return rows
 
-        true = {"launch": 1.5, "byte": 4e-7, "flop": 2e-9}
-        features = [{"bytes": b, "flops": f} for b in (1e5, 1e6, 1e7) for f in (1e6, 1e9, 1e10)]
-        us = [roofline(true, entry) for entry in features]
-        found = fit.fit(features, us, start={"launch": 1.0, "byte": 1e-6, "flop": 1e-8}, model=roofline)
-        assert found.constants == pytest.approx(true, rel=0.01)
+    @pytest.mark.parametrize("direction", candidates.DIRECTIONS)
+    def test_finds_the_constants_of_times_by_the_model(self, known, direction):
+        random = numpy.random.default_rng(1)
+        true = {name: value * random.uniform(0.8, 1.25) for name, value in known.costs.items()}
+        rows = self.rows(known, direction, true)
+        before, found = fit.judge(known, rows), fit.fit(known, rows)
+        after = fit.judge(known, rows, found)
+        for key, errors in after.errors.items():
+            assert numpy.median(before.errors[key]) > 0.02
+            assert numpy.median(errors) < 0.01
+        [name] = [name for name in after.choices if name.endswith("the least estimate")]
+        assert numpy.mean(after.choices[name]) < 1.005
+        text = fit.markdown(known, rows, found)
+        assert "| constant | now | fitted | fitted / now |" in text
+
+    def test_leaves_what_was_not_measured(self, known):
+        rows = self.rows(known, candidates.STEP_BACKWARD, known.costs)
+        rows = [fit.Row(**{**asdict(row), "us": 1.1 * row.us}) for row in rows if row.dtype == "bfloat16"]
+        changed = {name for name, value in fit.fit(known, rows).items() if value != known.costs[name]}
+        assert "sequence_backward.launch" in changed
+        assert not any(name.endswith((".float32", ".tf32")) or "forward." in name for name in changed)
+
+    def test_names_what_supports_a_case(self, known, monkeypatch):
+        monkeypatch.setattr(known, "current_facts", lambda: H200)
+        case = Case("cuda", 1, Work.FORWARD, "tf32", Shape(64, 512, 512))
+        assert "forward_wgmma_64x24" in candidates.names(case, "forward")
+        assert "forward_wgmma_float32_64x32" not in candidates.names(case, "forward")
+        tiles = [f"sequence_backward_tiles_{side}" for side in ("32x32", "64x64")]
+        assert candidates.names(case, "step_backward") == [*tiles, "sequence_backward_library"]
+        ranks = candidates.names(case, "step_backward", every_rank=True)
+        assert {"sequence_backward_tiles_32x32:4", "sequence_backward_library"} <= set(ranks)
+        assert "sequence_backward_tiles_32x32" not in ranks
+
+    def test_knows_what_the_model_does_not_support(self, known):
+        rows = [row("forward_wgmma_64x24", 5.0), row("forward_wgmma_float32_64x32", 5.0), row("forward_library", 9.0)]
+        assert [of.candidate for of in fit.Estimates(known, rows).rows] == [of.candidate for of in rows[1:]]
+
+    def test_judges_the_measured_choice(self, known):
+        rows = [row("auto", 6.0), row("forward_tiles_64x8", 5.0), row("forward_library", 8.0)]
+        assert fit.judge(known, rows).choices["forward: the choice as measured"] == [1.2]
 
     def test_measurements_survive_the_csv(self, tmp_path):
-        rows = [
-            fit.Row("float32", 4, 8, 16, "forward", "tiles", 2.5, {"waves": 3.0, "bytes": 1e6}),
-            fit.Row("tf32", 4, 8, 16, "backward", "library", 1e-3, {}),
-        ]
+        rows = [row("forward_tiles_64x8:4", 2.5), row("backward_library", 1e-3, direction="backward", dtype="tf32")]
         with fit.Csv(tmp_path / "a.csv") as file:
             file.write(rows)
-        assert fit.load([tmp_path / "a.csv"]) == rows
+        assert fit.read([tmp_path / "a.csv"]) == rows
+        assert [(of.name, of.ranks) for of in rows] == [("forward_tiles_64x8", 4), ("backward_library", 0)]
+        assert fit.measured_on(rows) == "NVIDIA H200, 2026-11-22, replaying captured graphs"
 
     def test_says_how_good_the_choice_would_be(self):
         rows = [
-            fit.Row("float32", batch, 8, 16, "forward", name, us, {})
+            row(name, us, batch)
             for batch, times in ((1, (2.0, 3.0)), (64, (8.0, 4.0)))
             for name, us in zip(("tiles", "library"), times, strict=True)
         ]
-        assert fit.chosen_over_best(rows, lambda row: 0.0 if row.candidate == "tiles" else 1.0) == [1.0, 2.0]
-        assert fit.chosen_over_best(rows, lambda row: row.us) == [1.0, 1.0]
+        assert fit.chosen_over_best(rows, [0, 1, 0, 1]) == [1.0, 2.0]
+        assert fit.chosen_over_best(rows, [of.us for of in rows]) == [1.0, 1.0]
 
-    def test_tells_how_good_the_choice_is_by_direction(self):
-        rows = [
-            fit.Row("float32", batch, 8, 16, direction, name, us * batch, {})
-            for direction, auto in (("forward", 2.0), ("step", 3.0))
-            for batch in (1, 2, 4)
-            for name, us in (("auto", auto), ("tiles", 2.0), ("library", 4.0))
-        ]
-        fitted = fit.fit_candidates(rows)
-        assert fitted.choices["forward: the choice of today"] == [1.0] * 3
-        assert fitted.choices["step: the choice of today"] == [1.5] * 3
-        assert "| step: the choice of today | 1.50 | 1.50 | 1.50 |" in fit.markdown(fitted)
+    def test_a_candidate_chooses_its_ranks_where_none_were_forced(self):
+        rows = [row("tiles", 2.0), row("tiles:1", 6.0), row("tiles:2", 3.0), row("wgmma", 4.0)]
+        assert fit.chosen_over_best(rows, [1, 9, 2, 3]) == [1.5]
+        assert fit.chosen_over_best(rows[:1] + rows[3:], [1, 3]) == [1.0]
 
 
 class TestSequenceReport:

@@ -1,0 +1,139 @@
+"""The library's cost model of its CUDA kernels: its constants, and its estimates with these or other ones."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from functools import cache
+
+import numpy
+
+ARITHMETICS = ("float32", "tf32", "float16", "bfloat16")
+"""In the library's order."""
+PROBLEM = numpy.dtype([(name, "i8") for name in ("arithmetic", "batch", "input_features", "state_size", "ranks")])
+"""Zero ranks are those with the least estimate."""
+ESTIMATE = numpy.dtype([("us", "f8"), ("ranks", "i4"), ("by_default", "i4")])
+"""Microseconds are NaN if the candidate does not support the problem, and ranks 0 if the model does not choose them."""
+
+
+class Facts(ctypes.Structure):
+    """What the model knows about a GPU, and the constants that it uses."""
+
+    _fields_ = (
+        ("multiprocessors", ctypes.c_int),
+        ("shared_bytes_a_block", ctypes.c_int),
+        ("tiles", ctypes.c_bool),
+        ("wgmma", ctypes.c_bool),
+        ("resident", ctypes.c_int * 8),
+        ("resident_by_two", ctypes.c_int * 8),
+        ("costs", ctypes.c_void_p),
+    )
+
+    def numbers(self) -> list[int]:
+        """All facts but the constants."""
+        first = (self.multiprocessors, self.shared_bytes_a_block, self.tiles, self.wgmma)
+        return [int(number) for number in (*first, *self.resident, *self.resident_by_two)]
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> Facts:
+        eight = ctypes.c_int * 8
+        tiles, wgmma = (bool(number) for number in numbers[2:4])
+        return cls(*numbers[:2], tiles, wgmma, eight(*numbers[4:12]), eight(*numbers[12:20]))
+
+
+_NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+
+
+def parse_costs(initializer: str) -> dict[str, float]:
+    """The constants in a C++ initializer, in its order. The elements of an array are named by their index."""
+    costs: dict[str, float] = {}
+    path: list[str] = []
+    name = ""
+    for token in re.findall(rf"\.[a-z]\w*|[{{}}]|{_NUMBER}", initializer):
+        if token.startswith("."):
+            name = token[1:]
+        elif token == "{":
+            path.append(name)
+            name = ""
+        elif token == "}":
+            path.pop()
+        else:
+            prefix = ".".join(path[1:])
+            index = sum(key.rpartition(".")[0] == prefix for key in costs)
+            costs[f"{prefix}.{name or index}".lstrip(".")] = float(token)
+            name = ""
+    return costs
+
+
+def write_costs(header: str, costs: dict[str, float], measured: str) -> str:
+    """The text of costs.h with these constants, rounded to three digits, and a comment on how they were measured."""
+    macro = header.index("\nLLTM_COSTS(")
+    start, end = header.index("{", macro), header.index("\n});", macro)
+    now = parse_costs(header[start:end])
+    if list(now) != list(costs):
+        raise ValueError("costs.h has other constants than the library that was built")
+    values = iter(now.items())
+
+    def replaced(match: re.Match) -> str:
+        name, value = next(values)
+        return match[0] if costs[name] == value else match[1] + _rounded(costs[name])
+
+    block = re.sub(rf"([=,{{]\s*)({_NUMBER})", replaced, header[start:end])
+    return re.sub(r"// .*$", f"// {measured}.", header[:macro]) + header[macro:start] + block + header[end:]
+
+
+def _rounded(value: float) -> str:
+    """Three digits, as in 4.07e6."""
+    return re.sub(r"e([+-])0*", lambda exponent: "e" + exponent[1].strip("+"), f"{value:.3g}")
+
+
+class Model:
+    """The functions in C of candidates.h."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        for name in ("lltm_cuda_paths", "lltm_cuda_costs"):
+            getattr(library, name).restype = ctypes.c_char_p
+        self.selectable = tuple(library.lltm_cuda_paths().decode().split())
+        self.costs = parse_costs(library.lltm_cuda_costs().decode())
+        self._estimates = library.lltm_cuda_estimates
+        self._estimates.restype = ctypes.c_bool
+        self._facts = getattr(library, "lltm_cuda_device_facts", None)
+
+    def current_facts(self) -> Facts:
+        """Those of the current GPU."""
+        facts = Facts()
+        if error := self._facts(ctypes.byref(facts)):
+            raise RuntimeError(f"the CUDA error {error}")
+        return facts
+
+    def estimates(
+        self, candidate: str, of_steps: bool, facts: Facts, problems: numpy.ndarray, costs: numpy.ndarray | None = None
+    ) -> numpy.ndarray:
+        """The estimates of a candidate, by its name, for an array of problems, with these constants or the library's
+        own."""
+        found = numpy.empty(len(problems), ESTIMATE)
+        problems = numpy.ascontiguousarray(problems, PROBLEM)
+        values = numpy.array(list(self.costs.values()) if costs is None else costs, dtype="f8")
+        device = Facts.of(facts.numbers())
+        device.costs = values.ctypes.data
+        known = self._estimates(
+            candidate.encode(),
+            ctypes.c_bool(of_steps),
+            ctypes.byref(device),
+            problems.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_int64(len(problems)),
+            found.ctypes.data_as(ctypes.c_void_p),
+        )
+        if not known:
+            raise ValueError(f"unknown candidate {candidate!r}")
+        return found
+
+
+@cache
+def load() -> Model | None:
+    """The model of the loaded library; None if it was built without CUDA."""
+    import lltm  # only here: reports are also written on machines without the library
+
+    library = ctypes.CDLL(str(lltm.library_path))
+    return Model(library) if hasattr(library, "lltm_cuda_estimates") else None
