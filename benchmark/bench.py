@@ -157,6 +157,7 @@ def report(
 def fit(
     measurements: Annotated[list[Path], typer.Argument(help="candidates.csv of one or several runs.")],
     build_dir: BuildDir = ROOT / "build",
+    only: Annotated[str, typer.Option(help="A regular expression: other constants stay as they are.")] = "",
     write: Annotated[bool, typer.Option("--write", help="Write the constants to src/cuda/costs.h.")] = False,
 ) -> None:
     """Fit the constants of the planner's cost model to the measurements of --candidates, and print them."""
@@ -166,7 +167,7 @@ def fit(
 
     try:
         known, rows = fitting.required_model(), fitting.read(measurements)
-        costs = fitting.fit(known, rows)
+        costs = fitting.fit(known, rows, only=only)
         console.print(fitting.markdown(known, rows, costs), markup=False, highlight=False, soft_wrap=True)
         if write:
             header = ROOT / "src" / "cuda" / "costs.h"

@@ -7,6 +7,7 @@ library's model comes closest to these times, and `judge` evaluates the choices 
 from __future__ import annotations
 
 import csv
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -192,30 +193,44 @@ def _affected(estimates: Estimates, costs: numpy.ndarray) -> dict[int, list[Grou
     return {index: of for index, of in affected.items() if of}
 
 
-PRIOR = 1e-3
-"""The weight of what a constant is now. It decides about those that the measurements do not."""
+PRIOR = 1.0
+"""The weight of what a constant is now, relative to a measured time. It keeps the constants from following the shapes
+that were measured too closely, and decides about those that the measurements do not."""
 LARGEST_FACTOR = 10.0
 """No constant changes by more."""
 
 
-def fit(known: Model, rows: Iterable[Row]) -> dict[str, float]:
-    """The constants that minimize the squares of log(model / measured), with a robust loss, from the library's own.
-    Those that are zero stay so, and all keep their signs."""
+def _weights(estimates: Estimates) -> numpy.ndarray:
+    """How much the error of each row counts. A choice is among the fastest, so errors of slow ones matter little."""
+    weights = numpy.empty(len(estimates.rows))
+    for of in _problems(estimates.rows):
+        us = estimates.measured[of]
+        weights[of] = (us.min() / us) ** 3
+    return weights
+
+
+def fit(known: Model, rows: Iterable[Row], prior: float = PRIOR, only: str = "") -> dict[str, float]:
+    """The constants that minimize the weighted squares of log(model / measured), with a robust loss, from the library's
+    own. Those that are zero stay so, as do those in whose names the regular expression `only` finds nothing, and all
+    keep their signs."""
     from scipy.optimize import least_squares  # only here: machines that only measure do not need it
 
     estimates = Estimates(known, rows)
     start = numpy.array(list(known.costs.values()))
     affected = _affected(estimates, start)
-    free = list(affected)
+    names = list(known.costs)
+    free = [index for index in affected if re.search(only, names[index])]
 
     def costs_at(logarithms: numpy.ndarray) -> numpy.ndarray:
         costs = start.copy()
         costs[free] *= numpy.exp(logarithms)
         return costs
 
+    weights = _weights(estimates)
+
     def residuals(logarithms: numpy.ndarray) -> numpy.ndarray:
-        errors = numpy.log(estimates(costs_at(logarithms)) / estimates.measured)
-        return numpy.concatenate([errors, PRIOR * logarithms])
+        errors = weights * numpy.log(estimates(costs_at(logarithms)) / estimates.measured)
+        return numpy.concatenate([errors, prior * logarithms])
 
     def jacobian(logarithms: numpy.ndarray) -> numpy.ndarray:
         step = 1e-4
@@ -226,8 +241,8 @@ def fit(known: Model, rows: Iterable[Row]) -> dict[str, float]:
             others[index] *= numpy.exp(step)
             for group in affected[index]:
                 after = numpy.log(estimates.of_group(group, others))
-                slopes[group.rows, column] = (after - before[group.rows]) / step
-            slopes[len(estimates.rows) + column, column] = PRIOR
+                slopes[group.rows, column] = weights[group.rows] * (after - before[group.rows]) / step
+            slopes[len(estimates.rows) + column, column] = prior
         return slopes
 
     limit = numpy.log(LARGEST_FACTOR)
@@ -238,7 +253,7 @@ def fit(known: Model, rows: Iterable[Row]) -> dict[str, float]:
         bounds=(-limit, limit),
         loss="soft_l1",
         f_scale=0.1,
-        ftol=1e-4,
+        ftol=1e-6,
         tr_solver="lsmr",  # several times as fast as a singular value decomposition of all rows
     )
     return dict(zip(known.costs, map(float, costs_at(found.x)), strict=True))

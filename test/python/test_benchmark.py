@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -227,7 +227,7 @@ class TestFit:
         random = numpy.random.default_rng(1)
         true = {name: value * random.uniform(0.8, 1.25) for name, value in known.costs.items()}
         rows = self.rows(known, direction, true)
-        before, found = fit.judge(known, rows), fit.fit(known, rows)
+        before, found = fit.judge(known, rows), fit.fit(known, rows, prior=1e-3)
         after = fit.judge(known, rows, found)
         for key, errors in after.errors.items():
             assert numpy.median(before.errors[key]) > 0.02
@@ -239,10 +239,16 @@ class TestFit:
 
     def test_leaves_what_was_not_measured(self, known):
         rows = self.rows(known, candidates.STEP_BACKWARD, known.costs)
-        rows = [fit.Row(**{**asdict(row), "us": 1.1 * row.us}) for row in rows if row.dtype == "bfloat16"]
-        changed = {name for name, value in fit.fit(known, rows).items() if value != known.costs[name]}
+        rows = [replace(row, us=1.1 * row.us) for row in rows if row.dtype == "bfloat16"]
+        changed = {name for name, value in fit.fit(known, rows, prior=1e-3).items() if value != known.costs[name]}
         assert "sequence_backward.launch" in changed
         assert not any(name.endswith((".float32", ".tf32")) or "forward." in name for name in changed)
+
+    def test_fits_only_what_is_named(self, known):
+        rows = [replace(row, us=1.1 * row.us) for row in self.rows(known, "forward", known.costs)]
+        found = fit.fit(known, rows, only=r"^packing|tiles_16x8")
+        changed = {name for name, value in found.items() if value != known.costs[name]}
+        assert changed == {"packing.launch", "packing.rate", "forward.tiles_16x8.chunk", "forward.tiles_16x8.block"}
 
     def test_names_what_supports_a_case(self, known, monkeypatch):
         monkeypatch.setattr(known, "current_facts", lambda: H200)
