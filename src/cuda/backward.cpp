@@ -248,7 +248,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
                      .batch = sizes.batch,
                      .input_features = sizes.input_features,
                      .state_size = sizes.state_size,
-                     .vector_rows = vector_rows(input, weights, old_h, sizes.state_size)});
+                     .rows = alignment_of_rows(input, weights, old_h, sizes.state_size)});
   const bool few_rows = plan.tile<FewRowsStrips>() != nullptr;
   const auto* const by_wgmma = plan.tile<GradientPlan>();
   const bool packs = by_wgmma != nullptr || plan.tile<Float32GradientPlan>() != nullptr;

@@ -63,11 +63,11 @@ struct ForwardCosts {
     double block, column;
   } unaligned, float32_unaligned;
   // A chunk by mma.sync relative to 16 bits in aligned rows: in float32 for tiles of 8 columns, of
-  // 64 rows, and others; `unaligned` multiplies these. Elements that start anywhere are copied one
-  // by one.
+  // 64 rows, and others; float32_words multiplies these. Rows that do not start at 16 bytes are
+  // copied in words of 4 bytes, or element by element.
   struct {
-    double float32_columns_8, float32_rows_64, float32, float32_unaligned;
-    double tf32, tf32_unaligned, half_unaligned;
+    double float32_columns_8, float32_rows_64, float32, float32_words;
+    double tf32, tf32_words, half_words, half_elements;
   } arithmetic;
   FewRows few_rows;
   struct {
@@ -142,10 +142,10 @@ struct BackwardCosts {
   struct Float32Tile {
     double chunk, rest;
   };
-  /// A chunk of K and the rest of a tile, of 64x64 and 128x128; `unaligned` is the factor on a
-  /// chunk whose rows start anywhere, which is copied element by element.
+  /// A chunk of K and the rest of a tile, of 64x64 and 128x128, and the factors on a chunk that is
+  /// copied in words of 4 bytes and element by element.
   struct Tiles {
-    double launch, small_chunk, small_rest, large_chunk, large_rest, unaligned;
+    double launch, small_chunk, small_rest, large_chunk, large_rest, words, elements;
   };
   /// Floating-point operations per microsecond, with the columns rounded up to tiles of 64; the
   /// bytes of weights and of d_gates. Where rows start anywhere, the products take `unaligned`
@@ -222,27 +222,27 @@ struct Costs {
   inline constexpr char name##Text[] = #__VA_ARGS__
 
 // clang-format off
-// NVIDIA H200, replaying captured graphs, 2026-11-22.
+// NVIDIA H200, replaying captured graphs, 2026-11-22, and what changed since, 2026-11-23.
 LLTM_COSTS(kH200Costs, {
-    .packing = {.launch = 1.74, .rate = 4.14e6},
+    .packing = {.launch = 1.47, .rate = 4.2e6},
     .forward = {
         .wgmma_exchange = {.once = 0.0699, .a_rank = 0.0337},
         .tiles_exchange = {.once = 0.159, .a_rank = 0.0642},
-        .float32_exchange = {.columns_8 = 1.13, .rows_64 = 1.7, .others = 3.25},
+        .float32_exchange = {.columns_8 = 0.447, .rows_64 = 0.972, .others = 2.57},
         .read_rate = 4.07e6, .write_rate = 3.05e6, .chunk_rate = 9.83e6,
-        .cache_bytes = 31.1e6, .block_read_rate = 37.2e3, .read_across_lines = 1.2,
-        .weights_across_lines = 1.0, .states_across_lines = 1.39, .chunk_across_lines = 1.2,
+        .cache_bytes = 31.1e6, .block_read_rate = 3.72e4, .read_across_lines = 1.2,
+        .weights_across_lines = 1, .states_across_lines = 1.39, .chunk_across_lines = 1.2,
         .unaligned = {.block = 0.366, .column = 0.028},
-        .float32_unaligned = {.block = 2.34, .column = 0.0199},
+        .float32_unaligned = {.block = 0.727, .column = 0.0186},
         .arithmetic = {.float32_columns_8 = 1.12, .float32_rows_64 = 1.69, .float32 = 1.89,
-                       .float32_unaligned = 2.08, .tf32 = 1.41, .tf32_unaligned = 1.91,
-                       .half_unaligned = 5},
+                       .float32_words = 2.08, .tf32 = 1.41, .tf32_words = 1.91,
+                       .half_words = 2.9, .half_elements = 7},
         .few_rows = {.launch = 2.49, .rate = 4.43e6, .a_row = 0.0724, .unaligned_a_row = 0.183},
         .library = {
             .float64 = {.launch = 6, .rate = 3.3e6, .rows = 1, .unaligned = 1},
-            .in = {.float32 = {.launch = 6, .rate = 42.9e6, .rows = 300, .unaligned = 1},
-                   .tf32 = {.launch = 6.76, .rate = 313e6, .rows = 180, .unaligned = 4},
-                   .half = {.launch = 4.84, .rate = 671e6, .rows = 80, .unaligned = 6}},
+            .in = {.float32 = {.launch = 6, .rate = 4.29e7, .rows = 300, .unaligned = 1},
+                   .tf32 = {.launch = 6.76, .rate = 3.13e8, .rows = 180, .unaligned = 4},
+                   .half = {.launch = 4.84, .rate = 6.71e8, .rows = 80, .unaligned = 6}},
             .copy_rate = 2.85e6, .cached_rate = 5.03e6, .rate = 4.54e6, .weights_rate = 4.46e6,
             .unaligned_launch = 2, .unaligned_weights_rate = 3.85e6, .unaligned_reads = 3},
         .wgmma_64x8 = {.chunk = 0.128, .block = 1.53},
@@ -253,9 +253,9 @@ LLTM_COSTS(kH200Costs, {
         .wgmma_128x32_pairs = {.chunk = 0.217, .block = 2.96},
         .wgmma_128x32_twice = {.chunk = 0.45, .block = 1.7},
         .wgmma_128x64_pairs = {.chunk = 0.304, .block = 4.78},
-        .wgmma_float32_64x8 = {.chunk = 0.344, .block = 1.11},
-        .wgmma_float32_64x32 = {.chunk = 0.594, .block = 1.47},
-        .wgmma_float32_128x32 = {.chunk = 0.85, .block = 1.39},
+        .wgmma_float32_64x8 = {.chunk = 0.338, .block = 1.74},
+        .wgmma_float32_64x32 = {.chunk = 0.553, .block = 2.11},
+        .wgmma_float32_128x32 = {.chunk = 0.824, .block = 1.65},
         .tiles_16x8 = {.chunk = 0.37, .block = 1.69},
         .tiles_64x8 = {.chunk = 0.455, .block = 1.78},
         .tiles_64x32 = {.chunk = 0.738, .block = 2.54},
@@ -340,11 +340,11 @@ LLTM_COSTS(kH200Costs, {
                 .exchange = {0.05, 0.94, 1.2, 1.75}}},
         .tiles = {
             .float32 = {.launch = 0.75, .small_chunk = 1.35, .small_rest = 2.94,
-                        .large_chunk = 2.37, .large_rest = 7.87, .unaligned = 1.3},
+                        .large_chunk = 2.37, .large_rest = 7.87, .words = 1.3, .elements = 1.3},
             .tf32 = {.launch = 1.64, .small_chunk = 0.806, .small_rest = 2.23,
-                     .large_chunk = 1.07, .large_rest = 3.23, .unaligned = 1.6},
+                     .large_chunk = 1.07, .large_rest = 3.23, .words = 1.6, .elements = 1.6},
             .half = {.launch = 2.37, .small_chunk = 0.725, .small_rest = 1.61,
-                     .large_chunk = 1.11, .large_rest = 0.22, .unaligned = 5}},
+                     .large_chunk = 1.11, .large_rest = 0.22, .words = 2.5, .elements = 5}},
         .library = {
             .float64 = {.launch = 20, .rate = 30e6, .weights_rate = 3.5e6, .gates_rate = 5e6,
                         .unaligned = 1, .unaligned_launch = 0},

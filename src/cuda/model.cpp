@@ -83,10 +83,10 @@ double library_time(const ForwardShape& shape, const Costs& all) {
   const double arithmetic = 2 * multiplications(shape, 1) / rate;
   const double reading = weights_bytes(shape) / costs.unaligned_weights_rate;
   const double products =
-      shape.vector_rows ? std::max(arithmetic, weights_bytes(shape) / costs.weights_rate)
-                        : costs.unaligned_launch +
-                              std::max(of.unaligned * arithmetic,
-                                       (shape.batch <= 2 ? 1 : costs.unaligned_reads) * reading);
+      shape.vector_rows() ? std::max(arithmetic, weights_bytes(shape) / costs.weights_rate)
+                          : costs.unaligned_launch +
+                                std::max(of.unaligned * arithmetic,
+                                         (shape.batch <= 2 ? 1 : costs.unaligned_reads) * reading);
   if (shape.overlaps) {
     const auto& step = all.step.library;
     return step.alone * (step.launch + products +
@@ -109,7 +109,7 @@ double few_rows_time(const ForwardShape& shape, const Costs& all) {
   // and 8.3 otherwise.
   const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : costs.launch;
   return launch + weights_bytes(shape) / costs.rate +
-         (shape.vector_rows ? costs.a_row : costs.unaligned_a_row) * more_rows;
+         (shape.vector_rows() ? costs.a_row : costs.unaligned_a_row) * more_rows;
 }
 
 // The time of a chunk of 128 bytes by mma.sync, relative to 16 bits in aligned rows.
@@ -122,11 +122,13 @@ double tile_arithmetic(const ForwardCandidate& of,
       return (of.shape.hidden == 8  ? factor.float32_columns_8
               : of.shape.rows == 64 ? factor.float32_rows_64
                                     : factor.float32) *
-             (shape.vector_rows ? 1 : factor.float32_unaligned);
+             (shape.vector_rows() ? 1 : factor.float32_words);
     case Arithmetic::kTf32:
-      return shape.vector_rows ? factor.tf32 : factor.tf32_unaligned;
+      return shape.vector_rows() ? factor.tf32 : factor.tf32_words;
     default:
-      return shape.vector_rows ? 1 : factor.half_unaligned;
+      return shape.vector_rows()                 ? 1
+             : shape.rows == RowAlignment::kWord ? factor.half_words
+                                                 : factor.half_elements;
   }
 }
 
@@ -351,9 +353,10 @@ ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
       (packs->packs_input || p.input.starts_at_lines(size) ? 0 : p.input_features);
   shape.states_across_lines =
       static_cast<double>(across) / static_cast<double>(p.state_size + p.input_features);
-  shape.vector_rows = p.input.starts_at_vectors(size) && p.old_h.starts_at_vectors(size) &&
-                      p.weights.starts_at_vectors(size) &&
-                      p.weights.starts_at_vectors(size, p.input_column());
+  shape.rows = std::min({p.input.alignment(size),
+                         p.old_h.alignment(size),
+                         p.weights.alignment(size),
+                         p.weights.alignment(size, p.input_column())});
   return shape;
 }
 
@@ -376,11 +379,12 @@ std::string_view name_of(Group group) {
 }
 
 // Three TF32 products by wgmma are as accurate as SGEMM, except for few rows and short sums. There
-// SGEMM is more accurate, and mma.sync nearly so: the mean errors of wgmma, SGEMM and mma.sync at
-// (16,32,128) are 2.26e-8, 1.90e-8 and 2.02e-8.
+// SGEMM is more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums: the
+// mean errors of tiles of 64x32, of 64x8, of SGEMM and of mma.sync at (141,24,56)
+// are 4.9e-8, 4.2e-8, 3.5e-8 and 4.1e-8.
 bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape) {
   return candidate.group != Group::kHopper || !candidate.float32 ||
-         (multiplications(shape, 64) >= 1e7 && shape.batch > 16);
+         (shape.batch > 16 && (candidate.shape.hidden == 8 || multiplications(shape, 64) >= 1e7));
 }
 
 std::span<const ForwardCandidate> forward_candidates() {
@@ -402,7 +406,7 @@ bool supports(const ForwardCandidate& candidate,
       return is_float(*shape.arithmetic) && shape.batch <= kFewRows &&
              shape.width() < (int64_t{1} << 30) &&
              (shape.may_pack ||
-              (shape.vector_rows && shape.state_size % 4 == 0 && shape.input_features % 4 == 0));
+              (shape.vector_rows() && shape.state_size % 4 == 0 && shape.input_features % 4 == 0));
     case Group::kHopper:
       return device.wgmma && candidate.float32 == (*shape.arithmetic == Arithmetic::kFloat32) &&
              shape.batch < (int64_t{1} << 31) && (shape.may_pack || shape.pack_bytes == 0) &&

@@ -55,11 +55,12 @@ struct ForwardShape {
   bool weights_in_lines = true;    // rows of weights start at cache lines, as packed rows do
   double states_across_lines = 0;  // the share of the columns of old_h and input whose rows do not
   int64_t input_offset = 0;        // columns by which input's first box starts before its own
-  bool vector_rows = true;  // every row, in both column ranges of weights, starts at 16 bytes
+  RowAlignment rows = RowAlignment::kVector;  // in both column ranges of weights, too
 
   bool operator==(const ForwardShape&) const = default;
   int64_t width() const { return state_size + input_features; }
   int64_t gates() const { return 3 * state_size; }
+  bool vector_rows() const { return rows == RowAlignment::kVector; }
 };
 
 /// What Hopper's kernels need packed first, and where their boxes start.

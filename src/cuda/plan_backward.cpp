@@ -75,10 +75,10 @@ double transposition_time(const BackwardShape& s, const BackwardCosts& costs) {
 
 /// Copying the weights, and `states` rows of [old_h | input], into rows that TMA can describe.
 double operands_packing_time(const BackwardShape& s, int64_t states, const Costs& costs) {
-  return s.vector_rows ? 0
-                       : packing_time(static_cast<double>((s.gates() + states) * s.width()) *
-                                          s.element_bytes(),
-                                      costs);
+  return s.vector_rows() ? 0
+                         : packing_time(static_cast<double>((s.gates() + states) * s.width()) *
+                                            s.element_bytes(),
+                                        costs);
 }
 
 /// Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows
@@ -91,7 +91,7 @@ bool ours_run(const BackwardShape& s, const DeviceFacts& device) {
 
 /// Whether TMA can read the matrices in place.
 bool tma_reads(const BackwardShape& s, const DeviceFacts& device) {
-  return ours_run(s, device) && device.wgmma && s.vector_rows && s.input_features > 0 &&
+  return ours_run(s, device) && device.wgmma && s.vector_rows() && s.input_features > 0 &&
          s.batch < (int64_t{1} << 31);
 }
 
@@ -100,7 +100,7 @@ namespace few_rows {
 // The whole backward in one launch, without tiles. A thread takes four columns or, in float, one.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
   return ours_run(s, device) && s.batch <= kFewRows &&
-         (is_float(*s.arithmetic) || (s.vector_rows && s.input_features % 4 == 0));
+         (is_float(*s.arithmetic) || (s.vector_rows() && s.input_features % 4 == 0));
 }
 
 int split_of(const BackwardShape& s, const DeviceFacts& device) {
@@ -125,7 +125,7 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const int64_t waves = split > 1 ? 1 : ceil_div(column_tiles(s, 64), 2 * device.multiprocessors);
   const auto groups = static_cast<double>(waves * ceil_div(ceil_div(s.state_size, 16), split));
   const double walk = groups * (of.group + of.group_a_row * static_cast<double>(s.batch)) *
-                      (s.vector_rows ? 1 : costs.unaligned);
+                      (s.vector_rows() ? 1 : costs.unaligned);
   return {{FewRowsStrips{}, split}, of.launch + std::max(walk, 2 * weights_bytes(s) / of.rate)};
 }
 
@@ -333,9 +333,12 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const BackwardTiles tiles = tiles_of(s, device);
   const bool small = std::get<ProductTile>(tiles.tile) == ProductTile::k64x64;
   const int64_t size = small ? 64 : 128;
+  const double factor = s.vector_rows()                 ? 1
+                        : s.rows == RowAlignment::kWord ? of.words
+                                                        : of.elements;
   const auto block = [&](int64_t k, int shares) {
     const auto chunks = static_cast<double>(ceil_div(chunks_of(k, *s.arithmetic), shares));
-    return chunks * (small ? of.small_chunk : of.large_chunk) * (s.vector_rows ? 1 : of.unaligned) +
+    return chunks * (small ? of.small_chunk : of.large_chunk) * factor +
            (small ? of.small_rest : of.large_rest);
   };
   return {tiles,
@@ -363,9 +366,9 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const double products = 2 * gates * columns / of.rate;
   return {{LibraryProducts{}},
           of.launch + gate_gradients_time(s, device.costs->backward) +
-              3 * weights_bytes(s) / of.weights_rate * (s.vector_rows ? 1 : 2) +
+              3 * weights_bytes(s) / of.weights_rate * (s.vector_rows() ? 1 : 2) +
               2 * gates * s.element_bytes() / of.gates_rate +
-              (s.vector_rows ? products : of.unaligned_launch + of.unaligned * products)};
+              (s.vector_rows() ? products : of.unaligned_launch + of.unaligned * products)};
 }
 
 }  // namespace library

@@ -6,6 +6,7 @@
 
 #include "../cell.h"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace lltm::cuda {
@@ -87,17 +88,22 @@ inline bool is_describable(const Matrix& matrix, int64_t columns, int size) {
          matrix.stride < (int64_t{1} << 36);
 }
 
-/// Whether TMA can describe input, old_h and both column ranges of weights in place, and contiguous
-/// rows of state_size elements: all rows start at multiples of 16 bytes.
-inline bool are_vector_rows(const Matrix& input,
-                            const Matrix& weights,
-                            const Matrix& old_h,
-                            int64_t input_features,
-                            int64_t state_size,
-                            int size) {
-  return state_size * size % 16 == 0 &&
-         is_describable(weights, state_size + input_features, size) &&
-         is_describable(input, input_features, size) && is_describable(old_h, state_size, size);
+/// The alignment of all rows of input, old_h, both column ranges of weights, and contiguous rows of
+/// state_size elements: kVector only if TMA can describe the matrices in place.
+inline RowAlignment alignment_of_rows(const Matrix& input,
+                                      const Matrix& weights,
+                                      const Matrix& old_h,
+                                      int64_t input_features,
+                                      int64_t state_size,
+                                      int size) {
+  const RowAlignment least = std::min({input.alignment(size),
+                                       old_h.alignment(size),
+                                       weights.alignment(size),
+                                       weights.alignment(size, state_size)});
+  const bool describable = is_describable(weights, state_size + input_features, size) &&
+                           is_describable(input, input_features, size) &&
+                           is_describable(old_h, state_size, size);
+  return describable ? least : std::min(least, RowAlignment::kWord);
 }
 
 /// The columns of [h | x] in pieces of `size`, which are chunks of K or tiles of columns: first

@@ -86,7 +86,7 @@ inline BackwardShape shape_of(Arithmetic arithmetic, const BackwardProblem& p, b
           .batch = p.batch,
           .input_features = p.input_features,
           .state_size = p.state_size,
-          .vector_rows = vectors};
+          .rows = vectors ? RowAlignment::kVector : RowAlignment::kElement};
 }
 
 /// The hopper candidates that support this shape.

@@ -28,13 +28,14 @@ BackwardShape shape_of(std::optional<Arithmetic> arithmetic,
                        int64_t batch,
                        int64_t input_features,
                        int64_t state_size) {
-  const int64_t piece = arithmetic ? 16 / element_size(*arithmetic) : 1;
-  return {
-      .arithmetic = arithmetic,
-      .batch = batch,
-      .input_features = input_features,
-      .state_size = state_size,
-      .vector_rows = input_features > 0 && input_features % piece == 0 && state_size % piece == 0};
+  const int size = arithmetic ? element_size(*arithmetic) : 8;
+  return {.arithmetic = arithmetic,
+          .batch = batch,
+          .input_features = input_features,
+          .state_size = state_size,
+          .rows = input_features == 0 ? RowAlignment::kElement
+                                      : std::min(Matrix{nullptr, input_features}.alignment(size),
+                                                 Matrix{nullptr, state_size}.alignment(size))};
 }
 
 /// Log-uniform sizes: two in five are arbitrary, the others multiples of eight.
@@ -86,7 +87,7 @@ TEST(BackwardChoice, IsWhatMeasuredBestOnAnH200) {
       {2048, 128, 128, "wgmma_float32", "wgmma", "wgmma"},
       {65536, 32, 128, "wgmma_float32", "wgmma", "library"},
       {32, 64, 4096, "wgmma_float32", "wgmma", "wgmma"},
-      {8, 125, 142, "few_rows", "few_rows", "tiles"},
+      {18, 464, 76, "wgmma_float32", "tiles", "tiles"},
       {1804, 9, 18, "wgmma_float32", "wgmma", "wgmma"},
       {139, 71, 37, "tiles", "wgmma", "wgmma"},
   };

@@ -218,12 +218,13 @@ TEST(ContiguousEstimates, AreThoseOfTheBackwardsPlans) {
     const auto found = least(backward_candidates(), false, device, problems);
     for (size_t i = 0; i < problems.size(); ++i) {
       const auto& [arithmetic, batch, input, state, ranks] = problems[i];
-      const int64_t vector = arithmetic < 2 ? 4 : 8;
+      const int size = element_size(static_cast<Arithmetic>(arithmetic));
       const BackwardShape shape{.arithmetic = static_cast<Arithmetic>(arithmetic),
                                 .batch = batch,
                                 .input_features = input,
                                 .state_size = state,
-                                .vector_rows = input % vector == 0 && state % vector == 0};
+                                .rows = std::min(Matrix{nullptr, input}.alignment(size),
+                                                 Matrix{nullptr, state}.alignment(size))};
       ASSERT_EQ(found[i], choose_backward(shape, device).estimate.us);
     }
   }

@@ -8,21 +8,22 @@
 
 namespace lltm::cuda {
 
-/// Whether TMA can describe the matrices in place (are_vector_rows).
-inline bool vector_rows(const at::Tensor& input,
-                        const at::Tensor& weights,
-                        const at::Tensor& old_h,
-                        int64_t state_size) {
+/// The alignment of all rows (problem.h), which is that of elements if these are not adjacent.
+inline RowAlignment alignment_of_rows(const at::Tensor& input,
+                                      const at::Tensor& weights,
+                                      const at::Tensor& old_h,
+                                      int64_t state_size) {
   const auto rows = [](const at::Tensor& matrix) {
     return Matrix{matrix.const_data_ptr(), matrix.stride(0)};
   };
-  return input.stride(1) == 1 && weights.stride(1) == 1 && old_h.stride(1) == 1 &&
-         are_vector_rows(rows(input),
-                         rows(weights),
-                         rows(old_h),
-                         input.size(1),
-                         state_size,
-                         static_cast<int>(weights.element_size()));
+  return input.stride(1) == 1 && weights.stride(1) == 1 && old_h.stride(1) == 1
+             ? alignment_of_rows(rows(input),
+                                 rows(weights),
+                                 rows(old_h),
+                                 input.size(1),
+                                 state_size,
+                                 static_cast<int>(weights.element_size()))
+             : RowAlignment::kElement;
 }
 
 /// A matrix whose rows are contiguous, with any stride between them: the tensor itself or, if its
