@@ -22,10 +22,14 @@
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mv.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
 #include <torch/library.h>
 
-#include <variant>
+#include <cstdint>
+#include <limits>
 
 namespace lltm::cuda {
 namespace {
@@ -155,6 +159,22 @@ Tensor old_states(const SequenceBackwardArguments& arguments,
   return old_h;
 }
 
+/// d_bias, the sum of the rows of d_gates, as a product with ones, which reads them up to twice as
+/// fast as at::sum. In 16 bits its sums are float32; float32 is not rounded to TF32.
+void sum_rows(const Tensor& d_bias, const Tensor& d_gates) {
+  Tensor sums = d_bias;
+  const int64_t rows = d_gates.size(0);
+  if (rows > std::numeric_limits<int32_t>::max()) {
+    at::sum_out(sums, d_gates, /*dim=*/0);  // BLAS counts in 32 bits
+  } else if (const Tensor ones = at::ones({1, rows}, d_gates.options()); d_gates.itemsize() == 2) {
+    sums = at::empty({1, d_gates.size(1)}, d_gates.options().dtype(at::kFloat));
+    product_out(sums, ones, d_gates);
+    d_bias.copy_(sums.squeeze(0));
+  } else {
+    at::mv_out(sums, d_gates.t(), ones.squeeze(0));
+  }
+}
+
 /// The products over all steps at once: d_weights and d_input, if wanted.
 void run_products(const Tensor& d_weights,
                   const Tensor& d_input,
@@ -224,8 +244,7 @@ void run(const Gradients& gradients,
   run_steps<scalar_t>(d_gates, gradients, arguments, sizes, device, facts, reverse);
 
   if (gradients.bias.defined()) {
-    Tensor d_bias = gradients.bias;
-    at::sum_out(d_bias, d_gates, /*dim=*/0);
+    sum_rows(gradients.bias, d_gates);
   }
   if (!gradients.weights.defined() && !gradients.input.defined()) {
     return;
