@@ -187,13 +187,15 @@ Estimate tiles_time(const ForwardCandidate& of,
   const double arithmetic = hopper ? 1 : tile_arithmetic(of, shape, costs);
   Estimate best{0, 0};
   for (int ranks = 1; ranks <= of.shape.max_ranks; ++ranks) {
-    const double resident =
-        of.blocks_a_multiprocessor * device.resident_in_clusters_of(ranks * of.shape.row_tiles);
+    const double places = device.resident_in_clusters_of(ranks * of.shape.row_tiles);
+    const double resident = of.blocks_a_multiprocessor * places;
     if (!is_wanted(ranks, wanted_ranks) || !has_chunks_for(ranks, chunks, of) ||
         resident < ranks * of.shape.row_tiles) {
       continue;
     }
-    const double waves = std::ceil(static_cast<double>(tiles * ranks) / resident);
+    // A multiprocessor does not wait for others before it starts another block.
+    const double waves = std::max(
+        std::ceil(static_cast<double>(tiles * ranks) / places) / of.blocks_a_multiprocessor, 1.0);
     const auto chunks_a_rank = static_cast<double>(ceil_div(chunks, ranks));
     double chunk = tile.chunk * arithmetic;
     const double active = std::min(static_cast<double>(tiles * ranks), resident);
