@@ -19,9 +19,25 @@ Tile tile_of(const ForwardCandidate& candidate) {
   return static_cast<Tile>(candidate.tile);
 }
 
+// A few rows are multiplied in float32 even if TF32 is allowed, and steps of 16 bits in tiles
+// alone.
 template <Arithmetic kArithmetic, typename Problem>
-cudaError_t launch_tiles(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
+cudaError_t launch_few_rows(const Problem& problem, cudaStream_t stream) {
+  if constexpr (is_float(kArithmetic)) {
+    return launch_forward_few_rows<Arithmetic::kFloat32>(problem, stream);
+  } else if constexpr (!kOfSequence<Problem>) {
+    return launch_forward_few_rows<kArithmetic>(problem, stream);
+  } else {
+    return cudaErrorInvalidValue;
+  }
+}
+
+template <Arithmetic kArithmetic, typename Problem>
+cudaError_t launch(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
   const auto& [candidate, estimate] = plan.choice;
+  if (candidate->group == Group::kFewRows) {
+    return launch_few_rows<kArithmetic>(problem, stream);
+  }
   return candidate->group == Group::kHopper
              ? launch_forward_wgmma<kArithmetic>(
                    problem, tile_of<WgmmaTile>(*candidate), estimate.ranks, stream)
@@ -78,22 +94,18 @@ ForwardPlan plan_forward(const DeviceFacts& device,
 
 template <typename Problem>
 cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
-  const Group group = plan.choice.candidate->group;
-  if (!plan.arithmetic || group == Group::kLibrary) {
+  if (!plan.arithmetic || plan.by_library()) {
     return cudaErrorInvalidValue;
-  }
-  if (group == Group::kFewRows) {
-    return launch_forward_few_rows(problem, stream);
   }
   switch (*plan.arithmetic) {
     case Arithmetic::kFloat32:
-      return launch_tiles<Arithmetic::kFloat32>(plan, problem, stream);
+      return launch<Arithmetic::kFloat32>(plan, problem, stream);
     case Arithmetic::kTf32:
-      return launch_tiles<Arithmetic::kTf32>(plan, problem, stream);
+      return launch<Arithmetic::kTf32>(plan, problem, stream);
     case Arithmetic::kFloat16:
-      return launch_tiles<Arithmetic::kFloat16>(plan, problem, stream);
+      return launch<Arithmetic::kFloat16>(plan, problem, stream);
     case Arithmetic::kBFloat16:
-      return launch_tiles<Arithmetic::kBFloat16>(plan, problem, stream);
+      return launch<Arithmetic::kBFloat16>(plan, problem, stream);
   }
   return cudaErrorInvalidValue;
 }

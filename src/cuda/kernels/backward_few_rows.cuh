@@ -364,7 +364,7 @@ cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      int split,
                                      cudaStream_t stream) {
   constexpr int kSize = sizeof(scalar_t);
-  const bool vectors = rows_are_vectors(products, kSize) &&
+  const bool vectors = rows_are_vectors_of(4, products, kSize) &&
                        reinterpret_cast<uintptr_t>(products.d_weights) % 16 == 0;
   return launch_for_rows(products.batch, [&](auto rows) {
     if constexpr (kSize == 4) {  // cp.async copies at least four bytes

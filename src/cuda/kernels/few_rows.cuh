@@ -8,11 +8,13 @@
 
 namespace lltm::cuda {
 
-/// Whether four neighbors of a row can be read at once, in both halves of [h | x].
+/// Whether `count` neighbors of a row, of `size` bytes each, can be read at once, in both halves of
+/// [h | x].
 template <typename Problem>
-bool rows_are_vectors(const Problem& p, int size) {
-  return p.state_size % 4 == 0 && p.input_features % 4 == 0 && p.input.starts_at_vectors(size) &&
-         p.old_h.starts_at_vectors(size) && p.weights.starts_at_vectors(size);
+bool rows_are_vectors_of(int count, const Problem& p, int size) {
+  return p.state_size % count == 0 && p.input_features % count == 0 &&
+         p.input.starts_at_neighbors(count, size) && p.old_h.starts_at_neighbors(count, size) &&
+         p.weights.starts_at_neighbors(count, size);
 }
 
 /// Calls launch(std::integral_constant<int, rows>) for rows from 1 to kFewRows.

@@ -1,9 +1,11 @@
-// The forward of the cell, or of a step of a sequence, in one launch for float tensors and a batch
-// of a few rows: a product of the weights with a few vectors, which takes as long as reading the
-// weights once. A warp computes a column of the state from its three rows of weights, and shares K
-// with other warps of its block. Products are plain multiplications in float32. A lane takes four
-// neighboring columns of K if rows start at 16 bytes, as those of a sequence do, otherwise one.
+// The forward of the cell, or of a step of a sequence in float, in one launch for a batch of a few
+// rows: a product of the weights with a few vectors, which takes as long as reading the weights
+// once. A warp computes a column of the state from its three rows of weights, and shares K with
+// other warps of its block. Products are plain multiplications in float32. A lane takes four
+// neighboring columns of K, or eight of 16 bits, if rows start at multiples of as many, as those of
+// a sequence do; otherwise one.
 #include "../../cell.h"
+#include "../epilogue/math.cuh"
 #include "../epilogue/step.cuh"
 #include "../ptx/overlap.cuh"
 #include "../runtime/launch.cuh"
@@ -23,40 +25,57 @@ struct ForwardFewRowsArguments {
   int pieces_a_part;
 };
 
-using Four = Vector<float, 4>;
-using One = Vector<float, 1>;
-
-// These load a vector, or zeros if it is outside: load_once is for what is read once, and
-// load_again for what other warps of the block read, too. The loads are predicated; the compiler
-// would branch.
-#define LLTM_LOAD(name, instruction)                                                 \
-  __device__ __forceinline__ void name(Four& v, const float* from, bool inside) {    \
-    v = {};                                                                          \
-    asm volatile(                                                                    \
-        "{\n"                                                                        \
-        ".reg .pred inside;\n"                                                       \
-        "setp.ne.b32 inside, %5, 0;\n"                                               \
-        "@inside " instruction                                                       \
-        ".v4.f32 {%0, %1, %2, %3}, [%4];\n"                                          \
-        "}\n"                                                                        \
-        : "+f"(v.values[0]), "+f"(v.values[1]), "+f"(v.values[2]), "+f"(v.values[3]) \
-        : "l"(from), "r"(static_cast<int>(inside)));                                 \
-  }                                                                                  \
-  __device__ __forceinline__ void name(One& v, const float* from, bool inside) {     \
-    v = {};                                                                          \
-    asm volatile(                                                                    \
-        "{\n"                                                                        \
-        ".reg .pred inside;\n"                                                       \
-        "setp.ne.b32 inside, %2, 0;\n"                                               \
-        "@inside " instruction                                                       \
-        ".f32 %0, [%1];\n"                                                           \
-        "}\n"                                                                        \
-        : "+f"(v.values[0])                                                          \
-        : "l"(from), "r"(static_cast<int>(inside)));                                 \
+// These load the word of a vector, or zeros if it is outside: load_once is for what is read once,
+// and load_again for what other warps of the block read, too. The loads are predicated; the
+// compiler would branch. Two bytes are loaded to a whole register: to write half of one, it would
+// first be read.
+#define LLTM_LOAD_WORD(name, instruction, Word, Register, operands, is_inside, ...) \
+  __device__ __forceinline__ void name(Word& word, const void* from, bool inside) { \
+    Register to{};                                                                  \
+    asm volatile(                                                                   \
+        "{\n"                                                                       \
+        ".reg .pred inside;\n"                                                      \
+        "setp.ne.b32 inside, " is_inside                                            \
+        ", 0;\n"                                                                    \
+        "@inside " instruction operands                                             \
+        ";\n"                                                                       \
+        "}\n"                                                                       \
+        : __VA_ARGS__                                                               \
+        : "l"(from), "r"(static_cast<int>(inside)));                                \
+    word = static_cast<Word>(to);                                                   \
   }
+#define LLTM_LOAD(name, instruction)                                                           \
+  LLTM_LOAD_WORD(name, instruction, unsigned short, unsigned, ".u16 %0, [%1]", "%2", "+r"(to)) \
+  LLTM_LOAD_WORD(name, instruction, unsigned, unsigned, ".b32 %0, [%1]", "%2", "+r"(to))       \
+  LLTM_LOAD_WORD(                                                                              \
+      name, instruction, uint2, uint2, ".v2.b32 {%0, %1}, [%2]", "%3", "+r"(to.x), "+r"(to.y)) \
+  LLTM_LOAD_WORD(name,                                                                         \
+                 instruction,                                                                  \
+                 uint4,                                                                        \
+                 uint4,                                                                        \
+                 ".v4.b32 {%0, %1, %2, %3}, [%4]",                                             \
+                 "%5",                                                                         \
+                 "+r"(to.x),                                                                   \
+                 "+r"(to.y),                                                                   \
+                 "+r"(to.z),                                                                   \
+                 "+r"(to.w))
 LLTM_LOAD(load_once, "ld.global.L1::no_allocate")
 LLTM_LOAD(load_again, "ld.global")
 #undef LLTM_LOAD
+#undef LLTM_LOAD_WORD
+
+/// The elements of a vector, from its word.
+template <typename Element, int kWidth>
+__device__ __forceinline__ Vector<float, kWidth> floats_of(const WordOf<Element, kWidth>& word) {
+  Vector<Element, kWidth> elements;
+  memcpy(&elements, &word, sizeof(word));
+  Vector<float, kWidth> floats;
+#pragma unroll
+  for (int c = 0; c < kWidth; ++c) {
+    floats.values[c] = to_float(elements.values[c]);
+  }
+  return floats;
+}
 
 /// Sums each of kCount values over the lanes of a warp, so that the lanes from i * kLanesASum on
 /// have the sum of value i. In each step a lane passes on the half of the sums that it will not
@@ -99,9 +118,11 @@ struct LaneSums {
 };
 
 /// For a batch of kRows rows, in pieces of kWidth columns.
-template <typename Problem, int kRows, int kWidth>
+template <typename Problem, Arithmetic kArithmetic, int kRows, int kWidth>
 __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments<Problem> arguments) {
+  using Element = typename ElementOf<kArithmetic>::type;
+  using Word = WordOf<Element, kWidth>;
   using Sums = LaneSums<3 * kRows>;
   // Pieces of a row of weights that each thread has in flight, as registers allow.
   constexpr int kAtOnce = kWidth == 1 ? 8 : kRows <= 5 ? 4 : 2;
@@ -124,7 +145,10 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   // The element that this thread finishes, and what it needs besides its sums.
   const int row = static_cast<int>(threadIdx.x) / columns;
   const int own_column = static_cast<int>(threadIdx.x) % columns;
-  using Epilogue = EpilogueOf<Problem, float, cell::StandardMath, 1, 1, true>;
+  using Math = std::conditional_t<kArithmetic == Arithmetic::kFloat32,
+                                  cell::StandardMath,
+                                  ForwardMath<kArithmetic>>;
+  using Epilogue = EpilogueOf<Problem, Element, Math, 1, 1, true>;
   const Epilogue epilogue(arguments.problem);
   typename Epilogue::Operands operands;
   const auto fetch = [&] {
@@ -144,8 +168,8 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   if (warp < columns * arguments.parts) {
     // Past the last column of the state, the last one is computed again.
     const int64_t hidden = min(first_hidden + warp % columns, p.state_size - 1);
-    const float* const weights =
-        static_cast<const float*>(p.weights.data) + hidden * p.weights.stride;
+    const Element* const weights =
+        static_cast<const Element*>(p.weights.data) + hidden * p.weights.stride;
     const int64_t gate_stride = p.state_size * p.weights.stride;
     const int begin = warp / columns * arguments.pieces_a_part;
     const int end = begin + arguments.pieces_a_part;
@@ -156,19 +180,20 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
       const bool of_h = segment == (kOfSequence<Problem> ? 1 : 0);
       const int first = of_h ? 0 : arguments.h_pieces;
       const int last = min(of_h ? arguments.h_pieces : arguments.pieces, end);
-      const float* const x = static_cast<const float*>((of_h ? p.old_h : p.input).data);
+      const Element* const x = static_cast<const Element*>((of_h ? p.old_h : p.input).data);
       const int64_t stride = (of_h ? p.old_h : p.input).stride;
 #pragma unroll 1
       for (int piece = max(begin, first) + lane; piece - lane < last; piece += kAtOnce * 32) {
-        const float* const from_w = weights + int64_t(piece) * kWidth;
-        const float* const from_x = x + int64_t(piece - first) * kWidth;
-        Vector<float, kWidth> w[kAtOnce][3];
+        const Element* const from_w = weights + int64_t(piece) * kWidth;
+        const Element* const from_x = x + int64_t(piece - first) * kWidth;
+        Word weight_words[kAtOnce][3];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate) {
-            load_once(
-                w[i][gate], from_w + gate * gate_stride + i * 32 * kWidth, piece + i * 32 < last);
+            load_once(weight_words[i][gate],
+                      from_w + gate * gate_stride + i * 32 * kWidth,
+                      piece + i * 32 < last);
           }
         }
         if constexpr (kOfSequence<Problem>) {
@@ -178,18 +203,24 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
         }
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
+          Vector<float, kWidth> w[3];
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            w[gate] = floats_of<Element, kWidth>(weight_words[i][gate]);
+          }
 #pragma unroll
           for (int row = 0; row < kRows; ++row) {
-            Vector<float, kWidth> v;
-            load_again(v, from_x + row * stride + i * 32 * kWidth, piece + i * 32 < last);
+            Word word;
+            load_again(word, from_x + row * stride + i * 32 * kWidth, piece + i * 32 < last);
+            const auto v = floats_of<Element, kWidth>(word);
 #pragma unroll
             for (int gate = 0; gate < 3; ++gate) {
               // Each vector is summed by itself first, for shorter chains of additions and a
               // smaller error.
-              float product = w[i][gate].values[0] * v.values[0];
+              float product = w[gate].values[0] * v.values[0];
 #pragma unroll
               for (int c = 1; c < kWidth; ++c) {
-                product = fmaf(w[i][gate].values[c], v.values[c], product);
+                product = fmaf(w[gate].values[c], v.values[c], product);
               }
               sums[gate * kRows + row] += product;
             }
@@ -232,7 +263,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   }
 }
 
-template <int kRows, int kWidth, typename Problem>
+template <Arithmetic kArithmetic, int kRows, int kWidth, typename Problem>
 cudaError_t launch_forward_few_rows_of(const Problem& problem, int columns, cudaStream_t stream) {
   const ForwardProblem& params = cell_of(problem);
   const int parts = kFewRowsWarps / columns;
@@ -241,7 +272,7 @@ cudaError_t launch_forward_few_rows_of(const Problem& problem, int columns, cuda
   const ForwardFewRowsArguments<Problem> arguments{
       problem, columns, parts, h_pieces, pieces, (pieces + 32 * parts - 1) / (32 * parts) * 32};
   const int64_t blocks = (params.state_size + columns - 1) / columns;
-  return launch_in_clusters<&forward_few_rows_kernel<Problem, kRows, kWidth>,
+  return launch_in_clusters<&forward_few_rows_kernel<Problem, kArithmetic, kRows, kWidth>,
                             32 * kFewRowsWarps,
                             0,
                             0>(arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
@@ -249,7 +280,7 @@ cudaError_t launch_forward_few_rows_of(const Problem& problem, int columns, cuda
 
 }  // namespace
 
-template <typename Problem>
+template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream) {
   const ForwardProblem& cell = cell_of(problem);
   int device = 0, multiprocessors = 0;
@@ -264,20 +295,35 @@ cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream)
   // needed.
   const int64_t rounds = ceil_div(cell.state_size, kFewRowsWarps * multiprocessors);
   const auto columns = static_cast<int>(ceil_div(cell.state_size, rounds * multiprocessors));
-  const bool vectors = rows_are_vectors(cell, sizeof(float));
+  const auto in_vectors_of = [&](int count) {
+    return rows_are_vectors_of(count, cell, element_size(kArithmetic));
+  };
   return launch_for_rows(cell.batch, [&](auto rows) {
-    if constexpr (!kOfSequence<Problem>) {
-      if (!vectors) {
-        return launch_forward_few_rows_of<rows, 1>(problem, columns, stream);
+    if constexpr (!is_float(kArithmetic)) {
+      if (in_vectors_of(8)) {
+        return launch_forward_few_rows_of<kArithmetic, rows, 8>(problem, columns, stream);
       }
     }
-    return vectors ? launch_forward_few_rows_of<rows, 4>(problem, columns, stream)
-                   : cudaErrorInvalidValue;
+    if (in_vectors_of(4)) {
+      return launch_forward_few_rows_of<kArithmetic, rows, 4>(problem, columns, stream);
+    }
+    if constexpr (kOfSequence<Problem>) {
+      return cudaErrorInvalidValue;
+    } else {
+      return launch_forward_few_rows_of<kArithmetic, rows, 1>(problem, columns, stream);
+    }
   });
 }
 
-template cudaError_t launch_forward_few_rows(const ForwardProblem&, cudaStream_t);
-template cudaError_t launch_forward_few_rows(const StepProblem&, cudaStream_t);
-template cudaError_t launch_forward_few_rows(const StepOfRowsProblem&, cudaStream_t);
+template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const ForwardProblem&,
+                                                                   cudaStream_t);
+template cudaError_t launch_forward_few_rows<Arithmetic::kFloat16>(const ForwardProblem&,
+                                                                   cudaStream_t);
+template cudaError_t launch_forward_few_rows<Arithmetic::kBFloat16>(const ForwardProblem&,
+                                                                    cudaStream_t);
+template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const StepProblem&,
+                                                                   cudaStream_t);
+template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const StepOfRowsProblem&,
+                                                                   cudaStream_t);
 
 }  // namespace lltm::cuda
