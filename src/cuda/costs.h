@@ -31,9 +31,9 @@ struct ForwardCosts {
   struct Tile {
     double chunk, block;
   };
-  /// `a_row` is for each row after the first, `unaligned_a_row` if rows start anywhere.
+  /// `a_row` is for each row after the first.
   struct FewRows {
-    double launch, rate, a_row, unaligned_a_row;
+    double launch, rate, a_row;
   };
   /// Floating-point operations per microsecond, fewer with less than `rows` rows. In rows that
   /// start anywhere, products take `unaligned` times as long.
@@ -69,7 +69,12 @@ struct ForwardCosts {
     double float32_columns_8, float32_rows_64, float32, float32_words;
     double tf32, tf32_words, half_words, half_elements;
   } arithmetic;
-  FewRows few_rows;
+  // For rows that start anywhere: the elements of weights per microsecond, whatever their size, and
+  // what each row after the first adds, relative to the first.
+  struct {
+    FewRows floats, halves;
+    double unaligned_rate, unaligned_a_row;
+  } few_rows;
   struct {
     Library float64;
     ByArithmetic<Library> in;
@@ -237,7 +242,10 @@ LLTM_COSTS(kH200Costs, {
         .arithmetic = {.float32_columns_8 = 1.12, .float32_rows_64 = 1.69, .float32 = 1.89,
                        .float32_words = 2.08, .tf32 = 1.41, .tf32_words = 1.91,
                        .half_words = 2.9, .half_elements = 7},
-        .few_rows = {.launch = 2.49, .rate = 4.43e6, .a_row = 0.0724, .unaligned_a_row = 0.183},
+        .few_rows = {
+            .floats = {.launch = 2.49, .rate = 4.43e6, .a_row = 0.0724},
+            .halves = {.launch = 2.2, .rate = 4.43e6, .a_row = 0.25},
+            .unaligned_rate = 1.7e6, .unaligned_a_row = 0.25},
         .library = {
             .float64 = {.launch = 6, .rate = 3.3e6, .rows = 1, .unaligned = 1},
             .in = {.float32 = {.launch = 6, .rate = 4.29e7, .rows = 300, .unaligned = 1},

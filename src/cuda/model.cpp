@@ -17,7 +17,7 @@ constexpr int tile_of(Tile tile) {
 constexpr ForwardCandidate kCandidates[] = {
     // clang-format off
     // name, group, tile, {rows, hidden, row tiles per cluster, most ranks}, blocks per multiprocessor, costs, float32, costs of a step, two steps fit
-    {"forward_few_rows",                  Group::kFewRows,  0,                                         {8, 1, 1, 1}, 1, nullptr, true},
+    {"forward_few_rows",                  Group::kFewRows,  0,                                         {8, 1, 1, 1}, 1, nullptr, false},
     {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_64x8, false, &StepCosts::wgmma_64x8, true},
     {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, 1, &ForwardCosts::wgmma_64x24, false, &StepCosts::wgmma_64x24},
     {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, 1, &ForwardCosts::wgmma_64x40, false, &StepCosts::wgmma_64x40},
@@ -103,13 +103,21 @@ double few_rows_time(const ForwardShape& shape, const Costs& all) {
     return step.launch + weights_bytes(shape) * std::sqrt(shape.batch) / step.rate +
            step.a_row * more_rows;
   }
-  const ForwardCosts::FewRows& costs = all.forward.few_rows;
+  const auto& costs = all.forward.few_rows;
+  const ForwardCosts::FewRows& of = is_float(*shape.arithmetic) ? costs.floats : costs.halves;
   // In TF32 a few tenths less than measured: where the forward is as fast either way, the backward
   // of few rows takes longer after a hopper kernel. (1,192,568), backward included, takes 10.1 then
   // and 8.3 otherwise.
-  const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : costs.launch;
-  return launch + weights_bytes(shape) / costs.rate +
-         (shape.vector_rows() ? costs.a_row : costs.unaligned_a_row) * more_rows;
+  const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : of.launch;
+  const double reading = weights_bytes(shape) / of.rate;
+  if (shape.vector_rows()) {
+    return launch + reading + of.a_row * more_rows;
+  }
+  // One element at a time, instructions can take longer than reading.
+  const double elements = weights_bytes(shape) / element_bytes(shape);
+  const double instructions =
+      elements * (1 + costs.unaligned_a_row * more_rows) / costs.unaligned_rate;
+  return launch + std::max(reading, instructions);
 }
 
 // The time of a chunk of 128 bytes by mma.sync, relative to 16 bits in aligned rows.
@@ -404,11 +412,10 @@ bool supports(const ForwardCandidate& candidate,
   }
   switch (candidate.group) {
     case Group::kFewRows:
-      // Only the cell's kernel supports rows that start anywhere.
-      return is_float(*shape.arithmetic) && shape.batch <= kFewRows &&
-             shape.width() < (int64_t{1} << 30) &&
-             (shape.may_pack ||
-              (shape.vector_rows() && shape.state_size % 4 == 0 && shape.input_features % 4 == 0));
+      // Only the cell's kernel supports 16 bits, and rows that start anywhere.
+      return shape.batch <= kFewRows && shape.width() < (int64_t{1} << 30) &&
+             (shape.may_pack || (is_float(*shape.arithmetic) && shape.vector_rows() &&
+                                 shape.state_size % 4 == 0 && shape.input_features % 4 == 0));
     case Group::kHopper:
       return device.wgmma && candidate.float32 == (*shape.arithmetic == Arithmetic::kFloat32) &&
              shape.batch < (int64_t{1} << 31) && (shape.may_pack || shape.pack_bytes == 0) &&

@@ -130,6 +130,9 @@ INSTANTIATE_TEST_SUITE_P(
              "forward_wgmma_float32_128x32",
              "forward_wgmma_128x64_pairs",
              "forward_wgmma_128x64_pairs"},
+        Case{1, 955, 1114, "forward_few_rows", "forward_few_rows", "forward_few_rows"},
+        Case{4, 270, 1080, "forward_few_rows", "forward_few_rows", "forward_few_rows"},
+        Case{8, 852, 419, "forward_few_rows", "forward_few_rows", "forward_few_rows"},
         Case{8, 1024, 1024, "forward_few_rows", "forward_wgmma_64x24", "forward_wgmma_64x24"},
         Case{8, 2048, 2048, "forward_few_rows", "forward_few_rows", "forward_wgmma_128x32"}),
     [](const auto& info) {
@@ -275,6 +278,19 @@ TEST(Model, ChoosesForStepsOfASequenceWhatOverlaps) {
   EXPECT_EQ(name(Arithmetic::kBFloat16, 1, 512), "forward_wgmma_64x8");
   EXPECT_EQ(name(Arithmetic::kBFloat16, 64, 1024), "forward_wgmma_64x40");
   EXPECT_EQ(name(Arithmetic::kTf32, 1, 512), "forward_few_rows");
+}
+
+TEST(Model, LeavesStepsOfAFewRowsIn16BitsToOthers) {
+  for (const Arithmetic arithmetic : kArithmetics) {
+    const ForwardShape step{.arithmetic = arithmetic,
+                            .batch = 1,
+                            .input_features = 512,
+                            .state_size = 512,
+                            .may_pack = false,
+                            .overlaps = true};
+    EXPECT_EQ(choose_forward(step, kH200, {.group = Group::kFewRows}).candidate->group,
+              is_float(arithmetic) ? Group::kFewRows : Group::kTiles);
+  }
 }
 
 // What is multiplied while the previous step runs costs little.
