@@ -97,10 +97,9 @@ bool tma_reads(const BackwardShape& s, const DeviceFacts& device) {
 
 namespace few_rows {
 
-// The whole backward in one launch, without tiles. A thread takes four columns or, in float, one.
+// The whole backward in one launch, without tiles. A thread takes four columns or one.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
-  return ours_run(s, device) && s.batch <= kFewRows &&
-         (is_float(*s.arithmetic) || (s.vector_rows() && s.input_features % 4 == 0));
+  return ours_run(s, device) && s.batch <= kFewRows;
 }
 
 int split_of(const BackwardShape& s, const DeviceFacts& device) {
@@ -124,7 +123,9 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   // Blocks that share rows are resident at once.
   const int64_t waves = split > 1 ? 1 : ceil_div(column_tiles(s, 64), 2 * device.multiprocessors);
   const auto groups = static_cast<double>(waves * ceil_div(ceil_div(s.state_size, 16), split));
-  const double walk = groups * (of.group + of.group_a_row * static_cast<double>(s.batch)) *
+  // One column at a time, 16 bits take as many instructions as float.
+  const BackwardCosts::FewRows& walked = s.vector_rows() ? of : costs.floats;
+  const double walk = groups * (walked.group + walked.group_a_row * static_cast<double>(s.batch)) *
                       (s.vector_rows() ? 1 : costs.unaligned);
   return {{FewRowsStrips{}, split}, of.launch + std::max(walk, 2 * weights_bytes(s) / of.rate)};
 }

@@ -76,6 +76,8 @@ TEST(BackwardChoice, IsWhatMeasuredBestOnAnH200) {
   const Case cases[] = {
       {1, 512, 512, "few_rows", "few_rows", "few_rows"},
       {5, 1000, 1000, "few_rows", "few_rows", "few_rows"},
+      {1, 955, 1114, "few_rows", "few_rows", "few_rows"},
+      {8, 852, 419, "few_rows", "few_rows", "few_rows"},
       {8, 512, 512, "few_rows", "few_rows", "wgmma_small"},
       {8, 2048, 2048, "few_rows", "few_rows", "wgmma"},
       {16, 32, 128, "tiles", "tiles", "wgmma_small"},

@@ -3,7 +3,7 @@
 // of both matrices: it reads weights, whose products with d_gates give d_old_h and d_input, and
 // writes their gradients, which are products of d_gates with the old_h or input that it keeps. A
 // cluster shares the rows, and each block computes d_gates of its own. A thread has four columns if
-// rows, including those of d_weights, start at vectors, otherwise one.
+// rows, including those of d_weights, start at multiples of four elements, otherwise one.
 #pragma once
 
 #include "../../cell.h"
@@ -100,7 +100,9 @@ struct FewRowsStrip {
   // sums; d_gates, twice.
   using Sums = ClusterSums<StateProduct>;
   static constexpr int kStages = kWidth == 1 ? 10 : 4;
-  static constexpr int kVectorBytes = kWidth * sizeof(Element);
+  // Copies are of at least four bytes: an element of 16 bits is copied with the word it is in.
+  static constexpr bool kCopiesWords = kWidth * sizeof(Element) < 4;
+  static constexpr int kVectorBytes = kCopiesWords ? 4 : kWidth * sizeof(Element);
   static constexpr int kStageBytes = 3 * kThreads * kVectorBytes;
   static constexpr int kWeightsOffset = Sums::kSharedBytes;
   static constexpr int kGatesOffset = kWeightsOffset + kStages * kStageBytes;
@@ -119,6 +121,13 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int va
     static_assert(kBytes == 4);
     copy_async_4(to, from, valid);
   }
+}
+
+/// The word of four bytes that contains an element. It may also contain what is in front of the
+/// first element of a tensor or behind the last, which can be read, too: no word crosses the end of
+/// a page or of what the device allocates.
+__device__ __forceinline__ const void* word_around(const void* element) {
+  return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(element) / 4 * 4);
 }
 
 template <typename Strip>
@@ -217,16 +226,18 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
 
   // Starts the copies of the three gates' weights of a column of the state to a stage.
   const int64_t in_row = piece.of(int64_t{0}, state_size) + first_column + column;
-  const Element* next =
+  const Element* const first_weights =
       static_cast<const Element*>(p.weights.data) + (begin + group) * p.weights.stride + in_row;
+  const Element* next = first_weights;
   int next_hidden = group, next_stage = 0;
   const auto copy_weights = [&] {
     if (state_wanted && inside && next_hidden < hidden) {
       const uint32_t to = shared_address(own_weights + next_stage * Strip::kStageBytes);
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
+        const Element* const vector = next + gate * state_size * p.weights.stride;
         copy_async<kVectorBytes>(to + gate * kThreads * kVectorBytes,
-                                 next + gate * state_size * p.weights.stride,
+                                 Strip::kCopiesWords ? word_around(vector) : vector,
                                  kVectorBytes);
       }
     }
@@ -234,6 +245,15 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
     next += kGroups * p.weights.stride;
     next_hidden += kGroups;
     next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
+  };
+  // Where the weight of a gate is in its copied word, in bytes. This is the same in all rows of a
+  // thread, since it walks by an even number of them.
+  static_assert(!Strip::kCopiesWords || kGroups % 2 == 0);
+  const auto in_word = [&](int gate) {
+    return Strip::kCopiesWords
+               ? reinterpret_cast<uintptr_t>(first_weights + gate * state_size * p.weights.stride) %
+                     kVectorBytes
+               : 0;
   };
   load_element(0);
 #pragma unroll 1
@@ -286,8 +306,8 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
         const unsigned char* const from = own_weights + stage * Strip::kStageBytes;
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          const auto w = read_vector<kWidth>(
-              reinterpret_cast<const Element*>(from + gate * kThreads * kVectorBytes));
+          const auto w = read_vector<kWidth>(reinterpret_cast<const Element*>(
+              from + gate * kThreads * kVectorBytes + in_word(gate)));
 #pragma unroll
           for (int row = 0; row < kRows; ++row) {
 #pragma unroll
@@ -364,15 +384,11 @@ cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      int split,
                                      cudaStream_t stream) {
   constexpr int kSize = sizeof(scalar_t);
-  const bool vectors = rows_are_vectors_of(4, products, kSize) &&
-                       reinterpret_cast<uintptr_t>(products.d_weights) % 16 == 0;
+  const bool fours = rows_are_vectors_of(4, products, kSize) &&
+                     reinterpret_cast<uintptr_t>(products.d_weights) % (4 * kSize) == 0;
   return launch_for_rows(products.batch, [&](auto rows) {
-    if constexpr (kSize == 4) {  // cp.async copies at least four bytes
-      if (!vectors) {
-        return launch_backward_few_rows_of<scalar_t, rows, 1>(cell, products, split, stream);
-      }
-    }
-    return launch_backward_few_rows_of<scalar_t, rows, 4>(cell, products, split, stream);
+    return fours ? launch_backward_few_rows_of<scalar_t, rows, 4>(cell, products, split, stream)
+                 : launch_backward_few_rows_of<scalar_t, rows, 1>(cell, products, split, stream);
   });
 }
 

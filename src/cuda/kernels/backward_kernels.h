@@ -145,9 +145,7 @@ cudaError_t launch_backward_wgmma_small(const BackwardProblem& params,
 
 /// Computes the whole backward in one launch, for float, c10::Half and c10::BFloat16 and at most
 /// kFewRows rows, without TF32. It does not use cell.d_gates, cell.workspace or problem.d_gates.
-/// `split` blocks, a cluster, share the rows of weights; more than one requires sm_90. In 16 bits,
-/// matrices start at multiples of 16 bytes, their rows and state_size are multiples of 16 bytes,
-/// and input_features is a multiple of 4.
+/// `split` blocks, a cluster, share the rows of weights; more than one requires sm_90.
 template <typename scalar_t>
 cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      const BackwardProblem& problem,
