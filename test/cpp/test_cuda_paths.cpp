@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace lltm::test {
@@ -31,6 +32,19 @@ const std::vector<Sizes> kTileEdges = {
     {200, 1064, 1000}, {300, 8, 1544}, {600, 40, 133},   {2048, 24, 72},  {100, 300, 700},
     {1493, 9, 85},     {567, 8, 138},  {130, 30, 10},
 };
+
+/// Every batch of a few rows in vectors of eight, of four and of one element. Of the latter, rows
+/// of weights start at words or do not, and so do the rows of each gate.
+std::vector<Sizes> few_rows_sizes() {
+  std::vector<Sizes> all;
+  for (int64_t batch = 1; batch <= 8; ++batch) {
+    for (const auto& [input_features, state_size] :
+         {std::pair{40, 136}, {68, 132}, {30, 70}, {99, 270}, {342, 175}}) {
+      all.push_back({batch, input_features, state_size});
+    }
+  }
+  return all;
+}
 
 using PathCase = std::tuple<std::string, at::ScalarType, Sizes>;
 
@@ -132,6 +146,13 @@ INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                          testing::Combine(testing::Values("few_rows", "hopper", "tiles", "library"),
                                           testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
                                           testing::ValuesIn(kTileEdges)),
+                         path_case_name);
+
+INSTANTIATE_TEST_SUITE_P(OfFewRows,
+                         CudaPath,
+                         testing::Combine(testing::Values("few_rows"),
+                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          testing::ValuesIn(few_rows_sizes())),
                          path_case_name);
 
 /// Allows float32 products in TF32 during its lifetime.

@@ -36,6 +36,7 @@ SIZES = [
     (70, 400, 200),
     (1500, 40, 24),
     (2900, 33, 45),
+    (2, 42, 1753),
 ]
 
 
@@ -83,6 +84,20 @@ def test_rows_that_start_anywhere(path, dtype, sizes):
     assert_gradients_close(found, *grads, copies)
 
 
+@pytest.mark.parametrize("sizes", [(1, 512, 512), (3, 42, 533), (8, 99, 70), (37, 77, 200)], ids=str)
+def test_tensors_that_start_anywhere(path, dtype, sizes):
+    """Contiguous ones whose first element is the second one of their memory."""
+
+    def moved(tensor):
+        return tensor.new_empty(tensor.numel() + 1)[1:].view_as(tensor).copy_(tensor)
+
+    arguments = make_arguments(sizes, dtype, "cuda")
+    odd = arguments.map(moved)
+    assert_forward_close(call(odd), arguments)
+    grads = make_gradients(arguments)
+    assert_gradients_close(call_backward(*grads, odd), *grads, arguments)
+
+
 @pytest.fixture
 def tf32():
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -107,6 +122,7 @@ def test_any_width_in_rows_that_start_at_16_bytes(path, tf32, sizes):
     "sizes",
     [
         (5, 256, 512),
+        (7, 42, 1839),
         (16, 32, 128),
         (64, 200, 136),
         (128, 264, 520),
