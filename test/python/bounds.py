@@ -23,8 +23,13 @@ terms with independent errors; those of 100 copies of one row are not independen
 number of roundings in addition to those of the sum: a product made of three TF32 products, the addition of the bias,
 one more rounding if the result passes through memory. In TF32 each factor is rounded or truncated to 11 bits, which
 adds 2 * 2^-10 (|result| + reach(n) Q). cuBLAS may add parts of a 16-bit product in 16 bits ("reduced"), which adds that
-many of their own units. Underflow is taken into account where a value is stored, but not in intermediate values in
-float32 and float64.
+many of their own units.
+
+**Underflow.** Many instructions replace subnormal numbers with zero: those for products of bfloat16 on the CPU, and the
+exponential that the CUDA kernels use for 16 bits and TF32. Hence every operation may also be off by the smallest normal
+number of the accumulation type, 1e-38 in float32, and that error propagates like any other. It matters in float64,
+float32 and bfloat16, where a slope such as exp(-88) times a large gradient is a normal number again, or is compared
+with a bound of its own size. In float16 it is far below the smallest number.
 
 The theorems are in N. J. Higham, Accuracy and Stability of Numerical Algorithms (2002), chapters 3 and 4, the random
 walks in N. J. Higham and T. Mary, A New Approach to Probabilistic Rounding Error Analysis (SIAM J. Sci. Comput. 41,
@@ -39,6 +44,7 @@ from torch import Tensor
 
 # The error of an elementwise function in units: exp, expm1, tanh and a division, at 1 to 3 units each.
 FUNCTION_UNITS = 8
+SMALLEST_SQUARE = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,10 @@ class Precision:
     unit: float
     """The unit of the accumulation type."""
     storage_unit: float
+    underflow: float
+    """The smallest normal number of the accumulation type: numbers below may become zero."""
     smallest: float
-    """The distance between the smallest numbers of the dtype."""
+    """The absolute error of a stored number: the distance between the smallest ones, or `underflow` if it is larger."""
     product_unit: float
     """The additional unit of products, beyond `unit`."""
 
@@ -63,7 +71,12 @@ class Precision:
             product_unit = 2 * 2.0**-10
         elif reduced and dtype.itemsize == 2:
             product_unit = storage.eps
-        return Precision(dtype, accumulation.eps, storage.eps, storage.tiny * storage.eps, product_unit)
+        smallest = max(storage.tiny * storage.eps, accumulation.tiny)
+        return Precision(dtype, accumulation.eps, storage.eps, accumulation.tiny, smallest, product_unit)
+
+    def rounding(self, value: Tensor, units: Tensor | float = 1.0) -> Tensor:
+        """The error of an operation itself, with this result."""
+        return units * self.unit * value.abs() + self.underflow
 
     def exact(self, tensor: Tensor | None) -> "Bounded | None":
         """An argument, which has no error."""
@@ -81,12 +94,12 @@ class Bounded:
 
     def __add__(self, other: "Bounded") -> "Bounded":
         value = self.value + other.value
-        return self._result(value, self.error + other.error + self.precision.unit * value.abs())
+        return self._result(value, self.error + other.error + self.precision.rounding(value))
 
     def __mul__(self, other: "Bounded") -> "Bounded":
         value = self.value * other.value
         a, b = self.value.abs(), other.value.abs()
-        return self._result(value, (a + self.error) * other.error + b * self.error + self.precision.unit * value.abs())
+        return self._result(value, (a + self.error) * other.error + b * self.error + self.precision.rounding(value))
 
     def __matmul__(self, other: "Bounded") -> "Bounded":
         """The product of two matrices; `other` is exact."""
@@ -104,8 +117,9 @@ class Bounded:
     def _sum(self, value: Tensor, terms: int, sum_of_squares, start: "Bounded | None" = None) -> "Bounded":
         """A sum of `terms` products with factors from self; sum_of_squares multiplies squares by the other factors."""
         precision = self.precision
-        squares = sum_of_squares(self.value.square())
-        errors = 0.0 if isinstance(self.error, float) else sum_of_squares(self.error.square())
+        # Squares underflow as well: in float64, those of numbers below 1e-154, whose errors must still be allowed.
+        squares = sum_of_squares(self.value.square() + SMALLEST_SQUARE)
+        errors = 0.0 if isinstance(self.error, float) else sum_of_squares(self.error.square() + SMALLEST_SQUARE)
         if start is not None:
             terms += 1
             value = value + start.value
@@ -114,7 +128,9 @@ class Bounded:
         reach = min(math.sqrt(terms), 8.0)
         partial_sum = value.abs() + reach * squares.sqrt()
         roundings = (reach * math.sqrt(terms) + 8) * precision.unit + precision.product_unit
-        return self._result(value, roundings * partial_sum + reach * errors**0.5)
+        # Each product may underflow, and each addition.
+        underflows = 2 * terms * precision.underflow
+        return self._result(value, roundings * partial_sum + reach * errors**0.5 + underflows)
 
     def t(self) -> "Bounded":
         return self._result(self.value.t(), self.error if isinstance(self.error, float) else self.error.t())
@@ -150,30 +166,30 @@ class Bounded:
 
     def sigmoid(self) -> "Bounded":
         value = torch.sigmoid(self.value)
-        relative = torch.sigmoid(-self.value) * self._growth() + FUNCTION_UNITS * self.precision.unit
-        return self._result(value, value * relative)
+        error = value * torch.sigmoid(-self.value) * self._growth()
+        return self._result(value, error + self.precision.rounding(value, FUNCTION_UNITS))
 
     def sigmoid_slope(self) -> "Bounded":
         value = torch.sigmoid(self.value) * torch.sigmoid(-self.value)
-        return self._result(value, value * (self._growth() + self._exponential_units()))
+        return self._result(value, value * self._growth() + self.precision.rounding(value, self._exponential_units()))
 
     def elu(self) -> "Bounded":
         value = torch.nn.functional.elu(self.value)
         slope = torch.exp(self.value.clamp(max=0))
-        return self._result(value, slope * self._growth() + FUNCTION_UNITS * self.precision.unit * value.abs())
+        return self._result(value, slope * self._growth() + self.precision.rounding(value, FUNCTION_UNITS))
 
     def elu_slope(self) -> "Bounded":
         value = torch.exp(self.value.clamp(max=0))
-        return self._result(value, value * (self._growth() + self._exponential_units()))
+        return self._result(value, value * self._growth() + self.precision.rounding(value, self._exponential_units()))
 
     def _exponential_units(self) -> Tensor:
         """If an exponential is computed as a power of two, the rounding of the operand grows with the operand."""
-        return (FUNCTION_UNITS + self.value.abs()) * self.precision.unit
+        return FUNCTION_UNITS + self.value.abs()
 
     def tanh(self) -> "Bounded":
         value = torch.tanh(self.value)
         error = torch.cosh(self.value).pow(-2) * (self._growth(2.0) / 2)
-        return self._result(value, error + FUNCTION_UNITS * self.precision.unit * value.abs())
+        return self._result(value, error + self.precision.rounding(value, FUNCTION_UNITS))
 
     def tanh_slope(self) -> "Bounded":
         """1 - tanh^2. It cancels, so its rounding error is absolute."""

@@ -1,11 +1,14 @@
 """Accuracy where it is easily lost: small and huge pre-activations, NaN; and bitwise reproducibility."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from reference import (
     Arguments,
+    assert_backward_close,
+    assert_forward_close,
     assert_no_aliases,
     backward,
     call,
@@ -117,6 +120,25 @@ def test_huge_preactivations_stay_finite(device, dtype):
         for k in (2, 4):
             assert found[k].isfinite().all()
             torch.testing.assert_close(found[k].double(), expected[k], rtol=4 * torch.finfo(dtype).eps, atol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 1), (2, 5, 16), (21, 47, 31), (64, 40, 48)], ids=str)
+def test_slopes_may_underflow(device, dtype, sizes):
+    """exp of these pre-activations is close to the smallest normal number, above and below it."""
+    arguments = make_arguments(sizes, dtype, device)
+    grads = make_gradients(arguments)
+    _, new_cell, gates = call(arguments)
+    z = math.log(torch.finfo(dtype).tiny) + 8 * torch.rand(gates.shape, dtype=torch.float64, device=device) - 4
+    for sign in (1, -1):
+        gates = torch.cat([z[:, : -sizes[2]], sign * z[:, -sizes[2] :]], dim=1).to(dtype)
+        given = (*grads, new_cell, gates, *arguments[:4])
+        assert_backward_close(torch.ops.lltm.backward(*given, [True] * 5), *given)
+
+
+def test_sigmoid_may_underflow(device, dtype):
+    z = (math.log(torch.finfo(dtype).tiny) + torch.linspace(-4, 4, 33, dtype=torch.float64)).tolist()
+    arguments = cell_of_preactivations(z, z, [-z_g for z_g in z], [0.5] * len(z), dtype, device)
+    assert_forward_close(call(arguments), arguments)
 
 
 @pytest.mark.parametrize("z", [1e4, -1e4])

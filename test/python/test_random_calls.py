@@ -2,12 +2,14 @@
 
 import dataclasses
 import itertools
+import math
 import os
 import random
 import subprocess
 import sys
 from pathlib import Path
 
+import bounds
 import pytest
 import torch
 from bounds import Precision
@@ -148,3 +150,44 @@ def test_what_may_overflow_has_no_bound():
     assert excess(70000.0, torch.inf) == 0
     assert excess(60000.0, torch.inf) == torch.inf
     assert excess(60000.0, 60000.0) == 0
+
+
+def gradients_without(smallest: float, z: float, dtype) -> list[float]:
+    """The errors of d_input, d_weights, d_bias and d_old_h as fractions of their bounds, if a kernel replaces each
+    exponential below `smallest` with zero. All pre-activations of the input gate are z."""
+    generator = torch.Generator().manual_seed(0)
+    batch, input_features, state_size = 21, 47, 31
+
+    def normal(*shape):
+        return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
+
+    dh, dc, new_cell = (normal(batch, state_size) for _ in range(3))
+    gates = torch.cat([torch.full((batch, state_size), z), torch.full((batch, 2 * state_size), 20.0)], dim=1).to(dtype)
+    old_h, input = normal(batch, state_size), normal(batch, input_features)
+    weights = normal(3 * state_size, state_size + input_features)
+    exact = Precision.of(dtype).exact
+    expected = bounds.backward(*map(exact, (dh, dc, new_cell, gates, input, weights, old_h)))
+
+    z_i, z_o, z_g = gates.double().chunk(3, dim=1)
+    e_i, e_o = (torch.where(e < smallest, 0.0, e) for e in (torch.exp(-z_i.abs()), torch.exp(-z_o.abs())))
+    t = torch.tanh(new_cell.double())
+    d_cell = dc.double() + dh.double() / (1 + e_o) * (1 - t * t)
+    i = torch.where(z_i < 0, e_i, 1.0) / (1 + e_i)
+    dz = torch.cat([d_cell * z_g * e_i / (1 + e_i) ** 2, dh.double() * t * e_o / (1 + e_o) ** 2, d_cell * i], dim=1)
+    dz = dz.to(dtype).double()
+    d_h_and_input = dz @ weights.double()
+    d_weights = dz.t() @ torch.cat([old_h, input], dim=1).double()
+    found = (d_h_and_input[:, state_size:], d_weights, dz.sum(0), d_h_and_input[:, :state_size])
+    return [bound.excess(result.to(dtype)).item() for bound, result in zip(expected[:4], found, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_exponentials_may_underflow(dtype):
+    """As in the kernels for bfloat16 on CUDA, whose exp(-88) is zero. `fuzz.py --device cuda --only 96:1:1103`"""
+    tiny = torch.finfo(dtype).tiny
+    z = float(torch.tensor(math.log(tiny) - 0.5, dtype=dtype))
+    assert max(gradients_without(tiny, z, dtype)) <= 1
+    assert max(gradients_without(tiny, -z, dtype)) <= 1
+    # What is a normal number with all its digits may not: here, only d_weights and d_bias have sums of nothing larger.
+    assert max(gradients_without(0.0, -70.0, dtype)) <= 1
+    assert min(gradients_without(1e-30, -70.0, dtype)[1:3]) > 1
