@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import bounds
+import layouts
 import pytest
 import torch
 from bounds import Precision
@@ -150,6 +151,14 @@ def test_what_may_overflow_has_no_bound():
     assert excess(70000.0, torch.inf) == 0
     assert excess(60000.0, torch.inf) == torch.inf
     assert excess(60000.0, 60000.0) == 0
+
+
+def test_sequences_repeat_inputs_for_a_few_steps_only():
+    """The errors of equal steps add up, which the bounds of sequences do not allow for."""
+    drawn = [draw_case(random.Random(seed), "cpu", ["sequence_backward"]) for seed in range(4000)]
+    repeating = [c.sizes for c in drawn if dict(c.layouts).get("input") in {f.__name__ for f in layouts.REPEATING}]
+    assert len(repeating) > 100
+    assert all(sizes.steps <= 8 and sizes.steps * sizes.batch <= 64 for sizes in repeating)
 
 
 def gradients_without(smallest: float, z: float, dtype) -> list[float]:
