@@ -8,7 +8,7 @@
 namespace lltm::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kBlocksPerSm = 6;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 // The warps that a row takes, with one 16-byte vector per lane.
 template <typename Part>
@@ -23,114 +23,69 @@ __host__ __device__ int64_t pieces_of(const Part& part, int element_size) {
   return part.rows * pieces_a_row(part, element_size);
 }
 
-// A vector of a packed row, and its elements [begin, end) in the row that it is a copy of. Its
-// other elements are zero. `from` is where its first element is, or would be.
-struct Copy {
-  uint4* to = nullptr;
-  const char* from = nullptr;
-  int begin = 0, end = 0;
-};
-
-// Reads a vector from anywhere, by the one or two aligned vectors that have wanted elements. These
-// may begin before a matrix or end behind it, but within the same 16 bytes of memory.
-template <int kBytes>
-__device__ __forceinline__ void read_both(uint4 (&both)[2], const Copy& copy) {
-  const int first = static_cast<int>(reinterpret_cast<uintptr_t>(copy.from) % 16);
-  const auto* const aligned = reinterpret_cast<const uint4*>(copy.from - first);
-  both[0] = both[1] = {};
-  if (first + copy.begin * kBytes < 16 && copy.begin < copy.end) {
-    both[0] = __ldca(aligned);
-  }
-  if (first + copy.end * kBytes > 16) {
-    both[1] = __ldca(aligned + 1);
-  }
-}
-
-// The 16 bytes from byte `first` on of two vectors, with zeros outside the elements [begin, end).
-template <int kBytes>
-__device__ __forceinline__ uint4 shift_and_clear(const uint4 (&both)[2], const Copy& copy) {
-  using Element = std::conditional_t<kBytes == 2, uint16_t, uint32_t>;
-  const unsigned first = reinterpret_cast<uintptr_t>(copy.from) % 16;
-  uint32_t words[8];
-  memcpy(words, both, sizeof(words));
+// Reads the words [begin, end) of a vector, in words of a type that `from` is aligned to. The other
+// words are zero.
+template <typename Word>
+__device__ __forceinline__ uint4 read_words(const void* from, int begin, int end) {
+  constexpr int kWords = 16 / sizeof(Word);
+  Word words[kWords];
 #pragma unroll
-  for (int words_less = 2; words_less > 0; --words_less) {
-    if ((first / 4 & words_less) != 0) {
-#pragma unroll
-      for (int i = 0; i + words_less < 8; ++i) {
-        words[i] = words[i + words_less];
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    words[i] = __funnelshift_r(words[i], words[i + 1], first % 4 * 8);
-  }
-  Element elements[16 / kBytes];
-  memcpy(elements, words, sizeof(elements));
-  if (copy.begin > 0 || copy.end < 16 / kBytes) {
-#pragma unroll
-    for (int i = 0; i < 16 / kBytes; ++i) {
-      if (i < copy.begin || i >= copy.end) {
-        elements[i] = 0;
-      }
-    }
+  for (int i = 0; i < kWords; ++i) {
+    words[i] = i >= begin && i < end ? static_cast<const Word*>(from)[i] : Word{};
   }
   uint4 vector;
-  memcpy(&vector, elements, sizeof(vector));
+  memcpy(&vector, words, sizeof(vector));
   return vector;
 }
 
-// A warp copies pieces of rows, of any part, two at a time.
+// A warp copies a piece of a row, of any part. A vector is read in words as large as its alignment
+// allows.
 template <int kBytes>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    pack_kernel(const __grid_constant__ PackParams params) {
-  constexpr int kElements = 16 / kBytes, kAtOnce = 2;
+__global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ PackParams params) {
+  constexpr int kElements = 16 / kBytes;
   start_next_kernel();
   wait_for_previous_kernel();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int which = 0;
   int64_t piece = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;  // within its part
-  // This lane's vector of the warp's next piece, if there is one.
-  const auto next_copy = [&]() -> Copy {
+#pragma unroll 1
+  while (true) {
     while (which < params.count && piece >= pieces_of(params.parts[which], kBytes)) {
       piece -= pieces_of(params.parts[which++], kBytes);
     }
     if (which == params.count) {
-      return {};
+      return;
     }
     const PackParams::Part& part = params.parts[which];
     const uint32_t pieces = pieces_a_row(part, kBytes), index = static_cast<uint32_t>(piece);
     const int64_t row = index / pieces, column = (index % pieces * 32 + lane) * kElements;
-    piece += int64_t(gridDim.x) * kWarps;
-    auto* const to = static_cast<char*>(const_cast<void*>(part.to.data));
-    return {reinterpret_cast<uint4*>(to + (row * part.to.stride + column) * kBytes),
-            static_cast<const char*>(part.from.data) +
-                (row * part.from.stride + column - part.lead) * kBytes,
-            column == 0 ? part.lead : 0,
-            at_most(part.lead + part.columns - column, kElements)};
-  };
-  do {
-    Copy copies[kAtOnce];
-    uint4 both[kAtOnce][2];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      copies[i] = next_copy();
-      read_both<kBytes>(both[i], copies[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (copies[i].end > 0) {
-        __stcg(copies[i].to, shift_and_clear<kBytes>(both[i], copies[i]));
+    const int begin = column == 0 ? part.lead : 0;
+    const int end = at_most(part.lead + part.columns - column, kElements);
+    if (end > 0) {
+      const char* const from = static_cast<const char*>(part.from.data) +
+                               (row * part.from.stride + column - part.lead) * kBytes;
+      const auto place = reinterpret_cast<uintptr_t>(from);
+      uint4 vector;
+      if (begin > 0 || end < kElements) {
+        vector = read_words<std::conditional_t<kBytes == 2, uint16_t, uint32_t>>(from, begin, end);
+      } else if (place % 8 == 0) {
+        vector = read_words<uint2>(from, 0, 2);
+      } else if (place % 4 == 0) {
+        vector = read_words<uint32_t>(from, 0, 4);
+      } else {
+        vector = read_words<uint16_t>(from, 0, 8);
       }
+      *reinterpret_cast<uint4*>(static_cast<char*>(const_cast<void*>(part.to.data)) +
+                                (row * part.to.stride + column) * kBytes) = vector;
     }
-  } while (which < params.count);
+    piece += int64_t(gridDim.x) * kWarps;
+  }
 }
 
 }  // namespace
 
 cudaError_t launch_pack(const PackParams& params, cudaStream_t stream) {
-  constexpr int64_t kMaxBlocks = 132 * kBlocksPerSm;
+  constexpr int64_t kMaxBlocks = 132 * 8;
   int64_t pieces = 0;
   for (int i = 0; i < params.count; ++i) {
     pieces += pieces_of(params.parts[i], params.element_size);
