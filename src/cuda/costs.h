@@ -31,9 +31,10 @@ struct ForwardCosts {
   struct Tile {
     double chunk, block;
   };
-  /// `a_row` is for each row after the first.
+  /// Elements of weights per microsecond, and what each row after the first adds: to the launch,
+  /// and to the time of the elements, as a factor.
   struct FewRows {
-    double launch, rate, a_row;
+    double launch, launch_a_row, rate, a_row;
   };
   /// Floating-point operations per microsecond, fewer with less than `rows` rows. In rows that
   /// start anywhere, products take `unaligned` times as long.
@@ -69,11 +70,8 @@ struct ForwardCosts {
     double float32_columns_8, float32_rows_64, float32, float32_words;
     double tf32, tf32_words, half_words, half_elements;
   } arithmetic;
-  // For rows that start anywhere: the elements of weights per microsecond, whatever their size, and
-  // what each row after the first adds, relative to the first.
   struct {
-    FewRows floats, halves;
-    double unaligned_rate, unaligned_a_row;
+    FewRows floats, halves, unaligned;  // unaligned: one element at a time, of any size
   } few_rows;
   struct {
     Library float64;
@@ -243,9 +241,9 @@ LLTM_COSTS(kH200Costs, {
                        .float32_words = 2.08, .tf32 = 1.41, .tf32_words = 1.91,
                        .half_words = 2.9, .half_elements = 7},
         .few_rows = {
-            .floats = {.launch = 2.49, .rate = 4.43e6, .a_row = 0.0724},
-            .halves = {.launch = 2.2, .rate = 4.43e6, .a_row = 0.25},
-            .unaligned_rate = 1.7e6, .unaligned_a_row = 0.25},
+            .floats = {.launch = 2.4, .launch_a_row = 0.1, .rate = 2.17e6, .a_row = 0.19},
+            .halves = {.launch = 2.5, .launch_a_row = 0.101, .rate = 3.39e6, .a_row = 0.298},
+            .unaligned = {.launch = 2.36, .launch_a_row = 0.155, .rate = 1.76e6, .a_row = 0.176}},
         .library = {
             .float64 = {.launch = 6, .rate = 3.3e6, .rows = 1, .unaligned = 1},
             .in = {.float32 = {.launch = 6, .rate = 4.29e7, .rows = 300, .unaligned = 1},

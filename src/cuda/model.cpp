@@ -17,7 +17,7 @@ constexpr int tile_of(Tile tile) {
 constexpr ForwardCandidate kCandidates[] = {
     // clang-format off
     // name, group, tile, {rows, hidden, row tiles per cluster, most ranks}, blocks per multiprocessor, costs, float32, costs of a step, two steps fit
-    {"forward_few_rows",                  Group::kFewRows,  0,                                         {8, 1, 1, 1}, 1, nullptr, false},
+    {"forward_few_rows",                  Group::kFewRows,  0,                                         {kMostFewRows, 1, 1, 1}, 1, nullptr, false},
     {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_64x8, false, &StepCosts::wgmma_64x8, true},
     {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, 1, &ForwardCosts::wgmma_64x24, false, &StepCosts::wgmma_64x24},
     {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, 1, &ForwardCosts::wgmma_64x40, false, &StepCosts::wgmma_64x40},
@@ -96,28 +96,28 @@ double library_time(const ForwardShape& shape, const Costs& all) {
          traffic / (traffic < all.forward.cache_bytes ? costs.cached_rate : costs.rate);
 }
 
-double few_rows_time(const ForwardShape& shape, const Costs& all) {
-  const auto more_rows = static_cast<double>(shape.batch - 1);
+double few_rows_time(const ForwardShape& shape, const DeviceFacts& device) {
+  const Costs& all = *device.costs;
   if (shape.overlaps) {
     const auto& step = all.step.few_rows;
     return step.launch + weights_bytes(shape) * std::sqrt(shape.batch) / step.rate +
-           step.a_row * more_rows;
+           step.a_row * static_cast<double>(shape.batch - 1);
   }
   const auto& costs = all.forward.few_rows;
-  const ForwardCosts::FewRows& of = is_float(*shape.arithmetic) ? costs.floats : costs.halves;
+  const ForwardCosts::FewRows& of = !shape.vector_rows()          ? costs.unaligned
+                                    : is_float(*shape.arithmetic) ? costs.floats
+                                                                  : costs.halves;
   // In TF32 a few tenths less than measured: where the forward is as fast either way, the backward
   // of few rows takes longer after a hopper kernel. (1,192,568), backward included, takes 10.1 then
   // and 8.3 otherwise.
   const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : of.launch;
-  const double reading = weights_bytes(shape) / of.rate;
-  if (shape.vector_rows()) {
-    return launch + reading + of.a_row * more_rows;
-  }
-  // One element at a time, instructions can take longer than reading.
-  const double elements = weights_bytes(shape) / element_bytes(shape);
-  const double instructions =
-      elements * (1 + costs.unaligned_a_row * more_rows) / costs.unaligned_rate;
-  return launch + std::max(reading, instructions);
+  const int64_t groups = ceil_div(shape.batch, kFewRows);
+  const auto more_rows = static_cast<double>(ceil_div(shape.batch, groups) - 1);
+  // All multiprocessors take as long as the one with the most columns of the state.
+  const int64_t columns =
+      ceil_div(groups * shape.state_size, device.multiprocessors) * device.multiprocessors;
+  const auto elements = static_cast<double>(3 * columns * shape.width());
+  return launch + of.launch_a_row * more_rows + elements * (1 + of.a_row * more_rows) / of.rate;
 }
 
 // The time of a chunk of 128 bytes by mma.sync, relative to 16 bits in aligned rows.
@@ -413,7 +413,8 @@ bool supports(const ForwardCandidate& candidate,
   switch (candidate.group) {
     case Group::kFewRows:
       // Only the cell's kernel supports 16 bits, and rows that start anywhere.
-      return shape.batch <= kFewRows && shape.width() < (int64_t{1} << 30) &&
+      return shape.batch <= (shape.may_pack ? kMostFewRows : kFewRows) &&
+             shape.width() < (int64_t{1} << 30) &&
              (shape.may_pack || (is_float(*shape.arithmetic) && shape.vector_rows() &&
                                  shape.state_size % 4 == 0 && shape.input_features % 4 == 0));
     case Group::kHopper:
@@ -432,7 +433,7 @@ Estimate estimate(const ForwardCandidate& candidate,
                   int ranks) {
   switch (candidate.group) {
     case Group::kFewRows:
-      return {few_rows_time(shape, *device.costs), ranks == 0 ? 1 : 0};
+      return {few_rows_time(shape, device), ranks == 0 ? 1 : 0};
     case Group::kLibrary:
       return {library_time(shape, *device.costs), ranks == 0 ? 1 : 0};
     case Group::kHopper:

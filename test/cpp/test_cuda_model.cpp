@@ -132,9 +132,9 @@ INSTANTIATE_TEST_SUITE_P(
              "forward_wgmma_128x64_pairs"},
         Case{1, 955, 1114, "forward_few_rows", "forward_few_rows", "forward_few_rows"},
         Case{4, 270, 1080, "forward_few_rows", "forward_few_rows", "forward_few_rows"},
-        Case{8, 852, 419, "forward_few_rows", "forward_few_rows", "forward_few_rows"},
         Case{8, 1024, 1024, "forward_few_rows", "forward_wgmma_64x24", "forward_wgmma_64x24"},
-        Case{8, 2048, 2048, "forward_few_rows", "forward_few_rows", "forward_wgmma_128x32"}),
+        Case{8, 2048, 2048, "forward_few_rows", "forward_wgmma_128x32", "forward_wgmma_128x32"},
+        Case{9, 133, 923, "forward_few_rows", "forward_wgmma_64x24", "forward_wgmma_64x24"}),
     [](const auto& info) {
       const Case& c = info.param;
       return std::to_string(c.batch) + "_" + std::to_string(c.input_features) + "_" +

@@ -33,11 +33,12 @@ const std::vector<Sizes> kTileEdges = {
     {1493, 9, 85},     {567, 8, 138},  {130, 30, 10},
 };
 
-/// Every batch of a few rows in vectors of eight, of four and of one element. Of the latter, rows
-/// of weights start at words or do not, and so do the rows of each gate.
+/// Every batch of a few rows, of which the forward takes more than eight in two groups, in vectors
+/// of eight, of four and of one element. Of the latter, rows of weights start at words or do not,
+/// and so do the rows of each gate.
 std::vector<Sizes> few_rows_sizes() {
   std::vector<Sizes> all;
-  for (int64_t batch = 1; batch <= 8; ++batch) {
+  for (int64_t batch = 1; batch <= 16; ++batch) {
     for (const auto& [input_features, state_size] :
          {std::pair{40, 136}, {68, 132}, {30, 70}, {99, 270}, {342, 175}}) {
       all.push_back({batch, input_features, state_size});

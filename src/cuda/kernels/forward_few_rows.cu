@@ -1,9 +1,10 @@
 // The forward of the cell, or of a step of a sequence in float, in one launch for a batch of a few
 // rows: a product of the weights with a few vectors, which takes as long as reading the weights
-// once. A warp computes a column of the state from its three rows of weights, and shares K with
-// other warps of its block. Products are plain multiplications in float32. A lane takes four
-// neighboring columns of K, or eight of 16 bits, if rows start at multiples of as many, as those of
-// a sequence do; otherwise one.
+// once. More than kFewRows rows are in two groups, which both read the weights. A warp computes a
+// column of the state from its three rows of weights, and shares K with other warps of its block.
+// Products are plain multiplications in float32. A lane takes four neighboring columns of K, or
+// eight of 16 bits, if rows start at multiples of as many, as those of a sequence do; otherwise
+// one.
 #include "../../cell.h"
 #include "../epilogue/math.cuh"
 #include "../epilogue/step.cuh"
@@ -117,7 +118,8 @@ struct LaneSums {
   }
 };
 
-/// For a batch of kRows rows, in pieces of kWidth columns.
+/// For groups of kRows rows, in pieces of kWidth columns. The last group ends with the last row, so
+/// that some rows may be computed twice.
 template <typename Problem, Arithmetic kArithmetic, int kRows, int kWidth>
 __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments<Problem> arguments) {
@@ -131,6 +133,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   const int columns = arguments.columns;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t first_hidden = int64_t(blockIdx.x) * columns;
+  const int64_t first_row = blockIdx.y == 0 ? 0 : p.batch - kRows;
   // A cell does not let the next kernel start early. This would save 0.1 us for a forward after a
   // forward, but the blocks of a backward would crowd onto the first multiprocessors with room, and
   // lose 1.4. A step after a step does, since the next one loads early, too. This is safe for the
@@ -153,7 +156,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   typename Epilogue::Operands operands;
   const auto fetch = [&] {
     if (row < kRows) {
-      epilogue.fetch(operands, row, first_hidden + own_column);
+      epilogue.fetch(operands, first_row + row, first_hidden + own_column);
     }
   };
   if (waited) {
@@ -180,8 +183,9 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
       const bool of_h = segment == (kOfSequence<Problem> ? 1 : 0);
       const int first = of_h ? 0 : arguments.h_pieces;
       const int last = min(of_h ? arguments.h_pieces : arguments.pieces, end);
-      const Element* const x = static_cast<const Element*>((of_h ? p.old_h : p.input).data);
       const int64_t stride = (of_h ? p.old_h : p.input).stride;
+      const Element* const x =
+          static_cast<const Element*>((of_h ? p.old_h : p.input).data) + first_row * stride;
 #pragma unroll 1
       for (int piece = max(begin, first) + lane; piece - lane < last; piece += kAtOnce * 32) {
         const Element* const from_w = weights + int64_t(piece) * kWidth;
@@ -244,7 +248,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   int row_again = row;
   asm volatile("" : "+r"(row_again));
   if (row_again < kRows) {
-    epilogue.place(operands, row_again, first_hidden + own_column);
+    epilogue.place(operands, first_row + row_again, first_hidden + own_column);
   }
   if (operands.rows > 0) {
     float z[3][1];
@@ -264,18 +268,22 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
 }
 
 template <Arithmetic kArithmetic, int kRows, int kWidth, typename Problem>
-cudaError_t launch_forward_few_rows_of(const Problem& problem, int columns, cudaStream_t stream) {
+cudaError_t launch_forward_few_rows_of(const Problem& problem,
+                                       int groups,
+                                       int columns,
+                                       cudaStream_t stream) {
   const ForwardProblem& params = cell_of(problem);
   const int parts = kFewRowsWarps / columns;
   const int h_pieces = static_cast<int>(params.state_size / kWidth);
   const int pieces = h_pieces + static_cast<int>(params.input_features / kWidth);
   const ForwardFewRowsArguments<Problem> arguments{
       problem, columns, parts, h_pieces, pieces, (pieces + 32 * parts - 1) / (32 * parts) * 32};
-  const int64_t blocks = (params.state_size + columns - 1) / columns;
+  const dim3 blocks(static_cast<unsigned>(ceil_div(params.state_size, columns)),
+                    static_cast<unsigned>(groups));
   return launch_in_clusters<&forward_few_rows_kernel<Problem, kArithmetic, kRows, kWidth>,
                             32 * kFewRowsWarps,
                             0,
-                            0>(arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
+                            0>(arguments, blocks, 1, stream);
 }
 
 }  // namespace
@@ -291,26 +299,28 @@ cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream)
   if (error != cudaSuccess) {
     return error;
   }
-  // Distributes the columns of the state evenly over all multiprocessors, in as many rounds as
-  // needed.
-  const int64_t rounds = ceil_div(cell.state_size, kFewRowsWarps * multiprocessors);
-  const auto columns = static_cast<int>(ceil_div(cell.state_size, rounds * multiprocessors));
+  // Distributes the columns of the state evenly over the multiprocessors of a group, in as many
+  // rounds as needed.
+  const int groups = cell.batch > kFewRows ? kFewRowsGroups : 1;
+  const int64_t in_a_round = std::max(multiprocessors / groups, 1);
+  const int64_t rounds = ceil_div(cell.state_size, kFewRowsWarps * in_a_round);
+  const auto columns = static_cast<int>(ceil_div(cell.state_size, rounds * in_a_round));
   const auto in_vectors_of = [&](int count) {
     return rows_are_vectors_of(count, cell, element_size(kArithmetic));
   };
-  return launch_for_rows(cell.batch, [&](auto rows) {
+  return launch_for_rows(ceil_div(cell.batch, groups), [&](auto rows) {
     if constexpr (!is_float(kArithmetic)) {
       if (in_vectors_of(8)) {
-        return launch_forward_few_rows_of<kArithmetic, rows, 8>(problem, columns, stream);
+        return launch_forward_few_rows_of<kArithmetic, rows, 8>(problem, groups, columns, stream);
       }
     }
     if (in_vectors_of(4)) {
-      return launch_forward_few_rows_of<kArithmetic, rows, 4>(problem, columns, stream);
+      return launch_forward_few_rows_of<kArithmetic, rows, 4>(problem, groups, columns, stream);
     }
     if constexpr (kOfSequence<Problem>) {
       return cudaErrorInvalidValue;
     } else {
-      return launch_forward_few_rows_of<kArithmetic, rows, 1>(problem, columns, stream);
+      return launch_forward_few_rows_of<kArithmetic, rows, 1>(problem, groups, columns, stream);
     }
   });
 }

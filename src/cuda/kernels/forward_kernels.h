@@ -30,10 +30,10 @@ cudaError_t launch_forward_wgmma(const Problem& problem,
                                  int split,
                                  cudaStream_t stream);
 
-/// Computes the whole forward in one launch, for at most kFewRows rows, without TF32.
-/// state_size + input_features is below 2^30. A step of a sequence is in float, its matrices start
-/// at multiples of 16 bytes, and their rows, state_size and input_features are multiples of 16
-/// bytes.
+/// Computes the whole forward in one launch, for at most kMostFewRows rows, or kFewRows in a step,
+/// without TF32. state_size + input_features is below 2^30. A step of a sequence is in float, its
+/// matrices start at multiples of 16 bytes, and their rows, state_size and input_features are
+/// multiples of 16 bytes.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream);
 

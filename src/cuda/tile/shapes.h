@@ -42,7 +42,12 @@ enum class Float32GradientTile { k64x96, k128x96, kCount };
 /// Rows of the batch in a tile of d_old_h and d_input in TF32 by wgmma.
 enum class Tf32BatchTile { k64, k128, k256, kCount };
 
-/// The largest batch that the few_rows kernels support, and the warps per block of the forward's.
+/// The most rows that a block of the few_rows kernels multiplies, and the warps per block of the
+/// forward's.
 constexpr int kFewRows = 8, kFewRowsWarps = 16;
+
+/// The largest batch that the few_rows kernel of a cell's forward supports, in groups of rows that
+/// each read the weights. Other kernels of few_rows support kFewRows.
+constexpr int kFewRowsGroups = 2, kMostFewRows = kFewRowsGroups * kFewRows;
 
 }  // namespace lltm::cuda
