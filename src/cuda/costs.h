@@ -65,10 +65,10 @@ struct ForwardCosts {
   } unaligned, float32_unaligned;
   // A chunk by mma.sync relative to 16 bits in aligned rows: in float32 for tiles of 8 columns, of
   // 64 rows, and others; float32_words multiplies these. Rows that do not start at 16 bytes are
-  // copied in words of 4 bytes, or element by element.
+  // copied in words of 4 bytes in float, and shifted in 16 bits.
   struct {
     double float32_columns_8, float32_rows_64, float32, float32_words;
-    double tf32, tf32_words, half_words, half_elements;
+    double tf32, tf32_words, half_shifted;
   } arithmetic;
   struct {
     FewRows floats, halves, unaligned;  // unaligned: one element at a time, of any size
@@ -239,7 +239,7 @@ LLTM_COSTS(kH200Costs, {
         .float32_unaligned = {.block = 0.727, .column = 0.0186},
         .arithmetic = {.float32_columns_8 = 1.12, .float32_rows_64 = 1.69, .float32 = 1.89,
                        .float32_words = 2.08, .tf32 = 1.41, .tf32_words = 1.91,
-                       .half_words = 2.9, .half_elements = 7},
+                       .half_shifted = 2.3},
         .few_rows = {
             .floats = {.launch = 2.4, .launch_a_row = 0.1, .rate = 2.17e6, .a_row = 0.19},
             .halves = {.launch = 2.5, .launch_a_row = 0.101, .rate = 3.39e6, .a_row = 0.298},

@@ -134,9 +134,7 @@ double tile_arithmetic(const ForwardCandidate& of,
     case Arithmetic::kTf32:
       return shape.vector_rows() ? factor.tf32 : factor.tf32_words;
     default:
-      return shape.vector_rows()                 ? 1
-             : shape.rows == RowAlignment::kWord ? factor.half_words
-                                                 : factor.half_elements;
+      return shape.vector_rows() ? 1 : factor.half_shifted;
   }
 }
 

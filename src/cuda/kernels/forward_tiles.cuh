@@ -17,9 +17,28 @@
 #include "../scheduler/tiles.h"
 #include "../tile/boxes.cuh"
 #include "../tile/elements.cuh"
+#include "../tile/shifted_boxes.cuh"
 #include "forward_kernels.h"
 
+#include <algorithm>
+#include <type_traits>
+
 namespace lltm::cuda {
+
+template <bool kShifts, typename Product, int kRows, int kPitch, typename Source>
+using ForwardCopier = std::conditional_t<kShifts,
+                                         ShiftedBoxCopier<kRows,
+                                                          Product::kChunkK,
+                                                          kPitch,
+                                                          Product::kThreads,
+                                                          typename Product::Element,
+                                                          Source>,
+                                         BoxCopier<kRows,
+                                                   Product::kChunkK,
+                                                   kPitch,
+                                                   Product::kThreads,
+                                                   typename Product::Element,
+                                                   Source>>;
 
 template <typename Problem>
 struct ForwardTilesArguments {
@@ -30,7 +49,9 @@ struct ForwardTilesArguments {
   RowAlignment old_h_alignment, input_alignment, weights_h_alignment, weights_input_alignment;
 };
 
-template <typename Problem, typename Product, int kHidden, int kBlocksPerSm>
+/// kShifts: rows of the operands may start anywhere. Otherwise those of a cell start at multiples
+/// of 16 bytes.
+template <typename Problem, typename Product, int kHidden, int kBlocksPerSm, bool kShifts>
 __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     forward_tiles_kernel(const __grid_constant__ ForwardTilesArguments<Problem> arguments) {
   using Element = typename Product::Element;
@@ -65,10 +86,12 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     wait_for_previous_kernel();
   }
 
-  using Rows = GateRows<Element, kHidden>;
-  BoxCopier<Product::kTileM, kChunkK, Product::kPitchA, Product::kThreads, Element, Box<Element>>
-      copier_a;
-  BoxCopier<Product::kTileN, kChunkK, Product::kPitchB, Product::kThreads, Element, Rows> copier_b;
+  using RowsA = Box<Element>;
+  using RowsB = GateRows<Element, kHidden>;
+  using CopierA = ForwardCopier<kShifts, Product, Product::kTileM, Product::kPitchA, RowsA>;
+  using CopierB = ForwardCopier<kShifts, Product, Product::kTileN, Product::kPitchB, RowsB>;
+  CopierA copier_a;
+  CopierB copier_b;
   // In a sequence, the chunks of x come first, since x is available before h.
   const auto piece_at = [&](int chunk) {
     return kOfSequence<Problem> ? arguments.chunks.piece_from_x(chunk, kChunkK)
@@ -78,15 +101,26 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     return chunk == begin ||
            chunk == (kOfSequence<Problem> ? arguments.chunks.x_pieces : arguments.chunks.h_pieces);
   };
+  // The operands from a piece of K on.
+  const auto rows_a = [&](const Segments::Piece& piece) {
+    return RowsA{piece.of(old_h, input) + piece.first,
+                 piece.of(p.old_h, p.input).stride,
+                 rows,
+                 piece.of(arguments.old_h_alignment, arguments.input_alignment)};
+  };
+  const auto rows_b = [&](const Segments::Piece& piece) {
+    return RowsB{weights + piece.of(int64_t{0}, p.input_column()) + piece.first,
+                 p.weights.stride,
+                 p.state_size,
+                 hidden,
+                 piece.of(arguments.weights_h_alignment, arguments.weights_input_alignment)};
+  };
   int depth_a = 0, depth_b = 0;  // columns left in the segment
   const auto load_a = [&](Element* a, int chunk) {
     if (begins_segment(chunk)) {
       const auto piece = piece_at(chunk);
       depth_a = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
-      copier_a.start({piece.of(old_h, input) + piece.first,
-                      piece.of(p.old_h, p.input).stride,
-                      rows,
-                      piece.of(arguments.old_h_alignment, arguments.input_alignment)});
+      copier_a.start(rows_a(piece));
     }
     copier_a.copy(a, depth_a, kChunkK);
     depth_a -= kChunkK;
@@ -95,16 +129,23 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     if (begins_segment(chunk)) {
       const auto piece = piece_at(chunk);
       depth_b = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
-      copier_b.start({weights + piece.of(int64_t{0}, p.input_column()) + piece.first,
-                      p.weights.stride,
-                      p.state_size,
-                      hidden,
-                      piece.of(arguments.weights_h_alignment, arguments.weights_input_alignment)});
+      copier_b.start(rows_b(piece));
     }
     copier_b.copy(b, depth_b, kChunkK);
     depth_b -= kChunkK;
   };
   const auto fetch = [&] { finisher.fetch(); };
+  const auto arrived = [&](Element* a, Element* b, int chunk) {
+    if constexpr (kShifts) {
+      const auto piece = piece_at(chunk);
+      const auto shifted_a = CopierA::read(a, rows_a(piece));
+      const auto shifted_b = CopierB::read(b, rows_b(piece));
+      __syncthreads();
+      CopierA::write(a, shifted_a);
+      CopierB::write(b, shifted_b);
+      __syncthreads();
+    }
+  };
   Product product;
   auto* const slots = reinterpret_cast<Element*>(shared);
   if constexpr (kOfSequence<Problem>) {
@@ -121,7 +162,8 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
             load_b(b, chunk);
           }
         },
-        fetch);
+        fetch,
+        arrived);
   } else {
     product.run(
         slots,
@@ -131,7 +173,8 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
           load_a(a, chunk);
           load_b(b, chunk);
         },
-        fetch);
+        fetch,
+        arrived);
   }
   if constexpr (kHidden == 8) {
     // Kernels with small tiles are so short that an early start of the next one matters. After
@@ -175,10 +218,23 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
       .weights_input_alignment = params.weights.alignment(kSize, params.input_column())};
   const dim3 grid = grid_of_tiles(
       (params.batch + kTileM - 1) / kTileM, (params.state_size + kHidden - 1) / kHidden, split);
-  return launch_in_clusters<&forward_tiles_kernel<Problem, Product, kHidden, kBlocksPerSm>,
-                            Product::kThreads,
-                            Product::kSharedBytes,
-                            ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
+  const auto launch = [&]<bool kShifts>() {
+    return launch_in_clusters<
+        &forward_tiles_kernel<Problem, Product, kHidden, kBlocksPerSm, kShifts>,
+        Product::kThreads,
+        Product::kSharedBytes,
+        ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
+  };
+  if constexpr (kSize == 2) {
+    // Copying such rows in words, as in float, takes more instructions.
+    if (std::min({arguments.old_h_alignment,
+                  arguments.input_alignment,
+                  arguments.weights_h_alignment,
+                  arguments.weights_input_alignment}) != RowAlignment::kVector) {
+      return launch.template operator()<true>();
+    }
+  }
+  return launch.template operator()<false>();
 }
 
 // Warps along M, N and K, stages, and blocks per multiprocessor are those that measured best for

@@ -82,21 +82,39 @@ struct TileProduct {
     return min(end - begin, kStages - 1);
   }
 
+  /// What to do with chunks that have arrived: nothing.
+  struct LeaveAsTheyAre {
+    __device__ __forceinline__ void operator()(Element*, Element*, int) const {}
+  };
+
   /// Multiplies the chunks [begin, end) of K. load(a, b, chunk) starts the copies of one chunk.
-  /// started() is called once the copies of as many chunks as fit have been started.
-  template <typename Load, typename Started>
-  __device__ __forceinline__ void run(
-      Element* shared, int begin, int end, const Load& load, const Started& started) {
+  /// started() is called once the copies of as many chunks as fit have been started. All threads
+  /// call arrived(a, b, chunk) before a chunk is multiplied, between barriers of the block.
+  template <typename Load, typename Started, typename Arrived = LeaveAsTheyAre>
+  __device__ __forceinline__ void run(Element* shared,
+                                      int begin,
+                                      int end,
+                                      const Load& load,
+                                      const Started& started,
+                                      const Arrived& arrived = {}) {
     const auto load_all = [&](Element* a, Element* b, int chunk, Operands) { load(a, b, chunk); };
-    run_overlapping<false>(shared, begin, end, false, load_all, started);
+    run_overlapping<false>(shared, begin, end, false, load_all, started, arrived);
   }
 
   /// The same in a block that has not yet waited for the previous kernel. If `early`, the constant
   /// operands of the first chunks are loaded before the wait. load(a, b, chunk, operands) starts
   /// the copies of these operands of a chunk.
-  template <bool kOverlaps = true, typename Load, typename Started>
-  __device__ __forceinline__ void run_overlapping(
-      Element* shared, int begin, int end, bool early, const Load& load, const Started& started) {
+  template <bool kOverlaps = true,
+            typename Load,
+            typename Started,
+            typename Arrived = LeaveAsTheyAre>
+  __device__ __forceinline__ void run_overlapping(Element* shared,
+                                                  int begin,
+                                                  int end,
+                                                  bool early,
+                                                  const Load& load,
+                                                  const Started& started,
+                                                  const Arrived& arrived = {}) {
     clear(sum);
     // The first iterations only fill the pipeline. If all chunks fit, they are awaited together.
     const bool fits = end - begin < kStages;
@@ -150,6 +168,7 @@ struct TileProduct {
       commit_copies();
       free_slot = free_slot + 1 == kStages ? 0 : free_slot + 1;
       if (filled) {
+        arrived(a_of(shared, slot), b_of(shared, slot), next - filling);
         if constexpr (kSumsChunks) {
           Fragments chunk_sum;
           clear(chunk_sum);
