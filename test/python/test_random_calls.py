@@ -1,6 +1,7 @@
 """Random calls of every operator against the formula in float64. For long runs, use fuzz.py."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -16,9 +17,11 @@ import torch
 from bounds import Precision
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_calls import cells
 from random_calls.checking import Checker, Wrong
 from random_calls.operators import OPERATORS, draw_case
 from random_calls.sequences import SequenceCase
+from reference import forward
 from sequence_reference import Sizes
 
 RESULTS = ("d_input", "d_weights", "d_bias", "d_old_h", "d_old_cell")
@@ -188,6 +191,26 @@ def gradients_without(smallest: float, z: float, dtype) -> list[float]:
     d_weights = dz.t() @ torch.cat([old_h, input], dim=1).double()
     found = (d_h_and_input[:, state_size:], d_weights, dz.sum(0), d_h_and_input[:, :state_size])
     return [bound.excess(result.to(dtype)).item() for bound, result in zip(expected[:4], found, strict=True)]
+
+
+def test_each_z_may_cross_the_jump_of_elu(monkeypatch):
+    """In TF32, z of several rows may be on the wrong side of 0, where ELU's second derivative jumps. What the jumps
+    change may cancel, unless one crosses alone. `fuzz.py --device cuda --only 97:8:530`"""
+    monkeypatch.setattr(cells, "precision_on", lambda *_: Precision.of(torch.float32, tf32=True))
+    case = draw_case(random.Random(2449), "cpu", ["double_backward"])
+    assert case.sizes == (33, 80, 4)
+    call = OPERATORS[case.operator].prepare(case)
+    expected = call.expected()
+    tensors = [tensor.detach().double().requires_grad_() for tensor in call.arguments]
+    z_g = forward(*tensors[:5])[2].detach().chunk(3, dim=1)[2]
+    rows = (z_g[:, 0].abs() < 0.005).nonzero()
+    assert len(rows) > 1
+    for row in rows:
+        crosses = torch.zeros_like(z_g, dtype=torch.bool)
+        crosses[row, 0] = True
+        step = functools.partial(forward, elu=cells.elu_across(crosses))
+        found = cells.gradients_of_gradients(step, tensors[:5], tensors[5:7], tensors[7:])
+        assert max(bound.excess(result).item() for bound, result in zip(expected, found, strict=True)) <= 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -1,5 +1,6 @@
 """Calls of the cell: lltm::forward, lltm::backward, and gradients by autograd."""
 
+import dataclasses
 import functools
 
 import bounds
@@ -117,37 +118,42 @@ def prepare_autograd(case: Case) -> Call:
     )
 
 
-def elu_jumping_at(place: Tensor | float):
-    """ELU with the jump of its second derivative at `place` instead of 0."""
-    return lambda z: torch.where(z > place, z, torch.expm1(z.clamp(max=1.0)))
+def elu_across(places: Tensor):
+    """ELU, but by its other branch in these places."""
+
+    def elu(z: Tensor) -> Tensor:
+        return torch.where((z > 0) ^ places, z, torch.expm1(z.clamp(max=1.0)))
+
+    return elu
+
+
+def gradients_of_gradients(step, arguments, grads, directions) -> Results:
+    """With respect to the arguments and the incoming gradients."""
+    leaves = (*arguments, *grads)
+    with torch.enable_grad():
+        first = differentiate(step(*arguments)[:2], grads, arguments, create_graph=True)
+        found = differentiate(first, directions, leaves)
+    return [
+        torch.zeros_like(leaf) if gradient is None and leaf is not None and leaf.requires_grad else gradient
+        for leaf, gradient in zip(leaves, found, strict=True)
+    ]
 
 
 def prepare_double_backward(case: Case) -> Call:
-    """The gradients of the gradients, with respect to the arguments and the incoming gradients."""
     arguments = requiring_grad(case, make_cell_arguments(case))
     grads = [grad if grad is None else grad.detach().requires_grad_() for grad in make_incoming(case, case.dtype)]
     directions = [None if tensor is None else torch.randn_like(tensor) for tensor in arguments]
-
-    def second(step, arguments, grads, directions) -> Results:
-        leaves = (*arguments, *grads)
-        first = differentiate(step(*arguments)[:2], grads, arguments, create_graph=True)
-        found = differentiate(first, directions, leaves)
-        return [
-            torch.zeros_like(leaf) if gradient is None and leaf is not None and leaf.requires_grad else gradient
-            for leaf, gradient in zip(leaves, found, strict=True)
-        ]
 
     def exact(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.detach().double().requires_grad_(tensor.requires_grad)
 
     def run() -> Results:
-        with torch.enable_grad():
-            return second(torch.ops.lltm.forward, arguments, grads, directions)
+        return gradients_of_gradients(torch.ops.lltm.forward, arguments, grads, directions)
 
     def expected() -> list[Bounded | None]:
         """Autograd of the formula in float64. The gradients are computed by ATen's operators and can be poorly
         conditioned, so errors are measured relative to the largest of all gradients. ELU's second derivative jumps at
-        0, which z may cross by a rounding error, so the jump may also be slightly below or above."""
+        0, which the z of each candidate may cross by a rounding error."""
         precision = precision_on(case.device, case.dtype)
         batch, input_features, state_size = case.sizes
         terms = max(batch, 3 * state_size, state_size + input_features)
@@ -157,20 +163,24 @@ def prepare_double_backward(case: Case) -> Call:
         largest_bias = arguments.bias.detach().abs().max().double() if case.bias and arguments.bias.numel() else 0.0
         rounding_of_z = precision.storage_unit * largest_bias
         rounding_of_z = rounding_of_z + 4 * scale * (64 * precision.unit + precision.product_unit)
+        tensors = [list(map(exact, tensors)) for tensors in (arguments, grads, directions)]
 
-        def second_by(elu) -> Results:
-            step = functools.partial(forward, elu=elu)
-            with torch.enable_grad():
-                return second(step, *(list(map(exact, tensors)) for tensors in (arguments, grads, directions)))
+        def by(elu) -> Results:
+            return gradients_of_gradients(functools.partial(forward, elu=elu), *tensors)
 
-        values = second_by(torch.nn.functional.elu)
-        below, above = second_by(elu_jumping_at(-rounding_of_z)), second_by(elu_jumping_at(rounding_of_z))
+        values = by(torch.nn.functional.elu)
         largest = max((value.abs().max() for value in values if value is not None and value.numel()), default=0.0)
         error = units * (precision.storage_unit + precision.product_unit) * (1.0 + largest)
-        return [
-            None if value is None else Bounded(value, error + (a - b).abs(), precision)
-            for value, a, b in zip(values, above, below, strict=True)
-        ]
+        results = [None if value is None else Bounded(value, error, precision) for value in values]
+        z_g = forward(*tensors[0])[2].detach().chunk(3, dim=-1)[2]
+        for place in (z_g.abs() <= rounding_of_z).nonzero():
+            places = torch.zeros_like(z_g, dtype=torch.bool)
+            places[tuple(place)] = True
+            results = [
+                result and dataclasses.replace(result, error=result.error + (other - result.value).abs())
+                for result, other in zip(results, by(elu_across(places)), strict=True)
+            ]
+        return results
 
     return Call(
         names=(*gradient_names(), *(f"d_{name}" for name in INCOMING)),
