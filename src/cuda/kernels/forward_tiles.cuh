@@ -49,8 +49,7 @@ struct ForwardTilesArguments {
   RowAlignment old_h_alignment, input_alignment, weights_h_alignment, weights_input_alignment;
 };
 
-/// kShifts: rows of the operands may start anywhere. Otherwise those of a cell start at multiples
-/// of 16 bytes.
+/// kShifts: rows of 16 bits, which may start anywhere, are shifted.
 template <typename Problem, typename Product, int kHidden, int kBlocksPerSm, bool kShifts>
 __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     forward_tiles_kernel(const __grid_constant__ ForwardTilesArguments<Problem> arguments) {

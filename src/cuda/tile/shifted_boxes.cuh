@@ -7,8 +7,6 @@
 #include "../ptx/shared.cuh"
 #include "boxes.cuh"
 
-#include <cstring>
-
 namespace lltm::cuda {
 
 /// As BoxCopier, which it replaces where rows start anywhere: a copied box has to be realigned
@@ -38,10 +36,11 @@ class ShiftedBoxCopier {
   /// `advance` elements further on.
   __device__ __forceinline__ void copy(Element* shared, int columns, int64_t advance) {
     const uint32_t to = shared_address(shared);
+    const int bytes = min(columns, kColumns + 16 / kSize) * kSize;
     const auto copy_vector = [&](int r, int vector) {
       const Element* const row = source_.data + source_.offset(r) + column_;
       const int shift = shift_of(source_, r);
-      const int valid = min(max(shift + columns * kSize - vector * 16, 0), 16);
+      const int valid = min(max(shift + bytes - vector * 16, 0), 16);
       copy_async_16(to + r * kPitch * kSize + vector * 16,
                     reinterpret_cast<const char*>(row) - shift + vector * 16,
                     source_.has(r) ? valid : 0);
