@@ -19,8 +19,8 @@ Tile tile_of(const ForwardCandidate& candidate) {
   return static_cast<Tile>(candidate.tile);
 }
 
-// A few rows are multiplied in float32 even if TF32 is allowed, and steps of 16 bits in tiles
-// alone.
+// A few rows of float are multiplied in float32 even if TF32 is allowed. Steps of 16 bits are not
+// supported (model.cpp).
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_few_rows(const Problem& problem, cudaStream_t stream) {
   if constexpr (is_float(kArithmetic)) {
