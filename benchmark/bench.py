@@ -170,7 +170,7 @@ def fit(
         costs = fitting.fit(known, rows, only=only)
         console.print(fitting.markdown(known, rows, costs), markup=False, highlight=False, soft_wrap=True)
         if write:
-            header = ROOT / "src" / "cuda" / "costs.h"
+            header = ROOT / "src" / "cuda" / "plan" / "costs.h"
             header.write_text(write_costs(header.read_text(), costs, fitting.measured_on(rows)))
             console.print(f"Constants: {header}")
     except ValueError as error:

@@ -1,8 +1,8 @@
 // Launches the steps of a sequence's backward, one kernel per step.
 #pragma once
 
-#include "kernels/sequence_gradients.h"
-#include "plan_sequence_backward.h"
+#include "kernels/sequence/gradients.h"
+#include "plan/sequence_backward.h"
 #include "runtime/device.h"
 #include "runtime/launch_check.h"
 #include "runtime/tensor_maps.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../checks.h"
-#include "kernels/sequence_kernels.h"
+#include "kernels/sequence/kernels.h"
 #include "runtime/device.h"
 
 #include <ATen/core/Tensor.h>

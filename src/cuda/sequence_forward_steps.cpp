@@ -9,7 +9,7 @@
 // time.
 #include "../gradients.h"
 #include "kernels/pack.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "runtime/device_facts.h"
 #include "runtime/launch_check.h"
 #include "runtime/tensor_maps.h"

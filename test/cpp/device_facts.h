@@ -1,7 +1,7 @@
 // Device facts of several GPUs for the choice of CUDA kernels, for tests without a GPU.
 #pragma once
 
-#include "cuda/model.h"
+#include "cuda/plan/forward.h"
 
 namespace lltm::test {
 

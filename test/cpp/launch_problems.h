@@ -2,10 +2,10 @@
 // read, and their launches: for tests of host code without a GPU.
 #pragma once
 
-#include "cuda/kernels/backward_kernels.h"
+#include "cuda/kernels/backward/kernels.h"
 #include "cuda/kernels/pack.h"
-#include "cuda/model.h"
-#include "cuda/plan_backward.h"
+#include "cuda/plan/backward.h"
+#include "cuda/plan/forward.h"
 #include "cuda/step_problem.h"
 #include "device_facts.h"
 

@@ -1,6 +1,6 @@
 // Which kernels compute a backward on CUDA, and how its products are divided into units: plain host
 // code, tested without a GPU.
-#include "cuda/plan_backward.h"
+#include "cuda/plan/backward.h"
 #include "cuda/scheduler/gradient_schedule.h"
 #include "device_facts.h"
 

@@ -1,8 +1,8 @@
 // All candidates of the CUDA kernels by their names: what LLTM_CUDA_PATH takes, and what programs
 // that fit the model's constants see. Plain host code, tested without a GPU.
-#include "cuda/candidates.h"
-#include "cuda/plan_backward.h"
-#include "cuda/plan_sequence_backward.h"
+#include "cuda/plan/backward.h"
+#include "cuda/plan/candidates.h"
+#include "cuda/plan/sequence_backward.h"
 #include "device_facts.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // A launch or a query that fails leaves no state behind. Without a GPU, every call of the CUDA
 // runtime and driver is made to fail in turn.
-#include "cuda/kernels/forward_kernels.h"
+#include "cuda/kernels/forward/kernels.h"
 #include "cuda/runtime/device_facts.h"
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/tensor_maps.h"

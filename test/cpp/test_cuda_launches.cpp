@@ -1,10 +1,10 @@
 // The host code of launches with TMA, without a GPU: for any sizes, alignments and wanted
 // gradients, the tensor map of every matrix and all grids and clusters are valid.
-#include "cuda/kernels/forward_kernels.h"
+#include "cuda/kernels/forward/kernels.h"
 #include "cuda/kernels/pack.h"
-#include "cuda/kernels/sequence_gradients.h"
-#include "cuda/plan_backward.h"
-#include "cuda/plan_sequence_backward.h"
+#include "cuda/kernels/sequence/gradients.h"
+#include "cuda/plan/backward.h"
+#include "cuda/plan/sequence_backward.h"
 #include "cuda/runtime/tensor_maps.h"
 #include "device_facts.h"
 #include "fake_cuda.h"

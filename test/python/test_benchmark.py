@@ -166,7 +166,7 @@ class TestRace:
         assert set(taken.values()) == {5}
 
 
-COSTS_H = (Path(__file__).resolve().parents[2] / "src/cuda/costs.h").read_text()
+COSTS_H = (Path(__file__).resolve().parents[2] / "src/cuda/plan/costs.h").read_text()
 # Cf. test/cpp/device_facts.h.
 H200 = model.Facts.of(
     [132, 227 * 1024, 1, 1, 132, 132, 126, 120, 100, 126, 98, 120, 264, 264, 252, 248, 235, 252, 224, 240]

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../../cell.h"
-#include "../kernels/sequence_gradients.h"
+#include "../kernels/sequence/gradients.h"
 #include "../ptx/prefetch.cuh"
 #include "../tile/elements.cuh"
 

@@ -1,4 +1,4 @@
-#include "cuda/kernels/backward_few_rows.cuh"
+#include "cuda/kernels/backward/few_rows.cuh"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>

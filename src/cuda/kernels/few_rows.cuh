@@ -2,7 +2,7 @@
 // per number of neighbors that a thread takes.
 #pragma once
 
-#include "forward_kernels.h"
+#include "forward/kernels.h"
 
 #include <type_traits>
 

@@ -1,7 +1,7 @@
 // What the cost model needs to know about the current device, queried from the driver.
 #pragma once
 
-#include "../model.h"
+#include "../plan/facts.h"
 
 #include <cuda_runtime_api.h>
 

@@ -1,9 +1,9 @@
 // The schedule of a backward's products, from its problem and plan.
 #pragma once
 
+#include "../plan/gradient_plan.h"
 #include "../problem.h"
 #include "../tile/shapes.h"
-#include "gradient_plan.h"
 #include "gradient_units.h"
 
 #include <algorithm>

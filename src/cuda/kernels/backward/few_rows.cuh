@@ -1,0 +1,395 @@
+// The whole backward in one launch for a batch of a few rows. It takes as long as reading weights
+// and writing d_weights, once each. A thread has a few columns of [h | x] and walks down the rows
+// of both matrices: it reads weights, whose products with d_gates give d_old_h and d_input, and
+// writes their gradients, which are products of d_gates with the old_h or input that it keeps. A
+// cluster shares the rows, and each block computes d_gates of its own. A thread has four columns if
+// rows, including those of d_weights, start at multiples of four elements, otherwise one.
+#pragma once
+
+#include "../../../cell.h"
+#include "../../epilogue/math.cuh"
+#include "../../epilogue/write_tile.cuh"
+#include "../../problem.h"
+#include "../../ptx/cluster.cuh"
+#include "../../ptx/cp_async.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../ptx/shared.cuh"
+#include "../../reduction/cluster_sums.cuh"
+#include "../../runtime/launch.cuh"
+#include "../../scheduler/split_of_k.h"
+#include "../../tile/elements.cuh"
+#include "../../tile/vectors.cuh"
+#include "../few_rows.cuh"
+#include "kernels.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+namespace lltm::cuda {
+
+/// The type in device code with the bits of a tensor's type.
+template <typename scalar_t>
+using DeviceElement = std::conditional_t<
+    std::is_same_v<scalar_t, c10::Half>,
+    __half,
+    std::conditional_t<std::is_same_v<scalar_t, c10::BFloat16>, __nv_bfloat16, scalar_t>>;
+
+template <typename scalar_t>
+struct BackwardFewRowsArguments {
+  GateGradientsParams<scalar_t> cell;
+  BackwardProblem products;
+  KSplit split;  // of the columns of the state, by kGroups
+  Segments strips;
+};
+
+/// A strip of columns of [h | x], kWidth per thread, for a batch of kRows rows.
+template <typename scalar_t_, int kRows_, int kWidth_>
+struct FewRowsStrip {
+  using scalar_t = scalar_t_;
+  using Element = DeviceElement<scalar_t>;
+  static constexpr int kRows = kRows_, kColumns = 64, kWidth = kWidth_;
+  static constexpr int kThreads = 256, kLanes = kColumns / kWidth, kGroups = kThreads / kLanes;
+
+  // A thread computes d_gates of one element at a time, which is a row and a column of the state.
+  // The rows of a gate and a column are adjacent.
+  static constexpr int kPitch = kRows == 1 ? 1 : kRows == 2 ? 2 : kRows <= 4 ? 4 : 8;
+  static constexpr int kHidden = kThreads / kPitch;
+  static_assert(kHidden % kGroups == 0);
+
+  // The threads that together have sums of all columns of a strip: a warp, or more if necessary.
+  static constexpr int kPartThreads = kLanes < 32 ? 32 : kLanes, kParts = kThreads / kPartThreads;
+
+  /// The part of d_old_h or d_input, as ClusterSums requires it.
+  struct StateProduct {
+    static constexpr int kTileM = kRows, kPitchC = kColumns;
+    static constexpr int kSharedBytes = kTileM * kPitchC * 4;
+    float* parts;
+    float sum[kRows][kWidth];
+
+    __device__ __forceinline__ void store(float* result) {
+      const int part = static_cast<int>(threadIdx.x) / kPartThreads;
+      const int lane = static_cast<int>(threadIdx.x) % kPartThreads;
+      __syncthreads();  // no thread still reads what `parts` replaces
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        Vector<float, kWidth> several;
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          several.values[i] = sum[row][i];
+          if constexpr (kLanes < kPartThreads) {
+            several.values[i] += __shfl_xor_sync(0xffffffff, several.values[i], kLanes);
+          }
+        }
+        if (lane < kLanes) {
+          write_vector(&parts[(part * kRows + row) * kColumns + lane * kWidth], several);
+        }
+      }
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < kRows * kColumns; i += kThreads) {
+        float total = parts[i];
+#pragma unroll
+        for (int p = 1; p < kParts; ++p) {
+          total += parts[p * kRows * kColumns + i];
+        }
+        result[i] = total;
+      }
+    }
+  };
+
+  // Shared memory: the cluster's sums; each thread's own weights in flight, later the parts of the
+  // sums; d_gates, twice.
+  using Sums = ClusterSums<StateProduct>;
+  static constexpr int kStages = kWidth == 1 ? 10 : 4;
+  // Copies are of at least four bytes: an element of 16 bits is copied with the word it is in.
+  static constexpr bool kCopiesWords = kWidth * sizeof(Element) < 4;
+  static constexpr int kVectorBytes = kCopiesWords ? 4 : kWidth * sizeof(Element);
+  static constexpr int kStageBytes = 3 * kThreads * kVectorBytes;
+  static constexpr int kWeightsOffset = Sums::kSharedBytes;
+  static constexpr int kGatesOffset = kWeightsOffset + kStages * kStageBytes;
+  static constexpr int kSharedBytes = kGatesOffset + 2 * 3 * kThreads * 4;
+  static_assert(kParts * kRows * kColumns * 4 <= kStages * kStageBytes);
+  static_assert(kLanes >= 16 && kWeightsOffset % 16 == 0);
+};
+
+template <int kBytes>
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int valid) {
+  if constexpr (kBytes == 16) {
+    copy_async_16(to, from, valid);
+  } else if constexpr (kBytes == 8) {
+    copy_async_8(to, from, valid);
+  } else {
+    static_assert(kBytes == 4);
+    copy_async_4(to, from, valid);
+  }
+}
+
+/// The word of four bytes that contains an element. It may also contain what is in front of the
+/// first element of a tensor or behind the last, which can be read, too: no word crosses the end of
+/// a page or of what the device allocates.
+__device__ __forceinline__ const void* word_around(const void* element) {
+  return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(element) / 4 * 4);
+}
+
+template <typename Strip>
+__global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
+    const __grid_constant__ BackwardFewRowsArguments<typename Strip::scalar_t> arguments) {
+  using scalar_t = typename Strip::scalar_t;
+  using Element = typename Strip::Element;
+  using Math = TensorMath<Element>;
+  constexpr int kRows = Strip::kRows, kHidden = Strip::kHidden, kThreads = Strip::kThreads;
+  constexpr int kWidth = Strip::kWidth, kLanes = Strip::kLanes, kGroups = Strip::kGroups;
+  constexpr int kStages = Strip::kStages, kVectorBytes = Strip::kVectorBytes;
+  extern __shared__ __align__(16) unsigned char shared[];
+  const GateGradientsParams<scalar_t>& cell = arguments.cell;
+  const BackwardProblem& p = arguments.products;
+  const int64_t state_size = p.state_size;
+  const int thread = static_cast<int>(threadIdx.x);
+
+  const unsigned strip = cluster_index();
+  const auto piece = arguments.strips.piece(static_cast<int>(strip), Strip::kColumns);
+  const int64_t first_column = piece.first;
+  const int64_t width_of_part = piece.of(state_size, p.input_features);
+  const int columns = at_most(width_of_part - first_column, Strip::kColumns);
+  const int column = thread % kLanes * kWidth, group = thread / kLanes;
+  const bool inside = column < columns;  // widths are multiples of kWidth
+  const bool state_wanted = piece.of(p.d_old_h, p.d_input) != nullptr;
+  const bool weights_wanted = p.d_weights != nullptr;
+  const bool cell_wanted = strip == 0;
+
+  const int64_t begin = int64_t(arguments.split.first_chunk(cluster_rank())) * kGroups;
+  const int64_t end =
+      min(int64_t(arguments.split.first_chunk(cluster_rank() + 1)) * kGroups, state_size);
+  const int hidden = at_most(max(end - begin, int64_t(0)), 1 << 30);  // columns of this rank
+
+  typename Strip::Sums sums(shared, arguments.split);
+  typename Strip::StateProduct product{reinterpret_cast<float*>(shared + Strip::kWeightsOffset),
+                                       {}};
+  auto* const both_d_gates = reinterpret_cast<float*>(shared + Strip::kGatesOffset);
+  unsigned char* const own_weights = shared + Strip::kWeightsOffset + thread * kVectorBytes;
+  wait_for_previous_kernel();
+
+  // The operands of d_gates of this thread's next element, which is in column `own` of those
+  // computed at a time.
+  const int own = thread % kHidden, own_row = thread / kHidden;
+  scalar_t z[3] = {}, new_cell = 0, grad_h = 0, grad_cell = 0;
+  const auto load_element = [&](int first) {
+    if (own_row < kRows && first + own < hidden) {
+      const int64_t at = begin + first + own;
+      const scalar_t* const gates = cell.gates + own_row * 3 * state_size + at;
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        z[gate] = gates[gate * state_size];
+      }
+      new_cell = cell.new_cell[own_row * state_size + at];
+      if (cell.grad_h.data != nullptr) {
+        grad_h = cell.grad_h.data[own_row * cell.grad_h.strides[0] + at * cell.grad_h.strides[1]];
+      }
+      if (cell.grad_cell.data != nullptr) {
+        grad_cell = cell.grad_cell
+                        .data[own_row * cell.grad_cell.strides[0] + at * cell.grad_cell.strides[1]];
+      }
+    }
+  };
+  const auto form_d_gates = [&](float* d_gates, int first) {
+    if (own_row >= kRows) {
+      return;
+    }
+    const auto gradients = cell::backward<Math>(
+        cell::Gates<float>{
+            static_cast<float>(z[0]), static_cast<float>(z[1]), static_cast<float>(z[2])},
+        static_cast<float>(new_cell),
+        static_cast<float>(grad_h),
+        static_cast<float>(grad_cell));
+    const bool exists = first + own < hidden;
+    float* const to = d_gates + own * Strip::kPitch + own_row;
+    to[0] = exists ? gradients.gates.input_gate : 0;
+    to[kThreads] = exists ? gradients.gates.output_gate : 0;
+    to[2 * kThreads] = exists ? gradients.gates.candidate : 0;
+    if (cell_wanted && exists && cell.d_old_cell != nullptr) {
+      cell.d_old_cell[own_row * state_size + begin + first + own] =
+          static_cast<scalar_t>(gradients.old_cell);
+    }
+  };
+  const auto sum_bias = [&](const float* d_gates, int first) {
+    for (int i = thread; i < 3 * kHidden; i += kThreads) {
+      const int column = first + i % kHidden;
+      if (column < hidden) {
+        float sum = 0;
+#pragma unroll
+        for (int row = 0; row < kRows; ++row) {
+          sum += d_gates[i * Strip::kPitch + row];
+        }
+        cell.d_bias[i / kHidden * state_size + begin + column] = static_cast<scalar_t>(sum);
+      }
+    }
+  };
+
+  // Starts the copies of the three gates' weights of a column of the state to a stage.
+  const int64_t in_row = piece.of(int64_t{0}, state_size) + first_column + column;
+  const Element* const first_weights =
+      static_cast<const Element*>(p.weights.data) + (begin + group) * p.weights.stride + in_row;
+  const Element* next = first_weights;
+  int next_hidden = group, next_stage = 0;
+  const auto copy_weights = [&] {
+    if (state_wanted && inside && next_hidden < hidden) {
+      const uint32_t to = shared_address(own_weights + next_stage * Strip::kStageBytes);
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        const Element* const vector = next + gate * state_size * p.weights.stride;
+        copy_async<kVectorBytes>(to + gate * kThreads * kVectorBytes,
+                                 Strip::kCopiesWords ? word_around(vector) : vector,
+                                 kVectorBytes);
+      }
+    }
+    commit_copies();
+    next += kGroups * p.weights.stride;
+    next_hidden += kGroups;
+    next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
+  };
+  // Where the weight of a gate is in its copied word, in bytes. This is the same in all rows of a
+  // thread, since it walks by an even number of them.
+  static_assert(!Strip::kCopiesWords || kGroups % 2 == 0);
+  const auto in_word = [&](int gate) {
+    return Strip::kCopiesWords
+               ? reinterpret_cast<uintptr_t>(first_weights + gate * state_size * p.weights.stride) %
+                     kVectorBytes
+               : 0;
+  };
+  load_element(0);
+#pragma unroll 1
+  for (int i = 0; i < kStages - 1; ++i) {
+    copy_weights();
+  }
+
+  Vector<Element, kWidth> x[kRows] = {};
+  if (weights_wanted && inside) {
+    const Element* const from =
+        static_cast<const Element*>(piece.of(p.old_h, p.input).data) + first_column + column;
+    const int64_t stride = piece.of(p.old_h, p.input).stride;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      x[row] = read_vector<kWidth>(from + row * stride);
+    }
+  }
+
+  const int64_t width = state_size + p.input_features;
+  Element* d_weights = weights_wanted
+                           ? static_cast<Element*>(p.d_weights) + (begin + group) * width + in_row
+                           : nullptr;
+  int stage = 0;
+#pragma unroll 1
+  for (int first = 0; first < hidden; first += kHidden) {
+    const int count = min(hidden - first, kHidden);
+    // d_gates alternate between two places, so that one barrier is enough.
+    float* const d_gates = both_d_gates + first / kHidden % 2 * 3 * kThreads;
+    form_d_gates(d_gates, first);
+    load_element(first + kHidden);
+    __syncthreads();
+    if (cell_wanted && cell.d_bias != nullptr) {
+      sum_bias(d_gates, first);
+    }
+#pragma unroll 1
+    for (int j = group; j < count; j += kGroups) {
+      wait_copies<kStages - 2>();
+      float d_z[3][Strip::kPitch];
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        constexpr int kAtOnce = Strip::kPitch < 4 ? Strip::kPitch : 4;
+#pragma unroll
+        for (int row = 0; row < kRows; row += kAtOnce) {
+          const auto several =
+              read_vector<kAtOnce>(&d_gates[gate * kThreads + j * Strip::kPitch + row]);
+          memcpy(&d_z[gate][row], several.values, sizeof(several));
+        }
+      }
+      if (inside && state_wanted) {
+        const unsigned char* const from = own_weights + stage * Strip::kStageBytes;
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+          const auto w = read_vector<kWidth>(reinterpret_cast<const Element*>(
+              from + gate * kThreads * kVectorBytes + in_word(gate)));
+#pragma unroll
+          for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+            for (int i = 0; i < kWidth; ++i) {
+              product.sum[row][i] =
+                  fmaf(d_z[gate][row], to_float(w.values[i]), product.sum[row][i]);
+            }
+          }
+        }
+      }
+      copy_weights();
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+      if (inside && weights_wanted) {
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+          Vector<Element, kWidth> four;
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) {
+            float value = 0;
+#pragma unroll
+            for (int row = 0; row < kRows; ++row) {
+              value = fmaf(d_z[gate][row], to_float(x[row].values[i]), value);
+            }
+            assign(four.values[i], value);
+          }
+          stream_global_vector(d_weights + gate * state_size * width, four);
+        }
+        d_weights += kGroups * width;
+      }
+    }
+  }
+  wait_copies<0>();
+  if (state_wanted) {
+    sums.exchange(product);
+    write_tile<kThreads, Strip::kColumns>(
+        static_cast<Element*>(piece.of(p.d_old_h, p.d_input)) + sums.first_row() * width_of_part +
+            first_column,
+        width_of_part,
+        sums.rows(),
+        columns,
+        kWidth == 4,
+        [&](float(&values)[4], int r, int c) { sums.template read<4, 1>(values, r, c); });
+  }
+  sums.finish();
+}
+
+template <typename scalar_t, int kRows, int kWidth>
+cudaError_t launch_backward_few_rows_of(const GateGradientsParams<scalar_t>& cell,
+                                        const BackwardProblem& products,
+                                        int split,
+                                        cudaStream_t stream) {
+  using Strip = FewRowsStrip<scalar_t, kRows, kWidth>;
+  const bool all = products.d_weights != nullptr;
+  const int64_t groups = (products.state_size + Strip::kGroups - 1) / Strip::kGroups;
+  const BackwardFewRowsArguments<scalar_t> arguments{
+      .cell = cell,
+      .products = products,
+      .split = split_of_k(split, static_cast<int>(groups), kRows),
+      .strips = segments_of(all || products.d_old_h != nullptr ? products.state_size : 0,
+                            all || products.d_input != nullptr ? products.input_features : 0,
+                            Strip::kColumns)};
+  // The first strip computes d_bias and d_old_cell, even if no product is wanted.
+  const auto count = static_cast<unsigned>(std::max(arguments.strips.pieces(), 1));
+  return launch_in_clusters<&backward_few_rows_kernel<Strip>,
+                            Strip::kThreads,
+                            Strip::kSharedBytes,
+                            Strip::kSharedBytes>(
+      arguments, dim3(count * static_cast<unsigned>(split)), split, stream);
+}
+
+template <typename scalar_t>
+cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
+                                     const BackwardProblem& products,
+                                     int split,
+                                     cudaStream_t stream) {
+  constexpr int kSize = sizeof(scalar_t);
+  const bool fours = rows_are_vectors_of(4, products, kSize) &&
+                     reinterpret_cast<uintptr_t>(products.d_weights) % (4 * kSize) == 0;
+  return launch_for_rows(products.batch, [&](auto rows) {
+    return fours ? launch_backward_few_rows_of<scalar_t, rows, 4>(cell, products, split, stream)
+                 : launch_backward_few_rows_of<scalar_t, rows, 1>(cell, products, split, stream);
+  });
+}
+
+}  // namespace lltm::cuda

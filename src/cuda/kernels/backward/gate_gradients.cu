@@ -1,0 +1,421 @@
+// Computes d_gates, d_old_cell and d_bias. A block has a few columns of the state and walks down a
+// part of the batch; a cluster has all of it. So the sums over the batch for d_bias need no other
+// kernel, except for very long batches, and are always added in the same order. For products in
+// TF32, more blocks transpose the inputs.
+#include "../../../cell.h"
+#include "../../epilogue/math.cuh"
+#include "../../ptx/cluster.cuh"
+#include "../../ptx/mma.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../ptx/shared.cuh"
+#include "../../reduction/bias_parts.cuh"
+#include "../../runtime/launch.cuh"
+#include "../../tile/elements.cuh"
+#include "../../tile/vectors.cuh"
+#include "kernels.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+
+namespace lltm::cuda {
+namespace {
+
+// A warp has eight neighboring vectors in each of four rows: whole sectors of the cache.
+constexpr int kThreads = 512, kAcross = 8, kLanes = kThreads / kAcross, kWarps = kThreads / 32;
+constexpr int kMaxRanks = 8;
+constexpr int64_t kMaxParts = 64;
+constexpr int64_t kMaxTransposingRows = 1024;  // of blocks
+
+// The boxes in which [old_h | input] is transposed.
+constexpr int kTransposedColumns = 32, kTransposedRows = 128;
+
+__host__ __device__ int64_t transposed_boxes(const TransposedInputs& p) {
+  return (p.columns() + kTransposedColumns - 1) / kTransposedColumns *
+         ((p.batch + kTransposedRows - 1) / kTransposedRows);
+}
+
+/// The row of column c. Each group of 16 is permuted so that wgmma leaves a thread the sums of four
+/// consecutive columns.
+__device__ __forceinline__ int64_t row_of_transposed_column(int64_t c) {
+  return c / 16 * 16 + c / 2 % 2 * 8 + c % 16 / 4 * 2 + c % 2;
+}
+
+/// The share of block `block` of `blocks`: every `blocks`-th box of 128 rows and 32 columns.
+__device__ __forceinline__ void transpose_inputs(const TransposedInputs& p,
+                                                 int64_t block,
+                                                 int64_t blocks) {
+  __shared__ float box[kTransposedRows][kTransposedColumns + 1];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t row_boxes = (p.batch + kTransposedRows - 1) / kTransposedRows;
+  for (; block < transposed_boxes(p); block += blocks) {
+    const int64_t first_row = block % row_boxes * kTransposedRows;
+    const int64_t first_column = block / row_boxes * kTransposedColumns;
+    const int64_t column = first_column + lane;
+    const bool of_h = column < p.state_size, inside = column < p.state_size + p.input_features;
+    const float* const from =
+        of_h ? static_cast<const float*>(p.old_h.data) + column
+             : static_cast<const float*>(p.input.data) + (column - p.state_size);
+    const int64_t stride = of_h ? p.old_h.stride : p.input.stride;
+    const int rows = at_most(p.batch - first_row, kTransposedRows);
+#pragma unroll
+    for (int row = warp; row < kTransposedRows; row += kWarps) {
+      box[row][lane] = inside && row < rows ? from[(first_row + row) * stride] : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int c = warp; c < kTransposedColumns; c += kWarps) {
+      if (first_column + c < p.columns()) {
+        float* const to =
+            p.transposed +
+            (p.in_order ? first_column + c : row_of_transposed_column(first_column + c)) *
+                p.row_stride() +
+            first_row;
+#pragma unroll
+        for (int row = lane; row < kTransposedRows; row += 32) {
+          if (row < rows) {
+            to[row] = __uint_as_float(round_to_tf32(box[row][c]));
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+}
+
+// A gate's gradient as it is written.
+template <typename scalar_t>
+__device__ __forceinline__ scalar_t written(accumulate_t<scalar_t> x, bool rounds_to_tf32) {
+  if constexpr (std::is_same_v<scalar_t, float>) {
+    return rounds_to_tf32 ? __uint_as_float(round_to_tf32(x)) : x;
+  } else {
+    return static_cast<scalar_t>(x);
+  }
+}
+
+template <typename scalar_t>
+struct GateGradientsArguments {
+  GateGradientsParams<scalar_t> cell;
+  int64_t rows_a_block;
+  unsigned ranks;       // of a cluster, which share the rows of a part
+  unsigned row_blocks;  // the blocks behind these transpose
+};
+
+/// The operands of a thread's elements: kVector neighbors in each of kRows rows.
+template <typename scalar_t, int kVector, int kRows>
+struct GateGradientsInputs {
+  using Several = Vector<scalar_t, kVector>;
+  Several z[kRows][3], new_cell[kRows], grad_h[kRows], grad_cell[kRows];
+};
+
+/// The sums for d_bias over the rows of a warp, and over those of a rank.
+template <typename acc_t, int kColumns>
+struct BiasSums {
+  acc_t warps[3][kWarps][kColumns];
+  acc_t ranks[kMaxRanks][3 * kColumns];
+};
+
+/// kVector: the neighbors per thread, as alignment allows. kRows: the rows at a time.
+template <typename scalar_t, int kVector, int kRows>
+__global__ void __launch_bounds__(kThreads, 2)
+    gate_gradients_kernel(const __grid_constant__ GateGradientsArguments<scalar_t> arguments) {
+  using acc_t = accumulate_t<scalar_t>;
+  using Math = TensorMath<scalar_t>;
+  using Inputs = GateGradientsInputs<scalar_t, kVector, kRows>;
+  constexpr int kColumns = kVector * kAcross;
+  const GateGradientsParams<scalar_t>& p = arguments.cell;
+  const int across = static_cast<int>(threadIdx.x) % kAcross;
+  const int lane = static_cast<int>(threadIdx.x) / kAcross;
+  const int64_t first_column = int64_t(blockIdx.x) * kColumns;
+  const int64_t column = first_column + across * kVector;
+  const int64_t first = int64_t(blockIdx.y) * arguments.rows_a_block;
+  const int64_t end =
+      p.batch < first + arguments.rows_a_block ? p.batch : first + arguments.rows_a_block;
+  if (arguments.ranks > 1) {
+    cluster_arrive();
+  }
+  wait_for_previous_kernel();
+  if constexpr (std::is_same_v<scalar_t, float>) {
+    if (blockIdx.y >= arguments.row_blocks) {
+      transpose_inputs(p.inputs,
+                       (blockIdx.y - arguments.row_blocks) * int64_t(gridDim.x) + blockIdx.x,
+                       (gridDim.y - arguments.row_blocks) * int64_t(gridDim.x));
+      return;
+    }
+  }
+  // A few blocks leave room for all blocks of the next kernel. After many, its first blocks would
+  // crowd onto the multiprocessors that have none of these: (64,512,512) in float32 then takes 25
+  // us instead of 19.
+  if (p.starts_next || gridDim.x * gridDim.y <= 16) {
+    start_next_kernel();
+  }
+  acc_t sums[3][kVector] = {};
+  // With vectors, state_size is a multiple of kVector.
+  if (column < p.state_size) {
+    const int64_t h = p.state_size;
+    // For an absent gradient something else is read and ignored: a branch would wait for what is
+    // loaded in it.
+    const bool has_h = p.grad_h.data != nullptr, has_cell = p.grad_cell.data != nullptr;
+    const int64_t grad_h_stride = has_h ? p.grad_h.strides[0] : h;
+    const int64_t grad_cell_stride = has_cell ? p.grad_cell.strides[0] : h;
+    const scalar_t* const gates = p.gates + column;
+    const scalar_t* const new_cell = p.new_cell + column;
+    const scalar_t* const grad_h = has_h ? p.grad_h.data + column * p.grad_h.strides[1] : new_cell;
+    const scalar_t* const grad_cell =
+        has_cell ? p.grad_cell.data + column * p.grad_cell.strides[1] : new_cell;
+#pragma unroll 1
+    for (int64_t row0 = first + lane; row0 < end; row0 += kRows * kLanes) {
+      Inputs inputs;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        // Past the last row, the first one is read again.
+        const int64_t row = row0 + i * kLanes < end ? row0 + i * kLanes : row0;
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+          inputs.z[i][gate] = read_vector<kVector>(gates + (row * 3 + gate) * h);
+        }
+        inputs.new_cell[i] = read_vector<kVector>(new_cell + row * h);
+        inputs.grad_h[i] = read_vector<kVector>(grad_h + row * grad_h_stride);
+        inputs.grad_cell[i] = read_vector<kVector>(grad_cell + row * grad_cell_stride);
+      }
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const int64_t row = row0 + i * kLanes;
+        if (row >= end) {
+          break;
+        }
+        Vector<scalar_t, kVector> d_gates[3], d_old_cell;
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          const cell::Gradients<acc_t> gradients = cell::backward<Math>(
+              cell::Gates<acc_t>{static_cast<acc_t>(inputs.z[i][0].values[v]),
+                                 static_cast<acc_t>(inputs.z[i][1].values[v]),
+                                 static_cast<acc_t>(inputs.z[i][2].values[v])},
+              static_cast<acc_t>(inputs.new_cell[i].values[v]),
+              has_h ? static_cast<acc_t>(inputs.grad_h[i].values[v]) : acc_t(0),
+              has_cell ? static_cast<acc_t>(inputs.grad_cell[i].values[v]) : acc_t(0));
+          const acc_t of_gates[3] = {
+              gradients.gates.input_gate, gradients.gates.output_gate, gradients.gates.candidate};
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            d_gates[gate].values[v] = written<scalar_t>(of_gates[gate], p.rounds_to_tf32);
+            sums[gate][v] += of_gates[gate];
+          }
+          d_old_cell.values[v] = static_cast<scalar_t>(gradients.old_cell);
+        }
+        if (p.d_gates != nullptr) {
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            write_vector(p.d_gates + row * p.d_gates_stride + gate * h + column, d_gates[gate]);
+          }
+        }
+        if (p.d_old_cell != nullptr) {
+          write_vector(p.d_old_cell + row * h + column, d_old_cell);
+        }
+      }
+    }
+  }
+  if (p.d_bias == nullptr) {
+    return;
+  }
+  __shared__ BiasSums<acc_t, kColumns> shared;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int gate = 0; gate < 3; ++gate) {
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      acc_t sum = sums[gate][v];
+#pragma unroll
+      for (int distance = 16; distance >= kAcross; distance /= 2) {
+        sum += __shfl_xor_sync(0xffffffff, sum, distance);
+      }
+      if (threadIdx.x % 32 < kAcross) {
+        shared.warps[gate][warp][across * kVector + v] = sum;
+      }
+    }
+  }
+  __syncthreads();
+  const int index = static_cast<int>(threadIdx.x);
+  const int rank = cluster_rank(), ranks = static_cast<int>(arguments.ranks);
+  const int gate = index / kColumns, column_in_block = index % kColumns;
+  acc_t sum = 0;
+  if (gate < 3) {
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      sum += shared.warps[gate][w][column_in_block];
+    }
+  }
+  if (ranks > 1) {
+    // Sends the sums to the first rank once it runs. The others do not wait for it.
+    cluster_wait();
+    if (gate < 3) {
+      store_in_block(shared_address(&shared.ranks[rank][index]), 0, sum);
+    }
+    cluster_arrive_with_stores();
+    if (rank > 0) {
+      return;
+    }
+    cluster_wait();
+    sum = 0;
+    for (int r = 0; r < ranks && gate < 3; ++r) {
+      sum += shared.ranks[r][index];
+    }
+  }
+  if (gate < 3 && first_column + column_in_block < p.state_size) {
+    const int64_t to = gate * p.state_size + first_column + column_in_block;
+    if (p.workspace != nullptr) {
+      static_cast<acc_t*>(p.workspace)[blockIdx.y / arguments.ranks * 3 * p.state_size + to] = sum;
+    } else {
+      p.d_bias[to] = static_cast<scalar_t>(sum);
+    }
+  }
+}
+
+/// d_bias = the sum of the parts of the batch, in order.
+template <typename scalar_t>
+struct BiasSumArguments {
+  const accumulate_t<scalar_t>* parts;
+  int64_t count;
+  int64_t size;
+  scalar_t* d_bias;
+};
+
+template <typename scalar_t>
+__global__ void __launch_bounds__(kThreads, 2)
+    bias_sum_kernel(const __grid_constant__ BiasSumArguments<scalar_t> arguments) {
+  wait_for_previous_kernel();
+  start_next_kernel();
+  sum_bias_parts(arguments.parts,
+                 arguments.count,
+                 arguments.size,
+                 int64_t(blockIdx.x) * kThreads + threadIdx.x,
+                 int64_t(gridDim.x) * kThreads,
+                 [&](int64_t column, accumulate_t<scalar_t> sum) {
+                   arguments.d_bias[column] = static_cast<scalar_t>(sum);
+                 });
+}
+
+/// How the batch is divided: among the ranks of a cluster, and among `parts` clusters, whose sums
+/// for d_bias another kernel adds.
+struct SharesOfRows {
+  int64_t rows_a_block;
+  int64_t ranks, parts;
+
+  int64_t blocks() const { return ranks * parts; }
+};
+
+/// Some 160 rows per block: with fewer, too few threads of a block have work; with more,
+/// multiprocessors are idle. A cluster adds the sums for d_bias without another kernel:
+/// (1061,176,368) in bfloat16 takes 22.1 us with one cluster of eight and 24.4 with eight parts.
+/// But if clusters are not all resident at once, they cost more than the kernel that adds parts:
+/// (4096,256,256) takes 34.1 and 30.9.
+///
+/// If the kernel of the products adds the parts, which takes no extra time, there are as many
+/// blocks as are resident at once, of at least 32 rows each. (2048,128,128) in bfloat16 takes 13.5
+/// us with 64 rows per block and 14.3 with 160; (567,8,138) takes 10.4 with 36 rows and 11.6 with
+/// 142. But (128,1024,1024) takes 15.6 with 128 rows and 16.2 with 32.
+template <typename scalar_t>
+SharesOfRows shares_of_rows(const GateGradientsParams<scalar_t>& p, int64_t column_blocks) {
+  const int64_t wanted = ceil_div(p.batch, 160);
+  int64_t parts = std::max(ceil_div(p.batch, 1024), std::min(wanted, int64_t{16}));
+  if (p.bias_in_parts && p.batch > 128) {
+    parts = std::max(parts, std::min(p.blocks_at_once / column_blocks, ceil_div(p.batch, 32)));
+  } else if (!p.bias_in_parts && wanted > 1) {
+    int64_t ranks = 2;
+    while (ranks < wanted && ranks < kMaxRanks) {
+      ranks *= 2;
+    }
+    if (wanted <= 13 && column_blocks * ranks <= p.blocks_in_clusters) {
+      return {ceil_div(p.batch, ranks), ranks, 1};
+    }
+  }
+  parts = std::min(parts, kMaxParts);
+  return {ceil_div(p.batch, parts), 1, parts};
+}
+
+/// Whether all rows start at multiples of `vector` elements.
+template <typename scalar_t>
+bool takes_vectors(const GateGradientsParams<scalar_t>& p, int vector) {
+  const auto aligned = [&](const scalar_t* pointer) {
+    return reinterpret_cast<uintptr_t>(pointer) %
+               (static_cast<size_t>(vector) * sizeof(scalar_t)) ==
+           0;
+  };
+  const auto incoming = [&](const IncomingGradient<scalar_t>& of) {
+    return of.data == nullptr ||
+           (aligned(of.data) && of.strides[1] == 1 && of.strides[0] % vector == 0);
+  };
+  return p.state_size % vector == 0 && p.d_gates_stride % vector == 0 && aligned(p.gates) &&
+         aligned(p.new_cell) && aligned(p.d_gates) && aligned(p.d_old_cell) && incoming(p.grad_h) &&
+         incoming(p.grad_cell);
+}
+
+/// Columns of the state per thread: (64,512,512) in bfloat16, products included, takes 6.2 us with
+/// two and 7.2 with one.
+template <typename scalar_t>
+int neighbors(const GateGradientsParams<scalar_t>& p) {
+  return sizeof(scalar_t) < 8 && takes_vectors(p, 2) ? 2 : 1;
+}
+
+}  // namespace
+
+template <typename scalar_t>
+int64_t bias_parts(const GateGradientsParams<scalar_t>& params) {
+  return shares_of_rows(params, ceil_div(params.state_size, neighbors(params) * kAcross)).parts;
+}
+
+template <typename scalar_t>
+cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
+                                  cudaStream_t stream) {
+  const int vector = neighbors(params);
+  const int64_t column_blocks = ceil_div(params.state_size, vector * kAcross);
+  const SharesOfRows shares = shares_of_rows(params, column_blocks);
+  const auto launch = [&]<int kVector, int kRows>() {
+    int64_t transposing = 0;
+    if (params.inputs.transposed != nullptr) {
+      transposing =
+          std::min(ceil_div(transposed_boxes(params.inputs), column_blocks), kMaxTransposingRows);
+    }
+    const dim3 grid(static_cast<unsigned>(column_blocks),
+                    static_cast<unsigned>(shares.blocks() +
+                                          ceil_div(transposing, shares.ranks) * shares.ranks));
+    const auto ranks = static_cast<unsigned>(shares.ranks);
+    return launch_in_clusters<&gate_gradients_kernel<scalar_t, kVector, kRows>, kThreads, 0, 0>(
+        GateGradientsArguments<scalar_t>{
+            params, shares.rows_a_block, ranks, static_cast<unsigned>(shares.blocks())},
+        grid,
+        dim3(1, ranks),
+        stream);
+  };
+  cudaError_t error = cudaSuccess;
+  const bool one_row = shares.rows_a_block <= kLanes;
+  if constexpr (sizeof(scalar_t) < 8) {
+    if (vector == 2) {
+      error = one_row ? launch.template operator()<2, 1>() : launch.template operator()<2, 2>();
+    }
+  }
+  if (vector == 1) {
+    error = one_row ? launch.template operator()<1, 1>() : launch.template operator()<1, 2>();
+  }
+  if (error != cudaSuccess || params.d_bias == nullptr || shares.parts == 1 || !params.sums_bias) {
+    return error;
+  }
+  const BiasSumArguments<scalar_t> sum{static_cast<const accumulate_t<scalar_t>*>(params.workspace),
+                                       shares.parts,
+                                       3 * params.state_size,
+                                       params.d_bias};
+  return launch_in_clusters<&bias_sum_kernel<scalar_t>, kThreads, 0, 0>(
+      sum, dim3(static_cast<unsigned>(ceil_div(sum.size, kThreads))), 1, stream);
+}
+
+#define LLTM_GATE_GRADIENTS(scalar_t)                                \
+  template int64_t bias_parts(const GateGradientsParams<scalar_t>&); \
+  template cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>&, cudaStream_t);
+LLTM_GATE_GRADIENTS(double)
+LLTM_GATE_GRADIENTS(float)
+LLTM_GATE_GRADIENTS(c10::Half)
+LLTM_GATE_GRADIENTS(c10::BFloat16)
+#undef LLTM_GATE_GRADIENTS
+
+}  // namespace lltm::cuda

@@ -1,0 +1,155 @@
+// The kernels of the backward. plan.cpp chooses among them.
+//
+// Every launch function enqueues on `stream` of the current device, needs at least one row and one
+// column of the state, and returns the error of its launch.
+#pragma once
+
+#include "../../plan/gradient_plan.h"
+#include "../../problem.h"
+#include "../../tile/shapes.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace lltm::cuda {
+
+/// [old_h | input] transposed and rounded to TF32: one row per column, in the order of
+/// gate_gradients.cu, and zeros up to a multiple of 16 rows.
+struct TransposedInputs {
+  int64_t batch;
+  int64_t input_features;
+  int64_t state_size;
+  Matrix input;       // (batch, input_features)
+  Matrix old_h;       // (batch, state_size)
+  float* transposed;  // (columns(), row_stride()), at a multiple of 16 bytes, or null if not wanted
+  bool in_order;      // whether its rows are in the order of the columns
+
+  LLTM_HOST_DEVICE int64_t columns() const { return (state_size + input_features + 15) / 16 * 16; }
+  LLTM_HOST_DEVICE int64_t row_stride() const { return (batch + 3) / 4 * 4; }
+};
+
+/// A gradient of shape (batch, state_size); null data means zero. Strides are in elements; the
+/// gradient of a sum is expanded from one element.
+template <typename scalar_t>
+struct IncomingGradient {
+  const scalar_t* data;
+  int64_t strides[2];
+};
+
+template <typename scalar_t>
+struct GateGradientsParams {
+  int64_t batch;
+  int64_t state_size;
+  IncomingGradient<scalar_t> grad_h, grad_cell;
+  const scalar_t* gates;     // (batch, 3*state_size), pre-activations
+  const scalar_t* new_cell;  // (batch, state_size)
+  scalar_t* d_gates;         // (batch, 3*state_size), or null if not wanted
+  int64_t d_gates_stride;
+  scalar_t* d_bias;      // (3*state_size), or null if not wanted
+  scalar_t* d_old_cell;  // (batch, state_size), or null if not wanted
+  // The blocks that are resident at once, two per multiprocessor: by themselves, and in clusters.
+  int blocks_at_once, blocks_in_clusters;
+  // Whether blocks that share the batch leave parts of d_bias instead of adding them in clusters,
+  // and whether another kernel adds these parts, rather than that of the products.
+  bool bias_in_parts, sums_bias;
+  // If d_bias is wanted and has several parts: bias_parts x 3*state_size elements of
+  // accumulate_t<scalar_t>.
+  void* workspace;
+  // Whether the next kernel may start before this one is complete.
+  bool starts_next;
+  // For products in TF32 of float tensors: whether d_gates are rounded to TF32, and the inputs to
+  // transpose.
+  bool rounds_to_tf32;
+  TransposedInputs inputs;
+};
+
+/// double for double, float for the others.
+template <typename scalar_t>
+using accumulate_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
+
+/// The number of parts in which launch_gate_gradients computes d_bias.
+template <typename scalar_t>
+int64_t bias_parts(const GateGradientsParams<scalar_t>& params);
+
+/// Computes d_gates, d_old_cell and d_bias, in one launch, or two if parts of d_bias are added.
+/// scalar_t is double, float, c10::Half or c10::BFloat16; 16-bit types are computed in float.
+template <typename scalar_t>
+cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params, cudaStream_t stream);
+
+/// Computes all wanted products in kTf32, kFloat16 or kBFloat16, on compute capability 9.0 with
+/// code built for 90a. All rows of operands start at multiples of 16 bytes, and the batch is below
+/// 2^30. `workspace` has backward_wgmma_workspace floats, at a multiple of 16 bytes. For kTf32 it
+/// begins with transposed_inputs, in order unless plan.deals_columns(). The previous kernel is that
+/// of d_gates, or follows it.
+template <Arithmetic kArithmetic>
+cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
+                                  const GradientPlan& plan,
+                                  float* workspace,
+                                  cudaStream_t stream);
+template <Arithmetic kArithmetic>
+int64_t backward_wgmma_workspace(const BackwardProblem& problem, const GradientPlan& plan);
+
+/// Computes all wanted products in one launch. `split` blocks, a cluster, share the K =
+/// 3*state_size of a tile of d_old_h and d_input. More than one requires sm_90.
+template <Arithmetic kArithmetic>
+cudaError_t launch_backward_tiles(const BackwardProblem& problem,
+                                  ProductTile tile,
+                                  int split,
+                                  cudaStream_t stream);
+
+/// As launch_backward_tiles, for kFloat32, on compute capability 9.0 with code built for 90a. TMA
+/// can describe the matrices (is_describable). The columns of weights that belong to input start at
+/// first_input_column(state_size), in a copy if that is not state_size. `workspace` has
+/// backward_wgmma_float32_workspace floats, at a multiple of 16 bytes.
+cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
+                                          const Float32GradientPlan& plan,
+                                          int split,
+                                          float* workspace,
+                                          cudaStream_t stream);
+constexpr int64_t first_input_column(int64_t state_size) {
+  return whole_vectors(state_size, 4);
+}
+int64_t backward_wgmma_float32_workspace(const BackwardProblem& params,
+                                         const Float32GradientPlan& plan);
+
+/// As launch_backward_tiles, for kTf32 and batches below 2^30, on compute capability 9.0 with code
+/// built for 90a. Matrices start at multiples of 16 bytes, and their rows and state_size are
+/// multiples of 16 bytes; input_features is not zero. `parts` blocks share the K = 3*state_size of
+/// a tile of d_old_h and d_input. `pairs` is the most pairs of blocks to use. `workspace` has
+/// backward_wgmma_tf32_workspace floats, at a multiple of 16 bytes. It begins with
+/// transposed_inputs. The kernel of d_gates must have written these, and rounded d_gates to TF32.
+cudaError_t launch_backward_wgmma_tf32(const BackwardProblem& params,
+                                       Tf32BatchTile tile,
+                                       int parts,
+                                       int pairs,
+                                       float* workspace,
+                                       cudaStream_t stream);
+TransposedInputs transposed_inputs(const BackwardProblem& params,
+                                   float* workspace,
+                                   bool in_order = false);
+int64_t transposed_floats(const BackwardProblem& params);
+int64_t backward_wgmma_tf32_workspace(const BackwardProblem& params, Tf32BatchTile tile, int parts);
+
+/// As launch_backward_tiles, for kFloat16 and kBFloat16, in small tiles, on compute capability 9.0
+/// with code built for 90a. Matrices start at, and their rows are, multiples of 16 bytes;
+/// state_size and input_features are multiples of 8, and the latter may be zero. `split` blocks, a
+/// cluster, share the K of a tile of d_old_h and d_input; it is a power of two. The previous kernel
+/// must have waited for whatever wrote the operands other than d_gates before it started this one,
+/// as that of launch_gate_gradients does.
+template <Arithmetic kArithmetic>
+cudaError_t launch_backward_wgmma_small(const BackwardProblem& params,
+                                        int split,
+                                        cudaStream_t stream);
+
+/// Computes the whole backward in one launch, for float, c10::Half and c10::BFloat16 and at most
+/// kFewRows rows, without TF32. It does not use cell.d_gates, cell.workspace or problem.d_gates.
+/// `split` blocks, a cluster, share the rows of weights; more than one requires sm_90.
+template <typename scalar_t>
+cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
+                                     const BackwardProblem& problem,
+                                     int split,
+                                     cudaStream_t stream);
+
+}  // namespace lltm::cuda

@@ -1,0 +1,240 @@
+// The products of the backward in one launch. d_old_h and d_input are tiles of d_gates @ weights.
+// The two column ranges of d_weights are tiles of d_gates.T @ old_h and d_gates.T @ input. The
+// first blocks compute the former, whose K is long and shared by clusters; the others compute the
+// latter.
+#pragma once
+
+#include "../../epilogue/write_tile.cuh"
+#include "../../problem.h"
+#include "../../products/major.h"
+#include "../../products/mma_sync.cuh"
+#include "../../ptx/cluster.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../reduction/cluster_sums.cuh"
+#include "../../runtime/launch.cuh"
+#include "../../scheduler/split_of_k.h"
+#include "../../tile/boxes.cuh"
+#include "../../tile/elements.cuh"
+#include "kernels.h"
+
+namespace lltm::cuda {
+
+struct BackwardTilesArguments {
+  BackwardProblem cell;
+  KSplit split;
+  Segments state_columns;   // in tiles, of d_old_h and d_input if wanted
+  Segments weight_columns;  // of d_weights
+  unsigned state_blocks;    // of d_old_h and d_input, ranks included
+  unsigned weight_tiles;
+  // Of their rows, for both column ranges of weights.
+  RowAlignment gates_alignment, old_h_alignment, input_alignment;
+  RowAlignment weights_h_alignment, weights_input_alignment;
+  // Whether four elements of a row of the results may be written at once.
+  bool d_old_h_fours, d_input_fours, d_weights_fours;
+};
+
+template <typename StateProduct, typename WeightProduct, int kBlocksPerSm>
+__global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
+    backward_tiles_kernel(const __grid_constant__ BackwardTilesArguments arguments) {
+  using Element = typename StateProduct::Element;
+  constexpr int kThreads = StateProduct::kThreads;
+  constexpr int kTileM = StateProduct::kTileM, kTileN = StateProduct::kTileN;
+  constexpr int kChunkK = StateProduct::kChunkK;
+  static_assert(WeightProduct::kTileM == kTileM && WeightProduct::kTileN == kTileN &&
+                WeightProduct::kThreads == kThreads);
+  extern __shared__ __align__(16) unsigned char shared[];
+  const BackwardProblem& p = arguments.cell;
+  const int64_t gate_columns = 3 * p.state_size;
+  const auto* d_gates = static_cast<const Element*>(p.d_gates);
+
+  if (blockIdx.x < arguments.state_blocks) {
+    const auto tiles_a_row = static_cast<unsigned>(arguments.state_columns.pieces());
+    const unsigned tile = cluster_index();
+    const auto piece = arguments.state_columns.piece(static_cast<int>(tile % tiles_a_row), kTileN);
+    const int64_t width = piece.of(p.state_size, p.input_features), first_column = piece.first;
+    const int columns = at_most(width - first_column, kTileN);
+    const int64_t first_row = int64_t(tile / tiles_a_row) * kTileM;
+    const int rows = at_most(p.batch - first_row, kTileM);
+    const int begin = arguments.split.first_chunk(cluster_rank());
+    const int end = arguments.split.first_chunk(cluster_rank() + 1);
+    ClusterSums<StateProduct> sums(shared, arguments.split);
+    wait_for_previous_kernel();
+
+    BoxCopier<kTileM, kChunkK, StateProduct::kPitchA, kThreads, Element, Box<Element>> copier_a;
+    BoxCopier<kChunkK, kTileN, StateProduct::kPitchB, kThreads, Element, Box<Element>> copier_b;
+    const auto load = [&](Element* a, Element* b, int chunk) {
+      const int64_t k = int64_t(chunk) * kChunkK;
+      if (chunk == begin) {
+        copier_a.start({d_gates + first_row * gate_columns + k,
+                        gate_columns,
+                        rows,
+                        arguments.gates_alignment});
+        copier_b.start(
+            {static_cast<const Element*>(p.weights.data) + k * p.weights.stride +
+                 piece.of(int64_t{0}, p.state_size) + first_column,
+             p.weights.stride,
+             0,
+             piece.of(arguments.weights_h_alignment, arguments.weights_input_alignment)});
+      }
+      const int depth = at_most(gate_columns - k, kChunkK);
+      copier_a.copy(a, depth, kChunkK);
+      copier_b.source_.rows = depth;
+      copier_b.copy(b, columns, kChunkK * p.weights.stride);
+    };
+    StateProduct product;
+    product.run(reinterpret_cast<Element*>(shared), begin, end, load, [] {});
+    sums.exchange(product);
+    const int64_t row = first_row + sums.first_row();
+    write_tile<kThreads, kTileN>(
+        static_cast<Element*>(piece.of(p.d_old_h, p.d_input)) + row * width + first_column,
+        width,
+        min(sums.rows(), rows - sums.first_row()),
+        columns,
+        piece.of(arguments.d_old_h_fours, arguments.d_input_fours),
+        [&](float(&values)[4], int r, int column) { sums.template read<4, 1>(values, r, column); });
+    sums.finish();
+  } else {
+    const unsigned tile = blockIdx.x - arguments.state_blocks;
+    if (tile >= arguments.weight_tiles) {
+      return;
+    }
+    const auto tiles_a_row = static_cast<unsigned>(arguments.weight_columns.pieces());
+    const auto piece = arguments.weight_columns.piece(static_cast<int>(tile % tiles_a_row), kTileN);
+    const int64_t first_column = piece.first;
+    const int columns = at_most(piece.of(p.state_size, p.input_features) - first_column, kTileN);
+    const int64_t first_row = int64_t(tile / tiles_a_row) * kTileM;
+    const int rows = at_most(gate_columns - first_row, kTileM);
+    wait_for_previous_kernel();
+
+    BoxCopier<kChunkK, kTileM, WeightProduct::kPitchA, kThreads, Element, Box<Element>> copier_a;
+    BoxCopier<kChunkK, kTileN, WeightProduct::kPitchB, kThreads, Element, Box<Element>> copier_b;
+    const Matrix& source = piece.of(p.old_h, p.input);
+    const auto load = [&](Element* a, Element* b, int chunk) {
+      if (chunk == 0) {
+        copier_a.start({d_gates + first_row, gate_columns, 0, arguments.gates_alignment});
+        copier_b.start({static_cast<const Element*>(source.data) + first_column,
+                        source.stride,
+                        0,
+                        piece.of(arguments.old_h_alignment, arguments.input_alignment)});
+      }
+      const int depth = at_most(p.batch - int64_t(chunk) * kChunkK, kChunkK);
+      copier_a.source_.rows = depth;
+      copier_a.copy(a, rows, kChunkK * gate_columns);
+      copier_b.source_.rows = depth;
+      copier_b.copy(b, columns, kChunkK * source.stride);
+    };
+    WeightProduct product;
+    const int chunks = static_cast<int>((p.batch + kChunkK - 1) / kChunkK);
+    product.run(reinterpret_cast<Element*>(shared), 0, chunks, load, [] {});
+    float* const result = reinterpret_cast<float*>(shared);
+    product.store(result);
+    __syncthreads();
+    const int64_t width = p.state_size + p.input_features;
+    write_tile<kThreads, kTileN>(static_cast<Element*>(p.d_weights) + first_row * width +
+                                     piece.of(int64_t{0}, p.state_size) + first_column,
+                                 width,
+                                 rows,
+                                 columns,
+                                 arguments.d_weights_fours,
+                                 [&](float(&values)[4], int r, int column) {
+                                   const float4 four = *reinterpret_cast<const float4*>(
+                                       &result[r * WeightProduct::kPitchC + column]);
+                                   values[0] = four.x;
+                                   values[1] = four.y;
+                                   values[2] = four.z;
+                                   values[3] = four.w;
+                                 });
+  }
+}
+
+template <Arithmetic kArithmetic,
+          int kTile,
+          int kWarpsM,
+          int kWarpsN,
+          int kStages,
+          int kBlocksPerSm>
+cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaStream_t stream) {
+  using StateProduct = TileProduct<kArithmetic,
+                                   Major::kK,
+                                   Major::kOther,
+                                   kTile,
+                                   kTile,
+                                   kWarpsM,
+                                   kWarpsN,
+                                   1,
+                                   kStages>;
+  using WeightProduct = TileProduct<kArithmetic,
+                                    Major::kOther,
+                                    Major::kOther,
+                                    kTile,
+                                    kTile,
+                                    kWarpsM,
+                                    kWarpsN,
+                                    1,
+                                    kStages>;
+  constexpr int kSize = sizeof(typename StateProduct::Element);
+  const auto tiles = [](int64_t n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
+  const int64_t state = params.state_size, features = params.input_features;
+  const int64_t gate_columns = 3 * state;
+  const bool weights_wanted = params.d_weights != nullptr;
+  const Segments state_columns = segments_of(
+      params.d_old_h != nullptr ? state : 0, params.d_input != nullptr ? features : 0, kTile);
+  const Segments weight_columns =
+      segments_of(weights_wanted ? state : 0, weights_wanted ? features : 0, kTile);
+  const unsigned state_blocks = static_cast<unsigned>(state_columns.pieces()) *
+                                tiles(params.batch) * static_cast<unsigned>(split);
+  const unsigned weight_tiles =
+      static_cast<unsigned>(weight_columns.pieces()) * tiles(gate_columns);
+  const auto fours = [](const void* data, int64_t stride, int64_t offset) {
+    return (reinterpret_cast<uintptr_t>(data) / kSize + offset) % 4 == 0 && stride % 4 == 0;
+  };
+  const int64_t width = state + features;
+  const BackwardTilesArguments arguments{
+      .cell = params,
+      .split = split_of_k(
+          split,
+          static_cast<int>((gate_columns + StateProduct::kChunkK - 1) / StateProduct::kChunkK),
+          kTile),
+      .state_columns = state_columns,
+      .weight_columns = weight_columns,
+      .state_blocks = state_blocks,
+      .weight_tiles = weight_tiles,
+      .gates_alignment = Matrix{params.d_gates, gate_columns}.alignment(kSize),
+      .old_h_alignment = params.old_h.alignment(kSize),
+      .input_alignment = params.input.alignment(kSize),
+      .weights_h_alignment = params.weights.alignment(kSize),
+      .weights_input_alignment = params.weights.alignment(kSize, state),
+      .d_old_h_fours = fours(params.d_old_h, state, 0),
+      .d_input_fours = fours(params.d_input, features, 0),
+      .d_weights_fours = fours(params.d_weights, width, 0) && state % 4 == 0};
+  const unsigned ranks = static_cast<unsigned>(split);
+  const unsigned blocks = (state_blocks + weight_tiles + ranks - 1) / ranks * ranks;
+  if (blocks == 0) {
+    return cudaSuccess;
+  }
+  constexpr auto larger = [](int a, int b) { return a > b ? a : b; };
+  return launch_in_clusters<&backward_tiles_kernel<StateProduct, WeightProduct, kBlocksPerSm>,
+                            StateProduct::kThreads,
+                            larger(StateProduct::kSharedBytes, WeightProduct::kSharedBytes),
+                            larger(ClusterSums<StateProduct>::kSharedBytes,
+                                   WeightProduct::kSharedBytes)>(
+      arguments, dim3(blocks), split, stream);
+}
+
+template <Arithmetic kArithmetic>
+cudaError_t launch_backward_tiles(const BackwardProblem& params,
+                                  ProductTile tile,
+                                  int split,
+                                  cudaStream_t stream) {
+  switch (tile) {
+    case ProductTile::k64x64:
+      return launch_backward_tile<kArithmetic, 64, 2, 4, 3, 2>(params, split, stream);
+    case ProductTile::k128x128:
+      return launch_backward_tile<kArithmetic, 128, 2, 4, 3, 1>(params, split, stream);
+    case ProductTile::kCount:
+      break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace lltm::cuda

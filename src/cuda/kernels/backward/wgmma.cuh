@@ -1,0 +1,406 @@
+// The products of the backward by wgmma and TMA (sm_90a), in one launch: d_old_h and d_input, which
+// are one product, and d_weights (gradient_units.h). Some warps copy operands through a ring of
+// slots. Two warpgroups multiply, and write tiles or leave their sums for another kernel to add.
+//
+// - Tiles of 128x64: the K of a tile of either product may be shared by the blocks of a cluster,
+//   which exchange their sums.
+// - Tiles of 128x256 for d_weights, and of 128 x 64, 128 or 256 for the others, in pairs with the
+//   same columns that share the right operand, because large products are bound by L2. K may be
+//   split into parts, whose sums go to the workspace and are added by another kernel.
+#pragma once
+
+#include "../../epilogue/gradient_tile.cuh"
+#include "../../pipeline/ring.cuh"
+#include "../../ptx/cluster.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../reduction/bias_parts.cuh"
+#include "../../reduction/gradient_exchange.cuh"
+
+namespace lltm::cuda {
+
+struct GradientOperandMaps {
+  CUtensorMap weights, gate_rows;       // left and right of the state product
+  CUtensorMap gate_columns, inputs[2];  // of the weight product; inputs[1] is that of input
+};
+
+struct GradientArguments {
+  GradientOperandMaps operands;
+  GradientResultMaps result_maps;
+  GradientResults results;
+  GradientSchedule schedule;
+  // Operands that the previous kernel does not write: it has waited for whatever wrote them before
+  // it started this one.
+  bool weights_are_there, inputs_are_there;
+  bool state_by_tma, weights_by_tma;
+  float4* parts;  // of the state product's tiles, then of the weight product's
+  BiasParts bias;
+};
+
+/// The columns of a tile of the state product and of the weight product.
+template <Arithmetic kArithmetic_, int kStateColumns_, int kWeightColumns_>
+struct GradientTile {
+  static constexpr Arithmetic kArithmetic = kArithmetic_;
+  using Product = typename GradientProductOf<kArithmetic>::type;
+  using Staging = GradientStaging<Product>;
+  static constexpr int kRows = kGradientRows;
+  static constexpr int kStateColumns = kStateColumns_, kWeightColumns = kWeightColumns_;
+  static constexpr bool kSharesK = kWeightColumns == 64;
+  // as GradientPlan::deals_columns()
+  static constexpr bool kDealsColumns = kArithmetic == Arithmetic::kTf32 && !kSharesK;
+  static constexpr int kMulticast = kSharesK ? 1 : 2;  // ranks
+  static constexpr int kBlocksPerSm = kSharesK ? 2 : 1;
+  static constexpr int kSlots = kSharesK ? 3 : 4;
+  // Issuing copies takes a thread's time: for large tiles, two threads copy the left operand, half
+  // of it each, and two the right one. Their warpgroup releases registers to those that multiply.
+  static constexpr int kCopiers = kSharesK ? 1 : 2;  // per operand
+  static constexpr int kThreads = kGradientThreads + 64 * kCopiers;
+
+  template <int kColumns>
+  using CopiesOf = GradientCopies<Product, kColumns, kMulticast, kCopiers>;
+  using StateCopies = CopiesOf<kStateColumns>;
+  using WeightCopies = CopiesOf<kWeightColumns>;
+  using OperandRing = Ring<kSlots, WeightCopies::kBytesA + WeightCopies::kBytesB>;
+  static_assert(kStateColumns <= kWeightColumns);
+  // Behind the ring: the staging that each warpgroup writes tiles from, or sums from other ranks.
+  static constexpr int kStagings = kSharesK ? 1 : 2;
+  static constexpr int kStagingOffset = kSlots * OperandRing::kSlotBytes;
+  static constexpr int kGroupStagingBytes = kStagings * Staging::kBytes;
+  static constexpr int kPartBytes = kGradientThreads * 16;  // for eight columns
+  static constexpr int kExchangeBytes = kSharesK ? kStateColumns / 8 * kPartBytes : 0;
+  static constexpr int kBarrierOffset =
+      kStagingOffset + std::max(kExchangeBytes, 2 * kGroupStagingBytes);
+  static constexpr int kExchangeBarrier = kBarrierOffset + OperandRing::kBarrierBytes;
+  static constexpr int kHeldOffset = kExchangeBarrier + 16;
+  static constexpr int kSharedBytes = kHeldOffset + kCopiers * kSlots * 8;
+
+  /// The sums of a part of a tile, in float4s, as the threads hold them.
+  static constexpr LLTM_HOST_DEVICE int fours(bool of_weights) {
+    return (of_weights ? kWeightColumns : kStateColumns) / 8 * kGradientThreads;
+  }
+  /// The index of a product's first part in the workspace.
+  static LLTM_HOST_DEVICE int64_t first_four(const GradientSchedule& schedule, bool of_weights) {
+    return of_weights
+               ? int64_t(schedule.state.tiles_in_parts()) * schedule.state.parts * fours(false)
+               : 0;
+  }
+};
+
+#if defined(LLTM_HOPPER)
+/// Starts the copies of all units' chunks, of either the left or the right operand.
+template <typename Tile>
+__device__ __forceinline__ void copy_gradient_operands(const GradientArguments& arguments,
+                                                       unsigned char* shared,
+                                                       typename Tile::OperandRing ring,
+                                                       int cluster,
+                                                       int rank,
+                                                       int copier) {
+  using Product = typename Tile::Product;
+  constexpr int kBytesA = Tile::WeightCopies::kBytesA;
+  const GradientOperandMaps& maps = arguments.operands;
+  const bool of_left = copier < Tile::kCopiers;
+  copier %= Tile::kCopiers;
+  if (arguments.schedule.state.units > 0) {
+    prefetch_map(of_left ? &maps.weights : &maps.gate_rows);
+  }
+  if (arguments.schedule.weights.units > 0) {
+    prefetch_map(of_left ? &maps.gate_columns : &maps.inputs[0]);
+  }
+  // The row and the chunk of d_gates.T that a slot holds. Consecutive tiles of d_weights have the
+  // same rows, so chunks stay in their slots if a tile has as many of them as fit.
+  auto* const held = reinterpret_cast<int2*>(shared + Tile::kHeldOffset) + copier * Tile::kSlots;
+  if (of_left) {
+    for (int i = 0; i < Tile::kSlots; ++i) {
+      held[i] = make_int2(-1, -1);
+    }
+  }
+  bool waited = false;
+  arguments.schedule.for_each_unit<Tile::kRows, Tile::kStateColumns, Tile::kWeightColumns>(
+      cluster, rank, [&](const GradientUnit& unit) {
+        const bool there = of_left ? !unit.of_weights && arguments.weights_are_there
+                                   : unit.of_weights && arguments.inputs_are_there;
+        if (!waited && !there) {
+          wait_for_previous_kernel();
+          waited = true;
+        }
+        if (of_left) {
+          const CUtensorMap* const map = unit.of_weights ? &maps.gate_columns : &maps.weights;
+#pragma unroll 1
+          for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
+            ring.wait_empty();
+            int2& here = held[ring.slot()];
+            if (unit.of_weights && here.x == unit.row && here.y == chunk) {
+              arrive(ring.full());
+            } else {
+              here = unit.of_weights ? make_int2(unit.row, chunk) : make_int2(-1, -1);
+              arrive_expecting(ring.full(), kBytesA / Tile::kCopiers);
+              Tile::WeightCopies::copy_left(
+                  ring.data(), map, unit.row, chunk * Product::kChunkK, copier, ring.full());
+            }
+            ring.advance();
+          }
+        } else {
+          const CUtensorMap* const map =
+              unit.of_weights ? &maps.inputs[unit.second_segment] : &maps.gate_rows;
+#pragma unroll 1
+          for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
+            ring.wait_empty();
+            const auto copy = [&](auto copies) {
+              using Copies = decltype(copies);
+              arrive_expecting(ring.full(), Copies::right_bytes(unit.of_weights, copier));
+              Copies::copy_right(ring.data() + kBytesA,
+                                 map,
+                                 unit.of_weights,
+                                 unit.column,
+                                 chunk * Product::kChunkK,
+                                 Tile::kMulticast > 1 ? rank : 0,
+                                 copier,
+                                 ring.full());
+            };
+            if (unit.of_weights || Tile::kStateColumns == Tile::kWeightColumns) {
+              copy(typename Tile::WeightCopies());
+            } else {
+              copy(typename Tile::StateCopies());
+            }
+            ring.advance();
+          }
+        }
+      });
+}
+
+/// Writes a tile of which this block has all sums.
+template <typename Tile, int kColumns>
+__device__ __forceinline__ void write_gradient_tile(const GradientArguments& arguments,
+                                                    unsigned char* shared,
+                                                    const GradientUnit& unit,
+                                                    const float (&sum)[kColumns / 2]) {
+  using Staging = typename Tile::Staging;
+  constexpr int kBlocks = kColumns / Staging::kColumns;
+  const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
+  const int group_row = unit.row + group * 64;
+  if constexpr (Tile::kDealsColumns) {
+    if (unit.of_weights && arguments.weights_by_tma) {
+      write_dealt_columns<typename Tile::Product>(arguments.results, unit, sum);
+      return;
+    }
+  }
+  // TMA does not write a box that starts in front of a matrix. The box of d_input would, if a tile
+  // has columns of both d_old_h and d_input.
+  const int64_t h = arguments.results.state_size;
+  const bool has_both = group_row < h && group_row + 64 > h;
+  const bool by_tma =
+      unit.of_weights ? arguments.weights_by_tma : arguments.state_by_tma && !has_both;
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+    const Staging staging(shared + Tile::kStagingOffset + group * Tile::kGroupStagingBytes +
+                          block % Tile::kStagings * Staging::kBytes);
+    if (thread % 128 == 0) {
+      // Waits for what was written from here before. The previous tile may have had a single block,
+      // or may not have been written by TMA, so its last commit says nothing about this place.
+      if (block == 0) {
+        wait_writes_read();
+      } else {
+        wait_writes_read<Tile::kStagings - 1>();
+      }
+    }
+    sync_threads_of<128>(1 + group);
+#pragma unroll
+    for (int i = 0; i < Staging::kColumns / 8; ++i) {
+      const float* const s = sum + (block * (Staging::kColumns / 8) + i) * 4;
+      staging.template put<Tile::kDealsColumns>(
+          unit.of_weights, i * 8, make_float4(s[0], s[1], s[2], s[3]));
+    }
+    if (by_tma) {
+      fence_for_copies();
+    }
+    sync_threads_of<128>(1 + group);
+    const int first = block * Staging::kColumns;
+    if (!by_tma) {
+      staging.write(arguments.results, unit, group_row, 0, Staging::kColumns, first);
+    } else if (thread % 128 == 0) {
+      staging.write_by_tma(arguments.result_maps, arguments.results, unit, group_row, first);
+      commit_writes();
+    }
+  }
+}
+
+/// Computes a unit, in the threads that multiply.
+template <typename Tile, int kColumns>
+__device__ __forceinline__ void form_gradient_tile(const GradientArguments& arguments,
+                                                   unsigned char* shared,
+                                                   typename Tile::OperandRing& ring,
+                                                   const GradientUnit& unit,
+                                                   int ranks,
+                                                   int rank) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto release = [&](uint32_t empty) {
+    if constexpr (Tile::kMulticast > 1) {
+      if (thread % 128 < Tile::kMulticast) {
+        arrive_in_cluster(address_in_block(empty, thread % 128));
+      }
+    } else if (thread % 128 == 0) {
+      arrive(empty);
+    }
+  };
+  float sum[kColumns / 2];
+  Tile::Product::template multiply<kColumns>(sum, ring, unit.of_weights, unit.chunks, release);
+  const GradientSchedule& schedule = arguments.schedule;
+  const GradientTiles& tiles = unit.of_weights ? schedule.weights : schedule.state;
+  if constexpr (Tile::kSharesK) {
+    if (tiles.share == RanksShare::kK) {
+      exchange_gradient_tile<Tile, kColumns>(arguments.results, shared, unit, ranks, rank, sum);
+      return;
+    }
+  } else if (tiles.parts > 1) {
+    constexpr int kGroups = kColumns / 8;
+    float4* const own =
+        arguments.parts + Tile::first_four(schedule, unit.of_weights) +
+        (int64_t(unit.tile) * tiles.parts + unit.part) * (kGroups * kGradientThreads) + thread;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      __stcg(own + i * kGradientThreads,
+             make_float4(sum[i * 4], sum[i * 4 + 1], sum[i * 4 + 2], sum[i * 4 + 3]));
+    }
+    return;
+  }
+  write_gradient_tile<Tile, kColumns>(arguments, shared, unit, sum);
+}
+#endif
+
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
+    backward_wgmma_kernel(const __grid_constant__ GradientArguments arguments) {
+#if defined(LLTM_HOPPER)
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const GradientSchedule& schedule = arguments.schedule;
+  const int cluster = static_cast<int>(cluster_index()), rank = cluster_rank();
+  const int ranks = schedule.weights.ranks;
+  const int thread = static_cast<int>(threadIdx.x);
+  const uint32_t base = shared_address(shared);
+  typename Tile::OperandRing ring(base, base + Tile::kBarrierOffset);
+  if (thread == 0) {
+    ring.prepare(2 * Tile::kCopiers, Tile::kMulticast * kGradientThreads / 128);
+    if constexpr (Tile::kSharesK) {
+      const uint32_t barrier = base + Tile::kExchangeBarrier;
+      init_barrier(barrier, 1);
+      arrive_expecting(barrier, Tile::kExchangeBytes - Tile::kExchangeBytes / ranks);
+    }
+    fence_barriers();
+  }
+  if (ranks > 1) {
+    __syncwarp();
+    cluster_arrive();
+    cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  if constexpr (Tile::kSharesK) {
+    start_next_kernel();
+  }
+
+  if (thread >= kGradientThreads) {
+    if constexpr (Tile::kCopiers == 2) {
+      give_registers<40>();
+    }
+    if (thread % 32 == 0) {
+      copy_gradient_operands<Tile>(
+          arguments, shared, ring, cluster, rank, (thread - kGradientThreads) / 32);
+      // After many blocks that each fill a multiprocessor, the next kernel's blocks would crowd
+      // onto those that have none. So it may start only when all blocks have issued the copies of
+      // their last chunks.
+      start_next_kernel();
+    }
+    __syncwarp();
+  } else {
+    if constexpr (Tile::kCopiers == 2) {
+      take_registers<232>();
+    }
+    wait_for_previous_kernel();
+    if (arguments.bias.parts != nullptr) {
+      // While the first operands are being copied.
+      using Element = typename Tile::Product::Element;
+      sum_bias_parts(arguments.bias.parts,
+                     arguments.bias.count,
+                     3 * arguments.results.state_size,
+                     int64_t(blockIdx.x) * kGradientThreads + thread,
+                     int64_t(gridDim.x) * kGradientThreads,
+                     [&](int64_t column, float sum) {
+                       assign(static_cast<Element*>(arguments.bias.d_bias)[column], sum);
+                     });
+    }
+    schedule.for_each_unit<Tile::kRows, Tile::kStateColumns, Tile::kWeightColumns>(
+        cluster, rank, [&](const GradientUnit& unit) {
+          if (unit.of_weights || Tile::kStateColumns == Tile::kWeightColumns) {
+            form_gradient_tile<Tile, Tile::kWeightColumns>(
+                arguments, shared, ring, unit, ranks, rank);
+          } else {
+            form_gradient_tile<Tile, Tile::kStateColumns>(
+                arguments, shared, ring, unit, ranks, rank);
+          }
+        });
+    if (thread % 128 == 0) {
+      wait_writes();
+    }
+    __syncwarp();
+  }
+  if constexpr (Tile::kMulticast > 1) {
+    // No block exits while the other one may still write to it or arrive at its barriers.
+    cluster_arrive();
+    cluster_wait();
+  }
+#else
+  trap_wrong_image();
+#endif
+}
+
+/// The columns of a tile per block, in the kernel that adds the parts of tiles and writes them.
+constexpr int kSumColumns = 16;
+
+template <typename Tile>
+__global__ void __launch_bounds__(kGradientThreads)
+    backward_wgmma_sums_kernel(const __grid_constant__ GradientArguments arguments) {
+#if defined(LLTM_HOPPER)
+  using Staging = typename Tile::Staging;
+  constexpr int kGroups = kSumColumns / 8;
+  __shared__ __align__(1024) unsigned char shared[2 * Staging::kBytes];
+  const GradientSchedule& schedule = arguments.schedule;
+  const int state_blocks = schedule.state.tiles_in_parts() * (Tile::kStateColumns / kSumColumns);
+  const bool of_weights = static_cast<int>(blockIdx.x) >= state_blocks;
+  const int block = static_cast<int>(blockIdx.x) - (of_weights ? state_blocks : 0);
+  const int columns = of_weights ? Tile::kWeightColumns : Tile::kStateColumns;
+  const int tile = block / (columns / kSumColumns), share = block % (columns / kSumColumns);
+  const GradientTiles& tiles = of_weights ? schedule.weights : schedule.state;
+  const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
+  const float4* from = arguments.parts + Tile::first_four(schedule, of_weights) +
+                       int64_t(tile) * tiles.parts * Tile::fours(of_weights) +
+                       share * kGroups * kGradientThreads + thread;
+  start_next_kernel();
+  wait_for_previous_kernel();
+  float4 sums[kGroups] = {};
+#pragma unroll 4
+  for (int part = 0; part < tiles.parts; ++part) {
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const float4 four = __ldcg(from + i * kGradientThreads);
+      sums[i].x += four.x;
+      sums[i].y += four.y;
+      sums[i].z += four.z;
+      sums[i].w += four.w;
+    }
+    from += Tile::fours(of_weights);
+  }
+  GradientUnit unit = tiles.tile(tile / tiles.columns, tile % tiles.columns, Tile::kRows, columns);
+  unit.of_weights = of_weights;
+  const Staging staging(shared + group * Staging::kBytes);
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    staging.template put<Tile::kDealsColumns>(of_weights, i * 8, sums[i]);
+  }
+  sync_threads_of<128>(1 + group);
+  staging.write(
+      arguments.results, unit, unit.row + group * 64, 0, kSumColumns, share * kSumColumns);
+#else
+  trap_wrong_image();
+#endif
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,195 @@
+// Launches the products of the backward by wgmma: the schedule, the tensor maps and the tiles.
+#pragma once
+
+#include "../../runtime/launch.cuh"
+#include "../../runtime/tensor_maps.h"
+#include "../../scheduler/gradient_schedule.h"
+#include "kernels.h"
+#include "wgmma.cuh"
+
+#include <initializer_list>
+
+namespace lltm::cuda {
+
+/// Whether the weight product reads [old_h | input] as one matrix.
+template <typename Product>
+bool has_one_segment(const BackwardProblem& p) {
+  return !Product::kWeightRowsOfK || p.input_features == 0 ||
+         (p.input.stride == p.old_h.stride && p.old_h.stride >= p.state_size + p.input_features &&
+          p.input.data ==
+              static_cast<const char*>(p.old_h.data) + p.state_size * Product::kElementSize);
+}
+
+/// The floats of the workspace for parts.
+template <typename Tile>
+int64_t gradient_workspace(const GradientSchedule& s) {
+  return 4 * (Tile::first_four(s, true) +
+              int64_t(s.weights.tiles_in_parts()) * s.weights.parts * Tile::fours(true));
+}
+
+/// Creates the tensor maps of the operands of all wanted products, and of the results that TMA
+/// writes. TMA may not support the other results.
+template <typename Tile>
+bool describe_gradients(GradientArguments* arguments,
+                        const BackwardProblem& p,
+                        Matrix transposed_inputs,
+                        bool one_segment) {
+  using Product = typename Tile::Product;
+  constexpr int kSize = Product::kElementSize, kBox = Product::kBoxColumns;
+  constexpr int kChunk = Product::kChunkK;
+  const int64_t h = p.state_size, x = p.input_features, gates = 3 * h, width = h + x;
+  bool done = true;
+  constexpr Arithmetic kOperand = Tile::kArithmetic;
+  GradientOperandMaps& operands = arguments->operands;
+  const Matrix d_gates{p.d_gates, p.d_gates_stride};
+  if (arguments->schedule.state.units > 0) {
+    constexpr int kRows = Tile::StateCopies::kRowsB;
+    done = describe(&operands.weights, {kOperand, p.weights, gates, width, kBox, kBox}) &&
+           describe(&operands.gate_rows, {kOperand, d_gates, p.batch, gates, kRows, kChunk});
+  }
+  if (arguments->schedule.weights.units > 0) {
+    done =
+        done && describe(&operands.gate_columns, {kOperand, d_gates, p.batch, gates, kBox, kBox});
+    if constexpr (Product::kWeightRowsOfK) {
+      const int64_t first = one_segment ? width : h, second = width - first;
+      done = done &&
+             describe(&operands.inputs[0], {kOperand, p.old_h, p.batch, first, kBox, kBox}) &&
+             describe(&operands.inputs[1], {kOperand, p.input, p.batch, second, kBox, kBox});
+    } else {
+      constexpr int kRows = Tile::WeightCopies::kRowsB;
+      const int64_t columns = ceil_div(width, 16) * 16;
+      done = done && describe(&operands.inputs[0],
+                              {kOperand, transposed_inputs, columns, p.batch, kRows, kChunk});
+    }
+  }
+  // TMA rounds what it reads to TF32, and must not change what it writes.
+  constexpr Arithmetic kResult = kSize == 4 ? Arithmetic::kFloat32 : kOperand;
+  GradientResultMaps& results = arguments->result_maps;
+  if (arguments->state_by_tma) {
+    done = done && describe(&results.d_old_h, {kResult, {p.d_old_h, h}, p.batch, h, kBox, kBox}) &&
+           describe(&results.d_input, {kResult, {p.d_input, x}, p.batch, x, kBox, kBox});
+  }
+  if (arguments->weights_by_tma && p.d_weights != nullptr) {
+    constexpr int kColumns = Tile::Staging::kColumns;
+    const int64_t first = one_segment ? width : h;
+    const Matrix all{p.d_weights, width};
+    const Matrix rest{static_cast<const char*>(p.d_weights) + first * kSize, width};
+    done = done && describe(&results.d_weights_h, {kResult, all, gates, first, 64, kColumns}) &&
+           describe(&results.d_weights_input, {kResult, rest, gates, width - first, 64, kColumns});
+  }
+  return done;
+}
+
+/// Computes all wanted products. `workspace` has gradient_workspace floats.
+template <typename Tile>
+cudaError_t launch_gradient_tiles(const BackwardProblem& p,
+                                  const GradientPlan& plan,
+                                  Matrix transposed_inputs,
+                                  float* workspace,
+                                  cudaStream_t stream) {
+  using Product = typename Tile::Product;
+  constexpr int kSize = Product::kElementSize;
+  const bool one_segment = has_one_segment<Product>(p);
+  GradientArguments arguments{};
+  arguments.schedule = schedule_gradients(p, plan, Product::kChunkK, one_segment);
+  const GradientSchedule& schedule = arguments.schedule;
+  if (schedule.clusters == 0) {
+    return cudaSuccess;
+  }
+  const auto alignment = [](std::initializer_list<const void*> pointers,
+                            std::initializer_list<int64_t> sizes) {
+    int64_t bits = 16;
+    for (const void* const pointer : pointers) {
+      bits |= static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer) % 16);
+    }
+    for (const int64_t size : sizes) {
+      bits |= size * kSize;
+    }
+    return bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : kSize;
+  };
+  const int64_t width = p.state_size + p.input_features;
+  GradientResults& results = arguments.results;
+  results = {.batch = p.batch,
+             .state_size = p.state_size,
+             .input_features = p.input_features,
+             .d_old_h = p.d_old_h,
+             .d_input = p.d_input,
+             .d_weights = p.d_weights,
+             .state_alignment = alignment({p.d_old_h, p.d_input}, {p.state_size, p.input_features}),
+             .weight_alignment = one_segment ? alignment({p.d_weights}, {width})
+                                             : alignment({p.d_weights}, {width, p.state_size}),
+             .state_first = static_cast<int>(p.d_old_h != nullptr ? 0 : p.state_size),
+             .state_end = static_cast<int>(p.d_input != nullptr ? width : p.state_size),
+             .one_segment = one_segment};
+  arguments.weights_are_there = true;
+  arguments.inputs_are_there = Product::kWeightRowsOfK;  // in TF32 they are transposed first
+  arguments.state_by_tma = results.state_alignment == 16;
+  arguments.weights_by_tma = results.weight_alignment == 16;
+  arguments.parts = reinterpret_cast<float4*>(workspace);
+  arguments.bias = p.bias;
+  if (!describe_gradients<Tile>(&arguments, p, transposed_inputs, one_segment)) {
+    return cudaErrorInvalidValue;
+  }
+  const int ranks = schedule.weights.ranks;
+  const cudaError_t error =
+      launch_in_clusters<&backward_wgmma_kernel<Tile>,
+                         Tile::kThreads,
+                         Tile::kSharedBytes,
+                         Tile::kSharedBytes>(arguments,
+                                             dim3(static_cast<unsigned>(ranks * schedule.clusters)),
+                                             static_cast<unsigned>(ranks),
+                                             stream);
+  const int blocks = (schedule.state.tiles_in_parts() * Tile::kStateColumns +
+                      schedule.weights.tiles_in_parts() * Tile::kWeightColumns) /
+                     kSumColumns;
+  if (error != cudaSuccess || blocks == 0) {
+    return error;
+  }
+  return launch_in_clusters<&backward_wgmma_sums_kernel<Tile>, kGradientThreads, 0, 0>(
+      arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
+}
+
+/// Calls `run` with the tile of a plan as a type.
+template <Arithmetic kArithmetic, typename Run>
+auto with_gradient_tile(const GradientPlan& plan, const Run& run) {
+  if (plan.weight_columns == 64) {
+    return run(GradientTile<kArithmetic, 64, 64>());
+  }
+  switch (plan.state_columns) {
+    case 64:
+      return run(GradientTile<kArithmetic, 64, 256>());
+    case 128:
+      return run(GradientTile<kArithmetic, 128, 256>());
+    default:
+      return run(GradientTile<kArithmetic, 256, 256>());
+  }
+}
+
+template <Arithmetic kArithmetic>
+int64_t backward_wgmma_workspace(const BackwardProblem& problem, const GradientPlan& plan) {
+  return with_gradient_tile<kArithmetic>(plan, [&](auto tile) {
+    using Tile = decltype(tile);
+    using Product = typename Tile::Product;
+    const int64_t parts = gradient_workspace<Tile>(
+        schedule_gradients(problem, plan, Product::kChunkK, has_one_segment<Product>(problem)));
+    return kArithmetic == Arithmetic::kTf32 ? transposed_floats(problem) + parts : parts;
+  });
+}
+
+template <Arithmetic kArithmetic>
+cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
+                                  const GradientPlan& plan,
+                                  float* workspace,
+                                  cudaStream_t stream) {
+  Matrix transposed{};
+  if constexpr (kArithmetic == Arithmetic::kTf32) {
+    const TransposedInputs inputs = transposed_inputs(problem, workspace);
+    transposed = {inputs.transposed, inputs.row_stride()};
+    workspace += transposed_floats(problem);
+  }
+  return with_gradient_tile<kArithmetic>(plan, [&](auto tile) {
+    return launch_gradient_tiles<decltype(tile)>(problem, plan, transposed, workspace, stream);
+  });
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,368 @@
+// The products of a small backward in 16 bits on Hopper (sm_90a), in one launch of many small
+// blocks. d_old_h and d_input are tiles of 64x64 of d_gates @ weights, whose K a cluster shares.
+// d_weights are tiles of 64x128 of d_gates.T @ [old_h, input]. Rows must start at 16 bytes.
+//
+// Most of the time is spent waiting, so as much as possible is done before d_gates are available:
+// blocks start while the kernel that computes d_gates runs, and copy the other operands.
+#include "../../problem.h"
+#include "../../products/wgmma_gradients.cuh"
+#include "../../ptx/barrier.cuh"
+#include "../../ptx/bulk_copy.cuh"
+#include "../../ptx/cluster.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../ptx/shared.cuh"
+#include "../../ptx/wgmma.cuh"
+#include "../../runtime/launch.cuh"
+#include "../../runtime/tensor_maps.h"
+#include "../../scheduler/split_of_k.h"
+#include "../../scheduler/tiles.h"
+#include "../../tile/elements.cuh"
+#include "../../tile/vectors.cuh"
+#include "kernels.h"
+
+#include <tuple>
+#include <utility>
+
+namespace lltm::cuda {
+namespace {
+
+constexpr int kBoxSize = 64, kBoxBytes = kHalfBoxBytes;
+
+struct BackwardMaps {
+  CUtensorMap d_gates, weights_h, weights_input, old_h, input;
+  CUtensorMap d_old_h, d_input, d_weights_h, d_weights_input;
+};
+
+/// Creates the tensor maps, except those of matrices that are not wanted or empty. Returns false if
+/// TMA cannot describe one.
+bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const BackwardProblem& p) {
+  const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
+  const int64_t width = state + features;
+  const auto describe_part = [&](CUtensorMap* map,
+                                 const void* data,
+                                 int64_t first,
+                                 int64_t columns,
+                                 int64_t rows,
+                                 int64_t stride) {
+    const Matrix part{data == nullptr ? data : static_cast<const char*>(data) + first * 2, stride};
+    return describe(map, {arithmetic, part, rows, columns, kBoxSize, kBoxSize});
+  };
+  return describe_part(&maps->d_gates, p.d_gates, 0, gates, p.batch, gates) &&
+         describe_part(&maps->weights_h, p.weights.data, 0, state, gates, p.weights.stride) &&
+         describe_part(
+             &maps->weights_input, p.weights.data, state, features, gates, p.weights.stride) &&
+         describe_part(&maps->old_h, p.old_h.data, 0, state, p.batch, p.old_h.stride) &&
+         describe_part(&maps->input, p.input.data, 0, features, p.batch, p.input.stride) &&
+         describe_part(&maps->d_old_h, p.d_old_h, 0, state, p.batch, state) &&
+         describe_part(&maps->d_input, p.d_input, 0, features, p.batch, features) &&
+         describe_part(&maps->d_weights_h, p.d_weights, 0, state, gates, width) &&
+         describe_part(&maps->d_weights_input, p.d_weights, state, features, gates, width);
+}
+
+// Stages a warpgroup's sums of two boxes, 64x128, in shared memory, where TMA writes them from.
+template <typename Element>
+__device__ __forceinline__ void stage_boxes(unsigned char* boxes, const float* sum) {
+  const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  Element* const to =
+      reinterpret_cast<Element*>(boxes) + (warp * 16 + lane / 4) * kBoxSize + lane % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < 16; ++n) {
+    Element* const piece = to + n / 8 * (kBoxBytes / 2) + ((n % 8) ^ (lane / 4)) * 8;
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+      Vector<Element, 2> two;
+      assign(two.values[0], sum[n * 4 + below * 2]);
+      assign(two.values[1], sum[n * 4 + below * 2 + 1]);
+      write_vector(piece + below * 8 * kBoxSize, two);
+    }
+  }
+}
+
+struct SmallBackwardArguments {
+  BackwardMaps maps;
+  BackwardProblem cell;
+  KSplit split;
+  int state_columns_h, state_columns, state_blocks;  // tiles; and their blocks, ranks included
+  int weight_columns_h, weight_columns, weight_tiles, weight_chunks;
+};
+
+struct SmallGradientTile {
+  static constexpr int kThreads = 128, kBlocksPerSm = 3;
+  static constexpr int kRows = 64, kStateColumns = 64, kWeightColumns = 128;
+  // The boxes in flight, two or three per chunk of K. Behind them, in a tile whose K is shared, the
+  // sums of all ranks that this one adds; in a tile of d_weights, the result.
+  static constexpr int kPipelineBoxes = 6;
+  static constexpr int kMaxStages = kPipelineBoxes / 2;
+  static constexpr int kPartsOffset = kPipelineBoxes * kBoxBytes;
+  static constexpr int kGroups = kStateColumns / 8;
+  static constexpr int kPartBytes = kThreads * 16;  // for a group of 8 columns
+  static constexpr int kPartsBytes = kGroups * kPartBytes;
+  static_assert(kPartsBytes >= 2 * kBoxBytes);
+  static constexpr int kBarrierOffset = kPartsOffset + kPartsBytes;
+  static constexpr int kSharedBytes = kBarrierOffset + (kMaxStages + 1) * 8;
+};
+
+#if defined(LLTM_HOPPER)
+// Computes the sums of a tile of 64 rows: of d_gates.T @ [old_h, input] or d_gates @ weights.
+template <Arithmetic kArithmetic, bool kOfWeights, int kSums>
+__device__ __forceinline__ void multiply_small_tile(float (&sum)[kSums],
+                                                    uint32_t base,
+                                                    const CUtensorMap* d_gates,
+                                                    const CUtensorMap* right,
+                                                    int row,
+                                                    int column,
+                                                    int first_chunk,
+                                                    int chunks) {
+  constexpr int kBoxesB = kSums / 32;
+  constexpr int kStages = SmallGradientTile::kPipelineBoxes / (1 + kBoxesB);
+  constexpr int kStageBytes = (1 + kBoxesB) * kBoxBytes;
+  const auto full = [&](int slot) { return base + SmallGradientTile::kBarrierOffset + slot * 8; };
+  const auto copy_right = [&](int chunk, int slot) {
+    arrive_expecting(full(slot), kStageBytes);
+#pragma unroll
+    for (int box = 0; box < kBoxesB; ++box) {
+      copy_box_2d(base + slot * kStageBytes + (1 + box) * kBoxBytes,
+                  right,
+                  column + box * kBoxSize,
+                  (first_chunk + chunk) * kBoxSize,
+                  full(slot));
+    }
+  };
+  const auto copy_d_gates = [&](int chunk, int slot) {
+    const int k = (first_chunk + chunk) * kBoxSize;
+    copy_box_2d(
+        base + slot * kStageBytes, d_gates, kOfWeights ? row : k, kOfWeights ? k : row, full(slot));
+  };
+  const int lead = min(chunks, kStages);
+  if (threadIdx.x == 0) {
+    // The previous kernel, that of d_gates, starts this one only after its own wait. So all kernels
+    // before that one are complete, and the other operands are available.
+    for (int i = 0; i < lead; ++i) {
+      copy_right(i, i);
+    }
+    wait_for_previous_kernel();
+    for (int i = 0; i < lead; ++i) {
+      copy_d_gates(i, i);
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (float& value : sum) {
+    value = 0;
+  }
+  int slot = 0, previous = 0;
+  uint32_t parity = 0;
+#pragma unroll 1
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    wait_phase(full(slot), parity);
+    const uint32_t a = base + slot * kStageBytes;
+    fence_products();
+    multiply_boxes<kArithmetic, kOfWeights, true>(
+        sum, describe_boxes<kOfWeights>(a), describe_boxes<true>(a + kBoxBytes));
+    commit_products();
+    // The products of one chunk stay in flight while those of the next one start.
+    wait_products<1>();
+    const int next = chunk - 1 + kStages;
+    if (chunk > 0 && next < chunks) {
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        copy_right(next, previous);
+        copy_d_gates(next, previous);
+      }
+      __syncwarp();
+    }
+    previous = slot;
+    if (++slot == kStages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+  wait_products<0>();
+  keep_behind(sum);
+}
+#endif
+
+template <Arithmetic kArithmetic>
+__global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile::kBlocksPerSm)
+    backward_wgmma_small_kernel(const __grid_constant__ SmallBackwardArguments arguments) {
+#if defined(LLTM_HOPPER)
+  using Tile = SmallGradientTile;
+  using Element = typename ElementOf<kArithmetic>::type;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const BackwardProblem& p = arguments.cell;
+  const BackwardMaps& maps = arguments.maps;
+  const int thread = static_cast<int>(threadIdx.x);
+  const uint32_t base = shared_address(shared);
+  const uint32_t parts_barrier = base + Tile::kBarrierOffset + Tile::kMaxStages * 8;
+  const int ranks = arguments.split.ranks, rank = cluster_rank();
+  const bool of_weights = static_cast<int>(blockIdx.x) >= arguments.state_blocks;
+  if (thread == 0) {
+    prefetch_map(&maps.d_gates);
+    for (int slot = 0; slot < Tile::kMaxStages; ++slot) {
+      init_barrier(base + Tile::kBarrierOffset + slot * 8, 1);
+    }
+    init_barrier(parts_barrier, 1);
+    fence_barriers();
+    arrive_expecting(parts_barrier, (Tile::kGroups - Tile::kGroups / ranks) * Tile::kPartBytes);
+  }
+  __syncthreads();
+  start_next_kernel();
+
+  if (of_weights) {
+    const int tile = static_cast<int>(blockIdx.x) - arguments.state_blocks;
+    if (tile >= arguments.weight_tiles) {
+      return;
+    }
+    const int column_tile = tile % arguments.weight_columns;
+    const bool of_h = column_tile < arguments.weight_columns_h;
+    const int column =
+        (of_h ? column_tile : column_tile - arguments.weight_columns_h) * Tile::kWeightColumns;
+    const int row = tile / arguments.weight_columns * Tile::kRows;
+    float sum[Tile::kWeightColumns / 2];
+    multiply_small_tile<kArithmetic, true>(sum,
+                                           base,
+                                           &maps.d_gates,
+                                           of_h ? &maps.old_h : &maps.input,
+                                           row,
+                                           column,
+                                           0,
+                                           arguments.weight_chunks);
+    stage_boxes<Element>(shared + Tile::kPartsOffset, sum);
+    fence_for_copies();
+    __syncthreads();
+    if (thread == 0) {
+#pragma unroll
+      for (int box = 0; box < 2; ++box) {
+        write_box_2d(base + Tile::kPartsOffset + box * kBoxBytes,
+                     of_h ? &maps.d_weights_h : &maps.d_weights_input,
+                     column + box * kBoxSize,
+                     row);
+      }
+      commit_writes();
+      wait_writes();
+    }
+    return;
+  }
+
+  cluster_arrive();  // the barriers of all ranks are initialized
+  const int tile = static_cast<int>(cluster_index());
+  const int column_tile = tile % arguments.state_columns;
+  const bool of_h = column_tile < arguments.state_columns_h;
+  const int first_column =
+      (of_h ? column_tile : column_tile - arguments.state_columns_h) * Tile::kStateColumns;
+  const int first_row = tile / arguments.state_columns * Tile::kRows;
+  const int first_chunk = arguments.split.first_chunk(rank);
+  float sum[Tile::kStateColumns / 2];
+  multiply_small_tile<kArithmetic, false>(sum,
+                                          base,
+                                          &maps.d_gates,
+                                          of_h ? &maps.weights_h : &maps.weights_input,
+                                          first_row,
+                                          first_column,
+                                          first_chunk,
+                                          arguments.split.first_chunk(rank + 1) - first_chunk);
+  cluster_wait();
+  // Rank r finishes the columns of groups r, r + ranks, .... The parts of a group are in the order
+  // of the ranks that computed them.
+#pragma unroll
+  for (int group = 0; group < Tile::kGroups; ++group) {
+    const int to = group & (ranks - 1);
+    const int offset = Tile::kPartsOffset + (group - to + rank) * Tile::kPartBytes + thread * 16;
+    const float* const s = sum + group * 4;
+    if (to == rank) {
+      *reinterpret_cast<float4*>(shared + offset) = make_float4(s[0], s[1], s[2], s[3]);
+    } else {
+      send_16(address_in_block(base + offset, to),
+              s[0],
+              s[1],
+              s[2],
+              s[3],
+              address_in_block(parts_barrier, to));
+    }
+  }
+  const int64_t width = of_h ? p.state_size : p.input_features;
+  const int64_t row = first_row + thread / 32 * 16 + thread % 32 / 4;
+  int64_t column = first_column + rank * 8 + thread % 4 * 2;
+  Element* result = static_cast<Element*>(of_h ? p.d_old_h : p.d_input) + row * width + column;
+  const float4* from = reinterpret_cast<const float4*>(shared + Tile::kPartsOffset) + thread;
+  wait_phase(parts_barrier, 0);
+#pragma unroll 1
+  for (int group = rank; group < Tile::kGroups; group += ranks) {
+    float4 parts[kMaxSplit];
+#pragma unroll
+    for (int r = 0; r < kMaxSplit; ++r) {
+      parts[r] = from[min(r, ranks - 1) * Tile::kThreads];
+    }
+    float total[4] = {};
+#pragma unroll
+    for (int r = 0; r < kMaxSplit; ++r) {
+      if (r < ranks) {
+        total[0] += parts[r].x;
+        total[1] += parts[r].y;
+        total[2] += parts[r].z;
+        total[3] += parts[r].w;
+      }
+    }
+    if (column < width) {  // width is even
+#pragma unroll
+      for (int below = 0; below < 2; ++below) {
+        if (row + below * 8 < p.batch) {
+          Vector<Element, 2> two;
+          assign(two.values[0], total[below * 2]);
+          assign(two.values[1], total[below * 2 + 1]);
+          write_global_vector(result + below * 8 * width, two);
+        }
+      }
+    }
+    from += ranks * Tile::kThreads;
+    column += ranks * 8;
+    result += ranks * 8;
+  }
+#else
+  trap_wrong_image();
+#endif
+}
+
+}  // namespace
+
+template <Arithmetic kArithmetic>
+cudaError_t launch_backward_wgmma_small(const BackwardProblem& p, int split, cudaStream_t stream) {
+  using Tile = SmallGradientTile;
+  SmallBackwardArguments arguments{};
+  if (!describe_backward(&arguments.maps, kArithmetic, p)) {
+    return cudaErrorInvalidValue;
+  }
+  const int64_t gates = 3 * p.state_size;
+  arguments.cell = p;
+  arguments.split = split_of_k(split, tiles_of(gates, kBoxSize), 0);
+  const auto columns = [&](const void* h, const void* input, int tile) {
+    const int of_h = h == nullptr ? 0 : tiles_of(p.state_size, tile);
+    return std::pair(of_h, of_h + (input == nullptr ? 0 : tiles_of(p.input_features, tile)));
+  };
+  std::tie(arguments.state_columns_h, arguments.state_columns) =
+      columns(p.d_old_h, p.d_input, Tile::kStateColumns);
+  std::tie(arguments.weight_columns_h, arguments.weight_columns) =
+      columns(p.d_weights, p.d_weights, Tile::kWeightColumns);
+  arguments.state_blocks = arguments.state_columns * tiles_of(p.batch, Tile::kRows) * split;
+  arguments.weight_tiles = arguments.weight_columns * tiles_of(gates, Tile::kRows);
+  arguments.weight_chunks = tiles_of(p.batch, kBoxSize);
+  const int blocks = arguments.state_blocks + tiles_of(arguments.weight_tiles, split) * split;
+  if (blocks == 0) {
+    return cudaSuccess;
+  }
+  return launch_in_clusters<&backward_wgmma_small_kernel<kArithmetic>,
+                            Tile::kThreads,
+                            Tile::kSharedBytes,
+                            Tile::kSharedBytes>(
+      arguments, dim3(static_cast<unsigned>(blocks)), static_cast<unsigned>(split), stream);
+}
+
+template cudaError_t launch_backward_wgmma_small<Arithmetic::kFloat16>(const BackwardProblem&,
+                                                                       int,
+                                                                       cudaStream_t);
+template cudaError_t launch_backward_wgmma_small<Arithmetic::kBFloat16>(const BackwardProblem&,
+                                                                        int,
+                                                                        cudaStream_t);
+
+}  // namespace lltm::cuda

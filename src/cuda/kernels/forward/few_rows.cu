@@ -1,0 +1,339 @@
+// The forward of the cell, or of a step of a sequence in float, in one launch for a batch of a few
+// rows: a product of the weights with a few vectors, which takes as long as reading the weights
+// once. More than kFewRows rows are in two groups, which both read the weights. A warp computes a
+// column of the state from its three rows of weights, and shares K with other warps of its block.
+// Products are plain multiplications in float32. A lane takes four neighboring columns of K, or
+// eight of 16 bits, if rows start at multiples of as many, as those of a sequence do; otherwise
+// one.
+#include "../../../cell.h"
+#include "../../epilogue/math.cuh"
+#include "../../epilogue/step.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../runtime/launch.cuh"
+#include "../../tile/vectors.cuh"
+#include "../few_rows.cuh"
+#include "kernels.h"
+
+namespace lltm::cuda {
+namespace {
+
+template <typename Problem>
+struct ForwardFewRowsArguments {
+  Problem problem;
+  int columns;           // of the state, per block
+  int parts;             // warps that share the K of a column
+  int h_pieces, pieces;  // of kWidth columns of [h | x]: of h, and of both
+  int pieces_a_part;
+};
+
+// These load the word of a vector, or zeros if it is outside: load_once is for what is read once,
+// and load_again for what other warps of the block read, too. The loads are predicated; the
+// compiler would branch. Two bytes are loaded to a whole register: to write half of one, it would
+// first be read.
+#define LLTM_LOAD_WORD(name, instruction, Word, Register, operands, is_inside, ...) \
+  __device__ __forceinline__ void name(Word& word, const void* from, bool inside) { \
+    Register to{};                                                                  \
+    asm volatile(                                                                   \
+        "{\n"                                                                       \
+        ".reg .pred inside;\n"                                                      \
+        "setp.ne.b32 inside, " is_inside                                            \
+        ", 0;\n"                                                                    \
+        "@inside " instruction operands                                             \
+        ";\n"                                                                       \
+        "}\n"                                                                       \
+        : __VA_ARGS__                                                               \
+        : "l"(from), "r"(static_cast<int>(inside)));                                \
+    word = static_cast<Word>(to);                                                   \
+  }
+#define LLTM_LOAD(name, instruction)                                                           \
+  LLTM_LOAD_WORD(name, instruction, unsigned short, unsigned, ".u16 %0, [%1]", "%2", "+r"(to)) \
+  LLTM_LOAD_WORD(name, instruction, unsigned, unsigned, ".b32 %0, [%1]", "%2", "+r"(to))       \
+  LLTM_LOAD_WORD(                                                                              \
+      name, instruction, uint2, uint2, ".v2.b32 {%0, %1}, [%2]", "%3", "+r"(to.x), "+r"(to.y)) \
+  LLTM_LOAD_WORD(name,                                                                         \
+                 instruction,                                                                  \
+                 uint4,                                                                        \
+                 uint4,                                                                        \
+                 ".v4.b32 {%0, %1, %2, %3}, [%4]",                                             \
+                 "%5",                                                                         \
+                 "+r"(to.x),                                                                   \
+                 "+r"(to.y),                                                                   \
+                 "+r"(to.z),                                                                   \
+                 "+r"(to.w))
+LLTM_LOAD(load_once, "ld.global.L1::no_allocate")
+LLTM_LOAD(load_again, "ld.global")
+#undef LLTM_LOAD
+#undef LLTM_LOAD_WORD
+
+/// The elements of a vector, from its word.
+template <typename Element, int kWidth>
+__device__ __forceinline__ Vector<float, kWidth> floats_of(const WordOf<Element, kWidth>& word) {
+  Vector<Element, kWidth> elements;
+  memcpy(&elements, &word, sizeof(word));
+  Vector<float, kWidth> floats;
+#pragma unroll
+  for (int c = 0; c < kWidth; ++c) {
+    floats.values[c] = to_float(elements.values[c]);
+  }
+  return floats;
+}
+
+/// Sums each of kCount values over the lanes of a warp, so that the lanes from i * kLanesASum on
+/// have the sum of value i. In each step a lane passes on the half of the sums that it will not
+/// keep. This takes a quarter of the work of summing one value after the other.
+template <int kCount>
+struct LaneSums {
+  static constexpr int kSums = kCount <= 4 ? 4 : kCount <= 8 ? 8 : kCount <= 16 ? 16 : 32;
+  static constexpr int kLanesASum = 32 / kSums;
+  static_assert(kCount <= 32);
+
+  static __device__ __forceinline__ float of(const float (&values)[kCount]) {
+    float sums[kSums];
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      sums[i] = i < kCount ? values[i] : 0;
+    }
+    halve<kSums / 2, 16>(sums);
+#pragma unroll
+    for (int distance = kLanesASum / 2; distance > 0; distance /= 2) {
+      sums[0] += __shfl_xor_sync(0xffffffff, sums[0], distance);
+    }
+    return sums[0];
+  }
+
+ private:
+  // Leaves each lane one half of 2 * kHalf sums: the upper half if its bit kDistance is set.
+  template <int kHalf, int kDistance>
+  static __device__ __forceinline__ void halve(float (&sums)[kSums]) {
+    const bool upper = (threadIdx.x & kDistance) != 0;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float kept = upper ? sums[i + kHalf] : sums[i];
+      const float sent = upper ? sums[i] : sums[i + kHalf];
+      sums[i] = kept + __shfl_xor_sync(0xffffffff, sent, kDistance);
+    }
+    if constexpr (kHalf > 1) {
+      halve<kHalf / 2, kDistance / 2>(sums);
+    }
+  }
+};
+
+/// For groups of kRows rows, in pieces of kWidth columns. The last group ends with the last row, so
+/// that some rows may be computed twice.
+template <typename Problem, Arithmetic kArithmetic, int kRows, int kWidth>
+__global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
+    forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments<Problem> arguments) {
+  using Element = typename ElementOf<kArithmetic>::type;
+  using Word = WordOf<Element, kWidth>;
+  using Sums = LaneSums<3 * kRows>;
+  // Pieces of a row of weights that each thread has in flight, as registers allow.
+  constexpr int kAtOnce = kWidth == 1 ? 8 : kRows <= 5 ? 4 : 2;
+  __shared__ float parts[kFewRowsWarps][3 * kRows];
+  const ForwardProblem& p = cell_of(arguments.problem);
+  const int columns = arguments.columns;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t first_hidden = int64_t(blockIdx.x) * columns;
+  const int64_t first_row = blockIdx.y == 0 ? 0 : p.batch - kRows;
+  // A cell does not let the next kernel start early. This would save 0.1 us for a forward after a
+  // forward, but the blocks of a backward would crowd onto the first multiprocessors with room, and
+  // lose 1.4. A step after a step does, since the next one loads early, too. This is safe for the
+  // reason given in wgmma.cuh.
+  bool waited = !loads_early(arguments.problem);
+  if (waited) {
+    wait_for_previous_kernel();
+  } else {
+    start_next_kernel();
+  }
+
+  // The element that this thread finishes, and what it needs besides its sums.
+  const int row = static_cast<int>(threadIdx.x) / columns;
+  const int own_column = static_cast<int>(threadIdx.x) % columns;
+  using Math = std::conditional_t<kArithmetic == Arithmetic::kFloat32,
+                                  cell::StandardMath,
+                                  ForwardMath<kArithmetic>>;
+  using Epilogue = EpilogueOf<Problem, Element, Math, 1, 1, true>;
+  const Epilogue epilogue(arguments.problem);
+  typename Epilogue::Operands operands;
+  const auto fetch = [&] {
+    if (row < kRows) {
+      epilogue.fetch(operands, first_row + row, first_hidden + own_column);
+    }
+  };
+  if (waited) {
+    fetch();
+  }
+  const auto wait_and_fetch = [&] {
+    waited = true;
+    wait_for_previous_kernel();
+    fetch();
+  };
+
+  if (warp < columns * arguments.parts) {
+    // Past the last column of the state, the last one is computed again.
+    const int64_t hidden = min(first_hidden + warp % columns, p.state_size - 1);
+    const Element* const weights =
+        static_cast<const Element*>(p.weights.data) + hidden * p.weights.stride;
+    const int64_t gate_stride = p.state_size * p.weights.stride;
+    const int begin = warp / columns * arguments.pieces_a_part;
+    const int end = begin + arguments.pieces_a_part;
+    float sums[3 * kRows] = {};
+#pragma unroll 1
+    for (int segment = 0; segment < 2; ++segment) {
+      // In a sequence, x is available before h.
+      const bool of_h = segment == (kOfSequence<Problem> ? 1 : 0);
+      const int first = of_h ? 0 : arguments.h_pieces;
+      const int last = min(of_h ? arguments.h_pieces : arguments.pieces, end);
+      const int64_t stride = (of_h ? p.old_h : p.input).stride;
+      const Element* const x =
+          static_cast<const Element*>((of_h ? p.old_h : p.input).data) + first_row * stride;
+#pragma unroll 1
+      for (int piece = max(begin, first) + lane; piece - lane < last; piece += kAtOnce * 32) {
+        const Element* const from_w = weights + int64_t(piece) * kWidth;
+        const Element* const from_x = x + int64_t(piece - first) * kWidth;
+        Word weight_words[kAtOnce][3];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            load_once(weight_words[i][gate],
+                      from_w + gate * gate_stride + i * 32 * kWidth,
+                      piece + i * 32 < last);
+          }
+        }
+        if constexpr (kOfSequence<Problem>) {
+          if (of_h && !waited) {
+            wait_and_fetch();
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          Vector<float, kWidth> w[3];
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            w[gate] = floats_of<Element, kWidth>(weight_words[i][gate]);
+          }
+#pragma unroll
+          for (int row = 0; row < kRows; ++row) {
+            Word word;
+            load_again(word, from_x + row * stride + i * 32 * kWidth, piece + i * 32 < last);
+            const auto v = floats_of<Element, kWidth>(word);
+#pragma unroll
+            for (int gate = 0; gate < 3; ++gate) {
+              // Each vector is summed by itself first, for shorter chains of additions and a
+              // smaller error.
+              float product = w[gate].values[0] * v.values[0];
+#pragma unroll
+              for (int c = 1; c < kWidth; ++c) {
+                product = fmaf(w[gate].values[c], v.values[c], product);
+              }
+              sums[gate * kRows + row] += product;
+            }
+          }
+        }
+      }
+    }
+    __syncwarp();
+    const float sum = Sums::of(sums);
+    if (lane % Sums::kLanesASum == 0 && lane / Sums::kLanesASum < 3 * kRows) {
+      parts[warp][lane / Sums::kLanesASum] = sum;
+    }
+  }
+  if constexpr (kOfSequence<Problem>) {
+    if (!waited) {
+      wait_and_fetch();
+    }
+  }
+  __syncthreads();
+  // Computed again, rather than kept in registers that the product needs.
+  int row_again = row;
+  asm volatile("" : "+r"(row_again));
+  if (row_again < kRows) {
+    epilogue.place(operands, first_row + row_again, first_hidden + own_column);
+  }
+  if (operands.rows > 0) {
+    float z[3][1];
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      z[gate][0] = parts[own_column][gate * kRows + row];
+    }
+#pragma unroll 1
+    for (int part = 1; part < arguments.parts; ++part) {
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        z[gate][0] += parts[part * columns + own_column][gate * kRows + row];
+      }
+    }
+    epilogue.finish(operands, z);
+  }
+}
+
+template <Arithmetic kArithmetic, int kRows, int kWidth, typename Problem>
+cudaError_t launch_forward_few_rows_of(const Problem& problem,
+                                       int groups,
+                                       int columns,
+                                       cudaStream_t stream) {
+  const ForwardProblem& params = cell_of(problem);
+  const int parts = kFewRowsWarps / columns;
+  const int h_pieces = static_cast<int>(params.state_size / kWidth);
+  const int pieces = h_pieces + static_cast<int>(params.input_features / kWidth);
+  const ForwardFewRowsArguments<Problem> arguments{
+      problem, columns, parts, h_pieces, pieces, (pieces + 32 * parts - 1) / (32 * parts) * 32};
+  const dim3 blocks(static_cast<unsigned>(ceil_div(params.state_size, columns)),
+                    static_cast<unsigned>(groups));
+  return launch_in_clusters<&forward_few_rows_kernel<Problem, kArithmetic, kRows, kWidth>,
+                            32 * kFewRowsWarps,
+                            0,
+                            0>(arguments, blocks, 1, stream);
+}
+
+}  // namespace
+
+template <Arithmetic kArithmetic, typename Problem>
+cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream) {
+  const ForwardProblem& cell = cell_of(problem);
+  int device = 0, multiprocessors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (error != cudaSuccess) {
+    return error;
+  }
+  // Distributes the columns of the state evenly over the multiprocessors of a group, in as many
+  // rounds as needed.
+  const int groups = cell.batch > kFewRows ? kFewRowsGroups : 1;
+  const int64_t in_a_round = std::max(multiprocessors / groups, 1);
+  const int64_t rounds = ceil_div(cell.state_size, kFewRowsWarps * in_a_round);
+  const auto columns = static_cast<int>(ceil_div(cell.state_size, rounds * in_a_round));
+  const auto in_vectors_of = [&](int count) {
+    return rows_are_vectors_of(count, cell, element_size(kArithmetic));
+  };
+  return launch_for_rows(ceil_div(cell.batch, groups), [&](auto rows) {
+    if constexpr (!is_float(kArithmetic)) {
+      if (in_vectors_of(8)) {
+        return launch_forward_few_rows_of<kArithmetic, rows, 8>(problem, groups, columns, stream);
+      }
+    }
+    if (in_vectors_of(4)) {
+      return launch_forward_few_rows_of<kArithmetic, rows, 4>(problem, groups, columns, stream);
+    }
+    if constexpr (kOfSequence<Problem>) {
+      return cudaErrorInvalidValue;
+    } else {
+      return launch_forward_few_rows_of<kArithmetic, rows, 1>(problem, groups, columns, stream);
+    }
+  });
+}
+
+template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const ForwardProblem&,
+                                                                   cudaStream_t);
+template cudaError_t launch_forward_few_rows<Arithmetic::kFloat16>(const ForwardProblem&,
+                                                                   cudaStream_t);
+template cudaError_t launch_forward_few_rows<Arithmetic::kBFloat16>(const ForwardProblem&,
+                                                                    cudaStream_t);
+template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const StepProblem&,
+                                                                   cudaStream_t);
+template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const StepOfRowsProblem&,
+                                                                   cudaStream_t);
+
+}  // namespace lltm::cuda

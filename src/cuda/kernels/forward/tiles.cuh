@@ -1,0 +1,267 @@
+// The forward of the cell, or of a step of a sequence, in one launch. A block computes the
+// pre-activations of the same hidden columns in all three gates, so it has all three of an element
+// and finishes it. K runs over old_h and then over input; nothing is concatenated or packed.
+#pragma once
+
+#include "../../epilogue/cell.cuh"
+#include "../../epilogue/elements.cuh"
+#include "../../epilogue/step.cuh"
+#include "../../problem.h"
+#include "../../products/major.h"
+#include "../../products/mma_sync.cuh"
+#include "../../ptx/cluster.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../reduction/cluster_sums.cuh"
+#include "../../runtime/launch.cuh"
+#include "../../scheduler/split_of_k.h"
+#include "../../scheduler/tiles.h"
+#include "../../tile/boxes.cuh"
+#include "../../tile/elements.cuh"
+#include "../../tile/shifted_boxes.cuh"
+#include "kernels.h"
+
+#include <algorithm>
+#include <type_traits>
+
+namespace lltm::cuda {
+
+template <bool kShifts, typename Product, int kRows, int kPitch, typename Source>
+using ForwardCopier = std::conditional_t<kShifts,
+                                         ShiftedBoxCopier<kRows,
+                                                          Product::kChunkK,
+                                                          kPitch,
+                                                          Product::kThreads,
+                                                          typename Product::Element,
+                                                          Source>,
+                                         BoxCopier<kRows,
+                                                   Product::kChunkK,
+                                                   kPitch,
+                                                   Product::kThreads,
+                                                   typename Product::Element,
+                                                   Source>>;
+
+template <typename Problem>
+struct ForwardTilesArguments {
+  Problem problem;
+  KSplit split;
+  Segments chunks;  // of K
+  // Of their rows, for both column ranges of weights.
+  RowAlignment old_h_alignment, input_alignment, weights_h_alignment, weights_input_alignment;
+};
+
+/// kShifts: rows of 16 bits, which may start anywhere, are shifted.
+template <typename Problem, typename Product, int kHidden, int kBlocksPerSm, bool kShifts>
+__global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
+    forward_tiles_kernel(const __grid_constant__ ForwardTilesArguments<Problem> arguments) {
+  using Element = typename Product::Element;
+  static_assert(Product::kTileN == 3 * kHidden);
+  extern __shared__ __align__(16) unsigned char shared[];
+  const ForwardProblem& p = cell_of(arguments.problem);
+
+  const int64_t first_row =
+      (blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Product::kTileM);
+  if (first_row >= p.batch) {
+    return;
+  }
+  const int64_t first_hidden = int64_t(cluster_index()) * kHidden;
+  const int rows = at_most(p.batch - first_row, Product::kTileM);
+  const int hidden = at_most(p.state_size - first_hidden, kHidden);
+
+  const auto* old_h = static_cast<const Element*>(p.old_h.data) + first_row * p.old_h.stride;
+  const auto* input = static_cast<const Element*>(p.input.data) + first_row * p.input.stride;
+  const auto* weights =
+      static_cast<const Element*>(p.weights.data) + first_hidden * p.weights.stride;
+
+  constexpr int kChunkK = Product::kChunkK;
+  const int rank = cluster_rank();
+  const int begin = arguments.split.first_chunk(rank);
+  const int end = arguments.split.first_chunk(rank + 1);
+
+  ClusterSums<Product> sums(shared, arguments.split);
+  using Epilogue = EpilogueOf<Problem, Element, cell::StandardMath, 1, 1, true>;
+  ElementFinisher<Epilogue, kHidden, Product::kThreads> finisher(
+      Epilogue(arguments.problem), first_row, first_hidden, sums.first_row(), sums.rows());
+  if constexpr (!kOfSequence<Problem>) {
+    wait_for_previous_kernel();
+  }
+
+  using RowsA = Box<Element>;
+  using RowsB = GateRows<Element, kHidden>;
+  using CopierA = ForwardCopier<kShifts, Product, Product::kTileM, Product::kPitchA, RowsA>;
+  using CopierB = ForwardCopier<kShifts, Product, Product::kTileN, Product::kPitchB, RowsB>;
+  CopierA copier_a;
+  CopierB copier_b;
+  // In a sequence, the chunks of x come first, since x is available before h.
+  const auto piece_at = [&](int chunk) {
+    return kOfSequence<Problem> ? arguments.chunks.piece_from_x(chunk, kChunkK)
+                                : arguments.chunks.piece(chunk, kChunkK);
+  };
+  const auto begins_segment = [&](int chunk) {
+    return chunk == begin ||
+           chunk == (kOfSequence<Problem> ? arguments.chunks.x_pieces : arguments.chunks.h_pieces);
+  };
+  // The operands from a piece of K on.
+  const auto rows_a = [&](const Segments::Piece& piece) {
+    return RowsA{piece.of(old_h, input) + piece.first,
+                 piece.of(p.old_h, p.input).stride,
+                 rows,
+                 piece.of(arguments.old_h_alignment, arguments.input_alignment)};
+  };
+  const auto rows_b = [&](const Segments::Piece& piece) {
+    return RowsB{weights + piece.of(int64_t{0}, p.input_column()) + piece.first,
+                 p.weights.stride,
+                 p.state_size,
+                 hidden,
+                 piece.of(arguments.weights_h_alignment, arguments.weights_input_alignment)};
+  };
+  int depth_a = 0, depth_b = 0;  // columns left in the segment
+  const auto load_a = [&](Element* a, int chunk) {
+    if (begins_segment(chunk)) {
+      const auto piece = piece_at(chunk);
+      depth_a = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
+      copier_a.start(rows_a(piece));
+    }
+    copier_a.copy(a, depth_a, kChunkK);
+    depth_a -= kChunkK;
+  };
+  const auto load_b = [&](Element* b, int chunk) {
+    if (begins_segment(chunk)) {
+      const auto piece = piece_at(chunk);
+      depth_b = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
+      copier_b.start(rows_b(piece));
+    }
+    copier_b.copy(b, depth_b, kChunkK);
+    depth_b -= kChunkK;
+  };
+  const auto fetch = [&] { finisher.fetch(); };
+  const auto arrived = [&](Element* a, Element* b, int chunk) {
+    if constexpr (kShifts) {
+      const auto piece = piece_at(chunk);
+      const auto shifted_a = CopierA::read(a, rows_a(piece));
+      const auto shifted_b = CopierB::read(b, rows_b(piece));
+      __syncthreads();
+      CopierA::write(a, shifted_a);
+      CopierB::write(b, shifted_b);
+      __syncthreads();
+    }
+  };
+  Product product;
+  auto* const slots = reinterpret_cast<Element*>(shared);
+  if constexpr (kOfSequence<Problem>) {
+    product.run_overlapping(
+        slots,
+        begin,
+        end,
+        loads_early(arguments.problem),
+        [&](Element* a, Element* b, int chunk, Operands which) {
+          if (which == Operands::kAll || (which == Operands::kCarried) == piece_at(chunk).of_h) {
+            load_a(a, chunk);
+          }
+          if (which != Operands::kCarried) {
+            load_b(b, chunk);
+          }
+        },
+        fetch,
+        arrived);
+  } else {
+    product.run(
+        slots,
+        begin,
+        end,
+        [&](Element* a, Element* b, int chunk) {
+          load_a(a, chunk);
+          load_b(b, chunk);
+        },
+        fetch,
+        arrived);
+  }
+  if constexpr (kHidden == 8) {
+    // Kernels with small tiles are so short that an early start of the next one matters. After
+    // larger tiles, its blocks would crowd onto the first multiprocessors with room.
+    start_next_kernel();
+  }
+  sums.exchange(product);
+  finisher.finish(sums);
+  sums.finish();
+}
+
+template <Arithmetic kArithmetic,
+          int kTileM,
+          int kHidden,
+          int kWarpsM,
+          int kWarpsN,
+          int kWarpsK,
+          int kStages,
+          int kBlocksPerSm,
+          typename Problem>
+cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t stream) {
+  const ForwardProblem& params = cell_of(problem);
+  using Product = TileProduct<kArithmetic,
+                              Major::kK,
+                              Major::kK,
+                              kTileM,
+                              3 * kHidden,
+                              kWarpsM,
+                              kWarpsN,
+                              kWarpsK,
+                              kStages>;
+  constexpr int kSize = sizeof(typename Product::Element);
+  const Segments chunks = segments_of(params.state_size, params.input_features, Product::kChunkK);
+  const ForwardTilesArguments<Problem> arguments{
+      .problem = problem,
+      .split = split_of_k(split, chunks.pieces(), kTileM),
+      .chunks = chunks,
+      .old_h_alignment = params.old_h.alignment(kSize),
+      .input_alignment = params.input.alignment(kSize),
+      .weights_h_alignment = params.weights.alignment(kSize),
+      .weights_input_alignment = params.weights.alignment(kSize, params.input_column())};
+  const dim3 grid = grid_of_tiles(
+      (params.batch + kTileM - 1) / kTileM, (params.state_size + kHidden - 1) / kHidden, split);
+  const auto launch = [&]<bool kShifts>() {
+    return launch_in_clusters<
+        &forward_tiles_kernel<Problem, Product, kHidden, kBlocksPerSm, kShifts>,
+        Product::kThreads,
+        Product::kSharedBytes,
+        ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
+  };
+  if constexpr (kSize == 2) {
+    // Copying such rows in words, as in float, takes more instructions.
+    if (std::min({arguments.old_h_alignment,
+                  arguments.input_alignment,
+                  arguments.weights_h_alignment,
+                  arguments.weights_input_alignment}) != RowAlignment::kVector) {
+      return launch.template operator()<true>();
+    }
+  }
+  return launch.template operator()<false>();
+}
+
+// Warps along M, N and K, stages, and blocks per multiprocessor are those that measured best for
+// each tile.
+template <Arithmetic kArithmetic, typename Problem>
+cudaError_t launch_forward_tiles(const Problem& params,
+                                 ForwardTile tile,
+                                 int split,
+                                 cudaStream_t stream) {
+  constexpr bool kFloat32 = kArithmetic == Arithmetic::kFloat32;  // which takes more registers
+  switch (tile) {
+    case ForwardTile::k16x8:
+      return launch_forward_tile<kArithmetic, 16, 8, 1, 1, 4, 6, 2>(params, split, stream);
+    case ForwardTile::k64x8:
+      return launch_forward_tile<kArithmetic, 64, 8, 4, 1, 2, 6, 2>(params, split, stream);
+    case ForwardTile::k64x32: {
+      constexpr int kBlocks = kFloat32 ? 1 : 2;
+      return launch_forward_tile<kArithmetic, 64, 32, 2, 4, 1, 3, kBlocks>(params, split, stream);
+    }
+    case ForwardTile::k128x32: {
+      constexpr int kStages = kFloat32 ? 4 : 3, kBlocks = kFloat32 ? 1 : 2;
+      return launch_forward_tile<kArithmetic, 128, 32, 4, 2, 1, kStages, kBlocks>(
+          params, split, stream);
+    }
+    case ForwardTile::kCount:
+      break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,144 @@
+// A step of the sequence's backward in one launch: tiles of d_gates[last_t] @ W_h, the gradient of
+// h, whose epilogue computes d_gates[t]. The blocks of a cluster share the K of a tile.
+//
+// Steps follow each other without a kernel in between. A step starts the next one when its own wait
+// is over, that is, when all earlier steps are complete. While it runs, the next one reads what no
+// step writes: weights, and operands of its elements.
+#pragma once
+
+#include "../../epilogue/math.cuh"
+#include "../../epilogue/sequence_gradients.cuh"
+#include "../../products/major.h"
+#include "../../products/mma_sync.cuh"
+#include "../../ptx/cluster.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../reduction/cluster_sums.cuh"
+#include "../../runtime/launch.cuh"
+#include "../../scheduler/split_of_k.h"
+#include "../../tile/boxes.cuh"
+#include "../../tile/shapes.h"
+#include "gradients.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+namespace lltm::cuda {
+
+template <typename scalar_t>
+struct SequenceGradientTilesArguments {
+  SequenceGradientsParams<scalar_t> step;
+  Matrix weights_h;
+  KSplit split;
+  unsigned column_tiles;
+};
+
+template <typename Product, typename scalar_t, int kAtOnce, int kBlocksPerSm>
+__global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm) sequence_gradient_tiles_kernel(
+    const __grid_constant__ SequenceGradientTilesArguments<scalar_t> arguments) {
+  using Element = typename Product::Element;
+  using Epilogue = SequenceGradientsEpilogue<scalar_t, ProductMath<Product::kArithmetic>>;
+  constexpr int kThreads = Product::kThreads, kChunkK = Product::kChunkK;
+  constexpr int kTileM = Product::kTileM, kTileN = Product::kTileN;
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto* const pipeline = reinterpret_cast<Element*>(shared);
+  const SequenceGradientsParams<scalar_t>& p = arguments.step;
+  const Matrix& weights = arguments.weights_h;
+  const int64_t gate_columns = 3 * p.state_size;
+
+  const unsigned tile = cluster_index();
+  const int64_t first_column = int64_t(tile % arguments.column_tiles) * kTileN;
+  const int64_t first_row = int64_t(tile / arguments.column_tiles) * kTileM;
+  const int columns = at_most(p.state_size - first_column, kTileN);
+  const int rows = at_most(p.rows - first_row, kTileM);
+  const int begin = arguments.split.first_chunk(cluster_rank());
+  const int end = arguments.split.first_chunk(cluster_rank() + 1);
+  ClusterSums<Product> sums(shared, arguments.split);
+
+  const auto depth_of = [&](int chunk) {
+    return at_most(gate_columns - int64_t(chunk) * kChunkK, kChunkK);
+  };
+  BoxCopier<kChunkK, kTileN, Product::kPitchB, kThreads, Element, Box<Element>> weights_copier;
+  weights_copier.start({static_cast<const Element*>(weights.data) +
+                            int64_t(begin) * kChunkK * weights.stride + first_column,
+                        weights.stride,
+                        0,
+                        RowAlignment::kVector});
+  const auto load_weights = [&](Element* to, int chunk) {
+    weights_copier.source_.rows = depth_of(chunk);
+    weights_copier.copy(to, columns, kChunkK * weights.stride);
+  };
+  const int loaded = begin + Product::lead(begin, end);
+#pragma unroll 1
+  for (int chunk = begin; chunk < loaded; ++chunk) {
+    load_weights(Product::b_of(pipeline, chunk - begin), chunk);
+  }
+  StepFinisher<Epilogue, kTileN, kThreads, kAtOnce> elements(
+      Epilogue(p), first_row, first_column, sums.first_row(), sums.rows());
+  elements.fetch();
+  wait_for_previous_kernel();
+  start_next_kernel();
+  elements.fetch_carried();
+
+  BoxCopier<kTileM, kChunkK, Product::kPitchA, kThreads, Element, Box<Element>> gates_copier;
+  gates_copier.start({reinterpret_cast<const Element*>(p.last_d_gates) +
+                          first_row * p.d_gates_stride + int64_t(begin) * kChunkK,
+                      p.d_gates_stride,
+                      rows,
+                      RowAlignment::kVector});
+  const auto load = [&](Element* a, Element* b, int chunk) {
+    gates_copier.copy(a, depth_of(chunk), kChunkK);
+    if (chunk >= loaded) {
+      load_weights(b, chunk);
+    }
+  };
+  Product product;
+  product.run(pipeline, begin, end, load, [] {});
+  sums.exchange(product);
+  elements.finish(sums);
+  sums.finish();
+}
+
+template <typename Product, typename scalar_t, int kAtOnce>
+cudaError_t launch_sequence_gradient_tile(const SequenceGradientsParams<scalar_t>& params,
+                                          const Matrix& weights_h,
+                                          int split,
+                                          cudaStream_t stream) {
+  const int chunks = tiles_of(3 * params.state_size, Product::kChunkK);
+  const int column_tiles = tiles_of(params.state_size, Product::kTileN);
+  const SequenceGradientTilesArguments<scalar_t> arguments{
+      .step = params,
+      .weights_h = weights_h,
+      .split = split_of_k(split, chunks, Product::kTileM),
+      .column_tiles = static_cast<unsigned>(column_tiles)};
+  const int64_t blocks = int64_t(tiles_of(params.rows, Product::kTileM)) * column_tiles * split;
+  return launch_in_clusters<&sequence_gradient_tiles_kernel<Product, scalar_t, kAtOnce, 2>,
+                            Product::kThreads,
+                            Product::kSharedBytes,
+                            ClusterSums<Product>::kSharedBytes>(
+      arguments, dim3(static_cast<unsigned>(blocks)), split, stream);
+}
+
+template <Arithmetic kArithmetic>
+cudaError_t launch_sequence_gradient_tiles(
+    const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
+    const Matrix& weights_h,
+    SequenceGradientTile tile,
+    int split,
+    cudaStream_t stream) {
+  using scalar_t = TensorElement<kArithmetic>;
+  // There are enough stages to load the weights of a rank before the step starts, if these are few,
+  // and room for two blocks per multiprocessor.
+  switch (tile) {
+    case SequenceGradientTile::k32x32: {
+      using Product = TileProduct<kArithmetic, Major::kK, Major::kOther, 32, 32, 2, 2, 2, 8>;
+      return launch_sequence_gradient_tile<Product, scalar_t, 1>(params, weights_h, split, stream);
+    }
+    case SequenceGradientTile::k64x64: {
+      using Product = TileProduct<kArithmetic, Major::kK, Major::kOther, 64, 64, 2, 4, 1, 4>;
+      return launch_sequence_gradient_tile<Product, scalar_t, 4>(params, weights_h, split, stream);
+    }
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace lltm::cuda

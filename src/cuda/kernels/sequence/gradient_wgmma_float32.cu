@@ -1,0 +1,154 @@
+// As gradient_tiles.cuh, in float32 without TF32 on Hopper, with the product of
+// wgmma_three_tf32.cuh. The first weights are loaded and split into high and low parts by the time
+// d_gates of the previous step are available.
+#include "../../epilogue/math.cuh"
+#include "../../epilogue/sequence_gradients.cuh"
+#include "../../products/major.h"
+#include "../../products/wgmma_three_tf32.cuh"
+#include "../../ptx/bulk_copy.cuh"
+#include "../../ptx/cluster.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../ptx/wgmma.cuh"
+#include "../../reduction/cluster_sums.cuh"
+#include "../../runtime/launch.cuh"
+#include "../../runtime/tensor_maps.h"
+#include "../../scheduler/split_of_k.h"
+#include "gradients.h"
+
+namespace lltm::cuda {
+namespace {
+
+struct Float32StepArguments {
+  StepGradientMaps maps;
+  SequenceGradientsParams<float> step;
+  KSplit split;
+  int column_tiles;
+};
+
+template <typename Product, int kAtOnce>
+__global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm)
+    sequence_gradient_wgmma_kernel(const __grid_constant__ Float32StepArguments arguments) {
+#if defined(LLTM_HOPPER)
+  using Epilogue = SequenceGradientsEpilogue<float, DeviceMath>;
+  constexpr int kTileM = Product::kTileM, kTileN = Product::kTileN;
+  // Whether there are registers for the epilogue's operands besides the sums.
+  constexpr bool kHasRegisters = Product::kThreads <= 256;
+  extern __shared__ __align__(1024) unsigned char shared_stages[];
+  const SequenceGradientsParams<float>& p = arguments.step;
+  const int tile = static_cast<int>(cluster_index());
+  const int first_column = tile % arguments.column_tiles * kTileN;
+  const int first_row = tile / arguments.column_tiles * kTileM;
+  // The map has the rows of all steps. Past a step's last row are those of another step, or none;
+  // they are not used.
+  const int first_map_row = static_cast<int>(p.last_t * p.rows) + first_row;
+  Product::prepare(shared_stages);
+  ClusterSums<Product> sums(shared_stages, arguments.split);
+  // Their operands are fetched after the product, during which registers are few.
+  StepFinisher<Epilogue, kTileN, Product::kThreads, kAtOnce> elements(
+      Epilogue(p), first_row, first_column, sums.first_row(), sums.rows());
+  elements.prefetch();
+  __syncthreads();
+  if (threadIdx.x < Product::kMultipliers) {
+    wait_for_previous_kernel();
+    start_next_kernel();
+  }
+
+  const int first_chunk = arguments.split.first_chunk(cluster_rank());
+  const auto load_a = [&](uint32_t to, uint32_t barrier, int chunk) {
+    const int k = (first_chunk + chunk) * Product::kChunkK;
+    copy_box_2d(to, &arguments.maps.d_gates, k, first_map_row, barrier);
+  };
+  const auto load_b = [&](uint32_t to, uint32_t barrier, int chunk) {
+    const int k = (first_chunk + chunk) * Product::kChunkK;
+    copy_box_2d(to, &arguments.maps.weights_h, first_column, k, barrier);
+  };
+  Product product;
+  product.run_overlapping(shared_stages,
+                          arguments.split.first_chunk(cluster_rank() + 1) - first_chunk,
+                          /*early_chunks=*/0,
+                          /*early=*/true,
+                          load_a,
+                          load_b,
+                          [] {});
+  wait_for_previous_kernel();  // by the threads that have not yet waited
+  const auto fetch = [&] {
+    elements.fetch();
+    elements.fetch_carried();
+  };
+  if constexpr (kHasRegisters) {
+    fetch();
+  }
+  sums.exchange(product);
+  if constexpr (!kHasRegisters) {
+    fetch();
+  }
+  elements.finish(sums);
+  sums.finish();
+#else
+  trap_wrong_image();
+#endif
+}
+
+// As many stages as fit: a chunk takes a microsecond from memory to its products.
+using SmallProduct = ThreeTf32Product<Major::kK, Major::kOther, 1, 1, 5, 1>;
+using LargeProduct = ThreeTf32Product<Major::kK, Major::kOther, 2, 2, 4, 1>;
+
+template <typename Product, int kAtOnce>
+cudaError_t launch_tile(const SequenceGradientsParams<float>& params,
+                        const StepGradientMaps& maps,
+                        int split,
+                        cudaStream_t stream) {
+  const int column_tiles = tiles_of(params.state_size, Product::kTileN);
+  const Float32StepArguments arguments{
+      .maps = maps,
+      .step = params,
+      .split =
+          split_of_k(split, tiles_of(3 * params.state_size, Product::kChunkK), Product::kTileM),
+      .column_tiles = column_tiles};
+  const int64_t blocks = int64_t(tiles_of(params.rows, Product::kTileM)) * column_tiles * split;
+  return launch_in_clusters<&sequence_gradient_wgmma_kernel<Product, kAtOnce>,
+                            Product::kThreads,
+                            Product::kSharedBytes,
+                            ClusterSums<Product>::kSharedBytes>(
+      arguments, dim3(static_cast<unsigned>(blocks)), split, stream);
+}
+
+}  // namespace
+
+bool describe_step_gradients(StepGradientMaps* maps,
+                             Float32GradientTile tile,
+                             const Matrix& d_gates,
+                             int64_t rows,
+                             const Matrix& weights_h,
+                             int64_t state_size) {
+  constexpr int kChunkK = SmallProduct::kChunkK, kTileN = SmallProduct::kTileN;
+  static_assert(LargeProduct::kChunkK == kChunkK && LargeProduct::kTileN == kTileN);
+  return describe(&maps->d_gates,
+                  {.arithmetic = Arithmetic::kFloat32,
+                   .matrix = d_gates,
+                   .rows = rows,
+                   .columns = 3 * state_size,
+                   .box_rows = tile == Float32GradientTile::k64x96 ? SmallProduct::kTileM
+                                                                   : LargeProduct::kTileM,
+                   .box_columns = kChunkK}) &&
+         describe(&maps->weights_h,
+                  {.arithmetic = Arithmetic::kFloat32,
+                   .matrix = weights_h,
+                   .rows = 3 * state_size,
+                   .columns = state_size,
+                   .box_rows = kChunkK,
+                   .box_columns = kTileN,
+                   .layout = BoxLayout::kRows});
+}
+
+cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams<float>& params,
+                                                   const StepGradientMaps& maps,
+                                                   Float32GradientTile tile,
+                                                   int split,
+                                                   cudaStream_t stream) {
+  return tile == Float32GradientTile::k64x96
+             ? launch_tile<SmallProduct, 5>(params, maps, split, stream)
+             : launch_tile<LargeProduct, 2>(params, maps, split, stream);
+}
+
+}  // namespace lltm::cuda

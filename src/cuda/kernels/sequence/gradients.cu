@@ -1,0 +1,92 @@
+#include "../../epilogue/math.cuh"
+#include "../../epilogue/sequence_gradients.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../tile/vectors.cuh"
+#include "../elementwise.cuh"
+#include "gradients.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+namespace lltm::cuda {
+namespace {
+
+template <typename scalar_t>
+__global__ void __launch_bounds__(kElementThreads)
+    sequence_gradients_kernel(const __grid_constant__ SequenceGradientsParams<scalar_t> params) {
+  using Epilogue = SequenceGradientsEpilogue<scalar_t, TensorMath<scalar_t>>;
+  wait_for_previous_kernel();
+  const Epilogue epilogue(params);
+  for_each_element(params.rows, params.state_size, [&](int64_t row, int64_t column) {
+    typename Epilogue::Operands operands;
+    epilogue.fetch(operands, row, column);
+    epilogue.fetch_carried(operands, row, column);
+    const auto from_h = operands.ran_last ? params.from_h[row * params.state_size + column] : 0;
+    epilogue.finish(operands, row, column, from_h);
+  });
+}
+
+/// kCount neighbors of a row at a time.
+template <typename scalar_t, int kCount>
+__global__ void __launch_bounds__(kElementThreads)
+    old_states_kernel(const __grid_constant__ OldStatesParams<scalar_t> params) {
+  wait_for_previous_kernel();
+  for_each_element(
+      params.steps * params.rows, params.state_size / kCount, [&](int64_t step, int64_t vector) {
+        const int64_t t = step / params.rows, row = step - t * params.rows;
+        const int64_t column = vector * kCount;
+        const auto& rows = params.rows_of_sequence;
+        const int64_t before = params.reverse ? t + 1 : t - 1;
+        const bool is_first = before < 0 || before >= params.steps || !rows.runs(row, before);
+        Vector<scalar_t, kCount> h{};
+        if (rows.runs(row, t) && !rows.is_reset(row, t)) {
+          if (!is_first) {
+            h = read_vector<kCount>(&params.output.at(before, row, column));
+          } else if (params.h0.data != nullptr) {
+            h = read_vector<kCount>(&params.h0.at(0, row, column));
+          }
+        }
+        write_vector(params.old_h + step * params.old_h_stride + column, h);
+      });
+}
+
+/// Whether vectors of kCount neighbors are aligned in all rows.
+template <int kCount, typename scalar_t>
+bool has_vectors(const Steps<scalar_t>& of) {
+  return of.data == nullptr ||
+         (of.strides[2] == 1 && of.strides[0] % kCount == 0 && of.strides[1] % kCount == 0 &&
+          reinterpret_cast<uintptr_t>(of.data) % (kCount * sizeof(scalar_t)) == 0);
+}
+
+}  // namespace
+
+template <typename scalar_t>
+cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>& params,
+                                      cudaStream_t stream) {
+  return launch_on_elements<&sequence_gradients_kernel<scalar_t>>(
+      params, params.rows * params.state_size, stream);
+}
+
+template <typename scalar_t>
+cudaError_t launch_old_states(const OldStatesParams<scalar_t>& params, cudaStream_t stream) {
+  constexpr int kCount = 16 / sizeof(scalar_t);
+  const int64_t elements = params.steps * params.rows * params.state_size;
+  if (params.state_size % kCount == 0 && has_vectors<kCount>(params.output) &&
+      has_vectors<kCount>(params.h0)) {
+    return launch_on_elements<&old_states_kernel<scalar_t, kCount>>(
+        params, elements / kCount, stream);
+  }
+  return launch_on_elements<&old_states_kernel<scalar_t, 1>>(params, elements, stream);
+}
+
+#define LLTM_INSTANTIATE(scalar_t)                                                         \
+  template cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>&, \
+                                                 cudaStream_t);                            \
+  template cudaError_t launch_old_states(const OldStatesParams<scalar_t>&, cudaStream_t);
+LLTM_INSTANTIATE(double)
+LLTM_INSTANTIATE(float)
+LLTM_INSTANTIATE(c10::Half)
+LLTM_INSTANTIATE(c10::BFloat16)
+#undef LLTM_INSTANTIATE
+
+}  // namespace lltm::cuda

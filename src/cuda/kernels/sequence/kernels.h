@@ -1,0 +1,91 @@
+// The pointwise kernels of a sequence: one launch per step, each after a matrix product.
+//
+// Every launch function enqueues on `stream` of the current device, needs at least one row and one
+// column of the state, and returns the error of its launch. Which rows run at a time is decided on
+// the device; the host knows only sizes. scalar_t is double, float, c10::Half or c10::BFloat16;
+// 16-bit types are computed in float.
+#pragma once
+
+#include "../../../cell.h"
+#include "../backward/kernels.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// Which rows of the batch run at which time, and which are reset then.
+struct RowsOfSequence {
+  const int64_t* lengths;  // per row, or null: all rows run at all times
+  int64_t lengths_stride;
+  const bool* reset;  // (steps, rows), or null: never
+  int64_t reset_strides[2];
+
+  LLTM_HOST_DEVICE bool runs(int64_t row, int64_t t) const {
+    return lengths == nullptr || t < lengths[row * lengths_stride];
+  }
+  LLTM_HOST_DEVICE bool is_reset(int64_t row, int64_t t) const {
+    return reset != nullptr && reset[t * reset_strides[0] + row * reset_strides[1]];
+  }
+};
+
+/// A tensor of shape (rows, columns) or (steps, rows, columns) that may be absent. Strides are in
+/// elements.
+template <typename scalar_t>
+struct Steps {
+  const scalar_t* data;
+  int64_t strides[3];  // of time, rows and columns
+
+  LLTM_HOST_DEVICE const scalar_t& at(int64_t t, int64_t row, int64_t column) const {
+    return data[t * strides[0] + row * strides[1] + column * strides[2]];
+  }
+};
+
+/// Stands for the time before the first step and after the last.
+constexpr int64_t kNoTime = -1;
+
+/// One step of all rows, and the state that the step at next_t starts from: zero where it is reset.
+template <typename scalar_t>
+struct SequenceStepParams {
+  int64_t rows;
+  int64_t state_size;
+  int64_t t;       // kNoTime: only the state is prepared
+  int64_t next_t;  // kNoTime: there is none
+  RowsOfSequence rows_of_sequence;
+  const accumulate_t<scalar_t>* z_input;  // (rows, 3*state_size), of time t
+  const accumulate_t<scalar_t>* z_h;      // (rows, 3*state_size)
+  const scalar_t* bias;                   // (3*state_size), or null
+  scalar_t* h;                            // (rows, state_size)
+  accumulate_t<scalar_t>* cell;           // (rows, state_size)
+  // At time t, with contiguous rows.
+  scalar_t* output;  // (rows, state_size)
+  scalar_t* cells;   // (rows, state_size), or null if not kept
+  scalar_t* gates;   // (rows, 3*state_size), or null if not kept
+};
+
+template <typename scalar_t>
+cudaError_t launch_sequence_step(const SequenceStepParams<scalar_t>& params, cudaStream_t stream);
+
+/// The state that the first step of each row starts from: h0 and c0, or zeros where it is reset.
+/// Rows that never run get h_n. scalar_t is not double.
+template <typename scalar_t>
+struct SequenceStartParams {
+  int64_t rows;
+  int64_t state_size;
+  int64_t steps;  // at least one
+  bool reverse;
+  RowsOfSequence rows_of_sequence;
+  Steps<scalar_t> h0;  // null data for zeros; its stride of time is unused
+  Steps<scalar_t> c0;  // the same; null data if c0_float has it
+  Steps<float> c0_float;
+  scalar_t* h[2];    // (rows, state_size), each null if not needed
+  int64_t h_stride;  // of their rows
+  float* cell;       // (rows, state_size), contiguous, or null
+  scalar_t* h_n;     // (rows, state_size), contiguous
+};
+
+template <typename scalar_t>
+cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>& params, cudaStream_t stream);
+
+}  // namespace lltm::cuda

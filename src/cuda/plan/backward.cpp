@@ -1,0 +1,404 @@
+// The candidates for the backward: what each supports, its tiles and its estimated time.
+#include "backward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+namespace lltm::cuda {
+namespace {
+
+int64_t chunks_of(int64_t k, Arithmetic arithmetic) {
+  return ceil_div(k, 128 / element_size(arithmetic));
+}
+
+/// Tiles across the columns of [h | x]. No tile contains columns of both.
+int64_t column_tiles(const BackwardShape& shape, int64_t columns) {
+  return ceil_div(shape.state_size, columns) + ceil_div(shape.input_features, columns);
+}
+
+/// The same for d_old_h and d_input, counting only what is computed.
+int64_t state_column_tiles(const BackwardShape& shape, int64_t columns) {
+  return shape.forms_d_old_h ? column_tiles(shape, columns)
+                             : ceil_div(shape.input_features, columns);
+}
+
+/// The largest cluster with which all tiles are resident at once. More multiprocessors read the
+/// weights faster.
+int largest_split(const DeviceFacts& device, int64_t tiles, int64_t chunks, double blocks_per_sm) {
+  for (int split = kLargestCluster; split > 1; --split) {
+    if (split <= chunks && static_cast<double>(tiles * split) <=
+                               blocks_per_sm * device.resident_in_clusters_of(split)) {
+      return split;
+    }
+  }
+  return 1;
+}
+
+/// Multiplications of one product, with the batch rounded up to tiles of 64 rows.
+double multiplications(const BackwardShape& shape) {
+  return static_cast<double>(ceil_div(shape.batch, 64) * 64) * static_cast<double>(shape.gates()) *
+         static_cast<double>(shape.width());
+}
+
+/// The size of weights, and of d_weights.
+double weights_bytes(const BackwardShape& s) {
+  return static_cast<double>(s.gates() * s.width()) * s.element_bytes();
+}
+
+/// The time at which `blocks` blocks of `block` microseconds and then `units` units of `unit`
+/// microseconds are done, started in this order on `at_once` places.
+double makespan(int64_t at_once, int64_t blocks, double block, int64_t units, double unit) {
+  const int64_t busy = blocks % at_once;  // places that run one block more than the others
+  const double begin = static_cast<double>(blocks / at_once) * block;
+  for (int64_t rounds = ceil_div(units, at_once);; ++rounds) {
+    const double late = std::floor(static_cast<double>(rounds) - block / unit);
+    if ((at_once - busy) * rounds + busy * static_cast<int64_t>(std::max(late, 0.0)) >= units) {
+      return std::max(begin + static_cast<double>(rounds) * unit, begin + (busy > 0 ? block : 0));
+    }
+  }
+}
+
+double gate_gradients_time(const BackwardShape& s, const BackwardCosts& costs) {
+  const auto elements = static_cast<double>(s.batch * s.state_size);
+  return elements * costs.gate_gradients.element +
+         10 * elements * s.element_bytes() / costs.gate_gradients.rate;
+}
+
+/// In TF32 the same kernel also transposes the inputs.
+double transposition_time(const BackwardShape& s, const BackwardCosts& costs) {
+  return 2 * static_cast<double>(s.batch * s.width()) * s.element_bytes() /
+         costs.gate_gradients.rate;
+}
+
+/// Copying the weights, and `states` rows of [old_h | input], into rows that TMA can describe.
+double operands_packing_time(const BackwardShape& s, int64_t states, const Costs& costs) {
+  return s.vector_rows()
+             ? 0
+             : costs.packing.time(static_cast<double>((s.gates() + states) * s.width()) *
+                                  s.element_bytes());
+}
+
+/// Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows
+/// or more could exceed that and still fit a GPU's memory.
+bool ours_run(const BackwardShape& s, const DeviceFacts& device) {
+  return s.arithmetic && device.tiles &&
+         ceil_div(s.batch, 16) * ceil_div(s.width(), 8) < (int64_t{1} << 28) &&
+         ceil_div(s.gates(), 64) * ceil_div(s.width(), 64) < (int64_t{1} << 28);
+}
+
+/// Whether TMA can read the matrices in place.
+bool tma_reads(const BackwardShape& s, const DeviceFacts& device) {
+  return ours_run(s, device) && device.wgmma && s.vector_rows() && s.input_features > 0 &&
+         s.batch < (int64_t{1} << 31);
+}
+
+namespace few_rows {
+
+// The whole backward in one launch, without tiles. A thread takes four columns or one.
+bool supports(const BackwardShape& s, const DeviceFacts& device) {
+  return ours_run(s, device) && s.batch <= kFewRows;
+}
+
+int split_of(const BackwardShape& s, const DeviceFacts& device) {
+  if (!device.clusters()) {
+    return 1;
+  }
+  // One block per multiprocessor, or two, of which 224 are resident in clusters of up to seven.
+  // Microseconds: (1,512,512) takes 5.4 with four to six ranks and 5.7 with eight; (5,1000,1000)
+  // takes 15.0, 13.7 and 19 with six, seven and eight.
+  const int64_t strips = column_tiles(s, 64), groups = ceil_div(s.state_size, 16);
+  const int split = largest_split(device, strips, groups, 1);
+  return split >= 4
+             ? split
+             : static_cast<int>(std::clamp<int64_t>(224 / strips, 1, std::min<int64_t>(groups, 7)));
+}
+
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const auto& costs = device.costs->backward.few_rows;
+  const BackwardCosts::FewRows& of = is_float(*s.arithmetic) ? costs.floats : costs.halves;
+  const int split = split_of(s, device);
+  // Blocks that share rows are resident at once.
+  const int64_t waves = split > 1 ? 1 : ceil_div(column_tiles(s, 64), 2 * device.multiprocessors);
+  const auto groups = static_cast<double>(waves * ceil_div(ceil_div(s.state_size, 16), split));
+  // One column at a time, 16 bits take as many instructions as float.
+  const BackwardCosts::FewRows& walked = s.vector_rows() ? of : costs.floats;
+  const double walk = groups * (walked.group + walked.group_a_row * static_cast<double>(s.batch)) *
+                      (s.vector_rows() ? 1 : costs.unaligned);
+  return {{FewRowsStrips{}, split}, of.launch + std::max(walk, 2 * weights_bytes(s) / of.rate)};
+}
+
+}  // namespace few_rows
+
+namespace wgmma_small {
+
+// Products in 16 bits by wgmma, in small tiles that start while d_gates are computed.
+bool supports(const BackwardShape& s, const DeviceFacts& device) {
+  return tma_reads(s, device) && !is_float(*s.arithmetic) && s.input_features % 8 == 0 &&
+         s.batch <= 64 && multiplications(s) <= 4e8;
+}
+
+// As many ranks as still give each block a multiprocessor: (64,512,512) takes 6.1 with eight and
+// 6.4 with four; (64,1024,128), 18 tiles, takes 4.2 with four and 4.7 with eight. Even ranks with
+// nothing to multiply help, by sharing the additions: (16,8,8), whose K is a single chunk, takes
+// 2.9 with eight and 3.5 with one.
+int split_of(const BackwardShape& s, const DeviceFacts& device) {
+  int split = kLargestCluster;
+  while (split > 1 && column_tiles(s, 64) * split > device.multiprocessors) {
+    split /= 2;
+  }
+  return split;
+}
+
+constexpr int kBlocksPerSm = 3;
+
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const auto& costs = device.costs->backward.wgmma_small;
+  const int split = split_of(s, device);
+  const auto chunks = static_cast<double>(ceil_div(chunks_of(s.gates(), *s.arithmetic), split));
+  const auto blocks = static_cast<double>(column_tiles(s, 64) * split +
+                                          ceil_div(s.gates(), 64) * column_tiles(s, 128));
+  return {{SmallGradientTiles{}, split},
+          costs.launch + gate_gradients_time(s, device.costs->backward) + chunks * costs.chunk +
+              split * costs.rank + blocks / (kBlocksPerSm * device.multiprocessors) * costs.block};
+}
+
+}  // namespace wgmma_small
+
+namespace wgmma_float32 {
+
+// Float32 by three TF32 products of wgmma. Rows may start anywhere.
+bool supports(const BackwardShape& s, const DeviceFacts& device) {
+  return ours_run(s, device) && device.wgmma && s.arithmetic == Arithmetic::kFloat32 &&
+         s.batch < (int64_t{1} << 30) && s.gates() < (int64_t{1} << 30) &&
+         s.width() < (int64_t{1} << 30);
+}
+
+struct Tile {
+  Float32GradientTile name;
+  int rows, blocks_per_sm;
+};
+constexpr int kColumns = 96;
+constexpr Tile kSmallTile{Float32GradientTile::k64x96, 64, 2};
+constexpr Tile kLargeTile{Float32GradientTile::k128x96, 128, 1};
+
+const Tile& tile_of(const BackwardShape& s) {
+  return s.batch <= 64 ? kSmallTile : kLargeTile;
+}
+
+int64_t weight_tiles(const BackwardShape& s) {
+  return ceil_div(s.gates(), tile_of(s).rows) * column_tiles(s, kColumns);
+}
+
+/// Both products, with d_weights computed in `parts` parts.
+double products_time(const BackwardShape& s, const DeviceFacts& device, int split, int parts) {
+  const Tile& tile = tile_of(s);
+  const auto& costs = device.costs->backward.wgmma_float32;
+  const auto& of_tile = &tile == &kSmallTile ? costs.tile_64x96 : costs.tile_128x96;
+  const auto time = [&](int64_t k, int shares) {
+    const auto chunks = static_cast<double>(ceil_div(chunks_of(k, *s.arithmetic), shares));
+    return chunks * of_tile.chunk + of_tile.rest;
+  };
+  return makespan(int64_t{tile.blocks_per_sm} * device.multiprocessors,
+                  ceil_div(s.batch, tile.rows) * state_column_tiles(s, kColumns) * split,
+                  time(s.gates(), split),
+                  weight_tiles(s) * parts,
+                  time(s.batch, parts)) +
+         (parts > 1 ? costs.sum + (parts + 1) * weights_bytes(s) / costs.sum_rate : 0);
+}
+
+// The tiles of d_weights need multiprocessors, too: (128,1024,1024), 22 tiles, takes 45 with two
+// ranks and 52 with three.
+int split_of(const BackwardShape& s, const DeviceFacts& device) {
+  const Tile& tile = tile_of(s);
+  return largest_split(device,
+                       ceil_div(s.batch, tile.rows) * column_tiles(s, kColumns),
+                       chunks_of(s.gates(), *s.arithmetic),
+                       tile.blocks_per_sm == 2 ? 1 : 0.45);
+}
+
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const int split = split_of(s, device);
+  int parts = 1;
+  double us = products_time(s, device, split, parts);
+  // Splitting the batch of d_weights keeps all multiprocessors busy to the end. More parts have to
+  // pay off, since all of them are written, read and added.
+  constexpr double kPaysOff = 0.92;
+  for (const int more : {2, 3, 4, 6, 8, 12, 16, 24, 32}) {
+    if (&tile_of(s) == &kSmallTile || 2 * more > chunks_of(s.batch, *s.arithmetic)) {
+      break;
+    }
+    if (const double time = products_time(s, device, split, more); time < kPaysOff * us) {
+      parts = more;
+      us = time;
+    }
+  }
+  // Where there are many tiles, a block computes several of them in sequence.
+  const int64_t a_block = parts > 1 ? 1 : std::clamp<int64_t>(weight_tiles(s) / 264, 1, 8);
+  return {{Float32GradientPlan{.tile = tile_of(s).name,
+                               .weight_parts = parts,
+                               .weight_tiles_a_block = static_cast<int>(a_block)},
+           split},
+          device.costs->backward.wgmma_float32.launch +
+              gate_gradients_time(s, device.costs->backward) +
+              operands_packing_time(s, s.batch, *device.costs) + us};
+}
+
+}  // namespace wgmma_float32
+
+namespace wgmma_tf32 {
+
+// Products in TF32 by wgmma for up to 512 rows, by pairs of blocks.
+bool supports(const BackwardShape& s, const DeviceFacts& device) {
+  return tma_reads(s, device) && s.arithmetic == Arithmetic::kTf32 && s.batch <= 512;
+}
+
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const auto& costs = device.costs->backward.wgmma_tf32;
+  const auto [tile, tile_rows, chunk] =
+      s.batch <= 64    ? std::tuple(Tf32BatchTile::k64, 64, costs.chunk_64)
+      : s.batch <= 128 ? std::tuple(Tf32BatchTile::k128, 128, costs.chunk_128)
+                       : std::tuple(Tf32BatchTile::k256, 256, costs.chunk_256);
+  const int pairs = device.multiprocessors / 2;
+  const int64_t columns = ceil_div(s.width(), 256), tiles = columns * ceil_div(s.batch, tile_rows);
+  const int64_t chunks = chunks_of(s.gates(), *s.arithmetic);
+  // Half of the pairs compute d_old_h and d_input, with at least nine chunks of K each:
+  // (256,2048,2048) takes 137, 110, 114 and 112 with 1, 2, 3 and 4 parts; (128,1024,1024) takes
+  // 32.9, 27.8, 26.8 and 29.2 with 2 to 5; (64,512,512) takes 12.4, 12.0, 12.4 and 12.7 with 4, 5,
+  // 6 and 8.
+  const int64_t parts = std::max<int64_t>(std::min(pairs / 2 / tiles, chunks / 9), 1);
+  const double state = static_cast<double>(chunks) / static_cast<double>(parts) * chunk;
+  const double weight = static_cast<double>(chunks_of(s.batch, *s.arithmetic)) * costs.weight_chunk;
+  const double products = makespan(pairs,
+                                   tiles * parts,
+                                   state + costs.rest,
+                                   ceil_div(s.gates(), 256) * columns,
+                                   weight + costs.rest);
+  return {{Tf32BackwardPairs{tile, pairs}, static_cast<int>(parts)},
+          costs.launch + gate_gradients_time(s, device.costs->backward) +
+              transposition_time(s, device.costs->backward) +
+              std::max(products, 2 * weights_bytes(s) / costs.weights_rate)};
+}
+
+}  // namespace wgmma_tf32
+
+namespace wgmma {
+
+// Products in 16 bits and in TF32 by wgmma. Rows may start anywhere. The kernel counts rows in int,
+// also those by which the last tile exceeds the matrix.
+bool supports(const BackwardShape& s, const DeviceFacts& device) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  return ours_run(s, device) && device.wgmma && s.arithmetic != Arithmetic::kFloat32 &&
+         s.batch < kMost && s.gates() < kMost && s.width() < kMost;
+}
+
+// In TF32 only the weights are packed, since the inputs are transposed anyway.
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const bool tf32 = s.arithmetic == Arithmetic::kTf32;
+  const auto [plan, us] = choose_gradient_plan(*s.arithmetic,
+                                               s.batch,
+                                               s.input_features,
+                                               s.state_size,
+                                               /*one_segment=*/tf32,
+                                               device);
+  return {{plan},
+          gate_gradients_time(s, device.costs->backward) +
+              (tf32 ? transposition_time(s, device.costs->backward) : 0) +
+              operands_packing_time(s, tf32 ? 0 : s.batch, *device.costs) + us};
+}
+
+}  // namespace wgmma
+
+namespace mma_sync {
+
+// The largest tiles that the shared memory of sm_80 and sm_90 holds: (256,2048,2048) in float32
+// takes 531 with them and 594 with tiles of 64x64.
+BackwardTiles tiles_of(const BackwardShape& s, const DeviceFacts& device) {
+  const int64_t count = ceil_div(s.batch, 64) * column_tiles(s, 64);
+  if (count >= 256 && device.shared_bytes_a_block >= 160 * 1024) {
+    return {ProductTile::k128x128};
+  }
+  // The tiles of d_weights need multiprocessors, too: (64,512,512) is as fast with 4 ranks, 64
+  // blocks, as with 8; (128,1024,1024), 64 tiles, is fastest with two.
+  const int64_t chunks = chunks_of(s.gates(), *s.arithmetic);
+  const int split = !device.clusters()          ? 1
+                    : count > 40 && count <= 66 ? static_cast<int>(std::min<int64_t>(2, chunks))
+                                                : largest_split(device, count, chunks, 0.6);
+  return {ProductTile::k64x64, split};
+}
+
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const BackwardCosts::Tiles& of = device.costs->backward.tiles.of(*s.arithmetic);
+  const BackwardTiles tiles = tiles_of(s, device);
+  const bool small = std::get<ProductTile>(tiles.tile) == ProductTile::k64x64;
+  const int64_t size = small ? 64 : 128;
+  const double factor = s.vector_rows()                 ? 1
+                        : s.rows == RowAlignment::kWord ? of.words
+                                                        : of.elements;
+  const auto block = [&](int64_t k, int shares) {
+    const auto chunks = static_cast<double>(ceil_div(chunks_of(k, *s.arithmetic), shares));
+    return chunks * (small ? of.small_chunk : of.large_chunk) * factor +
+           (small ? of.small_rest : of.large_rest);
+  };
+  return {tiles,
+          of.launch + gate_gradients_time(s, device.costs->backward) +
+              makespan(int64_t{small ? 2 : 1} * device.multiprocessors,
+                       ceil_div(s.batch, size) * state_column_tiles(s, size) * tiles.split,
+                       block(s.gates(), tiles.split),
+                       ceil_div(s.gates(), size) * column_tiles(s, size),
+                       block(s.batch, 1))};
+}
+
+}  // namespace mma_sync
+
+namespace library {
+
+bool supports(const BackwardShape&, const DeviceFacts&) {
+  return true;
+}
+
+BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+  const auto& costs = device.costs->backward.library;
+  const BackwardCosts::Library& of = s.arithmetic ? costs.in.of(*s.arithmetic) : costs.float64;
+  const auto gates = static_cast<double>(s.batch * s.gates());
+  const auto columns = static_cast<double>(64 * (column_tiles(s, 64) + state_column_tiles(s, 64)));
+  const double products = 2 * gates * columns / of.rate;
+  return {{LibraryProducts{}},
+          of.launch + gate_gradients_time(s, device.costs->backward) +
+              3 * weights_bytes(s) / of.weights_rate * (s.vector_rows() ? 1 : 2) +
+              2 * gates * s.element_bytes() / of.gates_rate +
+              (s.vector_rows() ? products : of.unaligned_launch + of.unaligned * products)};
+}
+
+}  // namespace library
+
+constexpr BackwardCandidate kCandidates[] = {
+    {"backward_few_rows", Group::kFewRows, few_rows::supports, few_rows::estimate},
+    {"backward_wgmma_small", Group::kHopper, wgmma_small::supports, wgmma_small::estimate},
+    {"backward_wgmma_float32", Group::kHopper, wgmma_float32::supports, wgmma_float32::estimate},
+    {"backward_wgmma_tf32", Group::kHopper, wgmma_tf32::supports, wgmma_tf32::estimate},
+    {"backward_wgmma", Group::kHopper, wgmma::supports, wgmma::estimate},
+    {"backward_tiles", Group::kTiles, ours_run, mma_sync::estimate},
+    {"backward_library", Group::kLibrary, library::supports, library::estimate},
+};
+
+}  // namespace
+
+std::span<const BackwardCandidate> backward_candidates() {
+  return kCandidates;
+}
+
+BackwardChoice choose_backward(const BackwardShape& shape,
+                               const DeviceFacts& device,
+                               const Selection& selection) {
+  return choose(
+      backward_candidates(),
+      selection,
+      [](const BackwardCandidate&) { return true; },
+      [&](const BackwardCandidate& of, int ranks) {
+        return ranks == 0 && of.supports(shape, device) ? std::optional(of.estimate(shape, device))
+                                                        : std::nullopt;
+      });
+}
+
+}  // namespace lltm::cuda

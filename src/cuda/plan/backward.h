@@ -1,0 +1,87 @@
+// Which kernels compute a backward: of the candidates that support a problem, the one with the
+// least estimated time. Plain host code that queries no device.
+#pragma once
+
+#include "../problem.h"
+#include "../tile/shapes.h"
+#include "choice.h"
+#include "facts.h"
+#include "gradient_plan.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <variant>
+
+namespace lltm::cuda {
+
+/// What the candidates know of a problem.
+struct BackwardShape {
+  std::optional<Arithmetic> arithmetic;  // none for float64
+  int64_t batch, input_features, state_size;
+  RowAlignment rows = RowAlignment::kVector;  // as alignment_of_rows() has it
+  // If false, only d_weights and d_input: those of all steps of a sequence.
+  bool forms_d_old_h = true;
+
+  bool operator==(const BackwardShape&) const = default;
+  int64_t width() const { return state_size + input_features; }
+  int64_t gates() const { return 3 * state_size; }
+  bool vector_rows() const { return rows == RowAlignment::kVector; }
+  int element_bytes() const { return arithmetic ? element_size(*arithmetic) : 8; }
+};
+
+/// Products in TF32 by wgmma, by `count` pairs of blocks.
+struct Tf32BackwardPairs {
+  Tf32BatchTile tile;
+  int count;
+};
+
+/// Products in 16 bits by wgmma in small tiles.
+struct SmallGradientTiles {};
+
+/// The backward of a few rows in one launch. All its strips have the same size.
+struct FewRowsStrips {};
+
+/// ATen's products.
+struct LibraryProducts {};
+
+struct BackwardTiles {
+  std::variant<LibraryProducts,
+               FewRowsStrips,
+               GradientPlan,
+               SmallGradientTiles,
+               ProductTile,
+               Float32GradientPlan,
+               Tf32BackwardPairs>
+      tile;
+  int split = 1;
+};
+
+/// The tiles that a candidate would use, and the microseconds that the whole backward would take.
+struct BackwardEstimate {
+  BackwardTiles tiles;
+  double us;
+};
+
+/// One way to compute a backward. LLTM_CUDA_PATH can select it by its group or its name.
+struct BackwardCandidate {
+  std::string_view name;
+  Group group;
+  /// Whether it computes the problem correctly, even if slowly.
+  bool (*supports)(const BackwardShape& shape, const DeviceFacts& device);
+  /// Only for problems that it supports.
+  BackwardEstimate (*estimate)(const BackwardShape& shape, const DeviceFacts& device);
+};
+std::span<const BackwardCandidate> backward_candidates();
+
+using BackwardChoice = Choice<BackwardCandidate, BackwardEstimate>;
+
+/// The selected candidate with the least estimate. What the selection does not support, such as a
+/// number of ranks, falls back to tiles, then to the library. The batch and the state are not
+/// empty.
+BackwardChoice choose_backward(const BackwardShape& shape,
+                               const DeviceFacts& device,
+                               const Selection& selection = {});
+
+}  // namespace lltm::cuda

@@ -1,0 +1,185 @@
+#include "candidates.h"
+
+#include "../step_problem.h"
+#include "backward.h"
+#include "forward.h"
+#include "sequence_backward.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace lltm::cuda {
+namespace {
+
+constexpr struct {
+  std::string_view name;
+  Group group;
+} kGroups[] = {{"few_rows", Group::kFewRows},
+               {"hopper", Group::kHopper},
+               {"tiles", Group::kTiles},
+               {"library", Group::kLibrary}};
+
+const std::vector<std::string_view>& candidate_names() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all;
+    const auto add = [&](const auto& candidates) {
+      for (const auto& candidate : candidates) {
+        all.push_back(candidate.name);
+      }
+    };
+    add(forward_candidates());
+    add(backward_candidates());
+    add(sequence_gradient_candidates());
+    return all;
+  }();
+  return names;
+}
+
+constexpr ContiguousEstimate kUnsupported{std::numeric_limits<double>::quiet_NaN(), 0, 0};
+
+Arithmetic arithmetic_of(const ContiguousProblem& of) {
+  return static_cast<Arithmetic>(of.arithmetic);
+}
+
+Matrix contiguous(int64_t columns) {
+  return {nullptr, std::max<int64_t>(columns, 1)};
+}
+
+ForwardShape forward_shape_of(const ContiguousProblem& of, bool is_step) {
+  const Matrix input = contiguous(of.input_features);
+  const Matrix weights = contiguous(of.state_size + of.input_features);
+  StepOperands operands{.size = element_size(arithmetic_of(of)),
+                        .input_features = of.input_features,
+                        .state_size = of.state_size};
+  if (is_step) {
+    operands.copy_unless(is_describable(weights, of.state_size + of.input_features, operands.size),
+                         is_describable(input, of.input_features, operands.size));
+    operands.copies_weights &= operands.weights_bytes() <= StepOperands::kWeightsBytes;
+  }
+  ForwardProblem problem = operands.problem(of.batch, input, weights);
+  if (!is_step) {
+    problem.old_h = contiguous(of.state_size);
+  }
+  ForwardPacks packs;
+  return forward_shape(
+      arithmetic_of(of), problem, is_step ? Packing::kNone : Packing::kAllowed, &packs);
+}
+
+/// For candidates whose ranks the model chooses, if they have costs of their own.
+template <typename Candidate, typename Shape>
+ContiguousEstimate answer_with_ranks(const Candidate& candidate,
+                                     const Shape& shape,
+                                     const DeviceFacts& device,
+                                     int64_t ranks,
+                                     bool by_default) {
+  const auto time = estimate_if_supported(candidate, shape, device, static_cast<int>(ranks));
+  return time ? ContiguousEstimate{time->us, candidate.costs ? time->ranks : 0, by_default}
+              : kUnsupported;
+}
+
+ContiguousEstimate answer(const ForwardCandidate& candidate,
+                          const DeviceFacts& device,
+                          const ContiguousProblem& of,
+                          bool is_step) {
+  const ForwardShape shape = forward_shape_of(of, is_step);
+  return answer_with_ranks(candidate, shape, device, of.ranks, is_exact(candidate, shape));
+}
+
+ContiguousEstimate answer(const BackwardCandidate& candidate,
+                          const DeviceFacts& device,
+                          const ContiguousProblem& of,
+                          bool) {
+  const BackwardShape shape{.arithmetic = arithmetic_of(of),
+                            .batch = of.batch,
+                            .input_features = of.input_features,
+                            .state_size = of.state_size,
+                            .rows = alignment_of_rows(contiguous(of.input_features),
+                                                      contiguous(of.state_size + of.input_features),
+                                                      contiguous(of.state_size),
+                                                      of.input_features,
+                                                      of.state_size,
+                                                      element_size(arithmetic_of(of)))};
+  return of.ranks > 0 || !candidate.supports(shape, device)
+             ? kUnsupported
+             : ContiguousEstimate{candidate.estimate(shape, device).us, 0, 1};
+}
+
+ContiguousEstimate answer(const SequenceGradientCandidate& candidate,
+                          const DeviceFacts& device,
+                          const ContiguousProblem& of,
+                          bool) {
+  const SequenceGradientShape shape{
+      .arithmetic = arithmetic_of(of), .steps = 1, .rows = of.batch, .state_size = of.state_size};
+  return answer_with_ranks(candidate, shape, device, of.ranks, true);
+}
+
+}  // namespace
+
+std::optional<Selection> parse_selection(std::string_view path) {
+  if (path.empty() || path == "auto") {
+    return Selection{};
+  }
+  for (const auto& [name, group] : kGroups) {
+    if (path == name) {
+      return Selection{.group = group};
+    }
+  }
+  int ranks = 0;
+  if (const size_t colon = path.find(':'); colon != std::string_view::npos) {
+    const std::string_view digits = path.substr(colon + 1);
+    if (digits.size() != 1 || digits[0] < '1' || digits[0] > '0' + kLargestCluster) {
+      return std::nullopt;
+    }
+    ranks = digits[0] - '0';
+    path = path.substr(0, colon);
+  }
+  const auto name = std::ranges::find(candidate_names(), path);
+  return name == candidate_names().end() ? std::nullopt
+                                         : std::optional(Selection{.name = *name, .ranks = ranks});
+}
+
+std::string selectable() {
+  std::string all = "auto";
+  for (const auto& of : kGroups) {
+    all.append(" ").append(of.name);
+  }
+  for (const std::string_view name : candidate_names()) {
+    all.append(" ").append(name);
+  }
+  return all;
+}
+
+}  // namespace lltm::cuda
+
+using namespace lltm::cuda;
+
+__attribute__((visibility("default"))) const char* lltm_cuda_paths() {
+  static const std::string all = selectable();
+  return all.c_str();
+}
+
+__attribute__((visibility("default"))) const char* lltm_cuda_costs() {
+  return kH200CostsText;
+}
+
+__attribute__((visibility("default"))) bool lltm_cuda_estimates(const char* name,
+                                                                bool of_steps,
+                                                                const DeviceFacts* device,
+                                                                const ContiguousProblem* problems,
+                                                                int64_t count,
+                                                                ContiguousEstimate* estimates) {
+  const auto answer_all = [&](const auto& candidates) {
+    const auto found =
+        std::ranges::find_if(candidates, [&](const auto& of) { return of.name == name; });
+    if (found == candidates.end()) {
+      return false;
+    }
+    std::transform(problems, problems + count, estimates, [&](const ContiguousProblem& problem) {
+      return answer(*found, *device, problem, of_steps);
+    });
+    return true;
+  };
+  return answer_all(forward_candidates()) || answer_all(backward_candidates()) ||
+         answer_all(sequence_gradient_candidates());
+}

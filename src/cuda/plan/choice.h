@@ -1,0 +1,93 @@
+// Choosing among candidates by their estimates, in every direction alike.
+#pragma once
+
+#include "facts.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+namespace lltm::cuda {
+
+/// A group of candidates, which LLTM_CUDA_PATH can select by its name.
+enum class Group { kFewRows, kHopper, kTiles, kLibrary };
+
+/// What LLTM_CUDA_PATH selects: a group, or a candidate by its name, and how many blocks share the
+/// K of its tiles. By default all candidates, and the number of ranks with the least estimate.
+struct Selection {
+  std::optional<Group> group = std::nullopt;
+  std::string_view name = {};
+  int ranks = 0;
+
+  bool operator==(const Selection&) const = default;
+};
+
+/// The time of a candidate when `ranks` blocks share the K of a tile.
+struct Estimate {
+  double us;
+  int ranks;
+};
+
+/// A candidate, and what it was chosen for.
+template <typename Candidate, typename EstimateOfCandidate>
+struct Choice {
+  const Candidate* candidate = nullptr;
+  EstimateOfCandidate estimate{};
+};
+
+/// The candidate with the least estimate: the one with the selected name, among those of the
+/// selected group, or, if neither is selected or the name is another direction's, among those that
+/// `by_default` accepts. What the selection does not support falls back to tiles, then to the
+/// library. `estimate_of` takes a candidate and the number of ranks, or 0 for the best, and returns
+/// std::nullopt for what is not supported.
+template <typename Candidate, typename ByDefault, typename EstimateOf>
+auto choose(std::span<const Candidate> candidates,
+            const Selection& selection,
+            const ByDefault& by_default,
+            const EstimateOf& estimate_of) {
+  using Estimate = typename std::invoke_result_t<EstimateOf, const Candidate&, int>::value_type;
+  const auto best_of = [&](const auto& wanted, int ranks) {
+    Choice<Candidate, Estimate> best;
+    for (const Candidate& candidate : candidates) {
+      if (!wanted(candidate)) {
+        continue;
+      }
+      if (const auto estimate = estimate_of(candidate, ranks);
+          estimate && (best.candidate == nullptr || estimate->us < best.estimate.us)) {
+        best = {&candidate, *estimate};
+      }
+    }
+    return best;
+  };
+  const auto has_the_name = [&](const Candidate& of) { return of.name == selection.name; };
+  auto best = std::ranges::any_of(candidates, has_the_name)
+                  ? best_of(has_the_name, selection.ranks)
+                  : best_of(
+                        [&](const Candidate& of) {
+                          return selection.group ? of.group == *selection.group : by_default(of);
+                        },
+                        0);
+  for (const Group other : {Group::kTiles, Group::kLibrary}) {
+    if (best.candidate == nullptr) {
+      best = best_of([&](const Candidate& of) { return of.group == other; }, 0);
+    }
+  }
+  return best;
+}
+
+/// The estimate of a candidate, unless it does not support the problem or the number of ranks.
+template <typename Candidate, typename Shape>
+std::optional<Estimate> estimate_if_supported(const Candidate& candidate,
+                                              const Shape& shape,
+                                              const DeviceFacts& device,
+                                              int ranks) {
+  if (!supports(candidate, shape, device)) {
+    return std::nullopt;
+  }
+  const Estimate time = estimate(candidate, shape, device, ranks);
+  return time.ranks > 0 ? std::optional(time) : std::nullopt;
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,390 @@
+// The fitted constants of the cost model, which belong to a GPU. `bench.py --candidates` measures
+// them on the GPU at hand, and `bench.py fit` writes the numbers at the end of this file.
+//
+// Microseconds, and bytes per microsecond, unless a comment says otherwise. There is nothing but
+// doubles, so that a program can pass others as an array (candidates.h). No value of zero is
+// fitted.
+#pragma once
+
+#include "../problem.h"
+
+namespace lltm::cuda {
+
+/// A pointer to a member of `Of`. Where it has no alias, nvcc adds parentheses that GCC warns
+/// about.
+template <typename Of, typename T>
+using MemberOf = const T Of::*;
+
+template <typename T>
+struct ByArithmetic {
+  T float32, tf32, half;
+
+  const T& of(Arithmetic arithmetic) const {
+    return arithmetic == Arithmetic::kFloat32 ? float32
+           : arithmetic == Arithmetic::kTf32  ? tf32
+                                              : half;
+  }
+};
+
+struct ForwardCosts {
+  /// A chunk of K, and the rest of a block. By mma.sync, the chunk is one of 16 bits.
+  struct Tile {
+    double chunk, block;
+  };
+  /// Elements of weights per microsecond, and what each row after the first adds: to the launch,
+  /// and to the time of the elements, as a factor.
+  struct FewRows {
+    double launch, launch_a_row, rate, a_row;
+  };
+  /// Floating-point operations per microsecond, fewer with less than `rows` rows. In rows that
+  /// start anywhere, products take `unaligned` times as long.
+  struct Library {
+    double launch, rate, rows, unaligned;
+  };
+
+  // What a cluster's exchange adds.
+  struct {
+    double once, a_rank;
+  } wgmma_exchange, tiles_exchange;
+  // The same in float32 by wgmma, for tiles of 8 columns, of 64 rows, and others.
+  struct {
+    double columns_8, rows_64, others;
+  } float32_exchange;
+  // What is read once, what is written, and the chunks of all blocks.
+  double read_rate, write_rate, chunk_rate;
+  // For weights that do not fit `cache_bytes`: what a block can read if rows start at cache lines,
+  // and how many times as much is read if they do not.
+  double cache_bytes, block_read_rate, read_across_lines;
+  // Factors for boxes whose rows span two cache lines: on the bytes of weights and of states, and
+  // on the time of a chunk.
+  double weights_across_lines, states_across_lines, chunk_across_lines;
+  // The additional time of a block that writes 64 rows that start anywhere, and the same per hidden
+  // column: from the sums of 16 bits and TF32, and from those of three TF32 products.
+  struct {
+    double block, column;
+  } unaligned, float32_unaligned;
+  // A chunk by mma.sync relative to 16 bits in aligned rows: in float32 for tiles of 8 columns, of
+  // 64 rows, and others; float32_words multiplies these. Rows that do not start at 16 bytes are
+  // copied in words of 4 bytes in float, and shifted in 16 bits.
+  struct {
+    double float32_columns_8, float32_rows_64, float32, float32_words;
+    double tf32, tf32_words, half_shifted;
+  } arithmetic;
+  struct {
+    FewRows floats, halves, unaligned;  // unaligned: one element at a time, of any size
+  } few_rows;
+  struct {
+    Library float64;
+    ByArithmetic<Library> in;
+    // Copies of the operands; what is read and written by the pointwise kernel, if it fits the
+    // caches and if not; the weights in aligned rows, and in rows that start anywhere, which are
+    // read `unaligned_reads` times if there are more than two.
+    double copy_rate, cached_rate, rate, weights_rate;
+    double unaligned_launch, unaligned_weights_rate, unaligned_reads;
+  } library;
+  Tile wgmma_64x8, wgmma_64x24, wgmma_64x40, wgmma_64x40_pairs, wgmma_128x32, wgmma_128x32_pairs,
+      wgmma_128x32_twice, wgmma_128x64_pairs;
+  Tile wgmma_float32_64x8, wgmma_float32_64x32, wgmma_float32_128x32;
+  Tile tiles_16x8, tiles_64x8, tiles_64x32, tiles_128x32;
+};
+
+/// The forward as a step of a sequence, as far as it differs.
+struct StepCosts {
+  /// A chunk that waits for the previous step, one of input that need not, the rest of a block, and
+  /// what it takes longer if it does not overlap other steps.
+  struct Tile {
+    double chunk, input_chunk, block, alone;
+  };
+  /// What more waves than one add, by the share of a wave that is used and in all.
+  struct Waves {
+    double used, whole;
+  };
+  struct Shared {
+    double exchange, exchange_a_rank;  // within a cluster
+    double write_rate, read_rate;
+    double early_start;                    // of input that is multiplied ahead
+    double unaligned, unaligned_a_column;  // of 64 rows that start anywhere
+    Waves waves, waves_of_clusters;
+  };
+
+  double chunk_rate;  // of 16 bits and TF32
+  Shared shared, float32_shared;
+  struct {
+    double launch, rate, a_row;
+  } few_rows;
+  // The products of h and of input are written and read in float32, a gate's element in `element`.
+  // No step overlaps another, which takes `alone` times as long.
+  struct {
+    double launch, element, alone;
+  } library;
+  Tile wgmma_64x8, wgmma_64x24, wgmma_64x40, wgmma_64x40_pairs, wgmma_128x32, wgmma_128x32_pairs,
+      wgmma_128x32_twice, wgmma_128x64_pairs;
+  Tile wgmma_float32_64x8, wgmma_float32_64x32, wgmma_float32_128x32;
+};
+
+/// backward_wgmma's products.
+struct GradientCosts {
+  /// `launch` for the kernel as a whole; for each product, a chunk of K of a tile and the rest of a
+  /// tile; `sums` for the kernel that adds the parts, plus `sums_megabyte` per megabyte of them;
+  /// `megabyte` per megabyte of weights, which are read and whose gradient is written. Where the
+  /// rows of the results start anywhere, TMA cannot write them: `unaligned_tile` is added per tile
+  /// of 256 columns of d_weights, and `unaligned_megabyte` per megabyte.
+  struct Tiles {
+    double launch, state_chunk, weight_chunk, state_tile, weight_tile;
+    double sums, sums_megabyte, megabyte, unaligned_tile, unaligned_megabyte;
+  };
+  Tiles columns_64_64, columns_64_256, columns_128_256, columns_256_256;  // of state and weights
+  double exchange[4];  // of sums among 1, 2, 4 and 8 ranks
+};
+
+struct BackwardCosts {
+  /// A group is 16 rows of the weights of each gate.
+  struct FewRows {
+    double launch, group, group_a_row, rate;
+  };
+  struct Float32Tile {
+    double chunk, rest;
+  };
+  /// A chunk of K and the rest of a tile, of 64x64 and 128x128, and the factors on a chunk that is
+  /// copied in words of 4 bytes and element by element.
+  struct Tiles {
+    double launch, small_chunk, small_rest, large_chunk, large_rest, words, elements;
+  };
+  /// Floating-point operations per microsecond, with the columns rounded up to tiles of 64; the
+  /// bytes of weights and of d_gates. Where rows start anywhere, the products take `unaligned`
+  /// times as long, the weights are read twice, and `unaligned_launch` is added.
+  struct Library {
+    double launch, rate, weights_rate, gates_rate, unaligned, unaligned_launch;
+  };
+
+  // The kernel that computes d_gates: an element of the state, and reading and writing ten numbers
+  // per element.
+  struct {
+    double element, rate;
+  } gate_gradients;
+  struct {
+    FewRows floats, halves;
+    double unaligned;
+  } few_rows;
+  struct {
+    double launch, chunk, rank, block;
+  } wgmma_small;
+  struct {
+    double launch;
+    Float32Tile tile_64x96, tile_128x96;
+    double sum, sum_rate;  // the kernel that adds the parts of d_weights, and reading them
+  } wgmma_float32;
+  struct {
+    double launch, chunk_64, chunk_128, chunk_256, rest, weight_chunk, weights_rate;
+  } wgmma_tf32;
+  struct {
+    GradientCosts tf32, half;
+  } wgmma;
+  ByArithmetic<Tiles> tiles;
+  struct {
+    Library float64;
+    ByArithmetic<Library> in;
+  } library;
+};
+
+/// A step of a sequence's backward.
+struct SequenceBackwardCosts {
+  /// A chunk of K, to finish a full tile by itself, to exchange the sums of a cluster, and how many
+  /// times as long a chunk takes if two blocks share a multiprocessor. Zero: none do.
+  struct Tile {
+    ByArithmetic<double> chunk;
+    double finish, exchange, shared;
+  };
+  struct Library {
+    double launch, rate, read_rate, element, unaligned;
+  };
+
+  double launch, chunk_rate;  // the chunks of all blocks
+  Tile wgmma_float32_64x96, wgmma_float32_128x96, tiles_32x32, tiles_64x64;
+  struct {
+    double rows;           // with fewer, tiles are not full
+    double beside_others;  // its steps do not overlap, and take this many times as long
+    ByArithmetic<Library> in;
+  } library;
+};
+
+struct Costs {
+  // A launch that packs, and the bytes that it reads and writes.
+  struct {
+    double launch, rate;
+
+    double time(double bytes) const { return launch + 2 * bytes / rate; }
+  } packing;
+  ForwardCosts forward;
+  StepCosts step;
+  BackwardCosts backward;
+  SequenceBackwardCosts sequence_backward;
+};
+
+// Defines a constant, and its initializer as a text, from which programs know the names.
+#define LLTM_COSTS(name, ...)              \
+  inline constexpr Costs name __VA_ARGS__; \
+  inline constexpr char name##Text[] = #__VA_ARGS__
+
+// clang-format off
+// NVIDIA H200, replaying captured graphs, 2026-11-22, and what changed since, 2026-11-23.
+LLTM_COSTS(kH200Costs, {
+    .packing = {.launch = 1.47, .rate = 4.2e6},
+    .forward = {
+        .wgmma_exchange = {.once = 0.0699, .a_rank = 0.0337},
+        .tiles_exchange = {.once = 0.159, .a_rank = 0.0642},
+        .float32_exchange = {.columns_8 = 0.447, .rows_64 = 0.972, .others = 2.57},
+        .read_rate = 4.07e6, .write_rate = 3.05e6, .chunk_rate = 9.83e6,
+        .cache_bytes = 31.1e6, .block_read_rate = 3.72e4, .read_across_lines = 1.2,
+        .weights_across_lines = 1, .states_across_lines = 1.39, .chunk_across_lines = 1.2,
+        .unaligned = {.block = 0.366, .column = 0.028},
+        .float32_unaligned = {.block = 0.727, .column = 0.0186},
+        .arithmetic = {.float32_columns_8 = 1.12, .float32_rows_64 = 1.69, .float32 = 1.89,
+                       .float32_words = 2.08, .tf32 = 1.41, .tf32_words = 1.91,
+                       .half_shifted = 2.3},
+        .few_rows = {
+            .floats = {.launch = 2.4, .launch_a_row = 0.1, .rate = 2.17e6, .a_row = 0.19},
+            .halves = {.launch = 2.5, .launch_a_row = 0.101, .rate = 3.39e6, .a_row = 0.298},
+            .unaligned = {.launch = 2.36, .launch_a_row = 0.155, .rate = 1.76e6, .a_row = 0.176}},
+        .library = {
+            .float64 = {.launch = 6, .rate = 3.3e6, .rows = 1, .unaligned = 1},
+            .in = {.float32 = {.launch = 6, .rate = 4.29e7, .rows = 300, .unaligned = 1},
+                   .tf32 = {.launch = 6.76, .rate = 3.13e8, .rows = 180, .unaligned = 4},
+                   .half = {.launch = 4.84, .rate = 6.71e8, .rows = 80, .unaligned = 6}},
+            .copy_rate = 2.85e6, .cached_rate = 5.03e6, .rate = 4.54e6, .weights_rate = 4.46e6,
+            .unaligned_launch = 2, .unaligned_weights_rate = 3.85e6, .unaligned_reads = 3},
+        .wgmma_64x8 = {.chunk = 0.128, .block = 1.53},
+        .wgmma_64x24 = {.chunk = 0.161, .block = 1.91},
+        .wgmma_64x40 = {.chunk = 0.272, .block = 1.88},
+        .wgmma_64x40_pairs = {.chunk = 0.193, .block = 1.97},
+        .wgmma_128x32 = {.chunk = 0.158, .block = 2.3},
+        .wgmma_128x32_pairs = {.chunk = 0.217, .block = 2.96},
+        .wgmma_128x32_twice = {.chunk = 0.45, .block = 1.7},
+        .wgmma_128x64_pairs = {.chunk = 0.304, .block = 4.78},
+        .wgmma_float32_64x8 = {.chunk = 0.338, .block = 1.74},
+        .wgmma_float32_64x32 = {.chunk = 0.553, .block = 2.11},
+        .wgmma_float32_128x32 = {.chunk = 0.824, .block = 1.65},
+        .tiles_16x8 = {.chunk = 0.37, .block = 1.69},
+        .tiles_64x8 = {.chunk = 0.455, .block = 1.78},
+        .tiles_64x32 = {.chunk = 0.738, .block = 2.54},
+        .tiles_128x32 = {.chunk = 1.07, .block = 3.46}},
+    .step = {
+        .chunk_rate = 8.44e6,
+        .shared = {.exchange = 0.0716, .exchange_a_rank = 0.0458, .write_rate = 1.59e6,
+                   .read_rate = 7.96e6, .early_start = 1.85, .unaligned = 1.17,
+                   .unaligned_a_column = 0.0217, .waves = {.used = 0.48, .whole = 0.236},
+                   .waves_of_clusters = {.used = 0.386, .whole = 0.493}},
+        .float32_shared = {.exchange = 0, .exchange_a_rank = 0.0227, .write_rate = 2.06e6,
+                           .read_rate = 5.43e6, .early_start = 2.17, .unaligned = 1.14,
+                           .unaligned_a_column = 0.0508, .waves = {.used = 0.254, .whole = 0.404},
+                           .waves_of_clusters = {.used = 0.431, .whole = 0.711}},
+        .few_rows = {.launch = 2.3, .rate = 11.1e6, .a_row = 0.065},
+        .library = {.launch = 5, .element = 8.8e-6, .alone = 1.2},
+        .wgmma_64x8 = {.chunk = 0.146, .input_chunk = 0.0225, .block = 1.72, .alone = -0.718},
+        .wgmma_64x24 = {.chunk = 0.168, .input_chunk = 0.116, .block = 2.12, .alone = 0.125},
+        .wgmma_64x40 = {.chunk = 0.172, .input_chunk = 0.14, .block = 2.5, .alone = 0.146},
+        .wgmma_64x40_pairs = {.chunk = 0.176, .input_chunk = 0.02, .block = 2.02, .alone = 0.24},
+        .wgmma_128x32 = {.chunk = 0.226, .input_chunk = 0.206, .block = 2.82, .alone = 0.153},
+        .wgmma_128x32_pairs = {.chunk = 0.254, .input_chunk = 0.02, .block = 2.48,
+                                .alone = -0.0444},
+        .wgmma_128x32_twice = {.chunk = 0.306, .input_chunk = 0.0361, .block = 3.13,
+                                .alone = -0.799},
+        .wgmma_128x64_pairs = {.chunk = 0.407, .input_chunk = 0.0201, .block = 3.75,
+                                .alone = -0.0737},
+        .wgmma_float32_64x8 = {.chunk = 0.318, .input_chunk = 0.14, .block = 2.07, .alone = 0.4},
+        .wgmma_float32_64x32 = {.chunk = 0.557, .input_chunk = 0.394, .block = 2.63,
+                                .alone = 0.334},
+        .wgmma_float32_128x32 = {.chunk = 0.786, .input_chunk = 0.579, .block = 3.57,
+                                .alone = 0.298}},
+    .backward = {
+        .gate_gradients = {.element = 5e-6, .rate = 2.5e6},
+        .few_rows = {
+            .floats = {.launch = 2.84, .group = 0.312, .group_a_row = 0.080, .rate = 3.6e6},
+            .halves = {.launch = 3.0, .group = 0.082, .group_a_row = 0.112, .rate = 3.4e6},
+            .unaligned = 1.39},
+        .wgmma_small = {.launch = 2.76, .chunk = 0.347, .rank = 0.034, .block = 2.51},
+        .wgmma_float32 = {
+            .launch = 4.4,
+            .tile_64x96 = {.chunk = 1.51, .rest = 0}, .tile_128x96 = {.chunk = 0.85, .rest = 2.5},
+            .sum = 2, .sum_rate = 3e6},
+        .wgmma_tf32 = {.launch = 2.15, .chunk_64 = 0.187, .chunk_128 = 0.414, .chunk_256 = 0.762,
+                       .rest = 6.51, .weight_chunk = 0.47, .weights_rate = 2.6e6},
+        .wgmma = {
+            .tf32 = {
+                .columns_64_64 = {
+                    .launch = 2.23, .state_chunk = 0.38, .weight_chunk = 0.48, .state_tile = 4.45,
+                    .weight_tile = 4.41, .sums = 0, .sums_megabyte = 0, .megabyte = 0.51,
+                    .unaligned_tile = 0.09, .unaligned_megabyte = 0.27},
+                .columns_64_256 = {
+                    .launch = 4.55, .state_chunk = 0.25, .weight_chunk = 0.49, .state_tile = 1.17,
+                    .weight_tile = 3.53, .sums = 1.51, .sums_megabyte = 0.87, .megabyte = 0.34,
+                    .unaligned_tile = 3.97, .unaligned_megabyte = 0.3},
+                .columns_128_256 = {
+                    .launch = 4.58, .state_chunk = 0.35, .weight_chunk = 0.49, .state_tile = 3.02,
+                    .weight_tile = 4.07, .sums = 1.66, .sums_megabyte = 0.34, .megabyte = 0.29,
+                    .unaligned_tile = 5.77, .unaligned_megabyte = 0.34},
+                .columns_256_256 = {
+                    .launch = 4.68, .state_chunk = 0.55, .weight_chunk = 0.5, .state_tile = 4.94,
+                    .weight_tile = 3.92, .sums = 1.02, .sums_megabyte = 0.31, .megabyte = 0.16,
+                    .unaligned_tile = 7.68, .unaligned_megabyte = 0.36},
+                .exchange = {0.03, 0.41, 0.23, 0.64}},
+            .half = {
+                .columns_64_64 = {
+                    .launch = 0.96, .state_chunk = 0.39, .weight_chunk = 0.52, .state_tile = 2.29,
+                    .weight_tile = 2.08, .sums = 0, .sums_megabyte = 0, .megabyte = 0.2,
+                    .unaligned_tile = 4.03, .unaligned_megabyte = 0.12},
+                .columns_64_256 = {
+                    .launch = 3.73, .state_chunk = 0.17, .weight_chunk = 0.25, .state_tile = 0.18,
+                    .weight_tile = 1.09, .sums = 1.45, .sums_megabyte = 0.56, .megabyte = 0.36,
+                    .unaligned_tile = 2.16, .unaligned_megabyte = 0.56},
+                .columns_128_256 = {
+                    .launch = 2.21, .state_chunk = 0.35, .weight_chunk = 0.54, .state_tile = 1.66,
+                    .weight_tile = 2.89, .sums = 1.6, .sums_megabyte = 0.35, .megabyte = 0.04,
+                    .unaligned_tile = 2.4, .unaligned_megabyte = 0.37},
+                .columns_256_256 = {
+                    .launch = 1.55, .state_chunk = 0.57, .weight_chunk = 0.56, .state_tile = 4.23,
+                    .weight_tile = 2.79, .sums = 1.52, .sums_megabyte = 0.33, .megabyte = 0,
+                    .unaligned_tile = 4.09, .unaligned_megabyte = 0.24},
+                .exchange = {0.05, 0.94, 1.2, 1.75}}},
+        .tiles = {
+            .float32 = {.launch = 0.75, .small_chunk = 1.35, .small_rest = 2.94,
+                        .large_chunk = 2.37, .large_rest = 7.87, .words = 1.3, .elements = 1.3},
+            .tf32 = {.launch = 1.64, .small_chunk = 0.806, .small_rest = 2.23,
+                     .large_chunk = 1.07, .large_rest = 3.23, .words = 1.6, .elements = 1.6},
+            .half = {.launch = 2.37, .small_chunk = 0.725, .small_rest = 1.61,
+                     .large_chunk = 1.11, .large_rest = 0.22, .words = 2.5, .elements = 5}},
+        .library = {
+            .float64 = {.launch = 20, .rate = 30e6, .weights_rate = 3.5e6, .gates_rate = 5e6,
+                        .unaligned = 1, .unaligned_launch = 0},
+            .in = {
+                .float32 = {.launch = 23.4, .rate = 42e6, .weights_rate = 4.5e6,
+                            .gates_rate = 7.5e6, .unaligned = 1.02, .unaligned_launch = 0},
+                .tf32 = {.launch = 20.9, .rate = 246e6, .weights_rate = 5.0e6,
+                         .gates_rate = 1.17e6, .unaligned = 2.55, .unaligned_launch = 1.5},
+                .half = {.launch = 13.9, .rate = 485e6, .weights_rate = 3.65e6,
+                         .gates_rate = 20e6, .unaligned = 4.1, .unaligned_launch = 8.6}}}},
+    .sequence_backward = {
+        .launch = 1.96, .chunk_rate = 4.46e6,
+        .wgmma_float32_64x96 = {.chunk = {.float32 = 0.598, .tf32 = 0, .half = 0},
+                                .finish = 13.1, .exchange = 2.3, .shared = 0},
+        .wgmma_float32_128x96 = {.chunk = {.float32 = 0.869, .tf32 = 0, .half = 0},
+                                 .finish = 21.8, .exchange = 3.09, .shared = 0},
+        .tiles_32x32 = {.chunk = {.float32 = 0.467, .tf32 = 0.333, .half = 0.302},
+                        .finish = 2.57, .exchange = 0.531, .shared = 1.5},
+        .tiles_64x64 = {.chunk = {.float32 = 1.07, .tf32 = 0.578, .half = 0.536},
+                        .finish = 8.23, .exchange = 0.947, .shared = 1.71},
+        .library = {
+            .rows = 78, .beside_others = 1.15,
+            .in = {
+                .float32 = {.launch = 7.39, .rate = 36.4e6, .read_rate = 1.96e6,
+                            .element = 1.96e-5, .unaligned = 1},
+                .tf32 = {.launch = 6.9, .rate = 128e6, .read_rate = 4.56e6,
+                         .element = 1.49e-5, .unaligned = 2.05},
+                .half = {.launch = 5.33, .rate = 256e6, .read_rate = 3.62e6,
+                         .element = 1.05e-5, .unaligned = 4.13}}}},
+});
+// clang-format on
+
+#undef LLTM_COSTS
+
+}  // namespace lltm::cuda

@@ -1,0 +1,37 @@
+// What the estimates know about a GPU.
+#pragma once
+
+#include "costs.h"
+
+#include <array>
+#include <cstddef>
+
+namespace lltm::cuda {
+
+/// The largest cluster that every GPU with clusters supports.
+constexpr int kLargestCluster = 8;
+
+/// What the model knows about a GPU, or about the slice of one that a process has.
+struct DeviceFacts {
+  int multiprocessors = 0;
+  int shared_bytes_a_block = 0;
+  bool tiles = false;  // mma.sync and cp.async: sm_80 and newer
+  bool wgmma = false;  // compute capability 9.0, and code built for 90a
+  // The number of blocks, each filling a multiprocessor, that are resident at once in clusters of
+  // 1, 2, ... blocks. Zero where such clusters are not available. A cluster lies within one GPC.
+  std::array<int, kLargestCluster> resident{};
+  // The same of blocks of which two fill a multiprocessor: at least twice as many.
+  std::array<int, kLargestCluster> resident_by_two{};
+  const Costs* costs = &kH200Costs;
+
+  bool operator==(const DeviceFacts&) const = default;
+  bool clusters() const { return resident[1] > 0; }
+  int resident_in_clusters_of(int blocks) const {
+    return blocks <= kLargestCluster ? resident[static_cast<size_t>(blocks - 1)] : 0;
+  }
+  int resident_by_two_in_clusters_of(int blocks) const {
+    return blocks <= kLargestCluster ? resident_by_two[static_cast<size_t>(blocks - 1)] : 0;
+  }
+};
+
+}  // namespace lltm::cuda

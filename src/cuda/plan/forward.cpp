@@ -1,0 +1,440 @@
+#include "forward.h"
+
+#include "../tile/shapes.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lltm::cuda {
+namespace {
+
+template <typename Tile>
+constexpr int tile_of(Tile tile) {
+  return static_cast<int>(tile);
+}
+
+constexpr ForwardCandidate kCandidates[] = {
+    // clang-format off
+    // name, group, tile, {rows, hidden, row tiles per cluster, most ranks}, blocks per multiprocessor, costs, float32, costs of a step, two steps fit
+    {"forward_few_rows",                  Group::kFewRows,  0,                                         {kMostFewRows, 1, 1, 1}, 1, nullptr, false},
+    {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_64x8, false, &StepCosts::wgmma_64x8, true},
+    {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, 1, &ForwardCosts::wgmma_64x24, false, &StepCosts::wgmma_64x24},
+    {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, 1, &ForwardCosts::wgmma_64x40, false, &StepCosts::wgmma_64x40},
+    {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, 1, &ForwardCosts::wgmma_64x40_pairs, false, &StepCosts::wgmma_64x40_pairs},
+    {"forward_wgmma_128x32",              Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_128x32, false, &StepCosts::wgmma_128x32},
+    {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, 1, &ForwardCosts::wgmma_128x32_pairs, false, &StepCosts::wgmma_128x32_pairs},
+    {"forward_wgmma_128x32_twice",        Group::kHopper,   tile_of(WgmmaTile::k128x32Twice),          {128, 32, 1, 1}, 2, &ForwardCosts::wgmma_128x32_twice, false, &StepCosts::wgmma_128x32_twice},
+    {"forward_wgmma_128x64_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, 1, &ForwardCosts::wgmma_128x64_pairs, false, &StepCosts::wgmma_128x64_pairs},
+    {"forward_wgmma_float32_64x8",        Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x8, true, &StepCosts::wgmma_float32_64x8},
+    {"forward_wgmma_float32_64x32",       Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x32, true, &StepCosts::wgmma_float32_64x32},
+    {"forward_wgmma_float32_128x32",      Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_128x32, true, &StepCosts::wgmma_float32_128x32},
+    {"forward_tiles_16x8",                Group::kTiles,    tile_of(ForwardTile::k16x8),               {16, 8, 1, 8}, 2.2, &ForwardCosts::tiles_16x8, false},
+    {"forward_tiles_64x8",                Group::kTiles,    tile_of(ForwardTile::k64x8),               {64, 8, 1, 8}, 1, &ForwardCosts::tiles_64x8, false},
+    {"forward_tiles_64x32",               Group::kTiles,    tile_of(ForwardTile::k64x32),              {64, 32, 1, 8}, 1, &ForwardCosts::tiles_64x32, false},
+    {"forward_tiles_128x32",              Group::kTiles,    tile_of(ForwardTile::k128x32),             {128, 32, 1, 8}, 1, &ForwardCosts::tiles_128x32, false},
+    {"forward_library",                   Group::kLibrary,  0,                                         {1, 1, 1, 1}, 1, nullptr, false},
+    // clang-format on
+};
+
+double element_bytes(const ForwardShape& shape) {
+  return shape.arithmetic ? element_size(*shape.arithmetic) : 8;
+}
+
+// The bytes of gates, new_h and new_cell, which are written, and of old_cell, which is read.
+double state_traffic(const ForwardShape& shape) {
+  return static_cast<double>(shape.batch * shape.state_size) * 6 * element_bytes(shape);
+}
+
+double multiplications(const ForwardShape& shape, int64_t tile_rows) {
+  return static_cast<double>(ceil_div(shape.batch, tile_rows) * tile_rows) *
+         static_cast<double>(shape.gates()) * static_cast<double>(shape.width());
+}
+
+double weights_bytes(const ForwardShape& shape) {
+  return static_cast<double>(shape.gates() * shape.width()) * element_bytes(shape);
+}
+
+// The additional time of a block that writes rows that start anywhere.
+double unaligned_end(const ForwardCandidate& of,
+                     const ForwardShape& shape,
+                     const ForwardCosts& costs) {
+  if (shape.state_size * element_size(*shape.arithmetic) % 16 == 0) {
+    return 0;
+  }
+  const auto rows = static_cast<double>(std::min<int64_t>(of.shape.rows, shape.batch));
+  const auto& unaligned = of.float32 ? costs.float32_unaligned : costs.unaligned;
+  return (unaligned.block + unaligned.column * of.shape.hidden) * rows / 64;
+}
+
+// A copy of the operands into one matrix, one product by cuBLAS and one pointwise kernel.
+double library_time(const ForwardShape& shape, const Costs& all) {
+  const auto& costs = all.forward.library;
+  const ForwardCosts::Library& of =
+      shape.arithmetic ? costs.in.of(*shape.arithmetic) : costs.float64;
+  const auto batch = static_cast<double>(shape.batch);
+  const double rate = of.rate * std::clamp(batch / of.rows, 0.2, 1.0);
+  const double gates = static_cast<double>(shape.batch * shape.gates()) * element_bytes(shape);
+  const double traffic = 4 * gates + gates;
+  const double columns = static_cast<double>(shape.batch * shape.width()) * element_bytes(shape);
+  // With few rows the library spends its time reading weights, in part with too few blocks. Rows
+  // that start anywhere rule out cuBLAS's fastest kernels, except for one or two rows, which are
+  // multiplied as vectors.
+  const double arithmetic = 2 * multiplications(shape, 1) / rate;
+  const double reading = weights_bytes(shape) / costs.unaligned_weights_rate;
+  const double products =
+      shape.vector_rows() ? std::max(arithmetic, weights_bytes(shape) / costs.weights_rate)
+                          : costs.unaligned_launch +
+                                std::max(of.unaligned * arithmetic,
+                                         (shape.batch <= 2 ? 1 : costs.unaligned_reads) * reading);
+  if (shape.overlaps) {
+    const auto& step = all.step.library;
+    return step.alone * (step.launch + products +
+                         static_cast<double>(shape.batch * shape.gates()) * step.element);
+  }
+  return of.launch + 2 * columns / costs.copy_rate + products +
+         traffic / (traffic < all.forward.cache_bytes ? costs.cached_rate : costs.rate);
+}
+
+double few_rows_time(const ForwardShape& shape, const DeviceFacts& device) {
+  const Costs& all = *device.costs;
+  if (shape.overlaps) {
+    const auto& step = all.step.few_rows;
+    return step.launch + weights_bytes(shape) * std::sqrt(shape.batch) / step.rate +
+           step.a_row * static_cast<double>(shape.batch - 1);
+  }
+  const auto& costs = all.forward.few_rows;
+  const ForwardCosts::FewRows& of = !shape.vector_rows()          ? costs.unaligned
+                                    : is_float(*shape.arithmetic) ? costs.floats
+                                                                  : costs.halves;
+  // In TF32 a few tenths less than measured: where the forward is as fast either way, the backward
+  // of few rows takes longer after a hopper kernel. (1,192,568), backward included, takes 10.1 then
+  // and 8.3 otherwise.
+  const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : of.launch;
+  const int64_t groups = ceil_div(shape.batch, kFewRows);
+  const auto more_rows = static_cast<double>(ceil_div(shape.batch, groups) - 1);
+  // All multiprocessors take as long as the one with the most columns of the state.
+  const int64_t columns =
+      ceil_div(groups * shape.state_size, device.multiprocessors) * device.multiprocessors;
+  const auto elements = static_cast<double>(3 * columns * shape.width());
+  return launch + of.launch_a_row * more_rows + elements * (1 + of.a_row * more_rows) / of.rate;
+}
+
+// The time of a chunk of 128 bytes by mma.sync, relative to 16 bits in aligned rows.
+double tile_arithmetic(const ForwardCandidate& of,
+                       const ForwardShape& shape,
+                       const ForwardCosts& costs) {
+  const auto& factor = costs.arithmetic;
+  switch (*shape.arithmetic) {
+    case Arithmetic::kFloat32:
+      return (of.shape.hidden == 8  ? factor.float32_columns_8
+              : of.shape.rows == 64 ? factor.float32_rows_64
+                                    : factor.float32) *
+             (shape.vector_rows() ? 1 : factor.float32_words);
+    case Arithmetic::kTf32:
+      return shape.vector_rows() ? factor.tf32 : factor.tf32_words;
+    default:
+      return shape.vector_rows() ? 1 : factor.half_shifted;
+  }
+}
+
+// The mean factor over the chunks of old_h and input, if those whose rows span cache lines cost
+// `factor` times as much.
+double across_lines(const ForwardShape& shape, double factor) {
+  return 1 + (factor - 1) * shape.states_across_lines;
+}
+
+// The bytes of a chunk of K that a block copies: no rows beyond a small batch, and only the block's
+// share of what a cluster shares.
+double chunk_bytes(const ForwardCandidate& of,
+                   const ForwardShape& shape,
+                   const ForwardCosts& costs) {
+  const int64_t rows = std::min<int64_t>(ceil_div(shape.batch, 8) * 8, of.shape.rows);
+  return 128 * (static_cast<double>(rows) * across_lines(shape, costs.states_across_lines) +
+                3.0 * of.shape.hidden / of.shape.row_tiles *
+                    (shape.weights_in_lines ? 1 : costs.weights_across_lines));
+}
+
+int64_t chunk_columns(const ForwardShape& shape) {
+  return 128 / element_size(*shape.arithmetic);
+}
+
+// Row tiles come in whole clusters.
+int64_t count_tiles(const ForwardCandidate& of, const ForwardShape& shape) {
+  return ceil_div(ceil_div(shape.batch, of.shape.rows), of.shape.row_tiles) * of.shape.row_tiles *
+         ceil_div(shape.state_size, of.shape.hidden);
+}
+
+// With fewer than three chunks per rank by wgmma, the exchange takes longer than the split saves:
+// (16,32,128) in 16 bits takes 2.0 with one rank and 2.2 with two.
+bool has_chunks_for(int ranks, int64_t chunks, const ForwardCandidate& of) {
+  const int least = of.group == Group::kHopper && !of.float32 ? 3 : 1;
+  return ranks == 1 || ranks * least <= chunks;
+}
+
+// Zero stands for any number.
+bool is_wanted(int ranks, int wanted) {
+  return wanted == 0 || ranks == wanted;
+}
+
+Estimate tiles_time(const ForwardCandidate& of,
+                    const ForwardShape& shape,
+                    const DeviceFacts& device,
+                    int wanted_ranks) {
+  const ForwardCosts& costs = device.costs->forward;
+  const ForwardCosts::Tile& tile = costs.*of.costs;
+  const bool hopper = of.group == Group::kHopper;
+  const int64_t chunk_k = chunk_columns(shape);
+  const int64_t chunks = std::max<int64_t>(
+      ceil_div(shape.state_size, chunk_k) +
+          ceil_div(shape.input_features + (hopper ? shape.input_offset : 0), chunk_k),
+      1);
+  const int64_t tiles = count_tiles(of, shape);
+  const double arithmetic = hopper ? 1 : tile_arithmetic(of, shape, costs);
+  Estimate best{0, 0};
+  for (int ranks = 1; ranks <= of.shape.max_ranks; ++ranks) {
+    const double places = device.resident_in_clusters_of(ranks * of.shape.row_tiles);
+    const double resident = of.blocks_a_multiprocessor * places;
+    if (!is_wanted(ranks, wanted_ranks) || !has_chunks_for(ranks, chunks, of) ||
+        resident < ranks * of.shape.row_tiles) {
+      continue;
+    }
+    // A multiprocessor does not wait for others before it starts another block.
+    const double waves = std::max(
+        std::ceil(static_cast<double>(tiles * ranks) / places) / of.blocks_a_multiprocessor, 1.0);
+    const auto chunks_a_rank = static_cast<double>(ceil_div(chunks, ranks));
+    double chunk = tile.chunk * arithmetic;
+    const double active = std::min(static_cast<double>(tiles * ranks), resident);
+    if (hopper && !of.float32) {
+      chunk = std::max(chunk * across_lines(shape, costs.chunk_across_lines),
+                       active * chunk_bytes(of, shape, costs) / costs.chunk_rate);
+    }
+    double exchange = 0;
+    if (ranks > 1 && of.float32) {
+      const auto& of_float32 = costs.float32_exchange;
+      exchange = of.shape.hidden == 8  ? of_float32.columns_8
+                 : of.shape.rows == 64 ? of_float32.rows_64
+                                       : of_float32.others;
+    } else if (ranks > 1) {
+      const auto& adds = hopper ? costs.wgmma_exchange : costs.tiles_exchange;
+      exchange = adds.once + adds.a_rank * ranks;
+    }
+    double read_rate = costs.read_rate;
+    if (weights_bytes(shape) > costs.cache_bytes) {
+      read_rate = std::min(read_rate, active * costs.block_read_rate) /
+                  (shape.weights_in_lines ? 1 : costs.read_across_lines);
+    }
+    const double work = std::max(waves * chunks_a_rank * chunk, weights_bytes(shape) / read_rate);
+    const double end =
+        tile.block + exchange + (hopper ? unaligned_end(of, shape, costs) / ranks : 0);
+    const double us = work + waves * end + state_traffic(shape) / costs.write_rate;
+    if (best.ranks == 0 || us < best.us) {
+      best = {us, ranks};
+    }
+  }
+  if (hopper && shape.pack_bytes > 0) {
+    best.us += device.costs->packing.time(static_cast<double>(shape.pack_bytes));
+  }
+  return best;
+}
+
+// A step of a sequence by wgmma with `ranks` ranks, whose blocks fit `resident` at once. Its kernel
+// starts as soon as there is room for its blocks, at once if several steps fit the GPU together. It
+// then multiplies input before the previous step ends, as many steps ahead as fit, and the time of
+// a step is what remains: the chunks of h and the end of a block. If not, it takes as long as a
+// cell that need not be launched, and the blocks of the last wave run beside the first ones of the
+// next step.
+double step_time_with(int ranks,
+                      int resident,
+                      int64_t steps_at_once,
+                      const ForwardCandidate& of,
+                      const ForwardShape& shape,
+                      const Costs& all) {
+  constexpr int64_t kMostAhead = 3;  // steps
+  const StepCosts::Shared& costs = of.float32 ? all.step.float32_shared : all.step.shared;
+  const StepCosts::Tile& tile = all.step.*of.step_costs;
+  const int64_t input_chunks = ceil_div(shape.input_features, chunk_columns(shape));
+  const int64_t chunks = input_chunks + ceil_div(shape.state_size, chunk_columns(shape));
+  const auto blocks = static_cast<double>(count_tiles(of, shape) * ranks);
+  const auto early = static_cast<double>(input_chunks / ranks);
+  const double late = static_cast<double>(ceil_div(chunks, ranks)) - early;
+  const double least = of.float32 ? 0
+                                  : std::min<double>(blocks, resident) *
+                                        chunk_bytes(of, shape, all.forward) / all.step.chunk_rate;
+  const double early_time = early * std::max(tile.input_chunk, least);
+  const double late_time = late * std::max(tile.chunk, least);
+  const bool unaligned = shape.state_size * element_size(*shape.arithmetic) % 16 != 0;
+  const auto rows = static_cast<double>(std::min<int64_t>(of.shape.rows, shape.batch));
+  const double write_rows_anywhere =
+      unaligned ? (costs.unaligned + costs.unaligned_a_column * of.shape.hidden) * rows / 64 : 0;
+  const double end = tile.block + (ranks > 1 ? costs.exchange + costs.exchange_a_rank * ranks : 0) +
+                     write_rows_anywhere / ranks;
+  // h is written, and the cell state, in float, is read and written.
+  const double traffic = static_cast<double>(shape.batch * shape.state_size) *
+                         (8 + element_bytes(shape)) / costs.write_rate;
+  if (steps_at_once > 1) {
+    const auto ahead = static_cast<double>(std::min(steps_at_once - 1, kMostAhead));
+    return std::max(late_time + end, early_time / ahead + costs.early_start) + traffic;
+  }
+  const double used = blocks / resident;
+  const auto& waves = ranks * of.shape.row_tiles > 1 ? costs.waves_of_clusters : costs.waves;
+  const double more_waves = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
+  const double work = std::max(early_time + late_time, weights_bytes(shape) / costs.read_rate);
+  return (end + tile.alone + work) * (1 + std::max(more_waves, 0.0)) + traffic;
+}
+
+Estimate step_time(const ForwardCandidate& of,
+                   const ForwardShape& shape,
+                   const DeviceFacts& device,
+                   int wanted_ranks) {
+  const int64_t chunks = ceil_div(shape.input_features, chunk_columns(shape)) +
+                         ceil_div(shape.state_size, chunk_columns(shape));
+  Estimate best{0, 0};
+  for (int ranks = 1; ranks <= of.shape.max_ranks; ++ranks) {
+    const int cluster = ranks * of.shape.row_tiles;
+    const int by_one = device.resident_in_clusters_of(cluster);
+    const int by_two = device.resident_by_two_in_clusters_of(cluster);
+    const int resident = of.blocks_a_multiprocessor > 1 ? by_two : by_one;
+    if (!is_wanted(ranks, wanted_ranks) || !has_chunks_for(ranks, chunks, of) ||
+        resident < cluster) {
+      continue;
+    }
+    // Blocks that share weights wait for each other. Two blocks on a multiprocessor fill it.
+    const bool runs_ahead = of.shape.row_tiles == 1 && of.blocks_a_multiprocessor == 1;
+    const int64_t steps_at_once =
+        runs_ahead ? (of.two_steps_fit ? by_two : resident) / (count_tiles(of, shape) * ranks) : 1;
+    const double us = step_time_with(ranks, resident, steps_at_once, of, shape, *device.costs);
+    if (best.ranks == 0 || us < best.us) {
+      best = {us, ranks};
+    }
+  }
+  return best;
+}
+
+// Whether tiles can be counted in 32 bits. Only a one-column state of 2^30 rows or more could
+// exceed that and still fit a GPU's memory.
+bool countable(const ForwardShape& shape) {
+  return ceil_div(shape.batch, 16) * ceil_div(shape.state_size, 8) < (int64_t{1} << 28);
+}
+
+}  // namespace
+
+int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line) {
+  const int64_t shift = first % columns_a_line, boxes = ceil_div(columns, columns_a_line);
+  return boxes >= 4 || ceil_div(shift + columns, columns_a_line) == boxes ? shift : 0;
+}
+
+ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
+                           const ForwardProblem& p,
+                           Packing packing,
+                           ForwardPacks* packs) {
+  ForwardShape shape{.arithmetic = arithmetic,
+                     .batch = p.batch,
+                     .input_features = p.input_features,
+                     .state_size = p.state_size,
+                     .may_pack = packing == Packing::kAllowed,
+                     .overlaps = packing == Packing::kNone};
+  if (!arithmetic) {
+    return shape;
+  }
+  const int size = element_size(*arithmetic);
+  const auto must_pack = [&](const Matrix& matrix, int64_t rows, int64_t columns, bool anyway) {
+    const bool packs_it = columns > 0 && (anyway || !is_describable(matrix, columns, size));
+    shape.pack_bytes += packs_it ? rows * columns * size : 0;
+    return packs_it;
+  };
+  packs->input_lead = p.input_features == 0 ? 0 : p.input_column() * size % 16 / size;
+  packs->packs_input = must_pack(p.input, p.batch, p.input_features, packs->input_lead > 0);
+  packs->packs_old_h = must_pack(p.old_h, p.batch, p.state_size, false);
+  packs->packs_weights =
+      must_pack(p.weights, shape.gates(), p.input_column() + p.input_features, false);
+  shape.weights_in_lines = packs->packs_weights || p.weights.starts_at_lines(size);
+  // Boxes of input that start at cache lines stay there, unless input is packed.
+  if (packing == Packing::kAllowed && shape.weights_in_lines && p.input_features > 0 &&
+      (packs->packs_input || !p.input.starts_at_lines(size))) {
+    const int64_t first = p.input_column() - packs->input_lead;
+    packs->input_shift = line_shift(first, packs->input_lead + p.input_features, 128 / size);
+  }
+  shape.input_offset = packs->input_lead + packs->input_shift;
+  const int64_t across =
+      (packs->packs_old_h || p.old_h.starts_at_lines(size) ? 0 : p.state_size) +
+      (packs->packs_input || p.input.starts_at_lines(size) ? 0 : p.input_features);
+  shape.states_across_lines =
+      static_cast<double>(across) / static_cast<double>(p.state_size + p.input_features);
+  shape.rows = std::min({p.input.alignment(size),
+                         p.old_h.alignment(size),
+                         p.weights.alignment(size),
+                         p.weights.alignment(size, p.input_column())});
+  return shape;
+}
+
+// Three TF32 products by wgmma are as accurate as SGEMM, except for few rows and short sums. There
+// SGEMM is more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums: the
+// mean errors of tiles of 64x32, of 64x8, of SGEMM and of mma.sync at (141,24,56)
+// are 4.9e-8, 4.2e-8, 3.5e-8 and 4.1e-8.
+bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape) {
+  return candidate.group != Group::kHopper || !candidate.float32 ||
+         (shape.batch > 16 && (candidate.shape.hidden == 8 || multiplications(shape, 64) >= 1e7));
+}
+
+std::span<const ForwardCandidate> forward_candidates() {
+  return kCandidates;
+}
+
+bool supports(const ForwardCandidate& candidate,
+              const ForwardShape& shape,
+              const DeviceFacts& device) {
+  if (candidate.group == Group::kLibrary) {
+    return true;
+  }
+  if (!shape.arithmetic || !device.tiles || !countable(shape)) {
+    return false;
+  }
+  switch (candidate.group) {
+    case Group::kFewRows:
+      // Only the cell's kernel supports 16 bits, and rows that start anywhere.
+      return shape.batch <= (shape.may_pack ? kMostFewRows : kFewRows) &&
+             shape.width() < (int64_t{1} << 30) &&
+             (shape.may_pack || (is_float(*shape.arithmetic) && shape.vector_rows() &&
+                                 shape.state_size % 4 == 0 && shape.input_features % 4 == 0));
+    case Group::kHopper:
+      return device.wgmma && candidate.float32 == (*shape.arithmetic == Arithmetic::kFloat32) &&
+             shape.batch < (int64_t{1} << 31) && (shape.may_pack || shape.pack_bytes == 0) &&
+             device.resident_in_clusters_of(candidate.shape.row_tiles) > 0;
+    default:
+      // The largest tiles need the shared memory of sm_80 or sm_90.
+      return candidate.shape.rows < 128 || device.shared_bytes_a_block >= 160 * 1024;
+  }
+}
+
+Estimate estimate(const ForwardCandidate& candidate,
+                  const ForwardShape& shape,
+                  const DeviceFacts& device,
+                  int ranks) {
+  switch (candidate.group) {
+    case Group::kFewRows:
+      return {few_rows_time(shape, device), ranks == 0 ? 1 : 0};
+    case Group::kLibrary:
+      return {library_time(shape, *device.costs), ranks == 0 ? 1 : 0};
+    case Group::kHopper:
+      if (shape.overlaps) {
+        return step_time(candidate, shape, device, ranks);
+      }
+      [[fallthrough]];
+    default:
+      return tiles_time(candidate, shape, device, ranks);
+  }
+}
+
+ForwardChoice choose_forward(const ForwardShape& shape,
+                             const DeviceFacts& device,
+                             const Selection& selection) {
+  return choose(
+      forward_candidates(),
+      selection,
+      [&](const ForwardCandidate& of) { return is_exact(of, shape); },
+      [&](const ForwardCandidate& of, int ranks) {
+        return estimate_if_supported(of, shape, device, ranks);
+      });
+}
+
+}  // namespace lltm::cuda

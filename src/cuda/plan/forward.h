@@ -1,0 +1,105 @@
+// The candidates of the forward, and of the steps of a sequence: what each supports, and its time,
+// estimated from the sizes of a problem and what is known about a GPU. Plain host code that queries
+// no device.
+//
+// The time of a kernel with tiles is
+//     waves * (chunks of K per rank * chunk + block) + exchange within the cluster + traffic,
+// where a wave is as many blocks as are resident at once. The kernels of a sequence's steps
+// overlap: see step_time() in forward.cpp. The constants, which are fitted to measurements, are in
+// costs.h.
+#pragma once
+
+#include "../problem.h"
+#include "choice.h"
+#include "costs.h"
+#include "facts.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace lltm::cuda {
+
+/// What the candidates know of a problem.
+struct ForwardShape {
+  std::optional<Arithmetic> arithmetic;  // none for float64
+  int64_t batch, input_features, state_size;
+  int64_t pack_bytes = 0;  // of the matrices that TMA cannot describe
+  bool may_pack = true;    // whether these may be copied into rows that it can describe
+  bool overlaps = false;   // a step of a sequence, whose kernel starts during the previous one
+  bool weights_in_lines = true;    // rows of weights start at cache lines, as packed rows do
+  double states_across_lines = 0;  // the share of the columns of old_h and input whose rows do not
+  int64_t input_offset = 0;        // columns by which input's first box starts before its own
+  RowAlignment rows = RowAlignment::kVector;  // in both column ranges of weights, too
+
+  bool operator==(const ForwardShape&) const = default;
+  int64_t width() const { return state_size + input_features; }
+  int64_t gates() const { return 3 * state_size; }
+  bool vector_rows() const { return rows == RowAlignment::kVector; }
+};
+
+/// What Hopper's kernels need packed first, and where their boxes start.
+struct ForwardPacks {
+  bool packs_input = false, packs_weights = false, packs_old_h = false;
+  int64_t input_lead = 0, input_shift = 0;  // as in ForwardProblem
+
+  bool packs() const { return packs_input || packs_weights || packs_old_h; }
+};
+/// Whether operands may be packed. They may not in the steps of a sequence.
+enum class Packing { kAllowed, kNone };
+/// What the candidates know of a problem, of which only sizes, strides and alignment count.
+ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
+                           const ForwardProblem& problem,
+                           Packing packing,
+                           ForwardPacks* packs);
+
+/// How many columns before `first` the first of the boxes that cover `columns` columns has to start
+/// so that boxes start at cache lines. Zero if this would add a box to fewer than four.
+int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line);
+
+/// One way to compute a forward.
+struct ForwardCandidate {
+  std::string_view name;
+  Group group;
+  int tile;  // an enumerator of the group's tiles (tile/shapes.h)
+  struct {
+    int rows, hidden;
+    int row_tiles;  // in one cluster, in addition to the ranks
+    int max_ranks;  // limited by the shared memory for their sums
+  } shape;
+  double blocks_a_multiprocessor;
+  MemberOf<ForwardCosts, ForwardCosts::Tile> costs;
+  bool float32;  // hopper only: three TF32 products
+  // As a step of a sequence, hopper only: its costs, and whether blocks of two steps fit a
+  // multiprocessor.
+  MemberOf<StepCosts, StepCosts::Tile> step_costs = nullptr;
+  bool two_steps_fit = false;
+};
+std::span<const ForwardCandidate> forward_candidates();
+
+/// Whether a candidate computes a problem correctly, even if slowly.
+bool supports(const ForwardCandidate& candidate,
+              const ForwardShape& shape,
+              const DeviceFacts& device);
+
+/// Whether a candidate's sums are as accurate as others' in float32, so that it is chosen unless
+/// another one is selected.
+bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape);
+
+/// The time with `ranks` ranks or, by default, the least time over all numbers of ranks; no ranks
+/// if the candidate does not support the number. Only for problems that the candidate supports.
+Estimate estimate(const ForwardCandidate& candidate,
+                  const ForwardShape& shape,
+                  const DeviceFacts& device,
+                  int ranks = 0);
+
+using ForwardChoice = Choice<ForwardCandidate, Estimate>;
+
+/// The selected candidate with the least estimate. What the selection does not support falls back
+/// to tiles, then to the library.
+ForwardChoice choose_forward(const ForwardShape& shape,
+                             const DeviceFacts& device,
+                             const Selection& selection = {});
+
+}  // namespace lltm::cuda

@@ -1,0 +1,186 @@
+#include "gradient_plan.h"
+
+#include "../scheduler/gradient_units.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace lltm::cuda {
+namespace {
+
+struct TileSizes {
+  int state_columns, weight_columns;
+  MemberOf<GradientCosts, GradientCosts::Tiles> costs;
+};
+constexpr TileSizes kTiles[] = {
+    {64, 64, &GradientCosts::columns_64_64},
+    {64, 256, &GradientCosts::columns_64_256},
+    {128, 256, &GradientCosts::columns_128_256},
+    {256, 256, &GradientCosts::columns_256_256},
+};
+constexpr int kTileRows = 128;
+
+double pieces(int64_t of, int64_t size) {
+  return static_cast<double>(ceil_div(of, size));
+}
+
+struct Sizes {
+  int64_t batch, input_features, state_size;
+  bool one_segment;
+  int chunk_k;  // 128 bytes
+
+  int64_t width() const { return state_size + input_features; }
+  double column_tiles(int columns) const {
+    return one_segment ? pieces(width(), columns)
+                       : pieces(state_size, columns) + pieces(input_features, columns);
+  }
+  bool aligned() const {
+    const int vector = chunk_k / 8;
+    return state_size % vector == 0 && width() % vector == 0;
+  }
+};
+
+// The makespan of the indivisible units of both products, distributed to clusters.
+double makespan(int states, int weights, int clusters, double state, double weight) {
+  if (states + weights <= clusters) {
+    return std::max(state, weight);
+  }
+  const auto rounds = [](int units, int of) { return of > 0 ? (units + of - 1) / of : 0; };
+  const auto [busy, weights_of_busy] = share_of_busy(states, weights, clusters, state, weight);
+  const int others = clusters - busy;
+  return std::max(rounds(states, clusters) * state + rounds(weights_of_busy, busy) * weight,
+                  states / clusters * state + rounds(weights - weights_of_busy, others) * weight);
+}
+
+double estimate(const Sizes& s,
+                const GradientCosts::Tiles& of,
+                const GradientPlan& plan,
+                int cluster) {
+  const bool small = plan.weight_columns == 64;
+  // A cluster computes tiles of 256 columns one below the other, and any consecutive small tiles.
+  const double state_rows = std::ceil(pieces(s.width(), kTileRows) / (small ? 1 : cluster));
+  const double weight_rows = std::ceil(pieces(3 * s.state_size, kTileRows) / (small ? 1 : cluster));
+  const auto units = [&](double tiles, bool shares_k) {
+    return static_cast<int>(std::ceil(tiles / (small && !shares_k ? cluster : 1)));
+  };
+  const int state_units =
+      units(state_rows * pieces(s.batch, plan.state_columns) * plan.state_parts, plan.shares_state);
+  const int weight_units = units(
+      weight_rows * s.column_tiles(plan.weight_columns) * plan.weight_parts, plan.shares_weights);
+  const double state_shares = plan.shares_state ? cluster : plan.state_parts;
+  const double weight_shares = plan.shares_weights ? cluster : plan.weight_parts;
+  // Parts go to a workspace, whose rows are aligned.
+  const double unaligned = s.aligned() ? 0 : of.unaligned_tile;
+  const double state =
+      std::ceil(pieces(3 * s.state_size, s.chunk_k) / state_shares) * of.state_chunk +
+      of.state_tile + (plan.state_parts == 1 ? unaligned * plan.state_columns / 512 : 0);
+  const double weight = std::ceil(pieces(s.batch, s.chunk_k) / weight_shares) * of.weight_chunk +
+                        of.weight_tile +
+                        (plan.weight_parts == 1 ? unaligned * plan.weight_columns / 256 : 0);
+  const int clusters = plan.blocks / cluster;
+  // Tiles whose K is shared have a cluster each. Clusters that are not resident wait.
+  const int sharing = cluster == 1 ? 0
+                                   : (plan.shares_state ? state_units : 0) +
+                                         (plan.shares_weights ? weight_units : 0);
+  double us = sharing > clusters
+                  ? pieces(state_units, clusters) * state + pieces(weight_units, clusters) * weight
+                  : makespan(state_units, weight_units, clusters, state, weight);
+  const double parts = (plan.state_parts > 1 ? state_units * cluster * plan.state_columns : 0) +
+                       (plan.weight_parts > 1 ? weight_units * cluster * plan.weight_columns : 0);
+  if (parts > 0) {
+    us += of.sums + of.sums_megabyte * parts * kTileRows * 4e-6;
+  }
+  const double megabytes = 3e-6 * static_cast<double>(s.state_size * s.width()) * 128 / s.chunk_k;
+  return of.launch + us + megabytes * (of.megabyte + (s.aligned() ? 0 : of.unaligned_megabyte));
+}
+
+GradientChoice choose(Arithmetic arithmetic, const Sizes& s, const DeviceFacts& device) {
+  const auto& of_products = device.costs->backward.wgmma;
+  const GradientCosts& costs =
+      arithmetic == Arithmetic::kTf32 ? of_products.tf32 : of_products.half;
+  const int64_t state_chunks = ceil_div(3 * s.state_size, s.chunk_k);
+  const int64_t weight_chunks = ceil_div(s.batch, s.chunk_k);
+  GradientChoice best{};
+  const auto consider =
+      [&](const TileSizes& of, const GradientPlan& plan, int cluster, double more) {
+        const double us = estimate(s, costs.*of.costs, plan, cluster) + more;
+        if (best.plan.blocks == 0 || us < best.us) {
+          best = {plan, us};
+        }
+      };
+  for (const TileSizes& of : kTiles) {
+    if (of.weight_columns == 64) {
+      for (int log = 0; log < 4; ++log) {
+        const int ranks = 1 << log;
+        // Two blocks share a multiprocessor.
+        const int blocks = 2 * device.resident_in_clusters_of(ranks) / ranks * ranks;
+        if (blocks == 0) {
+          continue;
+        }
+        for (const auto& [shares_state, shares_weights] :
+             {std::pair{true, false}, {true, true}, {false, true}}) {
+          // Each rank needs at least one chunk of a K that is shared.
+          if ((shares_state && state_chunks < ranks) ||
+              (shares_weights && (ranks == 1 || weight_chunks < ranks))) {
+            continue;
+          }
+          consider(of,
+                   {.state_columns = 64,
+                    .weight_columns = 64,
+                    .ranks = ranks,
+                    .shares_state = shares_state,
+                    .shares_weights = shares_weights,
+                    .state_parts = 1,
+                    .weight_parts = 1,
+                    .blocks = blocks},
+                   ranks,
+                   costs.exchange[log]);
+        }
+      }
+      continue;
+    }
+    if (of.state_columns == 64 && s.batch > 64) {
+      continue;
+    }
+    for (const int state_parts : {1, 2, 3, 4, 5, 6, 8}) {
+      for (const int weight_parts : {1, 2, 3, 4, 6, 8, 12, 16, 32}) {
+        if (state_parts > std::max<int64_t>(state_chunks / 2, 1) ||
+            weight_parts > std::max<int64_t>(weight_chunks / 2, 1)) {
+          continue;
+        }
+        consider(of,
+                 {.state_columns = of.state_columns,
+                  .weight_columns = of.weight_columns,
+                  .ranks = 1,
+                  .shares_state = false,
+                  .shares_weights = false,
+                  .state_parts = state_parts,
+                  .weight_parts = weight_parts,
+                  .blocks = device.multiprocessors / 2 * 2},
+                 2,
+                 0);
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+GradientChoice choose_gradient_plan(Arithmetic arithmetic,
+                                    int64_t batch,
+                                    int64_t input_features,
+                                    int64_t state_size,
+                                    bool one_segment,
+                                    const DeviceFacts& device) {
+  return choose(arithmetic,
+                {.batch = batch,
+                 .input_features = input_features,
+                 .state_size = state_size,
+                 .one_segment = one_segment,
+                 .chunk_k = arithmetic == Arithmetic::kTf32 ? 32 : 64},
+                device);
+}
+
+}  // namespace lltm::cuda

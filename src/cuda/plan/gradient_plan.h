@@ -1,0 +1,50 @@
+// How the backward's products by wgmma are divided: into tiles, and into parts of K.
+#pragma once
+
+#include "../problem.h"
+#include "../tile/shapes.h"
+#include "facts.h"
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+struct GradientPlan {
+  // Columns of a tile of the state product and of the weight product (gradient_units.h): 64 and 64;
+  // or 64, 128 or 256 and 256.
+  int state_columns, weight_columns;
+  int ranks;                      // of a cluster, for tiles of 64 columns: 1, 2, 4 or 8
+  bool shares_state;              // whether the ranks share the K of the state product
+  bool shares_weights;            // whether they share the K of the weight product
+  int state_parts, weight_parts;  // of K, for 256 columns: another kernel adds the parts
+  int blocks;                     // at most, except where each tile needs a cluster
+
+  /// In TF32: whether the inputs are transposed so that a thread has the sums of four neighboring
+  /// elements of a row of d_weights.
+  bool deals_columns() const { return weight_columns == 256; }
+};
+
+/// The plan with the least estimated time, and that time in microseconds, without d_gates. The
+/// plan, and so the order of all sums, depends only on the sizes, not on which gradients are
+/// wanted. arithmetic is kTf32, kFloat16 or kBFloat16; one_segment says whether old_h and input are
+/// columns of one matrix.
+struct GradientChoice {
+  GradientPlan plan;
+  double us;
+};
+GradientChoice choose_gradient_plan(Arithmetic arithmetic,
+                                    int64_t batch,
+                                    int64_t input_features,
+                                    int64_t state_size,
+                                    bool one_segment,
+                                    const DeviceFacts& device);
+
+/// How the products in float32 by wgmma are divided.
+struct Float32GradientPlan {
+  Float32GradientTile tile;
+  int weight_parts = 1;  // at most, of the batch, which is the K of d_weights
+  // Computed by one block in sequence, each while the one before is being written.
+  int weight_tiles_a_block = 1;
+};
+
+}  // namespace lltm::cuda

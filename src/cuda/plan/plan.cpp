@@ -1,0 +1,141 @@
+#include "plan.h"
+
+#include "../runtime/device_facts.h"
+#include "candidates.h"
+#include "recent_choice.h"
+
+#include <ATen/Context.h>
+#include <c10/util/Exception.h>
+
+#include <cstdlib>
+#include <string_view>
+
+namespace lltm::cuda {
+namespace {
+
+// A candidate's tile, as an enumerator of its group's tiles.
+template <typename Tile>
+Tile tile_of(const ForwardCandidate& candidate) {
+  return static_cast<Tile>(candidate.tile);
+}
+
+// A few rows of float are multiplied in float32 even if TF32 is allowed. Steps of 16 bits are not
+// supported (forward.cpp).
+template <Arithmetic kArithmetic, typename Problem>
+cudaError_t launch_few_rows(const Problem& problem, cudaStream_t stream) {
+  if constexpr (is_float(kArithmetic)) {
+    return launch_forward_few_rows<Arithmetic::kFloat32>(problem, stream);
+  } else if constexpr (!kOfSequence<Problem>) {
+    return launch_forward_few_rows<kArithmetic>(problem, stream);
+  } else {
+    return cudaErrorInvalidValue;
+  }
+}
+
+template <Arithmetic kArithmetic, typename Problem>
+cudaError_t launch(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
+  const auto& [candidate, estimate] = plan.choice;
+  if (candidate->group == Group::kFewRows) {
+    return launch_few_rows<kArithmetic>(problem, stream);
+  }
+  return candidate->group == Group::kHopper
+             ? launch_forward_wgmma<kArithmetic>(
+                   problem, tile_of<WgmmaTile>(*candidate), estimate.ranks, stream)
+             : launch_forward_tiles<kArithmetic>(
+                   problem, tile_of<ForwardTile>(*candidate), estimate.ranks, stream);
+}
+
+}  // namespace
+
+Selection selection() {
+  const char* const value = std::getenv("LLTM_CUDA_PATH");
+  const std::string_view path = value == nullptr ? "" : value;
+  const std::optional<Selection> selected = parse_selection(path);
+  TORCH_CHECK(selected.has_value(),
+              "lltm: expected the environment variable LLTM_CUDA_PATH to be one of ",
+              selectable(),
+              ", or NAME:RANKS with 1 to ",
+              kLargestCluster,
+              " ranks, got ",
+              path);
+  return *selected;
+}
+
+std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat: {
+      const bool tf32 =
+          at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+          at::Float32Precision::TF32;
+      return tf32 ? Arithmetic::kTf32 : Arithmetic::kFloat32;
+    }
+    case at::kHalf:
+      return Arithmetic::kFloat16;
+    case at::kBFloat16:
+      return Arithmetic::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+ForwardPlan plan_forward(const DeviceFacts& device,
+                         std::optional<Arithmetic> arithmetic,
+                         const ForwardProblem& problem,
+                         Packing packing) {
+  ForwardPlan plan;
+  plan.arithmetic = arithmetic;
+  const ForwardShape shape = forward_shape(arithmetic, problem, packing, &plan);
+  plan.choice = recent_choice<choose_forward>(shape, device, selection());
+  if (plan.choice.candidate->group != Group::kHopper) {
+    plan.packs_input = plan.packs_old_h = plan.packs_weights = false;
+  }
+  return plan;
+}
+
+template <typename Problem>
+cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
+  if (!plan.arithmetic || plan.by_library()) {
+    return cudaErrorInvalidValue;
+  }
+  switch (*plan.arithmetic) {
+    case Arithmetic::kFloat32:
+      return launch<Arithmetic::kFloat32>(plan, problem, stream);
+    case Arithmetic::kTf32:
+      return launch<Arithmetic::kTf32>(plan, problem, stream);
+    case Arithmetic::kFloat16:
+      return launch<Arithmetic::kFloat16>(plan, problem, stream);
+    case Arithmetic::kBFloat16:
+      return launch<Arithmetic::kBFloat16>(plan, problem, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+template cudaError_t launch_forward(const ForwardPlan&, const ForwardProblem&, cudaStream_t);
+template cudaError_t launch_forward(const ForwardPlan&, const StepProblem&, cudaStream_t);
+template cudaError_t launch_forward(const ForwardPlan&, const StepOfRowsProblem&, cudaStream_t);
+
+BackwardPlan plan_backward(const DeviceFacts& device, const BackwardShape& shape) {
+  const Selection selected = selection();
+  BackwardPlan plan{Group::kLibrary, shape.arithmetic, {}};
+  if (shape.batch > 0 && shape.state_size > 0) {
+    const auto [candidate, estimate] = recent_choice<choose_backward>(shape, device, selected);
+    plan.group = candidate->group;
+    plan.tiles = estimate.tiles;
+  }
+  return plan;
+}
+
+}  // namespace lltm::cuda
+
+/// The facts about the current GPU, for programs that fit the model's constants. Returns an error
+/// of CUDA's, or zero.
+extern "C" __attribute__((visibility("default"))) int lltm_cuda_device_facts(
+    lltm::cuda::DeviceFacts* facts) {
+  int device = 0;
+  cudaDeviceProp properties{};
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaGetDeviceProperties(&properties, device);
+  }
+  return error == cudaSuccess ? lltm::cuda::device_facts(properties, facts) : error;
+}

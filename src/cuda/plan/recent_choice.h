@@ -1,0 +1,42 @@
+// Remembers the last choices of a thread: a choice takes a microsecond or more, and a program keeps
+// calling with the same few sizes.
+#pragma once
+
+#include "choice.h"
+#include "facts.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+namespace lltm::cuda {
+
+/// Returns choose(shape, device, selection), which must depend on its arguments only. The memory of
+/// the selected name must outlive the thread, as that of a candidate's name does.
+template <auto choose, typename Shape>
+auto recent_choice(const Shape& shape, const DeviceFacts& device, const Selection& selection) {
+  struct Question {
+    Shape shape;
+    DeviceFacts device;
+    Selection selection;
+
+    bool operator==(const Question&) const = default;
+  };
+  using Choice = decltype(choose(shape, device, selection));
+  struct Entry {
+    std::optional<Question> question;
+    Choice choice;
+  };
+  constexpr int kSlotBits = 4;
+  thread_local std::array<Entry, 1 << kSlotBits> entries;
+  // Sizes are often multiples of a power of two; the upper bits of the product depend on all bits.
+  const auto sizes =
+      static_cast<uint64_t>(shape.batch * 7 + shape.input_features * 3 + shape.state_size);
+  Entry& entry = entries[sizes * 0x9E3779B97F4A7C15 >> (64 - kSlotBits)];
+  if (const Question question{shape, device, selection}; entry.question != question) {
+    entry = {question, choose(shape, device, selection)};
+  }
+  return entry.choice;
+}
+
+}  // namespace lltm::cuda
