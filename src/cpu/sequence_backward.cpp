@@ -2,6 +2,7 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
+#include "../without_autocast.h"
 #include "kernels/kernels.h"
 #include "own_sequence.h"
 #include "parallel.h"
@@ -67,6 +68,7 @@ void run(const SequenceGradients& gradients,
          const SequenceSizes<int64_t>& sizes,
          const Schedule& schedule) {
   using acc_t = accumulate_t<scalar_t>;
+  const WithoutAutocast without_autocast;
   const auto& [steps, batch, input_features, state_size] = sizes;
   const auto accumulated = c10::CppTypeToScalarType<acc_t>::value;
   const SequenceWeights weights(arguments.weights, state_size, accumulated);

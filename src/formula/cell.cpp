@@ -1,6 +1,7 @@
 #include "cell.h"
 
 #include "../checks.h"
+#include "../without_autocast.h"
 
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>

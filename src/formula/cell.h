@@ -10,7 +10,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymInt.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <array>
 #include <tuple>
@@ -25,12 +24,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const ForwardArguments& a
 OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask);
 
 // The building blocks of a sequence's formula.
-
-/// Turns autocast off: the arguments have been checked to share a dtype, and autocast must not
-/// lower the precision of float64 products.
-struct WithoutAutocast {
-  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
-};
 
 /// The tensor in the accumulation type.
 at::Tensor accumulated(const at::Tensor& tensor);

@@ -1,5 +1,6 @@
 #include "sequence.h"
 
+#include "../without_autocast.h"
 #include "cell.h"
 
 #include <ATen/TensorOperators.h>

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from sequence_reference import NAMES, Sizes, call, cell_dtype_of, make, run
+from sequence_reference import NAMES, Sizes, call, call_backward, cell_dtype_of, make, make_gradients, run
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
@@ -183,6 +183,19 @@ def test_autocast_gives_gradients_of_the_parameters(device, lower):
     (output.float().sum() + h_n.float().sum() + c_n.sum()).backward()
     for leaf, expected in zip(leaves.leaves(), lowered.leaves(), strict=True):
         assert leaf.grad.dtype == torch.float32 and torch.equal(leaf.grad, expected.grad.float())
+
+
+@pytest.mark.parametrize("products", ["own", "aten"])
+def test_autocast_leaves_the_arguments_of_backward(device, monkeypatch, products):
+    """Autograd passes it the tensors that the sequence received after the casts, and may do so under autocast."""
+    monkeypatch.setenv("LLTM_CPU_GEMM", products)
+    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    expected = call_backward(gradients, arguments)
+    output, _, _, cells, gates = call(arguments, keep=True)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        found = torch.ops.lltm.sequence_backward(*gradients, output, cells, gates, *arguments, [True] * 5)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 @LOWER
