@@ -4,6 +4,7 @@
 #include "cell.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/stack.h>
@@ -35,6 +36,14 @@ class Rows {
   }
   Tensor zero_unless_running(int64_t t, const Tensor& tensor) const {
     return lengths_.defined() ? at::where(running(t), tensor, 0) : tensor;
+  }
+  /// The same for the steps (T, N, columns) of all times.
+  Tensor zero_unless_running(const Tensor& of_steps) const {
+    if (!lengths_.defined()) {
+      return of_steps;
+    }
+    const Tensor times = at::arange(steps_, lengths_.options()).unsqueeze(1);
+    return at::where(lengths_.gt(times).unsqueeze(2), of_steps, 0);
   }
   Tensor zero_where_reset(int64_t t, const Tensor& tensor) const {
     return reset_.defined() ? at::where(reset_.select(0, t).unsqueeze(1).logical_not(), tensor, 0)
@@ -104,9 +113,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
   std::vector<Tensor> output, cells, gates;
   for (int64_t k = 0; k < steps; ++k) {
     const int64_t t = rows.time_of(k);
-    const Tensor x = rows.zero_unless_running(t, input.select(0, t));
-    const Tensor z = at::linear(at::cat({rows.zero_where_reset(t, h), x}, 1), weights, bias);
-    const State state = step(z, rows.zero_where_reset(t, cell));
+    const Tensor old_h = rows.zero_where_reset(t, h);
+    const Tensor old_cell = rows.zero_unless_running(t, rows.zero_where_reset(t, cell));
+    const Tensor h_and_input = rows.zero_unless_running(t, at::cat({old_h, input.select(0, t)}, 1));
+    const Tensor z = at::linear(h_and_input, weights, bias);
+    const State state = step(z, old_cell);
     const Tensor new_h = state.h.to(dtype);
     output.push_back(rows.zero_unless_running(t, new_h));
     if (keep) {
@@ -145,9 +156,10 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
   const Tensor h_columns = columns(weights, 0, sizes.state_size);
   const Tensor h0 = state_or_zeros(arguments.h0, input, sizes);
 
-  // The gradient of a step's result that the caller passed.
-  const auto from_outside = [&](const std::optional<Tensor>& gradient, int64_t t) {
-    return rows.zero_unless_running(t, accumulated(gradient->select(0, t)));
+  // The gradient of a step's result: that from the following step plus the one the caller passed.
+  const auto total = [&](int64_t t, const Tensor& following, const std::optional<Tensor>& passed) {
+    return rows.zero_unless_running(
+        t, is_given(passed) ? following + accumulated(passed->select(0, t)) : following);
   };
 
   // The gradients of the state that is passed between two steps.
@@ -161,10 +173,7 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
     const Tensor z = at::linear(h_and_input, weights, arguments.bias);
     const Tensor new_cell = rows.zero_unless_running(t, accumulated(arguments.cells.select(0, t)));
     const StepGradients gradients = step_backward(
-        z,
-        new_cell,
-        is_given(arguments.grad_output) ? dh + from_outside(arguments.grad_output, t) : dh,
-        is_given(arguments.grad_cells) ? d_cell + from_outside(arguments.grad_cells, t) : d_cell);
+        z, new_cell, total(t, dh, arguments.grad_output), total(t, d_cell, arguments.grad_cells));
     const Tensor dz = rows.zero_unless_running(t, gradients.gates).to(dtype);
     const Tensor d_old_h = accumulated(dz.matmul(h_columns));
     dh = rows.where_running(t, rows.zero_where_reset(t, d_old_h), dh);
@@ -183,7 +192,11 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
     return output_mask[gradient] ? std::optional<Tensor>(compute()) : std::nullopt;
   };
   return {
-      if_wanted(kInput, [&] { return dz.matmul(columns(weights, sizes.state_size, width)); }),
+      if_wanted(kInput,
+                [&] {
+                  const Tensor input_columns = columns(weights, sizes.state_size, width);
+                  return rows.zero_unless_running(dz.matmul(input_columns));
+                }),
       if_wanted(kWeights,
                 [&] {
                   return steps == 0 ? weights.new_zeros_symint({sizes.state_size * 3, width})

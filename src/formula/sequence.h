@@ -3,7 +3,9 @@
 // over the steps, so tracers treat their number as a constant.
 //
 // Rows that have ended, and resets, are masked by where(), so that inputs and gradients beyond a
-// row's length, even NaN, do not affect any result.
+// row's length, and the state of a row of length 0, do not affect other results, even if they are
+// NaN. The arguments of a step are masked, not only its results: the gradient of what where() drops
+// is zero, but a step's derivative multiplies it, and 0 * NaN is NaN.
 #pragma once
 
 #include "../checks.h"

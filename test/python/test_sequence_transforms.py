@@ -83,6 +83,49 @@ def test_gradients_of_backward(device, reverse):
     assert all(g is None or g.isfinite().all() for g in found)
 
 
+def ragged_arguments(device, reverse):
+    """A row that is not run, one that ends early and a whole one; and where steps are beyond a row's length."""
+    lengths = torch.tensor([0, 2, 3], device=device)
+    beyond = (torch.arange(3, device=device)[:, None] >= lengths).unsqueeze(2)
+    return double_arguments(device, reverse=reverse)._replace(lengths=lengths), beyond
+
+
+@REVERSE
+@pytest.mark.parametrize("name", ["h0", "c0"])
+def test_transforms_never_use_the_state_of_a_row_that_is_not_run(device, reverse, name):
+    arguments, _ = ragged_arguments(device, reverse)
+    spoiled = arguments._replace(**{name: getattr(arguments, name).clone()})
+    getattr(spoiled, name)[0] = torch.nan
+    found, expected = (
+        grad(lambda w, a=a: call(a._replace(weights=w))[0].sum())(a.weights) for a in (spoiled, arguments)
+    )
+    assert torch.equal(found, expected)
+
+
+@REVERSE
+def test_second_gradients_never_use_what_is_beyond_the_length(device, reverse):
+    arguments, beyond = ragged_arguments(device, reverse)
+    *results, _ = call(arguments, keep=True)
+    clean = [torch.randn_like(result) for result in results]
+    # The gradients of h_n and c_n of a row that is not run go to h0 and c0.
+    spoiled = [g.masked_fill(beyond if g.dim() == 3 else beyond.all(0), torch.nan) for g in clean]
+    found = []
+    for incoming in (spoiled, clean):
+        leaves = arguments.require_grad()
+        *results, _ = call(leaves, keep=True)
+        first = torch.autograd.grad(results, (leaves.input, leaves.weights, leaves.bias), incoming, create_graph=True)
+        found.append(first + torch.autograd.grad(sum(g.square().sum() for g in first), leaves.leaves()))
+    for result, expected in zip(*found, strict=True):
+        assert torch.equal(result, expected)
+
+
+def test_differentiable_d_input_beyond_the_length_is_zero_whatever_the_weights(device):
+    arguments, beyond = ragged_arguments(device, reverse=False)
+    leaves = arguments._replace(weights=torch.full_like(arguments.weights, torch.nan)).require_grad()
+    (d_input,) = torch.autograd.grad(call(leaves)[0].sum(), leaves.input, create_graph=True)
+    assert d_input.masked_select(beyond).eq(0).all()
+
+
 @pytest.mark.parametrize("batched", [*itertools.combinations(range(7), 1), (0, 1), (1, 2, 3), (5, 6), tuple(range(7))])
 @REVERSE
 def test_vmap_over_any_argument(device, batched, reverse):
