@@ -1,4 +1,4 @@
-"""Streams, graphs and several devices on a GPU; and the error message of a build without CUDA."""
+"""Streams, graphs and several devices on a GPU."""
 
 import pytest
 import torch
@@ -17,26 +17,6 @@ import lltm
 needs_cuda = pytest.mark.skipif(
     not (torch.cuda.is_available() and lltm.has_cuda), reason="no GPU, or lltm was built without CUDA"
 )
-
-
-@pytest.mark.skipif(lltm.has_cuda, reason="lltm was built with CUDA")
-def test_a_build_without_cuda_says_so():
-    """Calls the CUDA key directly, as the dispatcher would for a CUDA tensor."""
-    cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-    arguments = make_arguments((3, 5, 4))
-    _, new_cell, gates = call(arguments)
-    with pytest.raises(RuntimeError, match="^lltm was built without CUDA: .*lltm::forward.*LLTM_CUDA"):
-        torch.ops.lltm.forward.default.redispatch(cuda, *arguments)
-    with pytest.raises(RuntimeError, match="^lltm was built without CUDA: .*lltm::backward.*LLTM_CUDA"):
-        grads = make_gradients(arguments)
-        torch.ops.lltm.backward.default.redispatch(cuda, *grads, new_cell, gates, *arguments[:4], [True] * 5)
-
-
-@pytest.mark.skipif(lltm.has_cuda or not torch.cuda.is_available(), reason="no GPU, or lltm was built with CUDA")
-@pytest.mark.parametrize("names", [(), ("weights",)], ids=["plain", "gradients"])
-def test_a_cuda_tensor_in_a_build_without_cuda(names):
-    with pytest.raises(RuntimeError, match="^lltm was built without CUDA"):
-        call(make_arguments((3, 5, 4), device="cuda").require_grad(names))
 
 
 @needs_cuda

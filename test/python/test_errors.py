@@ -1,97 +1,134 @@
-"""The messages for invalid arguments, one test each, on every path of a call.
+"""The messages for invalid arguments of the four operators, on every path of a call.
 
-N = 6, I = 5, H = 4 throughout: weights are (12, 9).
+T = 7, N = 6, I = 5, H = 4 throughout: weights are (12, 9).
 """
 
 import re
 
 import pytest
+import reference
+import sequence_reference
 import torch
-from reference import call, make_arguments, make_gradients
+from reference import make_arguments
+from sequence_reference import Sequence, Sizes, make
 
-FORWARD = ("input", "weights", "bias", "old_h", "old_cell")
-BACKWARD = ("grad_h", "grad_cell", "new_cell", "gates", "input", "weights", "bias", "old_h")
-OPTIONAL = ("bias", "grad_h", "grad_cell")
+import lltm
+
+SEQUENCE = Sequence._fields[:7]
+GRADIENTS = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
+NAMES = {
+    "forward": reference.NAMES,
+    "backward": ("grad_h", "grad_cell", "new_cell", "gates", "input", "weights", "bias", "old_h"),
+    "sequence": SEQUENCE,
+    "sequence_backward": (*GRADIENTS, "output", "cells", "gates", *SEQUENCE),
+}
+ARGUMENTS = [(operator, name) for operator, names in NAMES.items() for name in names]
+OPTIONAL = ("bias", "h0", "c0", "lengths", "reset")
 
 WEIGHTS = "weights of shape [3*state_size, state_size+input_features]"
-BIAS = "bias of shape [3*state_size] = [12], got "
-STATE = "{} of shape [batch, state_size] = [6, 4], got "
-GATES = "gates of shape [batch, 3*state_size] = [6, 12], got "
-SHARED_SHAPES = [
-    ("input", (6,), "input of shape [batch, input_features], got [6]"),
-    ("input", (6, 5, 1), "input of shape [batch, input_features], got [6, 5, 1]"),
-    ("input", (), "input of shape [batch, input_features], got []"),
-    ("input", (6, 6), WEIGHTS + " = [12, 10], got [12, 9]"),
-    ("weights", (12,), WEIGHTS + ", got [12]"),
-    ("weights", (12, 9, 1), WEIGHTS + ", got [12, 9, 1]"),
-    ("weights", (12, 8), WEIGHTS + " = [12, 9], got [12, 8]"),
-    ("weights", (9, 9), WEIGHTS + " = [9, 8], got [9, 9]"),
-    ("weights", (13, 9), WEIGHTS + ", its first size a multiple of 3, got [13, 9]"),
-    ("bias", (11,), BIAS + "[11]"),
-    ("bias", (1,), BIAS + "[1]"),
-    ("bias", (), BIAS + "[]"),
-    ("bias", (1, 12), BIAS + "[1, 12]"),
+COMMON_SHAPES = [
+    ("weights", (12,), f"{WEIGHTS}, got [12]"),
+    ("weights", (12, 9, 1), f"{WEIGHTS}, got [12, 9, 1]"),
+    ("weights", (12, 8), f"{WEIGHTS} = [12, 9], got [12, 8]"),
+    ("weights", (9, 9), f"{WEIGHTS} = [9, 8], got [9, 9]"),
+    ("weights", (13, 9), f"{WEIGHTS}, its first size a multiple of 3, got [13, 9]"),
+    *(("bias", s, f"bias of shape [3*state_size] = [12], got {list(s)}") for s in [(11,), (1,), (), (1, 12)]),
 ]
 
 
-def state_shapes(name):
-    start = STATE.format(name)
-    shapes = [(4,), (6, 4, 1), (5, 4), (1, 4), (6, 3), (6, 1)]
-    return [(name, shape, f"{start}{list(shape)}") for shape in shapes]
+def input_shapes(terms, shapes, wider):
+    of_other_ranks = [("input", shape, f"input of shape {terms}, got {list(shape)}") for shape in shapes]
+    return [*of_other_ranks, ("input", wider, f"{WEIGHTS} = [12, 10], got [12, 9]")]
 
 
-FORWARD_SHAPES = [*SHARED_SHAPES, *state_shapes("old_h"), *state_shapes("old_cell")]
-BACKWARD_SHAPES = [
-    *SHARED_SHAPES,
-    *(case for name in ("old_h", "new_cell", "grad_h", "grad_cell") for case in state_shapes(name)),
-    *(("gates", shape, f"{GATES}{list(shape)}") for shape in [(6,), (6, 12, 1), (5, 12), (6, 11), (6, 4)]),
+def shapes_of(names, terms, expected, *shapes):
+    return [(n, s, f"{n} of shape {terms} = {expected}, got {list(s)}") for n in names for s in shapes]
+
+
+def states(*names):
+    shapes = [(4,), (6, 4, 1), (5, 4), (1, 4), (6, 3), (6, 1), (7, 6, 4)]
+    return shapes_of(names, "[batch, state_size]", [6, 4], *shapes)
+
+
+def kept(name, terms, expected, shape):
+    ((_, _, message),) = shapes_of([name], terms, expected, shape)
+    return name, shape, f"{message} (lltm::sequence returns all of it with keep=True)"
+
+
+OF_CELL = [*COMMON_SHAPES, *input_shapes("[batch, input_features]", [(6,), (6, 5, 1), ()], (6, 6))]
+OF_SEQUENCE = [
+    *COMMON_SHAPES,
+    *input_shapes("[steps, batch, input_features]", [(6, 5), (7, 6, 5, 1)], (7, 6, 6)),
+    *states("h0", "c0"),
+    *shapes_of(["lengths"], "[batch]", [6], (), (1,), (7,), (6, 1)),
+    *shapes_of(["reset"], "[steps, batch]", [7, 6], (7,), (6, 7), (1, 6), (7, 6, 1)),
 ]
+STEPS = "[steps, batch, state_size]"
+GATES = "[steps, batch, 3*state_size]"
+SHAPES = {
+    "forward": [*OF_CELL, *states("old_h", "old_cell")],
+    "backward": [
+        *OF_CELL,
+        *states("old_h", "new_cell", "grad_h", "grad_cell"),
+        *shapes_of(["gates"], "[batch, 3*state_size]", [6, 12], (6,), (6, 12, 1), (5, 12), (6, 11), (6, 4)),
+    ],
+    "sequence": OF_SEQUENCE,
+    "sequence_backward": [
+        *OF_SEQUENCE,
+        *states("grad_h_n", "grad_c_n"),
+        *shapes_of(["grad_output", "grad_cells", "output", "cells"], STEPS, [7, 6, 4], (6, 4), (6, 6, 4), (7, 6, 3)),
+        *shapes_of(["gates"], GATES, [7, 6, 12], (6, 12), (7, 6, 4)),
+        kept("cells", STEPS, [7, 6, 4], (0, 6, 4)),
+        kept("gates", GATES, [7, 6, 12], (0, 6, 12)),
+    ],
+}
 UNSUPPORTED = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn]
 
 
-def forward_arguments(device, dtype=torch.float32) -> dict:
-    return make_arguments((6, 5, 4), dtype, device)._asdict()
-
-
-def backward_arguments(device, dtype=torch.float32) -> dict:
+def values_of_cell(device, dtype) -> dict:
     arguments = make_arguments((6, 5, 4), dtype, device)
-    _, new_cell, gates = call(arguments)
-    values = (*make_gradients(arguments), new_cell, gates, *arguments[:4])
-    return dict(zip(BACKWARD, values, strict=True))
+    _, new_cell, gates = reference.call(arguments)
+    grad_h, grad_cell = reference.make_gradients(arguments)
+    return arguments._asdict() | {"new_cell": new_cell, "gates": gates, "grad_h": grad_h, "grad_cell": grad_cell}
 
 
-def want_gradients(arguments: dict) -> dict:
-    """The same arguments, with gradients required for all that support them."""
-    return {
-        name: t.detach().requires_grad_() if t is not None and (t.is_floating_point() or t.is_complex()) else t
-        for name, t in arguments.items()
-    }
+def values_of_sequence(device, dtype, cell_dtype) -> dict:
+    arguments = make(Sizes(7, 6, 5, 4), dtype, device, lengths=True, reset=True, cell_dtype=cell_dtype)
+    output, _, _, cells, gates = sequence_reference.call(arguments, keep=True)
+    gradients = dict(zip(GRADIENTS, sequence_reference.make_gradients(arguments), strict=True))
+    return arguments._asdict() | {"output": output, "cells": cells, "gates": gates} | gradients
 
 
 class Operator:
-    """One of the two operators, and a way to call it that determines the first dispatch key."""
+    """One of the operators, and a way to call it that determines the first dispatch key."""
 
-    def __init__(self, name, path, device):
+    def __init__(self, name, path="plain", device="cpu"):
         self.name, self.path, self.device = name, path, device
-        self.names = FORWARD if name == "forward" else BACKWARD
+        self.names = NAMES[name]
 
-    def arguments(self, dtype=torch.float32) -> dict:
-        make = forward_arguments if self.name == "forward" else backward_arguments
-        return make(self.device, dtype)
+    def arguments(self, dtype=torch.float32, cell_dtype=None) -> dict:
+        if self.name in ("forward", "backward"):
+            values = values_of_cell(self.device, dtype)
+        else:
+            values = values_of_sequence(self.device, dtype, cell_dtype)
+        return {name: values[name] for name in self.names}
+
+    def rest(self, mask=(True,) * 5) -> list:
+        """What follows the tensors."""
+        return {"backward": [list(mask)], "sequence_backward": [False, list(mask)]}.get(self.name, [])
 
     def __call__(self, arguments: dict, mask=(True,) * 5):
         if self.path == "gradients":
-            arguments = want_gradients(arguments)
-        step = getattr(torch.ops.lltm, self.name)
-        rest = [] if self.name == "forward" else [list(mask)]
-        if self.path == "no_grad":
-            with torch.no_grad():
-                return step(*arguments.values(), *rest)
-        return step(*arguments.values(), *rest)
+            arguments = {
+                n: t.detach().requires_grad_() if t is not None and (t.is_floating_point() or t.is_complex()) else t
+                for n, t in arguments.items()
+            }
+        with torch.set_grad_enabled(self.path != "no_grad"):
+            return getattr(torch.ops.lltm, self.name)(*arguments.values(), *self.rest(mask))
 
-    def fails(self, arguments: dict, message: str, **kwargs):
+    def fails(self, arguments: dict, message: str):
         with pytest.raises(RuntimeError, match="^" + re.escape(f"lltm::{self.name}: expected {message}")):
-            self(arguments, **kwargs)
+            self(arguments)
 
 
 @pytest.fixture(params=["plain", "gradients", "no_grad"])
@@ -100,184 +137,220 @@ def path(request):
 
 
 @pytest.fixture
-def forward(path, device):
-    return Operator("forward", path, device)
-
-
-@pytest.fixture
-def backward(path, device):
-    return Operator("backward", path, device)
-
-
-@pytest.fixture(params=["forward", "backward"])
 def operator(request, path, device):
     return Operator(request.param, path, device)
 
 
+each_operator = pytest.mark.parametrize("operator", NAMES, indirect=True)
+each_argument = pytest.mark.parametrize(("operator", "name"), ARGUMENTS, indirect=["operator"])
+sequences = pytest.mark.parametrize("operator", ["sequence", "sequence_backward"], indirect=True)
+
+
+@each_operator
 def test_good_arguments_pass(operator):
     operator(operator.arguments())
 
 
-@pytest.mark.parametrize(("name", "shape", "message"), FORWARD_SHAPES, ids=str)
-def test_shapes_of_forward(forward, name, shape, message):
-    arguments = forward.arguments()
-    forward.fails(arguments | {name: arguments[name].new_zeros(shape)}, message)
+@sequences
+def test_c0_may_be_float32(operator):
+    operator(operator.arguments(torch.bfloat16, cell_dtype=torch.float32))
 
 
-@pytest.mark.parametrize(("name", "shape", "message"), BACKWARD_SHAPES, ids=str)
-def test_shapes_of_backward(backward, name, shape, message):
-    arguments = backward.arguments()
-    backward.fails(arguments | {name: arguments[name].new_zeros(shape)}, message)
+@pytest.mark.parametrize(
+    ("operator", "name", "shape", "message"),
+    [(operator, *case) for operator, cases in SHAPES.items() for case in cases],
+    indirect=["operator"],
+    ids=str,
+)
+def test_shapes(operator, name, shape, message):
+    arguments = operator.arguments()
+    operator.fails(arguments | {name: arguments[name].new_zeros(shape)}, message)
 
 
+@each_operator
 def test_another_batch(operator):
     """The batch is taken from input, so the message names the first of the other arguments."""
     arguments = operator.arguments()
-    first = "old_h" if operator.name == "forward" else "grad_h"
+    first = {"forward": "old_h", "backward": "grad_h"}.get(operator.name, "h0")
     message = f"{first} of shape [batch, state_size] = [7, 4], got [6, 4]"
-    operator.fails(arguments | {"input": arguments["input"].new_zeros(7, 5)}, message)
+    *steps, _, features = arguments["input"].shape
+    operator.fails(arguments | {"input": arguments["input"].new_zeros(*steps, 7, features)}, message)
 
 
 @pytest.mark.parametrize("other", [torch.float64, torch.float16, torch.int64, torch.bool, torch.complex64], ids=str)
-@pytest.mark.parametrize("name", sorted({*FORWARD, *BACKWARD} - {"input"}))
+@pytest.mark.parametrize(
+    ("operator", "name"), [a for a in ARGUMENTS if a[1] not in ("input", "lengths", "reset")], indirect=["operator"]
+)
 def test_mixed_dtypes(operator, name, other):
-    if name not in operator.names:
-        pytest.skip("not an argument of this operator")
     arguments = operator.arguments()
+    whose = "c_n's" if name == "grad_c_n" else "input's"
     got = str(other).removeprefix("torch.")
-    message = f"{name} of input's dtype float32, got {got}"
-    operator.fails(arguments | {name: arguments[name].to(other)}, message)
+    operator.fails(arguments | {name: arguments[name].to(other)}, f"{name} of {whose} dtype float32, got {got}")
 
 
+@each_operator
 def test_float32_among_float64(operator):
     arguments = operator.arguments(torch.float64)
-    operator.fails(
-        arguments | {"weights": arguments["weights"].float()}, "weights of input's dtype float64, got float32"
-    )
+    message = "weights of input's dtype float64, got float32"
+    operator.fails(arguments | {"weights": arguments["weights"].float()}, message)
+
+
+@sequences
+def test_dtypes_of_lengths_and_reset(operator):
+    arguments = operator.arguments()
+    operator.fails(arguments | {"lengths": arguments["lengths"].int()}, "lengths of dtype int64, got int32")
+    operator.fails(arguments | {"reset": arguments["reset"].byte()}, "reset of dtype bool, got uint8")
+
+
+@sequences
+def test_dtypes_of_c0(operator):
+    """c0 may be float32 with a 16-bit input, and must otherwise have input's dtype."""
+    arguments = operator.arguments(torch.bfloat16)
+    message = "c0 of dtype float32 or input's dtype bfloat16, got "
+    for other in (torch.float64, torch.float16, torch.int64):
+        operator.fails(arguments | {"c0": arguments["c0"].to(other)}, message + str(other).removeprefix("torch."))
+    arguments = operator.arguments(torch.float64)
+    operator.fails(arguments | {"c0": arguments["c0"].float()}, "c0 of input's dtype float64, got float32")
+    operator.fails(arguments | {"h0": arguments["h0"].float()}, "h0 of input's dtype float64, got float32")
+
+
+def test_the_gradient_of_c_n_has_its_dtype(path, device):
+    operator = Operator("sequence_backward", path, device)
+    arguments = operator.arguments(torch.bfloat16, cell_dtype=torch.float32)
+    lower = arguments["grad_c_n"].bfloat16()
+    operator.fails(arguments | {"grad_c_n": lower}, "grad_c_n of c_n's dtype float32, got bfloat16")
 
 
 @pytest.mark.parametrize("dtype", UNSUPPORTED, ids=str)
 @pytest.mark.parametrize("which", ["input", "all"])
+@each_operator
 def test_unsupported_dtypes(operator, which, dtype):
-    arguments = operator.arguments()
-    arguments = {n: t.to(dtype) if which in (n, "all") else t for n, t in arguments.items()}
+    arguments = {n: t.to(dtype) if which in (n, "all") else t for n, t in operator.arguments().items()}
     got = str(dtype).removeprefix("torch.")
     operator.fails(arguments, f"input of dtype float64, float32, float16 or bfloat16, got {got}")
 
 
-@pytest.mark.parametrize("name", sorted({*FORWARD, *BACKWARD} - {*OPTIONAL}))
+@pytest.mark.parametrize(
+    ("operator", "name"),
+    [(operator, name) for operator, name in ARGUMENTS if name not in OPTIONAL and not name.startswith("grad_")],
+    indirect=["operator"],
+)
 def test_none_where_a_tensor_is_due(operator, name):
-    if name not in operator.names:
-        pytest.skip("not an argument of this operator")
     operator.fails(operator.arguments() | {name: None}, f"{name} to be a tensor, got None")
 
 
+@each_operator
 def test_nothing_but_none(operator):
-    first = operator.names[0] if operator.name == "forward" else "new_cell"
+    first = {"backward": "new_cell", "sequence_backward": "output"}.get(operator.name, "input")
     operator.fails(dict.fromkeys(operator.names), f"{first} to be a tensor, got None")
 
 
-@pytest.mark.parametrize("name", sorted({*FORWARD, *BACKWARD}))
-def test_meta_among_others(operator, name):
-    if name not in operator.names:
-        pytest.skip("not an argument of this operator")
+def assert_another_device_fails(operator, name, other):
     arguments = operator.arguments()
-    mixed = arguments | {name: arguments[name].to("meta")}
-    if name == "input":
-        message = r"expected \w+ on input's device meta, got " + str(arguments["input"].device)
-    else:
-        message = f"expected {name} on input's device {arguments['input'].device}, got meta"
-    with pytest.raises(RuntimeError, match=f"^lltm::{operator.name}: {message}"):
-        operator(mixed)
+    here = arguments["input"].device
+    moved = arguments[name].to(other)
+    # The message names an argument that is not where input is.
+    message = rf"\w+ on input's device {moved.device}, got {here}"
+    if name != "input":
+        message = f"{name} on input's device {here}, got {moved.device}"
+    with pytest.raises(RuntimeError, match=f"^lltm::{operator.name}: expected {message}"):
+        operator(arguments | {name: moved})
+
+
+@each_argument
+def test_meta_among_others(operator, name):
+    assert_another_device_fails(operator, name, "meta")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("name", sorted({*FORWARD, *BACKWARD}))
+@each_argument
 def test_cpu_and_cuda(operator, name):
-    if name not in operator.names:
-        pytest.skip("not an argument of this operator")
-    arguments = operator.arguments()
-    other = "cpu" if operator.device.type == "cuda" else "cuda"
-    mixed = arguments | {name: arguments[name].to(other)}
-    with pytest.raises(RuntimeError, match=f"^lltm::{operator.name}: expected .* on input's device .*, got "):
-        operator(mixed)
+    assert_another_device_fails(operator, name, "cpu" if operator.device.type == "cuda" else "cuda")
 
 
-@pytest.mark.parametrize("name", sorted({*FORWARD, *BACKWARD} - {"bias"}))
+@each_argument
 def test_sparse(operator, name):
     """Other layouts get the dispatcher's message, or ours where the double backward's formula would run."""
-    if name not in operator.names:
-        pytest.skip("not an argument of this operator")
     arguments = operator.arguments()
     message = f"^Could not run 'lltm::{operator.name}'"
-    if operator.name == "backward" and operator.path == "gradients":
-        message = f"^lltm::backward: expected {name} to be dense, got the layout Sparse"
+    if "backward" in operator.name and operator.path == "gradients":
+        message = f"^lltm::{operator.name}: expected {name} to be dense, got the layout Sparse"
     with pytest.raises(RuntimeError, match=message):
         operator(arguments | {name: arguments[name].to_sparse()})
 
 
 @pytest.mark.parametrize("length", [0, 4, 6])
-def test_masks_of_a_wrong_length(backward, length):
+@pytest.mark.parametrize("operator", ["backward", "sequence_backward"], indirect=True)
+def test_masks_of_a_wrong_length(operator, length):
     """PyTorch's own conversion error, which does not name the argument."""
     message = f"^Tried to convert a List with {length} elements to a fixed-size array of size 5$"
     with pytest.raises(RuntimeError, match=message):
-        backward(backward.arguments(), mask=[True] * length)
+        operator(operator.arguments(), mask=[True] * length)
 
 
-def test_nothing_is_broadcast(forward):
-    arguments = forward.arguments()
-    one = {"old_h": arguments["old_h"][:1]}
-    forward.fails(arguments | one, "old_h of shape [batch, state_size] = [6, 4], got [1, 4]")
+@pytest.mark.parametrize(
+    ("name", "case"), [(name, case) for name, cases in SHAPES.items() for case in cases[::3]], ids=str
+)
+def test_meta_tensors_are_checked(name, case):
+    argument, shape, message = case
+    operator = Operator(name)
+    arguments = {n: t.to("meta") for n, t in operator.arguments().items()}
+    operator.fails(arguments | {argument: arguments[argument].new_empty(shape)}, message)
 
 
-@pytest.mark.parametrize("case", FORWARD_SHAPES[::3], ids=str)
-def test_meta_tensors_are_checked(case):
-    name, shape, message = case
-    arguments = {n: t.to("meta") for n, t in forward_arguments("cpu").items()}
-    Operator("forward", "plain", "meta").fails(arguments | {name: torch.empty(shape, device="meta")}, message)
+@pytest.mark.parametrize("transform", ["vmap", "grad", "jvp"])
+@pytest.mark.parametrize(
+    ("name", "case"), [(name, case) for name in ("forward", "sequence") for case in SHAPES[name][::3]], ids=str
+)
+def test_the_formula_below_transforms_is_checked(device, name, case, transform):
+    argument, shape, message = case
+    arguments = Operator(name, device=device).arguments()
+    arguments |= {argument: arguments[argument].new_zeros(shape)}
+    weights = arguments["weights"]
+
+    def function(weights):
+        return getattr(torch.ops.lltm, name)(**(arguments | {"weights": weights}))[0].sum()
+
+    with pytest.raises(RuntimeError, match="^" + re.escape(f"lltm::{name}: expected {message}")):
+        if transform == "vmap":
+            torch.func.vmap(function)(weights.expand(3, *weights.shape))
+        elif transform == "grad":
+            torch.func.grad(function)(weights)
+        else:
+            torch.func.jvp(function, (weights,), (weights,))
 
 
-@pytest.mark.parametrize("case", BACKWARD_SHAPES[::3], ids=str)
-def test_meta_tensors_are_checked_in_backward(case):
-    name, shape, message = case
-    arguments = {n: t.to("meta") for n, t in backward_arguments("cpu").items()}
-    Operator("backward", "plain", "meta").fails(arguments | {name: torch.empty(shape, device="meta")}, message)
-
-
-@pytest.mark.parametrize("case", FORWARD_SHAPES[::3], ids=str)
-def test_the_formula_below_transforms_is_checked(device, case):
-    name, shape, message = case
-    arguments = forward_arguments(device)
-    arguments |= {name: arguments[name].new_zeros(shape)}
-    expected = "^" + re.escape(f"lltm::forward: expected {message}")
-    with pytest.raises(RuntimeError, match=expected):
-        torch.func.vmap(lambda c: torch.ops.lltm.forward(*list(arguments.values())[:4], c)[0])(
-            arguments["old_cell"].expand(3, *arguments["old_cell"].shape)
-        )
-    with pytest.raises(RuntimeError, match=expected):
-        torch.func.grad(lambda w: torch.ops.lltm.forward(*(arguments | {"weights": w}).values())[0].sum())(
-            arguments["weights"]
-        )
-
-
-def test_double_backward_is_checked(device):
-    arguments = want_gradients(backward_arguments(device)) | {"old_h": torch.zeros(6, 3, device=device)}
-    expected = re.escape("lltm::backward: expected old_h of shape [batch, state_size] = [6, 4], got [6, 3]")
-    with pytest.raises(RuntimeError, match=expected):
-        torch.ops.lltm.backward(*arguments.values(), [True] * 5)
-
-
-def test_fake_tensors_are_checked(device):
-    arguments = forward_arguments(device)
+@pytest.mark.parametrize("name", NAMES)
+def test_fake_tensors_are_checked(device, name):
+    operator = Operator(name, device=device)
+    arguments = operator.arguments()
     with torch._subclasses.FakeTensorMode() as mode:
         fakes = {n: mode.from_tensor(t) for n, t in arguments.items()} | {"bias": torch.empty(11, device=device)}
-        with pytest.raises(RuntimeError, match=re.escape("lltm::forward: expected " + BIAS + "[11]")):
-            torch.ops.lltm.forward(*fakes.values())
+        operator.fails(fakes, "bias of shape [3*state_size] = [12], got [11]")
 
 
-def test_what_is_no_tensor(forward):
+def test_what_is_no_tensor(path, device):
+    forward = Operator("forward", path, device)
     arguments = forward.arguments()
     with pytest.raises(RuntimeError, match="lltm::forward.*weights"):
         torch.ops.lltm.forward(*(arguments | {"weights": "weights"}).values())
     with pytest.raises(RuntimeError, match="lltm::forward.*old_cell"):
         torch.ops.lltm.forward(*list(arguments.values())[:4])
+
+
+@pytest.mark.skipif(lltm.has_cuda, reason="lltm was built with CUDA")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_build_without_cuda_says_so(name):
+    """Calls the CUDA key directly, as the dispatcher would for a CUDA tensor."""
+    operator = Operator(name)
+    cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+    with pytest.raises(RuntimeError, match=f"^lltm was built without CUDA: .*lltm::{name} .*LLTM_CUDA"):
+        getattr(torch.ops.lltm, name).default.redispatch(cuda, *operator.arguments().values(), *operator.rest())
+
+
+@pytest.mark.skipif(lltm.has_cuda or not torch.cuda.is_available(), reason="no GPU, or lltm was built with CUDA")
+@pytest.mark.parametrize("path", ["plain", "gradients"])
+def test_a_cuda_tensor_in_a_build_without_cuda(path):
+    operator = Operator("forward", path)
+    with pytest.raises(RuntimeError, match="^lltm was built without CUDA"):
+        operator({name: tensor.cuda() for name, tensor in operator.arguments().items()})
