@@ -38,14 +38,16 @@ hypothesis.settings.register_profile("lltm", deadline=None, derandomize=True, ma
 hypothesis.settings.load_profile("lltm")
 
 
-def has_cuda_device() -> bool:
-    return torch.cuda.is_available() and lltm.has_cuda
+@pytest.fixture(scope="session")
+def needs_cuda():
+    if not (torch.cuda.is_available() and lltm.has_cuda):
+        pytest.skip("no GPU, or lltm was built without CUDA")
 
 
 @pytest.fixture(scope="session", params=["cpu", "cuda"])
 def device(request) -> torch.device:
-    if request.param == "cuda" and not has_cuda_device():
-        pytest.skip("no GPU, or lltm was built without CUDA")
+    if request.param == "cuda":
+        request.getfixturevalue("needs_cuda")
     return torch.device(request.param)
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from lltm import has_cuda
-
 ROOT = Path(__file__).resolve().parents[2]
 
 CALL_FORWARD = """
@@ -22,7 +20,7 @@ torch.cuda.synchronize()
 """
 
 
-@pytest.mark.skipif(not (has_cuda and torch.cuda.is_available()), reason="no GPU, or lltm was built without CUDA")
+@pytest.mark.usefixtures("needs_cuda")
 @pytest.mark.skipif(not (shutil.which("nvcc") and shutil.which("cmake")), reason="needs nvcc and cmake")
 def test_a_build_for_another_architecture_says_how_to_rebuild(tmp_path):
     major, minor = torch.cuda.get_device_capability()

@@ -14,12 +14,9 @@ from reference import (
 
 import lltm
 
-needs_cuda = pytest.mark.skipif(
-    not (torch.cuda.is_available() and lltm.has_cuda), reason="no GPU, or lltm was built without CUDA"
-)
+pytestmark = pytest.mark.usefixtures("needs_cuda")
 
 
-@needs_cuda
 def test_graph(dtype):
     check_graph((6, 5, 7), dtype)
 
@@ -51,7 +48,6 @@ FAMILY_SIZES = [(5, 256, 512), (130, 72, 264), (66, 33, 129)]
 families = pytest.mark.parametrize("family", ["few_rows", "hopper", "tiles", "library"])
 
 
-@needs_cuda
 @families
 @pytest.mark.parametrize("sizes", FAMILY_SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -60,7 +56,6 @@ def test_graph_of_every_family(monkeypatch, family, sizes, dtype):
     check_graph(sizes, dtype)
 
 
-@needs_cuda
 @families
 @pytest.mark.parametrize("sizes", FAMILY_SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -84,7 +79,6 @@ def test_two_streams_at_once(monkeypatch, family, sizes, dtype):
                 assert torch.equal(one, other)
 
 
-@needs_cuda
 @families
 @pytest.mark.parametrize("sizes", FAMILY_SIZES, ids=str)
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
@@ -98,7 +92,6 @@ def test_second_gpu_of_every_family(monkeypatch, family, sizes):
     assert torch.cuda.current_device() == 0
 
 
-@needs_cuda
 @families
 def test_overlapping_rows(monkeypatch, family):
     """Overlapping rows (windows of a signal), which TMA cannot describe."""
@@ -111,7 +104,6 @@ def test_overlapping_rows(monkeypatch, family):
     assert_gradients_close(call_backward(*grads, arguments), *grads, copies)
 
 
-@needs_cuda
 def test_graphed_module():
     cell = lltm.LLTMCell(5, 7, device="cuda")
     reference = lltm.LLTMCell(5, 7, device="cuda")
@@ -136,7 +128,6 @@ def test_graphed_module():
         torch.testing.assert_close(a.grad, b.grad)
 
 
-@needs_cuda
 @pytest.mark.parametrize("sizes", [(64, 128, 256), (6, 5, 7)], ids=str)
 def test_side_stream(sizes):
     """All work is on the current stream, after pending work of that stream on the arguments."""
@@ -156,7 +147,6 @@ def test_side_stream(sizes):
     assert_gradients_close(found, *grads, arguments)
 
 
-@needs_cuda
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 def test_second_gpu():
     """The call runs on the tensors' device, not the current one."""
@@ -172,7 +162,6 @@ def test_second_gpu():
         call(arguments._replace(weights=arguments.weights.to("cuda:0")))
 
 
-@needs_cuda
 def test_memory_is_only_what_is_returned():
     """After a forward, only the three results stay allocated."""
     arguments = make_arguments((256, 64, 128), torch.float32, "cuda").require_grad()
@@ -184,7 +173,6 @@ def test_memory_is_only_what_is_returned():
     assert torch.cuda.memory_allocated() - before == held
 
 
-@needs_cuda
 def test_tf32_obeys_the_switch():
     arguments = make_arguments((64, 512, 512), torch.float32, "cuda")
     exact = call(arguments)

@@ -18,11 +18,7 @@ from reference import (
     make_gradients,
 )
 
-import lltm
-
-pytestmark = pytest.mark.skipif(
-    not (torch.cuda.is_available() and lltm.has_cuda), reason="no GPU, or lltm was built without CUDA"
-)
+pytestmark = pytest.mark.usefixtures("needs_cuda")
 
 SIZES = [
     (16, 32, 128),

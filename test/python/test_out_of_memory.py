@@ -11,12 +11,8 @@ import sequence_reference
 import torch
 from reference import make_arguments
 
-import lltm
-
 pytestmark = [
-    pytest.mark.skipif(
-        not (torch.cuda.is_available() and lltm.has_cuda), reason="no GPU, or lltm was built without CUDA"
-    ),
+    pytest.mark.usefixtures("needs_cuda"),
     pytest.mark.filterwarnings("ignore:The CUDA Graph is empty"),
 ]
 

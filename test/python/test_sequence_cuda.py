@@ -12,11 +12,7 @@ from sequence_reference import (
     make_gradients,
 )
 
-import lltm
-
-pytestmark = pytest.mark.skipif(
-    not (torch.cuda.is_available() and lltm.has_cuda), reason="no GPU, or lltm was built without CUDA"
-)
+pytestmark = pytest.mark.usefixtures("needs_cuda")
 
 
 # Around the tiles of every kernel; rows that start at multiples of 16 bytes and rows that do not; one row and few rows;
