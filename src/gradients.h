@@ -1,5 +1,5 @@
-// The parts of lltm::backward that all devices share: allocating the requested gradients, and the
-// matrix products that follow once a kernel has written d_gates.
+// The parts of the backward operators that all devices share: the requested gradients, and, of
+// lltm::backward, the matrix products that follow once a kernel has written d_gates.
 #pragma once
 
 #include "checks.h"
@@ -13,7 +13,7 @@
 
 namespace lltm {
 
-/// The gradients of a call. Those that were not requested are undefined.
+/// The gradients of a cell. Those that were not requested are undefined.
 struct CellGradients {
   at::Tensor input;
   at::Tensor weights;
@@ -33,6 +33,24 @@ struct CellGradients {
             if_defined(bias),
             if_defined(old_h),
             if_defined(old_cell)};
+  }
+};
+
+/// The gradients of a sequence. Those that were not requested are undefined.
+struct SequenceGradients {
+  at::Tensor input;
+  at::Tensor weights;
+  at::Tensor bias;
+  at::Tensor h0;
+  at::Tensor c0;
+
+  bool any_wanted() const {
+    return input.defined() || weights.defined() || bias.defined() || h0.defined() || c0.defined();
+  }
+
+  OptionalGradients results() const {
+    return {
+        if_defined(input), if_defined(weights), if_defined(bias), if_defined(h0), if_defined(c0)};
   }
 };
 

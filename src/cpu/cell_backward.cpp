@@ -4,7 +4,7 @@
 #include "../gradients.h"
 #include "choice.h"
 #include "gradient_products.h"
-#include "kernels/kernels.h"
+#include "kernel_arguments.h"
 #include "parallel.h"
 
 #include <ATen/Dispatch.h>
@@ -40,7 +40,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
                                                 new_cell_.const_data_ptr<scalar_t>(),
                                                 mutable_data_or_null<scalar_t>(gradients.gates),
                                                 mutable_data_or_null<scalar_t>(gradients.old_cell)};
-          const auto& pointwise = std::get<PointwiseKernels<scalar_t>>(kernels().pointwise);
+          const auto& pointwise = pointwise_kernels<scalar_t>();
           for_each_row(sizes.batch, sizes.state_size, [&](int64_t begin, int64_t end) {
             pointwise.backward(params, begin, end);
           });

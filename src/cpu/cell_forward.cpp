@@ -36,9 +36,7 @@ void cell_out(const Tensor& new_h,
                                       .old_cell = old_cell_.const_data_ptr<scalar_t>(),
                                       .gates = gates.mutable_data_ptr<scalar_t>(),
                                       .new_h = new_h.mutable_data_ptr<scalar_t>(),
-                                      .new_cell = new_cell.mutable_data_ptr<scalar_t>(),
-                                      .panels = nullptr,
-                                      .panel_vectors = 0});
+                                      .new_cell = new_cell.mutable_data_ptr<scalar_t>()});
       });
 }
 
@@ -69,7 +67,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const ForwardArguments& arguments) {
                                              old_cell_.const_data_ptr<scalar_t>(),
                                              new_h.mutable_data_ptr<scalar_t>(),
                                              new_cell.mutable_data_ptr<scalar_t>()};
-        const auto& pointwise = std::get<PointwiseKernels<scalar_t>>(kernels().pointwise);
+        const auto& pointwise = pointwise_kernels<scalar_t>();
         for_each_row(batch, state_size, [&](int64_t begin, int64_t end) {
           pointwise.forward(params, begin, end);
         });

@@ -17,7 +17,6 @@ void run_cell(CellParams<scalar_t> params) {
   const int64_t work = multiplications(
       states.batch, 3 * states.state_size, states.state_size + states.input_features);
   std::optional<Scratch<accumulate_t<scalar_t>>> panels;
-  params.panels = nullptr;
   params.panel_vectors = kernels.max_panel_vectors;
   if (kernels.cell_needs_panels(states.batch)) {
     const int64_t size = kernels.state_panels_size(states);

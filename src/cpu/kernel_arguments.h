@@ -11,9 +11,15 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// The kernels accept any stride between rows, but the elements of a row must be contiguous.
+/// The kernels accept any stride between rows, but the elements of a row, the last dimension, must
+/// be contiguous.
 inline at::Tensor with_contiguous_rows(const at::Tensor& tensor) {
-  return tensor.size(1) <= 1 || tensor.stride(1) == 1 ? tensor : tensor.contiguous();
+  return tensor.size(-1) <= 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
+}
+
+template <typename scalar_t>
+const PointwiseKernels<scalar_t>& pointwise_kernels() {
+  return std::get<PointwiseKernels<scalar_t>>(kernels().pointwise);
 }
 
 template <typename scalar_t>

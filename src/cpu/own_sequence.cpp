@@ -21,9 +21,7 @@ constexpr int64_t kMaxPackedBytes = 48 << 20;
 /// Owns the tensors that the pointers of a SequenceSteps and a SequenceInput refer to.
 struct Sources {
   explicit Sources(const SequenceArguments& arguments)
-      : input(arguments.input.size(2) <= 1 || arguments.input.stride(2) == 1
-                  ? arguments.input
-                  : arguments.input.contiguous()),
+      : input(with_contiguous_rows(arguments.input)),
         weights(with_contiguous_rows(arguments.weights)),
         h0(contiguous_or_undefined(arguments.h0)),
         lengths(contiguous_or_undefined(arguments.lengths)),
@@ -171,9 +169,7 @@ void forward_of_cell(const SequenceOutputs& outputs, const SequenceArguments& ar
       .old_cell = c0.defined() ? c0.const_data_ptr<scalar_t>() : zeros.data(),
       .gates = keeps ? outputs.gates.mutable_data_ptr<scalar_t>() : gates.data(),
       .new_h = h,
-      .new_cell = cell,
-      .panels = nullptr,
-      .panel_vectors = 0});
+      .new_cell = cell});
   std::copy_n(h, size, outputs.h_n.mutable_data_ptr<scalar_t>());
   if (outputs.cells.numel() > 0) {
     std::copy_n(cell, size, outputs.cells.mutable_data_ptr<scalar_t>());

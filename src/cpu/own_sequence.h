@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../checks.h"
+#include "../gradients.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -10,15 +11,6 @@ namespace lltm::cpu {
 /// Contiguous tensors. cells and gates have no steps if they are not kept.
 struct SequenceOutputs {
   at::Tensor output, h_n, c_n, cells, gates;
-};
-
-/// Contiguous tensors, undefined if not requested.
-struct SequenceGradients {
-  at::Tensor input, weights, bias, h0, c0;
-
-  bool any_wanted() const {
-    return input.defined() || weights.defined() || bias.defined() || h0.defined() || c0.defined();
-  }
 };
 
 /// Whether this library's kernels run the sequence. Follows choice.h for the dtype that the other
@@ -30,7 +22,7 @@ void own_sequence_out(const SequenceOutputs& outputs,
                       const SequenceArguments& arguments,
                       bool reverse);
 
-/// Writes every element of the requested gradients.
+/// Writes every element of the requested gradients, which must be contiguous.
 void own_sequence_backward_out(const SequenceGradients& gradients,
                                const SequenceBackwardArguments& arguments,
                                bool reverse);

@@ -106,6 +106,9 @@ class Chunk {
     first_.push_back(rows);
   }
 
+  const Schedule& schedule() const { return schedule_; }
+  const Span& times() const { return times_; }
+  const Span& places() const { return places_; }
   int64_t rows() const { return first_.back(); }
   int64_t running(int64_t t) const { return schedule_.running(t, places_); }
 

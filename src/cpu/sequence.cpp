@@ -8,7 +8,7 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
-#include "kernels/kernels.h"
+#include "kernel_arguments.h"
 #include "own_sequence.h"
 #include "parallel.h"
 
@@ -43,8 +43,8 @@ template <typename scalar_t>
 void run_step(const StepParams<scalar_t>& params, int64_t begin, int64_t end) {
   using acc_t = accumulate_t<scalar_t>;
   const int64_t state_size = params.state_size;
-  std::get<PointwiseKernels<acc_t>>(kernels().pointwise)
-      .forward({state_size, params.z, params.cell, params.h, params.cell}, begin, end);
+  pointwise_kernels<acc_t>().forward(
+      {state_size, params.z, params.cell, params.h, params.cell}, begin, end);
   const auto round = [](const acc_t* from, scalar_t* to, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       to[i] = static_cast<scalar_t>(from[i]);

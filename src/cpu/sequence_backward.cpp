@@ -3,7 +3,7 @@
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
 #include "../without_autocast.h"
-#include "kernels/kernels.h"
+#include "kernel_arguments.h"
 #include "own_sequence.h"
 #include "parallel.h"
 #include "sequence.h"
@@ -23,38 +23,34 @@ using at::Tensor;
 /// The h that each step of a chunk starts from: h0 at a row's first step, zero after a reset, else
 /// the output of the step that was run before.
 template <typename scalar_t>
-Tensor old_h_of(const Chunk& chunk,
-                const Schedule& schedule,
-                const Span& times,
-                const Span& places,
-                const Tensor& h0,
-                const Tensor& output,
-                const Tensor& reset) {
+Tensor old_h_of(const Chunk& chunk, const Tensor& h0, const Tensor& output, const Tensor& reset) {
   using acc_t = accumulate_t<scalar_t>;
+  const Schedule& schedule = chunk.schedule();
   const int64_t state_size = output.size(2);
   const Tensor old_h =
       at::zeros({chunk.rows(), state_size}, c10::CppTypeToScalarType<acc_t>::value);
   const scalar_t* const output_data = output.const_data_ptr<scalar_t>();
   const scalar_t* const h0_data = data_or_null<scalar_t>(h0);
   const bool* const reset_data = data_or_null<bool>(reset);
-  for (int64_t t = times.begin; t < times.end; ++t) {
-    if (chunk.running(t) == 0) {
+  for (int64_t t = chunk.times().begin; t < chunk.times().end; ++t) {
+    const int64_t running = chunk.running(t);
+    if (running == 0) {
       continue;
     }
     acc_t* const to = chunk.at_time(old_h, t).mutable_data_ptr<acc_t>();
-    const int64_t running = chunk.running(t);
     for_each_task(running, running * state_size, kShortCopies, [&](int64_t begin, int64_t end) {
-      for (int64_t place = begin; place < end; ++place) {
-        const int64_t row = schedule.row(places.begin + place);
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t place = chunk.places().begin + i;
+        const int64_t row = schedule.row(place);
         if (reset_data != nullptr && reset_data[t * schedule.batch() + row]) {
           continue;
         }
         const scalar_t* from = h0_data != nullptr ? h0_data + row * state_size : nullptr;
-        if (!schedule.starts(t, places.begin + place)) {
+        if (!schedule.starts(t, place)) {
           from = output_data + (schedule.before(t) * schedule.batch() + row) * state_size;
         }
-        for (int64_t i = 0; from != nullptr && i < state_size; ++i) {
-          to[place * state_size + i] = static_cast<acc_t>(from[i]);
+        for (int64_t column = 0; from != nullptr && column < state_size; ++column) {
+          to[i * state_size + column] = static_cast<acc_t>(from[column]);
         }
       }
     });
@@ -80,7 +76,7 @@ void run(const SequenceGradients& gradients,
   };
   Tensor d_weights = zeros_if(gradients.weights);
   Tensor d_bias = zeros_if(gradients.bias);
-  const auto& pointwise = std::get<PointwiseKernels<acc_t>>(kernels().pointwise);
+  const auto& pointwise = pointwise_kernels<acc_t>();
 
   for_each_block(sizes, sizeof(acc_t), [&](const Span& places, int64_t steps_of_chunk) {
     const PlacesOfBlock block(schedule, places);
@@ -89,8 +85,7 @@ void run(const SequenceGradients& gradients,
     Tensor d_cell = block.gather_or_zeros(arguments.grad_c_n, state_size, accumulated);
     for (int64_t last = steps; last > 0; last -= steps_of_chunk) {
       const int64_t first = std::max<int64_t>(0, last - steps_of_chunk);
-      const Span times = schedule.times(first, last);
-      const Chunk chunk(schedule, times, places);
+      const Chunk chunk(schedule, schedule.times(first, last), places);
       if (chunk.rows() == 0) {
         continue;
       }
@@ -142,7 +137,7 @@ void run(const SequenceGradients& gradients,
         d_bias.add_(dz.sum(0));
       }
       if (d_weights.defined()) {
-        const Tensor old_h = old_h_of<scalar_t>(chunk, schedule, times, places, h0, output, reset);
+        const Tensor old_h = old_h_of<scalar_t>(chunk, h0, output, reset);
         const Tensor x = chunk.gather(arguments.input).to(accumulated);
         d_weights.narrow(1, 0, state_size).addmm_(dz.t(), old_h);
         d_weights.narrow(1, state_size, input_features).addmm_(dz.t(), x);
@@ -198,11 +193,7 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
           run<scalar_t>(gradients, arguments, sizes, schedule);
         });
   }
-  return {if_defined(gradients.input),
-          if_defined(gradients.weights),
-          if_defined(gradients.bias),
-          if_defined(gradients.h0),
-          if_defined(gradients.c0)};
+  return gradients.results();
 }
 
 }  // namespace

@@ -73,8 +73,8 @@ struct CellParams {
   scalar_t* new_cell;        // (batch, state_size)
   // The states, transposed by pack_states() into panels of panel_vectors vectors of batch rows;
   // null if cell_needs_panels() is false.
-  const accumulate_t<scalar_t>* panels;
-  int panel_vectors;
+  const accumulate_t<scalar_t>* panels = nullptr;
+  int panel_vectors = 0;
 };
 
 /// Some columns of weights that are packed once for many rows.

@@ -44,7 +44,7 @@ void state_gradient_of_single_row(const StateGradientParams<scalar_t>& params,
   using A = Access<scalar_t>;
   using real = typename A::real;
   using V = Simd<real>;
-  constexpr int kGates = 8;
+  constexpr int kGatesAtOnce = 8;
   for (int64_t task = begin; task < end; ++task) {
     const int64_t column = task * kColumnsOfSingleRow;
     const int64_t columns = smaller(kColumnsOfSingleRow, params.columns - column);
@@ -55,8 +55,8 @@ void state_gradient_of_single_row(const StateGradientParams<scalar_t>& params,
       const int64_t last = smaller(block + kDepth, params.gates);
       int64_t gate = block;
       const auto weights = [&] { return params.weights + gate * params.weights_stride + column; };
-      for (; gate + kGates <= last; gate += kGates) {
-        add_weight_rows<kGates>(
+      for (; gate + kGatesAtOnce <= last; gate += kGatesAtOnce) {
+        add_weight_rows<kGatesAtOnce>(
             params.rows[0].d_gates + gate, weights(), params.weights_stride, partial, columns);
       }
       for (; gate < last; ++gate) {
