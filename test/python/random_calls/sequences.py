@@ -64,7 +64,7 @@ def draw_sequence_case(random, operator: str, device: str) -> SequenceCase:
     may_repeat_input = steps <= MOST_EQUAL_STEPS and steps * batch <= MOST_COPIES
     varied = VARIED if may_repeat_input else ("input", *VARIED)
     return SequenceCase(
-        **choices | {"autocast": None if operator == "sequence_backward" else choices["autocast"]},
+        **choices,
         poison=draw_poison(random, choices, (*NAMES, *INCOMING)),
         sizes=sizes,
         scale=random.choice((1.0, 1.0, 1.0, 0.0, 0.01)),
@@ -169,10 +169,12 @@ def gradient_names() -> list[str]:
 
 
 def prepare_sequence_backward(case: SequenceCase) -> Call:
+    """lltm::sequence_backward itself, which autocast does not affect."""
+    cell_dtype = case.cell_dtype if case.state else case.dtype
     arguments = make_sequence(case)
     output, _, _, cells, gates = reference.call(arguments, keep=True)
     kept = [lay_out(case, n, t) for n, t in (("output", output), ("cells", cells), ("gates", gates))]
-    grads = make_incoming(case, case.dtype, final_cell_dtype(case))
+    grads = make_incoming(case, case.dtype, cell_dtype)
     given = (*grads, *kept, *arguments)
 
     def run() -> Results:
@@ -181,7 +183,7 @@ def prepare_sequence_backward(case: SequenceCase) -> Call:
 
     return Call(
         names=gradient_names(),
-        dtypes=(*(case.dtype,) * 4, final_cell_dtype(case)),
+        dtypes=(*(case.dtype,) * 4, cell_dtype),
         arguments=[tensor for tensor in given if not isinstance(tensor, bool)],
         run=run,
         expected=lambda: expected_gradients(arguments, grads, case.mask),
