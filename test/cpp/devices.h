@@ -1,7 +1,7 @@
 // The devices that a test runs on.
 #pragma once
 
-#include "version.h"
+#include "lltm/lltm.h"
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -11,8 +11,7 @@ namespace lltm::test {
 
 /// Whether the library under test has CUDA kernels and this machine has a GPU.
 inline bool cuda_is_testable() {
-  return LLTM_CUDA_ARCHITECTURES[0] != '\0' && at::hasCUDA() &&
-         at::detail::getCUDAHooks().deviceCount() > 0;
+  return has_cuda() && at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
 }
 
 }  // namespace lltm::test

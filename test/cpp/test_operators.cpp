@@ -1,48 +1,16 @@
-// The operators as a C++ program sees them: the registry, the typed API, values and errors.
+// The operators as a C++ program sees them: the typed API, values and errors. The schemas are
+// frozen by test_compatibility.py.
 #include "cell_reference.h"
 #include "devices.h"
 #include "lltm/lltm.h"
+#include "version.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 
-#include <string>
-
 namespace lltm::test {
 namespace {
-
-c10::OperatorHandle find_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
-}
-
-std::string schema_of(const char* name) {
-  return c10::toString(find_operator(name).schema());
-}
-
-TEST(Registry, HasTheSchemasToTheLetter) {
-  EXPECT_EQ(schema_of("lltm::forward"),
-            "lltm::forward(Tensor input, Tensor weights, Tensor? bias, Tensor old_h, Tensor "
-            "old_cell) -> (Tensor new_h, Tensor new_cell, Tensor gates)");
-  EXPECT_EQ(schema_of("lltm::backward"),
-            "lltm::backward(Tensor? grad_h, Tensor? grad_cell, Tensor new_cell, Tensor gates, "
-            "Tensor input, Tensor weights, Tensor? bias, Tensor old_h, bool[5] output_mask) -> "
-            "(Tensor? d_input, Tensor? d_weights, Tensor? d_bias, Tensor? d_old_h, Tensor? "
-            "d_old_cell)");
-}
-
-TEST(Registry, HasTheSchemasOfASequenceToTheLetter) {
-  EXPECT_EQ(schema_of("lltm::sequence"),
-            "lltm::sequence(Tensor input, Tensor weights, Tensor? bias=None, Tensor? h0=None, "
-            "Tensor? c0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool "
-            "keep=False) -> (Tensor output, Tensor h_n, Tensor c_n, Tensor cells, Tensor gates)");
-  EXPECT_EQ(schema_of("lltm::sequence_backward"),
-            "lltm::sequence_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, "
-            "Tensor? grad_cells, Tensor output, Tensor cells, Tensor gates, Tensor input, Tensor "
-            "weights, Tensor? bias, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor? reset, bool "
-            "reverse, bool[5] output_mask) -> (Tensor? d_input, Tensor? d_weights, Tensor? d_bias, "
-            "Tensor? d_h0, Tensor? d_c0)");
-}
 
 TEST(Library, KnowsItsVersion) {
   EXPECT_STREQ(version(), LLTM_VERSION);
@@ -54,7 +22,7 @@ TEST(TypedApi, GivesWhatTheBoxedCallGives) {
       arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
   torch::jit::Stack stack{
       arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell};
-  find_operator("lltm::forward").callBoxed(stack);
+  c10::Dispatcher::singleton().findSchemaOrThrow("lltm::forward", "").callBoxed(stack);
   ASSERT_EQ(stack.size(), 3u);
   EXPECT_TRUE(at::equal(stack[0].toTensor(), new_h));
   EXPECT_TRUE(at::equal(stack[1].toTensor(), new_cell));
