@@ -22,7 +22,7 @@ with = scripts/in-environment $(1)
 # $(call build,GOAL,OPTIONS OF CMAKE)
 build = @$(call with,$(1)) sh -ec '\
   cmake -S . -B $(BUILD) -DLLTM_WERROR=ON $(2) $(CMAKE_ARGS); \
-  echo "-- Building in $(BUILD) (from scratch some minutes)"; \
+  echo "-- Building in $(BUILD) (takes some minutes from scratch)"; \
   cmake --build $(BUILD)'
 
 # The options only apply to the build of this checkout, not to the builds of tests.
@@ -38,16 +38,16 @@ help:
 	@echo 'make build      the library: $(BUILD)/liblltm_ops.so'
 	@echo 'make fuzz       random calls against the formula in float64 (SECONDS=600, FUZZ_ARGS="--device cuda --jobs 8")'
 	@echo 'make soak       a million calls from eight threads (SOAK_ARGS="--device cuda --calls 1000000 --threads 8")'
-	@echo 'make sanitize   the tests in C++ of the CUDA kernels under compute-sanitizer (SANITIZER=racecheck, ...), or tests of'
-	@echo '                the CPU code under one of GCC (SANITIZER=address, undefined or thread)'
-	@echo 'make bench      measure beside the peers (QUICK=1: in under two minutes; more in benchmark/README.md)'
-	@echo 'make lint       check the formatting and lint;  make format mends it'
+	@echo 'make sanitize   C++ tests of the CUDA kernels under compute-sanitizer (SANITIZER=racecheck, ...), or tests of the'
+	@echo '                CPU code under a sanitizer of GCC (SANITIZER=address, undefined or thread)'
+	@echo 'make bench      measure this library and its peers (QUICK=1: in two minutes; see benchmark/README.md)'
+	@echo 'make lint       check the formatting and lint;  make format fixes it'
 	@echo 'make clean      remove what was built;  make distclean the environments (.venv*) too'
 	@echo
 	@echo 'TORCH=2.11.0                  with this PyTorch, in an environment and a build folder of their own'
 	@echo 'CMAKE_ARGS=-DLLTM_CUDA=OFF    options of CMake'
 	@echo 'PYTEST_ARGS="-k forward"      options of pytest'
-	@echo 'CTEST_ARGS="-R Registry"      options of ctest'
+	@echo 'CTEST_ARGS="-R package"       options of ctest'
 	@echo 'BENCH_ARGS="..."              options of benchmark/bench.py'
 
 build:
@@ -63,7 +63,7 @@ test-cpp: build-tests
 	@$(call with,test) ctest --test-dir $(BUILD) --parallel "$$(nproc)" --output-on-failure --no-tests=error $(CTEST_ARGS)
 
 test-python: build-tests
-	@echo "-- Tests in Python (some minutes)"
+	@echo "-- Tests in Python (takes some minutes)"
 	@$(call with,test) python3 -m pytest -n auto --maxprocesses=8 --dist worksteal $(PYTEST_ARGS)
 
 fuzz: build
