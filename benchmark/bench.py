@@ -19,25 +19,28 @@ RANDOM, WHAT, HOW = "Random shapes", "What to measure", "How to measure"
 BuildDir = Annotated[Path, typer.Option(help="Build tree with liblltm_ops.so and benchmark/.")]
 Output = Annotated[Path | None, typer.Option(help="Folder for the results; BUILD_DIR/bench by default.")]
 Sweep = Annotated[
-    int | None, typer.Option("--sweep", metavar="N", rich_help_panel=RANDOM, help="N random shapes beside the peers.")
+    int | None,
+    typer.Option("--sweep", metavar="N", rich_help_panel=RANDOM, help="N random shapes, compared with the peers."),
 ]
 Candidates = Annotated[
     int | None,
-    typer.Option("--candidates", metavar="N", rich_help_panel=RANDOM, help="N random shapes, every CUDA candidate."),
+    typer.Option(
+        "--candidates", metavar="N", rich_help_panel=RANDOM, help="N random shapes with every CUDA candidate."
+    ),
 ]
 EveryRank = Annotated[
-    bool, typer.Option("--ranks", rich_help_panel=RANDOM, help="Candidates with every number of ranks, for the fit.")
+    bool, typer.Option("--ranks", rich_help_panel=RANDOM, help="Candidates with every number of ranks, to fit.")
 ]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", rich_help_panel=RANDOM, help="N shapes of each seed.")]
 Largest = Annotated[
     str | None, typer.Option(rich_help_panel=RANDOM, help="Largest sizes: BATCH,INPUT_FEATURES,STATE_SIZE.")
 ]
 NoCandidates = Annotated[
-    bool, typer.Option("--no-candidates", rich_help_panel=RANDOM, help="A sweep of the peers alone.")
+    bool, typer.Option("--no-candidates", rich_help_panel=RANDOM, help="A sweep without the planner's candidates.")
 ]
-Named = Annotated[bool, typer.Option("--named", help="The shapes that have a target each.")]
-Sequence = Annotated[bool, typer.Option("--sequence", help="Sequences beside nn.LSTM and nn.GRU.")]
-Load = Annotated[bool, typer.Option("--load", help="Single calls on the CPU, in quiet and under load.")]
+Named = Annotated[bool, typer.Option("--named", help="The shapes that have a target.")]
+Sequence = Annotated[bool, typer.Option("--sequence", help="Sequences, compared with nn.LSTM and nn.GRU.")]
+Load = Annotated[bool, typer.Option("--load", help="Single calls on the CPU, idle and under load.")]
 Devices = Annotated[list[str] | None, typer.Option("--devices", rich_help_panel=WHAT, help="cpu, cuda.")]
 Cases = Annotated[
     list[str] | None,
@@ -59,7 +62,7 @@ Shapes = Annotated[
     list[str] | None,
     typer.Option("--shapes", rich_help_panel=WHAT, help="[STEPS,]BATCH,INPUT_FEATURES,STATE_SIZE; repeat for more."),
 ]
-Peers = Annotated[list[str] | None, typer.Option("--peers", rich_help_panel=WHAT, help="Peers beside lltm.")]
+Peers = Annotated[list[str] | None, typer.Option("--peers", rich_help_panel=WHAT, help="Peers to compare with.")]
 Quick = Annotated[bool, typer.Option("--quick", rich_help_panel=HOW, help="Few shapes, float32, all cores.")]
 Threads = Annotated[
     list[int] | None, typer.Option("--threads", rich_help_panel=HOW, help="CPU threads; 1 and all cores by default.")
@@ -158,7 +161,7 @@ def fit(
     measurements: Annotated[list[Path], typer.Argument(help="candidates.csv of one or several runs.")],
     build_dir: BuildDir = ROOT / "build",
     only: Annotated[str, typer.Option(help="A regular expression: other constants stay as they are.")] = "",
-    write: Annotated[bool, typer.Option("--write", help="Write the constants to src/cuda/costs.h.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write the constants to src/cuda/plan/costs.h.")] = False,
 ) -> None:
     """Fit the constants of the planner's cost model to the measurements of --candidates, and print them."""
     os.environ["LLTM_LIBRARY"] = str(build_dir.resolve() / "liblltm_ops.so")

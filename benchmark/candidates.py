@@ -27,7 +27,7 @@ STEPS = 24
 MOST_RANKS = 8
 
 
-def problems(case: Case, ranks: tuple[int, ...] = (0,)) -> numpy.ndarray:
+def problems(case: Case, ranks: tuple[int, ...]) -> numpy.ndarray:
     """The case for the model, with each number of ranks."""
     shape, arithmetic = case.shape, model.ARITHMETICS.index(case.dtype)
     sizes = (arithmetic, shape.batch, shape.input_features, shape.state_size)

@@ -112,9 +112,9 @@ def _measure(case: Case, busy: int, seconds: float) -> list[Entry]:
 def markdown(entries: list[Entry], on: str) -> str:
     """Idle and loaded times side by side."""
     rows = []
-    quiet = {(e.work, e.shape, e.threads, e.peer): e for e in entries if e.busy_processes == 0}
+    idle = {(e.work, e.shape, e.threads, e.peer): e for e in entries if e.busy_processes == 0}
     loaded = {(e.work, e.shape, e.threads, e.peer): e for e in entries if e.busy_processes > 0}
-    for (work, shape, threads, peer), entry in quiet.items():
+    for (work, shape, threads, peer), entry in idle.items():
         under = loaded.get((work, shape, threads, peer))
         rows.append(
             [
@@ -127,12 +127,12 @@ def markdown(entries: list[Entry], on: str) -> str:
             ]
         )
     busy = max((entry.busy_processes for entry in entries), default=0)
-    header = ["shape", "work", "peer", "threads", "quiet: median", "99 %", "mean", "load: median", "99 %", "mean"]
+    header = ["shape", "work", "peer", "threads", "idle: median", "99 %", "mean", "load: median", "99 %", "mean"]
     return "\n\n".join(
         [
             f"# Under load, {on}",
-            f"Microseconds of single calls on the CPU, float32, in quiet and beside {busy} busy processes: the median,"
-            " the 99th percentile and the mean.",
+            f"Microseconds of single calls on the CPU, float32, on an idle machine and with {busy} busy"
+            " processes: the median, the 99th percentile and the mean.",
             table(header, rows),
             "",
         ]

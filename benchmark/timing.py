@@ -178,9 +178,9 @@ def graph_sampler(call: Call, calls: int = CALLS_PER_GRAPH) -> Sampler:
     return Sampler(sample, calls)
 
 
-def cuda_graph(calls: dict[str, Call], budget: Budget, calls_per_graph: int = CALLS_PER_GRAPH) -> dict[str, Timing]:
+def cuda_graph(calls: dict[str, Call], budget: Budget) -> dict[str, Timing]:
     gc.collect()
-    samplers = {name: graph_sampler(call, calls_per_graph) for name, call in calls.items()}
+    samplers = {name: graph_sampler(call) for name, call in calls.items()}
     for sampler in samplers.values():
         sampler.sample()
     return interleave(samplers, budget)
