@@ -102,7 +102,7 @@ elseif(CASE STREQUAL "unsupported_torch")
   endforeach()
 
 elseif(CASE STREQUAL "wrong_torch_dir")
-  expect_refusal("Torch_DIR names ${case_folder}, where there is no TorchConfig.cmake"
+  expect_refusal("Torch_DIR names ${case_folder}, which contains no TorchConfig.cmake"
     "-DCMAKE_PREFIX_PATH=${package}" "-DTorch_DIR=${case_folder}")
 
 elseif(CASE STREQUAL "no_torch")

@@ -99,7 +99,7 @@ def _explain(library: Path, info: BuildInfo | None, error: OSError) -> str:
     reason = str(error.__cause__ or error)  # torch.ops.load_library wraps the system's error
     file, _, problem = reason.partition(": ")  # the path of a library, and what is wrong with it
     if problem.startswith("undefined symbol") or Path(file).name.startswith(("libtorch", "libc10")):
-        built_with = f"PyTorch {info.torch}" if info else "another PyTorch (no _build_info.py beside it says which)"
+        built_with = f"PyTorch {info.torch}" if info else "another PyTorch (there is no _build_info.py that says which)"
         return f"{_mismatch(library, built_with, 'of that version')} The system says: {reason}"
     return f"lltm: cannot load {library}: {reason}"
 

@@ -332,7 +332,7 @@ class TestOtherReports:
         assert "| 1,8,16 | 2 / 5 | 3 / 20 | 1.50 / 4.00 |" in text
         assert "| CPU, 2 threads, float32 | 1.50 / 4.00 |" in text
 
-    def test_quiet_and_load_stand_side_by_side(self):
+    def test_idle_and_loaded_times_are_side_by_side(self):
         entries = [load.Entry(1, busy, "forward", "1,8,16", "lltm", 5.0 + busy, 6.0, 7.0, 5.5, 100) for busy in (0, 2)]
         assert "| 1,8,16 | forward | lltm | 1 | 5 | 7 | 5.5 | 7 | 7 | 5.5 |" in load.markdown(entries, "a machine")
 

@@ -83,18 +83,18 @@ def check_auto_and_on(build: Build, reason: str, *options, **environment) -> Non
 
 
 def test_pytorch_without_cuda_gives_a_build_without_cuda(build, make_libtorch):
-    check_auto_and_on(build, "the PyTorch 2.12.0+cpu in ", make_libtorch("2.12.0", cuda=None))
+    check_auto_and_on(build, "PyTorch 2.12.0+cpu in ", make_libtorch("2.12.0", cuda=None))
 
 
 def test_nvcc_of_another_major_version_than_pytorch(build, make_libtorch, make_nvcc):
     nvcc = make_nvcc("13.1")
-    reason = f"{nvcc} is of CUDA 13.1, and PyTorch 2.12.0+cu120 was built with CUDA 12"
+    reason = f"{nvcc} is from CUDA 13.1, but PyTorch 2.12.0+cu120 was built with CUDA 12"
     check_auto_and_on(build, reason, make_libtorch("2.12.0", cuda="12"), CUDACXX=nvcc)
 
 
 def test_nvcc_that_is_too_old(build, make_libtorch, make_nvcc):
     nvcc = make_nvcc("12.6")
-    reason = f"{nvcc} is of CUDA 12.6, and 12.8 or newer is needed"
+    reason = f"{nvcc} is from CUDA 12.6, but 12.8 or newer is needed"
     check_auto_and_on(build, reason, make_libtorch("2.12.0", cuda="12"), CUDACXX=nvcc)
 
 
@@ -105,7 +105,7 @@ def test_nvcc_that_does_not_compile(build, make_libtorch, make_nvcc):
 
 
 def test_cuda_is_auto_on_or_off(build):
-    assert "LLTM_CUDA is AUTO, ON or OFF, and not maybe." in build.configure("-DLLTM_CUDA=maybe", fails=True)
+    assert "expected LLTM_CUDA to be AUTO, ON or OFF, got maybe." in build.configure("-DLLTM_CUDA=maybe", fails=True)
 
 
 def test_architectures_that_are_no_numbers(build, make_libtorch, make_nvcc):
@@ -130,12 +130,12 @@ def test_unsupported_pytorch_is_refused(build, make_libtorch):
 def test_incomplete_pytorch_is_refused(build, make_libtorch, tmp_path):
     option = make_libtorch("2.12.0", cuda=None)
     (tmp_path / "libtorch/lib/libc10.so").unlink()
-    assert "is not whole: lib/libc10.so is missing." in build.configure(option, fails=True)
+    assert "is incomplete: lib/libc10.so is missing." in build.configure(option, fails=True)
 
 
 def test_other_systems_are_refused(build):
     output = build.configure("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=riscv64", fails=True)
-    assert "lltm builds on Linux on x86-64 and aarch64, and not on Linux on riscv64." in output
+    assert "lltm supports Linux on x86-64 and aarch64, not Linux on riscv64." in output
 
 
 def test_takes_the_pytorch_of_the_python3_on_path_and_is_a_release_build(build, tmp_path):
