@@ -35,10 +35,10 @@ def flags_id(flags):
     return "".join("01"[flag] for flag in flags)
 
 
-def by_autograd(arguments, gradients, keep=True):
+def by_autograd(arguments, gradients):
     """The gradients by autograd, in the order of NAMES, None for absent arguments."""
     leaves = arguments.require_grad()
-    output, h_n, c_n, cells, _ = call(leaves, keep)
+    output, h_n, c_n, cells, _ = call(leaves, keep=True)
     pairs = [(r, g) for r, g in zip((output, h_n, c_n, cells), gradients, strict=True) if g is not None]
     torch.autograd.backward(*zip(*pairs, strict=True))
     return [None if (leaf := getattr(leaves, name)) is None else leaf.grad for name in NAMES]

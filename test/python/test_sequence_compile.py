@@ -156,16 +156,12 @@ def export(model, inputs, shapes, strict=False):
     return torch.export.export(model, inputs, dynamic_shapes=shapes, strict=strict)
 
 
-def tagger_export(device, strict=False):
+@pytest.mark.parametrize("strict", [False, True], ids=["non_strict", "strict"])
+def test_export(device, tmp_path, strict):
     steps, batch = torch.export.Dim("steps", min=2), torch.export.Dim("batch", min=2)
     model = Tagger().to(device).eval()
     inputs = torch.randn(5, 4, 5, device=device), torch.tensor([5, 2, 0, 7], device=device)
-    return model, export(model, inputs, {"x": {0: steps, 1: batch}, "lengths": {0: batch}}, strict)
-
-
-@pytest.mark.parametrize("strict", [False, True], ids=["non_strict", "strict"])
-def test_export(device, tmp_path, strict):
-    model, program = tagger_export(device, strict)
+    program = export(model, inputs, {"x": {0: steps, 1: batch}, "lengths": {0: batch}}, strict)
     assert calls_of([program.graph_module], sequence) == 2
     assert calls_of([program.run_decompositions().graph_module], sequence) == 2
     torch.export.save(program, tmp_path / "tagger.pt2")

@@ -35,8 +35,8 @@ def double_arguments(device, bias=True, sizes=(4, 2, 3)) -> Arguments:
     return make_arguments(sizes, torch.float64, device, bias)
 
 
-def stacked(argument, copies=EXAMPLES):
-    return torch.stack([torch.randn_like(argument) for _ in range(copies)])
+def stacked(argument):
+    return torch.randn(EXAMPLES, *argument.shape, dtype=argument.dtype, device=argument.device)
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
