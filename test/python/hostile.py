@@ -10,59 +10,10 @@ from typing import Any, NamedTuple
 
 import conftest  # noqa: F401  finds lltm, also in the process that makes the calls
 import numpy
-import sequence_reference
 import torch
-from reference import call, make_arguments, make_gradients
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-# N = 6, I = 5, H = 4, and three steps of a sequence: weights are (12, 9).
-SIZES = (6, 5, 4)
-STEPS = 3
-
-
-class Operator(NamedTuple):
-    make_arguments: Callable[[str], dict[str, Tensor]]
-    """Makes valid arguments on a device."""
-    call: Callable[[dict[str, Any]], Any]
-
-
-def forward_arguments(device: str) -> dict[str, Tensor]:
-    return make_arguments(SIZES, torch.float32, device)._asdict()
-
-
-def backward_arguments(device: str) -> dict[str, Tensor]:
-    arguments = make_arguments(SIZES, torch.float32, device)
-    _, new_cell, gates = call(arguments)
-    grad_h, grad_cell = make_gradients(arguments)
-    names = ("grad_h", "grad_cell", "new_cell", "gates", "input", "weights", "bias", "old_h")
-    return dict(zip(names, (grad_h, grad_cell, new_cell, gates, *arguments[:4]), strict=True))
-
-
-def sequence_arguments(device: str) -> dict[str, Tensor]:
-    arguments = sequence_reference.make((STEPS, *SIZES), device=device, lengths=True, reset=True)
-    return {name: value for name, value in arguments._asdict().items() if isinstance(value, Tensor)}
-
-
-def sequence_backward_arguments(device: str) -> dict[str, Tensor]:
-    arguments = sequence_arguments(device)
-    output, h_n, c_n, cells, gates = torch.ops.lltm.sequence(*arguments.values(), keep=True)
-    names = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
-    grads = dict(zip(names, map(torch.randn_like, (output, h_n, c_n, cells)), strict=True))
-    return grads | {"output": output, "cells": cells, "gates": gates} | arguments
-
-
-OPERATORS = {
-    "forward": Operator(forward_arguments, lambda arguments: torch.ops.lltm.forward(*arguments.values())),
-    "backward": Operator(
-        backward_arguments, lambda arguments: torch.ops.lltm.backward(*arguments.values(), [True] * 5)
-    ),
-    "sequence": Operator(sequence_arguments, lambda arguments: torch.ops.lltm.sequence(*arguments.values(), keep=True)),
-    "sequence_backward": Operator(
-        sequence_backward_arguments,
-        lambda arguments: torch.ops.lltm.sequence_backward(*arguments.values(), False, [True] * 5),
-    ),
-}
 # The plain Tensor arguments, for which None is an error.
 REQUIRED = ("new_cell", "gates", "input", "weights", "old_h", "old_cell", "output", "cells")
 VECTORS = ("bias", "lengths")

@@ -1,27 +1,17 @@
 """The messages for invalid arguments of the four operators, on every path of a call.
 
-T = 7, N = 6, I = 5, H = 4 throughout: weights are (12, 9).
+T = 7, N = 6, I = 5, H = 4 throughout (named_arguments.py): weights are (12, 9).
 """
 
 import re
 
+import named_arguments
 import pytest
-import reference
-import sequence_reference
 import torch
-from reference import make_arguments
-from sequence_reference import Sequence, Sizes, make
+from named_arguments import NAMES
 
 import lltm
 
-SEQUENCE = Sequence._fields[:7]
-GRADIENTS = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
-NAMES = {
-    "forward": reference.NAMES,
-    "backward": ("grad_h", "grad_cell", "new_cell", "gates", "input", "weights", "bias", "old_h"),
-    "sequence": SEQUENCE,
-    "sequence_backward": (*GRADIENTS, "output", "cells", "gates", *SEQUENCE),
-}
 ARGUMENTS = [(operator, name) for operator, names in NAMES.items() for name in names]
 OPTIONAL = ("bias", "h0", "c0", "lengths", "reset")
 
@@ -85,20 +75,6 @@ SHAPES = {
 UNSUPPORTED = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn]
 
 
-def values_of_cell(device, dtype) -> dict:
-    arguments = make_arguments((6, 5, 4), dtype, device)
-    _, new_cell, gates = reference.call(arguments)
-    grad_h, grad_cell = reference.make_gradients(arguments)
-    return arguments._asdict() | {"new_cell": new_cell, "gates": gates, "grad_h": grad_h, "grad_cell": grad_cell}
-
-
-def values_of_sequence(device, dtype, cell_dtype) -> dict:
-    arguments = make(Sizes(7, 6, 5, 4), dtype, device, lengths=True, reset=True, cell_dtype=cell_dtype)
-    output, _, _, cells, gates = sequence_reference.call(arguments, keep=True)
-    gradients = dict(zip(GRADIENTS, sequence_reference.make_gradients(arguments), strict=True))
-    return arguments._asdict() | {"output": output, "cells": cells, "gates": gates} | gradients
-
-
 class Operator:
     """One of the operators, and a way to call it that determines the first dispatch key."""
 
@@ -107,15 +83,7 @@ class Operator:
         self.names = NAMES[name]
 
     def arguments(self, dtype=torch.float32, cell_dtype=None) -> dict:
-        if self.name in ("forward", "backward"):
-            values = values_of_cell(self.device, dtype)
-        else:
-            values = values_of_sequence(self.device, dtype, cell_dtype)
-        return {name: values[name] for name in self.names}
-
-    def rest(self, mask=(True,) * 5) -> list:
-        """What follows the tensors."""
-        return {"backward": [list(mask)], "sequence_backward": [False, list(mask)]}.get(self.name, [])
+        return named_arguments.make(self.name, self.device, dtype, cell_dtype)
 
     def __call__(self, arguments: dict, mask=(True,) * 5):
         if self.path == "gradients":
@@ -124,7 +92,7 @@ class Operator:
                 for n, t in arguments.items()
             }
         with torch.set_grad_enabled(self.path != "no_grad"):
-            return getattr(torch.ops.lltm, self.name)(*arguments.values(), *self.rest(mask))
+            return named_arguments.call(self.name, arguments, mask)
 
     def fails(self, arguments: dict, message: str):
         with pytest.raises(RuntimeError, match="^" + re.escape(f"lltm::{self.name}: expected {message}")):
@@ -329,23 +297,14 @@ def test_fake_tensors_are_checked(device, name):
         operator.fails(fakes, "bias of shape [3*state_size] = [12], got [11]")
 
 
-def test_what_is_no_tensor(path, device):
-    forward = Operator("forward", path, device)
-    arguments = forward.arguments()
-    with pytest.raises(RuntimeError, match="lltm::forward.*weights"):
-        torch.ops.lltm.forward(*(arguments | {"weights": "weights"}).values())
-    with pytest.raises(RuntimeError, match="lltm::forward.*old_cell"):
-        torch.ops.lltm.forward(*list(arguments.values())[:4])
-
-
 @pytest.mark.skipif(lltm.has_cuda, reason="lltm was built with CUDA")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_build_without_cuda_says_so(name):
     """Calls the CUDA key directly, as the dispatcher would for a CUDA tensor."""
-    operator = Operator(name)
     cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+    values = *named_arguments.make(name).values(), *named_arguments.after_tensors(name)
     with pytest.raises(RuntimeError, match=f"^lltm was built without CUDA: .*lltm::{name} .*LLTM_CUDA"):
-        getattr(torch.ops.lltm, name).default.redispatch(cuda, *operator.arguments().values(), *operator.rest())
+        getattr(torch.ops.lltm, name).default.redispatch(cuda, *values)
 
 
 @pytest.mark.skipif(lltm.has_cuda or not torch.cuda.is_available(), reason="no GPU, or lltm was built with CUDA")

@@ -11,9 +11,11 @@ import re
 import warnings
 from typing import NamedTuple
 
+import named_arguments
 import pytest
 import torch
-from hostile import KINDS, NOT_READ_WITH_GRADIENTS, OPERATORS
+from hostile import KINDS, NOT_READ_WITH_GRADIENTS
+from named_arguments import NAMES
 from reference import assert_backward_close
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -40,12 +42,11 @@ class Outcome(NamedTuple):
 
 
 def calls_of(operator: str, device: str) -> list[Call]:
-    names = OPERATORS[operator].make_arguments("cpu")
     return [
         Call(operator, kind, name, gradients)
         for kind, properties in KINDS.items()
         if properties.device in (None, device)
-        for name in names
+        for name in NAMES[operator]
         if properties.arguments(name)
         for gradients in (False, True)
     ]
@@ -71,8 +72,11 @@ def difference(found, expected) -> str:
 
 def make_call(call: Call, device: str) -> Outcome:
     torch.manual_seed(0)
-    make_arguments, run = OPERATORS[call.operator]
-    good = make_arguments(device)
+    good = named_arguments.make(call.operator, device)
+
+    def run(arguments: dict):
+        return named_arguments.call(call.operator, arguments)
+
     right = [result.clone() for result in run(good)]
     arguments = with_gradients(good, call.gradients)
     error = text = ""
@@ -124,7 +128,7 @@ def outcomes_of(calls: list[Call], device: str) -> dict[Call, Outcome]:
 @pytest.fixture(scope="module")
 def outcomes(device) -> dict[Call, Outcome]:
     """The outcomes of all calls, made at once: they take less time than starting the process."""
-    return outcomes_of([call for name in OPERATORS for call in calls_of(name, device.type)], device.type)
+    return outcomes_of([call for name in NAMES for call in calls_of(name, device.type)], device.type)
 
 
 def expected_refusal(call: Call, device: str) -> str | None:
@@ -154,7 +158,7 @@ def failure(call: Call, outcome: Outcome, device: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", NAMES)
 def test_hostile_argument(outcomes, operator, device, kind):
     found = {call: outcome for call, outcome in outcomes.items() if (call.operator, call.kind) == (operator, kind)}
     if not found:
@@ -169,7 +173,7 @@ def test_hostile_argument(outcomes, operator, device, kind):
     ids=str,
 )
 def test_masks_of_other_types(device, mask, type_name):
-    arguments = OPERATORS["backward"].make_arguments(device)
+    arguments = named_arguments.make("backward", device)
     message = (
         r"^lltm::backward\(\) Expected a value of type 'List\[bool\]' for argument 'output_mask' "
         f"but instead found type '{type_name}'"
@@ -179,7 +183,7 @@ def test_masks_of_other_types(device, mask, type_name):
 
 
 def test_too_few_and_too_many_arguments(device):
-    arguments = list(OPERATORS["forward"].make_arguments(device).values())
+    arguments = list(named_arguments.make("forward", device).values())
     with pytest.raises(RuntimeError, match=r"^lltm::forward\(\) is missing value for argument 'input'"):
         torch.ops.lltm.forward()
     with pytest.raises(RuntimeError, match=r"^lltm::forward\(\) is missing value for argument 'old_cell'"):
@@ -199,7 +203,7 @@ def expanded(device, *shape):
 def test_results_that_no_memory_holds(device, batch):
     """Each argument is a single number, expanded."""
     message = "can't allocate memory|out of memory|Storage size calculation overflowed"
-    good = OPERATORS["forward"].make_arguments(device)
+    good = named_arguments.make("forward", device)
     weights, bias = good["weights"], good["bias"]
     right = torch.ops.lltm.forward(*good.values())
     states = [expanded(device, batch, 4) for _ in range(4)]
@@ -213,10 +217,10 @@ def test_results_that_no_memory_holds(device, batch):
 
 def test_a_workspace_of_another_call(device):
     """Whatever new_cell and gates contain, backward computes the derivative there."""
-    arguments = OPERATORS["backward"].make_arguments(device)
+    arguments = named_arguments.make("backward", device)
     for value in (0.0, -20.0, 20.0):
         foreign = arguments | {"gates": torch.full_like(arguments["gates"], value)}
-        assert_backward_close(OPERATORS["backward"].call(foreign), **foreign)
+        assert_backward_close(named_arguments.call("backward", foreign), **foreign)
 
 
 def test_a_process_that_dies_fails_its_call_alone():
@@ -227,5 +231,5 @@ def test_a_process_that_dies_fails_its_call_alone():
 
 
 def test_there_are_sixty_kinds_for_each_operator():
-    for operator in OPERATORS:
+    for operator in NAMES:
         assert len({call.kind for call in calls_of(operator, "cpu")}) >= 60

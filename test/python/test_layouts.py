@@ -1,5 +1,6 @@
 """Any strides: transposed, strided, offset and expanded tensors, in every argument of both operators."""
 
+import named_arguments
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +17,7 @@ from reference import (
     make_gradients,
 )
 
-BACKWARD_NAMES = ("grad_h", "grad_cell", "new_cell", "gates", "input", "weights", "bias", "old_h")
+BACKWARD_NAMES = named_arguments.NAMES["backward"]
 SIZES = [(6, 5, 7), (8, 16, 32)]
 
 

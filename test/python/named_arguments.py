@@ -1,0 +1,53 @@
+"""The tensor arguments of the four operators by name, and calls with them.
+
+T = 7, N = 6, I = 5, H = 4: weights are (12, 9).
+"""
+
+from typing import Any
+
+import reference
+import sequence_reference
+import torch
+from torch import Tensor
+
+GRADIENTS = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
+SEQUENCE = sequence_reference.Sequence._fields[:7]
+NAMES = {
+    "forward": reference.NAMES,
+    "backward": ("grad_h", "grad_cell", "new_cell", "gates", "input", "weights", "bias", "old_h"),
+    "sequence": SEQUENCE,
+    "sequence_backward": (*GRADIENTS, "output", "cells", "gates", *SEQUENCE),
+}
+
+
+def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None) -> dict[str, Tensor]:
+    """Valid arguments, none of them absent. The c0 of a sequence has cell_dtype, or the others' dtype."""
+    if operator in ("forward", "backward"):
+        arguments = reference.make_arguments((6, 5, 4), dtype, device)
+        _, new_cell, gates = reference.call(arguments)
+        grad_h, grad_cell = reference.make_gradients(arguments)
+        values = {"new_cell": new_cell, "gates": gates, "grad_h": grad_h, "grad_cell": grad_cell}
+    else:
+        arguments = sequence_reference.make(
+            (7, 6, 5, 4), dtype, device, lengths=True, reset=True, cell_dtype=cell_dtype
+        )
+        output, _, _, cells, gates = sequence_reference.call(arguments, keep=True)
+        gradients = dict(zip(GRADIENTS, sequence_reference.make_gradients(arguments), strict=True))
+        values = {"output": output, "cells": cells, "gates": gates} | gradients
+    values |= arguments._asdict()
+    return {name: values[name] for name in NAMES[operator]}
+
+
+def call(operator: str, arguments: dict[str, Any], mask=(True,) * 5):
+    """`arguments` are in the order of NAMES. A sequence keeps its cells and gates."""
+    return getattr(torch.ops.lltm, operator)(*arguments.values(), *after_tensors(operator, mask))
+
+
+def after_tensors(operator: str, mask=(True,) * 5) -> list:
+    """The arguments that follow the tensors."""
+    return {
+        "forward": [],
+        "backward": [list(mask)],
+        "sequence": [False, True],
+        "sequence_backward": [False, list(mask)],
+    }[operator]
