@@ -2,12 +2,15 @@
 #pragma once
 
 #include "../checks.h"
+#include "../gradient_index.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <array>
 #include <optional>
+#include <vector>
 
 namespace lltm {
 
@@ -44,6 +47,23 @@ bool any_requires_grad(const Tensors&... tensors) {
 template <typename... Tensors>
 bool any_has_tangent(const Tensors&... tensors) {
   return (detail::has_tangent(tensors) || ...);
+}
+
+/// Which gradients a node's backward() needs, in the order of the operator's results. Context is
+/// torch::autograd::AutogradContext, whose header takes seconds to compile. The first five tensors
+/// that the node saved are undefined where the input with that gradient is absent;
+/// needs_input_grad() does not count these inputs: without a bias, old_h is third.
+template <typename Context>
+std::array<bool, kGradientCount> wanted_gradients(const Context& ctx,
+                                                  const std::vector<at::Tensor>& saved) {
+  std::array<bool, kGradientCount> wanted{};
+  size_t given = 0;
+  for (size_t gradient = 0; gradient < kGradientCount; ++gradient) {
+    if (saved[gradient].defined()) {
+      wanted[gradient] = ctx.needs_input_grad(given++);
+    }
+  }
+  return wanted;
 }
 
 }  // namespace lltm

@@ -39,8 +39,7 @@ class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
     // Only gates costs extra memory; the caller or the next step holds the other tensors anyway.
     // With frozen weights, the first backward does not read input and old_h. They are saved
     // nevertheless, because a double backward, which recomputes z from them, may follow.
-    ctx->save_for_backward(
-        {input, weights, is_given(bias) ? *bias : Tensor(), old_h, new_cell, *gates});
+    ctx->save_for_backward({input, weights, or_undefined(bias), old_h, new_cell, *gates});
     return {std::move(new_h), std::move(new_cell)};
   }
 
@@ -58,23 +57,16 @@ class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
     const Tensor& new_cell = saved[4];
     const Tensor& gates = saved[5];
 
-    // needs_input_grad counts only the tensors that were passed: without a bias, old_h is third.
-    std::array<bool, kGradientCount> output_mask{};
-    size_t given = 0;
-    for (size_t gradient = 0; gradient < kGradientCount; ++gradient) {
-      if (gradient != kBias || bias.defined()) {
-        output_mask[gradient] = ctx->needs_input_grad(given++);
-      }
-    }
-    auto [d_input, d_weights, d_bias, d_old_h, d_old_cell] = lltm::backward(if_defined(grad_h),
-                                                                            if_defined(grad_cell),
-                                                                            new_cell,
-                                                                            gates,
-                                                                            input,
-                                                                            weights,
-                                                                            if_defined(bias),
-                                                                            old_h,
-                                                                            output_mask);
+    auto [d_input, d_weights, d_bias, d_old_h, d_old_cell] =
+        lltm::backward(if_defined(grad_h),
+                       if_defined(grad_cell),
+                       new_cell,
+                       gates,
+                       input,
+                       weights,
+                       if_defined(bias),
+                       old_h,
+                       wanted_gradients(*ctx, saved));
     return {std::move(d_input),
             std::move(d_weights),
             std::move(d_bias),
@@ -99,8 +91,7 @@ std::tuple<Tensor, Tensor, Tensor> forward_autograd(const ForwardArguments& argu
   }
   // Function::apply does not accept undefined tensors, not even inside an optional.
   Tensor gates;
-  auto state = LLTMFunction::apply(
-      input, weights, is_given(bias) ? bias : std::nullopt, old_h, old_cell, &gates);
+  auto state = LLTMFunction::apply(input, weights, if_given(bias), old_h, old_cell, &gates);
   return {std::move(state[0]), std::move(state[1]), std::move(gates)};
 }
 

@@ -45,9 +45,6 @@ class SequenceFunction : public torch::autograd::Function<SequenceFunction> {
     // gates is not an output of the node: it is not differentiable, and compiled autograd does not
     // support nodes with outputs that are marked as such.
     *gates = std::move(workspace);
-    const auto or_undefined = [](const std::optional<Tensor>& tensor) {
-      return tensor.value_or(Tensor());
-    };
     ctx->save_for_backward({input,
                             weights,
                             or_undefined(bias),
@@ -69,14 +66,6 @@ class SequenceFunction : public torch::autograd::Function<SequenceFunction> {
       return variable_list(kArgumentCount);
     }
     const variable_list saved = ctx->get_saved_variables();
-    // needs_input_grad counts only the tensors that were passed, so absent ones are skipped.
-    std::array<bool, kGradientCount> output_mask{};
-    size_t given = 0;
-    for (size_t gradient = 0; gradient < kGradientCount; ++gradient) {
-      if (saved[gradient].defined()) {
-        output_mask[gradient] = ctx->needs_input_grad(given++);
-      }
-    }
     auto [d_input, d_weights, d_bias, d_h0, d_c0] =
         lltm::sequence_backward(if_defined(gradients[0]),
                                 if_defined(gradients[1]),
@@ -93,7 +82,7 @@ class SequenceFunction : public torch::autograd::Function<SequenceFunction> {
                                 /*lengths=*/if_defined(saved[5]),
                                 /*reset=*/if_defined(saved[6]),
                                 ctx->saved_data[kReverse].toBool(),
-                                output_mask);
+                                wanted_gradients(*ctx, saved));
     variable_list results{std::move(d_input),
                           std::move(d_weights),
                           std::move(d_bias),
@@ -120,9 +109,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autograd(
     return lltm::sequence(input, weights, bias, h0, c0, lengths, reset, reverse, keep);
   }
   // Function::apply does not accept undefined tensors, not even inside an optional.
-  const auto if_given = [](const std::optional<Tensor>& tensor) {
-    return is_given(tensor) ? tensor : std::nullopt;
-  };
   Tensor gates;
   auto results = SequenceFunction::apply(input,
                                          weights,

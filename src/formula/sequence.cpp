@@ -22,8 +22,8 @@ using at::Tensor;
 class Rows {
  public:
   Rows(const SequenceArguments& arguments, int64_t steps, bool reverse)
-      : lengths_(is_given(arguments.lengths) ? *arguments.lengths : Tensor()),
-        reset_(is_given(arguments.reset) ? *arguments.reset : Tensor()),
+      : lengths_(or_undefined(arguments.lengths)),
+        reset_(or_undefined(arguments.reset)),
         steps_(steps),
         reverse_(reverse) {}
 
