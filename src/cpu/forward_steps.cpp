@@ -17,7 +17,8 @@ constexpr int64_t kRowsPerChunk = 128;
 template <typename scalar_t>
 struct PackedWeights {
   explicit PackedWeights(const SequenceForward<scalar_t>& s)
-      : of_h(size(s.state_size, s.state_size)), of_input(size(s.state_size, s.input.features)) {
+      : of_h(packed_gates_size<scalar_t>(s.state_size, s.state_size)),
+        of_input(packed_gates_size<scalar_t>(s.state_size, s.input.features)) {
     const auto& kernels = sequence_kernels<scalar_t>();
     for_each_task(kernels.groups(s.state_size),
                   3 * s.state_size * (s.state_size + s.input.features),
@@ -38,11 +39,6 @@ struct PackedWeights {
                                        begin,
                                        end);
                   });
-  }
-
-  static int64_t size(int64_t state_size, int64_t terms) {
-    const auto& kernels = sequence_kernels<scalar_t>();
-    return kernels.groups(state_size) * kernels.gate_panel_size(terms);
   }
 
   Scratch<accumulate_t<scalar_t>> of_h;

@@ -32,6 +32,13 @@ const SequenceKernels<scalar_t>& sequence_kernels() {
   return std::get<SequenceKernels<scalar_t>>(kernels().sequence);
 }
 
+/// The size of the panels of pack_gates(), in elements of the accumulation type.
+template <typename scalar_t>
+int64_t packed_gates_size(int64_t state_size, int64_t terms) {
+  const auto& kernels = sequence_kernels<scalar_t>();
+  return kernels.groups(state_size) * kernels.gate_panel_size(terms);
+}
+
 template <typename scalar_t>
 StateParams<scalar_t> state_params(const at::Tensor& input, const at::Tensor& old_h) {
   return {.batch = input.size(0),

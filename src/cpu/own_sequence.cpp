@@ -180,10 +180,17 @@ void forward_of_cell(const SequenceOutputs& outputs, const SequenceArguments& ar
 
 bool has_own_sequence(const Tensor& weights) {
   // For 16-bit dtypes, the other path multiplies in float.
-  const bool is_double = weights.scalar_type() == at::kDouble;
-  const int64_t operand_bytes = is_double ? sizeof(double) : sizeof(float);
-  return has_own_products(is_double ? at::kDouble : at::kFloat, Pass::kForward) &&
-         weights.numel() * operand_bytes <= kMaxPackedBytes;
+  const auto dtype = weights.scalar_type();
+  if (!has_own_products(dtype == at::kDouble ? at::kDouble : at::kFloat, Pass::kForward)) {
+    return false;
+  }
+  const int64_t state_size = weights.size(0) / 3;
+  const int64_t input_features = weights.size(1) - state_size;
+  return AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "lltm::sequence", [&] {
+    const int64_t elements = packed_gates_size<scalar_t>(state_size, state_size) +
+                             packed_gates_size<scalar_t>(state_size, input_features);
+    return elements * static_cast<int64_t>(sizeof(accumulate_t<scalar_t>)) <= kMaxPackedBytes;
+  });
 }
 
 void own_sequence_out(const SequenceOutputs& outputs,

@@ -259,6 +259,20 @@ def test_the_workspace_is_small(device, sizes, lengths, reset):
     assert peak_of_temporaries(device, lambda: call(arguments)) <= 64 << 20
 
 
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="large weights are copied to float32")
+def test_the_workspace_for_large_weights_is_small():
+    """The weights are packed in pairs, in 48 MiB; in float32 they take 96 MiB."""
+    arguments = make(Sizes(2, 2, 2048, 2048), torch.bfloat16)
+    assert peak_of_temporaries(torch.device("cpu"), lambda: call(arguments)) <= 64 << 20
+    assert_results_close(call(arguments), arguments, keep=False)
+
+
+def test_the_workspace_for_padded_weights_is_small():
+    """A few columns of state are packed as if they filled a vector."""
+    arguments = make(Sizes(2, 2, 1_000_000, 1))
+    assert peak_of_temporaries(torch.device("cpu"), lambda: call(arguments)) <= 64 << 20
+
+
 def test_one_step_is_the_cell(device, dtype):
     arguments = make(Sizes(1, 6, 5, 7), dtype, device)
     output, h_n, c_n, cells, gates = call(arguments, keep=True)
