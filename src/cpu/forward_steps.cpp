@@ -63,6 +63,9 @@ class ForwardRows {
         z_size(kernels.gate_row_size(s.state_size)),
         steps_per_chunk(std::clamp<int64_t>(
             kRowsPerChunk / (last_row - first_row), 1, std::max<int64_t>(1, s.steps.steps))),
+        x(s.input.feature_stride == 1
+              ? 0
+              : steps_per_chunk * (last_row - first_row) * s.input.features),
         z(steps_per_chunk * (last_row - first_row) * z_size),
         cells((last_row - first_row) * padded),
         zeros(s.state_size) {
@@ -164,6 +167,32 @@ class ForwardRows {
       }
       offsets.push_back(static_cast<int64_t>(rows.size()));
     }
+    if (s.input.feature_stride != 1) {
+      copy_inputs();
+    }
+  }
+
+  /// Makes the features of the collected rows contiguous. A copy of the whole input might not fit
+  /// the workspace that a call may take.
+  void copy_inputs() {
+    // Where time is the innermost dimension, the rows share the cache lines of these features.
+    constexpr int64_t kFeaturesAtOnce = 16;
+    const int64_t features = s.input.features;
+    for (int64_t first = 0; first < features; first += kFeaturesAtOnce) {
+      const int64_t last = std::min(first + kFeaturesAtOnce, features);
+      scalar_t* to = x.data();
+      for (const ForwardRow<scalar_t>& row : rows) {
+        for (int64_t k = first; k < last; ++k) {
+          to[k] = row.input[k * s.input.feature_stride];
+        }
+        to += features;
+      }
+    }
+    const scalar_t* copy = x.data();
+    for (ForwardRow<scalar_t>& row : rows) {
+      row.input = copy;
+      copy += features;
+    }
   }
 
   static void clear(scalar_t* to, int64_t count) {
@@ -190,6 +219,7 @@ class ForwardRows {
   const int64_t padded;
   const int64_t z_size;
   const int64_t steps_per_chunk;
+  Scratch<scalar_t> x;
   Scratch<real> z;
   Scratch<real> cells;
   Scratch<scalar_t> zeros;

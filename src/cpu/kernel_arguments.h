@@ -13,8 +13,11 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
 
 /// The kernels accept any stride between rows, but the elements of a row, the last dimension, must
 /// be contiguous.
+inline bool has_contiguous_rows(const at::Tensor& tensor) {
+  return tensor.size(-1) <= 1 || tensor.stride(-1) == 1;
+}
 inline at::Tensor with_contiguous_rows(const at::Tensor& tensor) {
-  return tensor.size(-1) <= 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
+  return has_contiguous_rows(tensor) ? tensor : tensor.contiguous();
 }
 
 template <typename scalar_t>

@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace lltm::cpu {
 namespace {
@@ -20,8 +21,8 @@ constexpr int64_t kMaxPackedBytes = 48 << 20;
 
 /// Owns the tensors that the pointers of a SequenceSteps and a SequenceInput refer to.
 struct Sources {
-  explicit Sources(const SequenceArguments& arguments)
-      : input(with_contiguous_rows(arguments.input)),
+  Sources(const SequenceArguments& arguments, Tensor input_)
+      : input(std::move(input_)),
         weights(with_contiguous_rows(arguments.weights)),
         h0(contiguous_or_undefined(arguments.h0)),
         lengths(contiguous_or_undefined(arguments.lengths)),
@@ -39,7 +40,8 @@ struct Sources {
     return {.data = input.const_data_ptr<scalar_t>(),
             .features = input.size(2),
             .step_stride = input.stride(0),
-            .row_stride = input.stride(1)};
+            .row_stride = input.stride(1),
+            .feature_stride = has_contiguous_rows(input) ? 1 : input.stride(2)};
   }
 
   Tensor input, weights, h0, lengths, reset;
@@ -67,7 +69,7 @@ template <typename scalar_t>
 void forward(const SequenceOutputs& outputs, const SequenceArguments& arguments, bool reverse) {
   using real = accumulate_t<scalar_t>;
   constexpr auto accumulated = c10::CppTypeToScalarType<real>::value;
-  const Sources sources(arguments);
+  const Sources sources(arguments, arguments.input);
   const Tensor bias = contiguous_or_undefined(arguments.bias);
   const Tensor c0 = accumulated_or_undefined(arguments.c0, accumulated);
   const Tensor c_n = accumulated_like(outputs.c_n, accumulated);
@@ -96,7 +98,7 @@ void backward(const SequenceGradients& gradients,
               bool reverse) {
   using real = accumulate_t<scalar_t>;
   constexpr auto accumulated = c10::CppTypeToScalarType<real>::value;
-  const Sources sources(arguments.sequence());
+  const Sources sources(arguments.sequence(), with_contiguous_rows(arguments.input));
   const Tensor output = arguments.output.contiguous();
   const Tensor cells = arguments.cells.contiguous();
   const Tensor gates = arguments.gates.contiguous();
@@ -141,7 +143,7 @@ bool is_cell(const SequenceArguments& arguments) {
 
 template <typename scalar_t>
 void forward_of_cell(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
-  const Sources sources(arguments);
+  const Sources sources(arguments, with_contiguous_rows(arguments.input));
   const Tensor bias = contiguous_or_undefined(arguments.bias);
   const Tensor c0 = contiguous_or_undefined(arguments.c0);
   const int64_t batch = outputs.h_n.size(0);

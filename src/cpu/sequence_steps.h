@@ -31,13 +31,15 @@ struct SequenceSteps {
   int64_t before(int64_t step) const { return reverse ? step + 1 : step - 1; }
 };
 
-/// The rows of the input may have any stride; their features, and all other arrays, are contiguous.
+/// The rows of the input may have any stride. Their features may, too, but only in the forward. All
+/// other arrays are contiguous.
 template <typename scalar_t>
 struct SequenceInput {
   const scalar_t* data;
   int64_t features;
   int64_t step_stride;
   int64_t row_stride;
+  int64_t feature_stride;
 
   const scalar_t* row(int64_t step, int64_t row) const {
     return data + step * step_stride + row * row_stride;

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from layouts import transposed
 from reference import assert_no_aliases
 from sequence_reference import SIZES, Sequence, Sizes, assert_results_close, call, make, run
 
@@ -271,6 +272,14 @@ def test_the_workspace_for_padded_weights_is_small():
     """A few columns of state are packed as if they filled a vector."""
     arguments = make(Sizes(2, 2, 1_000_000, 1))
     assert peak_of_temporaries(torch.device("cpu"), lambda: call(arguments)) <= 64 << 20
+
+
+def test_a_strided_input_is_not_copied_as_a_whole(device):
+    """The innermost dimension of this input, of 96 MiB, is the batch."""
+    arguments = make(Sizes(24, 2048, 512, 16), torch.float32, device, state=False)
+    strided = arguments._replace(input=transposed(arguments.input))
+    assert peak_of_temporaries(device, lambda: call(strided)) <= 64 << 20
+    assert_results_close(call(strided), arguments)
 
 
 def test_one_step_is_the_cell(device, dtype):
