@@ -53,6 +53,7 @@ class ForwardRows {
  public:
   ForwardRows(const SequenceForward<scalar_t>& sequence,
               const PackedWeights<scalar_t>& weights,
+              int64_t rows_at_once,
               int64_t first_row,
               int64_t last_row)
       : s(sequence),
@@ -61,8 +62,10 @@ class ForwardRows {
         last_row(last_row),
         padded(kernels.padded_state_size(s.state_size)),
         z_size(kernels.gate_row_size(s.state_size)),
-        steps_per_chunk(std::clamp<int64_t>(
-            kRowsPerChunk / (last_row - first_row), 1, std::max<int64_t>(1, s.steps.steps))),
+        steps_per_chunk(
+            std::clamp<int64_t>(std::min(kRowsPerChunk, rows_at_once) / (last_row - first_row),
+                                1,
+                                std::max<int64_t>(1, s.steps.steps))),
         x(s.input.feature_stride == 1
               ? 0
               : steps_per_chunk * (last_row - first_row) * s.input.features),
@@ -70,6 +73,15 @@ class ForwardRows {
         cells((last_row - first_row) * padded),
         zeros(s.state_size) {
     std::fill_n(zeros.data(), s.state_size, scalar_t(0));
+  }
+
+  static int64_t bytes_per_row(const SequenceForward<scalar_t>& s) {
+    const auto& kernels = sequence_kernels<scalar_t>();
+    const int64_t of_input = s.input.feature_stride == 1 ? 0 : s.input.features;
+    const int64_t of_state =
+        kernels.gate_row_size(s.state_size) + kernels.padded_state_size(s.state_size);
+    return of_input * static_cast<int64_t>(sizeof(scalar_t)) +
+           of_state * static_cast<int64_t>(sizeof(real));
   }
 
   /// spread(tasks, multiplications, kernel) runs the tasks of a kernel.
@@ -232,13 +244,16 @@ class ForwardRows {
 template <typename scalar_t>
 void run(const SequenceForward<scalar_t>& sequence) {
   const PackedWeights<scalar_t> weights(sequence);
+  const int64_t rows_per_tile = sequence_kernels<scalar_t>().rows_per_tile;
+  const int64_t bytes_per_row = ForwardRows<scalar_t>::bytes_per_row(sequence);
   run_rows(SequenceWork{.batch = sequence.steps.batch,
                         .steps = sequence.steps.steps,
                         .multiplications_per_row = 3 * sequence.state_size *
                                                    (sequence.state_size + sequence.input.features),
-                        .rows_per_tile = sequence_kernels<scalar_t>().rows_per_tile},
-           [&](int64_t first, int64_t last, const auto& spread) {
-             ForwardRows<scalar_t>(sequence, weights, first, last).run(spread);
+                        .rows_per_tile = rows_per_tile,
+                        .rows_at_once = rows_that_fit(bytes_per_row, rows_per_tile)},
+           [&](int64_t first, int64_t last, int64_t rows_at_once, const auto& spread) {
+             ForwardRows<scalar_t>(sequence, weights, rows_at_once, first, last).run(spread);
            });
 }
 

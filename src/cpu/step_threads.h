@@ -9,6 +9,9 @@
 
 #include "parallel.h"
 
+#include <algorithm>
+#include <cstdint>
+
 namespace lltm::cpu {
 
 /// A step with fewer multiplications is run by one thread: about 150 us on a Zen 4 core.
@@ -18,14 +21,30 @@ constexpr int64_t kShortStepMultiplications = 8'000'000;
 /// cache, and so do the results of a step.
 constexpr int64_t kMaxRowsAtOnce = 256;
 
+/// The most workspace of the rows that all threads run at once, out of the 64 MiB that a call may
+/// take. A tile of rows per thread is always allowed.
+constexpr int64_t kMaxRowsBytes = 12 << 20;
+
+inline int64_t threads_of_sequence() {
+  return at::in_parallel_region() ? 1 : at::get_num_threads();
+}
+
+/// The most rows that a thread may run at once if each takes this much workspace.
+inline int64_t rows_that_fit(int64_t bytes_per_row, int64_t rows_per_tile) {
+  const int64_t tiles = kMaxRowsBytes / (threads_of_sequence() * rows_per_tile * bytes_per_row);
+  return std::clamp(tiles * rows_per_tile, rows_per_tile, kMaxRowsAtOnce);
+}
+
 struct SequenceWork {
   int64_t batch;
   int64_t steps;
   int64_t multiplications_per_row;  // of a step
   int64_t rows_per_tile;
+  int64_t rows_at_once;  // by a thread that runs all their steps alone
 };
 
-/// Calls run(first_row, last_row, spread), which runs the steps of these rows and uses
+/// Calls run(first_row, last_row, rows_at_once, spread), which runs the steps of these rows in a
+/// workspace of at most rows_at_once or last_row - first_row rows, and uses
 /// spread(tasks, multiplications, kernel) to run the tasks of a kernel.
 template <typename Run>
 void run_rows(const SequenceWork& work, const Run& run) {
@@ -35,20 +54,20 @@ void run_rows(const SequenceWork& work, const Run& run) {
   const auto shared = [](int64_t tasks, int64_t multiplications, const auto& kernel) {
     for_each_task(tasks, multiplications, kShortStepMultiplications, kernel);
   };
-  const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int64_t threads = threads_of_sequence();
   const int64_t multiplications = work.batch * work.steps * work.multiplications_per_row;
   const int64_t rows_per_thread = (work.batch + threads - 1) / threads;
   const auto run_alone = [&](int64_t begin, int64_t end) {
-    for (int64_t first = begin; first < end; first += kMaxRowsAtOnce) {
-      run(first, std::min(first + kMaxRowsAtOnce, end), alone);
+    for (int64_t first = begin; first < end; first += work.rows_at_once) {
+      run(first, std::min(first + work.rows_at_once, end), work.rows_at_once, alone);
     }
   };
   if (threads == 1 || multiplications < kShortMultiplications) {
     run_alone(0, work.batch);
   } else if (rows_per_thread >= work.rows_per_tile) {
-    at::parallel_for(0, work.batch, std::min(rows_per_thread, kMaxRowsAtOnce), run_alone);
+    at::parallel_for(0, work.batch, std::min(rows_per_thread, work.rows_at_once), run_alone);
   } else {
-    run(int64_t{0}, work.batch, shared);
+    run(int64_t{0}, work.batch, kMaxRowsAtOnce, shared);
   }
 }
 

@@ -1,7 +1,9 @@
 """lltm::sequence on random inputs, against a loop of the formula in float64."""
 
 import itertools
+from pathlib import Path
 
+import isolated
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 from layouts import transposed
 from reference import assert_no_aliases
 from sequence_reference import SIZES, Sequence, Sizes, assert_results_close, call, make, run
+
+import lltm
 
 MASKS = list(itertools.product([False, True], repeat=2))
 lengths_and_reset = pytest.mark.parametrize(("lengths", "reset"), MASKS, ids=lambda flag: "with" if flag else "without")
@@ -272,6 +276,30 @@ def test_the_workspace_for_padded_weights_is_small():
     """A few columns of state are packed as if they filled a vector."""
     arguments = make(Sizes(2, 2, 1_000_000, 1))
     assert peak_of_temporaries(torch.device("cpu"), lambda: call(arguments)) <= 64 << 20
+
+
+PRINT_PEAK_WITH_MANY_THREADS = """
+import lltm, torch
+
+def resident(name):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith(name))
+
+torch.set_num_threads(32)
+input, weights = torch.randn(1, 8192, 8), torch.randn(3 * 1024, 1024 + 8)
+torch.ops.lltm.sequence(input, weights)  # starts the threads
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")  # resets VmHWM, the peak
+before = resident("VmRSS")
+results = torch.ops.lltm.sequence(input, weights)
+print(resident("VmHWM") - before - sum(result.nbytes for result in results))
+"""
+
+
+def test_the_workspace_is_small_with_many_threads():
+    """Measured from outside, because the profiler does not see what other threads allocate."""
+    package = Path(lltm.__file__).parent.parent
+    assert int(isolated.run(PRINT_PEAK_WITH_MANY_THREADS, package=package, library=lltm.library_path)) <= 64 << 20
 
 
 def test_a_strided_input_is_not_copied_as_a_whole(device):
