@@ -132,8 +132,10 @@ class ForwardRows {
 
   void start_cells() {
     std::fill_n(cells.data(), (last_row - first_row) * padded, real(0));
-    if (s.c0) {
-      for (int64_t row = first_row; row < last_row; ++row) {
+    for (int64_t row = first_row; row < last_row; ++row) {
+      if (s.exact_c0) {
+        std::copy_n(s.exact_c0 + row * s.state_size, s.state_size, cell_of(row));
+      } else if (s.c0) {
         std::copy_n(s.c0 + row * s.state_size, s.state_size, cell_of(row));
       }
     }
@@ -219,7 +221,11 @@ class ForwardRows {
       const scalar_t* h =
           length > 0 ? output(s.steps.reverse ? 0 : length - 1, row) : start_of_h(row);
       std::copy_n(h, s.state_size, s.h_n + row * s.state_size);
-      std::copy_n(cell_of(row), s.state_size, s.c_n + row * s.state_size);
+      if (s.exact_c_n) {
+        std::copy_n(cell_of(row), s.state_size, s.exact_c_n + row * s.state_size);
+      } else {
+        std::copy_n(cell_of(row), s.state_size, s.c_n + row * s.state_size);
+      }
     }
   }
 

@@ -68,28 +68,29 @@ void round_into(const Tensor& to, const Tensor& accumulated) {
 template <typename scalar_t>
 void forward(const SequenceOutputs& outputs, const SequenceArguments& arguments, bool reverse) {
   using real = accumulate_t<scalar_t>;
-  constexpr auto accumulated = c10::CppTypeToScalarType<real>::value;
   const Sources sources(arguments, arguments.input);
   const Tensor bias = contiguous_or_undefined(arguments.bias);
-  const Tensor c0 = accumulated_or_undefined(arguments.c0, accumulated);
-  const Tensor c_n = accumulated_like(outputs.c_n, accumulated);
+  const Tensor c0 = contiguous_or_undefined(arguments.c0);
+  const bool exact = outputs.c_n.scalar_type() != arguments.input.scalar_type();
   const auto kept = [](const Tensor& steps) {
     return steps.numel() > 0 ? steps.mutable_data_ptr<scalar_t>() : nullptr;
   };
-  run(SequenceForward<scalar_t>{.steps = sources.steps(reverse),
-                                .input = sources.inputs<scalar_t>(),
-                                .state_size = outputs.output.size(2),
-                                .weights = sources.weights.const_data_ptr<scalar_t>(),
-                                .weights_stride = sources.weights.stride(0),
-                                .bias = data_or_null<scalar_t>(bias),
-                                .h0 = data_or_null<scalar_t>(sources.h0),
-                                .c0 = data_or_null<real>(c0),
-                                .output = outputs.output.mutable_data_ptr<scalar_t>(),
-                                .h_n = outputs.h_n.mutable_data_ptr<scalar_t>(),
-                                .c_n = c_n.mutable_data_ptr<real>(),
-                                .cells = kept(outputs.cells),
-                                .gates = kept(outputs.gates)});
-  round_into(outputs.c_n, c_n);
+  run(SequenceForward<scalar_t>{
+      .steps = sources.steps(reverse),
+      .input = sources.inputs<scalar_t>(),
+      .state_size = outputs.output.size(2),
+      .weights = sources.weights.const_data_ptr<scalar_t>(),
+      .weights_stride = sources.weights.stride(0),
+      .bias = data_or_null<scalar_t>(bias),
+      .h0 = data_or_null<scalar_t>(sources.h0),
+      .c0 = exact ? nullptr : data_or_null<scalar_t>(c0),
+      .output = outputs.output.mutable_data_ptr<scalar_t>(),
+      .h_n = outputs.h_n.mutable_data_ptr<scalar_t>(),
+      .c_n = exact ? nullptr : outputs.c_n.mutable_data_ptr<scalar_t>(),
+      .cells = kept(outputs.cells),
+      .gates = kept(outputs.gates),
+      .exact_c0 = exact ? data_or_null<real>(c0) : nullptr,
+      .exact_c_n = exact ? outputs.c_n.mutable_data_ptr<real>() : nullptr});
 }
 
 template <typename scalar_t>

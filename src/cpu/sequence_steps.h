@@ -53,14 +53,17 @@ struct SequenceForward {
   int64_t state_size;
   const scalar_t* weights;  // (3*state_size, state_size + input features)
   int64_t weights_stride;
-  const scalar_t* bias;              // (3*state_size), or null
-  const scalar_t* h0;                // (batch, state_size), or null for zeros
-  const accumulate_t<scalar_t>* c0;  // (batch, state_size), or null for zeros
-  scalar_t* output;                  // (steps, batch, state_size)
-  scalar_t* h_n;                     // (batch, state_size)
-  accumulate_t<scalar_t>* c_n;       // (batch, state_size)
-  scalar_t* cells;                   // (steps, batch, state_size), or null where not wanted
-  scalar_t* gates;                   // (steps, batch, 3*state_size), or null where not wanted
+  const scalar_t* bias;  // (3*state_size), or null
+  const scalar_t* h0;    // (batch, state_size), or null for zeros
+  const scalar_t* c0;    // (batch, state_size), or null for zeros or exact_c0
+  scalar_t* output;      // (steps, batch, state_size)
+  scalar_t* h_n;         // (batch, state_size)
+  scalar_t* c_n;         // (batch, state_size), or null for exact_c_n
+  scalar_t* cells;       // (steps, batch, state_size), or null where not wanted
+  scalar_t* gates;       // (steps, batch, 3*state_size), or null where not wanted
+  // Instead of c0 and c_n if c0 is float beside 16 bits, else null.
+  const accumulate_t<scalar_t>* exact_c0;
+  accumulate_t<scalar_t>* exact_c_n;
 };
 
 template <typename scalar_t>

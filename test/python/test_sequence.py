@@ -278,6 +278,12 @@ def test_the_workspace_for_padded_weights_is_small():
     assert peak_of_temporaries(torch.device("cpu"), lambda: call(arguments)) <= 64 << 20
 
 
+def test_no_float_copy_of_16_bit_states(device):
+    """Such a copy of c_n alone would take 78 MiB."""
+    arguments = make(Sizes(1, 40_000, 1, 512), torch.bfloat16, device)
+    assert peak_of_temporaries(device, lambda: call(arguments)) <= 64 << 20
+
+
 PRINT_PEAK_WITH_MANY_THREADS = """
 import lltm, torch
 
