@@ -16,7 +16,8 @@ namespace {
 
 using at::Tensor;
 
-/// The limit for packed operands, out of the 64 MiB that a call's workspace may take.
+/// The limit for packed operands and a copy of weights with strided rows, out of the 64 MiB that a
+/// call's workspace may take.
 constexpr int64_t kMaxPackedBytes = 48 << 20;
 
 /// Owns the tensors that the pointers of a SequenceSteps and a SequenceInput refer to.
@@ -192,7 +193,10 @@ bool has_own_sequence(const Tensor& weights) {
   return AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "lltm::sequence", [&] {
     const int64_t elements = packed_gates_size<scalar_t>(state_size, state_size) +
                              packed_gates_size<scalar_t>(state_size, input_features);
-    return elements * static_cast<int64_t>(sizeof(accumulate_t<scalar_t>)) <= kMaxPackedBytes;
+    const int64_t copied = has_contiguous_rows(weights) ? 0 : weights.numel();
+    return elements * static_cast<int64_t>(sizeof(accumulate_t<scalar_t>)) +
+               copied * static_cast<int64_t>(sizeof(scalar_t)) <=
+           kMaxPackedBytes;
   });
 }
 
