@@ -57,7 +57,10 @@ def register() -> None:
 
 def register_if_loaded() -> None:
     """Register the rules if ``torch.distributed.tensor`` is imported already: importing it takes a second."""
-    if not _registered and not torch.compiler.is_compiling() and "torch.distributed.tensor" in sys.modules:
+    # Checked first, so that compiled code does not depend on `_registered`, which the next eager call may change.
+    if torch.compiler.is_compiling():
+        return
+    if not _registered and "torch.distributed.tensor" in sys.modules:
         register()
 
 
