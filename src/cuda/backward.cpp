@@ -3,7 +3,6 @@
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
 #include "kernels/backward/kernels.h"
-#include "kernels/pack.h"
 #include "plan/plan.h"
 #include "problem.h"
 #include "runtime/device.h"
@@ -82,91 +81,27 @@ BackwardProblem products_params(const CellGradients& gradients,
   };
 }
 
-/// Copies of operands that TMA cannot describe, in rows that it can.
-class PackedOperands {
- public:
-  /// Points `problem` to the copies.
-  PackedOperands(BackwardProblem& problem,
-                 Arithmetic arithmetic,
-                 c10::ScalarType dtype,
-                 const Device& device)
-      : device_(device), dtype_(dtype) {
-    const int size = params_.element_size = element_size(arithmetic);
-    const int64_t h = problem.state_size, x = problem.input_features, gates = 3 * h;
-    // In TF32 the inputs are transposed into a copy, from rows that start anywhere.
-    if (arithmetic != Arithmetic::kTf32 && problem.d_weights != nullptr) {
-      pack(old_h_, problem.old_h, problem.batch, h);
-      pack(input_, problem.input, problem.batch, x);
-    }
-    if (problem.d_old_h == nullptr && problem.d_input == nullptr) {
-      return;
-    }
-    const int64_t first = arithmetic == Arithmetic::kFloat32 ? first_input_column(h) : h;
-    if (first == h) {
-      pack(weights_, problem.weights, gates, h + x);
-    } else {
-      const Matrix from = problem.weights;
-      problem.weights = memory(weights_, gates, packed_stride(first + x, size));
-      add(from, gates, h, problem.weights, 0, 0);
-      add(from, gates, x, problem.weights, h, first);
-    }
-  }
-
-  cudaError_t launch(cudaStream_t stream) const {
-    return params_.count > 0 ? launch_pack(params_, stream) : cudaSuccess;
-  }
-
- private:
-  Matrix memory(Tensor& tensor, int64_t rows, int64_t stride) {
-    tensor = device_.empty({rows, stride}, dtype_);
-    return {tensor.mutable_data_ptr(), stride};
-  }
-
-  void add(const Matrix& from,
-           int64_t rows,
-           int64_t columns,
-           const Matrix& to,
-           int64_t from_column,
-           int64_t to_column) {
-    const auto column = [&](const Matrix& matrix, int64_t first) {
-      return Matrix{static_cast<const char*>(matrix.data) + first * params_.element_size,
-                    matrix.stride};
-    };
-    if (columns > 0) {
-      params_.add({.from = column(from, from_column),
-                   .rows = rows,
-                   .columns = columns,
-                   .to = column(to, to_column)});
-    }
-  }
-
-  void pack(Tensor& tensor, Matrix& matrix, int64_t rows, int64_t columns) {
-    if (columns > 0 && !is_describable(matrix, columns, params_.element_size)) {
-      const Matrix from = matrix;
-      matrix = memory(tensor, rows, packed_stride(columns, params_.element_size));
-      add(from, rows, columns, matrix, 0, 0);
-    }
-  }
-
-  const Device& device_;
-  c10::ScalarType dtype_;
-  PackParams params_{};
-  Tensor old_h_, input_, weights_;
-};
-
-/// Calls `run` with an arithmetic as a template argument.
-template <typename Run>
-auto with_arithmetic(Arithmetic arithmetic, const Run& run) {
-  switch (arithmetic) {
-    case Arithmetic::kFloat32:
-      return run.template operator()<Arithmetic::kFloat32>();
-    case Arithmetic::kTf32:
-      return run.template operator()<Arithmetic::kTf32>();
-    case Arithmetic::kFloat16:
-      return run.template operator()<Arithmetic::kFloat16>();
-    default:
-      return run.template operator()<Arithmetic::kBFloat16>();
-  }
+// Copies the operands that TMA cannot describe, and points the problem to the copies.
+Tensor pack(BackwardProblem& p, Arithmetic arithmetic, const Device& device) {
+  const int size = element_size(arithmetic);
+  const int64_t h = p.state_size, x = p.input_features;
+  const auto must_pack = [&](const Matrix& matrix, int64_t columns) {
+    return columns > 0 && !is_describable(matrix, columns, size);
+  };
+  // In TF32 the inputs are transposed into a copy, from rows that start anywhere.
+  const bool reads_inputs = p.d_weights != nullptr && arithmetic != Arithmetic::kTf32;
+  const bool reads_weights = p.d_old_h != nullptr || p.d_input != nullptr;
+  const int64_t gap = arithmetic == Arithmetic::kFloat32 ? first_input_column(h) - h : 0;
+  return pack({{reads_inputs && must_pack(p.old_h, h), p.old_h, p.batch, h},
+               {reads_inputs && must_pack(p.input, x), p.input, p.batch, x},
+               {.wanted = reads_weights && (gap > 0 || must_pack(p.weights, h + x)),
+                .matrix = p.weights,
+                .rows = 3 * h,
+                .columns = h + x,
+                .gap = gap,
+                .gap_at = h}},
+              size,
+              device);
 }
 
 // The workspace of the products, or an undefined tensor if they need none.
@@ -265,7 +200,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
   }
 
   const CellRows rows(arguments);
-  std::optional<PackedOperands> packed;
+  Tensor packed;
   BackwardProblem products = products_params(gradients, rows, sizes);
   const bool any_product =
       products.d_old_h != nullptr || products.d_input != nullptr || products.d_weights != nullptr;
@@ -275,8 +210,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
         packed_stride(products.d_gates_stride, static_cast<int>(input.element_size()));
     gradients.gates = device.empty({sizes.batch, products.d_gates_stride}, input.scalar_type());
     products.d_gates = data_of(gradients.gates);
-    check_launch(
-        packed.emplace(products, *plan.arithmetic, input.scalar_type(), device).launch(stream));
+    packed = pack(products, *plan.arithmetic, device);
   }
   const Tensor workspace = workspace_of(products, plan, device);
   auto* const floats = mutable_data_or_null<float>(workspace);

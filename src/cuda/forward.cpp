@@ -3,7 +3,6 @@
 #include "../dispatcher_kernel.h"
 #include "../products.h"
 #include "kernels/forward/kernels.h"
-#include "kernels/pack.h"
 #include "plan/plan.h"
 #include "problem.h"
 #include "runtime/device.h"
@@ -24,48 +23,14 @@ struct Outputs {
   Tensor new_h, new_cell, gates;
 };
 
-// Copies the operands that TMA cannot describe into rows that it can, and points the problem to the
-// copies. The returned memory must live until the forward is launched.
-Tensor pack(ForwardProblem& problem, const ForwardPlan& plan, const Device& device) {
-  const int size = element_size(*plan.arithmetic);
-  struct Copy {
-    bool wanted;
-    Matrix& matrix;
-    int64_t rows, columns;
-    int64_t lead = 0, shift = 0;  // columns of zeros in front, and before these columns never read
-  };
-  const Copy copies[] = {{plan.packs_input,
-                          problem.input,
-                          problem.batch,
-                          problem.input_features,
-                          plan.input_lead,
-                          plan.input_shift},
-                         {plan.packs_old_h, problem.old_h, problem.batch, problem.state_size},
-                         {plan.packs_weights,
-                          problem.weights,
-                          3 * problem.state_size,
-                          problem.state_size + problem.input_features}};
-  const auto stride_of = [&](const Copy& copy) {
-    return packed_stride(copy.shift + copy.lead + copy.columns, size);
-  };
-  int64_t bytes = 0;
-  for (const Copy& copy : copies) {
-    bytes += copy.wanted ? copy.rows * stride_of(copy) * size : 0;
-  }
-  Tensor memory = device.empty({bytes}, at::kByte);
-  auto* to = static_cast<char*>(memory.mutable_data_ptr());
-  PackParams params;
-  params.element_size = size;
-  for (const Copy& copy : copies) {
-    if (copy.wanted) {
-      const Matrix packed{to + copy.shift * size, stride_of(copy)};
-      params.add({copy.matrix, copy.rows, copy.columns, packed, static_cast<int>(copy.lead)});
-      copy.matrix = packed;
-      to += copy.rows * packed.stride * size;
-    }
-  }
-  check_launch(launch_pack(params, device.stream()));
-  return memory;
+// Copies the operands that TMA cannot describe, as planned, and points the problem to the copies.
+Tensor pack(ForwardProblem& p, const ForwardPlan& plan, const Device& device) {
+  const int64_t h = p.state_size, x = p.input_features;
+  return pack({{plan.packs_input, p.input, p.batch, x, plan.input_lead, plan.input_shift},
+               {plan.packs_old_h, p.old_h, p.batch, h},
+               {plan.packs_weights, p.weights, 3 * h, h + x}},
+              element_size(*plan.arithmetic),
+              device);
 }
 
 void forward_by_library(const Outputs& outputs,
@@ -122,7 +87,7 @@ void forward_by_plan(const Outputs& outputs,
   }
   problem.input_lead = plan.input_lead;
   problem.input_shift = plan.input_shift;
-  const Tensor packed = plan.packs() ? pack(problem, plan, device) : Tensor();
+  const Tensor packed = pack(problem, plan, device);
   check_launch(launch_forward(plan, problem, device.stream()));
 }
 

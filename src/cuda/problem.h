@@ -28,6 +28,21 @@ constexpr bool is_float(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kFloat32 || arithmetic == Arithmetic::kTf32;
 }
 
+/// Calls `run` with an arithmetic as a template argument.
+template <typename Run>
+auto with_arithmetic(Arithmetic arithmetic, const Run& run) {
+  switch (arithmetic) {
+    case Arithmetic::kFloat32:
+      return run.template operator()<Arithmetic::kFloat32>();
+    case Arithmetic::kTf32:
+      return run.template operator()<Arithmetic::kTf32>();
+    case Arithmetic::kFloat16:
+      return run.template operator()<Arithmetic::kFloat16>();
+    default:
+      return run.template operator()<Arithmetic::kBFloat16>();
+  }
+}
+
 /// The size of an operand's element in bytes.
 constexpr int element_size(Arithmetic arithmetic) {
   return is_float(arithmetic) ? 4 : 2;
@@ -54,8 +69,11 @@ struct Matrix {
 
   bool operator==(const Matrix&) const = default;
 
-  /// Whether every row, from its element `first` on, starts at a multiple of 16 bytes. Elements
-  /// have `size` bytes.
+  /// What is left from element `first` of each row on. Elements have `size` bytes.
+  Matrix from(int64_t first, int size) const {
+    return {data == nullptr ? data : static_cast<const char*>(data) + first * size, stride};
+  }
+  /// Whether every row, from its element `first` on, starts at a multiple of 16 bytes.
   bool starts_at_vectors(int size, int64_t first = 0) const {
     return starts_at_multiples_of(16, size, first);
   }

@@ -105,14 +105,8 @@ void* elements_of(const Tensor& matrix, int64_t row) {
          row * matrix.size(1) * matrix.element_size();
 }
 
-Matrix offset(Matrix matrix, int64_t elements, int size) {
-  matrix.data = static_cast<const char*>(matrix.data) + elements * size;
-  return matrix;
-}
-
 Matrix rows_from(const Tensor& matrix, int64_t first) {
-  const auto size = static_cast<int>(matrix.element_size());
-  return offset(rows_of(matrix), first * matrix.stride(0), size);
+  return rows_of(matrix).from(first * matrix.stride(0), static_cast<int>(matrix.element_size()));
 }
 
 class StepsOfSequence {
@@ -311,7 +305,7 @@ class StepsOfSequence {
         return {};
       }
       if (!layout.copies_input) {
-        return offset(rows_of(input), t * input.stride(0) + first_ * input.stride(1), layout.size);
+        return rows_of(input).from(t * input.stride(0) + first_ * input.stride(1), layout.size);
       }
       copied_ = k % chunk_.size(0) == 0;
       if (copied_) {

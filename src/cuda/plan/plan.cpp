@@ -97,17 +97,9 @@ cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cuda
   if (!plan.arithmetic || plan.by_library()) {
     return cudaErrorInvalidValue;
   }
-  switch (*plan.arithmetic) {
-    case Arithmetic::kFloat32:
-      return launch<Arithmetic::kFloat32>(plan, problem, stream);
-    case Arithmetic::kTf32:
-      return launch<Arithmetic::kTf32>(plan, problem, stream);
-    case Arithmetic::kFloat16:
-      return launch<Arithmetic::kFloat16>(plan, problem, stream);
-    case Arithmetic::kBFloat16:
-      return launch<Arithmetic::kBFloat16>(plan, problem, stream);
-  }
-  return cudaErrorInvalidValue;
+  return with_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() {
+    return launch<kArithmetic>(plan, problem, stream);
+  });
 }
 
 template cudaError_t launch_forward(const ForwardPlan&, const ForwardProblem&, cudaStream_t);

@@ -95,16 +95,14 @@ bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const Fo
                      .box_columns = boxes.chunk_k});
   };
   const auto describe_gates = [&](CUtensorMap* map, int64_t first, int64_t columns) {
-    const auto* const from = static_cast<const char*>(problem.weights.data);
-    return describe(
-        map,
-        {.arithmetic = boxes.arithmetic,
-         .matrix = {from + first * element_size(boxes.arithmetic), problem.weights.stride},
-         .rows = state,
-         .columns = columns,
-         .box_rows = boxes.hidden,
-         .box_columns = boxes.chunk_k,
-         .gates = 3});
+    return describe(map,
+                    {.arithmetic = boxes.arithmetic,
+                     .matrix = problem.weights.from(first, element_size(boxes.arithmetic)),
+                     .rows = state,
+                     .columns = columns,
+                     .box_rows = boxes.hidden,
+                     .box_columns = boxes.chunk_k,
+                     .gates = 3});
   };
   return describe_rows(&maps->old_h, problem.old_h, state) &&
          describe_gates(&maps->weights_h, 0, state) &&
