@@ -30,6 +30,24 @@ struct Estimate {
   int ranks;
 };
 
+/// The least of the times with 1 to `most` ranks, or the time with `wanted` ranks if that is not
+/// zero. time_with(ranks) returns nothing for a number that is not supported; if there is no other,
+/// the estimate has no ranks.
+template <typename TimeWith>
+Estimate best_ranks(int most, int wanted, const TimeWith& time_with) {
+  Estimate best{0, 0};
+  for (int ranks = 1; ranks <= most; ++ranks) {
+    if (wanted != 0 && ranks != wanted) {
+      continue;
+    }
+    if (const std::optional<double> us = time_with(ranks);
+        us && (best.ranks == 0 || *us < best.us)) {
+      best = {*us, ranks};
+    }
+  }
+  return best;
+}
+
 /// A candidate, and what it was chosen for.
 template <typename Candidate, typename EstimateOfCandidate>
 struct Choice {

@@ -54,16 +54,17 @@ double weights_bytes(const ForwardShape& shape) {
   return static_cast<double>(shape.gates() * shape.width()) * element_bytes(shape);
 }
 
-// The additional time of a block that writes rows that start anywhere.
+// The additional time of a block that writes rows that start anywhere. For 64 rows it takes `block`
+// and, per hidden column, `column`.
 double unaligned_end(const ForwardCandidate& of,
                      const ForwardShape& shape,
-                     const ForwardCosts& costs) {
+                     double block,
+                     double column) {
   if (shape.state_size * element_size(*shape.arithmetic) % 16 == 0) {
     return 0;
   }
   const auto rows = static_cast<double>(std::min<int64_t>(of.shape.rows, shape.batch));
-  const auto& unaligned = of.float32 ? costs.float32_unaligned : costs.unaligned;
-  return (unaligned.block + unaligned.column * of.shape.hidden) * rows / 64;
+  return (block + column * of.shape.hidden) * rows / 64;
 }
 
 // A copy of the operands into one matrix, one product by cuBLAS and one pointwise kernel.
@@ -171,11 +172,6 @@ bool has_chunks_for(int ranks, int64_t chunks, const ForwardCandidate& of) {
   return ranks == 1 || ranks * least <= chunks;
 }
 
-// Zero stands for any number.
-bool is_wanted(int ranks, int wanted) {
-  return wanted == 0 || ranks == wanted;
-}
-
 Estimate tiles_time(const ForwardCandidate& of,
                     const ForwardShape& shape,
                     const DeviceFacts& device,
@@ -190,13 +186,13 @@ Estimate tiles_time(const ForwardCandidate& of,
       1);
   const int64_t tiles = count_tiles(of, shape);
   const double arithmetic = hopper ? 1 : tile_arithmetic(of, shape, costs);
-  Estimate best{0, 0};
-  for (int ranks = 1; ranks <= of.shape.max_ranks; ++ranks) {
+  const auto& anywhere = of.float32 ? costs.float32_unaligned : costs.unaligned;
+  const double unaligned = hopper ? unaligned_end(of, shape, anywhere.block, anywhere.column) : 0;
+  const auto time_with = [&](int ranks) -> std::optional<double> {
     const double places = device.resident_in_clusters_of(ranks * of.shape.row_tiles);
     const double resident = of.blocks_a_multiprocessor * places;
-    if (!is_wanted(ranks, wanted_ranks) || !has_chunks_for(ranks, chunks, of) ||
-        resident < ranks * of.shape.row_tiles) {
-      continue;
+    if (!has_chunks_for(ranks, chunks, of) || resident < ranks * of.shape.row_tiles) {
+      return std::nullopt;
     }
     // A multiprocessor does not wait for others before it starts another block.
     const double waves = std::max(
@@ -224,13 +220,10 @@ Estimate tiles_time(const ForwardCandidate& of,
                   (shape.weights_in_lines ? 1 : costs.read_across_lines);
     }
     const double work = std::max(waves * chunks_a_rank * chunk, weights_bytes(shape) / read_rate);
-    const double end =
-        tile.block + exchange + (hopper ? unaligned_end(of, shape, costs) / ranks : 0);
-    const double us = work + waves * end + state_traffic(shape) / costs.write_rate;
-    if (best.ranks == 0 || us < best.us) {
-      best = {us, ranks};
-    }
-  }
+    const double end = tile.block + exchange + unaligned / ranks;
+    return work + waves * end + state_traffic(shape) / costs.write_rate;
+  };
+  Estimate best = best_ranks(of.shape.max_ranks, wanted_ranks, time_with);
   if (hopper && shape.pack_bytes > 0) {
     best.us += device.costs->packing.time(static_cast<double>(shape.pack_bytes));
   }
@@ -262,12 +255,8 @@ double step_time_with(int ranks,
                                         chunk_bytes(of, shape, all.forward) / all.step.chunk_rate;
   const double early_time = early * std::max(tile.input_chunk, least);
   const double late_time = late * std::max(tile.chunk, least);
-  const bool unaligned = shape.state_size * element_size(*shape.arithmetic) % 16 != 0;
-  const auto rows = static_cast<double>(std::min<int64_t>(of.shape.rows, shape.batch));
-  const double write_rows_anywhere =
-      unaligned ? (costs.unaligned + costs.unaligned_a_column * of.shape.hidden) * rows / 64 : 0;
   const double end = tile.block + (ranks > 1 ? costs.exchange + costs.exchange_a_rank * ranks : 0) +
-                     write_rows_anywhere / ranks;
+                     unaligned_end(of, shape, costs.unaligned, costs.unaligned_a_column) / ranks;
   // h is written, and the cell state, in float, is read and written.
   const double traffic = static_cast<double>(shape.batch * shape.state_size) *
                          (8 + element_bytes(shape)) / costs.write_rate;
@@ -288,26 +277,20 @@ Estimate step_time(const ForwardCandidate& of,
                    int wanted_ranks) {
   const int64_t chunks = ceil_div(shape.input_features, chunk_columns(shape)) +
                          ceil_div(shape.state_size, chunk_columns(shape));
-  Estimate best{0, 0};
-  for (int ranks = 1; ranks <= of.shape.max_ranks; ++ranks) {
+  return best_ranks(of.shape.max_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
     const int cluster = ranks * of.shape.row_tiles;
     const int by_one = device.resident_in_clusters_of(cluster);
     const int by_two = device.resident_by_two_in_clusters_of(cluster);
     const int resident = of.blocks_a_multiprocessor > 1 ? by_two : by_one;
-    if (!is_wanted(ranks, wanted_ranks) || !has_chunks_for(ranks, chunks, of) ||
-        resident < cluster) {
-      continue;
+    if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
+      return std::nullopt;
     }
     // Blocks that share weights wait for each other. Two blocks on a multiprocessor fill it.
     const bool runs_ahead = of.shape.row_tiles == 1 && of.blocks_a_multiprocessor == 1;
     const int64_t steps_at_once =
         runs_ahead ? (of.two_steps_fit ? by_two : resident) / (count_tiles(of, shape) * ranks) : 1;
-    const double us = step_time_with(ranks, resident, steps_at_once, of, shape, *device.costs);
-    if (best.ranks == 0 || us < best.us) {
-      best = {us, ranks};
-    }
-  }
-  return best;
+    return step_time_with(ranks, resident, steps_at_once, of, shape, *device.costs);
+  });
 }
 
 // Whether tiles can be counted in 32 bits. Only a one-column state of 2^30 rows or more could

@@ -29,13 +29,13 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
   const int64_t chunks = ceil_div(3 * shape.state_size, 128 / element_size(*shape.arithmetic));
   const auto rows = static_cast<double>(std::min(shape.rows, of.rows));
   const double chunk_bytes = 128 * (rows + static_cast<double>(of.columns));
-  Estimate best{0, 0};
-  for (int split = 1; split <= kLargestCluster && split <= chunks; ++split) {
+  const int most = static_cast<int>(std::min<int64_t>(kLargestCluster, chunks));
+  return best_ranks(most, wanted, [&](int split) -> std::optional<double> {
     const int64_t blocks = tiles * split;
     const int alone = device.resident_in_clusters_of(split);
     const int resident = tile.shared > 0 ? device.resident_by_two_in_clusters_of(split) : alone;
-    if (resident == 0 || (wanted != 0 && split != wanted)) {
-      continue;
+    if (resident == 0) {
+      return std::nullopt;
     }
     const auto active = static_cast<double>(std::min<int64_t>(blocks, resident));
     const bool shares = tile.shared > 0 && blocks > alone;
@@ -43,14 +43,9 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
                                   active * chunk_bytes / costs.chunk_rate);
     const double finish =
         tile.finish * rows / static_cast<double>(of.rows) / split + (split > 1 ? tile.exchange : 0);
-    const double us =
-        static_cast<double>(ceil_div(blocks, resident)) *
-        (costs.launch + static_cast<double>(ceil_div(chunks, split)) * chunk + finish);
-    if (best.ranks == 0 || us < best.us) {
-      best = {us, split};
-    }
-  }
-  return best;
+    return static_cast<double>(ceil_div(blocks, resident)) *
+           (costs.launch + static_cast<double>(ceil_div(chunks, split)) * chunk + finish);
+  });
 }
 
 /// A product by ATen and a pointwise kernel.
