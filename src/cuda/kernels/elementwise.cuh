@@ -1,6 +1,7 @@
 // Kernels that process the elements of a matrix one by one.
 #pragma once
 
+#include "../problem.h"
 #include "../runtime/launch.cuh"
 
 #include <algorithm>
@@ -31,8 +32,8 @@ __device__ __forceinline__ void for_each_element(int64_t rows,
 template <auto kKernel, typename Params>
 cudaError_t launch_on_elements(const Params& params, int64_t elements, cudaStream_t stream) {
   constexpr int64_t kMaxBlocks = 1 << 16;
-  const int64_t blocks = std::min((elements + kElementThreads - 1) / kElementThreads, kMaxBlocks);
-  return launch_in_clusters<kKernel, kElementThreads, 0, 0>(
+  const int64_t blocks = std::min(ceil_div(elements, kElementThreads), kMaxBlocks);
+  return launch_in_clusters<kKernel, kElementThreads>(
       params, dim3(static_cast<unsigned>(blocks)), 1, stream);
 }
 

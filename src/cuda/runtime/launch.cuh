@@ -53,8 +53,8 @@ cudaError_t find_kernel(int block_bytes, int cluster_bytes, Kernel* kernel) {
 /// the 2.8 us that it takes on the host of an H200.
 template <auto kKernel,
           int kThreads,
-          int kBlockBytes,
-          int kClusterBytes,
+          int kBlockBytes = 0,
+          int kClusterBytes = kBlockBytes,
           int kMostBytes = kClusterBytes,
           typename Params>
 cudaError_t launch_in_clusters(

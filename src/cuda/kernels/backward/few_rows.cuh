@@ -361,20 +361,16 @@ cudaError_t launch_backward_few_rows_of(const GateGradientsParams<scalar_t>& cel
                                         cudaStream_t stream) {
   using Strip = FewRowsStrip<scalar_t, kRows, kWidth>;
   const bool all = products.d_weights != nullptr;
-  const int64_t groups = (products.state_size + Strip::kGroups - 1) / Strip::kGroups;
   const BackwardFewRowsArguments<scalar_t> arguments{
       .cell = cell,
       .products = products,
-      .split = split_of_k(split, static_cast<int>(groups), kRows),
+      .split = split_of_k(split, tiles_of(products.state_size, Strip::kGroups), kRows),
       .strips = segments_of(all || products.d_old_h != nullptr ? products.state_size : 0,
                             all || products.d_input != nullptr ? products.input_features : 0,
                             Strip::kColumns)};
   // The first strip computes d_bias and d_old_cell, even if no product is wanted.
   const auto count = static_cast<unsigned>(std::max(arguments.strips.pieces(), 1));
-  return launch_in_clusters<&backward_few_rows_kernel<Strip>,
-                            Strip::kThreads,
-                            Strip::kSharedBytes,
-                            Strip::kSharedBytes>(
+  return launch_in_clusters<&backward_few_rows_kernel<Strip>, Strip::kThreads, Strip::kSharedBytes>(
       arguments, dim3(count * static_cast<unsigned>(split)), split, stream);
 }
 

@@ -381,7 +381,7 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
                     static_cast<unsigned>(shares.blocks() +
                                           ceil_div(transposing, shares.ranks) * shares.ranks));
     const auto ranks = static_cast<unsigned>(shares.ranks);
-    return launch_in_clusters<&gate_gradients_kernel<scalar_t, kVector, kRows>, kThreads, 0, 0>(
+    return launch_in_clusters<&gate_gradients_kernel<scalar_t, kVector, kRows>, kThreads>(
         GateGradientsArguments<scalar_t>{
             params, shares.rows_a_block, ranks, static_cast<unsigned>(shares.blocks())},
         grid,
@@ -405,7 +405,7 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
                                        shares.parts,
                                        3 * params.state_size,
                                        params.d_bias};
-  return launch_in_clusters<&bias_sum_kernel<scalar_t>, kThreads, 0, 0>(
+  return launch_in_clusters<&bias_sum_kernel<scalar_t>, kThreads>(
       sum, dim3(static_cast<unsigned>(ceil_div(sum.size, kThreads))), 1, stream);
 }
 

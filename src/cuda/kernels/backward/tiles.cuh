@@ -147,33 +147,13 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
   }
 }
 
-template <Arithmetic kArithmetic,
-          int kTile,
-          int kWarpsM,
-          int kWarpsN,
-          int kStages,
-          int kBlocksPerSm>
+template <Arithmetic kArithmetic, int kTile, int kBlocksPerSm>
 cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaStream_t stream) {
-  using StateProduct = TileProduct<kArithmetic,
-                                   Major::kK,
-                                   Major::kOther,
-                                   kTile,
-                                   kTile,
-                                   kWarpsM,
-                                   kWarpsN,
-                                   1,
-                                   kStages>;
-  using WeightProduct = TileProduct<kArithmetic,
-                                    Major::kOther,
-                                    Major::kOther,
-                                    kTile,
-                                    kTile,
-                                    kWarpsM,
-                                    kWarpsN,
-                                    1,
-                                    kStages>;
+  using StateProduct = TileProduct<kArithmetic, Major::kK, Major::kOther, kTile, kTile, 2, 4, 1, 3>;
+  using WeightProduct =
+      TileProduct<kArithmetic, Major::kOther, Major::kOther, kTile, kTile, 2, 4, 1, 3>;
   constexpr int kSize = sizeof(typename StateProduct::Element);
-  const auto tiles = [](int64_t n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
+  const auto tiles = [](int64_t size) { return static_cast<unsigned>(tiles_of(size, kTile)); };
   const int64_t state = params.state_size, features = params.input_features;
   const int64_t gate_columns = 3 * state;
   const bool weights_wanted = params.d_weights != nullptr;
@@ -181,20 +161,17 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
       params.d_old_h != nullptr ? state : 0, params.d_input != nullptr ? features : 0, kTile);
   const Segments weight_columns =
       segments_of(weights_wanted ? state : 0, weights_wanted ? features : 0, kTile);
-  const unsigned state_blocks = static_cast<unsigned>(state_columns.pieces()) *
-                                tiles(params.batch) * static_cast<unsigned>(split);
+  const unsigned ranks = static_cast<unsigned>(split);
+  const unsigned state_blocks =
+      static_cast<unsigned>(state_columns.pieces()) * tiles(params.batch) * ranks;
   const unsigned weight_tiles =
       static_cast<unsigned>(weight_columns.pieces()) * tiles(gate_columns);
-  const auto fours = [](const void* data, int64_t stride, int64_t offset) {
-    return (reinterpret_cast<uintptr_t>(data) / kSize + offset) % 4 == 0 && stride % 4 == 0;
+  const auto fours = [](const void* data, int64_t stride) {
+    return Matrix{data, stride}.starts_at_neighbors(4, kSize);
   };
-  const int64_t width = state + features;
   const BackwardTilesArguments arguments{
       .cell = params,
-      .split = split_of_k(
-          split,
-          static_cast<int>((gate_columns + StateProduct::kChunkK - 1) / StateProduct::kChunkK),
-          kTile),
+      .split = split_of_k(split, tiles_of(gate_columns, StateProduct::kChunkK), kTile),
       .state_columns = state_columns,
       .weight_columns = weight_columns,
       .state_blocks = state_blocks,
@@ -204,10 +181,9 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
       .input_alignment = params.input.alignment(kSize),
       .weights_h_alignment = params.weights.alignment(kSize),
       .weights_input_alignment = params.weights.alignment(kSize, state),
-      .d_old_h_fours = fours(params.d_old_h, state, 0),
-      .d_input_fours = fours(params.d_input, features, 0),
-      .d_weights_fours = fours(params.d_weights, width, 0) && state % 4 == 0};
-  const unsigned ranks = static_cast<unsigned>(split);
+      .d_old_h_fours = fours(params.d_old_h, state),
+      .d_input_fours = fours(params.d_input, features),
+      .d_weights_fours = fours(params.d_weights, state + features) && state % 4 == 0};
   const unsigned blocks = (state_blocks + weight_tiles + ranks - 1) / ranks * ranks;
   if (blocks == 0) {
     return cudaSuccess;
@@ -228,9 +204,9 @@ cudaError_t launch_backward_tiles(const BackwardProblem& params,
                                   cudaStream_t stream) {
   switch (tile) {
     case ProductTile::k64x64:
-      return launch_backward_tile<kArithmetic, 64, 2, 4, 3, 2>(params, split, stream);
+      return launch_backward_tile<kArithmetic, 64, 2>(params, split, stream);
     case ProductTile::k128x128:
-      return launch_backward_tile<kArithmetic, 128, 2, 4, 3, 1>(params, split, stream);
+      return launch_backward_tile<kArithmetic, 128, 1>(params, split, stream);
     case ProductTile::kCount:
       break;
   }

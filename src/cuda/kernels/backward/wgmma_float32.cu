@@ -201,11 +201,8 @@ __global__ void __launch_bounds__(kSumThreads)
 template <int kWidth>
 cudaError_t launch_weight_sum(const WeightSumArguments& arguments, cudaStream_t stream) {
   constexpr int64_t kElements = kSumThreads * kWidth;
-  return launch_in_clusters<&weight_sum_kernel<kWidth>, kSumThreads, 0, 0>(
-      arguments,
-      dim3(static_cast<unsigned>((arguments.size + kElements - 1) / kElements)),
-      1,
-      stream);
+  return launch_in_clusters<&weight_sum_kernel<kWidth>, kSumThreads>(
+      arguments, dim3(static_cast<unsigned>(ceil_div(arguments.size, kElements))), 1, stream);
 }
 
 template <int kGroups, int kFeederGroups, int kStages, int kBlocksPerSm>
@@ -220,14 +217,12 @@ cudaError_t launch_float32_tile(const BackwardProblem& params,
       ThreeTf32Product<Major::kOther, Major::kOther, kGroups, kFeederGroups, kStages, kBlocksPerSm>;
   constexpr int kTileM = StateProduct::kTileM, kTileN = StateProduct::kTileN;
   constexpr int kChunkK = StateProduct::kChunkK;
-  const auto tiles = [](int64_t n, int size) {
-    return static_cast<unsigned>((n + size - 1) / size);
-  };
+  const auto tiles = [](int64_t n, int size) { return static_cast<unsigned>(tiles_of(n, size)); };
   const int64_t state = params.state_size, features = params.input_features;
   const int64_t gate_columns = 3 * state;
   Float32GradientArguments arguments{};
   arguments.cell = params;
-  arguments.split = split_of_k(split, static_cast<int>(tiles(gate_columns, kChunkK)), kTileM);
+  arguments.split = split_of_k(split, tiles_of(gate_columns, kChunkK), kTileM);
   arguments.state_columns = {params.d_old_h != nullptr ? tiles(state, kTileN) : 0,
                              params.d_input != nullptr ? tiles(features, kTileN) : 0};
   arguments.weight_columns = {params.d_weights != nullptr ? tiles(state, kTileN) : 0,
@@ -240,9 +235,9 @@ cudaError_t launch_float32_tile(const BackwardProblem& params,
                            tiles(params.batch, kTileM) * ranks;
   arguments.weight_tiles =
       (arguments.weight_columns.h + arguments.weight_columns.input) * tiles(gate_columns, kTileM);
-  const int batch_chunks = static_cast<int>(tiles(params.batch, kChunkK));
-  arguments.chunks_a_part = (batch_chunks + plan.weight_parts - 1) / plan.weight_parts;
-  const int parts = (batch_chunks + arguments.chunks_a_part - 1) / arguments.chunks_a_part;
+  const int batch_chunks = tiles_of(params.batch, kChunkK);
+  arguments.chunks_a_part = tiles_of(batch_chunks, plan.weight_parts);
+  const int parts = tiles_of(batch_chunks, arguments.chunks_a_part);
   arguments.weight_parts = parts > 1 ? workspace : static_cast<float*>(params.d_weights);
   arguments.weight_units = arguments.weight_tiles * static_cast<unsigned>(parts);
   arguments.weight_units_a_block = static_cast<unsigned>(plan.weight_tiles_a_block);
@@ -260,19 +255,13 @@ cudaError_t launch_float32_tile(const BackwardProblem& params,
         return describe(
             map, {Arithmetic::kFloat32, matrix, rows, columns, kChunkK, kTileN, BoxLayout::kRows});
       };
+  const Matrix d_gates{params.d_gates, params.d_gates_stride};
   const auto describe_d_gates = [&](CUtensorMap* map, int box_rows, int box_columns) {
-    return describe(map,
-                    {Arithmetic::kFloat32,
-                     {params.d_gates, params.d_gates_stride},
-                     params.batch,
-                     gate_columns,
-                     box_rows,
-                     box_columns});
+    return describe(
+        map, {Arithmetic::kFloat32, d_gates, params.batch, gate_columns, box_rows, box_columns});
   };
   if (arguments.state_blocks > 0) {
-    const Matrix input_weights{
-        static_cast<const float*>(params.weights.data) + first_input_column(state),
-        params.weights.stride};
+    const Matrix input_weights = params.weights.from(first_input_column(state), 4);
     done = describe_d_gates(&arguments.gate_rows, kTileM, kChunkK) &&
            describe_b(&arguments.weights_h, params.weights, gate_columns, state) &&
            describe_b(&arguments.weights_input, input_weights, gate_columns, features);

@@ -7,7 +7,7 @@
 #include "kernels.h"
 #include "wgmma.cuh"
 
-#include <initializer_list>
+#include <algorithm>
 
 namespace lltm::cuda {
 
@@ -73,7 +73,7 @@ bool describe_gradients(GradientArguments* arguments,
     constexpr int kColumns = Tile::Staging::kColumns;
     const int64_t first = one_segment ? width : h;
     const Matrix all{p.d_weights, width};
-    const Matrix rest{static_cast<const char*>(p.d_weights) + first * kSize, width};
+    const Matrix rest = all.from(first, kSize);
     done = done && describe(&results.d_weights_h, {kResult, all, gates, first, 64, kColumns}) &&
            describe(&results.d_weights_input, {kResult, rest, gates, width - first, 64, kColumns});
   }
@@ -96,16 +96,9 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
   if (schedule.clusters == 0) {
     return cudaSuccess;
   }
-  const auto alignment = [](std::initializer_list<const void*> pointers,
-                            std::initializer_list<int64_t> sizes) {
-    int64_t bits = 16;
-    for (const void* const pointer : pointers) {
-      bits |= static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer) % 16);
-    }
-    for (const int64_t size : sizes) {
-      bits |= size * kSize;
-    }
-    return bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : kSize;
+  const auto alignment = [](const Matrix& a, const Matrix& b) {
+    const RowAlignment least = std::min(a.alignment(kSize), b.alignment(kSize));
+    return least == RowAlignment::kVector ? 16 : least == RowAlignment::kWord ? 4 : kSize;
   };
   const int64_t width = p.state_size + p.input_features;
   GradientResults& results = arguments.results;
@@ -115,9 +108,9 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
              .d_old_h = p.d_old_h,
              .d_input = p.d_input,
              .d_weights = p.d_weights,
-             .state_alignment = alignment({p.d_old_h, p.d_input}, {p.state_size, p.input_features}),
-             .weight_alignment = one_segment ? alignment({p.d_weights}, {width})
-                                             : alignment({p.d_weights}, {width, p.state_size}),
+             .state_alignment = alignment({p.d_old_h, p.state_size}, {p.d_input, p.input_features}),
+             .weight_alignment =
+                 alignment({p.d_weights, width}, {p.d_weights, one_segment ? width : p.state_size}),
              .state_first = static_cast<int>(p.d_old_h != nullptr ? 0 : p.state_size),
              .state_end = static_cast<int>(p.d_input != nullptr ? width : p.state_size),
              .one_segment = one_segment};
@@ -132,20 +125,18 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
   }
   const int ranks = schedule.weights.ranks;
   const cudaError_t error =
-      launch_in_clusters<&backward_wgmma_kernel<Tile>,
-                         Tile::kThreads,
-                         Tile::kSharedBytes,
-                         Tile::kSharedBytes>(arguments,
-                                             dim3(static_cast<unsigned>(ranks * schedule.clusters)),
-                                             static_cast<unsigned>(ranks),
-                                             stream);
+      launch_in_clusters<&backward_wgmma_kernel<Tile>, Tile::kThreads, Tile::kSharedBytes>(
+          arguments,
+          dim3(static_cast<unsigned>(ranks * schedule.clusters)),
+          static_cast<unsigned>(ranks),
+          stream);
   const int blocks = (schedule.state.tiles_in_parts() * Tile::kStateColumns +
                       schedule.weights.tiles_in_parts() * Tile::kWeightColumns) /
                      kSumColumns;
   if (error != cudaSuccess || blocks == 0) {
     return error;
   }
-  return launch_in_clusters<&backward_wgmma_sums_kernel<Tile>, kGradientThreads, 0, 0>(
+  return launch_in_clusters<&backward_wgmma_sums_kernel<Tile>, kGradientThreads>(
       arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
 }
 

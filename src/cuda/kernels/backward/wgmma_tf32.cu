@@ -61,8 +61,7 @@ cudaError_t launch_tf32_tile(
   const Matrix d_gates{p.d_gates, gates};
   bool done = true;
   if (schedule.state_units > 0) {
-    const Matrix weights{static_cast<const float*>(p.weights.data) + (h > 0 ? 0 : p.state_size),
-                         p.weights.stride};
+    const Matrix weights = p.weights.from(h > 0 ? 0 : p.state_size, 4);
     done = describe(&arguments.weights, {kTf32, weights, gates, h + input, kChunkK, kChunkK}) &&
            describe(&arguments.gate_rows, {kTf32, d_gates, p.batch, gates, kStateRows, kChunkK});
   }
@@ -76,11 +75,9 @@ cudaError_t launch_tf32_tile(
   if (!done) {
     return cudaErrorInvalidValue;
   }
-  const cudaError_t error = launch_in_clusters<&backward_wgmma_tf32_kernel<Tile>,
-                                               Tile::kThreads,
-                                               Tile::kSharedBytes,
-                                               Tile::kSharedBytes>(
-      arguments, dim3(static_cast<unsigned>(2 * schedule.pairs)), 2, stream);
+  const cudaError_t error =
+      launch_in_clusters<&backward_wgmma_tf32_kernel<Tile>, Tile::kThreads, Tile::kSharedBytes>(
+          arguments, dim3(static_cast<unsigned>(2 * schedule.pairs)), 2, stream);
   if (error != cudaSuccess || schedule.state_units == 0) {
     return error;
   }
@@ -93,7 +90,7 @@ cudaError_t launch_tf32_tile(
                                 static_cast<float*>(p.d_old_h),
                                 static_cast<float*>(p.d_input)};
   const int tiles = 2 * schedule.state_rows * schedule.state_columns;
-  return launch_in_clusters<&add_tf32_parts_kernel<Tile>, Tile::kMultipliers, 0, 0>(
+  return launch_in_clusters<&add_tf32_parts_kernel<Tile>, Tile::kMultipliers>(
       sums, dim3(static_cast<unsigned>(tiles * (Tile::kBatchTile / 16))), 1, stream);
 }
 

@@ -281,9 +281,7 @@ cudaError_t launch_forward_few_rows_of(const Problem& problem,
   const dim3 blocks(static_cast<unsigned>(ceil_div(params.state_size, columns)),
                     static_cast<unsigned>(groups));
   return launch_in_clusters<&forward_few_rows_kernel<Problem, kArithmetic, kRows, kWidth>,
-                            32 * kFewRowsWarps,
-                            0,
-                            0>(arguments, blocks, 1, stream);
+                            32 * kFewRowsWarps>(arguments, blocks, 1, stream);
 }
 
 }  // namespace

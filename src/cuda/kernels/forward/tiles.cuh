@@ -215,8 +215,8 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
       .input_alignment = params.input.alignment(kSize),
       .weights_h_alignment = params.weights.alignment(kSize),
       .weights_input_alignment = params.weights.alignment(kSize, params.input_column())};
-  const dim3 grid = grid_of_tiles(
-      (params.batch + kTileM - 1) / kTileM, (params.state_size + kHidden - 1) / kHidden, split);
+  const dim3 grid =
+      grid_of_tiles(ceil_div(params.batch, kTileM), ceil_div(params.state_size, kHidden), split);
   const auto launch = [&]<bool kShifts>() {
     return launch_in_clusters<
         &forward_tiles_kernel<Problem, Product, kHidden, kBlocksPerSm, kShifts>,

@@ -32,8 +32,8 @@ struct SequenceGradientTilesArguments {
   unsigned column_tiles;
 };
 
-template <typename Product, typename scalar_t, int kAtOnce, int kBlocksPerSm>
-__global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm) sequence_gradient_tiles_kernel(
+template <typename Product, typename scalar_t, int kAtOnce>
+__global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_kernel(
     const __grid_constant__ SequenceGradientTilesArguments<scalar_t> arguments) {
   using Element = typename Product::Element;
   using Epilogue = SequenceGradientsEpilogue<scalar_t, ProductMath<Product::kArithmetic>>;
@@ -111,7 +111,7 @@ cudaError_t launch_sequence_gradient_tile(const SequenceGradientsParams<scalar_t
       .split = split_of_k(split, chunks, Product::kTileM),
       .column_tiles = static_cast<unsigned>(column_tiles)};
   const int64_t blocks = int64_t(tiles_of(params.rows, Product::kTileM)) * column_tiles * split;
-  return launch_in_clusters<&sequence_gradient_tiles_kernel<Product, scalar_t, kAtOnce, 2>,
+  return launch_in_clusters<&sequence_gradient_tiles_kernel<Product, scalar_t, kAtOnce>,
                             Product::kThreads,
                             Product::kSharedBytes,
                             ClusterSums<Product>::kSharedBytes>(
