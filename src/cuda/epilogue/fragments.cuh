@@ -104,9 +104,7 @@ class FragmentFinisher {
     } else {
       const uint32_t there = address_in_block(shared_address(own), block_of(rank));
       const uint32_t barrier_there = address_in_block(barrier, block_of(rank));
-      send([&](unsigned at, const float4& s) {
-        send_16(there + at, s.x, s.y, s.z, s.w, barrier_there);
-      });
+      send([&](unsigned at, const float4& s) { send_16(there + at, s, barrier_there); });
     }
   }
 

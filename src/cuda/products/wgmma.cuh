@@ -107,7 +107,7 @@ struct WgmmaProduct {
     }
     fetch();
     if (threadIdx.x < kMultipliers) {
-      clear();
+      clear(sum);
       uint32_t to_release = 0;
       multiply(slots, 0, chunks, chunks, peer, peer_step, to_release);
     }
@@ -139,7 +139,7 @@ struct WgmmaProduct {
       }
       return;
     }
-    clear();
+    clear(sum);
     uint32_t to_release = 0;
     if (threadIdx.x < kMultipliers) {
       multiply(slots, 0, early_chunks, chunks, peer, peer_step, to_release);
@@ -157,13 +157,6 @@ struct WgmmaProduct {
   }
 
  private:
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (float& value : sum) {
-      value = 0;
-    }
-  }
-
   // Multiplies the chunks [begin, end) of `chunks`. `to_release` is the `empty` barrier of the
   // previous chunk's slot.
   __device__ __forceinline__ void multiply(

@@ -15,9 +15,6 @@
 
 namespace lltm::cuda {
 
-/// The threads that multiply.
-constexpr int kGradientThreads = 256;
-
 /// The bytes of a box of 64x64 16-bit elements.
 constexpr int kHalfBoxBytes = 64 * 64 * 2;
 
@@ -136,10 +133,7 @@ struct HalfGradientProduct {
                                              int chunks,
                                              const Release& release) {
     const int group = static_cast<int>(threadIdx.x) / 128;
-#pragma unroll
-    for (float& value : sum) {
-      value = 0;
-    }
+    clear(sum);
     uint32_t previous = 0;
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -182,10 +176,7 @@ struct Tf32GradientProduct {
                                                   bool /*of_weights*/,
                                                   int chunks,
                                                   const Release& release) {
-#pragma unroll
-    for (float& value : sum) {
-      value = 0;
-    }
+    clear(sum);
     if (chunks == 0) {
       return;
     }

@@ -344,13 +344,6 @@ struct ThreeTf32Product {
     wait_phase(slots.ready(place.slot), place.parity);
   }
 
-  __device__ __forceinline__ void clear(float (&values)[kSums]) {
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      values[i] = 0;
-    }
-  }
-
   __device__ __forceinline__ void add(const float (&values)[kSums]) {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {

@@ -43,9 +43,8 @@ __device__ __forceinline__ void copy_to_rank(
 
 // Sends 16 bytes to a block of the cluster and signals its barrier. `to` and `barrier` are
 // addresses in that block (address_in_block).
-__device__ __forceinline__ void send_16(
-    uint32_t to, float x, float y, float z, float w, uint32_t barrier) {
-  ptx::st_async(at_shared<float>(to), {x, y, z, w}, barrier_at(barrier));
+__device__ __forceinline__ void send_16(uint32_t to, float4 four, uint32_t barrier) {
+  ptx::st_async(at_shared<float>(to), {four.x, four.y, four.z, four.w}, barrier_at(barrier));
 }
 
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {

@@ -147,6 +147,14 @@ LLTM_MULTIPLY_REGISTERS(256, 128, 128, 129, 130, 131, 132, 133)
 // clang-format on
 #undef LLTM_MULTIPLY_REGISTERS
 
+template <int kCount>
+__device__ __forceinline__ void clear(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    d[i] = 0;
+  }
+}
+
 // Keeps all uses of the sums behind the preceding wait for products. The loop runs over indices
 // because a loop over the array itself is not unrolled if the array is long.
 template <int kCount>

@@ -29,13 +29,10 @@ __device__ __forceinline__ void exchange_gradient_tile(const GradientResults& re
                        (rank * groups + (i & (groups - 1))) * Tile::kPartBytes + thread * 16;
     const float* const s = sum + i * 4;
     if (to == rank) {
-      *reinterpret_cast<float4*>(shared + offset) = make_float4(s[0], s[1], s[2], s[3]);
+      *reinterpret_cast<float4*>(shared + offset) = four_of(s);
     } else {
       send_16(address_in_block(shared_address(shared + offset), to),
-              s[0],
-              s[1],
-              s[2],
-              s[3],
+              four_of(s),
               address_in_block(barrier, to));
     }
   }
@@ -48,10 +45,7 @@ __device__ __forceinline__ void exchange_gradient_tile(const GradientResults& re
     for (int i = 0; i < kMaxGroups; ++i) {
       if (i < groups) {
         const float4 part = *reinterpret_cast<const float4*>(from + i * Tile::kPartBytes);
-        total[i].x += part.x;
-        total[i].y += part.y;
-        total[i].z += part.z;
-        total[i].w += part.w;
+        add(total[i], part);
       }
     }
     from += groups * Tile::kPartBytes;

@@ -21,8 +21,8 @@
 
 namespace lltm::cuda {
 
-/// The rows of a tile.
-constexpr int kGradientRows = 128;
+/// The rows of a tile, and the threads that multiply.
+constexpr int kGradientRows = 128, kGradientThreads = 256;
 
 /// What a block computes at a time: a tile and a range of the chunks of its K.
 struct GradientUnit {

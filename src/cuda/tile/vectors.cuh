@@ -48,6 +48,15 @@ __device__ __forceinline__ void write_vector(Element* to, const Vector<Element, 
   auto bits = word_of(vector);
   *reinterpret_cast<decltype(bits)*>(to) = bits;
 }
+__device__ __forceinline__ float4 four_of(const float* values) {
+  return make_float4(values[0], values[1], values[2], values[3]);
+}
+__device__ __forceinline__ void add(float4& to, float4 four) {
+  to.x += four.x;
+  to.y += four.y;
+  to.z += four.z;
+  to.w += four.w;
+}
 // Writes to global memory by an instruction that the compiler does not split.
 template <int kCount, typename Element>
 __device__ __forceinline__ void write_global_vector(Element* to,

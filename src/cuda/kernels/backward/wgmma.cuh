@@ -15,6 +15,7 @@
 #include "../../ptx/overlap.cuh"
 #include "../../reduction/bias_parts.cuh"
 #include "../../reduction/gradient_exchange.cuh"
+#include "../../reduction/gradient_parts.cuh"
 
 namespace lltm::cuda {
 
@@ -205,9 +206,8 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
     sync_threads_of<128>(1 + group);
 #pragma unroll
     for (int i = 0; i < Staging::kColumns / 8; ++i) {
-      const float* const s = sum + (block * (Staging::kColumns / 8) + i) * 4;
       staging.template put<Tile::kDealsColumns>(
-          unit.of_weights, i * 8, make_float4(s[0], s[1], s[2], s[3]));
+          unit.of_weights, i * 8, four_of(sum + (block * (Staging::kColumns / 8) + i) * 4));
     }
     if (by_tma) {
       fence_for_copies();
@@ -251,15 +251,11 @@ __device__ __forceinline__ void form_gradient_tile(const GradientArguments& argu
       return;
     }
   } else if (tiles.parts > 1) {
-    constexpr int kGroups = kColumns / 8;
-    float4* const own =
+    write_part(
         arguments.parts + Tile::first_four(schedule, unit.of_weights) +
-        (int64_t(unit.tile) * tiles.parts + unit.part) * (kGroups * kGradientThreads) + thread;
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      __stcg(own + i * kGradientThreads,
-             make_float4(sum[i * 4], sum[i * 4 + 1], sum[i * 4 + 2], sum[i * 4 + 3]));
-    }
+            (int64_t(unit.tile) * tiles.parts + unit.part) * (kColumns / 8 * kGradientThreads) +
+            thread,
+        sum);
     return;
   }
   write_gradient_tile<Tile, kColumns>(arguments, shared, unit, sum);
@@ -380,11 +376,7 @@ __global__ void __launch_bounds__(kGradientThreads)
   for (int part = 0; part < tiles.parts; ++part) {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      const float4 four = __ldcg(from + i * kGradientThreads);
-      sums[i].x += four.x;
-      sums[i].y += four.y;
-      sums[i].z += four.z;
-      sums[i].w += four.w;
+      add(sums[i], __ldcg(from + i * kGradientThreads));
     }
     from += Tile::fours(of_weights);
   }

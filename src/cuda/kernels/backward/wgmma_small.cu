@@ -38,25 +38,19 @@ struct BackwardMaps {
 bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const BackwardProblem& p) {
   const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
   const int64_t width = state + features;
-  const auto describe_part = [&](CUtensorMap* map,
-                                 const void* data,
-                                 int64_t first,
-                                 int64_t columns,
-                                 int64_t rows,
-                                 int64_t stride) {
-    const Matrix part{data == nullptr ? data : static_cast<const char*>(data) + first * 2, stride};
+  const auto describe_part = [&](CUtensorMap* map, Matrix part, int64_t rows, int64_t columns) {
     return describe(map, {arithmetic, part, rows, columns, kBoxSize, kBoxSize});
   };
-  return describe_part(&maps->d_gates, p.d_gates, 0, gates, p.batch, gates) &&
-         describe_part(&maps->weights_h, p.weights.data, 0, state, gates, p.weights.stride) &&
-         describe_part(
-             &maps->weights_input, p.weights.data, state, features, gates, p.weights.stride) &&
-         describe_part(&maps->old_h, p.old_h.data, 0, state, p.batch, p.old_h.stride) &&
-         describe_part(&maps->input, p.input.data, 0, features, p.batch, p.input.stride) &&
-         describe_part(&maps->d_old_h, p.d_old_h, 0, state, p.batch, state) &&
-         describe_part(&maps->d_input, p.d_input, 0, features, p.batch, features) &&
-         describe_part(&maps->d_weights_h, p.d_weights, 0, state, gates, width) &&
-         describe_part(&maps->d_weights_input, p.d_weights, state, features, gates, width);
+  const Matrix d_weights{p.d_weights, width};
+  return describe_part(&maps->d_gates, {p.d_gates, gates}, p.batch, gates) &&
+         describe_part(&maps->weights_h, p.weights, gates, state) &&
+         describe_part(&maps->weights_input, p.weights.from(state, 2), gates, features) &&
+         describe_part(&maps->old_h, p.old_h, p.batch, state) &&
+         describe_part(&maps->input, p.input, p.batch, features) &&
+         describe_part(&maps->d_old_h, {p.d_old_h, state}, p.batch, state) &&
+         describe_part(&maps->d_input, {p.d_input, features}, p.batch, features) &&
+         describe_part(&maps->d_weights_h, d_weights, gates, state) &&
+         describe_part(&maps->d_weights_input, d_weights.from(state, 2), gates, features);
 }
 
 // Stages a warpgroup's sums of two boxes, 64x128, in shared memory, where TMA writes them from.
@@ -147,10 +141,7 @@ __device__ __forceinline__ void multiply_small_tile(float (&sum)[kSums],
     }
   }
   __syncwarp();
-#pragma unroll
-  for (float& value : sum) {
-    value = 0;
-  }
+  clear(sum);
   int slot = 0, previous = 0;
   uint32_t parity = 0;
 #pragma unroll 1
@@ -269,16 +260,11 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
   for (int group = 0; group < Tile::kGroups; ++group) {
     const int to = group & (ranks - 1);
     const int offset = Tile::kPartsOffset + (group - to + rank) * Tile::kPartBytes + thread * 16;
-    const float* const s = sum + group * 4;
+    const float4 own = four_of(sum + group * 4);
     if (to == rank) {
-      *reinterpret_cast<float4*>(shared + offset) = make_float4(s[0], s[1], s[2], s[3]);
+      *reinterpret_cast<float4*>(shared + offset) = own;
     } else {
-      send_16(address_in_block(base + offset, to),
-              s[0],
-              s[1],
-              s[2],
-              s[3],
-              address_in_block(parts_barrier, to));
+      send_16(address_in_block(base + offset, to), own, address_in_block(parts_barrier, to));
     }
   }
   const int64_t width = of_h ? p.state_size : p.input_features;
@@ -353,7 +339,6 @@ cudaError_t launch_backward_wgmma_small(const BackwardProblem& p, int split, cud
   }
   return launch_in_clusters<&backward_wgmma_small_kernel<kArithmetic>,
                             Tile::kThreads,
-                            Tile::kSharedBytes,
                             Tile::kSharedBytes>(
       arguments, dim3(static_cast<unsigned>(blocks)), static_cast<unsigned>(split), stream);
 }

@@ -22,6 +22,7 @@
 #include "../../ptx/overlap.cuh"
 #include "../../ptx/shared.cuh"
 #include "../../ptx/wgmma.cuh"
+#include "../../reduction/gradient_parts.cuh"
 #include "../../scheduler/tiles.h"
 
 #include <cuda.h>
@@ -205,10 +206,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     // sum = the product over the next chunks. A of a chunk is loaded while the previous chunk is
     // multiplied.
     const auto multiply = [&](auto& sum, auto rounds, int chunks) {
-#pragma unroll
-      for (float& value : sum) {
-        value = 0;
-      }
+      clear(sum);
       uint32_t a[2][4][4];
       const auto load = [&](uint32_t(&to)[4][4]) {
         a_ring.wait_full();
@@ -285,16 +283,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       } else {
         float sum[Tile::kBatchTile / 2];
         multiply(sum, std::true_type{}, unit.chunks);
-        constexpr int kFours = Tile::kBatchTile / 8;
-        float4* const to =
-            arguments.parts +
-            (int64_t(unit.tile) * schedule.parts + unit.part) * (kFours * Tile::kMultipliers) +
-            thread;
-#pragma unroll
-        for (int i = 0; i < kFours; ++i) {
-          __stcg(to + i * Tile::kMultipliers,
-                 make_float4(sum[i * 4], sum[i * 4 + 1], sum[i * 4 + 2], sum[i * 4 + 3]));
-        }
+        write_part(arguments.parts +
+                       (int64_t(unit.tile) * schedule.parts + unit.part) *
+                           (Tile::kBatchTile / 8 * Tile::kMultipliers) +
+                       thread,
+                   sum);
       }
       __syncwarp();
     });
@@ -336,11 +329,7 @@ __global__ void __launch_bounds__(Tile::kMultipliers)
   for (int part = 0; part < arguments.count; ++part) {
 #pragma unroll
     for (int i = 0; i < kFoursABlock; ++i) {
-      const float4 four = __ldcg(from + i * Tile::kMultipliers);
-      sum[i].x += four.x;
-      sum[i].y += four.y;
-      sum[i].z += four.z;
-      sum[i].w += four.w;
+      add(sum[i], __ldcg(from + i * Tile::kMultipliers));
     }
     from += kFours * Tile::kMultipliers;
   }
