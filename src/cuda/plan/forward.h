@@ -43,8 +43,6 @@ struct ForwardShape {
 struct ForwardPacks {
   bool packs_input = false, packs_weights = false, packs_old_h = false;
   int64_t input_lead = 0, input_shift = 0;  // as in ForwardProblem
-
-  bool packs() const { return packs_input || packs_weights || packs_old_h; }
 };
 /// Whether operands may be packed. They may not in the steps of a sequence.
 enum class Packing { kAllowed, kNone };

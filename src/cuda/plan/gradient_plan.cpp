@@ -95,7 +95,19 @@ double estimate(const Sizes& s,
   return of.launch + us + megabytes * (of.megabyte + (s.aligned() ? 0 : of.unaligned_megabyte));
 }
 
-GradientChoice choose(Arithmetic arithmetic, const Sizes& s, const DeviceFacts& device) {
+}  // namespace
+
+GradientChoice choose_gradient_plan(Arithmetic arithmetic,
+                                    int64_t batch,
+                                    int64_t input_features,
+                                    int64_t state_size,
+                                    bool one_segment,
+                                    const DeviceFacts& device) {
+  const Sizes s{.batch = batch,
+                .input_features = input_features,
+                .state_size = state_size,
+                .one_segment = one_segment,
+                .chunk_k = 128 / element_size(arithmetic)};
   const auto& of_products = device.costs->backward.wgmma;
   const GradientCosts& costs =
       arithmetic == Arithmetic::kTf32 ? of_products.tf32 : of_products.half;
@@ -131,8 +143,6 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, const DeviceFacts& 
                     .ranks = ranks,
                     .shares_state = shares_state,
                     .shares_weights = shares_weights,
-                    .state_parts = 1,
-                    .weight_parts = 1,
                     .blocks = blocks},
                    ranks,
                    costs.exchange[log]);
@@ -152,9 +162,6 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, const DeviceFacts& 
         consider(of,
                  {.state_columns = of.state_columns,
                   .weight_columns = of.weight_columns,
-                  .ranks = 1,
-                  .shares_state = false,
-                  .shares_weights = false,
                   .state_parts = state_parts,
                   .weight_parts = weight_parts,
                   .blocks = device.multiprocessors / 2 * 2},
@@ -164,23 +171,6 @@ GradientChoice choose(Arithmetic arithmetic, const Sizes& s, const DeviceFacts& 
     }
   }
   return best;
-}
-
-}  // namespace
-
-GradientChoice choose_gradient_plan(Arithmetic arithmetic,
-                                    int64_t batch,
-                                    int64_t input_features,
-                                    int64_t state_size,
-                                    bool one_segment,
-                                    const DeviceFacts& device) {
-  return choose(arithmetic,
-                {.batch = batch,
-                 .input_features = input_features,
-                 .state_size = state_size,
-                 .one_segment = one_segment,
-                 .chunk_k = arithmetic == Arithmetic::kTf32 ? 32 : 64},
-                device);
 }
 
 }  // namespace lltm::cuda

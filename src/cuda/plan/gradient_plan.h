@@ -13,11 +13,11 @@ struct GradientPlan {
   // Columns of a tile of the state product and of the weight product (gradient_units.h): 64 and 64;
   // or 64, 128 or 256 and 256.
   int state_columns, weight_columns;
-  int ranks;                      // of a cluster, for tiles of 64 columns: 1, 2, 4 or 8
-  bool shares_state;              // whether the ranks share the K of the state product
-  bool shares_weights;            // whether they share the K of the weight product
-  int state_parts, weight_parts;  // of K, for 256 columns: another kernel adds the parts
-  int blocks;                     // at most, except where each tile needs a cluster
+  int ranks = 1;                          // of a cluster, for 64 columns: 1, 2, 4 or 8
+  bool shares_state = false;              // whether the ranks share the K of the state product
+  bool shares_weights = false;            // whether they share the K of the weight product
+  int state_parts = 1, weight_parts = 1;  // of K, for 256 columns: another kernel adds the parts
+  int blocks;                             // at most, except where each tile needs a cluster
 
   /// In TF32: whether the inputs are transposed so that a thread has the sums of four neighboring
   /// elements of a row of d_weights.
