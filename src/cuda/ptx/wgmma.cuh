@@ -50,48 +50,27 @@ __device__ __forceinline__ void wait_products() {
 #define LLTM_NAMES_48 LLTM_NAMES_36 ", %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define LLTM_NAMES_60 LLTM_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
 #define LLTM_NAMES_64 LLTM_NAMES_60 ", %60, %61, %62, %63"
-#define LLTM_SUMS_12                                                                               \
-    "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),                        \
-    "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11])
-#define LLTM_SUMS_24 LLTM_SUMS_12,                                                                 \
-    "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),                  \
-    "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
-#define LLTM_SUMS_32 LLTM_SUMS_24,                                                                 \
-    "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),                                            \
-    "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-#define LLTM_SUMS_36 LLTM_SUMS_24,                                                                 \
-    "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),                  \
-    "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
-#define LLTM_SUMS_48 LLTM_SUMS_36,                                                                 \
-    "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),                  \
-    "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
-#define LLTM_SUMS_60 LLTM_SUMS_48,                                                                 \
-    "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),                  \
-    "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
-#define LLTM_SUMS_64 LLTM_SUMS_60,                                                                 \
-    "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
 #define LLTM_NAMES_96 LLTM_NAMES_64 ", "                                                           \
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define LLTM_SUMS_96 LLTM_SUMS_64,                                                                 \
-    "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),                  \
-    "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]),                  \
-    "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]),                  \
-    "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),                  \
-    "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]),                  \
-    "+f"(d[94]), "+f"(d[95])
 #define LLTM_NAMES_128 LLTM_NAMES_96 ", "                                                          \
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, "                               \
     "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, "                           \
     "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define LLTM_SUMS_128 LLTM_SUMS_96,                                                                \
-    "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]),                              \
-    "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]),                          \
-    "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]),                          \
-    "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),                          \
-    "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]),                          \
-    "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]),                          \
-    "+f"(d[126]), "+f"(d[127])
+#define LLTM_FOUR_SUMS(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define LLTM_SUMS_12 LLTM_FOUR_SUMS(0), LLTM_FOUR_SUMS(4), LLTM_FOUR_SUMS(8)
+#define LLTM_SUMS_24 LLTM_SUMS_12, LLTM_FOUR_SUMS(12), LLTM_FOUR_SUMS(16), LLTM_FOUR_SUMS(20)
+#define LLTM_SUMS_32 LLTM_SUMS_24, LLTM_FOUR_SUMS(24), LLTM_FOUR_SUMS(28)
+#define LLTM_SUMS_36 LLTM_SUMS_24, LLTM_FOUR_SUMS(24), LLTM_FOUR_SUMS(28), LLTM_FOUR_SUMS(32)
+#define LLTM_SUMS_48 LLTM_SUMS_36, LLTM_FOUR_SUMS(36), LLTM_FOUR_SUMS(40), LLTM_FOUR_SUMS(44)
+#define LLTM_SUMS_60 LLTM_SUMS_48, LLTM_FOUR_SUMS(48), LLTM_FOUR_SUMS(52), LLTM_FOUR_SUMS(56)
+#define LLTM_SUMS_64 LLTM_SUMS_60, LLTM_FOUR_SUMS(60)
+#define LLTM_SUMS_96 LLTM_SUMS_64, LLTM_FOUR_SUMS(64), LLTM_FOUR_SUMS(68), LLTM_FOUR_SUMS(72),     \
+    LLTM_FOUR_SUMS(76), LLTM_FOUR_SUMS(80), LLTM_FOUR_SUMS(84), LLTM_FOUR_SUMS(88),                \
+    LLTM_FOUR_SUMS(92)
+#define LLTM_SUMS_128 LLTM_SUMS_96, LLTM_FOUR_SUMS(96), LLTM_FOUR_SUMS(100), LLTM_FOUR_SUMS(104),  \
+    LLTM_FOUR_SUMS(108), LLTM_FOUR_SUMS(112), LLTM_FOUR_SUMS(116), LLTM_FOUR_SUMS(120),            \
+    LLTM_FOUR_SUMS(124)
 #define LLTM_MULTIPLY_GROUP(name, types, columns, sums, b_operand, a_flag, b_flag)                 \
   template <bool kRowsOfKA = false, bool kRowsOfKB = false>                                        \
   __device__ __forceinline__ void name(float (&d)[sums], uint64_t a, uint64_t b) {                 \
