@@ -5,17 +5,18 @@
 
 namespace lltm::cuda {
 
-// Copies 16 bytes to shared memory asynchronously. The bytes from `valid` on become zero.
-__device__ __forceinline__ void copy_async_16(uint32_t to, const void* from, int valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(valid));
-}
-
-__device__ __forceinline__ void copy_async_8(uint32_t to, const void* from, int valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(to), "l"(from), "r"(valid));
-}
-
-__device__ __forceinline__ void copy_async_4(uint32_t to, const void* from, int valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(from), "r"(valid));
+// Copies 16, 8 or 4 bytes to shared memory asynchronously. The bytes from `valid` on become zero.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int valid) {
+  if constexpr (kBytes == 16) {
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(valid));
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;\n" ::"r"(to),
+                 "l"(from),
+                 "r"(valid),
+                 "n"(kBytes));
+  }
 }
 
 __device__ __forceinline__ void commit_copies() {

@@ -62,7 +62,7 @@ class BoxCopier {
       for (int i = 0; i < kPasses; ++i) {
         const int r = first_row() + i * kRowsPerPass;
         if (kRows % kRowsPerPass == 0 || r < kRows) {
-          copy_async_16(
+          copy_async<16>(
               to + i * kRowsPerPass * kPitch * kSize, pointers_[i], source_.has(r) ? valid : 0);
         }
         pointers_[i] += advance;
@@ -98,9 +98,9 @@ class BoxCopier {
     constexpr int kCount = 4 / kSize;
     each_in_box<kCount>([&](int r, int column) {
       const int valid = source_.has(r) ? min(max(columns - column, 0), kCount) * kSize : 0;
-      copy_async_4(shared_address(shared + r * kPitch + column),
-                   source_.data + source_.offset(r) + column,
-                   valid);
+      copy_async<4>(shared_address(shared + r * kPitch + column),
+                    source_.data + source_.offset(r) + column,
+                    valid);
     });
   }
 

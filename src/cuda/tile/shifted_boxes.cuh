@@ -41,9 +41,9 @@ class ShiftedBoxCopier {
       const Element* const row = source_.data + source_.offset(r) + column_;
       const int shift = shift_of(source_, r);
       const int valid = min(max(shift + bytes - vector * 16, 0), 16);
-      copy_async_16(to + r * kPitch * kSize + vector * 16,
-                    reinterpret_cast<const char*>(row) - shift + vector * 16,
-                    source_.has(r) ? valid : 0);
+      copy_async<16>(to + r * kPitch * kSize + vector * 16,
+                     reinterpret_cast<const char*>(row) - shift + vector * 16,
+                     source_.has(r) ? valid : 0);
     };
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {

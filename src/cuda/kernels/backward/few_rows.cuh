@@ -111,18 +111,6 @@ struct FewRowsStrip {
   static_assert(kLanes >= 16 && kWeightsOffset % 16 == 0);
 };
 
-template <int kBytes>
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int valid) {
-  if constexpr (kBytes == 16) {
-    copy_async_16(to, from, valid);
-  } else if constexpr (kBytes == 8) {
-    copy_async_8(to, from, valid);
-  } else {
-    static_assert(kBytes == 4);
-    copy_async_4(to, from, valid);
-  }
-}
-
 /// The word of four bytes that contains an element. It may also contain what is in front of the
 /// first element of a tensor or behind the last, which can be read, too: no word crosses the end of
 /// a page or of what the device allocates.
