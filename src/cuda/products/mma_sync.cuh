@@ -13,12 +13,16 @@
 #include "../ptx/shared.cuh"
 #include "../tile/elements.cuh"
 #include "major.h"
-#include "operands.h"
 #include "tf32.cuh"
 
 #include <type_traits>
 
 namespace lltm::cuda {
+
+/// Which operands of a chunk are loaded. In a sequence, weights and input are constant and h is
+/// carried from step to step. A step's kernel may load the former while the previous step still
+/// computes the latter.
+enum class Operands { kAll, kConstant, kCarried };
 
 template <Arithmetic kArithmetic_,
           Major kMajorA,
