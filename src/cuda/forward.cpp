@@ -3,6 +3,7 @@
 #include "../dispatcher_kernel.h"
 #include "../products.h"
 #include "kernels/forward/kernels.h"
+#include "packed_rows.h"
 #include "plan/plan.h"
 #include "problem.h"
 #include "runtime/device.h"

@@ -1,0 +1,60 @@
+// Copies of the operands that TMA cannot describe.
+#pragma once
+
+#include "kernels/pack.h"
+#include "runtime/device.h"
+#include "runtime/launch_check.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <initializer_list>
+
+namespace lltm::cuda {
+
+/// A copy of a matrix in rows that TMA can describe.
+struct PackedRows {
+  bool wanted;
+  Matrix& matrix;
+  int64_t rows, columns;
+  int64_t lead = 0, shift = 0;   // columns of zeros in front, and before these columns never read
+  int64_t gap = 0, gap_at = -1;  // columns that are left as they are, in front of column gap_at
+};
+
+/// Makes all wanted copies in one launch, and points their matrices to them. The returned memory
+/// must live until the copies have been used; it is undefined if there are none.
+inline at::Tensor pack(std::initializer_list<PackedRows> copies, int size, const Device& device) {
+  const auto stride_of = [&](const PackedRows& of) {
+    return packed_stride(of.shift + of.lead + of.columns + of.gap, size);
+  };
+  int64_t bytes = 0;
+  for (const PackedRows& of : copies) {
+    bytes += of.wanted ? of.rows * stride_of(of) * size : 0;
+  }
+  if (bytes == 0) {
+    return {};
+  }
+  at::Tensor memory = device.empty({bytes}, at::kByte);
+  auto* to = static_cast<char*>(memory.mutable_data_ptr());
+  PackParams params;
+  params.element_size = size;
+  for (const PackedRows& of : copies) {
+    if (!of.wanted) {
+      continue;
+    }
+    const Matrix packed{to + of.shift * size, stride_of(of)};
+    const int64_t first = of.gap > 0 ? of.gap_at : of.columns;
+    params.add({of.matrix, of.rows, first, packed, static_cast<int>(of.lead)});
+    if (first < of.columns) {
+      params.add({of.matrix.from(first, size),
+                  of.rows,
+                  of.columns - first,
+                  packed.from(first + of.gap, size)});
+    }
+    of.matrix = packed;
+    to += of.rows * packed.stride * size;
+  }
+  check_launch(launch_pack(params, device.stream()));
+  return memory;
+}
+
+}  // namespace lltm::cuda
