@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <type_traits>
 #include <variant>
 
 namespace lltm::cuda {
@@ -58,32 +59,25 @@ class FusedSteps {
     }
   }
 
-  cudaError_t launch(const SequenceGradientsParams<float>& params) const {
-    if (const auto* const tile = std::get_if<Float32GradientTile>(&plan_.tile)) {
-      return launch_sequence_gradient_wgmma_float32(params, maps_, *tile, plan_.split, stream_);
+  template <typename scalar_t>
+  cudaError_t launch(const SequenceGradientsParams<scalar_t>& params) const {
+    if constexpr (std::is_same_v<scalar_t, float>) {
+      if (const auto* const tile = std::get_if<Float32GradientTile>(&plan_.tile)) {
+        return launch_sequence_gradient_wgmma_float32(params, maps_, *tile, plan_.split, stream_);
+      }
     }
-    return arithmetic_ == Arithmetic::kTf32 ? launch_tiles<Arithmetic::kTf32>(params)
-                                            : launch_tiles<Arithmetic::kFloat32>(params);
-  }
-  cudaError_t launch(const SequenceGradientsParams<c10::Half>& params) const {
-    return launch_tiles<Arithmetic::kFloat16>(params);
-  }
-  cudaError_t launch(const SequenceGradientsParams<c10::BFloat16>& params) const {
-    return launch_tiles<Arithmetic::kBFloat16>(params);
-  }
-  cudaError_t launch(const SequenceGradientsParams<double>&) const {
-    return cudaErrorInvalidValue;  // no plan has tiles for float64
+    return with_arithmetic(arithmetic_, [&]<Arithmetic kArithmetic>() {
+      if constexpr (std::is_same_v<scalar_t, TensorElement<kArithmetic>>) {
+        return launch_sequence_gradient_tiles<kArithmetic>(
+            params, matrix(), std::get<SequenceGradientTile>(plan_.tile), plan_.split, stream_);
+      } else {
+        return cudaErrorInvalidValue;  // other tensors, of which float64 has no plan at all
+      }
+    });
   }
 
  private:
   Matrix matrix() const { return {weights_h_.const_data_ptr(), weights_h_.stride(0)}; }
-
-  template <Arithmetic kArithmetic>
-  cudaError_t launch_tiles(
-      const SequenceGradientsParams<TensorElement<kArithmetic>>& params) const {
-    return launch_sequence_gradient_tiles<kArithmetic>(
-        params, matrix(), std::get<SequenceGradientTile>(plan_.tile), plan_.split, stream_);
-  }
 
   SequenceGradientPlan plan_;
   Arithmetic arithmetic_;
