@@ -88,10 +88,8 @@ void run_rows(const SequenceOutputs& outputs,
   const int64_t steps_of_chunk =
       std::clamp<int64_t>(kChunkBytes / bytes_of_step, 1, std::max<int64_t>(steps, 1));
   const Tensor z_input = device.empty({steps_of_chunk * count, 3 * state_size}, accumulated);
-  const auto data_at = [&](const Tensor& kept, int64_t t) -> scalar_t* {
-    return kept.size(0) > 0
-               ? kept.mutable_data_ptr<scalar_t>() + (t * kept.size(1) + first) * kept.size(2)
-               : nullptr;
+  const auto data_at = [&](const Tensor& kept, int64_t t) {
+    return static_cast<scalar_t*>(kept_at(kept, t, first));
   };
   for (int64_t first_step = 0; first_step < steps; first_step += steps_of_chunk) {
     const int64_t last_step = std::min(first_step + steps_of_chunk, steps);

@@ -25,6 +25,13 @@ bool run_sequence_by_steps(const SequenceOutputs& outputs,
                            const Device& device,
                            bool reverse);
 
+/// The address of (t, row) in a contiguous tensor of steps, or null if the tensor is empty.
+inline void* kept_at(const at::Tensor& kept, int64_t t, int64_t row) {
+  return kept.size(0) > 0 ? static_cast<char*>(kept.mutable_data_ptr()) +
+                                (t * kept.size(1) + row) * kept.size(2) * kept.element_size()
+                          : nullptr;
+}
+
 /// out = a @ b, in out's dtype. For 16-bit a and b it may be float32, and nothing is rounded to 16
 /// bits.
 inline void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {

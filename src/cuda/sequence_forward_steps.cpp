@@ -92,13 +92,6 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   return of;
 }
 
-/// The address of (t, row) in a contiguous tensor of steps, or null if the tensor is empty.
-void* kept_at(const Tensor& kept, int64_t t, int64_t row) {
-  return kept.size(0) > 0 ? static_cast<char*>(kept.mutable_data_ptr()) +
-                                (t * kept.size(1) + row) * kept.size(2) * kept.element_size()
-                          : nullptr;
-}
-
 /// The address of a row in a contiguous matrix.
 void* elements_of(const Tensor& matrix, int64_t row) {
   return static_cast<char*>(matrix.mutable_data_ptr()) +
