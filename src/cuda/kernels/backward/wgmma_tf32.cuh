@@ -43,14 +43,6 @@ struct Tf32GradientTile {
   static constexpr int kSharedBytes = kBarrierOffset + (kSlotsA + kSlotsB) * 16;
 };
 
-/// What a pair of blocks computes at a time.
-struct Tf32Unit {
-  bool of_weights;
-  int row, column;  // of the product: the first of this block's tile
-  int first_chunk, chunks;
-  int tile, part;  // of d_old_h and d_input
-};
-
 struct Tf32Schedule {
   int pairs;
   // Of [d_old_h | d_input].T: pairs of rows of tiles, columns of tiles.
@@ -65,7 +57,7 @@ struct Tf32Schedule {
 #pragma unroll 1
     for (int i = pair; i < state_units; i += pairs) {
       const int row = i / state_columns % state_rows * 2 + rank, column = i % state_columns;
-      Tf32Unit unit{};
+      GradientUnit unit{};
       unit.row = row * Tile::kTileM;
       unit.column = column * Tile::kBatchTile;
       unit.tile = row * state_columns + column;
@@ -76,7 +68,7 @@ struct Tf32Schedule {
     }
 #pragma unroll 1
     for (int i = first_weights(pair); i < first_weights(pair + 1); ++i) {
-      Tf32Unit unit{};
+      GradientUnit unit{};
       unit.of_weights = true;
       unit.row = (i / weight_columns * 2 + rank) * Tile::kTileM;
       unit.column = i % weight_columns * Tile::kWeightTile;
@@ -159,7 +151,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       wait_for_previous_kernel();
     }
     if (lane == 0 && of_a) {
-      schedule.for_each_unit<Tile>(pair, rank, [&](const Tf32Unit& unit) {
+      schedule.for_each_unit<Tile>(pair, rank, [&](const GradientUnit& unit) {
         const CUtensorMap* const map =
             unit.of_weights ? &arguments.gate_columns : &arguments.weights;
 #pragma unroll 1
@@ -179,7 +171,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         }
       });
     } else if (lane == 0) {
-      schedule.for_each_unit<Tile>(pair, rank, [&](const Tf32Unit& unit) {
+      schedule.for_each_unit<Tile>(pair, rank, [&](const GradientUnit& unit) {
         const CUtensorMap* const map = unit.of_weights ? &arguments.inputs : &arguments.gate_rows;
         const int columns = (unit.of_weights ? Tile::kWeightTile : Tile::kBatchTile) / 4;
         const int first = (rank * 2 + half) * columns;
@@ -259,7 +251,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       release();
     };
 
-    schedule.for_each_unit<Tile>(pair, rank, [&](const Tf32Unit& unit) {
+    schedule.for_each_unit<Tile>(pair, rank, [&](const GradientUnit& unit) {
       if (unit.of_weights) {
         float sum[Tile::kWeightTile / 2];
         multiply(sum, std::false_type{}, unit.chunks);
