@@ -1,6 +1,6 @@
 # The kernels that are templates of an arithmetic, and what each is compiled for: one file per
 # instance, so that they compile in parallel. Sets LLTM_CUDA_INSTANCES to the files.
-set(LLTM_CUDA_INSTANCES src/cuda/instances/backward_few_rows.cu)
+set(LLTM_CUDA_INSTANCES)
 
 function(lltm_instances kernel)
   foreach(ARITHMETIC IN LISTS ARGN)

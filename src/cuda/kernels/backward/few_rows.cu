@@ -4,8 +4,6 @@
 // writes their gradients, which are products of d_gates with the old_h or input that it keeps. A
 // cluster shares the rows, and each block computes d_gates of its own. A thread has four columns if
 // rows, including those of d_weights, start at multiples of four elements, otherwise one.
-#pragma once
-
 #include "../../../cell.h"
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/write_tile.cuh"
@@ -375,5 +373,18 @@ cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                  : launch_backward_few_rows_of<scalar_t, rows, 1>(cell, products, split, stream);
   });
 }
+
+template cudaError_t launch_backward_few_rows(const GateGradientsParams<float>&,
+                                              const BackwardProblem&,
+                                              int,
+                                              cudaStream_t);
+template cudaError_t launch_backward_few_rows(const GateGradientsParams<c10::Half>&,
+                                              const BackwardProblem&,
+                                              int,
+                                              cudaStream_t);
+template cudaError_t launch_backward_few_rows(const GateGradientsParams<c10::BFloat16>&,
+                                              const BackwardProblem&,
+                                              int,
+                                              cudaStream_t);
 
 }  // namespace lltm::cuda
