@@ -37,14 +37,6 @@ namespace {
 
 using at::Tensor;
 
-struct Gradients {
-  Tensor input, weights, bias, h0, c0;
-
-  bool any_wanted() const {
-    return input.defined() || weights.defined() || bias.defined() || h0.defined() || c0.defined();
-  }
-};
-
 /// A mask of shape (steps, batch, 1) that is true beyond the lengths.
 Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
   return at::arange(steps, lengths.options()).unsqueeze(1).ge(lengths).unsqueeze(2);
@@ -53,7 +45,7 @@ Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
 /// Computes d_gates of all steps, a (steps*batch, 3*state_size) matrix, and d_h0 and d_c0.
 template <typename scalar_t>
 void run_steps(const Tensor& d_gates,
-               const Gradients& gradients,
+               const SequenceGradients& gradients,
                const SequenceBackwardArguments& arguments,
                const SequenceSizes<int64_t>& sizes,
                const Device& device,
@@ -232,7 +224,7 @@ void run_products(const Tensor& d_weights,
 }
 
 template <typename scalar_t>
-void run(const Gradients& gradients,
+void run(const SequenceGradients& gradients,
          const SequenceBackwardArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
@@ -289,7 +281,7 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
     const Tensor tensor = device.empty(shape, of);
     return anything_to_do ? tensor : tensor.zero_();
   };
-  const Gradients gradients{
+  const SequenceGradients gradients{
       .input = if_wanted(kInput, input.sizes(), dtype),
       .weights = if_wanted(kWeights, weights.sizes(), dtype),
       .bias = if_wanted(kBias, {3 * sizes.state_size}, dtype),
@@ -302,11 +294,7 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
           run<scalar_t>(gradients, arguments, sizes, device, reverse);
         });
   }
-  return {if_defined(gradients.input),
-          if_defined(gradients.weights),
-          if_defined(gradients.bias),
-          if_defined(gradients.h0),
-          if_defined(gradients.c0)};
+  return gradients.results();
 }
 
 }  // namespace
