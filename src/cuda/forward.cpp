@@ -1,6 +1,7 @@
 // lltm::forward on CUDA.
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
+#include "../gradients.h"
 #include "../products.h"
 #include "kernels/forward/kernels.h"
 #include "packed_rows.h"
@@ -65,7 +66,7 @@ void forward_by_plan(const Outputs& outputs,
   }
   const Rows input(arguments.input), weights(arguments.weights), old_h(arguments.old_h),
       old_cell(arguments.old_cell);
-  const Tensor bias = is_given(arguments.bias) ? arguments.bias->contiguous() : Tensor();
+  const Tensor bias = contiguous_or_undefined(arguments.bias);
   ForwardProblem problem{
       .batch = sizes.batch,
       .input_features = sizes.input_features,
