@@ -236,8 +236,8 @@ cudaError_t launch_float32_tile(const BackwardProblem& params,
   arguments.weight_tiles =
       (arguments.weight_columns.h + arguments.weight_columns.input) * tiles(gate_columns, kTileM);
   const int batch_chunks = tiles_of(params.batch, kChunkK);
-  arguments.chunks_a_part = tiles_of(batch_chunks, plan.weight_parts);
-  const int parts = tiles_of(batch_chunks, arguments.chunks_a_part);
+  arguments.chunks_a_part = static_cast<int>(ceil_div(batch_chunks, plan.weight_parts));
+  const int parts = static_cast<int>(ceil_div(batch_chunks, arguments.chunks_a_part));
   arguments.weight_parts = parts > 1 ? workspace : static_cast<float*>(params.d_weights);
   arguments.weight_units = arguments.weight_tiles * static_cast<unsigned>(parts);
   arguments.weight_units_a_block = static_cast<unsigned>(plan.weight_tiles_a_block);

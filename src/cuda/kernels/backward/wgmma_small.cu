@@ -53,6 +53,16 @@ bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const Backward
          describe_part(&maps->d_weights_input, d_weights.from(state, 2), gates, features);
 }
 
+// The first column, within h or x, of a tile of `columns` columns.
+struct FirstColumn {
+  bool of_h;
+  int column;
+};
+__device__ __forceinline__ FirstColumn first_column_of(int tile, int tiles_of_h, int columns) {
+  const bool of_h = tile < tiles_of_h;
+  return {of_h, (of_h ? tile : tile - tiles_of_h) * columns};
+}
+
 // Stages a warpgroup's sums of two boxes, 64x128, in shared memory, where TMA writes them from.
 template <typename Element>
 __device__ __forceinline__ void stage_boxes(unsigned char* boxes, const float* sum) {
@@ -205,10 +215,8 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
     if (tile >= arguments.weight_tiles) {
       return;
     }
-    const int column_tile = tile % arguments.weight_columns;
-    const bool of_h = column_tile < arguments.weight_columns_h;
-    const int column =
-        (of_h ? column_tile : column_tile - arguments.weight_columns_h) * Tile::kWeightColumns;
+    const auto [of_h, column] = first_column_of(
+        tile % arguments.weight_columns, arguments.weight_columns_h, Tile::kWeightColumns);
     const int row = tile / arguments.weight_columns * Tile::kRows;
     float sum[Tile::kWeightColumns / 2];
     multiply_small_tile<kArithmetic, true>(sum,
@@ -238,10 +246,8 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
 
   cluster_arrive();  // the barriers of all ranks are initialized
   const int tile = static_cast<int>(cluster_index());
-  const int column_tile = tile % arguments.state_columns;
-  const bool of_h = column_tile < arguments.state_columns_h;
-  const int first_column =
-      (of_h ? column_tile : column_tile - arguments.state_columns_h) * Tile::kStateColumns;
+  const auto [of_h, first_column] = first_column_of(
+      tile % arguments.state_columns, arguments.state_columns_h, Tile::kStateColumns);
   const int first_row = tile / arguments.state_columns * Tile::kRows;
   const int first_chunk = arguments.split.first_chunk(rank);
   float sum[Tile::kStateColumns / 2];
@@ -333,7 +339,8 @@ cudaError_t launch_backward_wgmma_small(const BackwardProblem& p, int split, cud
   arguments.state_blocks = arguments.state_columns * tiles_of(p.batch, Tile::kRows) * split;
   arguments.weight_tiles = arguments.weight_columns * tiles_of(gates, Tile::kRows);
   arguments.weight_chunks = tiles_of(p.batch, kBoxSize);
-  const int blocks = arguments.state_blocks + tiles_of(arguments.weight_tiles, split) * split;
+  const int blocks =
+      arguments.state_blocks + static_cast<int>(ceil_div(arguments.weight_tiles, split)) * split;
   if (blocks == 0) {
     return cudaSuccess;
   }
