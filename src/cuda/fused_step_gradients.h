@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/sequence/gradients.h"
-#include "plan/sequence_backward.h"
+#include "plan/sequence_gradients.h"
 #include "runtime/device.h"
 #include "runtime/launch_check.h"
 #include "runtime/tensor_maps.h"

@@ -5,8 +5,6 @@
 // d_gates are computed, in one launch or two. Then d_input and the two column ranges of d_weights
 // are computed, by one product each over all steps. The gradients of the state are carried in the
 // accumulation type. d_gates are rounded, like those of the cell.
-#include "plan/sequence_backward.h"
-
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
@@ -14,6 +12,7 @@
 #include "kernels/backward/kernels.h"
 #include "kernels/sequence/gradients.h"
 #include "plan/plan.h"
+#include "plan/sequence_gradients.h"
 #include "runtime/device.h"
 #include "runtime/device_facts.h"
 #include "runtime/launch_check.h"

@@ -4,7 +4,7 @@
 #include "cuda/kernels/pack.h"
 #include "cuda/kernels/sequence/gradients.h"
 #include "cuda/plan/backward.h"
-#include "cuda/plan/sequence_backward.h"
+#include "cuda/plan/sequence_gradients.h"
 #include "cuda/runtime/tensor_maps.h"
 #include "device_facts.h"
 #include "fake_cuda.h"

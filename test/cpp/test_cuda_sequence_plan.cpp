@@ -1,6 +1,6 @@
 // Which kernels compute the steps of a sequence's backward on CUDA: plain host code, tested without
 // a GPU.
-#include "cuda/plan/sequence_backward.h"
+#include "cuda/plan/sequence_gradients.h"
 #include "device_facts.h"
 
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include "../step_problem.h"
 #include "backward.h"
 #include "forward.h"
-#include "sequence_backward.h"
+#include "sequence_gradients.h"
 
 #include <algorithm>
 #include <limits>
