@@ -33,7 +33,8 @@ namespace lltm::cuda {
 template <int kBatchTile_>
 struct Tf32GradientTile {
   static constexpr int kTileM = 128, kBatchTile = kBatchTile_, kWeightTile = 256, kChunkK = 32;
-  static constexpr int kGroups = 2, kMultipliers = 128 * kGroups, kThreads = kMultipliers + 128;
+  static constexpr int kMultipliers = kGradientThreads, kGroups = kMultipliers / 128;
+  static constexpr int kThreads = kMultipliers + 128;
   // A is copied in boxes of 32x32, and B in quarters of its columns, by two warps of each block.
   static constexpr int kBoxBytes = 32 * kChunkK * 4;
   static constexpr int kBytesA = kTileM / 32 * kBoxBytes, kBytesB = kWeightTile * kChunkK * 4;
