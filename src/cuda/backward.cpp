@@ -92,15 +92,9 @@ Tensor pack(BackwardProblem& p, Arithmetic arithmetic, const Device& device) {
   // In TF32 the inputs are transposed into a copy, from rows that start anywhere.
   const bool reads_inputs = p.d_weights != nullptr && arithmetic != Arithmetic::kTf32;
   const bool reads_weights = p.d_old_h != nullptr || p.d_input != nullptr;
-  const int64_t gap = arithmetic == Arithmetic::kFloat32 ? first_input_column(h) - h : 0;
   return pack({{reads_inputs && must_pack(p.old_h, h), p.old_h, p.batch, h},
                {reads_inputs && must_pack(p.input, x), p.input, p.batch, x},
-               {.wanted = reads_weights && (gap > 0 || must_pack(p.weights, h + x)),
-                .matrix = p.weights,
-                .rows = 3 * h,
-                .columns = h + x,
-                .gap = gap,
-                .gap_at = h}},
+               {reads_weights && must_pack(p.weights, h + x), p.weights, 3 * h, h + x}},
               size,
               device);
 }
@@ -184,15 +178,15 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
                      .batch = sizes.batch,
                      .input_features = sizes.input_features,
                      .state_size = sizes.state_size,
-                     .rows = alignment_of_rows(input, weights, old_h, sizes.state_size)});
+                     .vector_rows = are_describable(input, weights, old_h, sizes.state_size)});
   const bool few_rows = plan.tile<FewRowsStrips>() != nullptr;
   const auto* const by_wgmma = plan.tile<GradientPlan>();
-  const bool packs = by_wgmma != nullptr || plan.tile<Float32GradientPlan>() != nullptr;
+  const bool pads_gates = by_wgmma != nullptr || plan.tile<Float32GradientPlan>() != nullptr;
   CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },
       output_mask,
-      /*with_gates=*/!few_rows && !packs);
+      /*with_gates=*/!few_rows && !pads_gates);
   const cudaStream_t stream = device.stream();
   if (sizes.batch * sizes.state_size == 0 || !gradients.any_wanted()) {
     // The gradients of an empty batch are zeros.
@@ -205,12 +199,14 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
   BackwardProblem products = products_params(gradients, rows, sizes);
   const bool any_product =
       products.d_old_h != nullptr || products.d_input != nullptr || products.d_weights != nullptr;
-  if (packs && any_product) {
+  if (pads_gates && any_product) {
     // d_gates need rows that TMA can describe.
     products.d_gates_stride =
         packed_stride(products.d_gates_stride, static_cast<int>(input.element_size()));
     gradients.gates = device.empty({sizes.batch, products.d_gates_stride}, input.scalar_type());
     products.d_gates = data_of(gradients.gates);
+  }
+  if (by_wgmma != nullptr && any_product) {
     packed = pack(products, *plan.arithmetic, device);
   }
   const Tensor workspace = workspace_of(products, plan, device);

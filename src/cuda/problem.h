@@ -6,7 +6,6 @@
 
 #include "../cell.h"
 
-#include <algorithm>
 #include <cstdint>
 
 namespace lltm::cuda {
@@ -59,9 +58,6 @@ constexpr int64_t packed_stride(int64_t columns, int size) {
   return (columns * size + 127) / 128 * 128 / size;
 }
 
-/// What all rows of a matrix start at multiples of: an element, 4 bytes, or 16 bytes.
-enum class RowAlignment : unsigned char { kElement, kWord, kVector };
-
 /// Consecutive elements of a row are adjacent. Rows are `stride` elements apart.
 struct Matrix {
   const void* data;
@@ -70,18 +66,16 @@ struct Matrix {
   bool operator==(const Matrix&) const = default;
 
   /// What is left from element `first` of each row on. Elements have `size` bytes.
-  Matrix from(int64_t first, int size) const {
+  LLTM_HOST_DEVICE Matrix from(int64_t first, int size) const {
     return {data == nullptr ? data : static_cast<const char*>(data) + first * size, stride};
   }
   /// Whether every row, from its element `first` on, starts at a multiple of 16 bytes.
   bool starts_at_vectors(int size, int64_t first = 0) const {
     return starts_at_multiples_of(16, size, first);
   }
-  /// The alignment of all rows, from their element `first` on.
-  RowAlignment alignment(int size, int64_t first = 0) const {
-    return starts_at_vectors(size, first)           ? RowAlignment::kVector
-           : starts_at_multiples_of(4, size, first) ? RowAlignment::kWord
-                                                    : RowAlignment::kElement;
+  /// The same for words of 4 bytes.
+  bool starts_at_words(int size, int64_t first = 0) const {
+    return starts_at_multiples_of(4, size, first);
   }
   /// The same for cache lines.
   bool starts_at_lines(int size) const { return starts_at_multiples_of(128, size, 0); }
@@ -106,22 +100,17 @@ inline bool is_describable(const Matrix& matrix, int64_t columns, int size) {
          matrix.stride < (int64_t{1} << 36);
 }
 
-/// The alignment of all rows of input, old_h, both column ranges of weights, and contiguous rows of
-/// state_size elements: kVector only if TMA can describe the matrices in place.
-inline RowAlignment alignment_of_rows(const Matrix& input,
-                                      const Matrix& weights,
-                                      const Matrix& old_h,
-                                      int64_t input_features,
-                                      int64_t state_size,
-                                      int size) {
-  const RowAlignment least = std::min({input.alignment(size),
-                                       old_h.alignment(size),
-                                       weights.alignment(size),
-                                       weights.alignment(size, state_size)});
-  const bool describable = is_describable(weights, state_size + input_features, size) &&
-                           is_describable(input, input_features, size) &&
-                           is_describable(old_h, state_size, size);
-  return describable ? least : std::min(least, RowAlignment::kWord);
+/// Whether TMA can describe input, old_h, both column ranges of weights, and contiguous rows of
+/// state_size elements in place.
+inline bool are_describable(const Matrix& input,
+                            const Matrix& weights,
+                            const Matrix& old_h,
+                            int64_t input_features,
+                            int64_t state_size,
+                            int size) {
+  return is_describable(weights, state_size + input_features, size) &&
+         weights.starts_at_vectors(size, state_size) &&
+         is_describable(input, input_features, size) && is_describable(old_h, state_size, size);
 }
 
 /// The columns of [h | x] in pieces of `size`, which are chunks of K or tiles of columns: first

@@ -183,12 +183,12 @@ void run_products(const Tensor& d_weights,
                             .batch = input.size(0),
                             .input_features = input.size(1),
                             .state_size = state_size,
-                            .rows = alignment_of_rows(input, weights, inputs_h, state_size),
+                            .vector_rows = are_describable(input, weights, inputs_h, state_size),
                             .forms_d_old_h = false};
   const BackwardPlan plan = plan_backward(facts, shape);
   // The cell's tiles in float32, if they are faster than the library and nothing has to be packed.
   if (const auto* const tiles = plan.tile<Float32GradientPlan>();
-      tiles != nullptr && shape.vector_rows()) {
+      tiles != nullptr && shape.vector_rows) {
     const BackwardProblem problem{
         .batch = shape.batch,
         .input_features = shape.input_features,

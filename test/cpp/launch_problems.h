@@ -58,7 +58,7 @@ inline BackwardProblem random_problem(Random& random, int size, bool vectors, in
   };
   p.d_gates = memory(0);
   p.d_gates_stride = vectors ? 3 * h : packed_stride(3 * h, size);
-  p.weights = matrix(1, (size == 4 ? first_input_column(h) : h) + x);
+  p.weights = matrix(1, h + x);
   p.old_h = matrix(2, h);
   p.input = x > 0 ? matrix(3, x) : Matrix{};
   if (x > 0 && h % piece == 0 && random.below(4) == 0) {
@@ -86,7 +86,7 @@ inline BackwardShape shape_of(Arithmetic arithmetic, const BackwardProblem& p, b
           .batch = p.batch,
           .input_features = p.input_features,
           .state_size = p.state_size,
-          .rows = vectors ? RowAlignment::kVector : RowAlignment::kElement};
+          .vector_rows = vectors};
 }
 
 /// The hopper candidates that support this shape.

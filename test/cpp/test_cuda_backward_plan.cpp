@@ -33,9 +33,9 @@ BackwardShape shape_of(std::optional<Arithmetic> arithmetic,
           .batch = batch,
           .input_features = input_features,
           .state_size = state_size,
-          .rows = input_features == 0 ? RowAlignment::kElement
-                                      : std::min(Matrix{nullptr, input_features}.alignment(size),
-                                                 Matrix{nullptr, state_size}.alignment(size))};
+          .vector_rows = input_features != 0 &&
+                         Matrix{nullptr, input_features}.starts_at_vectors(size) &&
+                         Matrix{nullptr, state_size}.starts_at_vectors(size)};
 }
 
 /// Log-uniform sizes: two in five are arbitrary, the others multiples of eight.

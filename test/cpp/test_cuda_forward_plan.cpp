@@ -37,7 +37,8 @@ ForwardShape shape_of(std::optional<Arithmetic> arithmetic,
                                         std::pair{shape.gates(), shape.width()}}) {
       if (columns * size % 16 != 0) {
         shape.pack_bytes += rows * columns * size;
-        shape.rows = std::min(shape.rows, Matrix{nullptr, columns}.alignment(size));
+        shape.vector_rows = false;
+        shape.word_rows = shape.word_rows && columns * size % 4 == 0;
       }
     }
   }
@@ -134,7 +135,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{4, 270, 1080, "forward_few_rows", "forward_few_rows", "forward_few_rows"},
         Case{8, 1024, 1024, "forward_few_rows", "forward_wgmma_64x24", "forward_wgmma_64x24"},
         Case{8, 2048, 2048, "forward_few_rows", "forward_wgmma_128x32", "forward_wgmma_128x32"},
-        Case{9, 133, 923, "forward_few_rows", "forward_wgmma_64x24", "forward_wgmma_64x24"}),
+        Case{9, 133, 923, "forward_few_rows", "forward_wgmma_64x24", "forward_wgmma_64x24"},
+        Case{30,
+             25,
+             1540,
+             "forward_wgmma_float32_64x32_by_words",
+             "forward_wgmma_64x40_by_words",
+             "forward_wgmma_64x40"}),
     [](const auto& info) {
       const Case& c = info.param;
       return std::to_string(c.batch) + "_" + std::to_string(c.input_features) + "_" +
@@ -259,6 +266,7 @@ TEST(Model, AddsWhatPackingTakes) {
   const auto time = [](int64_t pack_bytes) {
     ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
     shape.pack_bytes = pack_bytes;
+    shape.word_rows = false;  // none is copied word by word instead
     return choose_forward(shape, kH200, {.group = Group::kHopper}).estimate.us;
   };
   EXPECT_GT(time(1), time(0));

@@ -71,12 +71,21 @@ double transposition_time(const BackwardShape& s, const BackwardCosts& costs) {
          costs.gate_gradients.rate;
 }
 
-/// Copying the weights, and `states` rows of [old_h | input], into rows that TMA can describe.
-double operands_packing_time(const BackwardShape& s, int64_t states, const Costs& costs) {
-  return s.vector_rows()
-             ? 0
-             : costs.packing.time(static_cast<double>((s.gates() + states) * s.width()) *
-                                  s.element_bytes());
+/// Copying what TMA cannot describe: `states` rows of [old_h | input], and the weights. These and
+/// their copy compete for the cache.
+double operands_packing_time(const BackwardShape& s, int64_t states, const DeviceFacts& device) {
+  if (s.vector_rows) {
+    return 0;
+  }
+  const bool packs_weights = s.width() * s.element_bytes() % 16 != 0;
+  const auto& of_products = device.costs->backward.wgmma;
+  const GradientCosts& costs =
+      s.arithmetic == Arithmetic::kTf32 ? of_products.tf32 : of_products.half;
+  const int64_t rows = states + (packs_weights ? s.gates() : 0);
+  return rows == 0 ? 0
+                   : device.costs->packing.time(static_cast<double>(rows * s.width()) *
+                                                s.element_bytes()) +
+                         (packs_weights ? costs.packed_megabyte * 1e-6 * weights_bytes(s) : 0);
 }
 
 /// Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows
@@ -89,7 +98,7 @@ bool ours_run(const BackwardShape& s, const DeviceFacts& device) {
 
 /// Whether TMA can read the matrices in place.
 bool tma_reads(const BackwardShape& s, const DeviceFacts& device) {
-  return ours_run(s, device) && device.wgmma && s.vector_rows() && s.input_features > 0 &&
+  return ours_run(s, device) && device.wgmma && s.vector_rows && s.input_features > 0 &&
          s.batch < (int64_t{1} << 31);
 }
 
@@ -122,9 +131,9 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const int64_t waves = split > 1 ? 1 : ceil_div(column_tiles(s, 64), 2 * device.multiprocessors);
   const auto groups = static_cast<double>(waves * ceil_div(ceil_div(s.state_size, 16), split));
   // One column at a time, 16 bits take as many instructions as float.
-  const BackwardCosts::FewRows& walked = s.vector_rows() ? of : costs.floats;
+  const BackwardCosts::FewRows& walked = s.vector_rows ? of : costs.floats;
   const double walk = groups * (walked.group + walked.group_a_row * static_cast<double>(s.batch)) *
-                      (s.vector_rows() ? 1 : costs.unaligned);
+                      (s.vector_rows ? 1 : costs.unaligned);
   return {{FewRowsStrips{}, split}, of.launch + std::max(walk, 2 * weights_bytes(s) / of.rate)};
 }
 
@@ -197,7 +206,7 @@ double products_time(const BackwardShape& s, const DeviceFacts& device, int spli
   const auto& of_tile = &tile == &kSmallTile ? costs.tile_64x96 : costs.tile_128x96;
   const auto time = [&](int64_t k, int shares) {
     const auto chunks = static_cast<double>(ceil_div(chunks_of(k, *s.arithmetic), shares));
-    return chunks * of_tile.chunk + of_tile.rest;
+    return chunks * of_tile.chunk * (s.vector_rows ? 1 : costs.unaligned) + of_tile.rest;
   };
   return makespan(int64_t{tile.blocks_per_sm} * device.multiprocessors,
                   ceil_div(s.batch, tile.rows) * state_column_tiles(s, kColumns) * split,
@@ -240,8 +249,7 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
                                .weight_tiles_a_block = static_cast<int>(a_block)},
            split},
           device.costs->backward.wgmma_float32.launch +
-              gate_gradients_time(s, device.costs->backward) +
-              operands_packing_time(s, s.batch, *device.costs) + us};
+              gate_gradients_time(s, device.costs->backward) + us};
 }
 
 }  // namespace wgmma_float32
@@ -304,7 +312,7 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   return {{plan},
           gate_gradients_time(s, device.costs->backward) +
               (tf32 ? transposition_time(s, device.costs->backward) : 0) +
-              operands_packing_time(s, tf32 ? 0 : s.batch, *device.costs) + us};
+              operands_packing_time(s, tf32 ? 0 : s.batch, device) + us};
 }
 
 }  // namespace wgmma
@@ -332,9 +340,7 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const BackwardTiles tiles = tiles_of(s, device);
   const bool small = std::get<ProductTile>(tiles.tile) == ProductTile::k64x64;
   const int64_t size = small ? 64 : 128;
-  const double factor = s.vector_rows()                 ? 1
-                        : s.rows == RowAlignment::kWord ? of.words
-                                                        : of.elements;
+  const double factor = s.vector_rows ? 1 : of.unaligned;
   const auto block = [&](int64_t k, int shares) {
     const auto chunks = static_cast<double>(ceil_div(chunks_of(k, *s.arithmetic), shares));
     return chunks * (small ? of.small_chunk : of.large_chunk) * factor +
@@ -365,9 +371,9 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const double products = 2 * gates * columns / of.rate;
   return {{LibraryProducts{}},
           of.launch + gate_gradients_time(s, device.costs->backward) +
-              3 * weights_bytes(s) / of.weights_rate * (s.vector_rows() ? 1 : 2) +
+              3 * weights_bytes(s) / of.weights_rate * (s.vector_rows ? 1 : 2) +
               2 * gates * s.element_bytes() / of.gates_rate +
-              (s.vector_rows() ? products : of.unaligned_launch + of.unaligned * products)};
+              (s.vector_rows ? products : of.unaligned_launch + of.unaligned * products)};
 }
 
 }  // namespace library

@@ -20,14 +20,13 @@ namespace lltm::cuda {
 struct BackwardShape {
   std::optional<Arithmetic> arithmetic;  // none for float64
   int64_t batch, input_features, state_size;
-  RowAlignment rows = RowAlignment::kVector;  // as alignment_of_rows() has it
+  bool vector_rows = true;  // as are_describable() has it
   // If false, only d_weights and d_input: those of all steps of a sequence.
   bool forms_d_old_h = true;
 
   bool operator==(const BackwardShape&) const = default;
   int64_t width() const { return state_size + input_features; }
   int64_t gates() const { return 3 * state_size; }
-  bool vector_rows() const { return rows == RowAlignment::kVector; }
   int element_bytes() const { return arithmetic ? element_size(*arithmetic) : 8; }
 };
 

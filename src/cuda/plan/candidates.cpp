@@ -90,16 +90,17 @@ ContiguousEstimate answer(const BackwardCandidate& candidate,
                           const DeviceFacts& device,
                           const ContiguousProblem& of,
                           bool) {
-  const BackwardShape shape{.arithmetic = arithmetic_of(of),
-                            .batch = of.batch,
-                            .input_features = of.input_features,
-                            .state_size = of.state_size,
-                            .rows = alignment_of_rows(contiguous(of.input_features),
-                                                      contiguous(of.state_size + of.input_features),
-                                                      contiguous(of.state_size),
-                                                      of.input_features,
-                                                      of.state_size,
-                                                      element_size(arithmetic_of(of)))};
+  const BackwardShape shape{
+      .arithmetic = arithmetic_of(of),
+      .batch = of.batch,
+      .input_features = of.input_features,
+      .state_size = of.state_size,
+      .vector_rows = are_describable(contiguous(of.input_features),
+                                     contiguous(of.state_size + of.input_features),
+                                     contiguous(of.state_size),
+                                     of.input_features,
+                                     of.state_size,
+                                     element_size(arithmetic_of(of)))};
   return of.ranks > 0 || !candidate.supports(shape, device)
              ? kUnsupported
              : ContiguousEstimate{candidate.estimate(shape, device).us, 0, 1};

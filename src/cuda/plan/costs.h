@@ -58,6 +58,12 @@ struct ForwardCosts {
   // Factors for boxes whose rows span two cache lines: on the bytes of weights and of states, and
   // on the time of a chunk.
   double weights_across_lines, states_across_lines, chunk_across_lines;
+  // The additional time of a block whose operands warps copy, and a row of a chunk of the batch and
+  // of weights.
+  struct ByWords {
+    double block, state_row, weight_row;
+  };
+  ByWords by_words_float32, by_words_64x8, by_words_64x24, by_words_64x40, by_words_128x32;
   // The additional time of a block that writes 64 rows that start anywhere, and the same per hidden
   // column: from the sums of 16 bits and TF32, and from those of three TF32 products.
   struct {
@@ -134,7 +140,8 @@ struct GradientCosts {
     double sums, sums_megabyte, megabyte, unaligned_tile, unaligned_megabyte;
   };
   Tiles columns_64_64, columns_64_256, columns_128_256, columns_256_256;  // of state and weights
-  double exchange[4];  // of sums among 1, 2, 4 and 8 ranks
+  double exchange[4];      // of sums among 1, 2, 4 and 8 ranks
+  double packed_megabyte;  // of weights that are packed, besides the packing
 };
 
 struct BackwardCosts {
@@ -145,10 +152,10 @@ struct BackwardCosts {
   struct Float32Tile {
     double chunk, rest;
   };
-  /// A chunk of K and the rest of a tile, of 64x64 and 128x128, and the factors on a chunk that is
-  /// copied in words of 4 bytes and element by element.
+  /// A chunk of K and the rest of a tile, of 64x64 and 128x128, and the factor on a chunk whose
+  /// rows start anywhere: it is copied in words of 4 bytes in float, and shifted in 16 bits.
   struct Tiles {
-    double launch, small_chunk, small_rest, large_chunk, large_rest, words, elements;
+    double launch, small_chunk, small_rest, large_chunk, large_rest, unaligned;
   };
   /// Floating-point operations per microsecond, with the columns rounded up to tiles of 64; the
   /// bytes of weights and of d_gates. Where rows start anywhere, the products take `unaligned`
@@ -172,6 +179,7 @@ struct BackwardCosts {
   struct {
     double launch;
     Float32Tile tile_64x96, tile_128x96;
+    double unaligned;      // the factor on a chunk whose rows start anywhere
     double sum, sum_rate;  // the kernel that adds the parts of d_weights, and reading them
   } wgmma_float32;
   struct {
@@ -237,6 +245,11 @@ LLTM_COSTS(kH200Costs, {
         .read_rate = 4.07e6, .write_rate = 3.05e6, .chunk_rate = 9.83e6,
         .cache_bytes = 31.1e6, .block_read_rate = 3.72e4, .read_across_lines = 1.2,
         .weights_across_lines = 1, .states_across_lines = 1.39, .chunk_across_lines = 1.2,
+        .by_words_float32 = {.block = 0.07, .state_row = 0.0047, .weight_row = 0.0066},
+        .by_words_64x8 = {.block = 0.62, .state_row = 0.0015, .weight_row = 0.0145},
+        .by_words_64x24 = {.block = 0.7, .state_row = 0.001, .weight_row = 0.0084},
+        .by_words_64x40 = {.block = 1.4, .state_row = 0.0011, .weight_row = 0.0062},
+        .by_words_128x32 = {.block = 0.85, .state_row = 0.0011, .weight_row = 0.0101},
         .unaligned = {.block = 0.366, .column = 0.028},
         .float32_unaligned = {.block = 0.727, .column = 0.0186},
         .arithmetic = {.float32_columns_8 = 1.12, .float32_rows_64 = 1.69, .float32 = 1.89,
@@ -306,6 +319,7 @@ LLTM_COSTS(kH200Costs, {
         .wgmma_float32 = {
             .launch = 4.4,
             .tile_64x96 = {.chunk = 1.51, .rest = 0}, .tile_128x96 = {.chunk = 0.85, .rest = 2.5},
+            .unaligned = 1.34,
             .sum = 2, .sum_rate = 3e6},
         .wgmma_tf32 = {.launch = 2.15, .chunk_64 = 0.187, .chunk_128 = 0.414, .chunk_256 = 0.762,
                        .rest = 6.51, .weight_chunk = 0.47, .weights_rate = 2.6e6},
@@ -327,7 +341,7 @@ LLTM_COSTS(kH200Costs, {
                     .launch = 4.68, .state_chunk = 0.55, .weight_chunk = 0.5, .state_tile = 4.94,
                     .weight_tile = 3.92, .sums = 1.02, .sums_megabyte = 0.31, .megabyte = 0.16,
                     .unaligned_tile = 7.68, .unaligned_megabyte = 0.36},
-                .exchange = {0.03, 0.41, 0.23, 0.64}},
+                .exchange = {0.03, 0.41, 0.23, 0.64}, .packed_megabyte = 0.3},
             .half = {
                 .columns_64_64 = {
                     .launch = 0.96, .state_chunk = 0.39, .weight_chunk = 0.52, .state_tile = 2.29,
@@ -345,22 +359,22 @@ LLTM_COSTS(kH200Costs, {
                     .launch = 1.55, .state_chunk = 0.57, .weight_chunk = 0.56, .state_tile = 4.23,
                     .weight_tile = 2.79, .sums = 1.52, .sums_megabyte = 0.33, .megabyte = 0,
                     .unaligned_tile = 4.09, .unaligned_megabyte = 0.24},
-                .exchange = {0.05, 0.94, 1.2, 1.75}}},
+                .exchange = {0.05, 0.94, 1.2, 1.75}, .packed_megabyte = 0.05}},
         .tiles = {
             .float32 = {.launch = 0.75, .small_chunk = 1.35, .small_rest = 2.94,
-                        .large_chunk = 2.37, .large_rest = 7.87, .words = 1.3, .elements = 1.3},
+                        .large_chunk = 2.37, .large_rest = 7.87, .unaligned = 1.3},
             .tf32 = {.launch = 1.64, .small_chunk = 0.806, .small_rest = 2.23,
-                     .large_chunk = 1.07, .large_rest = 3.23, .words = 1.6, .elements = 1.6},
+                     .large_chunk = 1.07, .large_rest = 3.23, .unaligned = 1.6},
             .half = {.launch = 2.37, .small_chunk = 0.725, .small_rest = 1.61,
-                     .large_chunk = 1.11, .large_rest = 0.22, .words = 2.5, .elements = 5}},
+                     .large_chunk = 1.11, .large_rest = 0.22, .unaligned = 2.3}},
         .library = {
             .float64 = {.launch = 20, .rate = 30e6, .weights_rate = 3.5e6, .gates_rate = 5e6,
                         .unaligned = 1, .unaligned_launch = 0},
             .in = {
                 .float32 = {.launch = 23.4, .rate = 42e6, .weights_rate = 4.5e6,
                             .gates_rate = 7.5e6, .unaligned = 1.02, .unaligned_launch = 0},
-                .tf32 = {.launch = 20.9, .rate = 246e6, .weights_rate = 5.0e6,
-                         .gates_rate = 1.17e6, .unaligned = 2.55, .unaligned_launch = 1.5},
+                .tf32 = {.launch = 23.8, .rate = 2.07e8, .weights_rate = 5e6,
+                         .gates_rate = 1.1e6, .unaligned = 2.16, .unaligned_launch = 1.5},
                 .half = {.launch = 13.9, .rate = 485e6, .weights_rate = 3.65e6,
                          .gates_rate = 20e6, .unaligned = 4.1, .unaligned_launch = 8.6}}}},
     .sequence_backward = {

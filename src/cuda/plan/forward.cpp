@@ -15,24 +15,30 @@ constexpr int tile_of(Tile tile) {
 
 constexpr ForwardCandidate kCandidates[] = {
     // clang-format off
-    // name, group, tile, {rows, hidden, row tiles per cluster, most ranks}, blocks per multiprocessor, costs, float32, costs of a step, two steps fit
-    {"forward_few_rows",                  Group::kFewRows,  0,                                         {kMostFewRows, 1, 1, 1}, 1, nullptr, false},
-    {"forward_wgmma_64x8",                Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_64x8, false, &StepCosts::wgmma_64x8, true},
-    {"forward_wgmma_64x24",               Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, 1, &ForwardCosts::wgmma_64x24, false, &StepCosts::wgmma_64x24},
-    {"forward_wgmma_64x40",               Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, 1, &ForwardCosts::wgmma_64x40, false, &StepCosts::wgmma_64x40},
-    {"forward_wgmma_64x40_pairs",         Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, 1, &ForwardCosts::wgmma_64x40_pairs, false, &StepCosts::wgmma_64x40_pairs},
-    {"forward_wgmma_128x32",              Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_128x32, false, &StepCosts::wgmma_128x32},
-    {"forward_wgmma_128x32_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, 1, &ForwardCosts::wgmma_128x32_pairs, false, &StepCosts::wgmma_128x32_pairs},
-    {"forward_wgmma_128x32_twice",        Group::kHopper,   tile_of(WgmmaTile::k128x32Twice),          {128, 32, 1, 1}, 2, &ForwardCosts::wgmma_128x32_twice, false, &StepCosts::wgmma_128x32_twice},
-    {"forward_wgmma_128x64_pairs",        Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, 1, &ForwardCosts::wgmma_128x64_pairs, false, &StepCosts::wgmma_128x64_pairs},
-    {"forward_wgmma_float32_64x8",        Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x8, true, &StepCosts::wgmma_float32_64x8},
-    {"forward_wgmma_float32_64x32",       Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x32, true, &StepCosts::wgmma_float32_64x32},
-    {"forward_wgmma_float32_128x32",      Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_128x32, true, &StepCosts::wgmma_float32_128x32},
-    {"forward_tiles_16x8",                Group::kTiles,    tile_of(ForwardTile::k16x8),               {16, 8, 1, 8}, 2.2, &ForwardCosts::tiles_16x8, false},
-    {"forward_tiles_64x8",                Group::kTiles,    tile_of(ForwardTile::k64x8),               {64, 8, 1, 8}, 1, &ForwardCosts::tiles_64x8, false},
-    {"forward_tiles_64x32",               Group::kTiles,    tile_of(ForwardTile::k64x32),              {64, 32, 1, 8}, 1, &ForwardCosts::tiles_64x32, false},
-    {"forward_tiles_128x32",              Group::kTiles,    tile_of(ForwardTile::k128x32),             {128, 32, 1, 8}, 1, &ForwardCosts::tiles_128x32, false},
-    {"forward_library",                   Group::kLibrary,  0,                                         {1, 1, 1, 1}, 1, nullptr, false},
+    // name, group, tile, {rows, hidden, row tiles per cluster, most ranks}, blocks per multiprocessor, costs, float32, costs of a step, two steps fit, costs by words
+    {"forward_few_rows",                      Group::kFewRows,  0,                                         {kMostFewRows, 1, 1, 1}, 1, nullptr, false},
+    {"forward_wgmma_64x8",                    Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_64x8, false, &StepCosts::wgmma_64x8, true},
+    {"forward_wgmma_64x24",                   Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, 1, &ForwardCosts::wgmma_64x24, false, &StepCosts::wgmma_64x24},
+    {"forward_wgmma_64x40",                   Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, 1, &ForwardCosts::wgmma_64x40, false, &StepCosts::wgmma_64x40},
+    {"forward_wgmma_64x40_pairs",             Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, 1, &ForwardCosts::wgmma_64x40_pairs, false, &StepCosts::wgmma_64x40_pairs},
+    {"forward_wgmma_128x32",                  Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_128x32, false, &StepCosts::wgmma_128x32},
+    {"forward_wgmma_128x32_pairs",            Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, 1, &ForwardCosts::wgmma_128x32_pairs, false, &StepCosts::wgmma_128x32_pairs},
+    {"forward_wgmma_128x32_twice",            Group::kHopper,   tile_of(WgmmaTile::k128x32Twice),          {128, 32, 1, 1}, 2, &ForwardCosts::wgmma_128x32_twice, false, &StepCosts::wgmma_128x32_twice},
+    {"forward_wgmma_128x64_pairs",            Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, 1, &ForwardCosts::wgmma_128x64_pairs, false, &StepCosts::wgmma_128x64_pairs},
+    {"forward_wgmma_64x8_by_words",           Group::kHopper,   tile_of(WgmmaTile::k64x8ByWords),          {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_64x8, false, nullptr, false, &ForwardCosts::by_words_64x8},
+    {"forward_wgmma_64x24_by_words",          Group::kHopper,   tile_of(WgmmaTile::k64x24ByWords),         {64, 24, 1, 8}, 1, &ForwardCosts::wgmma_64x24, false, nullptr, false, &ForwardCosts::by_words_64x24},
+    {"forward_wgmma_64x40_by_words",          Group::kHopper,   tile_of(WgmmaTile::k64x40ByWords),         {64, 40, 1, 8}, 1, &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x40},
+    {"forward_wgmma_128x32_by_words",         Group::kHopper,   tile_of(WgmmaTile::k128x32ByWords),        {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_128x32, false, nullptr, false, &ForwardCosts::by_words_128x32},
+    {"forward_wgmma_float32_64x8",            Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x8, true, &StepCosts::wgmma_float32_64x8},
+    {"forward_wgmma_float32_64x32",           Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x32, true, &StepCosts::wgmma_float32_64x32},
+    {"forward_wgmma_float32_128x32",          Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_128x32, true, &StepCosts::wgmma_float32_128x32},
+    {"forward_wgmma_float32_64x8_by_words",   Group::kHopper,   tile_of(WgmmaTile::k64x8ByWords),          {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x8, true, nullptr, false, &ForwardCosts::by_words_float32},
+    {"forward_wgmma_float32_64x32_by_words",  Group::kHopper,   tile_of(WgmmaTile::k64x32ByWords),         {64, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x32, true, nullptr, false, &ForwardCosts::by_words_float32},
+    {"forward_tiles_16x8",                    Group::kTiles,    tile_of(ForwardTile::k16x8),               {16, 8, 1, 8}, 2.2, &ForwardCosts::tiles_16x8, false},
+    {"forward_tiles_64x8",                    Group::kTiles,    tile_of(ForwardTile::k64x8),               {64, 8, 1, 8}, 1, &ForwardCosts::tiles_64x8, false},
+    {"forward_tiles_64x32",                   Group::kTiles,    tile_of(ForwardTile::k64x32),              {64, 32, 1, 8}, 1, &ForwardCosts::tiles_64x32, false},
+    {"forward_tiles_128x32",                  Group::kTiles,    tile_of(ForwardTile::k128x32),             {128, 32, 1, 8}, 1, &ForwardCosts::tiles_128x32, false},
+    {"forward_library",                       Group::kLibrary,  0,                                         {1, 1, 1, 1}, 1, nullptr, false},
     // clang-format on
 };
 
@@ -83,10 +89,10 @@ double library_time(const ForwardShape& shape, const Costs& all) {
   const double arithmetic = 2 * multiplications(shape, 1) / rate;
   const double reading = weights_bytes(shape) / costs.unaligned_weights_rate;
   const double products =
-      shape.vector_rows() ? std::max(arithmetic, weights_bytes(shape) / costs.weights_rate)
-                          : costs.unaligned_launch +
-                                std::max(of.unaligned * arithmetic,
-                                         (shape.batch <= 2 ? 1 : costs.unaligned_reads) * reading);
+      shape.vector_rows ? std::max(arithmetic, weights_bytes(shape) / costs.weights_rate)
+                        : costs.unaligned_launch +
+                              std::max(of.unaligned * arithmetic,
+                                       (shape.batch <= 2 ? 1 : costs.unaligned_reads) * reading);
   if (shape.overlaps) {
     const auto& step = all.step.library;
     return step.alone * (step.launch + products +
@@ -104,7 +110,7 @@ double few_rows_time(const ForwardShape& shape, const DeviceFacts& device) {
            step.a_row * static_cast<double>(shape.batch - 1);
   }
   const auto& costs = all.forward.few_rows;
-  const ForwardCosts::FewRows& of = !shape.vector_rows()          ? costs.unaligned
+  const ForwardCosts::FewRows& of = !shape.vector_rows            ? costs.unaligned
                                     : is_float(*shape.arithmetic) ? costs.floats
                                                                   : costs.halves;
   // In TF32 a few tenths less than measured: where the forward is as fast either way, the backward
@@ -130,11 +136,11 @@ double tile_arithmetic(const ForwardCandidate& of,
       return (of.shape.hidden == 8  ? factor.float32_columns_8
               : of.shape.rows == 64 ? factor.float32_rows_64
                                     : factor.float32) *
-             (shape.vector_rows() ? 1 : factor.float32_words);
+             (shape.vector_rows ? 1 : factor.float32_words);
     case Arithmetic::kTf32:
-      return shape.vector_rows() ? factor.tf32 : factor.tf32_words;
+      return shape.vector_rows ? factor.tf32 : factor.tf32_words;
     default:
-      return shape.vector_rows() ? 1 : factor.half_shifted;
+      return shape.vector_rows ? 1 : factor.half_shifted;
   }
 }
 
@@ -182,7 +188,9 @@ Estimate tiles_time(const ForwardCandidate& of,
   const int64_t chunk_k = chunk_columns(shape);
   const int64_t chunks = std::max<int64_t>(
       ceil_div(shape.state_size, chunk_k) +
-          ceil_div(shape.input_features + (hopper ? shape.input_offset : 0), chunk_k),
+          ceil_div(
+              shape.input_features + (hopper && of.by_words == nullptr ? shape.input_offset : 0),
+              chunk_k),
       1);
   const int64_t tiles = count_tiles(of, shape);
   const double arithmetic = hopper ? 1 : tile_arithmetic(of, shape, costs);
@@ -204,6 +212,11 @@ Estimate tiles_time(const ForwardCandidate& of,
       chunk = std::max(chunk * across_lines(shape, costs.chunk_across_lines),
                        active * chunk_bytes(of, shape, costs) / costs.chunk_rate);
     }
+    if (of.by_words != nullptr) {
+      const ForwardCosts::ByWords& words = costs.*of.by_words;
+      const auto rows = static_cast<double>(std::min<int64_t>(shape.batch, of.shape.rows));
+      chunk = std::max(chunk, rows * words.state_row + 3 * of.shape.hidden * words.weight_row);
+    }
     double exchange = 0;
     if (ranks > 1 && of.float32) {
       const auto& of_float32 = costs.float32_exchange;
@@ -220,11 +233,12 @@ Estimate tiles_time(const ForwardCandidate& of,
                   (shape.weights_in_lines ? 1 : costs.read_across_lines);
     }
     const double work = std::max(waves * chunks_a_rank * chunk, weights_bytes(shape) / read_rate);
-    const double end = tile.block + exchange + unaligned / ranks;
+    const double end = tile.block + exchange + unaligned / ranks +
+                       (of.by_words != nullptr ? (costs.*of.by_words).block : 0);
     return work + waves * end + state_traffic(shape) / costs.write_rate;
   };
   Estimate best = best_ranks(of.shape.max_ranks, wanted_ranks, time_with);
-  if (hopper && shape.pack_bytes > 0) {
+  if (hopper && of.by_words == nullptr && shape.pack_bytes > 0) {
     best.us += device.costs->packing.time(static_cast<double>(shape.pack_bytes));
   }
   return best;
@@ -343,10 +357,15 @@ ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
       (packs->packs_input || p.input.starts_at_lines(size) ? 0 : p.input_features);
   shape.states_across_lines =
       static_cast<double>(across) / static_cast<double>(p.state_size + p.input_features);
-  shape.rows = std::min({p.input.alignment(size),
-                         p.old_h.alignment(size),
-                         p.weights.alignment(size),
-                         p.weights.alignment(size, p.input_column())});
+  shape.vector_rows = p.input.starts_at_vectors(size) && p.old_h.starts_at_vectors(size) &&
+                      p.weights.starts_at_vectors(size) &&
+                      p.weights.starts_at_vectors(size, p.input_column());
+  shape.word_rows = p.input.starts_at_words(size) && p.old_h.starts_at_words(size) &&
+                    p.weights.starts_at_words(size) &&
+                    p.weights.starts_at_words(size, p.input_column());
+  const int64_t most = (int64_t{1} << 32) / size;
+  shape.rows_near = shape.gates() * p.weights.stride < most && 128 * p.old_h.stride < most &&
+                    128 * p.input.stride < most;
   return shape;
 }
 
@@ -377,12 +396,14 @@ bool supports(const ForwardCandidate& candidate,
       // Only the cell's kernel supports 16 bits, and rows that start anywhere.
       return shape.batch <= (shape.may_pack ? kMostFewRows : kFewRows) &&
              shape.width() < (int64_t{1} << 30) &&
-             (shape.may_pack || (is_float(*shape.arithmetic) && shape.vector_rows() &&
+             (shape.may_pack || (is_float(*shape.arithmetic) && shape.vector_rows &&
                                  shape.state_size % 4 == 0 && shape.input_features % 4 == 0));
     case Group::kHopper:
       return device.wgmma && candidate.float32 == (*shape.arithmetic == Arithmetic::kFloat32) &&
              shape.batch < (int64_t{1} << 31) && (shape.may_pack || shape.pack_bytes == 0) &&
-             device.resident_in_clusters_of(candidate.shape.row_tiles) > 0;
+             device.resident_in_clusters_of(candidate.shape.row_tiles) > 0 &&
+             (candidate.by_words == nullptr ||
+              (shape.may_pack && shape.word_rows && shape.rows_near));
     default:
       // The largest tiles need the shared memory of sm_80 or sm_90.
       return candidate.shape.rows < 128 || device.shared_bytes_a_block >= 160 * 1024;

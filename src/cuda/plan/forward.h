@@ -31,12 +31,13 @@ struct ForwardShape {
   bool weights_in_lines = true;    // rows of weights start at cache lines, as packed rows do
   double states_across_lines = 0;  // the share of the columns of old_h and input whose rows do not
   int64_t input_offset = 0;        // columns by which input's first box starts before its own
-  RowAlignment rows = RowAlignment::kVector;  // in both column ranges of weights, too
+  bool vector_rows = true;         // all rows start at 16 bytes, also of weights' input columns
+  bool word_rows = true;           // and at 4 bytes
+  bool rows_near = true;           // a tile's rows are less than 4 GiB apart
 
   bool operator==(const ForwardShape&) const = default;
   int64_t width() const { return state_size + input_features; }
   int64_t gates() const { return 3 * state_size; }
-  bool vector_rows() const { return rows == RowAlignment::kVector; }
 };
 
 /// What Hopper's kernels need packed first, and where their boxes start.
@@ -73,6 +74,8 @@ struct ForwardCandidate {
   // multiprocessor.
   MemberOf<StepCosts, StepCosts::Tile> step_costs = nullptr;
   bool two_steps_fit = false;
+  // If not null: rows that start at 4 bytes are not packed.
+  MemberOf<ForwardCosts, ForwardCosts::ByWords> by_words = nullptr;
 };
 std::span<const ForwardCandidate> forward_candidates();
 

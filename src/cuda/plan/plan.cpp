@@ -86,8 +86,9 @@ ForwardPlan plan_forward(const DeviceFacts& device,
   plan.arithmetic = arithmetic;
   const ForwardShape shape = forward_shape(arithmetic, problem, packing, &plan);
   plan.choice = recent_choice<choose_forward>(shape, device, selection());
-  if (plan.choice.candidate->group != Group::kHopper) {
-    plan.packs_input = plan.packs_old_h = plan.packs_weights = false;
+  if (plan.choice.candidate->group != Group::kHopper ||
+      plan.choice.candidate->by_words != nullptr) {
+    static_cast<ForwardPacks&>(plan) = {};
   }
   return plan;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../pipeline/ring.cuh"
+#include "../ptx/bulk_copy.cuh"
 #include "../ptx/cluster.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
@@ -23,22 +24,26 @@ __device__ __forceinline__ void multiply_group(float (&sum)[kSums], uint64_t a, 
 
 /// A tile with 64 rows for each of kGroups warpgroups. kHelpers more threads do not take part in
 /// the product. One more warp starts the copies; in a product that overlaps the previous kernel,
-/// one warp starts those of A and another one those of B. kRowTiles_ blocks of a cluster have the
-/// same columns, and each copies its share of B's chunks to all of them.
+/// one warp starts those of A and another one those of B. If kCopierWarps is not zero, as many
+/// warps copy the operands instead of TMA. kRowTiles_ blocks of a cluster have the same columns,
+/// and each copies its share of B's chunks to all of them.
 template <Arithmetic kArithmetic_,
           int kGroups_,
           int kTileN_,
           int kStages_,
           int kRowTiles_,
           int kHelpers,
-          bool kOverlaps = false>
+          bool kOverlaps = false,
+          int kCopierWarps_ = 0>
 struct WgmmaProduct {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
   static constexpr int kGroups = kGroups_, kStages = kStages_, kRowTiles = kRowTiles_;
   using Element = typename ElementOf<kArithmetic>::type;
   static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
   static constexpr int kMultipliers = 128 * kGroups, kFinishers = kMultipliers + kHelpers;
-  static constexpr int kLoaders = kOverlaps ? 2 : 1;
+  static constexpr int kCopierWarps = kCopierWarps_;
+  static constexpr bool kByWords = kCopierWarps > 0;
+  static constexpr int kLoaders = kByWords ? kCopierWarps : kOverlaps ? 2 : 1;
   static constexpr int kThreads = kFinishers + 32 * kLoaders;
   static constexpr int kChunkBytes = 128, kChunkK = kChunkBytes / sizeof(Element);
   static constexpr int kBytesA = kTileM * kChunkBytes, kBytesB = kTileN * kChunkBytes;
@@ -91,7 +96,7 @@ struct WgmmaProduct {
                                       const Load& load,
                                       const Fetch& fetch,
                                       const Finish& finish) {
-    static_assert(!kOverlaps);
+    static_assert(!kOverlaps && !kByWords);
     Slots slots = slots_of(shared);
     if (threadIdx.x >= kFinishers) {
       if (threadIdx.x == kFinishers) {
@@ -110,6 +115,28 @@ struct WgmmaProduct {
       clear(sum);
       uint32_t to_release = 0;
       multiply(slots, 0, chunks, chunks, peer, peer_step, to_release);
+    }
+    finish();
+  }
+
+  /// The same where warps copy: copy(slots) copies all chunks.
+  template <typename Copy, typename Fetch, typename Finish>
+  __device__ __forceinline__ void run_by_words(const unsigned char* shared,
+                                               int chunks,
+                                               const Copy& copy,
+                                               const Fetch& fetch,
+                                               const Finish& finish) {
+    static_assert(kByWords && kRowTiles == 1);
+    Slots slots = slots_of(shared);
+    if (threadIdx.x >= kFinishers) {
+      copy(slots);
+      return;
+    }
+    fetch();
+    if (threadIdx.x < kMultipliers) {
+      clear(sum);
+      uint32_t to_release = 0;
+      multiply(slots, 0, chunks, chunks, 0, 0, to_release);
     }
     finish();
   }
@@ -172,6 +199,10 @@ struct WgmmaProduct {
 #pragma unroll 1
     for (int chunk = begin; chunk < end; ++chunk) {
       slots.wait_full();
+      if constexpr (kByWords) {
+        // Not before the arrivals: in a warp that copies, the fence would wait for all its loads.
+        fence_for_copies();
+      }
       const uint64_t a = describe_matrix(slots.data() + rows);
       const uint64_t b = describe_matrix(slots.data() + kBytesA);
       fence_products();

@@ -1,11 +1,13 @@
 // The product of a block on Hopper in float32 (sm_90a): a tile of C += A * B. TMA copies the
 // operands to shared memory in chunks of K, and wgmma multiplies them in three TF32 products. wgmma
 // reads B only with K contiguous, and cannot split operands into high and low parts. So three warps
-// rewrite each chunk of B in place, and A passes through registers.
+// rewrite each chunk of B in place, and A passes through registers. Where rows start anywhere,
+// these warps read B from global memory instead, and others copy A.
 #pragma once
 
 #include "../ptx/barrier.cuh"
 #include "../ptx/bulk_copy.cuh"
+#include "../ptx/cp_async.cuh"
 #include "../ptx/mma.cuh"
 #include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
@@ -15,18 +17,36 @@
 
 namespace lltm::cuda {
 
+/// A column of a chunk of B in global memory, of which `rows` rows exist.
+struct ColumnOfB {
+  const float* data;
+  int64_t stride;
+  int rows;
+};
+
+/// A chunk of A and of B in global memory, where K is contiguous: its first row of each, and how
+/// many of its columns exist.
+struct RowsOfChunk {
+  const float *a, *b;
+  int64_t stride_a, stride_b;
+  int columns;
+};
+
 /// A tile with 64 rows for each of kGroups warpgroups, and 96 or 24 columns. kFeederGroups more
-/// warpgroups feed them: three warps of each rewrite B, and one thread starts the copies.
+/// warpgroups feed them: three warps of each rewrite B, and one thread starts the copies, or, with
+/// kByWords, a warp of each copies A.
 template <Major kMajorA,
           Major kMajorB,
           int kGroups_,
           int kFeederGroups,
           int kStages_,
           int kBlocksPerSm_,
-          int kTileN_ = 96>
+          int kTileN_ = 96,
+          bool kByWords_ = false>
 struct ThreeTf32Product {
   using Element = float;
   static constexpr Arithmetic kArithmetic = Arithmetic::kFloat32;
+  static constexpr bool kByWords = kByWords_;
   static constexpr int kGroups = kGroups_, kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
   static constexpr int kMultipliers = 128 * kGroups, kFinishers = kMultipliers;
@@ -49,6 +69,7 @@ struct ThreeTf32Product {
 
   // The threads that rewrite B, and how many of them share a row.
   static constexpr int kRewriters = 96 * kFeederGroups, kShare = kRewriters / kTileN;
+  static constexpr int kCopiers = 32 * kFeederGroups;  // of A, by words
 
   static constexpr int kSums = kTileN / 2;
   float sum[kSums];
@@ -61,7 +82,7 @@ struct ThreeTf32Product {
     const Slots slots(shared);
     if (threadIdx.x == 0) {
       for (int slot = 0; slot < kStages; ++slot) {
-        init_barrier(slots.full(slot), 1);
+        init_barrier(slots.full(slot), kByWords ? kCopiers : 1);
         init_barrier(slots.ready(slot), kRewriters);
         init_barrier(slots.empty(slot), kGroups);
         init_barrier(slots.full_b(slot), 1);
@@ -80,24 +101,70 @@ struct ThreeTf32Product {
                                       int end,
                                       const Load& load,
                                       const Finish& finish) {
-    run_feeders_and_multipliers<false>(
+    run_feeders_and_multipliers(
         shared,
         tiles,
-        begin,
-        end,
+        end - begin,
         [&](const Slots& slots) {
-          Place place;
-          for (int tile = 0; tile < tiles; ++tile) {
-            for (int chunk = begin; chunk < end; ++chunk) {
-              // A newly initialized barrier has completed the phase before its first.
-              wait_phase(slots.empty(place.slot), place.parity ^ 1);
-              arrive_expecting(slots.full(place.slot), kBytesA + kBytesB);
-              load(slots.a(place.slot), slots.b(place.slot), slots.full(place.slot), tile, chunk);
-              place.advance();
-            }
-          }
+          each_chunk(slots, tiles, begin, end, [&](int slot, int tile, int chunk) {
+            arrive_expecting(slots.full(slot), kBytesA + kBytesB);
+            load(slots.a(slot), slots.b(slot), slots.full(slot), tile, chunk);
+          });
+        },
+        [&](const Slots& slots, int thread) {
+          rewrite<false>(slots, thread, tiles * (end - begin));
         },
         finish);
+  }
+
+  /// The same where `load` copies A alone, and B is read from global memory, whose rows may start
+  /// anywhere: column_of_b(n, tile, chunk) is a column of a chunk.
+  template <typename Load, typename ColumnOf, typename Finish>
+  __device__ __forceinline__ void run_reading_b(const unsigned char* shared,
+                                                int tiles,
+                                                int begin,
+                                                int end,
+                                                const Load& load,
+                                                const ColumnOf& column_of_b,
+                                                const Finish& finish) {
+    static_assert(kMajorB == Major::kOther);
+    run_feeders_and_multipliers(
+        shared,
+        tiles,
+        end - begin,
+        [&](const Slots& slots) {
+          each_chunk(slots, tiles, begin, end, [&](int slot, int tile, int chunk) {
+            arrive_expecting(slots.full(slot), kBytesA);
+            load(slots.a(slot), slots.b(slot), slots.full(slot), tile, chunk);
+          });
+        },
+        [&](const Slots& slots, int thread) {
+          read_and_rewrite(slots, thread, tiles, begin, end, column_of_b);
+        },
+        finish);
+  }
+
+  /// Computes one tile of which rows_a rows exist, from matrices whose rows start anywhere.
+  /// rows_of(chunk) is a chunk, counted from zero, and row_of_b(n) the row of B, counted from that
+  /// of the chunk, for row n of the tile. A third of the tile's rows follow each other in B, or are
+  /// the last one.
+  template <typename RowsOf, typename RowOfB, typename Finish>
+  __device__ __forceinline__ void run_by_words(const unsigned char* shared,
+                                               int chunks,
+                                               int rows_a,
+                                               const RowsOf& rows_of,
+                                               const RowOfB& row_of_b,
+                                               const Finish& finish) {
+    static_assert(kByWords && kMajorA == Major::kK && kMajorB == Major::kK);
+    run_feeders_and_multipliers(
+        shared,
+        1,
+        chunks,
+        [&](const Slots& slots) { copy_a_by_words(slots, chunks, rows_a, rows_of); },
+        [&](const Slots& slots, int thread) {
+          read_rows_and_rewrite(slots, thread / 32, chunks, rows_of, row_of_b);
+        },
+        [&](int) { finish(); });
   }
 
   /// Computes one tile in a block that has not yet waited for the previous kernel. If `early`,
@@ -112,10 +179,9 @@ struct ThreeTf32Product {
                                                   const LoadA& load_a,
                                                   const LoadB& load_b,
                                                   const Finish& finish) {
-    run_feeders_and_multipliers<true>(
+    run_feeders_and_multipliers(
         shared,
         1,
-        0,
         chunks,
         [&](const Slots& slots) {
           const auto begin = [&](int slot, int chunk) {
@@ -151,6 +217,7 @@ struct ThreeTf32Product {
             at.advance();
           }
         },
+        [&](const Slots& slots, int thread) { rewrite<true>(slots, thread, chunks); },
         [&](int) { finish(); });
   }
 
@@ -183,7 +250,7 @@ struct ThreeTf32Product {
   // feeders release theirs.
   static constexpr int kLaunchRegisters = 65536 / (kThreads * kBlocksPerSm) / 8 * 8;
   static constexpr bool kMovesRegisters = kLaunchRegisters < 248;
-  static constexpr int kFeederRegisters = kFeederGroups == 1 ? 56 : 48;
+  static constexpr int kFeederRegisters = kGroups == 1 ? 56 : 48;
   static constexpr int kFreeRegisters =
       (kLaunchRegisters * kThreads - kFeederRegisters * 128 * kFeederGroups) / kMultipliers / 8 * 8;
   static constexpr int kMultiplierRegisters = kFreeRegisters < 240 ? kFreeRegisters : 240;
@@ -218,13 +285,29 @@ struct ThreeTf32Product {
     }
   };
 
-  // Implements run(). feed(slots) is called by the thread that loads.
-  template <bool kBByItself, typename Feed, typename Finish>
+  // Calls begin_chunk(slot, tile, chunk) for all chunks, when their slots are empty.
+  template <typename BeginChunk>
+  static __device__ __forceinline__ void each_chunk(
+      const Slots& slots, int tiles, int begin, int end, const BeginChunk& begin_chunk) {
+    Place place;
+    for (int tile = 0; tile < tiles; ++tile) {
+      for (int chunk = begin; chunk < end; ++chunk) {
+        // A newly initialized barrier has completed the phase before its first.
+        wait_phase(slots.empty(place.slot), place.parity ^ 1);
+        begin_chunk(place.slot, tile, chunk);
+        place.advance();
+      }
+    }
+  }
+
+  // Implements run(). feed(slots) is called by the thread that loads, and rewrite(slots, thread) by
+  // those that rewrite B.
+  template <typename Feed, typename Rewrite, typename Finish>
   __device__ __forceinline__ void run_feeders_and_multipliers(const unsigned char* shared,
                                                               int tiles,
-                                                              int begin,
-                                                              int end,
+                                                              int chunks,
                                                               const Feed& feed,
+                                                              const Rewrite& rewrite,
                                                               const Finish& finish) {
     const Slots slots(shared);
     const int thread = static_cast<int>(threadIdx.x) - kMultipliers;
@@ -234,8 +317,8 @@ struct ThreeTf32Product {
         give_registers<kFeederRegisters>();
       }
       if (thread < kRewriters) {
-        rewrite<kBByItself>(slots, thread, tiles * (end - begin));
-      } else if (thread == kRewriters) {
+        rewrite(slots, thread);
+      } else if (kByWords || thread == kRewriters) {
         feed(slots);
       }
       __syncwarp();
@@ -245,7 +328,7 @@ struct ThreeTf32Product {
       }
 #pragma unroll 1
       for (int tile = 0; tile < tiles; ++tile) {
-        multiply(slots, place, end - begin);
+        multiply(slots, place, chunks);
         finish(tile);
       }
       if constexpr (kMovesRegisters) {
@@ -326,17 +409,120 @@ struct ThreeTf32Product {
         // Threads write rows where others still read columns.
         sync_threads_of<1, kRewriters>();
       }
+      write_parts(values, address, slots.ready(place.slot));
+      place.advance();
+    }
+  }
+
+  // Writes the high parts of pieces to address(piece), and the low parts behind B.
+  template <int kPieces, typename Address>
+  static __device__ __forceinline__ void write_parts(uint32_t (&values)[kPieces][4],
+                                                     const Address& address,
+                                                     uint32_t ready) {
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        uint32_t low[4];
-        take_apart(values[piece], low);
-        store_shared_4(address(piece) + kBytesB, low);
-        store_shared_4(address(piece), values[piece]);
+    for (int piece = 0; piece < kPieces; ++piece) {
+      uint32_t low[4];
+      take_apart(values[piece], low);
+      store_shared_4(address(piece) + kBytesB, low);
+      store_shared_4(address(piece), values[piece]);
+    }
+    fence_for_copies();
+    arrive(ready);
+  }
+
+  // The same for B in global memory. A chunk is read while its slot may still be in use.
+  template <typename ColumnOf>
+  static __device__ __forceinline__ void read_and_rewrite(
+      const Slots& slots, int thread, int tiles, int begin, int end, const ColumnOf& column_of_b) {
+    constexpr int kPieces = 8 / kShare;
+    const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
+    Place place;
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+#pragma unroll 1
+      for (int chunk = begin; chunk < end; ++chunk) {
+        const ColumnOfB column = column_of_b(n, tile, chunk);
+        const float* from = column.data + first_piece * 4 * column.stride;
+        uint32_t values[kPieces][4];
+#pragma unroll
+        for (int k = 0; k < kPieces * 4; ++k) {
+          values[k / 4][k % 4] =
+              first_piece * 4 + k < column.rows ? __float_as_uint(__ldg(from)) : 0;
+          from += column.stride;
+        }
+        wait_phase(slots.empty(place.slot), place.parity ^ 1);
+        const uint32_t b = slots.b(place.slot);
+        write_parts(
+            values,
+            [&](int piece) { return b + n * 128 + (((first_piece + piece) ^ (n % 8)) * 16); },
+            slots.ready(place.slot));
+        place.advance();
+      }
+    }
+  }
+
+  // The same for B in global memory, where K is contiguous: a warp reads a row at a time.
+  template <typename RowsOf, typename RowOfB>
+  static __device__ __forceinline__ void read_rows_and_rewrite(
+      const Slots& slots, int warp, int chunks, const RowsOf& rows_of, const RowOfB& row_of_b) {
+    constexpr int kRows = kTileN / (kRewriters / 32);  // of a warp
+    static_assert(kRows % 8 == 0 && kTileN / 3 % kRows == 0);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int64_t first = row_of_b(warp * kRows);
+    const auto more = static_cast<int>(row_of_b(warp * kRows + kRows - 1) - first);
+    Place place;
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const RowsOfChunk rows = rows_of(chunk);
+      const float* from = rows.b + first * rows.stride_b + lane;
+      uint32_t values[kRows][1];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        values[i][0] = lane < rows.columns ? __float_as_uint(__ldg(from)) : 0;
+        from += i < more ? rows.stride_b : 0;
+      }
+      wait_phase(slots.empty(place.slot), place.parity ^ 1);
+      const uint32_t b = slots.b(place.slot) + warp * kRows * 128;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        uint32_t low[1];
+        take_apart(values[i], low);
+        const uint32_t to = b + i * 128 + permuted(i, lane);
+        store_shared(to + kBytesB, low[0]);
+        store_shared(to, values[i][0]);
       }
       fence_for_copies();
       arrive(slots.ready(place.slot));
       place.advance();
     }
+  }
+
+  // Starts copying all chunks of A.
+  template <typename RowsOf>
+  static __device__ __forceinline__ void copy_a_by_words(const Slots& slots,
+                                                         int chunks,
+                                                         int rows_a,
+                                                         const RowsOf& rows_of) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = (static_cast<int>(threadIdx.x) - kMultipliers - kRewriters) / 32;
+    constexpr int kRows = kTileM / kFeederGroups;  // of a warp
+    const int rows = min(rows_a - warp * kRows, kRows);
+    each_chunk(slots, 1, 0, chunks, [&](int slot, int, int chunk) {
+      const RowsOfChunk of = rows_of(chunk);
+      const float* from = of.a + warp * kRows * of.stride_a + lane;
+      const uint32_t a = slots.a(slot) + warp * kRows * 128;
+#pragma unroll 8
+      for (int r = 0; r < rows; ++r) {
+        copy_async<4>(a + r * 128 + permuted(r, lane), from, lane < of.columns ? 4 : 0);
+        from += of.stride_a;
+      }
+      arrive_after_copies(slots.full(slot));
+    });
+  }
+
+  // The place of a lane's word in row `row`, whose vectors are permuted.
+  static __device__ __forceinline__ uint32_t permuted(int row, int lane) {
+    return (lane / 4 ^ row % 8) * 16 + lane % 4 * 4;
   }
 
   static __device__ __forceinline__ void wait_for_chunk(const Slots& slots, const Place& place) {

@@ -8,22 +8,21 @@
 
 namespace lltm::cuda {
 
-/// The alignment of all rows (problem.h), which is that of elements if these are not adjacent.
-inline RowAlignment alignment_of_rows(const at::Tensor& input,
-                                      const at::Tensor& weights,
-                                      const at::Tensor& old_h,
-                                      int64_t state_size) {
+/// Whether TMA can describe these matrices, and rows of state_size elements, in place (problem.h).
+inline bool are_describable(const at::Tensor& input,
+                            const at::Tensor& weights,
+                            const at::Tensor& old_h,
+                            int64_t state_size) {
   const auto rows = [](const at::Tensor& matrix) {
     return Matrix{matrix.const_data_ptr(), matrix.stride(0)};
   };
-  return input.stride(1) == 1 && weights.stride(1) == 1 && old_h.stride(1) == 1
-             ? alignment_of_rows(rows(input),
-                                 rows(weights),
-                                 rows(old_h),
-                                 input.size(1),
-                                 state_size,
-                                 static_cast<int>(weights.element_size()))
-             : RowAlignment::kElement;
+  return input.stride(1) == 1 && weights.stride(1) == 1 && old_h.stride(1) == 1 &&
+         are_describable(rows(input),
+                         rows(weights),
+                         rows(old_h),
+                         input.size(1),
+                         state_size,
+                         static_cast<int>(weights.element_size()));
 }
 
 /// A matrix whose rows are contiguous, with any stride between them: the tensor itself or, if its

@@ -3,7 +3,8 @@
 
 #include "../ptx/cp_async.cuh"
 #include "../ptx/shared.cuh"
-#include "elements.cuh"
+
+#include <cstdint>
 
 namespace lltm::cuda {
 
@@ -13,7 +14,7 @@ struct Box {
   const Element* data;
   int64_t stride;
   int rows;
-  RowAlignment alignment;
+  bool at_vectors;  // whether rows start at multiples of 16 bytes
 
   __device__ __forceinline__ bool has(int r) const { return r < rows; }
   __device__ __forceinline__ int64_t offset(int r) const { return r * stride; }
@@ -26,7 +27,7 @@ struct GateRows {
   int64_t stride;
   int64_t state_size;
   int hidden;  // the number of hidden columns inside the matrix
-  RowAlignment alignment;
+  bool at_vectors;
 
   __device__ __forceinline__ bool has(int r) const { return r % kHidden < hidden; }
   __device__ __forceinline__ int64_t offset(int r) const {
@@ -36,7 +37,7 @@ struct GateRows {
 
 /// Copies one kRows x kColumns box after another to shared memory, with zeros for whatever lies
 /// outside the source. A source says whether it `has` a row, the `offset` of a row from its `data`,
-/// and the `alignment` of its rows.
+/// and whether all rows are `at_vectors`, which those of 16 bits have to be.
 ///
 /// A thread's addresses are computed once and advanced from box to box: a block has few warps, so
 /// nothing hides the latency between a box's first and last copy.
@@ -55,7 +56,7 @@ class BoxCopier {
   /// Starts copying a box of which `columns` columns are inside the source. The next box is
   /// `advance` elements further on.
   __device__ __forceinline__ void copy(Element* shared, int columns, int64_t advance) {
-    if (source_.alignment == RowAlignment::kVector) {
+    if (kSize == 2 || source_.at_vectors) {
       const int valid = min(max(columns - column(), 0), kPieceElements) * kSize;
       const uint32_t to = shared_address(shared + first_row() * kPitch + column());
 #pragma unroll
@@ -68,11 +69,7 @@ class BoxCopier {
         pointers_[i] += advance;
       }
     } else {
-      if (kSize == 4 || source_.alignment == RowAlignment::kWord) {
-        copy_words(shared, columns);
-      } else {
-        copy_elements(shared, columns);
-      }
+      copy_words(shared, columns);
       source_.data += advance;
     }
   }
@@ -95,35 +92,15 @@ class BoxCopier {
   }
 
   __device__ __forceinline__ void copy_words(Element* shared, int columns) const {
-    constexpr int kCount = 4 / kSize;
-    each_in_box<kCount>([&](int r, int column) {
-      const int valid = source_.has(r) ? min(max(columns - column, 0), kCount) * kSize : 0;
+    constexpr int kRowsAtOnce = kThreads / kColumns;
+    static_assert(kThreads % kColumns == 0);
+    const int column = static_cast<int>(threadIdx.x) % kColumns;
+#pragma unroll 2
+    for (int r = static_cast<int>(threadIdx.x) / kColumns; r < kRows; r += kRowsAtOnce) {
+      const int valid = source_.has(r) ? min(max(columns - column, 0), 1) * kSize : 0;
       copy_async<4>(shared_address(shared + r * kPitch + column),
                     source_.data + source_.offset(r) + column,
                     valid);
-    });
-  }
-
-  __device__ __forceinline__ void copy_elements(Element* shared, int columns) const {
-    each_in_box<1>([&](int r, int column) {
-      Element value;
-      assign(value, 0.0f);
-      if (column < columns && source_.has(r)) {
-        value = source_.data[source_.offset(r) + column];
-      }
-      shared[r * kPitch + column] = value;
-    });
-  }
-
-  /// Calls copy(row, column) for this thread's columns, kCount apart.
-  template <int kCount, typename Copy>
-  static __device__ __forceinline__ void each_in_box(const Copy& copy) {
-    constexpr int kThreadsPerRow = kColumns / kCount, kRowsAtOnce = kThreads / kThreadsPerRow;
-    static_assert(kThreads % kThreadsPerRow == 0);
-    const int column = static_cast<int>(threadIdx.x) % kThreadsPerRow * kCount;
-#pragma unroll 2
-    for (int r = static_cast<int>(threadIdx.x) / kThreadsPerRow; r < kRows; r += kRowsAtOnce) {
-      copy(r, column);
     }
   }
 

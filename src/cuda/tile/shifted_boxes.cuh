@@ -7,6 +7,8 @@
 #include "../ptx/shared.cuh"
 #include "boxes.cuh"
 
+#include <type_traits>
+
 namespace lltm::cuda {
 
 /// As BoxCopier, which it replaces where rows start anywhere: a copied box has to be realigned
@@ -32,8 +34,8 @@ class ShiftedBoxCopier {
     column_ = 0;
   }
 
-  /// Starts copying a box of which `columns` columns are inside the source. The next box is
-  /// `advance` elements further on.
+  /// Starts copying a box of which `columns` columns, at least one, are inside the source. The next
+  /// box is `advance` elements further on, a multiple of 16 bytes.
   __device__ __forceinline__ void copy(Element* shared, int columns, int64_t advance) {
     const uint32_t to = shared_address(shared);
     const int bytes = min(columns, kColumns + 16 / kSize) * kSize;
@@ -82,6 +84,8 @@ class ShiftedBoxCopier {
     }
   }
 
+  Source source_;
+
  private:
   static __device__ __forceinline__ int vector() {
     return static_cast<int>(threadIdx.x) % kVectors;
@@ -116,8 +120,34 @@ class ShiftedBoxCopier {
                       __funnelshift_r(words[3], words[4], bits));
   }
 
-  Source source_;
   int64_t column_ = 0;
 };
+
+/// ShiftedBoxCopier or BoxCopier.
+template <bool kShifts,
+          int kRows,
+          int kColumns,
+          int kPitch,
+          int kThreads,
+          typename Element,
+          typename Source>
+using BoxCopierFor =
+    std::conditional_t<kShifts,
+                       ShiftedBoxCopier<kRows, kColumns, kPitch, kThreads, Element, Source>,
+                       BoxCopier<kRows, kColumns, kPitch, kThreads, Element, Source>>;
+
+/// All threads of a block shift a copied box of each of two sources, as read() describes these.
+template <typename CopierA, typename CopierB, typename Element, typename SourceA, typename SourceB>
+__device__ __forceinline__ void shift_boxes(Element* a,
+                                            const SourceA& source_a,
+                                            Element* b,
+                                            const SourceB& source_b) {
+  const auto shifted_a = CopierA::read(a, source_a);
+  const auto shifted_b = CopierB::read(b, source_b);
+  __syncthreads();
+  CopierA::write(a, shifted_a);
+  CopierB::write(b, shifted_b);
+  __syncthreads();
+}
 
 }  // namespace lltm::cuda

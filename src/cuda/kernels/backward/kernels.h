@@ -100,17 +100,13 @@ cudaError_t launch_backward_tiles(const BackwardProblem& problem,
                                   cudaStream_t stream);
 
 /// As launch_backward_tiles, for kFloat32, on compute capability 9.0 with code built for 90a. TMA
-/// can describe the matrices (is_describable). The columns of weights that belong to input start at
-/// first_input_column(state_size), in a copy if that is not state_size. `workspace` has
-/// backward_wgmma_float32_workspace floats, at a multiple of 16 bytes.
+/// can describe d_gates (is_describable). `workspace` has backward_wgmma_float32_workspace floats,
+/// at a multiple of 16 bytes.
 cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
                                           const Float32GradientPlan& plan,
                                           int split,
                                           float* workspace,
                                           cudaStream_t stream);
-constexpr int64_t first_input_column(int64_t state_size) {
-  return whole_vectors(state_size, 4);
-}
 int64_t backward_wgmma_float32_workspace(const BackwardProblem& params,
                                          const Float32GradientPlan& plan);
 

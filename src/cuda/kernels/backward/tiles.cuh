@@ -15,6 +15,7 @@
 #include "../../scheduler/split_of_k.h"
 #include "../../tile/boxes.cuh"
 #include "../../tile/elements.cuh"
+#include "../../tile/shifted_boxes.cuh"
 #include "kernels.h"
 
 namespace lltm::cuda {
@@ -26,14 +27,15 @@ struct BackwardTilesArguments {
   Segments weight_columns;  // of d_weights
   unsigned state_blocks;    // of d_old_h and d_input, ranks included
   unsigned weight_tiles;
-  // Of their rows, for both column ranges of weights.
-  RowAlignment gates_alignment, old_h_alignment, input_alignment;
-  RowAlignment weights_h_alignment, weights_input_alignment;
+  // Whether their rows start at multiples of 16 bytes, for both column ranges of weights.
+  bool gates_at_vectors, old_h_at_vectors, input_at_vectors;
+  bool weights_h_at_vectors, weights_input_at_vectors;
   // Whether four elements of a row of the results may be written at once.
   bool d_old_h_fours, d_input_fours, d_weights_fours;
 };
 
-template <typename StateProduct, typename WeightProduct, int kBlocksPerSm>
+/// kShifts: rows of 16 bits may start anywhere. Otherwise these start at multiples of 16 bytes.
+template <typename StateProduct, typename WeightProduct, int kBlocksPerSm, bool kShifts>
 __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     backward_tiles_kernel(const __grid_constant__ BackwardTilesArguments arguments) {
   using Element = typename StateProduct::Element;
@@ -42,6 +44,9 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
   constexpr int kChunkK = StateProduct::kChunkK;
   static_assert(WeightProduct::kTileM == kTileM && WeightProduct::kTileN == kTileN &&
                 WeightProduct::kThreads == kThreads);
+  // The rows of a chunk of K begin as those of the first one do, whatever their stride.
+  static_assert(kChunkK * sizeof(Element) % 16 == 0);
+  using Rows = Box<Element>;
   extern __shared__ __align__(16) unsigned char shared[];
   const BackwardProblem& p = arguments.cell;
   const int64_t gate_columns = 3 * p.state_size;
@@ -60,29 +65,42 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     ClusterSums<StateProduct> sums(shared, arguments.split);
     wait_for_previous_kernel();
 
-    BoxCopier<kTileM, kChunkK, StateProduct::kPitchA, kThreads, Element, Box<Element>> copier_a;
-    BoxCopier<kChunkK, kTileN, StateProduct::kPitchB, kThreads, Element, Box<Element>> copier_b;
+    using CopierA =
+        BoxCopierFor<kShifts, kTileM, kChunkK, StateProduct::kPitchA, kThreads, Element, Rows>;
+    using CopierB =
+        BoxCopierFor<kShifts, kChunkK, kTileN, StateProduct::kPitchB, kThreads, Element, Rows>;
+    CopierA copier_a;
+    CopierB copier_b;
+    // The operands from row or column `k` of K on.
+    const auto rows_a = [&](int64_t k) {
+      return Rows{
+          d_gates + first_row * gate_columns + k, gate_columns, rows, arguments.gates_at_vectors};
+    };
+    const auto rows_b = [&](int64_t k) {
+      return Rows{static_cast<const Element*>(p.weights.data) + k * p.weights.stride +
+                      piece.of(int64_t{0}, p.state_size) + first_column,
+                  p.weights.stride,
+                  0,
+                  piece.of(arguments.weights_h_at_vectors, arguments.weights_input_at_vectors)};
+    };
     const auto load = [&](Element* a, Element* b, int chunk) {
       const int64_t k = int64_t(chunk) * kChunkK;
       if (chunk == begin) {
-        copier_a.start({d_gates + first_row * gate_columns + k,
-                        gate_columns,
-                        rows,
-                        arguments.gates_alignment});
-        copier_b.start(
-            {static_cast<const Element*>(p.weights.data) + k * p.weights.stride +
-                 piece.of(int64_t{0}, p.state_size) + first_column,
-             p.weights.stride,
-             0,
-             piece.of(arguments.weights_h_alignment, arguments.weights_input_alignment)});
+        copier_a.start(rows_a(k));
+        copier_b.start(rows_b(k));
       }
       const int depth = at_most(gate_columns - k, kChunkK);
       copier_a.copy(a, depth, kChunkK);
       copier_b.source_.rows = depth;
       copier_b.copy(b, columns, kChunkK * p.weights.stride);
     };
+    const auto arrived = [&](Element* a, Element* b, int) {
+      if constexpr (kShifts) {
+        shift_boxes<CopierA, CopierB>(a, rows_a(0), b, rows_b(0));
+      }
+    };
     StateProduct product;
-    product.run(reinterpret_cast<Element*>(shared), begin, end, load, [] {});
+    product.run(reinterpret_cast<Element*>(shared), begin, end, load, [] {}, arrived);
     sums.exchange(product);
     const int64_t row = first_row + sums.first_row();
     write_tile<kThreads, kTileN>(
@@ -106,16 +124,26 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     const int rows = at_most(gate_columns - first_row, kTileM);
     wait_for_previous_kernel();
 
-    BoxCopier<kChunkK, kTileM, WeightProduct::kPitchA, kThreads, Element, Box<Element>> copier_a;
-    BoxCopier<kChunkK, kTileN, WeightProduct::kPitchB, kThreads, Element, Box<Element>> copier_b;
+    using CopierA =
+        BoxCopierFor<kShifts, kChunkK, kTileM, WeightProduct::kPitchA, kThreads, Element, Rows>;
+    using CopierB =
+        BoxCopierFor<kShifts, kChunkK, kTileN, WeightProduct::kPitchB, kThreads, Element, Rows>;
+    CopierA copier_a;
+    CopierB copier_b;
     const Matrix& source = piece.of(p.old_h, p.input);
+    const auto rows_a = [&] {
+      return Rows{d_gates + first_row, gate_columns, 0, arguments.gates_at_vectors};
+    };
+    const auto rows_b = [&] {
+      return Rows{static_cast<const Element*>(source.data) + first_column,
+                  source.stride,
+                  0,
+                  piece.of(arguments.old_h_at_vectors, arguments.input_at_vectors)};
+    };
     const auto load = [&](Element* a, Element* b, int chunk) {
       if (chunk == 0) {
-        copier_a.start({d_gates + first_row, gate_columns, 0, arguments.gates_alignment});
-        copier_b.start({static_cast<const Element*>(source.data) + first_column,
-                        source.stride,
-                        0,
-                        piece.of(arguments.old_h_alignment, arguments.input_alignment)});
+        copier_a.start(rows_a());
+        copier_b.start(rows_b());
       }
       const int depth = at_most(p.batch - int64_t(chunk) * kChunkK, kChunkK);
       copier_a.source_.rows = depth;
@@ -123,9 +151,14 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
       copier_b.source_.rows = depth;
       copier_b.copy(b, columns, kChunkK * source.stride);
     };
+    const auto arrived = [&](Element* a, Element* b, int) {
+      if constexpr (kShifts) {
+        shift_boxes<CopierA, CopierB>(a, rows_a(), b, rows_b());
+      }
+    };
     WeightProduct product;
     const int chunks = static_cast<int>((p.batch + kChunkK - 1) / kChunkK);
-    product.run(reinterpret_cast<Element*>(shared), 0, chunks, load, [] {});
+    product.run(reinterpret_cast<Element*>(shared), 0, chunks, load, [] {}, arrived);
     float* const result = reinterpret_cast<float*>(shared);
     product.store(result);
     __syncthreads();
@@ -176,11 +209,11 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
       .weight_columns = weight_columns,
       .state_blocks = state_blocks,
       .weight_tiles = weight_tiles,
-      .gates_alignment = Matrix{params.d_gates, gate_columns}.alignment(kSize),
-      .old_h_alignment = params.old_h.alignment(kSize),
-      .input_alignment = params.input.alignment(kSize),
-      .weights_h_alignment = params.weights.alignment(kSize),
-      .weights_input_alignment = params.weights.alignment(kSize, state),
+      .gates_at_vectors = Matrix{params.d_gates, gate_columns}.starts_at_vectors(kSize),
+      .old_h_at_vectors = params.old_h.starts_at_vectors(kSize),
+      .input_at_vectors = params.input.starts_at_vectors(kSize),
+      .weights_h_at_vectors = params.weights.starts_at_vectors(kSize),
+      .weights_input_at_vectors = params.weights.starts_at_vectors(kSize, state),
       .d_old_h_fours = fours(params.d_old_h, state),
       .d_input_fours = fours(params.d_input, features),
       .d_weights_fours = fours(params.d_weights, state + features) && state % 4 == 0};
@@ -189,12 +222,21 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
     return cudaSuccess;
   }
   constexpr auto larger = [](int a, int b) { return a > b ? a : b; };
-  return launch_in_clusters<&backward_tiles_kernel<StateProduct, WeightProduct, kBlocksPerSm>,
-                            StateProduct::kThreads,
-                            larger(StateProduct::kSharedBytes, WeightProduct::kSharedBytes),
-                            larger(ClusterSums<StateProduct>::kSharedBytes,
-                                   WeightProduct::kSharedBytes)>(
-      arguments, dim3(blocks), split, stream);
+  const auto launch = [&]<bool kShifts>() {
+    return launch_in_clusters<
+        &backward_tiles_kernel<StateProduct, WeightProduct, kBlocksPerSm, kShifts>,
+        StateProduct::kThreads,
+        larger(StateProduct::kSharedBytes, WeightProduct::kSharedBytes),
+        larger(ClusterSums<StateProduct>::kSharedBytes, WeightProduct::kSharedBytes)>(
+        arguments, dim3(blocks), split, stream);
+  };
+  if constexpr (kSize == 2) {
+    if (!arguments.gates_at_vectors || !arguments.old_h_at_vectors || !arguments.input_at_vectors ||
+        !arguments.weights_h_at_vectors || !arguments.weights_input_at_vectors) {
+      return launch.template operator()<true>();
+    }
+  }
+  return launch.template operator()<false>();
 }
 
 template <Arithmetic kArithmetic>

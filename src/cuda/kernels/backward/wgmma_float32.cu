@@ -1,6 +1,7 @@
 // The products of the backward in float32 without TF32 on Hopper: as tiles.cuh, with the
 // product of wgmma_three_tf32.cuh. For a long batch, d_weights are computed in parts of the batch,
-// which another kernel adds. TMA must be able to describe the operands.
+// which another kernel adds. d_gates have rows that TMA can describe. If it cannot describe another
+// operand, all of these are read from global memory.
 #include "../../epilogue/write_tile.cuh"
 #include "../../problem.h"
 #include "../../products/major.h"
@@ -46,7 +47,19 @@ struct Float32GradientArguments {
   bool d_old_h_fours, d_input_fours, d_weights_pairs;
 };
 
-template <typename StateProduct, typename WeightProduct>
+/// Column n, or the last one, of a chunk of rows.
+template <int kChunkK>
+__device__ __forceinline__ ColumnOfB
+column_of(const Matrix& matrix, int64_t rows, int64_t columns, int n, int chunk) {
+  const int64_t first = int64_t(chunk) * kChunkK;
+  return {
+      static_cast<const float*>(matrix.data) + first * matrix.stride + min(int64_t(n), columns - 1),
+      matrix.stride,
+      static_cast<int>(min(rows - first, int64_t(kChunkK)))};
+}
+
+/// kReadsB: rows of weights, old_h and input may start anywhere.
+template <typename StateProduct, typename WeightProduct, bool kReadsB>
 __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksPerSm)
     backward_wgmma_float32_kernel(const __grid_constant__ Float32GradientArguments arguments) {
 #if defined(LLTM_HOPPER)
@@ -69,19 +82,33 @@ __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksP
     __syncthreads();
     wait_for_previous_kernel();
     const CUtensorMap* const weights = of_h ? &arguments.weights_h : &arguments.weights_input;
+    const int64_t width = of_h ? p.state_size : p.input_features;
     const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
-      copy_box_2d(b, weights, first_column, chunk * kChunkK, barrier);
+      if constexpr (!kReadsB) {
+        copy_box_2d(b, weights, first_column, chunk * kChunkK, barrier);
+      }
       copy_box_2d(a, &arguments.gate_rows, chunk * kChunkK, first_row, barrier);
     };
     StateProduct product;
-    product.run(shared,
-                1,
-                arguments.split.first_chunk(cluster_rank()),
-                arguments.split.first_chunk(cluster_rank() + 1),
-                load,
-                [](int) {});
+    const int begin = arguments.split.first_chunk(cluster_rank());
+    const int end = arguments.split.first_chunk(cluster_rank() + 1);
+    if constexpr (kReadsB) {
+      const Matrix of{static_cast<const float*>(p.weights.data) + (of_h ? 0 : p.state_size),
+                      p.weights.stride};
+      product.run_reading_b(
+          shared,
+          1,
+          begin,
+          end,
+          load,
+          [&](int n, int, int chunk) {
+            return column_of<kChunkK>(of, 3 * p.state_size, width, first_column + n, chunk);
+          },
+          [](int) {});
+    } else {
+      product.run(shared, 1, begin, end, load, [](int) {});
+    }
     sums.exchange(product);
-    const int64_t width = of_h ? p.state_size : p.input_features;
     const int64_t row = int64_t(first_row) + sums.first_row();
     write_tile<kThreads, kTileN>(
         static_cast<float*>(of_h ? p.d_old_h : p.d_input) + row * width + first_column,
@@ -111,13 +138,15 @@ __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksP
     // The last part may extend beyond the batch, where TMA reads zeros.
     const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int unit, int chunk) {
       const int first = (part(unit) * arguments.chunks_a_part + chunk) * kChunkK;
-      const unsigned column = column_tile(unit);
-      const bool of_h = column < columns.h;
-      copy_box_2d(b,
-                  of_h ? &arguments.old_h : &arguments.input,
-                  static_cast<int>(of_h ? column : column - columns.h) * kTileN,
-                  first,
-                  barrier);
+      if constexpr (!kReadsB) {
+        const unsigned column = column_tile(unit);
+        const bool of_h = column < columns.h;
+        copy_box_2d(b,
+                    of_h ? &arguments.old_h : &arguments.input,
+                    static_cast<int>(of_h ? column : column - columns.h) * kTileN,
+                    first,
+                    barrier);
+      }
 #pragma unroll
       for (int m = 0; m < kTileM; m += 32) {
         copy_box_2d(a + m / 32 * WeightProduct::kBoxBytesA,
@@ -155,13 +184,29 @@ __global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksP
         }
       });
     };
-    product.run(
-        shared,
-        static_cast<int>(min(arguments.weight_units - begin, arguments.weight_units_a_block)),
-        0,
-        arguments.chunks_a_part,
-        load,
-        finish);
+    const auto units =
+        static_cast<int>(min(arguments.weight_units - begin, arguments.weight_units_a_block));
+    if constexpr (kReadsB) {
+      product.run_reading_b(
+          shared,
+          units,
+          0,
+          arguments.chunks_a_part,
+          load,
+          [&](int n, int unit, int chunk) {
+            const unsigned column = column_tile(unit);
+            const bool of_h = column < columns.h;
+            return column_of<kChunkK>(
+                of_h ? p.old_h : p.input,
+                p.batch,
+                of_h ? p.state_size : p.input_features,
+                static_cast<int>(of_h ? column : column - columns.h) * kTileN + n,
+                part(unit) * arguments.chunks_a_part + chunk);
+          },
+          finish);
+    } else {
+      product.run(shared, units, 0, arguments.chunks_a_part, load, finish);
+    }
   }
 #else
   trap_wrong_image();
@@ -247,21 +292,27 @@ cudaError_t launch_float32_tile(const BackwardProblem& params,
   if (blocks == 0) {
     return cudaSuccess;
   }
+  const bool reads_b =
+      !are_describable(params.input, params.weights, params.old_h, features, state, sizeof(float));
   bool done = true;
   // Operands whose K is not contiguous: right ones in boxes of kTileN columns of N, and the left
   // one of d_weights in boxes of 32 columns of M, swizzled.
-  const auto describe_b =
-      [&](CUtensorMap* map, const Matrix& matrix, int64_t rows, int64_t columns) {
-        return describe(
-            map, {Arithmetic::kFloat32, matrix, rows, columns, kChunkK, kTileN, BoxLayout::kRows});
-      };
+  const auto describe_b = [&](CUtensorMap* map,
+                              const Matrix& matrix,
+                              int64_t rows,
+                              int64_t columns) {
+    return reads_b ||
+           describe(
+               map,
+               {Arithmetic::kFloat32, matrix, rows, columns, kChunkK, kTileN, BoxLayout::kRows});
+  };
   const Matrix d_gates{params.d_gates, params.d_gates_stride};
   const auto describe_d_gates = [&](CUtensorMap* map, int box_rows, int box_columns) {
     return describe(
         map, {Arithmetic::kFloat32, d_gates, params.batch, gate_columns, box_rows, box_columns});
   };
   if (arguments.state_blocks > 0) {
-    const Matrix input_weights = params.weights.from(first_input_column(state), 4);
+    const Matrix input_weights = params.weights.from(state, 4);
     done = describe_d_gates(&arguments.gate_rows, kTileM, kChunkK) &&
            describe_b(&arguments.weights_h, params.weights, gate_columns, state) &&
            describe_b(&arguments.weights_input, input_weights, gate_columns, features);
@@ -275,12 +326,15 @@ cudaError_t launch_float32_tile(const BackwardProblem& params,
     return cudaErrorInvalidValue;
   }
   static_assert(StateProduct::kSharedBytes == WeightProduct::kSharedBytes);
+  const auto launch = [&]<bool kReadsB>() {
+    return launch_in_clusters<&backward_wgmma_float32_kernel<StateProduct, WeightProduct, kReadsB>,
+                              StateProduct::kThreads,
+                              StateProduct::kSharedBytes,
+                              ClusterSums<StateProduct>::kSharedBytes>(
+        arguments, dim3(blocks), ranks, stream);
+  };
   const cudaError_t error =
-      launch_in_clusters<&backward_wgmma_float32_kernel<StateProduct, WeightProduct>,
-                         StateProduct::kThreads,
-                         StateProduct::kSharedBytes,
-                         ClusterSums<StateProduct>::kSharedBytes>(
-          arguments, dim3(blocks), ranks, stream);
+      reads_b ? launch.template operator()<true>() : launch.template operator()<false>();
   if (error != cudaSuccess || arguments.weight_units == 0 || parts == 1) {
     return error;
   }

@@ -97,8 +97,11 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
     return cudaSuccess;
   }
   const auto alignment = [](const Matrix& a, const Matrix& b) {
-    const RowAlignment least = std::min(a.alignment(kSize), b.alignment(kSize));
-    return least == RowAlignment::kVector ? 16 : least == RowAlignment::kWord ? 4 : kSize;
+    const auto starts_at = [&](int bytes) {
+      return a.starts_at_neighbors(bytes / kSize, kSize) &&
+             b.starts_at_neighbors(bytes / kSize, kSize);
+    };
+    return starts_at(16) ? 16 : starts_at(4) ? 4 : kSize;
   };
   const int64_t width = p.state_size + p.input_features;
   GradientResults& results = arguments.results;

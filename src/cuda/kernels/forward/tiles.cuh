@@ -20,36 +20,18 @@
 #include "../../tile/shifted_boxes.cuh"
 #include "kernels.h"
 
-#include <algorithm>
-#include <type_traits>
-
 namespace lltm::cuda {
-
-template <bool kShifts, typename Product, int kRows, int kPitch, typename Source>
-using ForwardCopier = std::conditional_t<kShifts,
-                                         ShiftedBoxCopier<kRows,
-                                                          Product::kChunkK,
-                                                          kPitch,
-                                                          Product::kThreads,
-                                                          typename Product::Element,
-                                                          Source>,
-                                         BoxCopier<kRows,
-                                                   Product::kChunkK,
-                                                   kPitch,
-                                                   Product::kThreads,
-                                                   typename Product::Element,
-                                                   Source>>;
 
 template <typename Problem>
 struct ForwardTilesArguments {
   Problem problem;
   KSplit split;
   Segments chunks;  // of K
-  // Of their rows, for both column ranges of weights.
-  RowAlignment old_h_alignment, input_alignment, weights_h_alignment, weights_input_alignment;
+  // Whether their rows start at multiples of 16 bytes, for both column ranges of weights.
+  bool old_h_at_vectors, input_at_vectors, weights_h_at_vectors, weights_input_at_vectors;
 };
 
-/// kShifts: rows of 16 bits, which may start anywhere, are shifted.
+/// kShifts: rows of 16 bits may start anywhere. Otherwise these start at multiples of 16 bytes.
 template <typename Problem, typename Product, int kHidden, int kBlocksPerSm, bool kShifts>
 __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     forward_tiles_kernel(const __grid_constant__ ForwardTilesArguments<Problem> arguments) {
@@ -87,8 +69,11 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
 
   using RowsA = Box<Element>;
   using RowsB = GateRows<Element, kHidden>;
-  using CopierA = ForwardCopier<kShifts, Product, Product::kTileM, Product::kPitchA, RowsA>;
-  using CopierB = ForwardCopier<kShifts, Product, Product::kTileN, Product::kPitchB, RowsB>;
+  constexpr int kThreads = Product::kThreads;
+  using CopierA =
+      BoxCopierFor<kShifts, Product::kTileM, kChunkK, Product::kPitchA, kThreads, Element, RowsA>;
+  using CopierB =
+      BoxCopierFor<kShifts, Product::kTileN, kChunkK, Product::kPitchB, kThreads, Element, RowsB>;
   CopierA copier_a;
   CopierB copier_b;
   // In a sequence, the chunks of x come first, since x is available before h.
@@ -105,14 +90,14 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     return RowsA{piece.of(old_h, input) + piece.first,
                  piece.of(p.old_h, p.input).stride,
                  rows,
-                 piece.of(arguments.old_h_alignment, arguments.input_alignment)};
+                 piece.of(arguments.old_h_at_vectors, arguments.input_at_vectors)};
   };
   const auto rows_b = [&](const Segments::Piece& piece) {
     return RowsB{weights + piece.of(int64_t{0}, p.input_column()) + piece.first,
                  p.weights.stride,
                  p.state_size,
                  hidden,
-                 piece.of(arguments.weights_h_alignment, arguments.weights_input_alignment)};
+                 piece.of(arguments.weights_h_at_vectors, arguments.weights_input_at_vectors)};
   };
   int depth_a = 0, depth_b = 0;  // columns left in the segment
   const auto load_a = [&](Element* a, int chunk) {
@@ -137,12 +122,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   const auto arrived = [&](Element* a, Element* b, int chunk) {
     if constexpr (kShifts) {
       const auto piece = piece_at(chunk);
-      const auto shifted_a = CopierA::read(a, rows_a(piece));
-      const auto shifted_b = CopierB::read(b, rows_b(piece));
-      __syncthreads();
-      CopierA::write(a, shifted_a);
-      CopierB::write(b, shifted_b);
-      __syncthreads();
+      shift_boxes<CopierA, CopierB>(a, rows_a(piece), b, rows_b(piece));
     }
   };
   Product product;
@@ -211,10 +191,10 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
       .problem = problem,
       .split = split_of_k(split, chunks.pieces(), kTileM),
       .chunks = chunks,
-      .old_h_alignment = params.old_h.alignment(kSize),
-      .input_alignment = params.input.alignment(kSize),
-      .weights_h_alignment = params.weights.alignment(kSize),
-      .weights_input_alignment = params.weights.alignment(kSize, params.input_column())};
+      .old_h_at_vectors = params.old_h.starts_at_vectors(kSize),
+      .input_at_vectors = params.input.starts_at_vectors(kSize),
+      .weights_h_at_vectors = params.weights.starts_at_vectors(kSize),
+      .weights_input_at_vectors = params.weights.starts_at_vectors(kSize, params.input_column())};
   const dim3 grid =
       grid_of_tiles(ceil_div(params.batch, kTileM), ceil_div(params.state_size, kHidden), split);
   const auto launch = [&]<bool kShifts>() {
@@ -226,10 +206,8 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
   };
   if constexpr (kSize == 2) {
     // Copying such rows in words, as in float, takes more instructions.
-    if (std::min({arguments.old_h_alignment,
-                  arguments.input_alignment,
-                  arguments.weights_h_alignment,
-                  arguments.weights_input_alignment}) != RowAlignment::kVector) {
+    if (!arguments.old_h_at_vectors || !arguments.input_at_vectors ||
+        !arguments.weights_h_at_vectors || !arguments.weights_input_at_vectors) {
       return launch.template operator()<true>();
     }
   }

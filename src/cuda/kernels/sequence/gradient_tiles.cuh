@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_
                             int64_t(begin) * kChunkK * weights.stride + first_column,
                         weights.stride,
                         0,
-                        RowAlignment::kVector});
+                        true});
   const auto load_weights = [&](Element* to, int chunk) {
     weights_copier.source_.rows = depth_of(chunk);
     weights_copier.copy(to, columns, kChunkK * weights.stride);
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_
                           first_row * p.d_gates_stride + int64_t(begin) * kChunkK,
                       p.d_gates_stride,
                       rows,
-                      RowAlignment::kVector});
+                      true});
   const auto load = [&](Element* a, Element* b, int chunk) {
     gates_copier.copy(a, depth_of(chunk), kChunkK);
     if (chunk >= loaded) {
