@@ -63,7 +63,8 @@ struct ForwardCosts {
   struct ByWords {
     double block, state_row, weight_row;
   };
-  ByWords by_words_float32, by_words_64x8, by_words_64x24, by_words_64x40, by_words_128x32;
+  ByWords by_words_64x8, by_words_64x24, by_words_64x40, by_words_128x32;
+  ByWords by_words_float32_64x8, by_words_float32_64x32;
   // The additional time of a block that writes 64 rows that start anywhere, and the same per hidden
   // column: from the sums of 16 bits and TF32, and from those of three TF32 products.
   struct {
@@ -245,11 +246,12 @@ LLTM_COSTS(kH200Costs, {
         .read_rate = 4.07e6, .write_rate = 3.05e6, .chunk_rate = 9.83e6,
         .cache_bytes = 31.1e6, .block_read_rate = 3.72e4, .read_across_lines = 1.2,
         .weights_across_lines = 1, .states_across_lines = 1.39, .chunk_across_lines = 1.2,
-        .by_words_float32 = {.block = 0.07, .state_row = 0.0047, .weight_row = 0.0066},
-        .by_words_64x8 = {.block = 0.62, .state_row = 0.0015, .weight_row = 0.0145},
-        .by_words_64x24 = {.block = 0.7, .state_row = 0.001, .weight_row = 0.0084},
-        .by_words_64x40 = {.block = 1.4, .state_row = 0.0011, .weight_row = 0.0062},
-        .by_words_128x32 = {.block = 0.85, .state_row = 0.0011, .weight_row = 0.0101},
+        .by_words_64x8 = {.block = 0.27, .state_row = 0.00075, .weight_row = 0.0198},
+        .by_words_64x24 = {.block = 0.78, .state_row = 0.00068, .weight_row = 0.0085},
+        .by_words_64x40 = {.block = 1.52, .state_row = 0.00063, .weight_row = 0.0062},
+        .by_words_128x32 = {.block = 1.08, .state_row = 0.00066, .weight_row = 0.0102},
+        .by_words_float32_64x8 = {.block = 0.02, .state_row = 0.0037, .weight_row = 0.012},
+        .by_words_float32_64x32 = {.block = 0.03, .state_row = 0.0022, .weight_row = 0.0072},
         .unaligned = {.block = 0.366, .column = 0.028},
         .float32_unaligned = {.block = 0.727, .column = 0.0186},
         .arithmetic = {.float32_columns_8 = 1.12, .float32_rows_64 = 1.69, .float32 = 1.89,
