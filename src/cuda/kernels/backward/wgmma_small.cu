@@ -57,11 +57,10 @@ bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const Backward
 struct FirstColumn {
   bool of_h;
   int column;
+
+  __device__ __forceinline__ FirstColumn(int tile, int tiles_of_h, int columns)
+      : of_h(tile < tiles_of_h), column((of_h ? tile : tile - tiles_of_h) * columns) {}
 };
-__device__ __forceinline__ FirstColumn first_column_of(int tile, int tiles_of_h, int columns) {
-  const bool of_h = tile < tiles_of_h;
-  return {of_h, (of_h ? tile : tile - tiles_of_h) * columns};
-}
 
 // Stages a warpgroup's sums of two boxes, 64x128, in shared memory, where TMA writes them from.
 template <typename Element>
@@ -215,7 +214,7 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
     if (tile >= arguments.weight_tiles) {
       return;
     }
-    const auto [of_h, column] = first_column_of(
+    const auto [of_h, column] = FirstColumn(
         tile % arguments.weight_columns, arguments.weight_columns_h, Tile::kWeightColumns);
     const int row = tile / arguments.weight_columns * Tile::kRows;
     float sum[Tile::kWeightColumns / 2];
@@ -246,8 +245,8 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
 
   cluster_arrive();  // the barriers of all ranks are initialized
   const int tile = static_cast<int>(cluster_index());
-  const auto [of_h, first_column] = first_column_of(
-      tile % arguments.state_columns, arguments.state_columns_h, Tile::kStateColumns);
+  const auto [of_h, first_column] =
+      FirstColumn(tile % arguments.state_columns, arguments.state_columns_h, Tile::kStateColumns);
   const int first_row = tile / arguments.state_columns * Tile::kRows;
   const int first_chunk = arguments.split.first_chunk(rank);
   float sum[Tile::kStateColumns / 2];
