@@ -106,10 +106,7 @@ struct ThreeTf32Product {
         tiles,
         end - begin,
         [&](const Slots& slots) {
-          each_chunk(slots, tiles, begin, end, [&](int slot, int tile, int chunk) {
-            arrive_expecting(slots.full(slot), kBytesA + kBytesB);
-            load(slots.a(slot), slots.b(slot), slots.full(slot), tile, chunk);
-          });
+          start_copies(slots, tiles, begin, end, kBytesA + kBytesB, load);
         },
         [&](const Slots& slots, int thread) {
           rewrite<false>(slots, thread, tiles * (end - begin));
@@ -132,12 +129,7 @@ struct ThreeTf32Product {
         shared,
         tiles,
         end - begin,
-        [&](const Slots& slots) {
-          each_chunk(slots, tiles, begin, end, [&](int slot, int tile, int chunk) {
-            arrive_expecting(slots.full(slot), kBytesA);
-            load(slots.a(slot), slots.b(slot), slots.full(slot), tile, chunk);
-          });
-        },
+        [&](const Slots& slots) { start_copies(slots, tiles, begin, end, kBytesA, load); },
         [&](const Slots& slots, int thread) {
           read_and_rewrite(slots, thread, tiles, begin, end, column_of_b);
         },
@@ -300,6 +292,16 @@ struct ThreeTf32Product {
     }
   }
 
+  // Starts the copies of all chunks, of `bytes` bytes each.
+  template <typename Load>
+  static __device__ __forceinline__ void start_copies(
+      const Slots& slots, int tiles, int begin, int end, int bytes, const Load& load) {
+    each_chunk(slots, tiles, begin, end, [&](int slot, int tile, int chunk) {
+      arrive_expecting(slots.full(slot), bytes);
+      load(slots.a(slot), slots.b(slot), slots.full(slot), tile, chunk);
+    });
+  }
+
   // Implements run(). feed(slots) is called by the thread that loads, and rewrite(slots, thread) by
   // those that rewrite B.
   template <typename Feed, typename Rewrite, typename Finish>
@@ -392,9 +394,7 @@ struct ThreeTf32Product {
     for (; chunks > 0; --chunks) {
       wait_phase(kBByItself ? slots.full_b(place.slot) : slots.full(place.slot), place.parity);
       const uint32_t b = slots.b(place.slot);
-      const auto address = [&](int piece) {
-        return b + n * 128 + (((first_piece + piece) ^ (n % 8)) * 16);
-      };
+      const auto address = [&](int piece) { return piece_of_row(b, n, first_piece + piece); };
       uint32_t values[kPieces][4];
       if constexpr (kMajorB == Major::kK) {
 #pragma unroll
@@ -454,7 +454,7 @@ struct ThreeTf32Product {
         const uint32_t b = slots.b(place.slot);
         write_parts(
             values,
-            [&](int piece) { return b + n * 128 + (((first_piece + piece) ^ (n % 8)) * 16); },
+            [&](int piece) { return piece_of_row(b, n, first_piece + piece); },
             slots.ready(place.slot));
         place.advance();
       }
@@ -487,7 +487,7 @@ struct ThreeTf32Product {
       for (int i = 0; i < kRows; ++i) {
         uint32_t low[1];
         take_apart(values[i], low);
-        const uint32_t to = b + i * 128 + permuted(i, lane);
+        const uint32_t to = word_of_row(b, i, lane);
         store_shared(to + kBytesB, low[0]);
         store_shared(to, values[i][0]);
       }
@@ -513,16 +513,20 @@ struct ThreeTf32Product {
       const uint32_t a = slots.a(slot) + warp * kRows * 128;
 #pragma unroll 8
       for (int r = 0; r < rows; ++r) {
-        copy_async<4>(a + r * 128 + permuted(r, lane), from, lane < of.columns ? 4 : 0);
+        copy_async<4>(word_of_row(a, r, lane), from, lane < of.columns ? 4 : 0);
         from += of.stride_a;
       }
       arrive_after_copies(slots.full(slot));
     });
   }
 
-  // The place of a lane's word in row `row`, whose vectors are permuted.
-  static __device__ __forceinline__ uint32_t permuted(int row, int lane) {
-    return (lane / 4 ^ row % 8) * 16 + lane % 4 * 4;
+  // The address of 16 bytes of row `row` of B or A, whose vectors are permuted.
+  static __device__ __forceinline__ uint32_t piece_of_row(uint32_t rows, int row, int piece) {
+    return rows + row * 128 + ((piece ^ (row % 8)) * 16);
+  }
+  // The same for a lane's word.
+  static __device__ __forceinline__ uint32_t word_of_row(uint32_t rows, int row, int lane) {
+    return piece_of_row(rows, row, lane / 4) + lane % 4 * 4;
   }
 
   static __device__ __forceinline__ void wait_for_chunk(const Slots& slots, const Place& place) {
