@@ -63,7 +63,7 @@ struct ForwardCosts {
   struct ByWords {
     double block, state_row, weight_row;
   };
-  ByWords by_words_64x8, by_words_64x24, by_words_64x40, by_words_128x32;
+  ByWords by_words_64x8, by_words_64x40, by_words_64x48;
   ByWords by_words_float32_64x8, by_words_float32_64x32;
   // The additional time of a block that writes 64 rows that start anywhere, and the same per hidden
   // column: from the sums of 16 bits and TF32, and from those of three TF32 products.
@@ -90,7 +90,7 @@ struct ForwardCosts {
     double unaligned_launch, unaligned_weights_rate, unaligned_reads;
   } library;
   Tile wgmma_64x8, wgmma_64x24, wgmma_64x40, wgmma_64x40_pairs, wgmma_128x32, wgmma_128x32_pairs,
-      wgmma_128x32_twice, wgmma_128x64_pairs;
+      wgmma_128x64_pairs, wgmma_192x32;
   Tile wgmma_float32_64x8, wgmma_float32_64x32, wgmma_float32_128x32;
   Tile tiles_16x8, tiles_64x8, tiles_64x32, tiles_128x32;
 };
@@ -125,7 +125,7 @@ struct StepCosts {
     double launch, element, alone;
   } library;
   Tile wgmma_64x8, wgmma_64x24, wgmma_64x40, wgmma_64x40_pairs, wgmma_128x32, wgmma_128x32_pairs,
-      wgmma_128x32_twice, wgmma_128x64_pairs;
+      wgmma_128x64_pairs, wgmma_192x32;
   Tile wgmma_float32_64x8, wgmma_float32_64x32, wgmma_float32_128x32;
 };
 
@@ -247,9 +247,8 @@ LLTM_COSTS(kH200Costs, {
         .cache_bytes = 31.1e6, .block_read_rate = 3.72e4, .read_across_lines = 1.2,
         .weights_across_lines = 1, .states_across_lines = 1.39, .chunk_across_lines = 1.2,
         .by_words_64x8 = {.block = 0.27, .state_row = 0.00075, .weight_row = 0.0198},
-        .by_words_64x24 = {.block = 0.78, .state_row = 0.00068, .weight_row = 0.0085},
         .by_words_64x40 = {.block = 1.52, .state_row = 0.00063, .weight_row = 0.0062},
-        .by_words_128x32 = {.block = 1.08, .state_row = 0.00066, .weight_row = 0.0102},
+        .by_words_64x48 = {.block = 1.52, .state_row = 0.00063, .weight_row = 0.0062},
         .by_words_float32_64x8 = {.block = 0.02, .state_row = 0.0037, .weight_row = 0.012},
         .by_words_float32_64x32 = {.block = 0.03, .state_row = 0.0022, .weight_row = 0.0072},
         .unaligned = {.block = 0.366, .column = 0.028},
@@ -264,7 +263,7 @@ LLTM_COSTS(kH200Costs, {
         .library = {
             .float64 = {.launch = 6, .rate = 3.3e6, .rows = 1, .unaligned = 1},
             .in = {.float32 = {.launch = 6, .rate = 4.29e7, .rows = 300, .unaligned = 1},
-                   .tf32 = {.launch = 6.76, .rate = 3.13e8, .rows = 180, .unaligned = 4},
+                   .tf32 = {.launch = 6.76, .rate = 3.4e8, .rows = 180, .unaligned = 4},
                    .half = {.launch = 4.84, .rate = 6.71e8, .rows = 80, .unaligned = 6}},
             .copy_rate = 2.85e6, .cached_rate = 5.03e6, .rate = 4.54e6, .weights_rate = 4.46e6,
             .unaligned_launch = 2, .unaligned_weights_rate = 3.85e6, .unaligned_reads = 3},
@@ -274,8 +273,8 @@ LLTM_COSTS(kH200Costs, {
         .wgmma_64x40_pairs = {.chunk = 0.193, .block = 1.97},
         .wgmma_128x32 = {.chunk = 0.158, .block = 2.3},
         .wgmma_128x32_pairs = {.chunk = 0.217, .block = 2.96},
-        .wgmma_128x32_twice = {.chunk = 0.45, .block = 1.7},
-        .wgmma_128x64_pairs = {.chunk = 0.304, .block = 4.78},
+        .wgmma_128x64_pairs = {.chunk = 0.37, .block = 4.2},
+        .wgmma_192x32 = {.chunk = 0.27, .block = 3.3},
         .wgmma_float32_64x8 = {.chunk = 0.338, .block = 1.74},
         .wgmma_float32_64x32 = {.chunk = 0.553, .block = 2.11},
         .wgmma_float32_128x32 = {.chunk = 0.824, .block = 1.65},
@@ -302,10 +301,9 @@ LLTM_COSTS(kH200Costs, {
         .wgmma_128x32 = {.chunk = 0.226, .input_chunk = 0.206, .block = 2.82, .alone = 0.153},
         .wgmma_128x32_pairs = {.chunk = 0.254, .input_chunk = 0.02, .block = 2.48,
                                 .alone = -0.0444},
-        .wgmma_128x32_twice = {.chunk = 0.306, .input_chunk = 0.0361, .block = 3.13,
-                                .alone = -0.799},
         .wgmma_128x64_pairs = {.chunk = 0.407, .input_chunk = 0.0201, .block = 3.75,
                                 .alone = -0.0737},
+        .wgmma_192x32 = {.chunk = 0.323, .input_chunk = 0.25, .block = 3.08, .alone = 0.149},
         .wgmma_float32_64x8 = {.chunk = 0.318, .input_chunk = 0.14, .block = 2.07, .alone = 0.4},
         .wgmma_float32_64x32 = {.chunk = 0.557, .input_chunk = 0.394, .block = 2.63,
                                 .alone = 0.334},

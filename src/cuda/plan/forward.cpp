@@ -23,12 +23,11 @@ constexpr ForwardCandidate kCandidates[] = {
     {"forward_wgmma_64x40_pairs",             Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, 1, &ForwardCosts::wgmma_64x40_pairs, false, &StepCosts::wgmma_64x40_pairs},
     {"forward_wgmma_128x32",                  Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_128x32, false, &StepCosts::wgmma_128x32},
     {"forward_wgmma_128x32_pairs",            Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, 1, &ForwardCosts::wgmma_128x32_pairs, false, &StepCosts::wgmma_128x32_pairs},
-    {"forward_wgmma_128x32_twice",            Group::kHopper,   tile_of(WgmmaTile::k128x32Twice),          {128, 32, 1, 1}, 2, &ForwardCosts::wgmma_128x32_twice, false, &StepCosts::wgmma_128x32_twice},
     {"forward_wgmma_128x64_pairs",            Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, 1, &ForwardCosts::wgmma_128x64_pairs, false, &StepCosts::wgmma_128x64_pairs},
+    {"forward_wgmma_192x32",                  Group::kHopper,   tile_of(WgmmaTile::k192x32),               {192, 32, 1, 8}, 1, &ForwardCosts::wgmma_192x32, false, &StepCosts::wgmma_192x32},
     {"forward_wgmma_64x8_by_words",           Group::kHopper,   tile_of(WgmmaTile::k64x8ByWords),          {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_64x8, false, nullptr, false, &ForwardCosts::by_words_64x8},
-    {"forward_wgmma_64x24_by_words",          Group::kHopper,   tile_of(WgmmaTile::k64x24ByWords),         {64, 24, 1, 8}, 1, &ForwardCosts::wgmma_64x24, false, nullptr, false, &ForwardCosts::by_words_64x24},
     {"forward_wgmma_64x40_by_words",          Group::kHopper,   tile_of(WgmmaTile::k64x40ByWords),         {64, 40, 1, 8}, 1, &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x40},
-    {"forward_wgmma_128x32_by_words",         Group::kHopper,   tile_of(WgmmaTile::k128x32ByWords),        {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_128x32, false, nullptr, false, &ForwardCosts::by_words_128x32},
+    {"forward_wgmma_64x48_by_words",          Group::kHopper,   tile_of(WgmmaTile::k64x48ByWords),         {64, 48, 1, 8}, 1, &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x48},
     {"forward_wgmma_float32_64x8",            Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x8, true, &StepCosts::wgmma_float32_64x8},
     {"forward_wgmma_float32_64x32",           Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x32, true, &StepCosts::wgmma_float32_64x32},
     {"forward_wgmma_float32_128x32",          Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_128x32, true, &StepCosts::wgmma_float32_128x32},
@@ -293,16 +292,14 @@ Estimate step_time(const ForwardCandidate& of,
                          ceil_div(shape.state_size, chunk_columns(shape));
   return best_ranks(of.shape.max_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
     const int cluster = ranks * of.shape.row_tiles;
-    const int by_one = device.resident_in_clusters_of(cluster);
-    const int by_two = device.resident_by_two_in_clusters_of(cluster);
-    const int resident = of.blocks_a_multiprocessor > 1 ? by_two : by_one;
+    const int resident = device.resident_in_clusters_of(cluster);
     if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
       return std::nullopt;
     }
-    // Blocks that share weights wait for each other. Two blocks on a multiprocessor fill it.
-    const bool runs_ahead = of.shape.row_tiles == 1 && of.blocks_a_multiprocessor == 1;
+    const int places = of.two_steps_fit ? device.resident_by_two_in_clusters_of(cluster) : resident;
+    // Blocks that share weights wait for each other.
     const int64_t steps_at_once =
-        runs_ahead ? (of.two_steps_fit ? by_two : resident) / (count_tiles(of, shape) * ranks) : 1;
+        of.shape.row_tiles == 1 ? places / (count_tiles(of, shape) * ranks) : 1;
     return step_time_with(ranks, resident, steps_at_once, of, shape, *device.costs);
   });
 }

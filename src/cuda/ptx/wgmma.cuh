@@ -50,9 +50,10 @@ __device__ __forceinline__ void wait_products() {
 #define LLTM_NAMES_48 LLTM_NAMES_36 ", %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define LLTM_NAMES_60 LLTM_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
 #define LLTM_NAMES_64 LLTM_NAMES_60 ", %60, %61, %62, %63"
-#define LLTM_NAMES_96 LLTM_NAMES_64 ", "                                                           \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define LLTM_NAMES_72 LLTM_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define LLTM_NAMES_96 LLTM_NAMES_72 ", "                                                           \
+    "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "                                 \
+    "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define LLTM_NAMES_128 LLTM_NAMES_96 ", "                                                          \
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, "                               \
     "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, "                           \
@@ -65,7 +66,8 @@ __device__ __forceinline__ void wait_products() {
 #define LLTM_SUMS_48 LLTM_SUMS_36, LLTM_FOUR_SUMS(36), LLTM_FOUR_SUMS(40), LLTM_FOUR_SUMS(44)
 #define LLTM_SUMS_60 LLTM_SUMS_48, LLTM_FOUR_SUMS(48), LLTM_FOUR_SUMS(52), LLTM_FOUR_SUMS(56)
 #define LLTM_SUMS_64 LLTM_SUMS_60, LLTM_FOUR_SUMS(60)
-#define LLTM_SUMS_96 LLTM_SUMS_64, LLTM_FOUR_SUMS(64), LLTM_FOUR_SUMS(68), LLTM_FOUR_SUMS(72),     \
+#define LLTM_SUMS_72 LLTM_SUMS_64, LLTM_FOUR_SUMS(64), LLTM_FOUR_SUMS(68)
+#define LLTM_SUMS_96 LLTM_SUMS_72, LLTM_FOUR_SUMS(72),                                             \
     LLTM_FOUR_SUMS(76), LLTM_FOUR_SUMS(80), LLTM_FOUR_SUMS(84), LLTM_FOUR_SUMS(88),                \
     LLTM_FOUR_SUMS(92)
 #define LLTM_SUMS_128 LLTM_SUMS_96, LLTM_FOUR_SUMS(96), LLTM_FOUR_SUMS(100), LLTM_FOUR_SUMS(104),  \
@@ -95,6 +97,7 @@ LLTM_MULTIPLY_GROUPS(72, 36, 37, 38, 39)
 LLTM_MULTIPLY_GROUPS(96, 48, 49, 50, 51)
 LLTM_MULTIPLY_GROUPS(120, 60, 61, 62, 63)
 LLTM_MULTIPLY_GROUPS(128, 64, 65, 66, 67)
+LLTM_MULTIPLY_GROUPS(144, 72, 73, 74, 75)
 LLTM_MULTIPLY_GROUPS(192, 96, 97, 98, 99)
 LLTM_MULTIPLY_GROUPS(256, 128, 129, 130, 131)
 // clang-format on

@@ -15,9 +15,9 @@ inline int tiles_of(int64_t size, int64_t tile) {
 enum class ForwardTile { k16x8, k64x8, k64x32, k128x32, kCount };
 
 /// A block's tile in the forward by wgmma. InPairs: two tiles of the same hidden columns are in one
-/// cluster and read the weights once. Twice: two blocks per multiprocessor. ByWords: rows may start
-/// at any multiple of 4 bytes; only the cell has it. kFloat32 has k64x8, k64x32, k128x32,
-/// k64x8ByWords and k64x32ByWords, the others all but those of 64x32.
+/// cluster and read the weights once. ByWords: rows may start at any multiple of 4 bytes; only the
+/// cell has it. kFloat32 has k64x8, k64x32, k128x32, k64x8ByWords and k64x32ByWords, the others all
+/// but those of 64x32.
 enum class WgmmaTile {
   k64x8,
   k64x24,
@@ -26,13 +26,12 @@ enum class WgmmaTile {
   k64x40InPairs,
   k128x32,
   k128x32InPairs,
-  k128x32Twice,
   k128x64InPairs,
+  k192x32,
   k64x8ByWords,
-  k64x24ByWords,
   k64x32ByWords,
   k64x40ByWords,
-  k128x32ByWords,
+  k64x48ByWords,
   kCount
 };
 

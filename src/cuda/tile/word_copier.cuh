@@ -81,7 +81,7 @@ class WordCopier {
   // Rows of a warp, the last of which it may not have.
   static constexpr int kRowsOfStates = kRows / kWarps + (kRows % kWarps > 0);
   static constexpr int kRowsOfWeights = 3 * kHidden / kWarps + (3 * kHidden % kWarps > 0);
-  static constexpr int kAhead = std::clamp(48 / (kRowsOfStates + kRowsOfWeights), 2, 4);
+  static constexpr int kAhead = std::clamp(54 / (kRowsOfStates + kRowsOfWeights), 2, 4);
 
   /// What a lane has of a chunk.
   struct Chunk {

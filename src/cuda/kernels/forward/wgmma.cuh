@@ -45,7 +45,7 @@ struct ForwardWgmmaArguments {
 /// for all of them.
 ///
 /// kNeighbors: how many neighbors of a row the epilogue writes at once: four, two or one.
-template <typename Problem_, typename Product_, int kNeighbors, int kBlocksPerSm_ = 1>
+template <typename Problem_, typename Product_, int kNeighbors>
 struct ForwardWgmmaTile {
   using Problem = Problem_;
   static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
@@ -53,7 +53,7 @@ struct ForwardWgmmaTile {
   static constexpr bool kByWords = Product::kByWords;
   // Two threads load, one per operand, where the kernel overlaps the previous one.
   static constexpr bool kLoadsByTwo = kOfSequence && Product::kArithmetic != Arithmetic::kFloat32;
-  static constexpr int kHidden = Product::kTileN / 3, kBlocksPerSm = kBlocksPerSm_;
+  static constexpr int kHidden = Product::kTileN / 3;
   using Math = ForwardMath<Product::kArithmetic>;
   static constexpr int kItemRows = kNeighbors == 4 ? 1 : 2;
   using Epilogue = EpilogueOf<Problem,
@@ -69,7 +69,7 @@ struct ForwardWgmmaTile {
   static constexpr int kUnitBytes = unit_bytes(kHidden), kUnits = Product::kTileM / 4;
   static constexpr int kSumsBarrier = (Product::kPipelineBytes + 7) / 8 * 8;
   static constexpr int kPartsOffset = (kSumsBarrier + 8 + 127) / 128 * 128;
-  static constexpr int kMostBytes = (kBlocksPerSm == 1 ? 227 : 113) * 1024;
+  static constexpr int kMostBytes = 227 * 1024;
   static constexpr int kMaxRanks =
       std::min(kMaxSplit / Product::kRowTiles,
                std::max(1, (kMostBytes - kPartsOffset) / kUnitBytes - kUnits + 1));
@@ -82,13 +82,12 @@ struct ForwardWgmmaTile {
   // weights are loaded and x is multiplied by the time h is available. Blocks of the first step get
   // so much shared memory that no two of them fit together, and those that follow find one place on
   // each.
-  static constexpr bool kMeetsNextStep =
-      kOfSequence && kBlocksPerSm == 1 && kClusterBytes <= 113 * 1024;
+  static constexpr bool kMeetsNextStep = kOfSequence && kClusterBytes <= 113 * 1024;
   static constexpr int kFirstStepBytes = kMeetsNextStep ? 116 * 1024 : kClusterBytes;
 };
 
 template <typename Tile>
-__global__ void __launch_bounds__(Tile::Product::kThreads, Tile::kBlocksPerSm) forward_wgmma_kernel(
+__global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kernel(
     const __grid_constant__ ForwardWgmmaArguments<typename Tile::Problem> arguments) {
 #if defined(LLTM_HOPPER)
   using Product = typename Tile::Product;
@@ -404,10 +403,10 @@ inline int neighbors_of(const StepOfRowsProblem& p, int) {
   return neighbors_in(p.cell.state_size);
 }
 
-template <typename Product, int kBlocksPerSm = 1, typename Problem>
+template <typename Product, typename Problem>
 cudaError_t launch_for_neighbors(const Problem& problem, int split, cudaStream_t stream) {
   const auto launch = [&]<int kNeighbors>() {
-    using Tile = ForwardWgmmaTile<Problem, Product, kNeighbors, kBlocksPerSm>;
+    using Tile = ForwardWgmmaTile<Problem, Product, kNeighbors>;
     return launch_forward_wgmma_tile<Tile>(problem, split, stream);
   };
   if constexpr (std::is_same_v<Problem, StepProblem>) {
@@ -450,14 +449,11 @@ cudaError_t launch_by_words(const ForwardProblem& p,
       case WgmmaTile::k64x8ByWords:
         return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 24, 4, 1, 0, false, kCopiers>>(
             p, split, stream);
-      case WgmmaTile::k64x24ByWords:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 72, 3, 1, 0, false, kCopiers>>(
-            p, split, stream);
       case WgmmaTile::k64x40ByWords:
         return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 120, 3, 1, 0, false, kCopiers>>(
             p, split, stream);
-      case WgmmaTile::k128x32ByWords:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 2, 96, 3, 1, 0, false, kCopiers>>(
+      case WgmmaTile::k64x48ByWords:
+        return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 144, 3, 1, 0, false, kCopiers>>(
             p, split, stream);
       default:
         return cudaErrorInvalidValue;
@@ -505,12 +501,11 @@ cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cu
       case WgmmaTile::k128x32InPairs:
         return launch_for_neighbors<WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>>(
             p, split, stream);
-      case WgmmaTile::k128x32Twice:
-        // While one block of a multiprocessor is in its epilogue, the other multiplies.
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 2, 96, 3, 1, 0, kOverlaps>, 2>(
-            p, split, stream);
       case WgmmaTile::k128x64InPairs:
         return launch_for_neighbors<WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0, kOverlaps>>(
+            p, split, stream);
+      case WgmmaTile::k192x32:
+        return launch_for_neighbors<WgmmaProduct<kArithmetic, 3, 96, 4, 1, 0, kOverlaps>>(
             p, split, stream);
       default:
         break;
