@@ -83,18 +83,25 @@ BackwardProblem products_params(const CellGradients& gradients,
 }
 
 // Copies the operands that TMA cannot describe, and points the problem to the copies.
-Tensor pack(BackwardProblem& p, Arithmetic arithmetic, const Device& device) {
+Tensor pack(BackwardProblem& p,
+            Arithmetic arithmetic,
+            const GradientPlan& plan,
+            const Device& device) {
   const int size = element_size(arithmetic);
   const int64_t h = p.state_size, x = p.input_features;
   const auto must_pack = [&](const Matrix& matrix, int64_t columns) {
     return columns > 0 && !is_describable(matrix, columns, size);
   };
   // In TF32 the inputs are transposed into a copy, from rows that start anywhere.
-  const bool reads_inputs = p.d_weights != nullptr && arithmetic != Arithmetic::kTf32;
+  const bool tf32 = arithmetic == Arithmetic::kTf32;
+  const bool reads_inputs = p.d_weights != nullptr && !tf32;
   const bool reads_weights = p.d_old_h != nullptr || p.d_input != nullptr;
+  const bool packs_weights = tf32 && plan.reads_unaligned_weights()
+                                 ? !has_describable_stride(p.weights, h + x)
+                                 : must_pack(p.weights, h + x);
   return pack({{reads_inputs && must_pack(p.old_h, h), p.old_h, p.batch, h},
                {reads_inputs && must_pack(p.input, x), p.input, p.batch, x},
-               {reads_weights && must_pack(p.weights, h + x), p.weights, 3 * h, h + x}},
+               {reads_weights && packs_weights, p.weights, 3 * h, h + x}},
               size,
               device);
 }
@@ -110,8 +117,6 @@ Tensor workspace_of(const BackwardProblem& params, const BackwardPlan& plan, con
         return backward_wgmma_workspace<kArithmetic>(params, *cut);
       }
     });
-  } else if (const auto* const pairs = plan.tile<Tf32BackwardPairs>()) {
-    floats = backward_wgmma_tf32_workspace(params, pairs->tile, plan.tiles.split);
   } else if (const auto* const parts = plan.tile<Float32GradientPlan>()) {
     floats = backward_wgmma_float32_workspace(params, *parts);
   }
@@ -146,9 +151,6 @@ cudaError_t launch_products(const BackwardProblem& params,
   const int split = plan.tiles.split;
   if (const auto* const parts = plan.tile<Float32GradientPlan>()) {
     return launch_backward_wgmma_float32(params, *parts, split, workspace, stream);
-  }
-  if (const auto* const pairs = plan.tile<Tf32BackwardPairs>()) {
-    return launch_backward_wgmma_tf32(params, pairs->tile, split, pairs->count, workspace, stream);
   }
   return with_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() {
     if constexpr (kArithmetic != Arithmetic::kFloat32) {
@@ -207,7 +209,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
     products.d_gates = data_of(gradients.gates);
   }
   if (by_wgmma != nullptr && any_product) {
-    packed = pack(products, *plan.arithmetic, device);
+    packed = pack(products, *plan.arithmetic, *by_wgmma, device);
   }
   const Tensor workspace = workspace_of(products, plan, device);
   auto* const floats = mutable_data_or_null<float>(workspace);
@@ -227,10 +229,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
         // In 16 bits this helps what follows: blocks that each fill a multiprocessor cannot crowd
         // onto free ones, and (64,512,512) takes 6.1 us instead of 6.8.
         params.starts_next = !plan.by_library() && sizeof(scalar_t) == 2;
-        if (plan.tile<Tf32BackwardPairs>() != nullptr) {
-          params.rounds_to_tf32 = true;
-          params.inputs = transposed_inputs(products, floats);
-        } else if (by_wgmma != nullptr && plan.arithmetic == Arithmetic::kTf32) {
+        if (by_wgmma != nullptr && plan.arithmetic == Arithmetic::kTf32) {
           params.inputs =
               transposed_inputs(products, floats, /*in_order=*/!by_wgmma->deals_columns());
         }

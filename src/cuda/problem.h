@@ -93,11 +93,15 @@ struct Matrix {
   }
 };
 
+/// Whether rows do not overlap and are not too far apart for TMA.
+inline bool has_describable_stride(const Matrix& matrix, int64_t columns) {
+  return matrix.stride >= columns && matrix.stride < (int64_t{1} << 36);
+}
+
 /// Whether TMA can describe a matrix of `columns` columns (at least one) of `size` bytes: all rows
 /// start at multiples of 16 bytes, do not overlap, and are not too far apart.
 inline bool is_describable(const Matrix& matrix, int64_t columns, int size) {
-  return matrix.starts_at_vectors(size) && matrix.stride >= columns &&
-         matrix.stride < (int64_t{1} << 36);
+  return matrix.starts_at_vectors(size) && has_describable_stride(matrix, columns);
 }
 
 /// Whether TMA can describe input, old_h, both column ranges of weights, and contiguous rows of

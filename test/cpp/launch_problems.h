@@ -111,13 +111,10 @@ cudaError_t launch(const BackwardProblem& p, const BackwardTiles& tiles) {
       EXPECT_GE(backward_wgmma_workspace<kArithmetic>(p, *plan), 0);
       return launch_backward_wgmma<kArithmetic>(p, *plan, workspace, nullptr);
     }
-    if constexpr (kArithmetic == Arithmetic::kTf32) {
-      const auto& pairs = std::get<Tf32BackwardPairs>(tiles.tile);
-      return launch_backward_wgmma_tf32(
-          p, pairs.tile, tiles.split, pairs.count, workspace, nullptr);
-    } else {
+    if constexpr (kArithmetic != Arithmetic::kTf32) {
       return launch_backward_wgmma_small<kArithmetic>(p, tiles.split, nullptr);
     }
+    return cudaErrorInvalidValue;
   }
 }
 

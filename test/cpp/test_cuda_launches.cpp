@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <variant>
 
 namespace lltm::cuda {
 namespace {
@@ -34,9 +35,15 @@ void expect_described() {
       if (candidate.name == "backward_wgmma" || candidate.name == "backward_wgmma_float32") {
         problem.d_gates_stride = packed_stride(3 * p.state_size, element_size(kArithmetic));
       }
+      const BackwardTiles tiles = candidate.estimate(shape, kH200).tiles;
+      const auto* const plan = std::get_if<GradientPlan>(&tiles.tile);
+      if (kArithmetic == Arithmetic::kTf32 && plan != nullptr && plan->reads_unaligned_weights() &&
+          !vectors) {
+        problem.weights = {memory(1) + 4 * random.below(4),
+                           p.state_size + p.input_features + random.below(9)};
+      }
       fake_cuda() = {};
-      const cudaError_t error =
-          launch<kArithmetic>(problem, candidate.estimate(shape, kH200).tiles);
+      const cudaError_t error = launch<kArithmetic>(problem, tiles);
       const auto& violations = fake_cuda().violations;
       ASSERT_TRUE(violations.empty() && error == cudaSuccess)
           << candidate.name << " (" << p.batch << "," << p.input_features << "," << p.state_size

@@ -113,6 +113,23 @@ def test_any_width_in_rows_that_start_at_16_bytes(path, tf32, sizes):
         assert (found - exact).abs().max() <= 5e-3 * exact.abs().max().clamp(min=1)
 
 
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize(
+    "sizes", [(3, 41, 1), (40, 700, 301), (100, 333, 802), (300, 29, 901), (600, 520, 512)], ids=str
+)
+def test_weights_in_rows_that_start_anywhere(monkeypatch, tf32, sizes, first):
+    """In TF32, where TMA copies what lies before and behind rows of weights, too: here NaN."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "backward_wgmma")
+    arguments = make_arguments(sizes, torch.float32, "cuda")
+    rows, columns = arguments.weights.shape
+    around = torch.full((rows + 2, columns + 6), float("nan"), device="cuda")
+    weights = around[1:-1, first : first + columns].copy_(arguments.weights)
+    grads = make_gradients(arguments)
+    expected = backward(*grads, arguments)
+    for found, exact in zip(call_backward(*grads, arguments._replace(weights=weights)), expected, strict=True):
+        assert (found - exact).abs().max() <= 5e-3 * exact.abs().max().clamp(min=1)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "sizes",

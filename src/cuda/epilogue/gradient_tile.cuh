@@ -50,15 +50,22 @@ class GradientStaging {
   static constexpr int kBytes = 8192, kColumns = kBytes / 64 / kSize;  // of the tile
   static constexpr int kBoxBytes = 4096;  // of d_old_h and d_input in float
 
-  __device__ __forceinline__ explicit GradientStaging(unsigned char* shared) : shared_(shared) {}
+  __device__ __forceinline__ explicit GradientStaging(unsigned char* shared)
+      : shared_(shared), thread_(static_cast<int>(threadIdx.x) % 128) {
+    // In TF32 the compiler would otherwise compute all addresses of an epilogue before the product
+    // and spill them, which a block without an L1 cache to speak of pays for: (128,1024,1024) took
+    // 3 us longer.
+    if constexpr (kSize == 4) {
+      asm volatile("" : "+r"(thread_));
+    }
+  }
 
   /// Stages eight columns of the tile, from `column` of the block on. A thread holds two of its
   /// first row and two of its second. kDealt: the columns of d_weights are permuted by
   /// row_of_transposed_column.
   template <bool kDealt = false>
   __device__ __forceinline__ void put(bool of_weights, int column, float4 sums) const {
-    const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = thread_ / 32, lane = thread_ % 32;
     if constexpr (kSize == 2) {
       Vector<Element, 2> first, second;
       assign(first.values[0], sums.x);
@@ -158,10 +165,9 @@ class GradientStaging {
                                                 int first) const {
     constexpr int kElements = kVector / kSize;
     using Bits = typename Word<kVector>::type;
-    const int thread = static_cast<int>(threadIdx.x) % 128;
     // A thread writes the same columns in all of its rows.
     const int shift = 31 - __clz((unit.of_weights ? columns : 64) / kElements);
-    const int c = (thread & ((1 << shift) - 1)) * kElements;
+    const int c = (thread_ & ((1 << shift) - 1)) * kElements;
     const int64_t h = results.state_size, x = results.input_features;
     int first_row = 0, first_byte = c * kSize;  // in the staging
     int64_t rows, stride;
@@ -187,37 +193,100 @@ class GradientStaging {
     }
     if (inside) {
 #pragma unroll 2
-      for (int row = thread >> shift; row < rows; row += 128 >> shift) {
+      for (int row = thread_ >> shift; row < rows; row += 128 >> shift) {
         __stcg(reinterpret_cast<Bits*>(to + row * stride),
                *reinterpret_cast<const Bits*>(shared_ + offset(first_row + row, first_byte)));
       }
     }
   }
 
-  unsigned char* shared_;
+  unsigned char* const shared_;
+  int thread_;  // of the warpgroup
 };
 
-/// Writes a tile of d_weights whose columns are permuted and whose rows start at multiples of 16
-/// bytes, directly from registers.
+// The nth four neighboring columns that a thread has of a row of d_weights, the first or the one
+// below.
+template <int kSums>
+__device__ __forceinline__ float4 dealt_four(const float (&sum)[kSums], int n, int below) {
+  const float* const from = sum + n * 8 + below * 2;
+  return make_float4(from[0], from[1], from[4], from[5]);
+}
+
+// Writes a thread's fours of a row that starts anywhere, of which `columns` columns exist from `to`
+// on: from the first multiple of 16 bytes in its own four, `shift` columns on, with what the next
+// thread has in front of its own. All threads of a warp call it.
+template <int kSums>
+__device__ __forceinline__ void write_shifted_fours(
+    float* to, int shift, int columns, const float (&sum)[kSums], int below, int lane) {
+  constexpr int kFours = kSums / 8;
+  const auto write = [&](const float(&values)[4], int first, int end) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (first + i < end) {
+        to[first + i] = values[i];
+      }
+    }
+  };
+  if (lane % 4 == 0) {
+    const float4 four = dealt_four(sum, 0, below);
+    write({four.x, four.y, four.z, four.w}, 0, min(shift, columns));
+  }
+#pragma unroll
+  for (int n = 0; n < kFours; ++n) {
+    // What follows the last lane's four is the first lane's next one.
+    const float4 own = dealt_four(sum, n, below);
+    const float4 sent = lane % 4 == 0 ? dealt_four(sum, min(n + 1, kFours - 1), below) : own;
+    const int next = lane / 4 * 4 + (lane + 1) % 4;
+    const float of_next[3] = {__shfl_sync(~0u, sent.x, next),
+                              __shfl_sync(~0u, sent.y, next),
+                              __shfl_sync(~0u, sent.z, next)};
+    float values[7] = {own.x, own.y, own.z, own.w, of_next[0], of_next[1], of_next[2]};
+#pragma unroll
+    for (int less = 2; less > 0; --less) {
+      if ((shift & less) != 0) {
+#pragma unroll
+        for (int i = 0; i + less < 7; ++i) {
+          values[i] = values[i + less];
+        }
+      }
+    }
+    const int first = n * 16 + shift;
+    if (first + 4 <= columns) {
+      *reinterpret_cast<float4*>(to + first) =
+          make_float4(values[0], values[1], values[2], values[3]);
+    } else {
+      write({values[0], values[1], values[2], values[3]}, first, columns);
+    }
+  }
+}
+
+/// Writes a tile of d_weights whose columns are permuted, directly from registers.
 template <typename Product, int kSums>
 __device__ __forceinline__ void write_dealt_columns(const GradientResults& results,
                                                     const GradientUnit& unit,
                                                     const float (&sum)[kSums]) {
+  constexpr int kFours = kSums / 8;  // of a thread's row
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t width = results.state_size + results.input_features;
   const int64_t first_column = unit.column + lane % 4 * 4;
+  const bool aligned = results.weight_alignment == 16;
 #pragma unroll
   for (int below = 0; below < 2; ++below) {
     const int64_t row = unit.row + Product::row(warp, lane / 4 + below * 8);
-    if (row < 3 * results.state_size) {
-      float* const to = static_cast<float*>(results.d_weights) + row * width + first_column;
+    const bool exists = row < 3 * results.state_size;
+    float* const to = static_cast<float*>(results.d_weights) + row * width + first_column;
+    if (aligned) {
 #pragma unroll
-      for (int n = 0; n < kSums / 8; ++n) {
-        const float* const from = sum + n * 8 + below * 2;
-        if (first_column + n * 16 < width) {
-          *reinterpret_cast<float4*>(to + n * 16) = make_float4(from[0], from[1], from[4], from[5]);
+      for (int n = 0; n < kFours; ++n) {
+        if (exists && first_column + n * 16 < width) {
+          *reinterpret_cast<float4*>(to + n * 16) = dealt_four(sum, n, below);
         }
       }
+    } else {
+      const int shift = static_cast<int>(-reinterpret_cast<uintptr_t>(to) % 16 / 4);
+      // Those of the tile and of the matrix.
+      const int columns = exists ? at_most(width - first_column, kFours * 16 - lane % 4 * 4) : 0;
+      write_shifted_fours(to, shift, columns, sum, below, lane);
     }
   }
 }

@@ -11,7 +11,7 @@ template <int kSlots_, int kSlotBytes_>
 class Ring {
  public:
   static constexpr int kSlots = kSlots_, kSlotBytes = kSlotBytes_;
-  static constexpr int kBarrierBytes = kSlots * 16;
+  static constexpr int kBytes = kSlots * kSlotBytes, kBarrierBytes = kSlots * 16;
 
   __device__ __forceinline__ Ring(uint32_t data, uint32_t barriers)
       : first_(data), barriers_(barriers) {}

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 namespace lltm::cuda {
 namespace {
@@ -71,21 +70,14 @@ double transposition_time(const BackwardShape& s, const BackwardCosts& costs) {
          costs.gate_gradients.rate;
 }
 
-/// Copying what TMA cannot describe: `states` rows of [old_h | input], and the weights. These and
-/// their copy compete for the cache.
-double operands_packing_time(const BackwardShape& s, int64_t states, const DeviceFacts& device) {
-  if (s.vector_rows) {
-    return 0;
-  }
+/// Copying [old_h | input] and, if their own rows start anywhere, the weights. These and their copy
+/// compete for the cache.
+double operands_packing_time(const BackwardShape& s, const DeviceFacts& device) {
   const bool packs_weights = s.width() * s.element_bytes() % 16 != 0;
-  const auto& of_products = device.costs->backward.wgmma;
-  const GradientCosts& costs =
-      s.arithmetic == Arithmetic::kTf32 ? of_products.tf32 : of_products.half;
-  const int64_t rows = states + (packs_weights ? s.gates() : 0);
-  return rows == 0 ? 0
-                   : device.costs->packing.time(static_cast<double>(rows * s.width()) *
-                                                s.element_bytes()) +
-                         (packs_weights ? costs.packed_megabyte * 1e-6 * weights_bytes(s) : 0);
+  const int64_t rows = s.batch + (packs_weights ? s.gates() : 0);
+  return device.costs->packing.time(static_cast<double>(rows * s.width()) * s.element_bytes()) +
+         (packs_weights ? device.costs->backward.wgmma.packed_megabyte * 1e-6 * weights_bytes(s)
+                        : 0);
 }
 
 /// Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows
@@ -254,42 +246,6 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
 
 }  // namespace wgmma_float32
 
-namespace wgmma_tf32 {
-
-// Products in TF32 by wgmma for up to 512 rows, by pairs of blocks.
-bool supports(const BackwardShape& s, const DeviceFacts& device) {
-  return tma_reads(s, device) && s.arithmetic == Arithmetic::kTf32 && s.batch <= 512;
-}
-
-BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
-  const auto& costs = device.costs->backward.wgmma_tf32;
-  const auto [tile, tile_rows, chunk] =
-      s.batch <= 64    ? std::tuple(Tf32BatchTile::k64, 64, costs.chunk_64)
-      : s.batch <= 128 ? std::tuple(Tf32BatchTile::k128, 128, costs.chunk_128)
-                       : std::tuple(Tf32BatchTile::k256, 256, costs.chunk_256);
-  const int pairs = device.multiprocessors / 2;
-  const int64_t columns = ceil_div(s.width(), 256), tiles = columns * ceil_div(s.batch, tile_rows);
-  const int64_t chunks = chunks_of(s.gates(), *s.arithmetic);
-  // Half of the pairs compute d_old_h and d_input, with at least nine chunks of K each:
-  // (256,2048,2048) takes 137, 110, 114 and 112 with 1, 2, 3 and 4 parts; (128,1024,1024) takes
-  // 32.9, 27.8, 26.8 and 29.2 with 2 to 5; (64,512,512) takes 12.4, 12.0, 12.4 and 12.7 with 4, 5,
-  // 6 and 8.
-  const int64_t parts = std::max<int64_t>(std::min(pairs / 2 / tiles, chunks / 9), 1);
-  const double state = static_cast<double>(chunks) / static_cast<double>(parts) * chunk;
-  const double weight = static_cast<double>(chunks_of(s.batch, *s.arithmetic)) * costs.weight_chunk;
-  const double products = makespan(pairs,
-                                   tiles * parts,
-                                   state + costs.rest,
-                                   ceil_div(s.gates(), 256) * columns,
-                                   weight + costs.rest);
-  return {{Tf32BackwardPairs{tile, pairs}, static_cast<int>(parts)},
-          costs.launch + gate_gradients_time(s, device.costs->backward) +
-              transposition_time(s, device.costs->backward) +
-              std::max(products, 2 * weights_bytes(s) / costs.weights_rate)};
-}
-
-}  // namespace wgmma_tf32
-
 namespace wgmma {
 
 // Products in 16 bits and in TF32 by wgmma. Rows may start anywhere. The kernel counts rows in int,
@@ -300,7 +256,7 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
          s.batch < kMost && s.gates() < kMost && s.width() < kMost;
 }
 
-// In TF32 only the weights are packed, since the inputs are transposed anyway.
+// In TF32 nothing is packed: weights are read in place, and the inputs transposed anyway.
 BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const bool tf32 = s.arithmetic == Arithmetic::kTf32;
   const auto [plan, us] = choose_gradient_plan(*s.arithmetic,
@@ -309,10 +265,10 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
                                                s.state_size,
                                                /*one_segment=*/tf32,
                                                device);
-  return {{plan},
-          gate_gradients_time(s, device.costs->backward) +
-              (tf32 ? transposition_time(s, device.costs->backward) : 0) +
-              operands_packing_time(s, tf32 ? 0 : s.batch, device) + us};
+  const double copies = tf32            ? transposition_time(s, device.costs->backward)
+                        : s.vector_rows ? 0
+                                        : operands_packing_time(s, device);
+  return {{plan}, gate_gradients_time(s, device.costs->backward) + copies + us};
 }
 
 }  // namespace wgmma
@@ -382,7 +338,6 @@ constexpr BackwardCandidate kCandidates[] = {
     {"backward_few_rows", Group::kFewRows, few_rows::supports, few_rows::estimate},
     {"backward_wgmma_small", Group::kHopper, wgmma_small::supports, wgmma_small::estimate},
     {"backward_wgmma_float32", Group::kHopper, wgmma_float32::supports, wgmma_float32::estimate},
-    {"backward_wgmma_tf32", Group::kHopper, wgmma_tf32::supports, wgmma_tf32::estimate},
     {"backward_wgmma", Group::kHopper, wgmma::supports, wgmma::estimate},
     {"backward_tiles", Group::kTiles, ours_run, mma_sync::estimate},
     {"backward_library", Group::kLibrary, library::supports, library::estimate},

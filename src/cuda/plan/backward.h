@@ -30,12 +30,6 @@ struct BackwardShape {
   int element_bytes() const { return arithmetic ? element_size(*arithmetic) : 8; }
 };
 
-/// Products in TF32 by wgmma, by `count` pairs of blocks.
-struct Tf32BackwardPairs {
-  Tf32BatchTile tile;
-  int count;
-};
-
 /// Products in 16 bits by wgmma in small tiles.
 struct SmallGradientTiles {};
 
@@ -51,8 +45,7 @@ struct BackwardTiles {
                GradientPlan,
                SmallGradientTiles,
                ProductTile,
-               Float32GradientPlan,
-               Tf32BackwardPairs>
+               Float32GradientPlan>
       tile;
   int split = 1;
 };

@@ -141,8 +141,7 @@ struct GradientCosts {
     double sums, sums_megabyte, megabyte, unaligned_tile, unaligned_megabyte;
   };
   Tiles columns_64_64, columns_64_256, columns_128_256, columns_256_256;  // of state and weights
-  double exchange[4];      // of sums among 1, 2, 4 and 8 ranks
-  double packed_megabyte;  // of weights that are packed, besides the packing
+  double exchange[4];  // of sums among 1, 2, 4 and 8 ranks
 };
 
 struct BackwardCosts {
@@ -184,10 +183,8 @@ struct BackwardCosts {
     double sum, sum_rate;  // the kernel that adds the parts of d_weights, and reading them
   } wgmma_float32;
   struct {
-    double launch, chunk_64, chunk_128, chunk_256, rest, weight_chunk, weights_rate;
-  } wgmma_tf32;
-  struct {
     GradientCosts tf32, half;
+    double packed_megabyte;  // of weights that are packed, besides the packing
   } wgmma;
   ByArithmetic<Tiles> tiles;
   struct {
@@ -321,27 +318,25 @@ LLTM_COSTS(kH200Costs, {
             .tile_64x96 = {.chunk = 1.51, .rest = 0}, .tile_128x96 = {.chunk = 0.85, .rest = 2.5},
             .unaligned = 1.34,
             .sum = 2, .sum_rate = 3e6},
-        .wgmma_tf32 = {.launch = 2.15, .chunk_64 = 0.187, .chunk_128 = 0.414, .chunk_256 = 0.762,
-                       .rest = 6.51, .weight_chunk = 0.47, .weights_rate = 2.6e6},
         .wgmma = {
             .tf32 = {
                 .columns_64_64 = {
-                    .launch = 2.23, .state_chunk = 0.38, .weight_chunk = 0.48, .state_tile = 4.45,
-                    .weight_tile = 4.41, .sums = 0, .sums_megabyte = 0, .megabyte = 0.51,
-                    .unaligned_tile = 0.09, .unaligned_megabyte = 0.27},
+                    .launch = 2.21, .state_chunk = 0.38, .weight_chunk = 0.48, .state_tile = 4.05,
+                    .weight_tile = 3.02, .sums = 0, .sums_megabyte = 0, .megabyte = 0.309,
+                    .unaligned_tile = 0.0907, .unaligned_megabyte = 0.284},
                 .columns_64_256 = {
-                    .launch = 4.55, .state_chunk = 0.25, .weight_chunk = 0.49, .state_tile = 1.17,
-                    .weight_tile = 3.53, .sums = 1.51, .sums_megabyte = 0.87, .megabyte = 0.34,
-                    .unaligned_tile = 3.97, .unaligned_megabyte = 0.3},
+                    .launch = 3.53, .state_chunk = 0.25, .weight_chunk = 0.49, .state_tile = 1.15,
+                    .weight_tile = 2.98, .sums = 1.51, .sums_megabyte = 1.17, .megabyte = 0.237,
+                    .unaligned_tile = 1.68, .unaligned_megabyte = 0.118},
                 .columns_128_256 = {
-                    .launch = 4.58, .state_chunk = 0.35, .weight_chunk = 0.49, .state_tile = 3.02,
-                    .weight_tile = 4.07, .sums = 1.66, .sums_megabyte = 0.34, .megabyte = 0.29,
-                    .unaligned_tile = 5.77, .unaligned_megabyte = 0.34},
+                    .launch = 3.35, .state_chunk = 0.35, .weight_chunk = 0.49, .state_tile = 3.16,
+                    .weight_tile = 4.06, .sums = 1.66, .sums_megabyte = 0.387, .megabyte = 0.188,
+                    .unaligned_tile = 1.59, .unaligned_megabyte = 0.238},
                 .columns_256_256 = {
-                    .launch = 4.68, .state_chunk = 0.55, .weight_chunk = 0.5, .state_tile = 4.94,
-                    .weight_tile = 3.92, .sums = 1.02, .sums_megabyte = 0.31, .megabyte = 0.16,
-                    .unaligned_tile = 7.68, .unaligned_megabyte = 0.36},
-                .exchange = {0.03, 0.41, 0.23, 0.64}, .packed_megabyte = 0.3},
+                    .launch = 4.39, .state_chunk = 0.55, .weight_chunk = 0.5, .state_tile = 4.52,
+                    .weight_tile = 3.79, .sums = 1.02, .sums_megabyte = 0.314, .megabyte = 0.164,
+                    .unaligned_tile = 1.04, .unaligned_megabyte = 0.579},
+                .exchange = {0.03, 0.41, 0.23, 0.64}},
             .half = {
                 .columns_64_64 = {
                     .launch = 0.96, .state_chunk = 0.39, .weight_chunk = 0.52, .state_tile = 2.29,
@@ -359,7 +354,8 @@ LLTM_COSTS(kH200Costs, {
                     .launch = 1.55, .state_chunk = 0.57, .weight_chunk = 0.56, .state_tile = 4.23,
                     .weight_tile = 2.79, .sums = 1.52, .sums_megabyte = 0.33, .megabyte = 0,
                     .unaligned_tile = 4.09, .unaligned_megabyte = 0.24},
-                .exchange = {0.05, 0.94, 1.2, 1.75}, .packed_megabyte = 0.05}},
+                .exchange = {0.05, 0.94, 1.2, 1.75}},
+            .packed_megabyte = 0.05},
         .tiles = {
             .float32 = {.launch = 0.75, .small_chunk = 1.35, .small_rest = 2.94,
                         .large_chunk = 2.37, .large_rest = 7.87, .unaligned = 1.3},

@@ -113,6 +113,11 @@ GradientChoice choose_gradient_plan(Arithmetic arithmetic,
       arithmetic == Arithmetic::kTf32 ? of_products.tf32 : of_products.half;
   const int64_t state_chunks = ceil_div(3 * s.state_size, s.chunk_k);
   const int64_t weight_chunks = ceil_div(s.batch, s.chunk_k);
+  // In TF32 only tiles of 256 columns read weights whose rows start anywhere.
+  const double packing =
+      arithmetic == Arithmetic::kTf32 && s.width() % 4 != 0
+          ? device.costs->packing.time(12 * static_cast<double>(s.state_size * s.width()))
+          : 0;
   GradientChoice best{};
   const auto consider =
       [&](const TileSizes& of, const GradientPlan& plan, int cluster, double more) {
@@ -145,7 +150,7 @@ GradientChoice choose_gradient_plan(Arithmetic arithmetic,
                     .shares_weights = shares_weights,
                     .blocks = blocks},
                    ranks,
-                   costs.exchange[log]);
+                   costs.exchange[log] + packing);
         }
       }
       continue;

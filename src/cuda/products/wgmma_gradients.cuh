@@ -18,13 +18,28 @@ namespace lltm::cuda {
 /// The bytes of a box of 64x64 16-bit elements.
 constexpr int kHalfBoxBytes = 64 * 64 * 2;
 
+/// Rows of floats that start anywhere, as the left operand in TF32. TMA reads rows from multiples
+/// of 16 bytes on, so rows whose numbers differ by a multiple of four are one matrix to it, which
+/// starts at the last such multiple. A chunk has a box of each; row i of box r is row 4i + r of K.
+struct UnalignedRows {
+  static constexpr int kResidues = 4, kRows = 32 / kResidues;  // of a box
+  // Box r starts kLead * r columns early, so that the lanes that load a fragment, which has a
+  // column of each box, read from different banks.
+  static constexpr int kLead = 4, kColumns = kGradientRows + kLead * kResidues;
+  static constexpr int kRowBytes = kColumns * 4, kBoxBytes = kRows * kRowBytes;
+  static constexpr int kBytes = kResidues * kBoxBytes;
+
+  /// The columns by which the rows of each residue start behind a multiple of 16 bytes.
+  int shifts[kResidues];
+};
+
 /// Copies the operands of a unit's chunk: kCopiers threads copy the left operand and as many the
 /// right one, a share each. Each of the kRanks ranks with the same columns copies its shares of the
 /// right operand to all of them.
 template <typename Product, int kColumns, int kRanks, int kCopiers>
 struct GradientCopies {
   static constexpr int kShares = kCopiers * kRanks;
-  static constexpr int kBytesA = kGradientRows * 128, kBytesB = kColumns * 128;
+  static constexpr int kBytesB = kColumns * 128;
   // Where the rows of the right operand are K, it is copied in boxes of 64 columns, of which a
   // copier may have none.
   static constexpr int kWideBoxes = (kColumns / 64 + kShares - 1) / kShares;
@@ -34,10 +49,27 @@ struct GradientCopies {
       uint32_t to, const CUtensorMap* map, int row, int k, int copier, uint32_t barrier) {
     constexpr int kBoxes = kGradientRows / Product::kBoxColumns / kCopiers;
     constexpr int kBoxBytes = Product::kBoxColumns * Product::kBoxColumns * Product::kElementSize;
+    arrive_expecting(barrier, kBoxes * kBoxBytes);
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {
       const int box = copier * kBoxes + i;
       copy_box_2d(to + box * kBoxBytes, map, row + box * Product::kBoxColumns, k, barrier);
+    }
+  }
+
+  /// The same from rows of K that start anywhere, by a map for each residue (UnalignedRows).
+  static __device__ __forceinline__ void copy_unaligned_left(
+      uint32_t to, const CUtensorMap* maps, int row, int k, int copier, uint32_t barrier) {
+    constexpr int kBoxes = UnalignedRows::kResidues / kCopiers;
+    arrive_expecting(barrier, kBoxes * UnalignedRows::kBoxBytes);
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) {
+      const int residue = copier * kBoxes + i;
+      copy_box_2d(to + residue * UnalignedRows::kBoxBytes,
+                  &maps[residue],
+                  row - UnalignedRows::kLead * residue,
+                  k / UnalignedRows::kResidues,
+                  barrier);
     }
   }
 
@@ -110,51 +142,65 @@ struct HalfGradientProduct {
   using Element = typename ElementOf<kArithmetic>::type;
   static constexpr int kElementSize = 2, kChunkK = 64, kBoxColumns = 64;
   static constexpr bool kWeightRowsOfK = true;
+  static constexpr int kLeftReaders = kGradientThreads / 128;
 
   /// Maps row r, of 16, of a warp to a row of the tile.
   static __device__ __forceinline__ int row(int warp, int r) { return warp * 16 + r; }
 
-  /// sum = the product over the next `chunks` chunks of the ring. release(barrier) signals that a
-  /// slot is empty.
-  template <int kColumns, typename Ring, typename Release>
-  static __device__ __forceinline__ void multiply(
-      float (&sum)[kColumns / 2], Ring& ring, bool of_weights, int chunks, const Release& release) {
+  /// sum = the product over the next `chunks` chunks of the rings. release_right(barrier) signals
+  /// that a slot is empty.
+  template <int kColumns, typename Rings, typename Release>
+  static __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2],
+                                                  Rings& rings,
+                                                  const UnalignedRows&,
+                                                  bool of_weights,
+                                                  int chunks,
+                                                  const Release& release_right) {
     if (of_weights) {
-      run<kColumns, true>(sum, ring, chunks, release);
+      run<kColumns, true>(sum, rings, chunks, release_right);
     } else {
-      run<kColumns, false>(sum, ring, chunks, release);
+      run<kColumns, false>(sum, rings, chunks, release_right);
     }
   }
 
  private:
-  template <int kColumns, bool kRowsOfK, typename Ring, typename Release>
+  template <int kColumns, bool kRowsOfK, typename Rings, typename Release>
   static __device__ __forceinline__ void run(float (&sum)[kColumns / 2],
-                                             Ring& ring,
+                                             Rings& rings,
                                              int chunks,
-                                             const Release& release) {
-    const int group = static_cast<int>(threadIdx.x) / 128;
+                                             const Release& release_right) {
+    const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
     clear(sum);
-    uint32_t previous = 0;
+    uint32_t previous_left = 0, previous_right = 0;
+    const auto release = [&] {
+      if (thread % 128 == 0) {
+        arrive(previous_left);
+      }
+      release_right(previous_right);
+    };
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      ring.wait_full();
-      const uint64_t a = describe_boxes<true>(ring.data() + group * kHalfBoxBytes);
-      const uint64_t b = describe_boxes<kRowsOfK>(ring.data() + kGradientRows * 128);
+      rings.left.wait_full();
+      rings.right.wait_full();
+      const uint64_t a = describe_boxes<true>(rings.left.data() + group * kHalfBoxBytes);
+      const uint64_t b = describe_boxes<kRowsOfK>(rings.right.data());
       fence_products();
       multiply_boxes<kArithmetic, true, kRowsOfK>(sum, a, b);
       commit_products();
       // The products of one chunk stay in flight while those of the next one start.
       wait_products<1>();
       if (chunk > 0) {
-        release(previous);
+        release();
       }
-      previous = ring.empty();
-      ring.advance();
+      previous_left = rings.left.empty();
+      previous_right = rings.right.empty();
+      rings.left.advance();
+      rings.right.advance();
     }
     wait_products<0>();
     keep_behind(sum);
     if (chunks > 0) {
-      release(previous);
+      release();
     }
   }
 };
@@ -164,33 +210,97 @@ struct Tf32GradientProduct {
   using Element = float;
   static constexpr int kElementSize = 4, kChunkK = 32, kBoxColumns = 32;
   static constexpr bool kWeightRowsOfK = false;
+  static constexpr int kLeftReaders = kGradientThreads / 32;
 
   /// Rows are permuted so that all floats of a fragment are in different banks.
   static __device__ __forceinline__ int row(int warp, int r) {
     return warp / 2 * 32 + warp % 2 * 8 + r / 8 * 4 + r % 8 / 4 * 16 + r % 4;
   }
 
-  template <int kColumns, typename Ring, typename Release>
+  template <int kColumns, typename Rings, typename Release>
   static __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2],
-                                                  Ring& ring,
-                                                  bool /*of_weights*/,
+                                                  Rings& rings,
+                                                  const UnalignedRows& unaligned,
+                                                  bool of_weights,
                                                   int chunks,
-                                                  const Release& release) {
+                                                  const Release& release_right) {
+    if (Rings::kUnaligned && !of_weights) {
+      run<kColumns>(sum, rings, UnalignedFragments(unaligned), chunks, release_right);
+    } else {
+      run<kColumns>(sum, rings, SwizzledFragments(), chunks, release_right);
+    }
+  }
+
+ private:
+  // A warp's rows of a chunk of the left operand, in boxes of 32x32 whose pieces of 16 bytes are
+  // permuted. A fragment's second row is 4 further, and so in the next piece. Its second k is also
+  // 4 further, and so its pieces are 4 further, too.
+  struct SwizzledFragments {
+    static constexpr int kBoxBytes = 32 * kChunkK * 4;
+    uint32_t own;
+
+    __device__ __forceinline__ SwizzledFragments() {
+      const int m = first_row(), k = static_cast<int>(threadIdx.x) % 4;
+      own = m / 32 * kBoxBytes + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
+    }
+    __device__ __forceinline__ uint32_t load(uint32_t box, int step, int i) const {
+      return load_shared(((box + own) ^ (i % 2 * 16 + i / 2 * 64)) + i / 2 * 4 * 128 +
+                         step * 8 * 128);
+    }
+  };
+
+  // The same in boxes of rows that start anywhere.
+  struct UnalignedFragments {
+    uint32_t own;
+
+    __device__ __forceinline__ explicit UnalignedFragments(const UnalignedRows& unaligned) {
+      const int k = static_cast<int>(threadIdx.x) % 4;
+      own = k * UnalignedRows::kBoxBytes +
+            (first_row() + UnalignedRows::kLead * k + unaligned.shifts[k]) * 4;
+    }
+    __device__ __forceinline__ uint32_t load(uint32_t box, int step, int i) const {
+      return load_shared(box + own + i % 2 * 16 + (step * 2 + i / 2) * UnalignedRows::kRowBytes);
+    }
+  };
+
+  static __device__ __forceinline__ int first_row() {
+    return row(static_cast<int>(threadIdx.x) / 32, static_cast<int>(threadIdx.x) % 32 / 4);
+  }
+
+  template <int kColumns, typename Rings, typename Fragments, typename Release>
+  static __device__ __forceinline__ void run(float (&sum)[kColumns / 2],
+                                             Rings& rings,
+                                             const Fragments& fragments,
+                                             int chunks,
+                                             const Release& release_right) {
     clear(sum);
     if (chunks == 0) {
       return;
     }
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const uint32_t own = fragment_offset(warp, lane);
     // Or the compiler would copy the sums of narrow tiles in the loop, and wait for each wgmma.
     keep_behind(sum);
     // The left operand of a chunk is loaded while the previous chunk is multiplied.
     uint32_t a[2][4][4];
-    ring.wait_full();
-    load(a[0], ring.data() + own);
+    const auto load = [&](uint32_t(&to)[4][4]) {
+      rings.left.wait_full();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          to[step][i] = fragments.load(rings.left.data(), step, i);
+        }
+      }
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) {
+        arrive(rings.left.empty());
+      }
+      rings.left.advance();
+    };
+    load(a[0]);
     uint32_t previous = 0;
     const auto multiply_chunk = [&](int chunk, uint32_t(&current)[4][4], uint32_t(&next)[4][4]) {
-      const uint64_t b = describe_matrix(ring.data() + kGradientRows * 128);
+      rings.right.wait_full();
+      const uint64_t b = describe_matrix(rings.right.data());
       fence_products();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
@@ -201,13 +311,12 @@ struct Tf32GradientProduct {
       wait_products<1>();
       keep_until_here(next);
       if (chunk > 0) {
-        release(previous);
+        release_right(previous);
       }
-      previous = ring.empty();
-      ring.advance();
+      previous = rings.right.empty();
+      rings.right.advance();
       if (chunk + 1 < chunks) {
-        ring.wait_full();
-        load(next, ring.data() + own);
+        load(next);
       }
     };
 #pragma unroll 1
@@ -221,33 +330,7 @@ struct Tf32GradientProduct {
     keep_behind(sum);
     keep_until_here(a[0]);
     keep_until_here(a[1]);
-    release(previous);
-  }
-
-  static constexpr int kBoxBytes = 32 * kChunkK * 4;
-
-  /// The offset of this thread's first element in a chunk of the left operand.
-  static __device__ __forceinline__ uint32_t fragment_offset(int warp, int lane) {
-    const int m = row(warp, lane / 4), k = lane % 4;
-    return m / 32 * kBoxBytes + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
-  }
-
-  /// Loads a warp's rows of a chunk of the left operand. A fragment's second row is 4 further, and
-  /// so in the next piece of 16 bytes. Its second k is also 4 further, and so its pieces are 4
-  /// further, too.
-  template <bool kRounds = false>
-  static __device__ __forceinline__ void load(uint32_t (&fragments)[4][4], uint32_t from) {
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        fragments[step][i] =
-            load_shared((from ^ (i % 2 * 16 + i / 2 * 64)) + i / 2 * 4 * 128 + step * 8 * 128);
-      }
-      if constexpr (kRounds) {
-        round_floats(fragments[step]);
-      }
-    }
+    release_right(previous);
   }
 };
 

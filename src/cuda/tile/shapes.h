@@ -44,9 +44,6 @@ enum class SequenceGradientTile { k32x32, k64x64 };
 /// A block's tile in a product of the backward in float32 by wgmma.
 enum class Float32GradientTile { k64x96, k128x96, kCount };
 
-/// Rows of the batch in a tile of d_old_h and d_input in TF32 by wgmma.
-enum class Tf32BatchTile { k64, k128, k256, kCount };
-
 /// The most rows that a block of the few_rows kernels multiplies, and the warps per block of the
 /// forward's.
 constexpr int kFewRows = 8, kFewRowsWarps = 16;

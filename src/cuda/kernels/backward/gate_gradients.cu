@@ -84,16 +84,6 @@ __device__ __forceinline__ void transpose_inputs(const TransposedInputs& p,
   }
 }
 
-// A gate's gradient as it is written.
-template <typename scalar_t>
-__device__ __forceinline__ scalar_t written(accumulate_t<scalar_t> x, bool rounds_to_tf32) {
-  if constexpr (std::is_same_v<scalar_t, float>) {
-    return rounds_to_tf32 ? __uint_as_float(round_to_tf32(x)) : x;
-  } else {
-    return static_cast<scalar_t>(x);
-  }
-}
-
 template <typename scalar_t>
 struct GateGradientsArguments {
   GateGradientsParams<scalar_t> cell;
@@ -199,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 2)
               gradients.gates.input_gate, gradients.gates.output_gate, gradients.gates.candidate};
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate) {
-            d_gates[gate].values[v] = written<scalar_t>(of_gates[gate], p.rounds_to_tf32);
+            d_gates[gate].values[v] = static_cast<scalar_t>(of_gates[gate]);
             sums[gate][v] += of_gates[gate];
           }
           d_old_cell.values[v] = static_cast<scalar_t>(gradients.old_cell);

@@ -30,6 +30,23 @@ struct TransposedInputs {
   LLTM_HOST_DEVICE int64_t row_stride() const { return (batch + 3) / 4 * 4; }
 };
 
+/// At the beginning of a workspace, if d_weights are wanted.
+inline TransposedInputs transposed_inputs(const BackwardProblem& p,
+                                          float* workspace,
+                                          bool in_order) {
+  return {.batch = p.batch,
+          .input_features = p.input_features,
+          .state_size = p.state_size,
+          .input = p.input,
+          .old_h = p.old_h,
+          .transposed = p.d_weights != nullptr ? workspace : nullptr,
+          .in_order = in_order};
+}
+inline int64_t transposed_floats(const BackwardProblem& p) {
+  const TransposedInputs inputs = transposed_inputs(p, nullptr, false);
+  return p.d_weights != nullptr ? inputs.columns() * inputs.row_stride() : 0;
+}
+
 /// A gradient of shape (batch, state_size); null data means zero. Strides are in elements; the
 /// gradient of a sum is expanded from one element.
 template <typename scalar_t>
@@ -59,10 +76,7 @@ struct GateGradientsParams {
   void* workspace;
   // Whether the next kernel may start before this one is complete.
   bool starts_next;
-  // For products in TF32 of float tensors: whether d_gates are rounded to TF32, and the inputs to
-  // transpose.
-  bool rounds_to_tf32;
-  TransposedInputs inputs;
+  TransposedInputs inputs;  // for products in TF32
 };
 
 /// double for double, float for the others.
@@ -79,10 +93,11 @@ template <typename scalar_t>
 cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params, cudaStream_t stream);
 
 /// Computes all wanted products in kTf32, kFloat16 or kBFloat16, on compute capability 9.0 with
-/// code built for 90a. All rows of operands start at multiples of 16 bytes, and the batch is below
-/// 2^30. `workspace` has backward_wgmma_workspace floats, at a multiple of 16 bytes. For kTf32 it
-/// begins with transposed_inputs, in order unless plan.deals_columns(). The previous kernel is that
-/// of d_gates, or follows it.
+/// code built for 90a. All rows of operands start at multiples of 16 bytes, except those of weights
+/// in kTf32 if plan.reads_unaligned_weights(), and the batch is below 2^30. `workspace` has
+/// backward_wgmma_workspace floats, at a multiple of 16 bytes. For kTf32 it begins with
+/// transposed_inputs, in order unless plan.deals_columns(). The previous kernel is that of d_gates,
+/// or follows it.
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
                                   const GradientPlan& plan,
@@ -109,24 +124,6 @@ cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
                                           cudaStream_t stream);
 int64_t backward_wgmma_float32_workspace(const BackwardProblem& params,
                                          const Float32GradientPlan& plan);
-
-/// As launch_backward_tiles, for kTf32 and batches below 2^30, on compute capability 9.0 with code
-/// built for 90a. Matrices start at multiples of 16 bytes, and their rows and state_size are
-/// multiples of 16 bytes; input_features is not zero. `parts` blocks share the K = 3*state_size of
-/// a tile of d_old_h and d_input. `pairs` is the most pairs of blocks to use. `workspace` has
-/// backward_wgmma_tf32_workspace floats, at a multiple of 16 bytes. It begins with
-/// transposed_inputs. The kernel of d_gates must have written these, and rounded d_gates to TF32.
-cudaError_t launch_backward_wgmma_tf32(const BackwardProblem& params,
-                                       Tf32BatchTile tile,
-                                       int parts,
-                                       int pairs,
-                                       float* workspace,
-                                       cudaStream_t stream);
-TransposedInputs transposed_inputs(const BackwardProblem& params,
-                                   float* workspace,
-                                   bool in_order = false);
-int64_t transposed_floats(const BackwardProblem& params);
-int64_t backward_wgmma_tf32_workspace(const BackwardProblem& params, Tf32BatchTile tile, int parts);
 
 /// As launch_backward_tiles, for kFloat16 and kBFloat16, in small tiles, on compute capability 9.0
 /// with code built for 90a. Matrices start at, and their rows are, multiples of 16 bytes;

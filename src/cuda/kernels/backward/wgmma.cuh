@@ -1,5 +1,5 @@
 // The products of the backward by wgmma and TMA (sm_90a), in one launch: d_old_h and d_input, which
-// are one product, and d_weights (gradient_units.h). Some warps copy operands through a ring of
+// are one product, and d_weights (gradient_units.h). Some warps copy operands through rings of
 // slots. Two warpgroups multiply, and write tiles or leave their sums for another kernel to add.
 //
 // - Tiles of 128x64: the K of a tile of either product may be shared by the blocks of a cluster,
@@ -20,7 +20,8 @@
 namespace lltm::cuda {
 
 struct GradientOperandMaps {
-  CUtensorMap weights, gate_rows;       // left and right of the state product
+  CUtensorMap weights[UnalignedRows::kResidues];  // left of the state product
+  CUtensorMap gate_rows;                          // right of it
   CUtensorMap gate_columns, inputs[2];  // of the weight product; inputs[1] is that of input
 };
 
@@ -33,24 +34,29 @@ struct GradientArguments {
   // it started this one.
   bool weights_are_there, inputs_are_there;
   bool state_by_tma, weights_by_tma;
+  UnalignedRows unaligned_weights;
   float4* parts;  // of the state product's tiles, then of the weight product's
   BiasParts bias;
 };
 
-/// The columns of a tile of the state product and of the weight product.
-template <Arithmetic kArithmetic_, int kStateColumns_, int kWeightColumns_>
+/// The columns of a tile of the state product and of the weight product. kUnaligned: in TF32, rows
+/// of weights may start anywhere.
+template <Arithmetic kArithmetic_,
+          int kStateColumns_,
+          int kWeightColumns_,
+          bool kUnaligned_ = false>
 struct GradientTile {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
   using Product = typename GradientProductOf<kArithmetic>::type;
   using Staging = GradientStaging<Product>;
   static constexpr int kRows = kGradientRows;
   static constexpr int kStateColumns = kStateColumns_, kWeightColumns = kWeightColumns_;
+  static constexpr bool kUnaligned = kUnaligned_;
   static constexpr bool kSharesK = kWeightColumns == 64;
   // as GradientPlan::deals_columns()
   static constexpr bool kDealsColumns = kArithmetic == Arithmetic::kTf32 && !kSharesK;
   static constexpr int kMulticast = kSharesK ? 1 : 2;  // ranks
   static constexpr int kBlocksPerSm = kSharesK ? 2 : 1;
-  static constexpr int kSlots = kSharesK ? 3 : 4;
   // Issuing copies takes a thread's time: for large tiles, two threads copy the left operand, half
   // of it each, and two the right one. Their warpgroup releases registers to those that multiply.
   static constexpr int kCopiers = kSharesK ? 1 : 2;  // per operand
@@ -60,19 +66,26 @@ struct GradientTile {
   using CopiesOf = GradientCopies<Product, kColumns, kMulticast, kCopiers>;
   using StateCopies = CopiesOf<kStateColumns>;
   using WeightCopies = CopiesOf<kWeightColumns>;
-  using OperandRing = Ring<kSlots, WeightCopies::kBytesA + WeightCopies::kBytesB>;
+  // Where the left operand passes through registers, its slots are empty sooner, and more of them
+  // keep more weights on their way.
+  static constexpr int kLeftSlots = kSharesK ? 3 : kDealsColumns && !kUnaligned ? 5 : 4;
+  static constexpr int kLeftBytes = kUnaligned ? UnalignedRows::kBytes : kGradientRows * 128;
+  using LeftRing = Ring<kLeftSlots, kLeftBytes>;
+  using RightRing = Ring<kSharesK ? 3 : 4, WeightCopies::kBytesB>;
   static_assert(kStateColumns <= kWeightColumns);
-  // Behind the ring: the staging that each warpgroup writes tiles from, or sums from other ranks.
-  static constexpr int kStagings = kSharesK ? 1 : 2;
-  static constexpr int kStagingOffset = kSlots * OperandRing::kSlotBytes;
+  // Behind the rings: the staging that each warpgroup writes tiles from, or sums from other ranks.
+  static constexpr int kStagings = kSharesK || kDealsColumns ? 1 : 2;
+  static constexpr int kRightOffset = LeftRing::kBytes;
+  static constexpr int kStagingOffset = kRightOffset + RightRing::kBytes;
   static constexpr int kGroupStagingBytes = kStagings * Staging::kBytes;
   static constexpr int kPartBytes = kGradientThreads * 16;  // for eight columns
   static constexpr int kExchangeBytes = kSharesK ? kStateColumns / 8 * kPartBytes : 0;
   static constexpr int kBarrierOffset =
       kStagingOffset + std::max(kExchangeBytes, 2 * kGroupStagingBytes);
-  static constexpr int kExchangeBarrier = kBarrierOffset + OperandRing::kBarrierBytes;
+  static constexpr int kExchangeBarrier =
+      kBarrierOffset + LeftRing::kBarrierBytes + RightRing::kBarrierBytes;
   static constexpr int kHeldOffset = kExchangeBarrier + 16;
-  static constexpr int kSharedBytes = kHeldOffset + kCopiers * kSlots * 8;
+  static constexpr int kSharedBytes = kHeldOffset + kCopiers * kLeftSlots * 8;
 
   /// The sums of a part of a tile, in float4s, as the threads hold them.
   static constexpr LLTM_HOST_DEVICE int fours(bool of_weights) {
@@ -87,30 +100,43 @@ struct GradientTile {
 };
 
 #if defined(LLTM_HOPPER)
+/// The rings of the operands, in this block's shared memory.
+template <typename Tile>
+struct GradientRings {
+  static constexpr bool kUnaligned = Tile::kUnaligned;
+  typename Tile::LeftRing left;
+  typename Tile::RightRing right;
+
+  __device__ __forceinline__ explicit GradientRings(uint32_t shared)
+      : left(shared, shared + Tile::kBarrierOffset),
+        right(shared + Tile::kRightOffset,
+              shared + Tile::kBarrierOffset + Tile::LeftRing::kBarrierBytes) {}
+};
+
 /// Starts the copies of all units' chunks, of either the left or the right operand.
 template <typename Tile>
 __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& arguments,
                                                        unsigned char* shared,
-                                                       typename Tile::OperandRing ring,
+                                                       GradientRings<Tile> rings,
                                                        int cluster,
                                                        int rank,
                                                        int copier) {
   using Product = typename Tile::Product;
-  constexpr int kBytesA = Tile::WeightCopies::kBytesA;
   const GradientOperandMaps& maps = arguments.operands;
   const bool of_left = copier < Tile::kCopiers;
   copier %= Tile::kCopiers;
   if (arguments.schedule.state.units > 0) {
-    prefetch_map(of_left ? &maps.weights : &maps.gate_rows);
+    prefetch_map(of_left ? &maps.weights[0] : &maps.gate_rows);
   }
   if (arguments.schedule.weights.units > 0) {
     prefetch_map(of_left ? &maps.gate_columns : &maps.inputs[0]);
   }
   // The row and the chunk of d_gates.T that a slot holds. Consecutive tiles of d_weights have the
   // same rows, so chunks stay in their slots if a tile has as many of them as fit.
-  auto* const held = reinterpret_cast<int2*>(shared + Tile::kHeldOffset) + copier * Tile::kSlots;
+  auto* const held =
+      reinterpret_cast<int2*>(shared + Tile::kHeldOffset) + copier * Tile::kLeftSlots;
   if (of_left) {
-    for (int i = 0; i < Tile::kSlots; ++i) {
+    for (int i = 0; i < Tile::kLeftSlots; ++i) {
       held[i] = make_int2(-1, -1);
     }
   }
@@ -124,22 +150,28 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
           waited = true;
         }
         if (of_left) {
-          const CUtensorMap* const map = unit.of_weights ? &maps.gate_columns : &maps.weights;
+          auto& ring = rings.left;
+          const CUtensorMap* const map = unit.of_weights ? &maps.gate_columns : maps.weights;
 #pragma unroll 1
           for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
             ring.wait_empty();
             int2& here = held[ring.slot()];
+            const int k = chunk * Product::kChunkK;
             if (unit.of_weights && here.x == unit.row && here.y == chunk) {
               arrive(ring.full());
             } else {
               here = unit.of_weights ? make_int2(unit.row, chunk) : make_int2(-1, -1);
-              arrive_expecting(ring.full(), kBytesA / Tile::kCopiers);
-              Tile::WeightCopies::copy_left(
-                  ring.data(), map, unit.row, chunk * Product::kChunkK, copier, ring.full());
+              if (Tile::kUnaligned && !unit.of_weights) {
+                Tile::WeightCopies::copy_unaligned_left(
+                    ring.data(), map, unit.row, k, copier, ring.full());
+              } else {
+                Tile::WeightCopies::copy_left(ring.data(), map, unit.row, k, copier, ring.full());
+              }
             }
             ring.advance();
           }
         } else {
+          auto& ring = rings.right;
           const CUtensorMap* const map =
               unit.of_weights ? &maps.inputs[unit.second_segment] : &maps.gate_rows;
 #pragma unroll 1
@@ -148,7 +180,7 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
             const auto copy = [&](auto copies) {
               using Copies = decltype(copies);
               arrive_expecting(ring.full(), Copies::right_bytes(unit.of_weights, copier));
-              Copies::copy_right(ring.data() + kBytesA,
+              Copies::copy_right(ring.data(),
                                  map,
                                  unit.of_weights,
                                  unit.column,
@@ -179,7 +211,7 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
   const int group_row = unit.row + group * 64;
   if constexpr (Tile::kDealsColumns) {
-    if (unit.of_weights && arguments.weights_by_tma) {
+    if (unit.of_weights) {
       write_dealt_columns<typename Tile::Product>(arguments.results, unit, sum);
       return;
     }
@@ -227,12 +259,12 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
 template <typename Tile, int kColumns>
 __device__ __forceinline__ void form_gradient_tile(const GradientArguments& arguments,
                                                    unsigned char* shared,
-                                                   typename Tile::OperandRing& ring,
+                                                   GradientRings<Tile>& rings,
                                                    const GradientUnit& unit,
                                                    int ranks,
                                                    int rank) {
   const int thread = static_cast<int>(threadIdx.x);
-  const auto release = [&](uint32_t empty) {
+  const auto release_right = [&](uint32_t empty) {
     if constexpr (Tile::kMulticast > 1) {
       if (thread % 128 < Tile::kMulticast) {
         arrive_in_cluster(address_in_block(empty, thread % 128));
@@ -242,7 +274,8 @@ __device__ __forceinline__ void form_gradient_tile(const GradientArguments& argu
     }
   };
   float sum[kColumns / 2];
-  Tile::Product::template multiply<kColumns>(sum, ring, unit.of_weights, unit.chunks, release);
+  Tile::Product::template multiply<kColumns>(
+      sum, rings, arguments.unaligned_weights, unit.of_weights, unit.chunks, release_right);
   const GradientSchedule& schedule = arguments.schedule;
   const GradientTiles& tiles = unit.of_weights ? schedule.weights : schedule.state;
   if constexpr (Tile::kSharesK) {
@@ -271,12 +304,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
   const int cluster = static_cast<int>(cluster_index()), rank = cluster_rank();
   const int ranks = schedule.weights.ranks;
   const int thread = static_cast<int>(threadIdx.x);
-  const uint32_t base = shared_address(shared);
-  typename Tile::OperandRing ring(base, base + Tile::kBarrierOffset);
+  GradientRings<Tile> rings(shared_address(shared));
   if (thread == 0) {
-    ring.prepare(2 * Tile::kCopiers, Tile::kMulticast * kGradientThreads / 128);
+    rings.left.prepare(Tile::kCopiers, Tile::Product::kLeftReaders);
+    rings.right.prepare(Tile::kCopiers, Tile::kMulticast * kGradientThreads / 128);
     if constexpr (Tile::kSharesK) {
-      const uint32_t barrier = base + Tile::kExchangeBarrier;
+      const uint32_t barrier = shared_address(shared + Tile::kExchangeBarrier);
       init_barrier(barrier, 1);
       arrive_expecting(barrier, Tile::kExchangeBytes - Tile::kExchangeBytes / ranks);
     }
@@ -299,7 +332,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
     }
     if (thread % 32 == 0) {
       copy_gradient_operands<Tile>(
-          arguments, shared, ring, cluster, rank, (thread - kGradientThreads) / 32);
+          arguments, shared, rings, cluster, rank, (thread - kGradientThreads) / 32);
       // After many blocks that each fill a multiprocessor, the next kernel's blocks would crowd
       // onto those that have none. So it may start only when all blocks have issued the copies of
       // their last chunks.
@@ -327,10 +360,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
         cluster, rank, [&](const GradientUnit& unit) {
           if (unit.of_weights || Tile::kStateColumns == Tile::kWeightColumns) {
             form_gradient_tile<Tile, Tile::kWeightColumns>(
-                arguments, shared, ring, unit, ranks, rank);
+                arguments, shared, rings, unit, ranks, rank);
           } else {
             form_gradient_tile<Tile, Tile::kStateColumns>(
-                arguments, shared, ring, unit, ranks, rank);
+                arguments, shared, rings, unit, ranks, rank);
           }
         });
     if (thread % 128 == 0) {

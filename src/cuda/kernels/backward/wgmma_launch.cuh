@@ -27,6 +27,31 @@ int64_t gradient_workspace(const GradientSchedule& s) {
               int64_t(s.weights.tiles_in_parts()) * s.weights.parts * Tile::fours(true));
 }
 
+/// Creates the maps of weights whose rows start anywhere (UnalignedRows).
+inline bool describe_unaligned_weights(CUtensorMap* maps,
+                                       UnalignedRows* rows,
+                                       const BackwardProblem& p) {
+  const int64_t gates = 3 * p.state_size;
+  for (int64_t residue = 0; residue < UnalignedRows::kResidues; ++residue) {
+    // Three rows have no fourth residue. Zeros are multiplied with what is read in its place.
+    const int64_t row = std::min(residue, gates - 1);
+    const auto* const start = static_cast<const float*>(p.weights.data) + row * p.weights.stride;
+    const auto shift = static_cast<int>(reinterpret_cast<uintptr_t>(start) % 16 / 4);
+    rows->shifts[residue] = shift;
+    if (!describe(&maps[residue],
+                  {.arithmetic = Arithmetic::kTf32,
+                   .matrix = {start - shift, UnalignedRows::kResidues * p.weights.stride},
+                   .rows = ceil_div(gates - row, int64_t{UnalignedRows::kResidues}),
+                   .columns = shift + p.state_size + p.input_features,
+                   .box_rows = UnalignedRows::kRows,
+                   .box_columns = UnalignedRows::kColumns,
+                   .layout = BoxLayout::kRows})) {
+      return false;
+    }
+  }
+  return true;
+}
+
 /// Creates the tensor maps of the operands of all wanted products, and of the results that TMA
 /// writes. TMA may not support the other results.
 template <typename Tile>
@@ -44,8 +69,13 @@ bool describe_gradients(GradientArguments* arguments,
   const Matrix d_gates{p.d_gates, p.d_gates_stride};
   if (arguments->schedule.state.units > 0) {
     constexpr int kRows = Tile::StateCopies::kRowsB;
-    done = describe(&operands.weights, {kOperand, p.weights, gates, width, kBox, kBox}) &&
-           describe(&operands.gate_rows, {kOperand, d_gates, p.batch, gates, kRows, kChunk});
+    if constexpr (Tile::kUnaligned) {
+      done = describe_unaligned_weights(operands.weights, &arguments->unaligned_weights, p);
+    } else {
+      done = describe(operands.weights, {kOperand, p.weights, gates, width, kBox, kBox});
+    }
+    done =
+        done && describe(&operands.gate_rows, {kOperand, d_gates, p.batch, gates, kRows, kChunk});
   }
   if (arguments->schedule.weights.units > 0) {
     done =
@@ -143,19 +173,19 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
       arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
 }
 
-/// Calls `run` with the tile of a plan as a type.
-template <Arithmetic kArithmetic, typename Run>
+/// Calls `run` with the tile of a plan as a type. Those of 64x64 have no kUnaligned.
+template <Arithmetic kArithmetic, bool kUnaligned = false, typename Run>
 auto with_gradient_tile(const GradientPlan& plan, const Run& run) {
   if (plan.weight_columns == 64) {
     return run(GradientTile<kArithmetic, 64, 64>());
   }
   switch (plan.state_columns) {
     case 64:
-      return run(GradientTile<kArithmetic, 64, 256>());
+      return run(GradientTile<kArithmetic, 64, 256, kUnaligned>());
     case 128:
-      return run(GradientTile<kArithmetic, 128, 256>());
+      return run(GradientTile<kArithmetic, 128, 256, kUnaligned>());
     default:
-      return run(GradientTile<kArithmetic, 256, 256>());
+      return run(GradientTile<kArithmetic, 256, 256, kUnaligned>());
   }
 }
 
@@ -177,13 +207,19 @@ cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
                                   cudaStream_t stream) {
   Matrix transposed{};
   if constexpr (kArithmetic == Arithmetic::kTf32) {
-    const TransposedInputs inputs = transposed_inputs(problem, workspace);
+    const TransposedInputs inputs = transposed_inputs(problem, workspace, !plan.deals_columns());
     transposed = {inputs.transposed, inputs.row_stride()};
     workspace += transposed_floats(problem);
   }
-  return with_gradient_tile<kArithmetic>(plan, [&](auto tile) {
+  const auto launch = [&](auto tile) {
     return launch_gradient_tiles<decltype(tile)>(problem, plan, transposed, workspace, stream);
-  });
+  };
+  if constexpr (kArithmetic == Arithmetic::kTf32) {
+    if (!problem.weights.starts_at_vectors(sizeof(float))) {
+      return with_gradient_tile<kArithmetic, true>(plan, launch);
+    }
+  }
+  return with_gradient_tile<kArithmetic>(plan, launch);
 }
 
 }  // namespace lltm::cuda
