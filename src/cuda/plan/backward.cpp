@@ -88,12 +88,6 @@ bool ours_run(const BackwardShape& s, const DeviceFacts& device) {
          ceil_div(s.gates(), 64) * ceil_div(s.width(), 64) < (int64_t{1} << 28);
 }
 
-/// Whether TMA can read the matrices in place.
-bool tma_reads(const BackwardShape& s, const DeviceFacts& device) {
-  return ours_run(s, device) && device.wgmma && s.vector_rows && s.input_features > 0 &&
-         s.batch < (int64_t{1} << 31);
-}
-
 namespace few_rows {
 
 // The whole backward in one launch, without tiles. A thread takes four columns or one.
@@ -133,10 +127,12 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
 
 namespace wgmma_small {
 
-// Products in 16 bits by wgmma, in small tiles that start while d_gates are computed.
+// Products in 16 bits by wgmma, in small tiles that start while d_gates are computed. TMA reads all
+// matrices in place.
 bool supports(const BackwardShape& s, const DeviceFacts& device) {
-  return tma_reads(s, device) && !is_float(*s.arithmetic) && s.input_features % 8 == 0 &&
-         s.batch <= 64 && multiplications(s) <= 4e8;
+  return ours_run(s, device) && device.wgmma && !is_float(*s.arithmetic) && s.vector_rows &&
+         s.input_features > 0 && s.input_features % 8 == 0 && s.batch <= 64 &&
+         multiplications(s) <= 4e8;
 }
 
 // As many ranks as still give each block a multiprocessor: (64,512,512) takes 6.1 with eight and

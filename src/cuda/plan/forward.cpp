@@ -357,11 +357,11 @@ ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
   shape.vector_rows = p.input.starts_at_vectors(size) && p.old_h.starts_at_vectors(size) &&
                       p.weights.starts_at_vectors(size) &&
                       p.weights.starts_at_vectors(size, p.input_column());
+  const int64_t most = (int64_t{1} << 32) / size;
   shape.word_rows = p.input.starts_at_words(size) && p.old_h.starts_at_words(size) &&
                     p.weights.starts_at_words(size) &&
-                    p.weights.starts_at_words(size, p.input_column());
-  const int64_t most = (int64_t{1} << 32) / size;
-  shape.rows_near = shape.gates() * p.weights.stride < most && 128 * p.old_h.stride < most &&
+                    p.weights.starts_at_words(size, p.input_column()) &&
+                    shape.gates() * p.weights.stride < most && 128 * p.old_h.stride < most &&
                     128 * p.input.stride < most;
   return shape;
 }
@@ -399,8 +399,7 @@ bool supports(const ForwardCandidate& candidate,
       return device.wgmma && candidate.float32 == (*shape.arithmetic == Arithmetic::kFloat32) &&
              shape.batch < (int64_t{1} << 31) && (shape.may_pack || shape.pack_bytes == 0) &&
              device.resident_in_clusters_of(candidate.shape.row_tiles) > 0 &&
-             (candidate.by_words == nullptr ||
-              (shape.may_pack && shape.word_rows && shape.rows_near));
+             (candidate.by_words == nullptr || (shape.may_pack && shape.word_rows));
     default:
       // The largest tiles need the shared memory of sm_80 or sm_90.
       return candidate.shape.rows < 128 || device.shared_bytes_a_block >= 160 * 1024;

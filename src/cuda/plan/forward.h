@@ -32,8 +32,7 @@ struct ForwardShape {
   double states_across_lines = 0;  // the share of the columns of old_h and input whose rows do not
   int64_t input_offset = 0;        // columns by which input's first box starts before its own
   bool vector_rows = true;         // all rows start at 16 bytes, also of weights' input columns
-  bool word_rows = true;           // and at 4 bytes
-  bool rows_near = true;           // a tile's rows are less than 4 GiB apart
+  bool word_rows = true;           // and at 4 bytes, less than 4 GiB apart in a tile
 
   bool operator==(const ForwardShape&) const = default;
   int64_t width() const { return state_size + input_features; }
