@@ -18,8 +18,8 @@ namespace {
 
 /// Sizes around tiles of 16, 64 and 128 rows, of 8, 16, 24, 32, 40 and 64 hidden columns, and of
 /// 64, 96, 128 and 256 columns of a gradient, and around chunks of 32 and 64 of K. Rows start at 16
-/// bytes or do not. There is every tile of the forward, pairs without a second tile, K shorter and
-/// longer than the pipeline, and batches of one to eight rows.
+/// bytes or do not. There are pairs without a second tile, K shorter and longer than the pipeline,
+/// and batches of one to eight rows. (test_cuda_paths.py forces every candidate by its name.)
 const std::vector<Sizes> kTileEdges = {
     {1, 8, 8},         {15, 31, 7},    {16, 32, 8},      {17, 33, 9},     {16, 64, 64},
     {5, 1, 200},       {37, 77, 200},  {63, 64, 31},     {64, 128, 64},   {65, 63, 65},

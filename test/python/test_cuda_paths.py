@@ -1,5 +1,6 @@
 """The paths of the CUDA kernels, forced: accuracy, layouts, reproducibility."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -99,6 +100,38 @@ def tf32():
     torch.backends.cuda.matmul.allow_tf32 = True
     yield
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def candidate_names(monkeypatch):
+    """The candidates of a cell, from the error that lists them."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "?")
+    with pytest.raises(RuntimeError) as error:
+        call(make_arguments((2, 3, 4), device="cuda"))
+    return re.findall(r"\b(?:forward|backward)_\w+", str(error.value).splitlines()[0])
+
+
+CANDIDATE_SIZES = pytest.mark.parametrize("sizes", [(37, 77, 200), (129, 65, 130), (200, 136, 168)], ids=str)
+
+
+@CANDIDATE_SIZES
+def test_every_candidate(monkeypatch, dtype, sizes):
+    """Forced by its name, whatever the planner would choose. Others take over what one does not support."""
+    names = candidate_names(monkeypatch)
+    assert len(names) > 20
+    for name in names:
+        monkeypatch.setenv("LLTM_CUDA_PATH", name)
+        check_values(sizes, dtype)
+
+
+@CANDIDATE_SIZES
+def test_every_candidate_in_tf32(monkeypatch, tf32, sizes):
+    arguments = make_arguments(sizes, torch.float32, "cuda")
+    grads = make_gradients(arguments)
+    expected = (*forward(*arguments.map(torch.Tensor.double)), *backward(*grads, arguments))
+    for name in candidate_names(monkeypatch):
+        monkeypatch.setenv("LLTM_CUDA_PATH", name)
+        for found, exact in zip((*call(arguments), *call_backward(*grads, arguments)), expected, strict=True):
+            assert (found - exact).abs().max() <= 5e-3 * exact.abs().max().clamp(min=1), name
 
 
 @pytest.mark.parametrize("sizes", [(70, 13, 40), (130, 261, 264), (300, 29, 520)], ids=str)
