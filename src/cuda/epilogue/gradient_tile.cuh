@@ -241,15 +241,7 @@ __device__ __forceinline__ void write_shifted_fours(
                               __shfl_sync(~0u, sent.y, next),
                               __shfl_sync(~0u, sent.z, next)};
     float values[7] = {own.x, own.y, own.z, own.w, of_next[0], of_next[1], of_next[2]};
-#pragma unroll
-    for (int less = 2; less > 0; --less) {
-      if ((shift & less) != 0) {
-#pragma unroll
-        for (int i = 0; i + less < 7; ++i) {
-          values[i] = values[i + less];
-        }
-      }
-    }
+    move_to_front(values, shift);
     const int first = n * 16 + shift;
     if (first + 4 <= columns) {
       *reinterpret_cast<float4*>(to + first) =

@@ -6,6 +6,7 @@
 #include "../ptx/cp_async.cuh"
 #include "../ptx/shared.cuh"
 #include "boxes.cuh"
+#include "vectors.cuh"
 
 #include <type_traits>
 
@@ -104,15 +105,7 @@ class ShiftedBoxCopier {
   // The 16 bytes from byte `first` on of two vectors.
   static __device__ __forceinline__ uint4 shift(const uint4& a, const uint4& b, int first) {
     uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-    for (int less = 2; less > 0; --less) {
-      if ((first / 4 & less) != 0) {
-#pragma unroll
-        for (int i = 0; i + less < 8; ++i) {
-          words[i] = words[i + less];
-        }
-      }
-    }
+    move_to_front(words, first / 4);
     const int bits = kSize == 2 ? first % 4 * 8 : 0;
     return make_uint4(__funnelshift_r(words[0], words[1], bits),
                       __funnelshift_r(words[1], words[2], bits),

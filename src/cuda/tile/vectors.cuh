@@ -48,6 +48,20 @@ __device__ __forceinline__ void write_vector(Element* to, const Vector<Element, 
   auto bits = word_of(vector);
   *reinterpret_cast<decltype(bits)*>(to) = bits;
 }
+// Moves the elements from `by` on, less than four, to the front, without an index that the compiler
+// does not know.
+template <typename Element, int kCount>
+__device__ __forceinline__ void move_to_front(Element (&values)[kCount], int by) {
+#pragma unroll
+  for (int less = 2; less > 0; --less) {
+    if ((by & less) != 0) {
+#pragma unroll
+      for (int i = 0; i + less < kCount; ++i) {
+        values[i] = values[i + less];
+      }
+    }
+  }
+}
 __device__ __forceinline__ float4 four_of(const float* values) {
   return make_float4(values[0], values[1], values[2], values[3]);
 }
