@@ -1,4 +1,5 @@
-// Converting floats to operands in TF32.
+// Operands in TF32: converting floats, and the left operand of wgmma where M is contiguous, which
+// passes through registers.
 #pragma once
 
 #include "../ptx/mma.cuh"
@@ -28,6 +29,18 @@ __device__ __forceinline__ void round_floats(uint32_t (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) {
     values[i] = round_to_tf32(__uint_as_float(values[i]));
   }
+}
+
+// Maps row r, of 16, of a warp to a row of the tile, so that all floats of a fragment are in
+// different banks where M is contiguous.
+__device__ __forceinline__ int row_of_fragment(int warp, int r) {
+  return warp / 2 * 32 + warp % 2 * 8 + r / 8 * 4 + r % 8 / 4 * 16 + r % 4;
+}
+
+// The offset of row m and column k of such an operand: boxes of 32x32, whose pieces of 16 bytes are
+// permuted. k is less than 8.
+__device__ __forceinline__ uint32_t offset_in_boxes(int m, int k) {
+  return m / 32 * 4096 + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
 }
 
 }  // namespace lltm::cuda

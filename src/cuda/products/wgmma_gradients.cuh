@@ -212,10 +212,7 @@ struct Tf32GradientProduct {
   static constexpr bool kWeightRowsOfK = false;
   static constexpr int kLeftReaders = kGradientThreads / 32;
 
-  /// Rows are permuted so that all floats of a fragment are in different banks.
-  static __device__ __forceinline__ int row(int warp, int r) {
-    return warp / 2 * 32 + warp % 2 * 8 + r / 8 * 4 + r % 8 / 4 * 16 + r % 4;
-  }
+  static __device__ __forceinline__ int row(int warp, int r) { return row_of_fragment(warp, r); }
 
   template <int kColumns, typename Rings, typename Release>
   static __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2],
@@ -236,12 +233,10 @@ struct Tf32GradientProduct {
   // permuted. A fragment's second row is 4 further, and so in the next piece. Its second k is also
   // 4 further, and so its pieces are 4 further, too.
   struct SwizzledFragments {
-    static constexpr int kBoxBytes = 32 * kChunkK * 4;
     uint32_t own;
 
     __device__ __forceinline__ SwizzledFragments() {
-      const int m = first_row(), k = static_cast<int>(threadIdx.x) % 4;
-      own = m / 32 * kBoxBytes + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
+      own = offset_in_boxes(first_row(), static_cast<int>(threadIdx.x) % 4);
     }
     __device__ __forceinline__ uint32_t load(uint32_t box, int step, int i) const {
       return load_shared(((box + own) ^ (i % 2 * 16 + i / 2 * 64)) + i / 2 * 4 * 128 +

@@ -353,7 +353,7 @@ struct ThreeTf32Product {
     if constexpr (kMajorA == Major::kK) {
       return warp() * 16 + r;
     } else {
-      return warp() / 2 * 32 + warp() % 2 * 8 + r / 8 * 4 + r % 8 / 4 * 16 + r % 4;
+      return row_of_fragment(warp(), r);
     }
   }
 
@@ -373,8 +373,7 @@ struct ThreeTf32Product {
       for (int i = 0; i < 4; ++i) {
         const int m = row_of(lane / 4 + i % 2 * 8);
         const int k = lane % 4 + i / 2 * 4;  // plus 8 per step
-        const uint32_t from =
-            a + m / 32 * kBoxBytesA + k * 128 + ((m % 32 / 4) ^ k) * 16 + m % 4 * 4;
+        const uint32_t from = a + offset_in_boxes(m, k);
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
           fragments[step][i] = load_shared(from + step * 8 * 128);
