@@ -150,7 +150,7 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
   arguments.weights_are_there = true;
   arguments.inputs_are_there = Product::kWeightRowsOfK;  // in TF32 they are transposed first
   arguments.state_by_tma = results.state_alignment == 16;
-  arguments.weights_by_tma = results.weight_alignment == 16;
+  arguments.weights_by_tma = !Tile::kDealsColumns && results.weight_alignment == 16;
   arguments.parts = reinterpret_cast<float4*>(workspace);
   arguments.bias = p.bias;
   if (!describe_gradients<Tile>(&arguments, p, transposed_inputs, one_segment)) {
