@@ -102,6 +102,11 @@ def tf32():
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
+def assert_close_in_tf32(results, expected, candidate=""):
+    for found, exact in zip(results, expected, strict=True):
+        assert (found - exact).abs().max() <= 5e-3 * exact.abs().max().clamp(min=1), candidate
+
+
 def candidate_names(monkeypatch):
     """The candidates of a cell, from the error that lists them."""
     monkeypatch.setenv("LLTM_CUDA_PATH", "?")
@@ -130,8 +135,7 @@ def test_every_candidate_in_tf32(monkeypatch, tf32, sizes):
     expected = (*forward(*arguments.map(torch.Tensor.double)), *backward(*grads, arguments))
     for name in candidate_names(monkeypatch):
         monkeypatch.setenv("LLTM_CUDA_PATH", name)
-        for found, exact in zip((*call(arguments), *call_backward(*grads, arguments)), expected, strict=True):
-            assert (found - exact).abs().max() <= 5e-3 * exact.abs().max().clamp(min=1), name
+        assert_close_in_tf32((*call(arguments), *call_backward(*grads, arguments)), expected, name)
 
 
 @pytest.mark.parametrize("sizes", [(70, 13, 40), (130, 261, 264), (300, 29, 520)], ids=str)
@@ -141,9 +145,7 @@ def test_any_width_in_rows_that_start_at_16_bytes(path, tf32, sizes):
     wide = make_arguments((batch, input_features + 11, state_size), torch.float32, "cuda")
     narrow = wide._replace(input=wide.input[:, :input_features], weights=wide.weights[:, : state_size + input_features])
     grads = make_gradients(narrow)
-    expected = backward(*grads, narrow)
-    for found, exact in zip(call_backward(*grads, narrow), expected, strict=True):
-        assert (found - exact).abs().max() <= 5e-3 * exact.abs().max().clamp(min=1)
+    assert_close_in_tf32(call_backward(*grads, narrow), backward(*grads, narrow))
 
 
 @pytest.mark.parametrize("first", range(4))
@@ -158,9 +160,8 @@ def test_weights_in_rows_that_start_anywhere(monkeypatch, tf32, sizes, first):
     around = torch.full((rows + 2, columns + 6), float("nan"), device="cuda")
     weights = around[1:-1, first : first + columns].copy_(arguments.weights)
     grads = make_gradients(arguments)
-    expected = backward(*grads, arguments)
-    for found, exact in zip(call_backward(*grads, arguments._replace(weights=weights)), expected, strict=True):
-        assert (found - exact).abs().max() <= 5e-3 * exact.abs().max().clamp(min=1)
+    found = call_backward(*grads, arguments._replace(weights=weights))
+    assert_close_in_tf32(found, backward(*grads, arguments))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
