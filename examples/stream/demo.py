@@ -25,6 +25,10 @@ import stream
 import torch
 import torch.distributed as dist
 
+# DistributedDataParallel imports this module, whose default arguments are the process group of that moment. They must
+# not keep the group alive: its threads would run while the interpreter finalizes, and could abort the process.
+import torch.distributed.nn
+
 import lltm
 
 SOURCE = Path(__file__).resolve().parent

@@ -93,6 +93,26 @@ def test_two_processes_train_what_one_does(tmp_path, device, monkeypatch):
         torch.testing.assert_close(by_two, dict(model.state_dict()), rtol=1e-3, atol=1e-4, check_device=False)
 
 
+THREADS_OF_A_GROUP = """
+import os, demo, torch
+def threads_of_gloo():
+    names = [open(f"/proc/self/task/{thread}/comm").read() for thread in os.listdir("/proc/self/task")]
+    return sum("gloo" in name for name in names)
+with demo.process_group("cpu"):
+    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    before = threads_of_gloo()
+assert before > threads_of_gloo() == 0
+"""
+
+
+def test_the_process_group_ends_with_its_threads():
+    """A thread of gloo that releases a tensor while the interpreter finalizes aborts the process."""
+    run(
+        sys.executable, "-c", THREADS_OF_A_GROUP, PYTHONPATH=f"{FOLDER}:{Path(lltm.__file__).parents[1]}",
+        LLTM_LIBRARY=lltm.library_path, RANK=0, LOCAL_RANK=0, WORLD_SIZE=1, MASTER_ADDR="localhost", MASTER_PORT=0,
+    )  # fmt: skip
+
+
 @pytest.mark.build_ways
 def test_cpp_writes_what_python_writes(tmp_path):
     """The demo's export, program and comparison. The program stays in the build tree for the next run."""
