@@ -192,6 +192,8 @@ void run(const SequenceBackward<scalar_t>& s) {
     run_rows(SequenceWork{.batch = s.steps.batch,
                           .steps = s.steps.steps,
                           .multiplications_per_row = 3 * s.state_size * s.state_size,
+                          .multiplications_per_step =
+                              multiplications(s.steps.batch, 3 * s.state_size, s.state_size),
                           .rows_per_tile = sequence_kernels<scalar_t>().rows_per_tile,
                           .rows_at_once = kMaxRowsAtOnce},
              [&](int64_t first, int64_t last, int64_t /*rows_at_once*/, const auto& spread) {

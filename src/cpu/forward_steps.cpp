@@ -256,6 +256,8 @@ void run(const SequenceForward<scalar_t>& sequence) {
                         .steps = sequence.steps.steps,
                         .multiplications_per_row = 3 * sequence.state_size *
                                                    (sequence.state_size + sequence.input.features),
+                        .multiplications_per_step = multiplications(
+                            sequence.steps.batch, 3 * sequence.state_size, sequence.state_size),
                         .rows_per_tile = rows_per_tile,
                         .rows_at_once = rows_that_fit(bytes_per_row, rows_per_tile)},
            [&](int64_t first, int64_t last, int64_t rows_at_once, const auto& spread) {

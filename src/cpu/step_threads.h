@@ -2,20 +2,21 @@
 //
 // The steps of a row depend on each other, but different rows are independent. If there are enough
 // rows for all threads, each thread takes some rows through the whole sequence without waiting for
-// the others. Otherwise one thread runs the steps, and a kernel's tasks, which are columns of the
-// state, are divided among threads only if they are long: every step has to wait for the other
-// threads, and if another process occupies a core, for as long as the system lets it run.
+// the others. Otherwise a team of threads runs the steps together: a kernel's tasks, which are
+// columns of the state, are divided among them.
 #pragma once
 
 #include "parallel.h"
+#include "step_team.h"
 
 #include <algorithm>
 #include <cstdint>
 
 namespace lltm::cpu {
 
-/// A step with fewer multiplications is run by one thread: about 150 us on a Zen 4 core.
-constexpr int64_t kShortStepMultiplications = 8'000'000;
+/// A thread takes part in a kernel of a step if its share is at least this long: 0.8 us on a Zen 5
+/// core. To give the share away then costs about a quarter of that.
+constexpr int64_t kMultiplicationsPerShare = 100'000;
 
 /// The most rows that run their steps together. With this many, a panel of weights stays in the
 /// cache, and so do the results of a step.
@@ -38,7 +39,8 @@ inline int64_t rows_that_fit(int64_t bytes_per_row, int64_t rows_per_tile) {
 struct SequenceWork {
   int64_t batch;
   int64_t steps;
-  int64_t multiplications_per_row;  // of a step
+  int64_t multiplications_per_row;   // of a step and its input
+  int64_t multiplications_per_step;  // of the step alone, with all rows
   int64_t rows_per_tile;
   int64_t rows_at_once;  // by a thread that runs all their steps alone
 };
@@ -51,12 +53,11 @@ void run_rows(const SequenceWork& work, const Run& run) {
   const auto alone = [](int64_t tasks, int64_t /*multiplications*/, const auto& kernel) {
     kernel(0, tasks);
   };
-  const auto shared = [](int64_t tasks, int64_t multiplications, const auto& kernel) {
-    for_each_task(tasks, multiplications, kShortStepMultiplications, kernel);
-  };
   const int64_t threads = threads_of_sequence();
   const int64_t multiplications = work.batch * work.steps * work.multiplications_per_row;
   const int64_t rows_per_thread = (work.batch + threads - 1) / threads;
+  const int64_t threads_per_step =
+      std::min(threads, work.multiplications_per_step / kMultiplicationsPerShare);
   const auto run_alone = [&](int64_t begin, int64_t end) {
     for (int64_t first = begin; first < end; first += work.rows_at_once) {
       run(first, std::min(first + work.rows_at_once, end), work.rows_at_once, alone);
@@ -66,8 +67,26 @@ void run_rows(const SequenceWork& work, const Run& run) {
     run_alone(0, work.batch);
   } else if (rows_per_thread >= work.rows_per_tile) {
     at::parallel_for(0, work.batch, std::min(rows_per_thread, work.rows_at_once), run_alone);
+  } else if (threads_per_step > 1) {
+    StepTeam team(threads_per_step);
+    const auto lead = [&] {
+      run(int64_t{0},
+          work.batch,
+          kMaxRowsAtOnce,
+          [&](int64_t tasks, int64_t multiplications, const auto& kernel) {
+            team.share(tasks, multiplications / kMultiplicationsPerShare, kernel);
+          });
+    };
+    at::parallel_for(0, threads_per_step, 1, [&](int64_t first, int64_t /*last*/) {
+      first == 0 ? team.lead(lead) : team.help(first);
+    });
   } else {
-    run(int64_t{0}, work.batch, kMaxRowsAtOnce, shared);
+    run(int64_t{0},
+        work.batch,
+        kMaxRowsAtOnce,
+        [](int64_t tasks, int64_t multiplications, const auto& kernel) {
+          for_each_task(tasks, multiplications, kShortMultiplications, kernel);
+        });
   }
 }
 
