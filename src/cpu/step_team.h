@@ -115,9 +115,9 @@ class StepTeam {
 
   const int64_t threads_;
   std::unique_ptr<Share[]> shares_;
-  std::atomic<Turn> turn_{kStart};
+  // The turn and its kernel, in a cache line of their own.
+  alignas(64) std::atomic<Turn> turn_{kStart};
   uint32_t turns_ = 0;
-  // The kernel of the turn.
   const void* kernel_ = nullptr;
   void (*run_tasks_)(const void* kernel, int64_t begin, int64_t end) = nullptr;
   int64_t tasks_ = 0;
