@@ -24,28 +24,6 @@ struct Access {
 typedef uint16_t HalfLanes __attribute__((vector_size(LLTM_SIMD_BYTES / 2)));
 typedef uint32_t WordLanes __attribute__((vector_size(LLTM_SIMD_BYTES)));
 
-/// Loads or stores the first `count` 16-bit values. The other lanes are loaded as zero and not
-/// stored.
-template <typename Lanes, typename scalar_t>
-LLTM_INLINE Lanes load_lanes(const scalar_t* from, int64_t count) {
-  Lanes lanes;
-  if (count * sizeof(scalar_t) == sizeof(lanes)) {
-    std::memcpy(&lanes, from, sizeof(lanes));
-  } else {
-    lanes = Lanes{};
-    std::memcpy(&lanes, from, count * sizeof(scalar_t));
-  }
-  return lanes;
-}
-template <typename Lanes, typename scalar_t>
-LLTM_INLINE void store_lanes(const Lanes& lanes, scalar_t* to, int64_t count) {
-  if (count * sizeof(scalar_t) == sizeof(lanes)) {
-    std::memcpy(to, &lanes, sizeof(lanes));
-  } else {
-    std::memcpy(to, &lanes, count * sizeof(scalar_t));
-  }
-}
-
 // gcc 12 compiles __builtin_convertvector to two conversions of halves by way of the stack, so
 // intrinsics are used where there are any. They are the masked ones because the others cause a
 // warning about a variable in gcc's own header (bug 105593).

@@ -40,6 +40,53 @@ struct SimdTypes<double> {
   typedef int64_t IntegerVector __attribute__((vector_size(LLTM_SIMD_BYTES)));
 };
 
+#if LLTM_SIMD_BYTES == 64
+/// The mask of the first `count` bytes, fewer than 64.
+constexpr uint64_t first_bytes(int64_t count) {
+  return (uint64_t{1} << count) - 1;
+}
+#endif
+
+/// Loads or stores the first `count` elements of a vector. The others are loaded as zero and not
+/// stored.
+template <typename Lanes, typename Element>
+LLTM_INLINE Lanes load_lanes(const Element* from, int64_t count) {
+  Lanes lanes;
+  const int64_t bytes = count * sizeof(Element);
+  if (bytes == sizeof(lanes)) {
+    std::memcpy(&lanes, from, sizeof(lanes));
+    return lanes;
+  }
+#if LLTM_SIMD_BYTES == 64
+  if constexpr (sizeof(lanes) == 64) {
+    lanes = (Lanes)_mm512_maskz_loadu_epi8(first_bytes(bytes), from);
+  } else {
+    lanes = (Lanes)_mm256_maskz_loadu_epi8(first_bytes(bytes), from);
+  }
+#else
+  lanes = Lanes{};
+  std::memcpy(&lanes, from, bytes);
+#endif
+  return lanes;
+}
+template <typename Lanes, typename Element>
+LLTM_INLINE void store_lanes(const Lanes& lanes, Element* to, int64_t count) {
+  const int64_t bytes = count * sizeof(Element);
+  if (bytes == sizeof(lanes)) {
+    std::memcpy(to, &lanes, sizeof(lanes));
+    return;
+  }
+#if LLTM_SIMD_BYTES == 64
+  if constexpr (sizeof(lanes) == 64) {
+    _mm512_mask_storeu_epi8(to, first_bytes(bytes), (__m512i)lanes);
+  } else {
+    _mm256_mask_storeu_epi8(to, first_bytes(bytes), (__m256i)lanes);
+  }
+#else
+  std::memcpy(to, &lanes, bytes);
+#endif
+}
+
 /// A vector of floats or doubles, with the arithmetic that cell.h requires.
 template <typename real>
 struct Simd {
@@ -60,22 +107,11 @@ struct Simd {
   }
   LLTM_INLINE void store(real* to) const { *reinterpret_cast<UnalignedVector*>(to) = value; }
 
-  /// Loads or stores the first `count` lanes. The others are loaded as zero and not stored.
+  /// See load_lanes() and store_lanes().
   static LLTM_INLINE Simd load(const real* from, int64_t count) {
-    if (count == kLanes) {
-      return load(from);
-    }
-    Vector vector{};
-    std::memcpy(&vector, from, count * sizeof(real));
-    return vector;
+    return load_lanes<Vector>(from, count);
   }
-  LLTM_INLINE void store(real* to, int64_t count) const {
-    if (count == kLanes) {
-      store(to);
-    } else {
-      std::memcpy(to, &value, count * sizeof(real));
-    }
-  }
+  LLTM_INLINE void store(real* to, int64_t count) const { store_lanes(value, to, count); }
 
   friend LLTM_INLINE Simd operator+(Simd a, Simd b) { return a.value + b.value; }
   friend LLTM_INLINE Simd operator-(Simd a, Simd b) { return a.value - b.value; }
