@@ -97,8 +97,8 @@ def run(
     threads: Threads = None,
     seconds: Seconds = None,
 ) -> None:
-    """Measure, and write results, tables and plots to the output folder. Separate list items by commas, or repeat the
-    option."""
+    """Measure, and write results, tables and plots to the output folder. Separate names by commas; repeat an option for
+    several numbers or shapes."""
     if context.invoked_subcommand:
         return
     os.environ["LLTM_LIBRARY"] = str(build_dir.resolve() / "liblltm_ops.so")
