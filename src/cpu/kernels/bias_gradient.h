@@ -12,12 +12,15 @@ void bias_gradient(const BiasGradientParams<scalar_t>& params, int64_t begin, in
   using A = Access<scalar_t>;
   using V = Simd<typename A::real>;
   constexpr int kVectors = 4;
+  // Three levels of sums, because the rounding error of a sum grows with its length.
   constexpr int64_t kRowsPerSum = 16;
+  constexpr int64_t kRowsPerTotal = 64 * kRowsPerSum;
   for (int64_t column = begin; column < end; column += kVectors * V::kLanes) {
+    V totals[kVectors];
     V sums[kVectors];
     int64_t counts[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      sums[v] = V(0);
+      totals[v] = sums[v] = V(0);
       counts[v] = clamp(end - column - v * V::kLanes, 0, V::kLanes);
     }
     for (int64_t block = 0; block < params.row_count; block += kRowsPerSum) {
@@ -28,12 +31,17 @@ void bias_gradient(const BiasGradientParams<scalar_t>& params, int64_t begin, in
           partial[v] = partial[v] + A::load(from + v * V::kLanes, counts[v]);
         }
       }
+      const bool is_total = (block + kRowsPerSum) % kRowsPerTotal == 0;
       for (int v = 0; v < kVectors; ++v) {
         sums[v] = sums[v] + partial[v];
+        if (is_total) {
+          totals[v] = totals[v] + sums[v];
+          sums[v] = V(0);
+        }
       }
     }
     for (int v = 0; v < kVectors; ++v) {
-      A::store(sums[v], params.d_bias + column + v * V::kLanes, counts[v]);
+      A::store(totals[v] + sums[v], params.d_bias + column + v * V::kLanes, counts[v]);
     }
   }
 }
