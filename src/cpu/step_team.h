@@ -20,7 +20,7 @@ class StepTeam {
   /// Calls steps(), which may call share().
   template <typename Steps>
   void lead(const Steps& steps) {
-    const struct Ending {
+    const struct Ending {  // also if steps() throws
       ~Ending() { turn.store(kEnd, std::memory_order_release); }
       std::atomic<Turn>& turn;
     } ending{turn_};
