@@ -1,6 +1,8 @@
 // Threads that run the kernels of many short steps together.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -18,8 +20,7 @@ class StepTeam {
       : threads_(threads), shares_(std::make_unique<Share[]>(threads)) {}
 
   /// Calls steps(), which may call share().
-  template <typename Steps>
-  void lead(const Steps& steps) {
+  void lead(c10::function_ref<void()> steps) {
     const struct Ending {  // also if steps() throws
       ~Ending() { turn.store(kEnd, std::memory_order_release); }
       std::atomic<Turn>& turn;
@@ -44,19 +45,16 @@ class StepTeam {
   }
 
   /// Calls kernel(begin, end) for the tasks [0, tasks), divided among at most `threads` threads.
-  template <typename Kernel>
-  void share(int64_t tasks, int64_t threads, const Kernel& kernel) {
+  void share(int64_t tasks, int64_t threads, c10::function_ref<void(int64_t, int64_t)> kernel) {
     const int64_t shares = std::min({threads, threads_, tasks});
     if (shares < 2) {
       kernel(0, tasks);
       return;
     }
-    kernel_ = &kernel;
-    run_tasks_ = [](const void* of_type, int64_t begin, int64_t end) {
-      (*static_cast<const Kernel*>(of_type))(begin, end);
-    };
+    kernel_ = kernel;
     tasks_ = tasks;
-    const Turn turn{.number = ++turns_, .shares = static_cast<uint32_t>(shares)};
+    const Turn turn{.number = turn_.load(std::memory_order_relaxed).number + 1,
+                    .shares = static_cast<uint32_t>(shares)};
     turn_.store(turn, std::memory_order_release);
     for (int64_t i = 0; i < shares; ++i) {
       run_share(i, turn);
@@ -88,7 +86,7 @@ class StepTeam {
     Share& share = shares_[i];
     uint32_t begun = share.begun.load(std::memory_order_relaxed);
     if (begun < turn.number && share.begun.compare_exchange_strong(begun, turn.number)) {
-      run_tasks_(kernel_, tasks_ * i / turn.shares, tasks_ * (i + 1) / turn.shares);
+      kernel_(tasks_ * i / turn.shares, tasks_ * (i + 1) / turn.shares);
       share.done.store(turn.number, std::memory_order_release);
     }
   }
@@ -117,9 +115,7 @@ class StepTeam {
   std::unique_ptr<Share[]> shares_;
   // The turn and its kernel, in a cache line of their own.
   alignas(64) std::atomic<Turn> turn_{kStart};
-  uint32_t turns_ = 0;
-  const void* kernel_ = nullptr;
-  void (*run_tasks_)(const void* kernel, int64_t begin, int64_t end) = nullptr;
+  c10::function_ref<void(int64_t, int64_t)> kernel_;
   int64_t tasks_ = 0;
 };
 

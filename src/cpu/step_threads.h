@@ -63,6 +63,9 @@ void run_rows(const SequenceWork& work, const Run& run) {
       run(first, std::min(first + work.rows_at_once, end), work.rows_at_once, alone);
     }
   };
+  const auto run_together = [&](const auto& spread) {
+    run(int64_t{0}, work.batch, kMaxRowsAtOnce, spread);
+  };
   if (threads == 1 || multiplications < kShortMultiplications) {
     run_alone(0, work.batch);
   } else if (rows_per_thread >= work.rows_per_tile) {
@@ -70,23 +73,17 @@ void run_rows(const SequenceWork& work, const Run& run) {
   } else if (threads_per_step > 1) {
     StepTeam team(threads_per_step);
     const auto lead = [&] {
-      run(int64_t{0},
-          work.batch,
-          kMaxRowsAtOnce,
-          [&](int64_t tasks, int64_t multiplications, const auto& kernel) {
-            team.share(tasks, multiplications / kMultiplicationsPerShare, kernel);
-          });
+      run_together([&](int64_t tasks, int64_t multiplications, const auto& kernel) {
+        team.share(tasks, multiplications / kMultiplicationsPerShare, kernel);
+      });
     };
     at::parallel_for(0, threads_per_step, 1, [&](int64_t first, int64_t /*last*/) {
       first == 0 ? team.lead(lead) : team.help(first);
     });
   } else {
-    run(int64_t{0},
-        work.batch,
-        kMaxRowsAtOnce,
-        [](int64_t tasks, int64_t multiplications, const auto& kernel) {
-          for_each_task(tasks, multiplications, kShortMultiplications, kernel);
-        });
+    run_together([](int64_t tasks, int64_t multiplications, const auto& kernel) {
+      for_each_task(tasks, multiplications, kShortMultiplications, kernel);
+    });
   }
 }
 
