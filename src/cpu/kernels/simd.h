@@ -23,20 +23,17 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Outside of Simd because gcc treats a vector of a template parameter as the parameter itself. The
-// unaligned types are for tensors, which may start at any address.
+// Outside of Simd because gcc treats a vector of a template parameter as the parameter itself.
 template <typename real>
 struct SimdTypes;
 template <>
 struct SimdTypes<float> {
   typedef float Vector __attribute__((vector_size(LLTM_SIMD_BYTES)));
-  typedef Vector UnalignedVector __attribute__((aligned(1), may_alias));
   typedef int32_t IntegerVector __attribute__((vector_size(LLTM_SIMD_BYTES)));
 };
 template <>
 struct SimdTypes<double> {
   typedef double Vector __attribute__((vector_size(LLTM_SIMD_BYTES)));
-  typedef Vector UnalignedVector __attribute__((aligned(1), may_alias));
   typedef int64_t IntegerVector __attribute__((vector_size(LLTM_SIMD_BYTES)));
 };
 
@@ -47,8 +44,8 @@ constexpr uint64_t first_bytes(int64_t count) {
 }
 #endif
 
-/// Loads or stores the first `count` elements of a vector. The others are loaded as zero and not
-/// stored.
+/// Loads or stores the first `count` elements of a vector, at any address. The others are loaded as
+/// zero and not stored.
 template <typename Lanes, typename Element>
 LLTM_INLINE Lanes load_lanes(const Element* from, int64_t count) {
   Lanes lanes;
@@ -91,7 +88,6 @@ LLTM_INLINE void store_lanes(const Lanes& lanes, Element* to, int64_t count) {
 template <typename real>
 struct Simd {
   using Vector = typename SimdTypes<real>::Vector;
-  using UnalignedVector = typename SimdTypes<real>::UnalignedVector;
   using IntegerVector = typename SimdTypes<real>::IntegerVector;
   static constexpr int kLanes = LLTM_SIMD_BYTES / sizeof(real);
 
@@ -102,10 +98,8 @@ struct Simd {
   // x - 0 is x, even for -0, and compiles to no instruction; 0 + x does not.
   LLTM_INLINE explicit Simd(real scalar) : value(scalar - Vector{}) {}
 
-  static LLTM_INLINE Simd load(const real* from) {
-    return Vector(*reinterpret_cast<const UnalignedVector*>(from));
-  }
-  LLTM_INLINE void store(real* to) const { *reinterpret_cast<UnalignedVector*>(to) = value; }
+  static LLTM_INLINE Simd load(const real* from) { return load(from, kLanes); }
+  LLTM_INLINE void store(real* to) const { store(to, kLanes); }
 
   /// See load_lanes() and store_lanes().
   static LLTM_INLINE Simd load(const real* from, int64_t count) {
