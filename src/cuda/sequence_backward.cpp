@@ -187,8 +187,12 @@ void run_products(const Tensor& d_weights,
                             .forms_d_old_h = false};
   const BackwardPlan plan = plan_backward(facts, shape);
   // The cell's tiles in float32, if they are faster than the library and nothing has to be packed.
+  const auto is_read_in_place = [](const Tensor& matrix) {
+    return matrix.stride(1) == 1 &&
+           has_describable_stride({matrix.const_data_ptr(), matrix.stride(0)}, matrix.size(1));
+  };
   if (const auto* const tiles = plan.tile<Float32GradientPlan>();
-      tiles != nullptr && shape.vector_rows) {
+      tiles != nullptr && is_read_in_place(input) && is_read_in_place(weights)) {
     const BackwardProblem problem{
         .batch = shape.batch,
         .input_features = shape.input_features,
@@ -206,11 +210,8 @@ void run_products(const Tensor& d_weights,
     if (const int64_t floats = backward_wgmma_float32_workspace(problem, *tiles); floats > 0) {
       workspace = device.empty({floats}, at::kFloat);
     }
-    check_launch(launch_backward_wgmma_float32(problem,
-                                               *tiles,
-                                               plan.tiles.split,
-                                               mutable_data_or_null<float>(workspace),
-                                               device.stream()));
+    check_launch(launch_backward_wgmma_float32(
+        problem, *tiles, mutable_data_or_null<float>(workspace), device.stream()));
     return;
   }
   if (d_weights.defined()) {

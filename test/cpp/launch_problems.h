@@ -105,7 +105,7 @@ cudaError_t launch(const BackwardProblem& p, const BackwardTiles& tiles) {
   auto* const workspace = reinterpret_cast<float*>(memory(7));
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
     return launch_backward_wgmma_float32(
-        p, std::get<Float32GradientPlan>(tiles.tile), tiles.split, workspace, nullptr);
+        p, std::get<Float32GradientPlan>(tiles.tile), workspace, nullptr);
   } else {
     if (const auto* const plan = std::get_if<GradientPlan>(&tiles.tile)) {
       EXPECT_GE(backward_wgmma_workspace<kArithmetic>(p, *plan), 0);

@@ -1,6 +1,7 @@
 // Which kernels compute a backward on CUDA, and how its products are divided into units: plain host
 // code, tested without a GPU.
 #include "cuda/plan/backward.h"
+#include "cuda/scheduler/gradient_rounds.h"
 #include "cuda/scheduler/gradient_schedule.h"
 #include "device_facts.h"
 
@@ -91,7 +92,7 @@ TEST(BackwardChoice, IsWhatMeasuredBestOnAnH200) {
       {32, 64, 4096, "wgmma_float32", "wgmma", "wgmma"},
       {18, 464, 76, "wgmma_float32", "tiles", "tiles"},
       {1804, 9, 18, "wgmma_float32", "wgmma", "wgmma"},
-      {139, 71, 37, "tiles", "wgmma", "wgmma"},
+      {139, 71, 37, "wgmma_float32", "wgmma", "wgmma"},
   };
   for (const Case& c : cases) {
     for (const Arithmetic arithmetic : kArithmetics) {
@@ -363,6 +364,107 @@ TEST(GradientSchedule, HasEachChunkOfEachTileOnce) {
       }
     }
   }
+}
+
+/// The chunks of K of each tile of both products in float32, by segment, row and column: how often
+/// each is computed.
+using ComputedChunks = std::map<std::tuple<bool, bool, int, int>, std::vector<int>>;
+
+template <int kTileRows>
+ComputedChunks computed_chunks(const GradientRounds& schedule) {
+  ComputedChunks computed;
+  const int ranks = schedule.state.ranks;
+  for (int cluster = 0; cluster < schedule.clusters; ++cluster) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      bool shared = false;  // whether the unit before was one that the ranks share
+      schedule.for_each_unit<kTileRows>(cluster, rank, [&](const GradientUnit& unit) {
+        EXPECT_FALSE(shared);
+        shared = !unit.of_weights && ranks > 1;
+        std::vector<int>& of_tile =
+            computed[{unit.of_weights, unit.second_segment, unit.row, unit.column}];
+        of_tile.resize(std::max(of_tile.size(), size_t(unit.first_chunk + unit.chunks)));
+        for (int chunk = 0; chunk < unit.chunks; ++chunk) {
+          ++of_tile[static_cast<size_t>(unit.first_chunk + chunk)];
+        }
+      });
+    }
+  }
+  return computed;
+}
+
+ComputedChunks expected_chunks(const WantedGradients& of, int tile_rows) {
+  ComputedChunks expected;
+  const auto add = [&](bool of_weights, bool second, int64_t rows, int64_t columns, int64_t k) {
+    for (int row = 0; row < rows; row += tile_rows) {
+      for (int column = 0; column < columns; column += kFloat32GradientColumns) {
+        expected[{of_weights, second, row, column}] =
+            std::vector<int>(static_cast<size_t>(tiles_of(k, kFloat32GradientChunk)), 1);
+      }
+    }
+  };
+  const int64_t gates = 3 * of.state_size;
+  add(false, false, of.d_old_h ? of.batch : 0, of.state_size, gates);
+  add(false, true, of.d_input ? of.batch : 0, of.input_features, gates);
+  add(true, false, of.d_weights ? gates : 0, of.state_size, of.batch);
+  add(true, true, of.d_weights ? gates : 0, of.input_features, of.batch);
+  return expected;
+}
+
+TEST(GradientRounds, HaveEachChunkOfEachTileOnce) {
+  std::mt19937_64 random(2);
+  for (const BackwardShape& shape : random_shapes(60)) {
+    if (shape.arithmetic != Arithmetic::kFloat32) {
+      continue;
+    }
+    for (int wanted = 1; wanted < 8; ++wanted) {
+      const WantedGradients gradients{.batch = shape.batch,
+                                      .input_features = shape.input_features,
+                                      .state_size = shape.state_size,
+                                      .d_old_h = (wanted & 1) != 0,
+                                      .d_input = (wanted & 2) != 0,
+                                      .d_weights = (wanted & 4) != 0};
+      const bool small = random() % 2 == 0;
+      const int parts = 1 + static_cast<int>(random() % 4);
+      const Float32GradientPlan plan{
+          .tile = small ? Float32GradientTile::k64x96 : Float32GradientTile::k128x96,
+          .ranks = 1 + static_cast<int>(random() % 8),
+          .weight_parts = std::min(parts, tiles_of(shape.batch, kFloat32GradientChunk)),
+          .blocks = 8 + static_cast<int>(random() % 256)};
+      SCOPED_TRACE(std::to_string(shape.batch) + " " + std::to_string(shape.input_features) + " " +
+                   std::to_string(shape.state_size) + " wanted " + std::to_string(wanted) +
+                   " ranks " + std::to_string(plan.ranks) + " parts " +
+                   std::to_string(plan.weight_parts) + " blocks " + std::to_string(plan.blocks));
+      const GradientRounds schedule = schedule_gradients(gradients, plan);
+      const ComputedChunks computed =
+          small ? computed_chunks<64>(schedule) : computed_chunks<128>(schedule);
+      ASSERT_EQ(computed, expected_chunks(gradients, rows_of(plan.tile)));
+    }
+  }
+}
+
+// 88 tiles of d_old_h and d_input with 192 chunks, and 2112 of d_weights with 8: the clusters
+// without one of the former compute so many more of the latter that all have as much to do, but for
+// a tile.
+TEST(GradientRounds, GiveAllClustersTheSame) {
+  const Float32GradientPlan plan{.tile = Float32GradientTile::k128x96, .blocks = 132};
+  const GradientRounds schedule = schedule_gradients({.batch = 256,
+                                                      .input_features = 2048,
+                                                      .state_size = 2048,
+                                                      .d_old_h = true,
+                                                      .d_input = true,
+                                                      .d_weights = true},
+                                                     plan);
+  ASSERT_EQ(schedule.clusters, 132);
+  const auto [least, most] = [&] {
+    std::pair<double, double> of{1e9, 0};
+    for (int cluster = 0; cluster < schedule.clusters; ++cluster) {
+      const double cost = (192 + kTileCost) * schedule.states_of(cluster) +
+                          (8 + kTileCost) * schedule.weights_of(cluster);
+      of = {std::min(of.first, cost), std::max(of.second, cost)};
+    }
+    return of;
+  }();
+  EXPECT_LE(most - least, 8 + kTileCost);
 }
 
 }  // namespace

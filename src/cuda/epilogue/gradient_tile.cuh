@@ -5,6 +5,7 @@
 
 #include "../products/wgmma_gradients.cuh"
 #include "../tile/vectors.cuh"
+#include "dealt_columns.cuh"
 
 namespace lltm::cuda {
 
@@ -203,84 +204,5 @@ class GradientStaging {
   unsigned char* const shared_;
   int thread_;  // of the warpgroup
 };
-
-// The nth four neighboring columns that a thread has of a row of d_weights, the first or the one
-// below.
-template <int kSums>
-__device__ __forceinline__ float4 dealt_four(const float (&sum)[kSums], int n, int below) {
-  const float* const from = sum + n * 8 + below * 2;
-  return make_float4(from[0], from[1], from[4], from[5]);
-}
-
-// Writes a thread's fours of a row that starts anywhere, of which `columns` columns exist from `to`
-// on: from the first multiple of 16 bytes in its own four, `shift` columns on, with what the next
-// thread has in front of its own. All threads of a warp call it.
-template <int kSums>
-__device__ __forceinline__ void write_shifted_fours(
-    float* to, int shift, int columns, const float (&sum)[kSums], int below, int lane) {
-  constexpr int kFours = kSums / 8;
-  const auto write = [&](const float(&values)[4], int first, int end) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (first + i < end) {
-        to[first + i] = values[i];
-      }
-    }
-  };
-  if (lane % 4 == 0) {
-    const float4 four = dealt_four(sum, 0, below);
-    write({four.x, four.y, four.z, four.w}, 0, min(shift, columns));
-  }
-#pragma unroll
-  for (int n = 0; n < kFours; ++n) {
-    // What follows the last lane's four is the first lane's next one.
-    const float4 own = dealt_four(sum, n, below);
-    const float4 sent = lane % 4 == 0 ? dealt_four(sum, min(n + 1, kFours - 1), below) : own;
-    const int next = lane / 4 * 4 + (lane + 1) % 4;
-    const float of_next[3] = {__shfl_sync(~0u, sent.x, next),
-                              __shfl_sync(~0u, sent.y, next),
-                              __shfl_sync(~0u, sent.z, next)};
-    float values[7] = {own.x, own.y, own.z, own.w, of_next[0], of_next[1], of_next[2]};
-    move_to_front(values, shift);
-    const int first = n * 16 + shift;
-    if (first + 4 <= columns) {
-      *reinterpret_cast<float4*>(to + first) =
-          make_float4(values[0], values[1], values[2], values[3]);
-    } else {
-      write({values[0], values[1], values[2], values[3]}, first, columns);
-    }
-  }
-}
-
-/// Writes a tile of d_weights whose columns are permuted, directly from registers.
-template <typename Product, int kSums>
-__device__ __forceinline__ void write_dealt_columns(const GradientResults& results,
-                                                    const GradientUnit& unit,
-                                                    const float (&sum)[kSums]) {
-  constexpr int kFours = kSums / 8;  // of a thread's row
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t width = results.state_size + results.input_features;
-  const int64_t first_column = unit.column + lane % 4 * 4;
-  const bool aligned = results.weight_alignment == 16;
-#pragma unroll
-  for (int below = 0; below < 2; ++below) {
-    const int64_t row = unit.row + Product::row(warp, lane / 4 + below * 8);
-    const bool exists = row < 3 * results.state_size;
-    float* const to = static_cast<float*>(results.d_weights) + row * width + first_column;
-    if (aligned) {
-#pragma unroll
-      for (int n = 0; n < kFours; ++n) {
-        if (exists && first_column + n * 16 < width) {
-          *reinterpret_cast<float4*>(to + n * 16) = dealt_four(sum, n, below);
-        }
-      }
-    } else {
-      const int shift = static_cast<int>(-reinterpret_cast<uintptr_t>(to) % 16 / 4);
-      // Those of the tile and of the matrix.
-      const int columns = exists ? at_most(width - first_column, kFours * 16 - lane % 4 * 4) : 0;
-      write_shifted_fours(to, shift, columns, sum, below, lane);
-    }
-  }
-}
 
 }  // namespace lltm::cuda

@@ -1,6 +1,8 @@
 // The candidates for the backward: what each supports, its tiles and its estimated time.
 #include "backward.h"
 
+#include "../scheduler/gradient_rounds.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -171,73 +173,71 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
          s.width() < (int64_t{1} << 30);
 }
 
-struct Tile {
-  Float32GradientTile name;
-  int rows, blocks_per_sm;
-};
-constexpr int kColumns = 96;
-constexpr Tile kSmallTile{Float32GradientTile::k64x96, 64, 2};
-constexpr Tile kLargeTile{Float32GradientTile::k128x96, 128, 1};
-
-const Tile& tile_of(const BackwardShape& s) {
-  return s.batch <= 64 ? kSmallTile : kLargeTile;
-}
-
-int64_t weight_tiles(const BackwardShape& s) {
-  return ceil_div(s.gates(), tile_of(s).rows) * column_tiles(s, kColumns);
-}
-
-/// Both products, with d_weights computed in `parts` parts.
-double products_time(const BackwardShape& s, const DeviceFacts& device, int split, int parts) {
-  const Tile& tile = tile_of(s);
+/// Both products, as schedule_gradients() distributes them.
+double products_time(const BackwardShape& s,
+                     const DeviceFacts& device,
+                     const Float32GradientPlan& plan) {
   const auto& costs = device.costs->backward.wgmma_float32;
-  const auto& of_tile = &tile == &kSmallTile ? costs.tile_64x96 : costs.tile_128x96;
-  const auto time = [&](int64_t k, int shares) {
-    const auto chunks = static_cast<double>(ceil_div(chunks_of(k, *s.arithmetic), shares));
-    return chunks * of_tile.chunk * (s.vector_rows ? 1 : costs.unaligned) + of_tile.rest;
+  const auto& of = plan.tile == Float32GradientTile::k64x96 ? costs.tile_64x96 : costs.tile_128x96;
+  const auto chunks = [&](int64_t k, int shares) {
+    return static_cast<double>(ceil_div(chunks_of(k, *s.arithmetic), shares)) * of.chunk *
+           (s.vector_rows ? 1 : costs.unaligned);
   };
-  return makespan(int64_t{tile.blocks_per_sm} * device.multiprocessors,
-                  ceil_div(s.batch, tile.rows) * state_column_tiles(s, kColumns) * split,
-                  time(s.gates(), split),
-                  weight_tiles(s) * parts,
-                  time(s.batch, parts)) +
-         (parts > 1 ? costs.sum + (parts + 1) * weights_bytes(s) / costs.sum_rate : 0);
-}
-
-// The tiles of d_weights need multiprocessors, too: (128,1024,1024), 22 tiles, takes 45 with two
-// ranks and 52 with three.
-int split_of(const BackwardShape& s, const DeviceFacts& device) {
-  const Tile& tile = tile_of(s);
-  return largest_split(device,
-                       ceil_div(s.batch, tile.rows) * column_tiles(s, kColumns),
-                       chunks_of(s.gates(), *s.arithmetic),
-                       tile.blocks_per_sm == 2 ? 1 : 0.45);
+  const double state =
+      chunks(s.gates(), plan.ranks) + of.state_tile + (plan.ranks > 1 ? of.exchange : 0);
+  const double weight = chunks(s.batch, plan.weight_parts) + of.weight_tile;
+  const GradientRounds schedule = schedule_gradients({.batch = s.batch,
+                                                      .input_features = s.input_features,
+                                                      .state_size = s.state_size,
+                                                      .d_old_h = s.forms_d_old_h,
+                                                      .d_input = true,
+                                                      .d_weights = true},
+                                                     plan);
+  const auto time_of = [&](int cluster) {
+    return schedule.states_of(cluster) * state + schedule.weights_of(cluster) * weight;
+  };
+  // The first cluster of either kind has the most to do.
+  return std::max(time_of(0), time_of(schedule.busy)) +
+         (plan.weight_parts > 1
+              ? costs.sum + (plan.weight_parts + 1) * weights_bytes(s) / costs.sum_rate
+              : 0);
 }
 
 BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
-  const int split = split_of(s, device);
-  int parts = 1;
-  double us = products_time(s, device, split, parts);
-  // Splitting the batch of d_weights keeps all multiprocessors busy to the end. More parts have to
-  // pay off, since all of them are written, read and added.
-  constexpr double kPaysOff = 0.92;
-  for (const int more : {2, 3, 4, 6, 8, 12, 16, 24, 32}) {
-    if (&tile_of(s) == &kSmallTile || 2 * more > chunks_of(s.batch, *s.arithmetic)) {
-      break;
+  const int64_t state_chunks = chunks_of(s.gates(), *s.arithmetic);
+  const int64_t batch_chunks = chunks_of(s.batch, *s.arithmetic);
+  Float32GradientPlan best{.tile = {}, .blocks = 0};
+  double least = 0;
+  const auto consider = [&](const Float32GradientPlan& plan, double factor) {
+    const double us = products_time(s, device, plan);
+    if (best.blocks == 0 || us * factor < least) {
+      best = plan;
+      least = us;
     }
-    if (const double time = products_time(s, device, split, more); time < kPaysOff * us) {
-      parts = more;
-      us = time;
+  };
+  for (const auto tile : {Float32GradientTile::k64x96, Float32GradientTile::k128x96}) {
+    const int64_t state_tiles =
+        ceil_div(s.batch, rows_of(tile)) * state_column_tiles(s, kFloat32GradientColumns);
+    for (const int ranks : {1, 2, 4, 8}) {
+      // A cluster has at most one tile whose K is shared.
+      const int resident = device.resident_in_clusters_of(ranks);
+      if (resident < ranks ||
+          (ranks > 1 && (ranks > state_chunks || state_tiles > resident / ranks))) {
+        continue;
+      }
+      for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}) {
+        // Splitting the batch of d_weights keeps all multiprocessors busy to the end. More parts
+        // have to pay off, since all of them are written, read and added.
+        if (parts == 1 || 2 * parts <= batch_chunks) {
+          consider({.tile = tile, .ranks = ranks, .weight_parts = parts, .blocks = resident},
+                   parts > best.weight_parts ? 1.05 : 1);
+        }
+      }
     }
   }
-  // Where there are many tiles, a block computes several of them in sequence.
-  const int64_t a_block = parts > 1 ? 1 : std::clamp<int64_t>(weight_tiles(s) / 264, 1, 8);
-  return {{Float32GradientPlan{.tile = tile_of(s).name,
-                               .weight_parts = parts,
-                               .weight_tiles_a_block = static_cast<int>(a_block)},
-           split},
+  return {{best},
           device.costs->backward.wgmma_float32.launch +
-              gate_gradients_time(s, device.costs->backward) + us};
+              gate_gradients_time(s, device.costs->backward) + least};
 }
 
 }  // namespace wgmma_float32

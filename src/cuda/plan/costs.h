@@ -149,8 +149,10 @@ struct BackwardCosts {
   struct FewRows {
     double launch, group, group_a_row, rate;
   };
+  /// A chunk of K, the rest of a tile of either product, and what a tile whose K ranks share takes
+  /// longer.
   struct Float32Tile {
-    double chunk, rest;
+    double chunk, state_tile, weight_tile, exchange;
   };
   /// A chunk of K and the rest of a tile, of 64x64 and 128x128, and the factor on a chunk whose
   /// rows start anywhere: it is copied in words of 4 bytes in float, and shifted in 16 bits.
@@ -314,10 +316,13 @@ LLTM_COSTS(kH200Costs, {
             .unaligned = 1.39},
         .wgmma_small = {.launch = 2.76, .chunk = 0.347, .rank = 0.034, .block = 2.51},
         .wgmma_float32 = {
-            .launch = 4.4,
-            .tile_64x96 = {.chunk = 1.51, .rest = 0}, .tile_128x96 = {.chunk = 0.85, .rest = 2.5},
-            .unaligned = 1.34,
-            .sum = 2, .sum_rate = 3e6},
+            .launch = 3.56,
+            .tile_64x96 = {.chunk = 0.555, .state_tile = 0.662, .weight_tile = 1.1,
+                           .exchange = 1.2},
+            .tile_128x96 = {.chunk = 0.755, .state_tile = 1.34, .weight_tile = 1.91,
+                            .exchange = 2.35},
+            .unaligned = 1.19,
+            .sum = 1.24, .sum_rate = 6.95e6},
         .wgmma = {
             .tf32 = {
                 .columns_64_64 = {
@@ -357,7 +362,7 @@ LLTM_COSTS(kH200Costs, {
                 .exchange = {0.05, 0.94, 1.2, 1.75}},
             .packed_megabyte = 0.05},
         .tiles = {
-            .float32 = {.launch = 0.75, .small_chunk = 1.35, .small_rest = 2.94,
+            .float32 = {.launch = 0.75, .small_chunk = 1.6, .small_rest = 2.5,
                         .large_chunk = 2.37, .large_rest = 7.87, .unaligned = 1.3},
             .tf32 = {.launch = 1.64, .small_chunk = 0.806, .small_rest = 2.23,
                      .large_chunk = 1.07, .large_rest = 3.23, .unaligned = 1.6},

@@ -43,9 +43,9 @@ GradientChoice choose_gradient_plan(Arithmetic arithmetic,
 /// How the products in float32 by wgmma are divided.
 struct Float32GradientPlan {
   Float32GradientTile tile;
-  int weight_parts = 1;  // at most, of the batch, which is the K of d_weights
-  // Computed by one block in sequence, each while the one before is being written.
-  int weight_tiles_a_block = 1;
+  int ranks = 1;         // of a cluster, which share the K of d_old_h and d_input
+  int weight_parts = 1;  // of the batch, which is the K of d_weights: another kernel adds them
+  int blocks;            // at most, except where each tile needs a cluster
 };
 
 }  // namespace lltm::cuda

@@ -9,6 +9,7 @@
 #include "../ptx/bulk_copy.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
+#include "../runtime/tensor_maps.h"
 #include "../scheduler/gradient_units.h"
 #include "../tile/elements.cuh"
 #include "tf32.cuh"
@@ -18,11 +19,10 @@ namespace lltm::cuda {
 /// The bytes of a box of 64x64 16-bit elements.
 constexpr int kHalfBoxBytes = 64 * 64 * 2;
 
-/// Rows of floats that start anywhere, as the left operand in TF32. TMA reads rows from multiples
-/// of 16 bytes on, so rows whose numbers differ by a multiple of four are one matrix to it, which
-/// starts at the last such multiple. A chunk has a box of each; row i of box r is row 4i + r of K.
+/// Rows of floats that start anywhere, as the left operand in TF32. A chunk has a box of each
+/// residue (describe_by_residue); row i of box r is row 4i + r of K.
 struct UnalignedRows {
-  static constexpr int kResidues = 4, kRows = 32 / kResidues;  // of a box
+  static constexpr int kResidues = kRowResidues, kRows = 32 / kResidues;  // of a box
   // Box r starts kLead * r columns early, so that the lanes that load a fragment, which has a
   // column of each box, read from different banks.
   static constexpr int kLead = 4, kColumns = kGradientRows + kLead * kResidues;

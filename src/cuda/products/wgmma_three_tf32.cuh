@@ -1,8 +1,8 @@
 // The product of a block on Hopper in float32 (sm_90a): a tile of C += A * B. TMA copies the
 // operands to shared memory in chunks of K, and wgmma multiplies them in three TF32 products. wgmma
 // reads B only with K contiguous, and cannot split operands into high and low parts. So three warps
-// rewrite each chunk of B in place, and A passes through registers. Where rows start anywhere,
-// these warps read B from global memory instead, and others copy A.
+// rewrite each chunk of B in place, and A passes through registers. Where K is contiguous in rows
+// that start anywhere, these warps read B from global memory instead, and others copy A.
 #pragma once
 
 #include "../ptx/barrier.cuh"
@@ -12,17 +12,11 @@
 #include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
+#include "../tile/rows_of_k.cuh"
 #include "major.h"
 #include "tf32.cuh"
 
 namespace lltm::cuda {
-
-/// A column of a chunk of B in global memory, of which `rows` rows exist.
-struct ColumnOfB {
-  const float* data;
-  int64_t stride;
-  int rows;
-};
 
 /// A chunk of A and of B in global memory, where K is contiguous: its first row of each, and how
 /// many of its columns exist.
@@ -35,19 +29,17 @@ struct RowsOfChunk {
 /// A tile with 64 rows for each of kGroups warpgroups, and 96 or 24 columns. kFeederGroups more
 /// warpgroups feed them: three warps of each rewrite B, and one thread starts the copies, or, with
 /// kByWords, a warp of each copies A.
-template <Major kMajorA,
-          Major kMajorB,
+template <Major kMajorB,
           int kGroups_,
           int kFeederGroups,
           int kStages_,
-          int kBlocksPerSm_,
           int kTileN_ = 96,
           bool kByWords_ = false>
 struct ThreeTf32Product {
   using Element = float;
   static constexpr Arithmetic kArithmetic = Arithmetic::kFloat32;
   static constexpr bool kByWords = kByWords_;
-  static constexpr int kGroups = kGroups_, kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
+  static constexpr int kGroups = kGroups_, kStages = kStages_;
   static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
   static constexpr int kMultipliers = 128 * kGroups, kFinishers = kMultipliers;
   static constexpr int kRowTiles = 1;  // of a cluster that share B
@@ -64,11 +56,15 @@ struct ThreeTf32Product {
 
   // The boxes of a chunk that `load` copies. Where K is contiguous, their rows run along K,
   // swizzled. Otherwise those of A run along M, 32 elements each, swizzled, one box after the
-  // other, and those of B along N, not swizzled.
-  static constexpr int kBoxBytesA = kMajorA == Major::kK ? kBytesA : kChunkK * 128;
+  // other, and those of B along N, as BoxOfRows has them. These may extend into the place of the
+  // low parts.
+  static constexpr int kBoxBytesA = kChunkK * 128;
+  using BoxB = BoxOfRows<kChunkK, kTileN>;
+  static_assert(BoxB::kMostBytes <= 2 * kBytesB);
 
   // The threads that rewrite B, and how many of them share a row.
   static constexpr int kRewriters = 96 * kFeederGroups, kShare = kRewriters / kTileN;
+  static constexpr int kPieces = 8 / kShare;           // of 16 bytes, that each of them rewrites
   static constexpr int kCopiers = 32 * kFeederGroups;  // of A, by words
 
   static constexpr int kSums = kTileN / 2;
@@ -91,49 +87,70 @@ struct ThreeTf32Product {
     }
   }
 
-  /// Computes `tiles` tiles in sequence, over the chunks [begin, end) of K. load(a, b, barrier,
-  /// tile, chunk), called by one thread, starts the copies of a chunk. finish(tile) is called by
-  /// the threads that hold the sums, while the next tile is being loaded.
+  /// Computes one tile. load(a, b, barrier, chunk), called by one thread, starts the copies of a
+  /// chunk, counted from zero. finish() is called by the threads that hold the sums.
   template <typename Load, typename Finish>
   __device__ __forceinline__ void run(const unsigned char* shared,
-                                      int tiles,
-                                      int begin,
-                                      int end,
+                                      int chunks,
                                       const Load& load,
                                       const Finish& finish) {
+    static_assert(kMajorB == Major::kK);
     run_feeders_and_multipliers(
         shared,
-        tiles,
-        end - begin,
         [&](const Slots& slots) {
-          start_copies(slots, tiles, begin, end, kBytesA + kBytesB, load);
+          each_chunk(slots, one_unit(chunks), [&](int slot, const auto&, int chunk) {
+            arrive_expecting(slots.full(slot), kBytesA + kBytesB);
+            load(slots.a(slot), slots.b(slot), slots.full(slot), chunk);
+          });
         },
-        [&](const Slots& slots, int thread) {
-          rewrite<false>(slots, thread, tiles * (end - begin));
-        },
-        finish);
+        [&](const Slots& slots, int thread) { rewrite_rows<false>(slots, thread, chunks); },
+        [&](const Slots& slots) {
+          Place place;
+          multiply<Major::kK>(slots, place, chunks);
+          finish();
+        });
   }
 
-  /// The same where `load` copies A alone, and B is read from global memory, whose rows may start
-  /// anywhere: column_of_b(n, tile, chunk) is a column of a chunk.
-  template <typename Load, typename ColumnOf, typename Finish>
-  __device__ __forceinline__ void run_reading_b(const unsigned char* shared,
-                                                int tiles,
-                                                int begin,
-                                                int end,
-                                                const Load& load,
-                                                const ColumnOf& column_of_b,
-                                                const Finish& finish) {
+  /// Computes the units of a block in sequence: each_unit(work) calls work(unit) for all of them,
+  /// and of K they have unit.chunks chunks from unit.first_chunk on. The rows of B are K, and those
+  /// of A if has_rows_of_k(unit). load(a, b, barrier, unit, chunk), called by one thread, which
+  /// waits for the previous kernel before, announces and starts the copies of a chunk.
+  /// column_of_b(unit, n) is what row n of the tile's B is made of. finish(unit) is called by the
+  /// threads that hold the sums, while the next unit is loaded.
+  template <typename EachUnit,
+            typename HasRowsOfK,
+            typename Load,
+            typename ColumnOf,
+            typename Finish>
+  __device__ __forceinline__ void run_units(const unsigned char* shared,
+                                            const EachUnit& each_unit,
+                                            const HasRowsOfK& has_rows_of_k,
+                                            const Load& load,
+                                            const ColumnOf& column_of_b,
+                                            const Finish& finish) {
     static_assert(kMajorB == Major::kOther);
     run_feeders_and_multipliers(
         shared,
-        tiles,
-        end - begin,
-        [&](const Slots& slots) { start_copies(slots, tiles, begin, end, kBytesA, load); },
-        [&](const Slots& slots, int thread) {
-          read_and_rewrite(slots, thread, tiles, begin, end, column_of_b);
+        [&](const Slots& slots) {
+          wait_for_previous_kernel();
+          each_chunk(slots, each_unit, [&](int slot, const auto& unit, int chunk) {
+            load(slots.a(slot), slots.b(slot), slots.full(slot), unit, chunk);
+          });
         },
-        finish);
+        [&](const Slots& slots, int thread) {
+          rewrite_columns<false>(slots, thread, each_unit, column_of_b);
+        },
+        [&](const Slots& slots) {
+          Place place;
+          each_unit([&](const auto& unit) {
+            if (has_rows_of_k(unit)) {
+              multiply<Major::kOther>(slots, place, unit.chunks);
+            } else {
+              multiply<Major::kK>(slots, place, unit.chunks);
+            }
+            finish(unit);
+          });
+        });
   }
 
   /// Computes one tile of which rows_a rows exist, from matrices whose rows start anywhere.
@@ -147,16 +164,18 @@ struct ThreeTf32Product {
                                                const RowsOf& rows_of,
                                                const RowOfB& row_of_b,
                                                const Finish& finish) {
-    static_assert(kByWords && kMajorA == Major::kK && kMajorB == Major::kK);
+    static_assert(kByWords && kMajorB == Major::kK);
     run_feeders_and_multipliers(
         shared,
-        1,
-        chunks,
         [&](const Slots& slots) { copy_a_by_words(slots, chunks, rows_a, rows_of); },
         [&](const Slots& slots, int thread) {
           read_rows_and_rewrite(slots, thread / 32, chunks, rows_of, row_of_b);
         },
-        [&](int) { finish(); });
+        [&](const Slots& slots) {
+          Place place;
+          multiply<Major::kK>(slots, place, chunks);
+          finish();
+        });
   }
 
   /// Computes one tile in a block that has not yet waited for the previous kernel. If `early`,
@@ -173,8 +192,6 @@ struct ThreeTf32Product {
                                                   const Finish& finish) {
     run_feeders_and_multipliers(
         shared,
-        1,
-        chunks,
         [&](const Slots& slots) {
           const auto begin = [&](int slot, int chunk) {
             arrive_expecting(slots.full_b(slot), kBytesB);
@@ -209,18 +226,37 @@ struct ThreeTf32Product {
             at.advance();
           }
         },
-        [&](const Slots& slots, int thread) { rewrite<true>(slots, thread, chunks); },
-        [&](int) { finish(); });
+        [&](const Slots& slots, int thread) {
+          if constexpr (kMajorB == Major::kK) {
+            rewrite_rows<true>(slots, thread, chunks);
+          } else {
+            rewrite_columns<true>(slots, thread, one_unit(chunks), [](const auto&, int n) {
+              return BoxB::column(n);
+            });
+          }
+        },
+        [&](const Slots& slots) {
+          Place place;
+          multiply<Major::kK>(slots, place, chunks);
+          finish();
+        });
+  }
+
+  /// Maps row r, of 16, of a warp to a row of the tile. Where M is contiguous in A, rows are
+  /// permuted so that all floats of a fragment are in different banks.
+  template <Major kMajorA>
+  static __device__ __forceinline__ int row_of(int warp, int r) {
+    return kMajorA == Major::kK ? warp * 16 + r : row_of_fragment(warp, r);
   }
 
   /// Calls write(row, column, x, y) for all of this thread's sums, which are pairs of neighbors in
-  /// a row.
+  /// a row, where K is contiguous in A.
   template <typename Write>
   __device__ __forceinline__ void each_pair(const Write& write) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = row_of(lane / 4 + half * 8);
+      const int row = row_of<Major::kK>(warp(), lane / 4 + half * 8);
 #pragma unroll
       for (int n = 0; n < kTileN / 8; ++n) {
         write(row, n * 8 + lane % 4 * 2, sum[n * 4 + half * 2], sum[n * 4 + half * 2 + 1]);
@@ -240,7 +276,7 @@ struct ThreeTf32Product {
  private:
   // The registers per thread if all threads get the same number, and what they get after the
   // feeders release theirs.
-  static constexpr int kLaunchRegisters = 65536 / (kThreads * kBlocksPerSm) / 8 * 8;
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
   static constexpr bool kMovesRegisters = kLaunchRegisters < 248;
   static constexpr int kFeederRegisters = kGroups == 1 ? 56 : 48;
   static constexpr int kFreeRegisters =
@@ -277,43 +313,39 @@ struct ThreeTf32Product {
     }
   };
 
-  // Calls begin_chunk(slot, tile, chunk) for all chunks, when their slots are empty.
-  template <typename BeginChunk>
-  static __device__ __forceinline__ void each_chunk(
-      const Slots& slots, int tiles, int begin, int end, const BeginChunk& begin_chunk) {
-    Place place;
-    for (int tile = 0; tile < tiles; ++tile) {
-      for (int chunk = begin; chunk < end; ++chunk) {
-        // A newly initialized barrier has completed the phase before its first.
-        wait_phase(slots.empty(place.slot), place.parity ^ 1);
-        begin_chunk(place.slot, tile, chunk);
-        place.advance();
-      }
-    }
+  struct Unit {
+    int first_chunk, chunks;
+  };
+  // A single unit, as each_unit.
+  static __device__ __forceinline__ auto one_unit(int chunks) {
+    return [chunks](const auto& work) { work(Unit{0, chunks}); };
   }
 
-  // Starts the copies of all chunks, of `bytes` bytes each.
-  template <typename Load>
-  static __device__ __forceinline__ void start_copies(
-      const Slots& slots, int tiles, int begin, int end, int bytes, const Load& load) {
-    each_chunk(slots, tiles, begin, end, [&](int slot, int tile, int chunk) {
-      arrive_expecting(slots.full(slot), bytes);
-      load(slots.a(slot), slots.b(slot), slots.full(slot), tile, chunk);
+  // Calls begin_chunk(slot, unit, chunk) for all chunks of all units, when their slots are empty.
+  template <typename EachUnit, typename BeginChunk>
+  static __device__ __forceinline__ void each_chunk(const Slots& slots,
+                                                    const EachUnit& each_unit,
+                                                    const BeginChunk& begin_chunk) {
+    Place place;
+    each_unit([&](const auto& unit) {
+      for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
+        // A newly initialized barrier has completed the phase before its first.
+        wait_phase(slots.empty(place.slot), place.parity ^ 1);
+        begin_chunk(place.slot, unit, chunk);
+        place.advance();
+      }
     });
   }
 
-  // Implements run(). feed(slots) is called by the thread that loads, and rewrite(slots, thread) by
-  // those that rewrite B.
-  template <typename Feed, typename Rewrite, typename Finish>
+  // feed(slots) is called by the thread that loads, or, with kByWords, by those that copy A,
+  // rewrite(slots, thread) by those that rewrite B, and multiply(slots) by those that multiply.
+  template <typename Feed, typename Rewrite, typename Multiply>
   __device__ __forceinline__ void run_feeders_and_multipliers(const unsigned char* shared,
-                                                              int tiles,
-                                                              int chunks,
                                                               const Feed& feed,
                                                               const Rewrite& rewrite,
-                                                              const Finish& finish) {
+                                                              const Multiply& multiply) {
     const Slots slots(shared);
     const int thread = static_cast<int>(threadIdx.x) - kMultipliers;
-    Place place;
     if (thread >= 0) {
       if constexpr (kMovesRegisters) {
         give_registers<kFeederRegisters>();
@@ -328,11 +360,7 @@ struct ThreeTf32Product {
       if constexpr (kMovesRegisters) {
         take_registers<kMultiplierRegisters>();
       }
-#pragma unroll 1
-      for (int tile = 0; tile < tiles; ++tile) {
-        multiply(slots, place, chunks);
-        finish(tile);
-      }
+      multiply(slots);
       if constexpr (kMovesRegisters) {
         give_registers<kLaunchRegisters>();
       }
@@ -347,17 +375,9 @@ struct ThreeTf32Product {
   }
 
   static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
-  // Maps row r, of 16, of this warp to a row of the tile. Where M is contiguous, rows are permuted
-  // so that all floats of a fragment are in different banks.
-  static __device__ __forceinline__ int row_of(int r) {
-    if constexpr (kMajorA == Major::kK) {
-      return warp() * 16 + r;
-    } else {
-      return row_of_fragment(warp(), r);
-    }
-  }
 
   // Loads this warp's rows of a chunk of A.
+  template <Major kMajorA>
   static __device__ __forceinline__ void load_a(uint32_t (&fragments)[4][4], uint32_t a) {
     const int lane = threadIdx.x % 32;
     if constexpr (kMajorA == Major::kK) {
@@ -371,7 +391,7 @@ struct ThreeTf32Product {
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int m = row_of(lane / 4 + i % 2 * 8);
+        const int m = row_of<kMajorA>(warp(), lane / 4 + i % 2 * 8);
         const int k = lane % 4 + i / 2 * 4;  // plus 8 per step
         const uint32_t from = a + offset_in_boxes(m, k);
 #pragma unroll
@@ -384,83 +404,66 @@ struct ThreeTf32Product {
 
   // Rewrites a row of B, or a part of it, chunk by chunk: high parts in place, low parts behind B.
   template <bool kBByItself>
-  static __device__ __forceinline__ void rewrite(const Slots& slots, int thread, int chunks) {
-    constexpr int kPieces = 8 / kShare;
-    const int n = thread % kTileN;
-    const int first_piece = thread / kTileN * kPieces;
+  static __device__ __forceinline__ void rewrite_rows(const Slots& slots, int thread, int chunks) {
+    const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
     Place place;
 #pragma unroll 1
     for (; chunks > 0; --chunks) {
       wait_phase(kBByItself ? slots.full_b(place.slot) : slots.full(place.slot), place.parity);
       const uint32_t b = slots.b(place.slot);
-      const auto address = [&](int piece) { return piece_of_row(b, n, first_piece + piece); };
       uint32_t values[kPieces][4];
-      if constexpr (kMajorB == Major::kK) {
 #pragma unroll
-        for (int piece = 0; piece < kPieces; ++piece) {
-          load_shared_4(values[piece], address(piece));
-        }
-      } else {
-#pragma unroll
-        for (int k = 0; k < kPieces * 4; ++k) {
-          values[k / 4][k % 4] = load_shared(b + ((first_piece * 4 + k) * kTileN + n) * 4);
-        }
-        // Threads write rows where others still read columns.
-        sync_threads_of<1, kRewriters>();
+      for (int piece = 0; piece < kPieces; ++piece) {
+        load_shared_4(values[piece], piece_of_row(b, n, first_piece + piece));
       }
-      write_parts(values, address, slots.ready(place.slot));
+      write_parts(values, b, n, first_piece, slots.ready(place.slot));
       place.advance();
     }
   }
 
-  // Writes the high parts of pieces to address(piece), and the low parts behind B.
-  template <int kPieces, typename Address>
-  static __device__ __forceinline__ void write_parts(uint32_t (&values)[kPieces][4],
-                                                     const Address& address,
-                                                     uint32_t ready) {
+  // The same where N is contiguous, so that a row is made of a column of the box.
+  template <bool kBByItself, typename EachUnit, typename ColumnOf>
+  static __device__ __forceinline__ void rewrite_columns(const Slots& slots,
+                                                         int thread,
+                                                         const EachUnit& each_unit,
+                                                         const ColumnOf& column_of_b) {
+    const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
+    Place place;
+    each_unit([&](const auto& unit) {
+      const ColumnOfBox column = column_of_b(unit, n);
+#pragma unroll 1
+      for (int chunk = 0; chunk < unit.chunks; ++chunk) {
+        wait_phase(kBByItself ? slots.full_b(place.slot) : slots.full(place.slot), place.parity);
+        const uint32_t b = slots.b(place.slot);
+        uint32_t values[kPieces][4];
+#pragma unroll
+        for (int k = 0; k < kPieces * 4; ++k) {
+          values[k / 4][k % 4] = load_shared(b + column.offset(first_piece + k / 4, k % 4));
+        }
+        // Threads write rows where others still read columns.
+        sync_threads_of<1, kRewriters>();
+        write_parts(values, b, n, first_piece, slots.ready(place.slot));
+        place.advance();
+      }
+    });
+  }
+
+  // Writes the high parts of pieces of a row of B, and the low parts behind B.
+  static __device__ __forceinline__ void write_parts(
+      uint32_t (&values)[kPieces][4], uint32_t b, int n, int first_piece, uint32_t ready) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
+      const uint32_t to = piece_of_row(b, n, first_piece + piece);
       uint32_t low[4];
       take_apart(values[piece], low);
-      store_shared_4(address(piece) + kBytesB, low);
-      store_shared_4(address(piece), values[piece]);
+      store_shared_4(to + kBytesB, low);
+      store_shared_4(to, values[piece]);
     }
     fence_for_copies();
     arrive(ready);
   }
 
-  // The same for B in global memory. A chunk is read while its slot may still be in use.
-  template <typename ColumnOf>
-  static __device__ __forceinline__ void read_and_rewrite(
-      const Slots& slots, int thread, int tiles, int begin, int end, const ColumnOf& column_of_b) {
-    constexpr int kPieces = 8 / kShare;
-    const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
-    Place place;
-#pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
-#pragma unroll 1
-      for (int chunk = begin; chunk < end; ++chunk) {
-        const ColumnOfB column = column_of_b(n, tile, chunk);
-        const float* from = column.data + first_piece * 4 * column.stride;
-        uint32_t values[kPieces][4];
-#pragma unroll
-        for (int k = 0; k < kPieces * 4; ++k) {
-          values[k / 4][k % 4] =
-              first_piece * 4 + k < column.rows ? __float_as_uint(__ldg(from)) : 0;
-          from += column.stride;
-        }
-        wait_phase(slots.empty(place.slot), place.parity ^ 1);
-        const uint32_t b = slots.b(place.slot);
-        write_parts(
-            values,
-            [&](int piece) { return piece_of_row(b, n, first_piece + piece); },
-            slots.ready(place.slot));
-        place.advance();
-      }
-    }
-  }
-
-  // The same for B in global memory, where K is contiguous: a warp reads a row at a time.
+  // The same for B in global memory, of which a warp reads a row at a time.
   template <typename RowsOf, typename RowOfB>
   static __device__ __forceinline__ void read_rows_and_rewrite(
       const Slots& slots, int warp, int chunks, const RowsOf& rows_of, const RowOfB& row_of_b) {
@@ -506,7 +509,7 @@ struct ThreeTf32Product {
     const int warp = (static_cast<int>(threadIdx.x) - kMultipliers - kRewriters) / 32;
     constexpr int kRows = kTileM / kFeederGroups;  // of a warp
     const int rows = min(rows_a - warp * kRows, kRows);
-    each_chunk(slots, 1, 0, chunks, [&](int slot, int, int chunk) {
+    each_chunk(slots, one_unit(chunks), [&](int slot, const auto&, int chunk) {
       const RowsOfChunk of = rows_of(chunk);
       const float* from = of.a + warp * kRows * of.stride_a + lane;
       const uint32_t a = slots.a(slot) + warp * kRows * 128;
@@ -545,6 +548,7 @@ struct ThreeTf32Product {
   // there are registers for that, and are added in float32 while the small ones are in flight.
   //
   // A of the next chunk is loaded while this one is multiplied.
+  template <Major kMajorA>
   __device__ __forceinline__ void multiply(const Slots& slots, Place& place, int chunks) {
     constexpr int kLarge = kSums <= 16 ? 4 : 1;
     float small[kSums], large[kLarge][kSums];
@@ -557,7 +561,7 @@ struct ThreeTf32Product {
     uint32_t a[2][4][4], next[4][4];
     if (chunks > 0) {
       wait_for_chunk(slots, place);
-      load_a(next, slots.a(place.slot));
+      load_a<kMajorA>(next, slots.a(place.slot));
     }
 #pragma unroll 1
     for (int chunk = 1; chunk <= chunks; ++chunk) {
@@ -587,7 +591,7 @@ struct ThreeTf32Product {
       place.advance();
       if (chunk < chunks) {
         wait_for_chunk(slots, place);
-        load_a(next, slots.a(place.slot));
+        load_a<kMajorA>(next, slots.a(place.slot));
       }
       wait_products<1>();
 #pragma unroll

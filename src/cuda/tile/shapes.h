@@ -44,6 +44,10 @@ enum class SequenceGradientTile { k32x32, k64x64 };
 /// A block's tile in a product of the backward in float32 by wgmma.
 enum class Float32GradientTile { k64x96, k128x96, kCount };
 
+constexpr int rows_of(Float32GradientTile tile) {
+  return tile == Float32GradientTile::k64x96 ? 64 : 128;
+}
+
 /// The most rows that a block of the few_rows kernels multiplies, and the warps per block of the
 /// forward's.
 constexpr int kFewRows = 8, kFewRowsWarps = 16;

@@ -119,7 +119,6 @@ cudaError_t launch_backward_tiles(const BackwardProblem& problem,
 /// at a multiple of 16 bytes.
 cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
                                           const Float32GradientPlan& plan,
-                                          int split,
                                           float* workspace,
                                           cudaStream_t stream);
 int64_t backward_wgmma_float32_workspace(const BackwardProblem& params,

@@ -212,7 +212,16 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
   const int group_row = unit.row + group * 64;
   if constexpr (Tile::kDealsColumns) {
     if (unit.of_weights) {
-      write_dealt_columns<typename Tile::Product>(arguments.results, unit, sum);
+      const GradientResults& results = arguments.results;
+      const int64_t width = results.state_size + results.input_features;
+      write_dealt_columns(
+          {.data = static_cast<float*>(results.d_weights) + unit.row * width + unit.column,
+           .stride = width,
+           .rows = 3 * results.state_size - unit.row,
+           .columns = width - unit.column,
+           .at_vectors = results.weight_alignment == 16},
+          [](int r) { return Tile::Product::row(static_cast<int>(threadIdx.x) / 32, r); },
+          sum);
       return;
     }
   }

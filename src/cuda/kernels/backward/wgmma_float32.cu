@@ -1,7 +1,9 @@
-// The products of the backward in float32 without TF32 on Hopper: as tiles.cuh, with the
-// product of wgmma_three_tf32.cuh. For a long batch, d_weights are computed in parts of the batch,
-// which another kernel adds. d_gates have rows that TMA can describe. If it cannot describe another
-// operand, all of these are read from global memory.
+// The products of the backward in float32 without TF32 on Hopper, by wgmma_three_tf32.cuh, in one
+// launch. Each block computes its share of the units of both products (gradient_rounds.h). A
+// cluster may share the K of a tile of d_old_h or d_input. For a long batch, d_weights are computed
+// in parts of the batch, which another kernel adds. Rows of weights, old_h and input may start
+// anywhere; d_gates have rows that TMA can describe.
+#include "../../epilogue/dealt_columns.cuh"
 #include "../../epilogue/write_tile.cuh"
 #include "../../problem.h"
 #include "../../products/major.h"
@@ -9,12 +11,14 @@
 #include "../../ptx/bulk_copy.cuh"
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/overlap.cuh"
-#include "../../ptx/wgmma.cuh"
+#include "../../reduction/bias_parts.cuh"
 #include "../../reduction/cluster_sums.cuh"
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
+#include "../../scheduler/gradient_rounds.h"
 #include "../../scheduler/split_of_k.h"
 #include "../../tile/elements.cuh"
+#include "../../tile/rows_of_k.cuh"
 #include "../../tile/vectors.cuh"
 #include "kernels.h"
 
@@ -23,190 +27,143 @@
 namespace lltm::cuda {
 namespace {
 
-// The columns of [h | x] that are wanted, in tiles: first old_h's, then input's.
-struct ColumnTiles {
-  unsigned h, input;
-};
+// A product reads and writes the columns of h and those of x as matrices of their own.
+constexpr int kSegments = 2;
 
 struct Float32GradientArguments {
-  // Operands of d_old_h and d_input, then those of d_weights.
-  CUtensorMap gate_rows, weights_h, weights_input;
-  CUtensorMap gate_columns, old_h, input;
-  BackwardProblem cell;
-  KSplit split;
-  ColumnTiles state_columns;   // of d_old_h and d_input
-  ColumnTiles weight_columns;  // of d_weights
-  unsigned state_blocks;       // of d_old_h and d_input, ranks included
-  // A unit of d_weights is a tile and a part of the batch. All tiles of a part come before those of
-  // the next part.
-  unsigned weight_tiles, weight_units;
-  unsigned weight_units_a_block;
-  int chunks_a_part;
-  float* weight_parts;  // each a matrix like d_weights; d_weights itself if there is only one
-  // Whether four or two elements of a row of the results may be written at once.
-  bool d_old_h_fours, d_input_fours, d_weights_pairs;
+  CUtensorMap gate_rows, gate_columns;  // the left operands of the state and the weight product
+  RowsOfK weights[kSegments], inputs[kSegments];  // the right ones
+  GradientRounds schedule;
+  KSplit split;  // of the state product
+  int64_t batch, gates;
+  int64_t widths[kSegments];  // of h and of x
+  float* state[kSegments];    // d_old_h and d_input
+  float* weight_parts;        // each a matrix like d_weights; d_weights itself if there is only one
+  // Whether rows start at multiples of 16 bytes: of d_old_h and d_input, and both column ranges of
+  // d_weights.
+  bool state_at_vectors[kSegments], weights_at_vectors;
+  BiasParts bias;
 };
 
-/// Column n, or the last one, of a chunk of rows.
-template <int kChunkK>
-__device__ __forceinline__ ColumnOfB
-column_of(const Matrix& matrix, int64_t rows, int64_t columns, int n, int chunk) {
-  const int64_t first = int64_t(chunk) * kChunkK;
-  return {
-      static_cast<const float*>(matrix.data) + first * matrix.stride + min(int64_t(n), columns - 1),
-      matrix.stride,
-      static_cast<int>(min(rows - first, int64_t(kChunkK)))};
+#if defined(LLTM_HOPPER)
+/// Where a unit's tile of the results is.
+__device__ __forceinline__ TileOfResult result_of(const Float32GradientArguments& arguments,
+                                                  const GradientUnit& unit) {
+  const int segment = unit.second_segment;
+  const int64_t width = arguments.widths[segment];
+  if (!unit.of_weights) {
+    return {.data = arguments.state[segment] + unit.row * width + unit.column,
+            .stride = width,
+            .rows = arguments.batch - unit.row,
+            .columns = width - unit.column,
+            .at_vectors = arguments.state_at_vectors[segment]};
+  }
+  const int64_t stride = arguments.widths[0] + arguments.widths[1];
+  const int64_t row = unit.part * arguments.gates + unit.row;
+  return {.data = arguments.weight_parts + row * stride +
+                  (unit.second_segment ? arguments.widths[0] : 0) + unit.column,
+          .stride = stride,
+          .rows = arguments.gates - unit.row,
+          .columns = width - unit.column,
+          .at_vectors = arguments.weights_at_vectors};
 }
+#endif
 
-/// kReadsB: rows of weights, old_h and input may start anywhere.
-template <typename StateProduct, typename WeightProduct, bool kReadsB>
-__global__ void __launch_bounds__(StateProduct::kThreads, StateProduct::kBlocksPerSm)
+template <typename Product>
+__global__ void __launch_bounds__(Product::kThreads, 1)
     backward_wgmma_float32_kernel(const __grid_constant__ Float32GradientArguments arguments) {
 #if defined(LLTM_HOPPER)
-  constexpr int kThreads = StateProduct::kThreads;
-  constexpr int kTileM = StateProduct::kTileM, kTileN = StateProduct::kTileN;
-  constexpr int kChunkK = StateProduct::kChunkK;
+  using BoxB = typename Product::BoxB;
+  constexpr int kTileM = Product::kTileM, kTileN = Product::kTileN;
+  constexpr int kChunkK = Product::kChunkK;
+  static_assert(kTileN == kFloat32GradientColumns && kChunkK == kFloat32GradientChunk);
   // The name differs from that in tiles.cuh, whose alignment is smaller.
   extern __shared__ __align__(1024) unsigned char shared_stages[];
   unsigned char* const shared = shared_stages;
-  const BackwardProblem& p = arguments.cell;
-
-  if (blockIdx.x < arguments.state_blocks) {
-    const ColumnTiles& tiles = arguments.state_columns;
-    const unsigned column_tile = cluster_index() % (tiles.h + tiles.input);
-    const bool of_h = column_tile < tiles.h;
-    const int first_column = static_cast<int>(of_h ? column_tile : column_tile - tiles.h) * kTileN;
-    const int first_row = static_cast<int>(cluster_index() / (tiles.h + tiles.input)) * kTileM;
-    StateProduct::prepare(shared);
-    ClusterSums<StateProduct> sums(shared, arguments.split);
-    __syncthreads();
+  const GradientRounds& schedule = arguments.schedule;
+  const int cluster = static_cast<int>(cluster_index()), rank = cluster_rank();
+  // Then its last unit is one that its ranks share.
+  const bool shares_k = schedule.weights_first && schedule.states_of(cluster) > 0;
+  Product::prepare(shared);
+  KSplit split = arguments.split;
+  split.ranks = shares_k ? split.ranks : 1;
+  ClusterSums<Product> sums(shared, split);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
+    prefetch_map(&arguments.gate_rows);
+    prefetch_map(&arguments.gate_columns);
+  }
+  __syncthreads();
+  if (thread < Product::kMultipliers && arguments.bias.parts != nullptr) {
+    // While the first operands are being copied.
     wait_for_previous_kernel();
-    const CUtensorMap* const weights = of_h ? &arguments.weights_h : &arguments.weights_input;
-    const int64_t width = of_h ? p.state_size : p.input_features;
-    const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
-      if constexpr (!kReadsB) {
-        copy_box_2d(b, weights, first_column, chunk * kChunkK, barrier);
-      }
-      copy_box_2d(a, &arguments.gate_rows, chunk * kChunkK, first_row, barrier);
-    };
-    StateProduct product;
-    const int begin = arguments.split.first_chunk(cluster_rank());
-    const int end = arguments.split.first_chunk(cluster_rank() + 1);
-    if constexpr (kReadsB) {
-      const Matrix of{static_cast<const float*>(p.weights.data) + (of_h ? 0 : p.state_size),
-                      p.weights.stride};
-      product.run_reading_b(
-          shared,
-          1,
-          begin,
-          end,
-          load,
-          [&](int n, int, int chunk) {
-            return column_of<kChunkK>(of, 3 * p.state_size, width, first_column + n, chunk);
-          },
-          [](int) {});
-    } else {
-      product.run(shared, 1, begin, end, load, [](int) {});
-    }
+    sum_bias_parts(arguments.bias.parts,
+                   arguments.bias.count,
+                   arguments.gates,
+                   int64_t(blockIdx.x) * Product::kMultipliers + thread,
+                   int64_t(gridDim.x) * Product::kMultipliers,
+                   [&](int64_t column, float sum) {
+                     static_cast<float*>(arguments.bias.d_bias)[column] = sum;
+                   });
+  }
+
+  const auto right_of = [&](const GradientUnit& unit) -> const RowsOfK& {
+    return (unit.of_weights ? arguments.inputs : arguments.weights)[unit.second_segment];
+  };
+  const auto writes_sums = [&](const GradientUnit& unit) { return unit.of_weights || !shares_k; };
+  Product product;
+  product.run_units(
+      shared,
+      [&](const auto& work) { schedule.template for_each_unit<kTileM>(cluster, rank, work); },
+      [](const GradientUnit& unit) { return unit.of_weights; },
+      [&](uint32_t a, uint32_t b, uint32_t barrier, const GradientUnit& unit, int chunk) {
+        const RowsOfK& right = right_of(unit);
+        const int k = chunk * kChunkK;
+        arrive_expecting(barrier, Product::kBytesA + BoxB::bytes(right));
+        BoxB::copy(b, right, unit.column, k, barrier);
+        if (unit.of_weights) {
+#pragma unroll
+          for (int m = 0; m < kTileM; m += 32) {
+            copy_box_2d(a + m / 32 * Product::kBoxBytesA,
+                        &arguments.gate_columns,
+                        unit.row + m,
+                        k,
+                        barrier);
+          }
+        } else {
+          copy_box_2d(a, &arguments.gate_rows, k, unit.row, barrier);
+        }
+      },
+      [&](const GradientUnit& unit, int n) {
+        return BoxB::column(right_of(unit),
+                            writes_sums(unit) ? n / 16 * 16 + dealt_column(n % 16) : n);
+      },
+      [&](const GradientUnit& unit) {
+        if (!writes_sums(unit)) {
+          return;
+        }
+        const TileOfResult to = result_of(arguments, unit);
+        const int warp = thread / 32;
+        write_dealt_columns(
+            to,
+            [&](int r) {
+              return unit.of_weights ? Product::template row_of<Major::kOther>(warp, r)
+                                     : Product::template row_of<Major::kK>(warp, r);
+            },
+            product.sum);
+      });
+  if (shares_k) {
     sums.exchange(product);
-    const int64_t row = int64_t(first_row) + sums.first_row();
-    write_tile<kThreads, kTileN>(
-        static_cast<float*>(of_h ? p.d_old_h : p.d_input) + row * width + first_column,
-        width,
-        min(sums.rows(), at_most(p.batch - first_row, kTileM) - sums.first_row()),
-        at_most(width - first_column, kTileN),
-        of_h ? arguments.d_old_h_fours : arguments.d_input_fours,
+    const TileOfResult to =
+        result_of(arguments, schedule.state.unit(cluster, rank, kTileM, kTileN));
+    write_tile<Product::kThreads, kTileN>(
+        to.data + sums.first_row() * to.stride,
+        to.stride,
+        min(sums.rows(), at_most(to.rows, kTileM) - sums.first_row()),
+        at_most(to.columns, kTileN),
+        to.at_vectors,
         [&](float(&values)[4], int r, int column) { sums.template read<4, 1>(values, r, column); });
     sums.finish();
-  } else {
-    const ColumnTiles& columns = arguments.weight_columns;
-    const unsigned begin = (blockIdx.x - arguments.state_blocks) * arguments.weight_units_a_block;
-    if (begin >= arguments.weight_units) {
-      return;
-    }
-    const auto part = [&](int unit) {
-      return static_cast<int>((begin + unit) / arguments.weight_tiles);
-    };
-    const auto tile = [&](int unit) { return (begin + unit) % arguments.weight_tiles; };
-    const auto first_row = [&](int unit) {
-      return static_cast<int>(tile(unit) / (columns.h + columns.input)) * kTileM;
-    };
-    const auto column_tile = [&](int unit) { return tile(unit) % (columns.h + columns.input); };
-    WeightProduct::prepare(shared);
-    __syncthreads();
-    wait_for_previous_kernel();
-    // The last part may extend beyond the batch, where TMA reads zeros.
-    const auto load = [&](uint32_t a, uint32_t b, uint32_t barrier, int unit, int chunk) {
-      const int first = (part(unit) * arguments.chunks_a_part + chunk) * kChunkK;
-      if constexpr (!kReadsB) {
-        const unsigned column = column_tile(unit);
-        const bool of_h = column < columns.h;
-        copy_box_2d(b,
-                    of_h ? &arguments.old_h : &arguments.input,
-                    static_cast<int>(of_h ? column : column - columns.h) * kTileN,
-                    first,
-                    barrier);
-      }
-#pragma unroll
-      for (int m = 0; m < kTileM; m += 32) {
-        copy_box_2d(a + m / 32 * WeightProduct::kBoxBytesA,
-                    &arguments.gate_columns,
-                    first_row(unit) + m,
-                    first,
-                    barrier);
-      }
-    };
-    WeightProduct product;
-    const auto finish = [&](int unit) {
-      const unsigned column = column_tile(unit);
-      const bool of_h = column < columns.h;
-      const int first_column = static_cast<int>(of_h ? column : column - columns.h) * kTileN;
-      const int tile_columns =
-          at_most((of_h ? p.state_size : p.input_features) - first_column, kTileN);
-      const int rows = at_most(3 * p.state_size - first_row(unit), kTileM);
-      const int64_t width = p.state_size + p.input_features;
-      float* const to = arguments.weight_parts +
-                        (part(unit) * 3 * p.state_size + first_row(unit)) * width +
-                        (of_h ? 0 : p.state_size) + first_column;
-      product.each_pair([&](int r, int c, float x, float y) {
-        float* const target = to + r * width + c;
-        if (r < rows) {
-          if (arguments.d_weights_pairs && c + 2 <= tile_columns) {
-            *reinterpret_cast<float2*>(target) = make_float2(x, y);
-          } else {
-            if (c < tile_columns) {
-              target[0] = x;
-            }
-            if (c + 1 < tile_columns) {
-              target[1] = y;
-            }
-          }
-        }
-      });
-    };
-    const auto units =
-        static_cast<int>(min(arguments.weight_units - begin, arguments.weight_units_a_block));
-    if constexpr (kReadsB) {
-      product.run_reading_b(
-          shared,
-          units,
-          0,
-          arguments.chunks_a_part,
-          load,
-          [&](int n, int unit, int chunk) {
-            const unsigned column = column_tile(unit);
-            const bool of_h = column < columns.h;
-            return column_of<kChunkK>(
-                of_h ? p.old_h : p.input,
-                p.batch,
-                of_h ? p.state_size : p.input_features,
-                static_cast<int>(of_h ? column : column - columns.h) * kTileN + n,
-                part(unit) * arguments.chunks_a_part + chunk);
-          },
-          finish);
-    } else {
-      product.run(shared, units, 0, arguments.chunks_a_part, load, finish);
-    }
   }
 #else
   trap_wrong_image();
@@ -250,96 +207,76 @@ cudaError_t launch_weight_sum(const WeightSumArguments& arguments, cudaStream_t 
       arguments, dim3(static_cast<unsigned>(ceil_div(arguments.size, kElements))), 1, stream);
 }
 
-template <int kGroups, int kFeederGroups, int kStages, int kBlocksPerSm>
-cudaError_t launch_float32_tile(const BackwardProblem& params,
+/// Creates the maps of all wanted products' operands.
+template <typename Product>
+bool describe_operands(Float32GradientArguments* to, const BackwardProblem& p) {
+  using BoxB = typename Product::BoxB;
+  const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
+  const auto describe_d_gates = [&](CUtensorMap* map, int box_rows, int box_columns) {
+    return describe(map,
+                    {Arithmetic::kFloat32,
+                     {p.d_gates, p.d_gates_stride},
+                     p.batch,
+                     gates,
+                     box_rows,
+                     box_columns});
+  };
+  bool done = true;
+  if (to->schedule.state.units > 0) {
+    done = describe_d_gates(&to->gate_rows, Product::kTileM, Product::kChunkK) &&
+           BoxB::describe(&to->weights[0], p.weights, gates, state) &&
+           BoxB::describe(&to->weights[1], p.weights.from(state, sizeof(float)), gates, features);
+  }
+  if (to->schedule.weights.units > 0) {
+    done = done && describe_d_gates(&to->gate_columns, Product::kChunkK, 32) &&
+           BoxB::describe(&to->inputs[0], p.old_h, p.batch, state) &&
+           BoxB::describe(&to->inputs[1], p.input, p.batch, features);
+  }
+  return done;
+}
+
+template <int kGroups, int kFeederGroups, int kStages>
+cudaError_t launch_float32_tile(const BackwardProblem& p,
                                 const Float32GradientPlan& plan,
-                                int split,
                                 float* workspace,
                                 cudaStream_t stream) {
-  using StateProduct =
-      ThreeTf32Product<Major::kK, Major::kOther, kGroups, kFeederGroups, kStages, kBlocksPerSm>;
-  using WeightProduct =
-      ThreeTf32Product<Major::kOther, Major::kOther, kGroups, kFeederGroups, kStages, kBlocksPerSm>;
-  constexpr int kTileM = StateProduct::kTileM, kTileN = StateProduct::kTileN;
-  constexpr int kChunkK = StateProduct::kChunkK;
-  const auto tiles = [](int64_t n, int size) { return static_cast<unsigned>(tiles_of(n, size)); };
-  const int64_t state = params.state_size, features = params.input_features;
-  const int64_t gate_columns = 3 * state;
+  using Product = ThreeTf32Product<Major::kOther, kGroups, kFeederGroups, kStages>;
+  const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
+  const auto ranks = static_cast<unsigned>(plan.ranks);
   Float32GradientArguments arguments{};
-  arguments.cell = params;
-  arguments.split = split_of_k(split, tiles_of(gate_columns, kChunkK), kTileM);
-  arguments.state_columns = {params.d_old_h != nullptr ? tiles(state, kTileN) : 0,
-                             params.d_input != nullptr ? tiles(features, kTileN) : 0};
-  arguments.weight_columns = {params.d_weights != nullptr ? tiles(state, kTileN) : 0,
-                              params.d_weights != nullptr ? tiles(features, kTileN) : 0};
-  arguments.d_old_h_fours = state % 4 == 0;
-  arguments.d_input_fours = features % 4 == 0;
-  arguments.d_weights_pairs = state % 2 == 0 && features % 2 == 0;
-  const auto ranks = static_cast<unsigned>(split);
-  arguments.state_blocks = (arguments.state_columns.h + arguments.state_columns.input) *
-                           tiles(params.batch, kTileM) * ranks;
-  arguments.weight_tiles =
-      (arguments.weight_columns.h + arguments.weight_columns.input) * tiles(gate_columns, kTileM);
-  const int batch_chunks = tiles_of(params.batch, kChunkK);
-  arguments.chunks_a_part = static_cast<int>(ceil_div(batch_chunks, plan.weight_parts));
-  const int parts = static_cast<int>(ceil_div(batch_chunks, arguments.chunks_a_part));
-  arguments.weight_parts = parts > 1 ? workspace : static_cast<float*>(params.d_weights);
-  arguments.weight_units = arguments.weight_tiles * static_cast<unsigned>(parts);
-  arguments.weight_units_a_block = static_cast<unsigned>(plan.weight_tiles_a_block);
-  const unsigned weight_blocks = (arguments.weight_units + arguments.weight_units_a_block - 1) /
-                                 arguments.weight_units_a_block;
-  const unsigned blocks = (arguments.state_blocks + weight_blocks + ranks - 1) / ranks * ranks;
+  arguments.schedule = schedule_gradients(wanted_gradients(p), plan);
+  const int parts = arguments.schedule.weights.parts;
+  const unsigned blocks = static_cast<unsigned>(arguments.schedule.clusters) * ranks;
   if (blocks == 0) {
     return cudaSuccess;
   }
-  const bool reads_b =
-      !are_describable(params.input, params.weights, params.old_h, features, state, sizeof(float));
-  bool done = true;
-  // Operands whose K is not contiguous: right ones in boxes of kTileN columns of N, and the left
-  // one of d_weights in boxes of 32 columns of M, swizzled.
-  const auto describe_b = [&](CUtensorMap* map,
-                              const Matrix& matrix,
-                              int64_t rows,
-                              int64_t columns) {
-    return reads_b ||
-           describe(
-               map,
-               {Arithmetic::kFloat32, matrix, rows, columns, kChunkK, kTileN, BoxLayout::kRows});
-  };
-  const Matrix d_gates{params.d_gates, params.d_gates_stride};
-  const auto describe_d_gates = [&](CUtensorMap* map, int box_rows, int box_columns) {
-    return describe(
-        map, {Arithmetic::kFloat32, d_gates, params.batch, gate_columns, box_rows, box_columns});
-  };
-  if (arguments.state_blocks > 0) {
-    const Matrix input_weights = params.weights.from(state, 4);
-    done = describe_d_gates(&arguments.gate_rows, kTileM, kChunkK) &&
-           describe_b(&arguments.weights_h, params.weights, gate_columns, state) &&
-           describe_b(&arguments.weights_input, input_weights, gate_columns, features);
-  }
-  if (arguments.weight_units > 0) {
-    done = done && describe_d_gates(&arguments.gate_columns, kChunkK, 32) &&
-           describe_b(&arguments.old_h, params.old_h, params.batch, state) &&
-           describe_b(&arguments.input, params.input, params.batch, features);
-  }
-  if (!done) {
+  arguments.split = split_of_k(plan.ranks, tiles_of(gates, Product::kChunkK), Product::kTileM);
+  arguments.batch = p.batch;
+  arguments.gates = gates;
+  arguments.widths[0] = state;
+  arguments.widths[1] = features;
+  arguments.state[0] = static_cast<float*>(p.d_old_h);
+  arguments.state[1] = static_cast<float*>(p.d_input);
+  arguments.weight_parts = parts > 1 ? workspace : static_cast<float*>(p.d_weights);
+  arguments.state_at_vectors[0] = Matrix{p.d_old_h, state}.starts_at_vectors(sizeof(float));
+  arguments.state_at_vectors[1] = Matrix{p.d_input, features}.starts_at_vectors(sizeof(float));
+  arguments.weights_at_vectors =
+      Matrix{arguments.weight_parts, state + features}.starts_at_vectors(sizeof(float)) &&
+      state % 4 == 0;
+  arguments.bias = p.bias;
+  if (!describe_operands<Product>(&arguments, p)) {
     return cudaErrorInvalidValue;
   }
-  static_assert(StateProduct::kSharedBytes == WeightProduct::kSharedBytes);
-  const auto launch = [&]<bool kReadsB>() {
-    return launch_in_clusters<&backward_wgmma_float32_kernel<StateProduct, WeightProduct, kReadsB>,
-                              StateProduct::kThreads,
-                              StateProduct::kSharedBytes,
-                              ClusterSums<StateProduct>::kSharedBytes>(
-        arguments, dim3(blocks), ranks, stream);
-  };
-  const cudaError_t error =
-      reads_b ? launch.template operator()<true>() : launch.template operator()<false>();
-  if (error != cudaSuccess || arguments.weight_units == 0 || parts == 1) {
+  const cudaError_t error = launch_in_clusters<&backward_wgmma_float32_kernel<Product>,
+                                               Product::kThreads,
+                                               Product::kSharedBytes,
+                                               ClusterSums<Product>::kSharedBytes>(
+      arguments, dim3(blocks), ranks, stream);
+  if (error != cudaSuccess || arguments.schedule.weights.units == 0 || parts == 1) {
     return error;
   }
   const WeightSumArguments sum{
-      workspace, parts, gate_columns * (state + features), static_cast<float*>(params.d_weights)};
+      workspace, parts, gates * (state + features), static_cast<float*>(p.d_weights)};
   return sum.size % 4 == 0 ? launch_weight_sum<4>(sum, stream) : launch_weight_sum<1>(sum, stream);
 }
 
@@ -353,14 +290,13 @@ int64_t backward_wgmma_float32_workspace(const BackwardProblem& params,
 
 cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
                                           const Float32GradientPlan& plan,
-                                          int split,
                                           float* workspace,
                                           cudaStream_t stream) {
   switch (plan.tile) {
     case Float32GradientTile::k64x96:
-      return launch_float32_tile<1, 1, 2, 2>(params, plan, split, workspace, stream);
+      return launch_float32_tile<1, 2, 5>(params, plan, workspace, stream);
     case Float32GradientTile::k128x96:
-      return launch_float32_tile<2, 2, 4, 1>(params, plan, split, workspace, stream);
+      return launch_float32_tile<2, 2, 4>(params, plan, workspace, stream);
     case Float32GradientTile::kCount:
       break;
   }

@@ -27,31 +27,6 @@ int64_t gradient_workspace(const GradientSchedule& s) {
               int64_t(s.weights.tiles_in_parts()) * s.weights.parts * Tile::fours(true));
 }
 
-/// Creates the maps of weights whose rows start anywhere (UnalignedRows).
-inline bool describe_unaligned_weights(CUtensorMap* maps,
-                                       UnalignedRows* rows,
-                                       const BackwardProblem& p) {
-  const int64_t gates = 3 * p.state_size;
-  for (int64_t residue = 0; residue < UnalignedRows::kResidues; ++residue) {
-    // Three rows have no fourth residue. Zeros are multiplied with what is read in its place.
-    const int64_t row = std::min(residue, gates - 1);
-    const auto* const start = static_cast<const float*>(p.weights.data) + row * p.weights.stride;
-    const auto shift = static_cast<int>(reinterpret_cast<uintptr_t>(start) % 16 / 4);
-    rows->shifts[residue] = shift;
-    if (!describe(&maps[residue],
-                  {.arithmetic = Arithmetic::kTf32,
-                   .matrix = {start - shift, UnalignedRows::kResidues * p.weights.stride},
-                   .rows = ceil_div(gates - row, int64_t{UnalignedRows::kResidues}),
-                   .columns = shift + p.state_size + p.input_features,
-                   .box_rows = UnalignedRows::kRows,
-                   .box_columns = UnalignedRows::kColumns,
-                   .layout = BoxLayout::kRows})) {
-      return false;
-    }
-  }
-  return true;
-}
-
 /// Creates the tensor maps of the operands of all wanted products, and of the results that TMA
 /// writes. TMA may not support the other results.
 template <typename Tile>
@@ -70,7 +45,15 @@ bool describe_gradients(GradientArguments* arguments,
   if (arguments->schedule.state.units > 0) {
     constexpr int kRows = Tile::StateCopies::kRowsB;
     if constexpr (Tile::kUnaligned) {
-      done = describe_unaligned_weights(operands.weights, &arguments->unaligned_weights, p);
+      done = describe_by_residue(operands.weights,
+                                 arguments->unaligned_weights.shifts,
+                                 {.arithmetic = kOperand,
+                                  .matrix = p.weights,
+                                  .rows = gates,
+                                  .columns = width,
+                                  .box_rows = UnalignedRows::kRows,
+                                  .box_columns = UnalignedRows::kColumns,
+                                  .layout = BoxLayout::kRows});
     } else {
       done = describe(operands.weights, {kOperand, p.weights, gates, width, kBox, kBox});
     }

@@ -336,14 +336,12 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     } else {
       product.run(
           shared,
-          1,
-          0,
           end - begin,
-          [&](uint32_t a, uint32_t b, uint32_t barrier, int, int chunk) {
+          [&](uint32_t a, uint32_t b, uint32_t barrier, int chunk) {
             load_b(b, barrier, chunk);
             load_a(a, barrier, chunk);
           },
-          [&](int) { fetch_and_finish(); });
+          fetch_and_finish);
     }
   }
 #else
@@ -435,11 +433,9 @@ cudaError_t launch_by_words(const ForwardProblem& p,
     constexpr Major kK = Major::kK;
     switch (tile) {
       case WgmmaTile::k64x8ByWords:
-        return launch_for_neighbors<ThreeTf32Product<kK, kK, 1, 1, 4, 1, 24, true>>(
-            p, split, stream);
+        return launch_for_neighbors<ThreeTf32Product<kK, 1, 1, 4, 24, true>>(p, split, stream);
       case WgmmaTile::k64x32ByWords:
-        return launch_for_neighbors<ThreeTf32Product<kK, kK, 1, 1, 3, 1, 96, true>>(
-            p, split, stream);
+        return launch_for_neighbors<ThreeTf32Product<kK, 1, 1, 3, 96, true>>(p, split, stream);
       default:
         return cudaErrorInvalidValue;
     }
@@ -472,11 +468,11 @@ cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cu
     constexpr Major kK = Major::kK;
     switch (tile) {
       case WgmmaTile::k64x8:
-        return launch_for_neighbors<ThreeTf32Product<kK, kK, 1, 1, 8, 1, 24>>(p, split, stream);
+        return launch_for_neighbors<ThreeTf32Product<kK, 1, 1, 8, 24>>(p, split, stream);
       case WgmmaTile::k64x32:
-        return launch_for_neighbors<ThreeTf32Product<kK, kK, 1, 1, 5, 1, 96>>(p, split, stream);
+        return launch_for_neighbors<ThreeTf32Product<kK, 1, 1, 5, 96>>(p, split, stream);
       case WgmmaTile::k128x32:
-        return launch_for_neighbors<ThreeTf32Product<kK, kK, 2, 2, 4, 1, 96>>(p, split, stream);
+        return launch_for_neighbors<ThreeTf32Product<kK, 2, 2, 4, 96>>(p, split, stream);
       default:
         break;
     }

@@ -26,7 +26,7 @@ struct Float32StepArguments {
 };
 
 template <typename Product, int kAtOnce>
-__global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm)
+__global__ void __launch_bounds__(Product::kThreads, 1)
     sequence_gradient_wgmma_kernel(const __grid_constant__ Float32StepArguments arguments) {
 #if defined(LLTM_HOPPER)
   using Epilogue = SequenceGradientsEpilogue<float, DeviceMath>;
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm)
 }
 
 // As many stages as fit: a chunk takes a microsecond from memory to its products.
-using SmallProduct = ThreeTf32Product<Major::kK, Major::kOther, 1, 1, 5, 1>;
-using LargeProduct = ThreeTf32Product<Major::kK, Major::kOther, 2, 2, 4, 1>;
+using SmallProduct = ThreeTf32Product<Major::kOther, 1, 1, 5>;
+using LargeProduct = ThreeTf32Product<Major::kOther, 2, 2, 4>;
 
 template <typename Product, int kAtOnce>
 cudaError_t launch_tile(const SequenceGradientsParams<float>& params,
