@@ -13,6 +13,7 @@
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
 #include "../tile/rows_of_k.cuh"
+#include "../tile/shapes.h"
 #include "major.h"
 #include "tf32.cuh"
 
@@ -610,5 +611,19 @@ struct ThreeTf32Product {
     add(small);
   }
 };
+
+/// Calls `run` with the product of a tile of the backward. It has as many stages as fit: a chunk
+/// takes a microsecond from memory to its products.
+template <typename Run>
+auto with_float32_gradient_product(Float32GradientTile tile, const Run& run) {
+  using Small = ThreeTf32Product<Major::kOther, 1, 2, 5>;
+  using Large = ThreeTf32Product<Major::kOther, 2, 2, 4>;
+  static_assert(Small::kTileM == rows_of(Float32GradientTile::k64x96) &&
+                Large::kTileM == rows_of(Float32GradientTile::k128x96) &&
+                Small::kTileN == kFloat32GradientColumns &&
+                Small::kChunkK == kFloat32GradientChunk);
+  return tile == Float32GradientTile::k64x96 ? run.template operator()<Small>()
+                                             : run.template operator()<Large>();
+}
 
 }  // namespace lltm::cuda

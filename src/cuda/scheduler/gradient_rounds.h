@@ -15,10 +15,6 @@
 
 namespace lltm::cuda {
 
-/// A tile of either product has the rows of its Float32GradientTile and these columns, and its K
-/// chunks of these.
-constexpr int kFloat32GradientColumns = 96, kFloat32GradientChunk = 32;
-
 struct GradientRounds {
   GradientTiles state, weights;
   int clusters;

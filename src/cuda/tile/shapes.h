@@ -41,9 +41,11 @@ enum class ProductTile { k64x64, k128x128, kCount };
 /// A block's tile in a step of the sequence's backward, also by mma.sync.
 enum class SequenceGradientTile { k32x32, k64x64 };
 
-/// A block's tile in a product of the backward in float32 by wgmma.
-enum class Float32GradientTile { k64x96, k128x96, kCount };
+/// A block's tile in a product of the backward in float32 by wgmma, whose K has chunks of
+/// kFloat32GradientChunk.
+enum class Float32GradientTile { k64x96, k128x96 };
 
+constexpr int kFloat32GradientColumns = 96, kFloat32GradientChunk = 32;
 constexpr int rows_of(Float32GradientTile tile) {
   return tile == Float32GradientTile::k64x96 ? 64 : 128;
 }

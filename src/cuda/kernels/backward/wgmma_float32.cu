@@ -76,7 +76,6 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   using BoxB = typename Product::BoxB;
   constexpr int kTileM = Product::kTileM, kTileN = Product::kTileN;
   constexpr int kChunkK = Product::kChunkK;
-  static_assert(kTileN == kFloat32GradientColumns && kChunkK == kFloat32GradientChunk);
   // The name differs from that in tiles.cuh, whose alignment is smaller.
   extern __shared__ __align__(1024) unsigned char shared_stages[];
   unsigned char* const shared = shared_stages;
@@ -235,12 +234,11 @@ bool describe_operands(Float32GradientArguments* to, const BackwardProblem& p) {
   return done;
 }
 
-template <int kGroups, int kFeederGroups, int kStages>
-cudaError_t launch_float32_tile(const BackwardProblem& p,
-                                const Float32GradientPlan& plan,
-                                float* workspace,
-                                cudaStream_t stream) {
-  using Product = ThreeTf32Product<Major::kOther, kGroups, kFeederGroups, kStages>;
+template <typename Product>
+cudaError_t launch_tile(const BackwardProblem& p,
+                        const Float32GradientPlan& plan,
+                        float* workspace,
+                        cudaStream_t stream) {
   const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
   const auto ranks = static_cast<unsigned>(plan.ranks);
   Float32GradientArguments arguments{};
@@ -292,15 +290,9 @@ cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
                                           const Float32GradientPlan& plan,
                                           float* workspace,
                                           cudaStream_t stream) {
-  switch (plan.tile) {
-    case Float32GradientTile::k64x96:
-      return launch_float32_tile<1, 2, 5>(params, plan, workspace, stream);
-    case Float32GradientTile::k128x96:
-      return launch_float32_tile<2, 2, 4>(params, plan, workspace, stream);
-    case Float32GradientTile::kCount:
-      break;
-  }
-  return cudaErrorInvalidValue;
+  return with_float32_gradient_product(plan.tile, [&]<typename Product>() {
+    return launch_tile<Product>(params, plan, workspace, stream);
+  });
 }
 
 }  // namespace lltm::cuda

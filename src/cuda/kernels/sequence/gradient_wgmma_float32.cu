@@ -25,14 +25,12 @@ struct Float32StepArguments {
   int column_tiles;
 };
 
-template <typename Product, int kAtOnce>
+template <typename Product>
 __global__ void __launch_bounds__(Product::kThreads, 1)
     sequence_gradient_wgmma_kernel(const __grid_constant__ Float32StepArguments arguments) {
 #if defined(LLTM_HOPPER)
   using Epilogue = SequenceGradientsEpilogue<float, DeviceMath>;
   constexpr int kTileM = Product::kTileM, kTileN = Product::kTileN;
-  // Whether there are registers for the epilogue's operands besides the sums.
-  constexpr bool kHasRegisters = Product::kThreads <= 256;
   extern __shared__ __align__(1024) unsigned char shared_stages[];
   const SequenceGradientsParams<float>& p = arguments.step;
   const int tile = static_cast<int>(cluster_index());
@@ -44,7 +42,7 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   Product::prepare(shared_stages);
   ClusterSums<Product> sums(shared_stages, arguments.split);
   // Their operands are fetched after the product, during which registers are few.
-  StepFinisher<Epilogue, kTileN, Product::kThreads, kAtOnce> elements(
+  StepFinisher<Epilogue, kTileN, Product::kThreads, /*kAtOnce=*/2> elements(
       Epilogue(p), first_row, first_column, sums.first_row(), sums.rows());
   elements.prefetch();
   __syncthreads();
@@ -71,17 +69,9 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
                           load_b,
                           [] {});
   wait_for_previous_kernel();  // by the threads that have not yet waited
-  const auto fetch = [&] {
-    elements.fetch();
-    elements.fetch_carried();
-  };
-  if constexpr (kHasRegisters) {
-    fetch();
-  }
   sums.exchange(product);
-  if constexpr (!kHasRegisters) {
-    fetch();
-  }
+  elements.fetch();
+  elements.fetch_carried();
   elements.finish(sums);
   sums.finish();
 #else
@@ -89,11 +79,7 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
 #endif
 }
 
-// As many stages as fit: a chunk takes a microsecond from memory to its products.
-using SmallProduct = ThreeTf32Product<Major::kOther, 1, 1, 5>;
-using LargeProduct = ThreeTf32Product<Major::kOther, 2, 2, 4>;
-
-template <typename Product, int kAtOnce>
+template <typename Product>
 cudaError_t launch_tile(const SequenceGradientsParams<float>& params,
                         const StepGradientMaps& maps,
                         int split,
@@ -106,7 +92,7 @@ cudaError_t launch_tile(const SequenceGradientsParams<float>& params,
           split_of_k(split, tiles_of(3 * params.state_size, Product::kChunkK), Product::kTileM),
       .column_tiles = column_tiles};
   const int64_t blocks = int64_t(tiles_of(params.rows, Product::kTileM)) * column_tiles * split;
-  return launch_in_clusters<&sequence_gradient_wgmma_kernel<Product, kAtOnce>,
+  return launch_in_clusters<&sequence_gradient_wgmma_kernel<Product>,
                             Product::kThreads,
                             Product::kSharedBytes,
                             ClusterSums<Product>::kSharedBytes>(
@@ -121,23 +107,20 @@ bool describe_step_gradients(StepGradientMaps* maps,
                              int64_t rows,
                              const Matrix& weights_h,
                              int64_t state_size) {
-  constexpr int kChunkK = SmallProduct::kChunkK, kTileN = SmallProduct::kTileN;
-  static_assert(LargeProduct::kChunkK == kChunkK && LargeProduct::kTileN == kTileN);
   return describe(&maps->d_gates,
                   {.arithmetic = Arithmetic::kFloat32,
                    .matrix = d_gates,
                    .rows = rows,
                    .columns = 3 * state_size,
-                   .box_rows = tile == Float32GradientTile::k64x96 ? SmallProduct::kTileM
-                                                                   : LargeProduct::kTileM,
-                   .box_columns = kChunkK}) &&
+                   .box_rows = rows_of(tile),
+                   .box_columns = kFloat32GradientChunk}) &&
          describe(&maps->weights_h,
                   {.arithmetic = Arithmetic::kFloat32,
                    .matrix = weights_h,
                    .rows = 3 * state_size,
                    .columns = state_size,
-                   .box_rows = kChunkK,
-                   .box_columns = kTileN,
+                   .box_rows = kFloat32GradientChunk,
+                   .box_columns = kFloat32GradientColumns,
                    .layout = BoxLayout::kRows});
 }
 
@@ -146,9 +129,8 @@ cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams
                                                    Float32GradientTile tile,
                                                    int split,
                                                    cudaStream_t stream) {
-  return tile == Float32GradientTile::k64x96
-             ? launch_tile<SmallProduct, 5>(params, maps, split, stream)
-             : launch_tile<LargeProduct, 2>(params, maps, split, stream);
+  return with_float32_gradient_product(
+      tile, [&]<typename Product>() { return launch_tile<Product>(params, maps, split, stream); });
 }
 
 }  // namespace lltm::cuda
