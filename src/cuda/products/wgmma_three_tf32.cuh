@@ -1,6 +1,6 @@
 // The product of a block on Hopper in float32 (sm_90a): a tile of C += A * B. TMA copies the
 // operands to shared memory in chunks of K, and wgmma multiplies them in three TF32 products. wgmma
-// reads B only with K contiguous, and cannot split operands into high and low parts. So three warps
+// reads B only with K contiguous, and cannot split operands into high and low parts. So some warps
 // rewrite each chunk of B in place, and A passes through registers. Where K is contiguous in rows
 // that start anywhere, these warps read B from global memory instead, and others copy A.
 #pragma once

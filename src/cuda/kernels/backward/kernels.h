@@ -114,9 +114,10 @@ cudaError_t launch_backward_tiles(const BackwardProblem& problem,
                                   int split,
                                   cudaStream_t stream);
 
-/// As launch_backward_tiles, for kFloat32, on compute capability 9.0 with code built for 90a. TMA
-/// can describe d_gates (is_describable). `workspace` has backward_wgmma_float32_workspace floats,
-/// at a multiple of 16 bytes.
+/// Computes all wanted products in kFloat32, on compute capability 9.0 with code built for 90a. TMA
+/// can describe d_gates (is_describable); rows of other operands start anywhere, but neither
+/// overlap nor repeat (has_describable_stride). The batch is below 2^30. `workspace` has
+/// backward_wgmma_float32_workspace floats, at a multiple of 16 bytes.
 cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
                                           const Float32GradientPlan& plan,
                                           float* workspace,

@@ -39,8 +39,7 @@ struct Float32GradientArguments {
   int64_t widths[kSegments];  // of h and of x
   float* state[kSegments];    // d_old_h and d_input
   float* weight_parts;        // each a matrix like d_weights; d_weights itself if there is only one
-  // Whether rows start at multiples of 16 bytes: of d_old_h and d_input, and both column ranges of
-  // d_weights.
+  // As TileOfResult has it: of d_old_h and d_input, and of both column ranges of d_weights.
   bool state_at_vectors[kSegments], weights_at_vectors;
   BiasParts bias;
 };
