@@ -94,7 +94,8 @@ def precision_on(device: str, dtype: torch.dtype) -> Precision:
     """The precision of calls with the current settings of PyTorch and LLTM_CUDA_PATH."""
     if device == "cpu":
         return Precision.of(dtype)
-    may_be_cublas = os.environ.get("LLTM_CUDA_PATH", "auto") in ("", "auto", "library")
+    # A candidate's name leaves the other direction to the planner.
+    may_be_cublas = os.environ.get("LLTM_CUDA_PATH") not in ("few_rows", "hopper", "tiles")
     return Precision.of(dtype, tf32=torch.backends.cuda.matmul.allow_tf32, reduced=may_be_cublas)
 
 

@@ -125,6 +125,7 @@ def test_every_candidate(monkeypatch, dtype, sizes):
     assert len(names) > 20
     for name in names:
         monkeypatch.setenv("LLTM_CUDA_PATH", name)
+        print(name)  # shown if the test fails
         check_values(sizes, dtype)
 
 
