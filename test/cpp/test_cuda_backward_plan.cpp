@@ -442,6 +442,30 @@ TEST(GradientRounds, HaveEachChunkOfEachTileOnce) {
   }
 }
 
+// The blocks compute one share each, and a share that waits for another block to end would take as
+// long again.
+TEST(GradientRounds, AreResidentAtOnce) {
+  for (const DeviceFacts& device : kDevices) {
+    for (const BackwardShape& shape : random_shapes(200)) {
+      const BackwardChoice choice =
+          choose_backward(shape, device, {.name = "backward_wgmma_float32"});
+      const auto* const plan = std::get_if<Float32GradientPlan>(&choice.estimate.tiles.tile);
+      ASSERT_EQ(plan != nullptr, device.wgmma && shape.arithmetic == Arithmetic::kFloat32);
+      if (plan != nullptr) {
+        const GradientRounds schedule = schedule_gradients({.batch = shape.batch,
+                                                            .input_features = shape.input_features,
+                                                            .state_size = shape.state_size,
+                                                            .d_old_h = true,
+                                                            .d_input = true,
+                                                            .d_weights = true},
+                                                           *plan);
+        ASSERT_GT(schedule.clusters, 0);
+        ASSERT_LE(schedule.clusters * plan->ranks, device.resident_in_clusters_of(plan->ranks));
+      }
+    }
+  }
+}
+
 // 88 tiles of d_old_h and d_input with 192 chunks, and 2112 of d_weights with 8: the clusters
 // without one of the former compute so many more of the latter that all have as much to do, but for
 // a tile.

@@ -123,7 +123,9 @@ struct GradientTiles {
 };
 
 /// Divides `rows` x `columns` tiles, whose K has `chunks` chunks, into units for clusters of
-/// `ranks`. `parts` is one unless the ranks share columns.
+/// `ranks`. `parts` is one if the ranks share K. Where they share nothing, the last unit may have
+/// places past the last tile: outside of all matrices or, with parts, in a part that does not
+/// exist.
 inline GradientTiles gradient_tiles(
     RanksShare share, int ranks, int rows, int columns_first, int columns, int chunks, int parts) {
   const int rows_a_unit = share == RanksShare::kColumns ? ranks : 1;
@@ -139,8 +141,7 @@ inline GradientTiles gradient_tiles(
           .units = (row_units * columns * parts + tiles_a_unit - 1) / tiles_a_unit,
           .row_units = row_units,
           .by_columns = divisor(columns),
-          // Without parts, places past the last tile are in part 0, too, and outside of all
-          // matrices.
+          // Without parts, places past the last tile are in part 0, too.
           .by_row_units = parts > 1 ? divisor(row_units) : kNeverDivides,
           .chunks = even_shares(chunks, share == RanksShare::kK ? ranks : parts)};
 }
