@@ -14,8 +14,8 @@
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../../reduction/bias_parts.cuh"
-#include "../../reduction/gradient_exchange.cuh"
 #include "../../reduction/gradient_parts.cuh"
+#include "../../reduction/group_sums.cuh"
 
 namespace lltm::cuda {
 
@@ -78,13 +78,13 @@ struct GradientTile {
   static constexpr int kRightOffset = LeftRing::kBytes;
   static constexpr int kStagingOffset = kRightOffset + RightRing::kBytes;
   static constexpr int kGroupStagingBytes = kStagings * Staging::kBytes;
-  static constexpr int kPartBytes = kGradientThreads * 16;  // for eight columns
-  static constexpr int kExchangeBytes = kSharesK ? kStateColumns / 8 * kPartBytes : 0;
+  using Sums = GroupSums<kGradientThreads, kWeightColumns / 8>;
+  static constexpr int kSumsBytes = kSharesK ? Sums::kBytes : 0;
   static constexpr int kBarrierOffset =
-      kStagingOffset + std::max(kExchangeBytes, 2 * kGroupStagingBytes);
-  static constexpr int kExchangeBarrier =
+      kStagingOffset + std::max(kSumsBytes, 2 * kGroupStagingBytes);
+  static constexpr int kSumsBarrier =
       kBarrierOffset + LeftRing::kBarrierBytes + RightRing::kBarrierBytes;
-  static constexpr int kHeldOffset = kExchangeBarrier + 16;
+  static constexpr int kHeldOffset = kSumsBarrier + 16;
   static constexpr int kSharedBytes = kHeldOffset + kCopiers * kLeftSlots * 8;
 
   /// The sums of a part of a tile, in float4s, as the threads hold them.
@@ -269,9 +269,8 @@ template <typename Tile, int kColumns>
 __device__ __forceinline__ void form_gradient_tile(const GradientArguments& arguments,
                                                    unsigned char* shared,
                                                    GradientRings<Tile>& rings,
-                                                   const GradientUnit& unit,
-                                                   int ranks,
-                                                   int rank) {
+                                                   const typename Tile::Sums& sums,
+                                                   const GradientUnit& unit) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto release_right = [&](uint32_t empty) {
     if constexpr (Tile::kMulticast > 1) {
@@ -289,7 +288,12 @@ __device__ __forceinline__ void form_gradient_tile(const GradientArguments& argu
   const GradientTiles& tiles = unit.of_weights ? schedule.weights : schedule.state;
   if constexpr (Tile::kSharesK) {
     if (tiles.share == RanksShare::kK) {
-      exchange_gradient_tile<Tile, kColumns>(arguments.results, shared, unit, ranks, rank, sum);
+      __syncwarp();
+      cluster_wait();
+      sums.send(sum);
+      const GroupWriter<typename Tile::Product> writer(arguments.results, unit);
+      sums.add_up([&](int group, float4 of_group) { writer.write(group * 8, of_group); });
+      sync_threads_of<kGradientThreads>(3);  // tiles are staged where the parts are
       return;
     }
   } else if (tiles.parts > 1) {
@@ -314,25 +318,26 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
   const int ranks = schedule.weights.ranks;
   const int thread = static_cast<int>(threadIdx.x);
   GradientRings<Tile> rings(shared_address(shared));
+  const typename Tile::Sums sums{
+      shared + Tile::kStagingOffset, shared_address(shared + Tile::kSumsBarrier), ranks, rank};
   if (thread == 0) {
     rings.left.prepare(Tile::kCopiers, Tile::Product::kLeftReaders);
     rings.right.prepare(Tile::kCopiers, Tile::kMulticast * kGradientThreads / 128);
     if constexpr (Tile::kSharesK) {
-      const uint32_t barrier = shared_address(shared + Tile::kExchangeBarrier);
-      init_barrier(barrier, 1);
-      arrive_expecting(barrier, Tile::kExchangeBytes - Tile::kExchangeBytes / ranks);
+      sums.prepare();
+    } else {
+      fence_barriers();
     }
-    fence_barriers();
   }
-  if (ranks > 1) {
+  if constexpr (Tile::kSharesK) {
+    __syncthreads();
+    // Those whose tile is shared wait before they send its sums.
+    cluster_arrive();
+    start_next_kernel();
+  } else {
     __syncwarp();
     cluster_arrive();
     cluster_wait();
-  } else {
-    __syncthreads();
-  }
-  if constexpr (Tile::kSharesK) {
-    start_next_kernel();
   }
 
   if (thread >= kGradientThreads) {
@@ -352,9 +357,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
     if constexpr (Tile::kCopiers == 2) {
       take_registers<232>();
     }
-    wait_for_previous_kernel();
+    // The threads that copy wait for the previous kernel, and these wait for the operands.
     if (arguments.bias.parts != nullptr) {
       // While the first operands are being copied.
+      wait_for_previous_kernel();
       using Element = typename Tile::Product::Element;
       sum_bias_parts(arguments.bias.parts,
                      arguments.bias.count,
@@ -368,11 +374,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
     schedule.for_each_unit<Tile::kRows, Tile::kStateColumns, Tile::kWeightColumns>(
         cluster, rank, [&](const GradientUnit& unit) {
           if (unit.of_weights || Tile::kStateColumns == Tile::kWeightColumns) {
-            form_gradient_tile<Tile, Tile::kWeightColumns>(
-                arguments, shared, rings, unit, ranks, rank);
+            form_gradient_tile<Tile, Tile::kWeightColumns>(arguments, shared, rings, sums, unit);
           } else {
-            form_gradient_tile<Tile, Tile::kStateColumns>(
-                arguments, shared, rings, unit, ranks, rank);
+            form_gradient_tile<Tile, Tile::kStateColumns>(arguments, shared, rings, sums, unit);
           }
         });
     if (thread % 128 == 0) {

@@ -22,8 +22,6 @@
 #include "../../tile/vectors.cuh"
 #include "kernels.h"
 
-#include <algorithm>
-
 namespace lltm::cuda {
 namespace {
 

@@ -7,8 +7,6 @@
 #include "kernels.h"
 #include "wgmma.cuh"
 
-#include <algorithm>
-
 namespace lltm::cuda {
 
 /// Whether the weight product reads [old_h | input] as one matrix.

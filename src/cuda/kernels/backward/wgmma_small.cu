@@ -12,6 +12,7 @@
 #include "../../ptx/overlap.cuh"
 #include "../../ptx/shared.cuh"
 #include "../../ptx/wgmma.cuh"
+#include "../../reduction/group_sums.cuh"
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/split_of_k.h"
@@ -98,11 +99,9 @@ struct SmallGradientTile {
   static constexpr int kPipelineBoxes = 6;
   static constexpr int kMaxStages = kPipelineBoxes / 2;
   static constexpr int kPartsOffset = kPipelineBoxes * kBoxBytes;
-  static constexpr int kGroups = kStateColumns / 8;
-  static constexpr int kPartBytes = kThreads * 16;  // for a group of 8 columns
-  static constexpr int kPartsBytes = kGroups * kPartBytes;
-  static_assert(kPartsBytes >= 2 * kBoxBytes);
-  static constexpr int kBarrierOffset = kPartsOffset + kPartsBytes;
+  using Sums = GroupSums<kThreads, kStateColumns / 8>;
+  static_assert(Sums::kBytes >= 2 * kBoxBytes);
+  static constexpr int kBarrierOffset = kPartsOffset + Sums::kBytes;
   static constexpr int kSharedBytes = kBarrierOffset + (kMaxStages + 1) * 8;
 };
 
@@ -194,17 +193,18 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
   const BackwardMaps& maps = arguments.maps;
   const int thread = static_cast<int>(threadIdx.x);
   const uint32_t base = shared_address(shared);
-  const uint32_t parts_barrier = base + Tile::kBarrierOffset + Tile::kMaxStages * 8;
-  const int ranks = arguments.split.ranks, rank = cluster_rank();
+  const int rank = cluster_rank();
+  const typename Tile::Sums sums{shared + Tile::kPartsOffset,
+                                 base + Tile::kBarrierOffset + Tile::kMaxStages * 8,
+                                 arguments.split.ranks,
+                                 rank};
   const bool of_weights = static_cast<int>(blockIdx.x) >= arguments.state_blocks;
   if (thread == 0) {
     prefetch_map(&maps.d_gates);
     for (int slot = 0; slot < Tile::kMaxStages; ++slot) {
       init_barrier(base + Tile::kBarrierOffset + slot * 8, 1);
     }
-    init_barrier(parts_barrier, 1);
-    fence_barriers();
-    arrive_expecting(parts_barrier, (Tile::kGroups - Tile::kGroups / ranks) * Tile::kPartBytes);
+    sums.prepare();
   }
   __syncthreads();
   start_next_kernel();
@@ -259,57 +259,27 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
                                           first_chunk,
                                           arguments.split.first_chunk(rank + 1) - first_chunk);
   cluster_wait();
-  // Rank r finishes the columns of groups r, r + ranks, .... The parts of a group are in the order
-  // of the ranks that computed them.
-#pragma unroll
-  for (int group = 0; group < Tile::kGroups; ++group) {
-    const int to = group & (ranks - 1);
-    const int offset = Tile::kPartsOffset + (group - to + rank) * Tile::kPartBytes + thread * 16;
-    const float4 own = four_of(sum + group * 4);
-    if (to == rank) {
-      *reinterpret_cast<float4*>(shared + offset) = own;
-    } else {
-      send_16(address_in_block(base + offset, to), own, address_in_block(parts_barrier, to));
-    }
-  }
+  sums.send(sum);
   const int64_t width = of_h ? p.state_size : p.input_features;
   const int64_t row = first_row + thread / 32 * 16 + thread % 32 / 4;
   int64_t column = first_column + rank * 8 + thread % 4 * 2;
   Element* result = static_cast<Element*>(of_h ? p.d_old_h : p.d_input) + row * width + column;
-  const float4* from = reinterpret_cast<const float4*>(shared + Tile::kPartsOffset) + thread;
-  wait_phase(parts_barrier, 0);
-#pragma unroll 1
-  for (int group = rank; group < Tile::kGroups; group += ranks) {
-    float4 parts[kMaxSplit];
-#pragma unroll
-    for (int r = 0; r < kMaxSplit; ++r) {
-      parts[r] = from[min(r, ranks - 1) * Tile::kThreads];
-    }
-    float total[4] = {};
-#pragma unroll
-    for (int r = 0; r < kMaxSplit; ++r) {
-      if (r < ranks) {
-        total[0] += parts[r].x;
-        total[1] += parts[r].y;
-        total[2] += parts[r].z;
-        total[3] += parts[r].w;
-      }
-    }
+  sums.add_up([&](int, float4 of_group) {
+    const float values[2][2] = {{of_group.x, of_group.y}, {of_group.z, of_group.w}};
     if (column < width) {  // width is even
 #pragma unroll
       for (int below = 0; below < 2; ++below) {
         if (row + below * 8 < p.batch) {
           Vector<Element, 2> two;
-          assign(two.values[0], total[below * 2]);
-          assign(two.values[1], total[below * 2 + 1]);
+          assign(two.values[0], values[below][0]);
+          assign(two.values[1], values[below][1]);
           write_global_vector(result + below * 8 * width, two);
         }
       }
     }
-    from += ranks * Tile::kThreads;
-    column += ranks * 8;
-    result += ranks * 8;
-  }
+    column += sums.ranks * 8;
+    result += sums.ranks * 8;
+  });
 #else
   trap_wrong_image();
 #endif
