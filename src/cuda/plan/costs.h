@@ -235,7 +235,7 @@ struct Costs {
   inline constexpr char name##Text[] = #__VA_ARGS__
 
 // clang-format off
-// NVIDIA H200, replaying captured graphs, 2026-11-22, and what changed since, 2026-11-23.
+// NVIDIA H200, replaying captured graphs, 2026-11-22, and what changed since, 2026-11-24.
 LLTM_COSTS(kH200Costs, {
     .packing = {.launch = 1.47, .rate = 4.2e6},
     .forward = {
@@ -344,22 +344,22 @@ LLTM_COSTS(kH200Costs, {
                 .exchange = {0.03, 0.41, 0.23, 0.64}},
             .half = {
                 .columns_64_64 = {
-                    .launch = 0.96, .state_chunk = 0.39, .weight_chunk = 0.52, .state_tile = 2.29,
-                    .weight_tile = 2.08, .sums = 0, .sums_megabyte = 0, .megabyte = 0.2,
-                    .unaligned_tile = 4.03, .unaligned_megabyte = 0.12},
+                    .launch = 0.95, .state_chunk = 0.512, .weight_chunk = 0.531, .state_tile = 2.16,
+                    .weight_tile = 1.99, .sums = 0, .sums_megabyte = 0, .megabyte = 0.259,
+                    .unaligned_tile = 2.77, .unaligned_megabyte = 0.0795},
                 .columns_64_256 = {
-                    .launch = 3.73, .state_chunk = 0.17, .weight_chunk = 0.25, .state_tile = 0.18,
-                    .weight_tile = 1.09, .sums = 1.45, .sums_megabyte = 0.56, .megabyte = 0.36,
-                    .unaligned_tile = 2.16, .unaligned_megabyte = 0.56},
+                    .launch = 4.31, .state_chunk = 0.177, .weight_chunk = 0.255, .state_tile = 0.123,
+                    .weight_tile = 0.948, .sums = 0.771, .sums_megabyte = 1.14, .megabyte = 0.268,
+                    .unaligned_tile = 1.99, .unaligned_megabyte = 0.547},
                 .columns_128_256 = {
-                    .launch = 2.21, .state_chunk = 0.35, .weight_chunk = 0.54, .state_tile = 1.66,
-                    .weight_tile = 2.89, .sums = 1.6, .sums_megabyte = 0.35, .megabyte = 0.04,
-                    .unaligned_tile = 2.4, .unaligned_megabyte = 0.37},
+                    .launch = 2.32, .state_chunk = 0.357, .weight_chunk = 0.463, .state_tile = 0.941,
+                    .weight_tile = 2.63, .sums = 1.3, .sums_megabyte = 0.515, .megabyte = 0.0299,
+                    .unaligned_tile = 2.89, .unaligned_megabyte = 0.414},
                 .columns_256_256 = {
-                    .launch = 1.55, .state_chunk = 0.57, .weight_chunk = 0.56, .state_tile = 4.23,
-                    .weight_tile = 2.79, .sums = 1.52, .sums_megabyte = 0.33, .megabyte = 0,
-                    .unaligned_tile = 4.09, .unaligned_megabyte = 0.24},
-                .exchange = {0.05, 0.94, 1.2, 1.75}},
+                    .launch = 2.26, .state_chunk = 0.539, .weight_chunk = 0.525, .state_tile = 3.73,
+                    .weight_tile = 1.74, .sums = 1.95, .sums_megabyte = 0.477, .megabyte = 0,
+                    .unaligned_tile = 3.16, .unaligned_megabyte = 0.306},
+                .exchange = {0.0321, 1.64, 1.14, 1.43}},
             .packed_megabyte = 0.05},
         .tiles = {
             .float32 = {.launch = 0.75, .small_chunk = 1.6, .small_rest = 2.5,
