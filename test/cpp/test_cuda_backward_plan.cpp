@@ -479,15 +479,13 @@ TEST(GradientRounds, GiveAllClustersTheSame) {
                                                       .d_weights = true},
                                                      plan);
   ASSERT_EQ(schedule.clusters, 132);
-  const auto [least, most] = [&] {
-    std::pair<double, double> of{1e9, 0};
-    for (int cluster = 0; cluster < schedule.clusters; ++cluster) {
-      const double cost = (192 + kTileCost) * schedule.states_of(cluster) +
-                          (8 + kTileCost) * schedule.weights_of(cluster);
-      of = {std::min(of.first, cost), std::max(of.second, cost)};
-    }
-    return of;
-  }();
+  double least = 1e9, most = 0;
+  for (int cluster = 0; cluster < schedule.clusters; ++cluster) {
+    const double cost = (192 + kTileCost) * schedule.states_of(cluster) +
+                        (8 + kTileCost) * schedule.weights_of(cluster);
+    least = std::min(least, cost);
+    most = std::max(most, cost);
+  }
   EXPECT_LE(most - least, 8 + kTileCost);
 }
 
