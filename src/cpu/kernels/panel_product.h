@@ -5,6 +5,7 @@
 #include "panel_product_amx.h"
 #else
 #include "packing.h"
+#include "panel_sums.h"
 
 namespace lltm::cpu {
 namespace {
@@ -27,22 +28,22 @@ struct ProductRegisters {
   LLTM_INLINE explicit ProductRegisters(int64_t /*rows*/) {}
 };
 
-/// Multiplies `rows` rows of `terms` terms, row_of(r) each, by a panel of `vectors` vectors. Calls
-/// epilogue(first row, number of rows, sums of the block row by row, whether it is the last block)
-/// for each block of the depth and each tile of rows. The order of a sum does not depend on the
-/// number of rows.
-template <typename scalar_t, int vectors, typename RowOf, typename Epilogue>
+/// Multiplies `rows` rows of `terms` terms, row_of(r) each, by a panel of `vectors` vectors, and
+/// gives the sums to `sums_of_rows` (PanelSums). Without terms they are zeros. The order of a sum
+/// does not depend on the number of rows.
+template <typename scalar_t, int vectors, typename RowOf, typename Sums>
 LLTM_INLINE void multiply_by_panel(int64_t rows,
                                    int64_t terms,
                                    const accumulate_t<scalar_t>* panel,
                                    const RowOf& row_of,
-                                   const Epilogue& epilogue) {
+                                   const Sums& sums_of_rows) {
   using O = Operand<scalar_t>;
   using V = Simd<typename O::real>;
   constexpr int max_rows = kAccumulators / vectors;
   constexpr int64_t width = vectors * V::kLanes;
   const int64_t tiles = ceil_div(rows, max_rows);
-  for (int64_t term = 0; term < terms; term += kTermsPerBlock<scalar_t>) {
+  int64_t term = 0;
+  do {
     const int64_t terms_here = smaller(kTermsPerBlock<scalar_t>, terms - term);
     const auto* block = panel + depth_of<scalar_t>(term) * width;
     for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -72,9 +73,10 @@ LLTM_INLINE void multiply_by_panel(int64_t rows,
           }
         }
       });
-      epilogue(first, count, sums, term + terms_here == terms);
+      sums_of_rows.template add<vectors>(first, count, sums, term == 0, term + terms_here == terms);
     }
-  }
+    term += kTermsPerBlock<scalar_t>;
+  } while (term < terms);
 }
 
 }  // namespace

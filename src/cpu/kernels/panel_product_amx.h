@@ -2,6 +2,7 @@
 #pragma once
 
 #include "packing.h"
+#include "panel_sums.h"
 #include "tile_registers.h"
 
 namespace lltm::cpu {
@@ -56,12 +57,12 @@ class RowTile {
 };
 
 /// See multiply_by_panel() in panel_product.h.
-template <typename scalar_t, int vectors, typename RowOf, typename Epilogue>
+template <typename scalar_t, int vectors, typename RowOf, typename Sums>
 LLTM_INLINE void multiply_by_panel(int64_t rows,
                                    int64_t terms,
                                    const float* panel,
                                    const RowOf& row_of,
-                                   const Epilogue& epilogue) {
+                                   const Sums& sums_of_rows) {
   static_assert(std::is_same_v<scalar_t, c10::BFloat16>);
   constexpr int64_t width = vectors * 16;
   const int64_t tiles = ceil_div(rows, kTileRows);
@@ -69,7 +70,8 @@ LLTM_INLINE void multiply_by_panel(int64_t rows,
   RowTile row_tiles[2];
   alignas(64) float factors_tail[kTileOperands][width];
   alignas(64) float sums[2][kTileRows][width];
-  for (int64_t term = 0; term < terms; term += kTermsPerTileBlock) {
+  int64_t term = 0;
+  do {
     const int64_t terms_here = smaller(kTermsPerTileBlock, terms - term);
     const bool is_last = term + terms_here == terms;
     const float* const factors = panel + term / 2 * width;
@@ -109,10 +111,12 @@ LLTM_INLINE void multiply_by_panel(int64_t rows,
       }
       for (int r = 0; r < count; ++r) {
         const int64_t done = (first_tile + r) * height - first[r];
-        epilogue(first[r] + done,
-                 height - done,
-                 reinterpret_cast<const VectorOf<scalar_t>*>(sums[r][done]),
-                 is_last);
+        sums_of_rows.template add<vectors>(
+            first[r] + done,
+            height - done,
+            reinterpret_cast<const VectorOf<scalar_t>*>(sums[r][done]),
+            term == 0,
+            is_last);
       }
     };
     for (int64_t tile = 0; tile < tiles; tile += 2) {
@@ -122,7 +126,8 @@ LLTM_INLINE void multiply_by_panel(int64_t rows,
         multiply_tiles.template operator()<1>(tile);
       }
     }
-  }
+    term += kTermsPerTileBlock;
+  } while (term < terms);
 }
 
 }  // namespace

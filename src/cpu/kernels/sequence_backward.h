@@ -26,24 +26,20 @@ void backward_step(const BackwardStepParams<scalar_t>& params, int64_t begin, in
   const ProductRegisters<scalar_t> registers(params.product_row_count);
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t first_column = panel * width;
-    for (int64_t row = 0; row < params.product_row_count; ++row) {
-      for (int v = 0; v < vectors; ++v) {
-        V(0).store(params.product_rows[row].d_h + first_column + v * V::kLanes);
-      }
-    }
+    const auto d_h_of = [&](int64_t row) { return params.product_rows[row].d_h + first_column; };
     multiply_by_panel<scalar_t, vectors>(
         params.product_row_count,
         gates,
         params.panels + panel * depth * width,
         [&](int64_t row) { return params.product_rows[row].d_gates; },
-        [&](int64_t first, int64_t rows, const VectorOf<scalar_t>* sums, bool /*last*/) {
-          for (int64_t r = 0; r < rows; ++r) {
-            auto* d_h = params.product_rows[first + r].d_h + first_column;
-            for (int v = 0; v < vectors; ++v) {
-              (V::load(d_h + v * V::kLanes) + V(sums[r * vectors + v])).store(d_h + v * V::kLanes);
-            }
-          }
-        });
+        PanelSums{.start = [](int64_t /*row*/, int /*v*/) { return V(0); },
+                  .partial = d_h_of,
+                  .finish =
+                      [&](int64_t row, const V(&d_h)[vectors]) {
+                        for (int v = 0; v < vectors; ++v) {
+                          d_h[v].store(d_h_of(row) + v * V::kLanes);
+                        }
+                      }});
     const int64_t last_column = smaller(first_column + width, state_size);
     for (int64_t r = 0; r < params.row_count; ++r) {
       const BackwardRow<scalar_t>& row = params.rows[r];

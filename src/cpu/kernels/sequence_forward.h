@@ -64,25 +64,20 @@ void input_gates(const InputGatesParams<scalar_t>& params, int64_t begin, int64_
       bias[gate] =
           params.bias ? A::load(params.bias + gate * params.state_size + index, count) : V(0);
     }
-    for (int64_t row = 0; row < params.row_count; ++row) {
-      for (int gate = 0; gate < kGates; ++gate) {
-        bias[gate].store(params.rows[row].z + group * width + gate * V::kLanes);
-      }
-    }
+    const auto z_of = [&](int64_t row) { return params.rows[row].z + group * width; };
     multiply_by_panel<scalar_t, kGates>(
         params.row_count,
         params.input_features,
         params.panels + group * depth * width,
         [&](int64_t row) { return params.rows[row].input; },
-        [&](int64_t first, int64_t rows, const VectorOf<scalar_t>* sums, bool /*last*/) {
-          for (int64_t r = 0; r < rows; ++r) {
-            auto* z = params.rows[first + r].z + group * width;
-            for (int gate = 0; gate < kGates; ++gate) {
-              (V::load(z + gate * V::kLanes) + V(sums[r * kGates + gate]))
-                  .store(z + gate * V::kLanes);
-            }
-          }
-        });
+        PanelSums{.start = [&](int64_t /*row*/, int gate) { return bias[gate]; },
+                  .partial = z_of,
+                  .finish =
+                      [&](int64_t row, const V(&z)[kGates]) {
+                        for (int gate = 0; gate < kGates; ++gate) {
+                          z[gate].store(z_of(row) + gate * V::kLanes);
+                        }
+                      }});
   }
 }
 
@@ -97,36 +92,29 @@ void forward_step(const ForwardStepParams<scalar_t>& params, int64_t begin, int6
   for (int64_t group = begin; group < end; ++group) {
     const int64_t index = group * V::kLanes;
     const int64_t count = smaller(V::kLanes, state_size - index);
+    const auto z_of = [&](int64_t row) { return params.rows[row].z + group * width; };
     multiply_by_panel<scalar_t, kGates>(
         params.row_count,
         state_size,
         params.panels + group * depth * width,
         [&](int64_t row) { return params.rows[row].old_h; },
-        [&](int64_t first, int64_t rows, const VectorOf<scalar_t>* sums, bool last) {
-          for (int64_t r = 0; r < rows; ++r) {
-            const ForwardRow<scalar_t>& row = params.rows[first + r];
-            auto* z_x = row.z + group * width;
-            const auto z = [&](int gate) __attribute__((always_inline)) {
-              return V::load(z_x + gate * V::kLanes) + V(sums[r * kGates + gate]);
-            };
-            const cell::Gates<V> gates{z(0), z(1), z(2)};
-            if (!last) {
-              gates.input_gate.store(z_x);
-              gates.output_gate.store(z_x + V::kLanes);
-              gates.candidate.store(z_x + 2 * V::kLanes);
-              continue;
-            }
-            if (row.gates) {
-              store_gates(gates, row.gates + index, state_size, count);
-            }
-            const auto state = cell::forward<SimdMath>(gates, V::load(row.cell + index));
-            state.cell.store(row.cell + index);
-            A::store(state.h, row.new_h + index, count);
-            if (row.new_cell) {
-              A::store(state.cell, row.new_cell + index, count);
-            }
-          }
-        });
+        PanelSums{
+            .start = [&](int64_t row, int gate) { return V::load(z_of(row) + gate * V::kLanes); },
+            .partial = z_of,
+            .finish =
+                [&](int64_t r, const V(&z)[kGates]) {
+                  const ForwardRow<scalar_t>& row = params.rows[r];
+                  const cell::Gates<V> gates{z[0], z[1], z[2]};
+                  if (row.gates) {
+                    store_gates(gates, row.gates + index, state_size, count);
+                  }
+                  const auto state = cell::forward<SimdMath>(gates, V::load(row.cell + index));
+                  state.cell.store(row.cell + index);
+                  A::store(state.h, row.new_h + index, count);
+                  if (row.new_cell) {
+                    A::store(state.cell, row.new_cell + index, count);
+                  }
+                }});
   }
 }
 

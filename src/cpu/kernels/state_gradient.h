@@ -95,27 +95,23 @@ void state_gradient_by_panels(const StateGradientParams<scalar_t>& params,
     const int64_t first_row = params.row_count * chunk / params.row_chunks;
     const int64_t rows = params.row_count * (chunk + 1) / params.row_chunks - first_row;
     const StateGradientRow<scalar_t>* const of_chunk = params.rows + first_row;
-    clear_columns(totals[0], 0, rows * width);
     const ProductRegisters<scalar_t> registers(rows);
     multiply_by_panel<scalar_t, kMaxVectors>(
         rows,
         params.gates,
         params.panels + panel * column_panel_size<scalar_t>(params.gates),
         [&](int64_t row) { return of_chunk[row].d_gates; },
-        [&](int64_t first, int64_t rows_here, const VectorOf<scalar_t>* sums, bool last) {
-          for (int64_t r = 0; r < rows_here; ++r) {
-            scalar_t* const out = of_chunk[first + r].out + panel * width;
-            for (int v = 0; v < kMaxVectors; ++v) {
-              real* const total = totals[first + r] + v * V::kLanes;
-              const V sum = V::load(total) + V(sums[r * kMaxVectors + v]);
-              if (last) {
-                A::store(sum, out + v * V::kLanes, clamp(count - v * V::kLanes, 0, V::kLanes));
-              } else {
-                sum.store(total);
-              }
-            }
-          }
-        });
+        PanelSums{.start = [](int64_t /*row*/, int /*v*/) { return V(0); },
+                  .partial = [&](int64_t row) { return &totals[row][0]; },
+                  .finish =
+                      [&](int64_t row, const V(&sums)[kMaxVectors]) {
+                        scalar_t* const out = of_chunk[row].out + panel * width;
+                        for (int v = 0; v < kMaxVectors; ++v) {
+                          A::store(sums[v],
+                                   out + v * V::kLanes,
+                                   clamp(count - v * V::kLanes, 0, V::kLanes));
+                        }
+                      }});
   }
 }
 
