@@ -209,7 +209,7 @@ struct BackwardProblem {
   void* d_old_h;     // (batch, state_size), contiguous, or null if not wanted
   void* d_input;     // (batch, input_features), contiguous, or null if not wanted
   void* d_weights;   // (3*state_size, state_size + input_features), contiguous, or null
-  BiasParts bias{};  // for the products by wgmma in 16 bits and TF32
+  BiasParts bias{};  // which the products by wgmma add, if there are any
 };
 
 }  // namespace lltm::cuda

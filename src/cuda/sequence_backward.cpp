@@ -2,9 +2,9 @@
 //
 // Computes d_gates of each step, from the last step that was run to the first. The product of
 // d_gates of the following step with the weights is the gradient of h, from which a step's own
-// d_gates are computed, in one launch or two. Then d_input and the two column ranges of d_weights
-// are computed, by one product each over all steps. The gradients of the state are carried in the
-// accumulation type. d_gates are rounded, like those of the cell.
+// d_gates are computed, in one launch or two. Then d_input and d_weights are computed over all
+// steps: in float32 usually by the kernel of the cell's products, otherwise by ATen. The gradients
+// of the state are carried in the accumulation type. d_gates are rounded, like those of the cell.
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"

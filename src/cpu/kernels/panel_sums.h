@@ -7,8 +7,8 @@ namespace lltm::cpu {
 namespace {
 
 /// The sums of a row are a vector of the panel each. `start(row, v)` returns what vector v begins
-/// with, `partial(row)` where the sums are kept between the blocks, and `finish(row, sums)` receives
-/// all of them after the last block.
+/// with, `partial(row)` where the sums are kept between the blocks, and `finish(row, sums)`
+/// receives all of them after the last block.
 template <typename Start, typename Partial, typename Finish>
 struct PanelSums {
   Start start;

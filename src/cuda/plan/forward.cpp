@@ -245,8 +245,8 @@ Estimate tiles_time(const ForwardCandidate& of,
 
 // A step of a sequence by wgmma with `ranks` ranks, whose blocks fit `resident` at once. Its kernel
 // starts as soon as there is room for its blocks, at once if several steps fit the GPU together. It
-// then multiplies input before the previous step ends, as many steps ahead as fit, and the time of
-// a step is what remains: the chunks of h and the end of a block. If not, it takes as long as a
+// then multiplies input before the previous step ends, up to kMostAhead steps ahead, and the time
+// of a step is what remains: the chunks of h and the end of a block. If not, it takes as long as a
 // cell that need not be launched, and the blocks of the last wave run beside the first ones of the
 // next step.
 double step_time_with(int ranks,

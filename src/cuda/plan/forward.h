@@ -3,7 +3,7 @@
 // no device.
 //
 // The time of a kernel with tiles is
-//     waves * (chunks of K per rank * chunk + block) + exchange within the cluster + traffic,
+//     waves * (chunks of K per rank * chunk + block + exchange within the cluster) + traffic,
 // where a wave is as many blocks as are resident at once. The kernels of a sequence's steps
 // overlap: see step_time() in forward.cpp. The constants, which are fitted to measurements, are in
 // costs.h.

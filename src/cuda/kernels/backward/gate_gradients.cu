@@ -1,7 +1,8 @@
 // Computes d_gates, d_old_cell and d_bias. A block has a few columns of the state and walks down a
-// part of the batch; a cluster has all of it. So the sums over the batch for d_bias need no other
-// kernel, except for very long batches, and are always added in the same order. For products in
-// TF32, more blocks transpose the inputs.
+// part of the batch. The parts of d_bias are added in a fixed order: by the kernel of the products
+// if it does that (bias_in_parts), otherwise by a cluster that has all of the batch, or, if that
+// does not fit the GPU, by a kernel of their own. For products in TF32, more blocks transpose the
+// inputs.
 #include "../../../cell.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/cluster.cuh"

@@ -459,7 +459,7 @@ cudaError_t launch_by_words(const ForwardProblem& p,
 
 // There are enough stages to fill a multiprocessor with one block, so that blocks of the next
 // kernel, which start early, go where no block of this one is; steps of few rows are the exception
-// (kMeetsNextStep). There are enough threads for one item each, with the ranks that plan.cpp
+// (kMeetsNextStep). There are enough threads for one item each, with the ranks that the plan
 // chooses.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cudaStream_t stream) {
