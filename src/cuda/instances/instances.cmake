@@ -1,22 +1,42 @@
 # The kernels that are templates of an arithmetic, and what each is compiled for: one file per
-# instance, so that they compile in parallel. Sets LLTM_CUDA_INSTANCES to the files.
+# arithmetic, so that they compile in parallel. Sets LLTM_CUDA_INSTANCES to the files.
 set(LLTM_CUDA_INSTANCES)
 
-function(lltm_instances kernel)
-  foreach(ARITHMETIC IN LISTS ARGN)
-    string(REGEX REPLACE "^k" "_" suffix "${ARITHMETIC}")
-    string(TOLOWER "${suffix}" suffix)
-    set(file "${PROJECT_BINARY_DIR}/generated/cuda/${kernel}${suffix}.cu")
-    configure_file("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${kernel}.cu.in" "${file}" @ONLY)
-    list(APPEND LLTM_CUDA_INSTANCES "${file}")
+# lltm_instances(<name> <header> ARITHMETICS <arithmetic>... FUNCTIONS <function>...)
+# A function is written as its name and parameters; @A@ stands for the arithmetic.
+function(lltm_instances name HEADER)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "ARITHMETICS;FUNCTIONS")
+  foreach(arithmetic IN LISTS arg_ARITHMETICS)
+    set(A "Arithmetic::${arithmetic}")
+    set(DEFINITIONS "")
+    foreach(signature IN LISTS arg_FUNCTIONS)
+      string(CONFIGURE "template cudaError_t ${signature}" definition @ONLY)
+      string(APPEND DEFINITIONS "${definition};\n")
+    endforeach()
+    string(REGEX REPLACE "^k" "_" suffix "${arithmetic}")
+    string(TOLOWER "${name}${suffix}" file)
+    configure_file("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/instance.cu.in"
+      "${PROJECT_BINARY_DIR}/generated/cuda/${file}.cu" @ONLY)
+    list(APPEND LLTM_CUDA_INSTANCES "${PROJECT_BINARY_DIR}/generated/cuda/${file}.cu")
   endforeach()
   set(LLTM_CUDA_INSTANCES "${LLTM_CUDA_INSTANCES}" PARENT_SCOPE)
 endfunction()
 
-lltm_instances(forward_tiles kFloat32 kTf32 kFloat16 kBFloat16)
-lltm_instances(forward_wgmma kFloat32 kTf32 kFloat16 kBFloat16)
-lltm_instances(step_tiles kFloat32 kTf32 kFloat16 kBFloat16)
-lltm_instances(step_wgmma kFloat32 kTf32 kFloat16 kBFloat16)
-lltm_instances(backward_tiles kFloat32 kTf32 kFloat16 kBFloat16)
-lltm_instances(backward_wgmma kTf32 kFloat16 kBFloat16)
-lltm_instances(sequence_gradient_tiles kFloat32 kTf32 kFloat16 kBFloat16)
+set(LLTM_ARITHMETICS kFloat32 kTf32 kFloat16 kBFloat16)
+lltm_instances(forward_tiles forward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+  "launch_forward_tiles<@A@>(const ForwardProblem&, ForwardTile, int, cudaStream_t)")
+lltm_instances(forward_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+  "launch_forward_wgmma<@A@>(const ForwardProblem&, WgmmaTile, int, cudaStream_t)")
+lltm_instances(step_tiles forward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+  "launch_forward_tiles<@A@>(const StepProblem&, ForwardTile, int, cudaStream_t)"
+  "launch_forward_tiles<@A@>(const StepOfRowsProblem&, ForwardTile, int, cudaStream_t)")
+lltm_instances(step_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+  "launch_forward_wgmma<@A@>(const StepProblem&, WgmmaTile, int, cudaStream_t)"
+  "launch_forward_wgmma<@A@>(const StepOfRowsProblem&, WgmmaTile, int, cudaStream_t)")
+lltm_instances(backward_tiles backward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+  "launch_backward_tiles<@A@>(const BackwardProblem&, ProductTile, int, cudaStream_t)")
+lltm_instances(backward_wgmma backward/wgmma_launch.cuh ARITHMETICS kTf32 kFloat16 kBFloat16 FUNCTIONS
+  "launch_backward_wgmma<@A@>(const BackwardProblem&, const GradientPlan&, float*, cudaStream_t)")
+lltm_instances(sequence_gradient_tiles sequence/gradient_tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+  "launch_sequence_gradient_tiles<@A@>(const SequenceGradientsParams<TensorElement<@A@>>&,
+    const Matrix&, SequenceGradientTile, int, cudaStream_t)")
