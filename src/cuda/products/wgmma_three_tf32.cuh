@@ -481,7 +481,7 @@ struct ThreeTf32Product {
       uint32_t values[kRows][1];
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        values[i][0] = lane < rows.columns ? __float_as_uint(__ldg(from)) : 0;
+        values[i][0] = lane < rows.columns ? __float_as_uint(*from) : 0;
         from += i < more ? rows.stride_b : 0;
       }
       wait_phase(slots.empty(place.slot), place.parity ^ 1);
