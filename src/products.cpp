@@ -7,21 +7,16 @@
 #include <ATen/ops/mm.h>
 
 namespace lltm {
-namespace {
 
 using at::Tensor;
 
-int64_t state_size_of(const Tensor& weights) {
-  return weights.size(0) / 3;
-}
 Tensor h_columns(const Tensor& weights) {
-  return weights.narrow(1, 0, state_size_of(weights));
+  return weights.narrow(1, 0, weights.size(0) / 3);
 }
 Tensor input_columns(const Tensor& weights) {
-  return weights.narrow(1, state_size_of(weights), weights.size(1) - state_size_of(weights));
+  const int64_t state_size = weights.size(0) / 3;
+  return weights.narrow(1, state_size, weights.size(1) - state_size);
 }
-
-}  // namespace
 
 void pre_activations_out(const Tensor& gates,
                          const Tensor& input,

@@ -7,6 +7,10 @@
 
 namespace lltm {
 
+/// The columns of weights, or of d_weights, that belong to h and to input, as views.
+at::Tensor h_columns(const at::Tensor& weights);
+at::Tensor input_columns(const at::Tensor& weights);
+
 /// gates = [old_h | input] @ weights.T + bias, of shape (batch, 3*state_size).
 void pre_activations_out(const at::Tensor& gates,
                          const at::Tensor& input,

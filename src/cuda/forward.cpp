@@ -8,7 +8,6 @@
 #include "plan/plan.h"
 #include "problem.h"
 #include "runtime/device.h"
-#include "runtime/device_facts.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
 
@@ -80,9 +79,7 @@ void forward_by_plan(const Outputs& outputs,
       .new_cell = outputs.new_cell.mutable_data_ptr(),
       .gates = outputs.gates.mutable_data_ptr(),
   };
-  DeviceFacts facts;
-  check_launch(device_facts(device.properties(), &facts));
-  const ForwardPlan plan = plan_forward(facts, arithmetic, problem);
+  const ForwardPlan plan = plan_forward(device.facts(), arithmetic, problem);
   if (plan.by_library()) {
     forward_by_library(outputs, arguments, sizes, device.stream());
     return;

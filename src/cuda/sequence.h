@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../checks.h"
+#include "../products.h"
 #include "kernels/sequence/kernels.h"
 #include "runtime/device.h"
 
@@ -42,14 +43,6 @@ inline void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b
   } else {
     at::mm_out(out, a, b, out.scalar_type());
   }
-}
-
-inline at::Tensor h_columns(const at::Tensor& weights) {
-  return weights.narrow(1, 0, weights.size(0) / 3);
-}
-inline at::Tensor input_columns(const at::Tensor& weights) {
-  const int64_t state_size = weights.size(0) / 3;
-  return weights.narrow(1, state_size, weights.size(1) - state_size);
 }
 
 /// The lengths and resets of the rows from first_row on.

@@ -8,15 +8,14 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
-#include "fused_step_gradients.h"
 #include "kernels/backward/kernels.h"
 #include "kernels/sequence/gradients.h"
 #include "plan/plan.h"
 #include "plan/sequence_gradients.h"
 #include "runtime/device.h"
-#include "runtime/device_facts.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
+#include "runtime/tensor_maps.h"
 #include "sequence.h"
 
 #include <ATen/Dispatch.h>
@@ -30,11 +29,82 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
+#include <variant>
 
 namespace lltm::cuda {
 namespace {
 
 using at::Tensor;
+
+/// An uninitialized matrix whose rows start at multiples of 16 bytes.
+Tensor rows_of_vectors(int64_t rows, int64_t columns, c10::ScalarType dtype, const Device& device) {
+  const auto size = static_cast<int>(c10::elementSize(dtype));
+  return device.empty({rows, whole_vectors(columns, size)}, dtype).narrow(1, 0, columns);
+}
+
+/// The columns of weights that belong to h, copied if necessary so that rows start at multiples of
+/// 16 bytes.
+Tensor padded_h_columns(const Tensor& weights, const Device& device) {
+  const Tensor of_h = h_columns(weights);
+  const auto size = static_cast<int>(weights.element_size());
+  if (of_h.stride(1) == 1 && is_describable(rows_of(of_h), of_h.size(1), size)) {
+    return of_h;
+  }
+  return rows_of_vectors(of_h.size(0), of_h.size(1), weights.scalar_type(), device).copy_(of_h);
+}
+
+/// Launches the kernel that computes a step.
+class FusedSteps {
+ public:
+  FusedSteps(const SequenceGradientPlan& plan,
+             Arithmetic arithmetic,
+             const Tensor& d_gates,
+             const Tensor& weights,
+             const Device& device)
+      : plan_(plan),
+        arithmetic_(arithmetic),
+        weights_h_(padded_h_columns(weights, device)),
+        stream_(device.stream()) {
+    if (const auto* const tile = std::get_if<Float32GradientTile>(&plan.tile)) {
+      const bool described = describe_step_gradients(&maps_,
+                                                     *tile,
+                                                     rows_of(d_gates),
+                                                     d_gates.size(0),
+                                                     rows_of(weights_h_),
+                                                     weights_h_.size(1));
+      check_launch(described ? cudaSuccess : cudaErrorInvalidValue);
+    }
+  }
+
+  template <typename scalar_t>
+  cudaError_t launch(const SequenceGradientsParams<scalar_t>& params) const {
+    if constexpr (std::is_same_v<scalar_t, float>) {
+      if (const auto* const tile = std::get_if<Float32GradientTile>(&plan_.tile)) {
+        return launch_sequence_gradient_wgmma_float32(params, maps_, *tile, plan_.split, stream_);
+      }
+    }
+    return with_arithmetic(arithmetic_, [&]<Arithmetic kArithmetic>() {
+      if constexpr (std::is_same_v<scalar_t, TensorElement<kArithmetic>>) {
+        return launch_sequence_gradient_tiles<kArithmetic>(
+            params,
+            rows_of(weights_h_),
+            std::get<SequenceGradientTile>(plan_.tile),
+            plan_.split,
+            stream_);
+      } else {
+        return cudaErrorInvalidValue;  // other tensors, of which float64 has no plan at all
+      }
+    });
+  }
+
+ private:
+  SequenceGradientPlan plan_;
+  Arithmetic arithmetic_;
+  Tensor weights_h_;
+  StepGradientMaps maps_;
+  cudaStream_t stream_;
+};
 
 /// A mask of shape (steps, batch, 1) that is true beyond the lengths.
 Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
@@ -232,8 +302,7 @@ void run(const SequenceGradients& gradients,
   const int64_t rows = sizes.steps * sizes.batch;
   const Tensor d_gates =
       rows_of_vectors(rows, 3 * sizes.state_size, arguments.input.scalar_type(), device);
-  DeviceFacts facts;
-  check_launch(device_facts(device.properties(), &facts));
+  const DeviceFacts facts = device.facts();
   run_steps<scalar_t>(d_gates, gradients, arguments, sizes, device, facts, reverse);
 
   if (gradients.bias.defined()) {

@@ -10,8 +10,8 @@
 #include "../gradients.h"
 #include "kernels/pack.h"
 #include "plan/plan.h"
-#include "runtime/device_facts.h"
 #include "runtime/launch_check.h"
+#include "runtime/rows.h"
 #include "runtime/tensor_maps.h"
 #include "sequence.h"
 
@@ -30,11 +30,6 @@ constexpr int64_t kWorkspaceBytes = 60 << 20, kChunkBytes = 16 << 20;
 // Whether neighbors in the last dimension are adjacent.
 bool has_rows(const Tensor& tensor) {
   return tensor.size(-1) <= 1 || tensor.stride(-1) == 1;
-}
-
-// The rows of a matrix, or of the first of several matrices.
-Matrix rows_of(const Tensor& tensor) {
-  return {tensor.const_data_ptr(), tensor.stride(-2)};
 }
 
 /// Where everything is stored. It depends only on sizes and strides.
@@ -121,10 +116,8 @@ class StepsOfSequence {
       layout_.copies_weights = false;
     }
     rows_at_a_time_ = layout_.rows_at_a_time();
-    DeviceFacts facts;
-    check_launch(device_facts(device.properties(), &facts));
     plan_ = plan_forward(
-        facts,
+        device.facts(),
         arithmetic,
         layout_.problem(rows_at_a_time_, rows_of(arguments.input), rows_of(arguments.weights)),
         Packing::kNone);

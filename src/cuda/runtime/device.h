@@ -1,6 +1,9 @@
 // The device of a call.
 #pragma once
 
+#include "device_facts.h"
+#include "launch_check.h"
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/CUDAContextLight.h>
@@ -9,9 +12,9 @@
 
 namespace lltm::cuda {
 
-/// Makes a tensor's device current while this object lives, and provides its properties, its stream
-/// and memory on it. at::empty and c10's guard and streams each look up the current device again;
-/// together they take as long as the kernel of a small cell.
+/// Makes a tensor's device current while this object lives, and provides what the cost model knows
+/// about it, its stream and memory on it. at::empty and c10's guard and streams each look up the
+/// current device again; together they take as long as the kernel of a small cell.
 class Device {
  public:
   explicit Device(const at::Tensor& tensor)
@@ -24,7 +27,11 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  const cudaDeviceProp& properties() const { return *at::cuda::getDeviceProperties(index_); }
+  DeviceFacts facts() const {
+    DeviceFacts facts;
+    check_launch(device_facts(*at::cuda::getDeviceProperties(index_), &facts));
+    return facts;
+  }
   cudaStream_t stream() const { return c10::cuda::getCurrentCUDAStream(index_); }
   at::Tensor empty(at::IntArrayRef shape, c10::ScalarType dtype) const {
     return at::detail::empty_generic(shape,

@@ -8,18 +8,20 @@
 
 namespace lltm::cuda {
 
+/// The rows of a matrix, or of the first of several matrices.
+inline Matrix rows_of(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr(), tensor.stride(-2)};
+}
+
 /// Whether TMA can describe these matrices, and rows of state_size elements, in place (problem.h).
 inline bool are_describable(const at::Tensor& input,
                             const at::Tensor& weights,
                             const at::Tensor& old_h,
                             int64_t state_size) {
-  const auto rows = [](const at::Tensor& matrix) {
-    return Matrix{matrix.const_data_ptr(), matrix.stride(0)};
-  };
   return input.stride(1) == 1 && weights.stride(1) == 1 && old_h.stride(1) == 1 &&
-         are_describable(rows(input),
-                         rows(weights),
-                         rows(old_h),
+         are_describable(rows_of(input),
+                         rows_of(weights),
+                         rows_of(old_h),
                          input.size(1),
                          state_size,
                          static_cast<int>(weights.element_size()));
@@ -34,7 +36,7 @@ class Rows {
                     ? c10::MaybeOwned<at::Tensor>::borrowed(matrix)
                     : c10::MaybeOwned<at::Tensor>::owned(matrix.contiguous())) {}
 
-  Matrix matrix() const { return {matrix_->const_data_ptr(), matrix_->stride(0)}; }
+  Matrix matrix() const { return rows_of(*matrix_); }
 
  private:
   c10::MaybeOwned<at::Tensor> matrix_;
