@@ -237,41 +237,52 @@ void sum_rows(const Tensor& d_bias, const Tensor& d_gates) {
   }
 }
 
-/// The products over all steps at once: d_weights and d_input, if wanted.
-void run_products(const Tensor& d_weights,
-                  const Tensor& d_input,
+/// Whether the kernel of the cell's products reads a matrix in place.
+bool is_read_in_place(const Tensor& matrix) {
+  return matrix.stride(1) == 1 && has_describable_stride(rows_of(matrix), matrix.size(1));
+}
+
+/// The products over all steps at once: d_weights and d_input, if wanted. Only d_weights read input
+/// and old_h, so that the layout of these does not decide how, and to which bits, d_input is
+/// computed.
+void run_products(const SequenceGradients& gradients,
                   const Tensor& d_gates,
                   const Tensor& input,
                   const Tensor& weights,
                   const Tensor& old_h,
                   const Device& device,
                   const DeviceFacts& facts) {
+  const Tensor &d_weights = gradients.weights, &d_input = gradients.input;
   const int64_t state_size = weights.size(0) / 3;
-  // If d_weights are not wanted, any matrix takes the place of old_h.
-  const Tensor& inputs_h = old_h.defined() ? old_h : weights;
+  const auto size = static_cast<int>(weights.element_size());
+  const Matrix weight_rows = rows_of(weights);
+  const bool vector_rows = weights.stride(1) == 1 &&
+                           is_describable(weight_rows, weights.size(1), size) &&
+                           weight_rows.starts_at_vectors(size, state_size);
   const BackwardShape shape{.arithmetic = arithmetic_of(input.scalar_type()),
                             .batch = input.size(0),
                             .input_features = input.size(1),
                             .state_size = state_size,
-                            .vector_rows = are_describable(input, weights, inputs_h, state_size),
+                            .vector_rows = vector_rows,
                             .forms_d_old_h = false};
   const BackwardPlan plan = plan_backward(facts, shape);
-  // The cell's tiles in float32, if they are faster than the library and nothing has to be packed.
-  const auto is_read_in_place = [](const Tensor& matrix) {
-    return matrix.stride(1) == 1 &&
-           has_describable_stride({matrix.const_data_ptr(), matrix.stride(0)}, matrix.size(1));
-  };
+  // The cell's tiles in float32, if they are faster than the library and weights need no copy.
   if (const auto* const tiles = plan.tile<Float32GradientPlan>();
-      tiles != nullptr && is_read_in_place(input) && is_read_in_place(weights)) {
+      tiles != nullptr && is_read_in_place(weights)) {
+    // Without d_weights, any matrices take the places of these.
+    const Tensor& inputs_h = d_weights.defined() ? old_h : weights;
+    const Tensor inputs = !d_weights.defined()      ? weights
+                          : is_read_in_place(input) ? input
+                                                    : input.contiguous();
     const BackwardProblem problem{
         .batch = shape.batch,
         .input_features = shape.input_features,
         .state_size = state_size,
         .d_gates = d_gates.const_data_ptr(),
         .d_gates_stride = d_gates.stride(0),
-        .input = {input.const_data_ptr(), input.stride(0)},
-        .weights = {weights.const_data_ptr(), weights.stride(0)},
-        .old_h = {inputs_h.const_data_ptr(), inputs_h.stride(0)},
+        .input = rows_of(inputs),
+        .weights = weight_rows,
+        .old_h = rows_of(inputs_h),
         .d_old_h = nullptr,
         .d_input = mutable_data_or_null<float>(d_input),
         .d_weights = mutable_data_or_null<float>(d_weights),
@@ -322,14 +333,7 @@ void run(const SequenceGradients& gradients,
                            ? arguments.input.masked_fill(beyond, 0)
                            : arguments.input;
   const Tensor input_rows = input.reshape({rows, sizes.input_features});
-  run_products(gradients.weights,
-               gradients.input,
-               d_gates,
-               input_rows,
-               arguments.weights,
-               old_h,
-               device,
-               facts);
+  run_products(gradients, d_gates, input_rows, arguments.weights, old_h, device, facts);
   if (has_lengths && gradients.input.defined()) {
     gradients.input.masked_fill_(beyond, 0);
   }

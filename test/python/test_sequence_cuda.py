@@ -120,6 +120,26 @@ def test_gradients_by_every_path(path, dtype, sizes, reverse):
         assert torch.equal(again, before)
 
 
+INPUT_LAYOUTS = {
+    "strided features": lambda input: torch.stack([input, input], dim=-1).flatten(-2)[..., ::2],
+    "rows that start anywhere": lambda input: torch.nn.functional.pad(input, (1, 0))[..., 1:],
+    "one row for the batch": lambda input: input[:, :1].expand_as(input),
+}
+
+
+@pytest.mark.parametrize("lengths", [False, True], ids=["plain", "lengths"])
+@pytest.mark.parametrize("layout", INPUT_LAYOUTS.values(), ids=INPUT_LAYOUTS.keys())
+def test_d_input_has_the_same_bits_whether_d_weights_are_wanted_or_not(dtype, layout, lengths):
+    """Only d_weights read input, and with lengths they read a copy, in another layout."""
+    arguments = make((20, 64, 256, 256), dtype, "cuda", lengths=lengths)
+    arguments = arguments._replace(input=layout(arguments.input))
+    gradients = make_gradients(arguments)
+    found = call_backward(gradients, arguments)
+    assert_gradients_close(found, gradients, arguments)
+    alone = call_backward(gradients, arguments, (True, False, False, False, False))
+    assert torch.equal(alone[0], found[0])
+
+
 def test_no_synchronisation():
     arguments = make((6, 5, 7, 4), device="cuda", lengths=True, reset=True)
     gradients = make_gradients(arguments)
