@@ -7,10 +7,10 @@
 #include "plan/plan.h"
 #include "problem.h"
 #include "runtime/device.h"
-#include "runtime/device_facts.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
 #include "runtime/tensor_maps.h"
+#include "scheduler/gradient_schedule.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
@@ -109,13 +109,10 @@ Tensor pack(BackwardProblem& p, const BackwardPlan& plan, const Device& device) 
 Tensor workspace_of(const BackwardProblem& params, const BackwardPlan& plan, const Device& device) {
   int64_t floats = 0;
   if (const auto* const cut = plan.tile<GradientPlan>()) {
-    floats = with_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() -> int64_t {
-      if constexpr (kArithmetic == Arithmetic::kFloat32) {
-        return 0;  // there is no such plan
-      } else {
-        return backward_wgmma_workspace<kArithmetic>(params, *cut);
-      }
-    });
+    floats = floats_of_parts(*plan.arithmetic, params, *cut);
+    if (plan.arithmetic == Arithmetic::kTf32) {
+      floats += transposed_floats(params);
+    }
   } else if (const auto* const parts = plan.tile<Float32GradientPlan>()) {
     floats = backward_wgmma_float32_workspace(params, *parts);
   }
@@ -171,8 +168,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
   const Tensor &input = arguments.input, &weights = arguments.weights, &old_h = arguments.old_h;
   const Device device(input);
 
-  DeviceFacts facts;
-  check_launch(device_facts(device.properties(), &facts));
+  const DeviceFacts facts = device.facts();
   const BackwardPlan plan =
       plan_backward(facts,
                     {.arithmetic = arithmetic_of(input.scalar_type()),
@@ -225,13 +221,13 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
           }
         }
         // In 16 bits and by wgmma this helps what follows: blocks that each fill a multiprocessor
-        // cannot crowd onto free ones. (64,512,512) in bfloat16 takes 6.1 us instead of 6.8, and
-        // (35,16,1096) in TF32 15.7 instead of 17.4.
+        // cannot crowd onto free ones.
         params.starts_next = !plan.by_library() && (sizeof(scalar_t) == 2 || pads_gates);
         if (by_wgmma != nullptr && plan.arithmetic == Arithmetic::kTf32) {
           params.inputs =
               transposed_inputs(products, floats, /*in_order=*/!by_wgmma->deals_columns());
         }
+        // Even without products, so that d_bias has the same bits with them.
         params.bias_in_parts = pads_gates;
         parts_of_bias = gate_gradients(
             params, params.bias_in_parts && any_product ? &products.bias : nullptr, device, stream);

@@ -6,6 +6,7 @@
 #include "cuda/kernels/pack.h"
 #include "cuda/plan/backward.h"
 #include "cuda/plan/forward.h"
+#include "cuda/scheduler/gradient_schedule.h"
 #include "cuda/step_problem.h"
 #include "device_facts.h"
 
@@ -108,7 +109,7 @@ cudaError_t launch(const BackwardProblem& p, const BackwardTiles& tiles) {
         p, std::get<Float32GradientPlan>(tiles.tile), workspace, nullptr);
   } else {
     if (const auto* const plan = std::get_if<GradientPlan>(&tiles.tile)) {
-      EXPECT_GE(backward_wgmma_workspace<kArithmetic>(p, *plan), 0);
+      EXPECT_GE(floats_of_parts(kArithmetic, p, *plan), 0);
       return launch_backward_wgmma<kArithmetic>(p, *plan, workspace, nullptr);
     }
     if constexpr (kArithmetic != Arithmetic::kTf32) {

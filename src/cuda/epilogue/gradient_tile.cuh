@@ -111,8 +111,7 @@ class GradientStaging {
   __device__ __forceinline__ explicit GradientStaging(unsigned char* shared)
       : shared_(shared), thread_(static_cast<int>(threadIdx.x) % 128) {
     // In TF32 the compiler would otherwise compute all addresses of an epilogue before the product
-    // and spill them, which a block without an L1 cache to speak of pays for: (128,1024,1024) took
-    // 3 us longer.
+    // and spill them.
     if constexpr (kSize == 4) {
       asm volatile("" : "+r"(thread_));
     }

@@ -32,8 +32,7 @@ __device__ __forceinline__ float expm1_by_terms(float x) {
 
 /// In float, within 2 units in the last place. exp and expm1 are for x <= 0: cell.h discards them
 /// for other x.
-struct DeviceMath {
-  static __device__ __forceinline__ float exp(float x) { return std::exp(x); }
+struct DeviceMath : cell::StandardMath {
   static __device__ __forceinline__ float expm1(float x) { return expm1_by_terms<7>(x); }
 
   static __device__ __forceinline__ float tanh(float x) {
@@ -51,11 +50,6 @@ struct DeviceMath {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(x));
     return r;
-  }
-
-  static __device__ __forceinline__ float abs(float x) { return std::abs(x); }
-  static __device__ __forceinline__ float where(bool condition, float yes, float no) {
-    return condition ? yes : no;
   }
 };
 

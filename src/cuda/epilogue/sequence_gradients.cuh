@@ -4,7 +4,7 @@
 
 #include "../../cell.h"
 #include "../kernels/sequence/gradients.h"
-#include "../ptx/prefetch.cuh"
+#include "../ptx/global.cuh"
 #include "../tile/elements.cuh"
 
 namespace lltm::cuda {

@@ -12,8 +12,7 @@
 #include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
 #include "../tile/elements.cuh"
-#include "major.h"
-#include "tf32.cuh"
+#include "operands.cuh"
 
 #include <type_traits>
 
@@ -386,16 +385,10 @@ struct TileProduct {
       }
       if constexpr (kFragmentsN % 2 == 1) {
         constexpr int kLast = kFragmentsN - 1;
-        const int half = matrix % 2;
-        if constexpr (kMajorB == Major::kK) {
-          load_matrices_x2(fragments[kLast],
-                           shared_address(b + (first + kLast * 8 + r) * kPitchB + step * kStepK +
-                                          half * (kStepK / 2)));
-        } else {
-          load_matrices_x2_transposed(
-              fragments[kLast],
-              shared_address(b + (step * kStepK + half * 8 + r) * kPitchB + first + kLast * 8));
-        }
+        static_assert(kMajorB == Major::kK);
+        load_matrices_x2(fragments[kLast],
+                         shared_address(b + (first + kLast * 8 + r) * kPitchB + step * kStepK +
+                                        matrix % 2 * (kStepK / 2)));
       }
     }
   }

@@ -12,7 +12,7 @@
 #include "../runtime/tensor_maps.h"
 #include "../scheduler/gradient_units.h"
 #include "../tile/elements.cuh"
-#include "tf32.cuh"
+#include "operands.cuh"
 
 namespace lltm::cuda {
 

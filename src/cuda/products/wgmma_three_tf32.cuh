@@ -14,8 +14,7 @@
 #include "../ptx/wgmma.cuh"
 #include "../tile/rows_of_k.cuh"
 #include "../tile/shapes.h"
-#include "major.h"
-#include "tf32.cuh"
+#include "operands.cuh"
 
 namespace lltm::cuda {
 
@@ -105,11 +104,7 @@ struct ThreeTf32Product {
           });
         },
         [&](const Slots& slots, int thread) { rewrite_rows<false>(slots, thread, chunks); },
-        [&](const Slots& slots) {
-          Place place;
-          multiply<Major::kK>(slots, place, chunks);
-          finish();
-        });
+        [&](const Slots& slots) { multiply_tile(slots, chunks, finish); });
   }
 
   /// Computes the units of a block in sequence: each_unit(work) calls work(unit) for all of them,
@@ -172,11 +167,7 @@ struct ThreeTf32Product {
         [&](const Slots& slots, int thread) {
           read_rows_and_rewrite(slots, thread / 32, chunks, rows_of, row_of_b);
         },
-        [&](const Slots& slots) {
-          Place place;
-          multiply<Major::kK>(slots, place, chunks);
-          finish();
-        });
+        [&](const Slots& slots) { multiply_tile(slots, chunks, finish); });
   }
 
   /// Computes one tile in a block that has not yet waited for the previous kernel. If `early`,
@@ -236,11 +227,7 @@ struct ThreeTf32Product {
             });
           }
         },
-        [&](const Slots& slots) {
-          Place place;
-          multiply<Major::kK>(slots, place, chunks);
-          finish();
-        });
+        [&](const Slots& slots) { multiply_tile(slots, chunks, finish); });
   }
 
   /// Maps row r, of 16, of a warp to a row of the tile. Where M is contiguous in A, rows are
@@ -542,6 +529,15 @@ struct ThreeTf32Product {
     for (int i = 0; i < kSums; ++i) {
       sum[i] += values[i];
     }
+  }
+
+  template <typename Finish>
+  __device__ __forceinline__ void multiply_tile(const Slots& slots,
+                                                int chunks,
+                                                const Finish& finish) {
+    Place place;
+    multiply<Major::kK>(slots, place, chunks);
+    finish();
   }
 
   // The tensor core truncates its sums. Products with a low part are small, and stay in it for all

@@ -21,4 +21,8 @@ __device__ __forceinline__ uint32_t load_word(const void* from, bool exists) {
   return word;
 }
 
+__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(address));
+}
+
 }  // namespace lltm::cuda

@@ -25,11 +25,6 @@ __device__ __forceinline__ void load_matrices_x2(uint32_t (&r)[2], uint32_t addr
                : "=r"(r[0]), "=r"(r[1])
                : "r"(address));
 }
-__device__ __forceinline__ void load_matrices_x2_transposed(uint32_t (&r)[2], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\n"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(address));
-}
 
 __device__ __forceinline__ uint32_t round_to_tf32(float x) {
   uint32_t r;

@@ -64,4 +64,30 @@ inline GradientSchedule schedule_gradients(const BackwardProblem& p,
   return deal_out(state, weights, clusters, state_cost, weight_cost);
 }
 
+/// Whether the weight product reads [old_h | input] as one matrix: in TF32 it is their transposed
+/// copy.
+inline bool has_one_segment(Arithmetic arithmetic, const BackwardProblem& p) {
+  return arithmetic == Arithmetic::kTf32 || p.input_features == 0 ||
+         (p.input.stride == p.old_h.stride && p.old_h.stride >= p.state_size + p.input_features &&
+          p.input.data == p.old_h.from(p.state_size, element_size(arithmetic)).data);
+}
+
+inline GradientSchedule schedule_gradients(Arithmetic arithmetic,
+                                           const BackwardProblem& p,
+                                           const GradientPlan& plan) {
+  return schedule_gradients(
+      p, plan, 128 / element_size(arithmetic), has_one_segment(arithmetic, p));
+}
+
+/// The floats of the workspace for the parts of tiles that another kernel adds.
+inline int64_t floats_of_parts(Arithmetic arithmetic,
+                               const BackwardProblem& p,
+                               const GradientPlan& plan) {
+  const GradientSchedule s = schedule_gradients(arithmetic, p, plan);
+  const auto floats = [](const GradientTiles& tiles, int columns) {
+    return int64_t(tiles.tiles_in_parts()) * tiles.parts * columns * kGradientRows;
+  };
+  return floats(s.state, plan.state_columns) + floats(s.weights, plan.weight_columns);
+}
+
 }  // namespace lltm::cuda

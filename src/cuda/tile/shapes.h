@@ -12,7 +12,7 @@ inline int tiles_of(int64_t size, int64_t tile) {
 
 /// A block's tile in the forward: rows of the batch x columns of the hidden state, each with all
 /// three gates.
-enum class ForwardTile { k16x8, k64x8, k64x32, k128x32, kCount };
+enum class ForwardTile { k16x8, k64x8, k64x32, k128x32 };
 
 /// A block's tile in the forward by wgmma. InPairs: two tiles of the same hidden columns are in one
 /// cluster and read the weights once. ByWords: rows may start at any multiple of 4 bytes; only the
@@ -31,12 +31,11 @@ enum class WgmmaTile {
   k64x8ByWords,
   k64x32ByWords,
   k64x40ByWords,
-  k64x48ByWords,
-  kCount
+  k64x48ByWords
 };
 
 /// A block's tile in a product of the backward by mma.sync: rows x columns of the result.
-enum class ProductTile { k64x64, k128x128, kCount };
+enum class ProductTile { k64x64, k128x128 };
 
 /// A block's tile in a step of the sequence's backward, also by mma.sync.
 enum class SequenceGradientTile { k32x32, k64x64 };

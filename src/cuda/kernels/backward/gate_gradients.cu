@@ -297,15 +297,11 @@ struct SharesOfRows {
 };
 
 /// Some 160 rows per block: with fewer, too few threads of a block have work; with more,
-/// multiprocessors are idle. A cluster adds the sums for d_bias without another kernel:
-/// (1061,176,368) in bfloat16 takes 22.1 us with one cluster of eight and 24.4 with eight parts.
-/// But if clusters are not all resident at once, they cost more than the kernel that adds parts:
-/// (4096,256,256) takes 34.1 and 30.9.
+/// multiprocessors are idle. A cluster adds the sums for d_bias without another kernel, but if
+/// clusters are not all resident at once, they cost more than the kernel that adds parts.
 ///
 /// If the kernel of the products adds the parts, which takes no extra time, there are as many
-/// blocks as are resident at once, of at least 32 rows each. (2048,128,128) in bfloat16 takes 13.5
-/// us with 64 rows per block and 14.3 with 160; (567,8,138) takes 10.4 with 36 rows and 11.6 with
-/// 142. But (128,1024,1024) takes 15.6 with 128 rows and 16.2 with 32.
+/// blocks as are resident at once, of at least 32 rows each, for a batch of more than 128.
 template <typename scalar_t>
 SharesOfRows shares_of_rows(const GateGradientsParams<scalar_t>& p, int64_t column_blocks) {
   const int64_t wanted = ceil_div(p.batch, 160);
@@ -342,8 +338,7 @@ bool takes_vectors(const GateGradientsParams<scalar_t>& p, int vector) {
          incoming(p.grad_cell);
 }
 
-/// Columns of the state per thread: (64,512,512) in bfloat16, products included, takes 6.2 us with
-/// two and 7.2 with one.
+/// Columns of the state per thread.
 template <typename scalar_t>
 int neighbors(const GateGradientsParams<scalar_t>& p) {
   return sizeof(scalar_t) < 8 && takes_vectors(p, 2) ? 2 : 1;

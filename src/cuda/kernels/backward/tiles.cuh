@@ -6,7 +6,6 @@
 
 #include "../../epilogue/write_tile.cuh"
 #include "../../problem.h"
-#include "../../products/major.h"
 #include "../../products/mma_sync.cuh"
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/overlap.cuh"
@@ -249,8 +248,6 @@ cudaError_t launch_backward_tiles(const BackwardProblem& params,
       return launch_backward_tile<kArithmetic, 64, 2>(params, split, stream);
     case ProductTile::k128x128:
       return launch_backward_tile<kArithmetic, 128, 1>(params, split, stream);
-    case ProductTile::kCount:
-      break;
   }
   return cudaErrorInvalidValue;
 }

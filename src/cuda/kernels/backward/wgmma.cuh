@@ -14,7 +14,6 @@
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../../reduction/bias_parts.cuh"
-#include "../../reduction/gradient_parts.cuh"
 #include "../../reduction/group_sums.cuh"
 
 namespace lltm::cuda {
@@ -261,6 +260,16 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
       staging.write_by_tma(arguments.result_maps, arguments.results, unit, group_row, first);
       commit_writes();
     }
+  }
+}
+
+/// Writes this thread's sums of a part, a float4 for each eight columns, for another kernel to add;
+/// `to` is the place of the first four.
+template <int kSums>
+__device__ __forceinline__ void write_part(float4* to, const float (&sum)[kSums]) {
+#pragma unroll
+  for (int i = 0; i < kSums / 4; ++i) {
+    __stcg(to + i * kGradientThreads, four_of(sum + i * 4));
   }
 }
 

@@ -6,7 +6,6 @@
 #include "../../epilogue/dealt_columns.cuh"
 #include "../../epilogue/write_tile.cuh"
 #include "../../problem.h"
-#include "../../products/major.h"
 #include "../../products/wgmma_three_tf32.cuh"
 #include "../../ptx/bulk_copy.cuh"
 #include "../../ptx/cluster.cuh"

@@ -9,22 +9,6 @@
 
 namespace lltm::cuda {
 
-/// Whether the weight product reads [old_h | input] as one matrix.
-template <typename Product>
-bool has_one_segment(const BackwardProblem& p) {
-  return !Product::kWeightRowsOfK || p.input_features == 0 ||
-         (p.input.stride == p.old_h.stride && p.old_h.stride >= p.state_size + p.input_features &&
-          p.input.data ==
-              static_cast<const char*>(p.old_h.data) + p.state_size * Product::kElementSize);
-}
-
-/// The floats of the workspace for parts.
-template <typename Tile>
-int64_t gradient_workspace(const GradientSchedule& s) {
-  return 4 * (Tile::first_four(s, true) +
-              int64_t(s.weights.tiles_in_parts()) * s.weights.parts * Tile::fours(true));
-}
-
 /// Creates the tensor maps of the operands of all wanted products, and of the results that TMA
 /// writes. TMA may not support the other results.
 template <typename Tile>
@@ -91,7 +75,7 @@ bool describe_gradients(GradientArguments* arguments,
   return done;
 }
 
-/// Computes all wanted products. `workspace` has gradient_workspace floats.
+/// Computes all wanted products. `workspace` has floats_of_parts() floats.
 template <typename Tile>
 cudaError_t launch_gradient_tiles(const BackwardProblem& p,
                                   const GradientPlan& plan,
@@ -100,9 +84,9 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
                                   cudaStream_t stream) {
   using Product = typename Tile::Product;
   constexpr int kSize = Product::kElementSize;
-  const bool one_segment = has_one_segment<Product>(p);
+  const bool one_segment = has_one_segment(Tile::kArithmetic, p);
   GradientArguments arguments{};
-  arguments.schedule = schedule_gradients(p, plan, Product::kChunkK, one_segment);
+  arguments.schedule = schedule_gradients(Tile::kArithmetic, p, plan);
   const GradientSchedule& schedule = arguments.schedule;
   if (schedule.clusters == 0) {
     return cudaSuccess;
@@ -168,17 +152,6 @@ auto with_gradient_tile(const GradientPlan& plan, const Run& run) {
     default:
       return run(GradientTile<kArithmetic, 256, 256, kUnaligned>());
   }
-}
-
-template <Arithmetic kArithmetic>
-int64_t backward_wgmma_workspace(const BackwardProblem& problem, const GradientPlan& plan) {
-  return with_gradient_tile<kArithmetic>(plan, [&](auto tile) {
-    using Tile = decltype(tile);
-    using Product = typename Tile::Product;
-    const int64_t parts = gradient_workspace<Tile>(
-        schedule_gradients(problem, plan, Product::kChunkK, has_one_segment<Product>(problem)));
-    return kArithmetic == Arithmetic::kTf32 ? transposed_floats(problem) + parts : parts;
-  });
 }
 
 template <Arithmetic kArithmetic>

@@ -16,8 +16,8 @@
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/split_of_k.h"
-#include "../../scheduler/tiles.h"
 #include "../../tile/elements.cuh"
+#include "../../tile/shapes.h"
 #include "../../tile/vectors.cuh"
 #include "kernels.h"
 
@@ -31,7 +31,7 @@ constexpr int kBoxSize = 64, kBoxBytes = kHalfBoxBytes;
 
 struct BackwardMaps {
   CUtensorMap d_gates, weights_h, weights_input, old_h, input;
-  CUtensorMap d_old_h, d_input, d_weights_h, d_weights_input;
+  CUtensorMap d_weights_h, d_weights_input;
 };
 
 /// Creates the tensor maps, except those of matrices that are not wanted or empty. Returns false if
@@ -48,8 +48,6 @@ bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const Backward
          describe_part(&maps->weights_input, p.weights.from(state, 2), gates, features) &&
          describe_part(&maps->old_h, p.old_h, p.batch, state) &&
          describe_part(&maps->input, p.input, p.batch, features) &&
-         describe_part(&maps->d_old_h, {p.d_old_h, state}, p.batch, state) &&
-         describe_part(&maps->d_input, {p.d_input, features}, p.batch, features) &&
          describe_part(&maps->d_weights_h, d_weights, gates, state) &&
          describe_part(&maps->d_weights_input, d_weights.from(state, 2), gates, features);
 }

@@ -134,10 +134,9 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t first_hidden = int64_t(blockIdx.x) * columns;
   const int64_t first_row = blockIdx.y == 0 ? 0 : p.batch - kRows;
-  // A cell does not let the next kernel start early. This would save 0.1 us for a forward after a
-  // forward, but the blocks of a backward would crowd onto the first multiprocessors with room, and
-  // lose 1.4. A step after a step does, since the next one loads early, too. This is safe for the
-  // reason given in wgmma.cuh.
+  // A cell does not let the next kernel start early: the blocks of a backward would crowd onto the
+  // first multiprocessors with room. A step does, since the next step loads early, too. This is
+  // safe for the reason given in wgmma.cuh.
   bool waited = !loads_early(arguments.problem);
   if (waited) {
     wait_for_previous_kernel();

@@ -7,7 +7,6 @@
 #include "../../epilogue/elements.cuh"
 #include "../../epilogue/step.cuh"
 #include "../../problem.h"
-#include "../../products/major.h"
 #include "../../products/mma_sync.cuh"
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/overlap.cuh"
@@ -236,8 +235,6 @@ cudaError_t launch_forward_tiles(const Problem& params,
       return launch_forward_tile<kArithmetic, 128, 32, 4, 2, 1, kStages, kBlocks>(
           params, split, stream);
     }
-    case ForwardTile::kCount:
-      break;
   }
   return cudaErrorInvalidValue;
 }

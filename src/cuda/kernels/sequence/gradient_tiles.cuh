@@ -8,7 +8,6 @@
 
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/sequence_gradients.cuh"
-#include "../../products/major.h"
 #include "../../products/mma_sync.cuh"
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/overlap.cuh"

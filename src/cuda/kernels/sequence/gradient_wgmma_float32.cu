@@ -3,7 +3,6 @@
 // d_gates of the previous step are available.
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/sequence_gradients.cuh"
-#include "../../products/major.h"
 #include "../../products/wgmma_three_tf32.cuh"
 #include "../../ptx/bulk_copy.cuh"
 #include "../../ptx/cluster.cuh"

@@ -1,5 +1,5 @@
-// Operands in TF32: converting floats, and the left operand of wgmma where M is contiguous, which
-// passes through registers.
+// Operands of products: their layout, converting floats to TF32, and the left operand of wgmma in
+// TF32 where M is contiguous, which passes through registers.
 #pragma once
 
 #include "../ptx/mma.cuh"
@@ -7,6 +7,9 @@
 #include <cstdint>
 
 namespace lltm::cuda {
+
+// Which index of an operand is contiguous in memory: K, or the other one (M of A, N of B).
+enum class Major { kK, kOther };
 
 // x = high + low, to about 22 bits: high is x rounded to TF32, and low is the rest, which the
 // tensor core truncates to TF32. The factor centers the error of the truncation, which is then up
