@@ -22,6 +22,15 @@ inline constexpr cuda::DeviceFacts kEighthOfAnH200{
     .resident = {16, 16, 15, 16, 10, 12, 7, 0},
     .resident_by_two = {32, 32, 30, 32, 30, 30, 28, 0}};
 
+/// A slice whose GPCs have five multiprocessors at most.
+inline constexpr cuda::DeviceFacts kSliceOfSmallClusters{
+    .multiprocessors = 16,
+    .shared_bytes_a_block = 227 * 1024,
+    .tiles = true,
+    .wgmma = true,
+    .resident = {16, 16, 15, 12, 10, 0, 0, 0},
+    .resident_by_two = {32, 32, 30, 24, 20, 0, 0, 0}};
+
 /// sm_80, with neither clusters nor Hopper's instructions.
 inline constexpr cuda::DeviceFacts kA100{.multiprocessors = 108,
                                          .shared_bytes_a_block = 163 * 1024,

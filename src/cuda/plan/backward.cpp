@@ -98,17 +98,16 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
 }
 
 int split_of(const BackwardShape& s, const DeviceFacts& device) {
-  if (!device.clusters()) {
-    return 1;
-  }
   // One block per multiprocessor, or two, of which 224 are resident in clusters of up to seven.
-  // Microseconds: (1,512,512) takes 5.4 with four to six ranks and 5.7 with eight; (5,1000,1000)
-  // takes 15.0, 13.7 and 19 with six, seven and eight.
   const int64_t strips = column_tiles(s, 64), groups = ceil_div(s.state_size, 16);
-  const int split = largest_split(device, strips, groups, 1);
-  return split >= 4
-             ? split
-             : static_cast<int>(std::clamp<int64_t>(224 / strips, 1, std::min<int64_t>(groups, 7)));
+  int split = largest_split(device, strips, groups, 1);
+  if (split < 4) {
+    split = static_cast<int>(std::clamp<int64_t>(224 / strips, 1, std::min<int64_t>(groups, 7)));
+    while (split > 1 && device.resident_in_clusters_of(split) == 0) {
+      --split;
+    }
+  }
+  return split;
 }
 
 BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
@@ -143,7 +142,8 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
 // 2.9 with eight and 3.5 with one.
 int split_of(const BackwardShape& s, const DeviceFacts& device) {
   int split = kLargestCluster;
-  while (split > 1 && column_tiles(s, 64) * split > device.multiprocessors) {
+  while (split > 1 && (column_tiles(s, 64) * split > device.multiprocessors ||
+                       device.resident_in_clusters_of(split) == 0)) {
     split /= 2;
   }
   return split;
