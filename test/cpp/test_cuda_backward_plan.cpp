@@ -308,6 +308,25 @@ TEST(GradientPlan, SharesNoKOfFarMoreTilesThanAreResident) {
   }
 }
 
+// A part of these d_weights has 17 GB. Where tiles cost nothing but their chunks, parts divide the
+// work more evenly, but adding 32 of them takes far longer.
+TEST(GradientPlan, AddsNoPartsOfHugeWeights) {
+  Costs costs = kH200Costs;
+  costs.backward.wgmma.half.columns_256_256.weight_tile = 0;
+  DeviceFacts device = kH200;
+  device.costs = &costs;
+  for (const int64_t batch : {4096, 8192}) {
+    const GradientPlan plan = choose_gradient_plan(Arithmetic::kBFloat16,
+                                                   batch,
+                                                   /*input_features=*/32000,
+                                                   /*state_size=*/40000,
+                                                   /*one_segment=*/false,
+                                                   device)
+                                  .plan;
+    EXPECT_EQ(plan.weight_parts, 1) << batch;
+  }
+}
+
 // The 12 tiles of d_weights have 32 chunks each, and the 64 others 6. In bfloat16 this takes 11.3
 // us if clusters of eight share only the former, and 14.2 if clusters of two share both.
 TEST(GradientPlan, SharesKOfFewTilesOverALongBatchAlone) {

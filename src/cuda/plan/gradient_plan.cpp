@@ -86,8 +86,9 @@ double estimate(const Sizes& s,
   double us = sharing > clusters
                   ? pieces(state_units, clusters) * state + pieces(weight_units, clusters) * weight
                   : makespan(state_units, weight_units, clusters, state, weight);
-  const double parts = (plan.state_parts > 1 ? state_units * cluster * plan.state_columns : 0) +
-                       (plan.weight_parts > 1 ? weight_units * cluster * plan.weight_columns : 0);
+  const double tiles = cluster;  // of a unit; their columns may exceed 32 bits
+  const double parts = (plan.state_parts > 1 ? state_units * tiles * plan.state_columns : 0) +
+                       (plan.weight_parts > 1 ? weight_units * tiles * plan.weight_columns : 0);
   if (parts > 0) {
     us += of.sums + of.sums_megabyte * parts * kTileRows * 4e-6;
   }
