@@ -130,5 +130,11 @@ extern "C" __attribute__((visibility("default"))) int lltm_cuda_device_facts(
   if (error == cudaSuccess) {
     error = cudaGetDeviceProperties(&properties, device);
   }
-  return error == cudaSuccess ? lltm::cuda::device_facts(properties, facts) : error;
+  if (error == cudaSuccess) {
+    error = lltm::cuda::device_facts(properties, facts);
+  }
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // else the next launch of the program would report it
+  }
+  return error;
 }
