@@ -83,16 +83,19 @@ BackwardProblem products_params(const CellGradients& gradients,
 }
 
 // Copies the operands that TMA cannot describe, and points the problem to the copies.
-Tensor pack(BackwardProblem& p, const BackwardPlan& plan, const Device& device) {
-  const int size = element_size(*plan.arithmetic);
+Tensor pack(BackwardProblem& p,
+            Arithmetic arithmetic,
+            const BackwardTiles& plan,
+            const Device& device) {
+  const int size = element_size(arithmetic);
   const int64_t h = p.state_size, x = p.input_features;
   const auto must_pack = [&](const Matrix& matrix, int64_t columns, bool starts_anywhere) {
     return columns > 0 && (starts_anywhere ? !has_describable_stride(matrix, columns)
                                            : !is_describable(matrix, columns, size));
   };
-  const auto* const by_wgmma = plan.tile<GradientPlan>();
+  const auto* const by_wgmma = plan.get_if<GradientPlan>();
   const bool float32 = by_wgmma == nullptr;
-  const bool tf32 = plan.arithmetic == Arithmetic::kTf32;
+  const bool tf32 = arithmetic == Arithmetic::kTf32;
   const bool unaligned_weights = float32 || (tf32 && by_wgmma->reads_unaligned_weights());
   // In TF32 the inputs are transposed into a copy, from rows that start anywhere.
   const bool reads_inputs = p.d_weights != nullptr && !tf32;
@@ -106,14 +109,17 @@ Tensor pack(BackwardProblem& p, const BackwardPlan& plan, const Device& device) 
 }
 
 // The workspace of the products, or an undefined tensor if they need none.
-Tensor workspace_of(const BackwardProblem& params, const BackwardPlan& plan, const Device& device) {
+Tensor workspace_of(const BackwardProblem& params,
+                    std::optional<Arithmetic> arithmetic,
+                    const BackwardTiles& plan,
+                    const Device& device) {
   int64_t floats = 0;
-  if (const auto* const cut = plan.tile<GradientPlan>()) {
-    floats = floats_of_parts(*plan.arithmetic, params, *cut);
-    if (plan.arithmetic == Arithmetic::kTf32) {
+  if (const auto* const cut = plan.get_if<GradientPlan>()) {
+    floats = floats_of_parts(*arithmetic, params, *cut);
+    if (arithmetic == Arithmetic::kTf32) {
       floats += transposed_floats(params);
     }
-  } else if (const auto* const parts = plan.tile<Float32GradientPlan>()) {
+  } else if (const auto* const parts = plan.get_if<Float32GradientPlan>()) {
     floats = backward_wgmma_float32_workspace(params, *parts);
   }
   return floats > 0 ? device.empty({floats}, at::kFloat) : Tensor();
@@ -141,25 +147,26 @@ Tensor gate_gradients(GateGradientsParams<scalar_t> params,
 }
 
 cudaError_t launch_products(const BackwardProblem& params,
-                            const BackwardPlan& plan,
+                            Arithmetic arithmetic,
+                            const BackwardTiles& plan,
                             float* workspace,
                             cudaStream_t stream) {
-  const int split = plan.tiles.split;
-  if (const auto* const parts = plan.tile<Float32GradientPlan>()) {
+  if (const auto* const parts = plan.get_if<Float32GradientPlan>()) {
     return launch_backward_wgmma_float32(params, *parts, workspace, stream);
   }
-  return with_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() {
+  return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
     if constexpr (kArithmetic != Arithmetic::kFloat32) {
-      if (const auto* const cut = plan.tile<GradientPlan>()) {
+      if (const auto* const cut = plan.get_if<GradientPlan>()) {
         return launch_backward_wgmma<kArithmetic>(params, *cut, workspace, stream);
       }
     }
     if constexpr (!is_float(kArithmetic)) {
-      if (plan.tile<SmallGradientTiles>() != nullptr) {
-        return launch_backward_wgmma_small<kArithmetic>(params, split, stream);
+      if (plan.get_if<SmallGradientTiles>() != nullptr) {
+        return launch_backward_wgmma_small<kArithmetic>(params, plan.split, stream);
       }
     }
-    return launch_backward_tiles<kArithmetic>(params, *plan.tile<ProductTile>(), split, stream);
+    return launch_backward_tiles<kArithmetic>(
+        params, *plan.get_if<ProductTile>(), plan.split, stream);
   });
 }
 
@@ -169,16 +176,17 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
   const Device device(input);
 
   const DeviceFacts facts = device.facts();
-  const BackwardPlan plan =
+  const std::optional<Arithmetic> arithmetic = arithmetic_of(input.scalar_type());
+  const BackwardTiles plan =
       plan_backward(facts,
-                    {.arithmetic = arithmetic_of(input.scalar_type()),
+                    {.arithmetic = arithmetic,
                      .batch = sizes.batch,
                      .input_features = sizes.input_features,
                      .state_size = sizes.state_size,
                      .vector_rows = are_describable(input, weights, old_h, sizes.state_size)});
-  const bool few_rows = plan.tile<FewRowsStrips>() != nullptr;
-  const auto* const by_wgmma = plan.tile<GradientPlan>();
-  const bool float32_by_wgmma = plan.tile<Float32GradientPlan>() != nullptr;
+  const bool few_rows = plan.get_if<FewRowsStrips>() != nullptr;
+  const auto* const by_wgmma = plan.get_if<GradientPlan>();
+  const bool float32_by_wgmma = plan.get_if<Float32GradientPlan>() != nullptr;
   const bool pads_gates = by_wgmma != nullptr || float32_by_wgmma;
   CellGradients gradients = empty_gradients(
       sizes,
@@ -203,9 +211,9 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
         packed_stride(products.d_gates_stride, static_cast<int>(input.element_size()));
     gradients.gates = device.empty({sizes.batch, products.d_gates_stride}, input.scalar_type());
     products.d_gates = data_of(gradients.gates);
-    packed = pack(products, plan, device);
+    packed = pack(products, *arithmetic, plan, device);
   }
-  const Tensor workspace = workspace_of(products, plan, device);
+  const Tensor workspace = workspace_of(products, arithmetic, plan, device);
   auto* const floats = mutable_data_or_null<float>(workspace);
   Tensor parts_of_bias;
   AT_DISPATCH_FLOATING_TYPES_AND2(
@@ -216,14 +224,14 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
         params.blocks_in_clusters = 2 * facts.resident_in_clusters_of(kLargestCluster);
         if constexpr (sizeof(scalar_t) < 8) {
           if (few_rows) {
-            check_launch(launch_backward_few_rows(params, products, plan.tiles.split, stream));
+            check_launch(launch_backward_few_rows(params, products, plan.split, stream));
             return;
           }
         }
         // In 16 bits and by wgmma this helps what follows: blocks that each fill a multiprocessor
         // cannot crowd onto free ones.
         params.starts_next = !plan.by_library() && (sizeof(scalar_t) == 2 || pads_gates);
-        if (by_wgmma != nullptr && plan.arithmetic == Arithmetic::kTf32) {
+        if (by_wgmma != nullptr && arithmetic == Arithmetic::kTf32) {
           params.inputs =
               transposed_inputs(products, floats, /*in_order=*/!by_wgmma->deals_columns());
         }
@@ -237,7 +245,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
     all_but_bias.bias.reset();
     finish_gradients(all_but_bias, input, weights, old_h);
   } else if (any_product && !few_rows) {
-    check_launch(launch_products(products, plan, floats, stream));
+    check_launch(launch_products(products, *arithmetic, plan, floats, stream));
   }
   return gradients.results();
 }

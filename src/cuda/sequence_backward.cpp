@@ -265,9 +265,9 @@ void run_products(const SequenceGradients& gradients,
                             .state_size = state_size,
                             .vector_rows = vector_rows,
                             .forms_d_old_h = false};
-  const BackwardPlan plan = plan_backward(facts, shape);
+  const BackwardTiles plan = plan_backward(facts, shape);
   // The cell's tiles in float32, if they are faster than the library and weights need no copy.
-  if (const auto* const tiles = plan.tile<Float32GradientPlan>();
+  if (const auto* const tiles = plan.get_if<Float32GradientPlan>();
       tiles != nullptr && is_read_in_place(weights)) {
     // Without d_weights, any matrices take the places of these.
     const Tensor& inputs_h = d_weights.defined() ? old_h : weights;

@@ -48,6 +48,13 @@ struct BackwardTiles {
                Float32GradientPlan>
       tile;
   int split = 1;
+
+  bool by_library() const { return get_if<LibraryProducts>() != nullptr; }
+  /// The tile if it is of this kind, else null.
+  template <typename Tile>
+  const Tile* get_if() const {
+    return std::get_if<Tile>(&tile);
+  }
 };
 
 /// The tiles that a candidate would use, and the microseconds that the whole backward would take.

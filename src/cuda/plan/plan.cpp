@@ -107,15 +107,11 @@ template cudaError_t launch_forward(const ForwardPlan&, const ForwardProblem&, c
 template cudaError_t launch_forward(const ForwardPlan&, const StepProblem&, cudaStream_t);
 template cudaError_t launch_forward(const ForwardPlan&, const StepOfRowsProblem&, cudaStream_t);
 
-BackwardPlan plan_backward(const DeviceFacts& device, const BackwardShape& shape) {
-  const Selection selected = selection();
-  BackwardPlan plan{Group::kLibrary, shape.arithmetic, {}};
-  if (shape.batch > 0 && shape.state_size > 0) {
-    const auto [candidate, estimate] = recent_choice<choose_backward>(shape, device, selected);
-    plan.group = candidate->group;
-    plan.tiles = estimate.tiles;
-  }
-  return plan;
+BackwardTiles plan_backward(const DeviceFacts& device, const BackwardShape& shape) {
+  const Selection selected = selection();  // an unknown one is an error for every size
+  return shape.batch == 0 || shape.state_size == 0
+             ? BackwardTiles{}
+             : recent_choice<choose_backward>(shape, device, selected).estimate.tiles;
 }
 
 }  // namespace lltm::cuda

@@ -21,7 +21,6 @@
 #include <cuda_runtime_api.h>
 
 #include <optional>
-#include <variant>
 
 namespace lltm::cuda {
 
@@ -47,18 +46,7 @@ ForwardPlan plan_forward(const DeviceFacts& device,
 template <typename Problem>
 cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream);
 
-struct BackwardPlan {
-  Group group;
-  std::optional<Arithmetic> arithmetic;  // none for float64
-  BackwardTiles tiles;
-
-  bool by_library() const { return group == Group::kLibrary; }
-  /// The tiles if they are of this kind, else null.
-  template <typename Tile>
-  const Tile* tile() const {
-    return std::get_if<Tile>(&tiles.tile);
-  }
-};
-BackwardPlan plan_backward(const DeviceFacts& device, const BackwardShape& shape);
+/// The library's products if the batch or the state is empty.
+BackwardTiles plan_backward(const DeviceFacts& device, const BackwardShape& shape);
 
 }  // namespace lltm::cuda
