@@ -120,7 +120,7 @@ class StepsOfSequence {
         device.facts(),
         arithmetic,
         layout_.problem(rows_at_a_time_, rows_of(arguments.input), rows_of(arguments.weights)),
-        Packing::kNone);
+        /*is_step=*/true);
   }
 
   bool by_library() const { return plan_.choice.candidate == nullptr || plan_.by_library(); }

@@ -141,7 +141,7 @@ inline ForwardShape shape_of(Arithmetic arithmetic, const StepProblem& step) {
           .batch = step.cell.batch,
           .input_features = step.cell.input_features,
           .state_size = step.cell.state_size,
-          .may_pack = false};
+          .is_step = true};
 }
 
 /// The hopper candidates that support this shape.

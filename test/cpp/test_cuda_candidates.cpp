@@ -73,10 +73,10 @@ ForwardShape half_shape(int64_t batch, int64_t input_features, int64_t state_siz
 
 TEST(Ranks, AreTakenOrAnotherCandidateIs) {
   for (const DeviceFacts& device : {kH200, kEighthOfAnH200, kA100}) {
-    for (const bool overlaps : {false, true}) {
+    for (const bool is_step : {false, true}) {
       for (const int64_t size : {64, 128, 512, 2048}) {
         ForwardShape shape = half_shape(64, size, size);
-        shape.overlaps = overlaps;
+        shape.is_step = is_step;
         for (const ForwardCandidate& candidate : forward_candidates()) {
           double least = std::numeric_limits<double>::infinity();
           for (int ranks = 1; ranks <= kLargestCluster; ++ranks) {
@@ -206,7 +206,7 @@ TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
       problem.old_h.stride = state;
       ForwardPacks packs;
       const ForwardShape shape =
-          forward_shape(static_cast<Arithmetic>(arithmetic), problem, Packing::kAllowed, &packs);
+          forward_shape(static_cast<Arithmetic>(arithmetic), problem, /*is_step=*/false, &packs);
       ASSERT_EQ(found[i], choose_forward(shape, device).estimate.us);
     }
   }

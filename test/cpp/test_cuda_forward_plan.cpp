@@ -292,7 +292,7 @@ TEST(Model, ChoosesForStepsOfASequenceWhatOverlaps) {
                             .batch = batch,
                             .input_features = size,
                             .state_size = size,
-                            .overlaps = true};
+                            .is_step = true};
     return choose_forward(step, kH200).candidate->name;
   };
   EXPECT_EQ(name(Arithmetic::kBFloat16, 32, 512), "forward_wgmma_64x8");
@@ -307,8 +307,7 @@ TEST(Model, LeavesStepsOfAFewRowsIn16BitsToOthers) {
                             .batch = 1,
                             .input_features = 512,
                             .state_size = 512,
-                            .may_pack = false,
-                            .overlaps = true};
+                            .is_step = true};
     EXPECT_EQ(choose_forward(step, kH200, {.group = Group::kFewRows}).candidate->group,
               is_float(arithmetic) ? Group::kFewRows : Group::kTiles);
   }
@@ -321,7 +320,7 @@ TEST(Model, MultipliesTheInputOfStepsAhead) {
                             .batch = 64,
                             .input_features = input_features,
                             .state_size = 64,
-                            .overlaps = true};
+                            .is_step = true};
     return choose_forward(step, kH200, {.group = Group::kHopper}).estimate.us;
   };
   for (const Arithmetic arithmetic : {Arithmetic::kFloat32, Arithmetic::kBFloat16}) {
@@ -334,7 +333,7 @@ TEST(Model, LeavesToOthersWhatItMayNotPack) {
   ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 500, 500);
   ASSERT_GT(shape.pack_bytes, 0);
   EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kHopper);
-  shape.may_pack = false;
+  shape.is_step = true;
   EXPECT_NE(choose_forward(shape, kH200).candidate->group, Group::kHopper);
   EXPECT_EQ(choose_forward(shape, kH200, {.group = Group::kHopper}).candidate->group,
             Group::kTiles);
@@ -354,7 +353,7 @@ ForwardChoice choose_and_count(const ForwardShape& shape,
 TEST(RecentChoice, IsMadeOnceForTheSameQuestion) {
   const ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
   ForwardShape step = shape, more_rows = shape;
-  step.overlaps = true;
+  step.is_step = true;
   more_rows.batch = 65;
   constexpr std::string_view name = "forward_tiles_64x8";
   choices = 0;

@@ -62,8 +62,7 @@ ForwardShape forward_shape_of(const ContiguousProblem& of, bool is_step) {
     problem.old_h = contiguous(of.state_size);
   }
   ForwardPacks packs;
-  return forward_shape(
-      arithmetic_of(of), problem, is_step ? Packing::kNone : Packing::kAllowed, &packs);
+  return forward_shape(arithmetic_of(of), problem, is_step, &packs);
 }
 
 /// For candidates whose ranks the model chooses, if they have costs of their own.

@@ -92,7 +92,7 @@ double library_time(const ForwardShape& shape, const Costs& all) {
                         : costs.unaligned_launch +
                               std::max(of.unaligned * arithmetic,
                                        (shape.batch <= 2 ? 1 : costs.unaligned_reads) * reading);
-  if (shape.overlaps) {
+  if (shape.is_step) {
     const auto& step = all.step.library;
     return step.alone * (step.launch + products +
                          static_cast<double>(shape.batch * shape.gates()) * step.element);
@@ -103,7 +103,7 @@ double library_time(const ForwardShape& shape, const Costs& all) {
 
 double few_rows_time(const ForwardShape& shape, const DeviceFacts& device) {
   const Costs& all = *device.costs;
-  if (shape.overlaps) {
+  if (shape.is_step) {
     const auto& step = all.step.few_rows;
     return step.launch + weights_bytes(shape) * std::sqrt(shape.batch) / step.rate +
            step.a_row * static_cast<double>(shape.batch - 1);
@@ -319,14 +319,13 @@ int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line) {
 
 ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
                            const ForwardProblem& p,
-                           Packing packing,
+                           bool is_step,
                            ForwardPacks* packs) {
   ForwardShape shape{.arithmetic = arithmetic,
                      .batch = p.batch,
                      .input_features = p.input_features,
                      .state_size = p.state_size,
-                     .may_pack = packing == Packing::kAllowed,
-                     .overlaps = packing == Packing::kNone};
+                     .is_step = is_step};
   if (!arithmetic) {
     return shape;
   }
@@ -343,7 +342,7 @@ ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
       must_pack(p.weights, shape.gates(), p.input_column() + p.input_features, false);
   shape.weights_in_lines = packs->packs_weights || p.weights.starts_at_lines(size);
   // Boxes of input that start at cache lines stay there, unless input is packed.
-  if (packing == Packing::kAllowed && shape.weights_in_lines && p.input_features > 0 &&
+  if (!is_step && shape.weights_in_lines && p.input_features > 0 &&
       (packs->packs_input || !p.input.starts_at_lines(size))) {
     const int64_t first = p.input_column() - packs->input_lead;
     packs->input_shift = line_shift(first, packs->input_lead + p.input_features, 128 / size);
@@ -391,15 +390,15 @@ bool supports(const ForwardCandidate& candidate,
   switch (candidate.group) {
     case Group::kFewRows:
       // Only the cell's kernel supports 16 bits, and rows that start anywhere.
-      return shape.batch <= (shape.may_pack ? kMostFewRows : kFewRows) &&
+      return shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
              shape.width() < (int64_t{1} << 30) &&
-             (shape.may_pack || (is_float(*shape.arithmetic) && shape.vector_rows &&
+             (!shape.is_step || (is_float(*shape.arithmetic) && shape.vector_rows &&
                                  shape.state_size % 4 == 0 && shape.input_features % 4 == 0));
     case Group::kHopper:
       return device.wgmma && candidate.float32 == (*shape.arithmetic == Arithmetic::kFloat32) &&
-             shape.batch < (int64_t{1} << 31) && (shape.may_pack || shape.pack_bytes == 0) &&
+             shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
              device.resident_in_clusters_of(candidate.shape.row_tiles) > 0 &&
-             (candidate.by_words == nullptr || (shape.may_pack && shape.word_rows));
+             (candidate.by_words == nullptr || (!shape.is_step && shape.word_rows));
     default:
       // The largest tiles need the shared memory of sm_80 or sm_90.
       return candidate.shape.rows < 128 || device.shared_bytes_a_block >= 160 * 1024;
@@ -416,7 +415,7 @@ Estimate estimate(const ForwardCandidate& candidate,
     case Group::kLibrary:
       return {library_time(shape, *device.costs), ranks == 0 ? 1 : 0};
     case Group::kHopper:
-      if (shape.overlaps) {
+      if (shape.is_step) {
         return step_time(candidate, shape, device, ranks);
       }
       [[fallthrough]];

@@ -25,9 +25,10 @@ namespace lltm::cuda {
 struct ForwardShape {
   std::optional<Arithmetic> arithmetic;  // none for float64
   int64_t batch, input_features, state_size;
-  int64_t pack_bytes = 0;  // of the matrices that TMA cannot describe
-  bool may_pack = true;    // whether these may be copied into rows that it can describe
-  bool overlaps = false;   // a step of a sequence, whose kernel starts during the previous one
+  // Whether it is a step of a sequence, whose kernel starts during the previous one, and whose
+  // operands may not be packed.
+  bool is_step = false;
+  int64_t pack_bytes = 0;          // of the matrices that TMA cannot describe
   bool weights_in_lines = true;    // rows of weights start at cache lines, as packed rows do
   double states_across_lines = 0;  // the share of the columns of old_h and input whose rows do not
   int64_t input_offset = 0;        // columns by which input's first box starts before its own
@@ -44,12 +45,10 @@ struct ForwardPacks {
   bool packs_input = false, packs_weights = false, packs_old_h = false;
   int64_t input_lead = 0, input_shift = 0;  // as in ForwardProblem
 };
-/// Whether operands may be packed. They may not in the steps of a sequence.
-enum class Packing { kAllowed, kNone };
 /// What the candidates know of a problem, of which only sizes, strides and alignment count.
 ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
                            const ForwardProblem& problem,
-                           Packing packing,
+                           bool is_step,
                            ForwardPacks* packs);
 
 /// How many columns before `first` the first of the boxes that cover `columns` columns has to start

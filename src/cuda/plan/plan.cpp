@@ -81,10 +81,10 @@ std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype) {
 ForwardPlan plan_forward(const DeviceFacts& device,
                          std::optional<Arithmetic> arithmetic,
                          const ForwardProblem& problem,
-                         Packing packing) {
+                         bool is_step) {
   ForwardPlan plan;
   plan.arithmetic = arithmetic;
-  const ForwardShape shape = forward_shape(arithmetic, problem, packing, &plan);
+  const ForwardShape shape = forward_shape(arithmetic, problem, is_step, &plan);
   plan.choice = recent_choice<choose_forward>(shape, device, selection());
   if (plan.choice.candidate->group != Group::kHopper ||
       plan.choice.candidate->by_words != nullptr) {

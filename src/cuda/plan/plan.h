@@ -40,7 +40,7 @@ struct ForwardPlan : ForwardPacks {
 ForwardPlan plan_forward(const DeviceFacts& device,
                          std::optional<Arithmetic> arithmetic,
                          const ForwardProblem& problem,
-                         Packing packing = Packing::kAllowed);
+                         bool is_step = false);
 
 /// Launches a plan other than the library's. What the plan packs must be packed already.
 template <typename Problem>
