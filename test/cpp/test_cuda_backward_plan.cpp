@@ -295,13 +295,8 @@ TEST(GradientPlan, SharesNoKOfFarMoreTilesThanAreResident) {
   for (const Arithmetic arithmetic : {Arithmetic::kTf32, Arithmetic::kBFloat16}) {
     for (const int64_t batch : {64, 128}) {
       for (const int64_t input_features : {1024, 2048}) {
-        const GradientPlan plan = choose_gradient_plan(arithmetic,
-                                                       batch,
-                                                       input_features,
-                                                       /*state_size=*/2048,
-                                                       /*one_segment=*/false,
-                                                       kH200)
-                                      .plan;
+        const BackwardShape shape = shape_of(arithmetic, batch, input_features, 2048);
+        const GradientPlan plan = choose_gradient_plan(shape, kH200).plan;
         EXPECT_EQ(plan.weight_columns, 256) << batch << ", " << input_features;
       }
     }
@@ -316,13 +311,8 @@ TEST(GradientPlan, AddsNoPartsOfHugeWeights) {
   DeviceFacts device = kH200;
   device.costs = &costs;
   for (const int64_t batch : {4096, 8192}) {
-    const GradientPlan plan = choose_gradient_plan(Arithmetic::kBFloat16,
-                                                   batch,
-                                                   /*input_features=*/32000,
-                                                   /*state_size=*/40000,
-                                                   /*one_segment=*/false,
-                                                   device)
-                                  .plan;
+    const BackwardShape shape = shape_of(Arithmetic::kBFloat16, batch, 32000, 40000);
+    const GradientPlan plan = choose_gradient_plan(shape, device).plan;
     EXPECT_EQ(plan.weight_parts, 1) << batch;
   }
 }
@@ -331,13 +321,8 @@ TEST(GradientPlan, AddsNoPartsOfHugeWeights) {
 // us if clusters of eight share only the former, and 14.2 if clusters of two share both.
 TEST(GradientPlan, SharesKOfFewTilesOverALongBatchAlone) {
   for (const Arithmetic arithmetic : {Arithmetic::kTf32, Arithmetic::kBFloat16}) {
-    const GradientPlan plan = choose_gradient_plan(arithmetic,
-                                                   /*batch=*/2048,
-                                                   /*input_features=*/128,
-                                                   /*state_size=*/128,
-                                                   arithmetic == Arithmetic::kTf32,
-                                                   kH200)
-                                  .plan;
+    const GradientPlan plan =
+        choose_gradient_plan(shape_of(arithmetic, 2048, 128, 128), kH200).plan;
     EXPECT_TRUE(plan.shares_weights);
     EXPECT_FALSE(plan.shares_state);
     EXPECT_GE(plan.ranks, 4);
@@ -350,13 +335,7 @@ TEST(GradientSchedule, HasEachChunkOfEachTileOnce) {
       if (shape.arithmetic == Arithmetic::kFloat32) {
         continue;
       }
-      const GradientPlan plan = choose_gradient_plan(*shape.arithmetic,
-                                                     shape.batch,
-                                                     shape.input_features,
-                                                     shape.state_size,
-                                                     shape.arithmetic == Arithmetic::kTf32,
-                                                     device)
-                                    .plan;
+      const GradientPlan plan = choose_gradient_plan(shape, device).plan;
       for (int wanted = 1; wanted < 8; ++wanted) {
         if (plan.weight_columns == 64) {
           for (const auto& [shares_state, shares_weights] :

@@ -255,12 +255,7 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
 // In TF32 nothing is packed: weights are read in place, and the inputs transposed anyway.
 BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const bool tf32 = s.arithmetic == Arithmetic::kTf32;
-  const auto [plan, us] = choose_gradient_plan(*s.arithmetic,
-                                               s.batch,
-                                               s.input_features,
-                                               s.state_size,
-                                               /*one_segment=*/tf32,
-                                               device);
+  const auto [plan, us] = choose_gradient_plan(s, device);
   const double copies = tf32            ? transposition_time(s, device.costs->backward)
                         : s.vector_rows ? 0
                                         : operands_packing_time(s, device);

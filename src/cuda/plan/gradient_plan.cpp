@@ -1,6 +1,7 @@
 #include "gradient_plan.h"
 
 #include "../scheduler/gradient_units.h"
+#include "backward.h"
 
 #include <algorithm>
 #include <cmath>
@@ -25,21 +26,21 @@ double pieces(int64_t of, int64_t size) {
   return static_cast<double>(ceil_div(of, size));
 }
 
-struct Sizes {
-  int64_t batch, input_features, state_size;
-  bool one_segment;
-  int chunk_k;  // 128 bytes
+int chunk_columns(const BackwardShape& s) {
+  return 128 / s.element_bytes();
+}
 
-  int64_t width() const { return state_size + input_features; }
-  double column_tiles(int columns) const {
-    return one_segment ? pieces(width(), columns)
-                       : pieces(state_size, columns) + pieces(input_features, columns);
-  }
-  bool aligned() const {
-    const int vector = chunk_k / 8;
-    return state_size % vector == 0 && width() % vector == 0;
-  }
-};
+// Tiles across the columns of d_weights. In TF32, old_h and input are transposed into one matrix.
+double column_tiles(const BackwardShape& s, int columns) {
+  return s.arithmetic == Arithmetic::kTf32
+             ? pieces(s.width(), columns)
+             : pieces(s.state_size, columns) + pieces(s.input_features, columns);
+}
+
+// Whether the rows of all results start at multiples of 16 bytes.
+bool aligned(const BackwardShape& s) {
+  return s.state_size * s.element_bytes() % 16 == 0 && s.width() * s.element_bytes() % 16 == 0;
+}
 
 // The makespan of the indivisible units of both products, distributed to clusters.
 double makespan(int states, int weights, int clusters, double state, double weight) {
@@ -53,29 +54,30 @@ double makespan(int states, int weights, int clusters, double state, double weig
                   states / clusters * state + rounds(weights - weights_of_busy, others) * weight);
 }
 
-double estimate(const Sizes& s,
+double estimate(const BackwardShape& s,
                 const GradientCosts::Tiles& of,
                 const GradientPlan& plan,
                 int cluster) {
   const bool small = plan.weight_columns == 64;
+  const int chunk_k = chunk_columns(s);
   // A cluster computes tiles of 256 columns one below the other, and any consecutive small tiles.
   const double state_rows = std::ceil(pieces(s.width(), kTileRows) / (small ? 1 : cluster));
-  const double weight_rows = std::ceil(pieces(3 * s.state_size, kTileRows) / (small ? 1 : cluster));
+  const double weight_rows = std::ceil(pieces(s.gates(), kTileRows) / (small ? 1 : cluster));
   const auto units = [&](double tiles, bool shares_k) {
     return static_cast<int>(std::ceil(tiles / (small && !shares_k ? cluster : 1)));
   };
   const int state_units =
       units(state_rows * pieces(s.batch, plan.state_columns) * plan.state_parts, plan.shares_state);
   const int weight_units = units(
-      weight_rows * s.column_tiles(plan.weight_columns) * plan.weight_parts, plan.shares_weights);
+      weight_rows * column_tiles(s, plan.weight_columns) * plan.weight_parts, plan.shares_weights);
   const double state_shares = plan.shares_state ? cluster : plan.state_parts;
   const double weight_shares = plan.shares_weights ? cluster : plan.weight_parts;
   // Parts go to a workspace, whose rows are aligned.
-  const double unaligned = s.aligned() ? 0 : of.unaligned_tile;
-  const double state =
-      std::ceil(pieces(3 * s.state_size, s.chunk_k) / state_shares) * of.state_chunk +
-      of.state_tile + (plan.state_parts == 1 ? unaligned * plan.state_columns / 512 : 0);
-  const double weight = std::ceil(pieces(s.batch, s.chunk_k) / weight_shares) * of.weight_chunk +
+  const double unaligned = aligned(s) ? 0 : of.unaligned_tile;
+  const double state = std::ceil(pieces(s.gates(), chunk_k) / state_shares) * of.state_chunk +
+                       of.state_tile +
+                       (plan.state_parts == 1 ? unaligned * plan.state_columns / 512 : 0);
+  const double weight = std::ceil(pieces(s.batch, chunk_k) / weight_shares) * of.weight_chunk +
                         of.weight_tile +
                         (plan.weight_parts == 1 ? unaligned * plan.weight_columns / 256 : 0);
   const int clusters = plan.blocks / cluster;
@@ -92,31 +94,21 @@ double estimate(const Sizes& s,
   if (parts > 0) {
     us += of.sums + of.sums_megabyte * parts * kTileRows * 4e-6;
   }
-  const double megabytes = 3e-6 * static_cast<double>(s.state_size * s.width()) * 128 / s.chunk_k;
-  return of.launch + us + megabytes * (of.megabyte + (s.aligned() ? 0 : of.unaligned_megabyte));
+  const double megabytes = 3e-6 * static_cast<double>(s.state_size * s.width()) * s.element_bytes();
+  return of.launch + us + megabytes * (of.megabyte + (aligned(s) ? 0 : of.unaligned_megabyte));
 }
 
 }  // namespace
 
-GradientChoice choose_gradient_plan(Arithmetic arithmetic,
-                                    int64_t batch,
-                                    int64_t input_features,
-                                    int64_t state_size,
-                                    bool one_segment,
-                                    const DeviceFacts& device) {
-  const Sizes s{.batch = batch,
-                .input_features = input_features,
-                .state_size = state_size,
-                .one_segment = one_segment,
-                .chunk_k = 128 / element_size(arithmetic)};
+GradientChoice choose_gradient_plan(const BackwardShape& s, const DeviceFacts& device) {
   const auto& of_products = device.costs->backward.wgmma;
-  const GradientCosts& costs =
-      arithmetic == Arithmetic::kTf32 ? of_products.tf32 : of_products.half;
-  const int64_t state_chunks = ceil_div(3 * s.state_size, s.chunk_k);
-  const int64_t weight_chunks = ceil_div(s.batch, s.chunk_k);
+  const bool tf32 = s.arithmetic == Arithmetic::kTf32;
+  const GradientCosts& costs = tf32 ? of_products.tf32 : of_products.half;
+  const int64_t state_chunks = ceil_div(s.gates(), chunk_columns(s));
+  const int64_t weight_chunks = ceil_div(s.batch, chunk_columns(s));
   // In TF32 only tiles of 256 columns read weights whose rows start anywhere.
   const double packing =
-      arithmetic == Arithmetic::kTf32 && s.width() % 4 != 0
+      tf32 && s.width() % 4 != 0
           ? device.costs->packing.time(12 * static_cast<double>(s.state_size * s.width()))
           : 0;
   GradientChoice best{};

@@ -1,13 +1,12 @@
 // How the backward's products by wgmma are divided: into tiles, and into parts of K.
 #pragma once
 
-#include "../problem.h"
 #include "../tile/shapes.h"
 #include "facts.h"
 
-#include <cstdint>
-
 namespace lltm::cuda {
+
+struct BackwardShape;  // backward.h
 
 struct GradientPlan {
   // Columns of a tile of the state product and of the weight product (gradient_units.h): 64 and 64;
@@ -27,18 +26,12 @@ struct GradientPlan {
 
 /// The plan with the least estimated time, and that time in microseconds, without d_gates. The
 /// plan, and so the order of all sums, depends only on the sizes, not on which gradients are
-/// wanted. arithmetic is kTf32, kFloat16 or kBFloat16; one_segment says whether old_h and input are
-/// columns of one matrix.
+/// wanted. The arithmetic is kTf32, kFloat16 or kBFloat16.
 struct GradientChoice {
   GradientPlan plan;
   double us;
 };
-GradientChoice choose_gradient_plan(Arithmetic arithmetic,
-                                    int64_t batch,
-                                    int64_t input_features,
-                                    int64_t state_size,
-                                    bool one_segment,
-                                    const DeviceFacts& device);
+GradientChoice choose_gradient_plan(const BackwardShape& shape, const DeviceFacts& device);
 
 /// How the products in float32 by wgmma are divided.
 struct Float32GradientPlan {
