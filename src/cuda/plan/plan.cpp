@@ -11,41 +11,6 @@
 #include <string_view>
 
 namespace lltm::cuda {
-namespace {
-
-// A candidate's tile, as an enumerator of its group's tiles.
-template <typename Tile>
-Tile tile_of(const ForwardCandidate& candidate) {
-  return static_cast<Tile>(candidate.tile);
-}
-
-// A few rows of float are multiplied in float32 even if TF32 is allowed. Steps of 16 bits are not
-// supported (forward.cpp).
-template <Arithmetic kArithmetic, typename Problem>
-cudaError_t launch_few_rows(const Problem& problem, cudaStream_t stream) {
-  if constexpr (is_float(kArithmetic)) {
-    return launch_forward_few_rows<Arithmetic::kFloat32>(problem, stream);
-  } else if constexpr (!kOfSequence<Problem>) {
-    return launch_forward_few_rows<kArithmetic>(problem, stream);
-  } else {
-    return cudaErrorInvalidValue;
-  }
-}
-
-template <Arithmetic kArithmetic, typename Problem>
-cudaError_t launch(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
-  const auto& [candidate, estimate] = plan.choice;
-  if (candidate->group == Group::kFewRows) {
-    return launch_few_rows<kArithmetic>(problem, stream);
-  }
-  return candidate->group == Group::kHopper
-             ? launch_forward_wgmma<kArithmetic>(
-                   problem, tile_of<WgmmaTile>(*candidate), estimate.ranks, stream)
-             : launch_forward_tiles<kArithmetic>(
-                   problem, tile_of<ForwardTile>(*candidate), estimate.ranks, stream);
-}
-
-}  // namespace
 
 Selection selection() {
   const char* const value = std::getenv("LLTM_CUDA_PATH");
@@ -95,11 +60,30 @@ ForwardPlan plan_forward(const DeviceFacts& device,
 
 template <typename Problem>
 cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
-  if (!plan.arithmetic || plan.by_library()) {
+  if (!plan.arithmetic) {
     return cudaErrorInvalidValue;
   }
+  const int tile = plan.choice.candidate->tile, ranks = plan.choice.estimate.ranks;
   return with_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() {
-    return launch<kArithmetic>(plan, problem, stream);
+    switch (plan.choice.candidate->group) {
+      case Group::kFewRows:
+        // Float is multiplied in float32 even if TF32 is allowed. No step of 16 bits is supported.
+        if constexpr (is_float(kArithmetic)) {
+          return launch_forward_few_rows<Arithmetic::kFloat32>(problem, stream);
+        } else if constexpr (!kOfSequence<Problem>) {
+          return launch_forward_few_rows<kArithmetic>(problem, stream);
+        } else {
+          return cudaErrorInvalidValue;
+        }
+      case Group::kHopper:
+        return launch_forward_wgmma<kArithmetic>(
+            problem, static_cast<WgmmaTile>(tile), ranks, stream);
+      case Group::kTiles:
+        return launch_forward_tiles<kArithmetic>(
+            problem, static_cast<ForwardTile>(tile), ranks, stream);
+      default:
+        return cudaErrorInvalidValue;
+    }
   });
 }
 
