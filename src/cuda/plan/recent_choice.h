@@ -8,6 +8,8 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 namespace lltm::cuda {
 
@@ -15,28 +17,19 @@ namespace lltm::cuda {
 /// the selected name must outlive the thread, as that of a candidate's name does.
 template <auto choose, typename Shape>
 auto recent_choice(const Shape& shape, const DeviceFacts& device, const Selection& selection) {
-  struct Question {
-    Shape shape;
-    DeviceFacts device;
-    Selection selection;
-
-    bool operator==(const Question&) const = default;
-  };
+  using Question = std::tuple<Shape, DeviceFacts, Selection>;
   using Choice = decltype(choose(shape, device, selection));
-  struct Entry {
-    std::optional<Question> question;
-    Choice choice;
-  };
   constexpr int kSlotBits = 4;
-  thread_local std::array<Entry, 1 << kSlotBits> entries;
+  thread_local std::array<std::pair<std::optional<Question>, Choice>, 1 << kSlotBits> entries;
   // Sizes are often multiples of a power of two; the upper bits of the product depend on all bits.
   const auto sizes =
       static_cast<uint64_t>(shape.batch * 7 + shape.input_features * 3 + shape.state_size);
-  Entry& entry = entries[sizes * 0x9E3779B97F4A7C15 >> (64 - kSlotBits)];
-  if (const Question question{shape, device, selection}; entry.question != question) {
-    entry = {question, choose(shape, device, selection)};
+  auto& [answered, choice] = entries[sizes * 0x9E3779B97F4A7C15 >> (64 - kSlotBits)];
+  if (const Question question(shape, device, selection); answered != question) {
+    choice = choose(shape, device, selection);
+    answered = question;
   }
-  return entry.choice;
+  return choice;
 }
 
 }  // namespace lltm::cuda
