@@ -136,10 +136,8 @@ bool supports(const BackwardShape& s, const DeviceFacts& device) {
          multiplications(s) <= 4e8;
 }
 
-// As many ranks as still give each block a multiprocessor: (64,512,512) takes 6.1 with eight and
-// 6.4 with four; (64,1024,128), 18 tiles, takes 4.2 with four and 4.7 with eight. Even ranks with
-// nothing to multiply help, by sharing the additions: (16,8,8), whose K is a single chunk, takes
-// 2.9 with eight and 3.5 with one.
+// As many ranks as still give each block a multiprocessor. Even ranks with nothing to multiply
+// help, by sharing the additions.
 int split_of(const BackwardShape& s, const DeviceFacts& device) {
   int split = kLargestCluster;
   while (split > 1 && (column_tiles(s, 64) * split > device.multiprocessors ||
@@ -266,15 +264,13 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
 
 namespace mma_sync {
 
-// The largest tiles that the shared memory of sm_80 and sm_90 holds: (256,2048,2048) in float32
-// takes 531 with them and 594 with tiles of 64x64.
+// Large products take the largest tiles that the shared memory of sm_80 and sm_90 holds.
 BackwardTiles tiles_of(const BackwardShape& s, const DeviceFacts& device) {
   const int64_t count = ceil_div(s.batch, 64) * column_tiles(s, 64);
   if (count >= 256 && device.shared_bytes_a_block >= 160 * 1024) {
     return {ProductTile::k128x128};
   }
-  // The tiles of d_weights need multiprocessors, too: (64,512,512) is as fast with 4 ranks, 64
-  // blocks, as with 8; (128,1024,1024), 64 tiles, is fastest with two.
+  // Fewer ranks than would fit: the tiles of d_weights need multiprocessors, too.
   const int64_t chunks = chunks_of(s.gates(), *s.arithmetic);
   const int split = !device.clusters()          ? 1
                     : count > 40 && count <= 66 ? static_cast<int>(std::min<int64_t>(2, chunks))

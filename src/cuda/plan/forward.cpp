@@ -113,8 +113,7 @@ double few_rows_time(const ForwardShape& shape, const DeviceFacts& device) {
                                     : is_float(*shape.arithmetic) ? costs.floats
                                                                   : costs.halves;
   // In TF32 a few tenths less than measured: where the forward is as fast either way, the backward
-  // of few rows takes longer after a hopper kernel. (1,192,568), backward included, takes 10.1 then
-  // and 8.3 otherwise.
+  // of few rows takes longer after a hopper kernel.
   const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : of.launch;
   const int64_t groups = ceil_div(shape.batch, kFewRows);
   const auto more_rows = static_cast<double>(ceil_div(shape.batch, groups) - 1);
@@ -170,8 +169,7 @@ int64_t count_tiles(const ForwardCandidate& of, const ForwardShape& shape) {
          ceil_div(shape.state_size, of.shape.hidden);
 }
 
-// With fewer than three chunks per rank by wgmma, the exchange takes longer than the split saves:
-// (16,32,128) in 16 bits takes 2.0 with one rank and 2.2 with two.
+// With fewer than three chunks per rank by wgmma, the exchange takes longer than the split saves.
 bool has_chunks_for(int ranks, int64_t chunks, const ForwardCandidate& of) {
   const int least = of.group == Group::kHopper && !of.float32 ? 3 : 1;
   return ranks == 1 || ranks * least <= chunks;
@@ -366,9 +364,7 @@ ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
 }
 
 // Three TF32 products by wgmma are as accurate as SGEMM, except for few rows and short sums. There
-// SGEMM is more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums: the
-// mean errors of tiles of 64x32, of 64x8, of SGEMM and of mma.sync at (141,24,56)
-// are 4.9e-8, 4.2e-8, 3.5e-8 and 4.1e-8.
+// SGEMM is more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums.
 bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape) {
   return candidate.group != Group::kHopper || !candidate.float32 ||
          (shape.batch > 16 && (candidate.shape.hidden == 8 || multiplications(shape, 64) >= 1e7));
