@@ -49,6 +49,7 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                          bool is_step) {
   ForwardPlan plan;
   plan.arithmetic = arithmetic;
+  plan.multiprocessors = device.multiprocessors;
   const ForwardShape shape = forward_shape(arithmetic, problem, is_step, &plan);
   plan.choice = recent_choice<choose_forward>(shape, device, selection());
   if (plan.choice.candidate->group != Group::kHopper ||
@@ -69,9 +70,10 @@ cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cuda
       case Group::kFewRows:
         // Float is multiplied in float32 even if TF32 is allowed. No step of 16 bits is supported.
         if constexpr (is_float(kArithmetic)) {
-          return launch_forward_few_rows<Arithmetic::kFloat32>(problem, stream);
+          return launch_forward_few_rows<Arithmetic::kFloat32>(
+              problem, plan.multiprocessors, stream);
         } else if constexpr (!kOfSequence<Problem>) {
-          return launch_forward_few_rows<kArithmetic>(problem, stream);
+          return launch_forward_few_rows<kArithmetic>(problem, plan.multiprocessors, stream);
         } else {
           return cudaErrorInvalidValue;
         }

@@ -34,6 +34,7 @@ std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype);
 struct ForwardPlan : ForwardPacks {
   std::optional<Arithmetic> arithmetic;  // none for float64
   ForwardChoice choice{};
+  int multiprocessors = 0;  // of the device
 
   bool by_library() const { return choice.candidate->group == Group::kLibrary; }
 };

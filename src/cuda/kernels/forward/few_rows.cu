@@ -286,16 +286,10 @@ cudaError_t launch_forward_few_rows_of(const Problem& problem,
 }  // namespace
 
 template <Arithmetic kArithmetic, typename Problem>
-cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream) {
+cudaError_t launch_forward_few_rows(const Problem& problem,
+                                    int multiprocessors,
+                                    cudaStream_t stream) {
   const ForwardProblem& cell = cell_of(problem);
-  int device = 0, multiprocessors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  }
-  if (error != cudaSuccess) {
-    return error;
-  }
   // Distributes the columns of the state evenly over the multiprocessors of a group, in as many
   // rounds as needed.
   const int groups = cell.batch > kFewRows ? kFewRowsGroups : 1;
@@ -323,14 +317,19 @@ cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream)
 }
 
 template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const ForwardProblem&,
+                                                                   int,
                                                                    cudaStream_t);
 template cudaError_t launch_forward_few_rows<Arithmetic::kFloat16>(const ForwardProblem&,
+                                                                   int,
                                                                    cudaStream_t);
 template cudaError_t launch_forward_few_rows<Arithmetic::kBFloat16>(const ForwardProblem&,
+                                                                    int,
                                                                     cudaStream_t);
 template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const StepProblem&,
+                                                                   int,
                                                                    cudaStream_t);
 template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const StepOfRowsProblem&,
+                                                                   int,
                                                                    cudaStream_t);
 
 }  // namespace lltm::cuda

@@ -34,9 +34,12 @@ cudaError_t launch_forward_wgmma(const Problem& problem,
 /// Computes the whole forward in one launch, for at most kMostFewRows rows, or kFewRows in a step,
 /// without TF32. state_size + input_features is below 2^30. A step of a sequence is in float, its
 /// matrices start at multiples of 16 bytes, and their rows, state_size and input_features are
-/// multiples of 16 bytes.
+/// multiples of 16 bytes. The columns of the state are distributed over the device's
+/// multiprocessors.
 template <Arithmetic kArithmetic, typename Problem>
-cudaError_t launch_forward_few_rows(const Problem& problem, cudaStream_t stream);
+cudaError_t launch_forward_few_rows(const Problem& problem,
+                                    int multiprocessors,
+                                    cudaStream_t stream);
 
 /// The elements of a cell whose products the library has computed. All matrices are contiguous.
 template <typename scalar_t>
