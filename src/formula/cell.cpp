@@ -49,7 +49,8 @@ Tensor accumulated(const Tensor& tensor) {
 }
 
 Tensor columns(const Tensor& matrix, const c10::SymInt& begin, const c10::SymInt& end) {
-  return matrix.slice_symint(/*dim=*/1, begin, end);
+  // A copy, because torch.scan saves it for its backward, and refuses views of its inputs.
+  return matrix.slice_symint(/*dim=*/1, begin, end).clone();
 }
 
 State step(const Tensor& z, const Tensor& old_cell) {

@@ -6,6 +6,7 @@ from functorch.compile import make_boxed_func
 from reference import NAMES, assert_forward_close, assert_gradients_close, make_arguments, make_gradients
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._higher_order_ops.scan import scan
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import lltm
@@ -110,6 +111,24 @@ def test_a_traced_differentiable_backward_is_functional(device):
     in_place = [str(node.target) for node in graph.graph.nodes if node.op == "call_function" and is_in_place(node)]
     assert in_place == []
     assert_gradients_close(graph(*leaves), *grads, arguments)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="PyTorch 2.11 refuses to differentiate every scan")
+def test_training_through_scan(device):
+    cell = lltm.LLTMCell(5, 7, device=device)
+    inputs = torch.randn(4, 6, 5, device=device)
+
+    def step(state, input):
+        new_h, new_cell = cell(input, state)
+        return (new_h * 1, new_cell * 1), new_h * 1
+
+    def loss(inputs):
+        state = torch.zeros(6, 7, device=device), torch.zeros(6, 7, device=device)
+        return scan(step, state, inputs)[1].sum()
+
+    parameters = list(cell.parameters())
+    found = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(inputs), parameters)
+    torch.testing.assert_close(found, torch.autograd.grad(loss(inputs), parameters))
 
 
 def test_compiled_autograd(device):
