@@ -1,6 +1,7 @@
 """LLTM, layers of the recurrent cell over whole sequences, as a drop-in replacement for nn.LSTM."""
 
 import math
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from .cell import LLTMCell
 class _LayerParameters:
     """The weights and biases of all layers as one list, which TorchScript can index with a loop variable.
 
+    Read once per call, because parametrizations are evaluated each time.
+
     TorchScript takes a module's attributes from its ``__dict__`` and their values from ``getattr``. Each module
     therefore has an empty list in its ``__dict__``, and this descriptor returns the current parameters instead.
     """
@@ -20,7 +23,10 @@ class _LayerParameters:
     def __get__(self, module: "LLTM | None", owner: type) -> "list[Tensor] | _LayerParameters":
         if module is None:
             return self
-        return [getattr(module, name) for names in module._parameter_names() for name in names]
+        try:
+            return [getattr(module, name) for names in module._parameter_names() for name in names]
+        except AttributeError as error:  # Module.__getattr__ would report that _layer_parameters is missing
+            raise RuntimeError(f"LLTM: {error}") from error
 
     def __set__(self, module: "LLTM", value: list[Tensor]) -> None:
         raise AttributeError("LLTM: assign the parameters themselves, such as weights_l0")
@@ -211,6 +217,7 @@ class LLTM(torch.nn.Module):
     def flatten_parameters(self) -> None:
         """Does nothing: the operator reads the parameters in place."""
 
+    @overload
     @torch._jit_internal._overload_method
     def forward(
         self,
@@ -221,8 +228,9 @@ class LLTM(torch.nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         pass
 
+    @overload
     @torch._jit_internal._overload_method
-    def forward(  # noqa: F811
+    def forward(
         self,
         input: PackedSequence,
         hx: tuple[Tensor, Tensor] | None = None,
@@ -231,7 +239,7 @@ class LLTM(torch.nn.Module):
     ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
         pass
 
-    def forward(self, input, hx=None, lengths=None, reset=None):  # noqa: F811
+    def forward(self, input, hx=None, lengths=None, reset=None):
         if not torch.jit.is_scripting():
             sharding.register_if_loaded()
             if _leaf.is_symbolic(self, input, hx, lengths, reset):
@@ -246,7 +254,8 @@ class LLTM(torch.nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         if input.dim() != 2 and input.dim() != 3:
             raise ValueError(f"LLTM: Expected input to be 2D or 3D, got {input.dim()}D instead")
-        self._check_input(input)
+        parameters = self._layer_parameters
+        self._check_input(input, parameters[0])
         if reset is not None:
             _checks.check_reset(reset, input.shape[:-1])
         batched = input.dim() == 3
@@ -264,7 +273,7 @@ class LLTM(torch.nn.Module):
             input = input.transpose(0, 1)
             if reset is not None:
                 reset = reset.transpose(0, 1)
-        output, (h_n, c_n) = self._run_layers(input, hx, lengths, reset)
+        output, (h_n, c_n) = self._run_layers(input, parameters, hx, lengths, reset)
         if not batched:
             return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
         if self.batch_first:
@@ -280,8 +289,9 @@ class LLTM(torch.nn.Module):
             raise ValueError("LLTM: a PackedSequence knows its lengths: expected lengths to be None")
         if data.dim() != 2:
             raise RuntimeError(f"LLTM: input must have 2 dimensions, got {data.dim()}")
-        self._check_input(data)
-        steps, batch = batch_sizes.size(0), int(batch_sizes[0])
+        parameters = self._layer_parameters
+        self._check_input(data, parameters[0])
+        steps, batch = batch_sizes.size(0), _number_of_sequences(batch_sizes)
         if reset is not None:
             _checks.check_reset(reset, [batch, steps] if self.batch_first else [steps, batch])
             if self.batch_first:
@@ -295,14 +305,19 @@ class LLTM(torch.nn.Module):
 
         rows, lengths = _packed_rows(batch_sizes, batch, data)
         padded = data.new_zeros(steps * batch, data.size(1)).index_copy(0, rows, data)
-        output, (h_n, c_n) = self._run_layers(padded.view(steps, batch, data.size(1)), hx, lengths, reset)
+        output, (h_n, c_n) = self._run_layers(padded.view(steps, batch, data.size(1)), parameters, hx, lengths, reset)
         output = output.flatten(0, 1).index_select(0, rows)
         if unsorted_indices is not None:
             h_n, c_n = h_n.index_select(1, unsorted_indices), c_n.index_select(1, unsorted_indices)
         return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), (h_n, c_n)
 
     def _run_layers(
-        self, input: Tensor, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
+        self,
+        input: Tensor,
+        parameters: list[Tensor],
+        hx: tuple[Tensor, Tensor] | None,
+        lengths: Tensor | None,
+        reset: Tensor | None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Run all layers over an input (T, N, I), with states (D * L, N, H), lengths (N) and reset (T, N)."""
         directions = 2 if self.bidirectional else 1
@@ -311,16 +326,14 @@ class LLTM(torch.nn.Module):
             _checks.check_size("hidden[0]", hx[0], expected)
             _checks.check_size("hidden[1]", hx[1], expected)
         resets = [reset]
-        if self.bidirectional:
-            resets.append(_shift_to_reverse(reset, lengths))
-
-        parameters = self._layer_parameters
         h_n: list[Tensor] = []
         c_n: list[Tensor] = []
         for layer in range(self.num_layers):
             outputs: list[Tensor] = []
             for direction in range(directions):
                 index = layer * directions + direction
+                if layer == 0 and direction == 1:  # here, because the first call has checked reset and lengths
+                    resets.append(_shift_to_reverse(reset, lengths))
                 weights = parameters[2 * index if self.bias else index]
                 bias: Tensor | None = None
                 if self.bias:
@@ -340,10 +353,10 @@ class LLTM(torch.nn.Module):
                 input = torch.nn.functional.dropout(input, self.dropout)
         return input, (_stack(h_n), _stack(c_n))
 
-    def _check_input(self, input: Tensor) -> None:
+    def _check_input(self, input: Tensor, weights: Tensor) -> None:
         """Check the dtype and number of features of the input, padded or packed."""
         if not torch.jit.is_scripting():
-            dtype = self._layer_parameters[0].dtype
+            dtype = weights.dtype
             if input.dtype != dtype and not _checks.autocasts(input.device.type):
                 raise ValueError(f"LLTM: input dtype ({input.dtype}) does not match weight dtype ({dtype})")
         if not torch.jit.is_tracing() and input.size(-1) != self.input_size:
@@ -374,6 +387,13 @@ def _shift_to_reverse(reset: Tensor | None, lengths: Tensor | None) -> Tensor | 
         next_step = torch.ones_like(reset, dtype=torch.int64).cumsum(0)
         shifted = shifted & (next_step < lengths)
     return shifted
+
+
+def _number_of_sequences(batch_sizes: Tensor) -> int:
+    """A tensor while tracing: an int would be a constant of the traced graph."""
+    if not torch.jit.is_scripting() and torch.jit.is_tracing():
+        return batch_sizes[0]  # type: ignore[return-value]
+    return int(batch_sizes[0])
 
 
 def _packed_rows(batch_sizes: Tensor, batch: int, data: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,8 @@ import io
 import math
 import pickle
 import re
+import sys
+import typing
 from pathlib import Path
 
 import pytest
@@ -338,6 +340,15 @@ def test_parameters_that_are_replaced_are_used():
     rnn.bias_l0.data = torch.zeros(12)
     assert not rnn(torch.randn(5, 2, 3))[0].any()
     assert rnn.flatten_parameters() is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not keep overloads")
+def test_forward_is_typed_as_that_of_nn_lstm():
+    def results(cls):
+        hints = [typing.get_type_hints(overload) for overload in typing.get_overloads(cls.forward)]
+        return {hint["input"]: hint["return"] for hint in hints}
+
+    assert results(lltm.LLTM) == results(nn.LSTM)
 
 
 def test_typed_function(device):

@@ -155,6 +155,30 @@ def test_reset(input, reset, batch_first, message):
         lltm.LLTM(3, 4, batch_first=batch_first, bidirectional=True)(input, None, None, reset)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "reset", "message"),
+    [
+        (torch.ones(5, dtype=torch.int64), torch.zeros(5, 3, dtype=torch.bool), r"shape \[batch\] = \[3\], got \[5\]"),
+        (torch.ones(3, device="meta", dtype=torch.int64), torch.zeros(5, 3, dtype=torch.bool), "lengths"),
+        (torch.ones(3, dtype=torch.int64), torch.zeros(5, 3), "expected reset of dtype bool, got float32"),
+        (torch.ones(3, dtype=torch.int64), torch.zeros(5, 3, device="meta", dtype=torch.bool), "reset"),
+    ],
+    ids=["size of lengths", "device of lengths", "dtype of reset", "device of reset"],
+)
+def test_lengths_beside_a_reset_in_both_directions(lengths, reset, message):
+    """The reset is shifted for the reverse direction, with the lengths, only after the operator has checked both."""
+    for bidirectional in (False, True):
+        with pytest.raises(RuntimeError, match=f"^lltm::sequence: .*{message}"):
+            lltm.LLTM(3, 4, bidirectional=bidirectional)(torch.zeros(5, 3, 3), None, lengths, reset)
+
+
+def test_a_parameter_that_is_missing():
+    rnn = lltm.LLTM(3, 4, 2)
+    del rnn.weights_l1
+    with pytest.raises(RuntimeError, match="'LLTM' object has no attribute 'weights_l1'"):
+        rnn(torch.zeros(5, 2, 3))
+
+
 def test_parameters_as_a_list_are_not_assigned():
     with pytest.raises(AttributeError, match="LLTM: assign the parameters themselves, such as weights_l0"):
         lltm.LLTM(3, 4)._layer_parameters = []

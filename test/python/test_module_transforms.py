@@ -8,8 +8,8 @@ from module_reference import assert_same, packed, random_state
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.export import Dim
-from torch.nn.utils import parametrizations, prune
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils import parametrizations, parametrize, prune
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
 import lltm
@@ -123,6 +123,29 @@ def test_traced():
     traced = torch.jit.trace(model, arguments_of(model))
     arguments = arguments_of(model, steps=7, batch=3)
     assert_same(traced(*arguments), model(*arguments), rtol=0, atol=0)
+
+
+class PacksInside(nn.Module):
+    def __init__(self, rnn: nn.Module, enforce_sorted: bool):
+        super().__init__()
+        self.rnn, self.enforce_sorted = rnn, enforce_sorted
+
+    def forward(self, input, lengths):
+        packed = pack_padded_sequence(input, lengths, enforce_sorted=self.enforce_sorted)
+        output, state = self.rnn(packed)
+        return pad_packed_sequence(output)[0], state
+
+
+@script_warnings
+@pytest.mark.parametrize("enforce_sorted", [True, False], ids=["sorted", "unsorted"])
+@pytest.mark.parametrize("cls", [nn.LSTM, lltm.LLTM])
+def test_traced_where_the_model_packs(cls, enforce_sorted):
+    """With any number of rows and steps, like nn.LSTM."""
+    model = PacksInside(cls(3, 4, 2, bidirectional=True), enforce_sorted)
+    traced = torch.jit.trace(model, (torch.randn(5, 2, 3), torch.tensor([5, 3])))
+    for lengths in ([6, 2, 1], [4], [5, 5, 4, 1]):
+        arguments = torch.randn(max(lengths), len(lengths), 3), torch.tensor(lengths)
+        assert_same(traced(*arguments), model(*arguments))
 
 
 @script_warnings
@@ -244,6 +267,31 @@ def test_parametrizations():
     assert rnn.parametrizations.weights_l0.original0.grad.any()
     prune.l1_unstructured(rnn, "bias_l0", amount=12)
     assert torch.equal(rnn.bias_l0, torch.zeros(12)) and not torch.equal(rnn(torch.ones(5, 2, 3))[0], plain)
+
+
+class Counted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, weights):
+        self.calls += 1
+        return nn.functional.dropout(weights, 0.5)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_a_parametrization_is_evaluated_once(packed):
+    rnn = lltm.LLTM(3, 4)
+    parametrize.register_parametrization(rnn, "weights_l0", Counted(), unsafe=True)
+    input = torch.randn(5, 1, 3)
+    torch.manual_seed(1)
+    weights = nn.functional.dropout(rnn.parametrizations.weights_l0.original, 0.5)
+    expected = lltm.sequence(input, weights, rnn.bias_l0)[0]
+    before = rnn.parametrizations.weights_l0[0].calls
+    torch.manual_seed(1)
+    output = rnn(pack_sequence([input[:, 0]]) if packed else input)[0]
+    assert rnn.parametrizations.weights_l0[0].calls == before + 1
+    torch.testing.assert_close(output.data, expected[:, 0] if packed else expected)
 
 
 def test_checkpointed():
