@@ -191,6 +191,7 @@ def candidates(request: Request, count: int) -> None:
 
 def sequence(request: Request, _: bool) -> None:
     """Whole sequences, compared with nn.LSTM, nn.GRU and a loop of cells."""
+    load_libraries(request.build_dir)
     devices = request.chosen_devices()
     shapes = [sequence_cases.SequenceShape.parse(text) for text in request.shapes] if request.shapes else None
     variants = list(sequence_cases.VARIANTS)

@@ -45,6 +45,24 @@ class SequenceCase:
         return TORCH_DTYPES[self.dtype]
 
     @property
+    def lengths(self) -> torch.Tensor:
+        """The number of steps that each row runs."""
+        first = max(1, self.shape.steps // 4) if self.variant == "packed" else self.shape.steps
+        return torch.linspace(self.shape.steps, first, self.shape.batch).round().long()
+
+    @property
+    def multiply_adds(self) -> float:
+        """Those of a step's forward, of all layers and directions, on average over the steps."""
+        shape = self.shape
+        features = [shape.input_features]  # of each call of the operator
+        if self.variant == "two layers":
+            features.append(shape.state_size)
+        elif self.variant == "both directions":
+            features *= 2
+        rows = self.lengths.sum().item() / shape.steps
+        return sum(rows * 3 * shape.state_size * (shape.state_size + count) for count in features)
+
+    @property
     def clock(self) -> str:
         """The clock: "wall" for packed sequences, because those of nn.LSTM cannot be captured in a graph."""
         return "device" if self.device == "cuda" and self.variant != "packed" else "wall"

@@ -41,6 +41,8 @@ class Entry:
     medians: dict[str, float]
     minima: dict[str, float]
     failures: dict[str, str] = field(default_factory=dict)
+    limit: float | None = None
+    """The least time of a step's products at the rate of the cores; None where it is not known."""
 
     @property
     def times(self) -> dict[str, float]:
@@ -59,6 +61,7 @@ def run(
     """Measure, and log every case to `path` as soon as it is known."""
     start = time.perf_counter()
     entries: list[Entry] = []
+    rate = torch.ops.lltm_peers.multiply_add_rate() if any(map(_has_limit, cases)) else None
     task = progress.add_task("sequences", total=len(cases))
     with Log(path) as log:
         for case in cases:
@@ -66,7 +69,7 @@ def run(
                 progress.console.print(f"[yellow]{len(entries)} of {len(cases)} cases within {seconds:.0f} s")
                 break
             progress.update(task, description=str(case))
-            entries.append(_measure(case, peers, budget))
+            entries.append(_measure(case, peers, budget, rate))
             for name, message in entries[-1].failures.items():
                 progress.console.print(f"[red]{case}, {name}: {message}")
             log.write(entries[-1])
@@ -74,7 +77,17 @@ def run(
     return entries
 
 
-def _measure(case: SequenceCase, names: list[str], budget: timing.Budget) -> Entry:
+def _has_limit(case: SequenceCase) -> bool:
+    return case.device == "cpu" and case.dtype == "float32"
+
+
+def _limit(case: SequenceCase, rate: float) -> float:
+    """Microseconds per step for the multiply-adds alone, at `rate` per microsecond and thread."""
+    products = 3 if case.work is Work.TRAINING else 1
+    return products * case.multiply_adds / (rate * case.threads)
+
+
+def _measure(case: SequenceCase, names: list[str], budget: timing.Budget, rate: float | None) -> Entry:
     if case.device == "cuda":
         budget = timing.BRIEF  # replays hardly vary
     samplers: dict[str, timing.Sampler] = {}
@@ -104,6 +117,7 @@ def _measure(case: SequenceCase, names: list[str], budget: timing.Budget) -> Ent
         medians={name: found.median / steps for name, found in timings.items()},
         minima={name: found.minimum / steps for name, found in timings.items()},
         failures=failures,
+        limit=_limit(case, rate) if rate and _has_limit(case) else None,
     )
 
 

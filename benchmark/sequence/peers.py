@@ -26,11 +26,10 @@ class SequenceInputs:
         self.lengths: Tensor | None = None
         self.packed: PackedSequence | None = None
         if case.variant == "packed":
-            lengths = torch.linspace(shape.steps, max(1, shape.steps // 4), shape.batch).round().long()
-            packed = pack_padded_sequence(padded.detach(), lengths)
+            packed = pack_padded_sequence(padded.detach(), case.lengths)
             data = packed.data.detach().requires_grad_(wants_gradient)
             self.packed = PackedSequence(data, packed.batch_sizes)
-            self.lengths = lengths.to(case.device)
+            self.lengths = case.lengths.to(case.device)
 
 
 class Recurrent(nn.Module):

@@ -51,7 +51,8 @@ def title(group: Group) -> str:
 
 def markdown(entries: list[Entry], on: str) -> str:
     how = {
-        "cpu": "CPU: wall time, the minimum of the samples.",
+        "cpu": "CPU: wall time, the minimum of the samples; *limit*: the multiply-adds of three gates alone, as fast as"
+        " the cores do them in registers.",
         "cuda": "GPU: device time by replay of a graph, the median of the samples; packed: wall time.",
     }
     parts = [
@@ -62,11 +63,20 @@ def markdown(entries: list[Entry], on: str) -> str:
         "\n".join(f"- {name}: {what}" for name, what in VARIANTS.items()),
     ]
     for group, cases in groups(entries).items():
+        limits = any(entry.limit for works in cases.values() for entry in works.values())
         names = [name for name in PEERS if any(name in e.medians for works in cases.values() for e in works.values())]
         rows = [
-            _row(group, case, works, names) for case, works in sorted(cases.items(), key=lambda item: _order(*item[0]))
+            _row(group, case, works, names, limits)
+            for case, works in sorted(cases.items(), key=lambda item: _order(*item[0]))
         ]
-        header = ["variant", "shape", *names, "speedup", "target" if group[0] == "cpu" else "over the loop, target"]
+        header = [
+            "variant",
+            "shape",
+            *names,
+            *(["limit"] if limits else []),
+            "speedup",
+            "target" if group[0] == "cpu" else "over the loop, target",
+        ]
         parts += [f"## {title(group)}", table(header, rows)]
     lines = [
         f"- {entry.device} {entry.dtype} {entry.shape} {entry.variant}, {entry.work}, {name}: {message}"
@@ -80,7 +90,7 @@ def _order(variant: str, shape: str) -> tuple:
     return (list(VARIANTS).index(variant), *(int(size) for size in reversed(shape.split(","))))
 
 
-def _row(group: Group, case: Case, works: dict[str, Entry], names: list[str]) -> list[str]:
+def _row(group: Group, case: Case, works: dict[str, Entry], names: list[str], limits: bool) -> list[str]:
     forward, training = works.get(Work.FORWARD.value), works.get(Work.TRAINING.value)
 
     def of(entry: Entry | None, name: str) -> float | None:
@@ -88,10 +98,11 @@ def _row(group: Group, case: Case, works: dict[str, Entry], names: list[str]) ->
 
     ratios = [speedup(forward), speedup(training)]
     row = [*case, *(pair(of(forward, name), of(training, name)) for name in names)]
+    if limits:
+        row.append(pair(*(entry.limit if entry else None for entry in (forward, training))))
     row.append(" / ".join(ratio(value) or "-" for value in ratios) if any(ratios) else "")
     if group[0] == "cpu":
-        limits = SEQUENCE_ON_CPU.get((group[2], *case), {})
-        return [*row, _verdicts(ratios, limits)]
+        return [*row, _verdicts(ratios, SEQUENCE_ON_CPU.get((group[2], *case), {}))]
     ratios = [over_loop(forward), over_loop(training)]
     return [
         *row,
