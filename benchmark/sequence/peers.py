@@ -26,10 +26,11 @@ class SequenceInputs:
         self.lengths: Tensor | None = None
         self.packed: PackedSequence | None = None
         if case.variant == "packed":
-            packed = pack_padded_sequence(padded.detach(), case.lengths)
+            lengths = case.lengths
+            packed = pack_padded_sequence(padded.detach(), lengths)
             data = packed.data.detach().requires_grad_(wants_gradient)
             self.packed = PackedSequence(data, packed.batch_sizes)
-            self.lengths = case.lengths.to(case.device)
+            self.lengths = lengths.to(case.device)
 
 
 class Recurrent(nn.Module):

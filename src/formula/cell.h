@@ -28,7 +28,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
 /// The tensor in the accumulation type.
 at::Tensor accumulated(const at::Tensor& tensor);
 
-/// Columns [begin, end) of a matrix.
+/// A copy of columns [begin, end) of a matrix.
 at::Tensor columns(const at::Tensor& matrix, const c10::SymInt& begin, const c10::SymInt& end);
 
 struct State {
