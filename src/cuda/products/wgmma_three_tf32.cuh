@@ -80,7 +80,7 @@ struct ThreeTf32Product {
       for (int slot = 0; slot < kStages; ++slot) {
         init_barrier(slots.full(slot), kByWords ? kCopiers : 1);
         init_barrier(slots.ready(slot), kRewriters);
-        init_barrier(slots.empty(slot), kGroups);
+        init_barrier(slots.empty(slot), kMultipliers);
         init_barrier(slots.full_b(slot), 1);
       }
       fence_barriers();
@@ -599,9 +599,8 @@ struct ThreeTf32Product {
       wait_products<0>();
       keep_until_here(a[0]);
       keep_until_here(a[1]);
-      if (threadIdx.x % 128 == 0) {
-        arrive(slots.empty(slot));
-      }
+      // Every thread has read its own part of A.
+      arrive(slots.empty(slot));
     }
     keep_behind(small);
     add(small);
