@@ -5,13 +5,53 @@
 #include "step_threads.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 namespace lltm::cpu {
 namespace {
 
-/// Computes d_gates of all steps, and the gradients of the initial state, for some rows of the
-/// batch.
+/// Some successive steps, counted in the order in which the forward ran them, and their d_gates.
+template <typename scalar_t>
+struct StepsOfChunk {
+  const SequenceBackward<scalar_t>& sequence;
+  int64_t first, last;
+  scalar_t* data;  // (last - first, batch, 3*state_size)
+
+  scalar_t* d_gates(int64_t i, int64_t row) const {
+    return data + ((i - first) * sequence.steps.batch + row) * 3 * sequence.state_size;
+  }
+
+  /// Calls visit(i, step, row) for every step that a row runs.
+  template <typename Visit>
+  void for_each(const Visit& visit) const {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t step = sequence.steps.step(i);
+      for (int64_t row = 0; row < sequence.steps.batch; ++row) {
+        if (sequence.steps.runs(step, row)) {
+          visit(i, step, row);
+        }
+      }
+    }
+  }
+};
+
+/// The gradients of the state that is passed between two steps, of all rows.
+template <typename scalar_t>
+struct StateGradients {
+  using real = accumulate_t<scalar_t>;
+
+  explicit StateGradients(const SequenceBackward<scalar_t>& s)
+      : padded(sequence_kernels<scalar_t>().padded_state_size(s.state_size)),
+        h(s.steps.batch * padded),
+        cell(s.steps.batch * padded) {}
+
+  int64_t padded;
+  Scratch<real> h, cell;
+};
+
+/// Computes d_gates of a chunk's steps for some rows of the batch, and after the last chunk, which
+/// has the first steps, the gradients of the initial state.
 template <typename scalar_t>
 class BackwardRows {
   using real = accumulate_t<scalar_t>;
@@ -19,40 +59,38 @@ class BackwardRows {
  public:
   BackwardRows(const SequenceBackward<scalar_t>& sequence,
                const real* panels,
+               const StateGradients<scalar_t>& state,
                int64_t first_row,
                int64_t last_row)
-      : s(sequence),
-        panels(panels),
-        first_row(first_row),
-        last_row(last_row),
-        padded(kernels.padded_state_size(s.state_size)),
-        d_h((last_row - first_row) * padded),
-        d_cell((last_row - first_row) * padded) {}
+      : s(sequence), panels(panels), state(state), first_row(first_row), last_row(last_row) {}
 
   /// spread(tasks, multiplications, kernel) runs the tasks of a kernel.
   template <typename Spread>
-  void run(const Spread& spread) {
-    start();
-    for (int64_t i = s.steps.steps - 1; i >= 0; --i) {
-      collect_rows(s.steps.step(i));
+  void run(const StepsOfChunk<scalar_t>& chunk, bool is_first, bool is_last, const Spread& spread) {
+    if (is_first) {
+      start();
+    }
+    for (int64_t i = chunk.last - 1; i >= chunk.first; --i) {
+      collect_rows(chunk, i);
       run_step(spread);
       finish_step(s.steps.step(i));
     }
-    if (s.d_h0) {
+    if (!is_last || s.d_h0) {
+      // The next chunk overwrites d_gates.
       rows.clear();
       run_step(spread);
     }
-    finish();
+    if (is_last) {
+      finish();
+    }
   }
 
  private:
-  real* of_row(const Scratch<real>& state, int64_t row) const {
-    return state.data() + (row - first_row) * padded;
-  }
+  real* of_row(const Scratch<real>& of, int64_t row) const { return of.data() + row * padded; }
 
   void start() {
-    std::fill_n(d_h.data(), (last_row - first_row) * padded, real(0));
-    std::fill_n(d_cell.data(), (last_row - first_row) * padded, real(0));
+    std::fill_n(of_row(d_h, first_row), (last_row - first_row) * padded, real(0));
+    std::fill_n(of_row(d_cell, first_row), (last_row - first_row) * padded, real(0));
     for (int64_t row = first_row; row < last_row; ++row) {
       if (s.grad_h_n) {
         std::copy_n(s.grad_h_n + row * s.state_size, s.state_size, of_row(d_h, row));
@@ -63,7 +101,8 @@ class BackwardRows {
     }
   }
 
-  void collect_rows(int64_t step) {
+  void collect_rows(const StepsOfChunk<scalar_t>& chunk, int64_t i) {
+    const int64_t step = s.steps.step(i);
     rows.clear();
     for (int64_t row = first_row; row < last_row; ++row) {
       if (!s.steps.runs(step, row)) {
@@ -76,7 +115,7 @@ class BackwardRows {
                       .new_cell = s.cells + at * s.state_size,
                       .d_h = of_row(d_h, row),
                       .d_cell = of_row(d_cell, row),
-                      .d_gates = s.d_gates + at * 3 * s.state_size});
+                      .d_gates = chunk.d_gates(i, row)});
     }
   }
 
@@ -129,96 +168,126 @@ class BackwardRows {
   const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>();
   const SequenceBackward<scalar_t>& s;
   const real* panels;
+  const StateGradients<scalar_t>& state;
   const int64_t first_row;
   const int64_t last_row;
-  const int64_t padded;
-  Scratch<real> d_h;
-  Scratch<real> d_cell;
+  const int64_t padded = state.padded;
+  const Scratch<real>& d_h = state.h;
+  const Scratch<real>& d_cell = state.cell;
   std::vector<BackwardRow<scalar_t>> rows;
   std::vector<BackwardRow<scalar_t>> product_rows;  // of the following step
 };
 
-/// The terms of the sums over all steps: every step that a row runs, with the state it started
-/// from.
+/// The terms of the sums over a chunk's steps: every step that a row runs, with the state it
+/// started from.
 template <typename scalar_t>
-std::vector<GradientRow<scalar_t>> gradient_rows(const SequenceBackward<scalar_t>& s,
+std::vector<GradientRow<scalar_t>> gradient_rows(const StepsOfChunk<scalar_t>& chunk,
                                                  const scalar_t* zeros) {
+  const SequenceBackward<scalar_t>& s = chunk.sequence;
   std::vector<GradientRow<scalar_t>> rows;
-  rows.reserve(s.steps.steps * s.steps.batch);
-  for (int64_t step = 0; step < s.steps.steps; ++step) {
-    for (int64_t row = 0; row < s.steps.batch; ++row) {
-      if (!s.steps.runs(step, row)) {
-        continue;
-      }
-      const int64_t at = step * s.steps.batch + row;
-      const scalar_t* start = s.h0 ? s.h0 + row * s.state_size : zeros;
-      rows.push_back(
-          {.d_gates = s.d_gates + at * 3 * s.state_size,
-           .old_h = s.steps.resets(step, row) ? zeros
-                    : s.steps.is_first(step, row)
-                        ? start
-                        : s.output + (s.steps.before(step) * s.steps.batch + row) * s.state_size,
-           .input = s.input.row(step, row)});
-    }
-  }
+  rows.reserve((chunk.last - chunk.first) * s.steps.batch);
+  chunk.for_each([&](int64_t i, int64_t step, int64_t row) {
+    const scalar_t* start = s.h0 ? s.h0 + row * s.state_size : zeros;
+    rows.push_back(
+        {.d_gates = chunk.d_gates(i, row),
+         .old_h = s.steps.resets(step, row) ? zeros
+                  : s.steps.is_first(step, row)
+                      ? start
+                      : s.output + (s.steps.before(step) * s.steps.batch + row) * s.state_size,
+         .input = s.input.row(step, row)});
+  });
   return rows;
 }
 
 template <typename scalar_t>
-std::vector<StateGradientRow<scalar_t>> input_gradient_rows(const SequenceBackward<scalar_t>& s) {
+std::vector<StateGradientRow<scalar_t>> input_gradient_rows(const StepsOfChunk<scalar_t>& chunk) {
+  const SequenceBackward<scalar_t>& s = chunk.sequence;
   std::vector<StateGradientRow<scalar_t>> rows;
-  rows.reserve(s.steps.steps * s.steps.batch);
-  for (int64_t step = 0; step < s.steps.steps; ++step) {
-    for (int64_t row = 0; row < s.steps.batch; ++row) {
-      const int64_t at = step * s.steps.batch + row;
-      scalar_t* out = s.d_input + at * s.input.features;
-      if (s.steps.runs(step, row)) {
-        rows.push_back({.d_gates = s.d_gates + at * 3 * s.state_size, .out = out});
-      } else {
-        std::fill_n(out, s.input.features, scalar_t(0));
-      }
+  rows.reserve((chunk.last - chunk.first) * s.steps.batch);
+  chunk.for_each([&](int64_t i, int64_t step, int64_t row) {
+    rows.push_back({.d_gates = chunk.d_gates(i, row),
+                    .out = s.d_input + (step * s.steps.batch + row) * s.input.features});
+  });
+  return rows;
+}
+
+/// Zeroes d_input where a row does not run.
+template <typename scalar_t>
+void clear_input_gradient(const SequenceBackward<scalar_t>& s) {
+  for (int64_t row = 0; row < s.steps.batch && s.steps.lengths; ++row) {
+    for (int64_t step = s.steps.length(row); step < s.steps.steps; ++step) {
+      std::fill_n(s.d_input + (step * s.steps.batch + row) * s.input.features,
+                  s.input.features,
+                  scalar_t(0));
     }
   }
-  return rows;
+}
+
+/// The rows, of all steps of a chunk, whose d_gates stay in the threads' L2 caches, in whole sums
+/// for d_weights.
+template <typename scalar_t>
+int64_t rows_of_chunk(int64_t state_size) {
+  constexpr int64_t kBytesPerThread = 512 << 10;
+  const int64_t rows = product_kernels<scalar_t>().max_rows_per_sum;
+  const int64_t bytes = rows * 3 * state_size * static_cast<int64_t>(sizeof(scalar_t));
+  return rows * std::max<int64_t>(1, kBytesPerThread / bytes) * threads_of_sequence();
 }
 
 }  // namespace
 
+// In chunks of time: the products of a chunk follow its steps while its d_gates are in the cache.
 template <typename scalar_t>
 void run(const SequenceBackward<scalar_t>& s) {
-  {
-    const auto panels = pack_columns<scalar_t>(
-        {.data = s.weights, .stride = s.weights_stride, .columns = s.state_size}, 3 * s.state_size);
+  const auto [begin, end] = s.steps.running();
+  const int64_t steps_of_chunk = std::min(
+      end - begin, std::max<int64_t>(1, rows_of_chunk<scalar_t>(s.state_size) / s.steps.batch));
+  const bool in_one_chunk = steps_of_chunk == end - begin;
+  const Scratch<scalar_t> d_gates(steps_of_chunk * s.steps.batch * 3 * s.state_size);
+  const std::vector<scalar_t> zeros(s.state_size, scalar_t(0));
+
+  const auto panels = pack_columns<scalar_t>(
+      {.data = s.weights, .stride = s.weights_stride, .columns = s.state_size}, 3 * s.state_size);
+  const StateGradients<scalar_t> state(s);
+  ParameterGradients<scalar_t> parameters(s.state_size,
+                                          s.input.features,
+                                          steps_of_chunk * s.steps.batch,
+                                          in_one_chunk,
+                                          s.d_weights,
+                                          s.d_bias);
+  std::optional<StateGradient<scalar_t>> input;
+  if (s.d_input) {
+    clear_input_gradient(s);
+    input.emplace(s.state_size,
+                  WeightColumns<scalar_t>{.data = s.weights + s.state_size,
+                                          .stride = s.weights_stride,
+                                          .columns = s.input.features},
+                  (end - begin) * s.steps.batch);
+  }
+  int64_t last = end;
+  do {
+    const StepsOfChunk<scalar_t> chunk{
+        s, std::max(begin, last - steps_of_chunk), last, d_gates.data()};
+    const bool is_first = last == end, is_last = chunk.first == begin;
+    // Whether the work is short depends on all steps: a chunk follows another one.
     run_rows(SequenceWork{.batch = s.steps.batch,
-                          .steps = s.steps.steps,
+                          .steps = end - begin,
                           .multiplications_per_row = 3 * s.state_size * s.state_size,
                           .multiplications_per_step =
                               multiplications(s.steps.batch, 3 * s.state_size, s.state_size),
                           .rows_per_tile = sequence_kernels<scalar_t>().rows_per_tile,
                           .rows_at_once = kMaxRowsAtOnce},
              [&](int64_t first, int64_t last, int64_t /*rows_at_once*/, const auto& spread) {
-               BackwardRows<scalar_t>(s, panels.data(), first, last).run(spread);
+               BackwardRows<scalar_t>(s, panels.data(), state, first, last)
+                   .run(chunk, is_first, is_last, spread);
              });
-  }
-  if (s.d_weights || s.d_bias) {
-    const std::vector<scalar_t> zeros(s.state_size, scalar_t(0));
-    const auto rows = gradient_rows(s, zeros.data());
-    if (s.d_bias) {
-      bias_gradient_out(rows, s.state_size, s.d_bias);
+    if (s.d_weights || s.d_bias) {
+      parameters.add(gradient_rows(chunk, zeros.data()), is_first, is_last);
     }
-    if (s.d_weights && rows.empty()) {
-      std::fill_n(s.d_weights, 3 * s.state_size * (s.state_size + s.input.features), scalar_t(0));
-    } else if (s.d_weights) {
-      weight_gradient_out(rows, s.state_size, s.input.features, s.d_weights);
+    if (input) {
+      input->write(input_gradient_rows(chunk));
     }
-  }
-  if (s.d_input) {
-    state_gradient_out<scalar_t>(input_gradient_rows(s),
-                                 s.state_size,
-                                 {.data = s.weights + s.state_size,
-                                  .stride = s.weights_stride,
-                                  .columns = s.input.features});
-  }
+    last = chunk.first;
+  } while (last > begin);
 }
 
 template void run(const SequenceBackward<double>&);

@@ -2,12 +2,10 @@
 
 #include "kernel_arguments.h"
 #include "parallel.h"
-#include "scratch.h"
 
 #include <ATen/Dispatch.h>
 
 #include <algorithm>
-#include <optional>
 
 namespace lltm::cpu {
 namespace {
@@ -37,55 +35,36 @@ void state_gradient_of_batch(const Tensor& out,
     rows[row] = {.d_gates = d_gates.const_data_ptr<scalar_t>() + row * d_gates.stride(0),
                  .out = out.mutable_data_ptr<scalar_t>() + row * out.stride(0)};
   }
-  state_gradient_out<scalar_t>(rows,
-                               d_gates.size(1) / 3,
-                               {.data = weights.const_data_ptr<scalar_t>() + first_column,
-                                .stride = weights.stride(0),
-                                .columns = out.size(1)});
-}
-
-/// Packs the panels of the groups [first_group, last_group) and multiplies by them.
-template <typename scalar_t>
-void add_weight_gradient(WeightGradientParams<scalar_t> params,
-                         int64_t first_group,
-                         int64_t last_group) {
-  const auto& kernels = product_kernels<scalar_t>();
-  const int64_t columns = params.state_size + params.input_features;
-  params.first_panel = kernels.first_panel_of(params, first_group);
-  const int64_t panels = kernels.first_panel_of(params, last_group) - params.first_panel;
-  for_each_task(panels,
-                panels * kernels.weight_panel_size(params),
-                kShortCopies,
-                [&](int64_t begin, int64_t end) {
-                  kernels.pack_weight_panels(
-                      params, params.first_panel + begin, params.first_panel + end);
-                });
-  const int64_t tasks_of_group = kernels.weight_gradient_tasks(params) / params.panel_groups;
-  const int64_t first_task = first_group * tasks_of_group;
-  for_each_task((last_group - first_group) * tasks_of_group,
-                multiplications(params.row_count, 3 * params.state_size, columns) *
-                    (last_group - first_group) / params.panel_groups,
-                kShortMultiplications,
-                [&](int64_t begin, int64_t end) {
-                  kernels.weight_gradient(params, first_task + begin, first_task + end);
-                });
+  const WeightColumns<scalar_t> columns{.data = weights.const_data_ptr<scalar_t>() + first_column,
+                                        .stride = weights.stride(0),
+                                        .columns = out.size(1)};
+  StateGradient<scalar_t>(d_gates.size(1) / 3, columns, d_gates.size(0)).write(rows);
 }
 
 }  // namespace
 
 template <typename scalar_t>
-void state_gradient_out(const std::vector<StateGradientRow<scalar_t>>& rows,
-                        int64_t state_size,
-                        const WeightColumns<scalar_t>& weights) {
+StateGradient<scalar_t>::StateGradient(int64_t state_size,
+                                       const WeightColumns<scalar_t>& weights,
+                                       int64_t row_count)
+    : gates_(3 * state_size), weights_(weights) {
+  // With many chunks of rows, all of them share one copy.
+  if (row_count > 2 * product_kernels<scalar_t>().max_rows_per_chunk) {
+    panels_ = pack_columns(weights, gates_);
+  }
+}
+
+template <typename scalar_t>
+void StateGradient<scalar_t>::write(const std::vector<StateGradientRow<scalar_t>>& rows) const {
   const auto& kernels = product_kernels<scalar_t>();
-  StateGradientParams<scalar_t> params{.gates = 3 * state_size,
-                                       .columns = weights.columns,
+  StateGradientParams<scalar_t> params{.gates = gates_,
+                                       .columns = weights_.columns,
                                        .rows = rows.data(),
                                        .row_count = static_cast<int64_t>(rows.size()),
-                                       .weights = weights.data,
-                                       .weights_stride = weights.stride,
+                                       .weights = weights_.data,
+                                       .weights_stride = weights_.stride,
                                        .row_chunks = 1,
-                                       .panels = nullptr};
+                                       .panels = panels_ ? panels_->data() : nullptr};
   // There may be fewer panels of columns than threads, so the rows are split into chunks, too. Each
   // chunk copies its panel, which takes as long as about eight rows. A chunk should therefore have
   // at least three times as many rows, 24, to give every thread a task, and eight times as many,
@@ -95,12 +74,6 @@ void state_gradient_out(const std::vector<StateGradientRow<scalar_t>>& rows,
       std::max({ceil_div(params.row_count, kernels.max_rows_per_chunk),
                 std::min<int64_t>(ceil_div(at::get_num_threads(), panels), params.row_count / 24),
                 std::min<int64_t>(ceil_div(wanted_tasks(), panels), params.row_count / 64)});
-  // With many chunks, all of them share one copy.
-  std::optional<Scratch<accumulate_t<scalar_t>>> packed;
-  if (params.row_count > 2 * kernels.max_rows_per_chunk) {
-    packed = pack_columns(weights, params.gates);
-    params.panels = packed->data();
-  }
   for_each_task(kernels.state_gradient_tasks(params),
                 multiplications(params.row_count, params.gates, params.columns),
                 kShortMultiplications,
@@ -108,61 +81,106 @@ void state_gradient_out(const std::vector<StateGradientRow<scalar_t>>& rows,
 }
 
 template <typename scalar_t>
-void weight_gradient_out(const std::vector<GradientRow<scalar_t>>& rows,
-                         int64_t state_size,
-                         int64_t input_features,
-                         scalar_t* d_weights) {
+ParameterGradients<scalar_t>::ParameterGradients(int64_t state_size,
+                                                 int64_t input_features,
+                                                 int64_t most_rows,
+                                                 bool in_one_call,
+                                                 scalar_t* d_weights,
+                                                 scalar_t* d_bias)
+    : weights_{.state_size = state_size,
+               .input_features = input_features,
+               .rows = nullptr,
+               .row_count = std::min(most_rows, product_kernels<scalar_t>().max_rows_per_sum),
+               .is_first = in_one_call,
+               .is_last = in_one_call,
+               .sums = nullptr,
+               .d_weights = d_weights,
+               .panel_groups = 1,
+               .panels = nullptr,
+               .first_panel = 0},
+      bias_{.rows = nullptr,
+            .row_count = 0,
+            .is_first = in_one_call,
+            .is_last = in_one_call,
+            .sums = nullptr,
+            .d_bias = d_bias} {
   const auto& kernels = product_kernels<scalar_t>();
-  const int64_t row_count = static_cast<int64_t>(rows.size());
-  const int64_t sums = ceil_div(row_count, kernels.max_rows_per_sum);
-  WeightGradientParams<scalar_t> params{.state_size = state_size,
-                                        .input_features = input_features,
-                                        .rows = rows.data(),
-                                        .row_count = ceil_div(row_count, sums),
-                                        .is_first = true,
-                                        .is_last = true,
-                                        .sums = nullptr,
-                                        .d_weights = d_weights,
-                                        .panel_groups = 1,
-                                        .panels = nullptr,
-                                        .first_panel = 0};
-  const int64_t panel_count = kernels.weight_panels(params);
-  const int64_t panel_size = kernels.weight_panel_size(params);
-  const int64_t tasks_of_group = kernels.weight_gradient_tasks(params);
-  const int64_t groups_for_threads = ceil_div(wanted_tasks(), tasks_of_group);
-  params.panel_groups = std::max({ceil_div(panel_count, kernels.max_panels_per_group),
-                                  std::min(groups_for_threads, panel_count),
-                                  int64_t{1}});
+  if (d_bias && !in_one_call) {
+    bias_.sums = bias_sums_.emplace(3 * state_size).data();
+  }
+  if (!d_weights) {
+    return;
+  }
+  const int64_t panel_count = kernels.weight_panels(weights_);
+  const int64_t groups_for_threads =
+      ceil_div(wanted_tasks(), kernels.weight_gradient_tasks(weights_));
+  weights_.panel_groups = std::max({ceil_div(panel_count, kernels.max_panels_per_group),
+                                    std::min(groups_for_threads, panel_count),
+                                    int64_t{1}});
   // Group by group, as long as every thread has work, because a few panels stay in the cache.
-  const int64_t groups = std::min(groups_for_threads, params.panel_groups);
-  const int64_t most_panels = ceil_div(panel_count * groups, params.panel_groups);
-  const Scratch<accumulate_t<scalar_t>> panels(most_panels * panel_size);
-  const Scratch<accumulate_t<scalar_t>> partial(sums > 1 ? kernels.weight_sums_size(params) : 0);
-  params.panels = panels.data();
-  params.sums = partial.data();
-  for (int64_t sum = 0; sum < sums; ++sum) {
-    const int64_t first_row = row_count * sum / sums;
-    params.rows = rows.data() + first_row;
-    params.row_count = row_count * (sum + 1) / sums - first_row;
-    params.is_first = sum == 0;
-    params.is_last = sum + 1 == sums;
-    for (int64_t group = 0; group < params.panel_groups; group += groups) {
-      add_weight_gradient(params, group, std::min(group + groups, params.panel_groups));
-    }
+  groups_at_once_ = std::min(groups_for_threads, weights_.panel_groups);
+  const int64_t panels_at_once = ceil_div(panel_count * groups_at_once_, weights_.panel_groups);
+  weights_.panels = panels_.emplace(panels_at_once * kernels.weight_panel_size(weights_)).data();
+  if (!in_one_call || most_rows > kernels.max_rows_per_sum) {
+    weights_.sums = weight_sums_.emplace(kernels.weight_sums_size(weights_)).data();
   }
 }
 
 template <typename scalar_t>
-void bias_gradient_out(const std::vector<GradientRow<scalar_t>>& rows,
-                       int64_t state_size,
-                       scalar_t* d_bias) {
-  const BiasGradientParams<scalar_t> params{
-      .rows = rows.data(), .row_count = static_cast<int64_t>(rows.size()), .d_bias = d_bias};
-  for_each_task(3 * state_size,
-                3 * state_size * params.row_count,
+void ParameterGradients<scalar_t>::add(const std::vector<GradientRow<scalar_t>>& rows,
+                                       bool is_first,
+                                       bool is_last) {
+  const auto& kernels = product_kernels<scalar_t>();
+  const int64_t row_count = static_cast<int64_t>(rows.size());
+  if (bias_.d_bias) {
+    bias_.rows = rows.data();
+    bias_.row_count = row_count;
+    bias_.is_first = is_first;
+    bias_.is_last = is_last;
+    const int64_t gates = 3 * weights_.state_size;
+    for_each_task(gates, gates * row_count, kShortCopies, [&](int64_t begin, int64_t end) {
+      kernels.bias_gradient(bias_, begin, end);
+    });
+  }
+  if (weights_.d_weights && row_count == 0) {
+    const int64_t columns = weights_.state_size + weights_.input_features;
+    std::fill_n(weights_.d_weights, 3 * weights_.state_size * columns, scalar_t(0));
+  }
+  const int64_t sums = weights_.d_weights ? ceil_div(row_count, kernels.max_rows_per_sum) : 0;
+  for (int64_t sum = 0; sum < sums; ++sum) {
+    const int64_t first_row = row_count * sum / sums;
+    weights_.rows = rows.data() + first_row;
+    weights_.row_count = row_count * (sum + 1) / sums - first_row;
+    weights_.is_first = is_first && sum == 0;
+    weights_.is_last = is_last && sum + 1 == sums;
+    for (int64_t group = 0; group < weights_.panel_groups; group += groups_at_once_) {
+      add_to_weights(group, std::min(group + groups_at_once_, weights_.panel_groups));
+    }
+  }
+}
+
+/// Packs the panels of the groups [first_group, last_group) and multiplies by them.
+template <typename scalar_t>
+void ParameterGradients<scalar_t>::add_to_weights(int64_t first_group, int64_t last_group) {
+  const auto& kernels = product_kernels<scalar_t>();
+  weights_.first_panel = kernels.first_panel_of(weights_, first_group);
+  const int64_t panels = kernels.first_panel_of(weights_, last_group) - weights_.first_panel;
+  for_each_task(panels,
+                panels * kernels.weight_panel_size(weights_),
                 kShortCopies,
                 [&](int64_t begin, int64_t end) {
-                  product_kernels<scalar_t>().bias_gradient(params, begin, end);
+                  kernels.pack_weight_panels(
+                      weights_, weights_.first_panel + begin, weights_.first_panel + end);
+                });
+  const int64_t tasks_of_group = kernels.weight_gradient_tasks(weights_) / weights_.panel_groups;
+  const int64_t first_task = first_group * tasks_of_group;
+  const int64_t columns = weights_.state_size + weights_.input_features;
+  for_each_task((last_group - first_group) * tasks_of_group,
+                multiplications(weights_.row_count, 3 * weights_.state_size, columns) *
+                    (last_group - first_group) / weights_.panel_groups,
+                kShortMultiplications,
+                [&](int64_t begin, int64_t end) {
+                  kernels.weight_gradient(weights_, first_task + begin, first_task + end);
                 });
 }
 
@@ -178,13 +196,13 @@ void finish_own_gradients(const CellGradients& gradients,
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
         if (gradients.bias.defined() || gradients.weights.defined()) {
           const auto rows = rows_of_batch<scalar_t>(gradients.gates, input_, old_h_);
-          if (gradients.bias.defined()) {
-            bias_gradient_out(rows, state_size, gradients.bias.mutable_data_ptr<scalar_t>());
-          }
-          if (gradients.weights.defined()) {
-            weight_gradient_out(
-                rows, state_size, input.size(1), gradients.weights.mutable_data_ptr<scalar_t>());
-          }
+          ParameterGradients<scalar_t>(state_size,
+                                       input.size(1),
+                                       input.size(0),
+                                       /*in_one_call=*/true,
+                                       mutable_data_or_null<scalar_t>(gradients.weights),
+                                       mutable_data_or_null<scalar_t>(gradients.bias))
+              .add(rows, /*is_first=*/true, /*is_last=*/true);
         }
         if (gradients.input.defined()) {
           state_gradient_of_batch<scalar_t>(gradients.input, gradients.gates, weights_, state_size);
@@ -196,12 +214,9 @@ void finish_own_gradients(const CellGradients& gradients,
 }
 
 // Used by the steps of a sequence.
-#define LLTM_INSTANTIATE(scalar_t)                                                                \
-  template void weight_gradient_out(                                                              \
-      const std::vector<GradientRow<scalar_t>>&, int64_t, int64_t, scalar_t*);                    \
-  template void bias_gradient_out(const std::vector<GradientRow<scalar_t>>&, int64_t, scalar_t*); \
-  template void state_gradient_out(                                                               \
-      const std::vector<StateGradientRow<scalar_t>>&, int64_t, const WeightColumns<scalar_t>&);
+#define LLTM_INSTANTIATE(scalar_t)             \
+  template class ParameterGradients<scalar_t>; \
+  template class StateGradient<scalar_t>;
 LLTM_INSTANTIATE(double)
 LLTM_INSTANTIATE(float)
 LLTM_INSTANTIATE(c10::Half)

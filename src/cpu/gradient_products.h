@@ -5,9 +5,11 @@
 #include "../gradients.h"
 #include "kernels/kernels.h"
 #include "packed_columns.h"
+#include "scratch.h"
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 namespace lltm::cpu {
@@ -18,23 +20,46 @@ void finish_own_gradients(const CellGradients& gradients,
                           const at::Tensor& weights,
                           const at::Tensor& old_h);
 
-/// d_weights = the sum over the rows of d_gates.T @ [old_h | input].
+/// d_weights = the sum over rows of d_gates.T @ [old_h | input], and d_bias = that of d_gates. The
+/// rows may come in several calls.
 template <typename scalar_t>
-void weight_gradient_out(const std::vector<GradientRow<scalar_t>>& rows,
-                         int64_t state_size,
-                         int64_t input_features,
-                         scalar_t* d_weights);
+class ParameterGradients {
+ public:
+  /// Either of d_weights and d_bias may be null. A call of add() has at most `most_rows` rows.
+  ParameterGradients(int64_t state_size,
+                     int64_t input_features,
+                     int64_t most_rows,
+                     bool in_one_call,
+                     scalar_t* d_weights,
+                     scalar_t* d_bias);
 
-/// d_bias = the sum over the rows of d_gates.
-template <typename scalar_t>
-void bias_gradient_out(const std::vector<GradientRow<scalar_t>>& rows,
-                       int64_t state_size,
-                       scalar_t* d_bias);
+  /// Adds the rows of a call. Only a single call may have none.
+  void add(const std::vector<GradientRow<scalar_t>>& rows, bool is_first, bool is_last);
 
-/// out = d_gates @ weights, for each row.
+ private:
+  using Sums = Scratch<accumulate_t<scalar_t>>;
+
+  void add_to_weights(int64_t first_group, int64_t last_group);
+
+  WeightGradientParams<scalar_t> weights_;
+  BiasGradientParams<scalar_t> bias_;
+  int64_t groups_at_once_ = 1;
+  std::optional<Sums> panels_, weight_sums_, bias_sums_;
+};
+
+/// out = d_gates @ weights, for each row. The rows may come in several calls.
 template <typename scalar_t>
-void state_gradient_out(const std::vector<StateGradientRow<scalar_t>>& rows,
-                        int64_t state_size,
-                        const WeightColumns<scalar_t>& weights);
+class StateGradient {
+ public:
+  /// row_count: the rows of all calls.
+  StateGradient(int64_t state_size, const WeightColumns<scalar_t>& weights, int64_t row_count);
+
+  void write(const std::vector<StateGradientRow<scalar_t>>& rows) const;
+
+ private:
+  int64_t gates_;
+  WeightColumns<scalar_t> weights_;
+  std::optional<Scratch<accumulate_t<scalar_t>>> panels_;
+};
 
 }  // namespace lltm::cpu

@@ -108,7 +108,6 @@ void backward(const SequenceGradients& gradients,
   const Tensor grad_cells = contiguous_or_undefined(arguments.grad_cells);
   const Tensor grad_h_n = contiguous_or_undefined(arguments.grad_h_n);
   const Tensor grad_c_n = accumulated_or_undefined(arguments.grad_c_n, accumulated);
-  const Tensor d_gates = at::empty(gates.sizes(), gates.options());
   const Tensor d_c0 = accumulated_like(gradients.c0, accumulated);
   run(SequenceBackward<scalar_t>{.steps = sources.steps(reverse),
                                  .input = sources.inputs<scalar_t>(),
@@ -123,7 +122,6 @@ void backward(const SequenceGradients& gradients,
                                  .grad_cells = data_or_null<scalar_t>(grad_cells),
                                  .grad_h_n = data_or_null<scalar_t>(grad_h_n),
                                  .grad_c_n = data_or_null<real>(grad_c_n),
-                                 .d_gates = d_gates.mutable_data_ptr<scalar_t>(),
                                  .d_input = mutable_data_or_null<scalar_t>(gradients.input),
                                  .d_weights = mutable_data_or_null<scalar_t>(gradients.weights),
                                  .d_bias = mutable_data_or_null<scalar_t>(gradients.bias),

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 namespace lltm::cpu {
 
@@ -22,6 +23,14 @@ struct SequenceSteps {
   }
   /// The i-th step that a row of full length runs.
   int64_t step(int64_t i) const { return reverse ? steps - 1 - i : i; }
+  /// The first and last such i that any row runs, the last one excluded.
+  std::pair<int64_t, int64_t> running() const {
+    int64_t longest = 0;
+    for (int64_t row = 0; row < batch; ++row) {
+      longest = std::max(longest, length(row));
+    }
+    return reverse ? std::pair(steps - longest, steps) : std::pair(int64_t{0}, longest);
+  }
   bool runs(int64_t step, int64_t row) const { return step < length(row); }
   bool resets(int64_t step, int64_t row) const { return reset && reset[step * batch + row]; }
   bool is_first(int64_t step, int64_t row) const {
@@ -84,7 +93,6 @@ struct SequenceBackward {
   const scalar_t* grad_cells;              // (steps, batch, state_size), or null for zero
   const scalar_t* grad_h_n;                // (batch, state_size), or null for zero
   const accumulate_t<scalar_t>* grad_c_n;  // (batch, state_size), or null for zero
-  scalar_t* d_gates;                       // (steps, batch, 3*state_size), a workspace
   scalar_t* d_input;                       // (steps, batch, input features), or null
   scalar_t* d_weights;                     // (3*state_size, state_size + features), or null
   scalar_t* d_bias;                        // (3*state_size), or null

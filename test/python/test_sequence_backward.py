@@ -164,6 +164,20 @@ def test_one_argument_that_requires_a_gradient(device, name):
     assert_close(found, expected, cell_dtype_of(arguments), f"gradient of {name}")
 
 
+def test_workspace_on_the_cpu_does_not_grow_with_the_steps():
+    """d_gates are only kept for a chunk of steps."""
+    arguments = make(Sizes(steps=4000, batch=16, input_features=4, state_size=16))
+    output, _, _, cells, gates = call(arguments, keep=True)
+    gradients = (torch.ones_like(output), None, None, None)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        results = torch.ops.lltm.sequence_backward(*gradients, output, cells, gates, *arguments, [True] * 5)
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    of_results = sum(result.nbytes for result in results if result is not None)
+    assert sum(changes) == of_results
+    assert max(itertools.accumulate(changes)) - of_results < gates.nbytes / 2
+
+
 def test_what_is_not_wanted_is_not_computed(device):
     """With constant input, weights and bias, no tensor of their sizes is created."""
     shapes = set()

@@ -10,6 +10,7 @@ namespace {
 template <typename scalar_t>
 void bias_gradient(const BiasGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
   using A = Access<scalar_t>;
+  using Sums = Access<typename A::real>;
   using V = Simd<typename A::real>;
   constexpr int kVectors = 4;
   // Three levels of sums, because the rounding error of a sum grows with its length.
@@ -20,8 +21,10 @@ void bias_gradient(const BiasGradientParams<scalar_t>& params, int64_t begin, in
     V sums[kVectors];
     int64_t counts[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      totals[v] = sums[v] = V(0);
       counts[v] = clamp(end - column - v * V::kLanes, 0, V::kLanes);
+      totals[v] =
+          params.is_first ? V(0) : Sums::load(params.sums + column + v * V::kLanes, counts[v]);
+      sums[v] = V(0);
     }
     for (int64_t block = 0; block < params.row_count; block += kRowsPerSum) {
       V partial[kVectors] = {V(0), V(0), V(0), V(0)};
@@ -41,7 +44,12 @@ void bias_gradient(const BiasGradientParams<scalar_t>& params, int64_t begin, in
       }
     }
     for (int v = 0; v < kVectors; ++v) {
-      A::store(totals[v] + sums[v], params.d_bias + column + v * V::kLanes, counts[v]);
+      const V total = totals[v] + sums[v];
+      if (params.is_last) {
+        A::store(total, params.d_bias + column + v * V::kLanes, counts[v]);
+      } else {
+        Sums::store(total, params.sums + column + v * V::kLanes, counts[v]);
+      }
     }
   }
 }

@@ -130,12 +130,15 @@ struct WeightGradientParams {
   int64_t first_panel;
 };
 
-/// d_bias = sum of d_gates over the rows.
+/// d_bias = sum of d_gates over the rows, which may take several calls.
 template <typename scalar_t>
 struct BiasGradientParams {
   const GradientRow<scalar_t>* rows;
   int64_t row_count;
-  scalar_t* d_bias;  // (3*state_size)
+  bool is_first;                 // whether these are the first rows
+  bool is_last;                  // whether these are the last rows
+  accumulate_t<scalar_t>* sums;  // (3*state_size), of the previous rows; null for a single call
+  scalar_t* d_bias;              // (3*state_size)
 };
 
 /// The rows of weights of all gates, packed once per sequence: the columns of h or of the input.

@@ -12,10 +12,15 @@ constexpr int64_t kMaxPanelsPerGroup = 8;
 template <typename scalar_t>
 constexpr int64_t kMaxRowsPerSum = kWeightDepth * Operand<scalar_t>::kTerms;
 
-/// The number of panels. A single row has none: its outer product is written without.
+/// Whether there is only a single row. Its outer product is written without panels.
+template <typename scalar_t>
+bool is_outer_product(const WeightGradientParams<scalar_t>& params) {
+  return params.row_count == 1 && params.is_first && params.is_last;
+}
+
 template <typename scalar_t>
 int64_t weight_panels(const WeightGradientParams<scalar_t>& params) {
-  return params.row_count == 1
+  return is_outer_product(params)
              ? 0
              : ceil_div(params.state_size + params.input_features, kPanelWidth<scalar_t>);
 }
@@ -118,7 +123,7 @@ template <typename scalar_t>
 void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
   using Tiles = GateTiles<scalar_t>;
   constexpr int64_t width = kPanelWidth<scalar_t>;
-  if (params.row_count == 1) {
+  if (is_outer_product(params)) {
     outer_product(params, begin, end);
     return;
   }
