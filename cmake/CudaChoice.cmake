@@ -16,8 +16,10 @@ include(CheckLanguage)
 set(LLTM_OLDEST_CUDA 12.8)
 
 macro(lltm_choose_cuda enabled_variable)
-  set(LLTM_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, ON or OFF")
-  set_property(CACHE LLTM_CUDA PROPERTY STRINGS AUTO ON OFF)
+  if(NOT DEFINED LLTM_CUDA) # With policy CMP0126 unset, set() would replace a normal variable.
+    set(LLTM_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, ON or OFF")
+    set_property(CACHE LLTM_CUDA PROPERTY STRINGS AUTO ON OFF)
+  endif()
   if(NOT LLTM_CUDA MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "expected LLTM_CUDA to be AUTO, ON or OFF, got ${LLTM_CUDA}.")
   endif()

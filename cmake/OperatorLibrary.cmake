@@ -9,14 +9,14 @@
 #
 # builds the shared library lib<name>.so in the project's build folder. The library
 # - links libtorch (the C++ part of PyTorch, without Python), found by Libtorch.cmake; its headers are system headers;
-# - is compiled as C++20, and requires C++20 of its users; symbols are hidden unless marked as visible;
+# - is compiled by GCC as C++20, and requires C++20 of its users; symbols are hidden unless marked as visible;
 # - is a Release build if CMAKE_BUILD_TYPE is unset and the project is top-level;
 # - contains CUDA code if LLTM_CUDA (AUTO, ON, OFF) says so, for CMAKE_CUDA_ARCHITECTURES: see CudaChoice.cmake;
 # - runs at::parallel_for on PyTorch's threads, which requires OpenMP in the calling code;
 # - is instrumented by the GCC sanitizer named by LLTM_SANITIZER;
 # - is compiled with -Wall -Wextra; warnings are errors if LLTM_WERROR is ON;
 # - has an RPATH to the libraries next to it and to libtorch; in a wheel (SKBUILD), to the torch that is
-#   installed next to the package;
+#   installed next to the package, if the library is in a folder of the package;
 # - stays linked to programs that use none of its symbols, with or without --as-needed: operators
 #   register themselves when the library is loaded, and are called by name.
 # TEST_SOURCES become the program <name>_test, which links the library and GoogleTest (the system's, or
@@ -34,6 +34,11 @@ include("${CMAKE_CURRENT_LIST_DIR}/Libtorch.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/CudaChoice.cmake")
 
 macro(add_operator_library name)
+  # PyTorch's threads are those of GCC's OpenMP. lltm's CPU kernels also use GCC's vector extensions.
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_VERSION VERSION_LESS 11)
+    message(FATAL_ERROR
+      "${PROJECT_NAME} needs GCC 11 or newer, but ${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}.")
+  endif()
   if(PROJECT_IS_TOP_LEVEL)
     if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
       set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
@@ -102,13 +107,11 @@ function(_lltm_add_operator_library name with_cuda)
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fopenmp>")
 
   set(warnings -Wall -Wextra $<$<BOOL:${LLTM_WERROR}>:-Werror>)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # GCC's flow analysis reports these two for PyTorch's headers and its own, inlined into our code: GCC 13
-    # in std::vector<bool>::reserve.
-    list(APPEND warnings -Wno-error=array-bounds -Wno-error=stringop-overflow)
-    if(CMAKE_UNITY_BUILD)
-      list(APPEND warnings -Wno-subobject-linkage)  # it treats included sources as headers
-    endif()
+  # GCC's flow analysis reports these two for PyTorch's headers and its own, inlined into our code: GCC 13
+  # in std::vector<bool>::reserve.
+  list(APPEND warnings -Wno-error=array-bounds -Wno-error=stringop-overflow)
+  if(CMAKE_UNITY_BUILD)
+    list(APPEND warnings -Wno-subobject-linkage)  # it treats included sources as headers
   endif()
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
 

@@ -6,6 +6,10 @@ get_target_property(LLTM_TORCH_FOLDER lltm::libtorch LLTM_TORCH_FOLDER)
 get_target_property(LLTM_TORCH_VERSION lltm::libtorch LLTM_TORCH_VERSION)
 get_target_property(LLTM_TORCH_BUILD lltm::libtorch LLTM_TORCH_BUILD)
 get_target_property(built_with_cuda lltm_ops OPERATOR_LIBRARY_CUDA)
+set(LLTM_PACKAGE_CUDA "")
+if(built_with_cuda)
+  get_target_property(LLTM_PACKAGE_CUDA lltm::libtorch LLTM_TORCH_CUDA)
+endif()
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/lltm)
 

@@ -91,6 +91,16 @@ elseif(CASE STREQUAL "other_torch")
   expect_refusal("was built with PyTorch 2.12.1, and the one found is PyTorch ${version} in "
     "-DCMAKE_PREFIX_PATH=${case_folder}/copy")
 
+elseif(CASE STREQUAL "other_cuda")
+  file(READ "${package}/lib/cmake/lltm/lltm-config.cmake" text)
+  string(REGEX MATCH "_lltm_built_with_cuda \"[0-9]*\"" line "${text}")
+  copy_package("${case_folder}/copy" "${line}" "_lltm_built_with_cuda \"99\"")
+  expect_refusal("was built with CUDA 99, and the PyTorch found in .* is one (with CUDA [0-9]+|without CUDA): "
+    "-DCMAKE_PREFIX_PATH=${case_folder}/copy")
+
+elseif(CASE STREQUAL "components")
+  expect_refusal("missing components: cuda" "-DCMAKE_PREFIX_PATH=${package}" -DCOMPONENTS=cuda)
+
 elseif(CASE STREQUAL "unsupported_torch")
   set(fake "${case_folder}/libtorch/share/cmake/Torch")
   file(WRITE "${fake}/TorchConfig.cmake" "")

@@ -193,6 +193,37 @@ message(STATUS "settings: ${CMAKE_BUILD_TYPE} ${CMAKE_INSTALL_LIBDIR} ${BUILD_TE
     assert "liblltm_ops.so" in commands and "lltm_ops_test" not in commands
 
 
+def configure_another_project(folder: Path, settings: str, *options, oldest_cmake="3.22", fails=False) -> str:
+    """A project that adds its own operators, after these settings."""
+    (folder / "CMakeLists.txt").write_text(f"""
+cmake_minimum_required(VERSION {oldest_cmake})
+project(other CXX)
+{settings}
+include({ROOT}/cmake/OperatorLibrary.cmake)
+add_operator_library(other_ops SOURCES ops.cpp CUDA_SOURCES ops.cu)
+""")
+    for name in ("ops.cpp", "ops.cu"):
+        (folder / name).touch()
+    supported = "-DLLTM_SUPPORTED_TORCH=torch>=2.11,<2.16"
+    output = run("cmake", "-S", folder, "-B", folder / "build", "-G", "Ninja", supported, *options, fails=fails)
+    return " ".join(output.split())
+
+
+@pytest.mark.parametrize("oldest_cmake", ["3.18", "3.22"])
+def test_another_project_may_set_the_choice_of_cuda(tmp_path, make_libtorch, oldest_cmake):
+    """Also with the old behavior of policy CMP0126, by which the cache entry would replace the variable."""
+    libtorch = make_libtorch("2.12.0", cuda=None)
+    output = configure_another_project(tmp_path, "set(LLTM_CUDA OFF)", libtorch, oldest_cmake=oldest_cmake)
+    assert "CPU only" not in output
+    assert "CPU only" in configure_another_project(tmp_path, "", libtorch, oldest_cmake=oldest_cmake)
+
+
+def test_another_compiler_is_refused(tmp_path, make_libtorch):
+    clang = "set(CMAKE_CXX_COMPILER_ID Clang)\nset(CMAKE_CXX_COMPILER_VERSION 18.1)"
+    output = configure_another_project(tmp_path, clang, make_libtorch("2.12.0", cuda=None), fails=True)
+    assert re.search(r"other needs GCC 11 or newer, but \S+ is Clang 18.1\.", output)
+
+
 def test_a_wheel_is_not_built_with_another_pytorch_than_it_requires(build, make_libtorch):
     other = "2.12.0" if not torch.__version__.startswith("2.12") else "2.13.0"
     options = [make_libtorch(other, cuda=None), "-DSKBUILD=2", f"-DPython_EXECUTABLE={sys.executable}"]
