@@ -48,7 +48,7 @@ LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(
 /// The gradients of one step of the cell. Called by autograd; programs rarely need to call it.
 ///
 /// @param grad_h, grad_cell  (N, H), the gradients of new_h and new_cell; std::nullopt means a zero
-///                           gradient and is never materialized
+///                           gradient
 /// @param new_cell, gates    as returned by forward()
 /// @param input, weights, bias, old_h  as passed to forward()
 /// @param output_mask        which of the five results to compute, in the order of the results

@@ -1,8 +1,8 @@
 """The operators as typed functions, each a single call of ``torch.ops.lltm``.
 
-Sizes: T = steps, N = batch, I = input_features, H = state_size. All tensors must be dense, on the same device, and of
-the same dtype: float64, float32, float16 or bfloat16. Arbitrary strides are supported. Invalid arguments raise
-RuntimeError before anything is computed.
+Sizes: T = steps, N = batch, I = input_features, H = state_size. All tensors must be dense and on the same device.
+Except where a function says otherwise, they have the same dtype: float64, float32, float16 or bfloat16. Arbitrary
+strides are supported. Invalid arguments raise RuntimeError before anything is computed.
 """
 
 import torch
