@@ -150,9 +150,10 @@ void forward_of_cell(const SequenceOutputs& outputs, const SequenceArguments& ar
   const int64_t state_size = outputs.h_n.size(1);
   const int64_t size = batch * state_size;
   const bool keeps = outputs.gates.numel() > 0;
-  const Scratch<scalar_t> zeros(size);
+  const int64_t absent = sources.h0.defined() && c0.defined() ? 0 : size;
+  const Scratch<scalar_t> zeros(absent);
   const Scratch<scalar_t> gates(keeps ? 0 : 3 * size);
-  std::fill_n(zeros.data(), sources.h0.defined() && c0.defined() ? 0 : size, scalar_t(0));
+  std::fill_n(zeros.data(), absent, scalar_t(0));
   const auto input = sources.inputs<scalar_t>();
   scalar_t* const h = outputs.output.mutable_data_ptr<scalar_t>();
   scalar_t* const cell = outputs.c_n.mutable_data_ptr<scalar_t>();

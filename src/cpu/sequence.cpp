@@ -8,6 +8,7 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
+#include "../products.h"
 #include "kernel_arguments.h"
 #include "own_sequence.h"
 #include "parallel.h"
@@ -77,7 +78,8 @@ void run(const SequenceOutputs& outputs,
   using acc_t = accumulate_t<scalar_t>;
   const auto& [steps, batch, input_features, state_size] = sizes;
   const auto accumulated = c10::CppTypeToScalarType<acc_t>::value;
-  const SequenceWeights weights(arguments.weights, state_size, accumulated);
+  const Tensor weights = arguments.weights.to(accumulated);
+  const Tensor of_h = h_columns(weights), of_input = input_columns(weights);
   const Tensor bias = is_given(arguments.bias) ? arguments.bias->to(accumulated) : Tensor();
   const Tensor reset = contiguous_or_undefined(arguments.reset);
 
@@ -92,8 +94,7 @@ void run(const SequenceOutputs& outputs,
         continue;
       }
       const Tensor x = chunk.gather(arguments.input).to(accumulated);
-      const Tensor z =
-          bias.defined() ? at::addmm(bias, x, weights.input.t()) : at::mm(x, weights.input.t());
+      const Tensor z = bias.defined() ? at::addmm(bias, x, of_input.t()) : at::mm(x, of_input.t());
       for (int64_t k = first; k < last; ++k) {
         const int64_t t = schedule.time_of(k);
         const int64_t running = chunk.running(t);
@@ -104,7 +105,7 @@ void run(const SequenceOutputs& outputs,
           block.zero_where_reset(reset, t, running, {h, cell});
         }
         Tensor z_t = chunk.at_time(z, t);
-        z_t.addmm_(h.narrow(0, 0, running), weights.h.t());
+        z_t.addmm_(h.narrow(0, 0, running), of_h.t());
         const StepParams<scalar_t> params{
             .schedule = schedule,
             .first_place = places.begin,

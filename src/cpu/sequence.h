@@ -36,16 +36,6 @@ void for_each_block(const SequenceSizes<int64_t>& sizes,
   }
 }
 
-/// The two column blocks of weights, in the accumulation type.
-struct SequenceWeights {
-  SequenceWeights(const at::Tensor& weights, int64_t state_size, at::ScalarType accumulated)
-      : whole(weights.to(accumulated)),
-        h(whole.narrow(1, 0, state_size)),
-        input(whole.narrow(1, state_size, whole.size(1) - state_size)) {}
-
-  at::Tensor whole, h, input;
-};
-
 /// The rows of (N, columns) tensors that belong to a block.
 class PlacesOfBlock {
  public:

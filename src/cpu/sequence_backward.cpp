@@ -2,6 +2,7 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
+#include "../products.h"
 #include "../without_autocast.h"
 #include "kernel_arguments.h"
 #include "own_sequence.h"
@@ -67,7 +68,8 @@ void run(const SequenceGradients& gradients,
   const WithoutAutocast without_autocast;
   const auto& [steps, batch, input_features, state_size] = sizes;
   const auto accumulated = c10::CppTypeToScalarType<acc_t>::value;
-  const SequenceWeights weights(arguments.weights, state_size, accumulated);
+  const Tensor weights = arguments.weights.to(accumulated);
+  const Tensor of_h = h_columns(weights), of_input = input_columns(weights);
   const Tensor output = arguments.output.contiguous();
   const Tensor h0 = contiguous_or_undefined(arguments.h0);
   const Tensor reset = contiguous_or_undefined(arguments.reset);
@@ -126,7 +128,7 @@ void run(const SequenceGradients& gradients,
           pointwise.backward(params, begin, end);
         });
         if (k > 0 || gradients.h0.defined()) {
-          at::mm_out(dh_t, dz_t, weights.h);
+          at::mm_out(dh_t, dz_t, of_h);
         }
         if (reset.defined()) {
           block.zero_where_reset(reset, t, running, {dh, d_cell});
@@ -139,11 +141,11 @@ void run(const SequenceGradients& gradients,
       if (d_weights.defined()) {
         const Tensor old_h = old_h_of<scalar_t>(chunk, h0, output, reset);
         const Tensor x = chunk.gather(arguments.input).to(accumulated);
-        d_weights.narrow(1, 0, state_size).addmm_(dz.t(), old_h);
-        d_weights.narrow(1, state_size, input_features).addmm_(dz.t(), x);
+        h_columns(d_weights).addmm_(dz.t(), old_h);
+        input_columns(d_weights).addmm_(dz.t(), x);
       }
       if (gradients.input.defined()) {
-        chunk.scatter(gradients.input, at::mm(dz, weights.input));
+        chunk.scatter(gradients.input, at::mm(dz, of_input));
       }
     }
     if (gradients.h0.defined()) {

@@ -72,11 +72,13 @@ StepGradients step_backward(const Tensor& z,
   const Tensor g_derivative = at::exp(gates.candidate.clamp_max(0));
 
   // dz_o, and the contribution of new_h to d_cell.
-  Tensor dz_o = at::zeros_like(o);
-  Tensor d_cell = at::zeros_like(o);
+  Tensor dz_o, d_cell;
   if (grad_h.defined()) {
     dz_o = grad_h * t * o * complement(o);
     d_cell = grad_h * o * complement(t * t);
+  } else {
+    dz_o = at::zeros_like(o);
+    d_cell = at::zeros_like(o);
   }
   if (grad_cell.defined()) {
     d_cell = d_cell + grad_cell;

@@ -19,11 +19,11 @@ TRAPPING_PROGRAM = Path(__file__).parent / "trapping.py"
 CAPABILITIES = {"AVX512": ["avx512", "avx2", "default"], "AVX2": ["avx2", "default"]}
 
 
-def run(*arguments: str, program: Path = PROGRAM, **environment: str) -> subprocess.CompletedProcess:
+def run(*arguments: str, program: Path | None = PROGRAM, **environment: str) -> subprocess.CompletedProcess:
     chosen_here = ("LLTM_CPU_GEMM", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
     kept = {name: value for name, value in os.environ.items() if name not in chosen_here}
     return subprocess.run(
-        [sys.executable, program, *arguments], env=kept | environment, capture_output=True, text=True, timeout=600
+        [sys.executable, *([program] if program else []), *arguments], env=kept | environment, capture_output=True, text=True, timeout=600
     )
 
 
@@ -47,6 +47,26 @@ def assert_all_holds(result: subprocess.CompletedProcess) -> None:
 @on_every_capability
 def test_own_products(held_to):
     assert_all_holds(run(LLTM_CPU_GEMM="own", **held_to))
+
+
+RESULTS_OF_BFLOAT16 = """
+import torch
+import lltm
+torch.manual_seed(0)
+arguments = [torch.randn(shape).bfloat16() for shape in ((64, 96), (192, 160), (192,), (64, 64), (64, 64))]
+print(torch.cat([result.flatten() for result in torch.ops.lltm.forward(*arguments)]).float().tolist())
+"""
+
+
+@pytest.mark.any_pytorch
+def test_a_capability_that_names_nothing_does_not_hold_back():
+    """Dot products of bfloat16, where the machine has them, give other bits than AVX-512 without them."""
+    everything, empty = (
+        run("-c", RESULTS_OF_BFLOAT16, program=None, LLTM_CPU_GEMM="own", **chosen)
+        for chosen in ({}, {"ATEN_CPU_CAPABILITY": ""})
+    )
+    assert everything.returncode == 0, everything.stderr
+    assert everything.stdout == empty.stdout
 
 
 @pytest.mark.any_pytorch

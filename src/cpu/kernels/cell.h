@@ -39,19 +39,9 @@ void cell(const CellParams<scalar_t>& params, int64_t begin, int64_t end) {
     const int64_t row = task % panels * width;
     const int64_t rows = smaller(width, states.batch - row);
     const real* panel = params.panels + row * depth_of_states(states);
-    switch (ceil_div(rows, V::kLanes)) {
-      case 1:
-        cell_panel<1>(params, panel, row, rows, index, count);
-        break;
-      case 2:
-        cell_panel<2>(params, panel, row, rows, index, count);
-        break;
-      case 3:
-        cell_panel < kMaxVectors<3 ? kMaxVectors : 3>(params, panel, row, rows, index, count);
-        break;
-      default:
-        cell_panel<kMaxVectors>(params, panel, row, rows, index, count);
-    }
+    with_constant<kMaxVectors>(ceil_div(rows, V::kLanes), [&]<int vectors>() {
+      cell_panel<vectors>(params, panel, row, rows, index, count);
+    });
   }
 }
 

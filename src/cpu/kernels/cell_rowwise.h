@@ -87,7 +87,7 @@ template <typename real>
 constexpr int kRowwiseWeights = smaller(4, Simd<real>::kLanes);
 constexpr int kRowwiseBatch = LLTM_SIMD_BYTES == 64 ? 4 : 2;
 
-/// Computes the pre-activations, without the bias, of up to `batch` rows, beginning with `row`.
+/// Computes the pre-activations, without the bias, of `batch` rows, beginning with `row`.
 template <int batch, typename scalar_t>
 LLTM_INLINE void dot_rows(const StateParams<scalar_t>& states,
                           const scalar_t* const (&weights)[kRowwiseWeights<accumulate_t<scalar_t>>],
@@ -96,12 +96,6 @@ LLTM_INLINE void dot_rows(const StateParams<scalar_t>& states,
                           CellRow<accumulate_t<scalar_t>>* z,
                           int gate,
                           int64_t first) {
-  if constexpr (batch > 1) {
-    if (states.batch - row < batch) {
-      dot_rows<batch - 1>(states, weights, next, row, z, gate, first);
-      return;
-    }
-  }
   using real = accumulate_t<scalar_t>;
   constexpr int rows = kRowwiseWeights<real>;
   const scalar_t* h[batch];
@@ -141,7 +135,10 @@ void cell_rowwise(const CellParams<scalar_t>& params, int64_t index, int64_t cou
         weights[r] = params.weights + at * params.weights_stride;
       }
       for (int64_t row = 0; row < states.batch; row += kRowwiseBatch) {
-        dot_rows<kRowwiseBatch>(states, weights, rows * params.weights_stride, row, z, gate, i);
+        with_constant<kRowwiseBatch>(
+            states.batch - row, [&]<int batch>() __attribute__((always_inline)) {
+              dot_rows<batch>(states, weights, rows * params.weights_stride, row, z, gate, i);
+            });
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
 namespace lltm::cpu {
 namespace {
@@ -27,11 +28,12 @@ bool has_tile_registers() {
 
 InstructionSet look_at_machine() {
 #if defined(__x86_64__)
-  // ATen has detected the capability, and taken ATEN_CPU_CAPABILITY into account. If that is set,
-  // nothing beyond the instruction set it names is used.
+  // ATen has detected the capability, and taken ATEN_CPU_CAPABILITY into account. If that names
+  // AVX-512, nothing beyond it is used.
   const std::string capability = at::get_cpu_capability();
   if (capability.rfind("AVX512", 0) == 0) {
-    const bool held = std::getenv("ATEN_CPU_CAPABILITY") != nullptr;
+    const char* const named = std::getenv("ATEN_CPU_CAPABILITY");
+    const bool held = named != nullptr && std::string_view(named) == "avx512";
     return held || !__builtin_cpu_supports("avx512bf16") ? InstructionSet::kAvx512
            : has_tile_registers()                        ? InstructionSet::kAvx512Amx
                                                          : InstructionSet::kAvx512Bf16;

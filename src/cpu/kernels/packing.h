@@ -89,6 +89,24 @@ LLTM_INLINE void clear_columns(real* panel_row, int64_t first, int64_t last) {
   }
 }
 
+/// Packs `columns` columns of a panel's width or less, with a term in each row, as
+/// [operand][column]; columns beyond the last are zero.
+template <typename scalar_t>
+LLTM_INLINE void pack_panel(const scalar_t* from,
+                            int64_t stride,
+                            int64_t terms,
+                            int64_t columns,
+                            accumulate_t<scalar_t>* to) {
+  using O = Operand<scalar_t>;
+  constexpr int64_t width = kPanelWidth<scalar_t>;
+  for (int64_t term = 0; term < terms; term += O::kTerms, to += width) {
+    const scalar_t* rows[O::kTerms];
+    next_rows([&](int64_t r) { return from + r * stride; }, term, terms, rows);
+    pack_across(rows, columns, to);
+    clear_columns(to, columns, width);
+  }
+}
+
 template <typename scalar_t>
 int64_t column_panels(int64_t columns) {
   return ceil_div(columns, kPanelWidth<scalar_t>);
@@ -103,21 +121,12 @@ int64_t column_panel_size(int64_t gates) {
 /// last are zero.
 template <typename scalar_t>
 void pack_columns(const PackColumnsParams<scalar_t>& params, int64_t begin, int64_t end) {
-  using O = Operand<scalar_t>;
   constexpr int64_t width = kPanelWidth<scalar_t>;
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t column = panel * width;
     const int64_t count = smaller(width, params.columns - column);
     auto* to = params.panels + panel * column_panel_size<scalar_t>(params.gates);
-    const auto row_of = [&](int64_t gate) {
-      return params.weights + gate * params.weights_stride + column;
-    };
-    for (int64_t gate = 0; gate < params.gates; gate += O::kTerms, to += width) {
-      const scalar_t* rows[O::kTerms];
-      next_rows(row_of, gate, params.gates, rows);
-      pack_across(rows, count, to);
-      clear_columns(to, count, width);
-    }
+    pack_panel(params.weights + column, params.weights_stride, params.gates, count, to);
   }
 }
 

@@ -10,18 +10,6 @@
 namespace lltm::cpu {
 namespace {
 
-/// Calls function.operator()<count>() for a count from 1 to `most`.
-template <int most, typename Function>
-LLTM_INLINE void with_constant(int64_t count, const Function& function) {
-  if constexpr (most > 1) {
-    if (count < most) {
-      with_constant<most - 1>(count, function);
-      return;
-    }
-  }
-  function.template operator()<most>();
-}
-
 /// Empty except with AMX: see panel_product_amx.h.
 template <typename scalar_t>
 struct ProductRegisters {

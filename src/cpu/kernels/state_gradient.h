@@ -48,7 +48,7 @@ void state_gradient_of_single_row(const StateGradientParams<scalar_t>& params,
   for (int64_t task = begin; task < end; ++task) {
     const int64_t column = task * kColumnsOfSingleRow;
     const int64_t columns = smaller(kColumnsOfSingleRow, params.columns - column);
-    // Two levels of sums, as in all products: see kDepth.
+    // Two levels of sums: see kDepth.
     alignas(64) real total[kColumnsOfSingleRow] = {};
     for (int64_t block = 0; block < params.gates; block += kDepth) {
       alignas(64) real partial[kColumnsOfSingleRow] = {};
@@ -147,14 +147,7 @@ void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, 
         vectors = reinterpret_cast<const real*>(from);
         stride = params.weights_stride;
       } else {
-        real* to = panel;
-        const auto row_of = [&](int64_t term) { return from + term * params.weights_stride; };
-        for (int64_t term = 0; term < terms; term += O::kTerms, to += width) {
-          const scalar_t* rows[O::kTerms];
-          next_rows(row_of, term, terms, rows);
-          pack_across(rows, count, to);
-          clear_columns(to, count, width);
-        }
+        pack_panel(from, params.weights_stride, terms, count, panel);
       }
       // Rows of weights are too far apart for the hardware prefetcher.
       int64_t ahead = gate + terms;

@@ -74,6 +74,19 @@ LLTM_INLINE void multiply(int64_t depth,
   }
 }
 
+/// Calls function.operator()<count>() for a count from 1 to `most`; a larger count is
+/// taken for `most`.
+template <int most, typename Function>
+LLTM_INLINE void with_constant(int64_t count, const Function& function) {
+  if constexpr (most > 1) {
+    if (count < most) {
+      with_constant<most - 1>(count, function);
+      return;
+    }
+  }
+  function.template operator()<most>();
+}
+
 /// The number of columns of a panel: those of a tile.
 template <typename scalar_t>
 constexpr int64_t kPanelWidth = kMaxVectors * Simd<accumulate_t<scalar_t>>::kLanes;
