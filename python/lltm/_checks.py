@@ -33,8 +33,27 @@ def check_options(
     for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
         if value <= 0:
             raise ValueError(f"LLTM: {name} must be greater than zero, got {value}")
+    if not isinstance(num_layers, int):
+        raise TypeError(f"LLTM: num_layers should be of type int, got: {type(num_layers).__name__}")
     if proj_size != 0:
         raise ValueError(f"LLTM: there are no projections, proj_size must be 0, got {proj_size}")
+
+
+def check_kinds(lengths: object, reset: object) -> None:
+    for name, value in (("lengths", lengths), ("reset", reset)):
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"LLTM: {name} should be a tensor, got an object of type {type(value).__name__}")
+
+
+def check_batch_sizes(batch_sizes: Tensor) -> None:
+    """Check a PackedSequence that was not made by pack_sequence() or pack_padded_sequence(). A graph that is being
+    captured cannot depend on the values."""
+    if torch.jit.is_tracing() or torch.compiler.is_compiling():
+        return
+    if (batch_sizes[1:] > batch_sizes[:-1]).any():
+        raise RuntimeError(
+            f"LLTM: Expected batch_sizes of a PackedSequence never to increase, got {batch_sizes.tolist()}"
+        )
 
 
 def check_pair(hx: tuple[Tensor, Tensor], dims: int) -> None:

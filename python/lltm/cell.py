@@ -71,7 +71,7 @@ class LLTMCell(torch.nn.Module):
         input_features: int,
         state_size: int,
         bias: bool = True,
-        device: torch.device | str | None = None,
+        device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class LLTMCell(torch.nn.Module):
             dims = 2 if batched else 1
             if old_h.dim() != dims or old_cell.dim() != dims:
                 raise ValueError(
-                    f"LLTMCell: expected old_h and old_cell of {dims} dimensions, as input, "
+                    f"LLTMCell: expected old_h and old_cell with as many dimensions as input ({dims}), "
                     f"got {old_h.dim()} and {old_cell.dim()}"
                 )
             if not batched:

@@ -35,8 +35,8 @@ class _LayerParameters:
 class LLTM(torch.nn.Module):
     r"""Layers of LLTM cells over whole sequences, in one direction or both. Replaces :class:`torch.nn.LSTM`.
 
-    The constructor, inputs, outputs, order of the states, dropout, packed sequences, scripting and errors are those of
-    nn.LSTM: a model only has to change the name of the class. Each layer and direction is one call of
+    The constructor, inputs, outputs, order of the states, dropout, packed sequences and scripting are those of nn.LSTM:
+    a model only has to change the name of the class. Each layer and direction is one call of
     ``torch.ops.lltm.sequence``, which computes for every step t, with :math:`z = [h_{t-1}, x_t] W^T + b` split into
     :math:`z_i, z_o, z_g`:
 
@@ -85,7 +85,7 @@ class LLTM(torch.nn.Module):
 
     Raises:
         TypeError, ValueError: the constructor's arguments are invalid, input has the wrong number of dimensions or not
-            the parameters' dtype, or lengths is given together with a PackedSequence.
+            the parameters' dtype, lengths or reset is not a tensor, or lengths is given together with a PackedSequence.
         RuntimeError: any other mismatch of shape, dtype or device.
 
     Example::
@@ -159,6 +159,8 @@ class LLTM(torch.nn.Module):
     @classmethod
     def from_cell(cls, cell: LLTMCell, batch_first: bool = False) -> "LLTM":
         """Make a module of one layer that computes the same as a loop of ``cell``. The parameters are copied.
+
+        ``cls`` is constructed with the arguments of LLTM.
 
         Raises:
             ValueError: the cell has no input features.
@@ -244,6 +246,7 @@ class LLTM(torch.nn.Module):
             sharding.register_if_loaded()
             if _leaf.is_symbolic(self, input, hx, lengths, reset):
                 return _leaf.record_call(self, input, hx, lengths, reset)
+            _checks.check_kinds(lengths, reset)
         if isinstance(input, PackedSequence):
             return self._run_packed(input, hx, lengths, reset)
         else:
@@ -289,6 +292,8 @@ class LLTM(torch.nn.Module):
             raise ValueError("LLTM: a PackedSequence knows its lengths: expected lengths to be None")
         if data.dim() != 2:
             raise RuntimeError(f"LLTM: input must have 2 dimensions, got {data.dim()}")
+        if not torch.jit.is_scripting():
+            _checks.check_batch_sizes(batch_sizes)
         parameters = self._layer_parameters
         self._check_input(data, parameters[0])
         steps, batch = batch_sizes.size(0), _number_of_sequences(batch_sizes)

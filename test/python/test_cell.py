@@ -162,7 +162,8 @@ def test_input_of_a_wrong_rank(shape):
 def test_state_of_another_rank_than_input(batched, which):
     x, state = (torch.zeros(6, 5), [torch.zeros(6, 7)] * 2) if batched else (torch.zeros(5), [torch.zeros(7)] * 2)
     state[which] = torch.zeros(7) if batched else torch.zeros(6, 7)
-    with pytest.raises(ValueError, match=f"LLTMCell: expected old_h and old_cell of {2 if batched else 1} dimensions"):
+    dims = 2 if batched else 1
+    with pytest.raises(ValueError, match=rf"old_h and old_cell with as many dimensions as input \({dims}\)"):
         lltm.LLTMCell(5, 7)(x, tuple(state))
 
 

@@ -22,9 +22,8 @@ CAPABILITIES = {"AVX512": ["avx512", "avx2", "default"], "AVX2": ["avx2", "defau
 def run(*arguments: str, program: Path | None = PROGRAM, **environment: str) -> subprocess.CompletedProcess:
     chosen_here = ("LLTM_CPU_GEMM", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
     kept = {name: value for name, value in os.environ.items() if name not in chosen_here}
-    return subprocess.run(
-        [sys.executable, *([program] if program else []), *arguments], env=kept | environment, capture_output=True, text=True, timeout=600
-    )
+    command = [sys.executable, *([program] if program else []), *arguments]
+    return subprocess.run(command, env=kept | environment, capture_output=True, text=True, timeout=600)
 
 
 FORCED = [

@@ -25,6 +25,7 @@ WRONG_OPTIONS = {
     "input_size of 0": ({"input_size": 0}, "input_size must be greater than zero, got 0"),
     "hidden_size of 0": ({"hidden_size": 0}, "hidden_size must be greater than zero, got 0"),
     "hidden_size below 0": ({"hidden_size": -4}, "hidden_size must be greater than zero, got -4"),
+    "num_layers that is no int": ({"num_layers": 2.0}, "num_layers should be of type int, got: float"),
     "num_layers of 0": ({"num_layers": 0}, "num_layers must be greater than zero, got 0"),
     "proj_size below 0": ({"proj_size": -1}, "proj_size must be 0, got -1"),
     "proj_size of hidden_size": ({"proj_size": 4}, "proj_size must be 0, got 4"),
@@ -112,6 +113,23 @@ def test_packed():
         rnn(pack_sequence([torch.zeros(5, 4)]))
     with pytest.raises(RuntimeError, match=r"hidden\[0\] size \[2, 2, 4\], got \[2, 3, 4\]"):
         rnn(pack_sequence([torch.zeros(5, 3)] * 2), state(2, 3, 4))
+
+
+def test_batch_sizes_that_increase():
+    lstm, rnn = twins(3, 4)
+    packed = PackedSequence(torch.zeros(4, 3), torch.tensor([1, 2, 1]))
+    with pytest.raises(RuntimeError):
+        lstm(packed)
+    with pytest.raises(RuntimeError, match=r"batch_sizes of a PackedSequence never to increase, got \[1, 2, 1\]"):
+        rnn(packed)
+
+
+@pytest.mark.parametrize("input", [torch.zeros(5, 2, 3), torch.zeros(5, 3)], ids=["batched", "unbatched"])
+@pytest.mark.parametrize(("name", "value"), [("lengths", [5, 2]), ("lengths", 3), ("reset", True)])
+def test_what_is_no_tensor(input, name, value):
+    message = f"LLTM: {name} should be a tensor, got an object of type {type(value).__name__}"
+    with pytest.raises(TypeError, match=message):
+        lltm.LLTM(3, 4)(input, **{name: value})
 
 
 @pytest.mark.parametrize("hx", [state(2, 2, 4)[:1], (torch.zeros(2, 2, 4), None), 3], ids=["single", "None", "int"])
