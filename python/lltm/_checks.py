@@ -70,6 +70,12 @@ def check_pair(hx: tuple[Tensor, Tensor], dims: int) -> None:
         )
 
 
+def check_states(hx: tuple[Tensor, Tensor], num_layers: int, bidirectional: bool, batch: int, hidden_size: int) -> None:
+    expected = [num_layers * (2 if bidirectional else 1), batch, hidden_size]
+    check_size("hidden[0]", hx[0], expected)
+    check_size("hidden[1]", hx[1], expected)
+
+
 def check_size(name: str, state: Tensor, expected: list[int]) -> None:
     if not torch.jit.is_tracing() and list(state.shape) != expected:
         raise RuntimeError(f"LLTM: Expected {name} size {expected}, got {list(state.shape)}")

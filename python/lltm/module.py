@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _leaf, sharding
+from . import _checks, _leaf, _packed, sharding
+from ._resets import shift_to_reverse
 from .cell import LLTMCell
 
 
@@ -276,6 +277,8 @@ class LLTM(torch.nn.Module):
             input = input.transpose(0, 1)
             if reset is not None:
                 reset = reset.transpose(0, 1)
+        if hx is not None:
+            _checks.check_states(hx, self.num_layers, self.bidirectional, input.size(1), self.hidden_size)
         output, (h_n, c_n) = self._run_layers(input, parameters, hx, lengths, reset)
         if not batched:
             return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
@@ -286,8 +289,9 @@ class LLTM(torch.nn.Module):
     def _run_packed(
         self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
     ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
-        """Unpack the rows into a padded tensor, longest sequence first, run the layers, and pack the output."""
-        data, batch_sizes, sorted_indices, unsorted_indices = input
+        """Unpack the rows into a padded tensor, longest sequence first, run the layers, and pack the output; or do this
+        segment by segment (see _packed.py)."""
+        data, batch_sizes, sorted_indices, _ = input
         if lengths is not None:
             raise ValueError("LLTM: a PackedSequence knows its lengths: expected lengths to be None")
         if data.dim() != 2:
@@ -296,7 +300,7 @@ class LLTM(torch.nn.Module):
             _checks.check_batch_sizes(batch_sizes)
         parameters = self._layer_parameters
         self._check_input(data, parameters[0])
-        steps, batch = batch_sizes.size(0), _number_of_sequences(batch_sizes)
+        steps, batch = batch_sizes.size(0), _packed.number_of_sequences(batch_sizes)
         if reset is not None:
             _checks.check_reset(reset, [batch, steps] if self.batch_first else [steps, batch])
             if self.batch_first:
@@ -307,14 +311,17 @@ class LLTM(torch.nn.Module):
             _checks.check_pair(hx, 3)
             if sorted_indices is not None:
                 hx = (hx[0].index_select(1, sorted_indices), hx[1].index_select(1, sorted_indices))
+            _checks.check_states(hx, self.num_layers, self.bidirectional, batch, self.hidden_size)
 
-        rows, lengths = _packed_rows(batch_sizes, batch, data)
+        rows, lengths = _packed.padded_rows(batch_sizes, batch, data)
+        if not torch.jit.is_scripting():  # noqa: SIM102, because TorchScript would compile a condition after `and`
+            if _packed.is_mostly_padding(batch_sizes, batch, data):
+                output, state = _packed.run_in_segments(self, data, batch_sizes, parameters, hx, lengths, reset)
+                return _packed.pack_like(input, output, state)
         padded = data.new_zeros(steps * batch, data.size(1)).index_copy(0, rows, data)
-        output, (h_n, c_n) = self._run_layers(padded.view(steps, batch, data.size(1)), parameters, hx, lengths, reset)
-        output = output.flatten(0, 1).index_select(0, rows)
-        if unsorted_indices is not None:
-            h_n, c_n = h_n.index_select(1, unsorted_indices), c_n.index_select(1, unsorted_indices)
-        return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), (h_n, c_n)
+        padded = padded.view(steps, batch, data.size(1))
+        output, state = self._run_layers(padded, parameters, hx, lengths, reset)
+        return _packed.pack_like(input, output.flatten(0, 1).index_select(0, rows), state)
 
     def _run_layers(
         self,
@@ -326,10 +333,6 @@ class LLTM(torch.nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Run all layers over an input (T, N, I), with states (D * L, N, H), lengths (N) and reset (T, N)."""
         directions = 2 if self.bidirectional else 1
-        if hx is not None:
-            expected = [self.num_layers * directions, input.size(1), self.hidden_size]
-            _checks.check_size("hidden[0]", hx[0], expected)
-            _checks.check_size("hidden[1]", hx[1], expected)
         resets = [reset]
         h_n: list[Tensor] = []
         c_n: list[Tensor] = []
@@ -338,7 +341,7 @@ class LLTM(torch.nn.Module):
             for direction in range(directions):
                 index = layer * directions + direction
                 if layer == 0 and direction == 1:  # here, because the first call has checked reset and lengths
-                    resets.append(_shift_to_reverse(reset, lengths))
+                    resets.append(shift_to_reverse(reset, lengths))
                 weights = parameters[2 * index if self.bias else index]
                 bias: Tensor | None = None
                 if self.bias:
@@ -376,45 +379,6 @@ class LLTM(torch.nn.Module):
             if getattr(self, name) != default:
                 parts.append(f"{name}={getattr(self, name)}")
         return ", ".join(parts)
-
-
-def _shift_to_reverse(reset: Tensor | None, lengths: Tensor | None) -> Tensor | None:
-    """The reset (T, N) of a reverse layer.
-
-    The boundary between steps t-1 and t is crossed before step t in the forward direction, and before step t-1 in the
-    reverse direction. A reset at index ``length`` belongs to a step that is not run: when shifted, it must not clear
-    the initial state, which enters at the row's last step.
-    """
-    if reset is None:
-        return None
-    shifted = torch.nn.functional.pad(reset, (0, 0, 0, 1))[1:]
-    if lengths is not None:
-        next_step = torch.ones_like(reset, dtype=torch.int64).cumsum(0)
-        shifted = shifted & (next_step < lengths)
-    return shifted
-
-
-def _number_of_sequences(batch_sizes: Tensor) -> int:
-    """A tensor while tracing: an int would be a constant of the traced graph."""
-    if not torch.jit.is_scripting() and torch.jit.is_tracing():
-        return batch_sizes[0]  # type: ignore[return-value]
-    return int(batch_sizes[0])
-
-
-def _packed_rows(batch_sizes: Tensor, batch: int, data: Tensor) -> tuple[Tensor, Tensor]:
-    """The index of each packed row among the rows of the padded tensor, and the length (N) of each sequence.
-
-    Runs on data's device without synchronizing with it.
-    """
-    sizes = batch_sizes.to(data.device)
-    steps = torch.arange(sizes.size(0), device=data.device)
-    sequences = torch.arange(batch, device=data.device)
-    # A step takes `batch` rows in the padded tensor, and `sizes` rows in the packed data.
-    shift_of_step = steps * batch - (torch.cumsum(sizes, 0) - sizes)
-    shifts = torch.repeat_interleave(shift_of_step, sizes, output_size=data.size(0))
-    rows = torch.arange(data.size(0), device=data.device) + shifts
-    lengths = (sizes.unsqueeze(1) > sequences).sum(0)
-    return rows, lengths
 
 
 def _stack(states: list[Tensor]) -> Tensor:

@@ -5,6 +5,7 @@ import copy
 import io
 import math
 import pickle
+import random
 import re
 import sys
 import typing
@@ -110,6 +111,45 @@ def test_packed_costs_a_gather_in_and_one_out():
         # A size, and whether it increases, are read from batch_sizes, which are on the host.
         assert names.count("aten::_local_scalar_dense") == 2
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("seed", range(12))
+def test_packs_of_very_different_lengths(device, dtype, seed, monkeypatch):
+    """They run in segments, with the results and gradients of padded ones."""
+    chosen = random.Random(seed)
+    torch.manual_seed(seed)
+    lengths = [chosen.choice([1, 2, 3, 9]) for _ in range(chosen.randint(8, 12))] + [100]
+    flags = {name: chosen.random() < 0.5 for name in ("batch_first", "bidirectional", "bias")}
+    rnn = lltm.LLTM(3, 4, num_layers=chosen.choice([1, 2]), **flags).to(device, dtype)
+    packed = pack_sequence([torch.randn(n, 3, device=device, dtype=dtype) for n in lengths], enforce_sorted=False)
+    size = (rnn.num_layers * (2 if rnn.bidirectional else 1), len(lengths), 4)
+    cell_dtype = dtype if chosen.random() < 0.5 or dtype is torch.float64 else torch.float32
+    hx = (torch.randn(size, device=device, dtype=dtype), torch.randn(size, device=device, dtype=cell_dtype))
+    hx = hx if chosen.random() < 0.7 else None
+    reset = torch.rand(len(lengths), 100, device=device) < 0.2
+    reset = None if chosen.random() < 0.5 else reset if rnn.batch_first else reset.T
+
+    def run(padded_rows):
+        calls = []
+        operator = torch.ops.lltm.sequence
+        monkeypatch.setattr(lltm._packed, "_PADDED_ROWS", padded_rows)
+        monkeypatch.setattr(torch.ops.lltm, "sequence", lambda *arguments: calls.append(1) or operator(*arguments))
+        data = packed.data.clone().requires_grad_()
+        states = None if hx is None else tuple(state.clone().requires_grad_() for state in hx)
+        output, final = rnn(packed._replace(data=data), states, reset=reset)
+        monkeypatch.undo()
+        loss = sum(tensor.double().pow(2).sum() for tensor in (output.data, *final))
+        gradients = torch.autograd.grad(loss, [data, *rnn.parameters(), *(states or ())], materialize_grads=True)
+        return len(calls) // size[0], (output.data, *final), gradients
+
+    segments, results, gradients = run(lltm._packed._PADDED_ROWS)
+    padded_segments, padded_results, padded_gradients = run(math.inf)
+    assert segments > padded_segments == 1
+    rounding = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
+    for found, padded in zip((*results, *gradients), (*padded_results, *padded_gradients), strict=True):
+        assert found.dtype == padded.dtype
+        assert (found.double() - padded.double()).abs().max() <= rounding * padded.double().abs().max()
 
 
 @st.composite
