@@ -17,7 +17,7 @@
 
 #include "../../cell.h"
 #include "../problem.h"
-#include "../tile/elements.cuh"
+#include "../tile/elements.h"
 #include "../tile/vectors.cuh"
 
 namespace lltm::cuda {

@@ -2,7 +2,7 @@
 // (sm_90a). The columns of the tile are permuted, so that a thread has four neighbors of a row.
 #pragma once
 
-#include "../tile/elements.cuh"
+#include "../tile/elements.h"
 #include "../tile/vectors.cuh"
 
 namespace lltm::cuda {

@@ -5,7 +5,7 @@
 #include "../../cell.h"
 #include "../kernels/sequence/gradients.h"
 #include "../ptx/global.cuh"
-#include "../tile/elements.cuh"
+#include "../tile/elements.h"
 
 namespace lltm::cuda {
 

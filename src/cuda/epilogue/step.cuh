@@ -5,7 +5,7 @@
 
 #include "../../cell.h"
 #include "../step_problem.h"
-#include "../tile/elements.cuh"
+#include "../tile/elements.h"
 #include "../tile/vectors.cuh"
 #include "cell.cuh"
 

@@ -1,7 +1,7 @@
 // Writing a finished tile to global memory.
 #pragma once
 
-#include "../tile/elements.cuh"
+#include "../tile/elements.h"
 #include "../tile/vectors.cuh"
 
 namespace lltm::cuda {

@@ -1,6 +1,6 @@
 #include "../ptx/overlap.cuh"
 #include "../runtime/launch.cuh"
-#include "../tile/elements.cuh"
+#include "../tile/elements.h"
 #include "pack.h"
 
 #include <algorithm>

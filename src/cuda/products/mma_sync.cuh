@@ -11,7 +11,7 @@
 #include "../ptx/mma.cuh"
 #include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
-#include "../tile/elements.cuh"
+#include "../tile/elements.h"
 #include "operands.cuh"
 
 #include <type_traits>
@@ -37,7 +37,7 @@ struct TileProduct {
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_;
   static constexpr int kWarpsM = kWarpsM_, kWarpsN = kWarpsN_, kWarpsK = kWarpsK_;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
-  using Element = typename ElementOf<kArithmetic>::type;
+  using Element = TensorElement<kArithmetic>;
 
   // A step is the K of one mma.sync, 32 bytes. A chunk is four steps, 128 bytes.
   static constexpr int kStepK = 32 / sizeof(Element);

@@ -7,7 +7,7 @@
 #include "../ptx/cluster.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
-#include "../tile/elements.cuh"
+#include "../tile/elements.h"
 
 namespace lltm::cuda {
 
@@ -38,7 +38,7 @@ template <Arithmetic kArithmetic_,
 struct WgmmaProduct {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
   static constexpr int kGroups = kGroups_, kStages = kStages_, kRowTiles = kRowTiles_;
-  using Element = typename ElementOf<kArithmetic>::type;
+  using Element = TensorElement<kArithmetic>;
   static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
   static constexpr int kMultipliers = 128 * kGroups, kFinishers = kMultipliers + kHelpers;
   static constexpr int kCopierWarps = kCopierWarps_;

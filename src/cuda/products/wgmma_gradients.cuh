@@ -11,7 +11,7 @@
 #include "../ptx/wgmma.cuh"
 #include "../runtime/tensor_maps.h"
 #include "../scheduler/gradient_units.h"
-#include "../tile/elements.cuh"
+#include "../tile/elements.h"
 #include "operands.cuh"
 
 namespace lltm::cuda {
@@ -139,7 +139,7 @@ __device__ __forceinline__ void multiply_boxes(float (&sum)[kSums], uint64_t a, 
 /// Products in 16 bits.
 template <Arithmetic kArithmetic>
 struct HalfGradientProduct {
-  using Element = typename ElementOf<kArithmetic>::type;
+  using Element = TensorElement<kArithmetic>;
   static constexpr int kElementSize = 2, kChunkK = 64, kBoxColumns = 64;
   static constexpr bool kWeightRowsOfK = true;
   static constexpr int kLeftReaders = kGradientThreads / 128;

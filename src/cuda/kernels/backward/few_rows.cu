@@ -15,7 +15,7 @@
 #include "../../reduction/cluster_sums.cuh"
 #include "../../runtime/launch.cuh"
 #include "../../scheduler/split_of_k.h"
-#include "../../tile/elements.cuh"
+#include "../../tile/elements.h"
 #include "../../tile/vectors.cuh"
 #include "../few_rows.cuh"
 #include "kernels.h"
@@ -24,13 +24,6 @@
 #include <c10/util/Half.h>
 
 namespace lltm::cuda {
-
-/// The type in device code with the bits of a tensor's type.
-template <typename scalar_t>
-using DeviceElement = std::conditional_t<
-    std::is_same_v<scalar_t, c10::Half>,
-    __half,
-    std::conditional_t<std::is_same_v<scalar_t, c10::BFloat16>, __nv_bfloat16, scalar_t>>;
 
 template <typename scalar_t>
 struct BackwardFewRowsArguments {
@@ -41,10 +34,9 @@ struct BackwardFewRowsArguments {
 };
 
 /// A strip of columns of [h | x], kWidth per thread, for a batch of kRows rows.
-template <typename scalar_t_, int kRows_, int kWidth_>
+template <typename Element_, int kRows_, int kWidth_>
 struct FewRowsStrip {
-  using scalar_t = scalar_t_;
-  using Element = DeviceElement<scalar_t>;
+  using Element = Element_;
   static constexpr int kRows = kRows_, kColumns = 64, kWidth = kWidth_;
   static constexpr int kThreads = 256, kLanes = kColumns / kWidth, kGroups = kThreads / kLanes;
 
@@ -118,15 +110,14 @@ __device__ __forceinline__ const void* word_around(const void* element) {
 
 template <typename Strip>
 __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
-    const __grid_constant__ BackwardFewRowsArguments<typename Strip::scalar_t> arguments) {
-  using scalar_t = typename Strip::scalar_t;
+    const __grid_constant__ BackwardFewRowsArguments<typename Strip::Element> arguments) {
   using Element = typename Strip::Element;
   using Math = TensorMath<Element>;
   constexpr int kRows = Strip::kRows, kHidden = Strip::kHidden, kThreads = Strip::kThreads;
   constexpr int kWidth = Strip::kWidth, kLanes = Strip::kLanes, kGroups = Strip::kGroups;
   constexpr int kStages = Strip::kStages, kVectorBytes = Strip::kVectorBytes;
   extern __shared__ __align__(16) unsigned char shared[];
-  const GateGradientsParams<scalar_t>& cell = arguments.cell;
+  const GateGradientsParams<Element>& cell = arguments.cell;
   const BackwardProblem& p = arguments.products;
   const int64_t state_size = p.state_size;
   const int thread = static_cast<int>(threadIdx.x);
@@ -157,11 +148,11 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   // The operands of d_gates of this thread's next element, which is in column `own` of those
   // computed at a time.
   const int own = thread % kHidden, own_row = thread / kHidden;
-  scalar_t z[3] = {}, new_cell = 0, grad_h = 0, grad_cell = 0;
+  Element z[3] = {}, new_cell = 0, grad_h = 0, grad_cell = 0;
   const auto load_element = [&](int first) {
     if (own_row < kRows && first + own < hidden) {
       const int64_t at = begin + first + own;
-      const scalar_t* const gates = cell.gates + own_row * 3 * state_size + at;
+      const Element* const gates = cell.gates + own_row * 3 * state_size + at;
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
         z[gate] = gates[gate * state_size];
@@ -193,7 +184,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
     to[2 * kThreads] = exists ? gradients.gates.candidate : 0;
     if (cell_wanted && exists && cell.d_old_cell != nullptr) {
       cell.d_old_cell[own_row * state_size + begin + first + own] =
-          static_cast<scalar_t>(gradients.old_cell);
+          static_cast<Element>(gradients.old_cell);
     }
   };
   const auto sum_bias = [&](const float* d_gates, int first) {
@@ -205,7 +196,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
         for (int row = 0; row < kRows; ++row) {
           sum += d_gates[i * Strip::kPitch + row];
         }
-        cell.d_bias[i / kHidden * state_size + begin + column] = static_cast<scalar_t>(sum);
+        cell.d_bias[i / kHidden * state_size + begin + column] = static_cast<Element>(sum);
       }
     }
   };

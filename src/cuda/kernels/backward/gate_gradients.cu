@@ -11,7 +11,7 @@
 #include "../../ptx/shared.cuh"
 #include "../../reduction/bias_parts.cuh"
 #include "../../runtime/launch.cuh"
-#include "../../tile/elements.cuh"
+#include "../../tile/elements.h"
 #include "../../tile/vectors.cuh"
 #include "kernels.h"
 

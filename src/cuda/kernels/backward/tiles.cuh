@@ -13,7 +13,7 @@
 #include "../../runtime/launch.cuh"
 #include "../../scheduler/split_of_k.h"
 #include "../../tile/boxes.cuh"
-#include "../../tile/elements.cuh"
+#include "../../tile/elements.h"
 #include "../../tile/shifted_boxes.cuh"
 #include "kernels.h"
 

@@ -16,7 +16,7 @@
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/gradient_rounds.h"
 #include "../../scheduler/split_of_k.h"
-#include "../../tile/elements.cuh"
+#include "../../tile/elements.h"
 #include "../../tile/rows_of_k.cuh"
 #include "../../tile/vectors.cuh"
 #include "kernels.h"

@@ -16,7 +16,7 @@
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/split_of_k.h"
-#include "../../tile/elements.cuh"
+#include "../../tile/elements.h"
 #include "../../tile/shapes.h"
 #include "../../tile/vectors.cuh"
 #include "kernels.h"
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
     backward_wgmma_small_kernel(const __grid_constant__ SmallBackwardArguments arguments) {
 #if defined(LLTM_HOPPER)
   using Tile = SmallGradientTile;
-  using Element = typename ElementOf<kArithmetic>::type;
+  using Element = TensorElement<kArithmetic>;
   extern __shared__ __align__(1024) unsigned char shared[];
   const BackwardProblem& p = arguments.cell;
   const BackwardMaps& maps = arguments.maps;

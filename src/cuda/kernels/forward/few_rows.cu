@@ -123,7 +123,7 @@ struct LaneSums {
 template <typename Problem, Arithmetic kArithmetic, int kRows, int kWidth>
 __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments<Problem> arguments) {
-  using Element = typename ElementOf<kArithmetic>::type;
+  using Element = TensorElement<kArithmetic>;
   using Word = WordOf<Element, kWidth>;
   using Sums = LaneSums<3 * kRows>;
   // Pieces of a row of weights that each thread has in flight, as registers allow.

@@ -15,7 +15,7 @@
 #include "../../scheduler/split_of_k.h"
 #include "../../scheduler/tiles.h"
 #include "../../tile/boxes.cuh"
-#include "../../tile/elements.cuh"
+#include "../../tile/elements.h"
 #include "../../tile/shifted_boxes.cuh"
 #include "kernels.h"
 

@@ -18,9 +18,6 @@
 #include "../../tile/shapes.h"
 #include "gradients.h"
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
-
 namespace lltm::cuda {
 
 template <typename scalar_t>

@@ -7,16 +7,14 @@
 #pragma once
 
 #include "../../problem.h"
+#include "../../tile/elements.h"
 #include "../../tile/shapes.h"
 #include "kernels.h"
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -46,13 +44,6 @@ struct SequenceGradientsParams {
 template <typename scalar_t>
 cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>& params,
                                       cudaStream_t stream);
-
-/// The type of tensors whose products are computed in kArithmetic.
-template <Arithmetic kArithmetic>
-using TensorElement = std::conditional_t<
-    is_float(kArithmetic),
-    float,
-    std::conditional_t<kArithmetic == Arithmetic::kFloat16, c10::Half, c10::BFloat16>>;
 
 /// The same with the product: from_h is d_gates[last_t] @ weights_h, in float32. Rows of both start
 /// at multiples of 16 bytes. `split` blocks, a cluster, share the K = 3*state_size of a tile; more

@@ -1,0 +1,34 @@
+// Elements of tensors.
+#pragma once
+
+#include "../problem.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace lltm::cuda {
+
+/// The type of tensors whose products are computed in kArithmetic.
+template <Arithmetic kArithmetic>
+using TensorElement = std::conditional_t<
+    is_float(kArithmetic),
+    float,
+    std::conditional_t<kArithmetic == Arithmetic::kFloat16, c10::Half, c10::BFloat16>>;
+
+template <typename Element>
+LLTM_HOST_DEVICE float to_float(Element x) {
+  return static_cast<float>(x);
+}
+template <typename Element>
+LLTM_HOST_DEVICE void assign(Element& to, float x) {
+  to = static_cast<Element>(x);
+}
+
+LLTM_HOST_DEVICE int at_most(int64_t value, int limit) {
+  return static_cast<int>(value < limit ? value : limit);
+}
+
+}  // namespace lltm::cuda
