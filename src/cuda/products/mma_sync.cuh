@@ -104,9 +104,9 @@ struct TileProduct {
     run_overlapping<false>(shared, begin, end, false, load_all, started, arrived);
   }
 
-  /// The same in a block that has not yet waited for the previous kernel. If `early`, the constant
-  /// operands of the first chunks are loaded before the wait. load(a, b, chunk, operands) starts
-  /// the copies of these operands of a chunk.
+  /// The same, with kOverlaps in a block that has not yet waited for the previous kernel. If
+  /// `early`, the constant operands of the first chunks are loaded before the wait. load(a, b,
+  /// chunk, operands) starts the copies of these operands of a chunk.
   template <bool kOverlaps = true,
             typename Load,
             typename Started,

@@ -126,34 +126,21 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   };
   Product product;
   auto* const slots = reinterpret_cast<Element*>(shared);
-  if constexpr (kOfSequence<Problem>) {
-    product.run_overlapping(
-        slots,
-        begin,
-        end,
-        loads_early(arguments.problem),
-        [&](Element* a, Element* b, int chunk, Operands which) {
-          if (which == Operands::kAll || (which == Operands::kCarried) == piece_at(chunk).of_h) {
-            load_a(a, chunk);
-          }
-          if (which != Operands::kCarried) {
-            load_b(b, chunk);
-          }
-        },
-        fetch,
-        arrived);
-  } else {
-    product.run(
-        slots,
-        begin,
-        end,
-        [&](Element* a, Element* b, int chunk) {
+  product.template run_overlapping<kOfSequence<Problem>>(
+      slots,
+      begin,
+      end,
+      loads_early(arguments.problem),
+      [&](Element* a, Element* b, int chunk, Operands which) {
+        if (which == Operands::kAll || (which == Operands::kCarried) == piece_at(chunk).of_h) {
           load_a(a, chunk);
+        }
+        if (which != Operands::kCarried) {
           load_b(b, chunk);
-        },
-        fetch,
-        arrived);
-  }
+        }
+      },
+      fetch,
+      arrived);
   if constexpr (kHidden == 8) {
     // Kernels with small tiles are so short that an early start of the next one matters. After
     // larger tiles, its blocks would crowd onto the first multiprocessors with room.
