@@ -43,6 +43,7 @@ struct WgmmaProduct {
   static constexpr int kMultipliers = 128 * kGroups, kFinishers = kMultipliers + kHelpers;
   static constexpr int kCopierWarps = kCopierWarps_;
   static constexpr bool kByWords = kCopierWarps > 0;
+  static_assert(!kByWords || (kRowTiles == 1 && !kOverlaps));
   static constexpr int kLoaders = kByWords ? kCopierWarps : kOverlaps ? 2 : 1;
   static constexpr int kThreads = kFinishers + 32 * kLoaders;
   static constexpr int kChunkBytes = 128, kChunkK = kChunkBytes / sizeof(Element);
@@ -83,102 +84,42 @@ struct WgmmaProduct {
     arrive_expecting(slots.full(), bytes);
   }
 
-  /// Multiplies `chunks` chunks of K, for each of which `bytes` bytes arrive. load(a, b, barrier,
-  /// chunk), called by one thread, starts the copies of one chunk. The blocks that share B are
-  /// `peer`, peer + peer_step, ... of the cluster. The finishers call fetch() before the product
-  /// and finish() after it; of these, the multipliers hold the sums.
-  template <typename Load, typename Fetch, typename Finish>
+  /// Multiplies `chunks` chunks of K. All threads that load call copy(slots), which copies all
+  /// chunks. The blocks that share B are `peer`, peer + peer_step, ... of the cluster. The
+  /// finishers call fetch() before the product and finish() after it; of these, the multipliers
+  /// hold the sums. In a product that overlaps the previous kernel, fetch() may wait for that
+  /// kernel: the first early_chunks need nothing from it, and are multiplied before.
+  template <typename Copy, typename Fetch, typename Finish>
   __device__ __forceinline__ void run(const unsigned char* shared,
                                       int chunks,
-                                      int bytes,
+                                      int early_chunks,
                                       int peer,
                                       int peer_step,
-                                      const Load& load,
+                                      const Copy& copy,
                                       const Fetch& fetch,
                                       const Finish& finish) {
-    static_assert(!kOverlaps && !kByWords);
-    Slots slots = slots_of(shared);
-    if (threadIdx.x >= kFinishers) {
-      if (threadIdx.x == kFinishers) {
-#pragma unroll 1
-        for (int chunk = 0; chunk < chunks; ++chunk) {
-          slots.wait_empty();
-          arrive_expecting(slots.full(), bytes);
-          load(slots.data(), slots.data() + kBytesA, slots.full(), chunk);
-          slots.advance();
-        }
-      }
-      return;
-    }
-    fetch();
-    if (threadIdx.x < kMultipliers) {
-      clear(sum);
-      uint32_t to_release = 0;
-      multiply(slots, 0, chunks, chunks, peer, peer_step, to_release);
-    }
-    finish();
-  }
-
-  /// The same where warps copy: copy(slots) copies all chunks.
-  template <typename Copy, typename Fetch, typename Finish>
-  __device__ __forceinline__ void run_by_words(const unsigned char* shared,
-                                               int chunks,
-                                               const Copy& copy,
-                                               const Fetch& fetch,
-                                               const Finish& finish) {
-    static_assert(kByWords && kRowTiles == 1);
     Slots slots = slots_of(shared);
     if (threadIdx.x >= kFinishers) {
       copy(slots);
       return;
     }
-    fetch();
-    if (threadIdx.x < kMultipliers) {
-      clear(sum);
-      uint32_t to_release = 0;
-      multiply(slots, 0, chunks, chunks, 0, 0, to_release);
-    }
-    finish();
-  }
-
-  /// The same in a block that has not yet waited for the previous kernel. load_a(slots) and
-  /// load_b(slots), called by one thread each, start the copies of all chunks and call
-  /// begin_chunk() for each: one thread for both would take longer to issue the copies than these
-  /// take. The first early_chunks need nothing from the previous kernel, and are multiplied before
-  /// fetch(), which may wait for that kernel.
-  template <typename LoadA, typename LoadB, typename Fetch, typename Finish>
-  __device__ __forceinline__ void run_overlapping(const unsigned char* shared,
-                                                  int chunks,
-                                                  int early_chunks,
-                                                  int peer,
-                                                  int peer_step,
-                                                  const LoadA& load_a,
-                                                  const LoadB& load_b,
-                                                  const Fetch& fetch,
-                                                  const Finish& finish) {
-    static_assert(kOverlaps);
-    Slots slots = slots_of(shared);
-    if (threadIdx.x >= kFinishers) {
-      if (threadIdx.x == kFinishers) {
-        load_a(slots);
-      } else if (threadIdx.x == kFinishers + 32) {
-        load_b(slots);
-      }
-      return;
-    }
-    clear(sum);
     uint32_t to_release = 0;
-    if (threadIdx.x < kMultipliers) {
-      multiply(slots, 0, early_chunks, chunks, peer, peer_step, to_release);
+    if constexpr (kOverlaps) {
+      clear(sum);
+      if (threadIdx.x < kMultipliers) {
+        multiply(slots, 0, early_chunks, chunks, peer, peer_step, to_release);
+      }
     }
     fetch();
     if (threadIdx.x < kMultipliers) {
-      if constexpr (kFinishers > kMultipliers) {
+      if constexpr (!kOverlaps) {
+        clear(sum);
+      } else if constexpr (kFinishers > kMultipliers) {
         // The helpers never get here with sums. The compiler does not know that, and would wait for
         // each wgmma before it issues the next one, in both loops.
         keep_behind(sum);
       }
-      multiply(slots, early_chunks, chunks, chunks, peer, peer_step, to_release);
+      multiply(slots, kOverlaps ? early_chunks : 0, chunks, chunks, peer, peer_step, to_release);
     }
     finish();
   }

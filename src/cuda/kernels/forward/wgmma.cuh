@@ -236,50 +236,39 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
             }
           }
         };
-    product.run_overlapping(
+    product.run(
         shared,
         end - begin,
         early_chunks,
         rank,
         ranks,
         [&](const auto& slots) {
-          load_chunks(
-              slots,
-              arguments.bytes_a,
-              [&](bool of_h) {
-                if (of_h || !early) {
-                  wait_for_previous_kernel();
-                }
-              },
-              [&](const auto& at, bool of_h, int k, int) {
-                copy_a(at.data(), at.full(), of_h, k);
-              });
-        },
-        [&](const auto& slots) {
-          load_chunks(
-              slots,
-              Product::kBytesB,
-              [&](bool) {
-                if (!early) {
-                  wait_for_previous_kernel();
-                }
-              },
-              [&](const auto& at, bool of_h, int k, int chunk) {
-                copy_b(at.data() + Product::kBytesA, at.full(), of_h, k, chunk);
-              });
-        },
-        fetch,
-        finish);
-  } else if constexpr (Tile::kByWords && !kIsFloat32) {
-    using Copier =
-        WordCopier<Product::kArithmetic, Product::kTileM, Tile::kHidden, Product::kCopierWarps>;
-    product.run_by_words(
-        shared,
-        end - begin,
-        [&](const auto& slots) {
-          const int warp = (static_cast<int>(threadIdx.x) - Product::kFinishers) / 32;
-          Copier(p, first_row, first_hidden, warp)
-              .copy(slots, end - begin, Product::kBytesA, piece_of);
+          // One thread for both would take longer to issue the copies than these take.
+          if (threadIdx.x == Product::kFinishers) {
+            load_chunks(
+                slots,
+                arguments.bytes_a,
+                [&](bool of_h) {
+                  if (of_h || !early) {
+                    wait_for_previous_kernel();
+                  }
+                },
+                [&](const auto& at, bool of_h, int k, int) {
+                  copy_a(at.data(), at.full(), of_h, k);
+                });
+          } else if (threadIdx.x == Product::kFinishers + 32) {
+            load_chunks(
+                slots,
+                Product::kBytesB,
+                [&](bool) {
+                  if (!early) {
+                    wait_for_previous_kernel();
+                  }
+                },
+                [&](const auto& at, bool of_h, int k, int chunk) {
+                  copy_b(at.data() + Product::kBytesA, at.full(), of_h, k, chunk);
+                });
+          }
         },
         fetch,
         finish);
@@ -287,12 +276,25 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     product.run(
         shared,
         end - begin,
-        arguments.bytes_a + Product::kBytesB,
+        early_chunks,
         rank,
         ranks,
-        [&](uint32_t a, uint32_t b, uint32_t barrier, int chunk) {
-          load_b(b, barrier, chunk);
-          load_a(a, barrier, chunk);
+        [&](auto slots) {
+          if constexpr (Tile::kByWords) {
+            const int warp = (static_cast<int>(threadIdx.x) - Product::kFinishers) / 32;
+            WordCopier<Product::kArithmetic, Product::kTileM, Tile::kHidden, Product::kCopierWarps>(
+                p, first_row, first_hidden, warp)
+                .copy(slots, end - begin, Product::kBytesA, piece_of);
+          } else if (threadIdx.x == Product::kFinishers) {
+#pragma unroll 1
+            for (int chunk = 0; chunk < end - begin; ++chunk) {
+              slots.wait_empty();
+              arrive_expecting(slots.full(), arguments.bytes_a + Product::kBytesB);
+              load_b(slots.data() + Product::kBytesA, slots.full(), chunk);
+              load_a(slots.data(), slots.full(), chunk);
+              slots.advance();
+            }
+          }
         },
         fetch,
         finish);
