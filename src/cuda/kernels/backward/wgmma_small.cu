@@ -21,9 +21,6 @@
 #include "../../tile/vectors.cuh"
 #include "kernels.h"
 
-#include <tuple>
-#include <utility>
-
 namespace lltm::cuda {
 namespace {
 
@@ -52,15 +49,6 @@ bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const Backward
          describe_part(&maps->d_weights_input, d_weights.from(state, 2), gates, features);
 }
 
-// The first column, within h or x, of a tile of `columns` columns.
-struct FirstColumn {
-  bool of_h;
-  int column;
-
-  __device__ __forceinline__ FirstColumn(int tile, int tiles_of_h, int columns)
-      : of_h(tile < tiles_of_h), column((of_h ? tile : tile - tiles_of_h) * columns) {}
-};
-
 // Stages a warpgroup's sums of two boxes, 64x128, in shared memory, where TMA writes them from.
 template <typename Element>
 __device__ __forceinline__ void stage_boxes(unsigned char* boxes, const float* sum) {
@@ -85,8 +73,9 @@ struct SmallBackwardArguments {
   BackwardMaps maps;
   BackwardProblem cell;
   KSplit split;
-  int state_columns_h, state_columns, state_blocks;  // tiles; and their blocks, ranks included
-  int weight_columns_h, weight_columns, weight_tiles, weight_chunks;
+  Segments state_columns, weight_columns;  // in tiles
+  int state_blocks;                        // of the tiles of d_old_h and d_input, ranks included
+  int weight_tiles, weight_chunks;
 };
 
 struct SmallGradientTile {
@@ -212,9 +201,10 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
     if (tile >= arguments.weight_tiles) {
       return;
     }
-    const auto [of_h, column] = FirstColumn(
-        tile % arguments.weight_columns, arguments.weight_columns_h, Tile::kWeightColumns);
-    const int row = tile / arguments.weight_columns * Tile::kRows;
+    const int tiles_a_row = arguments.weight_columns.pieces();
+    const auto [of_h, first] =
+        arguments.weight_columns.piece(tile % tiles_a_row, Tile::kWeightColumns);
+    const int row = tile / tiles_a_row * Tile::kRows, column = static_cast<int>(first);
     float sum[Tile::kWeightColumns / 2];
     multiply_small_tile<kArithmetic, true>(sum,
                                            base,
@@ -243,9 +233,9 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
 
   cluster_arrive();  // the barriers of all ranks are initialized
   const int tile = static_cast<int>(cluster_index());
-  const auto [of_h, first_column] =
-      FirstColumn(tile % arguments.state_columns, arguments.state_columns_h, Tile::kStateColumns);
-  const int first_row = tile / arguments.state_columns * Tile::kRows;
+  const int tiles_a_row = arguments.state_columns.pieces();
+  const auto [of_h, first] = arguments.state_columns.piece(tile % tiles_a_row, Tile::kStateColumns);
+  const int first_row = tile / tiles_a_row * Tile::kRows, first_column = static_cast<int>(first);
   const int first_chunk = arguments.split.first_chunk(rank);
   float sum[Tile::kStateColumns / 2];
   multiply_small_tile<kArithmetic, false>(sum,
@@ -296,15 +286,14 @@ cudaError_t launch_backward_wgmma_small(const BackwardProblem& p, int split, cud
   arguments.cell = p;
   arguments.split = split_of_k(split, tiles_of(gates, kBoxSize), 0);
   const auto columns = [&](const void* h, const void* input, int tile) {
-    const int of_h = h == nullptr ? 0 : tiles_of(p.state_size, tile);
-    return std::pair(of_h, of_h + (input == nullptr ? 0 : tiles_of(p.input_features, tile)));
+    return segments_of(
+        h != nullptr ? p.state_size : 0, input != nullptr ? p.input_features : 0, tile);
   };
-  std::tie(arguments.state_columns_h, arguments.state_columns) =
-      columns(p.d_old_h, p.d_input, Tile::kStateColumns);
-  std::tie(arguments.weight_columns_h, arguments.weight_columns) =
-      columns(p.d_weights, p.d_weights, Tile::kWeightColumns);
-  arguments.state_blocks = arguments.state_columns * tiles_of(p.batch, Tile::kRows) * split;
-  arguments.weight_tiles = arguments.weight_columns * tiles_of(gates, Tile::kRows);
+  arguments.state_columns = columns(p.d_old_h, p.d_input, Tile::kStateColumns);
+  arguments.weight_columns = columns(p.d_weights, p.d_weights, Tile::kWeightColumns);
+  arguments.state_blocks =
+      arguments.state_columns.pieces() * tiles_of(p.batch, Tile::kRows) * split;
+  arguments.weight_tiles = arguments.weight_columns.pieces() * tiles_of(gates, Tile::kRows);
   arguments.weight_chunks = tiles_of(p.batch, kBoxSize);
   const int blocks =
       arguments.state_blocks + static_cast<int>(ceil_div(arguments.weight_tiles, split)) * split;
