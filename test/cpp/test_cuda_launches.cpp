@@ -93,8 +93,7 @@ TEST(Launches, DescribeRowsThatStartAnywhereByResidue) {
                                      .rows = rows,
                                      .columns = columns,
                                      .box_rows = 8,
-                                     .box_columns = 100,
-                                     .layout = BoxLayout::kRows}));
+                                     .box_columns = 100}));
     for (int64_t row = 0; row < rows; ++row) {
       const auto residue = static_cast<size_t>(row % kRowResidues);
       test::FakeMap map{};

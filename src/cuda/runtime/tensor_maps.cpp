@@ -50,8 +50,8 @@ bool encode_boxes(CUtensorMap* map, const BoxesOf& of) {
                 box,
                 steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE,
-                of.layout == BoxLayout::kSwizzled ? CU_TENSOR_MAP_SWIZZLE_128B
-                                                  : CU_TENSOR_MAP_SWIZZLE_NONE,
+                of.box_columns * element_size(of.arithmetic) == 128 ? CU_TENSOR_MAP_SWIZZLE_128B
+                                                                    : CU_TENSOR_MAP_SWIZZLE_NONE,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }

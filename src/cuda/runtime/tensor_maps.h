@@ -10,18 +10,15 @@
 
 namespace lltm::cuda {
 
-/// The layout of a box in shared memory: row after row, or rows of 128 bytes whose 16-byte pieces
-/// are permuted (piece p of row r is at p ^ r % 8).
-enum class BoxLayout { kRows, kSwizzled };
-
 /// A matrix of rows x columns elements in boxes of box_rows x box_columns; or `gates` such
-/// matrices, `rows` rows apart, whose boxes have box_rows rows of each.
+/// matrices, `rows` rows apart, whose boxes have box_rows rows of each. Boxes are in shared memory
+/// row after row; in rows of 128 bytes, the 16-byte pieces are permuted (piece p of row r is at p ^
+/// r % 8).
 struct BoxesOf {
   Arithmetic arithmetic;
   Matrix matrix;  // all rows start at multiples of 16 bytes
   int64_t rows, columns;
   int box_rows, box_columns;
-  BoxLayout layout = BoxLayout::kSwizzled;
   int64_t gates = 1;
 
   bool operator==(const BoxesOf&) const = default;

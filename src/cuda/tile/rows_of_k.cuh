@@ -38,6 +38,7 @@ struct BoxOfRows {
   static constexpr int kResidueBytes = kResidueRows * kResidueColumns * 4;
   static constexpr int kMostBytes = kRowResidues * kResidueBytes;
   static_assert(kResidueBytes % 128 == 0);
+  static_assert(kColumns != 32 && kResidueColumns != 32, "rows of 128 bytes would be permuted");
 
   static bool describe(RowsOfK* to, const Matrix& matrix, int64_t rows, int64_t columns) {
     to->at_vectors = matrix.starts_at_vectors(sizeof(float));
@@ -46,8 +47,7 @@ struct BoxOfRows {
                   .rows = rows,
                   .columns = columns,
                   .box_rows = kRows,
-                  .box_columns = kColumns,
-                  .layout = BoxLayout::kRows};
+                  .box_columns = kColumns};
     if (to->at_vectors) {
       return cuda::describe(to->maps, boxes);
     }

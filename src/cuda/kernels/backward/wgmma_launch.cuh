@@ -34,8 +34,7 @@ bool describe_gradients(GradientArguments* arguments,
                                   .rows = gates,
                                   .columns = width,
                                   .box_rows = UnalignedRows::kRows,
-                                  .box_columns = UnalignedRows::kColumns,
-                                  .layout = BoxLayout::kRows});
+                                  .box_columns = UnalignedRows::kColumns});
     } else {
       done = describe(operands.weights, {kOperand, p.weights, gates, width, kBox, kBox});
     }

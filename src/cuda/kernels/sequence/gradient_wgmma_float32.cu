@@ -119,8 +119,7 @@ bool describe_step_gradients(StepGradientMaps* maps,
                    .rows = 3 * state_size,
                    .columns = state_size,
                    .box_rows = kFloat32GradientChunk,
-                   .box_columns = kFloat32GradientColumns,
-                   .layout = BoxLayout::kRows});
+                   .box_columns = kFloat32GradientColumns});
 }
 
 cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams<float>& params,
