@@ -14,6 +14,8 @@
 #include "../tile/elements.h"
 #include "operands.cuh"
 
+#include <type_traits>
+
 namespace lltm::cuda {
 
 /// The bytes of a box of 64x64 16-bit elements.
@@ -330,12 +332,8 @@ struct Tf32GradientProduct {
 };
 
 template <Arithmetic kArithmetic>
-struct GradientProductOf {
-  using type = HalfGradientProduct<kArithmetic>;
-};
-template <>
-struct GradientProductOf<Arithmetic::kTf32> {
-  using type = Tf32GradientProduct;
-};
+using GradientProduct = std::conditional_t<kArithmetic == Arithmetic::kTf32,
+                                           Tf32GradientProduct,
+                                           HalfGradientProduct<kArithmetic>>;
 
 }  // namespace lltm::cuda

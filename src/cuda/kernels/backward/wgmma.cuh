@@ -46,7 +46,7 @@ template <Arithmetic kArithmetic_,
           bool kUnaligned_ = false>
 struct GradientTile {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
-  using Product = typename GradientProductOf<kArithmetic>::type;
+  using Product = GradientProduct<kArithmetic>;
   using Staging = GradientStaging<Product>;
   static constexpr int kRows = kGradientRows;
   static constexpr int kStateColumns = kStateColumns_, kWeightColumns = kWeightColumns_;
