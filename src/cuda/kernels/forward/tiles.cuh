@@ -13,7 +13,6 @@
 #include "../../reduction/cluster_sums.cuh"
 #include "../../runtime/launch.cuh"
 #include "../../scheduler/split_of_k.h"
-#include "../../scheduler/tiles.h"
 #include "../../tile/boxes.cuh"
 #include "../../tile/elements.h"
 #include "../../tile/shifted_boxes.cuh"

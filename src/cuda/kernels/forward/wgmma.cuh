@@ -22,7 +22,6 @@
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/split_of_k.h"
-#include "../../scheduler/tiles.h"
 #include "../../tile/word_copier.cuh"
 #include "kernels.h"
 
