@@ -134,14 +134,11 @@ struct Segments {
   };
 
   LLTM_HOST_DEVICE int pieces() const { return h_pieces + x_pieces; }
-  LLTM_HOST_DEVICE Piece piece(int index, int size) const {
-    const bool of_h = index < h_pieces;
-    return {of_h, int64_t(of_h ? index : index - h_pieces) * size};
-  }
-  /// The same with the columns of x first.
-  LLTM_HOST_DEVICE Piece piece_from_x(int index, int size) const {
-    const bool of_h = index >= x_pieces;
-    return {of_h, int64_t(of_h ? index - x_pieces : index) * size};
+  /// With x_first, those of x come before those of h.
+  LLTM_HOST_DEVICE Piece piece(int index, int size, bool x_first = false) const {
+    const bool of_h = x_first ? index >= x_pieces : index < h_pieces;
+    const int before = x_first ? x_pieces : h_pieces;
+    return {of_h, int64_t(of_h == x_first ? index - before : index) * size};
   }
 };
 

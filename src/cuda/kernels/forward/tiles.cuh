@@ -76,8 +76,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   CopierB copier_b;
   // In a sequence, the chunks of x come first, since x is available before h.
   const auto piece_at = [&](int chunk) {
-    return kOfSequence<Problem> ? arguments.chunks.piece_from_x(chunk, kChunkK)
-                                : arguments.chunks.piece(chunk, kChunkK);
+    return arguments.chunks.piece(chunk, kChunkK, /*x_first=*/kOfSequence<Problem>);
   };
   const auto begins_segment = [&](int chunk) {
     return chunk == begin ||

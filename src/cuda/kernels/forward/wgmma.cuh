@@ -198,8 +198,9 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
   // Chunks count from zero within this rank. Those of a step are distributed one by one, those of x
   // first, so that all ranks have the same number of them or one more.
   const auto piece_of = [&](int chunk) {
-    return Tile::kOfSequence ? arguments.chunks.piece_from_x(rank + chunk * ranks, Product::kChunkK)
-                             : arguments.chunks.piece(begin + chunk, Product::kChunkK);
+    return arguments.chunks.piece(Tile::kOfSequence ? rank + chunk * ranks : begin + chunk,
+                                  Product::kChunkK,
+                                  /*x_first=*/Tile::kOfSequence);
   };
   const auto column_of = [&](const Segments::Piece& piece) {
     const bool is_shifted = !Tile::kOfSequence && !piece.of_h;
