@@ -214,6 +214,10 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     const auto piece = piece_of(chunk);
     copy_b(to, barrier, piece.of_h, column_of(piece), begin + chunk);
   };
+  const auto load_both = [&](uint32_t a, uint32_t b, uint32_t barrier, int chunk) {
+    load_b(b, barrier, chunk);
+    load_a(a, barrier, chunk);
+  };
   if constexpr (Tile::kLoadsByTwo) {
     const bool early = loads_early(arguments.problem);
     // Called by each of two threads, with begin_chunk() before each copy.
@@ -286,12 +290,12 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
                 p, first_row, first_hidden, warp)
                 .copy(slots, end - begin, Product::kBytesA, piece_of);
           } else if (threadIdx.x == Product::kFinishers) {
+            const int bytes = arguments.bytes_a + Product::kBytesB;
 #pragma unroll 1
             for (int chunk = 0; chunk < end - begin; ++chunk) {
               slots.wait_empty();
-              arrive_expecting(slots.full(), arguments.bytes_a + Product::kBytesB);
-              load_b(slots.data() + Product::kBytesA, slots.full(), chunk);
-              load_a(slots.data(), slots.full(), chunk);
+              arrive_expecting(slots.full(), bytes);
+              load_both(slots.data(), slots.data() + Product::kBytesA, slots.full(), chunk);
               slots.advance();
             }
           }
@@ -336,14 +340,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
           },
           fetch_and_finish);
     } else {
-      product.run(
-          shared,
-          end - begin,
-          [&](uint32_t a, uint32_t b, uint32_t barrier, int chunk) {
-            load_b(b, barrier, chunk);
-            load_a(a, barrier, chunk);
-          },
-          fetch_and_finish);
+      product.run(shared, end - begin, load_both, fetch_and_finish);
     }
   }
 #else
