@@ -93,13 +93,6 @@ struct GateGradientsArguments {
   unsigned row_blocks;  // the blocks behind these transpose
 };
 
-/// The operands of a thread's elements: kVector neighbors in each of kRows rows.
-template <typename scalar_t, int kVector, int kRows>
-struct GateGradientsInputs {
-  using Several = Vector<scalar_t, kVector>;
-  Several z[kRows][3], new_cell[kRows], grad_h[kRows], grad_cell[kRows];
-};
-
 /// The sums for d_bias over the rows of a warp, and over those of a rank.
 template <typename acc_t, int kColumns>
 struct BiasSums {
@@ -113,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     gate_gradients_kernel(const __grid_constant__ GateGradientsArguments<scalar_t> arguments) {
   using acc_t = accumulate_t<scalar_t>;
   using Math = TensorMath<scalar_t>;
-  using Inputs = GateGradientsInputs<scalar_t, kVector, kRows>;
+  using Several = Vector<scalar_t, kVector>;
   constexpr int kColumns = kVector * kAcross;
   const GateGradientsParams<scalar_t>& p = arguments.cell;
   const int across = static_cast<int>(threadIdx.x) % kAcross;
@@ -157,18 +150,18 @@ __global__ void __launch_bounds__(kThreads, 2)
         has_cell ? p.grad_cell.data + column * p.grad_cell.strides[1] : new_cell;
 #pragma unroll 1
     for (int64_t row0 = first + lane; row0 < end; row0 += kRows * kLanes) {
-      Inputs inputs;
+      Several z[kRows][3], new_cells[kRows], grads_h[kRows], grads_cell[kRows];
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         // Past the last row, the first one is read again.
         const int64_t row = row0 + i * kLanes < end ? row0 + i * kLanes : row0;
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          inputs.z[i][gate] = read_vector<kVector>(gates + (row * 3 + gate) * h);
+          z[i][gate] = read_vector<kVector>(gates + (row * 3 + gate) * h);
         }
-        inputs.new_cell[i] = read_vector<kVector>(new_cell + row * h);
-        inputs.grad_h[i] = read_vector<kVector>(grad_h + row * grad_h_stride);
-        inputs.grad_cell[i] = read_vector<kVector>(grad_cell + row * grad_cell_stride);
+        new_cells[i] = read_vector<kVector>(new_cell + row * h);
+        grads_h[i] = read_vector<kVector>(grad_h + row * grad_h_stride);
+        grads_cell[i] = read_vector<kVector>(grad_cell + row * grad_cell_stride);
       }
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
@@ -176,16 +169,16 @@ __global__ void __launch_bounds__(kThreads, 2)
         if (row >= end) {
           break;
         }
-        Vector<scalar_t, kVector> d_gates[3], d_old_cell;
+        Several d_gates[3], d_old_cell;
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
           const cell::Gradients<acc_t> gradients = cell::backward<Math>(
-              cell::Gates<acc_t>{static_cast<acc_t>(inputs.z[i][0].values[v]),
-                                 static_cast<acc_t>(inputs.z[i][1].values[v]),
-                                 static_cast<acc_t>(inputs.z[i][2].values[v])},
-              static_cast<acc_t>(inputs.new_cell[i].values[v]),
-              has_h ? static_cast<acc_t>(inputs.grad_h[i].values[v]) : acc_t(0),
-              has_cell ? static_cast<acc_t>(inputs.grad_cell[i].values[v]) : acc_t(0));
+              cell::Gates<acc_t>{static_cast<acc_t>(z[i][0].values[v]),
+                                 static_cast<acc_t>(z[i][1].values[v]),
+                                 static_cast<acc_t>(z[i][2].values[v])},
+              static_cast<acc_t>(new_cells[i].values[v]),
+              has_h ? static_cast<acc_t>(grads_h[i].values[v]) : acc_t(0),
+              has_cell ? static_cast<acc_t>(grads_cell[i].values[v]) : acc_t(0));
           const acc_t of_gates[3] = {
               gradients.gates.input_gate, gradients.gates.output_gate, gradients.gates.candidate};
 #pragma unroll
