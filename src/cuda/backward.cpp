@@ -96,7 +96,7 @@ Tensor pack(BackwardProblem& p,
   const auto* const by_wgmma = plan.get_if<GradientPlan>();
   const bool float32 = by_wgmma == nullptr;
   const bool tf32 = arithmetic == Arithmetic::kTf32;
-  const bool unaligned_weights = float32 || (tf32 && by_wgmma->reads_unaligned_weights());
+  const bool unaligned_weights = float32 || (tf32 && by_wgmma->has_large_tiles());
   // In TF32 the inputs are transposed into a copy, from rows that start anywhere.
   const bool reads_inputs = p.d_weights != nullptr && !tf32;
   const bool reads_weights = p.d_old_h != nullptr || p.d_input != nullptr;
@@ -233,7 +233,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
         params.starts_next = !plan.by_library() && (sizeof(scalar_t) == 2 || pads_gates);
         if (by_wgmma != nullptr && arithmetic == Arithmetic::kTf32) {
           params.inputs =
-              transposed_inputs(products, floats, /*in_order=*/!by_wgmma->deals_columns());
+              transposed_inputs(products, floats, /*in_order=*/!by_wgmma->has_large_tiles());
         }
         // Even without products, so that d_bias has the same bits with them.
         params.bias_in_parts = pads_gates;

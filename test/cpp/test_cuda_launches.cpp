@@ -38,7 +38,7 @@ void expect_described() {
       }
       const BackwardTiles tiles = candidate.estimate(shape, kH200).tiles;
       const auto* const plan = std::get_if<GradientPlan>(&tiles.tile);
-      if (kArithmetic == Arithmetic::kTf32 && plan != nullptr && plan->reads_unaligned_weights() &&
+      if (kArithmetic == Arithmetic::kTf32 && plan != nullptr && plan->has_large_tiles() &&
           !vectors) {
         problem.weights = {memory(1) + 4 * random.below(4),
                            p.state_size + p.input_features + random.below(9)};

@@ -18,10 +18,9 @@ struct GradientPlan {
   int state_parts = 1, weight_parts = 1;  // of K, for 256 columns: another kernel adds the parts
   int blocks;                             // at most, except where each tile needs a cluster
 
-  /// In TF32: whether the inputs are transposed so that a thread has the sums of four neighboring
-  /// elements of a row of d_weights; and whether rows of weights may start anywhere.
-  bool deals_columns() const { return weight_columns == 256; }
-  bool reads_unaligned_weights() const { return weight_columns == 256; }
+  /// In TF32, with large tiles the inputs are transposed so that a thread has the sums of four
+  /// neighboring elements of a row of d_weights, and rows of weights may start anywhere.
+  bool has_large_tiles() const { return weight_columns == 256; }
 };
 
 /// The plan with the least estimated time, and that time in microseconds, without d_gates. The

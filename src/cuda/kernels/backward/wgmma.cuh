@@ -52,7 +52,7 @@ struct GradientTile {
   static constexpr int kStateColumns = kStateColumns_, kWeightColumns = kWeightColumns_;
   static constexpr bool kUnaligned = kUnaligned_;
   static constexpr bool kSharesK = kWeightColumns == 64;
-  // as GradientPlan::deals_columns()
+  // as GradientPlan::has_large_tiles()
   static constexpr bool kDealsColumns = kArithmetic == Arithmetic::kTf32 && !kSharesK;
   static constexpr int kMulticast = kSharesK ? 1 : 2;  // ranks
   static constexpr int kBlocksPerSm = kSharesK ? 2 : 1;

@@ -160,7 +160,7 @@ cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
                                   cudaStream_t stream) {
   Matrix transposed{};
   if constexpr (kArithmetic == Arithmetic::kTf32) {
-    const TransposedInputs inputs = transposed_inputs(problem, workspace, !plan.deals_columns());
+    const TransposedInputs inputs = transposed_inputs(problem, workspace, !plan.has_large_tiles());
     transposed = {inputs.transposed, inputs.row_stride()};
     workspace += transposed_floats(problem);
   }
