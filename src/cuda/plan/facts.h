@@ -1,15 +1,13 @@
 // What the estimates know about a GPU.
 #pragma once
 
+#include "../tile/shapes.h"
 #include "costs.h"
 
 #include <array>
 #include <cstddef>
 
 namespace lltm::cuda {
-
-/// The largest cluster that every GPU with clusters supports.
-constexpr int kLargestCluster = 8;
 
 /// What the model knows about a GPU, or about the slice of one that a process has.
 struct DeviceFacts {

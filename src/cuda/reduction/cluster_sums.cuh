@@ -6,6 +6,7 @@
 #include "../ptx/cluster.cuh"
 #include "../ptx/shared.cuh"
 #include "../scheduler/split_of_k.h"
+#include "../tile/shapes.h"
 
 namespace lltm::cuda {
 
@@ -17,7 +18,7 @@ class ClusterSums {
  public:
   // kTileM rows, and up to one more per rank from rounding up to whole rows.
   static constexpr int kBarrierOffset =
-      Product::kSharedBytes + (Product::kTileM + kMaxSplit) * Product::kPitchC * 4;
+      Product::kSharedBytes + (Product::kTileM + kLargestCluster) * Product::kPitchC * 4;
   static constexpr int kSharedBytes = kBarrierOffset + 16;
 
   __device__ __forceinline__ ClusterSums(unsigned char* shared, const KSplit& split)
@@ -78,7 +79,7 @@ class ClusterSums {
       sums[i] = part[i * kStep];
     }
 #pragma unroll
-    for (int r = 1; r < kMaxSplit; ++r) {
+    for (int r = 1; r < kLargestCluster; ++r) {
       if (r < ranks_) {
         part = r == rank_ ? own : received + r * rows_a_rank_ * Product::kPitchC;
 #pragma unroll

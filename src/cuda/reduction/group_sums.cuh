@@ -6,7 +6,7 @@
 #include "../ptx/bulk_copy.cuh"
 #include "../ptx/cluster.cuh"
 #include "../ptx/shared.cuh"
-#include "../scheduler/split_of_k.h"
+#include "../tile/shapes.h"
 #include "../tile/vectors.cuh"
 
 namespace lltm::cuda {
@@ -56,14 +56,14 @@ struct GroupSums {
 #pragma unroll 1
     for (int group = rank; group < kGroups; group += ranks) {
       // All parts are read before the first is added.
-      float4 part[kMaxSplit];
+      float4 part[kLargestCluster];
 #pragma unroll
-      for (int r = 0; r < kMaxSplit; ++r) {
+      for (int r = 0; r < kLargestCluster; ++r) {
         part[r] = from[min(r, ranks - 1) * kThreads];
       }
       float4 total{};
 #pragma unroll
-      for (int r = 0; r < kMaxSplit; ++r) {
+      for (int r = 0; r < kLargestCluster; ++r) {
         if (r < ranks) {
           add(total, part[r]);
         }

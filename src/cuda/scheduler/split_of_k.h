@@ -9,9 +9,6 @@
 
 namespace lltm::cuda {
 
-/// The largest cluster that every Hopper GPU supports.
-constexpr int kMaxSplit = 8;
-
 /// How the blocks of a cluster divide the K of a tile, and its rows when they add the sums.
 struct KSplit {
   int ranks;

@@ -10,6 +10,9 @@ inline int tiles_of(int64_t size, int64_t tile) {
   return static_cast<int>((size + tile - 1) / tile);
 }
 
+/// The largest cluster that every GPU with clusters supports.
+constexpr int kLargestCluster = 8;
+
 /// A block's tile in the forward: rows of the batch x columns of the hidden state, each with all
 /// three gates.
 enum class ForwardTile { k16x8, k64x8, k64x32, k128x32 };

@@ -25,7 +25,6 @@ namespace {
 
 // A warp has eight neighboring vectors in each of four rows: whole sectors of the cache.
 constexpr int kThreads = 512, kAcross = 8, kLanes = kThreads / kAcross, kWarps = kThreads / 32;
-constexpr int kMaxRanks = 8;
 constexpr int64_t kMaxParts = 64;
 constexpr int64_t kMaxTransposingRows = 1024;  // of blocks
 
@@ -97,7 +96,7 @@ struct GateGradientsArguments {
 template <typename acc_t, int kColumns>
 struct BiasSums {
   acc_t warps[3][kWarps][kColumns];
-  acc_t ranks[kMaxRanks][3 * kColumns];
+  acc_t ranks[kLargestCluster][3 * kColumns];
 };
 
 /// kVector: the neighbors per thread, as alignment allows. kRows: the rows at a time.
@@ -303,7 +302,7 @@ SharesOfRows shares_of_rows(const GateGradientsParams<scalar_t>& p, int64_t colu
     parts = std::max(parts, std::min(p.blocks_at_once / column_blocks, ceil_div(p.batch, 32)));
   } else if (!p.bias_in_parts && wanted > 1) {
     int64_t ranks = 2;
-    while (ranks < wanted && ranks < kMaxRanks) {
+    while (ranks < wanted && ranks < kLargestCluster) {
       ranks *= 2;
     }
     if (wanted <= 13 && column_blocks * ranks <= p.blocks_in_clusters) {

@@ -70,7 +70,7 @@ struct ForwardWgmmaTile {
   static constexpr int kPartsOffset = (kSumsBarrier + 8 + 127) / 128 * 128;
   static constexpr int kMostBytes = 227 * 1024;
   static constexpr int kMaxRanks =
-      std::min(kMaxSplit / Product::kRowTiles,
+      std::min(kLargestCluster / Product::kRowTiles,
                std::max(1, (kMostBytes - kPartsOffset) / kUnitBytes - kUnits + 1));
   static constexpr int kBlockBytes = kPartsOffset;
   static constexpr int kClusterBytes =
