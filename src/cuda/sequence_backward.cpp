@@ -9,7 +9,7 @@
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
 #include "kernels/backward/kernels.h"
-#include "kernels/sequence/gradients.h"
+#include "kernels/sequence/kernels.h"
 #include "plan/plan.h"
 #include "plan/sequence_gradients.h"
 #include "runtime/device.h"

@@ -2,7 +2,7 @@
 // gradients, the tensor map of every matrix and all grids and clusters are valid.
 #include "cuda/kernels/forward/kernels.h"
 #include "cuda/kernels/pack.h"
-#include "cuda/kernels/sequence/gradients.h"
+#include "cuda/kernels/sequence/kernels.h"
 #include "cuda/plan/backward.h"
 #include "cuda/plan/sequence_gradients.h"
 #include "cuda/runtime/tensor_maps.h"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../../cell.h"
-#include "../kernels/sequence/gradients.h"
+#include "../kernels/sequence/kernels.h"
 #include "../ptx/global.cuh"
 #include "../tile/elements.h"
 

@@ -16,7 +16,7 @@
 #include "../../scheduler/split_of_k.h"
 #include "../../tile/boxes.cuh"
 #include "../../tile/shapes.h"
-#include "gradients.h"
+#include "kernels.h"
 
 namespace lltm::cuda {
 

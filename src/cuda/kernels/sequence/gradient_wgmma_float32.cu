@@ -12,7 +12,7 @@
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/split_of_k.h"
-#include "gradients.h"
+#include "kernels.h"
 
 namespace lltm::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #include "../../ptx/overlap.cuh"
 #include "../../tile/vectors.cuh"
 #include "../elementwise.cuh"
-#include "gradients.h"
+#include "kernels.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>

@@ -1,4 +1,4 @@
-// The pointwise kernels of a sequence: one launch per step, each after a matrix product.
+// The kernels of a sequence's forward and backward, except those that it shares with the cell.
 //
 // Every launch function enqueues on `stream` of the current device, needs at least one row and one
 // column of the state, and returns the error of its launch. Which rows run at a time is decided on
@@ -7,8 +7,12 @@
 #pragma once
 
 #include "../../../cell.h"
+#include "../../problem.h"
+#include "../../tile/elements.h"
+#include "../../tile/shapes.h"
 #include "../backward/kernels.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -45,7 +49,8 @@ struct Steps {
 /// Stands for the time before the first step and after the last.
 constexpr int64_t kNoTime = -1;
 
-/// One step of all rows, and the state that the step at next_t starts from: zero where it is reset.
+/// One step of all rows, after its products, and the state that the step at next_t starts from:
+/// zero where it is reset.
 template <typename scalar_t>
 struct SequenceStepParams {
   int64_t rows;
@@ -87,5 +92,86 @@ struct SequenceStartParams {
 
 template <typename scalar_t>
 cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>& params, cudaStream_t stream);
+
+/// One step of the backward: takes the gradient of h that the step at last_t left, and turns the
+/// pre-activations of time t into d_gates.
+template <typename scalar_t>
+struct SequenceGradientsParams {
+  int64_t rows;
+  int64_t state_size;
+  int64_t t;       // kNoTime: only the gradient of h is computed
+  int64_t last_t;  // the time of the previous step of the backward; kNoTime: there is none
+  RowsOfSequence rows_of_sequence;
+  Steps<scalar_t> grad_output;           // null data if there is none
+  Steps<scalar_t> grad_cells;            // null data if there is none
+  const accumulate_t<scalar_t>* from_h;  // (rows, state_size): d_gates[last_t] @ W_h
+  accumulate_t<scalar_t>* d_h;           // (rows, state_size)
+  accumulate_t<scalar_t>* d_cell;        // (rows, state_size)
+  // At time t, with contiguous rows.
+  const scalar_t* gates;  // (rows, 3*state_size)
+  const scalar_t* cells;  // (rows, state_size)
+  // At time t, and at last_t.
+  scalar_t* d_gates;  // (rows, 3*state_size)
+  const scalar_t* last_d_gates;
+  int64_t d_gates_stride;
+};
+
+template <typename scalar_t>
+cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>& params,
+                                      cudaStream_t stream);
+
+/// The same with the product: from_h is d_gates[last_t] @ weights_h, in float32. Rows of both start
+/// at multiples of 16 bytes. `split` blocks, a cluster, share the K = 3*state_size of a tile; more
+/// than one requires sm_90. The previous kernel must have waited for whatever wrote the operands
+/// other than d_gates[last_t], d_h and d_cell before it started this one, as both of these kernels
+/// do.
+template <Arithmetic kArithmetic>
+cudaError_t launch_sequence_gradient_tiles(
+    const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
+    const Matrix& weights_h,
+    SequenceGradientTile tile,
+    int split,
+    cudaStream_t stream);
+
+/// The tensor maps of the operands of every step's product.
+struct StepGradientMaps {
+  CUtensorMap d_gates;    // of all steps
+  CUtensorMap weights_h;  // (3*state_size, state_size)
+};
+
+/// Creates the maps for the kernel of this tile. d_gates has `rows` rows, steps * batch. Returns
+/// false if TMA cannot describe the operands.
+bool describe_step_gradients(StepGradientMaps* maps,
+                             Float32GradientTile tile,
+                             const Matrix& d_gates,
+                             int64_t rows,
+                             const Matrix& weights_h,
+                             int64_t state_size);
+
+/// As launch_sequence_gradient_tiles in kFloat32, on compute capability 9.0 with code built for
+/// 90a, and with fewer than 2^31 rows in all steps.
+cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams<float>& params,
+                                                   const StepGradientMaps& maps,
+                                                   Float32GradientTile tile,
+                                                   int split,
+                                                   cudaStream_t stream);
+
+/// The h that every step started from: h0 at a row's first step, zero if the row is reset,
+/// otherwise the output of the step that was run before. Zero beyond the length.
+template <typename scalar_t>
+struct OldStatesParams {
+  int64_t steps;
+  int64_t rows;
+  int64_t state_size;
+  bool reverse;
+  RowsOfSequence rows_of_sequence;
+  Steps<scalar_t> output;
+  Steps<scalar_t> h0;  // null data for zeros; its stride of time is unused
+  scalar_t* old_h;     // (steps * rows, state_size)
+  int64_t old_h_stride;
+};
+
+template <typename scalar_t>
+cudaError_t launch_old_states(const OldStatesParams<scalar_t>& params, cudaStream_t stream);
 
 }  // namespace lltm::cuda
