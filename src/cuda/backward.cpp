@@ -39,14 +39,6 @@ struct CellRows {
 };
 
 template <typename scalar_t>
-IncomingGradient<scalar_t> incoming(const std::optional<Tensor>& gradient) {
-  if (!is_given(gradient)) {
-    return {};
-  }
-  return {gradient->const_data_ptr<scalar_t>(), {gradient->stride(0), gradient->stride(1)}};
-}
-
-template <typename scalar_t>
 GateGradientsParams<scalar_t> cell_params(const CellGradients& gradients,
                                           const BackwardArguments& arguments,
                                           const CellRows& rows,
@@ -54,8 +46,8 @@ GateGradientsParams<scalar_t> cell_params(const CellGradients& gradients,
   GateGradientsParams<scalar_t> params{};
   params.batch = sizes.batch;
   params.state_size = sizes.state_size;
-  params.grad_h = incoming<scalar_t>(arguments.grad_h);
-  params.grad_cell = incoming<scalar_t>(arguments.grad_cell);
+  params.grad_h = steps_of<scalar_t>(arguments.grad_h);
+  params.grad_cell = steps_of<scalar_t>(arguments.grad_cell);
   params.gates = rows.gates.const_data_ptr<scalar_t>();
   params.new_cell = rows.new_cell.const_data_ptr<scalar_t>();
   params.d_gates = mutable_data_or_null<scalar_t>(gradients.gates);

@@ -93,6 +93,18 @@ struct Matrix {
   }
 };
 
+/// A tensor of shape (rows, columns) or (steps, rows, columns) that may be absent: data is
+/// null. Elements may be anywhere; those of an expanded tensor are one.
+template <typename scalar_t>
+struct Steps {
+  const scalar_t* data;
+  int64_t strides[3];  // of time, rows and columns
+
+  LLTM_HOST_DEVICE const scalar_t& at(int64_t t, int64_t row, int64_t column) const {
+    return data[t * strides[0] + row * strides[1] + column * strides[2]];
+  }
+};
+
 /// Whether rows do not overlap and are not too far apart for TMA.
 inline bool has_describable_stride(const Matrix& matrix, int64_t columns) {
   return matrix.stride >= columns && matrix.stride < (int64_t{1} << 36);

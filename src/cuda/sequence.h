@@ -62,14 +62,4 @@ inline RowsOfSequence rows_of_sequence(const SequenceArguments& arguments, int64
   return rows;
 }
 
-template <typename scalar_t>
-Steps<scalar_t> steps_of(const std::optional<at::Tensor>& tensor) {
-  if (!is_given(tensor)) {
-    return {};
-  }
-  const bool has_time = tensor->dim() == 3;
-  return {tensor->const_data_ptr<scalar_t>(),
-          {has_time ? tensor->stride(0) : 0, tensor->stride(-2), tensor->stride(-1)}};
-}
-
 }  // namespace lltm::cuda

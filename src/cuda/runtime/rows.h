@@ -1,16 +1,30 @@
-// Matrices as the kernels read them.
+// Matrices and other tensors as the kernels read them.
 #pragma once
 
+#include "../../checks.h"
 #include "../problem.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/MaybeOwned.h>
+
+#include <cstdint>
+#include <optional>
 
 namespace lltm::cuda {
 
 /// The rows of a matrix, or of the first of several matrices.
 inline Matrix rows_of(const at::Tensor& tensor) {
   return {tensor.const_data_ptr(), tensor.stride(-2)};
+}
+
+template <typename scalar_t>
+Steps<scalar_t> steps_of(const std::optional<at::Tensor>& tensor) {
+  if (!is_given(tensor)) {
+    return {};
+  }
+  const bool has_time = tensor->dim() == 3;
+  return {tensor->const_data_ptr<scalar_t>(),
+          {has_time ? tensor->stride(0) : 0, tensor->stride(-2), tensor->stride(-1)}};
 }
 
 /// Whether TMA can describe these matrices, and rows of state_size elements, in place (problem.h).

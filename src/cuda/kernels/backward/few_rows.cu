@@ -159,11 +159,10 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
       }
       new_cell = cell.new_cell[own_row * state_size + at];
       if (cell.grad_h.data != nullptr) {
-        grad_h = cell.grad_h.data[own_row * cell.grad_h.strides[0] + at * cell.grad_h.strides[1]];
+        grad_h = cell.grad_h.at(0, own_row, at);
       }
       if (cell.grad_cell.data != nullptr) {
-        grad_cell = cell.grad_cell
-                        .data[own_row * cell.grad_cell.strides[0] + at * cell.grad_cell.strides[1]];
+        grad_cell = cell.grad_cell.at(0, own_row, at);
       }
     }
   };

@@ -140,13 +140,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     // For an absent gradient something else is read and ignored: a branch would wait for what is
     // loaded in it.
     const bool has_h = p.grad_h.data != nullptr, has_cell = p.grad_cell.data != nullptr;
-    const int64_t grad_h_stride = has_h ? p.grad_h.strides[0] : h;
-    const int64_t grad_cell_stride = has_cell ? p.grad_cell.strides[0] : h;
+    const int64_t grad_h_stride = has_h ? p.grad_h.strides[1] : h;
+    const int64_t grad_cell_stride = has_cell ? p.grad_cell.strides[1] : h;
     const scalar_t* const gates = p.gates + column;
     const scalar_t* const new_cell = p.new_cell + column;
-    const scalar_t* const grad_h = has_h ? p.grad_h.data + column * p.grad_h.strides[1] : new_cell;
-    const scalar_t* const grad_cell =
-        has_cell ? p.grad_cell.data + column * p.grad_cell.strides[1] : new_cell;
+    const scalar_t* const grad_h = has_h ? &p.grad_h.at(0, 0, column) : new_cell;
+    const scalar_t* const grad_cell = has_cell ? &p.grad_cell.at(0, 0, column) : new_cell;
 #pragma unroll 1
     for (int64_t row0 = first + lane; row0 < end; row0 += kRows * kLanes) {
       Several z[kRows][3], new_cells[kRows], grads_h[kRows], grads_cell[kRows];
@@ -321,9 +320,9 @@ bool takes_vectors(const GateGradientsParams<scalar_t>& p, int vector) {
                (static_cast<size_t>(vector) * sizeof(scalar_t)) ==
            0;
   };
-  const auto incoming = [&](const IncomingGradient<scalar_t>& of) {
+  const auto incoming = [&](const Steps<scalar_t>& of) {
     return of.data == nullptr ||
-           (aligned(of.data) && of.strides[1] == 1 && of.strides[0] % vector == 0);
+           (aligned(of.data) && of.strides[2] == 1 && of.strides[1] % vector == 0);
   };
   return p.state_size % vector == 0 && p.d_gates_stride % vector == 0 && aligned(p.gates) &&
          aligned(p.new_cell) && aligned(p.d_gates) && aligned(p.d_old_cell) && incoming(p.grad_h) &&

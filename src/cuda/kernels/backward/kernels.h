@@ -47,22 +47,14 @@ inline int64_t transposed_floats(const BackwardProblem& p) {
   return p.d_weights != nullptr ? inputs.columns() * inputs.row_stride() : 0;
 }
 
-/// A gradient of shape (batch, state_size); null data means zero. Strides are in elements; the
-/// gradient of a sum is expanded from one element.
-template <typename scalar_t>
-struct IncomingGradient {
-  const scalar_t* data;
-  int64_t strides[2];
-};
-
 template <typename scalar_t>
 struct GateGradientsParams {
   int64_t batch;
   int64_t state_size;
-  IncomingGradient<scalar_t> grad_h, grad_cell;
-  const scalar_t* gates;     // (batch, 3*state_size), pre-activations
-  const scalar_t* new_cell;  // (batch, state_size)
-  scalar_t* d_gates;         // (batch, 3*state_size), or null if not wanted
+  Steps<scalar_t> grad_h, grad_cell;  // (batch, state_size); null data for zeros
+  const scalar_t* gates;              // (batch, 3*state_size), pre-activations
+  const scalar_t* new_cell;           // (batch, state_size)
+  scalar_t* d_gates;                  // (batch, 3*state_size), or null if not wanted
   int64_t d_gates_stride;
   scalar_t* d_bias;      // (3*state_size), or null if not wanted
   scalar_t* d_old_cell;  // (batch, state_size), or null if not wanted

@@ -34,18 +34,6 @@ struct RowsOfSequence {
   }
 };
 
-/// A tensor of shape (rows, columns) or (steps, rows, columns) that may be absent. Strides are in
-/// elements.
-template <typename scalar_t>
-struct Steps {
-  const scalar_t* data;
-  int64_t strides[3];  // of time, rows and columns
-
-  LLTM_HOST_DEVICE const scalar_t& at(int64_t t, int64_t row, int64_t column) const {
-    return data[t * strides[0] + row * strides[1] + column * strides[2]];
-  }
-};
-
 /// Stands for the time before the first step and after the last.
 constexpr int64_t kNoTime = -1;
 
