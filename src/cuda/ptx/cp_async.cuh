@@ -9,23 +9,24 @@ namespace lltm::cuda {
 template <int kBytes>
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int valid) {
   if constexpr (kBytes == 16) {
-    asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(valid));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(valid)
+                 : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;\n" ::"r"(to),
                  "l"(from),
                  "r"(valid),
-                 "n"(kBytes));
+                 "n"(kBytes)
+                 : "memory");
   }
 }
 
 __device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;\n");
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
 // Arrives at a barrier, which has counted this arrival, when all earlier copies of this thread are
