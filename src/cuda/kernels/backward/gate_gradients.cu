@@ -229,11 +229,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   if (ranks > 1) {
-    // Sends the sums to the first rank once it runs. The others do not wait for it.
+    // Sends the sums to the first rank once it runs. The others do not wait for it. All threads of
+    // a warp execute the instructions of the cluster's barrier together, but gate may differ.
+    __syncwarp();
     cluster_wait();
     if (gate < 3) {
       store_in_block(shared_address(&shared.ranks[rank][index]), 0, sum);
     }
+    __syncwarp();
     cluster_arrive_with_stores();
     if (rank > 0) {
       return;
