@@ -93,8 +93,8 @@ struct Matrix {
   }
 };
 
-/// A tensor of shape (rows, columns) or (steps, rows, columns) that may be absent: data is
-/// null. Elements may be anywhere; those of an expanded tensor are one.
+/// A tensor of shape (rows, columns) or (steps, rows, columns) that may be absent: its data is
+/// then null. Elements may be anywhere; a tensor that is expanded has only one.
 template <typename scalar_t>
 struct Steps {
   const scalar_t* data;

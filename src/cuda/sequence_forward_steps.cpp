@@ -287,9 +287,6 @@ class StepsOfSequence {
       const Layout& layout = of_.layout_;
       const Tensor& input = of_.arguments_.input;
       const int64_t t = of_.time_of(k);
-      if (layout.input_features == 0) {
-        return {};
-      }
       if (!layout.copies_input) {
         return rows_of(input).from(t * input.stride(0) + first_ * input.stride(1), layout.size);
       }

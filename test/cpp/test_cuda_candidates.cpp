@@ -161,7 +161,7 @@ std::vector<ContiguousProblem> many_problems(int64_t ranks = 0) {
   std::vector<ContiguousProblem> problems;
   for (const int64_t arithmetic : {0, 1, 2, 3}) {
     for (const int64_t batch : {1, 7, 64, 500, 4096}) {
-      for (const int64_t input : {1, 32, 500, 1024}) {
+      for (const int64_t input : {0, 1, 32, 500, 1024}) {
         for (const int64_t state : {8, 128, 300, 1024}) {
           problems.push_back({arithmetic, batch, input, state, ranks});
         }

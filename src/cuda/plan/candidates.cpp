@@ -43,7 +43,7 @@ Arithmetic arithmetic_of(const ContiguousProblem& of) {
 }
 
 Matrix contiguous(int64_t columns) {
-  return {nullptr, std::max<int64_t>(columns, 1)};
+  return {nullptr, columns};
 }
 
 ForwardShape forward_shape_of(const ContiguousProblem& of, bool is_step) {

@@ -12,9 +12,10 @@
 
 namespace lltm::cuda {
 
-/// The rows of a matrix, or of the first of several matrices.
+/// The rows of a matrix, or of the first of several matrices. Rows without columns, whose stride
+/// may be anything, are null and adjacent, so that no alignment excludes them.
 inline Matrix rows_of(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr(), tensor.stride(-2)};
+  return tensor.size(-1) == 0 ? Matrix{} : Matrix{tensor.const_data_ptr(), tensor.stride(-2)};
 }
 
 template <typename scalar_t>
