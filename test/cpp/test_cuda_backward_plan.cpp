@@ -35,8 +35,7 @@ BackwardShape shape_of(std::optional<Arithmetic> arithmetic,
           .batch = batch,
           .input_features = input_features,
           .state_size = state_size,
-          .vector_rows = input_features != 0 &&
-                         Matrix{nullptr, input_features}.starts_at_vectors(size) &&
+          .vector_rows = Matrix{nullptr, input_features}.starts_at_vectors(size) &&
                          Matrix{nullptr, state_size}.starts_at_vectors(size)};
 }
 
@@ -121,6 +120,13 @@ TEST(BackwardChoice, IsSupportedOnEveryDevice) {
     }
   }
   EXPECT_EQ(seen.size(), backward_candidates().size());
+}
+
+TEST(BackwardChoice, LeavesNoMoreRowsToTheLibraryThanItCounts) {
+  for (const Arithmetic arithmetic : kArithmetics) {
+    const BackwardShape shape = shape_of(arithmetic, int64_t{1} << 31, 1, 1);
+    EXPECT_EQ(choose_backward(shape, kH200).candidate->group, Group::kTiles);
+  }
 }
 
 TEST(BackwardChoice, TakesACandidateByItsName) {

@@ -258,6 +258,14 @@ TEST(Model, LeavesFloat64ToTheLibrary) {
             Group::kLibrary);
 }
 
+TEST(Model, LeavesNoMoreRowsToTheLibraryThanItCounts) {
+  const auto group_of = [](int64_t batch) {
+    return choose_forward(shape_of(Arithmetic::kBFloat16, batch, 1, 1), kH200).candidate->group;
+  };
+  EXPECT_EQ(group_of(INT32_MAX), Group::kLibrary);
+  EXPECT_EQ(group_of(int64_t{1} << 31), Group::kTiles);
+}
+
 TEST(Model, TakesACandidateByItsName) {
   std::set<std::string_view> names;
   for (const ForwardCandidate& candidate : forward_candidates()) {

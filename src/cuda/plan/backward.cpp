@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 
 namespace lltm::cuda {
 namespace {
@@ -312,6 +314,9 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const auto gates = static_cast<double>(s.batch * s.gates());
   const auto columns = static_cast<double>(64 * (column_tiles(s, 64) + state_column_tiles(s, 64)));
   const double products = 2 * gates * columns / of.rate;
+  if (s.batch > INT32_MAX) {
+    return {{LibraryProducts{}}, std::numeric_limits<double>::infinity()};  // as in the forward
+  }
   return {{LibraryProducts{}},
           of.launch + gate_gradients_time(s, device.costs->backward) +
               3 * weights_bytes(s) / of.weights_rate * (s.vector_rows ? 1 : 2) +

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 
 namespace lltm::cuda {
 namespace {
@@ -74,6 +76,9 @@ double unaligned_end(const ForwardCandidate& of,
 
 // A copy of the operands into one matrix, one product by cuBLAS and one pointwise kernel.
 double library_time(const ForwardShape& shape, const Costs& all) {
+  if (shape.batch > INT32_MAX) {
+    return std::numeric_limits<double>::infinity();  // which BLAS counts in 32 bits
+  }
   const auto& costs = all.forward.library;
   const ForwardCosts::Library& of =
       shape.arithmetic ? costs.in.of(*shape.arithmetic) : costs.float64;
