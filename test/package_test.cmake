@@ -99,7 +99,7 @@ elseif(CASE STREQUAL "other_cuda")
     "-DCMAKE_PREFIX_PATH=${case_folder}/copy")
 
 elseif(CASE STREQUAL "components")
-  expect_refusal("missing components: cuda" "-DCMAKE_PREFIX_PATH=${package}" -DCOMPONENTS=cuda)
+  expect_refusal("the package has no components, and cuda is required" "-DCMAKE_PREFIX_PATH=${package}" -DCOMPONENTS=cuda)
 
 elseif(CASE STREQUAL "unsupported_torch")
   set(fake "${case_folder}/libtorch/share/cmake/Torch")
