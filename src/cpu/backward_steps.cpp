@@ -22,6 +22,12 @@ struct StepsOfChunk {
     return data + ((i - first) * sequence.steps.batch + row) * 3 * sequence.state_size;
   }
 
+  /// The last `steps` steps before `end`.
+  StepsOfChunk part(int64_t end, int64_t steps) const {
+    const int64_t begin = std::max(first, end - steps);
+    return {sequence, begin, end, d_gates(begin, 0)};
+  }
+
   /// Calls visit(i, step, row) for every step that a row runs.
   template <typename Visit>
   void for_each(const Visit& visit) const {
@@ -223,25 +229,25 @@ void clear_input_gradient(const SequenceBackward<scalar_t>& s) {
   }
 }
 
-/// The rows, of all steps of a chunk, whose d_gates stay in the threads' L2 caches, in whole sums
-/// for d_weights.
+/// The steps whose rows are added to d_weights at a time: as many as a sum takes whose d_gates stay
+/// in the L2 cache. It does not depend on the number of threads, and neither do the bits.
 template <typename scalar_t>
-int64_t rows_of_chunk(int64_t state_size) {
-  constexpr int64_t kBytesPerThread = 512 << 10;
+int64_t steps_of_sum(const SequenceBackward<scalar_t>& s) {
+  constexpr int64_t kBytes = 512 << 10;
   const int64_t rows = product_kernels<scalar_t>().max_rows_per_sum;
-  const int64_t bytes = rows * 3 * state_size * static_cast<int64_t>(sizeof(scalar_t));
-  return rows * std::max<int64_t>(1, kBytesPerThread / bytes) * threads_of_sequence();
+  const int64_t bytes = rows * 3 * s.state_size * static_cast<int64_t>(sizeof(scalar_t));
+  return std::max<int64_t>(1, rows * std::max<int64_t>(1, kBytes / bytes) / s.steps.batch);
 }
 
 }  // namespace
 
-// In chunks of time: the products of a chunk follow its steps while its d_gates are in the cache.
+// In chunks of time: the products of a chunk follow its steps while its d_gates are in the caches
+// of all threads.
 template <typename scalar_t>
 void run(const SequenceBackward<scalar_t>& s) {
   const auto [begin, end] = s.steps.running();
-  const int64_t steps_of_chunk = std::min(
-      end - begin, std::max<int64_t>(1, rows_of_chunk<scalar_t>(s.state_size) / s.steps.batch));
-  const bool in_one_chunk = steps_of_chunk == end - begin;
+  const int64_t steps_at_once = std::min(end - begin, steps_of_sum(s));
+  const int64_t steps_of_chunk = std::min(end - begin, steps_of_sum(s) * threads_of_sequence());
   const Scratch<scalar_t> d_gates(steps_of_chunk * s.steps.batch * 3 * s.state_size);
   const std::vector<scalar_t> zeros(s.state_size, scalar_t(0));
 
@@ -250,8 +256,8 @@ void run(const SequenceBackward<scalar_t>& s) {
   const StateGradients<scalar_t> state(s);
   ParameterGradients<scalar_t> parameters(s.state_size,
                                           s.input.features,
-                                          steps_of_chunk * s.steps.batch,
-                                          in_one_chunk,
+                                          steps_at_once * s.steps.batch,
+                                          /*in_one_call=*/steps_at_once == end - begin,
                                           s.d_weights,
                                           s.d_bias);
   std::optional<StateGradient<scalar_t>> input;
@@ -267,7 +273,6 @@ void run(const SequenceBackward<scalar_t>& s) {
   do {
     const StepsOfChunk<scalar_t> chunk{
         s, std::max(begin, last - steps_of_chunk), last, d_gates.data()};
-    const bool is_first = last == end, is_last = chunk.first == begin;
     // Whether the work is short depends on all steps: a chunk follows another one.
     run_rows(SequenceWork{.batch = s.steps.batch,
                           .steps = end - begin,
@@ -278,15 +283,18 @@ void run(const SequenceBackward<scalar_t>& s) {
                           .rows_at_once = kMaxRowsAtOnce},
              [&](int64_t first, int64_t last, int64_t /*rows_at_once*/, const auto& spread) {
                BackwardRows<scalar_t>(s, panels.data(), state, first, last)
-                   .run(chunk, is_first, is_last, spread);
+                   .run(chunk, chunk.last == end, chunk.first == begin, spread);
              });
-    if (s.d_weights || s.d_bias) {
-      parameters.add(gradient_rows(chunk, zeros.data()), is_first, is_last);
-    }
-    if (input) {
-      input->write(input_gradient_rows(chunk));
-    }
-    last = chunk.first;
+    do {
+      const auto part = chunk.part(last, steps_at_once);
+      if (s.d_weights || s.d_bias) {
+        parameters.add(gradient_rows(part, zeros.data()), last == end, part.first == begin);
+      }
+      if (input) {
+        input->write(input_gradient_rows(part));
+      }
+      last = part.first;
+    } while (last > chunk.first);
   } while (last > begin);
 }
 
