@@ -45,12 +45,14 @@ def check_kinds(lengths: object, reset: object) -> None:
             raise TypeError(f"LLTM: {name} should be a tensor, got an object of type {type(value).__name__}")
 
 
+def captures_graph() -> bool:
+    """Whether a graph is being captured, which cannot depend on the values of tensors."""
+    return torch.jit.is_tracing() or torch.compiler.is_compiling()
+
+
 def check_batch_sizes(batch_sizes: Tensor) -> None:
-    """Check a PackedSequence that was not made by pack_sequence() or pack_padded_sequence(). A graph that is being
-    captured cannot depend on the values."""
-    if torch.jit.is_tracing() or torch.compiler.is_compiling():
-        return
-    if (batch_sizes[1:] > batch_sizes[:-1]).any():
+    """Check a PackedSequence that was not made by pack_sequence() or pack_padded_sequence()."""
+    if not captures_graph() and (batch_sizes[1:] > batch_sizes[:-1]).any():
         raise RuntimeError(
             f"LLTM: Expected batch_sizes of a PackedSequence never to increase, got {batch_sizes.tolist()}"
         )

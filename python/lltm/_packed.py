@@ -6,16 +6,12 @@ segment to segment.
 """
 
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
 
-from ._resets import shift_to_reverse
-
-if TYPE_CHECKING:
-    from .module import LLTM
+from . import _checks
 
 # Segments take more calls, and a gather in and out for every layer. They are used from this many padded rows per packed
 # one.
@@ -45,45 +41,32 @@ def padded_rows(batch_sizes: Tensor, batch: int, data: Tensor) -> tuple[Tensor, 
     return rows, lengths
 
 
-def pack_like(
-    input: PackedSequence, output: Tensor, state: tuple[Tensor, Tensor]
-) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
-    """The packed output, and the states of the sequences in the order before packing."""
-    _, batch_sizes, sorted_indices, unsorted_indices = input
-    if unsorted_indices is not None:
-        state = (state[0].index_select(1, unsorted_indices), state[1].index_select(1, unsorted_indices))
-    return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), state
+def pad(packed: Tensor, rows: Tensor, steps: int, batch: int) -> Tensor:
+    return (
+        packed.new_zeros(steps * batch, packed.size(1)).index_copy(0, rows, packed).view(steps, batch, packed.size(1))
+    )
 
 
-def is_mostly_padding(batch_sizes: Tensor, batch: int, data: Tensor) -> bool:
-    """Whether to run segments. A graph that is being captured cannot depend on the sizes."""
-    if torch.jit.is_tracing() or torch.compiler.is_compiling():
-        return False
-    return batch_sizes.size(0) * batch >= _PADDED_ROWS * data.size(0) > 0
+def pack(padded: Tensor, rows: Tensor) -> Tensor:
+    return padded.flatten(0, 1).index_select(0, rows)
 
 
 class Segment(NamedTuple):
     """Some steps of the sequences that run in the first of these."""
 
-    begin: int  # the first step
-    end: int  # the last step, excluded
+    steps: int
     sequences: int
+    first_step: int
     first_row: int  # of the packed data
-    last_row: int  # excluded
     rows: Tensor  # the index of each packed row in the padded segment
     lengths: Tensor  # of the sequences within the segment
 
-    def pad(self, packed: Tensor) -> Tensor:
-        steps, features = self.end - self.begin, packed.size(1)
-        rows = packed[self.first_row : self.last_row]
-        padded = rows.new_zeros(steps * self.sequences, features).index_copy(0, self.rows, rows)
-        return padded.view(steps, self.sequences, features)
 
-    def pack(self, padded: Tensor) -> Tensor:
-        return padded.flatten(0, 1).index_select(0, self.rows)
-
-
-def _segments(batch_sizes: Tensor, data: Tensor) -> list[Segment]:
+def make_segments(batch_sizes: Tensor, batch: int, data: Tensor) -> list[Segment] | None:
+    """The segments; None if all rows are padded at once, because there is little padding, or because a graph is being
+    captured, which cannot depend on the sizes."""
+    if _checks.captures_graph() or data.size(0) == 0 or batch_sizes.size(0) * batch < _PADDED_ROWS * data.size(0):
+        return None
     sizes = batch_sizes.tolist()
     starts = [0]
     for step, size in enumerate(sizes):
@@ -92,107 +75,71 @@ def _segments(batch_sizes: Tensor, data: Tensor) -> list[Segment]:
     first_rows = [0, *accumulate(sizes)]
     segments = []
     for begin, end in pairwise([*starts, len(sizes)]):
-        first_row, last_row = first_rows[begin], first_rows[end]
-        rows, lengths = padded_rows(batch_sizes[begin:end], sizes[begin], data[first_row:last_row])
-        segments.append(Segment(begin, end, sizes[begin], first_row, last_row, rows, lengths))
+        packed = data[first_rows[begin] : first_rows[end]]
+        rows, lengths = padded_rows(batch_sizes[begin:end], sizes[begin], packed)
+        segments.append(Segment(end - begin, sizes[begin], begin, first_rows[begin], rows, lengths))
     return segments
 
 
-def run_in_segments(
-    module: "LLTM",
-    data: Tensor,
-    batch_sizes: Tensor,
-    parameters: list[Tensor],
-    hx: tuple[Tensor, Tensor] | None,
-    lengths: Tensor,
-    reset: Tensor | None,
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Run all layers over packed data, with states (D * L, N, H), lengths (N) and reset (T, N)."""
-    directions = 2 if module.bidirectional else 1
-    segments = _segments(batch_sizes, data)
-    # 16-bit cell states are carried in float32, as within a call.
-    carried = torch.float64 if data.dtype == torch.float64 else torch.float32
-    state_size = (module.num_layers * directions, segments[0].sequences, module.hidden_size)
-    if hx is None:
-        h_0, c_0 = data.new_zeros(state_size), data.new_zeros(state_size, dtype=carried)
-    else:
-        h_0, c_0 = hx[0], hx[1].to(carried)
-    resets = [reset]
-    h_n, c_n = [], []
-    for layer in range(module.num_layers):
-        outputs = []
-        for direction in range(directions):
-            if layer == 0 and direction == 1:  # here, because the first call has checked reset
-                resets.append(shift_to_reverse(reset, lengths))
-            index = layer * directions + direction
-            weights, bias = (
-                (parameters[2 * index], parameters[2 * index + 1]) if module.bias else (parameters[index], None)
-            )
-            run = _run_backward if direction == 1 else _run_forward
-            output, h, c = run(segments, data, weights, bias, h_0[index], c_0[index], resets[direction])
-            outputs.append(output)
-            h_n.append(h)
-            c_n.append(c)
-        data = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
-        if module._drops and module.training and layer + 1 < module.num_layers:
-            data = torch.nn.functional.dropout(data, module.dropout)
-    final_h, final_c = torch.stack(h_n), torch.stack(c_n)
-    return data, (final_h, final_c.to(final_h.dtype if hx is None else hx[1].dtype))
-
-
-def _run(
-    segment: Segment,
-    data: Tensor,
+def run_sequence(
+    segments: list[Segment] | None,
+    input: Tensor,
     weights: Tensor,
     bias: Tensor | None,
-    h: Tensor,
-    c: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
     reset: Tensor | None,
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if reset is not None:
-        reset = reset[segment.begin : segment.end, : segment.sequences]
-    output, h, c, _, _ = torch.ops.lltm.sequence(
-        segment.pad(data), weights, bias, h, c, segment.lengths, reset, reverse, False
-    )
-    return segment.pack(output), h, c
+    """The output, h_n and c_n of lltm::sequence, or the same segment by segment. Input and output are then packed."""
+    if not torch.jit.is_scripting():  # noqa: SIM102, because TorchScript would compile a condition after `and`
+        if segments is not None:
+            return _run_segments(segments, input, weights, bias, h0, c0, reset, reverse)
+    output, h, c, _, _ = torch.ops.lltm.sequence(input, weights, bias, h0, c0, lengths, reset, reverse, False)
+    return output, h, c
 
 
-def _run_forward(
+def _run_segments(
     segments: list[Segment],
     data: Tensor,
     weights: Tensor,
     bias: Tensor | None,
-    h: Tensor,
-    c: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
     reset: Tensor | None,
+    reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    outputs, ended_h, ended_c = [], [], []
-    for segment, following in zip(segments, [*segments[1:], None], strict=True):
-        output, h, c = _run(segment, data, weights, bias, h, c, reset, reverse=False)
-        outputs.append(output)
-        go_on = following.sequences if following else 0
-        ended_h.append(h[go_on:])
-        ended_c.append(c[go_on:])
-        h, c = h[:go_on], c[:go_on]
-    return torch.cat(outputs), torch.cat(ended_h[::-1]), torch.cat(ended_c[::-1])
-
-
-def _run_backward(
-    segments: list[Segment],
-    data: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    h_0: Tensor,
-    c_0: Tensor,
-    reset: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    state_size = (segments[0].sequences, weights.size(0) // 3)
+    # 16-bit cell states are carried in float32, as within a call.
+    carried = torch.float64 if data.dtype == torch.float64 else torch.float32
+    first_h = data.new_zeros(state_size) if h0 is None else h0
+    first_c = data.new_zeros(state_size, dtype=carried) if c0 is None else c0.to(carried)
     outputs = []
-    h, c = h_0[:0], c_0[:0]
-    for segment in segments[::-1]:
-        # Sequences that end in this segment begin here.
-        begin = slice(h.size(0), segment.sequences)
-        h, c = torch.cat([h, h_0[begin].to(h.dtype)]), torch.cat([c, c_0[begin]])
-        output, h, c = _run(segment, data, weights, bias, h, c, reset, reverse=True)
-        outputs.append(output)
-    return torch.cat(outputs[::-1]), h, c
+
+    def run(segment: Segment, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        steps, batch, rows = segment.steps, segment.sequences, segment.rows
+        padded = pad(data[segment.first_row : segment.first_row + rows.size(0)], rows, steps, batch)
+        resets = None if reset is None else reset[segment.first_step : segment.first_step + steps, :batch]
+        output, h, c, _, _ = torch.ops.lltm.sequence(
+            padded, weights, bias, h, c, segment.lengths, resets, reverse, False
+        )
+        outputs.append(pack(output, rows))
+        return h, c
+
+    if reverse:
+        h, c = first_h[:0], first_c[:0]
+        for segment in segments[::-1]:
+            # Sequences that end in this segment begin here.
+            begin = slice(h.size(0), segment.sequences)
+            h, c = run(segment, torch.cat([h, first_h[begin].to(h.dtype)]), torch.cat([c, first_c[begin]]))
+        outputs.reverse()
+    else:
+        ended = []
+        h, c = first_h, first_c
+        for segment, going_on in zip(segments, [*(following.sequences for following in segments[1:]), 0], strict=True):
+            h, c = run(segment, h, c)
+            ended.append((h[going_on:], c[going_on:]))
+            h, c = h[:going_on], c[:going_on]
+        h, c = (torch.cat(states[::-1]) for states in zip(*ended, strict=True))
+    return torch.cat(outputs), h, c.to(h.dtype if c0 is None else c0.dtype)

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from . import _checks, _leaf, _packed, sharding
-from ._resets import shift_to_reverse
 from .cell import LLTMCell
 
 
@@ -291,7 +290,7 @@ class LLTM(torch.nn.Module):
     ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
         """Unpack the rows into a padded tensor, longest sequence first, run the layers, and pack the output; or do this
         segment by segment (see _packed.py)."""
-        data, batch_sizes, sorted_indices, _ = input
+        data, batch_sizes, sorted_indices, unsorted_indices = input
         if lengths is not None:
             raise ValueError("LLTM: a PackedSequence knows its lengths: expected lengths to be None")
         if data.dim() != 2:
@@ -314,14 +313,17 @@ class LLTM(torch.nn.Module):
             _checks.check_states(hx, self.num_layers, self.bidirectional, batch, self.hidden_size)
 
         rows, lengths = _packed.padded_rows(batch_sizes, batch, data)
-        if not torch.jit.is_scripting():  # noqa: SIM102, because TorchScript would compile a condition after `and`
-            if _packed.is_mostly_padding(batch_sizes, batch, data):
-                output, state = _packed.run_in_segments(self, data, batch_sizes, parameters, hx, lengths, reset)
-                return _packed.pack_like(input, output, state)
-        padded = data.new_zeros(steps * batch, data.size(1)).index_copy(0, rows, data)
-        padded = padded.view(steps, batch, data.size(1))
-        output, state = self._run_layers(padded, parameters, hx, lengths, reset)
-        return _packed.pack_like(input, output.flatten(0, 1).index_select(0, rows), state)
+        segments: list[_packed.Segment] | None = None
+        if not torch.jit.is_scripting():
+            segments = _packed.make_segments(batch_sizes, batch, data)
+        if segments is None:
+            data = _packed.pad(data, rows, steps, batch)
+        output, (h_n, c_n) = self._run_layers(data, parameters, hx, lengths, reset, segments)
+        if segments is None:
+            output = _packed.pack(output, rows)
+        if unsorted_indices is not None:
+            h_n, c_n = h_n.index_select(1, unsorted_indices), c_n.index_select(1, unsorted_indices)
+        return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), (h_n, c_n)
 
     def _run_layers(
         self,
@@ -330,8 +332,12 @@ class LLTM(torch.nn.Module):
         hx: tuple[Tensor, Tensor] | None,
         lengths: Tensor | None,
         reset: Tensor | None,
+        segments: list[_packed.Segment] | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Run all layers over an input (T, N, I), with states (D * L, N, H), lengths (N) and reset (T, N)."""
+        """Run all layers over an input (T, N, I), with states (D * L, N, H), lengths (N) and reset (T, N).
+
+        With segments, input and output are packed.
+        """
         directions = 2 if self.bidirectional else 1
         resets = [reset]
         h_n: list[Tensor] = []
@@ -341,7 +347,7 @@ class LLTM(torch.nn.Module):
             for direction in range(directions):
                 index = layer * directions + direction
                 if layer == 0 and direction == 1:  # here, because the first call has checked reset and lengths
-                    resets.append(shift_to_reverse(reset, lengths))
+                    resets.append(_shift_to_reverse(reset, lengths))
                 weights = parameters[2 * index if self.bias else index]
                 bias: Tensor | None = None
                 if self.bias:
@@ -350,8 +356,8 @@ class LLTM(torch.nn.Module):
                 c0: Tensor | None = None
                 if hx is not None:
                     h0, c0 = hx[0][index], hx[1][index]
-                output, h, c, _, _ = torch.ops.lltm.sequence(
-                    input, weights, bias, h0, c0, lengths, resets[direction], direction == 1, False
+                output, h, c = _packed.run_sequence(
+                    segments, input, weights, bias, h0, c0, lengths, resets[direction], direction == 1
                 )
                 outputs.append(output)
                 h_n.append(h)
@@ -379,6 +385,22 @@ class LLTM(torch.nn.Module):
             if getattr(self, name) != default:
                 parts.append(f"{name}={getattr(self, name)}")
         return ", ".join(parts)
+
+
+def _shift_to_reverse(reset: Tensor | None, lengths: Tensor | None) -> Tensor | None:
+    """The reset (T, N) of a reverse layer.
+
+    The boundary between steps t-1 and t is crossed before step t in the forward direction, and before step t-1 in the
+    reverse direction. A reset at index ``length`` belongs to a step that is not run: when shifted, it must not clear
+    the initial state, which enters at the row's last step.
+    """
+    if reset is None:
+        return None
+    shifted = torch.nn.functional.pad(reset, (0, 0, 0, 1))[1:]
+    if lengths is not None:
+        next_step = torch.ones_like(reset, dtype=torch.int64).cumsum(0)
+        shifted = shifted & (next_step < lengths)
+    return shifted
 
 
 def _stack(states: list[Tensor]) -> Tensor:

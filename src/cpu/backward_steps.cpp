@@ -52,6 +52,9 @@ struct StateGradients {
         h(s.steps.batch * padded),
         cell(s.steps.batch * padded) {}
 
+  real* h_of(int64_t row) const { return h.data() + row * padded; }
+  real* cell_of(int64_t row) const { return cell.data() + row * padded; }
+
   int64_t padded;
   Scratch<real> h, cell;
 };
@@ -92,17 +95,15 @@ class BackwardRows {
   }
 
  private:
-  real* of_row(const Scratch<real>& of, int64_t row) const { return of.data() + row * padded; }
-
   void start() {
-    std::fill_n(of_row(d_h, first_row), (last_row - first_row) * padded, real(0));
-    std::fill_n(of_row(d_cell, first_row), (last_row - first_row) * padded, real(0));
+    std::fill_n(state.h_of(first_row), (last_row - first_row) * state.padded, real(0));
+    std::fill_n(state.cell_of(first_row), (last_row - first_row) * state.padded, real(0));
     for (int64_t row = first_row; row < last_row; ++row) {
       if (s.grad_h_n) {
-        std::copy_n(s.grad_h_n + row * s.state_size, s.state_size, of_row(d_h, row));
+        std::copy_n(s.grad_h_n + row * s.state_size, s.state_size, state.h_of(row));
       }
       if (s.grad_c_n) {
-        std::copy_n(s.grad_c_n + row * s.state_size, s.state_size, of_row(d_cell, row));
+        std::copy_n(s.grad_c_n + row * s.state_size, s.state_size, state.cell_of(row));
       }
     }
   }
@@ -119,8 +120,8 @@ class BackwardRows {
                       .grad_cells = s.grad_cells ? s.grad_cells + at * s.state_size : nullptr,
                       .gates = s.gates + at * 3 * s.state_size,
                       .new_cell = s.cells + at * s.state_size,
-                      .d_h = of_row(d_h, row),
-                      .d_cell = of_row(d_cell, row),
+                      .d_h = state.h_of(row),
+                      .d_cell = state.cell_of(row),
                       .d_gates = chunk.d_gates(i, row)});
     }
   }
@@ -151,8 +152,8 @@ class BackwardRows {
         continue;
       }
       if (s.steps.resets(step, row)) {
-        std::fill_n(next->d_h, padded, real(0));
-        std::fill_n(next->d_cell, padded, real(0));
+        std::fill_n(next->d_h, state.padded, real(0));
+        std::fill_n(next->d_cell, state.padded, real(0));
       } else {
         product_rows.push_back(*next);
       }
@@ -163,10 +164,10 @@ class BackwardRows {
   void finish() {
     for (int64_t row = first_row; row < last_row; ++row) {
       if (s.d_h0) {
-        std::copy_n(of_row(d_h, row), s.state_size, s.d_h0 + row * s.state_size);
+        std::copy_n(state.h_of(row), s.state_size, s.d_h0 + row * s.state_size);
       }
       if (s.d_c0) {
-        std::copy_n(of_row(d_cell, row), s.state_size, s.d_c0 + row * s.state_size);
+        std::copy_n(state.cell_of(row), s.state_size, s.d_c0 + row * s.state_size);
       }
     }
   }
@@ -177,9 +178,6 @@ class BackwardRows {
   const StateGradients<scalar_t>& state;
   const int64_t first_row;
   const int64_t last_row;
-  const int64_t padded = state.padded;
-  const Scratch<real>& d_h = state.h;
-  const Scratch<real>& d_cell = state.cell;
   std::vector<BackwardRow<scalar_t>> rows;
   std::vector<BackwardRow<scalar_t>> product_rows;  // of the following step
 };
@@ -247,7 +245,7 @@ template <typename scalar_t>
 void run(const SequenceBackward<scalar_t>& s) {
   const auto [begin, end] = s.steps.running();
   const int64_t steps_at_once = std::min(end - begin, steps_of_sum(s));
-  const int64_t steps_of_chunk = std::min(end - begin, steps_of_sum(s) * threads_of_sequence());
+  const int64_t steps_of_chunk = std::min(end - begin, steps_at_once * threads_of_sequence());
   const Scratch<scalar_t> d_gates(steps_of_chunk * s.steps.batch * 3 * s.state_size);
   const std::vector<scalar_t> zeros(s.state_size, scalar_t(0));
 

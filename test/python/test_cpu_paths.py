@@ -19,11 +19,12 @@ TRAPPING_PROGRAM = Path(__file__).parent / "trapping.py"
 CAPABILITIES = {"AVX512": ["avx512", "avx2", "default"], "AVX2": ["avx2", "default"]}
 
 
-def run(*arguments: str, program: Path | None = PROGRAM, **environment: str) -> subprocess.CompletedProcess:
+def run(*arguments: str, program: Path | str = PROGRAM, **environment: str) -> subprocess.CompletedProcess:
     chosen_here = ("LLTM_CPU_GEMM", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
     kept = {name: value for name, value in os.environ.items() if name not in chosen_here}
-    command = [sys.executable, *([program] if program else []), *arguments]
-    return subprocess.run(command, env=kept | environment, capture_output=True, text=True, timeout=600)
+    return subprocess.run(
+        [sys.executable, program, *arguments], env=kept | environment, capture_output=True, text=True, timeout=600
+    )
 
 
 FORCED = [
@@ -61,7 +62,7 @@ print(torch.cat([result.flatten() for result in torch.ops.lltm.forward(*argument
 def test_a_capability_that_names_nothing_does_not_hold_back():
     """Dot products of bfloat16, where the machine has them, give other bits than AVX-512 without them."""
     everything, empty = (
-        run("-c", RESULTS_OF_BFLOAT16, program=None, LLTM_CPU_GEMM="own", **chosen)
+        run(RESULTS_OF_BFLOAT16, program="-c", LLTM_CPU_GEMM="own", **chosen)
         for chosen in ({}, {"ATEN_CPU_CAPABILITY": ""})
     )
     assert everything.returncode == 0, everything.stderr
