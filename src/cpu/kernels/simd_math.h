@@ -3,18 +3,49 @@
 
 #include "simd.h"
 
-#include <cmath>
-
 namespace lltm::cpu {
 namespace {
 
-/// The Math policy of cell.h on vectors. In float: the range reduction and the polynomial of the
-/// Cephes library's expf (Moshier), with errors of at most 2 ulp, of tanh 2.5. In double: the
-/// standard functions, lane by lane.
-struct SimdMath {
-  using Float = Simd<float>;
-  using Double = Simd<double>;
+/// The range reduction x = n*log(2) + r and the polynomial exp(r) = 1 + r + c[0]*r^2 + c[1]*r^3 ....
+template <typename real>
+struct ExpConstants;
+/// Those of the Cephes library's expf (Moshier).
+template <>
+struct ExpConstants<float> {
+  static constexpr float kLowest = -104, kHighest = 88;  // at the former, exp is 0
+  // log(2) in two parts. The first has so few bits that its product with n is exact.
+  static constexpr float kLog2High = 0.693359375f, kLog2Low = -2.12194440e-4f;
+  static constexpr float kRounding = 0x1.8p23f;  // adding it rounds to an integer
+  static constexpr float kTerms[] = {5.0000001201e-1f,
+                                     1.6666665459e-1f,
+                                     4.1665795894e-2f,
+                                     8.3334519073e-3f,
+                                     1.3981999507e-3f,
+                                     1.9875691500e-4f};
+};
+/// The parts of log(2) of fdlibm's exp, and the Taylor series.
+template <>
+struct ExpConstants<double> {
+  static constexpr double kLowest = -746, kHighest = 709;
+  static constexpr double kLog2High = 6.93147180369123816490e-1;
+  static constexpr double kLog2Low = 1.90821492927058770002e-10;
+  static constexpr double kRounding = 0x1.8p52;
+  static constexpr double kTerms[] = {1.0 / 2,
+                                      1.0 / 6,
+                                      1.0 / 24,
+                                      1.0 / 120,
+                                      1.0 / 720,
+                                      1.0 / 5040,
+                                      1.0 / 40320,
+                                      1.0 / 362880,
+                                      1.0 / 3628800,
+                                      1.0 / 39916800,
+                                      1.0 / 479001600,
+                                      1.0 / 6227020800};
+};
 
+/// The Math policy of cell.h on vectors, with errors of at most 2 ulp, of tanh 3.
+struct SimdMath {
   template <typename Mask, typename real>
   static LLTM_INLINE Simd<real> where(Mask condition, Simd<real> yes, Simd<real> no) {
     return typename Simd<real>::Vector(condition ? yes.value : no.value);
@@ -28,94 +59,107 @@ struct SimdMath {
     return copy_sign(x, Simd<real>(real(0)));
   }
 
-  /// exp and expm1 are for x up to 88; for larger x the result stays finite.
-  static LLTM_INLINE Float exp(Float x) {
-    const Reduced reduced = reduce(x);
-    return scale(Float(1.0f) + reduced.expm1, reduced.n);
+  /// exp and expm1 are for x up to ExpConstants::kHighest; for larger x the result stays finite.
+  template <typename real>
+  static LLTM_INLINE Simd<real> exp(Simd<real> x) {
+    const Reduced<real> reduced = reduce(x);
+    return scale(Simd<real>(real(1)) + reduced.expm1, reduced.n);
   }
-  static LLTM_INLINE Float expm1(Float x) {
-    const Reduced reduced = reduce(x);
-    const Float power = scale(Float(1.0f), reduced.n);
-    return power * reduced.expm1 + (power - Float(1.0f));
+  template <typename real>
+  static LLTM_INLINE Simd<real> expm1(Simd<real> x) {
+    const Reduced<real> reduced = reduce(x);
+    const Simd<real> power = scale(Simd<real>(real(1)), reduced.n);
+    return power * reduced.expm1 + (power - Simd<real>(real(1)));
   }
-
-  static LLTM_INLINE Float tanh(Float x) {
-    const Float t = expm1(abs(x) + abs(x));
-    return copy_sign(t / (t + Float(2.0f)), x);
-  }
-
-  static LLTM_INLINE Double exp(Double x) {
-    return each_lane(x, [](double lane) { return std::exp(lane); });
-  }
-  static LLTM_INLINE Double expm1(Double x) {
-    return each_lane(x, [](double lane) { return std::expm1(lane); });
-  }
-  static LLTM_INLINE Double tanh(Double x) {
-    return each_lane(x, [](double lane) { return std::tanh(lane); });
+  template <typename real>
+  static LLTM_INLINE Simd<real> tanh(Simd<real> x) {
+    const Simd<real> t = expm1(abs(x) + abs(x));
+    return copy_sign(t / (t + Simd<real>(real(2))), x);
   }
 
  private:
+  template <typename real>
   struct Reduced {
-    Float expm1;  // exp(r) - 1, where x = n*log(2) + r
-    Float n;
+    Simd<real> expm1;  // exp(r) - 1, where x = n*log(2) + r
+    Simd<real> n;
   };
 
-  static LLTM_INLINE Reduced reduce(Float x) {
-    x = clamp(x, -104.0f, 88.0f);  // at -104, exp is 0
-    // Adding 1.5*2^23 rounds to an integer.
-    const Float shift(12582912.0f);
-    const Float n = (x * Float(1.44269504088896341f) + shift) - shift;
-    // log(2) in two parts. The first has so few bits that its product with n is exact.
-    const Float r = x - n * Float(0.693359375f) - n * Float(-2.12194440e-4f);
+  template <typename real>
+  static LLTM_INLINE Reduced<real> reduce(Simd<real> x) {
+    using Constants = ExpConstants<real>;
+    x = clamp(x, Constants::kLowest, Constants::kHighest);
+    const Simd<real> rounding(Constants::kRounding);
+    const Simd<real> n = (x * Simd<real>(real(1.4426950408889634074)) + rounding) - rounding;
+    const Simd<real> r =
+        x - n * Simd<real>(Constants::kLog2High) - n * Simd<real>(Constants::kLog2Low);
     // The polynomial in pairs of terms, which do not wait for each other.
-    const Float square = r * r;
-    const Float high = Float(1.9875691500e-4f) * r + Float(1.3981999507e-3f);
-    const Float middle = Float(8.3334519073e-3f) * r + Float(4.1665795894e-2f);
-    const Float low = Float(1.6666665459e-1f) * r + Float(5.0000001201e-1f);
-    return {((high * square + middle) * square + low) * square + r, n};
+    const Simd<real> square = r * r;
+    const auto pair = [&](int term) __attribute__((always_inline)) {
+      return Simd<real>(Constants::kTerms[term + 1]) * r + Simd<real>(Constants::kTerms[term]);
+    };
+    constexpr int kCount = sizeof(Constants::kTerms) / sizeof(real);
+    Simd<real> sum = pair(kCount - 2);
+#pragma GCC unroll 8
+    for (int term = kCount - 4; term >= 0; term -= 2) {
+      sum = sum * square + pair(term);
+    }
+    return {sum * square + r, n};
   }
 
   /// x * 2^n
-  static LLTM_INLINE Float scale(Float x, Float n) {
+  template <typename real>
+  static LLTM_INLINE Simd<real> scale(Simd<real> x, Simd<real> n) {
 #if LLTM_SIMD_BYTES == 64
-    return _mm512_maskz_scalef_ps(0xffff, x.value, n.value);
+    if constexpr (sizeof(real) == 4) {
+      return _mm512_maskz_scalef_ps(0xffff, x.value, n.value);
+    } else {
+      return _mm512_maskz_scalef_pd(0xff, x.value, n.value);
+    }
 #else
-    // In two factors: n may exceed the range of a float's exponent.
-    const auto whole = __builtin_convertvector(n.value, Float::IntegerVector);
-    const auto half = whole >> 1;
-    return x * power_of_two(half) * power_of_two(whole - half);
+    // In two factors: n may exceed the range of an exponent.
+    const auto whole = integer(n);
+    const auto half = integer(n * Simd<real>(real(0.5)));
+    return x * power_of_two<real>(half) * power_of_two<real>(whole - half);
 #endif
   }
 
   /// NaN is preserved.
-  static LLTM_INLINE Float clamp(Float x, float low, float high) {
+  template <typename real>
+  static LLTM_INLINE Simd<real> clamp(Simd<real> x, real low, real high) {
+    const Simd<real> least(low), most(high);
 #if LLTM_SIMD_BYTES == 64
     // Two instructions, where gcc compiles the selections below to four.
-    x = _mm512_maskz_max_ps(0xffff, Float(low).value, x.value);
-    return _mm512_maskz_min_ps(0xffff, Float(high).value, x.value);
+    if constexpr (sizeof(real) == 4) {
+      x = _mm512_maskz_max_ps(0xffff, least.value, x.value);
+      return _mm512_maskz_min_ps(0xffff, most.value, x.value);
+    } else {
+      x = _mm512_maskz_max_pd(0xff, least.value, x.value);
+      return _mm512_maskz_min_pd(0xff, most.value, x.value);
+    }
 #else
-    x = where(x < Float(low), Float(low), x);
-    return where(x > Float(high), Float(high), x);
+    x = where(x < least, least, x);
+    return where(x > most, most, x);
 #endif
   }
   template <typename real>
   static LLTM_INLINE typename Simd<real>::IntegerVector bits(Simd<real> x) {
     return (typename Simd<real>::IntegerVector)x.value;
   }
-  static LLTM_INLINE Float power_of_two(Float::IntegerVector n) {
-    return (Float::Vector)((n + 127) << 23);
+  /// The integers next to x.
+  template <typename real>
+  static LLTM_INLINE typename Simd<real>::IntegerVector integer(Simd<real> x) {
+    const Simd<real> rounding(ExpConstants<real>::kRounding);
+    return bits(x + rounding) - bits(rounding);
+  }
+  template <typename real>
+  static LLTM_INLINE Simd<real> power_of_two(typename Simd<real>::IntegerVector n) {
+    constexpr int kMantissa = sizeof(real) == 4 ? 23 : 52, kBias = sizeof(real) == 4 ? 127 : 1023;
+    return (typename Simd<real>::Vector)((n + kBias) << kMantissa);
   }
   template <typename real>
   static LLTM_INLINE Simd<real> copy_sign(Simd<real> magnitude, Simd<real> sign) {
     const auto sign_bit = bits(Simd<real>(real(-0.0)));
     return (typename Simd<real>::Vector)((bits(magnitude) & ~sign_bit) | (bits(sign) & sign_bit));
-  }
-  template <typename Function>
-  static LLTM_INLINE Double each_lane(Double x, Function function) {
-    for (int lane = 0; lane < Double::kLanes; ++lane) {
-      x.value[lane] = function(x.value[lane]);
-    }
-    return x;
   }
 };
 
