@@ -11,18 +11,33 @@ namespace lltm::cuda {
 // Which index of an operand is contiguous in memory: K, or the other one (M of A, N of B).
 enum class Major { kK, kOther };
 
-// x = high + low, to about 22 bits: high is x rounded to TF32, and low is the rest, which the
-// tensor core truncates to TF32. The factor centers the error of the truncation, which is then up
-// to half a unit in the last place of what remains. Rounding uses integers because the conversion
-// instruction is emulated by four. The NaN whose bits become zero in `high` is still NaN in `low`.
+// The low part of x, given its high part in TF32. The tensor core truncates it to TF32; the factor
+// centers the error of that, which is then up to half a unit in the last place of what remains.
+__device__ __forceinline__ uint32_t low_part(uint32_t x, uint32_t high) {
+  constexpr float kCentre = 1 + 0x1.8p-12f;
+  return __float_as_uint((__uint_as_float(x) - __uint_as_float(high)) * kCentre);
+}
+
+// x = high + low, to about 22 bits: high is x rounded to TF32. Rounding uses integers because the
+// conversion instruction is emulated by four. The NaN whose bits become zero in `high` is still NaN
+// in `low`.
 template <int kCount>
 __device__ __forceinline__ void take_apart(uint32_t (&high)[kCount], uint32_t (&low)[kCount]) {
-  constexpr float kCentre = 1 + 0x1.8p-12f;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const float x = __uint_as_float(high[i]);
-    high[i] = (high[i] + 0x1000u) & 0xffffe000u;
-    low[i] = __float_as_uint((x - __uint_as_float(high[i])) * kCentre);
+    const uint32_t x = high[i];
+    high[i] = (x + 0x1000u) & 0xffffe000u;
+    low[i] = low_part(x, high[i]);
+  }
+}
+
+// The low parts of values whose high parts are what the tensor core reads of them: it ignores the
+// bits that TF32 does not have.
+template <int kCount>
+__device__ __forceinline__ void leave_low_parts(uint32_t (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = low_part(values[i], values[i] & 0xffffe000u);
   }
 }
 

@@ -1,8 +1,9 @@
 // The product of a block on Hopper in float32 (sm_90a): a tile of C += A * B. TMA copies the
 // operands to shared memory in chunks of K, and wgmma multiplies them in three TF32 products. wgmma
 // reads B only with K contiguous, and cannot split operands into high and low parts. So some warps
-// rewrite each chunk of B in place, and A passes through registers. Where K is contiguous in rows
-// that start anywhere, these warps read B from global memory instead, and others copy A.
+// rewrite each chunk of B, and A passes through registers. Where K is contiguous, they only write
+// the low parts, since wgmma reads B itself as if its values were truncated to TF32. Where rows
+// also start anywhere, these warps read B from global memory instead, and others copy A.
 #pragma once
 
 #include "../ptx/barrier.cuh"
@@ -103,7 +104,7 @@ struct ThreeTf32Product {
             load(slots.a(slot), slots.b(slot), slots.full(slot), chunk);
           });
         },
-        [&](const Slots& slots, int thread) { rewrite_rows<false>(slots, thread, chunks); },
+        [&](const Slots& slots, int thread) { write_low_parts<false>(slots, thread, chunks); },
         [&](const Slots& slots) { multiply_tile(slots, chunks, finish); });
   }
 
@@ -220,7 +221,7 @@ struct ThreeTf32Product {
         },
         [&](const Slots& slots, int thread) {
           if constexpr (kMajorB == Major::kK) {
-            rewrite_rows<true>(slots, thread, chunks);
+            write_low_parts<true>(slots, thread, chunks);
           } else {
             rewrite_columns<true>(slots, thread, one_unit(chunks), [](const auto&, int n) {
               return BoxB::column(n);
@@ -390,9 +391,13 @@ struct ThreeTf32Product {
     }
   }
 
-  // Rewrites a row of B, or a part of it, chunk by chunk: high parts in place, low parts behind B.
+  // Writes the low parts of a row of B, or of a piece of it, behind B, chunk by chunk. The row
+  // itself has the high parts: shared memory limits these kernels, so nothing is written that need
+  // not be.
   template <bool kBByItself>
-  static __device__ __forceinline__ void rewrite_rows(const Slots& slots, int thread, int chunks) {
+  static __device__ __forceinline__ void write_low_parts(const Slots& slots,
+                                                         int thread,
+                                                         int chunks) {
     const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
     Place place;
 #pragma unroll 1
@@ -404,12 +409,19 @@ struct ThreeTf32Product {
       for (int piece = 0; piece < kPieces; ++piece) {
         load_shared_4(values[piece], piece_of_row(b, n, first_piece + piece));
       }
-      write_parts(values, b, n, first_piece, slots.ready(place.slot));
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        leave_low_parts(values[piece]);
+        store_shared_4(piece_of_row(b, n, first_piece + piece) + kBytesB, values[piece]);
+      }
+      fence_for_copies();
+      arrive(slots.ready(place.slot));
       place.advance();
     }
   }
 
-  // The same where N is contiguous, so that a row is made of a column of the box.
+  // Where N is contiguous, a row is made of a column of the box: rewrites B in place as the high
+  // parts of rows, or pieces of them, and writes the low parts behind it.
   template <bool kBByItself, typename EachUnit, typename ColumnOf>
   static __device__ __forceinline__ void rewrite_columns(const Slots& slots,
                                                          int thread,
@@ -430,28 +442,22 @@ struct ThreeTf32Product {
         }
         // Threads write rows where others still read columns.
         sync_threads_of<1, kRewriters>();
-        write_parts(values, b, n, first_piece, slots.ready(place.slot));
+#pragma unroll
+        for (int piece = 0; piece < kPieces; ++piece) {
+          const uint32_t to = piece_of_row(b, n, first_piece + piece);
+          uint32_t low[4];
+          take_apart(values[piece], low);
+          store_shared_4(to + kBytesB, low);
+          store_shared_4(to, values[piece]);
+        }
+        fence_for_copies();
+        arrive(slots.ready(place.slot));
         place.advance();
       }
     });
   }
 
-  // Writes the high parts of pieces of a row of B, and the low parts behind B.
-  static __device__ __forceinline__ void write_parts(
-      uint32_t (&values)[kPieces][4], uint32_t b, int n, int first_piece, uint32_t ready) {
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-      const uint32_t to = piece_of_row(b, n, first_piece + piece);
-      uint32_t low[4];
-      take_apart(values[piece], low);
-      store_shared_4(to + kBytesB, low);
-      store_shared_4(to, values[piece]);
-    }
-    fence_for_copies();
-    arrive(ready);
-  }
-
-  // The same for B in global memory, of which a warp reads a row at a time.
+  // Writes both parts of B in global memory, of which a warp reads a row at a time.
   template <typename RowsOf, typename RowOfB>
   static __device__ __forceinline__ void read_rows_and_rewrite(
       const Slots& slots, int warp, int chunks, const RowsOf& rows_of, const RowOfB& row_of_b) {
