@@ -18,10 +18,9 @@
 
 namespace lltm::cuda {
 
-/// Which operands of a chunk are loaded. In a sequence, weights and input are constant and h is
-/// carried from step to step. A step's kernel may load the former while the previous step still
-/// computes the latter.
-enum class Operands { kAll, kConstant, kCarried };
+/// Which operands of a chunk are loaded: those that are available before the previous kernel is
+/// complete, or those that it computes. A step of a sequence awaits h, and the backward d_gates.
+enum class Operands { kAll, kAvailable, kAwaited };
 
 template <Arithmetic kArithmetic_,
           Major kMajorA,
@@ -80,48 +79,31 @@ struct TileProduct {
     return shared + slot * kStageElements + kElementsA;
   }
 
-  /// The number of chunks that are loaded before the first one is multiplied.
-  static __device__ __forceinline__ int lead(int begin, int end) {
-    return min(end - begin, kStages - 1);
-  }
-
   /// What to do with chunks that have arrived: nothing.
   struct LeaveAsTheyAre {
     __device__ __forceinline__ void operator()(Element*, Element*, int) const {}
   };
 
-  /// Multiplies the chunks [begin, end) of K. load(a, b, chunk) starts the copies of one chunk.
-  /// started() is called once the copies of as many chunks as fit have been started. All threads
-  /// call arrived(a, b, chunk) before a chunk is multiplied, between barriers of the block.
-  template <typename Load, typename Started, typename Arrived = LeaveAsTheyAre>
-  __device__ __forceinline__ void run(Element* shared,
-                                      int begin,
-                                      int end,
-                                      const Load& load,
-                                      const Started& started,
-                                      const Arrived& arrived = {}) {
-    const auto load_all = [&](Element* a, Element* b, int chunk, Operands) { load(a, b, chunk); };
-    run_overlapping<false>(shared, begin, end, false, load_all, started, arrived);
-  }
-
-  /// The same, with kOverlaps in a block that has not yet waited for the previous kernel. If
-  /// `early`, the constant operands of the first chunks are loaded before the wait. load(a, b,
-  /// chunk, operands) starts the copies of these operands of a chunk.
+  /// Multiplies the chunks [begin, end) of K. load(a, b, chunk, operands) starts the copies of
+  /// these operands of a chunk. started() is called once the copies of as many chunks as fit have
+  /// been started. All threads call arrived(a, b, chunk) before a chunk is multiplied, between
+  /// barriers of the block. With kOverlaps, the block has not yet waited for the previous kernel;
+  /// if `early`, what is available of the first chunks is loaded before it does.
   template <bool kOverlaps = true,
             typename Load,
             typename Started,
             typename Arrived = LeaveAsTheyAre>
-  __device__ __forceinline__ void run_overlapping(Element* shared,
-                                                  int begin,
-                                                  int end,
-                                                  bool early,
-                                                  const Load& load,
-                                                  const Started& started,
-                                                  const Arrived& arrived = {}) {
+  __device__ __forceinline__ void run(Element* shared,
+                                      int begin,
+                                      int end,
+                                      bool early,
+                                      const Load& load,
+                                      const Started& started,
+                                      const Arrived& arrived = {}) {
     clear(sum);
     // The first iterations only fill the pipeline. If all chunks fit, they are awaited together.
     const bool fits = end - begin < kStages;
-    const int filling = lead(begin, end);
+    const int filling = min(end - begin, kStages - 1);
     const int first_round = kOverlaps ? begin + filling : begin;
     int slot = 0, free_slot = first_round - begin;
     if constexpr (kOverlaps) {
@@ -137,9 +119,9 @@ struct TileProduct {
         load(a_of(shared, chunk - begin),
              b_of(shared, chunk - begin),
              chunk,
-             is_early     ? Operands::kConstant
+             is_early     ? Operands::kAvailable
              : ahead == 0 ? Operands::kAll
-                          : Operands::kCarried);
+                          : Operands::kAwaited);
         if (!is_early) {
           commit_copies();
         }

@@ -1,7 +1,8 @@
 // The products of the backward in one launch. d_old_h and d_input are tiles of d_gates @ weights.
 // The two column ranges of d_weights are tiles of d_gates.T @ old_h and d_gates.T @ input. The
 // first blocks compute the former, whose K is long and shared by clusters; the others compute the
-// latter.
+// latter. All of them copy their first chunks of the right operand while d_gates are computed. The
+// kernel of d_gates starts this one after its own wait for all earlier kernels.
 #pragma once
 
 #include "../../epilogue/write_tile.cuh"
@@ -62,7 +63,6 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     const int begin = arguments.split.first_chunk(cluster_rank());
     const int end = arguments.split.first_chunk(cluster_rank() + 1);
     ClusterSums<StateProduct> sums(shared, arguments.split);
-    wait_for_previous_kernel();
 
     using CopierA =
         BoxCopierFor<kShifts, kTileM, kChunkK, StateProduct::kPitchA, kThreads, Element, Rows>;
@@ -82,16 +82,22 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
                   0,
                   piece.of(arguments.weights_h_at_vectors, arguments.weights_input_at_vectors)};
     };
-    const auto load = [&](Element* a, Element* b, int chunk) {
+    const auto load = [&](Element* a, Element* b, int chunk, Operands which) {
       const int64_t k = int64_t(chunk) * kChunkK;
-      if (chunk == begin) {
-        copier_a.start(rows_a(k));
-        copier_b.start(rows_b(k));
-      }
       const int depth = at_most(gate_columns - k, kChunkK);
-      copier_a.copy(a, depth, kChunkK);
-      copier_b.source_.rows = depth;
-      copier_b.copy(b, columns, kChunkK * p.weights.stride);
+      if (which != Operands::kAvailable) {
+        if (chunk == begin) {
+          copier_a.start(rows_a(k));
+        }
+        copier_a.copy(a, depth, kChunkK);
+      }
+      if (which != Operands::kAwaited) {
+        if (chunk == begin) {
+          copier_b.start(rows_b(k));
+        }
+        copier_b.source_.rows = depth;
+        copier_b.copy(b, columns, kChunkK * p.weights.stride);
+      }
     };
     const auto arrived = [&](Element* a, Element* b, int) {
       if constexpr (kShifts) {
@@ -99,7 +105,8 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
       }
     };
     StateProduct product;
-    product.run(reinterpret_cast<Element*>(shared), begin, end, load, [] {}, arrived);
+    product.run(
+        reinterpret_cast<Element*>(shared), begin, end, /*early=*/true, load, [] {}, arrived);
     sums.exchange(product);
     const int64_t row = first_row + sums.first_row();
     write_tile<kThreads, kTileN>(
@@ -121,7 +128,6 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     const int columns = at_most(piece.of(p.state_size, p.input_features) - first_column, kTileN);
     const int64_t first_row = int64_t(tile / tiles_a_row) * kTileM;
     const int rows = at_most(gate_columns - first_row, kTileM);
-    wait_for_previous_kernel();
 
     using CopierA =
         BoxCopierFor<kShifts, kChunkK, kTileM, WeightProduct::kPitchA, kThreads, Element, Rows>;
@@ -139,16 +145,22 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
                   0,
                   piece.of(arguments.old_h_at_vectors, arguments.input_at_vectors)};
     };
-    const auto load = [&](Element* a, Element* b, int chunk) {
-      if (chunk == 0) {
-        copier_a.start(rows_a());
-        copier_b.start(rows_b());
-      }
+    const auto load = [&](Element* a, Element* b, int chunk, Operands which) {
       const int depth = at_most(p.batch - int64_t(chunk) * kChunkK, kChunkK);
-      copier_a.source_.rows = depth;
-      copier_a.copy(a, rows, kChunkK * gate_columns);
-      copier_b.source_.rows = depth;
-      copier_b.copy(b, columns, kChunkK * source.stride);
+      if (which != Operands::kAvailable) {
+        if (chunk == 0) {
+          copier_a.start(rows_a());
+        }
+        copier_a.source_.rows = depth;
+        copier_a.copy(a, rows, kChunkK * gate_columns);
+      }
+      if (which != Operands::kAwaited) {
+        if (chunk == 0) {
+          copier_b.start(rows_b());
+        }
+        copier_b.source_.rows = depth;
+        copier_b.copy(b, columns, kChunkK * source.stride);
+      }
     };
     const auto arrived = [&](Element* a, Element* b, int) {
       if constexpr (kShifts) {
@@ -157,7 +169,8 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     };
     WeightProduct product;
     const int chunks = static_cast<int>((p.batch + kChunkK - 1) / kChunkK);
-    product.run(reinterpret_cast<Element*>(shared), 0, chunks, load, [] {}, arrived);
+    product.run(
+        reinterpret_cast<Element*>(shared), 0, chunks, /*early=*/true, load, [] {}, arrived);
     float* const result = reinterpret_cast<float*>(shared);
     product.store(result);
     __syncthreads();

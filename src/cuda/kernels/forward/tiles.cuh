@@ -124,16 +124,16 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   };
   Product product;
   auto* const slots = reinterpret_cast<Element*>(shared);
-  product.template run_overlapping<kOfSequence<Problem>>(
+  product.template run<kOfSequence<Problem>>(
       slots,
       begin,
       end,
       loads_early(arguments.problem),
       [&](Element* a, Element* b, int chunk, Operands which) {
-        if (which == Operands::kAll || (which == Operands::kCarried) == piece_at(chunk).of_h) {
+        if (which == Operands::kAll || (which == Operands::kAwaited) == piece_at(chunk).of_h) {
           load_a(a, chunk);
         }
-        if (which != Operands::kCarried) {
+        if (which != Operands::kAwaited) {
           load_b(b, chunk);
         }
       },

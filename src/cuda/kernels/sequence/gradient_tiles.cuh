@@ -50,45 +50,36 @@ __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_
   const int end = arguments.split.first_chunk(cluster_rank() + 1);
   ClusterSums<Product> sums(shared, arguments.split);
 
-  const auto depth_of = [&](int chunk) {
-    return at_most(gate_columns - int64_t(chunk) * kChunkK, kChunkK);
-  };
   BoxCopier<kChunkK, kTileN, Product::kPitchB, kThreads, Element, Box<Element>> weights_copier;
   weights_copier.start({static_cast<const Element*>(weights.data) +
                             int64_t(begin) * kChunkK * weights.stride + first_column,
                         weights.stride,
                         0,
                         true});
-  const auto load_weights = [&](Element* to, int chunk) {
-    weights_copier.source_.rows = depth_of(chunk);
-    weights_copier.copy(to, columns, kChunkK * weights.stride);
-  };
-  const int loaded = begin + Product::lead(begin, end);
-#pragma unroll 1
-  for (int chunk = begin; chunk < loaded; ++chunk) {
-    load_weights(Product::b_of(pipeline, chunk - begin), chunk);
-  }
-  StepFinisher<Epilogue, kTileN, kThreads, kAtOnce> elements(
-      Epilogue(p), first_row, first_column, sums.first_row(), sums.rows());
-  elements.fetch();
-  wait_for_previous_kernel();
-  start_next_kernel();
-  elements.fetch_carried();
-
   BoxCopier<kTileM, kChunkK, Product::kPitchA, kThreads, Element, Box<Element>> gates_copier;
   gates_copier.start({reinterpret_cast<const Element*>(p.last_d_gates) +
                           first_row * p.d_gates_stride + int64_t(begin) * kChunkK,
                       p.d_gates_stride,
                       rows,
                       true});
-  const auto load = [&](Element* a, Element* b, int chunk) {
-    gates_copier.copy(a, depth_of(chunk), kChunkK);
-    if (chunk >= loaded) {
-      load_weights(b, chunk);
+  const auto load = [&](Element* a, Element* b, int chunk, Operands which) {
+    const int depth = at_most(gate_columns - int64_t(chunk) * kChunkK, kChunkK);
+    if (which != Operands::kAvailable) {
+      gates_copier.copy(a, depth, kChunkK);
+    }
+    if (which != Operands::kAwaited) {
+      weights_copier.source_.rows = depth;
+      weights_copier.copy(b, columns, kChunkK * weights.stride);
     }
   };
+  StepFinisher<Epilogue, kTileN, kThreads, kAtOnce> elements(
+      Epilogue(p), first_row, first_column, sums.first_row(), sums.rows());
+  elements.fetch();
   Product product;
-  product.run(pipeline, begin, end, load, [] {});
+  product.run(pipeline, begin, end, /*early=*/true, load, [&] {
+    start_next_kernel();
+    elements.fetch_carried();
+  });
   sums.exchange(product);
   elements.finish(sums);
   sums.finish();
