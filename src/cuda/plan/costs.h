@@ -235,7 +235,7 @@ struct Costs {
   inline constexpr char name##Text[] = #__VA_ARGS__
 
 // clang-format off
-// NVIDIA H200, replaying captured graphs, 2026-11-22, and what changed since, 2026-11-24.
+// NVIDIA H200, 2026-11-25, replaying captured graphs.
 LLTM_COSTS(kH200Costs, {
     .packing = {.launch = 1.47, .rate = 4.2e6},
     .forward = {
@@ -274,9 +274,9 @@ LLTM_COSTS(kH200Costs, {
         .wgmma_128x32_pairs = {.chunk = 0.217, .block = 2.96},
         .wgmma_128x64_pairs = {.chunk = 0.37, .block = 4.2},
         .wgmma_192x32 = {.chunk = 0.27, .block = 3.3},
-        .wgmma_float32_64x8 = {.chunk = 0.338, .block = 1.74},
-        .wgmma_float32_64x32 = {.chunk = 0.553, .block = 2.11},
-        .wgmma_float32_128x32 = {.chunk = 0.824, .block = 1.65},
+        .wgmma_float32_64x8 = {.chunk = 0.342, .block = 1.7},
+        .wgmma_float32_64x32 = {.chunk = 0.507, .block = 1.98},
+        .wgmma_float32_128x32 = {.chunk = 0.763, .block = 1.64},
         .tiles_16x8 = {.chunk = 0.37, .block = 1.69},
         .tiles_64x8 = {.chunk = 0.455, .block = 1.78},
         .tiles_64x32 = {.chunk = 0.738, .block = 2.54},
@@ -303,11 +303,11 @@ LLTM_COSTS(kH200Costs, {
         .wgmma_128x64_pairs = {.chunk = 0.407, .input_chunk = 0.0201, .block = 3.75,
                                 .alone = -0.0737},
         .wgmma_192x32 = {.chunk = 0.323, .input_chunk = 0.25, .block = 3.08, .alone = 0.149},
-        .wgmma_float32_64x8 = {.chunk = 0.318, .input_chunk = 0.14, .block = 2.07, .alone = 0.4},
-        .wgmma_float32_64x32 = {.chunk = 0.557, .input_chunk = 0.394, .block = 2.63,
-                                .alone = 0.334},
-        .wgmma_float32_128x32 = {.chunk = 0.786, .input_chunk = 0.579, .block = 3.57,
-                                .alone = 0.298}},
+        .wgmma_float32_64x8 = {.chunk = 0.31, .input_chunk = 0.144, .block = 1.95, .alone = 0.42},
+        .wgmma_float32_64x32 = {.chunk = 0.522, .input_chunk = 0.372, .block = 2.49,
+                                .alone = 0.33},
+        .wgmma_float32_128x32 = {.chunk = 0.756, .input_chunk = 0.63, .block = 3.41,
+                                .alone = 0.296}},
     .backward = {
         .gate_gradients = {.element = 5e-6, .rate = 2.5e6},
         .few_rows = {
