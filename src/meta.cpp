@@ -19,29 +19,23 @@ Tensor empty(at::SymIntArrayRef sizes,
   return at::empty_symint(sizes, like.options().dtype(dtype.value_or(like.scalar_type())));
 }
 
-struct GradientShapes {
-  c10::SymDimVector input;
-  c10::SymDimVector state;
-  c10::SymInt state_size;
-  c10::SymInt input_features;
-};
-
+/// Every gradient has the shape of its argument.
 OptionalGradients empty_if_wanted(const std::array<bool, 5>& output_mask,
-                                  const GradientShapes& shapes,
-                                  const Tensor& like,
+                                  const Tensor& input,
+                                  const Tensor& weights,
+                                  const std::array<c10::SymInt, 2>& state,
                                   at::ScalarType cell_dtype) {
   const auto if_wanted = [&](Gradient gradient,
                              at::SymIntArrayRef shape,
                              at::ScalarType dtype) -> std::optional<Tensor> {
-    return output_mask[gradient] ? std::optional(empty(shape, like, dtype)) : std::nullopt;
+    return output_mask[gradient] ? std::optional(empty(shape, input, dtype)) : std::nullopt;
   };
-  const auto dtype = like.scalar_type();
-  const c10::SymInt rows = shapes.state_size * 3;
-  return {if_wanted(kInput, shapes.input, dtype),
-          if_wanted(kWeights, {rows, shapes.state_size + shapes.input_features}, dtype),
-          if_wanted(kBias, {rows}, dtype),
-          if_wanted(kOldH, shapes.state, dtype),
-          if_wanted(kOldCell, shapes.state, cell_dtype)};
+  const auto dtype = input.scalar_type();
+  return {if_wanted(kInput, input.sym_sizes(), dtype),
+          if_wanted(kWeights, weights.sym_sizes(), dtype),
+          if_wanted(kBias, weights.sym_sizes().slice(0, 1), dtype),
+          if_wanted(kOldH, state, dtype),
+          if_wanted(kOldCell, state, cell_dtype)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> forward_meta(const ForwardArguments& arguments) {
@@ -55,11 +49,9 @@ OptionalGradients backward_meta(const BackwardArguments& arguments,
                                 std::array<bool, 5> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
   return empty_if_wanted(output_mask,
-                         {.input = {sizes.batch, sizes.input_features},
-                          .state = {sizes.batch, sizes.state_size},
-                          .state_size = sizes.state_size,
-                          .input_features = sizes.input_features},
                          arguments.input,
+                         arguments.weights,
+                         {sizes.batch, sizes.state_size},
                          arguments.input.scalar_type());
 }
 
@@ -81,11 +73,9 @@ OptionalGradients sequence_backward_meta(const SequenceBackwardArguments& argume
                                          std::array<bool, 5> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
   return empty_if_wanted(output_mask,
-                         {.input = {sizes.steps, sizes.batch, sizes.input_features},
-                          .state = {sizes.batch, sizes.state_size},
-                          .state_size = sizes.state_size,
-                          .input_features = sizes.input_features},
                          arguments.input,
+                         arguments.weights,
+                         {sizes.batch, sizes.state_size},
                          final_cell_dtype(arguments.sequence()));
 }
 
