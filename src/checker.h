@@ -96,7 +96,6 @@ class Checker {
         dtype_name(dtype));
   }
 
-  /// `whose` says where the expected dtype comes from.
   void dtype(const Argument& argument, std::string_view whose, at::ScalarType expected) const {
     TORCH_CHECK(argument.tensor.scalar_type() == expected,
                 operator_,
@@ -121,10 +120,17 @@ class Checker {
                 argument.tensor.device());
   }
 
-  void like_input(const Argument& argument) const {
+  /// `whose` says where the expected dtype comes from.
+  void dense_on_inputs_device(const Argument& argument,
+                              std::string_view whose,
+                              at::ScalarType expected) const {
     dense(argument);
-    dtype(argument, "input's dtype", input_.scalar_type());
+    dtype(argument, whose, expected);
     on_inputs_device(argument);
+  }
+
+  void like_input(const Argument& argument) const {
+    dense_on_inputs_device(argument, "input's dtype", input_.scalar_type());
   }
 
   template <typename Size>

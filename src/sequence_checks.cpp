@@ -38,12 +38,10 @@ void steps_shape(const Checker& check,
 /// also be float32.
 void carried_cell(const Checker& check, const Argument& c0, const Tensor& input) {
   check.dense(c0);
-  if (c0.tensor.scalar_type() != at::kFloat) {
-    const bool is_16_bit = input.element_size() == 2;
+  const bool is_16_bit = input.element_size() == 2;
+  if (!is_16_bit || c0.tensor.scalar_type() != at::kFloat) {
     check.dtype(
         c0, is_16_bit ? "dtype float32 or input's dtype" : "input's dtype", input.scalar_type());
-  } else if (input.scalar_type() == at::kDouble) {
-    check.dtype(c0, "input's dtype", at::kDouble);
   }
   check.on_inputs_device(c0);
 }
@@ -65,16 +63,12 @@ void run_of_sequence(const Checker& check,
   }
   if (is_given(lengths)) {
     const Argument argument{"lengths", *lengths};
-    check.dense(argument);
-    check.dtype(argument, "dtype", at::kLong);
-    check.on_inputs_device(argument);
+    check.dense_on_inputs_device(argument, "dtype", at::kLong);
     check.template shape<Size, 1>(argument, "[batch]", {sizes.batch});
   }
   if (is_given(reset)) {
     const Argument argument{"reset", *reset};
-    check.dense(argument);
-    check.dtype(argument, "dtype", at::kBool);
-    check.on_inputs_device(argument);
+    check.dense_on_inputs_device(argument, "dtype", at::kBool);
     check.template shape<Size, 2>(argument, "[steps, batch]", {sizes.steps, sizes.batch});
   }
 }
@@ -154,9 +148,7 @@ SequenceSizes<Size> check(const SequenceBackwardArguments& arguments) {
   gradient("grad_h_n", arguments.grad_h_n, state_shape<Size>);
   if (is_given(arguments.grad_c_n)) {
     const Argument argument{"grad_c_n", *arguments.grad_c_n};
-    check.dense(argument);
-    check.dtype(argument, "c_n's dtype", final_cell_dtype(arguments.sequence()));
-    check.on_inputs_device(argument);
+    check.dense_on_inputs_device(argument, "c_n's dtype", final_cell_dtype(arguments.sequence()));
     state_shape(check, argument, sizes);
   }
   gradient("grad_cells", arguments.grad_cells, of_steps);
