@@ -184,6 +184,11 @@ class Checker {
   }
 
   template <typename Size>
+  void state(const Argument& argument, const Size& batch, const Size& state_size) const {
+    shape<Size, 2>(argument, "[batch, state_size]", {batch, state_size});
+  }
+
+  template <typename Size>
   void bias(const std::optional<at::Tensor>& bias, const Size& state_size) const {
     if (is_given(bias)) {
       like_input({"bias", *bias});

@@ -19,18 +19,13 @@ CellSizes<Size> cell_sizes(const Checker& check,
 }
 
 template <typename Size>
-void state(const Checker& check, const Argument& argument, const CellSizes<Size>& sizes) {
-  check.shape<Size, 2>(argument, "[batch, state_size]", {sizes.batch, sizes.state_size});
-}
-
-template <typename Size>
 void gradient(const Checker& check,
               std::string_view name,
               const std::optional<at::Tensor>& gradient,
               const CellSizes<Size>& sizes) {
   if (is_given(gradient)) {
     check.like_input({name, *gradient});
-    state(check, {name, *gradient}, sizes);
+    check.state({name, *gradient}, sizes.batch, sizes.state_size);
   }
 }
 
@@ -69,8 +64,8 @@ CellSizes<Size> check(const ForwardArguments& arguments) {
   check.like_input({"old_cell", old_cell});
   const auto sizes = cell_sizes<Size>(check, input, weights);
   check.bias<Size>(bias, sizes.state_size);
-  state(check, {"old_h", old_h}, sizes);
-  state(check, {"old_cell", old_cell}, sizes);
+  check.state({"old_h", old_h}, sizes.batch, sizes.state_size);
+  check.state({"old_cell", old_cell}, sizes.batch, sizes.state_size);
   return sizes;
 }
 
@@ -89,10 +84,10 @@ CellSizes<Size> check(const BackwardArguments& arguments) {
   check.bias<Size>(bias, sizes.state_size);
   gradient(check, "grad_h", grad_h, sizes);
   gradient(check, "grad_cell", grad_cell, sizes);
-  state(check, {"new_cell", new_cell}, sizes);
+  check.state({"new_cell", new_cell}, sizes.batch, sizes.state_size);
   check.template shape<Size, 2>(
       {"gates", gates}, "[batch, 3*state_size]", {sizes.batch, Size(sizes.state_size * 3)});
-  state(check, {"old_h", old_h}, sizes);
+  check.state({"old_h", old_h}, sizes.batch, sizes.state_size);
   return sizes;
 }
 

@@ -21,11 +21,6 @@ SequenceSizes<Size> sequence_sizes(const Checker& check,
 }
 
 template <typename Size>
-void state_shape(const Checker& check, const Argument& argument, const SequenceSizes<Size>& sizes) {
-  check.shape<Size, 2>(argument, "[batch, state_size]", {sizes.batch, sizes.state_size});
-}
-
-template <typename Size>
 void steps_shape(const Checker& check,
                  const Argument& argument,
                  const SequenceSizes<Size>& sizes,
@@ -55,11 +50,11 @@ void run_of_sequence(const Checker& check,
   check.bias<Size>(bias, sizes.state_size);
   if (is_given(h0)) {
     check.like_input({"h0", *h0});
-    state_shape(check, {"h0", *h0}, sizes);
+    check.state({"h0", *h0}, sizes.batch, sizes.state_size);
   }
   if (is_given(c0)) {
     carried_cell(check, {"c0", *c0}, input);
-    state_shape(check, {"c0", *c0}, sizes);
+    check.state({"c0", *c0}, sizes.batch, sizes.state_size);
   }
   if (is_given(lengths)) {
     const Argument argument{"lengths", *lengths};
@@ -138,18 +133,19 @@ SequenceSizes<Size> check(const SequenceBackwardArguments& arguments) {
   const auto gradient = [&](const char* name, const std::optional<Tensor>& tensor, auto shape) {
     if (is_given(tensor)) {
       check.like_input({name, *tensor});
-      shape(check, {name, *tensor}, sizes);
+      shape({name, *tensor});
     }
   };
-  const auto of_steps = [](const Checker& check, const Argument& argument, const auto& sizes) {
-    steps_shape(check, argument, sizes);
+  const auto of_state = [&](const Argument& argument) {
+    check.state(argument, sizes.batch, sizes.state_size);
   };
+  const auto of_steps = [&](const Argument& argument) { steps_shape(check, argument, sizes); };
   gradient("grad_output", arguments.grad_output, of_steps);
-  gradient("grad_h_n", arguments.grad_h_n, state_shape<Size>);
+  gradient("grad_h_n", arguments.grad_h_n, of_state);
   if (is_given(arguments.grad_c_n)) {
     const Argument argument{"grad_c_n", *arguments.grad_c_n};
     check.dense_on_inputs_device(argument, "c_n's dtype", final_cell_dtype(arguments.sequence()));
-    state_shape(check, argument, sizes);
+    of_state(argument);
   }
   gradient("grad_cells", arguments.grad_cells, of_steps);
 
