@@ -54,7 +54,6 @@ class Schedule {
     }
   }
 
-  int64_t steps() const { return steps_; }
   int64_t batch() const { return batch_; }
   bool has_lengths() const { return !rows_.empty(); }
 
