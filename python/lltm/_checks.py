@@ -78,14 +78,9 @@ def check_states(hx: tuple[Tensor, Tensor], num_layers: int, bidirectional: bool
     check_size("hidden[1]", hx[1], expected)
 
 
-def check_size(name: str, state: Tensor, expected: list[int]) -> None:
-    if not torch.jit.is_tracing() and list(state.shape) != expected:
-        raise RuntimeError(f"LLTM: Expected {name} size {expected}, got {list(state.shape)}")
-
-
-def check_reset(reset: Tensor, expected: list[int]) -> None:
-    if not torch.jit.is_tracing() and list(reset.shape) != list(expected):
-        raise RuntimeError(f"LLTM: Expected reset size {list(expected)}, got {list(reset.shape)}")
+def check_size(name: str, tensor: Tensor, expected: list[int]) -> None:
+    if not torch.jit.is_tracing() and list(tensor.shape) != expected:
+        raise RuntimeError(f"LLTM: Expected {name} size {expected}, got {list(tensor.shape)}")
 
 
 def autocasts(device_type: str) -> bool:

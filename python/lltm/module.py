@@ -260,7 +260,7 @@ class LLTM(torch.nn.Module):
         parameters = self._layer_parameters
         self._check_input(input, parameters[0])
         if reset is not None:
-            _checks.check_reset(reset, input.shape[:-1])
+            _checks.check_size("reset", reset, list(input.shape[:-1]))
         batched = input.dim() == 3
         if hx is not None:
             _checks.check_pair(hx, input.dim())
@@ -301,7 +301,7 @@ class LLTM(torch.nn.Module):
         self._check_input(data, parameters[0])
         steps, batch = batch_sizes.size(0), _packed.number_of_sequences(batch_sizes)
         if reset is not None:
-            _checks.check_reset(reset, [batch, steps] if self.batch_first else [steps, batch])
+            _checks.check_size("reset", reset, [batch, steps] if self.batch_first else [steps, batch])
             if self.batch_first:
                 reset = reset.transpose(0, 1)
             if sorted_indices is not None:
