@@ -12,7 +12,7 @@ from rich.console import Console
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
 
-app = typer.Typer(add_completion=False, no_args_is_help=False)
+app = typer.Typer(add_completion=False)
 console = Console()
 
 RANDOM, WHAT, HOW = "Random shapes", "What to measure", "How to measure"
@@ -46,7 +46,6 @@ Cases = Annotated[
     list[str] | None,
     typer.Option(
         "--cases",
-        "--modes",
         rich_help_panel=WHAT,
         help="forward, training; autocast, memory, calls, tutorial; of --candidates: forward, backward, step, ...",
     ),

@@ -45,11 +45,6 @@ class Timing:
     calls_per_sample: int
     minimum: float
 
-    @property
-    def spread(self) -> float:
-        """Half the distance between the quartiles, relative to the median."""
-        return (self.high - self.low) / (2 * self.median)
-
 
 @dataclass(frozen=True)
 class Sampler:
