@@ -14,7 +14,6 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import multiprocessing
 import os
 import random
 import shlex
@@ -28,16 +27,10 @@ from typing import NamedTuple
 
 import conftest  # noqa: F401  finds lltm
 import torch
+from isolated import CONTEXT
 from random_calls.cases import DTYPES
 from random_calls.checking import Checker, Group, Wrong
 from random_calls.operators import OPERATORS, draw_case
-
-# The threads of several processes share the cores, so they must not spin while they wait for work.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-# Processes that have imported torch already, but have not made any calls.
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch"])
 
 PATH_VARIABLES = ("LLTM_CPU_GEMM", "ATEN_CPU_CAPABILITY", "LLTM_CUDA_PATH")
 CAPABILITIES = {"AVX512": ("avx512", "avx2", "default"), "AVX2": ("avx2", "default")}

@@ -11,6 +11,7 @@ import os
 import sys
 from pathlib import Path
 
+# Its processes have imported torch, but have not made any calls.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["torch"])
 

@@ -5,7 +5,6 @@ The calls are made in another process, which reports each of them: if it dies, t
 and a new process continues with the next one.
 """
 
-import multiprocessing
 import os
 import re
 import warnings
@@ -15,12 +14,9 @@ import named_arguments
 import pytest
 import torch
 from hostile import KINDS, NOT_READ_WITH_GRADIENTS
+from isolated import CONTEXT
 from named_arguments import NAMES
 from reference import assert_backward_close
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch"])
-
 
 # If the process dies more often, something is wrong in general rather than with a few calls.
 MOST_DEATHS = 20
