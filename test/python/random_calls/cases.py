@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 
 import torch
 from layouts import KEEPING, LAYOUTS, contiguous
+from reference import NAMES
 
-NAMES = ("input", "weights", "bias", "old_h", "old_cell")
 INCOMING = ("grad_h", "grad_cell")
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

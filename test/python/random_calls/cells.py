@@ -6,11 +6,13 @@ import functools
 import bounds
 import torch
 from bounds import Bounded
-from reference import Arguments, forward, make_arguments, precision_on
+from reference import NAMES, Arguments, forward, make_arguments, precision_on
 from torch import Tensor
 
 from random_calls.calls import Call, Results, differentiate, lay_out, modes, seed_generator
-from random_calls.cases import INCOMING, NAMES, Case
+from random_calls.cases import INCOMING, Case
+
+GRADIENT_NAMES = tuple(f"d_{name}" for name in NAMES)
 
 
 def make_cell_arguments(case: Case) -> Arguments:
@@ -47,10 +49,6 @@ def bounded_arguments(case: Case, arguments: Arguments) -> Arguments:
     return arguments.map(lambda tensor: exact(tensor.to(case.arithmetic)))
 
 
-def gradient_names() -> list[str]:
-    return [f"d_{name}" for name in NAMES]
-
-
 def prepare_forward(case: Case) -> Call:
     arguments = requiring_grad(case, make_cell_arguments(case))
 
@@ -85,7 +83,7 @@ def prepare_backward(case: Case) -> Call:
         gradients = bounds.backward(*map(exact, tensors))
         return [gradient if wanted else None for gradient, wanted in zip(gradients, case.mask, strict=True)]
 
-    return Call(names=gradient_names(), dtypes=(case.dtype,) * 5, arguments=given, run=run, expected=expected)
+    return Call(names=GRADIENT_NAMES, dtypes=(case.dtype,) * 5, arguments=given, run=run, expected=expected)
 
 
 def prepare_autograd(case: Case) -> Call:
@@ -110,7 +108,7 @@ def prepare_autograd(case: Case) -> Call:
         return [new_h, new_cell, gates, *(g if want else None for g, want in zip(gradients, wanted, strict=True))]
 
     return Call(
-        names=("new_h", "new_cell", "gates", *gradient_names()),
+        names=("new_h", "new_cell", "gates", *GRADIENT_NAMES),
         dtypes=(case.arithmetic,) * 3 + (case.dtype,) * 5,
         arguments=(*arguments, *grads),
         run=run,
@@ -183,7 +181,7 @@ def prepare_double_backward(case: Case) -> Call:
         return results
 
     return Call(
-        names=(*gradient_names(), *(f"d_{name}" for name in INCOMING)),
+        names=(*GRADIENT_NAMES, *(f"d_{name}" for name in INCOMING)),
         dtypes=(case.dtype,) * 7,
         arguments=(*arguments, *grads, *directions),
         run=run,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import sequence_reference as reference
 import torch
 from bounds import Bounded, Precision
+from named_arguments import GRADIENTS as INCOMING
 from reference import precision_of
 from sequence_reference import NAMES, OUTPUTS, Expected, Sequence, Sizes
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from random_calls.calls import Call, Results, differentiate, lay_out, modes, seed_generator
 from random_calls.cases import MOST_COPIES, Case, common_choices, draw_layouts, draw_poison, draw_size
 
-INCOMING = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
+GRADIENT_NAMES = tuple(f"d_{name}" for name in NAMES)
 # The results that sequence_backward reads. The loop that it is compared with recomputes them.
 KEPT = ("output", "cells", "gates")
 # With repeated weights, all rounding errors of a step are equal, and accumulate over the steps faster than the random
@@ -164,10 +165,6 @@ def expected_gradients(arguments: Sequence, grads, wanted) -> list[Bounded | Non
     return [bounded(g, arguments) if want else None for g, want in zip(gradients, wanted, strict=True)]
 
 
-def gradient_names() -> list[str]:
-    return [f"d_{name}" for name in NAMES]
-
-
 def prepare_sequence_backward(case: SequenceCase) -> Call:
     """lltm::sequence_backward itself, which autocast does not affect."""
     cell_dtype = case.cell_dtype if case.state else case.dtype
@@ -182,7 +179,7 @@ def prepare_sequence_backward(case: SequenceCase) -> Call:
             return torch.ops.lltm.sequence_backward(*given, case.mask)
 
     return Call(
-        names=gradient_names(),
+        names=GRADIENT_NAMES,
         dtypes=(*(case.dtype,) * 4, cell_dtype),
         arguments=[tensor for tensor in given if not isinstance(tensor, bool)],
         run=run,
@@ -210,7 +207,7 @@ def prepare_sequence_autograd(case: SequenceCase) -> Call:
         return [*expected_results(case, arguments), *gradients]
 
     return Call(
-        names=(*OUTPUTS, *gradient_names()),
+        names=(*OUTPUTS, *GRADIENT_NAMES),
         dtypes=(
             *(case.arithmetic, case.arithmetic, final_cell_dtype(case), case.arithmetic, case.arithmetic),
             *(case.dtype, case.dtype, case.dtype, case.dtype, case.cell_dtype),
