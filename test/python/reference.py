@@ -90,6 +90,11 @@ def forward(input, weights, bias, old_h, old_cell, elu=torch.nn.functional.elu) 
     return torch.tanh(new_cell) * torch.sigmoid(z_o), new_cell, z
 
 
+def library_product_spreads_nan(dtype: torch.dtype) -> bool:
+    """oneDNN's 16-bit products with AMX read past the end of an odd row, into the next one, and multiply by 0 there."""
+    return dtype.itemsize == 2 and torch.cpu._is_amx_tile_supported()
+
+
 def precision_on(device: str, dtype: torch.dtype) -> Precision:
     """The precision of calls with the current settings of PyTorch and LLTM_CUDA_PATH."""
     if device == "cpu":

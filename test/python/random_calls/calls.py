@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import layouts
 import torch
 from bounds import Bounded
+from reference import library_product_spreads_nan
 from torch import Tensor
 
 from random_calls.cases import Case
@@ -62,9 +63,8 @@ def poisoned(case: Case, name: str, tensor: Tensor) -> Tensor:
 
 
 def product_may_spread_nan(case: Case) -> bool:
-    """oneDNN's 16-bit products with AMX read past the end of an odd row, into the next one, and multiply by 0 there."""
     is_own = os.environ.get("LLTM_CPU_GEMM") == "own"
-    return case.device == "cpu" and not is_own and case.arithmetic.itemsize == 2 and torch.cpu._is_amx_tile_supported()
+    return case.device == "cpu" and not is_own and library_product_spreads_nan(case.arithmetic)
 
 
 def lay_out(case: Case, name: str, tensor: Tensor | None) -> Tensor | None:
