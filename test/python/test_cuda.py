@@ -43,25 +43,20 @@ def check_graph(sizes, dtype):
         assert_gradients_close(found, *grads, arguments)
 
 
-# Sizes that every family of kernels supports, with aligned rows and with others, which Hopper's kernels pack first.
-FAMILY_SIZES = [(5, 256, 512), (130, 72, 264), (66, 33, 129)]
-families = pytest.mark.parametrize("family", ["few_rows", "hopper", "tiles", "library"])
+# Sizes that every group of kernels supports, with aligned rows and with others, which Hopper's kernels pack first.
+GROUP_SIZES = [(5, 256, 512), (130, 72, 264), (66, 33, 129)]
 
 
-@families
-@pytest.mark.parametrize("sizes", FAMILY_SIZES, ids=str)
+@pytest.mark.parametrize("sizes", GROUP_SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_graph_of_every_family(monkeypatch, family, sizes, dtype):
-    monkeypatch.setenv("LLTM_CUDA_PATH", family)
+def test_graph_of_every_group(path, sizes, dtype):
     check_graph(sizes, dtype)
 
 
-@families
-@pytest.mark.parametrize("sizes", FAMILY_SIZES, ids=str)
+@pytest.mark.parametrize("sizes", GROUP_SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_two_streams_at_once(monkeypatch, family, sizes, dtype):
+def test_two_streams_at_once(path, sizes, dtype):
     """Concurrent calls on two streams give the same results as separate calls."""
-    monkeypatch.setenv("LLTM_CUDA_PATH", family)
     both = [make_arguments(sizes, dtype, "cuda") for _ in range(2)]
     grads = make_gradients(both[0])
     expected = [(*call(arguments), *call_backward(*grads, arguments)) for arguments in both]
@@ -79,11 +74,9 @@ def test_two_streams_at_once(monkeypatch, family, sizes, dtype):
                 assert torch.equal(one, other)
 
 
-@families
-@pytest.mark.parametrize("sizes", FAMILY_SIZES, ids=str)
+@pytest.mark.parametrize("sizes", GROUP_SIZES, ids=str)
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
-def test_second_gpu_of_every_family(monkeypatch, family, sizes):
-    monkeypatch.setenv("LLTM_CUDA_PATH", family)
+def test_second_gpu_of_every_group(path, sizes):
     for device in ("cuda:1", "cuda:0", "cuda:1"):
         arguments = make_arguments(sizes, torch.float32, device)
         grads = make_gradients(arguments)
@@ -92,10 +85,8 @@ def test_second_gpu_of_every_family(monkeypatch, family, sizes):
     assert torch.cuda.current_device() == 0
 
 
-@families
-def test_overlapping_rows(monkeypatch, family):
+def test_overlapping_rows(path):
     """Overlapping rows (windows of a signal), which TMA cannot describe."""
-    monkeypatch.setenv("LLTM_CUDA_PATH", family)
     plain = make_arguments((30, 512, 264), torch.float32, "cuda")
     arguments = plain._replace(input=torch.randn(256 * 31, device="cuda").unfold(0, 512, 256))
     copies = arguments.map(torch.Tensor.contiguous)
