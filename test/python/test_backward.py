@@ -114,11 +114,6 @@ def test_autograd_asks_only_for_what_is_wanted(device):
     assert masks == [(False, True, False, True, False)]
 
 
-def test_gates_are_not_differentiable(device):
-    _, _, gates = call(make_arguments((3, 5, 4), device=device).require_grad())
-    assert not gates.requires_grad and gates.grad_fn is None
-
-
 @INCOMING
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
 def test_no_aliases(device, dtype, bias, incoming):

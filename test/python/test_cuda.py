@@ -162,18 +162,3 @@ def test_memory_is_only_what_is_returned():
     results = call(arguments)
     held = sum(-(-result.untyped_storage().nbytes() // 512) * 512 for result in results)
     assert torch.cuda.memory_allocated() - before == held
-
-
-def test_tf32_obeys_the_switch():
-    arguments = make_arguments((64, 512, 512), torch.float32, "cuda")
-    exact = call(arguments)
-    assert_forward_close(exact, arguments)
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    try:
-        torch.backends.cuda.matmul.allow_tf32 = True
-        rounded = call(arguments)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
-    torch.testing.assert_close(rounded[0], exact[0], rtol=0, atol=2e-2)
-    if torch.cuda.get_device_capability() >= (8, 0):
-        assert not torch.equal(rounded[0], exact[0])

@@ -299,13 +299,3 @@ def test_nan_stays_in_its_row(path, dtype):
         rows = output.isnan().all(1).nonzero().flatten().tolist()
         assert rows == [3, 17]
         assert output.isnan().any(1).sum() == 2
-
-
-@pytest.mark.parametrize("path", ["fastest", "forward_tiles_64x8:0", "forward_tiles_64x8:many"])
-def test_an_unknown_path_is_an_error(monkeypatch, path):
-    monkeypatch.setenv("LLTM_CUDA_PATH", path)
-    with pytest.raises(
-        RuntimeError,
-        match="expected the environment variable LLTM_CUDA_PATH to be one of auto few_rows hopper tiles library ",
-    ):
-        call(make_arguments((2, 3, 4), device="cuda"))
