@@ -1,9 +1,8 @@
-// The operators from C++: the typed calls of example_ops.h, with gradients, and the registry.
+// The operators from C++: the typed calls of example_ops.h, with gradients.
 #include "example_ops.h"
 
 #include <ATen/core/Formatting.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
@@ -47,20 +46,6 @@ TEST(TypedCalls, Layers) {
   EXPECT_TRUE(at::equal(example_ops::conv2d(images, kernel).flatten(), x.mul(2)));
   EXPECT_TRUE(example_ops::conv2d_batch_norm(images, kernel, 0.5)
                   .allclose(example_ops::batch_norm2d(images.mul(2), 0.5)));
-}
-
-TEST(Registry, KnowsTheOperatorsByName) {
-  for (const char* name : {"round_ste",
-                           "elementwise_mult",
-                           "linear",
-                           "mul_constant",
-                           "cube",
-                           "conv2d",
-                           "batch_norm2d",
-                           "conv2d_batch_norm"}) {
-    EXPECT_TRUE(c10::Dispatcher::singleton().findSchema({std::string("example_ops::") + name, ""}))
-        << name;
-  }
 }
 
 }  // namespace
