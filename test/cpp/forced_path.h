@@ -1,8 +1,15 @@
-// Forces a path of the CUDA kernels.
+// Forces a path of the CUDA kernels, and names the tests that do.
 #pragma once
 
+#include "cell_reference.h"
+
+#include <c10/core/ScalarType.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <tuple>
 
 namespace lltm::test {
 
@@ -17,5 +24,14 @@ class ForcedPath {
  private:
   static constexpr const char* kVariable = "LLTM_CUDA_PATH";
 };
+
+using PathCase = std::tuple<std::string, at::ScalarType, Sizes>;
+
+inline std::string path_case_name(const testing::TestParamInfo<PathCase>& info) {
+  auto [path, dtype, sizes] = info.param;
+  std::ranges::replace(path, ':', '_');
+  return "CUDA_" + path + "_" + c10::toString(dtype) + "_" + std::to_string(sizes.batch) + "_" +
+         std::to_string(sizes.input_features) + "_" + std::to_string(sizes.state_size);
+}
 
 }  // namespace lltm::test

@@ -47,14 +47,6 @@ std::vector<Sizes> few_rows_sizes() {
   return all;
 }
 
-using PathCase = std::tuple<std::string, at::ScalarType, Sizes>;
-
-std::string path_case_name(const testing::TestParamInfo<PathCase>& info) {
-  const auto& [path, dtype, sizes] = info.param;
-  return "CUDA_" + path + "_" + c10::toString(dtype) + "_" + std::to_string(sizes.batch) + "_" +
-         std::to_string(sizes.input_features) + "_" + std::to_string(sizes.state_size);
-}
-
 class CudaPath : public testing::TestWithParam<PathCase> {};
 
 using Gradients = std::vector<at::Tensor>;

@@ -18,9 +18,7 @@ namespace {
 
 constexpr int64_t kPathSteps = 4;
 
-using SequencePathCase = std::tuple<std::string, at::ScalarType, Sizes>;
-
-class CudaSequencePath : public testing::TestWithParam<SequencePathCase> {};
+class CudaSequencePath : public testing::TestWithParam<PathCase> {};
 
 struct SequenceResults {
   std::vector<at::Tensor> forward, gradients;
@@ -95,13 +93,6 @@ TEST_P(CudaSequencePath, IsWhatFloat64Gives) {
   }
 }
 
-std::string case_name_of(const testing::TestParamInfo<SequencePathCase>& info) {
-  auto [path, dtype, sizes] = info.param;
-  std::ranges::replace(path, ':', '_');
-  return "CUDA_" + path + "_" + c10::toString(dtype) + "_" + std::to_string(sizes.batch) + "_" +
-         std::to_string(sizes.input_features) + "_" + std::to_string(sizes.state_size);
-}
-
 INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                          CudaSequencePath,
                          testing::Combine(testing::Values("few_rows", "hopper", "tiles", "library"),
@@ -117,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                                                           Sizes{257, 16, 1044},
                                                           Sizes{500, 257, 8},
                                                           Sizes{64, 8, 730})),
-                         case_name_of);
+                         path_case_name);
 
 INSTANTIATE_TEST_SUITE_P(
     WithRanks,
@@ -131,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
                                      "sequence_backward_wgmma_float32_128x96:2"),
                      testing::Values(at::kFloat, at::kBFloat16),
                      testing::Values(Sizes{70, 33, 65}, Sizes{130, 72, 264}, Sizes{64, 8, 730})),
-    case_name_of);
+    path_case_name);
 
 }  // namespace
 }  // namespace lltm::test
