@@ -1,4 +1,4 @@
-// exp, expm1 and tanh on vectors: the Math policy that cell.h requires.
+// exp, expm1 and tanh on vectors.
 #pragma once
 
 #include "simd.h"
@@ -6,7 +6,8 @@
 namespace lltm::cpu {
 namespace {
 
-/// The range reduction x = n*log(2) + r and the polynomial exp(r) = 1 + r + c[0]*r^2 + c[1]*r^3 ....
+/// The range reduction x = n*log(2) + r, and the polynomial
+/// exp(r) = 1 + r + kTerms[0]*r^2 + kTerms[1]*r^3 + ....
 template <typename real>
 struct ExpConstants;
 /// Those of the Cephes library's expf (Moshier).
