@@ -60,7 +60,7 @@ class Checker {
                 operator_,
                 ": expected ",
                 argument.name,
-                " to be a tensor, got None");
+                " to be a tensor, got None or an undefined tensor");
     // A nested tensor has no sizes, and autograd would ask for them before the dispatcher could
     // reject it.
     TORCH_CHECK(!argument.tensor.is_nested(),

@@ -283,7 +283,7 @@ KINDS = {
     # Values that are not tensors.
     "none": Kind(
         lambda t: None,
-        checked("expected {name} to be a tensor, got None") + "$",
+        checked("expected {name} to be a tensor, got None or an undefined tensor") + "$",
         arguments=lambda name: name in REQUIRED,
     ),
     "string": no_tensor("x"),
