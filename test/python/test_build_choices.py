@@ -104,6 +104,19 @@ def test_nvcc_that_does_not_compile(build, make_libtorch, make_nvcc):
     check_auto_and_on(build, reason, make_libtorch("2.12.0", cuda="13"), CUDACXX=nvcc)
 
 
+@pytest.mark.parametrize("named_by", ["CUDACXX", "CMAKE_CUDA_COMPILER"])
+def test_nvcc_that_cannot_be_run(build, make_libtorch, tmp_path, named_by):
+    nvcc = str(tmp_path / "nowhere" / "nvcc")
+    options, environment = ([], {"CUDACXX": nvcc}) if named_by == "CUDACXX" else ([f"-D{named_by}={nvcc}"], {})
+    reason = f"{nvcc} cannot be run ({named_by} names it)."
+    check_auto_and_on(build, reason, make_libtorch("2.12.0", cuda="13"), *options, **environment)
+
+
+def test_nvcc_that_is_another_program(build, make_libtorch):
+    reason = "the output of true --version contains no release (CUDACXX names it)."
+    check_auto_and_on(build, reason, make_libtorch("2.12.0", cuda="13"), CUDACXX="true")
+
+
 def test_cuda_is_auto_on_or_off(build):
     assert "expected LLTM_CUDA to be AUTO, ON or OFF, got maybe." in build.configure("-DLLTM_CUDA=maybe", fails=True)
 
