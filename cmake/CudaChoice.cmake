@@ -4,7 +4,8 @@
 #
 # sets <enabled>, and enables the language CUDA if it is ON. Reads
 #   LLTM_CUDA                 AUTO (the default): build CUDA code if a matching nvcc is found; if not, one line
-#                             says why. ON: fail if there is none. OFF: do not build CUDA code.
+#                             says why. ON: fail if there is none. OFF: do not build CUDA code. CMake's other
+#                             booleans (YES, 1, no, ...) are ON and OFF, too.
 #   CMAKE_CUDA_ARCHITECTURES  (or CUDAARCHS in the environment), else TORCH_CUDA_ARCH_LIST (variable or
 #                             environment): the architectures.
 #                             Default: that of the GPU that is present, else 80 and 90a.
@@ -20,12 +21,17 @@ macro(lltm_choose_cuda enabled_variable)
     set(LLTM_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, ON or OFF")
     set_property(CACHE LLTM_CUDA PROPERTY STRINGS AUTO ON OFF)
   endif()
-  if(NOT LLTM_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  string(TOUPPER "${LLTM_CUDA}" _lltm_choice)
+  if(_lltm_choice MATCHES "^(ON|YES|TRUE|Y|1)$")
+    set(_lltm_choice ON)
+  elseif(_lltm_choice MATCHES "^(OFF|NO|FALSE|N|0)$")
+    set(_lltm_choice OFF)
+  elseif(NOT _lltm_choice STREQUAL "AUTO")
     message(FATAL_ERROR "expected LLTM_CUDA to be AUTO, ON or OFF, got ${LLTM_CUDA}.")
   endif()
 
   set(${enabled_variable} OFF)
-  if(NOT LLTM_CUDA STREQUAL "OFF")
+  if(NOT _lltm_choice STREQUAL "OFF")
     _lltm_find_cuda_obstacle(_lltm_obstacle _lltm_nvcc)
     if(NOT _lltm_obstacle)
       _lltm_choose_cuda_architectures(CMAKE_CUDA_ARCHITECTURES)
@@ -50,7 +56,7 @@ macro(lltm_choose_cuda enabled_variable)
       set(${enabled_variable} ON)
       # Remove what a find_package(Torch) of the caller appended: the user chooses the architectures.
       string(REGEX REPLACE "-gencode[ ;=]+arch=[^ ;]+" "" CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS}")
-    elseif(LLTM_CUDA STREQUAL "ON")
+    elseif(_lltm_choice STREQUAL "ON")
       message(FATAL_ERROR "LLTM_CUDA is ON, but ${_lltm_obstacle}.")
     else()
       message(STATUS "${PROJECT_NAME}: building for the CPU only: ${_lltm_obstacle}.")

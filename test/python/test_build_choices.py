@@ -117,8 +117,19 @@ def test_nvcc_that_is_another_program(build, make_libtorch):
     check_auto_and_on(build, reason, make_libtorch("2.12.0", cuda="13"), CUDACXX="true")
 
 
-def test_cuda_is_auto_on_or_off(build):
-    assert "expected LLTM_CUDA to be AUTO, ON or OFF, got maybe." in build.configure("-DLLTM_CUDA=maybe", fails=True)
+@pytest.mark.parametrize("value", ["maybe", "2", "", "ONN"])
+def test_cuda_is_auto_on_or_off(build, value):
+    output = build.configure(f"-DLLTM_CUDA={value}", fails=True)
+    assert f"expected LLTM_CUDA to be AUTO, ON or OFF, got {value}." in output
+
+
+def test_the_choice_of_cuda_may_be_any_boolean_of_cmake(build, make_libtorch):
+    libtorch = make_libtorch("2.12.0", cuda=None)
+    assert CPU_ONLY in build.configure(libtorch, "-DLLTM_CUDA=auto")
+    for value in ("off", "No", "FALSE", "n", "0"):
+        assert "CPU only" not in build.configure(libtorch, f"-DLLTM_CUDA={value}")
+    for value in ("on", "Yes", "TRUE", "y", "1"):
+        assert "LLTM_CUDA is ON, but PyTorch" in build.configure(libtorch, f"-DLLTM_CUDA={value}", fails=True)
 
 
 def test_architectures_that_are_no_numbers(build, make_libtorch, make_nvcc):
