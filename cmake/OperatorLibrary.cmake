@@ -10,7 +10,8 @@
 # builds the shared library lib<name>.so in the project's build folder. The library
 # - links libtorch (the C++ part of PyTorch, without Python), found by Libtorch.cmake; its headers are system headers;
 # - is compiled by GCC as C++20, and requires C++20 of its users; symbols are hidden unless marked as visible;
-# - is a Release build if CMAKE_BUILD_TYPE is unset and the project is top-level;
+# - is a Release build if CMAKE_BUILD_TYPE is unset and the project is top-level; in a part of another project, which
+#   keeps its settings, a warning says that the library is not optimized;
 # - contains CUDA code if LLTM_CUDA (AUTO, ON, OFF) says so, for CMAKE_CUDA_ARCHITECTURES: see CudaChoice.cmake;
 # - runs at::parallel_for on PyTorch's threads, which requires OpenMP in the calling code;
 # - is instrumented by the GCC sanitizer named by LLTM_SANITIZER;
@@ -61,6 +62,10 @@ function(_lltm_add_operator_library name with_cuda)
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR
       "add_operator_library(${name}): expected SOURCES, CUDA_SOURCES, CPU_ONLY_SOURCES and TEST_SOURCES, got ${ARGN}.")
+  endif()
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES AND NOT CMAKE_CXX_FLAGS MATCHES "(^| )-O")
+    message(WARNING
+      "${PROJECT_NAME}: CMAKE_BUILD_TYPE is not set, so ${name} is compiled without optimization and is many times slower. Configure with -DCMAKE_BUILD_TYPE=Release.")
   endif()
   get_target_property(torch_folder lltm::libtorch LLTM_TORCH_FOLDER)
   get_target_property(libstdcxx lltm::libtorch LLTM_SHARED_LIBSTDCXX)

@@ -167,10 +167,11 @@ def test_takes_the_pytorch_of_the_python3_on_path_and_is_a_release_build(build, 
     # Not a symbolic link: Python finds its virtual environment by its path.
     (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tmp_path / "bin" / "python3").chmod(0o755)
-    build.configure("-DLLTM_CUDA=OFF", PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    output = build.configure("-DLLTM_CUDA=OFF", PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert build.info["torch"] == torch.__version__
     assert build.info["architectures"] == ()
     assert "CMAKE_BUILD_TYPE:STRING=Release" in (build.folder / "CMakeCache.txt").read_text()
+    assert "CMAKE_BUILD_TYPE is not set" not in output
 
 
 @pytest.mark.parametrize(("options", "folder"), [([], "lib"), (["-DCMAKE_INSTALL_LIBDIR=lib64"], "lib64")])
@@ -215,6 +216,22 @@ message(STATUS "settings: ${CMAKE_BUILD_TYPE} ${CMAKE_INSTALL_LIBDIR} ${BUILD_TE
     assert settings("-B", build, f"-DINNER={ROOT}", "-DBUILD_TESTING=ON") == alone + "ON"
     commands = (build / "build.ninja").read_text()
     assert "liblltm_ops.so" in commands and "lltm_ops_test" not in commands
+
+
+@pytest.mark.parametrize(
+    ("options", "warns"),
+    [([], True), (["-DCMAKE_BUILD_TYPE=Debug"], False), (["-DCMAKE_CXX_FLAGS=-g -O2"], False)],
+    ids=["no build type", "a build type", "flags"],
+)
+def test_a_part_of_a_project_without_a_build_type_warns(tmp_path, make_libtorch, options, warns):
+    source = "cmake_minimum_required(VERSION 3.22)\nproject(outer CXX)\nadd_subdirectory(${INNER} lltm)\n"
+    (tmp_path / "CMakeLists.txt").write_text(source)
+    libtorch = make_libtorch("2.12.0", cuda=None)
+    output = run(
+        "cmake", "-S", tmp_path, "-B", tmp_path / "build", "-G", "Ninja", libtorch, f"-DINNER={ROOT}", *options
+    )
+    warning = "lltm: CMAKE_BUILD_TYPE is not set, so lltm_ops is compiled without optimization"
+    assert (warning in " ".join(output.split())) == warns
 
 
 def configure_another_project(folder: Path, settings: str, *options, oldest_cmake="3.22", fails=False) -> str:
