@@ -79,17 +79,19 @@ def check_torch(library: Path, info: BuildInfo) -> None:
     """Raise ImportError if the running PyTorch cannot load a library built as ``info`` says."""
     minor = info.torch.split("+")[0].split(".")[:2]
     running_minor = torch.__version__.split("+")[0].split(".")[:2]
-    running_cuda = torch.version.cuda
-    if minor != running_minor:
-        raise ImportError(_mismatch(library, f"PyTorch {info.torch}", ".".join(minor)))
-    if info.cuda and (running_cuda is None or info.cuda.split(".")[0] != running_cuda.split(".")[0]):
-        wanted = f"{'.'.join(minor)} with CUDA {info.cuda.split('.')[0]}"
-        raise ImportError(_mismatch(library, f"PyTorch {info.torch} and CUDA {info.cuda}", wanted))
+    cuda_major = info.cuda and info.cuda.split(".")[0]
+    running_cuda_major = torch.version.cuda and torch.version.cuda.split(".")[0]
+    if minor != running_minor or (cuda_major and cuda_major != running_cuda_major):
+        built_with = f"PyTorch {info.torch}" + (f" and CUDA {info.cuda}" if info.cuda else "")
+        wanted = ".".join(minor) + (f" with CUDA {cuda_major}" if cuda_major else "")
+        raise ImportError(_mismatch(library, built_with, wanted))
 
 
 def _mismatch(library: Path, built_with: str, wanted: str) -> str:
+    # Not every version names its CUDA, as 2.11.0+cu130 does.
+    running_cuda = f"with CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     return (
-        f"lltm: {library} was built with {built_with}, but PyTorch {torch.__version__} is running. "
+        f"lltm: {library} was built with {built_with}, but PyTorch {torch.__version__} {running_cuda} is running. "
         f"Install PyTorch {wanted}, or build lltm again with the PyTorch that is running: "
         "pip install --no-build-isolation . in a checkout of lltm."
     )

@@ -15,15 +15,16 @@ import torch
 import lltm
 
 PACKAGE = Path(lltm.__file__).parent
+RUNNING = f"PyTorch {torch.__version__} {f'with CUDA {torch.version.cuda}' if torch.version.cuda else 'without CUDA'}"
 
 
 def python(program: str, *arguments, package=PACKAGE.parent, library=None) -> str:
     return isolated.run(program, *arguments, package=package, library=library)
 
 
-def import_error(**options) -> str:
+def import_error(before="", **options) -> str:
     with pytest.raises(RuntimeError) as caught:
-        python("import lltm", **options)
+        python(f"{before}\nimport lltm", **options)
     message = str(caught.value)
     assert message.startswith("ImportError: lltm: ")
     return message
@@ -140,7 +141,11 @@ def test_another_torch_is_found_before_loading(tmp_path):
     (tmp_path / "liblltm_ops.so").write_text("")
     write_build_info(tmp_path, torch_version="2.3.1+cu121", cuda="12.1")
     message = import_error(library=tmp_path / "liblltm_ops.so")
-    assert "built with PyTorch 2.3.1+cu121" in message and f"PyTorch {torch.__version__} is running" in message
+    assert f"built with PyTorch 2.3.1+cu121 and CUDA 12.1, but {RUNNING} is running" in message
+    assert "Install PyTorch 2.3 with CUDA 12, or build lltm again" in message
+    write_build_info(tmp_path, torch_version="2.3.1+cpu")
+    message = import_error(library=tmp_path / "liblltm_ops.so")
+    assert f"built with PyTorch 2.3.1+cpu, but {RUNNING} is running" in message
     assert "Install PyTorch 2.3, or build lltm again" in message
 
 
@@ -148,8 +153,17 @@ def test_another_cuda_is_found_before_loading(tmp_path):
     (tmp_path / "liblltm_ops.so").write_text("")
     write_build_info(tmp_path, torch_version=torch.__version__, cuda="9.2")
     message = import_error(library=tmp_path / "liblltm_ops.so")
-    assert f"built with PyTorch {torch.__version__} and CUDA 9.2" in message
-    assert f"PyTorch {torch.__version__} is running" in message and "with CUDA 9," in message
+    assert f"built with PyTorch {torch.__version__} and CUDA 9.2, but {RUNNING} is running" in message
+    assert "with CUDA 9, or build lltm again" in message
+
+
+@pytest.mark.parametrize(("cuda", "running"), [("13.0", "with CUDA 13.0"), (None, "without CUDA")])
+def test_the_running_cuda_is_named_even_if_the_version_does_not_have_it(tmp_path, cuda, running):
+    (tmp_path / "liblltm_ops.so").write_text("")
+    write_build_info(tmp_path, torch_version="2.12.0", cuda="12.8")
+    before = f"import torch; torch.__version__ = '2.12.0'; torch.version.cuda = {cuda!r}"
+    message = import_error(before, library=tmp_path / "liblltm_ops.so")
+    assert f"built with PyTorch 2.12.0 and CUDA 12.8, but PyTorch 2.12.0 {running} is running" in message
 
 
 def compile_library(tmp_path: Path, source: str, *options: str) -> Path:
@@ -168,14 +182,14 @@ def test_an_undefined_symbol_names_both_versions(tmp_path):
     built_with = ".".join(torch.__version__.split("+")[0].split(".")[:2]) + ".99"
     write_build_info(tmp_path, torch_version=built_with)
     message = import_error(library=library)
-    assert f"built with PyTorch {built_with}" in message and f"PyTorch {torch.__version__} is running" in message
+    assert f"built with PyTorch {built_with}" in message and f"{RUNNING} is running" in message
     assert "only_in_another_torch" in message and "build lltm again" in message
 
 
 def test_an_undefined_symbol_without_build_info(tmp_path):
     library = compile_library(tmp_path, "void only_in_another_torch(); void call() { only_in_another_torch(); }")
     message = import_error(library=library)
-    assert "built with another PyTorch" in message and f"PyTorch {torch.__version__} is running" in message
+    assert "built with another PyTorch" in message and f"{RUNNING} is running" in message
 
 
 def test_a_file_that_is_no_library(tmp_path):
@@ -204,7 +218,7 @@ def test_a_missing_library_of_pytorch_names_both_versions(tmp_path):
     (tmp_path / "libtorch_of_another_build.so").unlink()
     write_build_info(tmp_path, torch_version=torch.__version__)
     message = import_error(library=library)
-    assert f"was built with PyTorch {torch.__version__}, but PyTorch {torch.__version__} is running" in message
+    assert f"was built with PyTorch {torch.__version__}, but {RUNNING} is running" in message
     assert "The system says: libtorch_of_another_build.so: cannot open shared object file" in message
 
 
