@@ -303,7 +303,12 @@ def test_a_build_without_cuda_says_so(name):
     """Calls the CUDA key directly, as the dispatcher would for a CUDA tensor."""
     cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
     values = *named_arguments.make(name).values(), *named_arguments.after_tensors(name)
-    with pytest.raises(RuntimeError, match=f"^lltm was built without CUDA: .*lltm::{name} .*LLTM_CUDA"):
+    message = (
+        f"lltm was built without CUDA: lltm::{name} cannot take CUDA tensors. Move them to the CPU, or rebuild lltm "
+        "with CUDA: `pip install --no-build-isolation -C cmake.define.LLTM_CUDA=ON .` in a checkout, or cmake with "
+        "-DLLTM_CUDA=ON. This needs the CUDA Toolkit and a CUDA build of PyTorch."
+    )
+    with pytest.raises(RuntimeError, match="^" + re.escape(message)):
         getattr(torch.ops.lltm, name).default.redispatch(cuda, *values)
 
 
