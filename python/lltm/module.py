@@ -372,7 +372,13 @@ class LLTM(torch.nn.Module):
         if not torch.jit.is_scripting():
             dtype = weights.dtype
             if input.dtype != dtype and not _checks.autocasts(input.device.type):
-                raise ValueError(f"LLTM: input dtype ({input.dtype}) does not match weight dtype ({dtype})")
+                message = (
+                    f"LLTM: input dtype ({input.dtype}) does not match weight dtype ({dtype}). Convert the input: "
+                )
+                message += f"input.to({dtype})"
+                if input.is_floating_point():
+                    message += f", or the module: module.to({input.dtype})"
+                raise ValueError(message)
         if not torch.jit.is_tracing() and input.size(-1) != self.input_size:
             raise RuntimeError(
                 f"LLTM: input.size(-1) must be equal to input_size. Expected {self.input_size}, got {input.size(-1)}"

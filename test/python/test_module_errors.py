@@ -106,6 +106,18 @@ def test_forward(input, hx, message):
     assert raised.type is expected.type
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_message_about_dtypes_says_what_to_convert(packed):
+    rnn = lltm.LLTM(3, 4)
+    message = r"^LLTM: input dtype \({}\) does not match weight dtype \(torch.float32\). Convert the input: {}$"
+    of_float = message.format("torch.float64", r"input.to\(torch.float32\), or the module: module.to\(torch.float64\)")
+    of_integer = message.format("torch.int64", r"input.to\(torch.float32\)")  # a module cannot have this dtype
+    for dtype, expected in (torch.float64, of_float), (torch.int64, of_integer):
+        input = torch.zeros(5, 3, dtype=dtype)
+        with pytest.raises(ValueError, match=expected):
+            rnn(pack_sequence([input]) if packed else input)
+
+
 def test_packed():
     """nn.LSTM does not detect either of these."""
     rnn = lltm.LLTM(3, 4, 2)
