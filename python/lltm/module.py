@@ -163,6 +163,7 @@ class LLTM(torch.nn.Module):
         ``cls`` is constructed with the arguments of LLTM.
 
         Raises:
+            TypeError: ``cell`` is not an LLTMCell.
             ValueError: the cell has no input features.
 
         Example::
@@ -177,6 +178,10 @@ class LLTM(torch.nn.Module):
             >>> torch.allclose(output[-1], state[0], atol=1e-6)
             True
         """
+        if not isinstance(cell, LLTMCell):
+            raise TypeError(f"LLTM.from_cell: expected an LLTMCell, got {type(cell).__name__}")
+        if cell.input_features == 0:
+            raise ValueError("LLTM.from_cell: the cell has no input features")
         weights, bias = cell.weights, cell.bias
         layer = cls(
             cell.input_features,

@@ -118,6 +118,20 @@ def test_the_message_about_dtypes_says_what_to_convert(packed):
             rnn(pack_sequence([input]) if packed else input)
 
 
+@pytest.mark.parametrize(
+    ("cell", "error", "message"),
+    [
+        (nn.LSTMCell(3, 4), TypeError, "expected an LLTMCell, got LSTMCell"),
+        (None, TypeError, "expected an LLTMCell, got NoneType"),
+        (lltm.LLTMCell(0, 4), ValueError, "the cell has no input features"),
+    ],
+    ids=["another cell", "None", "no input features"],
+)
+def test_from_cell(cell, error, message):
+    with pytest.raises(error, match=f"^LLTM.from_cell: {message}$"):
+        lltm.LLTM.from_cell(cell)
+
+
 def test_packed():
     """nn.LSTM does not detect either of these."""
     rnn = lltm.LLTM(3, 4, 2)
