@@ -97,6 +97,7 @@ class LLTMCell(torch.nn.Module):
             torch.nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Compute one step. The class describes the arguments and the results."""
         if not torch.jit.is_scripting():
             sharding.register_if_loaded()
             if _leaf.is_symbolic(self, input, state):

@@ -247,6 +247,7 @@ class LLTM(torch.nn.Module):
         pass
 
     def forward(self, input, hx=None, lengths=None, reset=None):
+        """Run all layers over ``input``. The class describes the arguments and the results."""
         if not torch.jit.is_scripting():
             sharding.register_if_loaded()
             if _leaf.is_symbolic(self, input, hx, lengths, reset):
