@@ -9,6 +9,9 @@
 //
 // The functions are typed calls through PyTorch's dispatcher, so autograd, autocast, the functorch
 // transforms and the tracers treat them exactly as they treat torch.ops.lltm in Python.
+//
+// All tensors must be dense (strided). The dispatcher refuses most tensors of another layout, such
+// as sparse ones, with PyTorch's own error, which names the operator and not the argument.
 #pragma once
 
 #include <ATen/core/Tensor.h>
