@@ -54,9 +54,8 @@ def backward(
         The five gradients in that order, each in the shape of its argument, None where the mask is False. d_bias, (3H),
         can be requested for a cell without a bias, too.
     """
-    if output_mask is None:
-        output_mask = [True, True, True, True, True]
-    return torch.ops.lltm.backward(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask)
+    mask = _mask_of("backward", output_mask)
+    return torch.ops.lltm.backward(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, mask)
 
 
 def sequence(
@@ -102,3 +101,12 @@ def sequence(
         (True, True)
     """
     return torch.ops.lltm.sequence(input, weights, bias, h0, c0, lengths, reset, reverse, keep)
+
+
+def _mask_of(operator: str, output_mask: list[bool] | None) -> list[bool]:
+    """All flags if no mask is given. The operators' error for a mask of a wrong length does not name the argument."""
+    if output_mask is None:
+        return [True, True, True, True, True]
+    if len(output_mask) != 5:
+        raise RuntimeError(f"lltm::{operator}: expected output_mask of 5 flags, got {len(output_mask)}")
+    return output_mask
