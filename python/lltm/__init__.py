@@ -15,7 +15,7 @@ from . import _loader, flops, sharding
 from ._loader import BuildInfo
 from .cell import LLTMCell
 from .module import LLTM
-from .operators import backward, forward, sequence
+from .operators import backward, forward, sequence, sequence_backward
 
 __all__ = [
     "BuildInfo",
@@ -29,6 +29,7 @@ __all__ = [
     "has_cuda",
     "library_path",
     "sequence",
+    "sequence_backward",
 ]
 
 library_path, build_info = _loader.load(list(__path__))

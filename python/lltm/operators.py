@@ -90,8 +90,7 @@ def sequence(
         output: (T, N, H), new_h of every step; zero beyond a row's length.
         h_n, c_n: (N, H), the state after the last step that is run; c_n has c0's dtype if c0 is given.
         cells: (T, N, H), new_cell of every step, zero beyond a row's length, differentiable; (0, N, H) without keep.
-        gates: (T, N, 3H), the workspace of ``torch.ops.lltm.sequence_backward``, not differentiable; (0, N, 3H) without
-            keep.
+        gates: (T, N, 3H), the workspace of :func:`sequence_backward`, not differentiable; (0, N, 3H) without keep.
 
     Example::
 
@@ -101,6 +100,45 @@ def sequence(
         (True, True)
     """
     return torch.ops.lltm.sequence(input, weights, bias, h0, c0, lengths, reset, reverse, keep)
+
+
+def sequence_backward(
+    grad_output: Tensor | None,
+    grad_h_n: Tensor | None,
+    grad_c_n: Tensor | None,
+    grad_cells: Tensor | None,
+    output: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+    input: Tensor,
+    weights: Tensor,
+    bias: Tensor | None = None,
+    h0: Tensor | None = None,
+    c0: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    output_mask: list[bool] | None = None,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of :func:`sequence`, as autograd computes them. Differentiable itself.
+
+    Args:
+        grad_output, grad_cells: (T, N, H), the gradients of output and cells; None for zero.
+        grad_h_n, grad_c_n: (N, H), the gradients of h_n and c_n, in their dtypes; None for zero.
+        output, cells, gates: as returned by sequence with ``keep=True``.
+        input, weights, bias, h0, c0, lengths, reset, reverse: as passed to sequence.
+        output_mask: five flags, whether to compute d_input, d_weights, d_bias, d_h0, d_c0; None for all.
+
+    Returns:
+        The five gradients in that order, each in the shape of its argument, None where the mask is False. d_input is
+        zero beyond a row's length, and d_c0 has c_n's dtype. d_bias, d_h0 and d_c0 can be requested even if the
+        argument is None.
+    """
+    mask = _mask_of("sequence_backward", output_mask)
+    return torch.ops.lltm.sequence_backward(
+        grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, gates, input, weights, bias, h0, c0, lengths, reset,
+        reverse, mask,
+    )  # fmt: skip
 
 
 def _mask_of(operator: str, output_mask: list[bool] | None) -> list[bool]:

@@ -5,6 +5,7 @@ import io
 import math
 import pickle
 
+import named_arguments
 import pytest
 import torch
 from reference import make_arguments
@@ -216,3 +217,16 @@ def test_typed_functions(device):
     assert all(torch.equal(a, b) for a, b in zip(lltm.backward(*given), expected, strict=True))
     only_bias = lltm.backward(*given, (False, False, True, False, False))
     assert [result is not None for result in only_bias] == [False, False, True, False, False]
+
+
+def test_typed_functions_of_a_sequence(device):
+    """lltm.sequence and lltm.sequence_backward are the operators, with every argument in its place."""
+    arguments = named_arguments.make("sequence", device)
+    results = lltm.sequence(**arguments, reverse=True, keep=True)
+    for result, expected in zip(results, torch.ops.lltm.sequence(**arguments, reverse=True, keep=True), strict=True):
+        assert torch.equal(result, expected)
+    given = named_arguments.make("sequence_backward", device)
+    expected = torch.ops.lltm.sequence_backward(*given.values(), True, [True] * 5)
+    assert all(torch.equal(a, b) for a, b in zip(lltm.sequence_backward(**given, reverse=True), expected, strict=True))
+    only_h0 = lltm.sequence_backward(**given, output_mask=[False, False, False, True, False])
+    assert [result is not None for result in only_h0] == [False, False, False, True, False]

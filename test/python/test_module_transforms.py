@@ -159,6 +159,10 @@ def test_typed_functions_are_scriptable():
     torch.testing.assert_close(backward(*given), lltm.backward(*given))
     only = backward(*given, [False, True, False, False, False])
     assert [gradient is not None for gradient in only] == [False, True, False, False, False]
+    sequence_backward = torch.jit.script(lltm.sequence_backward)
+    output, h_n, _, cells, gates = lltm.sequence(input, weights, keep=True)
+    given = output, h_n, None, None, output, cells, gates, input, weights
+    torch.testing.assert_close(sequence_backward(*given), lltm.sequence_backward(*given))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
