@@ -112,7 +112,7 @@ format:
 	@$(call formatters,-i,--fix,)
 
 clean:
-	rm -rf build build-torch-* build-sanitize-*
+	rm -rf build build-torch-* build-sanitize-* build-cpu build-cuda build-debug build-release
 
 distclean: clean
 	rm -rf .venv .venv-lint .venv-nvcc .venv-torch-*

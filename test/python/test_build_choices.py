@@ -4,6 +4,7 @@ Nothing is compiled except by CMake's own checks of nvcc. A libtorch of empty fi
 case.
 """
 
+import json
 import os
 import re
 import runpy
@@ -272,6 +273,12 @@ def test_a_wheel_is_not_built_with_another_pytorch_than_it_requires(build, make_
     installed = torch.__version__.split("+")[0]
     assert f"the wheel would require PyTorch {installed}" in output
     assert f"names PyTorch {other} in" in output
+
+
+def test_make_clean_removes_the_build_folders_of_the_presets():
+    removed = run("make", "-n", "clean", cwd=ROOT).split()
+    for preset in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]:
+        assert preset["binaryDir"].removeprefix("${sourceDir}/") in removed
 
 
 needs_nvcc = pytest.mark.skipif(
