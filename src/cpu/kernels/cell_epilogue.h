@@ -8,7 +8,7 @@ namespace {
 
 /// The pre-activations of one batch row for the state indices of a task, gate by gate.
 template <typename real>
-using CellRow = real[3][Simd<real>::kLanes];
+using CellRow = real[kGates][Simd<real>::kLanes];
 
 /// Adds the bias, and writes gates and the new state.
 template <typename scalar_t>
@@ -21,14 +21,14 @@ void finish_cells(const CellParams<scalar_t>& params,
   using A = Access<scalar_t>;
   using V = Simd<typename A::real>;
   const int64_t state_size = params.states.state_size;
-  V bias[3];
-  for (int gate = 0; gate < 3; ++gate) {
+  V bias[kGates];
+  for (int gate = 0; gate < kGates; ++gate) {
     bias[gate] = params.bias ? A::load(params.bias + gate * state_size + index, count) : V(0);
   }
   for (int64_t r = 0; r < rows; ++r) {
     const cell::Gates<V> gates{
         V::load(z[r][0]) + bias[0], V::load(z[r][1]) + bias[1], V::load(z[r][2]) + bias[2]};
-    store_gates(gates, params.gates + (row + r) * 3 * state_size + index, state_size, count);
+    store_gates(gates, params.gates + (row + r) * kGates * state_size + index, state_size, count);
     const int64_t offset = (row + r) * state_size + index;
     const auto state = cell::forward<SimdMath>(gates, A::load(params.old_cell + offset, count));
     A::store(state.h, params.new_h + offset, count);

@@ -20,10 +20,10 @@ void cell_panel(const CellParams<scalar_t>& params,
   using V = Simd<real>;
   // A tile holds all three gates of `indices` state indices.
   constexpr int indices = smaller(vectors * 12 <= kAccumulators ? 4 : 2, V::kLanes);
-  constexpr int tile_rows = 3 * indices;
+  constexpr int tile_rows = kGates * indices;
   constexpr int width = vectors * V::kLanes;
   const int64_t state_size = params.states.state_size;
-  alignas(64) real sums[3][V::kLanes][width];
+  alignas(64) real sums[kGates][V::kLanes][width];
   if (count < V::kLanes) {  // The epilogue also computes the lanes beyond the state.
     std::memset(sums, 0, sizeof(sums));
   }
@@ -62,7 +62,7 @@ void cell_panel(const CellParams<scalar_t>& params,
               params.states.input_features);
   for (int v = 0; v < vectors && v * V::kLanes < rows; ++v) {
     alignas(64) CellRow<real> z[V::kLanes];
-    for (int gate = 0; gate < 3; ++gate) {
+    for (int gate = 0; gate < kGates; ++gate) {
       typename V::Vector square[V::kLanes];
       for (int i = 0; i < V::kLanes; ++i) {
         square[i] = V::load(sums[gate][i] + v * V::kLanes).value;

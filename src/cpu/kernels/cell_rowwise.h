@@ -126,7 +126,7 @@ void cell_rowwise(const CellParams<scalar_t>& params, int64_t index, int64_t cou
   if (count < Simd<real>::kLanes) {  // The epilogue also computes the lanes beyond the state.
     std::memset(z, 0, sizeof(z));
   }
-  for (int gate = 0; gate < 3; ++gate) {
+  for (int gate = 0; gate < kGates; ++gate) {
     for (int64_t i = 0; i < count; i += rows) {
       const scalar_t* weights[rows];
       for (int r = 0; r < rows; ++r) {

@@ -16,8 +16,8 @@ class GateTiles {
 
  public:
   static constexpr int64_t kHeight = kRows;
-  // Gates per task: a task should read whole cache lines of each row of d_gates.
-  static constexpr int64_t kGates = 8 * kRows;
+  // A task should read whole cache lines of each row of d_gates.
+  static constexpr int64_t kGatesPerTask = 8 * kRows;
   // A panel's depth is a multiple of this.
   static constexpr int64_t kOperandsAtOnce = 1;
 
@@ -26,7 +26,7 @@ class GateTiles {
                         int64_t gate_count) {
     depth_ = depth_of<scalar_t>(params.row_count);
     for (int64_t k = 0; k < depth_; ++k) {
-      real operands[kGates] = {};
+      real operands[kGatesPerTask] = {};
       const scalar_t* rows[O::kTerms];
       next_rows([&](int64_t r) { return params.rows[r].d_gates + first_gate; },
                 k * O::kTerms,
@@ -73,7 +73,7 @@ class GateTiles {
   }
 
   int64_t depth_;
-  alignas(64) real tiles_[kGates / kHeight][kWeightDepth * kHeight];
+  alignas(64) real tiles_[kGatesPerTask / kHeight][kWeightDepth * kHeight];
 };
 
 }  // namespace

@@ -16,8 +16,8 @@ class GateTiles {
 
  public:
   static constexpr int64_t kHeight = 2 * kTileRows;
-  // Gates per task: a task should read whole cache lines of each row of d_gates.
-  static constexpr int64_t kGates = 2 * kHeight;
+  // A task should read whole cache lines of each row of d_gates.
+  static constexpr int64_t kGatesPerTask = 2 * kHeight;
   // A panel's depth is a multiple of this.
   static constexpr int64_t kOperandsAtOnce = kTileOperands;
 
@@ -27,7 +27,7 @@ class GateTiles {
     const int64_t depth = depth_of<scalar_t>(params.row_count);
     tiles_deep_ = ceil_div(depth, kTileOperands);
     for (int64_t k = 0; k < tiles_deep_ * kTileOperands; k += kTileOperands) {
-      for (int64_t gate = 0; gate < kGates; gate += kTileRows) {
+      for (int64_t gate = 0; gate < kGatesPerTask; gate += kTileRows) {
         const int64_t gates = clamp(gate_count - gate, 0, kTileRows);
         V::Vector square[kTileOperands];
         for (int64_t i = 0; i < kTileOperands; ++i) {
@@ -68,8 +68,8 @@ class GateTiles {
  private:
   const TileRegisters registers_{kTileRows};
   int64_t tiles_deep_;
-  alignas(
-      64) float tiles_[kGates / kTileRows][kWeightDepth / kTileOperands][kTileRows][kTileOperands];
+  alignas(64) float tiles_[kGatesPerTask / kTileRows][kWeightDepth / kTileOperands][kTileRows]
+                          [kTileOperands];
 };
 
 }  // namespace

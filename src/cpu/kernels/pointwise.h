@@ -38,7 +38,7 @@ void forward_rows(const ForwardParams<scalar_t>& params, int64_t begin, int64_t 
   using V = Simd<typename A::real>;
   const int64_t state_size = params.state_size;
   for (int64_t row = begin; row < end; ++row) {
-    const scalar_t* gates = params.gates + row * 3 * state_size;
+    const scalar_t* gates = params.gates + row * kGates * state_size;
     const int64_t offset = row * state_size;
     for (int64_t column = 0; column < state_size; column += V::kLanes) {
       const int64_t count = smaller(V::kLanes, state_size - column);
@@ -60,7 +60,7 @@ void backward_rows(const BackwardParams<scalar_t>& params, int64_t begin, int64_
     return from ? A::load(from + offset, count) : V(0);
   };
   for (int64_t row = begin; row < end; ++row) {
-    const scalar_t* gates = params.gates + row * 3 * state_size;
+    const scalar_t* gates = params.gates + row * kGates * state_size;
     for (int64_t column = 0; column < state_size; column += V::kLanes) {
       const int64_t count = smaller(V::kLanes, state_size - column);
       const int64_t offset = row * state_size + column;
@@ -71,8 +71,10 @@ void backward_rows(const BackwardParams<scalar_t>& params, int64_t begin, int64_
                                    load_or_zero(params.grad_h, offset, count),
                                    load_or_zero(params.grad_cell, offset, count));
       if (params.d_gates) {
-        store_gates(
-            gradients.gates, params.d_gates + row * 3 * state_size + column, state_size, count);
+        store_gates(gradients.gates,
+                    params.d_gates + row * kGates * state_size + column,
+                    state_size,
+                    count);
       }
       if (params.d_old_cell) {
         A::store(gradients.old_cell, params.d_old_cell + offset, count);
