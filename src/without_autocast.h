@@ -5,7 +5,7 @@
 
 namespace lltm {
 
-/// The arguments have been checked to share a dtype, in which products must be computed. A call by
+/// The arguments have been checked; products must be computed in their own dtype. A call by
 /// autograd passes through no autocast kernel of this library, but autocast may be on: backward()
 /// may be called inside its region.
 struct WithoutAutocast {

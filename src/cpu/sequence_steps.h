@@ -1,5 +1,4 @@
-// A whole sequence with the kernels of kernels/kernels.h, on raw pointers: what is computed when,
-// and by which thread.
+// A whole sequence with the kernels of kernels/kernels.h, on raw pointers: what is computed when.
 #pragma once
 
 #include "kernels/kernels.h"

@@ -22,8 +22,8 @@ constexpr int64_t kMultiplicationsPerShare = 100'000;
 /// cache, and so do the results of a step.
 constexpr int64_t kMaxRowsAtOnce = 256;
 
-/// The most workspace of the rows that all threads run at once, out of the 64 MiB that a call may
-/// take. A tile of rows per thread is always allowed.
+/// The largest total workspace of the rows that run at once on all threads, out of the 64 MiB that
+/// a call may take. A tile of rows per thread is always allowed.
 constexpr int64_t kMaxRowsBytes = 12 << 20;
 
 inline int64_t threads_of_sequence() {

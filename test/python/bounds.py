@@ -1,7 +1,7 @@
 """Error bounds for the results of the operators: a running error analysis in float64, alongside the formula itself.
 
-All tolerances of values come from here. A `Bounded` is a value in float64 and a bound on the error of the same quantity
-when it is computed in another dtype. Its operations are those of the cell. Each adds
+Most tolerances of values come from here. A `Bounded` is a value in float64 and a bound on the error of the same
+quantity when it is computed in another dtype. Its operations are those of the cell. Each adds
 
 - the errors that its operands propagate to the result, by the largest slope between the exact and the inexact operand.
   The logarithms of the slopes of sigmoid, of ELU and of sigmoid's slope change by at most 1 when the operand changes by

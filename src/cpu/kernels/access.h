@@ -9,7 +9,6 @@
 namespace lltm::cpu {
 namespace {
 
-/// Loads and stores of a tensor's type as vectors of its accumulation type.
 template <typename scalar_t>
 struct Access {
   using real = scalar_t;

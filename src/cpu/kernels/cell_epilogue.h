@@ -10,7 +10,6 @@ namespace {
 template <typename real>
 using CellRow = real[kGates][Simd<real>::kLanes];
 
-/// Adds the bias, and writes gates and the new state.
 template <typename scalar_t>
 void finish_cells(const CellParams<scalar_t>& params,
                   const CellRow<accumulate_t<scalar_t>>* z,
