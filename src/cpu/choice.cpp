@@ -72,18 +72,16 @@ struct OwnProducts {
   Own float64, float32, float16, bfloat16;
 };
 
-constexpr Own never = Own::kNever;
-constexpr Own forward = Own::kForward;
-constexpr Own always = Own::kAlways;
+using enum Own;
 
 // clang-format off
 constexpr OwnProducts kTable[] = {
-    //                             float64  float32  float16  bfloat16
-    {InstructionSet::kAvx512Amx,   never,   always,  always,  never},
-    {InstructionSet::kAvx512Bf16,  always,  always,  always,  always},
-    {InstructionSet::kAvx512,      never,   always,  always,  always},
-    {InstructionSet::kAvx2,        never,   forward, always,  always},
-    {InstructionSet::kBaseline,    never,   never,   never,   never},
+    //                             float64   float32    float16   bfloat16
+    {InstructionSet::kAvx512Amx,   kNever,   kAlways,   kAlways,  kNever},
+    {InstructionSet::kAvx512Bf16,  kAlways,  kAlways,   kAlways,  kAlways},
+    {InstructionSet::kAvx512,      kNever,   kAlways,   kAlways,  kAlways},
+    {InstructionSet::kAvx2,        kNever,   kForward,  kAlways,  kAlways},
+    {InstructionSet::kBaseline,    kNever,   kNever,    kNever,   kNever},
 };
 // clang-format on
 
@@ -97,7 +95,7 @@ Own own_by_measurement(at::ScalarType dtype) {
                                    : row.bfloat16;
     }
   }
-  return Own::kNever;
+  return kNever;
 }
 
 }  // namespace
@@ -108,7 +106,7 @@ bool has_own_products(at::ScalarType dtype, Pass pass) {
     return choice == Forced::kOwn;
   }
   const Own own = own_by_measurement(dtype);
-  return own == Own::kAlways || (own == Own::kForward && pass == Pass::kForward);
+  return own == kAlways || (own == kForward && pass == Pass::kForward);
 }
 
 }  // namespace lltm::cpu
