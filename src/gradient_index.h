@@ -22,6 +22,12 @@ using OptionalGradients = std::tuple<std::optional<at::Tensor>,
                                      std::optional<at::Tensor>,
                                      std::optional<at::Tensor>>;
 
+/// A gradient that is only computed if it is wanted.
+template <typename Compute>
+std::optional<at::Tensor> if_wanted(bool wanted, const Compute& compute) {
+  return wanted ? std::optional<at::Tensor>(compute()) : std::nullopt;
+}
+
 /// The tensor, or std::nullopt if it is undefined.
 inline std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;

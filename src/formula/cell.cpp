@@ -112,15 +112,14 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
   const auto dtype = input.scalar_type();
   const Tensor dz = gradients.gates.to(dtype);
   const c10::SymInt width = sizes.state_size + sizes.input_features;
-  const auto if_wanted = [&](Gradient gradient, auto compute) -> std::optional<Tensor> {
-    return output_mask[gradient] ? std::optional<Tensor>(compute()) : std::nullopt;
-  };
   return {
-      if_wanted(kInput, [&] { return dz.matmul(columns(weights, sizes.state_size, width)); }),
-      if_wanted(kWeights, [&] { return dz.t().matmul(h_and_input); }),
-      if_wanted(kBias, [&] { return dz.sum(0); }),
-      if_wanted(kOldH, [&] { return dz.matmul(columns(weights, 0, sizes.state_size)); }),
-      if_wanted(kOldCell, [&] { return gradients.old_cell.to(dtype); }),
+      if_wanted(output_mask[kInput],
+                [&] { return dz.matmul(columns(weights, sizes.state_size, width)); }),
+      if_wanted(output_mask[kWeights], [&] { return dz.t().matmul(h_and_input); }),
+      if_wanted(output_mask[kBias], [&] { return dz.sum(0); }),
+      if_wanted(output_mask[kOldH],
+                [&] { return dz.matmul(columns(weights, 0, sizes.state_size)); }),
+      if_wanted(output_mask[kOldCell], [&] { return gradients.old_cell.to(dtype); }),
   };
 }
 

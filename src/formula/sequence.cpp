@@ -188,23 +188,21 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
 
   // The steps were visited in the reverse order of their execution.
   const Tensor dz = stacked(dz_of_steps, !reverse, input, {sizes.batch, sizes.state_size * 3});
-  const auto if_wanted = [&](Gradient gradient, auto compute) -> std::optional<Tensor> {
-    return output_mask[gradient] ? std::optional<Tensor>(compute()) : std::nullopt;
-  };
   return {
-      if_wanted(kInput,
+      if_wanted(output_mask[kInput],
                 [&] {
                   const Tensor input_columns = columns(weights, sizes.state_size, width);
                   return rows.zero_unless_running(dz.matmul(input_columns));
                 }),
-      if_wanted(kWeights,
+      if_wanted(output_mask[kWeights],
                 [&] {
                   return steps == 0 ? weights.new_zeros_symint({sizes.state_size * 3, width})
                                     : at::cat(dz_of_steps).t().matmul(at::cat(states));
                 }),
-      if_wanted(kBias, [&] { return dz.sum(at::IntArrayRef{0, 1}); }),
-      if_wanted(kH0, [&] { return dh.to(dtype); }),
-      if_wanted(kC0, [&] { return d_cell.to(final_cell_dtype(arguments.sequence())); }),
+      if_wanted(output_mask[kBias], [&] { return dz.sum(at::IntArrayRef{0, 1}); }),
+      if_wanted(output_mask[kH0], [&] { return dh.to(dtype); }),
+      if_wanted(output_mask[kC0],
+                [&] { return d_cell.to(final_cell_dtype(arguments.sequence())); }),
   };
 }
 
