@@ -29,7 +29,13 @@ void cell_out(const Tensor& new_h,
   const Tensor old_cell_ = old_cell.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::forward", [&] {
-        run_cell(CellParams<scalar_t>{.states = state_params<scalar_t>(input_, old_h_),
+        run_cell(CellParams<scalar_t>{.states = {.batch = input_.size(0),
+                                                 .state_size = old_h_.size(1),
+                                                 .input_features = input_.size(1),
+                                                 .old_h = old_h_.const_data_ptr<scalar_t>(),
+                                                 .old_h_stride = old_h_.stride(0),
+                                                 .input = input_.const_data_ptr<scalar_t>(),
+                                                 .input_stride = input_.stride(0)},
                                       .weights = weights_.const_data_ptr<scalar_t>(),
                                       .weights_stride = weights_.stride(0),
                                       .bias = data_or_null<scalar_t>(bias_),

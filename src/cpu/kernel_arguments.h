@@ -42,15 +42,4 @@ int64_t packed_gates_size(int64_t state_size, int64_t terms) {
   return kernels.groups(state_size) * kernels.gate_panel_size(terms);
 }
 
-template <typename scalar_t>
-StateParams<scalar_t> state_params(const at::Tensor& input, const at::Tensor& old_h) {
-  return {.batch = input.size(0),
-          .state_size = old_h.size(1),
-          .input_features = input.size(1),
-          .old_h = old_h.const_data_ptr<scalar_t>(),
-          .old_h_stride = old_h.stride(0),
-          .input = input.const_data_ptr<scalar_t>(),
-          .input_stride = input.stride(0)};
-}
-
 }  // namespace lltm::cpu
