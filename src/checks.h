@@ -6,24 +6,14 @@
 // expected and what was received.
 #pragma once
 
+#include "optional_tensor.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <optional>
 
 namespace lltm {
-
-/// Whether an optional tensor is neither std::nullopt nor undefined.
-inline bool is_given(const std::optional<at::Tensor>& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
-
-inline std::optional<at::Tensor> if_given(const std::optional<at::Tensor>& tensor) {
-  return is_given(tensor) ? tensor : std::nullopt;
-}
-inline at::Tensor or_undefined(const std::optional<at::Tensor>& tensor) {
-  return tensor.value_or(at::Tensor());
-}
 
 /// The sizes of a call with valid arguments. Size is int64_t in a kernel, and c10::SymInt where
 /// sizes may be symbolic.

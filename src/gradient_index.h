@@ -1,6 +1,8 @@
 // The five gradients of a backward operator, in the order of its results and of its output_mask.
 #pragma once
 
+#include "optional_tensor.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <optional>
@@ -26,11 +28,6 @@ using OptionalGradients = std::tuple<std::optional<at::Tensor>,
 template <typename Compute>
 std::optional<at::Tensor> if_wanted(bool wanted, const Compute& compute) {
   return wanted ? std::optional<at::Tensor>(compute()) : std::nullopt;
-}
-
-/// The tensor, or std::nullopt if it is undefined.
-inline std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
 inline OptionalGradients optional_gradients(

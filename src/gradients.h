@@ -4,12 +4,12 @@
 
 #include "checks.h"
 #include "gradient_index.h"
+#include "optional_tensor.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
 #include <array>
-#include <optional>
 
 namespace lltm {
 
@@ -68,19 +68,5 @@ void finish_gradients(const CellGradients& gradients,
                       const at::Tensor& input,
                       const at::Tensor& weights,
                       const at::Tensor& old_h);
-
-inline at::Tensor contiguous_or_undefined(const std::optional<at::Tensor>& tensor) {
-  return is_given(tensor) ? tensor->contiguous() : at::Tensor();
-}
-
-template <typename scalar_t>
-const scalar_t* data_or_null(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<scalar_t>() : nullptr;
-}
-
-template <typename scalar_t>
-scalar_t* mutable_data_or_null(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
-}
 
 }  // namespace lltm

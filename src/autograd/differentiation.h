@@ -1,8 +1,8 @@
 // What the Autograd kernels check to find out whether, and how, a call is differentiated.
 #pragma once
 
-#include "../checks.h"
 #include "../gradient_index.h"
+#include "../optional_tensor.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>

@@ -3,6 +3,7 @@
 #include "../dispatcher_kernel.h"
 #include "../formula/cell.h"
 #include "../gradient_index.h"
+#include "../optional_tensor.h"
 #include "differentiation.h"
 #include "lltm/lltm.h"
 

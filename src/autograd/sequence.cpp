@@ -4,6 +4,7 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradient_index.h"
+#include "../optional_tensor.h"
 #include "differentiation.h"
 #include "lltm/lltm.h"
 

@@ -1,7 +1,7 @@
 // lltm::forward on the CPU.
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
-#include "../gradients.h"
+#include "../optional_tensor.h"
 #include "../products.h"
 #include "cell_run.h"
 #include "choice.h"

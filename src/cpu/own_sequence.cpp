@@ -1,6 +1,6 @@
 #include "own_sequence.h"
 
-#include "../gradients.h"
+#include "../optional_tensor.h"
 #include "cell_run.h"
 #include "choice.h"
 #include "sequence_steps.h"

@@ -7,7 +7,7 @@
 
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
-#include "../gradients.h"
+#include "../optional_tensor.h"
 #include "../products.h"
 #include "kernel_arguments.h"
 #include "own_sequence.h"

@@ -2,6 +2,7 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
+#include "../optional_tensor.h"
 #include "../products.h"
 #include "../without_autocast.h"
 #include "kernel_arguments.h"

@@ -2,6 +2,7 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
+#include "../optional_tensor.h"
 #include "kernels/backward/kernels.h"
 #include "packed_rows.h"
 #include "plan/plan.h"

@@ -1,7 +1,7 @@
 // lltm::forward on CUDA.
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
-#include "../gradients.h"
+#include "../optional_tensor.h"
 #include "../products.h"
 #include "kernels/forward/kernels.h"
 #include "packed_rows.h"

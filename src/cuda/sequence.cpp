@@ -11,7 +11,7 @@
 
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
-#include "../gradients.h"
+#include "../optional_tensor.h"
 #include "runtime/device.h"
 #include "runtime/launch_check.h"
 

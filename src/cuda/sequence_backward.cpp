@@ -8,6 +8,7 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
+#include "../optional_tensor.h"
 #include "kernels/backward/kernels.h"
 #include "kernels/sequence/kernels.h"
 #include "plan/plan.h"

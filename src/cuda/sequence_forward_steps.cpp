@@ -7,7 +7,7 @@
 // these are float, otherwise in a buffer. Weights and input that do not start at 16 bytes are
 // copied to rows that every kernel can read in vectors: weights once per call, input in chunks of
 // time.
-#include "../gradients.h"
+#include "../optional_tensor.h"
 #include "kernels/pack.h"
 #include "plan/plan.h"
 #include "runtime/launch_check.h"

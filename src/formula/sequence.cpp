@@ -1,5 +1,6 @@
 #include "sequence.h"
 
+#include "../optional_tensor.h"
 #include "../without_autocast.h"
 #include "cell.h"
 
