@@ -3,15 +3,11 @@
 
 #include "../checks.h"
 #include "../gradients.h"
+#include "sequence.h"
 
 #include <ATen/core/Tensor.h>
 
 namespace lltm::cpu {
-
-/// Contiguous tensors. cells and gates have no steps if they are not kept.
-struct SequenceOutputs {
-  at::Tensor output, h_n, c_n, cells, gates;
-};
 
 /// Whether this library's kernels run the sequence. Follows choice.h for the dtype that the other
 /// path multiplies in; the packed weights must also fit the workspace that a call may take.
