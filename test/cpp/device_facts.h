@@ -1,9 +1,24 @@
-// Device facts of several GPUs for the choice of CUDA kernels, for tests without a GPU.
+// For tests of the choice of CUDA kernels without a GPU: the arithmetics, random sizes, and facts of
+// several devices.
 #pragma once
 
 #include "cuda/plan/forward.h"
 
+#include <cmath>
+#include <cstdint>
+#include <random>
+
 namespace lltm::test {
+
+inline constexpr cuda::Arithmetic kArithmetics[] = {cuda::Arithmetic::kFloat32,
+                                                    cuda::Arithmetic::kTf32,
+                                                    cuda::Arithmetic::kFloat16,
+                                                    cuda::Arithmetic::kBFloat16};
+
+inline int64_t log_uniform(std::mt19937_64& random, double least, double most) {
+  return static_cast<int64_t>(
+      std::exp(std::uniform_real_distribution(std::log(least), std::log(most))(random)));
+}
 
 inline constexpr cuda::DeviceFacts kH200{
     .multiprocessors = 132,

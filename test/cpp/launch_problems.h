@@ -13,7 +13,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <random>
 #include <variant>
@@ -28,10 +27,7 @@ inline char* memory(int index) {
 
 class Random {
  public:
-  int64_t log_uniform(double least, double most) {
-    return static_cast<int64_t>(
-        std::exp(std::uniform_real_distribution(std::log(least), std::log(most))(random_)));
-  }
+  int64_t log_uniform(double least, double most) { return test::log_uniform(random_, least, most); }
   int64_t below(int64_t count) {
     return std::uniform_int_distribution<int64_t>(0, count - 1)(random_);
   }

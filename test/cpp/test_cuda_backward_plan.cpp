@@ -7,7 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <map>
 #include <random>
 #include <set>
@@ -18,9 +17,7 @@
 namespace lltm::cuda {
 namespace {
 
-constexpr Arithmetic kArithmetics[] = {
-    Arithmetic::kFloat32, Arithmetic::kTf32, Arithmetic::kFloat16, Arithmetic::kBFloat16};
-
+using test::kArithmetics;
 using test::kH200;
 constexpr DeviceFacts kDevices[] = {
     kH200, test::kEighthOfAnH200, test::kSliceOfSmallClusters, test::kA100};
@@ -43,8 +40,7 @@ BackwardShape shape_of(std::optional<Arithmetic> arithmetic,
 std::vector<BackwardShape> random_shapes(int count) {
   std::mt19937_64 random(1);
   const auto size = [&](double least, double most) {
-    return static_cast<int64_t>(
-        std::exp(std::uniform_real_distribution(std::log(least), std::log(most))(random)));
+    return test::log_uniform(random, least, most);
   };
   std::vector<BackwardShape> shapes;
   for (int i = 0; i < count; ++i) {

@@ -18,6 +18,7 @@
 namespace lltm::cuda {
 namespace {
 
+using test::kArithmetics;
 using test::kH200;
 
 /// For contiguous matrices.
@@ -44,9 +45,6 @@ ForwardShape shape_of(std::optional<Arithmetic> arithmetic,
   }
   return shape;
 }
-
-constexpr Arithmetic kArithmetics[] = {
-    Arithmetic::kFloat32, Arithmetic::kTf32, Arithmetic::kFloat16, Arithmetic::kBFloat16};
 
 TEST(Model, ShiftsBoxesToLinesOfTheCacheWhereThatPays) {
   EXPECT_EQ(line_shift(512, 512, 64), 0);

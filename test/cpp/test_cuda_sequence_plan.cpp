@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <random>
@@ -14,10 +13,8 @@
 namespace lltm::cuda {
 namespace {
 
-constexpr Arithmetic kArithmetics[] = {
-    Arithmetic::kFloat32, Arithmetic::kTf32, Arithmetic::kFloat16, Arithmetic::kBFloat16};
-
 using test::kA100;
+using test::kArithmetics;
 using test::kH200;
 
 int64_t blocks(const SequenceGradientPlan& plan, int64_t rows, int64_t state_size) {
@@ -34,13 +31,10 @@ int64_t blocks(const SequenceGradientPlan& plan, int64_t rows, int64_t state_siz
 
 TEST(SequenceGradientPlan, FitsTheDevice) {
   std::mt19937_64 random(1);
-  const auto size = [&](double most) {
-    return static_cast<int64_t>(
-        std::exp(std::uniform_real_distribution(0.0, std::log(most))(random)));
-  };
   int fused = 0;
   for (int i = 0; i < 20000; ++i) {
-    const int64_t rows = size(1e6), state_size = size(5000);
+    const int64_t rows = test::log_uniform(random, 1, 1e6);
+    const int64_t state_size = test::log_uniform(random, 1, 5000);
     const Arithmetic arithmetic = kArithmetics[i % 4];
     for (const DeviceFacts& device : {kH200, kA100}) {
       const auto plan = plan_sequence_gradients({arithmetic, 100, rows, state_size}, device);
