@@ -15,6 +15,10 @@ def transposed(t: Tensor) -> Tensor:
     return contiguous(t.mT).mT if t.dim() > 1 else t
 
 
+def column_major(t: Tensor) -> Tensor:
+    return contiguous(t.transpose(0, -1)).transpose(0, -1)
+
+
 def every_other_column(t: Tensor) -> Tensor:
     return torch.stack([t, torch.full_like(t, PAD)], dim=-1)[..., 0]
 

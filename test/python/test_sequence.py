@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from layouts import transposed
+from layouts import KEEPING, column_major, transposed
 from reference import assert_no_aliases
 from sequence_reference import SIZES, Sequence, Sizes, assert_results_close, call, make, run
 
@@ -163,20 +163,12 @@ def test_no_less_exact_than_a_loop_of_cells(device, dtype, steps):
         assert error <= 1.02 * of_loop, f"{name} is off by {error:.3g}, a loop of cells by {of_loop:.3g}"
 
 
-def layouts(tensor):
-    """The same values with other strides."""
-    yield tensor.transpose(0, -1).contiguous().transpose(0, -1)
-    wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.size(-1) + 1)
-    wide[..., 1::2] = tensor
-    yield wide[..., 1::2]
-    yield torch.cat([tensor, tensor])[tensor.size(0) :]
-
-
 @pytest.mark.parametrize("name", ["input", "weights", "bias", "h0", "c0", "lengths", "reset"])
 def test_any_strides(device, dtype, name):
     arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
     expected = call(arguments, keep=True)
-    for other in layouts(getattr(arguments, name)):
+    for layout in [column_major, *KEEPING]:
+        other = layout(getattr(arguments, name))
         assert torch.equal(other, getattr(arguments, name))
         for found, value in zip(call(arguments._replace(**{name: other}), keep=True), expected, strict=True):
             torch.testing.assert_close(found, value, rtol=0, atol=8 * torch.finfo(dtype).eps)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from layouts import every_other_column
 from reference import assert_no_aliases
 from sequence_reference import (
     NAMES,
@@ -219,13 +220,7 @@ def test_backward_operator_takes_any_strides(device, dtype):
     arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
     gradients = make_gradients(arguments)
     output, _, _, cells, gates = call(arguments, keep=True)
-
-    def strided(tensor):
-        wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.size(-1) + 1)
-        wide[..., 1::2] = tensor
-        return wide[..., 1::2]
-
-    given = [strided(t) for t in (*gradients, output, cells, gates, *arguments[:7])]
+    given = [every_other_column(t) for t in (*gradients, output, cells, gates, *arguments[:7])]
     found = torch.ops.lltm.sequence_backward(*given, False, [True] * 5)
     assert_gradients_close(found, gradients, arguments)
 
