@@ -2,14 +2,11 @@
 
 import os
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-
-ROOT = Path(__file__).resolve().parents[2]
+from building import ROOT, run
 
 CALL_FORWARD = """
 import sys, torch
@@ -25,17 +22,13 @@ torch.cuda.synchronize()
 def test_a_build_for_another_architecture_says_how_to_rebuild(tmp_path):
     major, minor = torch.cuda.get_device_capability()
     other = "80" if major != 8 else "90"
-    subprocess.run(
-        ["cmake", "-S", ROOT, "-B", tmp_path, "-DLLTM_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={other}-real"]
-        + ["-DBUILD_TESTING=OFF", f"-DPython3_EXECUTABLE={sys.executable}"],
-        check=True,
-    )
-    subprocess.run(["cmake", "--build", tmp_path, "--parallel", str(os.cpu_count())], check=True)
+    run(
+        "cmake", "-S", ROOT, "-B", tmp_path, "-DLLTM_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={other}-real",
+        "-DBUILD_TESTING=OFF", f"-DPython3_EXECUTABLE={sys.executable}",
+    )  # fmt: skip
+    run("cmake", "--build", tmp_path, "--parallel", os.cpu_count())
 
-    result = subprocess.run(
-        [sys.executable, "-c", CALL_FORWARD, tmp_path / "liblltm_ops.so"], capture_output=True, text=True
-    )
-    assert result.returncode != 0
-    assert f"lltm was built for the CUDA architectures {other}-real, which do not run on this GPU" in result.stderr
-    assert f"architecture {major}{minor}" in result.stderr
-    assert f"Rebuild the library with -DCMAKE_CUDA_ARCHITECTURES={major}{minor}" in result.stderr
+    output = run(sys.executable, "-c", CALL_FORWARD, tmp_path / "liblltm_ops.so", fails=True)
+    assert f"lltm was built for the CUDA architectures {other}-real, which do not run on this GPU" in output
+    assert f"architecture {major}{minor}" in output
+    assert f"Rebuild the library with -DCMAKE_CUDA_ARCHITECTURES={major}{minor}" in output

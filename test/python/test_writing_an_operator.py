@@ -1,17 +1,15 @@
 """Follows docs/writing-an-operator.md: writes every file and runs every command, in the order of the page."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
-from building import run, torch_cuda_arch_list
+from building import ROOT, run, torch_cuda_arch_list
 
 import lltm
 
 pytestmark = pytest.mark.build_ways
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "writing-an-operator.md"
 
 FENCED_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
