@@ -28,12 +28,11 @@ from typing import NamedTuple
 import conftest  # noqa: F401  finds lltm
 import torch
 from isolated import CONTEXT
-from random_calls.cases import DTYPES
+from random_calls.cases import CPU_CAPABILITIES, DTYPES
 from random_calls.checking import Checker, Group, Wrong
 from random_calls.operators import OPERATORS, draw_case
 
 PATH_VARIABLES = ("LLTM_CPU_GEMM", "ATEN_CPU_CAPABILITY", "LLTM_CUDA_PATH")
-CAPABILITIES = {"AVX512": ("avx512", "avx2", "default"), "AVX2": ("avx2", "default")}
 KEY_BYTES = 64
 
 
@@ -41,7 +40,7 @@ def paths_of(device: str) -> list[dict[str, str]]:
     """The environments that select paths. On CUDA each call selects its own path."""
     if device != "cpu":
         return [{}]
-    named = [{"ATEN_CPU_CAPABILITY": c} for c in CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ())]
+    named = [{"ATEN_CPU_CAPABILITY": c} for c in CPU_CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ())]
     return [{}, *({"LLTM_CPU_GEMM": "own"} | capability for capability in named), {"LLTM_CPU_GEMM": "aten"}]
 
 

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from random_calls.cases import CPU_CAPABILITIES
 
 import lltm
 
 PROGRAM = Path(__file__).parent / "cpu_path.py"
 SEQUENCE_PROGRAM = Path(__file__).parent / "cpu_sequence_path.py"
 TRAPPING_PROGRAM = Path(__file__).parent / "trapping.py"
-# PyTorch's names for the machine's capability and the lesser ones, which run, too. Without a name, everything that the
-# machine has is used, which may be more than the name says.
-CAPABILITIES = {"AVX512": ["avx512", "avx2", "default"], "AVX2": ["avx2", "default"]}
 
 
 def run(*arguments: str, program: Path | str = PROGRAM, **environment: str) -> subprocess.CompletedProcess:
@@ -27,10 +25,8 @@ def run(*arguments: str, program: Path | str = PROGRAM, **environment: str) -> s
     )
 
 
-FORCED = [
-    {},
-    *({"ATEN_CPU_CAPABILITY": name} for name in CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ["default"])),
-]
+NAMED = CPU_CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ("default",))
+FORCED = [{}, *({"ATEN_CPU_CAPABILITY": name} for name in NAMED)]
 if torch.cpu._is_amx_tile_supported():
     FORCED.append({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"})  # without tile registers
 on_every_capability = pytest.mark.parametrize(

@@ -12,6 +12,9 @@ from reference import NAMES
 INCOMING = ("grad_h", "grad_cell")
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+# PyTorch's names for a machine's capability and the lesser ones, which run, too. Without a name, everything that the
+# machine has is used, which may be more than the name says.
+CPU_CAPABILITIES = {"AVX512": ("avx512", "avx2", "default"), "AVX2": ("avx2", "default")}
 CUDA_PATHS = ("auto", "few_rows", "hopper", "tiles", "library")
 # Sizes around those of every vector, tile and panel of the kernels, on the CPU and on CUDA.
 EDGES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 24, 31, 32, 33)
