@@ -23,7 +23,7 @@ from sequence import report as sequence_report
 from sequence.cases import VARIANTS, SequenceShape, make_cases
 from sequence.measure import Entry as SequenceEntry
 from sweep.measure import Entry
-from sweep.report import markdown, named_markdown, pool, quantile
+from sweep.report import markdown, named_markdown, pool
 from sweep.shapes import LARGEST, SMALLEST, WORK_LIMIT, draw
 
 
@@ -83,10 +83,6 @@ def sizes(shape: Shape) -> tuple[int, int, int]:
 
 
 class TestPooling:
-    def test_quantiles(self):
-        values = [4.0, 1.0, 3.0, 2.0, 5.0]
-        assert [quantile(values, q) for q in (0, 0.1, 0.5, 1)] == pytest.approx([1, 1.4, 3, 5])
-
     def test_seeds_are_pooled_and_the_last_measurement_counts(self):
         entries = [
             make_entry("1,8,16", 0.5),
