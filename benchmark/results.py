@@ -9,6 +9,11 @@ from typing import TypeVar
 Entry = TypeVar("Entry")
 
 
+def failure(error: Exception) -> str:
+    """The type of an exception and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
 class Log:
     """A file of JSON lines, one per dataclass, which are kept if the run is interrupted."""
 

@@ -11,7 +11,7 @@ import timing
 import torch
 from cases import DTYPES, TUTORIAL_SHAPES, Case, Shape, Work, make_cases
 from peers import PEERS, Peer, applicable, load_libraries
-from results import Kept, Measurement, Results
+from results import Kept, Measurement, Results, failure
 from rich.progress import Progress
 from roofline import measure_rates
 from workload import environment, errors, kept_bytes, make_call
@@ -69,7 +69,7 @@ def _attempt(results: Results, progress: Progress, name: str, work: Callable[[],
     try:
         work()
     except Exception as error:  # whatever a peer raises
-        message = f"{name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        message = f"{name}: {failure(error)}"
         results.failures.append(message)
         progress.console.print(f"[red]{message}")
 

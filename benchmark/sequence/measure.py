@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import timing
 import torch
 from cases import Work
-from results import Log
+from results import Log, failure
 from torch import nn
 from workload import switches
 
@@ -103,7 +103,7 @@ def _measure(case: SequenceCase, names: list[str], budget: timing.Budget, rate: 
                     else timing.wall_sampler(call, budget, synchronize)
                 )
             except Exception as error:  # the other peers are still measured
-                failures[peer.name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                failures[peer.name] = failure(error)
         timings = timing.interleave(samplers, budget) if samplers else {}
     steps = case.shape.steps
     return Entry(

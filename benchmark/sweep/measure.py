@@ -14,7 +14,7 @@ import timing
 import torch
 from cases import DTYPES, Case, Shape, Work
 from peers import OURS, PEERS, applicable, prepare_dynamic_compilation
-from results import Log
+from results import Log, failure
 from workload import environment, make_call
 
 from .shapes import Draw
@@ -136,7 +136,7 @@ def _measure(draw: Draw, case: Case, sweep: Sweep) -> Entry:
                 call = make_call(case, peer.make(case.shape, case.device, case.torch_dtype))
                 samplers[peer.name] = _sampler(case, call)
             except Exception as error:  # the other peers are still measured
-                failures[peer.name] = _first_line(error)
+                failures[peer.name] = failure(error)
         times, speedup = _speedup(samplers, timing.GPU_RACE if case.device == "cuda" else timing.CPU_RACE)
         found = candidates.Candidates({}, {})
         if sweep.with_candidates and case.device == "cuda":
@@ -144,7 +144,7 @@ def _measure(draw: Draw, case: Case, sweep: Sweep) -> Entry:
             try:
                 found = candidates.measure(case, direction, calls_per_graph(case))
             except Exception as error:
-                failures["candidates"] = _first_line(error)
+                failures["candidates"] = failure(error)
     return Entry(
         seed=draw.seed,
         device=case.device,
@@ -157,10 +157,6 @@ def _measure(draw: Draw, case: Case, sweep: Sweep) -> Entry:
         candidates=found.times,
         failures=failures,
     )
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _sampler(case: Case, call: Callable[[], object]) -> timing.Sampler:
