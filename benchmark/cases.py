@@ -33,6 +33,10 @@ class Shape:
     input_features: int
     state_size: int
 
+    @property
+    def multiply_adds_of_a_gate(self) -> int:
+        return self.batch * (self.input_features + self.state_size) * self.state_size
+
     def __str__(self) -> str:
         return f"{self.batch},{self.input_features},{self.state_size}"
 

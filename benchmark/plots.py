@@ -6,7 +6,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from cases import WORK_TITLES, Work
+from cases import WORK_TITLES, Shape, Work
 from peers import OURS, PEERS
 from report import best_peer, groups, title
 from results import Measurement, Results
@@ -39,10 +39,9 @@ def draw(run: Results, folder: Path) -> None:
 
 def _time_against_size(heading: str, shapes: dict[str, dict[str, Measurement]], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 5.5), layout="constrained")
-    # Shapes with the same state size are sorted by work.
-    order = sorted(shapes, key=lambda shape: (int(shape.split(",")[2]), _work(shape)))
+    order = sorted(map(Shape.parse, shapes), key=lambda shape: (shape.state_size, shape.multiply_adds_of_a_gate))
     for name in PEERS:
-        entries = [shapes[shape][name] for shape in order if name in shapes[shape]]
+        entries = [shapes[str(shape)][name] for shape in order if name in shapes[str(shape)]]
         if not entries:
             continue
         sizes = [entry.state_size for entry in entries]
@@ -65,11 +64,6 @@ def _time_against_size(heading: str, shapes: dict[str, dict[str, Measurement]], 
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=130)
     plt.close(figure)
-
-
-def _work(shape: str) -> int:
-    batch, input_features, state_size = (int(size) for size in shape.split(","))
-    return batch * (input_features + state_size) * state_size
 
 
 def _speedups(bars: list[Bar], path: Path) -> None:

@@ -120,8 +120,7 @@ def _compile(cases: list[tuple[Draw, Case]], peers: list[str]) -> None:
 def calls_per_graph(case: Case) -> int:
     """The number of calls in a graph of about 100 microseconds, so that small cells are measured precisely and large
     ones quickly; a multiple of the number of alternating inputs."""
-    shape = case.shape
-    work = shape.batch * (shape.input_features + shape.state_size) * shape.state_size
+    work = case.shape.multiply_adds_of_a_gate
     if case.work is Work.TRAINING:
         return 12 if work < 1e8 else 4
     return 20 if work < 3e7 else 12 if work < 3e8 else 4

@@ -2,14 +2,14 @@
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cases import Shape
 
 SMALLEST = Shape(1, 8, 16)
 LARGEST = Shape(4096, 2048, 2048)
 WORK_LIMIT = 256 * 4096 * 2048
-"""The largest batch * (input_features + state_size) * state_size: the batch is halved until the product is below it."""
+"""The largest Shape.multiply_adds_of_a_gate: the batch is halved until there are no more."""
 MULTIPLE = 8
 UNROUNDED_OF_FIVE = 2
 
@@ -40,7 +40,8 @@ def draw(count: int, seed: int, largest: Shape = LARGEST) -> list[Draw]:
         state = log_uniform(SMALLEST.state_size, largest.state_size)
         if index % 5 >= UNROUNDED_OF_FIVE:
             features, state = rounded(features, largest.input_features), rounded(state, largest.state_size)
-        while batch > 1 and batch * (features + state) * state > WORK_LIMIT:
-            batch //= 2
-        shapes.append(Draw(seed, Shape(batch, features, state)))
+        shape = Shape(batch, features, state)
+        while shape.batch > 1 and shape.multiply_adds_of_a_gate > WORK_LIMIT:
+            shape = replace(shape, batch=shape.batch // 2)
+        shapes.append(Draw(seed, shape))
     return shapes
