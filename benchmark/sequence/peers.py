@@ -60,22 +60,24 @@ def _module(case: SequenceCase) -> nn.Module:
     return Recurrent(lltm.LLTM, case)
 
 
-class SequenceOperator(Operator):
-    """lltm::sequence, padded; if rows have lengths, with the lengths on the device."""
+class OneLayer(Operator):
+    """The parameters of a layer in one direction."""
 
     def __init__(self, case: SequenceCase) -> None:
-        super().__init__(_cell_shape(case), case.device, case.torch_dtype)
+        shape = Shape(case.shape.batch, case.shape.input_features, case.shape.state_size)
+        super().__init__(shape, case.device, case.torch_dtype)
+
+
+class SequenceOperator(OneLayer):
+    """lltm::sequence, padded; if rows have lengths, with the lengths on the device."""
 
     def forward(self, inputs: SequenceInputs) -> tuple[Tensor, Tensor]:
         outputs = torch.ops.lltm.sequence(inputs.padded, self.weights, self.bias, lengths=inputs.lengths)
         return inputs.padded, outputs[0]
 
 
-class LoopOfCells(Operator):
+class LoopOfCells(OneLayer):
     """lltm::forward, once per step."""
-
-    def __init__(self, case: SequenceCase) -> None:
-        super().__init__(_cell_shape(case), case.device, case.torch_dtype)
 
     def forward(self, inputs: SequenceInputs) -> tuple[Tensor, Tensor]:
         h = cell = inputs.padded.new_zeros(inputs.padded.size(1), self.weights.size(0) // 3)
@@ -84,10 +86,6 @@ class LoopOfCells(Operator):
             h, cell = super().forward(step, h, cell)
             outputs.append(h)
         return inputs.padded, torch.stack(outputs)
-
-
-def _cell_shape(case: SequenceCase) -> Shape:
-    return Shape(case.shape.batch, case.shape.input_features, case.shape.state_size)
 
 
 @dataclass(frozen=True)
