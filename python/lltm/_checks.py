@@ -85,3 +85,10 @@ def check_size(name: str, tensor: Tensor, expected: list[int]) -> None:
 
 def autocasts(device_type: str) -> bool:
     return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+
+
+def dtype_of_call(input: Tensor) -> torch.dtype:
+    """The dtype in which the operator is called: that of autocast, if it casts this input."""
+    if input.dtype != torch.float64 and autocasts(input.device.type):
+        return torch.get_autocast_dtype(input.device.type)
+    return input.dtype

@@ -25,20 +25,24 @@ def number_of_sequences(batch_sizes: Tensor) -> int:
     return int(batch_sizes[0])
 
 
-def padded_rows(batch_sizes: Tensor, batch: int, data: Tensor) -> tuple[Tensor, Tensor]:
-    """The index of each packed row among the rows of the padded tensor, and the length (N) of each sequence.
+def lengths_of(batch_sizes: Tensor, batch: int, device: torch.device) -> Tensor:
+    """The length (N) of each sequence, on this device."""
+    steps = batch_sizes.to(device).flip(0)  # batch_sizes never increase
+    shorter = torch.searchsorted(steps, torch.arange(batch, device=device), right=True)
+    return batch_sizes.size(0) - shorter
+
+
+def padded_rows(batch_sizes: Tensor, batch: int, data: Tensor) -> Tensor:
+    """The index of each packed row among the rows of the padded tensor.
 
     Runs on data's device without synchronizing with it.
     """
     sizes = batch_sizes.to(data.device)
     steps = torch.arange(sizes.size(0), device=data.device)
-    sequences = torch.arange(batch, device=data.device)
     # A step takes `batch` rows in the padded tensor, and `sizes` rows in the packed data.
     shift_of_step = steps * batch - (torch.cumsum(sizes, 0) - sizes)
     shifts = torch.repeat_interleave(shift_of_step, sizes, output_size=data.size(0))
-    rows = torch.arange(data.size(0), device=data.device) + shifts
-    lengths = (sizes.unsqueeze(1) > sequences).sum(0)
-    return rows, lengths
+    return torch.arange(data.size(0), device=data.device) + shifts
 
 
 def pad(packed: Tensor, rows: Tensor, steps: int, batch: int) -> Tensor:
@@ -76,7 +80,8 @@ def make_segments(batch_sizes: Tensor, batch: int, data: Tensor) -> list[Segment
     segments = []
     for begin, end in pairwise([*starts, len(sizes)]):
         packed = data[first_rows[begin] : first_rows[end]]
-        rows, lengths = padded_rows(batch_sizes[begin:end], sizes[begin], packed)
+        rows = padded_rows(batch_sizes[begin:end], sizes[begin], packed)
+        lengths = lengths_of(batch_sizes[begin:end], sizes[begin], data.device)
         segments.append(Segment(end - begin, sizes[begin], begin, first_rows[begin], rows, lengths))
     return segments
 
@@ -114,7 +119,11 @@ def _run_segments(
     # 16-bit cell states are carried in float32, as within a call.
     carried = torch.float64 if data.dtype == torch.float64 else torch.float32
     first_h = data.new_zeros(state_size) if h0 is None else h0
-    first_c = data.new_zeros(state_size, dtype=carried) if c0 is None else c0.to(carried)
+    if c0 is None:
+        first_c = data.new_zeros(state_size, dtype=carried)
+    else:
+        # The operator refuses a c0 of any other dtype.
+        first_c = c0.to(carried) if c0.dtype == _checks.dtype_of_call(data) else c0
     outputs = []
 
     def run(segment: Segment, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

@@ -318,15 +318,17 @@ class LLTM(torch.nn.Module):
                 hx = (hx[0].index_select(1, sorted_indices), hx[1].index_select(1, sorted_indices))
             _checks.check_states(hx, self.num_layers, self.bidirectional, batch, self.hidden_size)
 
-        rows, lengths = _packed.padded_rows(batch_sizes, batch, data)
+        lengths = _packed.lengths_of(batch_sizes, batch, data.device)
         segments: list[_packed.Segment] | None = None
         if not torch.jit.is_scripting():
             segments = _packed.make_segments(batch_sizes, batch, data)
         if segments is None:
-            data = _packed.pad(data, rows, steps, batch)
-        output, (h_n, c_n) = self._run_layers(data, parameters, hx, lengths, reset, segments)
-        if segments is None:
+            rows = _packed.padded_rows(batch_sizes, batch, data)
+            padded = _packed.pad(data, rows, steps, batch)
+            output, (h_n, c_n) = self._run_layers(padded, parameters, hx, lengths, reset)
             output = _packed.pack(output, rows)
+        else:
+            output, (h_n, c_n) = self._run_layers(data, parameters, hx, lengths, reset, segments)
         if unsorted_indices is not None:
             h_n, c_n = h_n.index_select(1, unsorted_indices), c_n.index_select(1, unsorted_indices)
         return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), (h_n, c_n)
