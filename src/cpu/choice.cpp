@@ -16,14 +16,14 @@ enum class Forced { kNothing, kOwn, kAten };
 
 Forced forced() {
   const char* value = std::getenv("LLTM_CPU_GEMM");
-  if (value == nullptr || *value == '\0') {
+  if (value == nullptr || *value == '\0' || std::strcmp(value, "auto") == 0) {
     return Forced::kNothing;
   }
   if (std::strcmp(value, "own") == 0) {
     return Forced::kOwn;
   }
   TORCH_CHECK(std::strcmp(value, "aten") == 0,
-              "lltm: expected LLTM_CPU_GEMM to be own or aten, or not set, got ",
+              "lltm: expected the environment variable LLTM_CPU_GEMM to be auto, own or aten, got ",
               value);
   return Forced::kAten;
 }

@@ -8,7 +8,7 @@ namespace lltm::cpu {
 enum class Pass { kForward, kBackward };
 
 /// Whether the kernels of kernels/kernels.h, rather than ATen, compute the matrix products of
-/// tensors of this dtype. The environment variable LLTM_CPU_GEMM (own or aten) overrides the
+/// tensors of this dtype. The environment variable LLTM_CPU_GEMM (auto, own or aten) overrides the
 /// choice.
 /// @throws c10::Error if LLTM_CPU_GEMM has any other value.
 bool has_own_products(at::ScalarType dtype, Pass pass);

@@ -113,7 +113,7 @@ def test_accuracy_is_not_behind_eager():
 
 def test_unknown_choice_of_products():
     result = run(LLTM_CPU_GEMM="fastest")
-    assert "expected LLTM_CPU_GEMM to be own or aten, or not set, got fastest" in result.stderr
+    assert "expected the environment variable LLTM_CPU_GEMM to be auto, own or aten, got fastest" in result.stderr
 
 
 def test_work_is_spread_over_threads():
