@@ -326,22 +326,22 @@ LLTM_COSTS(kH200Costs, {
         .wgmma = {
             .tf32 = {
                 .columns_64_64 = {
-                    .launch = 2.21, .state_chunk = 0.38, .weight_chunk = 0.48, .state_tile = 4.05,
-                    .weight_tile = 3.02, .sums = 0, .sums_megabyte = 0, .megabyte = 0.309,
-                    .unaligned_tile = 0.0907, .unaligned_megabyte = 0.284},
+                    .launch = 1.83, .state_chunk = 0.489, .weight_chunk = 0.464, .state_tile = 2.56,
+                    .weight_tile = 3.42, .sums = 0.0227, .sums_megabyte = 0.0605, .megabyte = 0.283,
+                    .unaligned_tile = 2.94, .unaligned_megabyte = 0.229},
                 .columns_64_256 = {
-                    .launch = 3.53, .state_chunk = 0.25, .weight_chunk = 0.49, .state_tile = 1.15,
-                    .weight_tile = 2.98, .sums = 1.51, .sums_megabyte = 1.17, .megabyte = 0.237,
-                    .unaligned_tile = 1.68, .unaligned_megabyte = 0.118},
+                    .launch = 3.04, .state_chunk = 0.291, .weight_chunk = 0.348, .state_tile = 0.327,
+                    .weight_tile = 3.95, .sums = 0.688, .sums_megabyte = 2.2, .megabyte = 0.037,
+                    .unaligned_tile = 0.742, .unaligned_megabyte = 0.181},
                 .columns_128_256 = {
-                    .launch = 3.35, .state_chunk = 0.35, .weight_chunk = 0.49, .state_tile = 3.16,
-                    .weight_tile = 4.06, .sums = 1.66, .sums_megabyte = 0.387, .megabyte = 0.188,
-                    .unaligned_tile = 1.59, .unaligned_megabyte = 0.238},
+                    .launch = 3.39, .state_chunk = 0.364, .weight_chunk = 0.42, .state_tile = 2.11,
+                    .weight_tile = 3.62, .sums = 1.15, .sums_megabyte = 0.376, .megabyte = 0.21,
+                    .unaligned_tile = 1.14, .unaligned_megabyte = 0.242},
                 .columns_256_256 = {
-                    .launch = 4.39, .state_chunk = 0.55, .weight_chunk = 0.5, .state_tile = 4.52,
-                    .weight_tile = 3.79, .sums = 1.02, .sums_megabyte = 0.314, .megabyte = 0.164,
-                    .unaligned_tile = 1.04, .unaligned_megabyte = 0.579},
-                .exchange = {0.03, 0.41, 0.23, 0.64}},
+                    .launch = 4.35, .state_chunk = 0.524, .weight_chunk = 0.465, .state_tile = 4.21,
+                    .weight_tile = 4.63, .sums = 0.00923, .sums_megabyte = 0.246, .megabyte = 0.145,
+                    .unaligned_tile = 1.47, .unaligned_megabyte = 0.287},
+                .exchange = {0.431, 0.0162, 0.0477, 0.522}},
             .half = {
                 .columns_64_64 = {
                     .launch = 0.95, .state_chunk = 0.512, .weight_chunk = 0.531, .state_tile = 2.16,
