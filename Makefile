@@ -32,7 +32,7 @@ unexport CMAKE_ARGS
 .NOTPARALLEL:
 
 help:
-	@echo 'make demo       train a reader of handwritten digits in Python, serve it from C++'
+	@echo 'make demo       train a classifier of handwritten digits in Python, serve it from C++'
 	@echo 'make stream     train a byte-level model of Python source, let C++ continue a line (LINE="def read(")'
 	@echo 'make test       every test, in C++ and in Python (one side: make test-cpp, make test-python)'
 	@echo 'make build      the library: $(BUILD)/liblltm_ops.so'
