@@ -123,7 +123,7 @@ def _beside_steps(case: Case) -> timing.Sampler:
 class Candidates:
     """Device microseconds of every candidate that supports the problem and of `auto`, and the errors of the others.
 
-    Of a sequence, microseconds a step.
+    Of a sequence, microseconds per step.
     """
 
     times: dict[str, float]

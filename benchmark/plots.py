@@ -58,7 +58,7 @@ def _time_against_size(heading: str, shapes: dict[str, dict[str, Measurement]], 
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("state size (several shapes at one size; the line joins the smallest)")
-    axes.set_ylabel("microseconds a call")
+    axes.set_ylabel("microseconds per call")
     axes.set_title(heading)
     axes.grid(True, which="both", alpha=0.25)
     axes.legend(fontsize=8)

@@ -20,7 +20,7 @@ Group_of_shapes = dict[str, dict[str, dict[str, Measurement]]]
 """by shape, work and peer"""
 
 METHOD = (
-    "Microseconds a call, forward / forward and backward: the median of samples that the peers take in turns."
+    "Microseconds per call, forward / forward and backward: the median of samples that the peers take in turns."
     " *speedup* is over the fastest baseline, nn.LSTMCell with its four gates among them; `addmm` (the bare product)"
     " and `empty` (an operator that only allocates) are lower bounds, not baselines. *roofline* is the least time for"
     " this GPU at its measured rates of a large product (float32: on the CUDA cores) and of a copy."

@@ -57,7 +57,7 @@ def markdown(entries: list[Entry], on: str) -> str:
     }
     parts = [
         f"# Sequences, {on}",
-        "Microseconds a step, forward / forward and backward with the gradients of input and all parameters. Shape:"
+        "Microseconds per step, forward / forward and backward with the gradients of input and all parameters. Shape:"
         " steps, batch, input features, state size. Speedup over the faster of nn.LSTM and nn.GRU. "
         + " ".join(how[device] for device in dict.fromkeys(entry.device for entry in entries)),
         "\n".join(f"- {name}: {what}" for name, what in VARIANTS.items()),

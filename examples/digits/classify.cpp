@@ -99,7 +99,7 @@ void run(const std::string& model_path,
               static_cast<long long>(count),
               device.str().c_str());
   for (const int64_t batch : {int64_t{1}, count}) {
-    std::printf("batch %-4lld %10.0f images a second\n",
+    std::printf("batch %-4lld %10.0f images per second\n",
                 static_cast<long long>(batch),
                 images_per_second(model, images, batch));
   }
