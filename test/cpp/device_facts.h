@@ -1,5 +1,5 @@
-// For tests of the choice of CUDA kernels without a GPU: the arithmetics, random sizes, and facts of
-// several devices.
+// For tests of the choice of CUDA kernels without a GPU: the arithmetics, random sizes, and facts
+// of several devices.
 #pragma once
 
 #include "cuda/plan/forward.h"
