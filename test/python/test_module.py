@@ -152,6 +152,28 @@ def test_packs_of_very_different_lengths(device, dtype, seed, monkeypatch):
         assert (found.double() - padded.double()).abs().max() <= rounding * padded.double().abs().max()
 
 
+def test_lengths_of_a_pack_take_no_matrix(device):
+    """One sequence of 5,000 steps and 4,999 of one: a matrix of all steps and sequences would take 200 MB."""
+    steps = 5000
+    batch_sizes = torch.ones(steps, dtype=torch.int64)
+    batch_sizes[0] = steps
+    packed = PackedSequence(torch.randn(2 * steps - 1, 2, device=device), batch_sizes)
+    rnn = lltm.LLTM(2, 2).to(device)
+    with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
+        rnn(packed)
+    name = "self_device_memory_usage" if device.type == "cuda" else "self_cpu_memory_usage"
+    assert max(getattr(event, name) for event in profile.key_averages()) < 10e6
+
+
+@pytest.mark.parametrize("lengths", [[2] + [1] * 9, [40] + [1] * 9], ids=["padded", "segments"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64], ids=str)
+def test_packs_take_no_other_dtype_of_c0(device, lengths, dtype):
+    packed = pack_sequence([torch.randn(n, 4, device=device) for n in lengths])
+    h_0 = torch.zeros(1, 10, 8, device=device)
+    with pytest.raises(RuntimeError, match="expected c0 of input's dtype float32, got"):
+        lltm.LLTM(4, 8).to(device)(packed, (h_0, h_0.to(dtype)))
+
+
 @st.composite
 def cases(draw):
     steps, batch = draw(st.integers(1, 6)), draw(st.integers(1, 4))
