@@ -331,7 +331,7 @@ LLTM_COSTS(kH200Costs, {
                     .unaligned_tile = 2.94, .unaligned_megabyte = 0.229},
                 .columns_64_256 = {
                     .launch = 3.04, .state_chunk = 0.291, .weight_chunk = 0.348, .state_tile = 0.327,
-                    .weight_tile = 3.95, .sums = 0.688, .sums_megabyte = 2.2, .megabyte = 0.037,
+                    .weight_tile = 3.95, .sums = 0.688, .sums_megabyte = 2.2, .megabyte = 0.12,
                     .unaligned_tile = 0.742, .unaligned_megabyte = 0.181},
                 .columns_128_256 = {
                     .launch = 3.39, .state_chunk = 0.364, .weight_chunk = 0.42, .state_tile = 2.11,
