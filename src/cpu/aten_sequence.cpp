@@ -51,7 +51,7 @@ void run_step(const StepParams<scalar_t>& params, int64_t begin, int64_t end) {
   };
   for (int64_t place = begin; place < end; ++place) {
     const int64_t row =
-        params.t * params.schedule.batch() + params.schedule.row(params.first_place + place);
+        params.t * params.schedule.steps.batch + params.schedule.row(params.first_place + place);
     acc_t* h = params.h + place * state_size;
     scalar_t* output = params.output + row * state_size;
     round(h, output, state_size);
@@ -78,7 +78,6 @@ void run_forward(const SequenceOutputs& outputs,
   const Tensor weights = arguments.weights.to(accumulated);
   const Tensor of_h = h_columns(weights), of_input = input_columns(weights);
   const Tensor bias = is_given(arguments.bias) ? arguments.bias->to(accumulated) : Tensor();
-  const Tensor reset = contiguous_or_undefined(arguments.reset);
   const bool keep = outputs.cells.size(0) > 0;
 
   for_each_block(sizes, sizeof(acc_t), [&](const Span& places, int64_t steps_of_chunk) {
@@ -87,21 +86,19 @@ void run_forward(const SequenceOutputs& outputs,
     Tensor cell = block.gather_or_zeros(arguments.c0, state_size, accumulated);
     for (int64_t first = 0; first < steps; first += steps_of_chunk) {
       const int64_t last = std::min(first + steps_of_chunk, steps);
-      const Chunk chunk(schedule, schedule.times(first, last), places);
+      const Chunk chunk(schedule, first, last, places);
       if (chunk.rows() == 0) {
         continue;
       }
       const Tensor x = chunk.gather(arguments.input).to(accumulated);
       const Tensor z = bias.defined() ? at::addmm(bias, x, of_input.t()) : at::mm(x, of_input.t());
       for (int64_t k = first; k < last; ++k) {
-        const int64_t t = schedule.time_of(k);
+        const int64_t t = schedule.steps.step(k);
         const int64_t running = chunk.running(t);
         if (running == 0) {
           continue;
         }
-        if (reset.defined()) {
-          block.zero_where_reset(reset, t, running, {h, cell});
-        }
+        block.zero_where_reset(t, running, {h, cell});
         Tensor z_t = chunk.at_time(z, t);
         z_t.addmm_(h.narrow(0, 0, running), of_h.t());
         const StepParams<scalar_t> params{
@@ -127,15 +124,14 @@ void run_forward(const SequenceOutputs& outputs,
 /// The h that each step of a chunk starts from: h0 at a row's first step, zero after a reset, else
 /// the output of the step that was run before.
 template <typename scalar_t>
-Tensor old_h_of(const Chunk& chunk, const Tensor& h0, const Tensor& output, const Tensor& reset) {
+Tensor old_h_of(const Chunk& chunk, const Tensor& h0, const Tensor& output) {
   using acc_t = accumulate_t<scalar_t>;
-  const Schedule& schedule = chunk.schedule();
+  const SequenceSteps& steps = chunk.schedule().steps;
   const int64_t state_size = output.size(2);
   const Tensor old_h =
       at::zeros({chunk.rows(), state_size}, c10::CppTypeToScalarType<acc_t>::value);
   const scalar_t* const output_data = output.const_data_ptr<scalar_t>();
   const scalar_t* const h0_data = data_or_null<scalar_t>(h0);
-  const bool* const reset_data = data_or_null<bool>(reset);
   for (int64_t t = chunk.times().begin; t < chunk.times().end; ++t) {
     const int64_t running = chunk.running(t);
     if (running == 0) {
@@ -144,14 +140,13 @@ Tensor old_h_of(const Chunk& chunk, const Tensor& h0, const Tensor& output, cons
     acc_t* const to = chunk.at_time(old_h, t).mutable_data_ptr<acc_t>();
     for_each_task(running, running * state_size, kShortCopies, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t place = chunk.places().begin + i;
-        const int64_t row = schedule.row(place);
-        if (reset_data != nullptr && reset_data[t * schedule.batch() + row]) {
+        const int64_t row = chunk.schedule().row(chunk.places().begin + i);
+        if (steps.resets(t, row)) {
           continue;
         }
         const scalar_t* from = h0_data != nullptr ? h0_data + row * state_size : nullptr;
-        if (!schedule.starts(t, place)) {
-          from = output_data + (schedule.before(t) * schedule.batch() + row) * state_size;
+        if (!steps.is_first(t, row)) {
+          from = output_data + (steps.before(t) * steps.batch + row) * state_size;
         }
         for (int64_t column = 0; from != nullptr && column < state_size; ++column) {
           to[i * state_size + column] = static_cast<acc_t>(from[column]);
@@ -175,7 +170,6 @@ void run_backward(const SequenceGradients& gradients,
   const Tensor of_h = h_columns(weights), of_input = input_columns(weights);
   const Tensor output = arguments.output.contiguous();
   const Tensor h0 = contiguous_or_undefined(arguments.h0);
-  const Tensor reset = contiguous_or_undefined(arguments.reset);
   const auto zeros_if = [&, accumulated](const Tensor& wanted) {
     return wanted.defined() ? at::zeros(wanted.sizes(), accumulated) : Tensor();
   };
@@ -190,7 +184,7 @@ void run_backward(const SequenceGradients& gradients,
     Tensor d_cell = block.gather_or_zeros(arguments.grad_c_n, state_size, accumulated);
     for (int64_t last = steps; last > 0; last -= steps_of_chunk) {
       const int64_t first = std::max<int64_t>(0, last - steps_of_chunk);
-      const Chunk chunk(schedule, schedule.times(first, last), places);
+      const Chunk chunk(schedule, first, last, places);
       if (chunk.rows() == 0) {
         continue;
       }
@@ -206,7 +200,7 @@ void run_backward(const SequenceGradients& gradients,
       const Tensor grad_output = copy_if_given(arguments.grad_output);
       const Tensor grad_cells = copy_if_given(arguments.grad_cells);
       for (int64_t k = last - 1; k >= first; --k) {
-        const int64_t t = schedule.time_of(k);
+        const int64_t t = schedule.steps.step(k);
         const int64_t running = chunk.running(t);
         if (running == 0) {
           continue;
@@ -233,16 +227,14 @@ void run_backward(const SequenceGradients& gradients,
         if (k > 0 || gradients.h0.defined()) {
           at::mm_out(dh_t, dz_t, of_h);
         }
-        if (reset.defined()) {
-          block.zero_where_reset(reset, t, running, {dh, d_cell});
-        }
+        block.zero_where_reset(t, running, {dh, d_cell});
       }
 
       if (d_bias.defined()) {
         d_bias.add_(dz.sum(0));
       }
       if (d_weights.defined()) {
-        const Tensor old_h = old_h_of<scalar_t>(chunk, h0, output, reset);
+        const Tensor old_h = old_h_of<scalar_t>(chunk, h0, output);
         const Tensor x = chunk.gather(arguments.input).to(accumulated);
         h_columns(d_weights).addmm_(dz.t(), old_h);
         input_columns(d_weights).addmm_(dz.t(), x);
@@ -279,7 +271,8 @@ void aten_sequence_out(const SequenceOutputs& outputs,
       steps_of_rows.zero_();
     }
   }
-  const Schedule schedule(sizes, arguments.lengths, reverse);
+  const StepsOfCall call(arguments, reverse);
+  const Schedule schedule(call.steps);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence", [&] {
         run_forward<scalar_t>(outputs, arguments, sizes, schedule);
@@ -290,7 +283,8 @@ void aten_sequence_backward_out(const SequenceGradients& gradients,
                                 const SequenceBackwardArguments& arguments,
                                 const SequenceSizes<int64_t>& sizes,
                                 bool reverse) {
-  const Schedule schedule(sizes, arguments.lengths, reverse);
+  const StepsOfCall call(arguments.sequence(), reverse);
+  const Schedule schedule(call.steps);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence_backward", [&] {
         run_backward<scalar_t>(gradients, arguments, sizes, schedule);

@@ -11,24 +11,61 @@
 namespace lltm::cpu {
 namespace {
 
-/// Some successive steps, counted in the order in which the forward ran them, and their d_gates.
+/// The steps that any row runs, counted in the order in which the forward ran them, and their
+/// terms: each row that runs a step.
+class RunningSteps {
+ public:
+  explicit RunningSteps(const SequenceSteps& steps) : schedule(steps) {
+    int64_t longest = 0;
+    while (longest < steps.steps && schedule.running(longest) > 0) {
+      ++longest;
+    }
+    begin = steps.reverse ? steps.steps - longest : 0;
+    end = begin + longest;
+    terms_before_.push_back(0);
+    for (int64_t i = begin; i < end; ++i) {
+      terms_before_.push_back(terms_before_.back() + schedule.running(steps.step(i)));
+    }
+  }
+
+  int64_t terms(int64_t first, int64_t last) const {
+    return terms_before_[last - begin] - terms_before_[first - begin];
+  }
+
+  /// The start of the most steps before `last` with at most `most` terms, of one step at least.
+  int64_t start_of(int64_t last, int64_t most) const {
+    const auto end = terms_before_.begin() + (last - begin);
+    const auto start = std::lower_bound(terms_before_.begin(), end, *end - most);
+    return std::clamp<int64_t>(
+        begin + (start - terms_before_.begin()), begin, std::max(begin, last - 1));
+  }
+
+  const Schedule schedule;
+  int64_t begin, end;
+
+ private:
+  std::vector<int64_t> terms_before_;
+};
+
+/// Some successive steps, and d_gates of their terms.
 template <typename scalar_t>
 struct StepsOfChunk {
   const SequenceBackward<scalar_t>& sequence;
+  const RunningSteps& steps;
   int64_t first, last;
-  scalar_t* data;  // (last - first, batch, 3*state_size)
+  scalar_t* data;  // (terms, 3*state_size)
 
   scalar_t* d_gates(int64_t i, int64_t row) const {
-    return data + ((i - first) * sequence.steps.batch + row) * 3 * sequence.state_size;
+    return data + (steps.terms(first, i) + steps.schedule.place(row)) * 3 * sequence.state_size;
   }
 
-  /// The last `steps` steps before `end`.
-  StepsOfChunk part(int64_t end, int64_t steps) const {
-    const int64_t begin = std::max(first, end - steps);
-    return {sequence, begin, end, d_gates(begin, 0)};
+  /// The steps from `begin` to `end`.
+  StepsOfChunk part(int64_t begin, int64_t end) const {
+    return {
+        sequence, steps, begin, end, data + steps.terms(first, begin) * 3 * sequence.state_size};
   }
 
-  /// Calls visit(i, step, row) for every step that a row runs.
+  /// Calls visit(i, step, row) for every term.
   template <typename Visit>
   void for_each(const Visit& visit) const {
     for (int64_t i = first; i < last; ++i) {
@@ -116,8 +153,8 @@ class BackwardRows {
         continue;
       }
       const int64_t at = step * s.steps.batch + row;
-      rows.push_back({.grad_output = s.grad_output ? s.grad_output + at * s.state_size : nullptr,
-                      .grad_cells = s.grad_cells ? s.grad_cells + at * s.state_size : nullptr,
+      rows.push_back({.grad_output = s.grad_output.at(step, row),
+                      .grad_cells = s.grad_cells.at(step, row),
                       .gates = s.gates + at * 3 * s.state_size,
                       .new_cell = s.cells + at * s.state_size,
                       .d_h = state.h_of(row),
@@ -189,7 +226,7 @@ std::vector<GradientRow<scalar_t>> gradient_rows(const StepsOfChunk<scalar_t>& c
                                                  const scalar_t* zeros) {
   const SequenceBackward<scalar_t>& s = chunk.sequence;
   std::vector<GradientRow<scalar_t>> rows;
-  rows.reserve((chunk.last - chunk.first) * s.steps.batch);
+  rows.reserve(chunk.steps.terms(chunk.first, chunk.last));
   chunk.for_each([&](int64_t i, int64_t step, int64_t row) {
     const scalar_t* start = s.h0 ? s.h0 + row * s.state_size : zeros;
     rows.push_back(
@@ -198,7 +235,7 @@ std::vector<GradientRow<scalar_t>> gradient_rows(const StepsOfChunk<scalar_t>& c
                   : s.steps.is_first(step, row)
                       ? start
                       : s.output + (s.steps.before(step) * s.steps.batch + row) * s.state_size,
-         .input = s.input.row(step, row)});
+         .input = s.input.rows.at(step, row)});
   });
   return rows;
 }
@@ -207,7 +244,7 @@ template <typename scalar_t>
 std::vector<StateGradientRow<scalar_t>> input_gradient_rows(const StepsOfChunk<scalar_t>& chunk) {
   const SequenceBackward<scalar_t>& s = chunk.sequence;
   std::vector<StateGradientRow<scalar_t>> rows;
-  rows.reserve((chunk.last - chunk.first) * s.steps.batch);
+  rows.reserve(chunk.steps.terms(chunk.first, chunk.last));
   chunk.for_each([&](int64_t i, int64_t step, int64_t row) {
     rows.push_back({.d_gates = chunk.d_gates(i, row),
                     .out = s.d_input + (step * s.steps.batch + row) * s.input.features});
@@ -227,37 +264,44 @@ void clear_input_gradient(const SequenceBackward<scalar_t>& s) {
   }
 }
 
-/// The steps whose rows are added to d_weights at a time: as many as a sum takes whose d_gates stay
-/// in the L2 cache. It does not depend on the number of threads, and neither do the bits.
+/// The terms that are added to d_weights at a time: as many as a sum takes whose d_gates stay in
+/// the L2 cache. It does not depend on the number of threads, and neither do the bits.
 template <typename scalar_t>
-int64_t steps_of_sum(const SequenceBackward<scalar_t>& s) {
+int64_t terms_of_sum(const SequenceBackward<scalar_t>& s) {
   constexpr int64_t kBytes = 512 << 10;
-  const int64_t rows = product_kernels<scalar_t>().max_rows_per_sum;
-  const int64_t bytes = rows * 3 * s.state_size * static_cast<int64_t>(sizeof(scalar_t));
-  return std::max<int64_t>(1, rows * std::max<int64_t>(1, kBytes / bytes) / s.steps.batch);
+  const int64_t terms = product_kernels<scalar_t>().max_rows_per_sum;
+  const int64_t bytes = terms * 3 * s.state_size * static_cast<int64_t>(sizeof(scalar_t));
+  return terms * std::max<int64_t>(1, kBytes / bytes);
 }
 
 }  // namespace
 
 // In chunks of time: the products of a chunk follow its steps while its d_gates are in the caches
-// of all threads.
+// of all threads. The products take a chunk in parts, each of them a sum's.
 template <typename scalar_t>
 void run(const SequenceBackward<scalar_t>& s) {
-  const auto [begin, end] = s.steps.running();
-  const int64_t steps_at_once = std::min(end - begin, steps_of_sum(s));
-  const int64_t steps_of_chunk = std::min(end - begin, steps_at_once * threads_of_sequence());
-  const Scratch<scalar_t> d_gates(steps_of_chunk * s.steps.batch * 3 * s.state_size);
+  const RunningSteps steps(s.steps);
+  const int64_t begin = steps.begin, end = steps.end;
+  const int64_t all_terms = steps.terms(begin, end);
+  const int64_t terms_at_once = terms_of_sum(s);
+  const int64_t terms_of_chunk = terms_at_once * threads_of_sequence();
+  // A step is not divided.
+  const auto most_terms = [&](int64_t wanted) {
+    return std::min(all_terms, std::max(wanted, s.steps.batch));
+  };
+  const Scratch<scalar_t> d_gates(most_terms(terms_of_chunk) * 3 * s.state_size);
   const std::vector<scalar_t> zeros(s.state_size, scalar_t(0));
 
   const auto panels = pack_columns<scalar_t>(
       {.data = s.weights, .stride = s.weights_stride, .columns = s.state_size}, 3 * s.state_size);
   const StateGradients<scalar_t> state(s);
-  ParameterGradients<scalar_t> parameters(s.state_size,
-                                          s.input.features,
-                                          steps_at_once * s.steps.batch,
-                                          /*in_one_call=*/steps_at_once == end - begin,
-                                          s.d_weights,
-                                          s.d_bias);
+  ParameterGradients<scalar_t> parameters(
+      s.state_size,
+      s.input.features,
+      most_terms(terms_at_once),
+      /*in_one_call=*/steps.start_of(end, terms_at_once) == begin,
+      s.d_weights,
+      s.d_bias);
   std::optional<StateGradient<scalar_t>> input;
   if (s.d_input) {
     clear_input_gradient(s);
@@ -265,12 +309,19 @@ void run(const SequenceBackward<scalar_t>& s) {
                   WeightColumns<scalar_t>{.data = s.weights + s.state_size,
                                           .stride = s.weights_stride,
                                           .columns = s.input.features},
-                  (end - begin) * s.steps.batch);
+                  all_terms);
   }
   int64_t last = end;
   do {
-    const StepsOfChunk<scalar_t> chunk{
-        s, std::max(begin, last - steps_of_chunk), last, d_gates.data()};
+    int64_t first = steps.start_of(last, terms_at_once);
+    while (first > begin) {
+      const int64_t next = steps.start_of(first, terms_at_once);
+      if (steps.terms(next, last) > terms_of_chunk) {
+        break;
+      }
+      first = next;
+    }
+    const StepsOfChunk<scalar_t> chunk{s, steps, first, last, d_gates.data()};
     // Whether the work is short depends on all steps: a chunk follows another one.
     run_rows(SequenceWork{.batch = s.steps.batch,
                           .steps = end - begin,
@@ -284,14 +335,15 @@ void run(const SequenceBackward<scalar_t>& s) {
                    .run(chunk, chunk.last == end, chunk.first == begin, spread);
              });
     do {
-      const auto part = chunk.part(last, steps_at_once);
+      const int64_t start = steps.start_of(last, terms_at_once);
+      const auto part = chunk.part(start, last);
       if (s.d_weights || s.d_bias) {
-        parameters.add(gradient_rows(part, zeros.data()), last == end, part.first == begin);
+        parameters.add(gradient_rows(part, zeros.data()), last == end, start == begin);
       }
       if (input) {
         input->write(input_gradient_rows(part));
       }
-      last = part.first;
+      last = start;
     } while (last > chunk.first);
   } while (last > begin);
 }

@@ -169,7 +169,7 @@ class ForwardRows {
           clear(gates, 3 * s.state_size);
           continue;
         }
-        rows.push_back({.input = s.input.row(step, row),
+        rows.push_back({.input = s.input.rows.at(step, row),
                         .old_h = s.steps.resets(step, row)     ? zeros.data()
                                  : s.steps.is_first(step, row) ? start_of_h(row)
                                                                : output(s.steps.before(step), row),

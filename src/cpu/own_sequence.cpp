@@ -20,32 +20,31 @@ using at::Tensor;
 /// call's workspace may take.
 constexpr int64_t kMaxPackedBytes = 48 << 20;
 
-/// Owns the tensors that the pointers of a SequenceSteps and a SequenceInput refer to.
+template <typename scalar_t>
+RowsOfSteps<scalar_t> rows_of_steps(const Tensor& tensor) {
+  if (!tensor.defined()) {
+    return {};
+  }
+  return {.data = tensor.const_data_ptr<scalar_t>(),
+          .step_stride = tensor.stride(0),
+          .row_stride = tensor.stride(1)};
+}
+
+/// Owns the tensors that pointers refer to.
 struct Sources {
   Sources(const SequenceArguments& arguments, Tensor input_)
       : input(std::move(input_)),
         weights(with_contiguous_rows(arguments.weights)),
-        h0(contiguous_or_undefined(arguments.h0)),
-        lengths(contiguous_or_undefined(arguments.lengths)),
-        reset(contiguous_or_undefined(arguments.reset)) {}
+        h0(contiguous_or_undefined(arguments.h0)) {}
 
-  SequenceSteps steps(bool reverse) const {
-    return {.steps = input.size(0),
-            .batch = input.size(1),
-            .lengths = data_or_null<int64_t>(lengths),
-            .reset = data_or_null<bool>(reset),
-            .reverse = reverse};
-  }
   template <typename scalar_t>
   SequenceInput<scalar_t> inputs() const {
-    return {.data = input.const_data_ptr<scalar_t>(),
+    return {.rows = rows_of_steps<scalar_t>(input),
             .features = input.size(2),
-            .step_stride = input.stride(0),
-            .row_stride = input.stride(1),
             .feature_stride = has_contiguous_rows(input) ? 1 : input.stride(2)};
   }
 
-  Tensor input, weights, h0, lengths, reset;
+  Tensor input, weights, h0;
 };
 
 /// The state as a contiguous tensor in the accumulation type.
@@ -69,6 +68,7 @@ void round_into(const Tensor& to, const Tensor& accumulated) {
 template <typename scalar_t>
 void forward(const SequenceOutputs& outputs, const SequenceArguments& arguments, bool reverse) {
   using real = accumulate_t<scalar_t>;
+  const StepsOfCall call(arguments, reverse);
   const Sources sources(arguments, arguments.input);
   const Tensor bias = contiguous_or_undefined(arguments.bias);
   const Tensor c0 = contiguous_or_undefined(arguments.c0);
@@ -77,7 +77,7 @@ void forward(const SequenceOutputs& outputs, const SequenceArguments& arguments,
     return steps.numel() > 0 ? steps.mutable_data_ptr<scalar_t>() : nullptr;
   };
   run(SequenceForward<scalar_t>{
-      .steps = sources.steps(reverse),
+      .steps = call.steps,
       .input = sources.inputs<scalar_t>(),
       .state_size = outputs.output.size(2),
       .weights = sources.weights.const_data_ptr<scalar_t>(),
@@ -100,16 +100,20 @@ void backward(const SequenceGradients& gradients,
               bool reverse) {
   using real = accumulate_t<scalar_t>;
   constexpr auto accumulated = c10::CppTypeToScalarType<real>::value;
+  const StepsOfCall call(arguments.sequence(), reverse);
   const Sources sources(arguments.sequence(), with_contiguous_rows(arguments.input));
   const Tensor output = arguments.output.contiguous();
   const Tensor cells = arguments.cells.contiguous();
   const Tensor gates = arguments.gates.contiguous();
-  const Tensor grad_output = contiguous_or_undefined(arguments.grad_output);
-  const Tensor grad_cells = contiguous_or_undefined(arguments.grad_cells);
+  const auto gradient_of_steps = [](const std::optional<Tensor>& gradient) {
+    return is_given(gradient) ? with_contiguous_rows(*gradient) : Tensor();
+  };
+  const Tensor grad_output = gradient_of_steps(arguments.grad_output);
+  const Tensor grad_cells = gradient_of_steps(arguments.grad_cells);
   const Tensor grad_h_n = contiguous_or_undefined(arguments.grad_h_n);
   const Tensor grad_c_n = accumulated_or_undefined(arguments.grad_c_n, accumulated);
   const Tensor d_c0 = accumulated_like(gradients.c0, accumulated);
-  run(SequenceBackward<scalar_t>{.steps = sources.steps(reverse),
+  run(SequenceBackward<scalar_t>{.steps = call.steps,
                                  .input = sources.inputs<scalar_t>(),
                                  .state_size = output.size(2),
                                  .weights = sources.weights.const_data_ptr<scalar_t>(),
@@ -118,8 +122,8 @@ void backward(const SequenceGradients& gradients,
                                  .output = output.const_data_ptr<scalar_t>(),
                                  .cells = cells.const_data_ptr<scalar_t>(),
                                  .gates = gates.const_data_ptr<scalar_t>(),
-                                 .grad_output = data_or_null<scalar_t>(grad_output),
-                                 .grad_cells = data_or_null<scalar_t>(grad_cells),
+                                 .grad_output = rows_of_steps<scalar_t>(grad_output),
+                                 .grad_cells = rows_of_steps<scalar_t>(grad_cells),
                                  .grad_h_n = data_or_null<scalar_t>(grad_h_n),
                                  .grad_c_n = data_or_null<real>(grad_c_n),
                                  .d_input = mutable_data_or_null<scalar_t>(gradients.input),
@@ -164,8 +168,8 @@ void forward_of_cell(const SequenceOutputs& outputs, const SequenceArguments& ar
                  .old_h =
                      sources.h0.defined() ? sources.h0.const_data_ptr<scalar_t>() : zeros.data(),
                  .old_h_stride = state_size,
-                 .input = input.data,
-                 .input_stride = input.row_stride},
+                 .input = input.rows.data,
+                 .input_stride = input.rows.row_stride},
       .weights = sources.weights.const_data_ptr<scalar_t>(),
       .weights_stride = sources.weights.stride(0),
       .bias = data_or_null<scalar_t>(bias),

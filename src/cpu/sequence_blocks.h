@@ -1,5 +1,5 @@
-// How a sequence with ATen's matrix products is split into blocks of places and chunks of time, and
-// the state of a block's rows.
+// How a sequence with ATen's matrix products is split into blocks of places and chunks of time, the
+// state of a block's rows, and the matrices of a chunk.
 //
 // Rows are independent, so each block runs its whole sequence by itself.
 #pragma once
@@ -15,8 +15,17 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <vector>
 
 namespace lltm::cpu {
+
+/// A range [begin, end) of times or of places.
+struct Span {
+  int64_t begin;
+  int64_t end;
+
+  int64_t size() const { return end - begin; }
+};
 
 /// The size of a chunk's matrices: small enough to stay in the cache from one use to the next.
 constexpr int64_t kChunkBytes = 4 << 20;
@@ -71,14 +80,12 @@ class PlacesOfBlock {
     }
   }
 
-  /// Zeroes the rows of these contiguous matrices where reset (T, N) is true at time t.
-  void zero_where_reset(const at::Tensor& reset,
-                        int64_t t,
+  /// Zeroes the rows of these contiguous matrices that are reset at time t.
+  void zero_where_reset(int64_t t,
                         int64_t running,
                         std::initializer_list<at::Tensor> matrices) const {
-    const bool* reset_t = reset.const_data_ptr<bool>() + t * schedule_.batch();
-    for (int64_t place = 0; place < running; ++place) {
-      if (reset_t[schedule_.row(places_.begin + place)]) {
+    for (int64_t place = 0; schedule_.steps.reset && place < running; ++place) {
+      if (schedule_.steps.resets(t, schedule_.row(places_.begin + place))) {
         for (at::Tensor matrix : matrices) {
           matrix.select(0, place).zero_();
         }
@@ -90,6 +97,86 @@ class PlacesOfBlock {
   const Schedule& schedule_;
   Span places_;
   at::Tensor rows_;  // undefined if every row's place is its index
+};
+
+/// The steps that a span of places runs in a span of times. They are the rows of the chunk's
+/// matrices, ordered by time and then by place.
+class Chunk {
+ public:
+  /// The steps [first, last) are counted in the order of execution.
+  Chunk(const Schedule& schedule, int64_t first, int64_t last, const Span& places)
+      : schedule_(schedule),
+        times_(schedule.steps.reverse
+                   ? Span{schedule.steps.steps - last, schedule.steps.steps - first}
+                   : Span{first, last}),
+        places_(places) {
+    first_.reserve(times_.size() + 1);
+    int64_t rows = 0;
+    for (int64_t t = times_.begin; t < times_.end; ++t) {
+      first_.push_back(rows);
+      rows += running(t);
+    }
+    first_.push_back(rows);
+  }
+
+  const Schedule& schedule() const { return schedule_; }
+  const Span& times() const { return times_; }
+  const Span& places() const { return places_; }
+  int64_t rows() const { return first_.back(); }
+  /// How many of these places run at time t.
+  int64_t running(int64_t t) const {
+    return std::clamp<int64_t>(schedule_.running(t) - places_.begin, 0, places_.size());
+  }
+
+  /// The rows of a matrix of this chunk that belong to time t.
+  at::Tensor at_time(const at::Tensor& matrix, int64_t t) const {
+    return matrix.narrow(0, first_[t - times_.begin], running(t));
+  }
+
+  /// This chunk's rows of a (T, N, columns) tensor, possibly as a view.
+  at::Tensor gather(const at::Tensor& steps) const {
+    const at::Tensor slab = matrix_of(steps);
+    return is_whole() ? slab : slab.index_select(0, indices());
+  }
+
+  /// Writes this chunk's rows of a contiguous (T, N, columns) tensor.
+  void scatter(const at::Tensor& steps, const at::Tensor& matrix) const {
+    at::Tensor slab = matrix_of(steps);
+    if (is_whole()) {
+      slab.copy_(matrix);
+    } else {
+      slab.index_copy_(0, indices(), matrix.to(slab.scalar_type()));
+    }
+  }
+
+ private:
+  bool is_whole() const { return !schedule_.has_lengths() && places_.size() == batch(); }
+
+  int64_t batch() const { return schedule_.steps.batch; }
+
+  at::Tensor matrix_of(const at::Tensor& steps) const {
+    return steps.narrow(0, times_.begin, times_.size())
+        .reshape({times_.size() * batch(), steps.size(2)});
+  }
+
+  const at::Tensor& indices() const {
+    if (!indices_.defined()) {
+      indices_ = at::empty({rows()}, at::kLong);
+      int64_t* index = indices_.mutable_data_ptr<int64_t>();
+      for (int64_t t = times_.begin; t < times_.end; ++t) {
+        for (int64_t place = places_.begin; place < places_.begin + running(t); ++place) {
+          *index++ = (t - times_.begin) * batch() + schedule_.row(place);
+        }
+      }
+    }
+    return indices_;
+  }
+
+  const Schedule& schedule_;
+  Span times_;
+  Span places_;
+  std::vector<int64_t> first_;
+  mutable at::Tensor indices_;
 };
 
 }  // namespace lltm::cpu

@@ -2,58 +2,33 @@
 #pragma once
 
 #include "kernels/kernels.h"
+#include "schedule.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <utility>
 
 namespace lltm::cpu {
 
-/// The steps of a sequence, and the order in which a row runs them.
-struct SequenceSteps {
-  int64_t steps;
-  int64_t batch;
-  const int64_t* lengths;  // (batch), clamped to 0..steps here, or null for all steps
-  const bool* reset;       // (steps, batch), or null for never
-  bool reverse;
-
-  int64_t length(int64_t row) const {
-    return lengths ? std::clamp<int64_t>(lengths[row], 0, steps) : steps;
-  }
-  /// The i-th step that a row of full length runs.
-  int64_t step(int64_t i) const { return reverse ? steps - 1 - i : i; }
-  /// The first and last such i that any row runs, the last one excluded.
-  std::pair<int64_t, int64_t> running() const {
-    int64_t longest = 0;
-    for (int64_t row = 0; row < batch; ++row) {
-      longest = std::max(longest, length(row));
-    }
-    return reverse ? std::pair(steps - longest, steps) : std::pair(int64_t{0}, longest);
-  }
-  bool runs(int64_t step, int64_t row) const { return step < length(row); }
-  bool resets(int64_t step, int64_t row) const { return reset && reset[step * batch + row]; }
-  bool is_first(int64_t step, int64_t row) const {
-    return reverse ? step == length(row) - 1 : step == 0;
-  }
-  /// The step that a row runs before `step`, which is not its first.
-  int64_t before(int64_t step) const { return reverse ? step + 1 : step - 1; }
-};
-
-/// The rows of the input may have any stride. Their features may, too, but only in the forward. All
-/// other arrays are contiguous.
+/// A (steps, batch, columns) array whose rows may have any stride, or null.
 template <typename scalar_t>
-struct SequenceInput {
+struct RowsOfSteps {
   const scalar_t* data;
-  int64_t features;
   int64_t step_stride;
   int64_t row_stride;
-  int64_t feature_stride;
 
-  const scalar_t* row(int64_t step, int64_t row) const {
-    return data + step * step_stride + row * row_stride;
+  const scalar_t* at(int64_t step, int64_t row) const {
+    return data ? data + step * step_stride + row * row_stride : nullptr;
   }
 };
 
+/// The features may have any stride, too, but only in the forward.
+template <typename scalar_t>
+struct SequenceInput {
+  RowsOfSteps<scalar_t> rows;
+  int64_t features;
+  int64_t feature_stride;
+};
+
+/// Plain pointers are to contiguous arrays.
 template <typename scalar_t>
 struct SequenceForward {
   SequenceSteps steps;
@@ -88,8 +63,8 @@ struct SequenceBackward {
   const scalar_t* output;                  // (steps, batch, state_size)
   const scalar_t* cells;                   // (steps, batch, state_size)
   const scalar_t* gates;                   // (steps, batch, 3*state_size)
-  const scalar_t* grad_output;             // (steps, batch, state_size), or null for zero
-  const scalar_t* grad_cells;              // (steps, batch, state_size), or null for zero
+  RowsOfSteps<scalar_t> grad_output;       // (steps, batch, state_size), or null for zero
+  RowsOfSteps<scalar_t> grad_cells;        // (steps, batch, state_size), or null for zero
   const scalar_t* grad_h_n;                // (batch, state_size), or null for zero
   const accumulate_t<scalar_t>* grad_c_n;  // (batch, state_size), or null for zero
   scalar_t* d_input;                       // (steps, batch, input features), or null
