@@ -50,11 +50,18 @@ def captures_graph() -> bool:
     return torch.jit.is_tracing() or torch.compiler.is_compiling()
 
 
-def check_batch_sizes(batch_sizes: Tensor) -> None:
+def check_batch_sizes(batch_sizes: Tensor, data: Tensor) -> None:
     """Check a PackedSequence that was not made by pack_sequence() or pack_padded_sequence()."""
-    if not captures_graph() and (batch_sizes[1:] > batch_sizes[:-1]).any():
+    if captures_graph():
+        return
+    if (batch_sizes[1:] > batch_sizes[:-1]).any():
         raise RuntimeError(
             f"LLTM: Expected batch_sizes of a PackedSequence never to increase, got {batch_sizes.tolist()}"
+        )
+    rows = int(batch_sizes.sum())
+    if data.size(0) != rows:
+        raise RuntimeError(
+            f"LLTM: Expected data of a PackedSequence to have {rows} rows, the sum of batch_sizes, got {data.size(0)}"
         )
 
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from . import _checks
 
 # Segments take more calls, and a gather in and out for every layer. They are used from this many padded rows per packed
-# one.
+# one, and this much padding of the input.
 _PADDED_ROWS = 4
+_PADDING_BYTES = 1 << 20
 
 
 def number_of_sequences(batch_sizes: Tensor) -> int:
@@ -69,7 +70,11 @@ class Segment(NamedTuple):
 def make_segments(batch_sizes: Tensor, batch: int, data: Tensor) -> list[Segment] | None:
     """The segments; None if all rows are padded at once, because there is little padding, or because a graph is being
     captured, which cannot depend on the sizes."""
-    if _checks.captures_graph() or data.size(0) == 0 or batch_sizes.size(0) * batch < _PADDED_ROWS * data.size(0):
+    if _checks.captures_graph() or data.size(0) == 0:
+        return None
+    padded, packed = batch_sizes.size(0) * batch, data.size(0)
+    padding = (padded - packed) * data.size(1) * data.element_size()
+    if padded < _PADDED_ROWS * packed or padding < _PADDING_BYTES:
         return None
     sizes = batch_sizes.tolist()
     starts = [0]
@@ -79,8 +84,7 @@ def make_segments(batch_sizes: Tensor, batch: int, data: Tensor) -> list[Segment
     first_rows = [0, *accumulate(sizes)]
     segments = []
     for begin, end in pairwise([*starts, len(sizes)]):
-        packed = data[first_rows[begin] : first_rows[end]]
-        rows = padded_rows(batch_sizes[begin:end], sizes[begin], packed)
+        rows = padded_rows(batch_sizes[begin:end], sizes[begin], data[first_rows[begin] : first_rows[end]])
         lengths = lengths_of(batch_sizes[begin:end], sizes[begin], data.device)
         segments.append(Segment(end - begin, sizes[begin], begin, first_rows[begin], rows, lengths))
     return segments

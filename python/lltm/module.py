@@ -302,7 +302,7 @@ class LLTM(torch.nn.Module):
         if data.dim() != 2:
             raise RuntimeError(f"LLTM: input must have 2 dimensions, got {data.dim()}")
         if not torch.jit.is_scripting():
-            _checks.check_batch_sizes(batch_sizes)
+            _checks.check_batch_sizes(batch_sizes, data)
         parameters = self._layer_parameters
         self._check_input(data, parameters[0])
         steps, batch = batch_sizes.size(0), _packed.number_of_sequences(batch_sizes)

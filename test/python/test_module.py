@@ -108,8 +108,8 @@ def test_packed_costs_a_gather_in_and_one_out():
         moves = [name for name in names if name.startswith("aten::index") and name.endswith("of features")]
         assert moves == ["aten::index_copy of features", "aten::index_select of features"]
         assert not {"aten::nonzero", "aten::masked_select"}.intersection(names)
-        # A size, and whether it increases, are read from batch_sizes, which are on the host.
-        assert names.count("aten::_local_scalar_dense") == 2
+        # A size, whether it increases, and the sum are read from batch_sizes, which are on the host.
+        assert names.count("aten::_local_scalar_dense") == 3
     assert counts[0] == counts[1]
 
 
@@ -134,6 +134,7 @@ def test_packs_of_very_different_lengths(device, dtype, seed, monkeypatch):
         calls = []
         operator = torch.ops.lltm.sequence
         monkeypatch.setattr(lltm._packed, "_PADDED_ROWS", padded_rows)
+        monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
         monkeypatch.setattr(torch.ops.lltm, "sequence", lambda *arguments: calls.append(1) or operator(*arguments))
         data = packed.data.clone().requires_grad_()
         states = None if hx is None else tuple(state.clone().requires_grad_() for state in hx)
@@ -152,6 +153,17 @@ def test_packs_of_very_different_lengths(device, dtype, seed, monkeypatch):
         assert (found.double() - padded.double()).abs().max() <= rounding * padded.double().abs().max()
 
 
+@pytest.mark.parametrize(("features", "calls"), [(64, 1), (128, 2)])
+def test_packs_with_little_padding_are_padded(device, features, calls, monkeypatch):
+    """Segments cost more than 1 MiB of padding saves."""
+    packed = pack_sequence([torch.randn(n, features, device=device) for n in [120] + [1] * 32])
+    operator = torch.ops.lltm.sequence
+    lengths = []
+    monkeypatch.setattr(torch.ops.lltm, "sequence", lambda *arguments: lengths.append(1) or operator(*arguments))
+    lltm.LLTM(features, 4).to(device)(packed)
+    assert len(lengths) == calls
+
+
 def test_lengths_of_a_pack_take_no_matrix(device):
     """One sequence of 5,000 steps and 4,999 of one: a matrix of all steps and sequences would take 200 MB."""
     steps = 5000
@@ -167,7 +179,8 @@ def test_lengths_of_a_pack_take_no_matrix(device):
 
 @pytest.mark.parametrize("lengths", [[2] + [1] * 9, [40] + [1] * 9], ids=["padded", "segments"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64], ids=str)
-def test_packs_take_no_other_dtype_of_c0(device, lengths, dtype):
+def test_packs_take_no_other_dtype_of_c0(device, lengths, dtype, monkeypatch):
+    monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
     packed = pack_sequence([torch.randn(n, 4, device=device) for n in lengths])
     h_0 = torch.zeros(1, 10, 8, device=device)
     with pytest.raises(RuntimeError, match="expected c0 of input's dtype float32, got"):

@@ -150,6 +150,13 @@ def test_batch_sizes_that_increase():
         rnn(packed)
 
 
+@pytest.mark.parametrize("rows", [0, 4, 6])
+def test_packs_of_another_number_of_rows(rows):
+    packed = PackedSequence(torch.zeros(rows, 3), torch.tensor([2, 2, 1]))
+    with pytest.raises(RuntimeError, match=f"have 5 rows, the sum of batch_sizes, got {rows}"):
+        lltm.LLTM(3, 4)(packed)
+
+
 @pytest.mark.parametrize("input", [torch.zeros(5, 2, 3), torch.zeros(5, 3)], ids=["batched", "unbatched"])
 @pytest.mark.parametrize(("name", "value"), [("lengths", [5, 2]), ("lengths", 3), ("reset", True)])
 def test_what_is_no_tensor(input, name, value):
