@@ -11,7 +11,7 @@
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
 #include "runtime/tensor_maps.h"
-#include "scheduler/gradient_schedule.h"
+#include "scheduler/schedule_gradients.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>

@@ -6,7 +6,7 @@
 #include "cuda/kernels/pack.h"
 #include "cuda/plan/backward.h"
 #include "cuda/plan/forward.h"
-#include "cuda/scheduler/gradient_schedule.h"
+#include "cuda/scheduler/schedule_gradients.h"
 #include "cuda/step_problem.h"
 #include "device_facts.h"
 

@@ -1,8 +1,7 @@
 // Which kernels compute a backward on CUDA, and how its products are divided into units: plain host
 // code, tested without a GPU.
 #include "cuda/plan/backward.h"
-#include "cuda/scheduler/gradient_rounds.h"
-#include "cuda/scheduler/gradient_schedule.h"
+#include "cuda/scheduler/schedule_gradients.h"
 #include "device_facts.h"
 
 #include <gtest/gtest.h>
@@ -215,23 +214,21 @@ template <int kStateColumns, int kWeightColumns>
 void expect_each_product_once(const BackwardShape& shape, const GradientPlan& plan, int wanted) {
   SCOPED_TRACE(std::to_string(shape.batch) + " " + std::to_string(shape.input_features) + " " +
                std::to_string(shape.state_size) + " wanted " + std::to_string(wanted));
-  char any = 0;
-  BackwardProblem p{};
-  p.batch = shape.batch;
-  p.input_features = shape.input_features;
-  p.state_size = shape.state_size;
-  p.d_old_h = wanted & 1 ? &any : nullptr;
-  p.d_input = (wanted & 2) != 0 && shape.input_features > 0 ? &any : nullptr;
-  p.d_weights = wanted & 4 ? &any : nullptr;
+  const WantedGradients of{.batch = shape.batch,
+                           .input_features = shape.input_features,
+                           .state_size = shape.state_size,
+                           .d_old_h = (wanted & 1) != 0,
+                           .d_input = (wanted & 2) != 0 && shape.input_features > 0,
+                           .d_weights = (wanted & 4) != 0};
   const bool tf32 = shape.arithmetic == Arithmetic::kTf32;
   const int chunk_k = tf32 ? 32 : 64;
   const bool one_segment = tf32 || shape.input_features == 0;
-  const GradientSchedule s = schedule_gradients(p, plan, chunk_k, one_segment);
+  const GradientSchedule s = schedule_gradients(of, plan, chunk_k, one_segment);
   const int ranks = s.weights.ranks;
-  ASSERT_LE(s.clusters * ranks, 1 << 30);
+  ASSERT_LE(s.shares.clusters * ranks, 1 << 30);
   // The number of chunks of K that each tile sums.
   std::map<std::tuple<bool, bool, int, int>, int> chunks;
-  for (int cluster = 0; cluster < s.clusters; ++cluster) {
+  for (int cluster = 0; cluster < s.shares.clusters; ++cluster) {
     for (int rank = 0; rank < ranks; ++rank) {
       int before = 0;  // units of this block
       s.for_each_unit<kGradientRows, kStateColumns, kWeightColumns>(
@@ -250,7 +247,7 @@ void expect_each_product_once(const BackwardShape& shape, const GradientPlan& pl
           });
     }
   }
-  const int64_t h = p.state_size, x = p.input_features;
+  const int64_t h = of.state_size, x = of.input_features;
   const auto expect_tiles = [&](bool of_weights,
                                 bool second,
                                 int64_t first_row,
@@ -269,19 +266,14 @@ void expect_each_product_once(const BackwardShape& shape, const GradientPlan& pl
       }
     }
   };
-  if (p.d_old_h != nullptr || p.d_input != nullptr) {
-    expect_tiles(false,
-                 false,
-                 p.d_old_h != nullptr ? 0 : h,
-                 p.d_input != nullptr ? h + x : h,
-                 p.batch,
-                 kStateColumns,
-                 3 * h);
+  if (of.d_old_h || of.d_input) {
+    expect_tiles(
+        false, false, of.d_old_h ? 0 : h, of.d_input ? h + x : h, of.batch, kStateColumns, 3 * h);
   }
-  if (p.d_weights != nullptr) {
-    expect_tiles(true, false, 0, 3 * h, one_segment ? h + x : h, kWeightColumns, p.batch);
+  if (of.d_weights) {
+    expect_tiles(true, false, 0, 3 * h, one_segment ? h + x : h, kWeightColumns, of.batch);
     if (!one_segment) {
-      expect_tiles(true, true, 0, 3 * h, x, kWeightColumns, p.batch);
+      expect_tiles(true, true, 0, 3 * h, x, kWeightColumns, of.batch);
     }
   }
   // What remains are tiles below the last one, which fill up a cluster.
@@ -372,22 +364,23 @@ TEST(GradientSchedule, HasEachChunkOfEachTileOnce) {
 using ComputedChunks = std::map<std::tuple<bool, bool, int, int>, std::vector<int>>;
 
 template <int kTileRows>
-ComputedChunks computed_chunks(const GradientRounds& schedule) {
+ComputedChunks computed_chunks(const GradientSchedule& schedule) {
   ComputedChunks computed;
   const int ranks = schedule.state.ranks;
-  for (int cluster = 0; cluster < schedule.clusters; ++cluster) {
+  for (int cluster = 0; cluster < schedule.shares.clusters; ++cluster) {
     for (int rank = 0; rank < ranks; ++rank) {
       bool shared = false;  // whether the unit before was one that the ranks share
-      schedule.for_each_unit<kTileRows>(cluster, rank, [&](const GradientUnit& unit) {
-        EXPECT_FALSE(shared);
-        shared = !unit.of_weights && ranks > 1;
-        std::vector<int>& of_tile =
-            computed[{unit.of_weights, unit.second_segment, unit.row, unit.column}];
-        of_tile.resize(std::max(of_tile.size(), size_t(unit.first_chunk + unit.chunks)));
-        for (int chunk = 0; chunk < unit.chunks; ++chunk) {
-          ++of_tile[static_cast<size_t>(unit.first_chunk + chunk)];
-        }
-      });
+      schedule.for_each_unit<kTileRows, kFloat32GradientColumns, kFloat32GradientColumns>(
+          cluster, rank, [&](const GradientUnit& unit) {
+            EXPECT_FALSE(shared);
+            shared = !unit.of_weights && ranks > 1;
+            std::vector<int>& of_tile =
+                computed[{unit.of_weights, unit.second_segment, unit.row, unit.column}];
+            of_tile.resize(std::max(of_tile.size(), size_t(unit.first_chunk + unit.chunks)));
+            for (int chunk = 0; chunk < unit.chunks; ++chunk) {
+              ++of_tile[static_cast<size_t>(unit.first_chunk + chunk)];
+            }
+          });
     }
   }
   return computed;
@@ -411,7 +404,7 @@ ComputedChunks expected_chunks(const WantedGradients& of, int tile_rows) {
   return expected;
 }
 
-TEST(GradientRounds, HaveEachChunkOfEachTileOnce) {
+TEST(Float32GradientSchedule, HasEachChunkOfEachTileOnce) {
   std::mt19937_64 random(2);
   for (const BackwardShape& shape : random_shapes(60)) {
     if (shape.arithmetic != Arithmetic::kFloat32) {
@@ -435,7 +428,7 @@ TEST(GradientRounds, HaveEachChunkOfEachTileOnce) {
                    std::to_string(shape.state_size) + " wanted " + std::to_string(wanted) +
                    " ranks " + std::to_string(plan.ranks) + " parts " +
                    std::to_string(plan.weight_parts) + " blocks " + std::to_string(plan.blocks));
-      const GradientRounds schedule = schedule_gradients(gradients, plan);
+      const GradientSchedule schedule = schedule_gradients(gradients, plan);
       const ComputedChunks computed =
           small ? computed_chunks<64>(schedule) : computed_chunks<128>(schedule);
       ASSERT_EQ(computed, expected_chunks(gradients, rows_of(plan.tile)));
@@ -445,7 +438,7 @@ TEST(GradientRounds, HaveEachChunkOfEachTileOnce) {
 
 // The blocks compute one share each, and a share that waits for another block to end would take as
 // long again.
-TEST(GradientRounds, AreResidentAtOnce) {
+TEST(Float32GradientSchedule, IsResidentAtOnce) {
   for (const DeviceFacts& device : kDevices) {
     for (const BackwardShape& shape : random_shapes(200)) {
       const BackwardChoice choice =
@@ -453,15 +446,17 @@ TEST(GradientRounds, AreResidentAtOnce) {
       const auto* const plan = std::get_if<Float32GradientPlan>(&choice.estimate.tiles.tile);
       ASSERT_EQ(plan != nullptr, device.wgmma && shape.arithmetic == Arithmetic::kFloat32);
       if (plan != nullptr) {
-        const GradientRounds schedule = schedule_gradients({.batch = shape.batch,
-                                                            .input_features = shape.input_features,
-                                                            .state_size = shape.state_size,
-                                                            .d_old_h = true,
-                                                            .d_input = true,
-                                                            .d_weights = true},
-                                                           *plan);
-        ASSERT_GT(schedule.clusters, 0);
-        ASSERT_LE(schedule.clusters * plan->ranks, device.resident_in_clusters_of(plan->ranks));
+        const GradientSchedule schedule =
+            schedule_gradients({.batch = shape.batch,
+                                .input_features = shape.input_features,
+                                .state_size = shape.state_size,
+                                .d_old_h = true,
+                                .d_input = true,
+                                .d_weights = true},
+                               *plan);
+        ASSERT_GT(schedule.shares.clusters, 0);
+        ASSERT_LE(schedule.shares.clusters * plan->ranks,
+                  device.resident_in_clusters_of(plan->ranks));
       }
     }
   }
@@ -470,20 +465,20 @@ TEST(GradientRounds, AreResidentAtOnce) {
 // 88 tiles of d_old_h and d_input with 192 chunks, and 2112 of d_weights with 8: the clusters
 // without one of the former compute so many more of the latter that all have as much to do, but for
 // a tile.
-TEST(GradientRounds, GiveAllClustersTheSame) {
+TEST(Float32GradientSchedule, GivesAllClustersTheSame) {
   const Float32GradientPlan plan{.tile = Float32GradientTile::k128x96, .blocks = 132};
-  const GradientRounds schedule = schedule_gradients({.batch = 256,
-                                                      .input_features = 2048,
-                                                      .state_size = 2048,
-                                                      .d_old_h = true,
-                                                      .d_input = true,
-                                                      .d_weights = true},
-                                                     plan);
-  ASSERT_EQ(schedule.clusters, 132);
+  const GradientSchedule schedule = schedule_gradients({.batch = 256,
+                                                        .input_features = 2048,
+                                                        .state_size = 2048,
+                                                        .d_old_h = true,
+                                                        .d_input = true,
+                                                        .d_weights = true},
+                                                       plan);
+  ASSERT_EQ(schedule.shares.clusters, 132);
   double least = 1e9, most = 0;
-  for (int cluster = 0; cluster < schedule.clusters; ++cluster) {
-    const double cost = (192 + kTileCost) * schedule.states_of(cluster) +
-                        (8 + kTileCost) * schedule.weights_of(cluster);
+  for (int cluster = 0; cluster < schedule.shares.clusters; ++cluster) {
+    const double cost = (192 + kTileCost) * schedule.shares.states_of(cluster) +
+                        (8 + kTileCost) * schedule.shares.weights_of(cluster);
     least = std::min(least, cost);
     most = std::max(most, cost);
   }

@@ -1,9 +1,10 @@
 // Writes tiles of the gradients (sm_90a): from the registers where wgmma leaves the sums, through
 // shared memory, to rows that start anywhere. A warpgroup has 64 rows of a tile and writes them in
-// blocks of columns. d_old_h and d_input are transposed on the way (gradient_units.h).
+// blocks of columns. d_old_h and d_input are transposed on the way (schedule_gradients.h).
 #pragma once
 
 #include "../products/wgmma_gradients.cuh"
+#include "../scheduler/gradient_units.h"
 #include "../tile/vectors.cuh"
 #include "dealt_columns.cuh"
 

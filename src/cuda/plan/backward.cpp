@@ -1,7 +1,7 @@
 // The candidates for the backward: what each supports, its tiles and its estimated time.
 #include "backward.h"
 
-#include "../scheduler/gradient_rounds.h"
+#include "../scheduler/schedule_gradients.h"
 
 #include <algorithm>
 #include <cmath>
@@ -186,18 +186,14 @@ double products_time(const BackwardShape& s,
   const double state =
       chunks(s.gates(), plan.ranks) + of.state_tile + (plan.ranks > 1 ? of.exchange : 0);
   const double weight = chunks(s.batch, plan.weight_parts) + of.weight_tile;
-  const GradientRounds schedule = schedule_gradients({.batch = s.batch,
-                                                      .input_features = s.input_features,
-                                                      .state_size = s.state_size,
-                                                      .d_old_h = s.forms_d_old_h,
-                                                      .d_input = true,
-                                                      .d_weights = true},
-                                                     plan);
-  const auto time_of = [&](int cluster) {
-    return schedule.states_of(cluster) * state + schedule.weights_of(cluster) * weight;
-  };
-  // The first cluster of either kind has the most to do.
-  return std::max(time_of(0), time_of(schedule.busy)) +
+  const GradientSchedule schedule = schedule_gradients({.batch = s.batch,
+                                                        .input_features = s.input_features,
+                                                        .state_size = s.state_size,
+                                                        .d_old_h = s.forms_d_old_h,
+                                                        .d_input = true,
+                                                        .d_weights = true},
+                                                       plan);
+  return schedule.shares.makespan(state, weight) +
          (plan.weight_parts > 1
               ? costs.sum + (plan.weight_parts + 1) * weights_bytes(s) / costs.sum_rate
               : 0);

@@ -1,6 +1,6 @@
 #include "gradient_plan.h"
 
-#include "../scheduler/gradient_units.h"
+#include "../scheduler/gradient_schedule.h"
 #include "backward.h"
 
 #include <algorithm>
@@ -42,18 +42,6 @@ bool aligned(const BackwardShape& s) {
   return s.state_size * s.element_bytes() % 16 == 0 && s.width() * s.element_bytes() % 16 == 0;
 }
 
-// The makespan of the indivisible units of both products, distributed to clusters.
-double makespan(int states, int weights, int clusters, double state, double weight) {
-  if (states + weights <= clusters) {
-    return std::max(state, weight);
-  }
-  const auto rounds = [](int units, int of) { return of > 0 ? (units + of - 1) / of : 0; };
-  const auto [busy, weights_of_busy] = share_of_busy(states, weights, clusters, state, weight);
-  const int others = clusters - busy;
-  return std::max(rounds(states, clusters) * state + rounds(weights_of_busy, busy) * weight,
-                  states / clusters * state + rounds(weights - weights_of_busy, others) * weight);
-}
-
 double estimate(const BackwardShape& s,
                 const GradientCosts::Tiles& of,
                 const GradientPlan& plan,
@@ -87,7 +75,8 @@ double estimate(const BackwardShape& s,
                                          (plan.shares_weights ? weight_units : 0);
   double us = sharing > clusters
                   ? pieces(state_units, clusters) * state + pieces(weight_units, clusters) * weight
-                  : makespan(state_units, weight_units, clusters, state, weight);
+                  : share_gradients(state_units, weight_units, clusters, state, weight)
+                        .makespan(state, weight);
   const double tiles = cluster;  // of a unit; their columns may exceed 32 bits
   const double parts = (plan.state_parts > 1 ? state_units * tiles * plan.state_columns : 0) +
                        (plan.weight_parts > 1 ? weight_units * tiles * plan.weight_columns : 0);

@@ -1,93 +1,117 @@
-// The schedule of a backward's products, from its problem and plan.
+// Which cluster of the grid computes which units of the backward's products. The units are
+// distributed by cost, and each cluster knows its own from the start.
 #pragma once
 
-#include "../plan/gradient_plan.h"
-#include "../problem.h"
-#include "../tile/shapes.h"
 #include "gradient_units.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace lltm::cuda {
 
-/// K is counted in chunks of chunk_k. one_segment says whether [old_h | input] is one matrix as the
-/// weight product reads it.
-inline GradientSchedule schedule_gradients(const BackwardProblem& p,
-                                           const GradientPlan& plan,
-                                           int chunk_k,
-                                           bool one_segment) {
-  const bool small = plan.weight_columns == 64;
-  const int ranks = small ? plan.ranks : 2;
-  const auto share = [&](bool shares_k) {
-    return !small                  ? RanksShare::kColumns
-           : shares_k && ranks > 1 ? RanksShare::kK
-                                   : RanksShare::kNothing;
+/// How many units of both products each cluster computes.
+struct GradientShares {
+  int clusters;
+  EvenShares states;
+  // The clusters without one more unit of the state product have `lead` more of the weight product
+  // instead. All share the rest of that one, and the busier clusters take their turn last.
+  int lead;
+  EvenShares rest;
+
+  LLTM_HOST_DEVICE int busy() const { return states.with_one_more; }
+  LLTM_HOST_DEVICE int others() const { return clusters - busy(); }
+  LLTM_HOST_DEVICE int turn(int cluster) const {
+    return cluster < busy() ? others() + cluster : cluster - busy();
+  }
+  LLTM_HOST_DEVICE int lead_of(int turn) const { return turn < others() ? lead : 0; }
+  LLTM_HOST_DEVICE int states_of(int cluster) const { return states.of(cluster); }
+  LLTM_HOST_DEVICE int weights_of(int cluster) const {
+    return lead_of(turn(cluster)) + rest.of(turn(cluster));
+  }
+
+  /// The time until the last cluster is done, if a unit takes these times.
+  double makespan(double state, double weight) const {
+    const auto time_of = [&](int cluster) {
+      return states_of(cluster) * state + weights_of(cluster) * weight;
+    };
+    // The first cluster of either kind has the most to do.
+    return clusters > 0 ? std::max(time_of(0), time_of(busy())) : 0;
+  }
+};
+
+/// Distributes the units to at most `clusters` clusters, so that all are done at about the same
+/// time. The costs are per unit.
+inline GradientShares share_gradients(
+    int states, int weights, int clusters, double state_cost, double weight_cost) {
+  clusters = std::min(clusters, states + weights);
+  if (clusters == 0) {
+    return {};
+  }
+  const EvenShares state_shares = even_shares(states, clusters);
+  const int others = clusters - state_shares.with_one_more;
+  const auto with_lead = [&](int lead) {
+    return GradientShares{.clusters = clusters,
+                          .states = state_shares,
+                          .lead = lead,
+                          .rest = even_shares(weights - lead * others, clusters)};
   };
-  const int64_t gates = 3 * p.state_size, width = p.state_size + p.input_features;
-  // Starts at a whole tile, so that d_input has the same bits with and without d_old_h.
-  const int64_t first_row = p.d_old_h != nullptr ? 0 : p.state_size / kGradientRows * kGradientRows;
-  const int64_t end_row = p.d_input != nullptr   ? width
-                          : p.d_old_h != nullptr ? p.state_size
-                                                 : first_row;
-  const int batch_tiles = tiles_of(p.batch, plan.state_columns);
-  const int state_chunks = tiles_of(gates, chunk_k), weight_chunks = tiles_of(p.batch, chunk_k);
-  GradientTiles state = gradient_tiles(share(plan.shares_state),
-                                       ranks,
-                                       tiles_of(end_row - first_row, kGradientRows),
-                                       batch_tiles,
-                                       batch_tiles,
-                                       state_chunks,
-                                       plan.state_parts);
-  state.first_row = static_cast<int>(first_row);
-  const int first_columns = tiles_of(one_segment ? width : p.state_size, plan.weight_columns);
-  const GradientTiles weights = gradient_tiles(
-      share(plan.shares_weights),
-      ranks,
-      p.d_weights != nullptr ? tiles_of(gates, kGradientRows) : 0,
-      first_columns,
-      first_columns + (one_segment ? 0 : tiles_of(p.input_features, plan.weight_columns)),
-      weight_chunks,
-      plan.weight_parts);
-  const bool state_shares = state.share == RanksShare::kK;
-  const bool weights_share = weights.share == RanksShare::kK;
-  // A cluster has at most one tile whose K is shared.
-  const int clusters = std::max(
-      plan.blocks / ranks, (state_shares ? state.units : 0) + (weights_share ? weights.units : 0));
-  // The cost of a unit in chunks, epilogue included. Tiles whose K is shared are not distributed by
-  // cost.
-  const double state_cost = double(state_chunks) / (state_shares ? ranks : state.parts) *
-                                (plan.state_columns == plan.weight_columns ? 1 : 0.75) +
-                            2;
-  const double weight_cost =
-      weights_share ? 1e6
-                    : double(weight_chunks) / weights.parts + (plan.state_columns == 256 ? 3 : 1.5);
-  return deal_out(state, weights, clusters, state_cost, weight_cost);
+  if (others == clusters) {
+    return with_lead(0);
+  }
+  const int most = weights / others;
+  const int lead = std::min(static_cast<int>(state_cost / weight_cost), most);
+  const GradientShares less = with_lead(lead), more = with_lead(std::min(lead + 1, most));
+  return more.makespan(state_cost, weight_cost) < less.makespan(state_cost, weight_cost) ? more
+                                                                                         : less;
 }
 
-/// Whether the weight product reads [old_h | input] as one matrix: in TF32 it is their transposed
-/// copy.
-inline bool has_one_segment(Arithmetic arithmetic, const BackwardProblem& p) {
-  return arithmetic == Arithmetic::kTf32 || p.input_features == 0 ||
-         (p.input.stride == p.old_h.stride && p.old_h.stride >= p.state_size + p.input_features &&
-          p.input.data == p.old_h.from(p.state_size, element_size(arithmetic)).data);
-}
+/// The order of the weight product's units: each cluster computes consecutive ones, which have the
+/// same left operand; or all clusters compute consecutive ones at a time, so that what these read
+/// in common is in L2.
+enum class WeightOrder { kByCluster, kByTurn };
 
-inline GradientSchedule schedule_gradients(Arithmetic arithmetic,
-                                           const BackwardProblem& p,
-                                           const GradientPlan& plan) {
-  return schedule_gradients(
-      p, plan, 128 / element_size(arithmetic), has_one_segment(arithmetic, p));
-}
+struct GradientSchedule {
+  GradientTiles state, weights;
+  GradientShares shares;
+  WeightOrder order;
+  bool weights_first;  // whether a cluster computes its units of the weight product first
 
-/// The floats of the workspace for the parts of tiles that another kernel adds.
-inline int64_t floats_of_parts(Arithmetic arithmetic,
-                               const BackwardProblem& p,
-                               const GradientPlan& plan) {
-  const GradientSchedule s = schedule_gradients(arithmetic, p, plan);
-  const auto floats = [](const GradientTiles& tiles, int columns) {
-    return int64_t(tiles.tiles_in_parts()) * tiles.parts * columns * kGradientRows;
-  };
-  return floats(s.state, plan.state_columns) + floats(s.weights, plan.weight_columns);
-}
+  /// Calls work(unit) for what rank `rank` of a cluster computes, in order.
+  template <int kTileRows, int kStateColumns, int kWeightColumns, typename Do>
+  LLTM_HOST_DEVICE void for_each_unit(int cluster, int rank, const Do& work) const {
+    const int states = shares.states_of(cluster);
+    const int count = states + shares.weights_of(cluster);
+    const int before = weights_first ? count - states : states;  // of the first product
+#if defined(__CUDA_ARCH__)  // the host's compiler does not know this pragma
+#pragma unroll 1
+#endif
+    for (int i = 0; i < count; ++i) {
+      const bool of_weights = (i >= before) != weights_first;
+      const int number = i < before ? i : i - before;
+      const GradientTiles& tiles = of_weights ? weights : state;
+      GradientUnit unit =
+          tiles.unit(of_weights ? weight_unit(cluster, number) : cluster + number * shares.clusters,
+                     rank,
+                     kTileRows,
+                     of_weights ? kWeightColumns : kStateColumns);
+      unit.of_weights = of_weights;
+      // The last ranks may have nothing left to do.
+      if (unit.part < tiles.parts && unit.tile < tiles.tiles()) {
+        work(unit);
+      }
+    }
+  }
+
+ private:
+  LLTM_HOST_DEVICE int weight_unit(int cluster, int number) const {
+    const int turn = shares.turn(cluster), others = shares.others();
+    if (order == WeightOrder::kByCluster) {
+      return shares.lead * (turn < others ? turn : others) + shares.rest.first(turn) + number;
+    }
+    const int of_lead = shares.lead_of(turn);
+    return number < of_lead ? number * others + turn
+                            : shares.lead * others + (number - of_lead) * shares.clusters + turn;
+  }
+};
 
 }  // namespace lltm::cuda

@@ -1,28 +1,17 @@
-// The schedule of the backward's products. Both are matrices of M rows and N columns whose left
-// operand is read by columns:
+// How the backward's two products are divided into units of work:
 //
-//   [d_old_h | d_input].T = weights.T @ d_gates.T    M = state_size + input_features, N = batch,
-//                                                    K = 3*state_size: the "state" product
-//   d_weights = d_gates.T @ [old_h | input]          M = 3*state_size, N = state_size +
-//                                                    input_features, K = batch: the "weight"
-//                                                    product
+//   [d_old_h | d_input] = d_gates @ weights    the "state" product, K = 3*state_size
+//   d_weights = d_gates.T @ [old_h | input]    the "weight" product, K = batch
 //
-// A unit of work is a tile and a range of its K. The units of both products are distributed by cost
-// to the clusters of the grid. Each cluster knows its own units from the start.
+// A unit is a tile and a range of its K.
 #pragma once
 
 #include "../../cell.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <tuple>
-#include <utility>
 
 namespace lltm::cuda {
-
-/// The rows of a tile, and the threads that multiply.
-constexpr int kGradientRows = 128, kGradientThreads = 256;
 
 /// What a block computes at a time: a tile and a range of the chunks of its K.
 struct GradientUnit {
@@ -63,6 +52,7 @@ constexpr Divisor kNeverDivides{1, 0};
 struct EvenShares {
   int each, with_one_more;
 
+  LLTM_HOST_DEVICE int of(int share) const { return each + (share < with_one_more ? 1 : 0); }
   LLTM_HOST_DEVICE int first(int share) const {
     return share * each + (share < with_one_more ? share : with_one_more);
   }
@@ -117,7 +107,7 @@ struct GradientTiles {
     unit.part = part;
     const int chunk_share = share == RanksShare::kK ? rank : part;
     unit.first_chunk = chunks.first(chunk_share);
-    unit.chunks = chunks.first(chunk_share + 1) - unit.first_chunk;
+    unit.chunks = chunks.of(chunk_share);
     return unit;
   }
 };
@@ -144,87 +134,6 @@ inline GradientTiles gradient_tiles(
           // Without parts, places past the last tile are in part 0, too.
           .by_row_units = parts > 1 ? divisor(row_units) : kNeverDivides,
           .chunks = even_shares(chunks, share == RanksShare::kK ? ranks : parts)};
-}
-
-struct GradientSchedule {
-  GradientTiles state, weights;
-  int clusters;
-  // Units whose K is shared come before others: the sums that ranks send could otherwise overwrite
-  // a tile that is being written.
-  bool weights_first;
-  // The first `busy` clusters have one more unit of the state product than the others. Together
-  // they have weights_of_busy units of the weight product; the others have the rest.
-  int busy, weights_of_busy;
-  EvenShares busy_weights, other_weights;
-
-  template <int kTileRows, int kStateColumns, int kWeightColumns, typename Do>
-  LLTM_HOST_DEVICE void for_each_unit(int cluster, int rank, const Do& work) const {
-    const int first = first_weights(cluster);
-    const int states = (state.units - cluster + clusters - 1) / clusters;
-    const int count = states + first_weights(cluster + 1) - first;
-    const int before = weights_first ? count - states : states;  // of the first product
-#if defined(__CUDA_ARCH__)  // the host's compiler does not know this pragma
-#pragma unroll 1
-#endif
-    for (int i = 0; i < count; ++i) {
-      const bool of_weights = (i >= before) != weights_first;
-      const int number = i < before ? i : i - before;
-      GradientUnit unit = (of_weights ? weights : state)
-                              .unit(of_weights ? first + number : cluster + number * clusters,
-                                    rank,
-                                    kTileRows,
-                                    of_weights ? kWeightColumns : kStateColumns);
-      unit.of_weights = of_weights;
-      work(unit);
-    }
-  }
-
- private:
-  LLTM_HOST_DEVICE int first_weights(int cluster) const {
-    return cluster < busy ? busy_weights.first(cluster)
-                          : weights_of_busy + other_weights.first(cluster - busy);
-  }
-};
-
-/// For clusters that all have units of the state product: how many have one more than the others,
-/// and how many units of the weight product those share, so that all clusters finish at about the
-/// same time. The costs are per unit.
-inline std::pair<int, int> share_of_busy(
-    int state_units, int weight_units, int clusters, double state_cost, double weight_cost) {
-  const int busy = clusters > 0 ? state_units % clusters : 0;
-  if (busy == 0) {
-    return {0, 0};
-  }
-  const int others = clusters - busy;
-  const auto done = [&](int a_busy_cluster) {
-    const int rest = std::max(weight_units - busy * a_busy_cluster, 0);
-    return std::max(state_cost + a_busy_cluster * weight_cost,
-                    (rest + others - 1) / others * weight_cost);
-  };
-  int a_busy_cluster =
-      std::max(static_cast<int>((weight_units - others * state_cost / weight_cost) / clusters), 0);
-  if (done(a_busy_cluster + 1) < done(a_busy_cluster)) {
-    ++a_busy_cluster;
-  }
-  return {busy, std::min(busy * a_busy_cluster, weight_units)};
-}
-
-/// Distributes the units to at most `clusters` clusters.
-inline GradientSchedule deal_out(const GradientTiles& state,
-                                 const GradientTiles& weights,
-                                 int clusters,
-                                 double state_cost,
-                                 double weight_cost) {
-  GradientSchedule s{};
-  s.state = state;
-  s.weights = weights;
-  s.weights_first = weights.share == RanksShare::kK;
-  s.clusters = std::min(state.units + weights.units, clusters);
-  std::tie(s.busy, s.weights_of_busy) =
-      share_of_busy(state.units, weights.units, s.clusters, state_cost, weight_cost);
-  s.busy_weights = even_shares(s.weights_of_busy, s.busy);
-  s.other_weights = even_shares(weights.units - s.weights_of_busy, s.clusters - s.busy);
-  return s;
 }
 
 }  // namespace lltm::cuda

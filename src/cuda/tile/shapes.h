@@ -43,6 +43,10 @@ enum class ProductTile { k64x64, k128x128 };
 /// A block's tile in a step of the sequence's backward, also by mma.sync.
 enum class SequenceGradientTile { k32x32, k64x64 };
 
+/// The rows of a block's tile in the backward's products by wgmma in 16 bits and TF32, and the
+/// threads that multiply.
+constexpr int kGradientRows = 128, kGradientThreads = 256;
+
 /// A block's tile in a product of the backward in float32 by wgmma, whose K has chunks of
 /// kFloat32GradientChunk.
 enum class Float32GradientTile { k64x96, k128x96 };

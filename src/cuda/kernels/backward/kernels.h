@@ -87,7 +87,7 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params, c
 /// Computes all wanted products in kTf32, kFloat16 or kBFloat16, on compute capability 9.0 with
 /// code built for 90a. All rows of operands start at multiples of 16 bytes, except those of weights
 /// in kTf32 if plan.has_large_tiles(), and the batch is below 2^30. `workspace` has the
-/// floats_of_parts() (gradient_schedule.h), at a multiple of 16 bytes. For kTf32 it begins with
+/// floats_of_parts() (schedule_gradients.h), at a multiple of 16 bytes. For kTf32 it begins with
 /// transposed_inputs, in order unless plan.has_large_tiles(). The previous kernel is that of
 /// d_gates, or follows it.
 template <Arithmetic kArithmetic>

@@ -15,6 +15,7 @@
 #include "../../ptx/overlap.cuh"
 #include "../../reduction/bias_parts.cuh"
 #include "../../reduction/group_sums.cuh"
+#include "../../scheduler/gradient_schedule.h"
 
 namespace lltm::cuda {
 

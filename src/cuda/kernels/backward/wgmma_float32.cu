@@ -1,5 +1,5 @@
 // The products of the backward in float32 without TF32 on Hopper, by wgmma_three_tf32.cuh, in one
-// launch. Each block computes its share of the units of both products (gradient_rounds.h). A
+// launch. Each block computes its share of the units of both products (gradient_schedule.h). A
 // cluster may share the K of a tile of d_old_h or d_input. For a long batch, d_weights are computed
 // in parts of the batch, which another kernel adds. Rows of weights, old_h and input may start
 // anywhere; d_gates have rows that TMA can describe.
@@ -14,7 +14,7 @@
 #include "../../reduction/cluster_sums.cuh"
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
-#include "../../scheduler/gradient_rounds.h"
+#include "../../scheduler/schedule_gradients.h"
 #include "../../scheduler/split_of_k.h"
 #include "../../tile/elements.h"
 #include "../../tile/rows_of_k.cuh"
@@ -30,7 +30,7 @@ constexpr int kSegments = 2;
 struct Float32GradientArguments {
   CUtensorMap gate_rows, gate_columns;  // the left operands of the state and the weight product
   RowsOfK weights[kSegments], inputs[kSegments];  // the right ones
-  GradientRounds schedule;
+  GradientSchedule schedule;
   KSplit split;  // of the state product
   int64_t batch, gates;
   int64_t widths[kSegments];  // of h and of x
@@ -75,10 +75,10 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   // The name differs from that in tiles.cuh, whose alignment is smaller.
   extern __shared__ __align__(1024) unsigned char shared_stages[];
   unsigned char* const shared = shared_stages;
-  const GradientRounds& schedule = arguments.schedule;
+  const GradientSchedule& schedule = arguments.schedule;
   const int cluster = static_cast<int>(cluster_index()), rank = cluster_rank();
   // Then its last unit is one that its ranks share.
-  const bool shares_k = schedule.weights_first && schedule.states_of(cluster) > 0;
+  const bool shares_k = schedule.weights_first && schedule.shares.states_of(cluster) > 0;
   Product::prepare(shared);
   KSplit split = arguments.split;
   split.ranks = shares_k ? split.ranks : 1;
@@ -109,7 +109,9 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   Product product;
   product.run_units(
       shared,
-      [&](const auto& work) { schedule.template for_each_unit<kTileM>(cluster, rank, work); },
+      [&](const auto& work) {
+        schedule.template for_each_unit<kTileM, kTileN, kTileN>(cluster, rank, work);
+      },
       [](const GradientUnit& unit) { return unit.of_weights; },
       [&](uint32_t a, uint32_t b, uint32_t barrier, const GradientUnit& unit, int chunk) {
         const RowsOfK& right = right_of(unit);
@@ -240,7 +242,7 @@ cudaError_t launch_tile(const BackwardProblem& p,
   Float32GradientArguments arguments{};
   arguments.schedule = schedule_gradients(wanted_gradients(p), plan);
   const int parts = arguments.schedule.weights.parts;
-  const unsigned blocks = static_cast<unsigned>(arguments.schedule.clusters) * ranks;
+  const unsigned blocks = static_cast<unsigned>(arguments.schedule.shares.clusters) * ranks;
   if (blocks == 0) {
     return cudaSuccess;
   }

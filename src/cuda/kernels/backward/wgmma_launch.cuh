@@ -3,7 +3,7 @@
 
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
-#include "../../scheduler/gradient_schedule.h"
+#include "../../scheduler/schedule_gradients.h"
 #include "kernels.h"
 #include "wgmma.cuh"
 
@@ -87,7 +87,7 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
   GradientArguments arguments{};
   arguments.schedule = schedule_gradients(Tile::kArithmetic, p, plan);
   const GradientSchedule& schedule = arguments.schedule;
-  if (schedule.clusters == 0) {
+  if (schedule.shares.clusters == 0) {
     return cudaSuccess;
   }
   const auto alignment = [](const Matrix& a, const Matrix& b) {
@@ -124,7 +124,7 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
   const cudaError_t error =
       launch_in_clusters<&backward_wgmma_kernel<Tile>, Tile::kThreads, Tile::kSharedBytes>(
           arguments,
-          dim3(static_cast<unsigned>(ranks * schedule.clusters)),
+          dim3(static_cast<unsigned>(ranks * schedule.shares.clusters)),
           static_cast<unsigned>(ranks),
           stream);
   const int blocks = (schedule.state.tiles_in_parts() * Tile::kStateColumns +
