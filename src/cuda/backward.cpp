@@ -10,7 +10,6 @@
 #include "runtime/device.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
-#include "runtime/tensor_maps.h"
 #include "scheduler/schedule_gradients.h"
 
 #include <ATen/Dispatch.h>

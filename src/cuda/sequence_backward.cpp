@@ -16,7 +16,6 @@
 #include "runtime/device.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
-#include "runtime/tensor_maps.h"
 #include "sequence.h"
 
 #include <ATen/Dispatch.h>

@@ -8,11 +8,9 @@
 // copied to rows that every kernel can read in vectors: weights once per call, input in chunks of
 // time.
 #include "../optional_tensor.h"
-#include "kernels/pack.h"
 #include "plan/plan.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
-#include "runtime/tensor_maps.h"
 #include "sequence.h"
 
 #include <c10/util/BFloat16.h>

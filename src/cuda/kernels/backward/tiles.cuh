@@ -9,7 +9,6 @@
 #include "../../problem.h"
 #include "../../products/mma_sync.cuh"
 #include "../../ptx/cluster.cuh"
-#include "../../ptx/overlap.cuh"
 #include "../../reduction/cluster_sums.cuh"
 #include "../../runtime/launch.cuh"
 #include "../../scheduler/split_of_k.h"
