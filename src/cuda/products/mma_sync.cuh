@@ -14,8 +14,6 @@
 #include "../tile/elements.h"
 #include "operands.cuh"
 
-#include <type_traits>
-
 namespace lltm::cuda {
 
 /// Which operands of a chunk are loaded: those that are available before the previous kernel is
@@ -70,7 +68,7 @@ struct TileProduct {
       kArithmetic == Arithmetic::kFloat32 && kFragmentsM * kFragmentsN <= 6;
 
   using Fragments = float[kFragmentsM][kFragmentsN][4];
-  Fragments sum;
+  Fragments sum = {};
 
   static __device__ __forceinline__ Element* a_of(Element* shared, int slot) {
     return shared + slot * kStageElements;
@@ -79,28 +77,19 @@ struct TileProduct {
     return shared + slot * kStageElements + kElementsA;
   }
 
-  /// What to do with chunks that have arrived: nothing.
-  struct LeaveAsTheyAre {
-    __device__ __forceinline__ void operator()(Element*, Element*, int) const {}
-  };
-
   /// Multiplies the chunks [begin, end) of K. load(a, b, chunk, operands) starts the copies of
   /// these operands of a chunk. started() is called once the copies of as many chunks as fit have
   /// been started. All threads call arrived(a, b, chunk) before a chunk is multiplied, between
   /// barriers of the block. With kOverlaps, the block has not yet waited for the previous kernel;
   /// if `early`, what is available of the first chunks is loaded before it does.
-  template <bool kOverlaps = true,
-            typename Load,
-            typename Started,
-            typename Arrived = LeaveAsTheyAre>
+  template <bool kOverlaps = true, typename Load, typename Started, typename Arrived>
   __device__ __forceinline__ void run(Element* shared,
                                       int begin,
                                       int end,
                                       bool early,
                                       const Load& load,
                                       const Started& started,
-                                      const Arrived& arrived = {}) {
-    clear(sum);
+                                      const Arrived& arrived) {
     // The first iterations only fill the pipeline. If all chunks fit, they are awaited together.
     const bool fits = end - begin < kStages;
     const int filling = min(end - begin, kStages - 1);
@@ -155,8 +144,7 @@ struct TileProduct {
       if (filled) {
         arrived(a_of(shared, slot), b_of(shared, slot), next - filling);
         if constexpr (kSumsChunks) {
-          Fragments chunk_sum;
-          clear(chunk_sum);
+          Fragments chunk_sum = {};
           multiply(chunk_sum, a_of(shared, slot), b_of(shared, slot));
           add(sum, chunk_sum);
         } else {
@@ -203,19 +191,6 @@ struct TileProduct {
   }
 
  private:
-  static __device__ __forceinline__ void clear(Fragments& values) {
-#pragma unroll
-    for (int m = 0; m < kFragmentsM; ++m) {
-#pragma unroll
-      for (int n = 0; n < kFragmentsN; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          values[m][n][i] = 0;
-        }
-      }
-    }
-  }
-
   static __device__ __forceinline__ void add(Fragments& values, const Fragments& others) {
 #pragma unroll
     for (int m = 0; m < kFragmentsM; ++m) {

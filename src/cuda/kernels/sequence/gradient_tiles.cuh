@@ -76,10 +76,12 @@ __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_
       Epilogue(p), first_row, first_column, sums.first_row(), sums.rows());
   elements.fetch();
   Product product;
-  product.run(pipeline, begin, end, /*early=*/true, load, [&] {
+  const auto started = [&] {
     start_next_kernel();
     elements.fetch_carried();
-  });
+  };
+  const auto arrived = [](Element*, Element*, int) {};
+  product.run(pipeline, begin, end, /*early=*/true, load, started, arrived);
   sums.exchange(product);
   elements.finish(sums);
   sums.finish();
