@@ -20,24 +20,24 @@
 
 namespace lltm::cuda {
 
-template <typename scalar_t>
+template <typename Element>
 struct SequenceGradientTilesArguments {
-  SequenceGradientsParams<scalar_t> step;
+  SequenceGradientsParams<Element> step;
   Matrix weights_h;
   KSplit split;
   unsigned column_tiles;
 };
 
-template <typename Product, typename scalar_t, int kAtOnce>
+template <typename Product, int kAtOnce>
 __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_kernel(
-    const __grid_constant__ SequenceGradientTilesArguments<scalar_t> arguments) {
+    const __grid_constant__ SequenceGradientTilesArguments<typename Product::Element> arguments) {
   using Element = typename Product::Element;
-  using Epilogue = SequenceGradientsEpilogue<scalar_t, ProductMath<Product::kArithmetic>>;
+  using Epilogue = SequenceGradientsEpilogue<Element, ProductMath<Product::kArithmetic>>;
   constexpr int kThreads = Product::kThreads, kChunkK = Product::kChunkK;
   constexpr int kTileM = Product::kTileM, kTileN = Product::kTileN;
   extern __shared__ __align__(16) unsigned char shared[];
   auto* const pipeline = reinterpret_cast<Element*>(shared);
-  const SequenceGradientsParams<scalar_t>& p = arguments.step;
+  const SequenceGradientsParams<Element>& p = arguments.step;
   const Matrix& weights = arguments.weights_h;
   const int64_t gate_columns = 3 * p.state_size;
 
@@ -57,8 +57,7 @@ __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_
                         0,
                         true});
   BoxCopier<kTileM, kChunkK, Product::kPitchA, kThreads, Element, Box<Element>> gates_copier;
-  gates_copier.start({reinterpret_cast<const Element*>(p.last_d_gates) +
-                          first_row * p.d_gates_stride + int64_t(begin) * kChunkK,
+  gates_copier.start({p.last_d_gates + first_row * p.d_gates_stride + int64_t(begin) * kChunkK,
                       p.d_gates_stride,
                       rows,
                       true});
@@ -87,20 +86,21 @@ __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_
   sums.finish();
 }
 
-template <typename Product, typename scalar_t, int kAtOnce>
-cudaError_t launch_sequence_gradient_tile(const SequenceGradientsParams<scalar_t>& params,
-                                          const Matrix& weights_h,
-                                          int split,
-                                          cudaStream_t stream) {
+template <typename Product, int kAtOnce>
+cudaError_t launch_sequence_gradient_tile(
+    const SequenceGradientsParams<typename Product::Element>& params,
+    const Matrix& weights_h,
+    int split,
+    cudaStream_t stream) {
   const int chunks = tiles_of(3 * params.state_size, Product::kChunkK);
   const int column_tiles = tiles_of(params.state_size, Product::kTileN);
-  const SequenceGradientTilesArguments<scalar_t> arguments{
+  const SequenceGradientTilesArguments<typename Product::Element> arguments{
       .step = params,
       .weights_h = weights_h,
       .split = split_of_k(split, chunks, Product::kTileM),
       .column_tiles = static_cast<unsigned>(column_tiles)};
   const int64_t blocks = int64_t(tiles_of(params.rows, Product::kTileM)) * column_tiles * split;
-  return launch_in_clusters<&sequence_gradient_tiles_kernel<Product, scalar_t, kAtOnce>,
+  return launch_in_clusters<&sequence_gradient_tiles_kernel<Product, kAtOnce>,
                             Product::kThreads,
                             Product::kSharedBytes,
                             ClusterSums<Product>::kSharedBytes>(
@@ -114,17 +114,16 @@ cudaError_t launch_sequence_gradient_tiles(
     SequenceGradientTile tile,
     int split,
     cudaStream_t stream) {
-  using scalar_t = TensorElement<kArithmetic>;
   // There are enough stages to load the weights of a rank before the step starts, if these are few,
   // and room for two blocks per multiprocessor.
   switch (tile) {
     case SequenceGradientTile::k32x32: {
       using Product = TileProduct<kArithmetic, Major::kK, Major::kOther, 32, 32, 2, 2, 2, 8>;
-      return launch_sequence_gradient_tile<Product, scalar_t, 1>(params, weights_h, split, stream);
+      return launch_sequence_gradient_tile<Product, 1>(params, weights_h, split, stream);
     }
     case SequenceGradientTile::k64x64: {
       using Product = TileProduct<kArithmetic, Major::kK, Major::kOther, 64, 64, 2, 4, 1, 4>;
-      return launch_sequence_gradient_tile<Product, scalar_t, 4>(params, weights_h, split, stream);
+      return launch_sequence_gradient_tile<Product, 4>(params, weights_h, split, stream);
     }
   }
   return cudaErrorInvalidValue;
