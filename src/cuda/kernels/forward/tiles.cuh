@@ -97,23 +97,14 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
                  piece.of(arguments.weights_h_at_vectors, arguments.weights_input_at_vectors)};
   };
   int depth_a = 0, depth_b = 0;  // columns left in the segment
-  const auto load_a = [&](Element* a, int chunk) {
+  const auto load = [&](auto& copier, int& depth, const auto& rows_of, Element* to, int chunk) {
     if (begins_segment(chunk)) {
       const auto piece = piece_at(chunk);
-      depth_a = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
-      copier_a.start(rows_a(piece));
+      depth = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
+      copier.start(rows_of(piece));
     }
-    copier_a.copy(a, depth_a, kChunkK);
-    depth_a -= kChunkK;
-  };
-  const auto load_b = [&](Element* b, int chunk) {
-    if (begins_segment(chunk)) {
-      const auto piece = piece_at(chunk);
-      depth_b = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
-      copier_b.start(rows_b(piece));
-    }
-    copier_b.copy(b, depth_b, kChunkK);
-    depth_b -= kChunkK;
+    copier.copy(to, depth, kChunkK);
+    depth -= kChunkK;
   };
   const auto fetch = [&] { finisher.fetch(); };
   const auto arrived = [&](Element* a, Element* b, int chunk) {
@@ -131,10 +122,10 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
       loads_early(arguments.problem),
       [&](Element* a, Element* b, int chunk, Operands which) {
         if (which == Operands::kAll || (which == Operands::kAwaited) == piece_at(chunk).of_h) {
-          load_a(a, chunk);
+          load(copier_a, depth_a, rows_a, a, chunk);
         }
         if (which != Operands::kAwaited) {
-          load_b(b, chunk);
+          load(copier_b, depth_b, rows_b, b, chunk);
         }
       },
       fetch,
