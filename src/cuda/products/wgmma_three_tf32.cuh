@@ -238,27 +238,20 @@ struct ThreeTf32Product {
     return kMajorA == Major::kK ? warp * 16 + r : row_of_fragment(warp, r);
   }
 
-  /// Calls write(row, column, x, y) for all of this thread's sums, which are pairs of neighbors in
-  /// a row, where K is contiguous in A.
-  template <typename Write>
-  __device__ __forceinline__ void each_pair(const Write& write) const {
+  /// Stores the tile to `result`, rows of kPitchC floats, where K is contiguous in A.
+  __device__ __forceinline__ void store(float* result) const {
+    if (static_cast<int>(threadIdx.x) >= kMultipliers) {
+      return;
+    }
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = row_of<Major::kK>(warp(), lane / 4 + half * 8);
+      float* const row = result + row_of<Major::kK>(warp(), lane / 4 + half * 8) * kPitchC;
 #pragma unroll
       for (int n = 0; n < kTileN / 8; ++n) {
-        write(row, n * 8 + lane % 4 * 2, sum[n * 4 + half * 2], sum[n * 4 + half * 2 + 1]);
+        *reinterpret_cast<float2*>(row + n * 8 + lane % 4 * 2) =
+            make_float2(sum[n * 4 + half * 2], sum[n * 4 + half * 2 + 1]);
       }
-    }
-  }
-
-  /// Stores the tile to `result`, rows of kPitchC floats.
-  __device__ __forceinline__ void store(float* result) const {
-    if (static_cast<int>(threadIdx.x) < kMultipliers) {
-      each_pair([&](int row, int column, float x, float y) {
-        *reinterpret_cast<float2*>(result + row * kPitchC + column) = make_float2(x, y);
-      });
     }
   }
 
