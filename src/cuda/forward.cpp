@@ -30,7 +30,7 @@ Tensor pack(ForwardProblem& p, const ForwardPlan& plan, const Device& device) {
   return pack({{plan.packs_input, p.input, p.batch, x, plan.input_lead, plan.input_shift},
                {plan.packs_old_h, p.old_h, p.batch, h},
                {plan.packs_weights, p.weights, 3 * h, h + x}},
-              element_size(*plan.arithmetic),
+              element_size(plan.arithmetic),
               device);
 }
 
@@ -79,7 +79,7 @@ void forward_by_plan(const Outputs& outputs,
       .new_cell = outputs.new_cell.mutable_data_ptr(),
       .gates = outputs.gates.mutable_data_ptr(),
   };
-  const ForwardPlan plan = plan_forward(device.facts(), arithmetic, problem);
+  const ForwardPlan plan = plan_forward(device.facts(), *arithmetic, problem);
   if (plan.by_library()) {
     forward_by_library(outputs, arguments, sizes, device.stream());
     return;

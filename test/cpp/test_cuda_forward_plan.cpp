@@ -7,7 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -22,7 +21,7 @@ using test::kArithmetics;
 using test::kH200;
 
 /// For contiguous matrices.
-ForwardShape shape_of(std::optional<Arithmetic> arithmetic,
+ForwardShape shape_of(Arithmetic arithmetic,
                       int64_t batch,
                       int64_t input_features,
                       int64_t state_size) {
@@ -30,17 +29,15 @@ ForwardShape shape_of(std::optional<Arithmetic> arithmetic,
                      .batch = batch,
                      .input_features = input_features,
                      .state_size = state_size};
-  if (arithmetic) {
-    const int size = element_size(*arithmetic);
-    shape.weights_in_lines = shape.width() * size % 16 != 0 || shape.width() * size % 128 == 0;
-    for (const auto& [rows, columns] : {std::pair{batch, input_features},
-                                        std::pair{batch, state_size},
-                                        std::pair{shape.gates(), shape.width()}}) {
-      if (columns * size % 16 != 0) {
-        shape.pack_bytes += rows * columns * size;
-        shape.vector_rows = false;
-        shape.word_rows = shape.word_rows && columns * size % 4 == 0;
-      }
+  const int size = element_size(arithmetic);
+  shape.weights_in_lines = shape.width() * size % 16 != 0 || shape.width() * size % 128 == 0;
+  for (const auto& [rows, columns] : {std::pair{batch, input_features},
+                                      std::pair{batch, state_size},
+                                      std::pair{shape.gates(), shape.width()}}) {
+    if (columns * size % 16 != 0) {
+      shape.pack_bytes += rows * columns * size;
+      shape.vector_rows = false;
+      shape.word_rows = shape.word_rows && columns * size % 4 == 0;
     }
   }
   return shape;
@@ -247,13 +244,6 @@ TEST(Model, GivesATileLessRanksWhereFewerBlocksAreResident) {
   EXPECT_EQ(ranks_on(kH200), 6);
   EXPECT_LT(ranks_on(small_devices()[1]), 6);
   EXPECT_EQ(ranks_on(small_devices()[2]), 1);
-}
-
-TEST(Model, LeavesFloat64ToTheLibrary) {
-  const ForwardShape shape = shape_of(std::nullopt, 64, 512, 512);
-  EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kLibrary);
-  EXPECT_EQ(choose_forward(shape, kH200, {.group = Group::kTiles}).candidate->group,
-            Group::kLibrary);
 }
 
 TEST(Model, LeavesNoMoreRowsToTheLibraryThanItCounts) {

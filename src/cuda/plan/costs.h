@@ -81,7 +81,6 @@ struct ForwardCosts {
     FewRows floats, halves, unaligned;  // unaligned: one element at a time, of any size
   } few_rows;
   struct {
-    Library float64;
     ByArithmetic<Library> in;
     // Copies of the operands; what is read and written by the pointwise kernel, if it fits the
     // caches and if not; the weights in aligned rows, and in rows that start anywhere, which are
@@ -260,7 +259,6 @@ LLTM_COSTS(kH200Costs, {
             .halves = {.launch = 2.5, .launch_a_row = 0.101, .rate = 3.39e6, .a_row = 0.298},
             .unaligned = {.launch = 2.36, .launch_a_row = 0.155, .rate = 1.76e6, .a_row = 0.176}},
         .library = {
-            .float64 = {.launch = 6, .rate = 3.3e6, .rows = 1, .unaligned = 1},
             .in = {.float32 = {.launch = 6, .rate = 4.29e7, .rows = 300, .unaligned = 1},
                    .tf32 = {.launch = 6.76, .rate = 3.4e8, .rows = 180, .unaligned = 4},
                    .half = {.launch = 4.84, .rate = 6.71e8, .rows = 80, .unaligned = 6}},

@@ -43,13 +43,9 @@ constexpr ForwardCandidate kCandidates[] = {
     // clang-format on
 };
 
-double element_bytes(const ForwardShape& shape) {
-  return shape.arithmetic ? element_size(*shape.arithmetic) : 8;
-}
-
 // The bytes of gates, new_h and new_cell, which are written, and of old_cell, which is read.
 double state_traffic(const ForwardShape& shape) {
-  return static_cast<double>(shape.batch * shape.state_size) * 6 * element_bytes(shape);
+  return static_cast<double>(shape.batch * shape.state_size) * 6 * element_size(shape.arithmetic);
 }
 
 double multiplications(const ForwardShape& shape, int64_t tile_rows) {
@@ -58,7 +54,7 @@ double multiplications(const ForwardShape& shape, int64_t tile_rows) {
 }
 
 double weights_bytes(const ForwardShape& shape) {
-  return static_cast<double>(shape.gates() * shape.width()) * element_bytes(shape);
+  return static_cast<double>(shape.gates() * shape.width()) * element_size(shape.arithmetic);
 }
 
 // The additional time of a block that writes rows that start anywhere. For 64 rows it takes `block`
@@ -67,7 +63,7 @@ double unaligned_end(const ForwardCandidate& of,
                      const ForwardShape& shape,
                      double block,
                      double column) {
-  if (shape.state_size * element_size(*shape.arithmetic) % 16 == 0) {
+  if (shape.state_size * element_size(shape.arithmetic) % 16 == 0) {
     return 0;
   }
   const auto rows = static_cast<double>(std::min<int64_t>(of.shape.rows, shape.batch));
@@ -80,13 +76,14 @@ double library_time(const ForwardShape& shape, const Costs& all) {
     return std::numeric_limits<double>::infinity();  // which BLAS counts in 32 bits
   }
   const auto& costs = all.forward.library;
-  const ForwardCosts::Library& of =
-      shape.arithmetic ? costs.in.of(*shape.arithmetic) : costs.float64;
+  const ForwardCosts::Library& of = costs.in.of(shape.arithmetic);
   const auto batch = static_cast<double>(shape.batch);
   const double rate = of.rate * std::clamp(batch / of.rows, 0.2, 1.0);
-  const double gates = static_cast<double>(shape.batch * shape.gates()) * element_bytes(shape);
+  const double gates =
+      static_cast<double>(shape.batch * shape.gates()) * element_size(shape.arithmetic);
   const double traffic = 4 * gates + gates;
-  const double columns = static_cast<double>(shape.batch * shape.width()) * element_bytes(shape);
+  const double columns =
+      static_cast<double>(shape.batch * shape.width()) * element_size(shape.arithmetic);
   // With few rows the library spends its time reading weights, in part with too few blocks. Rows
   // that start anywhere rule out cuBLAS's fastest kernels, except for one or two rows, which are
   // multiplied as vectors.
@@ -114,9 +111,9 @@ double few_rows_time(const ForwardShape& shape, const DeviceFacts& device) {
            step.a_row * static_cast<double>(shape.batch - 1);
   }
   const auto& costs = all.forward.few_rows;
-  const ForwardCosts::FewRows& of = !shape.vector_rows            ? costs.unaligned
-                                    : is_float(*shape.arithmetic) ? costs.floats
-                                                                  : costs.halves;
+  const ForwardCosts::FewRows& of = !shape.vector_rows           ? costs.unaligned
+                                    : is_float(shape.arithmetic) ? costs.floats
+                                                                 : costs.halves;
   // In TF32 a few tenths less than measured: where the forward is as fast either way, the backward
   // of few rows takes longer after a hopper kernel.
   const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : of.launch;
@@ -134,7 +131,7 @@ double tile_arithmetic(const ForwardCandidate& of,
                        const ForwardShape& shape,
                        const ForwardCosts& costs) {
   const auto& factor = costs.arithmetic;
-  switch (*shape.arithmetic) {
+  switch (shape.arithmetic) {
     case Arithmetic::kFloat32:
       return (of.shape.hidden == 8  ? factor.float32_columns_8
               : of.shape.rows == 64 ? factor.float32_rows_64
@@ -165,7 +162,7 @@ double chunk_bytes(const ForwardCandidate& of,
 }
 
 int64_t chunk_columns(const ForwardShape& shape) {
-  return 128 / element_size(*shape.arithmetic);
+  return 128 / element_size(shape.arithmetic);
 }
 
 // Row tiles come in whole clusters.
@@ -275,7 +272,7 @@ double step_time_with(int ranks,
                      unaligned_end(of, shape, costs.unaligned, costs.unaligned_a_column) / ranks;
   // h is written, and the cell state, in float, is read and written.
   const double traffic = static_cast<double>(shape.batch * shape.state_size) *
-                         (8 + element_bytes(shape)) / costs.write_rate;
+                         (8 + element_size(shape.arithmetic)) / costs.write_rate;
   if (steps_at_once > 1) {
     const auto ahead = static_cast<double>(std::min(steps_at_once - 1, kMostAhead));
     return std::max(late_time + end, early_time / ahead + costs.early_start) + traffic;
@@ -320,7 +317,7 @@ int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line) {
   return boxes >= 4 || ceil_div(shift + columns, columns_a_line) == boxes ? shift : 0;
 }
 
-ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
+ForwardShape forward_shape(Arithmetic arithmetic,
                            const ForwardProblem& p,
                            bool is_step,
                            ForwardPacks* packs) {
@@ -329,10 +326,7 @@ ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
                      .input_features = p.input_features,
                      .state_size = p.state_size,
                      .is_step = is_step};
-  if (!arithmetic) {
-    return shape;
-  }
-  const int size = element_size(*arithmetic);
+  const int size = element_size(arithmetic);
   const auto must_pack = [&](const Matrix& matrix, int64_t rows, int64_t columns, bool anyway) {
     const bool packs_it = columns > 0 && (anyway || !is_describable(matrix, columns, size));
     shape.pack_bytes += packs_it ? rows * columns * size : 0;
@@ -385,7 +379,7 @@ bool supports(const ForwardCandidate& candidate,
   if (candidate.group == Group::kLibrary) {
     return true;
   }
-  if (!shape.arithmetic || !device.tiles || !countable(shape)) {
+  if (!device.tiles || !countable(shape)) {
     return false;
   }
   switch (candidate.group) {
@@ -393,10 +387,10 @@ bool supports(const ForwardCandidate& candidate,
       // Only the cell's kernel supports 16 bits, and rows that start anywhere.
       return shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
              shape.width() < (int64_t{1} << 30) &&
-             (!shape.is_step || (is_float(*shape.arithmetic) && shape.vector_rows &&
+             (!shape.is_step || (is_float(shape.arithmetic) && shape.vector_rows &&
                                  shape.state_size % 4 == 0 && shape.input_features % 4 == 0));
     case Group::kHopper:
-      return device.wgmma && candidate.float32 == (*shape.arithmetic == Arithmetic::kFloat32) &&
+      return device.wgmma && candidate.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
              shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
              device.resident_in_clusters_of(candidate.shape.row_tiles) > 0 &&
              (candidate.by_words == nullptr || (!shape.is_step && shape.word_rows));

@@ -15,7 +15,6 @@
 #include "facts.h"
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 
@@ -23,7 +22,7 @@ namespace lltm::cuda {
 
 /// What the candidates know of a problem.
 struct ForwardShape {
-  std::optional<Arithmetic> arithmetic;  // none for float64
+  Arithmetic arithmetic;
   int64_t batch, input_features, state_size;
   // Whether it is a step of a sequence, whose kernel starts during the previous one, and whose
   // operands may not be packed.
@@ -46,7 +45,7 @@ struct ForwardPacks {
   int64_t input_lead = 0, input_shift = 0;  // as in ForwardProblem
 };
 /// What the candidates know of a problem, of which only sizes, strides and alignment count.
-ForwardShape forward_shape(std::optional<Arithmetic> arithmetic,
+ForwardShape forward_shape(Arithmetic arithmetic,
                            const ForwardProblem& problem,
                            bool is_step,
                            ForwardPacks* packs);

@@ -44,7 +44,7 @@ std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype) {
 }
 
 ForwardPlan plan_forward(const DeviceFacts& device,
-                         std::optional<Arithmetic> arithmetic,
+                         Arithmetic arithmetic,
                          const ForwardProblem& problem,
                          bool is_step) {
   ForwardPlan plan;
@@ -61,11 +61,8 @@ ForwardPlan plan_forward(const DeviceFacts& device,
 
 template <typename Problem>
 cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
-  if (!plan.arithmetic) {
-    return cudaErrorInvalidValue;
-  }
   const int tile = plan.choice.candidate->tile, ranks = plan.choice.estimate.ranks;
-  return with_arithmetic(*plan.arithmetic, [&]<Arithmetic kArithmetic>() {
+  return with_arithmetic(plan.arithmetic, [&]<Arithmetic kArithmetic>() {
     switch (plan.choice.candidate->group) {
       case Group::kFewRows:
         // Float is multiplied in float32 even if TF32 is allowed. No step of 16 bits is supported.

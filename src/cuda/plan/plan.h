@@ -32,14 +32,14 @@ Selection selection();
 std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype);
 
 struct ForwardPlan : ForwardPacks {
-  std::optional<Arithmetic> arithmetic;  // none for float64
+  Arithmetic arithmetic{};
   ForwardChoice choice{};
   int multiprocessors = 0;  // of the device
 
   bool by_library() const { return choice.candidate->group == Group::kLibrary; }
 };
 ForwardPlan plan_forward(const DeviceFacts& device,
-                         std::optional<Arithmetic> arithmetic,
+                         Arithmetic arithmetic,
                          const ForwardProblem& problem,
                          bool is_step = false);
 
