@@ -113,8 +113,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t first_column = int64_t(blockIdx.x) * kColumns;
   const int64_t column = first_column + across * kVector;
   const int64_t first = int64_t(blockIdx.y) * arguments.rows_a_block;
-  const int64_t end =
-      p.batch < first + arguments.rows_a_block ? p.batch : first + arguments.rows_a_block;
+  const int64_t end = min(p.batch, first + arguments.rows_a_block);
   if (arguments.ranks > 1) {
     cluster_arrive();
   }

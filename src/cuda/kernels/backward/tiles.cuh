@@ -17,6 +17,8 @@
 #include "../../tile/shifted_boxes.cuh"
 #include "kernels.h"
 
+#include <algorithm>
+
 namespace lltm::cuda {
 
 struct BackwardTilesArguments {
@@ -181,12 +183,9 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
                                  columns,
                                  arguments.d_weights_fours,
                                  [&](float(&values)[4], int r, int column) {
-                                   const float4 four = *reinterpret_cast<const float4*>(
-                                       &result[r * WeightProduct::kPitchC + column]);
-                                   values[0] = four.x;
-                                   values[1] = four.y;
-                                   values[2] = four.z;
-                                   values[3] = four.w;
+                                   const auto four =
+                                       read_vector<4>(&result[r * WeightProduct::kPitchC + column]);
+                                   memcpy(values, four.values, sizeof(four));
                                  });
   }
 }
@@ -197,7 +196,6 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
   using WeightProduct =
       TileProduct<kArithmetic, Major::kOther, Major::kOther, kTile, kTile, 2, 4, 1, 3>;
   constexpr int kSize = sizeof(typename StateProduct::Element);
-  const auto tiles = [](int64_t size) { return static_cast<unsigned>(tiles_of(size, kTile)); };
   const int64_t state = params.state_size, features = params.input_features;
   const int64_t gate_columns = 3 * state;
   const bool weights_wanted = params.d_weights != nullptr;
@@ -207,9 +205,9 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
       segments_of(weights_wanted ? state : 0, weights_wanted ? features : 0, kTile);
   const unsigned ranks = static_cast<unsigned>(split);
   const unsigned state_blocks =
-      static_cast<unsigned>(state_columns.pieces()) * tiles(params.batch) * ranks;
+      static_cast<unsigned>(state_columns.pieces() * tiles_of(params.batch, kTile)) * ranks;
   const unsigned weight_tiles =
-      static_cast<unsigned>(weight_columns.pieces()) * tiles(gate_columns);
+      static_cast<unsigned>(weight_columns.pieces() * tiles_of(gate_columns, kTile));
   const auto fours = [](const void* data, int64_t stride) {
     return Matrix{data, stride}.starts_at_neighbors(4, kSize);
   };
@@ -232,13 +230,12 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
   if (blocks == 0) {
     return cudaSuccess;
   }
-  constexpr auto larger = [](int a, int b) { return a > b ? a : b; };
   const auto launch = [&]<bool kShifts>() {
     return launch_in_clusters<
         &backward_tiles_kernel<StateProduct, WeightProduct, kBlocksPerSm, kShifts>,
         StateProduct::kThreads,
-        larger(StateProduct::kSharedBytes, WeightProduct::kSharedBytes),
-        larger(ClusterSums<StateProduct>::kSharedBytes, WeightProduct::kSharedBytes)>(
+        std::max(StateProduct::kSharedBytes, WeightProduct::kSharedBytes),
+        std::max(ClusterSums<StateProduct>::kSharedBytes, WeightProduct::kSharedBytes)>(
         arguments, dim3(blocks), split, stream);
   };
   if constexpr (kSize == 2) {
