@@ -6,29 +6,36 @@
 namespace lltm::cuda {
 
 /// One thread's position in a ring of slots. Each slot has two barriers: all writers arrive at
-/// `full`, and all readers at `empty`. Writers and readers visit the slots in the same order.
-template <int kSlots_, int kSlotBytes_>
+/// `full`, and all readers at `empty`. Writers and readers visit the slots in the same order. Where
+/// others rewrite what has been written, slots have more barriers.
+template <int kSlots_, int kSlotBytes_, int kBarriers = 2>
 class Ring {
  public:
   static constexpr int kSlots = kSlots_, kSlotBytes = kSlotBytes_;
-  static constexpr int kBytes = kSlots * kSlotBytes, kBarrierBytes = kSlots * 16;
+  static constexpr int kBytes = kSlots * kSlotBytes, kBarrierBytes = kSlots * kBarriers * 8;
 
   __device__ __forceinline__ Ring(uint32_t data, uint32_t barriers)
       : first_(data), barriers_(barriers) {}
 
-  /// Initializes the barriers. One thread calls it, before a barrier of all threads that use the
-  /// ring.
-  __device__ __forceinline__ void prepare(int writers, int readers) const {
+  /// Initializes the barriers, each for as many arrivals. One thread calls it, before a barrier of
+  /// all threads that use the ring.
+  template <typename... Arrivals>
+  __device__ __forceinline__ void prepare(Arrivals... arrivals) const {
+    static_assert(sizeof...(arrivals) == kBarriers);
     for (int i = 0; i < kSlots; ++i) {
-      init_barrier(barriers_ + i * 16, writers);
-      init_barrier(barriers_ + i * 16 + 8, readers);
+      uint32_t barrier = barriers_ + i * kBarriers * 8;
+      ((init_barrier(barrier, arrivals), barrier += 8), ...);
     }
   }
   __device__ __forceinline__ int slot() const { return slot_; }
   __device__ __forceinline__ uint32_t data() const { return first_ + slot_ * kSlotBytes; }
-  __device__ __forceinline__ uint32_t full() const { return barriers_ + slot_ * 16; }
-  __device__ __forceinline__ uint32_t empty() const { return full() + 8; }
-  __device__ __forceinline__ void wait_full() const { wait_phase(full(), parity_); }
+  __device__ __forceinline__ uint32_t full() const { return barrier(0); }
+  __device__ __forceinline__ uint32_t empty() const { return barrier(1); }
+  __device__ __forceinline__ uint32_t barrier(int which) const {
+    return barriers_ + (slot_ * kBarriers + which) * 8;
+  }
+  __device__ __forceinline__ void wait(uint32_t barrier) const { wait_phase(barrier, parity_); }
+  __device__ __forceinline__ void wait_full() const { wait(full()); }
   // A newly initialized barrier has completed the phase before its first.
   __device__ __forceinline__ void wait_empty() const { wait_phase(empty(), parity_ ^ 1); }
   __device__ __forceinline__ void advance() {

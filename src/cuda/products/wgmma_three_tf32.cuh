@@ -6,6 +6,7 @@
 // also start anywhere, these warps read B from global memory instead, and others copy A.
 #pragma once
 
+#include "../pipeline/ring.cuh"
 #include "../ptx/barrier.cuh"
 #include "../ptx/bulk_copy.cuh"
 #include "../ptx/cp_async.cuh"
@@ -50,7 +51,8 @@ struct ThreeTf32Product {
   static constexpr int kChunkK = 32;
   static constexpr int kBytesA = kTileM * kChunkK * 4, kBytesB = kTileN * kChunkK * 4;
   static constexpr int kStageBytes = kBytesA + 2 * kBytesB;
-  static constexpr int kPipelineBytes = kStages * (kStageBytes + 32);  // barriers included
+  using Stages = Ring<kStages, kStageBytes, 4>;
+  static constexpr int kPipelineBytes = Stages::kBytes + Stages::kBarrierBytes;
   static constexpr int kPitchC = kTileN + 8;
   static constexpr int kResultBytes = kTileM * kPitchC * 4;
   static constexpr int kSharedBytes = kPipelineBytes > kResultBytes ? kPipelineBytes : kResultBytes;
@@ -76,14 +78,8 @@ struct ThreeTf32Product {
 
   /// Initializes the barriers. Called before a block barrier.
   static __device__ __forceinline__ void prepare(const unsigned char* shared) {
-    const Slots slots(shared);
     if (threadIdx.x == 0) {
-      for (int slot = 0; slot < kStages; ++slot) {
-        init_barrier(slots.full(slot), kByWords ? kCopiers : 1);
-        init_barrier(slots.ready(slot), kRewriters);
-        init_barrier(slots.empty(slot), kMultipliers);
-        init_barrier(slots.full_b(slot), 1);
-      }
+      Slots(shared).prepare(kByWords ? kCopiers : 1, kMultipliers, kRewriters, 1);
       fence_barriers();
     }
   }
@@ -98,14 +94,14 @@ struct ThreeTf32Product {
     static_assert(kMajorB == Major::kK);
     run_feeders_and_multipliers(
         shared,
-        [&](const Slots& slots) {
-          each_chunk(slots, one_unit(chunks), [&](int slot, const auto&, int chunk) {
-            arrive_expecting(slots.full(slot), kBytesA + kBytesB);
-            load(slots.a(slot), slots.b(slot), slots.full(slot), chunk);
+        [&](Slots& slots) {
+          each_chunk(slots, one_unit(chunks), [&](const auto&, int chunk) {
+            arrive_expecting(slots.full(), kBytesA + kBytesB);
+            load(slots.a(), slots.b(), slots.full(), chunk);
           });
         },
-        [&](const Slots& slots, int thread) { write_low_parts<false>(slots, thread, chunks); },
-        [&](const Slots& slots) { multiply_tile(slots, chunks, finish); });
+        [&](Slots& slots, int thread) { write_low_parts<false>(slots, thread, chunks); },
+        [&](Slots& slots) { multiply_tile(slots, chunks, finish); });
   }
 
   /// Computes the units of a block in sequence: each_unit(work) calls work(unit) for all of them,
@@ -128,22 +124,21 @@ struct ThreeTf32Product {
     static_assert(kMajorB == Major::kOther);
     run_feeders_and_multipliers(
         shared,
-        [&](const Slots& slots) {
+        [&](Slots& slots) {
           wait_for_previous_kernel();
-          each_chunk(slots, each_unit, [&](int slot, const auto& unit, int chunk) {
-            load(slots.a(slot), slots.b(slot), slots.full(slot), unit, chunk);
+          each_chunk(slots, each_unit, [&](const auto& unit, int chunk) {
+            load(slots.a(), slots.b(), slots.full(), unit, chunk);
           });
         },
-        [&](const Slots& slots, int thread) {
+        [&](Slots& slots, int thread) {
           rewrite_columns<false>(slots, thread, each_unit, column_of_b);
         },
-        [&](const Slots& slots) {
-          Place place;
+        [&](Slots& slots) {
           each_unit([&](const auto& unit) {
             if (has_rows_of_k(unit)) {
-              multiply<Major::kOther>(slots, place, unit.chunks);
+              multiply<Major::kOther>(slots, unit.chunks);
             } else {
-              multiply<Major::kK>(slots, place, unit.chunks);
+              multiply<Major::kK>(slots, unit.chunks);
             }
             finish(unit);
           });
@@ -164,11 +159,11 @@ struct ThreeTf32Product {
     static_assert(kByWords && kMajorB == Major::kK);
     run_feeders_and_multipliers(
         shared,
-        [&](const Slots& slots) { copy_a_by_words(slots, chunks, rows_a, rows_of); },
-        [&](const Slots& slots, int thread) {
+        [&](Slots& slots) { copy_a_by_words(slots, chunks, rows_a, rows_of); },
+        [&](Slots& slots, int thread) {
           read_rows_and_rewrite(slots, thread / 32, chunks, rows_of, row_of_b);
         },
-        [&](const Slots& slots) { multiply_tile(slots, chunks, finish); });
+        [&](Slots& slots) { multiply_tile(slots, chunks, finish); });
   }
 
   /// Computes one tile in a block that has not yet waited for the previous kernel. If `early`,
@@ -185,41 +180,40 @@ struct ThreeTf32Product {
                                                   const Finish& finish) {
     run_feeders_and_multipliers(
         shared,
-        [&](const Slots& slots) {
-          const auto begin = [&](int slot, int chunk) {
-            arrive_expecting(slots.full_b(slot), kBytesB);
-            load_b(slots.b(slot), slots.full_b(slot), chunk);
-            arrive_expecting(slots.full(slot), kBytesA);
+        [&](Slots& of_b) {
+          Slots of_a = of_b;
+          const auto begin = [&](int chunk) {
+            of_b.wait_empty();
+            arrive_expecting(of_b.full_b(), kBytesB);
+            load_b(of_b.b(), of_b.full_b(), chunk);
+            arrive_expecting(of_b.full(), kBytesA);
+            of_b.advance();
           };
-          const auto end = [&](int slot, int chunk) {
-            load_a(slots.a(slot), slots.full(slot), chunk);
+          const auto end = [&](int chunk) {
+            load_a(of_a.a(), of_a.full(), chunk);
+            of_a.advance();
           };
           const int known = early ? early_chunks : 0;
           const int ahead = early ? max(known, min(chunks, kStages)) : 0;
-          Place at;
 #pragma unroll 1
           for (int chunk = 0; chunk < ahead; ++chunk) {
-            wait_phase(slots.empty(at.slot), at.parity ^ 1);
-            begin(at.slot, chunk);
+            begin(chunk);
             if (chunk < known) {
-              end(at.slot, chunk);
+              end(chunk);
             }
-            at.advance();
           }
           wait_for_previous_kernel();
 #pragma unroll 1
           for (int chunk = known; chunk < ahead; ++chunk) {
-            end(chunk, chunk);
+            end(chunk);
           }
 #pragma unroll 1
           for (int chunk = ahead; chunk < chunks; ++chunk) {
-            wait_phase(slots.empty(at.slot), at.parity ^ 1);
-            begin(at.slot, chunk);
-            end(at.slot, chunk);
-            at.advance();
+            begin(chunk);
+            end(chunk);
           }
         },
-        [&](const Slots& slots, int thread) {
+        [&](Slots& slots, int thread) {
           if constexpr (kMajorB == Major::kK) {
             write_low_parts<true>(slots, thread, chunks);
           } else {
@@ -228,7 +222,7 @@ struct ThreeTf32Product {
             });
           }
         },
-        [&](const Slots& slots) { multiply_tile(slots, chunks, finish); });
+        [&](Slots& slots) { multiply_tile(slots, chunks, finish); });
   }
 
   /// Maps row r, of 16, of a warp to a row of the tile. Where M is contiguous in A, rows are
@@ -265,34 +259,14 @@ struct ThreeTf32Product {
       (kLaunchRegisters * kThreads - kFeederRegisters * 128 * kFeederGroups) / kMultipliers / 8 * 8;
   static constexpr int kMultiplierRegisters = kFreeRegisters < 240 ? kFreeRegisters : 240;
 
-  struct Slots {
-    uint32_t base;
-
+  struct Slots : Stages {
     __device__ __forceinline__ explicit Slots(const unsigned char* shared)
-        : base(shared_address(shared)) {}
-    __device__ __forceinline__ uint32_t a(int slot) const { return base + slot * kStageBytes; }
-    __device__ __forceinline__ uint32_t b(int slot) const { return a(slot) + kBytesA; }
-    // The barriers of a slot: the chunk has arrived; its B has been rewritten; it is no longer
-    // needed.
-    __device__ __forceinline__ uint32_t full(int slot) const {
-      return base + kStages * kStageBytes + slot * 32;
-    }
-    __device__ __forceinline__ uint32_t ready(int slot) const { return full(slot) + 8; }
-    __device__ __forceinline__ uint32_t empty(int slot) const { return full(slot) + 16; }
-    // B of the chunk has arrived, if it has a barrier of its own.
-    __device__ __forceinline__ uint32_t full_b(int slot) const { return full(slot) + 24; }
-  };
-
-  struct Place {
-    int slot = 0;
-    uint32_t parity = 0;
-
-    __device__ __forceinline__ void advance() {
-      if (++slot == kStages) {
-        slot = 0;
-        parity ^= 1;
-      }
-    }
+        : Stages(shared_address(shared), shared_address(shared) + Stages::kBytes) {}
+    __device__ __forceinline__ uint32_t a() const { return this->data(); }
+    __device__ __forceinline__ uint32_t b() const { return this->data() + kBytesA; }
+    // The chunk's B has been rewritten; or has arrived, if it has a barrier of its own.
+    __device__ __forceinline__ uint32_t ready() const { return this->barrier(2); }
+    __device__ __forceinline__ uint32_t full_b() const { return this->barrier(3); }
   };
 
   struct Unit {
@@ -303,18 +277,16 @@ struct ThreeTf32Product {
     return [chunks](const auto& work) { work(Unit{0, chunks}); };
   }
 
-  // Calls begin_chunk(slot, unit, chunk) for all chunks of all units, when their slots are empty.
+  // Calls begin_chunk(unit, chunk) for all chunks of all units, when their slots are empty.
   template <typename EachUnit, typename BeginChunk>
-  static __device__ __forceinline__ void each_chunk(const Slots& slots,
+  static __device__ __forceinline__ void each_chunk(Slots& slots,
                                                     const EachUnit& each_unit,
                                                     const BeginChunk& begin_chunk) {
-    Place place;
     each_unit([&](const auto& unit) {
       for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
-        // A newly initialized barrier has completed the phase before its first.
-        wait_phase(slots.empty(place.slot), place.parity ^ 1);
-        begin_chunk(place.slot, unit, chunk);
-        place.advance();
+        slots.wait_empty();
+        begin_chunk(unit, chunk);
+        slots.advance();
       }
     });
   }
@@ -326,7 +298,7 @@ struct ThreeTf32Product {
                                                               const Feed& feed,
                                                               const Rewrite& rewrite,
                                                               const Multiply& multiply) {
-    const Slots slots(shared);
+    Slots slots(shared);
     const int thread = static_cast<int>(threadIdx.x) - kMultipliers;
     if (thread >= 0) {
       if constexpr (kMovesRegisters) {
@@ -388,15 +360,12 @@ struct ThreeTf32Product {
   // itself has the high parts: shared memory limits these kernels, so nothing is written that need
   // not be.
   template <bool kBByItself>
-  static __device__ __forceinline__ void write_low_parts(const Slots& slots,
-                                                         int thread,
-                                                         int chunks) {
+  static __device__ __forceinline__ void write_low_parts(Slots& slots, int thread, int chunks) {
     const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
-    Place place;
 #pragma unroll 1
     for (; chunks > 0; --chunks) {
-      wait_phase(kBByItself ? slots.full_b(place.slot) : slots.full(place.slot), place.parity);
-      const uint32_t b = slots.b(place.slot);
+      slots.wait(kBByItself ? slots.full_b() : slots.full());
+      const uint32_t b = slots.b();
       uint32_t values[kPieces][4];
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
@@ -408,26 +377,25 @@ struct ThreeTf32Product {
         store_shared_4(piece_of_row(b, n, first_piece + piece) + kBytesB, values[piece]);
       }
       fence_for_copies();
-      arrive(slots.ready(place.slot));
-      place.advance();
+      arrive(slots.ready());
+      slots.advance();
     }
   }
 
   // Where N is contiguous, a row is made of a column of the box: rewrites B in place as the high
   // parts of rows, or pieces of them, and writes the low parts behind it.
   template <bool kBByItself, typename EachUnit, typename ColumnOf>
-  static __device__ __forceinline__ void rewrite_columns(const Slots& slots,
+  static __device__ __forceinline__ void rewrite_columns(Slots& slots,
                                                          int thread,
                                                          const EachUnit& each_unit,
                                                          const ColumnOf& column_of_b) {
     const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
-    Place place;
     each_unit([&](const auto& unit) {
       const ColumnOfBox column = column_of_b(unit, n);
 #pragma unroll 1
       for (int chunk = 0; chunk < unit.chunks; ++chunk) {
-        wait_phase(kBByItself ? slots.full_b(place.slot) : slots.full(place.slot), place.parity);
-        const uint32_t b = slots.b(place.slot);
+        slots.wait(kBByItself ? slots.full_b() : slots.full());
+        const uint32_t b = slots.b();
         uint32_t values[kPieces][4];
 #pragma unroll
         for (int k = 0; k < kPieces * 4; ++k) {
@@ -444,8 +412,8 @@ struct ThreeTf32Product {
           store_shared_4(to, values[piece]);
         }
         fence_for_copies();
-        arrive(slots.ready(place.slot));
-        place.advance();
+        arrive(slots.ready());
+        slots.advance();
       }
     });
   }
@@ -453,13 +421,12 @@ struct ThreeTf32Product {
   // Writes both parts of B in global memory, of which a warp reads a row at a time.
   template <typename RowsOf, typename RowOfB>
   static __device__ __forceinline__ void read_rows_and_rewrite(
-      const Slots& slots, int warp, int chunks, const RowsOf& rows_of, const RowOfB& row_of_b) {
+      Slots& slots, int warp, int chunks, const RowsOf& rows_of, const RowOfB& row_of_b) {
     constexpr int kRows = kTileN / (kRewriters / 32);  // of a warp
     static_assert(kRows % 8 == 0 && kTileN / 3 % kRows == 0);
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t first = row_of_b(warp * kRows);
     const auto more = static_cast<int>(row_of_b(warp * kRows + kRows - 1) - first);
-    Place place;
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const RowsOfChunk rows = rows_of(chunk);
@@ -470,8 +437,8 @@ struct ThreeTf32Product {
         values[i][0] = lane < rows.columns ? __float_as_uint(*from) : 0;
         from += i < more ? rows.stride_b : 0;
       }
-      wait_phase(slots.empty(place.slot), place.parity ^ 1);
-      const uint32_t b = slots.b(place.slot) + warp * kRows * 128;
+      slots.wait_empty();
+      const uint32_t b = slots.b() + warp * kRows * 128;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         uint32_t low[1];
@@ -481,14 +448,14 @@ struct ThreeTf32Product {
         store_shared(to, values[i][0]);
       }
       fence_for_copies();
-      arrive(slots.ready(place.slot));
-      place.advance();
+      arrive(slots.ready());
+      slots.advance();
     }
   }
 
   // Starts copying all chunks of A.
   template <typename RowsOf>
-  static __device__ __forceinline__ void copy_a_by_words(const Slots& slots,
+  static __device__ __forceinline__ void copy_a_by_words(Slots& slots,
                                                          int chunks,
                                                          int rows_a,
                                                          const RowsOf& rows_of) {
@@ -496,16 +463,16 @@ struct ThreeTf32Product {
     const int warp = (static_cast<int>(threadIdx.x) - kMultipliers - kRewriters) / 32;
     constexpr int kRows = kTileM / kFeederGroups;  // of a warp
     const int rows = min(rows_a - warp * kRows, kRows);
-    each_chunk(slots, one_unit(chunks), [&](int slot, const auto&, int chunk) {
+    each_chunk(slots, one_unit(chunks), [&](const auto&, int chunk) {
       const RowsOfChunk of = rows_of(chunk);
       const float* from = of.a + warp * kRows * of.stride_a + lane;
-      const uint32_t a = slots.a(slot) + warp * kRows * 128;
+      const uint32_t a = slots.a() + warp * kRows * 128;
 #pragma unroll 8
       for (int r = 0; r < rows; ++r) {
         copy_async<4>(word_of_row(a, r, lane), from, lane < of.columns ? 4 : 0);
         from += of.stride_a;
       }
-      arrive_after_copies(slots.full(slot));
+      arrive_after_copies(slots.full());
     });
   }
 
@@ -518,9 +485,9 @@ struct ThreeTf32Product {
     return piece_of_row(rows, row, lane / 4) + lane % 4 * 4;
   }
 
-  static __device__ __forceinline__ void wait_for_chunk(const Slots& slots, const Place& place) {
-    wait_phase(slots.full(place.slot), place.parity);
-    wait_phase(slots.ready(place.slot), place.parity);
+  static __device__ __forceinline__ void wait_for_chunk(const Slots& slots) {
+    slots.wait_full();
+    slots.wait(slots.ready());
   }
 
   __device__ __forceinline__ void add(const float (&values)[kSums]) {
@@ -531,11 +498,8 @@ struct ThreeTf32Product {
   }
 
   template <typename Finish>
-  __device__ __forceinline__ void multiply_tile(const Slots& slots,
-                                                int chunks,
-                                                const Finish& finish) {
-    Place place;
-    multiply<Major::kK>(slots, place, chunks);
+  __device__ __forceinline__ void multiply_tile(Slots& slots, int chunks, const Finish& finish) {
+    multiply<Major::kK>(slots, chunks);
     finish();
   }
 
@@ -545,7 +509,7 @@ struct ThreeTf32Product {
   //
   // A of the next chunk is loaded while this one is multiplied.
   template <Major kMajorA>
-  __device__ __forceinline__ void multiply(const Slots& slots, Place& place, int chunks) {
+  __device__ __forceinline__ void multiply(Slots& slots, int chunks) {
     constexpr int kLarge = kSums <= 16 ? 4 : 1;
     float small[kSums], large[kLarge][kSums];
     clear(sum);
@@ -556,8 +520,8 @@ struct ThreeTf32Product {
     }
     uint32_t a[2][4][4], next[4][4];
     if (chunks > 0) {
-      wait_for_chunk(slots, place);
-      load_a<kMajorA>(next, slots.a(place.slot));
+      wait_for_chunk(slots);
+      load_a<kMajorA>(next, slots.a());
     }
 #pragma unroll 1
     for (int chunk = 1; chunk <= chunks; ++chunk) {
@@ -569,7 +533,7 @@ struct ThreeTf32Product {
         }
         take_apart(a[0][step], a[1][step]);
       }
-      const uint64_t b = describe_matrix(slots.b(place.slot));
+      const uint64_t b = describe_matrix(slots.b());
       fence_products();
       multiply_group_tf32<true>(large[0], a[0][0], b);
 #pragma unroll
@@ -583,11 +547,11 @@ struct ThreeTf32Product {
         multiply_group_tf32<false>(small, a[0][step], b + kBytesB / 16 + step * 2);
       }
       commit_products();
-      const int slot = place.slot;
-      place.advance();
+      const uint32_t empty = slots.empty();
+      slots.advance();
       if (chunk < chunks) {
-        wait_for_chunk(slots, place);
-        load_a<kMajorA>(next, slots.a(place.slot));
+        wait_for_chunk(slots);
+        load_a<kMajorA>(next, slots.a());
       }
       wait_products<1>();
 #pragma unroll
@@ -599,7 +563,7 @@ struct ThreeTf32Product {
       keep_until_here(a[0]);
       keep_until_here(a[1]);
       // Every thread has read its own part of A.
-      arrive(slots.empty(slot));
+      arrive(empty);
     }
     keep_behind(small);
     add(small);
