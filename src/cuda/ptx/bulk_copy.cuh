@@ -3,6 +3,7 @@
 #pragma once
 
 #include "barrier.cuh"
+#include "cluster.cuh"
 
 #include <cuda.h>
 #include <cuda/ptx>
@@ -25,19 +26,12 @@ __device__ __forceinline__ void fence_for_copies() {
 __device__ __forceinline__ void copy_to_rank(
     uint32_t to, uint32_t from, int bytes, uint32_t barrier, int rank) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote_to, remote_barrier;\n"
-      "mapa.shared::cluster.u32 remote_to, %0, %4;\n"
-      "mapa.shared::cluster.u32 remote_barrier, %3, %4;\n"
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
-      " [remote_to], [%1], %2, [remote_barrier];\n"
-      "}\n" ::"r"(to),
-      "r"(from),
-      "r"(bytes),
-      "r"(barrier),
-      "r"(rank)
-      : "memory");
+  ptx::cp_async_bulk(ptx::space_cluster,
+                     ptx::space_shared,
+                     at_shared(address_in_block(to, rank)),
+                     at_shared(from),
+                     static_cast<uint32_t>(bytes),
+                     barrier_at(address_in_block(barrier, rank)));
 #endif
 }
 
