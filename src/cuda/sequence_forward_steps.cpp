@@ -157,15 +157,6 @@ class StepsOfSequence {
     }
   }
 
-  /// The data of the copy is null until it is made.
-  Matrix weights_matrix() const {
-    const Tensor& weights = arguments_.weights;
-    if (!layout_.copies_weights) {
-      return rows_of(weights);
-    }
-    return {weights_.defined() ? weights_.const_data_ptr() : nullptr, layout_.weights_stride()};
-  }
-
   int64_t time_of(int64_t k) const { return reverse_ ? layout_.steps - 1 - k : k; }
 
   /// Runs the rows [first, first + count) of the batch, for all steps.
@@ -214,11 +205,10 @@ class StepsOfSequence {
     }
 
     Problem step{};
-    step.cell.batch = count;
-    step.cell.input_features = of.input_features;
-    step.cell.state_size = of.state_size;
-    step.cell.weights = weights_matrix();
-    step.cell.weights_gap = of.weights_gap();
+    step.cell = of.problem(count, {}, rows_of(arguments_.weights));
+    if (of.copies_weights) {
+      step.cell.weights.data = weights_.const_data_ptr();
+    }
     step.cell.bias = data_or_null<scalar_t>(bias_);
     // If cells are not kept, the last step writes c_n in their place.
     const bool rounds_last_cell =
