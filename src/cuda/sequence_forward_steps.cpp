@@ -13,9 +13,6 @@
 #include "runtime/rows.h"
 #include "sequence.h"
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
-
 namespace lltm::cuda {
 namespace {
 
@@ -317,8 +314,7 @@ bool run_sequence_by_steps(const SequenceOutputs& outputs,
                            const SequenceArguments& arguments,
                            const Device& device,
                            bool reverse) {
-  const auto dtype = arguments.input.scalar_type();
-  const std::optional<Arithmetic> arithmetic = arithmetic_of(dtype);
+  const std::optional<Arithmetic> arithmetic = arithmetic_of(arguments.input.scalar_type());
   if (!arithmetic) {
     selection();  // an unknown selection is an error for every dtype
     return false;
@@ -330,16 +326,8 @@ bool run_sequence_by_steps(const SequenceOutputs& outputs,
   if (steps.by_library()) {
     return false;
   }
-  switch (dtype) {
-    case at::kFloat:
-      steps.run<float>();
-      break;
-    case at::kHalf:
-      steps.run<c10::Half>();
-      break;
-    default:
-      steps.run<c10::BFloat16>();
-  }
+  with_arithmetic(*arithmetic,
+                  [&]<Arithmetic kArithmetic>() { steps.run<TensorElement<kArithmetic>>(); });
   return true;
 }
 
