@@ -103,6 +103,13 @@ struct Steps {
   LLTM_HOST_DEVICE const scalar_t& at(int64_t t, int64_t row, int64_t column) const {
     return data[t * strides[0] + row * strides[1] + column * strides[2]];
   }
+  /// Whether it is absent, or its rows are contiguous and all start at multiples of `count`
+  /// elements.
+  bool starts_at_neighbors(int count) const {
+    return data == nullptr ||
+           (strides[2] == 1 && strides[0] % count == 0 &&
+            Matrix{data, strides[1]}.starts_at_neighbors(count, sizeof(scalar_t)));
+  }
 };
 
 /// Whether rows do not overlap and are not too far apart for TMA.

@@ -317,18 +317,12 @@ SharesOfRows shares_of_rows(const GateGradientsParams<scalar_t>& p, int64_t colu
 /// Whether all rows start at multiples of `vector` elements.
 template <typename scalar_t>
 bool takes_vectors(const GateGradientsParams<scalar_t>& p, int vector) {
-  const auto aligned = [&](const scalar_t* pointer) {
-    return reinterpret_cast<uintptr_t>(pointer) %
-               (static_cast<size_t>(vector) * sizeof(scalar_t)) ==
-           0;
+  const auto aligned = [&](const scalar_t* rows, int64_t stride) {
+    return Matrix{rows, stride}.starts_at_neighbors(vector, sizeof(scalar_t));
   };
-  const auto incoming = [&](const Steps<scalar_t>& of) {
-    return of.data == nullptr ||
-           (aligned(of.data) && of.strides[2] == 1 && of.strides[1] % vector == 0);
-  };
-  return p.state_size % vector == 0 && p.d_gates_stride % vector == 0 && aligned(p.gates) &&
-         aligned(p.new_cell) && aligned(p.d_gates) && aligned(p.d_old_cell) && incoming(p.grad_h) &&
-         incoming(p.grad_cell);
+  return aligned(p.gates, 3 * p.state_size) && aligned(p.new_cell, p.state_size) &&
+         aligned(p.d_gates, p.d_gates_stride) && aligned(p.d_old_cell, p.state_size) &&
+         p.grad_h.starts_at_neighbors(vector) && p.grad_cell.starts_at_neighbors(vector);
 }
 
 /// Columns of the state per thread.

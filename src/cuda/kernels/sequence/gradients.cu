@@ -50,14 +50,6 @@ __global__ void __launch_bounds__(kElementThreads)
       });
 }
 
-/// Whether vectors of kCount neighbors are aligned in all rows.
-template <int kCount, typename scalar_t>
-bool has_vectors(const Steps<scalar_t>& of) {
-  return of.data == nullptr ||
-         (of.strides[2] == 1 && of.strides[0] % kCount == 0 && of.strides[1] % kCount == 0 &&
-          reinterpret_cast<uintptr_t>(of.data) % (kCount * sizeof(scalar_t)) == 0);
-}
-
 }  // namespace
 
 template <typename scalar_t>
@@ -71,8 +63,8 @@ template <typename scalar_t>
 cudaError_t launch_old_states(const OldStatesParams<scalar_t>& params, cudaStream_t stream) {
   constexpr int kCount = 16 / sizeof(scalar_t);
   const int64_t elements = params.steps * params.rows * params.state_size;
-  if (params.state_size % kCount == 0 && has_vectors<kCount>(params.output) &&
-      has_vectors<kCount>(params.h0)) {
+  if (params.state_size % kCount == 0 && params.output.starts_at_neighbors(kCount) &&
+      params.h0.starts_at_neighbors(kCount)) {
     return launch_on_elements<&old_states_kernel<scalar_t, kCount>>(
         params, elements / kCount, stream);
   }
