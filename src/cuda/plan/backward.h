@@ -76,9 +76,8 @@ std::span<const BackwardCandidate> backward_candidates();
 
 using BackwardChoice = Choice<BackwardCandidate, BackwardEstimate>;
 
-/// The selected candidate with the least estimate. What the selection does not support, such as a
-/// number of ranks, falls back to tiles, then to the library. The batch and the state are not
-/// empty.
+/// The selected candidate with the least estimate (choice.h). No candidate supports a number of
+/// ranks. The batch and the state are not empty.
 BackwardChoice choose_backward(const BackwardShape& shape,
                                const DeviceFacts& device,
                                const Selection& selection = {});

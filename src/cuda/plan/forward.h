@@ -1,12 +1,6 @@
 // The candidates of the forward, and of the steps of a sequence: what each supports, and its time,
-// estimated from the sizes of a problem and what is known about a GPU. Plain host code that queries
-// no device.
-//
-// The time of a kernel with tiles is
-//     waves * (chunks of K per rank * chunk + block + exchange within the cluster) + traffic,
-// where a wave is as many blocks as are resident at once. The kernels of a sequence's steps
-// overlap: see step_time() in forward.cpp. The constants, which are fitted to measurements, are in
-// costs.h.
+// estimated from the sizes of a problem and what is known about a GPU (docs/cuda-kernels.md). Plain
+// host code that queries no device.
 #pragma once
 
 #include "../problem.h"
@@ -94,8 +88,7 @@ Estimate estimate(const ForwardCandidate& candidate,
 
 using ForwardChoice = Choice<ForwardCandidate, Estimate>;
 
-/// The selected candidate with the least estimate. What the selection does not support falls back
-/// to tiles, then to the library.
+/// The selected candidate with the least estimate (choice.h).
 ForwardChoice choose_forward(const ForwardShape& shape,
                              const DeviceFacts& device,
                              const Selection& selection = {});

@@ -1,16 +1,6 @@
-// Chooses the kernels of a cell's forward and backward.
-//
-// Each direction has candidates, which state what they support and estimate their time. The least
-// estimate wins (forward.h, backward.h).
-//
-// The environment variable LLTM_CUDA_PATH selects candidates for a test or a measurement: a group
-// (`few_rows`: no tiles; `hopper`: instructions of sm_90a; `tiles`: instructions of sm_80;
-// `library`: products by ATen and pointwise kernels of ours) or one candidate by its name, which
-// leaves the other directions unchanged. NAME:RANKS also says how many blocks, 1 to 8, share the K
-// of a tile, for the candidates whose ranks are chosen by estimate: the forward's and the steps of
-// a sequence's backward, by wgmma and by mma.sync. Unset, empty or `auto` selects all. Any other
-// value is an error that lists the valid ones. What a selection does not support falls back to
-// tiles, then to the library. float64 always uses the library.
+// Chooses the kernels of a cell's forward and backward: of the candidates (forward.h, backward.h),
+// the one with the least estimate. For a test or a measurement, the environment variable
+// LLTM_CUDA_PATH selects candidates (docs/cuda-kernels.md). float64 always uses the library.
 #pragma once
 
 #include "../kernels/forward/kernels.h"
@@ -24,7 +14,8 @@
 
 namespace lltm::cuda {
 
-/// What LLTM_CUDA_PATH selects. Raises c10::Error for an unknown value.
+/// What LLTM_CUDA_PATH selects; all candidates if it is unset or empty. Raises c10::Error for an
+/// unknown value.
 Selection selection();
 
 /// The arithmetic of our own kernels for a dtype, none for float64. PyTorch's setting decides about
