@@ -221,25 +221,26 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
   if constexpr (Tile::kLoadsByTwo) {
     const bool early = loads_early(arguments.problem);
     // Called by each of two threads, with begin_chunk() before each copy.
-    const auto load_chunks =
-        [&](auto slots, int bytes, const auto& begin_segment, const auto& copy) {
-          int chunk = 0, piece = rank;
+    const auto load_chunks = [&](auto slots, int bytes, bool awaits_h, const auto& copy) {
+      int chunk = 0, piece = rank;
 #pragma unroll 1
-          for (int segment = 0; segment < 2; ++segment) {
-            const bool of_h = segment == 1;
-            begin_segment(of_h);
-            const int stop = of_h ? arguments.chunks.pieces() : arguments.chunks.x_pieces;
-            int k = (piece - segment * arguments.chunks.x_pieces) * Product::kChunkK;
+      for (int segment = 0; segment < 2; ++segment) {
+        const bool of_h = segment == 1;
+        if ((awaits_h && of_h) || !early) {
+          wait_for_previous_kernel();
+        }
+        const int stop = of_h ? arguments.chunks.pieces() : arguments.chunks.x_pieces;
+        int k = (piece - segment * arguments.chunks.x_pieces) * Product::kChunkK;
 #pragma unroll 1
-            for (; piece < stop; piece += ranks) {
-              Product::begin_chunk(slots, chunk, bytes);
-              copy(slots, of_h, k, chunk);
-              k += ranks * Product::kChunkK;
-              ++chunk;
-              slots.advance();
-            }
-          }
-        };
+        for (; piece < stop; piece += ranks) {
+          Product::begin_chunk(slots, chunk, bytes);
+          copy(slots, of_h, k, chunk);
+          k += ranks * Product::kChunkK;
+          ++chunk;
+          slots.advance();
+        }
+      }
+    };
     product.run(
         shared,
         end - begin,
@@ -249,29 +250,19 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
         [&](const auto& slots) {
           // One thread for both would take longer to issue the copies than these take.
           if (threadIdx.x == Product::kFinishers) {
-            load_chunks(
-                slots,
-                arguments.bytes_a,
-                [&](bool of_h) {
-                  if (of_h || !early) {
-                    wait_for_previous_kernel();
-                  }
-                },
-                [&](const auto& at, bool of_h, int k, int) {
-                  copy_a(at.data(), at.full(), of_h, k);
-                });
+            load_chunks(slots,
+                        arguments.bytes_a,
+                        /*awaits_h=*/true,
+                        [&](const auto& at, bool of_h, int k, int) {
+                          copy_a(at.data(), at.full(), of_h, k);
+                        });
           } else if (threadIdx.x == Product::kFinishers + 32) {
-            load_chunks(
-                slots,
-                Product::kBytesB,
-                [&](bool) {
-                  if (!early) {
-                    wait_for_previous_kernel();
-                  }
-                },
-                [&](const auto& at, bool of_h, int k, int chunk) {
-                  copy_b(at.data() + Product::kBytesA, at.full(), of_h, k, chunk);
-                });
+            load_chunks(slots,
+                        Product::kBytesB,
+                        /*awaits_h=*/false,
+                        [&](const auto& at, bool of_h, int k, int chunk) {
+                          copy_b(at.data() + Product::kBytesA, at.full(), of_h, k, chunk);
+                        });
           }
         },
         fetch,
