@@ -75,15 +75,6 @@ struct WgmmaProduct {
     }
   }
 
-  /// Waits until a chunk's slot is empty, and announces `bytes` bytes to its barrier. Called by a
-  /// thread that loads; `chunk` counts from the first that this thread loads.
-  static __device__ __forceinline__ void begin_chunk(const Slots& slots, int chunk, int bytes) {
-    if (chunk >= kStages) {
-      slots.wait_empty();
-    }
-    arrive_expecting(slots.full(), bytes);
-  }
-
   /// Multiplies `chunks` chunks of K. All threads that load call copy(slots), which copies all
   /// chunks. The blocks that share B are `peer`, peer + peer_step, ... of the cluster. The
   /// finishers call fetch() before the product and finish() after it; of these, the multipliers

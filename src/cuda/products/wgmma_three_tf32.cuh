@@ -511,13 +511,8 @@ struct ThreeTf32Product {
   template <Major kMajorA>
   __device__ __forceinline__ void multiply(Slots& slots, int chunks) {
     constexpr int kLarge = kSums <= 16 ? 4 : 1;
-    float small[kSums], large[kLarge][kSums];
+    float small[kSums] = {}, large[kLarge][kSums] = {};
     clear(sum);
-    clear(small);
-#pragma unroll
-    for (int i = 0; i < kLarge; ++i) {
-      clear(large[i]);
-    }
     uint32_t a[2][4][4], next[4][4];
     if (chunks > 0) {
       wait_for_chunk(slots);

@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
   };
   if constexpr (Tile::kLoadsByTwo) {
     const bool early = loads_early(arguments.problem);
-    // Called by each of two threads, with begin_chunk() before each copy.
+    // Called by each of two threads.
     const auto load_chunks = [&](auto slots, int bytes, bool awaits_h, const auto& copy) {
       int chunk = 0, piece = rank;
 #pragma unroll 1
@@ -233,7 +233,10 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
         int k = (piece - segment * arguments.chunks.x_pieces) * Product::kChunkK;
 #pragma unroll 1
         for (; piece < stop; piece += ranks) {
-          Product::begin_chunk(slots, chunk, bytes);
+          if (chunk >= Product::kStages) {
+            slots.wait_empty();
+          }
+          arrive_expecting(slots.full(), bytes);
           copy(slots, of_h, k, chunk);
           k += ranks * Product::kChunkK;
           ++chunk;
