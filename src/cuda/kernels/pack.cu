@@ -11,15 +11,13 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 // The warps that a row takes, with one 16-byte vector per lane.
-template <typename Part>
-__host__ __device__ uint32_t pieces_a_row(const Part& part, int element_size) {
+__host__ __device__ uint32_t pieces_a_row(const PackParams::Part& part, int element_size) {
   return static_cast<uint32_t>(((part.lead + part.columns) * element_size + 32 * 16 - 1) /
                                (32 * 16));
 }
 
 // All of them. Parts with as many as 2^32 do not fit a GPU's memory.
-template <typename Part>
-__host__ __device__ int64_t pieces_of(const Part& part, int element_size) {
+__host__ __device__ int64_t pieces_of(const PackParams::Part& part, int element_size) {
   return part.rows * pieces_a_row(part, element_size);
 }
 

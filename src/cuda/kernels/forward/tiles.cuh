@@ -30,11 +30,11 @@ struct ForwardTilesArguments {
 };
 
 /// kShifts: rows of 16 bits may start anywhere. Otherwise these start at multiples of 16 bytes.
-template <typename Problem, typename Product, int kHidden, int kBlocksPerSm, bool kShifts>
+template <typename Problem, typename Product, int kBlocksPerSm, bool kShifts>
 __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     forward_tiles_kernel(const __grid_constant__ ForwardTilesArguments<Problem> arguments) {
   using Element = typename Product::Element;
-  static_assert(Product::kTileN == 3 * kHidden);
+  constexpr int kHidden = Product::kTileN / 3;
   extern __shared__ __align__(16) unsigned char shared[];
   const ForwardProblem& p = cell_of(arguments.problem);
 
@@ -173,11 +173,10 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
   const dim3 grid =
       grid_of_tiles(ceil_div(params.batch, kTileM), ceil_div(params.state_size, kHidden), split);
   const auto launch = [&]<bool kShifts>() {
-    return launch_in_clusters<
-        &forward_tiles_kernel<Problem, Product, kHidden, kBlocksPerSm, kShifts>,
-        Product::kThreads,
-        Product::kSharedBytes,
-        ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
+    return launch_in_clusters<&forward_tiles_kernel<Problem, Product, kBlocksPerSm, kShifts>,
+                              Product::kThreads,
+                              Product::kSharedBytes,
+                              ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
   };
   if constexpr (kSize == 2) {
     // Copying such rows in words, as in float, takes more instructions.
