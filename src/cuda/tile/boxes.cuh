@@ -9,8 +9,9 @@
 namespace lltm::cuda {
 
 /// A box of a matrix: `rows` rows from `data` on, `stride` elements apart.
-template <typename Element>
+template <typename Element_>
 struct Box {
+  using Element = Element_;
   const Element* data;
   int64_t stride;
   int rows;
@@ -21,8 +22,9 @@ struct Box {
 };
 
 /// The rows of `weights` that a block needs: kHidden of each gate.
-template <typename Element, int kHidden>
+template <typename Element_, int kHidden>
 struct GateRows {
+  using Element = Element_;
   const Element* data;  // the input gate's row of the first hidden column
   int64_t stride;
   int64_t state_size;
@@ -41,9 +43,11 @@ struct GateRows {
 ///
 /// A thread's addresses are computed once and advanced from box to box: a block has few warps, so
 /// nothing hides the latency between a box's first and last copy.
-template <int kRows, int kColumns, int kPitch, int kThreads, typename Element, typename Source>
+template <int kRows, int kColumns, int kPitch, int kThreads, typename Source>
 class BoxCopier {
  public:
+  using Element = typename Source::Element;
+
   /// Called before the first copy, and whenever the next box does not continue the previous one.
   __device__ __forceinline__ void start(const Source& source) {
     source_ = source;

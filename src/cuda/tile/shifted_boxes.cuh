@@ -14,8 +14,9 @@ namespace lltm::cuda {
 
 /// As BoxCopier, which it replaces where rows start anywhere: a copied box has to be realigned
 /// before it is read. A row in shared memory takes one vector more than its columns.
-template <int kRows, int kColumns, int kPitch, int kThreads, typename Element, typename Source>
+template <int kRows, int kColumns, int kPitch, int kThreads, typename Source>
 class ShiftedBoxCopier {
+  using Element = typename Source::Element;
   static constexpr int kSize = sizeof(Element);
   static constexpr int kVectors = kColumns * kSize / 16;
   static constexpr int kRowsPerPass = kThreads / kVectors;
@@ -117,17 +118,10 @@ class ShiftedBoxCopier {
 };
 
 /// ShiftedBoxCopier or BoxCopier.
-template <bool kShifts,
-          int kRows,
-          int kColumns,
-          int kPitch,
-          int kThreads,
-          typename Element,
-          typename Source>
-using BoxCopierFor =
-    std::conditional_t<kShifts,
-                       ShiftedBoxCopier<kRows, kColumns, kPitch, kThreads, Element, Source>,
-                       BoxCopier<kRows, kColumns, kPitch, kThreads, Element, Source>>;
+template <bool kShifts, int kRows, int kColumns, int kPitch, int kThreads, typename Source>
+using BoxCopierFor = std::conditional_t<kShifts,
+                                        ShiftedBoxCopier<kRows, kColumns, kPitch, kThreads, Source>,
+                                        BoxCopier<kRows, kColumns, kPitch, kThreads, Source>>;
 
 /// All threads of a block shift a copied box of each of two sources, as read() describes these.
 template <typename CopierA, typename CopierB, typename Element, typename SourceA, typename SourceB>

@@ -65,10 +65,8 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     const int end = arguments.split.first_chunk(cluster_rank() + 1);
     ClusterSums<StateProduct> sums(shared, arguments.split);
 
-    using CopierA =
-        BoxCopierFor<kShifts, kTileM, kChunkK, StateProduct::kPitchA, kThreads, Element, Rows>;
-    using CopierB =
-        BoxCopierFor<kShifts, kChunkK, kTileN, StateProduct::kPitchB, kThreads, Element, Rows>;
+    using CopierA = BoxCopierFor<kShifts, kTileM, kChunkK, StateProduct::kPitchA, kThreads, Rows>;
+    using CopierB = BoxCopierFor<kShifts, kChunkK, kTileN, StateProduct::kPitchB, kThreads, Rows>;
     CopierA copier_a;
     CopierB copier_b;
     // The operands from row or column `k` of K on.
@@ -130,10 +128,8 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     const int64_t first_row = int64_t(tile / tiles_a_row) * kTileM;
     const int rows = at_most(gate_columns - first_row, kTileM);
 
-    using CopierA =
-        BoxCopierFor<kShifts, kChunkK, kTileM, WeightProduct::kPitchA, kThreads, Element, Rows>;
-    using CopierB =
-        BoxCopierFor<kShifts, kChunkK, kTileN, WeightProduct::kPitchB, kThreads, Element, Rows>;
+    using CopierA = BoxCopierFor<kShifts, kChunkK, kTileM, WeightProduct::kPitchA, kThreads, Rows>;
+    using CopierB = BoxCopierFor<kShifts, kChunkK, kTileN, WeightProduct::kPitchB, kThreads, Rows>;
     CopierA copier_a;
     CopierB copier_b;
     const Matrix& source = piece.of(p.old_h, p.input);

@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   using RowsB = GateRows<Element, kHidden>;
   constexpr int kThreads = Product::kThreads;
   using CopierA =
-      BoxCopierFor<kShifts, Product::kTileM, kChunkK, Product::kPitchA, kThreads, Element, RowsA>;
+      BoxCopierFor<kShifts, Product::kTileM, kChunkK, Product::kPitchA, kThreads, RowsA>;
   using CopierB =
-      BoxCopierFor<kShifts, Product::kTileN, kChunkK, Product::kPitchB, kThreads, Element, RowsB>;
+      BoxCopierFor<kShifts, Product::kTileN, kChunkK, Product::kPitchB, kThreads, RowsB>;
   CopierA copier_a;
   CopierB copier_b;
   // In a sequence, the chunks of x come first, since x is available before h.

@@ -50,13 +50,13 @@ __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_
   const int end = arguments.split.first_chunk(cluster_rank() + 1);
   ClusterSums<Product> sums(shared, arguments.split);
 
-  BoxCopier<kChunkK, kTileN, Product::kPitchB, kThreads, Element, Box<Element>> weights_copier;
+  BoxCopier<kChunkK, kTileN, Product::kPitchB, kThreads, Box<Element>> weights_copier;
   weights_copier.start({static_cast<const Element*>(weights.data) +
                             int64_t(begin) * kChunkK * weights.stride + first_column,
                         weights.stride,
                         0,
                         true});
-  BoxCopier<kTileM, kChunkK, Product::kPitchA, kThreads, Element, Box<Element>> gates_copier;
+  BoxCopier<kTileM, kChunkK, Product::kPitchA, kThreads, Box<Element>> gates_copier;
   gates_copier.start({p.last_d_gates + first_row * p.d_gates_stride + int64_t(begin) * kChunkK,
                       p.d_gates_stride,
                       rows,
