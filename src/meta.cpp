@@ -2,6 +2,7 @@
 #include "checks.h"
 #include "dispatcher_kernel.h"
 #include "gradient_index.h"
+#include "sequence_outputs.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -58,14 +59,14 @@ OptionalGradients backward_meta(const BackwardArguments& arguments,
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_meta(const SequenceArguments& arguments,
                                                                  bool /*reverse*/,
                                                                  bool keep) {
-  const auto [steps, batch, input_features, state_size] = check<c10::SymInt>(arguments);
-  const Tensor& input = arguments.input;
-  const c10::SymInt kept_steps = keep ? steps : c10::SymInt(0);
-  return {empty({steps, batch, state_size}, input),
-          empty({batch, state_size}, input),
-          empty({batch, state_size}, input, final_cell_dtype(arguments)),
-          empty({kept_steps, batch, state_size}, input),
-          empty({kept_steps, batch, state_size * 3}, input)};
+  const auto sizes = check<c10::SymInt>(arguments);
+  return empty_outputs(arguments,
+                       sizes,
+                       keep,
+                       [&](at::SymIntArrayRef shape, at::ScalarType dtype) {
+                         return empty(shape, arguments.input, dtype);
+                       })
+      .results();
 }
 
 OptionalGradients sequence_backward_meta(const SequenceBackwardArguments& arguments,

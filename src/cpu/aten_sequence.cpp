@@ -9,6 +9,7 @@
 #include "kernel_arguments.h"
 #include "parallel.h"
 #include "sequence_blocks.h"
+#include "steps_of_call.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/addmm.h>

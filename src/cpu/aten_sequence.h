@@ -3,7 +3,7 @@
 
 #include "../checks.h"
 #include "../gradients.h"
-#include "sequence.h"
+#include "../sequence_outputs.h"
 
 namespace lltm::cpu {
 

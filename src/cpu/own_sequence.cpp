@@ -4,6 +4,7 @@
 #include "cell_run.h"
 #include "choice.h"
 #include "sequence_steps.h"
+#include "steps_of_call.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>

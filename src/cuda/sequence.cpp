@@ -119,31 +119,25 @@ void run_rows(const SequenceOutputs& outputs,
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArguments& arguments,
                                                             bool reverse,
                                                             bool keep) {
-  const auto [steps, batch, input_features, state_size] = check<int64_t>(arguments);
+  const auto sizes = check<int64_t>(arguments);
+  const int64_t batch = sizes.batch, state_size = sizes.state_size;
   const Device device(arguments.input);
-  const auto dtype = arguments.input.scalar_type();
-  const int64_t kept_steps = keep ? steps : 0;
-  const SequenceOutputs outputs{
-      .output = device.empty({steps, batch, state_size}, dtype),
-      .h_n = device.empty({batch, state_size}, dtype),
-      .c_n = device.empty({batch, state_size}, final_cell_dtype(arguments)),
-      .cells = device.empty({kept_steps, batch, state_size}, dtype),
-      .gates = device.empty({kept_steps, batch, 3 * state_size}, dtype)};
+  const SequenceOutputs outputs =
+      empty_outputs(arguments, sizes, keep, [&](at::IntArrayRef shape, at::ScalarType dtype) {
+        return device.empty(shape, dtype);
+      });
   if (batch * state_size > 0 && !run_sequence_by_steps(outputs, arguments, device, reverse)) {
+    const auto dtype = arguments.input.scalar_type();
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "lltm::sequence", [&] {
       const int64_t bytes_of_row = 8 * state_size * sizeof(accumulate_t<scalar_t>);
-      const int64_t rows = std::clamp<int64_t>(kStepBytes / bytes_of_row, 1, outputs.h_n.size(0));
-      for (int64_t first = 0; first < outputs.h_n.size(0); first += rows) {
-        run_rows<scalar_t>(outputs,
-                           arguments,
-                           device,
-                           first,
-                           std::min(rows, outputs.h_n.size(0) - first),
-                           reverse);
+      const int64_t rows = std::clamp<int64_t>(kStepBytes / bytes_of_row, 1, batch);
+      for (int64_t first = 0; first < batch; first += rows) {
+        run_rows<scalar_t>(
+            outputs, arguments, device, first, std::min(rows, batch - first), reverse);
       }
     });
   }
-  return {outputs.output, outputs.h_n, outputs.c_n, outputs.cells, outputs.gates};
+  return outputs.results();
 }
 
 }  // namespace

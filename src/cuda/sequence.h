@@ -3,6 +3,7 @@
 
 #include "../checks.h"
 #include "../products.h"
+#include "../sequence_outputs.h"
 #include "kernels/sequence/kernels.h"
 #include "runtime/device.h"
 
@@ -14,10 +15,6 @@
 #include <optional>
 
 namespace lltm::cuda {
-
-struct SequenceOutputs {
-  at::Tensor output, h_n, c_n, cells, gates;
-};
 
 /// Runs one kernel per step. Returns false, with nothing done, if the library should compute the
 /// sequence: float64, GPUs older than sm_80, no steps, and sizes at which the library is faster.

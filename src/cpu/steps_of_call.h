@@ -1,4 +1,4 @@
-// What the implementations of lltm::sequence on the CPU share.
+// The steps of a call of lltm::sequence or lltm::sequence_backward on the CPU.
 #pragma once
 
 #include "../checks.h"
@@ -8,11 +8,6 @@
 #include <ATen/core/Tensor.h>
 
 namespace lltm::cpu {
-
-/// The results. Contiguous tensors; cells and gates have no steps if they are not kept.
-struct SequenceOutputs {
-  at::Tensor output, h_n, c_n, cells, gates;
-};
 
 /// The steps of a call, and the tensors that they point into.
 class StepsOfCall {
