@@ -6,8 +6,8 @@ argument is sharded over the batch, all arguments with a batch dimension are, an
 steps are gathered.
 
 The rules are registered once both this package and ``torch.distributed.tensor`` are imported: when lltm is imported,
-or at the next call of an lltm module. Programs that import lltm first and call the operators directly must call
-:func:`register`.
+or at the next call of an lltm module or function. Programs that import lltm first and only call ``torch.ops.lltm`` must
+call :func:`register`.
 """
 
 import sys

@@ -61,6 +61,15 @@ def check_cell(mesh) -> None:
     assert_whole(torch.autograd.grad(found[0].sum(), list(cell.parameters())), gradients)
 
 
+def check_function(mesh) -> None:
+    """Without communication, as only one process calls it."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    input = DTensor.from_local(torch.zeros(STEPS, 2, 3), mesh, [Shard(1)], run_check=False)
+    weights = DTensor.from_local(torch.zeros(12, 7), mesh, [Replicate()], run_check=False)
+    assert lltm.sequence(input, weights)[0].shape == (STEPS, 4, 4)
+
+
 def check_operators(mesh) -> None:
     """Other placements are redistributed: sharded features are gathered, and replicated batches are sharded."""
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -120,13 +129,16 @@ def check_messages(mesh) -> None:
 
 
 def check(rank, file) -> None:
-    """Runs in each process. lltm was imported before torch.distributed.tensor, so a module registers the rules."""
+    """Runs in each process. lltm was imported before torch.distributed.tensor, so the first call registers the rules:
+    of a module in one process, of a function in the other."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", f"file://{file}", rank=rank, world_size=2)
     from torch.distributed.tensor import init_device_mesh
 
     mesh = init_device_mesh("cpu", (2,))
+    if rank == 1:
+        check_function(mesh)
     for batch in (4, 3, 1):  # equal and unequal numbers of rows, and no rows in one process
         check_module(mesh, batch)
     check_cell(mesh)
