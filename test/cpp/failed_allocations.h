@@ -157,13 +157,24 @@ inline const std::vector<CallCase> kCallCases = {{"forward", run_forward},
                                                  {"sequence_backward", run_sequence_backward},
                                                  {"sequence_autograd", run_sequence_autograd}};
 
-/// Waits up to a second for at most this many live allocations: autograd's threads may release the
-/// tensors of a failed call, or of an earlier test, slightly after it has ended.
+/// Waits up to a second for this many live allocations: autograd's threads may release the tensors
+/// of a failed call slightly after it has raised.
 inline bool soon_alive(const Refusals& refusals, int64_t count) {
-  for (int i = 0; i < 1000 && refusals.alive() > count; ++i) {
+  for (int i = 0; i < 1000 && refusals.alive() != count; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return refusals.alive() <= count;
+  return refusals.alive() == count;
+}
+
+/// The number of live allocations once it no longer changes: autograd's threads may also release
+/// the tensors of an earlier call, or of an earlier test, late.
+inline int64_t settled_alive(const Refusals& refusals) {
+  int64_t alive = 0;
+  do {
+    alive = refusals.alive();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  } while (refusals.alive() != alive);
+  return alive;
 }
 
 /// Makes every allocation of a call fail in turn, and checks that the call raises and leaks
@@ -174,7 +185,7 @@ inline void expect_failures_leave_nothing(const CallCase& call,
   // Run twice, because what the libraries keep from a first call is not a leak.
   call.run(arguments);
   const Tensors right = call.run(arguments);
-  const int64_t alive = refusals.alive();
+  const int64_t alive = settled_alive(refusals);
   int64_t refused = 0;
   while (true) {
     SCOPED_TRACE("allocation " + std::to_string(refused));
