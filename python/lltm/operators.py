@@ -30,8 +30,7 @@ def forward(
     Returns:
         new_h and new_cell, (N, H), and gates, (N, 3H): the workspace of :func:`backward`, not differentiable.
     """
-    if not torch.jit.is_scripting():
-        sharding.register_if_loaded()
+    sharding.register_if_loaded()
     return torch.ops.lltm.forward(input, weights, bias, old_h, old_cell)
 
 
@@ -58,8 +57,7 @@ def backward(
         The five gradients in that order, each in the shape of its argument, None where the mask is False. d_bias, (3H),
         can be requested for a cell without a bias, too.
     """
-    if not torch.jit.is_scripting():
-        sharding.register_if_loaded()
+    sharding.register_if_loaded()
     mask = _mask_of("backward", output_mask)
     return torch.ops.lltm.backward(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, mask)
 
@@ -105,8 +103,7 @@ def sequence(
         >>> torch.equal(output[4, 1], h_n[1]), torch.equal(cells[7, 2], c_n[2])
         (True, True)
     """
-    if not torch.jit.is_scripting():
-        sharding.register_if_loaded()
+    sharding.register_if_loaded()
     return torch.ops.lltm.sequence(input, weights, bias, h0, c0, lengths, reset, reverse, keep)
 
 
@@ -142,8 +139,7 @@ def sequence_backward(
         zero beyond a row's length, and d_c0 has c_n's dtype. d_bias, d_h0 and d_c0 can be requested even if the
         argument is None.
     """
-    if not torch.jit.is_scripting():
-        sharding.register_if_loaded()
+    sharding.register_if_loaded()
     mask = _mask_of("sequence_backward", output_mask)
     return torch.ops.lltm.sequence_backward(
         grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, gates, input, weights, bias, h0, c0, lengths, reset,

@@ -57,11 +57,12 @@ def register() -> None:
 
 def register_if_loaded() -> None:
     """Register the rules if ``torch.distributed.tensor`` is imported already: importing it takes a second."""
-    # Checked first, so that compiled code does not depend on `_registered`, which the next eager call may change.
-    if torch.compiler.is_compiling():
-        return
-    if not _registered and "torch.distributed.tensor" in sys.modules:
-        register()
+    if not torch.jit.is_scripting():
+        # Checked first, so that compiled code does not depend on `_registered`, which the next eager call may change.
+        if torch.compiler.is_compiling():
+            return
+        if not _registered and "torch.distributed.tensor" in sys.modules:
+            register()
 
 
 @torch.no_grad()  # autograd has handled this call, and must not record the redistribution
