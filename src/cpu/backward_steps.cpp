@@ -277,7 +277,7 @@ int64_t terms_of_sum(const SequenceBackward<scalar_t>& s) {
 }  // namespace
 
 // In chunks of time: the products of a chunk follow its steps while its d_gates are in the caches
-// of all threads. The products take a chunk in parts, each of them a sum's.
+// of all threads. The products take a chunk in parts, one for each sum.
 template <typename scalar_t>
 void run(const SequenceBackward<scalar_t>& s) {
   const RunningSteps steps(s.steps);

@@ -31,7 +31,7 @@ RowsOfSteps<scalar_t> rows_of_steps(const Tensor& tensor) {
           .row_stride = tensor.stride(1)};
 }
 
-/// Owns the tensors that pointers refer to.
+/// Owns the tensors that the pointers of a call refer to, besides those of its StepsOfCall.
 struct Sources {
   Sources(const SequenceArguments& arguments, Tensor input_)
       : input(std::move(input_)),

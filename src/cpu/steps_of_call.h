@@ -10,21 +10,17 @@
 namespace lltm::cpu {
 
 /// The steps of a call, and the tensors that they point into.
-class StepsOfCall {
- public:
+struct StepsOfCall {
   StepsOfCall(const SequenceArguments& arguments, bool reverse)
-      : lengths_(contiguous_or_undefined(arguments.lengths)),
-        reset_(contiguous_or_undefined(arguments.reset)),
+      : lengths(contiguous_or_undefined(arguments.lengths)),
+        reset(contiguous_or_undefined(arguments.reset)),
         steps{.steps = arguments.input.size(0),
               .batch = arguments.input.size(1),
-              .lengths = data_or_null<int64_t>(lengths_),
-              .reset = data_or_null<bool>(reset_),
+              .lengths = data_or_null<int64_t>(lengths),
+              .reset = data_or_null<bool>(reset),
               .reverse = reverse} {}
 
- private:
-  at::Tensor lengths_, reset_;
-
- public:
+  const at::Tensor lengths, reset;  // before steps, which points into them
   const SequenceSteps steps;
 };
 

@@ -1,8 +1,8 @@
 // The products of the backward by wgmma (sm_90a): tiles of 128 rows, 64 for each of two warpgroups,
-// and of 64, 128 or 256 columns. The rows of the left operand are K. In 16 bits
-// wgmma reads it from shared memory. In TF32, where wgmma reads shared memory only along K, it
-// passes through registers. For the same reason, the rows of the right operand are N in TF32, for
-// which the inputs are transposed beforehand. In 16 bits those for d_weights are K.
+// and of 64, 128 or 256 columns. The rows of the left operand are K. In 16 bits wgmma reads it from
+// shared memory. In TF32, where wgmma reads shared memory only along K, it passes through
+// registers. For the same reason, the rows of the right operand are N in TF32, for which the inputs
+// are transposed beforehand. In 16 bits those for d_weights are K.
 #pragma once
 
 #include "../problem.h"
