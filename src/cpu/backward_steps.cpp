@@ -1,5 +1,6 @@
 #include "gradient_products.h"
 #include "kernel_arguments.h"
+#include "parallel.h"
 #include "scratch.h"
 #include "sequence_steps.h"
 #include "step_threads.h"
@@ -255,13 +256,23 @@ std::vector<StateGradientRow<scalar_t>> input_gradient_rows(const StepsOfChunk<s
 /// Zeroes d_input where a row does not run.
 template <typename scalar_t>
 void clear_input_gradient(const SequenceBackward<scalar_t>& s) {
-  for (int64_t row = 0; row < s.steps.batch && s.steps.lengths; ++row) {
-    for (int64_t step = s.steps.length(row); step < s.steps.steps; ++step) {
-      std::fill_n(s.d_input + (step * s.steps.batch + row) * s.input.features,
-                  s.input.features,
-                  scalar_t(0));
-    }
+  if (!s.steps.lengths) {
+    return;
   }
+  const int64_t batch = s.steps.batch, features = s.input.features;
+  for_each_task(s.steps.steps,
+                s.steps.steps * batch * features,
+                kShortCopies,
+                [&](int64_t begin, int64_t end) {
+                  for (int64_t step = begin; step < end; ++step) {
+                    for (int64_t row = 0; row < batch; ++row) {
+                      if (!s.steps.runs(step, row)) {
+                        std::fill_n(
+                            s.d_input + (step * batch + row) * features, features, scalar_t(0));
+                      }
+                    }
+                  }
+                });
 }
 
 /// The terms that are added to d_weights at a time: as many as a sum takes whose d_gates stay in
