@@ -159,22 +159,21 @@ class GradientStaging {
     }
   }
 
-  /// Writes `columns` columns of the tile, a power of two, from `column` of the block on, which is
-  /// column unit.column + first of the product. group_row is the row of the product where the
-  /// warpgroup's rows start. Called by all threads of the warpgroup, after a barrier of theirs.
+  /// Writes the first `columns` columns of the block, a power of two. The block starts at column
+  /// unit.column + first of the product, and the warpgroup's rows at its row group_row. Called by
+  /// all threads of the warpgroup, after a barrier of theirs.
   __device__ __forceinline__ void write(const GradientResults& results,
                                         const GradientUnit& unit,
                                         int group_row,
-                                        int column,
                                         int columns,
                                         int first) const {
     const int alignment = unit.of_weights ? results.weight_alignment : results.state_alignment;
     if (alignment == 16) {
-      write_vectors<16>(results, unit, group_row, column, columns, first);
+      write_vectors<16>(results, unit, group_row, columns, first);
     } else if (kSize == 2 && alignment == 4) {
-      write_vectors<4>(results, unit, group_row, column, columns, first);
+      write_vectors<4>(results, unit, group_row, columns, first);
     } else {
-      write_vectors<kSize>(results, unit, group_row, column, columns, first);
+      write_vectors<kSize>(results, unit, group_row, columns, first);
     }
   }
 
@@ -218,7 +217,6 @@ class GradientStaging {
   __device__ __forceinline__ void write_vectors(const GradientResults& results,
                                                 const GradientUnit& unit,
                                                 int group_row,
-                                                int column,
                                                 int columns,
                                                 int first) const {
     constexpr int kElements = kVector / kSize;
@@ -227,14 +225,12 @@ class GradientStaging {
     const int shift = 31 - __clz((unit.of_weights ? columns : 64) / kElements);
     const int c = (thread_ & ((1 << shift) - 1)) * kElements;
     const int64_t h = results.state_size, x = results.input_features;
-    int first_row = 0, first_byte = c * kSize;  // in the staging
     int64_t rows, stride;
     Element* to;
     bool inside;
     if (unit.of_weights) {
       const int64_t of_segment = unit.column + first + c;
       const int64_t to_column = of_segment + (unit.second_segment ? h : 0);
-      first_byte += column * kSize;
       rows = min(int64_t(64), 3 * h - group_row);
       stride = h + x;
       inside = to_column < (unit.second_segment || results.one_segment ? h + x : h);
@@ -242,7 +238,6 @@ class GradientStaging {
     } else {
       const int64_t m = group_row + c, row = unit.column + first;
       const bool of_h = m < h;
-      first_row = column;
       rows = min(int64_t(columns), results.batch - row);
       stride = of_h ? h : x;
       inside = m >= results.state_first && m < results.state_end;
@@ -253,7 +248,7 @@ class GradientStaging {
 #pragma unroll 2
       for (int row = thread_ >> shift; row < rows; row += 128 >> shift) {
         __stcg(reinterpret_cast<Bits*>(to + row * stride),
-               *reinterpret_cast<const Bits*>(shared_ + offset(first_row + row, first_byte)));
+               *reinterpret_cast<const Bits*>(shared_ + offset(row, c * kSize)));
       }
     }
   }

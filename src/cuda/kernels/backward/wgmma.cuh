@@ -256,7 +256,7 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
     sync_threads_of<128>(1 + group);
     const int first = block * Staging::kColumns;
     if (!by_tma) {
-      staging.write(arguments.results, unit, group_row, 0, Staging::kColumns, first);
+      staging.write(arguments.results, unit, group_row, Staging::kColumns, first);
     } else if (thread % 128 == 0) {
       staging.write_by_tma(arguments.result_maps, arguments.results, unit, group_row, first);
       commit_writes();
@@ -444,8 +444,7 @@ __global__ void __launch_bounds__(kGradientThreads)
     staging.template put<Tile::kDealsColumns>(of_weights, i * 8, sums[i]);
   }
   sync_threads_of<128>(1 + group);
-  staging.write(
-      arguments.results, unit, unit.row + group * 64, 0, kSumColumns, share * kSumColumns);
+  staging.write(arguments.results, unit, unit.row + group * 64, kSumColumns, share * kSumColumns);
 #else
   trap_wrong_image();
 #endif
