@@ -19,6 +19,10 @@ struct GradientResults {
   int state_alignment, weight_alignment;
   int state_first, state_end;  // the rows of the state product that are wanted
   bool one_segment;            // whether d_weights has one segment of columns
+
+  LLTM_HOST_DEVICE int alignment(bool of_weights) const {
+    return of_weights ? weight_alignment : state_alignment;
+  }
 };
 
 /// Their tensor maps. TMA can write rows that start at multiples of 16 bytes.
@@ -167,7 +171,7 @@ class GradientStaging {
                                         int group_row,
                                         int columns,
                                         int first) const {
-    const int alignment = unit.of_weights ? results.weight_alignment : results.state_alignment;
+    const int alignment = results.alignment(unit.of_weights);
     if (alignment == 16) {
       write_vectors<16>(results, unit, group_row, columns, first);
     } else if (kSize == 2 && alignment == 4) {

@@ -30,10 +30,6 @@ struct GradientArguments {
   GradientResultMaps result_maps;
   GradientResults results;
   GradientSchedule schedule;
-  // Operands that the previous kernel does not write: it has waited for whatever wrote them before
-  // it started this one.
-  bool weights_are_there, inputs_are_there;
-  bool state_by_tma, weights_by_tma;
   UnalignedRows unaligned_weights;
   float4* parts;  // of the state product's tiles, then of the weight product's
   BiasParts bias;
@@ -143,8 +139,9 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
   bool waited = false;
   arguments.schedule.for_each_unit<Tile::kRows, Tile::kStateColumns, Tile::kWeightColumns>(
       cluster, rank, [&](const GradientUnit& unit) {
-        const bool there = of_left ? !unit.of_weights && arguments.weights_are_there
-                                   : unit.of_weights && arguments.inputs_are_there;
+        // The previous kernel computes d_gates and, in TF32, transposes the inputs. It has waited
+        // for whatever wrote the other operands before it started this one.
+        const bool there = of_left ? !unit.of_weights : unit.of_weights && Product::kWeightRowsOfK;
         if (!waited && !there) {
           wait_for_previous_kernel();
           waited = true;
@@ -230,7 +227,7 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
   const int64_t h = arguments.results.state_size;
   const bool has_both = group_row < h && group_row + 64 > h;
   const bool by_tma =
-      unit.of_weights ? arguments.weights_by_tma : arguments.state_by_tma && !has_both;
+      arguments.results.alignment(unit.of_weights) == 16 && (unit.of_weights || !has_both);
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
     const Staging staging(shared + Tile::kStagingOffset + group * Tile::kGroupStagingBytes +

@@ -14,12 +14,13 @@ namespace lltm::cuda {
 template <typename Tile>
 bool describe_gradients(GradientArguments* arguments,
                         const BackwardProblem& p,
-                        Matrix transposed_inputs,
-                        bool one_segment) {
+                        Matrix transposed_inputs) {
   using Product = typename Tile::Product;
   constexpr int kSize = Product::kElementSize, kBox = Product::kBoxColumns;
   constexpr int kChunk = Product::kChunkK;
   const int64_t h = p.state_size, x = p.input_features, gates = 3 * h, width = h + x;
+  // The columns of d_weights' segments.
+  const int64_t first = arguments->results.one_segment ? width : h, second = width - first;
   bool done = true;
   constexpr Arithmetic kOperand = Tile::kArithmetic;
   GradientOperandMaps& operands = arguments->operands;
@@ -45,7 +46,6 @@ bool describe_gradients(GradientArguments* arguments,
     done =
         done && describe(&operands.gate_columns, {kOperand, d_gates, p.batch, gates, kBox, kBox});
     if constexpr (Product::kWeightRowsOfK) {
-      const int64_t first = one_segment ? width : h, second = width - first;
       done = done &&
              describe(&operands.inputs[0], {kOperand, p.old_h, p.batch, first, kBox, kBox}) &&
              describe(&operands.inputs[1], {kOperand, p.input, p.batch, second, kBox, kBox});
@@ -59,17 +59,16 @@ bool describe_gradients(GradientArguments* arguments,
   // TMA rounds what it reads to TF32, and must not change what it writes.
   constexpr Arithmetic kResult = kSize == 4 ? Arithmetic::kFloat32 : kOperand;
   GradientResultMaps& results = arguments->result_maps;
-  if (arguments->state_by_tma) {
+  if (arguments->results.state_alignment == 16) {
     done = done && describe(&results.d_old_h, {kResult, {p.d_old_h, h}, p.batch, h, kBox, kBox}) &&
            describe(&results.d_input, {kResult, {p.d_input, x}, p.batch, x, kBox, kBox});
   }
-  if (arguments->weights_by_tma && p.d_weights != nullptr) {
+  if (!Tile::kDealsColumns && arguments->results.weight_alignment == 16 && p.d_weights != nullptr) {
     constexpr int kColumns = Tile::Staging::kColumns;
-    const int64_t first = one_segment ? width : h;
     const Matrix all{p.d_weights, width};
     const Matrix rest = all.from(first, kSize);
     done = done && describe(&results.d_weights_h, {kResult, all, gates, first, 64, kColumns}) &&
-           describe(&results.d_weights_input, {kResult, rest, gates, width - first, 64, kColumns});
+           describe(&results.d_weights_input, {kResult, rest, gates, second, 64, kColumns});
   }
   return done;
 }
@@ -111,13 +110,9 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
              .state_first = static_cast<int>(p.d_old_h != nullptr ? 0 : p.state_size),
              .state_end = static_cast<int>(p.d_input != nullptr ? width : p.state_size),
              .one_segment = one_segment};
-  arguments.weights_are_there = true;
-  arguments.inputs_are_there = Product::kWeightRowsOfK;  // in TF32 they are transposed first
-  arguments.state_by_tma = results.state_alignment == 16;
-  arguments.weights_by_tma = !Tile::kDealsColumns && results.weight_alignment == 16;
   arguments.parts = reinterpret_cast<float4*>(workspace);
   arguments.bias = p.bias;
-  if (!describe_gradients<Tile>(&arguments, p, transposed_inputs, one_segment)) {
+  if (!describe_gradients<Tile>(&arguments, p, transposed_inputs)) {
     return cudaErrorInvalidValue;
   }
   const int ranks = schedule.weights.ranks;
