@@ -7,9 +7,9 @@
 
 namespace lltm::cuda {
 
-/// The column, of 16, whose sums are in column n of 16 of the product.
+/// The column whose sums are in column n of the product. Each group of 16 is permuted.
 __device__ __forceinline__ int dealt_column(int n) {
-  return n % 8 / 2 * 4 + n / 8 * 2 + n % 2;
+  return n / 16 * 16 + n % 8 / 2 * 4 + n % 16 / 8 * 2 + n % 2;
 }
 
 /// A tile in global memory.

@@ -123,8 +123,8 @@ class GradientStaging {
   }
 
   /// Stages eight columns of the tile, from `column` of the block on. A thread holds two of its
-  /// first row and two of its second. kDealt: the columns of d_weights are permuted by
-  /// row_of_transposed_column.
+  /// first row and two of its second. kDealt: in d_weights, column n has the sums of column
+  /// dealt_column(n).
   template <bool kDealt = false>
   __device__ __forceinline__ void put(bool of_weights, int column, float4 sums) const {
     const int warp = thread_ / 32, lane = thread_ % 32;

@@ -4,6 +4,7 @@
 // does not fit the GPU, by a kernel of their own. For products in TF32, more blocks transpose the
 // inputs.
 #include "../../../cell.h"
+#include "../../epilogue/dealt_columns.cuh"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/mma.cuh"
@@ -36,12 +37,6 @@ __host__ __device__ int64_t transposed_boxes(const TransposedInputs& p) {
          ((p.batch + kTransposedRows - 1) / kTransposedRows);
 }
 
-/// The row of column c. Each group of 16 is permuted so that wgmma leaves a thread the sums of four
-/// consecutive columns.
-__device__ __forceinline__ int64_t row_of_transposed_column(int64_t c) {
-  return c / 16 * 16 + c / 2 % 2 * 8 + c % 16 / 4 * 2 + c % 2;
-}
-
 /// The share of block `block` of `blocks`: every `blocks`-th box of 128 rows and 32 columns.
 __device__ __forceinline__ void transpose_inputs(const TransposedInputs& p,
                                                  int64_t block,
@@ -65,13 +60,10 @@ __device__ __forceinline__ void transpose_inputs(const TransposedInputs& p,
     }
     __syncthreads();
 #pragma unroll
-    for (int c = warp; c < kTransposedColumns; c += kWarps) {
-      if (first_column + c < p.columns()) {
-        float* const to =
-            p.transposed +
-            (p.in_order ? first_column + c : row_of_transposed_column(first_column + c)) *
-                p.row_stride() +
-            first_row;
+    for (int n = warp; n < kTransposedColumns; n += kWarps) {
+      if (first_column + n < p.columns()) {
+        const int c = p.in_order ? n : dealt_column(n);
+        float* const to = p.transposed + (first_column + n) * p.row_stride() + first_row;
 #pragma unroll
         for (int row = lane; row < kTransposedRows; row += 32) {
           if (row < rows) {

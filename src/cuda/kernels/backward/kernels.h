@@ -15,8 +15,8 @@
 
 namespace lltm::cuda {
 
-/// [old_h | input] transposed and rounded to TF32: one row per column, in the order of
-/// gate_gradients.cu, and zeros up to a multiple of 16 rows.
+/// [old_h | input] transposed and rounded to TF32: one row per column, and zeros up to a multiple
+/// of 16 rows.
 struct TransposedInputs {
   int64_t batch;
   int64_t input_features;
@@ -24,7 +24,9 @@ struct TransposedInputs {
   Matrix input;       // (batch, input_features)
   Matrix old_h;       // (batch, state_size)
   float* transposed;  // (columns(), row_stride()), at a multiple of 16 bytes, or null if not wanted
-  bool in_order;      // whether its rows are in the order of the columns
+  // Whether its rows are in the order of the columns. Otherwise row n is that of dealt_column(n),
+  // so that wgmma leaves a thread the sums of four consecutive columns.
+  bool in_order;
 
   LLTM_HOST_DEVICE int64_t columns() const { return (state_size + input_features + 15) / 16 * 16; }
   LLTM_HOST_DEVICE int64_t row_stride() const { return (batch + 3) / 4 * 4; }

@@ -132,8 +132,7 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
         }
       },
       [&](const GradientUnit& unit, int n) {
-        return BoxB::column(right_of(unit),
-                            writes_sums(unit) ? n / 16 * 16 + dealt_column(n % 16) : n);
+        return BoxB::column(right_of(unit), writes_sums(unit) ? dealt_column(n) : n);
       },
       [&](const GradientUnit& unit) {
         if (!writes_sums(unit)) {
