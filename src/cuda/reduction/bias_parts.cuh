@@ -5,18 +5,17 @@
 
 namespace lltm::cuda {
 
-/// Calls write(column, sum) for the columns first, first + step, ... below `size`. The sum is that
-/// of `count` rows of `parts`, added in order.
-template <typename acc_t, typename Write>
+/// d_bias = the sum of the `count` rows of `parts`, added in order. The first kThreads threads of
+/// all blocks call it.
+template <int kThreads, typename acc_t, typename Element>
 __device__ __forceinline__ void sum_bias_parts(const acc_t* parts,
                                                int64_t count,
                                                int64_t size,
-                                               int64_t first,
-                                               int64_t step,
-                                               const Write& write) {
+                                               Element* d_bias) {
   constexpr int kAtOnce = 16;
+  const int64_t first = int64_t(blockIdx.x) * kThreads + threadIdx.x;
 #pragma unroll 1
-  for (int64_t column = first; column < size; column += step) {
+  for (int64_t column = first; column < size; column += int64_t(gridDim.x) * kThreads) {
     acc_t sum = 0;
 #pragma unroll 1
     for (int64_t begin = 0; begin < count; begin += kAtOnce) {
@@ -30,7 +29,7 @@ __device__ __forceinline__ void sum_bias_parts(const acc_t* parts,
         sum += some[i];
       }
     }
-    write(column, sum);
+    d_bias[column] = static_cast<Element>(sum);
   }
 }
 

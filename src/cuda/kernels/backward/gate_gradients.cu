@@ -262,14 +262,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     bias_sum_kernel(const __grid_constant__ BiasSumArguments<scalar_t> arguments) {
   wait_for_previous_kernel();
   start_next_kernel();
-  sum_bias_parts(arguments.parts,
-                 arguments.count,
-                 arguments.size,
-                 int64_t(blockIdx.x) * kThreads + threadIdx.x,
-                 int64_t(gridDim.x) * kThreads,
-                 [&](int64_t column, accumulate_t<scalar_t> sum) {
-                   arguments.d_bias[column] = static_cast<scalar_t>(sum);
-                 });
+  sum_bias_parts<kThreads>(arguments.parts, arguments.count, arguments.size, arguments.d_bias);
 }
 
 /// How the batch is divided: among the ranks of a cluster, and among `parts` clusters, whose sums

@@ -368,15 +368,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
     if (arguments.bias.parts != nullptr) {
       // While the first operands are being copied.
       wait_for_previous_kernel();
-      using Element = typename Tile::Product::Element;
-      sum_bias_parts(arguments.bias.parts,
-                     arguments.bias.count,
-                     3 * arguments.results.state_size,
-                     int64_t(blockIdx.x) * kGradientThreads + thread,
-                     int64_t(gridDim.x) * kGradientThreads,
-                     [&](int64_t column, float sum) {
-                       assign(static_cast<Element*>(arguments.bias.d_bias)[column], sum);
-                     });
+      sum_bias_parts<kGradientThreads>(
+          arguments.bias.parts,
+          arguments.bias.count,
+          3 * arguments.results.state_size,
+          static_cast<typename Tile::Product::Element*>(arguments.bias.d_bias));
     }
     schedule.for_each_unit<Tile::kRows, Tile::kStateColumns, Tile::kWeightColumns>(
         cluster, rank, [&](const GradientUnit& unit) {

@@ -92,14 +92,10 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   if (thread < Product::kMultipliers && arguments.bias.parts != nullptr) {
     // While the first operands are being copied.
     wait_for_previous_kernel();
-    sum_bias_parts(arguments.bias.parts,
-                   arguments.bias.count,
-                   arguments.gates,
-                   int64_t(blockIdx.x) * Product::kMultipliers + thread,
-                   int64_t(gridDim.x) * Product::kMultipliers,
-                   [&](int64_t column, float sum) {
-                     static_cast<float*>(arguments.bias.d_bias)[column] = sum;
-                   });
+    sum_bias_parts<Product::kMultipliers>(arguments.bias.parts,
+                                          arguments.bias.count,
+                                          arguments.gates,
+                                          static_cast<float*>(arguments.bias.d_bias));
   }
 
   const auto right_of = [&](const GradientUnit& unit) -> const RowsOfK& {
