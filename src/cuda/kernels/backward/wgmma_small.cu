@@ -4,6 +4,7 @@
 //
 // Most of the time is spent waiting, so as much as possible is done before d_gates are available:
 // blocks start while the kernel that computes d_gates runs, and copy the other operands.
+#include "../../epilogue/gradient_tile.cuh"
 #include "../../problem.h"
 #include "../../products/wgmma_gradients.cuh"
 #include "../../ptx/barrier.cuh"
@@ -47,26 +48,6 @@ bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const Backward
          describe_part(&maps->input, p.input, p.batch, features) &&
          describe_part(&maps->d_weights_h, d_weights, gates, state) &&
          describe_part(&maps->d_weights_input, d_weights.from(state, 2), gates, features);
-}
-
-// Stages a warpgroup's sums of two boxes, 64x128, in shared memory, where TMA writes them from.
-template <typename Element>
-__device__ __forceinline__ void stage_boxes(unsigned char* boxes, const float* sum) {
-  const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  Element* const to =
-      reinterpret_cast<Element*>(boxes) + (warp * 16 + lane / 4) * kBoxSize + lane % 4 * 2;
-#pragma unroll
-  for (int n = 0; n < 16; ++n) {
-    Element* const piece = to + n / 8 * (kBoxBytes / 2) + ((n % 8) ^ (lane / 4)) * 8;
-#pragma unroll
-    for (int below = 0; below < 2; ++below) {
-      Vector<Element, 2> two;
-      assign(two.values[0], sum[n * 4 + below * 2]);
-      assign(two.values[1], sum[n * 4 + below * 2 + 1]);
-      write_vector(piece + below * 8 * kBoxSize, two);
-    }
-  }
 }
 
 struct SmallBackwardArguments {
@@ -175,6 +156,8 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
 #if defined(LLTM_HOPPER)
   using Tile = SmallGradientTile;
   using Element = TensorElement<kArithmetic>;
+  using Staging = GradientStaging<HalfGradientProduct<kArithmetic>>;
+  static_assert(Staging::kBytes == kBoxBytes && Staging::kColumns == kBoxSize);
   extern __shared__ __align__(1024) unsigned char shared[];
   const BackwardProblem& p = arguments.cell;
   const BackwardMaps& maps = arguments.maps;
@@ -214,7 +197,12 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
                                            column,
                                            0,
                                            arguments.weight_chunks);
-    stage_boxes<Element>(shared + Tile::kPartsOffset, sum);
+#pragma unroll
+    for (int i = 0; i < Tile::kWeightColumns / 8; ++i) {
+      const int column_of_box = i * 8 % Staging::kColumns, box = i * 8 / Staging::kColumns;
+      Staging(shared + Tile::kPartsOffset + box * kBoxBytes)
+          .put(/*of_weights=*/true, column_of_box, four_of(sum + i * 4));
+    }
     fence_for_copies();
     __syncthreads();
     if (thread == 0) {
