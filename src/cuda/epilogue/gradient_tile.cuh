@@ -10,10 +10,8 @@
 
 namespace lltm::cuda {
 
-/// d_old_h and d_input, contiguous, and d_weights; null if not wanted.
-struct GradientResults {
-  int64_t batch, state_size, input_features;
-  void *d_old_h, *d_input, *d_weights;
+/// A problem, and how its results are written.
+struct GradientResults : BackwardProblem {
   // Rows start at, and are as long as, multiples of this many bytes: the size of an element, 4 or
   // 16.
   int state_alignment, weight_alignment;

@@ -32,7 +32,6 @@ struct GradientArguments {
   GradientSchedule schedule;
   UnalignedRows unaligned_weights;
   float4* parts;  // of the state product's tiles, then of the weight product's
-  BiasParts bias;
 };
 
 /// The columns of a tile of the state product and of the weight product. kUnaligned: in TF32, rows
@@ -365,14 +364,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
       take_registers<232>();
     }
     // The threads that copy wait for the previous kernel, and these wait for the operands.
-    if (arguments.bias.parts != nullptr) {
+    if (const BiasParts& bias = arguments.results.bias; bias.parts != nullptr) {
       // While the first operands are being copied.
       wait_for_previous_kernel();
-      sum_bias_parts<kGradientThreads>(
-          arguments.bias.parts,
-          arguments.bias.count,
-          3 * arguments.results.state_size,
-          static_cast<typename Tile::Product::Element*>(arguments.bias.d_bias));
+      sum_bias_parts<kGradientThreads>(bias.parts,
+                                       bias.count,
+                                       3 * arguments.results.state_size,
+                                       static_cast<typename Tile::Product::Element*>(bias.d_bias));
     }
     schedule.for_each_unit<Tile::kRows, Tile::kStateColumns, Tile::kWeightColumns>(
         cluster, rank, [&](const GradientUnit& unit) {

@@ -12,15 +12,14 @@ namespace lltm::cuda {
 /// Creates the tensor maps of the operands of all wanted products, and of the results that TMA
 /// writes. TMA may not support the other results.
 template <typename Tile>
-bool describe_gradients(GradientArguments* arguments,
-                        const BackwardProblem& p,
-                        Matrix transposed_inputs) {
+bool describe_gradients(GradientArguments* arguments, Matrix transposed_inputs) {
   using Product = typename Tile::Product;
   constexpr int kSize = Product::kElementSize, kBox = Product::kBoxColumns;
   constexpr int kChunk = Product::kChunkK;
+  const GradientResults& p = arguments->results;
   const int64_t h = p.state_size, x = p.input_features, gates = 3 * h, width = h + x;
   // The columns of d_weights' segments.
-  const int64_t first = arguments->results.one_segment ? width : h, second = width - first;
+  const int64_t first = p.one_segment ? width : h, second = width - first;
   bool done = true;
   constexpr Arithmetic kOperand = Tile::kArithmetic;
   GradientOperandMaps& operands = arguments->operands;
@@ -59,11 +58,11 @@ bool describe_gradients(GradientArguments* arguments,
   // TMA rounds what it reads to TF32, and must not change what it writes.
   constexpr Arithmetic kResult = kSize == 4 ? Arithmetic::kFloat32 : kOperand;
   GradientResultMaps& results = arguments->result_maps;
-  if (arguments->results.state_alignment == 16) {
+  if (p.state_alignment == 16) {
     done = done && describe(&results.d_old_h, {kResult, {p.d_old_h, h}, p.batch, h, kBox, kBox}) &&
            describe(&results.d_input, {kResult, {p.d_input, x}, p.batch, x, kBox, kBox});
   }
-  if (!Tile::kDealsColumns && arguments->results.weight_alignment == 16 && p.d_weights != nullptr) {
+  if (!Tile::kDealsColumns && p.weight_alignment == 16 && p.d_weights != nullptr) {
     constexpr int kColumns = Tile::Staging::kColumns;
     const Matrix all{p.d_weights, width};
     const Matrix rest = all.from(first, kSize);
@@ -82,7 +81,6 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
                                   cudaStream_t stream) {
   using Product = typename Tile::Product;
   constexpr int kSize = Product::kElementSize;
-  const bool one_segment = has_one_segment(Tile::kArithmetic, p);
   GradientArguments arguments{};
   arguments.schedule = schedule_gradients(Tile::kArithmetic, p, plan);
   const GradientSchedule& schedule = arguments.schedule;
@@ -98,21 +96,15 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
   };
   const int64_t width = p.state_size + p.input_features;
   GradientResults& results = arguments.results;
-  results = {.batch = p.batch,
-             .state_size = p.state_size,
-             .input_features = p.input_features,
-             .d_old_h = p.d_old_h,
-             .d_input = p.d_input,
-             .d_weights = p.d_weights,
-             .state_alignment = alignment({p.d_old_h, p.state_size}, {p.d_input, p.input_features}),
-             .weight_alignment =
-                 alignment({p.d_weights, width}, {p.d_weights, one_segment ? width : p.state_size}),
-             .state_first = static_cast<int>(p.d_old_h != nullptr ? 0 : p.state_size),
-             .state_end = static_cast<int>(p.d_input != nullptr ? width : p.state_size),
-             .one_segment = one_segment};
+  static_cast<BackwardProblem&>(results) = p;
+  results.one_segment = has_one_segment(Tile::kArithmetic, p);
+  results.state_alignment = alignment({p.d_old_h, p.state_size}, {p.d_input, p.input_features});
+  results.weight_alignment =
+      alignment({p.d_weights, width}, {p.d_weights, results.one_segment ? width : p.state_size});
+  results.state_first = static_cast<int>(p.d_old_h != nullptr ? 0 : p.state_size);
+  results.state_end = static_cast<int>(p.d_input != nullptr ? width : p.state_size);
   arguments.parts = reinterpret_cast<float4*>(workspace);
-  arguments.bias = p.bias;
-  if (!describe_gradients<Tile>(&arguments, p, transposed_inputs)) {
+  if (!describe_gradients<Tile>(&arguments, transposed_inputs)) {
     return cudaErrorInvalidValue;
   }
   const int ranks = schedule.weights.ranks;
