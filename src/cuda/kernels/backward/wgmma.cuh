@@ -260,16 +260,6 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
   }
 }
 
-/// Writes this thread's sums of a part, a float4 for each eight columns, for another kernel to add;
-/// `to` is the place of the first four.
-template <int kSums>
-__device__ __forceinline__ void write_part(float4* to, const float (&sum)[kSums]) {
-#pragma unroll
-  for (int i = 0; i < kSums / 4; ++i) {
-    __stcg(to + i * kGradientThreads, four_of(sum + i * 4));
-  }
-}
-
 /// Computes a unit, in the threads that multiply.
 template <typename Tile, int kColumns>
 __device__ __forceinline__ void form_gradient_tile(const GradientArguments& arguments,
@@ -303,11 +293,14 @@ __device__ __forceinline__ void form_gradient_tile(const GradientArguments& argu
       return;
     }
   } else if (tiles.parts > 1) {
-    write_part(
+    // For another kernel to add: a float4 for each eight columns.
+    float4* const to =
         arguments.parts + Tile::first_four(schedule, unit.of_weights) +
-            (int64_t(unit.tile) * tiles.parts + unit.part) * (kColumns / 8 * kGradientThreads) +
-            thread,
-        sum);
+        (int64_t(unit.tile) * tiles.parts + unit.part) * (kColumns / 8 * kGradientThreads) + thread;
+#pragma unroll
+    for (int i = 0; i < kColumns / 8; ++i) {
+      __stcg(to + i * kGradientThreads, four_of(sum + i * 4));
+    }
     return;
   }
   write_gradient_tile<Tile, kColumns>(arguments, shared, unit, sum);
