@@ -75,14 +75,7 @@ struct GradientCopies {
     }
   }
 
-  /// The bytes that arrive in each block from this copier and its counterparts in the other ranks.
-  static __device__ __forceinline__ int right_bytes(bool rows_of_k, int copier) {
-    if (Product::kWeightRowsOfK && rows_of_k) {
-      return kColumns / 64 > copier ? kWideBoxes * kRanks * kHalfBoxBytes : 0;
-    }
-    return kBytesB / kCopiers;
-  }
-
+  /// In each block, what this copier and its counterparts in the other ranks copy is awaited.
   static __device__ __forceinline__ void copy_right(uint32_t to,
                                                     const CUtensorMap* map,
                                                     bool rows_of_k,
@@ -93,6 +86,8 @@ struct GradientCopies {
                                                     uint32_t barrier) {
     const int share = rank * kCopiers + copier;
     if (Product::kWeightRowsOfK && rows_of_k) {
+      const bool has_boxes = copier < kColumns / 64;
+      arrive_expecting(barrier, has_boxes ? kWideBoxes * kRanks * kHalfBoxBytes : 0);
 #pragma unroll
       for (int i = 0; i < kWideBoxes; ++i) {
         const int box = share + i * kShares;
@@ -101,6 +96,7 @@ struct GradientCopies {
         }
       }
     } else {
+      arrive_expecting(barrier, kBytesB / kCopiers);
       copy(to + share * kRowsB * 128, map, k, column + share * kRowsB, barrier);
     }
   }

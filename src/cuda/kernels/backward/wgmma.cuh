@@ -174,16 +174,14 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
           for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
             ring.wait_empty();
             const auto copy = [&](auto copies) {
-              using Copies = decltype(copies);
-              arrive_expecting(ring.full(), Copies::right_bytes(unit.of_weights, copier));
-              Copies::copy_right(ring.data(),
-                                 map,
-                                 unit.of_weights,
-                                 unit.column,
-                                 chunk * Product::kChunkK,
-                                 Tile::kMulticast > 1 ? rank : 0,
-                                 copier,
-                                 ring.full());
+              copies.copy_right(ring.data(),
+                                map,
+                                unit.of_weights,
+                                unit.column,
+                                chunk * Product::kChunkK,
+                                Tile::kMulticast > 1 ? rank : 0,
+                                copier,
+                                ring.full());
             };
             if (unit.of_weights || Tile::kStateColumns == Tile::kWeightColumns) {
               copy(typename Tile::WeightCopies());
