@@ -30,36 +30,34 @@ constexpr int kSegments = 2;
 struct Float32GradientArguments {
   CUtensorMap gate_rows, gate_columns;  // the left operands of the state and the weight product
   RowsOfK weights[kSegments], inputs[kSegments];  // the right ones
+  BackwardProblem cell;
   GradientSchedule schedule;
-  KSplit split;  // of the state product
-  int64_t batch, gates;
-  int64_t widths[kSegments];  // of h and of x
-  float* state[kSegments];    // d_old_h and d_input
-  float* weight_parts;        // each a matrix like d_weights; d_weights itself if there is only one
+  KSplit split;         // of the state product
+  float* weight_parts;  // each a matrix like d_weights; d_weights itself if there is only one
   // As TileOfResult has it: of d_old_h and d_input, and of both column ranges of d_weights.
   bool state_at_vectors[kSegments], weights_at_vectors;
-  BiasParts bias;
 };
 
 #if defined(LLTM_HOPPER)
 /// Where a unit's tile of the results is.
 __device__ __forceinline__ TileOfResult result_of(const Float32GradientArguments& arguments,
                                                   const GradientUnit& unit) {
-  const int segment = unit.second_segment;
-  const int64_t width = arguments.widths[segment];
+  const BackwardProblem& p = arguments.cell;
+  const int64_t width = unit.second_segment ? p.input_features : p.state_size;
   if (!unit.of_weights) {
-    return {.data = arguments.state[segment] + unit.row * width + unit.column,
+    float* const result = static_cast<float*>(unit.second_segment ? p.d_input : p.d_old_h);
+    return {.data = result + unit.row * width + unit.column,
             .stride = width,
-            .rows = arguments.batch - unit.row,
+            .rows = p.batch - unit.row,
             .columns = width - unit.column,
-            .at_vectors = arguments.state_at_vectors[segment]};
+            .at_vectors = arguments.state_at_vectors[unit.second_segment]};
   }
-  const int64_t stride = arguments.widths[0] + arguments.widths[1];
-  const int64_t row = unit.part * arguments.gates + unit.row;
-  return {.data = arguments.weight_parts + row * stride +
-                  (unit.second_segment ? arguments.widths[0] : 0) + unit.column,
+  const int64_t gates = 3 * p.state_size, stride = p.state_size + p.input_features;
+  const int64_t row = unit.part * gates + unit.row;
+  return {.data = arguments.weight_parts + row * stride + (unit.second_segment ? p.state_size : 0) +
+                  unit.column,
           .stride = stride,
-          .rows = arguments.gates - unit.row,
+          .rows = gates - unit.row,
           .columns = width - unit.column,
           .at_vectors = arguments.weights_at_vectors};
 }
@@ -89,13 +87,12 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
     prefetch_map(&arguments.gate_columns);
   }
   __syncthreads();
-  if (thread < Product::kMultipliers && arguments.bias.parts != nullptr) {
+  const BiasParts& bias = arguments.cell.bias;
+  if (thread < Product::kMultipliers && bias.parts != nullptr) {
     // While the first operands are being copied.
     wait_for_previous_kernel();
-    sum_bias_parts<Product::kMultipliers>(arguments.bias.parts,
-                                          arguments.bias.count,
-                                          arguments.gates,
-                                          static_cast<float*>(arguments.bias.d_bias));
+    sum_bias_parts<Product::kMultipliers>(
+        bias.parts, bias.count, 3 * arguments.cell.state_size, static_cast<float*>(bias.d_bias));
   }
 
   const auto right_of = [&](const GradientUnit& unit) -> const RowsOfK& {
@@ -241,20 +238,14 @@ cudaError_t launch_tile(const BackwardProblem& p,
   if (blocks == 0) {
     return cudaSuccess;
   }
+  arguments.cell = p;
   arguments.split = split_of_k(plan.ranks, tiles_of(gates, Product::kChunkK), Product::kTileM);
-  arguments.batch = p.batch;
-  arguments.gates = gates;
-  arguments.widths[0] = state;
-  arguments.widths[1] = features;
-  arguments.state[0] = static_cast<float*>(p.d_old_h);
-  arguments.state[1] = static_cast<float*>(p.d_input);
   arguments.weight_parts = parts > 1 ? workspace : static_cast<float*>(p.d_weights);
   arguments.state_at_vectors[0] = Matrix{p.d_old_h, state}.starts_at_vectors(sizeof(float));
   arguments.state_at_vectors[1] = Matrix{p.d_input, features}.starts_at_vectors(sizeof(float));
   arguments.weights_at_vectors =
       Matrix{arguments.weight_parts, state + features}.starts_at_vectors(sizeof(float)) &&
       state % 4 == 0;
-  arguments.bias = p.bias;
   if (!describe_operands<Product>(&arguments, p)) {
     return cudaErrorInvalidValue;
   }
