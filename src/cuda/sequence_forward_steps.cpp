@@ -231,12 +231,7 @@ class StepsOfSequence {
       if constexpr (std::is_same_v<Problem, StepOfRowsProblem>) {
         step.t = t;
         step.next_t = is_last ? kNever : time_of(k + 1);
-        step.lengths = rows.lengths;
-        step.lengths_stride = rows.lengths_stride;
-        step.next_reset = rows.reset == nullptr || is_last
-                              ? nullptr
-                              : rows.reset + step.next_t * rows.reset_strides[0];
-        step.next_reset_stride = rows.reset_strides[1];
+        step.rows = rows;
         step.next_h = h_buffer(k + 1);
         step.h_n = h_n;
       } else if (is_last) {

@@ -66,19 +66,35 @@ struct StepProblem {
   bool follows_a_step;
 };
 
+/// Stands for the time before the first step and after the last.
+constexpr int64_t kNoTime = -1;
+
 /// Later than every step.
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+/// Which rows of the batch run at which time, and which are reset then.
+struct RowsOfSequence {
+  const int64_t* lengths;  // per row, or null: all rows run at all times
+  int64_t lengths_stride;
+  const bool* reset;  // (steps, rows), or null: never
+  int64_t reset_strides[2];
+
+  LLTM_HOST_DEVICE int64_t length_of(int64_t row) const {
+    return lengths == nullptr ? kNever : lengths[row * lengths_stride];
+  }
+  LLTM_HOST_DEVICE bool runs(int64_t row, int64_t t) const { return t < length_of(row); }
+  LLTM_HOST_DEVICE bool is_reset(int64_t row, int64_t t) const {
+    return reset != nullptr && reset[t * reset_strides[0] + row * reset_strides[1]];
+  }
+};
 
 /// A step of any rows and any state_size. A row that runs at t writes the state that its step at
 /// next_t starts from, which is zeros if that step is reset; at its last step it writes h_n
 /// instead. A row that does not run at t writes zeros to output, cells and gates, and leaves
 /// everything else untouched.
 struct StepOfRowsProblem : StepProblem {
-  int64_t t, next_t;       // next_t is kNever at the last step
-  const int64_t* lengths;  // per row, or null: all rows run at every step
-  int64_t lengths_stride;
-  const bool* next_reset;  // per row, whether it is reset at next_t; null: none is
-  int64_t next_reset_stride;
+  int64_t t, next_t;  // next_t is kNever at the last step
+  RowsOfSequence rows;
   Matrix next_h;  // of the operands' type
 };
 

@@ -239,15 +239,14 @@ class StepOfRowsEpilogue {
 
  private:
   __device__ __forceinline__ Turn turn_of(int64_t row) const {
-    const int64_t length = p_.lengths == nullptr ? kNever : p_.lengths[row * p_.lengths_stride];
+    const int64_t length = p_.rows.length_of(row);
     if (p_.t >= length) {
       return Turn::kIdle;
     }
     if (p_.next_t >= length) {
       return Turn::kEnds;
     }
-    return p_.next_reset != nullptr && p_.next_reset[row * p_.next_reset_stride] ? Turn::kBeginsAnew
-                                                                                 : Turn::kGoesOn;
+    return p_.rows.is_reset(row, p_.next_t) ? Turn::kBeginsAnew : Turn::kGoesOn;
   }
 
   static __device__ __forceinline__ Element* element(void* matrix, int64_t index) {

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "../../../cell.h"
-#include "../../problem.h"
+#include "../../step_problem.h"
 #include "../../tile/elements.h"
 #include "../../tile/shapes.h"
 #include "../backward/kernels.h"
@@ -18,24 +18,6 @@
 #include <cstdint>
 
 namespace lltm::cuda {
-
-/// Which rows of the batch run at which time, and which are reset then.
-struct RowsOfSequence {
-  const int64_t* lengths;  // per row, or null: all rows run at all times
-  int64_t lengths_stride;
-  const bool* reset;  // (steps, rows), or null: never
-  int64_t reset_strides[2];
-
-  LLTM_HOST_DEVICE bool runs(int64_t row, int64_t t) const {
-    return lengths == nullptr || t < lengths[row * lengths_stride];
-  }
-  LLTM_HOST_DEVICE bool is_reset(int64_t row, int64_t t) const {
-    return reset != nullptr && reset[t * reset_strides[0] + row * reset_strides[1]];
-  }
-};
-
-/// Stands for the time before the first step and after the last.
-constexpr int64_t kNoTime = -1;
 
 /// One step of all rows, after its products, and the state that the step at next_t starts from:
 /// zero where it is reset.
