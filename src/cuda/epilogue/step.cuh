@@ -1,6 +1,6 @@
-// The epilogues of a step of a sequence: policies as described in epilogue/cell.cuh, with a cell
-// state that is carried in float. Only what is kept is written. Their code is as short as possible:
-// 3 KB more of it cost a kernel of 2 us another 0.2 us.
+// The epilogue of a step of a sequence: a policy as described in epilogue/cell.cuh, with a cell
+// state that is carried in float. Only what is kept is written. Its code is as short as possible: 3
+// KB more of it cost a kernel of 2 us another 0.2 us.
 #pragma once
 
 #include "../../cell.h"
@@ -13,114 +13,6 @@
 
 namespace lltm::cuda {
 
-/// For rows that run together.
-template <typename Element, typename Math, int kRows, int kColumns>
-class StepEpilogue {
- public:
-  static constexpr int kItemRows = kRows, kItemColumns = kColumns;
-  struct State {};  // nothing is fetched ahead
-  struct Operands {
-    int rows = 0;   // that exist
-    int column;     // of the first element
-    int64_t index;  // of the first element, in output
-    Vector<Element, kColumns> bias[3] = {};
-    Vector<float, kColumns> old_cell[kRows] = {};
-  };
-
-  __device__ __forceinline__ explicit StepEpilogue(const StepProblem& problem) : p_(problem) {}
-
-  __device__ __forceinline__ void place(Operands& o, int64_t row, int64_t column) const {
-    const ForwardProblem& cell = p_.cell;
-    o.rows = 0;
-    if (column < cell.state_size && row < cell.batch) {
-      o.rows = kRows == 2 && row + kFragmentRowStep < cell.batch ? 2 : 1;
-      o.column = static_cast<int>(column);
-      o.index = row * cell.state_size + column;
-    }
-  }
-
-  __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
-    const ForwardProblem& cell = p_.cell;
-    place(o, row, column);
-    if (o.rows == 0) {
-      return;
-    }
-    if (cell.bias != nullptr) {
-      const Element* const bias = static_cast<const Element*>(cell.bias) + column;
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        o.bias[gate] = read_vector<kColumns>(bias + gate * cell.state_size);
-      }
-    }
-    const float* const old_cell =
-        static_cast<const float*>(cell.old_cell.data) + row * cell.old_cell.stride + column;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (r < o.rows) {
-        o.old_cell[r] =
-            read_vector<kColumns>(old_cell + r * kFragmentRowStep * cell.old_cell.stride);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void finish(const Operands& o,
-                                         const float (&sums)[3][kRows * kColumns]) const {
-    if (o.rows == 0) {
-      return;
-    }
-    const ForwardProblem& cell = p_.cell;
-    Vector<float, kColumns> c[kRows];
-    Vector<Element, kColumns> z[3][kRows], h[kRows], rounded_c[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        float values[3];
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
-          values[gate] = sums[gate][r * kColumns + i] + to_float(o.bias[gate].values[i]);
-          assign(z[gate][r].values[i], values[gate]);
-        }
-        const cell::State<float> state = cell::forward<Math>(
-            cell::Gates<float>{values[0], values[1], values[2]}, o.old_cell[r].values[i]);
-        assign(h[r].values[i], state.h);
-        assign(rounded_c[r].values[i], state.cell);
-        c[r].values[i] = state.cell;
-      }
-    }
-    const int64_t below = kFragmentRowStep * cell.state_size;
-    const auto write = [&](auto* to, int64_t row_step, const auto& rows) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        if (r < o.rows) {
-          write_vector(to + r * row_step, rows[r]);
-        }
-      }
-    };
-    const auto write_if_kept = [&](void* to, const auto& rows) {
-      if (to != nullptr) {
-        write(static_cast<Element*>(to) + o.index, below, rows);
-      }
-    };
-    write(static_cast<Element*>(cell.new_h) + o.index, below, h);
-    if (p_.next_cell != nullptr) {
-      write(p_.next_cell + o.index, below, c);
-    }
-    write_if_kept(p_.h_n, h);
-    write_if_kept(cell.new_cell, rounded_c);
-    if (cell.gates != nullptr) {
-      Element* const gates = static_cast<Element*>(cell.gates) + 3 * o.index - 2 * o.column;
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        write(gates + gate * cell.state_size, 3 * below, z[gate]);
-      }
-    }
-  }
-
- private:
-  const StepProblem& p_;
-};
-
 /// What happens to a row at a step.
 enum class Turn {
   kIdle,        // it does not run
@@ -129,9 +21,9 @@ enum class Turn {
   kEnds,        // its last step
 };
 
-/// For any rows and any state_size. kWhole is as in CellEpilogue.
-template <typename Element, typename Math, int kRows, int kColumns, bool kWhole>
-class StepOfRowsEpilogue {
+/// Problem is StepProblem, whose rows all run, or StepOfRowsProblem. kWhole is as in CellEpilogue.
+template <typename Problem, typename Element, typename Math, int kRows, int kColumns, bool kWhole>
+class StepEpilogue {
  public:
   static constexpr int kItemRows = kRows, kItemColumns = kColumns;
   struct State {};  // nothing is fetched ahead
@@ -139,13 +31,12 @@ class StepOfRowsEpilogue {
     int rows = 0, columns = 0;  // that exist
     int column;                 // of the first element
     int64_t row;                // of the first element, in the batch
-    Turn turn[kRows] = {};
+    Turn turn[kRows] = {};      // of any rows
     Vector<Element, kColumns> bias[3] = {};
     Vector<float, kColumns> old_cell[kRows] = {};
   };
 
-  __device__ __forceinline__ explicit StepOfRowsEpilogue(const StepOfRowsProblem& problem)
-      : p_(problem) {}
+  __device__ __forceinline__ explicit StepEpilogue(const Problem& problem) : p_(problem) {}
 
   __device__ __forceinline__ void place(Operands& o, int64_t row, int64_t column) const {
     const ForwardProblem& cell = p_.cell;
@@ -177,13 +68,18 @@ class StepOfRowsEpilogue {
     for (int r = 0; r < kRows; ++r) {
       if (r < o.rows) {
         read(o.old_cell[r], old_cell + r * kFragmentRowStep * cell.old_cell.stride, o.columns);
-        o.turn[r] = turn_of(row + r * kFragmentRowStep);
+        if constexpr (kOfAnyRows) {
+          o.turn[r] = turn_of(row + r * kFragmentRowStep);
+        }
       }
     }
   }
 
   __device__ __forceinline__ void finish(const Operands& o,
                                          const float (&sums)[3][kRows * kColumns]) const {
+    if (o.rows == 0) {
+      return;
+    }
     const ForwardProblem& cell = p_.cell;
     float z[3][kRows][kColumns], h[kRows][kColumns], c[kRows][kColumns];
 #pragma unroll
@@ -208,36 +104,45 @@ class StepOfRowsEpilogue {
       const Turn turn = o.turn[r];
       const int64_t row = o.row + r * kFragmentRowStep;
       const int64_t index = row * cell.state_size + o.column;
-      const bool runs = turn != Turn::kIdle;
-      write_columns<kColumns, kWhole>(element(cell.new_h, index), h[r], o.columns, runs);
+      const bool runs = !kOfAnyRows || turn != Turn::kIdle;
+      const auto write = [&](auto* to, const float* values, bool values_count) {
+        write_columns<kColumns, kWhole>(to, values, o.columns, values_count);
+      };
+      write(element(cell.new_h, index), h[r], runs);
       if (cell.new_cell != nullptr) {
-        write_columns<kColumns, kWhole>(element(cell.new_cell, index), c[r], o.columns, runs);
+        write(element(cell.new_cell, index), c[r], runs);
       }
       if (cell.gates != nullptr) {
+        const int64_t first_gate = 3 * index - 2 * o.column;
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          write_columns<kColumns, kWhole>(
-              element(cell.gates, 3 * index - 2 * o.column + gate * cell.state_size),
-              z[gate][r],
-              o.columns,
-              runs);
+          write(element(cell.gates, first_gate + gate * cell.state_size), z[gate][r], runs);
         }
       }
-      if (runs) {
-        const bool goes_on = turn != Turn::kBeginsAnew;
-        const int64_t next_index = row * p_.next_h.stride + o.column;
-        write_columns<kColumns, kWhole>(
-            turn == Turn::kEnds ? element(p_.h_n, index)
-                                : element(const_cast<void*>(p_.next_h.data), next_index),
-            h[r],
-            o.columns,
-            goes_on);
-        write_columns<kColumns, kWhole>(p_.next_cell + index, c[r], o.columns, goes_on);
+      if constexpr (kOfAnyRows) {
+        if (runs) {
+          const bool goes_on = turn != Turn::kBeginsAnew;
+          void* const next_h = const_cast<void*>(p_.next_h.data);
+          write(turn == Turn::kEnds ? element(p_.h_n, index)
+                                    : element(next_h, row * p_.next_h.stride + o.column),
+                h[r],
+                goes_on);
+          write(p_.next_cell + index, c[r], goes_on);
+        }
+      } else {
+        if (p_.next_cell != nullptr) {
+          write(p_.next_cell + index, c[r], true);
+        }
+        if (p_.h_n != nullptr) {
+          write(element(p_.h_n, index), h[r], true);
+        }
       }
     }
   }
 
  private:
+  static constexpr bool kOfAnyRows = std::is_same_v<Problem, StepOfRowsProblem>;
+
   __device__ __forceinline__ Turn turn_of(int64_t row) const {
     const int64_t length = p_.rows.length_of(row);
     if (p_.t >= length) {
@@ -269,16 +174,13 @@ class StepOfRowsEpilogue {
     }
   }
 
-  const StepOfRowsProblem& p_;
+  const Problem& p_;
 };
 
-/// The epilogue of a problem. StepEpilogue does not need kWhole.
+/// The epilogue of a problem.
 template <typename Problem, typename Element, typename Math, int kRows, int kColumns, bool kWhole>
-using EpilogueOf = std::conditional_t<
-    std::is_same_v<Problem, StepProblem>,
-    StepEpilogue<Element, Math, kRows, kColumns>,
-    std::conditional_t<std::is_same_v<Problem, StepOfRowsProblem>,
-                       StepOfRowsEpilogue<Element, Math, kRows, kColumns, kWhole>,
-                       CellEpilogue<Element, Math, kRows, kColumns, kWhole>>>;
+using EpilogueOf = std::conditional_t<kOfSequence<Problem>,
+                                      StepEpilogue<Problem, Element, Math, kRows, kColumns, kWhole>,
+                                      CellEpilogue<Element, Math, kRows, kColumns, kWhole>>;
 
 }  // namespace lltm::cuda
