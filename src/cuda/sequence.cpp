@@ -44,42 +44,30 @@ void run_rows(const SequenceOutputs& outputs,
   const auto accumulated = c10::CppTypeToScalarType<acc_t>::value;
   const cudaStream_t stream = device.stream();
   const auto rows_of = [&](const Tensor& tensor) { return tensor.narrow(0, first, count); };
-  const auto begin = [&](Tensor state, const std::optional<Tensor>& initial) {
-    if (is_given(initial)) {
-      state.copy_(rows_of(*initial));
-    } else {
-      state.zero_();
-    }
-  };
   const Tensor h = rows_of(outputs.h_n);
   Tensor c_n = rows_of(outputs.c_n);
   const Tensor cell =
       c_n.scalar_type() == accumulated ? c_n : device.empty({count, state_size}, accumulated);
-  begin(h, arguments.h0);
-  begin(cell, arguments.c0);
+  scalar_t* const h_data = h.mutable_data_ptr<scalar_t>();
+  acc_t* const cell_data = cell.mutable_data_ptr<acc_t>();
+  auto start = start_of_sequence<scalar_t>(arguments, state_size, first, count, reverse);
+  start.h[0] = start.h_n = h_data;
+  start.cell = cell_data;
+  check_launch(launch_sequence_start(start, stream));
+
   const Tensor bias = contiguous_or_undefined(arguments.bias);
   const Tensor weights_h = h_columns(arguments.weights).t();
   const Tensor weights_input = input_columns(arguments.weights).t();
-
-  const auto time_of = [&](int64_t k) { return reverse ? steps - 1 - k : k; };
-  SequenceStepParams<scalar_t> params{
-      .rows = count,
-      .state_size = state_size,
-      .t = kNoTime,
-      .next_t = steps > 0 ? time_of(0) : kNoTime,
-      .rows_of_sequence = rows_of_sequence(arguments, first),
-      .z_input = nullptr,
-      .z_h = nullptr,
-      .bias = data_or_null<scalar_t>(bias),
-      .h = h.mutable_data_ptr<scalar_t>(),
-      .cell = cell.mutable_data_ptr<acc_t>(),
-      .output = nullptr,
-      .cells = nullptr,
-      .gates = nullptr,
-  };
-  if (is_given(arguments.reset) && steps > 0) {
-    check_launch(launch_sequence_step(params, stream));
-  }
+  SequenceStepParams<scalar_t> params{};
+  StepOfRowsProblem& step = params.step;
+  step.cell.batch = count;
+  step.cell.state_size = state_size;
+  step.cell.bias = data_or_null<scalar_t>(bias);
+  step.cell.old_cell = {cell_data, state_size};
+  step.next_cell = cell_data;
+  step.next_h = {h_data, state_size};
+  step.h_n = h_data;
+  step.rows = start.rows_of_sequence;
 
   const Tensor z_h = device.empty({count, 3 * state_size}, accumulated);
   params.z_h = z_h.const_data_ptr<acc_t>();
@@ -88,9 +76,7 @@ void run_rows(const SequenceOutputs& outputs,
   const int64_t steps_of_chunk =
       std::clamp<int64_t>(kChunkBytes / bytes_of_step, 1, std::max<int64_t>(steps, 1));
   const Tensor z_input = device.empty({steps_of_chunk * count, 3 * state_size}, accumulated);
-  const auto data_at = [&](const Tensor& kept, int64_t t) {
-    return static_cast<scalar_t*>(kept_at(kept, t, first));
-  };
+  const auto time_of = [&](int64_t k) { return reverse ? steps - 1 - k : k; };
   for (int64_t first_step = 0; first_step < steps; first_step += steps_of_chunk) {
     const int64_t last_step = std::min(first_step + steps_of_chunk, steps);
     const int64_t length = last_step - first_step;
@@ -101,13 +87,13 @@ void run_rows(const SequenceOutputs& outputs,
     product_out(z_input.narrow(0, 0, length * count), x, weights_input);
     for (int64_t k = first_step; k < last_step; ++k) {
       product_out(z_h, h, weights_h);
-      params.t = time_of(k);
-      params.next_t = k + 1 < steps ? time_of(k + 1) : kNoTime;
+      step.t = time_of(k);
+      step.next_t = k + 1 < steps ? time_of(k + 1) : kNever;
       params.z_input =
-          z_input.const_data_ptr<acc_t>() + (params.t - first_time) * count * 3 * state_size;
-      params.output = data_at(outputs.output, params.t);
-      params.cells = data_at(outputs.cells, params.t);
-      params.gates = data_at(outputs.gates, params.t);
+          z_input.const_data_ptr<acc_t>() + (step.t - first_time) * count * 3 * state_size;
+      step.cell.new_h = kept_at(outputs.output, step.t, first);
+      step.cell.new_cell = kept_at(outputs.cells, step.t, first);
+      step.cell.gates = kept_at(outputs.gates, step.t, first);
       check_launch(launch_sequence_step(params, stream));
     }
   }

@@ -6,6 +6,7 @@
 #include "../sequence_outputs.h"
 #include "kernels/sequence/kernels.h"
 #include "runtime/device.h"
+#include "runtime/rows.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mm.h>
@@ -57,6 +58,35 @@ inline RowsOfSequence rows_of_sequence(const SequenceArguments& arguments, int64
     rows.reset = reset.const_data_ptr<bool>() + first_row * rows.reset_strides[1];
   }
   return rows;
+}
+
+/// What the first steps of the rows [first, first + count) start from, without the places to write
+/// it to.
+template <typename scalar_t>
+SequenceStartParams<scalar_t> start_of_sequence(const SequenceArguments& arguments,
+                                                int64_t state_size,
+                                                int64_t first,
+                                                int64_t count,
+                                                bool reverse) {
+  const auto state_of = [&]<typename T>(const std::optional<at::Tensor>& initial, T) {
+    return is_given(initial) && initial->scalar_type() == c10::CppTypeToScalarType<T>::value
+               ? steps_of<T>(initial->narrow(0, first, count))
+               : Steps<T>{};
+  };
+  return {
+      .rows = count,
+      .state_size = state_size,
+      .steps = arguments.input.size(0),
+      .reverse = reverse,
+      .rows_of_sequence = rows_of_sequence(arguments, first),
+      .h0 = state_of(arguments.h0, scalar_t{}),
+      .c0 = state_of(arguments.c0, scalar_t{}),
+      .c0_float = state_of(arguments.c0, float{}),
+      .h = {},
+      .h_stride = state_size,
+      .cell = nullptr,
+      .h_n = nullptr,
+  };
 }
 
 }  // namespace lltm::cuda

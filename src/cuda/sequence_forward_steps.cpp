@@ -10,7 +10,6 @@
 #include "../optional_tensor.h"
 #include "plan/plan.h"
 #include "runtime/launch_check.h"
-#include "runtime/rows.h"
 #include "sequence.h"
 
 namespace lltm::cuda {
@@ -174,25 +173,10 @@ class StepsOfSequence {
     const RowsOfSequence rows = rows_of_sequence(arguments_, first);
 
     if (of.has_start()) {
-      const auto state_of = [&]<typename T>(const std::optional<Tensor>& initial, T) {
-        return is_given(initial) && initial->scalar_type() == c10::CppTypeToScalarType<T>::value
-                   ? steps_of<T>(initial->narrow(0, first, count))
-                   : Steps<T>{};
-      };
-      SequenceStartParams<scalar_t> start{
-          .rows = count,
-          .state_size = of.state_size,
-          .steps = of.steps,
-          .reverse = reverse_,
-          .rows_of_sequence = rows,
-          .h0 = state_of(arguments_.h0, scalar_t{}),
-          .c0 = state_of(arguments_.c0, scalar_t{}),
-          .c0_float = state_of(arguments_.c0, float{}),
-          .h = {},
-          .h_stride = of.h_stride(),
-          .cell = of.starts_with_c0 ? nullptr : cell,
-          .h_n = static_cast<scalar_t*>(h_n),
-      };
+      auto start = start_of_sequence<scalar_t>(arguments_, of.state_size, first, count, reverse_);
+      start.h_stride = of.h_stride();
+      start.cell = of.starts_with_c0 ? nullptr : cell;
+      start.h_n = static_cast<scalar_t*>(h_n);
       if (!of.starts_with_h0) {
         for (int64_t i = 0; i < of.h_buffers(); ++i) {
           start.h[i] = static_cast<scalar_t*>(const_cast<void*>(h_buffer(i).data));

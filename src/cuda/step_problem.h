@@ -55,12 +55,12 @@ struct StepOperands {
 /// A step in which all rows run, starting and ending together, and state_size is a multiple of 16
 /// bytes. The next step reads h from output.
 struct StepProblem {
-  /// new_h is this step's part of output. old_cell is float for every type. Its rows and bias are
+  /// new_h is this step's part of output. old_cell has the accumulation type. Its rows and bias are
   /// aligned so that four columns can be read at once if state_size is a multiple of four, and two
   /// if it is even. new_cell and gates are null if not kept.
   ForwardProblem cell;
-  float* next_cell;  // (batch, state_size), contiguous, may be old_cell; null if it is new_cell
-  void* h_n;         // (batch, state_size), contiguous; null except at the last step
+  void* next_cell;  // as old_cell, contiguous, may be the same; null if it is new_cell
+  void* h_n;        // (batch, state_size), contiguous; null except at the last step
   // Whether the previous kernel on the stream is another step of the same sequence, so that input
   // and weights are available before it is done.
   bool follows_a_step;

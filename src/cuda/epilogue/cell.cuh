@@ -34,15 +34,15 @@ __device__ __forceinline__ int64_t index_of(int64_t row, int64_t columns) {
 
 /// Writes `columns` neighboring values of a row, or zeros if the values do not count. With kWhole,
 /// all of them are written at once.
-template <int kColumns, bool kWhole, typename Element>
+template <int kColumns, bool kWhole, typename Element, typename Value>
 __device__ __forceinline__ void write_columns(Element* to,
-                                              const float* values,
+                                              const Value* values,
                                               int columns,
                                               bool values_count = true) {
   Vector<Element, kColumns> vector;
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
-    assign(vector.values[c], values_count ? values[c] : 0);
+    vector.values[c] = static_cast<Element>(values_count ? values[c] : 0);
   }
   if constexpr (kWhole) {
     write_vector(to, vector);

@@ -19,45 +19,33 @@
 
 namespace lltm::cuda {
 
-/// One step of all rows, after its products, and the state that the step at next_t starts from:
-/// zero where it is reset.
+/// A step whose products the library has computed.
 template <typename scalar_t>
 struct SequenceStepParams {
-  int64_t rows;
-  int64_t state_size;
-  int64_t t;       // kNoTime: only the state is prepared
-  int64_t next_t;  // kNoTime: there is none
-  RowsOfSequence rows_of_sequence;
-  const accumulate_t<scalar_t>* z_input;  // (rows, 3*state_size), of time t
-  const accumulate_t<scalar_t>* z_h;      // (rows, 3*state_size)
-  const scalar_t* bias;                   // (3*state_size), or null
-  scalar_t* h;                            // (rows, state_size)
-  accumulate_t<scalar_t>* cell;           // (rows, state_size)
-  // At time t, with contiguous rows.
-  scalar_t* output;  // (rows, state_size)
-  scalar_t* cells;   // (rows, state_size), or null if not kept
-  scalar_t* gates;   // (rows, 3*state_size), or null if not kept
+  StepOfRowsProblem step;  // without the operands of its products
+  // (batch, 3*state_size), of input and of h.
+  const accumulate_t<scalar_t>*z_input, *z_h;
 };
 
 template <typename scalar_t>
 cudaError_t launch_sequence_step(const SequenceStepParams<scalar_t>& params, cudaStream_t stream);
 
 /// The state that the first step of each row starts from: h0 and c0, or zeros where it is reset.
-/// Rows that never run get h_n. scalar_t is not double.
+/// Rows that never run get h_n.
 template <typename scalar_t>
 struct SequenceStartParams {
   int64_t rows;
   int64_t state_size;
-  int64_t steps;  // at least one
+  int64_t steps;
   bool reverse;
   RowsOfSequence rows_of_sequence;
   Steps<scalar_t> h0;  // null data for zeros; its stride of time is unused
   Steps<scalar_t> c0;  // the same; null data if c0_float has it
   Steps<float> c0_float;
-  scalar_t* h[2];    // (rows, state_size), each null if not needed
-  int64_t h_stride;  // of their rows
-  float* cell;       // (rows, state_size), contiguous, or null
-  scalar_t* h_n;     // (rows, state_size), contiguous
+  scalar_t* h[2];                // (rows, state_size), each null if not needed
+  int64_t h_stride;              // of their rows
+  accumulate_t<scalar_t>* cell;  // (rows, state_size), contiguous, or null
+  scalar_t* h_n;                 // (rows, state_size), contiguous
 };
 
 template <typename scalar_t>
