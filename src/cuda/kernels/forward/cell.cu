@@ -2,7 +2,6 @@
 #include "../../../cell.h"
 #include "../../ptx/overlap.cuh"
 #include "../../tile/vectors.cuh"
-#include "../backward/kernels.h"
 #include "../elementwise.cuh"
 #include "kernels.h"
 
@@ -12,27 +11,21 @@
 namespace lltm::cuda {
 namespace {
 
-// Processes kWidth neighbors of a row at once, in a grid-stride loop, so that any number of
-// elements fits the grid.
+/// kWidth neighbors of a row at a time.
 template <typename scalar_t, int kWidth>
 __global__ void __launch_bounds__(kElementThreads)
     cell_forward_kernel(const __grid_constant__ CellForwardParams<scalar_t> params) {
   using acc_t = accumulate_t<scalar_t>;
-  using Piece = Vector<scalar_t, kWidth>;
-  const int64_t state_size = params.state_size;
-  const int64_t elements = params.batch * state_size;
-  const int64_t step = int64_t(gridDim.x) * kElementThreads * kWidth;
   wait_for_previous_kernel();
-  for (int64_t index = (int64_t(blockIdx.x) * kElementThreads + threadIdx.x) * kWidth;
-       index < elements;
-       index += step) {
-    // (row, column) of the state is at row * 3 * state_size + column of gates.
-    const scalar_t* gates = params.gates + index + index / state_size * 2 * state_size;
-    const Piece z_i = *reinterpret_cast<const Piece*>(gates);
-    const Piece z_o = *reinterpret_cast<const Piece*>(gates + state_size);
-    const Piece z_g = *reinterpret_cast<const Piece*>(gates + 2 * state_size);
-    const Piece old_cell = *reinterpret_cast<const Piece*>(params.old_cell + index);
-    Piece new_h, new_cell;
+  const int64_t state_size = params.state_size;
+  for_each_element(params.batch, state_size / kWidth, [&](int64_t row, int64_t piece) {
+    const int64_t index = row * state_size + piece * kWidth;
+    const scalar_t* const gates = params.gates + index + row * 2 * state_size;
+    const auto z_i = read_vector<kWidth>(gates);
+    const auto z_o = read_vector<kWidth>(gates + state_size);
+    const auto z_g = read_vector<kWidth>(gates + 2 * state_size);
+    const auto old_cell = read_vector<kWidth>(params.old_cell + index);
+    Vector<scalar_t, kWidth> new_h, new_cell;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       const cell::Gates<acc_t> z{static_cast<acc_t>(z_i.values[i]),
@@ -43,9 +36,9 @@ __global__ void __launch_bounds__(kElementThreads)
       new_h.values[i] = static_cast<scalar_t>(state.h);
       new_cell.values[i] = static_cast<scalar_t>(state.cell);
     }
-    *reinterpret_cast<Piece*>(params.new_h + index) = new_h;
-    *reinterpret_cast<Piece*>(params.new_cell + index) = new_cell;
-  }
+    write_vector(params.new_h + index, new_h);
+    write_vector(params.new_cell + index, new_cell);
+  });
 }
 
 }  // namespace
@@ -57,8 +50,7 @@ cudaError_t launch_cell_forward(const CellForwardParams<scalar_t>& params, cudaS
   constexpr int kWidth = 4;
   constexpr int64_t kFull = 132 * 1024;
   const bool aligned =
-      params.state_size % kWidth == 0 &&
-      reinterpret_cast<uintptr_t>(params.old_cell) % (sizeof(scalar_t) * kWidth) == 0;
+      Matrix{params.old_cell, params.state_size}.starts_at_neighbors(kWidth, sizeof(scalar_t));
   const int64_t elements = params.batch * params.state_size;
   if constexpr (sizeof(scalar_t) < 8) {
     if (aligned && elements >= kFull) {
