@@ -54,57 +54,27 @@ Tensor padded_h_columns(const Tensor& weights, const Device& device) {
   return rows_of_vectors(of_h.size(0), of_h.size(1), weights.scalar_type(), device).copy_(of_h);
 }
 
-/// Launches the kernel that computes a step.
-class FusedSteps {
- public:
-  FusedSteps(const SequenceGradientPlan& plan,
-             Arithmetic arithmetic,
-             const Tensor& d_gates,
-             const Tensor& weights,
-             const Device& device)
-      : plan_(plan),
-        arithmetic_(arithmetic),
-        weights_h_(padded_h_columns(weights, device)),
-        stream_(device.stream()) {
+/// Launches the kernel that computes a step and its product.
+template <typename scalar_t>
+cudaError_t launch_with_product(const SequenceGradientsParams<scalar_t>& params,
+                                const Matrix& weights_h,
+                                Arithmetic arithmetic,
+                                const SequenceGradientPlan& plan,
+                                cudaStream_t stream) {
+  if constexpr (std::is_same_v<scalar_t, float>) {
     if (const auto* const tile = std::get_if<Float32GradientTile>(&plan.tile)) {
-      const bool described = describe_step_gradients(&maps_,
-                                                     *tile,
-                                                     rows_of(d_gates),
-                                                     d_gates.size(0),
-                                                     rows_of(weights_h_),
-                                                     weights_h_.size(1));
-      check_launch(described ? cudaSuccess : cudaErrorInvalidValue);
+      return launch_sequence_gradient_wgmma_float32(params, weights_h, *tile, plan.split, stream);
     }
   }
-
-  template <typename scalar_t>
-  cudaError_t launch(const SequenceGradientsParams<scalar_t>& params) const {
-    if constexpr (std::is_same_v<scalar_t, float>) {
-      if (const auto* const tile = std::get_if<Float32GradientTile>(&plan_.tile)) {
-        return launch_sequence_gradient_wgmma_float32(params, maps_, *tile, plan_.split, stream_);
-      }
+  return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
+    if constexpr (std::is_same_v<scalar_t, TensorElement<kArithmetic>>) {
+      return launch_sequence_gradient_tiles<kArithmetic>(
+          params, weights_h, std::get<SequenceGradientTile>(plan.tile), plan.split, stream);
+    } else {
+      return cudaErrorInvalidValue;  // other tensors, of which float64 has no plan at all
     }
-    return with_arithmetic(arithmetic_, [&]<Arithmetic kArithmetic>() {
-      if constexpr (std::is_same_v<scalar_t, TensorElement<kArithmetic>>) {
-        return launch_sequence_gradient_tiles<kArithmetic>(
-            params,
-            rows_of(weights_h_),
-            std::get<SequenceGradientTile>(plan_.tile),
-            plan_.split,
-            stream_);
-      } else {
-        return cudaErrorInvalidValue;  // other tensors, of which float64 has no plan at all
-      }
-    });
-  }
-
- private:
-  SequenceGradientPlan plan_;
-  Arithmetic arithmetic_;
-  Tensor weights_h_;
-  StepGradientMaps maps_;
-  cudaStream_t stream_;
-};
+  });
+}
 
 /// A mask of shape (steps, batch, 1) that is true beyond the lengths.
 Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
@@ -134,19 +104,18 @@ void run_steps(const Tensor& d_gates,
   const Tensor cells = arguments.cells.contiguous();
 
   const auto arithmetic = arithmetic_of(arguments.input.scalar_type());
-  std::optional<FusedSteps> fused;
+  std::optional<SequenceGradientPlan> plan;
   Tensor weights_h, from_h;
   if (steps > 1 || (steps == 1 && gradients.h0.defined())) {
-    if (const auto plan =
-            plan_sequence_gradients({arithmetic, steps, batch, state_size}, facts, selection())) {
-      fused.emplace(*plan, *arithmetic, d_gates, arguments.weights, device);
-    } else {
-      weights_h = padded_h_columns(arguments.weights, device);
+    weights_h = padded_h_columns(arguments.weights, device);
+    plan = plan_sequence_gradients({arithmetic, steps, batch, state_size}, facts, selection());
+    if (!plan) {
       from_h = device.empty({batch, state_size}, accumulated);
     }
   }
 
   SequenceGradientsParams<scalar_t> params{
+      .steps = steps,
       .rows = batch,
       .state_size = state_size,
       .t = kNoTime,
@@ -157,22 +126,16 @@ void run_steps(const Tensor& d_gates,
       .from_h = from_h.defined() ? from_h.const_data_ptr<acc_t>() : nullptr,
       .d_h = d_h.mutable_data_ptr<acc_t>(),
       .d_cell = d_cell.mutable_data_ptr<acc_t>(),
-      .gates = nullptr,
-      .cells = nullptr,
-      .d_gates = nullptr,
-      .last_d_gates = nullptr,
+      .gates = gates.const_data_ptr<scalar_t>(),
+      .cells = cells.const_data_ptr<scalar_t>(),
+      .d_gates = d_gates.mutable_data_ptr<scalar_t>(),
       .d_gates_stride = d_gates.stride(0),
   };
   // Runs the step at t after the one at params.last_t.
   const auto step = [&](int64_t t) {
     params.t = t;
-    if (t != kNoTime) {
-      params.gates = gates.const_data_ptr<scalar_t>() + t * batch * 3 * state_size;
-      params.cells = cells.const_data_ptr<scalar_t>() + t * batch * state_size;
-      params.d_gates = d_gates.mutable_data_ptr<scalar_t>() + t * batch * params.d_gates_stride;
-    }
-    if (fused && params.last_t != kNoTime) {
-      check_launch(fused->launch(params));
+    if (plan && params.last_t != kNoTime) {
+      check_launch(launch_with_product(params, rows_of(weights_h), *arithmetic, *plan, stream));
     } else {
       if (params.last_t != kNoTime) {
         product_out(from_h, d_gates.narrow(0, params.last_t * batch, batch), weights_h);
@@ -180,7 +143,6 @@ void run_steps(const Tensor& d_gates,
       check_launch(launch_sequence_gradients(params, stream));
     }
     params.last_t = t;
-    params.last_d_gates = params.d_gates;
   };
   for (int64_t k = steps - 1; k >= 0; --k) {
     step(reverse ? steps - 1 - k : k);

@@ -139,6 +139,7 @@ void expect_steps_launched(Group group) {
   for (int i = 0; i < 2000; ++i) {
     SequenceGradientsParams<TensorElement<kArithmetic>> params{};
     const int64_t steps = random.log_uniform(1, 1000);
+    params.steps = steps;
     params.rows = random.log_uniform(1, 1e6);
     params.state_size = random.log_uniform(1, 5000);
     params.last_t = random.below(steps);
@@ -148,18 +149,15 @@ void expect_steps_launched(Group group) {
     fake_cuda() = {};
     const int size = element_size(kArithmetic);
     const Matrix weights{memory(0), packed_stride(params.state_size, size)};
-    const Matrix d_gates{memory(1), packed_stride(3 * params.state_size, size)};
+    params.d_gates = reinterpret_cast<TensorElement<kArithmetic>*>(memory(1));
+    params.d_gates_stride = packed_stride(3 * params.state_size, size);
     cudaError_t error = cudaSuccess;
     if (const auto* const tile = std::get_if<SequenceGradientTile>(&plan->tile)) {
       error =
           launch_sequence_gradient_tiles<kArithmetic>(params, weights, *tile, plan->split, nullptr);
     } else if constexpr (kArithmetic == Arithmetic::kFloat32) {
-      const auto float32_tile = std::get<Float32GradientTile>(plan->tile);
-      StepGradientMaps maps;
-      ASSERT_TRUE(describe_step_gradients(
-          &maps, float32_tile, d_gates, steps * params.rows, weights, params.state_size));
-      error =
-          launch_sequence_gradient_wgmma_float32(params, maps, float32_tile, plan->split, nullptr);
+      error = launch_sequence_gradient_wgmma_float32(
+          params, weights, std::get<Float32GradientTile>(plan->tile), plan->split, nullptr);
     }
     const auto& violations = fake_cuda().violations;
     ASSERT_TRUE(violations.empty() && error == cudaSuccess && fake_cuda().launches == 1)

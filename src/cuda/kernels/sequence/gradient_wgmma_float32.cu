@@ -18,7 +18,8 @@ namespace lltm::cuda {
 namespace {
 
 struct Float32StepArguments {
-  StepGradientMaps maps;
+  CUtensorMap d_gates;    // of all steps
+  CUtensorMap weights_h;  // (3*state_size, state_size)
   SequenceGradientsParams<float> step;
   KSplit split;
   int column_tiles;
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   const int first_row = tile / arguments.column_tiles * kTileM;
   // The map has the rows of all steps. Past a step's last row are those of another step, or none;
   // they are not used.
-  const int first_map_row = static_cast<int>(p.last_t * p.rows) + first_row;
+  const int first_map_row = static_cast<int>(p.row_at(p.last_t, first_row));
   Product::prepare(shared_stages);
   ClusterSums<Product> sums(shared_stages, arguments.split);
   // Their operands are fetched after the product, during which registers are few.
@@ -53,11 +54,11 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   const int first_chunk = arguments.split.first_chunk(cluster_rank());
   const auto load_a = [&](uint32_t to, uint32_t barrier, int chunk) {
     const int k = (first_chunk + chunk) * Product::kChunkK;
-    copy_box_2d(to, &arguments.maps.d_gates, k, first_map_row, barrier);
+    copy_box_2d(to, &arguments.d_gates, k, first_map_row, barrier);
   };
   const auto load_b = [&](uint32_t to, uint32_t barrier, int chunk) {
     const int k = (first_chunk + chunk) * Product::kChunkK;
-    copy_box_2d(to, &arguments.maps.weights_h, first_column, k, barrier);
+    copy_box_2d(to, &arguments.weights_h, first_column, k, barrier);
   };
   Product product;
   product.run_overlapping(shared_stages,
@@ -80,16 +81,33 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
 
 template <typename Product>
 cudaError_t launch_tile(const SequenceGradientsParams<float>& params,
-                        const StepGradientMaps& maps,
+                        const Matrix& weights_h,
                         int split,
                         cudaStream_t stream) {
+  const int64_t gate_columns = 3 * params.state_size;
   const int column_tiles = tiles_of(params.state_size, Product::kTileN);
-  const Float32StepArguments arguments{
-      .maps = maps,
+  Float32StepArguments arguments{
+      .d_gates = {},
+      .weights_h = {},
       .step = params,
-      .split =
-          split_of_k(split, tiles_of(3 * params.state_size, Product::kChunkK), Product::kTileM),
+      .split = split_of_k(split, tiles_of(gate_columns, Product::kChunkK), Product::kTileM),
       .column_tiles = column_tiles};
+  if (!describe(&arguments.d_gates,
+                {.arithmetic = Arithmetic::kFloat32,
+                 .matrix = {params.d_gates, params.d_gates_stride},
+                 .rows = params.steps * params.rows,
+                 .columns = gate_columns,
+                 .box_rows = Product::kTileM,
+                 .box_columns = Product::kChunkK}) ||
+      !describe(&arguments.weights_h,
+                {.arithmetic = Arithmetic::kFloat32,
+                 .matrix = weights_h,
+                 .rows = gate_columns,
+                 .columns = params.state_size,
+                 .box_rows = Product::kChunkK,
+                 .box_columns = Product::kTileN})) {
+    return cudaErrorInvalidValue;
+  }
   const int64_t blocks = int64_t(tiles_of(params.rows, Product::kTileM)) * column_tiles * split;
   return launch_in_clusters<&sequence_gradient_wgmma_kernel<Product>,
                             Product::kThreads,
@@ -100,35 +118,14 @@ cudaError_t launch_tile(const SequenceGradientsParams<float>& params,
 
 }  // namespace
 
-bool describe_step_gradients(StepGradientMaps* maps,
-                             Float32GradientTile tile,
-                             const Matrix& d_gates,
-                             int64_t rows,
-                             const Matrix& weights_h,
-                             int64_t state_size) {
-  return describe(&maps->d_gates,
-                  {.arithmetic = Arithmetic::kFloat32,
-                   .matrix = d_gates,
-                   .rows = rows,
-                   .columns = 3 * state_size,
-                   .box_rows = rows_of(tile),
-                   .box_columns = kFloat32GradientChunk}) &&
-         describe(&maps->weights_h,
-                  {.arithmetic = Arithmetic::kFloat32,
-                   .matrix = weights_h,
-                   .rows = 3 * state_size,
-                   .columns = state_size,
-                   .box_rows = kFloat32GradientChunk,
-                   .box_columns = kFloat32GradientColumns});
-}
-
 cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams<float>& params,
-                                                   const StepGradientMaps& maps,
+                                                   const Matrix& weights_h,
                                                    Float32GradientTile tile,
                                                    int split,
                                                    cudaStream_t stream) {
-  return with_float32_gradient_product(
-      tile, [&]<typename Product>() { return launch_tile<Product>(params, maps, split, stream); });
+  return with_float32_gradient_product(tile, [&]<typename Product>() {
+    return launch_tile<Product>(params, weights_h, split, stream);
+  });
 }
 
 }  // namespace lltm::cuda

@@ -12,7 +12,6 @@
 #include "../../tile/shapes.h"
 #include "../backward/kernels.h"
 
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -55,6 +54,7 @@ cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>& params, c
 /// pre-activations of time t into d_gates.
 template <typename scalar_t>
 struct SequenceGradientsParams {
+  int64_t steps;
   int64_t rows;
   int64_t state_size;
   int64_t t;       // kNoTime: only the gradient of h is computed
@@ -65,13 +65,13 @@ struct SequenceGradientsParams {
   const accumulate_t<scalar_t>* from_h;  // (rows, state_size): d_gates[last_t] @ W_h
   accumulate_t<scalar_t>* d_h;           // (rows, state_size)
   accumulate_t<scalar_t>* d_cell;        // (rows, state_size)
-  // At time t, with contiguous rows.
-  const scalar_t* gates;  // (rows, 3*state_size)
-  const scalar_t* cells;  // (rows, state_size)
-  // At time t, and at last_t.
-  scalar_t* d_gates;  // (rows, 3*state_size)
-  const scalar_t* last_d_gates;
+  const scalar_t* gates;                 // (steps, rows, 3*state_size), contiguous
+  const scalar_t* cells;                 // (steps, rows, state_size), contiguous
+  scalar_t* d_gates;                     // (steps*rows, 3*state_size)
   int64_t d_gates_stride;
+
+  /// The number of a row of time t in a matrix of all steps.
+  LLTM_HOST_DEVICE int64_t row_at(int64_t time, int64_t row) const { return time * rows + row; }
 };
 
 template <typename scalar_t>
@@ -91,25 +91,10 @@ cudaError_t launch_sequence_gradient_tiles(
     int split,
     cudaStream_t stream);
 
-/// The tensor maps of the operands of every step's product.
-struct StepGradientMaps {
-  CUtensorMap d_gates;    // of all steps
-  CUtensorMap weights_h;  // (3*state_size, state_size)
-};
-
-/// Creates the maps for the kernel of this tile. d_gates has `rows` rows, steps * batch. Returns
-/// false if TMA cannot describe the operands.
-bool describe_step_gradients(StepGradientMaps* maps,
-                             Float32GradientTile tile,
-                             const Matrix& d_gates,
-                             int64_t rows,
-                             const Matrix& weights_h,
-                             int64_t state_size);
-
 /// As launch_sequence_gradient_tiles in kFloat32, on compute capability 9.0 with code built for
 /// 90a, and with fewer than 2^31 rows in all steps.
 cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams<float>& params,
-                                                   const StepGradientMaps& maps,
+                                                   const Matrix& weights_h,
                                                    Float32GradientTile tile,
                                                    int split,
                                                    cudaStream_t stream);
