@@ -60,10 +60,10 @@ void run_rows(const SequenceOutputs& outputs,
   const Tensor weights_input = input_columns(arguments.weights).t();
   SequenceStepParams<scalar_t> params{};
   StepOfRowsProblem& step = params.step;
-  step.cell.batch = count;
-  step.cell.state_size = state_size;
-  step.cell.bias = data_or_null<scalar_t>(bias);
-  step.cell.old_cell = {cell_data, state_size};
+  step.batch = count;
+  step.state_size = state_size;
+  step.bias = data_or_null<scalar_t>(bias);
+  step.old_cell = {cell_data, state_size};
   step.next_cell = cell_data;
   step.next_h = {h_data, state_size};
   step.h_n = h_data;
@@ -91,9 +91,9 @@ void run_rows(const SequenceOutputs& outputs,
       step.next_t = k + 1 < steps ? time_of(k + 1) : kNever;
       params.z_input =
           z_input.const_data_ptr<acc_t>() + (step.t - first_time) * count * 3 * state_size;
-      step.cell.new_h = kept_at(outputs.output, step.t, first);
-      step.cell.new_cell = kept_at(outputs.cells, step.t, first);
-      step.cell.gates = kept_at(outputs.gates, step.t, first);
+      step.new_h = kept_at(outputs.output, step.t, first);
+      step.new_cell = kept_at(outputs.cells, step.t, first);
+      step.gates = kept_at(outputs.gates, step.t, first);
       check_launch(launch_sequence_step(params, stream));
     }
   }

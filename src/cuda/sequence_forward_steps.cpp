@@ -186,11 +186,11 @@ class StepsOfSequence {
     }
 
     Problem step{};
-    step.cell = of.problem(count, {}, rows_of(arguments_.weights));
+    static_cast<ForwardProblem&>(step) = of.problem(count, {}, rows_of(arguments_.weights));
     if (of.copies_weights) {
-      step.cell.weights.data = weights_.const_data_ptr();
+      step.weights.data = weights_.const_data_ptr();
     }
-    step.cell.bias = data_or_null<scalar_t>(bias_);
+    step.bias = data_or_null<scalar_t>(bias_);
     // If cells are not kept, the last step writes c_n in their place.
     const bool rounds_last_cell =
         of.h_in_output && of.cell_in_workspace && outputs_.cells.size(0) == 0;
@@ -198,20 +198,20 @@ class StepsOfSequence {
     for (int64_t k = 0; k < of.steps; ++k) {
       const int64_t t = time_of(k), last_t = time_of(k - 1);
       const bool is_last = k + 1 == of.steps;
-      step.cell.input = input.at(k);
+      step.input = input.at(k);
       step.follows_a_step = k > 0 && !input.has_just_copied();
-      step.cell.old_h = k == 0 && of.starts_with_h0 ? rows_from(*arguments_.h0, first)
-                        : k > 0 && of.h_in_output
-                            ? Matrix{kept_at(outputs_.output, last_t, first), of.state_size}
-                            : h_buffer(k);
-      step.cell.old_cell = k == 0 && of.starts_with_c0 ? rows_from(*arguments_.c0, first)
-                           : k > 0 && of.cell_in_cells
-                               ? Matrix{kept_at(outputs_.cells, last_t, first), of.state_size}
-                               : Matrix{cell, of.state_size};
+      step.old_h = k == 0 && of.starts_with_h0 ? rows_from(*arguments_.h0, first)
+                   : k > 0 && of.h_in_output
+                       ? Matrix{kept_at(outputs_.output, last_t, first), of.state_size}
+                       : h_buffer(k);
+      step.old_cell = k == 0 && of.starts_with_c0 ? rows_from(*arguments_.c0, first)
+                      : k > 0 && of.cell_in_cells
+                          ? Matrix{kept_at(outputs_.cells, last_t, first), of.state_size}
+                          : Matrix{cell, of.state_size};
       step.next_cell = of.cell_in_cells && !is_last ? nullptr : cell;
-      step.cell.new_h = kept_at(outputs_.output, t, first);
-      step.cell.new_cell = kept_at(outputs_.cells, t, first);
-      step.cell.gates = kept_at(outputs_.gates, t, first);
+      step.new_h = kept_at(outputs_.output, t, first);
+      step.new_cell = kept_at(outputs_.cells, t, first);
+      step.gates = kept_at(outputs_.gates, t, first);
       if constexpr (std::is_same_v<Problem, StepOfRowsProblem>) {
         step.t = t;
         step.next_t = is_last ? kNever : time_of(k + 1);
@@ -221,7 +221,7 @@ class StepsOfSequence {
       } else if (is_last) {
         step.h_n = h_n;
         if (rounds_last_cell) {
-          step.cell.new_cell = c_n;
+          step.new_cell = c_n;
         }
       }
       check_launch(launch_forward(plan_, step, device_.stream()));

@@ -53,12 +53,11 @@ struct StepOperands {
 };
 
 /// A step in which all rows run, starting and ending together, and state_size is a multiple of 16
-/// bytes. The next step reads h from output.
-struct StepProblem {
-  /// new_h is this step's part of output. old_cell has the accumulation type. Its rows and bias are
-  /// aligned so that four columns can be read at once if state_size is a multiple of four, and two
-  /// if it is even. new_cell and gates are null if not kept.
-  ForwardProblem cell;
+/// bytes. The next step reads h from output. new_h is this step's part of output. old_cell has the
+/// accumulation type. Its rows and bias are aligned so that four columns can be read at once if
+/// state_size is a multiple of four, and two if it is even. new_cell and gates are null if not
+/// kept.
+struct StepProblem : ForwardProblem {
   void* next_cell;  // as old_cell, contiguous, may be the same; null if it is new_cell
   void* h_n;        // (batch, state_size), contiguous; null except at the last step
   // Whether the previous kernel on the stream is another step of the same sequence, so that input
@@ -97,14 +96,6 @@ struct StepOfRowsProblem : StepProblem {
   RowsOfSequence rows;
   Matrix next_h;  // of the operands' type
 };
-
-/// What a forward kernel needs outside its epilogue.
-LLTM_HOST_DEVICE const ForwardProblem& cell_of(const ForwardProblem& problem) {
-  return problem;
-}
-LLTM_HOST_DEVICE const ForwardProblem& cell_of(const StepProblem& problem) {
-  return problem.cell;
-}
 
 template <typename Problem>
 constexpr bool kOfSequence = std::is_base_of_v<StepProblem, Problem>;

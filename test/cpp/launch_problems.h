@@ -118,7 +118,7 @@ cudaError_t launch(const BackwardProblem& p, const BackwardTiles& tiles) {
 /// A step of any batch and sizes, laid out as by sequence_forward_steps.cpp.
 inline StepOfRowsProblem random_step(Random& random, int size) {
   StepOfRowsProblem step{};
-  ForwardProblem& p = step.cell;
+  ForwardProblem& p = step;
   p.batch = random.log_uniform(1, 5000);
   p.input_features = random.below(16) == 0 ? 0 : random.log_uniform(1, 2500);
   p.state_size = random.log_uniform(1, 2500);
@@ -134,9 +134,9 @@ inline StepOfRowsProblem random_step(Random& random, int size) {
 /// For a step whose matrices are packed already.
 inline ForwardShape shape_of(Arithmetic arithmetic, const StepProblem& step) {
   return {.arithmetic = arithmetic,
-          .batch = step.cell.batch,
-          .input_features = step.cell.input_features,
-          .state_size = step.cell.state_size,
+          .batch = step.batch,
+          .input_features = step.input_features,
+          .state_size = step.state_size,
           .is_step = true};
 }
 

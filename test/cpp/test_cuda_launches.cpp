@@ -192,8 +192,8 @@ void expect_steps_described_as() {
                                             nullptr);
       const auto& violations = fake_cuda().violations;
       ASSERT_TRUE(violations.empty() && error == cudaSuccess)
-          << candidate.name << " (" << step.cell.batch << "," << step.cell.input_features << ","
-          << step.cell.state_size << "), error " << error << ", expected "
+          << candidate.name << " (" << step.batch << "," << step.input_features << ","
+          << step.state_size << "), error " << error << ", expected "
           << (violations.empty() ? "" : violations[0]);
       ASSERT_EQ(fake_cuda().launches, 1) << candidate.name;
       ++launched;

@@ -40,35 +40,33 @@ class StepEpilogue {
   __device__ __forceinline__ explicit StepEpilogue(const Problem& problem) : p_(problem) {}
 
   __device__ __forceinline__ void place(Operands& o, int64_t row, int64_t column) const {
-    const ForwardProblem& cell = p_.cell;
     o.rows = 0;
-    if (column < cell.state_size && row < cell.batch) {
-      o.rows = kRows == 2 && row + kFragmentRowStep < cell.batch ? 2 : 1;
-      o.columns = kWhole ? kColumns : at_most(cell.state_size - column, kColumns);
+    if (column < p_.state_size && row < p_.batch) {
+      o.rows = kRows == 2 && row + kFragmentRowStep < p_.batch ? 2 : 1;
+      o.columns = kWhole ? kColumns : at_most(p_.state_size - column, kColumns);
       o.column = static_cast<int>(column);
       o.row = row;
     }
   }
 
   __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
-    const ForwardProblem& cell = p_.cell;
     place(o, row, column);
     if (o.rows == 0) {
       return;
     }
-    if (cell.bias != nullptr) {
-      const Element* const bias = static_cast<const Element*>(cell.bias) + column;
+    if (p_.bias != nullptr) {
+      const Element* const bias = static_cast<const Element*>(p_.bias) + column;
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
-        read(o.bias[gate], bias + gate * cell.state_size, o.columns);
+        read(o.bias[gate], bias + gate * p_.state_size, o.columns);
       }
     }
     const acc_t* const old_cell =
-        static_cast<const acc_t*>(cell.old_cell.data) + row * cell.old_cell.stride + column;
+        static_cast<const acc_t*>(p_.old_cell.data) + row * p_.old_cell.stride + column;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (r < o.rows) {
-        read(o.old_cell[r], old_cell + r * kFragmentRowStep * cell.old_cell.stride, o.columns);
+        read(o.old_cell[r], old_cell + r * kFragmentRowStep * p_.old_cell.stride, o.columns);
         if constexpr (kOfAnyRows) {
           o.turn[r] = turn_of(row + r * kFragmentRowStep);
         }
@@ -81,7 +79,6 @@ class StepEpilogue {
     if (o.rows == 0) {
       return;
     }
-    const ForwardProblem& cell = p_.cell;
     acc_t z[3][kRows][kColumns], h[kRows][kColumns], c[kRows][kColumns];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -104,21 +101,21 @@ class StepEpilogue {
       }
       const Turn turn = o.turn[r];
       const int64_t row = o.row + r * kFragmentRowStep;
-      const int64_t index = row * cell.state_size + o.column;
+      const int64_t index = row * p_.state_size + o.column;
       const bool runs = !kOfAnyRows || turn != Turn::kIdle;
       acc_t* const next_cell = static_cast<acc_t*>(p_.next_cell);
       const auto write = [&](auto* to, const acc_t* values, bool values_count) {
         write_columns<kColumns, kWhole>(to, values, o.columns, values_count);
       };
-      write(element(cell.new_h, index), h[r], runs);
-      if (cell.new_cell != nullptr) {
-        write(element(cell.new_cell, index), c[r], runs);
+      write(element(p_.new_h, index), h[r], runs);
+      if (p_.new_cell != nullptr) {
+        write(element(p_.new_cell, index), c[r], runs);
       }
-      if (cell.gates != nullptr) {
+      if (p_.gates != nullptr) {
         const int64_t first_gate = 3 * index - 2 * o.column;
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          write(element(cell.gates, first_gate + gate * cell.state_size), z[gate][r], runs);
+          write(element(p_.gates, first_gate + gate * p_.state_size), z[gate][r], runs);
         }
       }
       if constexpr (kOfAnyRows) {

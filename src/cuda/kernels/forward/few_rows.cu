@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   // Pieces of a row of weights that each thread has in flight, as registers allow.
   constexpr int kAtOnce = kWidth == 1 ? 8 : kRows <= 5 ? 4 : 2;
   __shared__ float parts[kFewRowsWarps][3 * kRows];
-  const ForwardProblem& p = cell_of(arguments.problem);
+  const ForwardProblem& p = arguments.problem;
   const int columns = arguments.columns;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t first_hidden = int64_t(blockIdx.x) * columns;
@@ -271,7 +271,7 @@ cudaError_t launch_forward_few_rows_of(const Problem& problem,
                                        int groups,
                                        int columns,
                                        cudaStream_t stream) {
-  const ForwardProblem& params = cell_of(problem);
+  const ForwardProblem& params = problem;
   const int parts = kFewRowsWarps / columns;
   const int h_pieces = static_cast<int>(params.state_size / kWidth);
   const int pieces = h_pieces + static_cast<int>(params.input_features / kWidth);
@@ -289,7 +289,7 @@ template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_few_rows(const Problem& problem,
                                     int multiprocessors,
                                     cudaStream_t stream) {
-  const ForwardProblem& cell = cell_of(problem);
+  const ForwardProblem& cell = problem;
   // Distributes the columns of the state evenly over the multiprocessors of a group, in as many
   // rounds as needed.
   const int groups = cell.batch > kFewRows ? kFewRowsGroups : 1;

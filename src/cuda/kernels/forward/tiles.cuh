@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   using Element = typename Product::Element;
   constexpr int kHidden = Product::kTileN / 3;
   extern __shared__ __align__(16) unsigned char shared[];
-  const ForwardProblem& p = cell_of(arguments.problem);
+  const ForwardProblem& p = arguments.problem;
 
   const int64_t first_row =
       (blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Product::kTileM);
@@ -150,7 +150,7 @@ template <Arithmetic kArithmetic,
           int kBlocksPerSm,
           typename Problem>
 cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t stream) {
-  const ForwardProblem& params = cell_of(problem);
+  const ForwardProblem& params = problem;
   using Product = TileProduct<kArithmetic,
                               Major::kK,
                               Major::kK,

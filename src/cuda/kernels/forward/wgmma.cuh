@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
   constexpr int kRowTiles = Product::kRowTiles;
   constexpr bool kIsFloat32 = Product::kArithmetic == Arithmetic::kFloat32;
   extern __shared__ __align__(1024) unsigned char shared[];
-  const ForwardProblem& p = cell_of(arguments.problem);
+  const ForwardProblem& p = arguments.problem;
 
   // In a cluster, blocks are numbered by rank first, then by row tile.
   const int ranks = arguments.split.ranks;
@@ -346,7 +346,7 @@ template <typename Tile>
 cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
                                       int split,
                                       cudaStream_t stream) {
-  const ForwardProblem& p = cell_of(problem);
+  const ForwardProblem& p = problem;
   using Product = typename Tile::Product;
   if (split > Tile::kMaxRanks) {
     return cudaErrorInvalidValue;
@@ -391,7 +391,7 @@ inline int neighbors_of(const ForwardProblem& p, int size) {
   return std::min(neighbors_in(p.state_size), fours ? 4 : 2);
 }
 inline int neighbors_of(const StepOfRowsProblem& p, int) {
-  return neighbors_in(p.cell.state_size);
+  return neighbors_in(p.state_size);
 }
 
 template <typename Product, typename Problem>

@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(kElementThreads)
   using Epilogue = StepEpilogue<StepOfRowsProblem, scalar_t, cell::StandardMath, 1, 1, true>;
   wait_for_previous_kernel();
   const Epilogue epilogue(params.step);
-  const int64_t state_size = params.step.cell.state_size;
-  for_each_element(params.step.cell.batch, state_size, [&](int64_t row, int64_t column) {
+  const int64_t state_size = params.step.state_size;
+  for_each_element(params.step.batch, state_size, [&](int64_t row, int64_t column) {
     typename Epilogue::Operands operands;
     epilogue.fetch(operands, row, column);
     accumulate_t<scalar_t> z[3][1];
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <typename scalar_t>
 cudaError_t launch_sequence_step(const SequenceStepParams<scalar_t>& params, cudaStream_t stream) {
   return launch_on_elements<&sequence_step_kernel<scalar_t>>(
-      params, params.step.cell.batch * params.step.cell.state_size, stream);
+      params, params.step.batch * params.step.state_size, stream);
 }
 
 template <typename scalar_t>
