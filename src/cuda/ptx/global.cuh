@@ -5,21 +5,44 @@
 
 namespace lltm::cuda {
 
-// Returns the 4 bytes at `from`, or zero if they do not exist. The compiler sees no branch. Not
+// These load a word, or zeros if it is outside: load_once is for what is read once, and load_again
+// for what other warps of the block read, too. The loads are predicated; the compiler would branch.
+// Two bytes are loaded to a whole register: to write half of one, it would first be read. Not
 // ld.global.nc: the previous kernel may write what is read after the wait for it.
-__device__ __forceinline__ uint32_t load_word(const void* from, bool exists) {
-  uint32_t word;
-  asm volatile(
-      "{\n"
-      ".reg .pred exists;\n"
-      "setp.ne.b32 exists, %2, 0;\n"
-      "mov.b32 %0, 0;\n"
-      "@exists ld.global.b32 %0, [%1];\n"
-      "}\n"
-      : "=&r"(word)
-      : "l"(from), "r"(static_cast<int>(exists)));
-  return word;
-}
+#define LLTM_LOAD_WORD(name, instruction, Word, Register, operands, is_inside, ...) \
+  __device__ __forceinline__ void name(Word& word, const void* from, bool inside) { \
+    Register to{};                                                                  \
+    asm volatile(                                                                   \
+        "{\n"                                                                       \
+        ".reg .pred inside;\n"                                                      \
+        "setp.ne.b32 inside, " is_inside                                            \
+        ", 0;\n"                                                                    \
+        "@inside " instruction operands                                             \
+        ";\n"                                                                       \
+        "}\n"                                                                       \
+        : __VA_ARGS__                                                               \
+        : "l"(from), "r"(static_cast<int>(inside)));                                \
+    word = static_cast<Word>(to);                                                   \
+  }
+#define LLTM_LOAD(name, instruction)                                                           \
+  LLTM_LOAD_WORD(name, instruction, unsigned short, unsigned, ".u16 %0, [%1]", "%2", "+r"(to)) \
+  LLTM_LOAD_WORD(name, instruction, unsigned, unsigned, ".b32 %0, [%1]", "%2", "+r"(to))       \
+  LLTM_LOAD_WORD(                                                                              \
+      name, instruction, uint2, uint2, ".v2.b32 {%0, %1}, [%2]", "%3", "+r"(to.x), "+r"(to.y)) \
+  LLTM_LOAD_WORD(name,                                                                         \
+                 instruction,                                                                  \
+                 uint4,                                                                        \
+                 uint4,                                                                        \
+                 ".v4.b32 {%0, %1, %2, %3}, [%4]",                                             \
+                 "%5",                                                                         \
+                 "+r"(to.x),                                                                   \
+                 "+r"(to.y),                                                                   \
+                 "+r"(to.z),                                                                   \
+                 "+r"(to.w))
+LLTM_LOAD(load_once, "ld.global.L1::no_allocate")
+LLTM_LOAD(load_again, "ld.global")
+#undef LLTM_LOAD
+#undef LLTM_LOAD_WORD
 
 __device__ __forceinline__ void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(address));

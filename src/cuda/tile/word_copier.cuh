@@ -106,11 +106,11 @@ class WordCopier {
 #pragma unroll
     for (int i = 0; i < kRowsOfStates; ++i) {
       const int row = min(warp_ + i * kWarps, rows_ - 1);
-      to.states[i] = load_word(states + (row * row_bytes + word), exists);
+      load_again(to.states[i], states + (row * row_bytes + word), exists);
     }
 #pragma unroll
     for (int i = 0; i < kRowsOfWeights; ++i) {
-      to.weights[i] = load_word(weights + of_weights_[i], exists);
+      load_again(to.weights[i], weights + of_weights_[i], exists);
     }
     to.has_half = kSize == 2 && bytes - word == 2;
   }

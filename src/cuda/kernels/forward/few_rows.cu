@@ -8,6 +8,7 @@
 #include "../../../cell.h"
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/step.cuh"
+#include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../../runtime/launch.cuh"
 #include "../../tile/vectors.cuh"
@@ -25,45 +26,6 @@ struct ForwardFewRowsArguments {
   int h_pieces, pieces;  // of kWidth columns of [h | x]: of h, and of both
   int pieces_a_part;
 };
-
-// These load the word of a vector, or zeros if it is outside: load_once is for what is read once,
-// and load_again for what other warps of the block read, too. The loads are predicated; the
-// compiler would branch. Two bytes are loaded to a whole register: to write half of one, it would
-// first be read.
-#define LLTM_LOAD_WORD(name, instruction, Word, Register, operands, is_inside, ...) \
-  __device__ __forceinline__ void name(Word& word, const void* from, bool inside) { \
-    Register to{};                                                                  \
-    asm volatile(                                                                   \
-        "{\n"                                                                       \
-        ".reg .pred inside;\n"                                                      \
-        "setp.ne.b32 inside, " is_inside                                            \
-        ", 0;\n"                                                                    \
-        "@inside " instruction operands                                             \
-        ";\n"                                                                       \
-        "}\n"                                                                       \
-        : __VA_ARGS__                                                               \
-        : "l"(from), "r"(static_cast<int>(inside)));                                \
-    word = static_cast<Word>(to);                                                   \
-  }
-#define LLTM_LOAD(name, instruction)                                                           \
-  LLTM_LOAD_WORD(name, instruction, unsigned short, unsigned, ".u16 %0, [%1]", "%2", "+r"(to)) \
-  LLTM_LOAD_WORD(name, instruction, unsigned, unsigned, ".b32 %0, [%1]", "%2", "+r"(to))       \
-  LLTM_LOAD_WORD(                                                                              \
-      name, instruction, uint2, uint2, ".v2.b32 {%0, %1}, [%2]", "%3", "+r"(to.x), "+r"(to.y)) \
-  LLTM_LOAD_WORD(name,                                                                         \
-                 instruction,                                                                  \
-                 uint4,                                                                        \
-                 uint4,                                                                        \
-                 ".v4.b32 {%0, %1, %2, %3}, [%4]",                                             \
-                 "%5",                                                                         \
-                 "+r"(to.x),                                                                   \
-                 "+r"(to.y),                                                                   \
-                 "+r"(to.z),                                                                   \
-                 "+r"(to.w))
-LLTM_LOAD(load_once, "ld.global.L1::no_allocate")
-LLTM_LOAD(load_again, "ld.global")
-#undef LLTM_LOAD
-#undef LLTM_LOAD_WORD
 
 /// The elements of a vector, from its word.
 template <typename Element, int kWidth>
