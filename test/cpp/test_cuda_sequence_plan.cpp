@@ -123,14 +123,6 @@ TEST(SequenceGradientPlan, TakesACandidateByItsNameAndRanks) {
   EXPECT_FALSE(plan(tf32, "forward_tiles_64x8", 2).has_value());
 }
 
-TEST(SequenceGradientPlan, TakesAnyOfOursForFewRows) {
-  const SequenceGradientShape large{Arithmetic::kFloat32, 128, 128, 2048};
-  const auto by_default = plan_sequence_gradients(large, kH200);
-  const auto few_rows = plan_sequence_gradients(large, kH200, {.group = Group::kFewRows});
-  ASSERT_TRUE(by_default && few_rows);
-  EXPECT_EQ(few_rows->tile, by_default->tile);
-}
-
 TEST(SequenceGradientPlan, TakesTilesForAnyOtherGroup) {
   for (const Group group : {Group::kFewRows, Group::kHopper, Group::kTiles}) {
     EXPECT_TRUE(

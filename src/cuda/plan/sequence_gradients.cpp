@@ -98,14 +98,10 @@ std::optional<SequenceGradientPlan> plan_sequence_gradients(const SequenceGradie
   if (!shape.arithmetic) {
     return std::nullopt;
   }
-  // No candidate is for few rows alone: that group selects all of our own kernels.
-  static constexpr Selection kNothing{};
-  const bool ours = selection.group == Group::kFewRows;
-  const Selection& selected = ours ? kNothing : selection;
   const auto [candidate, time] = choose(
       sequence_gradient_candidates(),
-      selected,
-      [&](const SequenceGradientCandidate& of) { return !ours || of.group != Group::kLibrary; },
+      selection,
+      [](const SequenceGradientCandidate&) { return true; },
       [&](const SequenceGradientCandidate& of, int ranks) {
         return estimate_if_supported(of, shape, device, ranks);
       });
