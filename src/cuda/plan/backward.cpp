@@ -337,17 +337,19 @@ std::span<const BackwardCandidate> backward_candidates() {
   return kCandidates;
 }
 
+std::optional<BackwardEstimate> estimate_if_supported(const BackwardCandidate& candidate,
+                                                      const BackwardShape& shape,
+                                                      const DeviceFacts& device,
+                                                      int ranks) {
+  return ranks == 0 && candidate.supports(shape, device)
+             ? std::optional(candidate.estimate(shape, device))
+             : std::nullopt;
+}
+
 BackwardChoice choose_backward(const BackwardShape& shape,
                                const DeviceFacts& device,
                                const Selection& selection) {
-  return choose(
-      backward_candidates(),
-      selection,
-      [](const BackwardCandidate&) { return true; },
-      [&](const BackwardCandidate& of, int ranks) {
-        return ranks == 0 && of.supports(shape, device) ? std::optional(of.estimate(shape, device))
-                                                        : std::nullopt;
-      });
+  return choose(backward_candidates(), shape, device, selection);
 }
 
 }  // namespace lltm::cuda

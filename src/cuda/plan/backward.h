@@ -74,10 +74,16 @@ struct BackwardCandidate {
 };
 std::span<const BackwardCandidate> backward_candidates();
 
+/// As for the forward (choice.h). No candidate supports a number of ranks.
+std::optional<BackwardEstimate> estimate_if_supported(const BackwardCandidate& candidate,
+                                                      const BackwardShape& shape,
+                                                      const DeviceFacts& device,
+                                                      int ranks = 0);
+
 using BackwardChoice = Choice<BackwardCandidate, BackwardEstimate>;
 
-/// The selected candidate with the least estimate (choice.h). No candidate supports a number of
-/// ranks. The batch and the state are not empty.
+/// The selected candidate with the least estimate (choice.h). The batch and the state are not
+/// empty.
 BackwardChoice choose_backward(const BackwardShape& shape,
                                const DeviceFacts& device,
                                const Selection& selection = {});

@@ -46,7 +46,7 @@ Matrix contiguous(int64_t columns) {
   return {nullptr, columns};
 }
 
-ForwardShape forward_shape_of(const ContiguousProblem& of, bool is_step) {
+ForwardShape shape_for(const ForwardCandidate&, const ContiguousProblem& of, bool is_step) {
   const Matrix input = contiguous(of.input_features);
   const Matrix weights = contiguous(of.state_size + of.input_features);
   StepOperands operands{.size = element_size(arithmetic_of(of)),
@@ -65,53 +65,41 @@ ForwardShape forward_shape_of(const ContiguousProblem& of, bool is_step) {
   return forward_shape(arithmetic_of(of), problem, is_step, &packs);
 }
 
-/// For candidates whose ranks the model chooses, if they have costs of their own.
-template <typename Candidate, typename Shape>
-ContiguousEstimate answer_with_ranks(const Candidate& candidate,
-                                     const Shape& shape,
-                                     const DeviceFacts& device,
-                                     int64_t ranks,
-                                     bool by_default) {
-  const auto time = estimate_if_supported(candidate, shape, device, static_cast<int>(ranks));
-  return time ? ContiguousEstimate{time->us, candidate.costs ? time->ranks : 0, by_default}
-              : kUnsupported;
+BackwardShape shape_for(const BackwardCandidate&, const ContiguousProblem& of, bool) {
+  return {.arithmetic = arithmetic_of(of),
+          .batch = of.batch,
+          .input_features = of.input_features,
+          .state_size = of.state_size,
+          .vector_rows = are_describable(contiguous(of.input_features),
+                                         contiguous(of.state_size + of.input_features),
+                                         contiguous(of.state_size),
+                                         of.input_features,
+                                         of.state_size,
+                                         element_size(arithmetic_of(of)))};
 }
 
-ContiguousEstimate answer(const ForwardCandidate& candidate,
-                          const DeviceFacts& device,
-                          const ContiguousProblem& of,
-                          bool is_step) {
-  const ForwardShape shape = forward_shape_of(of, is_step);
-  return answer_with_ranks(candidate, shape, device, of.ranks, is_exact(candidate, shape));
-}
-
-ContiguousEstimate answer(const BackwardCandidate& candidate,
-                          const DeviceFacts& device,
-                          const ContiguousProblem& of,
-                          bool) {
-  const BackwardShape shape{
-      .arithmetic = arithmetic_of(of),
-      .batch = of.batch,
-      .input_features = of.input_features,
-      .state_size = of.state_size,
-      .vector_rows = are_describable(contiguous(of.input_features),
-                                     contiguous(of.state_size + of.input_features),
-                                     contiguous(of.state_size),
-                                     of.input_features,
-                                     of.state_size,
-                                     element_size(arithmetic_of(of)))};
-  return of.ranks > 0 || !candidate.supports(shape, device)
-             ? kUnsupported
-             : ContiguousEstimate{candidate.estimate(shape, device).us, 0, 1};
-}
-
-ContiguousEstimate answer(const SequenceGradientCandidate& candidate,
-                          const DeviceFacts& device,
-                          const ContiguousProblem& of,
-                          bool) {
-  const SequenceGradientShape shape{
+SequenceGradientShape shape_for(const SequenceGradientCandidate&,
+                                const ContiguousProblem& of,
+                                bool) {
+  return {
       .arithmetic = arithmetic_of(of), .steps = 1, .rows = of.batch, .state_size = of.state_size};
-  return answer_with_ranks(candidate, shape, device, of.ranks, true);
+}
+
+template <typename Candidate>
+ContiguousEstimate answer(const Candidate& candidate,
+                          const DeviceFacts& device,
+                          const ContiguousProblem& of,
+                          bool of_steps) {
+  const auto shape = shape_for(candidate, of, of_steps);
+  const auto found = estimate_if_supported(candidate, shape, device, static_cast<int>(of.ranks));
+  if (!found) {
+    return kUnsupported;
+  }
+  int ranks = 0;
+  if constexpr (requires { found->ranks; }) {
+    ranks = candidate.costs ? found->ranks : 0;
+  }
+  return {found->us, ranks, is_exact(candidate, shape)};
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -55,44 +54,11 @@ struct Choice {
   EstimateOfCandidate estimate{};
 };
 
-/// The candidate with the least estimate: the one with the selected name, among those of the
-/// selected group, or, if neither is selected or the name is another direction's, among those that
-/// `by_default` accepts. What the selection does not support falls back to tiles, then to the
-/// library. `estimate_of` takes a candidate and the number of ranks, or 0 for the best, and returns
-/// std::nullopt for what is not supported.
-template <typename Candidate, typename ByDefault, typename EstimateOf>
-auto choose(std::span<const Candidate> candidates,
-            const Selection& selection,
-            const ByDefault& by_default,
-            const EstimateOf& estimate_of) {
-  using Estimate = typename std::invoke_result_t<EstimateOf, const Candidate&, int>::value_type;
-  const auto best_of = [&](const auto& wanted, int ranks) {
-    Choice<Candidate, Estimate> best;
-    for (const Candidate& candidate : candidates) {
-      if (!wanted(candidate)) {
-        continue;
-      }
-      if (const auto estimate = estimate_of(candidate, ranks);
-          estimate && (best.candidate == nullptr || estimate->us < best.estimate.us)) {
-        best = {&candidate, *estimate};
-      }
-    }
-    return best;
-  };
-  const auto has_the_name = [&](const Candidate& of) { return of.name == selection.name; };
-  auto best = std::ranges::any_of(candidates, has_the_name)
-                  ? best_of(has_the_name, selection.ranks)
-                  : best_of(
-                        [&](const Candidate& of) {
-                          return selection.group ? of.group == *selection.group : by_default(of);
-                        },
-                        0);
-  for (const Group other : {Group::kTiles, Group::kLibrary}) {
-    if (best.candidate == nullptr) {
-      best = best_of([&](const Candidate& of) { return of.group == other; }, 0);
-    }
-  }
-  return best;
+/// Whether a candidate may be chosen without being selected. Some of the forward are not
+/// (forward.h).
+template <typename Candidate, typename Shape>
+bool is_exact(const Candidate&, const Shape&) {
+  return true;
 }
 
 /// The estimate of a candidate, unless it does not support the problem or the number of ranks.
@@ -106,6 +72,45 @@ std::optional<Estimate> estimate_if_supported(const Candidate& candidate,
   }
   const Estimate time = estimate(candidate, shape, device, ranks);
   return time.ranks > 0 ? std::optional(time) : std::nullopt;
+}
+
+/// The candidate with the least estimate: the one with the selected name, among those of the
+/// selected group, or, if neither is selected or the name is another direction's, among those that
+/// are exact. What the selection does not support falls back to tiles, then to the library.
+template <typename Candidate, typename Shape>
+auto choose(std::span<const Candidate> candidates,
+            const Shape& shape,
+            const DeviceFacts& device,
+            const Selection& selection) {
+  using Found = decltype(estimate_if_supported(candidates[0], shape, device, 0));
+  const auto best_of = [&](const auto& wanted, int ranks) {
+    Choice<Candidate, typename Found::value_type> best;
+    for (const Candidate& candidate : candidates) {
+      if (!wanted(candidate)) {
+        continue;
+      }
+      if (const Found found = estimate_if_supported(candidate, shape, device, ranks);
+          found && (best.candidate == nullptr || found->us < best.estimate.us)) {
+        best = {&candidate, *found};
+      }
+    }
+    return best;
+  };
+  const auto has_the_name = [&](const Candidate& of) { return of.name == selection.name; };
+  auto best =
+      std::ranges::any_of(candidates, has_the_name)
+          ? best_of(has_the_name, selection.ranks)
+          : best_of(
+                [&](const Candidate& of) {
+                  return selection.group ? of.group == *selection.group : is_exact(of, shape);
+                },
+                0);
+  for (const Group other : {Group::kTiles, Group::kLibrary}) {
+    if (best.candidate == nullptr) {
+      best = best_of([&](const Candidate& of) { return of.group == other; }, 0);
+    }
+  }
+  return best;
 }
 
 }  // namespace lltm::cuda

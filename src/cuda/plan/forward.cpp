@@ -422,13 +422,7 @@ Estimate estimate(const ForwardCandidate& candidate,
 ForwardChoice choose_forward(const ForwardShape& shape,
                              const DeviceFacts& device,
                              const Selection& selection) {
-  return choose(
-      forward_candidates(),
-      selection,
-      [&](const ForwardCandidate& of) { return is_exact(of, shape); },
-      [&](const ForwardCandidate& of, int ranks) {
-        return estimate_if_supported(of, shape, device, ranks);
-      });
+  return choose(forward_candidates(), shape, device, selection);
 }
 
 }  // namespace lltm::cuda

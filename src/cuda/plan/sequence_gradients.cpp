@@ -98,13 +98,7 @@ std::optional<SequenceGradientPlan> plan_sequence_gradients(const SequenceGradie
   if (!shape.arithmetic) {
     return std::nullopt;
   }
-  const auto [candidate, time] = choose(
-      sequence_gradient_candidates(),
-      selection,
-      [](const SequenceGradientCandidate&) { return true; },
-      [&](const SequenceGradientCandidate& of, int ranks) {
-        return estimate_if_supported(of, shape, device, ranks);
-      });
+  const auto [candidate, time] = choose(sequence_gradient_candidates(), shape, device, selection);
   if (candidate->group == Group::kLibrary) {
     return std::nullopt;
   }
