@@ -258,11 +258,10 @@ void run_products(const SequenceGradients& gradients,
     return;
   }
   if (d_weights.defined()) {
-    product_out(h_columns(d_weights), d_gates.t(), old_h);
-    product_out(input_columns(d_weights), d_gates.t(), input);
+    weight_gradient_out(d_weights, d_gates, input, old_h);
   }
   if (d_input.defined()) {
-    product_out(d_input.view(input.sizes()), d_gates, input_columns(weights));
+    input_gradient_out(d_input.view(input.sizes()), d_gates, weights);
   }
 }
 

@@ -81,12 +81,6 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   return of;
 }
 
-/// The address of a row in a contiguous matrix.
-void* elements_of(const Tensor& matrix, int64_t row) {
-  return static_cast<char*>(matrix.mutable_data_ptr()) +
-         row * matrix.size(1) * matrix.element_size();
-}
-
 Matrix rows_from(const Tensor& matrix, int64_t first) {
   return rows_of(matrix).from(first * matrix.stride(0), static_cast<int>(matrix.element_size()));
 }
@@ -166,8 +160,9 @@ class StepsOfSequence {
     const auto h_buffer = [&](int64_t k) {
       return Matrix{kept_at(h_memory, k % std::max<int64_t>(of.h_buffers(), 1), 0), of.h_stride()};
     };
-    void* const h_n = elements_of(outputs_.h_n, first);
-    void* const c_n = elements_of(outputs_.c_n, first);
+    const Tensor last_cell = outputs_.c_n.narrow(0, first, count);
+    void* const h_n = outputs_.h_n.narrow(0, first, count).mutable_data_ptr();
+    void* const c_n = last_cell.mutable_data_ptr();
     auto* const cell =
         static_cast<float*>(of.cell_in_workspace ? cell_memory.mutable_data_ptr() : c_n);
     const RowsOfSequence rows = rows_of_sequence(arguments_, first);
@@ -227,7 +222,7 @@ class StepsOfSequence {
       check_launch(launch_forward(plan_, step, device_.stream()));
     }
     if (of.cell_in_workspace && !rounds_last_cell) {
-      outputs_.c_n.narrow(0, first, count).copy_(cell_memory);
+      last_cell.copy_(cell_memory);
     }
   }
 
