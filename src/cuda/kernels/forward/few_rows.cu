@@ -278,20 +278,14 @@ cudaError_t launch_forward_few_rows(const Problem& problem,
   });
 }
 
-template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const ForwardProblem&,
-                                                                   int,
-                                                                   cudaStream_t);
-template cudaError_t launch_forward_few_rows<Arithmetic::kFloat16>(const ForwardProblem&,
-                                                                   int,
-                                                                   cudaStream_t);
-template cudaError_t launch_forward_few_rows<Arithmetic::kBFloat16>(const ForwardProblem&,
-                                                                    int,
-                                                                    cudaStream_t);
-template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const StepProblem&,
-                                                                   int,
-                                                                   cudaStream_t);
-template cudaError_t launch_forward_few_rows<Arithmetic::kFloat32>(const StepOfRowsProblem&,
-                                                                   int,
-                                                                   cudaStream_t);
+#define LLTM_INSTANTIATE(arithmetic, Problem)                           \
+  template cudaError_t launch_forward_few_rows<Arithmetic::arithmetic>( \
+      const Problem&, int, cudaStream_t);
+LLTM_INSTANTIATE(kFloat32, ForwardProblem)
+LLTM_INSTANTIATE(kFloat16, ForwardProblem)
+LLTM_INSTANTIATE(kBFloat16, ForwardProblem)
+LLTM_INSTANTIATE(kFloat32, StepProblem)
+LLTM_INSTANTIATE(kFloat32, StepOfRowsProblem)
+#undef LLTM_INSTANTIATE
 
 }  // namespace lltm::cuda
