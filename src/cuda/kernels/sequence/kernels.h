@@ -10,7 +10,6 @@
 #include "../../step_problem.h"
 #include "../../tile/elements.h"
 #include "../../tile/shapes.h"
-#include "../backward/kernels.h"
 
 #include <cuda_runtime_api.h>
 
