@@ -84,23 +84,63 @@ struct ThreeTf32Product {
     }
   }
 
-  /// Computes one tile. load(a, b, barrier, chunk), called by one thread, starts the copies of a
-  /// chunk, counted from zero. finish() is called by the threads that hold the sums.
-  template <typename Load, typename Finish>
+  /// Computes one tile. load_a(a, barrier, chunk) and load_b(b, barrier, chunk), called by one
+  /// thread, start the copies of a chunk, counted from zero. B is rewritten as soon as it arrives.
+  /// finish() is called by the threads that hold the sums. The block need not have waited for the
+  /// previous kernel: if `early`, early_chunks chunks are loaded before the wait, and B of those
+  /// after them that have a stage.
+  template <typename LoadA, typename LoadB, typename Finish>
   __device__ __forceinline__ void run(const unsigned char* shared,
                                       int chunks,
-                                      const Load& load,
+                                      int early_chunks,
+                                      bool early,
+                                      const LoadA& load_a,
+                                      const LoadB& load_b,
                                       const Finish& finish) {
-    static_assert(kMajorB == Major::kK);
     run_feeders_and_multipliers(
         shared,
-        [&](Slots& slots) {
-          each_chunk(slots, one_unit(chunks), [&](const auto&, int chunk) {
-            arrive_expecting(slots.full(), kBytesA + kBytesB);
-            load(slots.a(), slots.b(), slots.full(), chunk);
-          });
+        [&](Slots& of_b) {
+          Slots of_a = of_b;
+          const auto begin = [&](int chunk) {
+            of_b.wait_empty();
+            arrive_expecting(of_b.full_b(), kBytesB);
+            load_b(of_b.b(), of_b.full_b(), chunk);
+            arrive_expecting(of_b.full(), kBytesA);
+            of_b.advance();
+          };
+          const auto end = [&](int chunk) {
+            load_a(of_a.a(), of_a.full(), chunk);
+            of_a.advance();
+          };
+          const int known = early ? early_chunks : 0;
+          const int ahead = early ? max(known, min(chunks, kStages)) : 0;
+#pragma unroll 1
+          for (int chunk = 0; chunk < ahead; ++chunk) {
+            begin(chunk);
+            if (chunk < known) {
+              end(chunk);
+            }
+          }
+          wait_for_previous_kernel();
+#pragma unroll 1
+          for (int chunk = known; chunk < ahead; ++chunk) {
+            end(chunk);
+          }
+#pragma unroll 1
+          for (int chunk = ahead; chunk < chunks; ++chunk) {
+            begin(chunk);
+            end(chunk);
+          }
         },
-        [&](Slots& slots, int thread) { write_low_parts<false>(slots, thread, chunks); },
+        [&](Slots& slots, int thread) {
+          if constexpr (kMajorB == Major::kK) {
+            write_low_parts(slots, thread, chunks);
+          } else {
+            rewrite_columns<true>(slots, thread, one_unit(chunks), [](const auto&, int n) {
+              return BoxB::column(n);
+            });
+          }
+        },
         [&](Slots& slots) { multiply_tile(slots, chunks, finish); });
   }
 
@@ -162,65 +202,6 @@ struct ThreeTf32Product {
         [&](Slots& slots) { copy_a_by_words(slots, chunks, rows_a, rows_of); },
         [&](Slots& slots, int thread) {
           read_rows_and_rewrite(slots, thread / 32, chunks, rows_of, row_of_b);
-        },
-        [&](Slots& slots) { multiply_tile(slots, chunks, finish); });
-  }
-
-  /// Computes one tile in a block that has not yet waited for the previous kernel. If `early`,
-  /// early_chunks chunks are loaded before the wait, and B of those after them that have a stage,
-  /// and B is rewritten as soon as it arrives. load_a(a, barrier, chunk) and load_b(b, barrier,
-  /// chunk) start the copies of a chunk, counted from zero.
-  template <typename LoadA, typename LoadB, typename Finish>
-  __device__ __forceinline__ void run_overlapping(const unsigned char* shared,
-                                                  int chunks,
-                                                  int early_chunks,
-                                                  bool early,
-                                                  const LoadA& load_a,
-                                                  const LoadB& load_b,
-                                                  const Finish& finish) {
-    run_feeders_and_multipliers(
-        shared,
-        [&](Slots& of_b) {
-          Slots of_a = of_b;
-          const auto begin = [&](int chunk) {
-            of_b.wait_empty();
-            arrive_expecting(of_b.full_b(), kBytesB);
-            load_b(of_b.b(), of_b.full_b(), chunk);
-            arrive_expecting(of_b.full(), kBytesA);
-            of_b.advance();
-          };
-          const auto end = [&](int chunk) {
-            load_a(of_a.a(), of_a.full(), chunk);
-            of_a.advance();
-          };
-          const int known = early ? early_chunks : 0;
-          const int ahead = early ? max(known, min(chunks, kStages)) : 0;
-#pragma unroll 1
-          for (int chunk = 0; chunk < ahead; ++chunk) {
-            begin(chunk);
-            if (chunk < known) {
-              end(chunk);
-            }
-          }
-          wait_for_previous_kernel();
-#pragma unroll 1
-          for (int chunk = known; chunk < ahead; ++chunk) {
-            end(chunk);
-          }
-#pragma unroll 1
-          for (int chunk = ahead; chunk < chunks; ++chunk) {
-            begin(chunk);
-            end(chunk);
-          }
-        },
-        [&](Slots& slots, int thread) {
-          if constexpr (kMajorB == Major::kK) {
-            write_low_parts<true>(slots, thread, chunks);
-          } else {
-            rewrite_columns<true>(slots, thread, one_unit(chunks), [](const auto&, int n) {
-              return BoxB::column(n);
-            });
-          }
         },
         [&](Slots& slots) { multiply_tile(slots, chunks, finish); });
   }
@@ -359,12 +340,11 @@ struct ThreeTf32Product {
   // Writes the low parts of a row of B, or of a piece of it, behind B, chunk by chunk. The row
   // itself has the high parts: shared memory limits these kernels, so nothing is written that need
   // not be.
-  template <bool kBByItself>
   static __device__ __forceinline__ void write_low_parts(Slots& slots, int thread, int chunks) {
     const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
 #pragma unroll 1
     for (; chunks > 0; --chunks) {
-      slots.wait(kBByItself ? slots.full_b() : slots.full());
+      slots.wait(slots.full_b());
       const uint32_t b = slots.b();
       uint32_t values[kPieces][4];
 #pragma unroll

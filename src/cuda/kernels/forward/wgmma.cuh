@@ -214,10 +214,6 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     const auto piece = piece_of(chunk);
     copy_b(to, barrier, piece.of_h, column_of(piece), begin + chunk);
   };
-  const auto load_both = [&](uint32_t a, uint32_t b, uint32_t barrier, int chunk) {
-    load_b(b, barrier, chunk);
-    load_a(a, barrier, chunk);
-  };
   if constexpr (Tile::kLoadsByTwo) {
     const bool early = loads_early(arguments.problem);
     // Called by each of two threads.
@@ -289,7 +285,8 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
             for (int chunk = 0; chunk < end - begin; ++chunk) {
               slots.wait_empty();
               arrive_expecting(slots.full(), bytes);
-              load_both(slots.data(), slots.data() + Product::kBytesA, slots.full(), chunk);
+              load_b(slots.data() + Product::kBytesA, slots.full(), chunk);
+              load_a(slots.data(), slots.full(), chunk);
               slots.advance();
             }
           }
@@ -302,15 +299,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
       fetch();
       finish();
     };
-    if constexpr (Tile::kOfSequence) {
-      product.run_overlapping(shared,
-                              end - begin,
-                              early_chunks,
-                              loads_early(arguments.problem),
-                              load_a,
-                              load_b,
-                              fetch_and_finish);
-    } else if constexpr (Tile::kByWords) {
+    if constexpr (Tile::kByWords) {
       product.run_by_words(
           shared,
           end - begin,
@@ -334,7 +323,13 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
           },
           fetch_and_finish);
     } else {
-      product.run(shared, end - begin, load_both, fetch_and_finish);
+      product.run(shared,
+                  end - begin,
+                  early_chunks,
+                  loads_early(arguments.problem),
+                  load_a,
+                  load_b,
+                  fetch_and_finish);
     }
   }
 #else

@@ -61,13 +61,13 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
     copy_box_2d(to, &arguments.weights_h, first_column, k, barrier);
   };
   Product product;
-  product.run_overlapping(shared_stages,
-                          arguments.split.first_chunk(cluster_rank() + 1) - first_chunk,
-                          /*early_chunks=*/0,
-                          /*early=*/true,
-                          load_a,
-                          load_b,
-                          [] {});
+  product.run(shared_stages,
+              arguments.split.first_chunk(cluster_rank() + 1) - first_chunk,
+              /*early_chunks=*/0,
+              /*early=*/true,
+              load_a,
+              load_b,
+              [] {});
   wait_for_previous_kernel();  // by the threads that have not yet waited
   sums.exchange(product);
   elements.fetch();
