@@ -6,21 +6,12 @@
 #pragma once
 
 #include <cmath>
-#include <type_traits>
 
 #if defined(__CUDACC__)
 #define LLTM_HOST_DEVICE __host__ __device__ __forceinline__
 #else
 #define LLTM_HOST_DEVICE inline __attribute__((always_inline))
 #endif
-
-namespace lltm {
-
-/// The accumulation type: double for double, float for the others.
-template <typename scalar_t>
-using accumulate_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
-
-}  // namespace lltm
 
 namespace lltm::cell {
 

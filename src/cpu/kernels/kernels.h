@@ -5,21 +5,19 @@
 // are bitwise identical for any number of threads.
 //
 // Matrices are row-major with contiguous rows; strides and sizes are in elements. scalar_t is
-// double, float, c10::Half or c10::BFloat16; sums are accumulated in accumulate_t<scalar_t>.
+// double, float, c10::Half or c10::BFloat16; sums are accumulated in accumulate_t<scalar_t>, and
+// panels hold operands of its size (operand.h).
 #pragma once
+
+#include "../../accumulate.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
 #include <cstdint>
 #include <tuple>
-#include <type_traits>
 
 namespace lltm::cpu {
-
-/// The accumulation type of scalar_t. Panels hold operands of its size: see Operand in operand.h.
-template <typename scalar_t>
-using accumulate_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
 
 template <typename scalar_t>
 struct ForwardParams {

@@ -4,6 +4,7 @@
 // column of the state, and returns the error of its launch.
 #pragma once
 
+#include "../../../accumulate.h"
 #include "../../plan/gradient_plan.h"
 #include "../../problem.h"
 #include "../../tile/shapes.h"
@@ -11,7 +12,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -72,10 +72,6 @@ struct GateGradientsParams {
   bool starts_next;
   TransposedInputs inputs;  // for products in TF32
 };
-
-/// double for double, float for the others.
-template <typename scalar_t>
-using accumulate_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
 
 /// The number of parts in which launch_gate_gradients computes d_bias.
 template <typename scalar_t>

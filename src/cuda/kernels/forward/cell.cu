@@ -1,4 +1,5 @@
 // The elements of a cell from their pre-activations, where the library has computed the products.
+#include "../../../accumulate.h"
 #include "../../../cell.h"
 #include "../../ptx/overlap.cuh"
 #include "../../tile/vectors.cuh"
