@@ -126,14 +126,20 @@ void run_steps(const Tensor& d_gates,
       .from_h = from_h.defined() ? from_h.const_data_ptr<acc_t>() : nullptr,
       .d_h = d_h.mutable_data_ptr<acc_t>(),
       .d_cell = d_cell.mutable_data_ptr<acc_t>(),
-      .gates = gates.const_data_ptr<scalar_t>(),
-      .cells = cells.const_data_ptr<scalar_t>(),
-      .d_gates = d_gates.mutable_data_ptr<scalar_t>(),
+      .gates = nullptr,
+      .cells = nullptr,
+      .d_gates = nullptr,
+      .all_d_gates = d_gates.const_data_ptr<scalar_t>(),
       .d_gates_stride = d_gates.stride(0),
   };
   // Runs the step at t after the one at params.last_t.
   const auto step = [&](int64_t t) {
     params.t = t;
+    if (t != kNoTime) {
+      params.gates = gates.const_data_ptr<scalar_t>() + t * batch * 3 * state_size;
+      params.cells = cells.const_data_ptr<scalar_t>() + t * batch * state_size;
+      params.d_gates = d_gates.mutable_data_ptr<scalar_t>() + t * batch * params.d_gates_stride;
+    }
     if (plan && params.last_t != kNoTime) {
       check_launch(launch_with_product(params, rows_of(weights_h), *arithmetic, *plan, stream));
     } else {

@@ -33,12 +33,12 @@ class SequenceGradientsEpilogue {
     if (p_.t == kNoTime) {
       return;
     }
-    const scalar_t* const gates = p_.gates + p_.row_at(p_.t, row) * 3 * p_.state_size + column;
+    const scalar_t* const gates = p_.gates + row * 3 * p_.state_size + column;
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate) {
       prefetch_to_l2(gates + gate * p_.state_size);
     }
-    prefetch_to_l2(p_.cells + p_.row_at(p_.t, row) * p_.state_size + column);
+    prefetch_to_l2(p_.cells + row * p_.state_size + column);
     if (p_.grad_output.data != nullptr) {
       prefetch_to_l2(&p_.grad_output.at(p_.t, row, column));
     }
@@ -54,12 +54,12 @@ class SequenceGradientsEpilogue {
     if (p_.t == kNoTime) {
       return;
     }
-    const scalar_t* const gates = p_.gates + p_.row_at(p_.t, row) * 3 * p_.state_size + column;
+    const scalar_t* const gates = p_.gates + row * 3 * p_.state_size + column;
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate) {
       o.gates[gate] = gates[gate * p_.state_size];
     }
-    o.cell = p_.cells[p_.row_at(p_.t, row) * p_.state_size + column];
+    o.cell = p_.cells[row * p_.state_size + column];
     if (p_.grad_output.data != nullptr) {
       o.grad_output = p_.grad_output.at(p_.t, row, column);
     }
@@ -102,7 +102,7 @@ class SequenceGradientsEpilogue {
       d_gates = gradients.gates;
       p_.d_cell[index] = o.is_reset ? acc_t(0) : gradients.old_cell;
     }
-    scalar_t* const to = p_.d_gates + p_.row_at(p_.t, row) * p_.d_gates_stride + column;
+    scalar_t* const to = p_.d_gates + row * p_.d_gates_stride + column;
     to[0] = static_cast<scalar_t>(d_gates.input_gate);
     to[p_.state_size] = static_cast<scalar_t>(d_gates.output_gate);
     to[2 * p_.state_size] = static_cast<scalar_t>(d_gates.candidate);

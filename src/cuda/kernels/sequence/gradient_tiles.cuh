@@ -57,11 +57,11 @@ __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_
                         0,
                         true});
   BoxCopier<kTileM, kChunkK, Product::kPitchA, kThreads, Box<Element>> gates_copier;
-  gates_copier.start(
-      {p.d_gates + p.row_at(p.last_t, first_row) * p.d_gates_stride + int64_t(begin) * kChunkK,
-       p.d_gates_stride,
-       rows,
-       true});
+  gates_copier.start({p.all_d_gates + (p.last_t * p.rows + first_row) * p.d_gates_stride +
+                          int64_t(begin) * kChunkK,
+                      p.d_gates_stride,
+                      rows,
+                      true});
   const auto load = [&](Element* a, Element* b, int chunk, Operands which) {
     const int depth = at_most(gate_columns - int64_t(chunk) * kChunkK, kChunkK);
     if (which != Operands::kAvailable) {

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   const int first_row = tile / arguments.column_tiles * kTileM;
   // The map has the rows of all steps. Past a step's last row are those of another step, or none;
   // they are not used.
-  const int first_map_row = static_cast<int>(p.row_at(p.last_t, first_row));
+  const int first_map_row = static_cast<int>(p.last_t * p.rows) + first_row;
   Product::prepare(shared_stages);
   ClusterSums<Product> sums(shared_stages, arguments.split);
   // Their operands are fetched after the product, during which registers are few.
@@ -94,7 +94,7 @@ cudaError_t launch_tile(const SequenceGradientsParams<float>& params,
       .column_tiles = column_tiles};
   if (!describe(&arguments.d_gates,
                 {.arithmetic = Arithmetic::kFloat32,
-                 .matrix = {params.d_gates, params.d_gates_stride},
+                 .matrix = {params.all_d_gates, params.d_gates_stride},
                  .rows = params.steps * params.rows,
                  .columns = gate_columns,
                  .box_rows = Product::kTileM,

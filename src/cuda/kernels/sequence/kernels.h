@@ -65,13 +65,12 @@ struct SequenceGradientsParams {
   const accumulate_t<scalar_t>* from_h;  // (rows, state_size): d_gates[last_t] @ W_h
   accumulate_t<scalar_t>* d_h;           // (rows, state_size)
   accumulate_t<scalar_t>* d_cell;        // (rows, state_size)
-  const scalar_t* gates;                 // (steps, rows, 3*state_size), contiguous
-  const scalar_t* cells;                 // (steps, rows, state_size), contiguous
-  scalar_t* d_gates;                     // (steps*rows, 3*state_size)
-  int64_t d_gates_stride;
-
-  /// The number of a row of time t in a matrix of all steps.
-  LLTM_HOST_DEVICE int64_t row_at(int64_t time, int64_t row) const { return time * rows + row; }
+  // At time t: a multiplication per element for it would take longer.
+  const scalar_t* gates;        // (rows, 3*state_size), contiguous
+  const scalar_t* cells;        // (rows, state_size), contiguous
+  scalar_t* d_gates;            // (rows, 3*state_size)
+  const scalar_t* all_d_gates;  // (steps*rows, 3*state_size)
+  int64_t d_gates_stride;       // of both
 };
 
 template <typename scalar_t>
