@@ -373,7 +373,8 @@ class LLTM(torch.nn.Module):
             input = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
             if self._drops and self.training and layer + 1 < self.num_layers:
                 input = torch.nn.functional.dropout(input, self.dropout)
-        return input, (_stack(h_n), _stack(c_n))
+        # Not a view, even of one layer: callers detach the states in place.
+        return input, (torch.stack(h_n), torch.stack(c_n))
 
     def _check_input(self, input: Tensor, weights: Tensor) -> None:
         """Check the dtype and number of features of the input, padded or packed."""
@@ -415,7 +416,3 @@ def _shift_to_reverse(reset: Tensor | None, lengths: Tensor | None) -> Tensor | 
         next_step = torch.ones_like(reset, dtype=torch.int64).cumsum(0)
         shifted = shifted & (next_step < lengths)
     return shifted
-
-
-def _stack(states: list[Tensor]) -> Tensor:
-    return torch.stack(states) if len(states) > 1 else states[0].unsqueeze(0)

@@ -298,6 +298,21 @@ def test_a_stream_of_calls_is_one_call(device):
     assert_same((torch.cat(parts), state), (whole, (h_n, c_n)))
 
 
+@pytest.mark.parametrize("options", LAYOUTS, ids=name)
+@pytest.mark.parametrize("as_pack", [False, True], ids=["padded", "packed"])
+def test_states_can_be_detached_in_place(options, as_pack):
+    """As in loops over the chunks of a stream that were written for nn.LSTM."""
+    for module in twins(3, 4, **options):
+        state = random_state(module, 2)
+        for chunk in torch.randn(3, 2, 2, 3):
+            input = pack_sequence(list(chunk)) if as_pack else chunk
+            output, state = module(input, state)
+            (output.data if as_pack else output).sum().backward()
+            for tensor in state:
+                assert tensor.grad_fn is not None
+                tensor.detach_()
+
+
 @pytest.mark.parametrize("sizes", [(0, 2), (5, 0), (1, 1)], ids=str)
 def test_odd_sizes(device, sizes):
     steps, batch = sizes
