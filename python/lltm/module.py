@@ -314,9 +314,9 @@ class LLTM(torch.nn.Module):
                 reset = reset.index_select(1, sorted_indices)
         if hx is not None:
             _checks.check_pair(hx, 3)
+            _checks.check_states(hx, self.num_layers, self.bidirectional, batch, self.hidden_size)
             if sorted_indices is not None:
                 hx = (hx[0].index_select(1, sorted_indices), hx[1].index_select(1, sorted_indices))
-            _checks.check_states(hx, self.num_layers, self.bidirectional, batch, self.hidden_size)
 
         lengths = _packed.lengths_of(batch_sizes, batch, data.device)
         segments: list[_packed.Segment] | None = None
