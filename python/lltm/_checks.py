@@ -33,7 +33,7 @@ def check_options(
     for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
         if value <= 0:
             raise ValueError(f"LLTM: {name} must be greater than zero, got {value}")
-    if not isinstance(num_layers, int):
+    if not isinstance(num_layers, numbers.Integral):
         raise TypeError(f"LLTM: num_layers should be of type int, got: {type(num_layers).__name__}")
     if proj_size != 0:
         raise ValueError(f"LLTM: there are no projections, proj_size must be 0, got {proj_size}")

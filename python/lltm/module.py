@@ -141,7 +141,7 @@ class LLTM(torch.nn.Module):
         _checks.check_options(input_size, hidden_size, num_layers, bias, batch_first, dropout, proj_size)
         self.input_size = input_size
         self.hidden_size = hidden_size
-        self.num_layers = num_layers
+        self.num_layers = int(num_layers)  # nn.LSTM takes integers of NumPy, too
         self.bias = bias
         self.batch_first = batch_first
         self.dropout = float(dropout)

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy
 import pytest
 import torch
 from module_reference import twins
@@ -40,6 +41,12 @@ def test_constructor(options, message):
     with pytest.raises(expected.type, match=message) as raised:
         lltm.LLTM(**options)
     assert raised.type is expected.type
+
+
+def test_a_number_of_layers_of_numpy():
+    lstm, rnn = twins(3, 4, numpy.int64(2))
+    assert lstm(torch.zeros(5, 2, 3))[1][0].shape == rnn(torch.zeros(5, 2, 3))[1][0].shape
+    assert type(rnn.num_layers) is int  # which TorchScript needs
 
 
 def test_projections():
