@@ -20,12 +20,14 @@ BuildDir = Annotated[Path, typer.Option(help="Build tree with liblltm_ops.so and
 Output = Annotated[Path | None, typer.Option(help="Folder for the results; BUILD_DIR/bench by default.")]
 Sweep = Annotated[
     int | None,
-    typer.Option("--sweep", metavar="N", rich_help_panel=RANDOM, help="N random shapes, compared with the peers."),
+    typer.Option(
+        "--sweep", metavar="N", min=1, rich_help_panel=RANDOM, help="N random shapes, compared with the peers."
+    ),
 ]
 Candidates = Annotated[
     int | None,
     typer.Option(
-        "--candidates", metavar="N", rich_help_panel=RANDOM, help="N random shapes with every CUDA candidate."
+        "--candidates", metavar="N", min=1, rich_help_panel=RANDOM, help="N random shapes with every CUDA candidate."
     ),
 ]
 EveryRank = Annotated[
@@ -64,11 +66,16 @@ Shapes = Annotated[
 Peers = Annotated[list[str] | None, typer.Option("--peers", rich_help_panel=WHAT, help="Peers to compare with.")]
 Quick = Annotated[bool, typer.Option("--quick", rich_help_panel=HOW, help="Few shapes, float32, all cores.")]
 Threads = Annotated[
-    list[int] | None, typer.Option("--threads", rich_help_panel=HOW, help="CPU threads; 1 and all cores by default.")
+    list[int] | None,
+    typer.Option("--threads", min=1, rich_help_panel=HOW, help="CPU threads; 1 and all cores by default."),
 ]
 Seconds = Annotated[
     float | None,
-    typer.Option(rich_help_panel=HOW, help="For each case; of --sweep, --named, --candidates, --sequence: in all."),
+    typer.Option(
+        min=0,
+        rich_help_panel=HOW,
+        help="For each case; of --sweep, --named, --candidates, --sequence: in all.",
+    ),
 ]
 
 

@@ -27,6 +27,14 @@ WORK_TITLES = {
 }
 
 
+def parse_sizes(text: str, what: str, names: str) -> list[int]:
+    """The sizes that a text such as "64,512,512" gives, one for each of the names."""
+    sizes = text.split(",")
+    if len(sizes) != len(names.split(",")) or not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
+        raise ValueError(f"expected {what} as {names}, got {text!r}")
+    return [int(size) for size in sizes]
+
+
 @dataclass(frozen=True)
 class Shape:
     batch: int
@@ -42,10 +50,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        sizes = [int(size) for size in text.split(",")]
-        if len(sizes) != 3:
-            raise ValueError(f"expected a shape as BATCH,INPUT_FEATURES,STATE_SIZE, got {text!r}")
-        return cls(*sizes)
+        return cls(*parse_sizes(text, "a shape", "BATCH,INPUT_FEATURES,STATE_SIZE"))
 
 
 TUTORIAL_SHAPES = (Shape(16, 32, 128), Shape(64, 1024, 128))

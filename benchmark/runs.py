@@ -41,6 +41,11 @@ def choice(given: Sequence[str] | None, known: Sequence[str], what: str, default
     return names or list(known if default is None else default)
 
 
+def require_some(cases: Sequence) -> None:
+    if not cases:
+        raise ValueError("nothing to measure: no case has the given devices, dtypes and shapes")
+
+
 @dataclass(frozen=True)
 class Request:
     """The options of the command line; None for those that are not given."""
@@ -157,6 +162,7 @@ def _cases(request: Request, draws: list[Draw]) -> list[tuple[Draw, Case]]:
 
 
 def _sweep(request: Request, cases: list[tuple[Draw, Case]], name: str) -> tuple[list[sweep_measure.Entry], str]:
+    require_some(cases)
     load_libraries(request.build_dir)
     what = sweep_measure.Sweep(
         cases=cases,
@@ -205,6 +211,7 @@ def sequence(request: Request, _: bool) -> None:
         variants=choice(request.variants, variants, "variant", variants[:2] if request.quick else variants),
         shapes=shapes,
     )
+    require_some(cases)
     ours = [sequence_peers.MODULE, sequence_peers.OPERATOR]
     others = [name for name in sequence_peers.PEERS if name not in ours]
     peers = ours + choice(request.peers, others, "peer")

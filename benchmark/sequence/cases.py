@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from cases import DTYPES, TORCH_DTYPES, Work
+from cases import DTYPES, TORCH_DTYPES, Work, parse_sizes
 
 VARIANTS = {
     "padded": "every row has all steps",
@@ -25,10 +25,7 @@ class SequenceShape:
 
     @classmethod
     def parse(cls, text: str) -> "SequenceShape":
-        sizes = [int(size) for size in text.split(",")]
-        if len(sizes) != 4:
-            raise ValueError(f"expected a sequence as STEPS,BATCH,INPUT_FEATURES,STATE_SIZE, got {text!r}")
-        return cls(*sizes)
+        return cls(*parse_sizes(text, "a sequence", "STEPS,BATCH,INPUT_FEATURES,STATE_SIZE"))
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,14 @@ def make_entry(shape: str, speedup: float, *, seed: int = 1, dtype: str = "float
     )
 
 
+class TestShape:
+    def test_has_three_sizes_of_one_or_more(self):
+        assert Shape.parse("64, 32,128") == Shape(64, 32, 128)
+        for text in ("64,32", "64,32,128,1", "a,b,c", "64,32,", "0,32,128", "64,-1,128", "64,32,1.5", ""):
+            with pytest.raises(ValueError, match=f"expected a shape as BATCH,INPUT_FEATURES,STATE_SIZE, got '{text}'"):
+                Shape.parse(text)
+
+
 class TestDraw:
     def test_is_the_same_for_a_seed_and_another_for_another(self):
         assert draw(60, seed=1) == draw(60, seed=1)
@@ -353,6 +361,8 @@ class TestSequenceCases:
         assert found["two layers"] == found["padded"] + 2 * 3 * 4 * (4 + 4)
         assert found["both directions"] == 2 * found["padded"]
 
-    def test_a_shape_has_four_sizes(self):
-        with pytest.raises(ValueError, match="expected a sequence as STEPS,BATCH,INPUT_FEATURES,STATE_SIZE, got '1,2'"):
-            SequenceShape.parse("1,2")
+    def test_a_shape_has_four_sizes_of_one_or_more(self):
+        for text in ("1,2", "1,2,3,x", "1,0,3,4"):
+            message = f"expected a sequence as STEPS,BATCH,INPUT_FEATURES,STATE_SIZE, got '{text}'"
+            with pytest.raises(ValueError, match=message):
+                SequenceShape.parse(text)
