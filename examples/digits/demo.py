@@ -35,7 +35,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), help="default: cuda if the library and the machine have it"
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.epochs < 1:
+        parser.error("--epochs must be 1 or more")
+    if not (args.build_dir / "cmake_install.cmake").is_file():
+        parser.error(f"--build-dir: the library was not built in {args.build_dir}")
+    return args
 
 
 def say(step: str) -> None:

@@ -48,7 +48,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), help="default: cuda if the library and the machine have it"
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    # Here, because most of them would only be noticed after minutes of training.
+    if args.steps < 1 or args.hidden_size < 1:
+        parser.error("--steps and --hidden-size must be 1 or more")
+    if args.count < 0 or not args.temperature >= 0:
+        parser.error("--count and --temperature must be 0 or more")
+    if not args.train_only and not (args.build_dir / "cmake_install.cmake").is_file():
+        parser.error(f"--build-dir: the library was not built in {args.build_dir}")
+    return args
 
 
 def say(step: str) -> None:

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from building import run
+
+import lltm
 
 pytest.importorskip("sklearn", reason="scikit-learn brings the digits")
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "digits"))
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "digits"
+sys.path.insert(0, str(FOLDER))
 
-import digits
+import digits  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +48,16 @@ def test_scripted_and_saved_model_is_the_same(device, examples, tmp_path):
     with torch.inference_mode():
         assert torch.equal(loaded(images), model(images))
     assert torch.equal(digits.predict(loaded, images), digits.predict(model, images))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(("--epochs", 0), "--epochs must be 1 or more"), ((), "--build-dir: the library was not built in ")],
+    ids=["epochs", "build-dir"],
+)
+def test_wrong_options_are_errors_before_the_training(options, message, tmp_path):
+    output = run(
+        sys.executable, FOLDER / "demo.py", "--build-dir", tmp_path, *options, fails=True,
+        PYTHONPATH=Path(lltm.__file__).parents[1], LLTM_LIBRARY=lltm.library_path,
+    )  # fmt: skip
+    assert message in output

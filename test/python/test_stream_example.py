@@ -113,6 +113,23 @@ def test_the_process_group_ends_with_its_threads():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--steps", 0), "--steps and --hidden-size must be 1 or more"),
+        (("--temperature", "nan"), "--count and --temperature must be 0 or more"),
+        ((), "--build-dir: the library was not built in "),
+    ],
+    ids=["steps", "temperature", "build-dir"],
+)
+def test_wrong_options_are_errors_before_the_training(options, message, tmp_path):
+    output = run(
+        sys.executable, FOLDER / "demo.py", "--build-dir", tmp_path, *options, fails=True,
+        PYTHONPATH=Path(lltm.__file__).parents[1], LLTM_LIBRARY=lltm.library_path,
+    )  # fmt: skip
+    assert message in output
+
+
 @pytest.mark.build_ways
 def test_cpp_writes_what_python_writes(tmp_path):
     """The demo's export, program and comparison. The program stays in the build tree for the next run."""
