@@ -94,7 +94,7 @@ demo:
 
 stream:
 	$(call build,demo,-DBUILD_TESTING=OFF)
-	@$(call with,demo) python3 examples/stream/demo.py --build-dir $(BUILD) $(if $(LINE),--line '$(LINE)')
+	@$(call with,demo) python3 examples/stream/demo.py --build-dir $(BUILD) $(if $(LINE),"--line=$$LINE")
 
 bench:
 	$(call build,bench,-DBUILD_TESTING=OFF -DLLTM_BENCHMARK=ON)

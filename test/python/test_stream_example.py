@@ -130,6 +130,15 @@ def test_wrong_options_are_errors_before_the_training(options, message, tmp_path
     assert message in output
 
 
+def test_make_passes_a_line_with_quotes_on():
+    line = """print('a "b"""
+    commands = run(
+        "make", "--no-print-directory", "--dry-run", "stream", f"LINE={line}", cwd=FOLDER.parents[1], MAKEFLAGS=None
+    )
+    script = commands.splitlines()[-1].replace("scripts/in-environment demo python3", "printf '%s\\n'")
+    assert run("sh", "-c", script, LINE=line).splitlines()[-1] == f"--line={line}"
+
+
 @pytest.mark.build_ways
 def test_cpp_writes_what_python_writes(tmp_path):
     """The demo's export, program and comparison. The program stays in the build tree for the next run."""
