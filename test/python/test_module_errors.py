@@ -123,6 +123,8 @@ def test_the_message_about_dtypes_says_what_to_convert(packed):
         input = torch.zeros(5, 3, dtype=dtype)
         with pytest.raises(ValueError, match=expected):
             rnn(pack_sequence([input]) if packed else input)
+    with pytest.raises(ValueError, match=of_float):  # a device without autocast
+        lltm.LLTM(3, 4, device="meta")(torch.zeros(5, 3, dtype=torch.float64, device="meta"))
 
 
 @pytest.mark.parametrize(
@@ -149,6 +151,27 @@ def test_packed():
     for batch in (1, 3):
         with pytest.raises(RuntimeError, match=rf"hidden\[0\] size \[2, 2, 4\], got \[2, {batch}, 4\]"):
             rnn(pack_sequence([torch.zeros(4, 3), torch.zeros(5, 3)], enforce_sorted=False), state(2, batch, 4))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_another_batch_of_hx_beside_an_unsorted_pack(batch):
+    """Before the states are sorted, which would drop the rows that are too many. nn.LSTM accepts those."""
+    packed = pack_sequence([torch.zeros(2, 3), torch.zeros(5, 3)], enforce_sorted=False)
+    with pytest.raises(RuntimeError, match=rf"hidden\[0\] size \[2, 2, 4\], got \[2, {batch}, 4\]"):
+        lltm.LLTM(3, 4, 2)(packed, state(2, batch, 4))
+
+
+@pytest.mark.parametrize(
+    ("hx", "message"),
+    [
+        (torch.zeros(2, 2, 4), r"expected hx to be the pair \(h_0, c_0\), got one tensor"),
+        (state(2, 4), r"For batched 3-D input, hx and cx should also be 3-D but got \(2-D, 2-D\) tensors"),
+    ],
+    ids=["one tensor", "2 dimensions"],
+)
+def test_hx_beside_a_pack(hx, message):
+    with pytest.raises(RuntimeError, match=f"^LLTM: {message}$"):
+        lltm.LLTM(3, 4, 2)(pack_sequence([torch.zeros(5, 3)] * 2), hx)
 
 
 def test_batch_sizes_that_increase():
