@@ -187,6 +187,32 @@ def test_packs_take_no_other_dtype_of_c0(device, lengths, dtype, monkeypatch):
         lltm.LLTM(4, 8).to(device)(packed, (h_0, h_0.to(dtype)))
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_16_bit_c0_of_autocast_is_carried_in_float32(device, bidirectional, monkeypatch):
+    """From segment to segment, as within a call. Only c_n has its dtype."""
+    monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
+    operator, dtypes = torch.ops.lltm.sequence, set()
+    monkeypatch.setattr(
+        torch.ops.lltm, "sequence", lambda *arguments: dtypes.add(arguments[4].dtype) or operator(*arguments)
+    )
+    packed = pack_sequence([torch.randn(n, 4, device=device) for n in [40] + [1] * 9])
+    state = torch.zeros(2 if bidirectional else 1, 10, 8, device=device, dtype=torch.bfloat16)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        _, (h_n, c_n) = lltm.LLTM(4, 8, bidirectional=bidirectional).to(device)(packed, (state, state))
+    assert dtypes == {torch.float32} and h_n.dtype == c_n.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("lengths", [[2] + [1] * 9, [40] + [1] * 9], ids=["padded", "segments"])
+def test_a_16_bit_c0_beside_float64_under_autocast(device, lengths, monkeypatch):
+    """Autocast leaves float64 as it is."""
+    monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
+    packed = pack_sequence([torch.randn(n, 4, device=device, dtype=torch.float64) for n in lengths])
+    h_0 = torch.zeros(1, 10, 8, device=device, dtype=torch.float64)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        with pytest.raises(RuntimeError, match="expected c0 of input's dtype float64, got bfloat16"):
+            lltm.LLTM(4, 8, dtype=torch.float64).to(device)(packed, (h_0, h_0.bfloat16()))
+
+
 @st.composite
 def cases(draw):
     steps, batch = draw(st.integers(1, 6)), draw(st.integers(1, 4))
@@ -338,6 +364,16 @@ def test_dropout_between_layers_in_training_only():
     assert_same(rnn.eval()(input), run(rnn, input))
 
 
+def test_dropout_that_is_changed():
+    rnn = lltm.LLTM(3, 8, 2)
+    input = torch.randn(5, 2, 3)
+    output, _ = rnn(input)
+    rnn.dropout = 0.5
+    assert not torch.equal(rnn(input)[0], output)
+    rnn.dropout = 0.0
+    assert torch.equal(rnn(input)[0], output)
+
+
 @pytest.mark.parametrize("p", [0, 0.3, 1])
 def test_dropout_draws_what_nn_lstm_draws(p):
     """The generator's final state is the same as after nn.LSTM, so a seed has the same effect with either module."""
@@ -386,6 +422,13 @@ def test_from_cell(bias):
     with torch.no_grad():
         rnn.weights_l0.zero_()
     assert cell.weights.any()  # a copy
+
+
+def test_from_cell_of_a_subclass():
+    class Layer(lltm.LLTM):
+        pass
+
+    assert type(Layer.from_cell(lltm.LLTMCell(3, 4))) is Layer
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,14 @@ def test_scripted_as_a_submodule(options, device):
 
 
 @script_warnings
+@pytest.mark.parametrize("options", [{"bidirectional": 1}, {"num_layers": 2, "dropout": 1}], ids=str)
+def test_scripted_with_integers_as_options(options):
+    """TorchScript does not convert them to bool and float."""
+    model, input = Padded(**options), torch.randn(5, 2, 3)
+    assert_same(saved_and_loaded(model)(input), model(input), rtol=0, atol=0)
+
+
+@script_warnings
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("lengths", [[5, 2], [2, 5]], ids=["sorted", "unsorted"])
 def test_scripted_with_a_packed_sequence(options, lengths):
@@ -149,6 +157,16 @@ def test_traced_where_the_model_packs(cls, enforce_sorted):
 
 
 @script_warnings
+def test_traced_with_a_pack_of_very_different_lengths(monkeypatch):
+    """Eagerly, this one runs in segments, which would be constants of the traced graph."""
+    monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
+    model = PacksInside(lltm.LLTM(3, 4, bidirectional=True), enforce_sorted=True)
+    traced = torch.jit.trace(model, (torch.randn(40, 10, 3), torch.tensor([40] + [1] * 9)))
+    arguments = torch.randn(6, 3, 3), torch.tensor([6, 2, 1])
+    assert_same(traced(*arguments), model(*arguments))
+
+
+@script_warnings
 def test_typed_functions_are_scriptable():
     sequence, backward = torch.jit.script(lltm.sequence), torch.jit.script(lltm.backward)
     input, weights = torch.randn(5, 2, 3), torch.randn(12, 7)
@@ -175,7 +193,8 @@ def test_symbolic_trace_takes_it_for_a_leaf(options):
     assert_same(traced(*arguments), model(*arguments), rtol=0, atol=0)
 
 
-def test_symbolic_trace_of_a_cell():
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_symbolic_trace_of_a_cell(kind):
     class Steps(nn.Module):
         def __init__(self):
             super().__init__()
@@ -183,14 +202,30 @@ def test_symbolic_trace_of_a_cell():
 
         def forward(self, x):
             h, c = self.cell(x)
-            return self.cell(torch.zeros(2, 3), (h, c))[0]
+            return self.cell(torch.zeros(2, 3), kind((h, c)))[0]
 
     model, x = Steps(), torch.randn(2, 3)
     traced = torch.fx.symbolic_trace(model)
-    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["cell", "cell"]
+    calls = [node for node in traced.graph.nodes if node.op == "call_module"]
+    assert [(node.target, len(node.args)) for node in calls] == [("cell", 1), ("cell", 2)]
     assert torch.equal(traced(x), model(x))
     with pytest.raises(torch.fx.proxy.TraceError):  # like nn.LSTMCell
         torch.fx.symbolic_trace(lltm.LLTMCell(3, 4))
+
+
+@pytest.mark.parametrize("name", ["lengths", "reset"])
+def test_symbolic_trace_of_lengths_or_reset_alone(name):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = lltm.LLTM(3, 4)
+
+        def forward(self, value):
+            return self.rnn(torch.ones(5, 2, 3), **{name: value})[0]
+
+    model = Masked()
+    value = torch.tensor([5, 2]) if name == "lengths" else torch.rand(5, 2) < 0.5
+    assert torch.equal(torch.fx.symbolic_trace(model)(value), model(value))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -351,3 +386,4 @@ def test_flops_of_a_sequence():
     assert count_flops(lambda: rnn(input, state)[0].sum().backward()) == expected
     bidirectional = lltm.LLTM(3, 4, bidirectional=True)
     assert count_flops(lambda: bidirectional(input)) == 2 * product
+    assert count_flops(lambda: rnn(input[:0])[0].sum().backward()) == 0
