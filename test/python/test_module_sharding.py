@@ -2,6 +2,7 @@
 
 import os
 
+import named_arguments
 import pytest
 import torch
 import torch.distributed as dist
@@ -49,16 +50,22 @@ def check_module(mesh, batch) -> None:
 
 
 def check_cell(mesh) -> None:
-    from torch.distributed.tensor import Shard, distribute_tensor
+    """The last dimension of the mesh splits the batch."""
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 
-    cell, input = lltm.LLTMCell(3, 4), torch.randn(3, 3)
-    expected = cell(input)
-    gradients = torch.autograd.grad(expected[0].sum(), list(cell.parameters()))
+    cell, input, state = lltm.LLTMCell(3, 4), torch.randn(3, 3), torch.randn(2, 3, 4).unbind()
+    leaves = [tensor.clone().requires_grad_() for tensor in (input, *state)]
+    expected = cell(leaves[0], tuple(leaves[1:]))
+    gradients = torch.autograd.grad(expected[0].sum(), [*leaves, *cell.parameters()])
     replicate(cell, mesh)
-    found = cell(distribute_tensor(input, mesh, [Shard(0)]))
-    assert found[0].placements == (Shard(0),)
+    others = (Replicate(),) * (mesh.ndim - 1)
+    sharded = [distribute_tensor(tensor, mesh, (*others, Shard(0))).requires_grad_() for tensor in (input, *state)]
+    found = cell(sharded[0], tuple(sharded[1:]))
+    assert found[0].placements == (*others, Shard(0))
     assert_whole(found, expected)
-    assert_whole(torch.autograd.grad(found[0].sum(), list(cell.parameters())), gradients)
+    found = torch.autograd.grad(found[0].sum(), [*sharded, *cell.parameters()])
+    assert_whole(found, gradients)
+    assert [gradient.placements[-1] for gradient in found] == [Shard(0)] * 3 + [Partial()] * 2
 
 
 def check_function(mesh) -> None:
@@ -142,6 +149,7 @@ def check(rank, file) -> None:
     for batch in (4, 3, 1):  # equal and unequal numbers of rows, and no rows in one process
         check_module(mesh, batch)
     check_cell(mesh)
+    check_cell(init_device_mesh("cpu", (1, 2)))
     check_operators(mesh)
     if torch.__version__ >= (2, 12):  # before that, DTensor cannot flatten steps and a sharded batch
         check_second_gradients(mesh)
@@ -151,6 +159,24 @@ def check(rank, file) -> None:
     # Skips the interpreter's finalization, during which gloo's threads may still release tensors and abort the process
     # (github.com/pytorch/pytorch/pull/179291).
     os._exit(0)
+
+
+MODULES = {"LLTM": lambda: lltm.LLTM(3, 4)(torch.zeros(5, 3)), "LLTMCell": lambda: lltm.LLTMCell(3, 4)(torch.zeros(3))}
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="PyTorch without torch.distributed")
+@pytest.mark.parametrize("name", [*MODULES, *named_arguments.NAMES])
+def test_every_call_registers_the_rules(name, monkeypatch):
+    import torch.distributed.tensor  # noqa: F401  so that there are DTensors
+
+    calls = []
+    monkeypatch.setattr(lltm.sharding, "_registered", False)
+    monkeypatch.setattr(lltm.sharding, "register", lambda: calls.append(name))
+    if name in MODULES:
+        MODULES[name]()
+    else:
+        getattr(lltm, name)(**named_arguments.make(name))
+    assert calls == [name]
 
 
 @pytest.mark.skipif(not dist.is_available(), reason="PyTorch without torch.distributed")
