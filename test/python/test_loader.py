@@ -87,6 +87,26 @@ def test_override_wins(library, bare_package, tmp_path):
     assert python(program, package=bare_package, library=tmp_path / "renamed.so") == str(tmp_path / "renamed.so")
 
 
+def test_override_may_be_relative(library):
+    """To the current directory, which is / here."""
+    assert python("import lltm; print(lltm.library_path)", library=str(library).lstrip("/")) == str(library)
+
+
+def test_library_of_an_installed_prefix(library, tmp_path):
+    (tmp_path / "lib" / "cmake" / "lltm").mkdir(parents=True)
+    shutil.copy(library, tmp_path / "lib")
+    write_build_info(tmp_path / "lib" / "cmake" / "lltm", torch_version=torch.__version__)
+    program = "import lltm; print(lltm.__version__, lltm.build_info.wgmma)"
+    assert python(program, library=tmp_path / "lib" / "liblltm_ops.so") == "1.2.3 True"
+
+
+@pytest.mark.parametrize(
+    ("architectures", "wgmma"), [((), False), (("80", "90"), False), (("80", "90a"), True), (("90a-real",), True)]
+)
+def test_only_90a_has_wgmma(architectures, wgmma):
+    assert lltm.BuildInfo("1.2.3", "2.15.0", "13.0", architectures).wgmma == wgmma
+
+
 def test_a_second_import_and_a_reload_do_nothing(library):
     program = (
         "import importlib, sys, lltm\n"
@@ -103,7 +123,7 @@ def test_a_second_import_and_a_reload_do_nothing(library):
 
 def test_loaded_before_from_another_path(library, tmp_path):
     """Loading a copy would register everything again and abort the process."""
-    other = tmp_path / "other"
+    other = tmp_path / "other place"
     other.mkdir()
     shutil.copy(library, other)
     program = (
@@ -125,15 +145,27 @@ def test_linked_or_renamed_library_is_left_alone(library, bare_package, tmp_path
     assert python(program, tmp_path / "renamed.so", package=bare_package) == expected
 
 
-def test_missing_library_says_where_it_looked(bare_package):
-    message = import_error(package=bare_package)
+def test_version_of_an_unknown_library_is_that_of_the_package(library, bare_package, tmp_path):
+    shutil.copy(library, tmp_path / "renamed.so")
+    program = "import ctypes, sys, torch; ctypes.CDLL(sys.argv[1]); import lltm; print(lltm.__version__)"
+    (bare_package / "lltm-4.5.6.dist-info").mkdir()
+    (bare_package / "lltm-4.5.6.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: lltm\nVersion: 4.5.6\n"
+    )
+    assert python(program, tmp_path / "renamed.so", package=bare_package) == "4.5.6"
+
+
+@pytest.mark.parametrize("override", [None, ""], ids=["unset", "empty"])
+def test_missing_library_says_where_it_looked(bare_package, override):
+    message = import_error(package=bare_package, library=override)
     assert f"{bare_package}/lltm/lib/liblltm_ops.so" in message
     assert "LLTM_LIBRARY" in message and "pip install" in message
 
 
-def test_override_that_does_not_exist():
-    message = import_error(library="/nowhere/liblltm_ops.so")
-    assert "LLTM_LIBRARY names /nowhere/liblltm_ops.so, which is not a file" in message
+def test_override_that_is_no_file(tmp_path):
+    for path in ("/nowhere/liblltm_ops.so", tmp_path):
+        message = import_error(library=path)
+        assert f"LLTM_LIBRARY names {path}, which is not a file" in message
 
 
 def test_another_torch_is_found_before_loading(tmp_path):
