@@ -38,9 +38,22 @@ def test_is_the_formula_at_any_size(device, dtype, sizes, flags):
     assert_results_close(call(arguments, keep), arguments, keep)
 
 
+@REVERSE
+@pytest.mark.parametrize("products", ["own", "aten"])
+@pytest.mark.parametrize("sizes", [Sizes(300, 16, 33, 64), Sizes(3, 16500, 3, 32)], ids=["chunks", "blocks"])
+def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(monkeypatch, sizes, products, reverse):
+    """The CPU takes at most 4 MiB of steps and 16 MiB of rows at once."""
+    monkeypatch.setenv("LLTM_CPU_GEMM", products)
+    for masked in (False, True):
+        arguments = make(sizes, torch.float64, lengths=masked, reset=masked, reverse=reverse)
+        assert_results_close(call(arguments, keep=True), arguments, keep=True)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("absent", ["bias", "h0", "c0"])
-def test_absent_is_zero(device, dtype, absent):
-    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
+def test_absent_is_zero(device, dtype, absent, steps):
+    several = steps > 1  # a single step without lengths and resets runs as a cell
+    arguments = make(Sizes(steps, 6, 5, 7), dtype, device, lengths=several, reset=several)
     given = arguments._replace(**{absent: torch.zeros_like(getattr(arguments, absent))})
     for found, expected in zip(call(arguments._replace(**{absent: None})), call(given), strict=True):
         assert torch.equal(found, expected)
@@ -57,8 +70,9 @@ def test_keywords_and_defaults(device):
 @KEEP
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 @lengths_and_reset
-def test_c0_may_be_float32_beside_16_bits(device, dtype, keep, lengths, reset):
-    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=lengths, reset=reset, cell_dtype=torch.float32)
+@pytest.mark.parametrize("steps", [1, 5])
+def test_c0_may_be_float32_beside_16_bits(device, dtype, keep, lengths, reset, steps):
+    arguments = make(Sizes(steps, 6, 5, 7), dtype, device, lengths=lengths, reset=reset, cell_dtype=torch.float32)
     results = call(arguments, keep)
     assert results[2].dtype == torch.float32
     assert_results_close(results, arguments, keep)

@@ -65,6 +65,31 @@ def test_is_the_formula_at_any_size(device, dtype, sizes, flags, incoming, mask)
     assert_gradients_close(call_backward(gradients, arguments, mask), gradients, arguments, mask)
 
 
+@pytest.fixture
+def one_thread():
+    """With more threads, a chunk has more steps."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@REVERSE
+@pytest.mark.parametrize("products", ["own", "aten"])
+@pytest.mark.parametrize("sizes", [Sizes(300, 16, 33, 64), Sizes(3, 16500, 3, 32)], ids=["chunks", "blocks"])
+def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(monkeypatch, one_thread, sizes, products, reverse):
+    """The CPU takes at most 512 KiB or, with ATen's products, 4 MiB of steps and 16 MiB of rows at once."""
+    monkeypatch.setenv("LLTM_CPU_GEMM", products)
+    for masked in (False, True):
+        arguments = make(sizes, torch.float64, lengths=masked, reset=masked, reverse=reverse)
+        gradients = make_gradients(arguments)
+        found = call_backward(gradients, arguments)
+        assert_gradients_close(found, gradients, arguments)
+        # Between two chunks, the gradient of h is needed even if that of h0 is not.
+        without_state = call_backward(gradients, arguments, (True, True, True, False, False))
+        assert all(torch.equal(a, b) for a, b in zip(without_state[:3], found, strict=False))
+
+
 @pytest.mark.parametrize("incoming", INCOMING[1:], ids=flags_id)
 def test_autograd_with_some_incoming_gradients(device, dtype, incoming):
     arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
@@ -166,20 +191,13 @@ def test_one_argument_that_requires_a_gradient(device, name):
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_workspace_on_the_cpu_does_not_grow_with_the_steps(batch_first):
+def test_workspace_on_the_cpu_does_not_grow_with_the_steps(one_thread, batch_first):
     """d_gates are only kept for a chunk of steps, and gradients with contiguous features are not copied."""
     arguments = make(Sizes(steps=4000, batch=16, input_features=4, state_size=16))
     output, _, _, cells, gates = call(arguments, keep=True)
     ones = torch.ones(16, 4000, 16).transpose(0, 1) if batch_first else torch.ones(4000, 16, 16)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.profiler.profile(profile_memory=True) as profile:
-            results = torch.ops.lltm.sequence_backward(
-                ones, None, None, ones, output, cells, gates, *arguments, [True] * 5
-            )
-    finally:
-        torch.set_num_threads(threads)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        results = torch.ops.lltm.sequence_backward(ones, None, None, ones, output, cells, gates, *arguments, [True] * 5)
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     of_results = sum(result.nbytes for result in results if result is not None)
