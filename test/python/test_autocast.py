@@ -71,11 +71,13 @@ def test_gradients(device, lower, inside):
     assert_gradients_close(leaves.map(lambda leaf: leaf.grad.to(lower)), *grads, cast(arguments, lower))
 
 
-def test_backward_by_itself_keeps_the_dtype(device):
+@pytest.mark.parametrize("differentiable", [False, True])
+def test_backward_by_itself_keeps_the_dtype(device, differentiable):
     """Autograd passes it the tensors that forward received after the casts, so nothing is left to cast."""
     arguments = make_arguments((6, 5, 7), device=device)
     _, new_cell, gates = call(arguments)
-    given = (*make_gradients(arguments), new_cell, gates, *arguments[:4])
+    weights = arguments.weights.requires_grad_(differentiable)
+    given = (*make_gradients(arguments), new_cell, gates, arguments.input, weights, *arguments[2:4])
     with torch.autocast(device.type, dtype=torch.bfloat16):
         results = torch.ops.lltm.backward(*given, [True] * 5)
     for result, expected in zip(results, torch.ops.lltm.backward(*given, [True] * 5), strict=True):

@@ -316,3 +316,21 @@ def test_nothing_to_run_gives_zero_parameter_gradients(device, dtype, sizes):
     for results in (by_autograd(arguments, gradients), call_backward(gradients, arguments)):
         assert results[1].eq(0).all() and results[2].eq(0).all()
         assert torch.equal(results[3], gradients[1]) and torch.equal(results[4], gradients[2])
+
+
+def test_no_incoming_gradient_leaves_the_leaves_without_one(device):
+    """A gradient that is undefined is not the same as one of zeros: optimizers skip parameters without a gradient."""
+
+    class Stop(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, tensor):
+            return tensor.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return None
+
+    arguments = make(Sizes(5, 6, 5, 7), device=device).require_grad()
+    for output in (call(arguments)[0], torch.ops.lltm.forward(arguments.input[0], *arguments[1:5])[0]):
+        Stop.apply(output).sum().backward()
+        assert all(leaf.grad is None for leaf in arguments.leaves())

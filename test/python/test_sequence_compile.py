@@ -45,6 +45,7 @@ def test_opcheck_of_little(device):
 def test_opcheck_of_a_float32_c0(device, dtype):
     arguments = make((4, 3, 2, 3), dtype, device, cell_dtype=torch.float32)
     opcheck(sequence, tuple(arguments.require_grad()))
+    opcheck(sequence_backward, (*backward_tensors(arguments, make_gradients(arguments)), False, [True] * 5))
 
 
 @pytest.mark.parametrize("mask", [(True,) * 5, (False, True, False, True, False), (False,) * 5], ids=str)

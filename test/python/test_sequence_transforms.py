@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 import torch
-from sequence_reference import NAMES, Sizes, call, call_backward, cell_dtype_of, make, make_gradients, run
+from reference import assert_no_aliases
+from sequence_reference import NAMES, Sizes, call, cell_dtype_of, make, make_gradients, run
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
@@ -146,6 +147,21 @@ def test_vmap_keeps_the_shapes_of_what_is_not_kept(device):
     assert found[3].shape == (2, 0, 3, 2) and found[4].shape == (2, 0, 3, 6)
 
 
+def test_no_steps_below_vmap_give_no_aliases(device):
+    """The final state is the initial one, and its gradient that of the final one, but they are copies."""
+    arguments = make(Sizes(0, 3, 1, 2), torch.float64, device)
+    state = [part[None] for part in arguments[3:5]]
+    final = vmap(lambda h, c: call(arguments._replace(h0=h, c0=c))[1:3])(*state)
+    assert_no_aliases(final, state)
+    output, _, _, cells, gates = call(arguments, keep=True)
+
+    def backward(grad_h_n, grad_c_n):
+        given = None, grad_h_n, grad_c_n, None, output, cells, gates, *arguments
+        return torch.ops.lltm.sequence_backward(*given, [False, False, False, True, True])[3:]
+
+    assert_no_aliases(vmap(backward)(*state), state)
+
+
 @REVERSE
 def test_vmap_of_backward(device, reverse):
     arguments = [double_arguments(device, reverse=reverse) for _ in range(EXAMPLES)]
@@ -228,16 +244,19 @@ def test_autocast_gives_gradients_of_the_parameters(device, lower):
         assert leaf.grad.dtype == torch.float32 and torch.equal(leaf.grad, expected.grad.float())
 
 
-@pytest.mark.parametrize("products", ["own", "aten"])
+@pytest.mark.parametrize("products", ["own", "aten", "differentiable"])
 def test_autocast_leaves_the_arguments_of_backward(device, monkeypatch, products):
     """Autograd passes it the tensors that the sequence received after the casts, and may do so under autocast."""
-    monkeypatch.setenv("LLTM_CPU_GEMM", products)
+    if products != "differentiable":
+        monkeypatch.setenv("LLTM_CPU_GEMM", products)
     arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True)
     gradients = make_gradients(arguments)
-    expected = call_backward(gradients, arguments)
     output, _, _, cells, gates = call(arguments, keep=True)
+    arguments.weights.requires_grad_(products == "differentiable")
+    given = *gradients, output, cells, gates, *arguments, [True] * 5
+    expected = torch.ops.lltm.sequence_backward(*given)
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        found = torch.ops.lltm.sequence_backward(*gradients, output, cells, gates, *arguments, [True] * 5)
+        found = torch.ops.lltm.sequence_backward(*given)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 

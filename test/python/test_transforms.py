@@ -2,6 +2,7 @@
 
 import itertools
 
+import named_arguments
 import pytest
 import torch
 from reference import NAMES, Arguments, call, forward, make_arguments, make_gradients
@@ -163,6 +164,52 @@ def test_forward_mode(device, requires_grad):
         return [tensor.detach() for result in results for tensor in result]
 
     assert_equal(run(operator), run(forward))
+
+
+# The values of c0 do not affect the gradients.
+ALONE = [
+    (name, argument)
+    for name, arguments in named_arguments.NAMES.items()
+    for argument in arguments
+    if argument not in ("gates", "lengths", "reset") and (name, argument) != ("sequence_backward", "c0")
+]
+each_argument_alone = pytest.mark.parametrize(("name", "argument"), ALONE)
+
+
+def function_of_one(device, name, argument):
+    """The differentiable results of an operator as a function of one argument, and the argument's value."""
+    arguments = named_arguments.make(name, device, torch.float64)
+
+    def results(value):
+        results = named_arguments.call(name, arguments | {argument: value})
+        return results if "backward" in name else results[:-1]
+
+    return results, arguments[argument]
+
+
+@each_argument_alone
+def test_forward_mode_of_one_argument(device, name, argument):
+    """A single tangent is enough, even if nothing requires a gradient."""
+    results, value = function_of_one(device, name, argument)
+    tangent = torch.randn_like(value)
+    with torch.autograd.forward_ad.dual_level():
+        duals = results(torch.autograd.forward_ad.make_dual(value, tangent))
+        found = [torch.autograd.forward_ad.unpack_dual(result).tangent for result in duals]
+    _, expected = jvp(results, (value,), (tangent,))
+    for of_result, other in zip(found, expected, strict=True):
+        assert_equal(torch.zeros_like(other) if of_result is None else of_result, other)
+
+
+@each_argument_alone
+def test_gradient_of_one_argument(device, name, argument):
+    """A single argument that requires a gradient is enough, also in the double backward."""
+    results, value = function_of_one(device, name, argument)
+
+    def total(value):
+        return sum(result.sin().sum() for result in results(value))
+
+    leaf = value.detach().clone().requires_grad_()
+    assert_equal(torch.autograd.grad(total(leaf), leaf)[0], grad(total)(value))
 
 
 def test_forward_mode_over_reverse(device):
