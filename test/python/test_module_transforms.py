@@ -1,6 +1,7 @@
 """lltm.LLTM and LLTMCell under PyTorch's module transforms: scripting, tracing, compiling, exporting, AMP, flops."""
 
 import io
+import warnings
 
 import pytest
 import torch
@@ -125,12 +126,27 @@ def test_a_scripted_module_keeps_its_parameters():
     assert loaded.double()(input.double())[0].dtype == torch.float64
 
 
+def traced_without_warning(model, arguments):
+    """The traced model. A warning would say that a decision about a size has become a constant."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        return torch.jit.trace(model, arguments)
+
+
 @script_warnings
 def test_traced():
     model = Padded(num_layers=2, bidirectional=True)
-    traced = torch.jit.trace(model, arguments_of(model))
+    traced = traced_without_warning(model, arguments_of(model))
     arguments = arguments_of(model, steps=7, batch=3)
     assert_same(traced(*arguments), model(*arguments), rtol=0, atol=0)
+
+
+@script_warnings
+def test_traced_cell():
+    cell = lltm.LLTMCell(3, 4)
+    traced = traced_without_warning(cell, (torch.randn(2, 3), tuple(torch.randn(2, 2, 4).unbind())))
+    arguments = torch.randn(5, 3), tuple(torch.randn(2, 5, 4).unbind())
+    assert all(torch.equal(a, b) for a, b in zip(traced(*arguments), cell(*arguments), strict=True))
 
 
 class PacksInside(nn.Module):
@@ -372,6 +388,8 @@ def test_flops_of_the_cell():
         count_flops(lambda: cell(x.requires_grad_(), (state[0].requires_grad_(), state[1]))[0].sum().backward())
         == 3 * step
     )
+    cell.weights.requires_grad_(False)
+    assert count_flops(lambda: cell(x)[0].sum().backward()) == step + 2 * 2 * 12 * 3
 
 
 def test_flops_of_a_sequence():
@@ -387,3 +405,6 @@ def test_flops_of_a_sequence():
     bidirectional = lltm.LLTM(3, 4, bidirectional=True)
     assert count_flops(lambda: bidirectional(input)) == 2 * product
     assert count_flops(lambda: rnn(input[:0])[0].sum().backward()) == 0
+    rnn.weights_l0.requires_grad_(False)
+    expected = product + 4 * step_of_h + 5 * step_of_x
+    assert count_flops(lambda: rnn(input)[0].sum().backward()) == expected
