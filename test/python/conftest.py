@@ -65,6 +65,13 @@ def path(request, monkeypatch) -> str:
     return request.param
 
 
+@pytest.fixture(params=["own", "aten"])
+def products(request, monkeypatch) -> str:
+    """Forces this library's matrix products on the CPU, or ATen's."""
+    monkeypatch.setenv("LLTM_CPU_GEMM", request.param)
+    return request.param
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)

@@ -98,20 +98,20 @@ def test_autograd_computes_what_is_wanted(device, wanted, bias):
 
 
 def test_autograd_asks_only_for_what_is_wanted(device):
-    """The mask that is passed to lltm::backward, recorded by a dispatch mode."""
-    masks = []
+    """The mask that is passed to lltm::backward, and which gradients, recorded by a dispatch mode."""
+    calls = []
 
-    class Masks(torch.utils._python_dispatch.TorchDispatchMode):
+    class Calls(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if func is torch.ops.lltm.backward.default:
-                masks.append(tuple(args[-1]))
+                calls.append((tuple(gradient is not None for gradient in args[:2]), tuple(args[-1])))
             return func(*args, **(kwargs or {}))
 
     arguments = make_arguments((3, 5, 4), device=device, bias=False).require_grad(["weights", "old_h"])
     new_h, _, _ = call(arguments)
-    with Masks():
+    with Calls():
         new_h.sum().backward()
-    assert masks == [(False, True, False, True, False)]
+    assert calls == [((True, False), (False, True, False, True, False))]
 
 
 @INCOMING

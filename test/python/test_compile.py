@@ -205,6 +205,25 @@ def test_export(device, tmp_path, strict):
             assert torch.equal(result, expected)
 
 
+class Selected(torch.nn.Module):
+    """As many rows as are chosen, which is unknown when the model is exported."""
+
+    def forward(self, x, weights, h, c, rows, states):
+        return torch.ops.lltm.forward(x[rows], weights, None, h[states], c[states])[0]
+
+
+def test_export_with_sizes_that_depend_on_data(device):
+    """That the numbers of rows agree is checked when the program runs."""
+    x, weights, _, h, c = make_arguments((6, 5, 7), device=device)
+    masks = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 1]], dtype=torch.bool, device=device)
+    program = torch.export.export(Selected(), (x, weights, h, c, masks[0], masks[1])).module()
+    for mask in masks:
+        given = x, weights, h, c, mask, mask.flip(0)
+        assert torch.equal(program(*given), Selected()(*given))
+    with pytest.raises(RuntimeError):
+        program(x, weights, h, c, masks[0], masks[2])
+
+
 def test_decompositions_keep_the_operator(device):
     program = export(Steps().to(device), device).run_decompositions()
     assert calls_of([program.graph_module], torch.ops.lltm.forward.default) == 2

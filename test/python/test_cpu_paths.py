@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from random_calls.cases import CPU_CAPABILITIES
+from reference import call, make_arguments
 
 import lltm
 
@@ -100,6 +101,15 @@ else:
     raise AssertionError("nobody read it again")
 """
     assert_all_holds(run(program, program="-c"))
+
+
+@pytest.mark.parametrize("value", ["", "auto"], ids=["empty", "auto"])
+def test_automatic_choice_of_products(value, monkeypatch):
+    arguments = make_arguments((16, 32, 48))
+    monkeypatch.delenv("LLTM_CPU_GEMM", raising=False)
+    expected = call(arguments)
+    monkeypatch.setenv("LLTM_CPU_GEMM", value)
+    assert all(torch.equal(a, b) for a, b in zip(call(arguments), expected, strict=True))
 
 
 def test_products_of_aten():

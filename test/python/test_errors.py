@@ -296,6 +296,15 @@ def test_the_formula_below_transforms_is_checked(device, name, case, transform):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_none_where_a_tensor_is_due_below_vmap(device, name):
+    operator = Operator(name, device=device)
+    arguments = operator.arguments() | {"input": None}
+    weights = arguments["weights"].expand(3, 12, 9)
+    with pytest.raises(RuntimeError, match=f"^lltm::{name}: expected input to be a tensor, got None or an undefined"):
+        torch.func.vmap(lambda w: operator(arguments | {"weights": w})[0])(weights)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_fake_tensors_are_checked(device, name):
     operator = Operator(name, device=device)
     arguments = operator.arguments()

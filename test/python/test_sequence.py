@@ -39,11 +39,9 @@ def test_is_the_formula_at_any_size(device, dtype, sizes, flags):
 
 
 @REVERSE
-@pytest.mark.parametrize("products", ["own", "aten"])
 @pytest.mark.parametrize("sizes", [Sizes(300, 16, 33, 64), Sizes(3, 16500, 3, 32)], ids=["chunks", "blocks"])
-def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(monkeypatch, sizes, products, reverse):
+def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, sizes, reverse):
     """The CPU takes at most 4 MiB of steps and 16 MiB of rows at once."""
-    monkeypatch.setenv("LLTM_CPU_GEMM", products)
     for masked in (False, True):
         arguments = make(sizes, torch.float64, lengths=masked, reset=masked, reverse=reverse)
         assert_results_close(call(arguments, keep=True), arguments, keep=True)

@@ -147,7 +147,7 @@ def test_vmap_keeps_the_shapes_of_what_is_not_kept(device):
     assert found[3].shape == (2, 0, 3, 2) and found[4].shape == (2, 0, 3, 6)
 
 
-def test_no_steps_below_vmap_give_no_aliases(device):
+def test_no_steps_below_vmap(device):
     """The final state is the initial one, and its gradient that of the final one, but they are copies."""
     arguments = make(Sizes(0, 3, 1, 2), torch.float64, device)
     state = [part[None] for part in arguments[3:5]]
@@ -157,9 +157,33 @@ def test_no_steps_below_vmap_give_no_aliases(device):
 
     def backward(grad_h_n, grad_c_n):
         given = None, grad_h_n, grad_c_n, None, output, cells, gates, *arguments
-        return torch.ops.lltm.sequence_backward(*given, [False, False, False, True, True])[3:]
+        return torch.ops.lltm.sequence_backward(*given, [True] * 5)
 
-    assert_no_aliases(vmap(backward)(*state), state)
+    d_input, d_weights, d_bias, *d_state = vmap(backward)(*state)
+    assert_no_aliases(d_state, state)
+    for found, expected in ((final, state), (d_state, state)):
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert d_input.numel() == 0 and not d_weights.any() and not d_bias.any()
+    assert d_weights.shape[-2:] == (6, 3) and d_bias.shape[-1:] == (6,)
+
+
+def test_gates_have_no_gradient_below_a_transform(device):
+    arguments = double_arguments(device)
+    found = grad(lambda w: call(arguments._replace(weights=w), keep=True)[4].sum())(arguments.weights)
+    assert torch.equal(found, torch.zeros_like(found))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_the_formula_carries_the_cell_state_in_float32(device, dtype):
+    """200 increments, each of which a 16-bit cell state would lose."""
+    steps, start, increment = 200, 64.0, 0.005
+    # sigmoid(0) * elu(2 * increment), with weights of zero.
+    bias = torch.tensor([0.0, 0.0, 2 * increment], device=device, dtype=dtype)
+    inputs = torch.zeros(1, steps, 2, 1, device=device, dtype=dtype)
+    c0 = torch.full((2, 1), start, device=device, dtype=dtype)
+    c_n = vmap(lambda x: operator(x, x.new_zeros(3, 2), bias, None, c0)[2])(inputs)
+    expected = start + steps * bias[2].item() / 2
+    assert abs(c_n.float() / expected - 1).max() < torch.finfo(dtype).eps
 
 
 @REVERSE
