@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from reference import assert_no_aliases
-from sequence_reference import NAMES, Sizes, call, cell_dtype_of, make, make_gradients, run
+from sequence_reference import NAMES, Sizes, call, call_backward, cell_dtype_of, make, make_gradients, run
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
@@ -99,6 +99,22 @@ def test_transforms_never_use_the_state_of_a_row_that_is_not_run(device, reverse
     getattr(spoiled, name)[0] = torch.nan
     found, expected = (
         grad(lambda w, a=a: call(a._replace(weights=w))[0].sum())(a.weights) for a in (spoiled, arguments)
+    )
+    assert torch.equal(found, expected)
+
+
+@REVERSE
+@pytest.mark.parametrize("name", ["h0", "c0"])
+def test_transforms_replace_a_state_that_is_reset(device, reverse, name):
+    """Rather than multiply it by zero, which leaves NaN."""
+    arguments = double_arguments(device, lengths=False, reverse=reverse)
+    reset = torch.zeros_like(arguments.reset)
+    reset[-1 if reverse else 0, 0] = True  # in the first step that is run
+    arguments = arguments._replace(reset=reset)
+    spoiled = arguments._replace(**{name: getattr(arguments, name).clone()})
+    getattr(spoiled, name)[0] = torch.nan
+    found, expected = (
+        grad(lambda w, a=a: loss(call(a._replace(weights=w), keep=True)))(a.weights) for a in (spoiled, arguments)
     )
     assert torch.equal(found, expected)
 
@@ -237,6 +253,18 @@ def test_jacobians(device):
     arguments = double_arguments(device)
     results = results_of(arguments)
     assert_equal(jacrev(results, 1)(*arguments[:5]), jacfwd(results, 1)(*arguments[:5]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("cell_dtype", [torch.float32, None], ids=["float32_c0", "16_bit_c0"])
+def test_differentiable_gradients_have_the_dtypes_of_the_arguments(device, dtype, cell_dtype):
+    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True, cell_dtype=cell_dtype)
+    gradients = make_gradients(arguments)
+    expected = call_backward(gradients, arguments)
+    arguments.weights.requires_grad_()
+    for found, plain in zip(call_backward(gradients, arguments), expected, strict=True):
+        assert found.requires_grad and found.dtype == plain.dtype
+        assert (found - plain).abs().max() <= 0.05 * plain.abs().max()
 
 
 LOWER = pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
