@@ -69,6 +69,17 @@ def test_vmap_over_each_dimension(device, dim):
     assert_equal(found[0], expected)
 
 
+@pytest.mark.parametrize("name", named_arguments.NAMES)
+def test_vmap_gives_the_dtypes_and_shapes_of_a_plain_call(device, dtype, name):
+    """In 16 bits, the formula computes in float32, and rounds what is not the carried cell state."""
+    arguments = named_arguments.make(name, device, dtype, torch.float32 if dtype.itemsize == 2 else dtype)
+    weights = arguments["weights"]
+    found = vmap(lambda w: named_arguments.call(name, arguments | {"weights": w}))(weights[None])
+    for mapped, plain in zip(found, named_arguments.call(name, arguments), strict=True):
+        assert mapped.dtype == plain.dtype and mapped[0].shape == plain.shape
+        assert (mapped[0] - plain).abs().max() <= 0.05 * plain.abs().max()
+
+
 def test_vmap_of_vmap(device):
     arguments = double_arguments(device)
     values = [torch.stack([stacked(t) for _ in range(2)]) for t in arguments]
