@@ -81,7 +81,9 @@ struct RowsOfSequence {
   LLTM_HOST_DEVICE int64_t length_of(int64_t row) const {
     return lengths == nullptr ? kNever : lengths[row * lengths_stride];
   }
-  LLTM_HOST_DEVICE bool runs(int64_t row, int64_t t) const { return t < length_of(row); }
+  LLTM_HOST_DEVICE bool runs(int64_t row, int64_t t) const {
+    return lengths == nullptr || t < lengths[row * lengths_stride];
+  }
   LLTM_HOST_DEVICE bool is_reset(int64_t row, int64_t t) const {
     return reset != nullptr && reset[t * reset_strides[0] + row * reset_strides[1]];
   }
