@@ -72,6 +72,14 @@ def products(request, monkeypatch) -> str:
     return request.param
 
 
+@pytest.fixture
+def set_threads():
+    """Sets the number of PyTorch's threads until the test ends."""
+    threads = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)

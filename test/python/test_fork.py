@@ -18,11 +18,8 @@ SIZES = (256, 64, 128)  # enough work for several threads
 
 
 @pytest.fixture
-def two_threads():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(threads)
+def two_threads(set_threads):
+    set_threads(2)
 
 
 def in_a_child(function) -> str:

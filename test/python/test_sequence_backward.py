@@ -66,12 +66,9 @@ def test_is_the_formula_at_any_size(device, dtype, sizes, flags, incoming, mask)
 
 
 @pytest.fixture
-def one_thread():
+def one_thread(set_threads):
     """With more threads, a chunk has more steps."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    set_threads(1)
 
 
 @REVERSE
