@@ -33,6 +33,14 @@ def run_python(program: str, **options) -> str:
     return run(sys.executable, "-c", program, **options)
 
 
+def run_demo(folder: Path, *options, **settings) -> str:
+    """Run the demo of an example with the lltm under test."""
+    return run(
+        sys.executable, folder / "demo.py", *options, **settings,
+        PYTHONPATH=Path(lltm.__file__).parents[1], LLTM_LIBRARY=lltm.library_path,
+    )  # fmt: skip
+
+
 def build_wheel(folder: Path) -> Path:
     """Build the wheel for the CPU in a folder. The object files, without optimization, stay in lltm's build tree."""
     with open(lltm.library_path.parent / "wheel.lock", "w") as lock:  # only one of several test processes compiles

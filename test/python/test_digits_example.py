@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from building import run
-
-import lltm
+from building import run_demo
 
 pytest.importorskip("sklearn", reason="scikit-learn brings the digits")
 
@@ -56,8 +54,4 @@ def test_scripted_and_saved_model_is_the_same(device, examples, tmp_path):
     ids=["epochs", "build-dir"],
 )
 def test_wrong_options_are_errors_before_the_training(options, message, tmp_path):
-    output = run(
-        sys.executable, FOLDER / "demo.py", "--build-dir", tmp_path, *options, fails=True,
-        PYTHONPATH=Path(lltm.__file__).parents[1], LLTM_LIBRARY=lltm.library_path,
-    )  # fmt: skip
-    assert message in output
+    assert message in run_demo(FOLDER, "--build-dir", tmp_path, *options, fails=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from building import kept_folder, run
+from building import kept_folder, run, run_demo
 from torch import nn
 
 import lltm
@@ -123,11 +123,7 @@ def test_the_process_group_ends_with_its_threads():
     ids=["steps", "temperature", "build-dir"],
 )
 def test_wrong_options_are_errors_before_the_training(options, message, tmp_path):
-    output = run(
-        sys.executable, FOLDER / "demo.py", "--build-dir", tmp_path, *options, fails=True,
-        PYTHONPATH=Path(lltm.__file__).parents[1], LLTM_LIBRARY=lltm.library_path,
-    )  # fmt: skip
-    assert message in output
+    assert message in run_demo(FOLDER, "--build-dir", tmp_path, *options, fails=True)
 
 
 def test_make_passes_a_line_with_quotes_on():
