@@ -1,5 +1,8 @@
-// Every path of the CUDA kernels, forced, at the edges of every tile.
+// Every path of the CUDA kernels, forced, at the edges of every tile, and every candidate by its
+// name.
 #include "cell_reference.h"
+#include "cuda/plan/candidates.h"
+#include "cuda/problem.h"
 #include "devices.h"
 #include "forced_path.h"
 #include "lltm/lltm.h"
@@ -7,7 +10,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -19,7 +24,7 @@ namespace {
 /// Sizes around tiles of 16, 64 and 128 rows, of 8, 16, 24, 32, 40 and 64 hidden columns, and of
 /// 64, 96, 128 and 256 columns of a gradient, and around chunks of 32 and 64 of K. Rows start at 16
 /// bytes or do not. There are pairs without a second tile, K shorter and longer than the pipeline,
-/// and batches of one to eight rows. (test_cuda_paths.py forces every candidate by its name.)
+/// and batches of one to eight rows.
 const std::vector<Sizes> kTileEdges = {
     {1, 8, 8},         {15, 31, 7},    {16, 32, 8},      {17, 33, 9},     {16, 64, 64},
     {5, 1, 200},       {37, 77, 200},  {63, 64, 31},     {64, 128, 64},   {65, 63, 65},
@@ -74,18 +79,34 @@ Outputs forward_of(const Arguments& arguments) {
   return {new_h, new_cell, gates};
 }
 
-/// `limit` bounds the errors of the products. It defaults to the type's tolerance.
-void expect_the_formula(const Sizes& sizes,
-                        at::ScalarType dtype,
-                        std::optional<double> limit = std::nullopt) {
+/// A cell's arguments, and what the forward under test gives.
+struct Calls {
+  Arguments arguments;
+  Outputs outputs;
+  std::optional<double> limit;  // of the products' errors; by default the type's tolerance
+};
+
+Calls call_forward(const Sizes& sizes, at::ScalarType dtype, std::optional<double> limit) {
   at::manual_seed(1);
   const Arguments arguments = random_arguments(sizes, at::TensorOptions(at::kCUDA).dtype(dtype));
-  const Outputs outputs = forward_of(arguments);
+  return {arguments, forward_of(arguments), limit};
+}
+
+void expect_the_formula_forward(const Calls& calls) {
+  const auto& [arguments, outputs, limit] = calls;
   const Outputs expected = reference_forward(arguments);
   expect_close(outputs.new_h, expected.new_h, "new_h", limit);
   expect_close(outputs.new_cell, expected.new_cell, "new_cell", limit);
   expect_close(outputs.gates, expected.gates, "gates", limit);
 
+  // A second call gives the same bits.
+  const Outputs again = forward_of(arguments);
+  EXPECT_TRUE(at::equal(again.new_h, outputs.new_h));
+  EXPECT_TRUE(at::equal(again.gates, outputs.gates));
+}
+
+void expect_the_formula_backward(const Calls& calls) {
+  const auto& [arguments, outputs, limit] = calls;
   // Uses the gates and new_cell of the forward, so that only the backward's own rounding counts.
   const at::Tensor grad_h = at::randn_like(outputs.new_h);
   const at::Tensor grad_cell = at::randn({1, 1}, outputs.new_cell.options()).expand_as(grad_h);
@@ -102,19 +123,14 @@ void expect_the_formula(const Sizes& sizes,
               1);
   const at::Tensor h_and_input = at::cat({exact(arguments.old_h), exact(arguments.input)}, 1);
   const at::Tensor d_h_and_input = d_gates.matmul(exact(arguments.weights));
-  expect_close(gradients[0],
-               d_h_and_input.narrow(1, sizes.state_size, sizes.input_features),
-               "d_input",
-               limit);
+  const int64_t state_size = grad_h.size(1), input_features = arguments.input.size(1);
+  expect_close(gradients[0], d_h_and_input.narrow(1, state_size, input_features), "d_input", limit);
   expect_close(gradients[1], d_gates.t().matmul(h_and_input), "d_weights", limit);
   expect_close(gradients[2], d_gates.sum(0), "d_bias");
-  expect_close(gradients[3], d_h_and_input.narrow(1, 0, sizes.state_size), "d_old_h", limit);
+  expect_close(gradients[3], d_h_and_input.narrow(1, 0, state_size), "d_old_h", limit);
   expect_close(gradients[4], d_cell, "d_old_cell");
 
-  // A second call gives the same bits, and so does each gradient requested alone.
-  const Outputs again = forward_of(arguments);
-  EXPECT_TRUE(at::equal(again.new_h, outputs.new_h));
-  EXPECT_TRUE(at::equal(again.gates, outputs.gates));
+  // Each gradient requested alone has the same bits.
   const std::string kNames[] = {"d_input", "d_weights", "d_bias", "d_old_h", "d_old_cell"};
   for (size_t which = 0; which < gradients.size(); ++which) {
     std::array<bool, 5> mask{};
@@ -125,6 +141,15 @@ void expect_the_formula(const Sizes& sizes,
     }
     EXPECT_TRUE(at::equal(alone[which], gradients[which])) << kNames[which];
   }
+}
+
+/// `limit` bounds the errors of the products. It defaults to the type's tolerance.
+void expect_the_formula(const Sizes& sizes,
+                        at::ScalarType dtype,
+                        std::optional<double> limit = std::nullopt) {
+  const Calls calls = call_forward(sizes, dtype, limit);
+  expect_the_formula_forward(calls);
+  expect_the_formula_backward(calls);
 }
 
 TEST_P(CudaPath, IsTheFormulaForwardAndBackward) {
@@ -176,6 +201,90 @@ INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                          testing::Combine(testing::Values("hopper", "tiles"),
                                           testing::Values(at::kFloat),
                                           testing::ValuesIn(kTileEdges)),
+                         path_case_name);
+
+/// The names of the cell's candidates.
+std::vector<std::string> cell_candidates() {
+  std::vector<std::string> names;
+  std::istringstream paths(lltm_cuda_paths());
+  for (std::string name; paths >> name;) {
+    if (name.starts_with("forward_") || name.starts_with("backward_")) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+/// Rows start at multiples of 16 bytes, of 4, or anywhere. K is longer than the pipelines of most kernels,
+/// and has a remainder. Small enough for compute-sanitizer.
+const std::vector<Sizes> kCandidateSizes = {
+    {7, 40, 72}, {200, 136, 168}, {130, 30, 130}, {129, 65, 131}};
+
+class CudaCandidate : public CudaPath {
+ protected:
+  static bool is_supported(const std::string& name,
+                           cuda::Arithmetic arithmetic,
+                           const Sizes& sizes) {
+    cuda::DeviceFacts device;
+    EXPECT_EQ(lltm_cuda_device_facts(&device), 0);
+    const cuda::ContiguousProblem problem{static_cast<int64_t>(arithmetic),
+                                          sizes.batch,
+                                          sizes.input_features,
+                                          sizes.state_size,
+                                          /*ranks=*/0};
+    cuda::ContiguousEstimate estimate;
+    EXPECT_TRUE(lltm_cuda_estimates(name.c_str(), false, &device, &problem, 1, &estimate));
+    return !std::isnan(estimate.us);
+  }
+
+  /// Skips what would be computed by another candidate.
+  static void expect_the_formula_of(const PathCase& of,
+                                    cuda::Arithmetic arithmetic,
+                                    std::optional<double> limit) {
+    const auto& [name, dtype, sizes] = of;
+    if (!is_supported(name, arithmetic, sizes)) {
+      GTEST_SKIP() << name << " does not support this";
+    }
+    const ForcedPath forced(name);
+    const Calls calls = call_forward(sizes, dtype, limit);
+    if (name.starts_with("forward_")) {
+      expect_the_formula_forward(calls);
+    } else {
+      expect_the_formula_backward(calls);
+    }
+  }
+};
+
+TEST_P(CudaCandidate, IsTheFormula) {
+  LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  const at::ScalarType dtype = std::get<1>(GetParam());
+  expect_the_formula_of(GetParam(),
+                        dtype == at::kHalf       ? cuda::Arithmetic::kFloat16
+                        : dtype == at::kBFloat16 ? cuda::Arithmetic::kBFloat16
+                                                 : cuda::Arithmetic::kFloat32,
+                        std::nullopt);
+}
+
+INSTANTIATE_TEST_SUITE_P(ByName,
+                         CudaCandidate,
+                         testing::Combine(testing::ValuesIn(cell_candidates()),
+                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          testing::ValuesIn(kCandidateSizes)),
+                         path_case_name);
+
+class CudaTf32Candidate : public CudaCandidate {};
+
+TEST_P(CudaTf32Candidate, IsTheFormula) {
+  LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  const Tf32Allowed tf32;
+  expect_the_formula_of(GetParam(), cuda::Arithmetic::kTf32, tolerance(at::kHalf));
+}
+
+INSTANTIATE_TEST_SUITE_P(ByName,
+                         CudaTf32Candidate,
+                         testing::Combine(testing::ValuesIn(cell_candidates()),
+                                          testing::Values(at::kFloat),
+                                          testing::ValuesIn(kCandidateSizes)),
                          path_case_name);
 
 class CudaPathChoice : public testing::TestWithParam<at::DeviceType> {};

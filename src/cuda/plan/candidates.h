@@ -53,4 +53,7 @@ bool lltm_cuda_estimates(const char* name,
                          const lltm::cuda::ContiguousProblem* problems,
                          int64_t count,
                          lltm::cuda::ContiguousEstimate* estimates);
+
+/// The facts about the current GPU. Returns an error of CUDA's, or zero.
+int lltm_cuda_device_facts(lltm::cuda::DeviceFacts* facts);
 }

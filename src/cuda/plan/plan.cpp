@@ -99,10 +99,7 @@ BackwardTiles plan_backward(const DeviceFacts& device, const BackwardShape& shap
 
 }  // namespace lltm::cuda
 
-/// The facts about the current GPU, for programs that fit the model's constants. Returns an error
-/// of CUDA's, or zero.
-extern "C" __attribute__((visibility("default"))) int lltm_cuda_device_facts(
-    lltm::cuda::DeviceFacts* facts) {
+__attribute__((visibility("default"))) int lltm_cuda_device_facts(lltm::cuda::DeviceFacts* facts) {
   int device = 0;
   cudaDeviceProp properties{};
   cudaError_t error = cudaGetDevice(&device);
