@@ -215,8 +215,8 @@ std::vector<std::string> cell_candidates() {
   return names;
 }
 
-/// Rows start at multiples of 16 bytes, of 4, or anywhere. K is longer than the pipelines of most kernels,
-/// and has a remainder. Small enough for compute-sanitizer.
+/// Rows start at multiples of 16 bytes, of 4, or anywhere. K is longer than the pipelines of most
+/// kernels, and has a remainder. Small enough for compute-sanitizer.
 const std::vector<Sizes> kCandidateSizes = {
     {7, 40, 72}, {200, 136, 168}, {130, 30, 130}, {129, 65, 131}};
 
