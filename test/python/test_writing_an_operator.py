@@ -38,7 +38,7 @@ def test_page(tmp_path):
     if lltm.cmake_prefix_path is not None:
         pytest.skip("the page begins with a build tree of lltm")
     script, outputs = make_script(PAGE.read_text())
-    assert script.count("cat > ") == 8 and len(outputs) == 2
+    assert script.count("cat > ") == 9 and len(outputs) == 2
 
     checkout = tmp_path / "checkout"
     checkout.mkdir()
