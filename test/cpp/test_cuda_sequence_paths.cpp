@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <array>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -24,9 +24,13 @@ struct SequenceResults {
   std::vector<at::Tensor> forward, gradients;
 };
 
+constexpr std::array<bool, 5> kAll{1, 1, 1, 1, 1}, kStates{0, 0, 0, 1, 1};
+
 /// Rows have lengths of 0 to kPathSteps and some resets. The forward's results are also the
 /// gradients of the backward.
-SequenceResults results_of(const Arguments& arguments, at::ScalarType dtype) {
+SequenceResults results_of(const Arguments& arguments,
+                           at::ScalarType dtype,
+                           std::array<bool, 5> mask) {
   const Arguments a = arguments.to(at::TensorOptions(at::kCUDA).dtype(dtype));
   const int64_t batch = a.input.size(1);
   const at::TensorOptions device(at::kCUDA);
@@ -60,37 +64,63 @@ SequenceResults results_of(const Arguments& arguments, at::ScalarType dtype) {
                                                                           lengths,
                                                                           reset,
                                                                           /*reverse=*/false,
-                                                                          {1, 1, 1, 1, 1});
+                                                                          mask);
   return {{output, h_n, c_n, cells, gates}, {d_input, d_weights, d_bias, d_h0, d_c0}};
+}
+
+/// Rounded to the dtype, also for float64.
+Arguments sequence_arguments(const Sizes& sizes, at::ScalarType dtype) {
+  at::manual_seed(1);
+  Arguments arguments = random_arguments(sizes, dtype);
+  arguments.input = at::randn({kPathSteps, sizes.batch, sizes.input_features}, at::kDouble)
+                        .to(at::kFloat)
+                        .to(dtype);
+  return arguments;
+}
+
+/// `factor` times the dtype's tolerance bounds the errors.
+void expect_all_close(const std::vector<at::Tensor>& actual,
+                      const std::vector<at::Tensor>& expected,
+                      const std::string& kind,
+                      at::ScalarType dtype,
+                      double factor) {
+  for (size_t k = 0; k < actual.size(); ++k) {
+    ASSERT_EQ(actual[k].defined(), expected[k].defined());
+    if (actual[k].defined()) {
+      expect_close(
+          actual[k], expected[k].cpu(), kind + std::to_string(k), factor * tolerance(dtype));
+    }
+  }
 }
 
 TEST_P(CudaSequencePath, IsWhatFloat64Gives) {
   const auto [path, dtype, sizes] = GetParam();
   LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
-  at::manual_seed(1);
-  // Rounded to the dtype, also for float64.
-  Arguments arguments = random_arguments(sizes, dtype);
-  arguments.input = at::randn({kPathSteps, sizes.batch, sizes.input_features}, at::kDouble)
-                        .to(at::kFloat)
-                        .to(dtype);
+  const Arguments arguments = sequence_arguments(sizes, dtype);
   const ForcedPath forced(path);
-  const SequenceResults actual = results_of(arguments, dtype),
-                        expected = results_of(arguments, at::kDouble);
-  for (size_t k = 0; k < actual.forward.size(); ++k) {
-    const std::string which = std::to_string(k);
-    expect_close(
-        actual.forward[k], expected.forward[k].cpu(), "result " + which, 2 * tolerance(dtype));
-    // A sum over steps and rows of gradients that are rounded at each step.
-    expect_close(actual.gradients[k],
-                 expected.gradients[k].cpu(),
-                 "gradient " + which,
-                 4 * tolerance(dtype));
-  }
-  const SequenceResults again = results_of(arguments, dtype);
+  const SequenceResults actual = results_of(arguments, dtype, kAll),
+                        expected = results_of(arguments, at::kDouble, kAll);
+  expect_all_close(actual.forward, expected.forward, "result ", dtype, 2);
+  // A sum over steps and rows of gradients that are rounded at each step.
+  expect_all_close(actual.gradients, expected.gradients, "gradient ", dtype, 4);
+  const SequenceResults again = results_of(arguments, dtype, kAll);
   for (size_t k = 0; k < actual.forward.size(); ++k) {
     EXPECT_TRUE(at::equal(again.forward[k], actual.forward[k])) << "result " << k;
     EXPECT_TRUE(at::equal(again.gradients[k], actual.gradients[k])) << "gradient " << k;
   }
+}
+
+/// The steps alone, without the products over all steps, which are cuBLAS's in 16 bits.
+TEST_P(CudaSequencePath, GivesTheGradientsOfStatesAlone) {
+  const auto [path, dtype, sizes] = GetParam();
+  LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  const Arguments arguments = sequence_arguments(sizes, dtype);
+  const ForcedPath forced(path);
+  expect_all_close(results_of(arguments, dtype, kStates).gradients,
+                   results_of(arguments, at::kDouble, kStates).gradients,
+                   "gradient ",
+                   dtype,
+                   4);
 }
 
 INSTANTIATE_TEST_SUITE_P(AtTheEdges,
