@@ -10,7 +10,6 @@
 #include "runtime/device.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
-#include "scheduler/schedule_gradients.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
@@ -25,59 +24,28 @@ void* data_of(const Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
 }
 
-// The operands of the gradients, with rows and elements as the kernels read them.
-struct CellRows {
-  explicit CellRows(const BackwardArguments& arguments)
-      : gates(arguments.gates.contiguous()),
-        new_cell(arguments.new_cell.contiguous()),
-        input(arguments.input),
-        weights(arguments.weights),
-        old_h(arguments.old_h) {}
-
-  Tensor gates, new_cell;
-  Rows input, weights, old_h;
-};
-
 template <typename scalar_t>
 GateGradientsParams<scalar_t> cell_params(const CellGradients& gradients,
                                           const BackwardArguments& arguments,
-                                          const CellRows& rows,
-                                          const CellSizes<int64_t>& sizes) {
+                                          const Tensor& gates,
+                                          const Tensor& new_cell) {
   GateGradientsParams<scalar_t> params{};
-  params.batch = sizes.batch;
-  params.state_size = sizes.state_size;
+  params.batch = new_cell.size(0);
+  params.state_size = new_cell.size(1);
   params.grad_h = steps_of<scalar_t>(arguments.grad_h);
   params.grad_cell = steps_of<scalar_t>(arguments.grad_cell);
-  params.gates = rows.gates.const_data_ptr<scalar_t>();
-  params.new_cell = rows.new_cell.const_data_ptr<scalar_t>();
+  params.gates = gates.const_data_ptr<scalar_t>();
+  params.new_cell = new_cell.const_data_ptr<scalar_t>();
   params.d_gates = mutable_data_or_null<scalar_t>(gradients.gates);
   params.d_bias = mutable_data_or_null<scalar_t>(gradients.bias);
   params.d_old_cell = mutable_data_or_null<scalar_t>(gradients.old_cell);
   return params;
 }
 
-BackwardProblem products_params(const CellGradients& gradients,
-                                const CellRows& rows,
-                                const CellSizes<int64_t>& sizes) {
-  return {
-      .batch = sizes.batch,
-      .input_features = sizes.input_features,
-      .state_size = sizes.state_size,
-      .d_gates = data_of(gradients.gates),
-      .d_gates_stride = 3 * sizes.state_size,
-      .input = rows.input.matrix(),
-      .weights = rows.weights.matrix(),
-      .old_h = rows.old_h.matrix(),
-      .d_old_h = data_of(gradients.old_h),
-      .d_input = data_of(gradients.input),
-      .d_weights = data_of(gradients.weights),
-  };
-}
-
 // Copies the operands that TMA cannot describe, and points the problem to the copies.
 Tensor pack(BackwardProblem& p,
             Arithmetic arithmetic,
-            const BackwardTiles& plan,
+            const GradientPlan& plan,
             const Device& device) {
   const int size = element_size(arithmetic);
   const int64_t h = p.state_size, x = p.input_features;
@@ -85,10 +53,8 @@ Tensor pack(BackwardProblem& p,
     return columns > 0 && (starts_anywhere ? !has_describable_stride(matrix, columns)
                                            : !is_describable(matrix, columns, size));
   };
-  const auto* const by_wgmma = plan.get_if<GradientPlan>();
-  const bool float32 = by_wgmma == nullptr;
-  const bool tf32 = arithmetic == Arithmetic::kTf32;
-  const bool unaligned_weights = float32 || (tf32 && by_wgmma->has_large_tiles());
+  const bool float32 = arithmetic == Arithmetic::kFloat32, tf32 = arithmetic == Arithmetic::kTf32;
+  const bool unaligned_weights = float32 || (tf32 && plan.has_large_tiles());
   // In TF32 the inputs are transposed into a copy, from rows that start anywhere.
   const bool reads_inputs = p.d_weights != nullptr && !tf32;
   const bool reads_weights = p.d_old_h != nullptr || p.d_input != nullptr;
@@ -98,23 +64,6 @@ Tensor pack(BackwardProblem& p,
        {reads_weights && must_pack(p.weights, h + x, unaligned_weights), p.weights, 3 * h, h + x}},
       size,
       device);
-}
-
-// The workspace of the products, or an undefined tensor if they need none.
-Tensor workspace_of(const BackwardProblem& params,
-                    std::optional<Arithmetic> arithmetic,
-                    const BackwardTiles& plan,
-                    const Device& device) {
-  int64_t floats = 0;
-  if (const auto* const cut = plan.get_if<GradientPlan>()) {
-    floats = floats_of_parts(*arithmetic, params, *cut);
-    if (arithmetic == Arithmetic::kTf32) {
-      floats += transposed_floats(params);
-    }
-  } else if (const auto* const parts = plan.get_if<Float32GradientPlan>()) {
-    floats = backward_wgmma_float32_workspace(params, *parts);
-  }
-  return floats > 0 ? device.empty({floats}, at::kFloat) : Tensor();
 }
 
 // Computes d_gates, d_old_cell and d_bias. If `later` is not null, it receives the parts of d_bias
@@ -140,25 +89,20 @@ Tensor gate_gradients(GateGradientsParams<scalar_t> params,
 
 cudaError_t launch_products(const BackwardProblem& params,
                             Arithmetic arithmetic,
-                            const BackwardTiles& plan,
+                            BackwardKernel kernel,
+                            const GradientPlan& plan,
                             float* workspace,
                             cudaStream_t stream) {
-  if (const auto* const parts = plan.get_if<Float32GradientPlan>()) {
-    return launch_backward_wgmma_float32(params, *parts, workspace, stream);
-  }
   return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
-    if constexpr (kArithmetic != Arithmetic::kFloat32) {
-      if (const auto* const cut = plan.get_if<GradientPlan>()) {
-        return launch_backward_wgmma<kArithmetic>(params, *cut, workspace, stream);
-      }
+    if (kernel == BackwardKernel::kWgmma) {
+      return launch_backward_wgmma<kArithmetic>(params, plan, workspace, stream);
     }
     if constexpr (!is_float(kArithmetic)) {
-      if (plan.get_if<SmallGradientTiles>() != nullptr) {
-        return launch_backward_wgmma_small<kArithmetic>(params, plan.split, stream);
+      if (kernel == BackwardKernel::kWgmmaSmall) {
+        return launch_backward_wgmma_small<kArithmetic>(params, plan.ranks, stream);
       }
     }
-    return launch_backward_tiles<kArithmetic>(
-        params, *plan.get_if<ProductTile>(), plan.split, stream);
+    return launch_backward_tiles<kArithmetic>(params, plan, stream);
   });
 }
 
@@ -169,22 +113,24 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
 
   const DeviceFacts facts = device.facts();
   const std::optional<Arithmetic> arithmetic = arithmetic_of(input.scalar_type());
-  const BackwardTiles plan =
+  const auto [candidate, estimate] =
       plan_backward(facts,
                     {.arithmetic = arithmetic,
                      .batch = sizes.batch,
                      .input_features = sizes.input_features,
                      .state_size = sizes.state_size,
-                     .vector_rows = are_describable(input, weights, old_h, sizes.state_size)});
-  const bool few_rows = plan.get_if<FewRowsStrips>() != nullptr;
-  const auto* const by_wgmma = plan.get_if<GradientPlan>();
-  const bool float32_by_wgmma = plan.get_if<Float32GradientPlan>() != nullptr;
-  const bool pads_gates = by_wgmma != nullptr || float32_by_wgmma;
+                     .vector_rows = is_describable(input) && is_describable(old_h) &&
+                                    are_describable_halves(weights)});
+  const GradientPlan& plan = estimate.plan;
+  const BackwardKernel kernel = candidate->kernel;
+  const bool few_rows = kernel == BackwardKernel::kFewRows;
+  const bool by_library = kernel == BackwardKernel::kLibrary;
+  const bool by_wgmma = kernel == BackwardKernel::kWgmma;
   CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },
       output_mask,
-      /*with_gates=*/!few_rows && !pads_gates);
+      /*with_gates=*/!few_rows && !by_wgmma);
   const cudaStream_t stream = device.stream();
   if (sizes.batch * sizes.state_size == 0 || !gradients.any_wanted()) {
     // The gradients of an empty batch are zeros.
@@ -192,52 +138,66 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
     return gradients.results();
   }
 
-  const CellRows rows(arguments);
-  Tensor packed;
-  BackwardProblem products = products_params(gradients, rows, sizes);
+  const Tensor gates = arguments.gates.contiguous(), new_cell = arguments.new_cell.contiguous();
+  const Rows input_rows(input), weights_rows(weights), old_h_rows(old_h);
+  Tensor packed, workspace;
+  BackwardProblem products{
+      .batch = sizes.batch,
+      .input_features = sizes.input_features,
+      .state_size = sizes.state_size,
+      .d_gates = data_of(gradients.gates),
+      .d_gates_stride = 3 * sizes.state_size,
+      .input = input_rows.matrix(),
+      .weights = weights_rows.matrix(),
+      .old_h = old_h_rows.matrix(),
+      .d_old_h = data_of(gradients.old_h),
+      .d_input = data_of(gradients.input),
+      .d_weights = data_of(gradients.weights),
+  };
   const bool any_product =
       products.d_old_h != nullptr || products.d_input != nullptr || products.d_weights != nullptr;
-  if (pads_gates && any_product) {
+  if (by_wgmma && any_product) {
     // d_gates need rows that TMA can describe.
     products.d_gates_stride =
         packed_stride(products.d_gates_stride, static_cast<int>(input.element_size()));
     gradients.gates = device.empty({sizes.batch, products.d_gates_stride}, input.scalar_type());
     products.d_gates = data_of(gradients.gates);
     packed = pack(products, *arithmetic, plan, device);
+    if (const int64_t floats = workspace_floats(*arithmetic, products, plan); floats > 0) {
+      workspace = device.empty({floats}, at::kFloat);
+    }
   }
-  const Tensor workspace = workspace_of(products, arithmetic, plan, device);
   auto* const floats = mutable_data_or_null<float>(workspace);
   Tensor parts_of_bias;
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
-        auto params = cell_params<scalar_t>(gradients, arguments, rows, sizes);
+        auto params = cell_params<scalar_t>(gradients, arguments, gates, new_cell);
         params.d_gates_stride = products.d_gates_stride;
         params.blocks_at_once = 2 * facts.multiprocessors;
         params.blocks_in_clusters = 2 * facts.resident_in_clusters_of(kLargestCluster);
         if constexpr (sizeof(scalar_t) < 8) {
           if (few_rows) {
-            check_launch(launch_backward_few_rows(params, products, plan.split, stream));
+            check_launch(launch_backward_few_rows(params, products, plan.ranks, stream));
             return;
           }
         }
         // In 16 bits and by wgmma this helps what follows: blocks that each fill a multiprocessor
         // cannot crowd onto free ones.
-        params.starts_next = !plan.by_library() && (sizeof(scalar_t) == 2 || pads_gates);
-        if (by_wgmma != nullptr && arithmetic == Arithmetic::kTf32) {
-          params.inputs =
-              transposed_inputs(products, floats, /*in_order=*/!by_wgmma->has_large_tiles());
+        params.starts_next = !by_library && (sizeof(scalar_t) == 2 || by_wgmma);
+        if (by_wgmma && arithmetic == Arithmetic::kTf32) {
+          params.inputs = transposed_inputs(products, floats, !plan.has_large_tiles());
         }
         // Even without products, so that d_bias has the same bits with them.
-        params.bias_in_parts = pads_gates;
+        params.bias_in_parts = by_wgmma;
         parts_of_bias = gate_gradients(
             params, params.bias_in_parts && any_product ? &products.bias : nullptr, device, stream);
       });
-  if (plan.by_library()) {
+  if (by_library) {
     CellGradients all_but_bias = gradients;
     all_but_bias.bias.reset();
     finish_gradients(all_but_bias, input, weights, old_h);
   } else if (any_product && !few_rows) {
-    check_launch(launch_products(products, *arithmetic, plan, floats, stream));
+    check_launch(launch_products(products, *arithmetic, kernel, plan, floats, stream));
   }
   return gradients.results();
 }

@@ -27,9 +27,10 @@ struct Outputs {
 // Copies the operands that TMA cannot describe, as planned, and points the problem to the copies.
 Tensor pack(ForwardProblem& p, const ForwardPlan& plan, const Device& device) {
   const int64_t h = p.state_size, x = p.input_features;
-  return pack({{plan.packs_input, p.input, p.batch, x, plan.input_lead, plan.input_shift},
-               {plan.packs_old_h, p.old_h, p.batch, h},
-               {plan.packs_weights, p.weights, 3 * h, h + x}},
+  const ForwardPacks& packs = plan.packs;
+  return pack({{packs.input, p.input, p.batch, x, packs.input_lead, packs.input_shift},
+               {packs.old_h, p.old_h, p.batch, h},
+               {packs.weights, p.weights, 3 * h, h + x}},
               element_size(plan.arithmetic),
               device);
 }
@@ -84,8 +85,8 @@ void forward_by_plan(const Outputs& outputs,
     forward_by_library(outputs, arguments, sizes, device.stream());
     return;
   }
-  problem.input_lead = plan.input_lead;
-  problem.input_shift = plan.input_shift;
+  problem.input_lead = plan.packs.input_lead;
+  problem.input_shift = plan.packs.input_shift;
   const Tensor packed = pack(problem, plan, device);
   check_launch(launch_forward(plan, problem, device.stream()));
 }

@@ -123,19 +123,6 @@ inline bool is_describable(const Matrix& matrix, int64_t columns, int size) {
   return matrix.starts_at_vectors(size) && has_describable_stride(matrix, columns);
 }
 
-/// Whether TMA can describe input, old_h, both column ranges of weights, and contiguous rows of
-/// state_size elements in place.
-inline bool are_describable(const Matrix& input,
-                            const Matrix& weights,
-                            const Matrix& old_h,
-                            int64_t input_features,
-                            int64_t state_size,
-                            int size) {
-  return is_describable(weights, state_size + input_features, size) &&
-         weights.starts_at_vectors(size, state_size) &&
-         is_describable(input, input_features, size) && is_describable(old_h, state_size, size);
-}
-
 /// The columns of [h | x] in pieces of `size`, which are chunks of K or tiles of columns: first
 /// those of h, then those of x. No piece has columns of both.
 struct Segments {

@@ -30,7 +30,6 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
-#include <variant>
 
 namespace lltm::cuda {
 namespace {
@@ -47,11 +46,10 @@ Tensor rows_of_vectors(int64_t rows, int64_t columns, c10::ScalarType dtype, con
 /// 16 bytes.
 Tensor padded_h_columns(const Tensor& weights, const Device& device) {
   const Tensor of_h = h_columns(weights);
-  const auto size = static_cast<int>(weights.element_size());
-  if (of_h.stride(1) == 1 && is_describable(rows_of(of_h), of_h.size(1), size)) {
-    return of_h;
-  }
-  return rows_of_vectors(of_h.size(0), of_h.size(1), weights.scalar_type(), device).copy_(of_h);
+  return is_describable(of_h)
+             ? of_h
+             : rows_of_vectors(of_h.size(0), of_h.size(1), weights.scalar_type(), device)
+                   .copy_(of_h);
 }
 
 /// Launches the kernel that computes a step and its product.
@@ -59,19 +57,20 @@ template <typename scalar_t>
 cudaError_t launch_with_product(const SequenceGradientsParams<scalar_t>& params,
                                 const Matrix& weights_h,
                                 Arithmetic arithmetic,
-                                const SequenceGradientPlan& plan,
+                                const SequenceGradientChoice& plan,
                                 cudaStream_t stream) {
+  const TileShape& tile = plan.candidate->tile;
+  const int split = plan.estimate.ranks;
   if constexpr (std::is_same_v<scalar_t, float>) {
-    if (const auto* const tile = std::get_if<Float32GradientTile>(&plan.tile)) {
-      return launch_sequence_gradient_wgmma_float32(params, weights_h, *tile, plan.split, stream);
+    if (plan.candidate->group == Group::kHopper) {
+      return launch_sequence_gradient_wgmma_float32(params, weights_h, tile, split, stream);
     }
   }
   return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
     if constexpr (std::is_same_v<scalar_t, TensorElement<kArithmetic>>) {
-      return launch_sequence_gradient_tiles<kArithmetic>(
-          params, weights_h, std::get<SequenceGradientTile>(plan.tile), plan.split, stream);
+      return launch_sequence_gradient_tiles<kArithmetic>(params, weights_h, tile, split, stream);
     } else {
-      return cudaErrorInvalidValue;  // other tensors, of which float64 has no plan at all
+      return cudaErrorInvalidValue;  // other tensors; those of float64 have no arithmetic at all
     }
   });
 }
@@ -104,12 +103,14 @@ void run_steps(const Tensor& d_gates,
   const Tensor cells = arguments.cells.contiguous();
 
   const auto arithmetic = arithmetic_of(arguments.input.scalar_type());
-  std::optional<SequenceGradientPlan> plan;
+  SequenceGradientChoice plan;
+  bool by_library = false;
   Tensor weights_h, from_h;
   if (steps > 1 || (steps == 1 && gradients.h0.defined())) {
     weights_h = padded_h_columns(arguments.weights, device);
-    plan = plan_sequence_gradients({arithmetic, steps, batch, state_size}, facts, selection());
-    if (!plan) {
+    plan = choose_sequence_gradients({arithmetic, steps, batch, state_size}, facts, selection());
+    by_library = plan.candidate->group == Group::kLibrary;
+    if (by_library) {
       from_h = device.empty({batch, state_size}, accumulated);
     }
   }
@@ -140,10 +141,11 @@ void run_steps(const Tensor& d_gates,
       params.cells = cells.const_data_ptr<scalar_t>() + t * batch * state_size;
       params.d_gates = d_gates.mutable_data_ptr<scalar_t>() + t * batch * params.d_gates_stride;
     }
-    if (plan && params.last_t != kNoTime) {
-      check_launch(launch_with_product(params, rows_of(weights_h), *arithmetic, *plan, stream));
+    const bool has_product = params.last_t != kNoTime;
+    if (has_product && !by_library) {
+      check_launch(launch_with_product(params, rows_of(weights_h), *arithmetic, plan, stream));
     } else {
-      if (params.last_t != kNoTime) {
+      if (has_product) {
         product_out(from_h, d_gates.narrow(0, params.last_t * batch, batch), weights_h);
       }
       check_launch(launch_sequence_gradients(params, stream));
@@ -207,7 +209,7 @@ void sum_rows(const Tensor& d_bias, const Tensor& d_gates) {
 
 /// Whether the kernel of the cell's products reads a matrix in place.
 bool is_read_in_place(const Tensor& matrix) {
-  return matrix.stride(1) == 1 && has_describable_stride(rows_of(matrix), matrix.size(1));
+  return has_rows(matrix) && has_describable_stride(rows_of(matrix), matrix.size(1));
 }
 
 /// The products over all steps at once: d_weights and d_input, if wanted. Only d_weights read input
@@ -222,21 +224,16 @@ void run_products(const SequenceGradients& gradients,
                   const DeviceFacts& facts) {
   const Tensor &d_weights = gradients.weights, &d_input = gradients.input;
   const int64_t state_size = weights.size(0) / 3;
-  const auto size = static_cast<int>(weights.element_size());
-  const Matrix weight_rows = rows_of(weights);
-  const bool vector_rows = weights.stride(1) == 1 &&
-                           is_describable(weight_rows, weights.size(1), size) &&
-                           weight_rows.starts_at_vectors(size, state_size);
   const BackwardShape shape{.arithmetic = arithmetic_of(input.scalar_type()),
                             .batch = input.size(0),
                             .input_features = input.size(1),
                             .state_size = state_size,
-                            .vector_rows = vector_rows,
+                            .vector_rows = are_describable_halves(weights),
                             .forms_d_old_h = false};
-  const BackwardTiles plan = plan_backward(facts, shape);
+  const auto [candidate, estimate] = plan_backward(facts, shape);
   // The cell's tiles in float32, if they are faster than the library and weights need no copy.
-  if (const auto* const tiles = plan.get_if<Float32GradientPlan>();
-      tiles != nullptr && is_read_in_place(weights)) {
+  if (shape.arithmetic == Arithmetic::kFloat32 && candidate->kernel == BackwardKernel::kWgmma &&
+      is_read_in_place(weights)) {
     // Without d_weights, any matrices take the places of these.
     const Tensor& inputs_h = d_weights.defined() ? old_h : weights;
     const Tensor inputs = !d_weights.defined()      ? weights
@@ -249,18 +246,16 @@ void run_products(const SequenceGradients& gradients,
         .d_gates = d_gates.const_data_ptr(),
         .d_gates_stride = d_gates.stride(0),
         .input = rows_of(inputs),
-        .weights = weight_rows,
+        .weights = rows_of(weights),
         .old_h = rows_of(inputs_h),
         .d_old_h = nullptr,
         .d_input = mutable_data_or_null<float>(d_input),
         .d_weights = mutable_data_or_null<float>(d_weights),
     };
-    Tensor workspace;
-    if (const int64_t floats = backward_wgmma_float32_workspace(problem, *tiles); floats > 0) {
-      workspace = device.empty({floats}, at::kFloat);
-    }
-    check_launch(launch_backward_wgmma_float32(
-        problem, *tiles, mutable_data_or_null<float>(workspace), device.stream()));
+    const Tensor workspace =
+        device.empty({workspace_floats(*shape.arithmetic, problem, estimate.plan)}, at::kFloat);
+    check_launch(launch_backward_wgmma<Arithmetic::kFloat32>(
+        problem, estimate.plan, workspace.mutable_data_ptr<float>(), device.stream()));
     return;
   }
   if (d_weights.defined()) {

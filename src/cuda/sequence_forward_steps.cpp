@@ -21,11 +21,6 @@ using at::Tensor;
 // take. The rest is for the state of the rows that are run at a time.
 constexpr int64_t kWorkspaceBytes = 60 << 20, kChunkBytes = 16 << 20;
 
-// Whether neighbors in the last dimension are adjacent.
-bool has_rows(const Tensor& tensor) {
-  return tensor.size(-1) <= 1 || tensor.stride(-1) == 1;
-}
-
 /// Where everything is stored. It depends only on sizes and strides.
 struct Layout : StepOperands {
   int64_t steps = 0, batch = 0;
@@ -69,11 +64,9 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   of.h_in_output = of.whole_state() && !of.own_rows;
   of.cell_in_cells = size == 4 && outputs.cells.size(0) > 0 && of.h_in_output;
   of.cell_in_workspace = outputs.c_n.scalar_type() != at::kFloat;
-  const auto describable = [&](const Tensor& matrix) {
-    return has_rows(matrix) && is_describable(rows_of(matrix), matrix.size(-1), size);
-  };
-  of.copy_unless(describable(weights), describable(input) && input.stride(0) * size % 16 == 0);
-  of.starts_with_h0 = is_given(arguments.h0) && !of.own_rows && describable(*arguments.h0);
+  of.copy_unless(is_describable(weights),
+                 is_describable(input) && input.stride(0) * size % 16 == 0);
+  of.starts_with_h0 = is_given(arguments.h0) && !of.own_rows && is_describable(*arguments.h0);
   of.starts_with_c0 =
       is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
       has_rows(*arguments.c0) &&

@@ -6,7 +6,6 @@
 #include "cuda/kernels/pack.h"
 #include "cuda/plan/backward.h"
 #include "cuda/plan/forward.h"
-#include "cuda/scheduler/schedule_gradients.h"
 #include "cuda/step_problem.h"
 #include "device_facts.h"
 
@@ -15,7 +14,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
-#include <variant>
 #include <vector>
 
 namespace lltm::cuda {
@@ -98,21 +96,16 @@ inline std::vector<BackwardCandidate> hopper_candidates(const BackwardShape& sha
 }
 
 template <Arithmetic kArithmetic>
-cudaError_t launch(const BackwardProblem& p, const BackwardTiles& tiles) {
-  auto* const workspace = reinterpret_cast<float*>(memory(7));
-  if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    return launch_backward_wgmma_float32(
-        p, std::get<Float32GradientPlan>(tiles.tile), workspace, nullptr);
-  } else {
-    if (const auto* const plan = std::get_if<GradientPlan>(&tiles.tile)) {
-      EXPECT_GE(floats_of_parts(kArithmetic, p, *plan), 0);
-      return launch_backward_wgmma<kArithmetic>(p, *plan, workspace, nullptr);
-    }
-    if constexpr (kArithmetic != Arithmetic::kTf32) {
-      return launch_backward_wgmma_small<kArithmetic>(p, tiles.split, nullptr);
-    }
-    return cudaErrorInvalidValue;
+cudaError_t launch(const BackwardProblem& p, BackwardKernel kernel, const GradientPlan& plan) {
+  if (kernel == BackwardKernel::kWgmma) {
+    EXPECT_GE(workspace_floats(kArithmetic, p, plan), 0);
+    return launch_backward_wgmma<kArithmetic>(
+        p, plan, reinterpret_cast<float*>(memory(7)), nullptr);
   }
+  if constexpr (!is_float(kArithmetic)) {
+    return launch_backward_wgmma_small<kArithmetic>(p, plan.ranks, nullptr);
+  }
+  return cudaErrorInvalidValue;
 }
 
 /// A step of any batch and sizes, laid out as by sequence_forward_steps.cpp.

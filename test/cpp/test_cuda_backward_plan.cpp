@@ -109,9 +109,9 @@ TEST(BackwardChoice, IsSupportedOnEveryDevice) {
       const auto [candidate, estimate] = choose_backward(shape, device);
       ASSERT_TRUE(candidate->supports(shape, device)) << candidate->name;
       seen.insert(candidate->name);
-      const int split = estimate.tiles.split;
-      ASSERT_GE(split, 1) << candidate->name;
-      ASSERT_GT(device.resident_in_clusters_of(split), 0) << candidate->name << " " << split;
+      const int ranks = estimate.plan.ranks;
+      ASSERT_GE(ranks, 1) << candidate->name;
+      ASSERT_GT(device.resident_in_clusters_of(ranks), 0) << candidate->name << " " << ranks;
     }
   }
   EXPECT_EQ(seen.size(), backward_candidates().size());
@@ -193,8 +193,7 @@ TEST(BackwardChoice, CutsALongBatchWhereTilesAreFew) {
   const auto parts = [](int64_t rows, int64_t size) {
     BackwardShape shape = shape_of(Arithmetic::kFloat32, rows, size, size);
     shape.forms_d_old_h = false;
-    const BackwardTiles tiles = choose_backward(shape, kH200).estimate.tiles;
-    return std::get<Float32GradientPlan>(tiles.tile).weight_parts;
+    return choose_backward(shape, kH200).estimate.plan.weight_parts;
   };
   EXPECT_GE(parts(65536, 384), 4);  // 72 tiles
   EXPECT_GE(parts(262144, 128), 16);
@@ -223,7 +222,7 @@ void expect_each_product_once(const BackwardShape& shape, const GradientPlan& pl
   const bool tf32 = shape.arithmetic == Arithmetic::kTf32;
   const int chunk_k = tf32 ? 32 : 64;
   const bool one_segment = tf32 || shape.input_features == 0;
-  const GradientSchedule s = schedule_gradients(of, plan, chunk_k, one_segment);
+  const GradientSchedule s = schedule_gradients(*shape.arithmetic, of, plan, one_segment);
   const int ranks = s.weights.ranks;
   ASSERT_LE(s.shares.clusters * ranks, 1 << 30);
   // The number of chunks of K that each tile sums.
@@ -419,19 +418,24 @@ TEST(Float32GradientSchedule, HasEachChunkOfEachTileOnce) {
                                       .d_weights = (wanted & 4) != 0};
       const bool small = random() % 2 == 0;
       const int parts = 1 + static_cast<int>(random() % 4);
-      const Float32GradientPlan plan{
-          .tile = small ? Float32GradientTile::k64x96 : Float32GradientTile::k128x96,
-          .ranks = 1 + static_cast<int>(random() % 8),
+      const int ranks = 1 + static_cast<int>(random() % 8);
+      const GradientPlan plan{
+          .rows = small ? 64 : 128,
+          .state_columns = kFloat32GradientColumns,
+          .weight_columns = kFloat32GradientColumns,
+          .ranks = ranks,
+          .shares_state = ranks > 1,
           .weight_parts = std::min(parts, tiles_of(shape.batch, kFloat32GradientChunk)),
           .blocks = 8 + static_cast<int>(random() % 256)};
       SCOPED_TRACE(std::to_string(shape.batch) + " " + std::to_string(shape.input_features) + " " +
                    std::to_string(shape.state_size) + " wanted " + std::to_string(wanted) +
                    " ranks " + std::to_string(plan.ranks) + " parts " +
                    std::to_string(plan.weight_parts) + " blocks " + std::to_string(plan.blocks));
-      const GradientSchedule schedule = schedule_gradients(gradients, plan);
+      const GradientSchedule schedule =
+          schedule_gradients(Arithmetic::kFloat32, gradients, plan, /*one_segment=*/false);
       const ComputedChunks computed =
           small ? computed_chunks<64>(schedule) : computed_chunks<128>(schedule);
-      ASSERT_EQ(computed, expected_chunks(gradients, rows_of(plan.tile)));
+      ASSERT_EQ(computed, expected_chunks(gradients, plan.rows));
     }
   }
 }
@@ -443,20 +447,23 @@ TEST(Float32GradientSchedule, IsResidentAtOnce) {
     for (const BackwardShape& shape : random_shapes(200)) {
       const BackwardChoice choice =
           choose_backward(shape, device, {.name = "backward_wgmma_float32"});
-      const auto* const plan = std::get_if<Float32GradientPlan>(&choice.estimate.tiles.tile);
-      ASSERT_EQ(plan != nullptr, device.wgmma && shape.arithmetic == Arithmetic::kFloat32);
-      if (plan != nullptr) {
+      const bool by_wgmma = choice.candidate->kernel == BackwardKernel::kWgmma;
+      ASSERT_EQ(by_wgmma, device.wgmma && shape.arithmetic == Arithmetic::kFloat32);
+      if (by_wgmma) {
+        const GradientPlan& plan = choice.estimate.plan;
         const GradientSchedule schedule =
-            schedule_gradients({.batch = shape.batch,
+            schedule_gradients(Arithmetic::kFloat32,
+                               {.batch = shape.batch,
                                 .input_features = shape.input_features,
                                 .state_size = shape.state_size,
                                 .d_old_h = true,
                                 .d_input = true,
                                 .d_weights = true},
-                               *plan);
+                               plan,
+                               /*one_segment=*/false);
         ASSERT_GT(schedule.shares.clusters, 0);
-        ASSERT_LE(schedule.shares.clusters * plan->ranks,
-                  device.resident_in_clusters_of(plan->ranks));
+        ASSERT_LE(schedule.shares.clusters * plan.ranks,
+                  device.resident_in_clusters_of(plan.ranks));
       }
     }
   }
@@ -466,14 +473,19 @@ TEST(Float32GradientSchedule, IsResidentAtOnce) {
 // without one of the former compute so many more of the latter that all have as much to do, but for
 // a tile.
 TEST(Float32GradientSchedule, GivesAllClustersTheSame) {
-  const Float32GradientPlan plan{.tile = Float32GradientTile::k128x96, .blocks = 132};
-  const GradientSchedule schedule = schedule_gradients({.batch = 256,
+  const GradientPlan plan{.rows = 128,
+                          .state_columns = kFloat32GradientColumns,
+                          .weight_columns = kFloat32GradientColumns,
+                          .blocks = 132};
+  const GradientSchedule schedule = schedule_gradients(Arithmetic::kFloat32,
+                                                       {.batch = 256,
                                                         .input_features = 2048,
                                                         .state_size = 2048,
                                                         .d_old_h = true,
                                                         .d_input = true,
                                                         .d_weights = true},
-                                                       plan);
+                                                       plan,
+                                                       /*one_segment=*/false);
   ASSERT_EQ(schedule.shares.clusters, 132);
   double least = 1e9, most = 0;
   for (int cluster = 0; cluster < schedule.shares.clusters; ++cluster) {

@@ -204,9 +204,8 @@ TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
       problem.input.stride = input;
       problem.weights.stride = input + state;
       problem.old_h.stride = state;
-      ForwardPacks packs;
       const ForwardShape shape =
-          forward_shape(static_cast<Arithmetic>(arithmetic), problem, /*is_step=*/false, &packs);
+          forward_shape(static_cast<Arithmetic>(arithmetic), problem, /*is_step=*/false);
       ASSERT_EQ(found[i], choose_forward(shape, device).estimate.us);
     }
   }
@@ -234,7 +233,7 @@ TEST(ContiguousEstimates, OfStepsAreLaidOutLikeTheCopiesOfASequence) {
   // Rows that start anywhere are copied, and nothing is packed.
   const ContiguousProblem anywhere{3, 64, 500, 300, 0}, aligned{3, 64, 504, 304, 0};
   for (const ForwardCandidate& candidate : forward_candidates()) {
-    if (candidate.group == Group::kHopper && !candidate.float32 && candidate.by_words == nullptr) {
+    if (candidate.group == Group::kHopper && !candidate.float32 && !candidate.tile.by_words) {
       const auto found = estimates_of(candidate.name, true, kH200, {anywhere, aligned});
       EXPECT_GT(found[0].us, found[1].us) << candidate.name;
       EXPECT_LT(found[0].us, found[1].us + 3.5) << candidate.name;

@@ -57,16 +57,16 @@ void expect_failed_launches_leave_nothing() {
   int candidates = 0;
   for (const BackwardCandidate& candidate : hopper_candidates(shape)) {
     SCOPED_TRACE(candidate.name);
-    expect_failures_leave_nothing(
-        [&] { return launch<kArithmetic>(p, candidate.estimate(shape, kH200).tiles); });
+    expect_failures_leave_nothing([&] {
+      return launch<kArithmetic>(p, candidate.kernel, candidate.estimate(shape, kH200).plan);
+    });
     ++candidates;
   }
   const StepOfRowsProblem step = random_step(random, element_size(kArithmetic));
   for (const ForwardCandidate& candidate : hopper_candidates(shape_of(kArithmetic, step))) {
     SCOPED_TRACE(candidate.name);
     expect_failures_leave_nothing([&] {
-      return launch_forward_wgmma<kArithmetic>(
-          step, static_cast<WgmmaTile>(candidate.tile), /*ranks=*/1, nullptr);
+      return launch_forward_wgmma<kArithmetic>(step, candidate.tile, /*ranks=*/1, nullptr);
     });
     ++candidates;
   }

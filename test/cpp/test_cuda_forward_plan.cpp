@@ -1,7 +1,6 @@
 // The cost model of the CUDA kernels, which needs no GPU: what it chooses for which shapes and
 // devices.
 #include "cuda/plan/forward.h"
-#include "cuda/plan/recent_choice.h"
 #include "cuda/runtime/per_context.h"
 #include "device_facts.h"
 
@@ -205,7 +204,7 @@ TEST(Model, NeverSharesKAmongBlocksThatAreNotResidentAtOnce) {
         const Estimate found = estimate(candidate, shape, device);
         ASSERT_GE(found.ranks, 1) << candidate.name;
         ASSERT_GT(found.us, 0) << candidate.name;
-        const int cluster = found.ranks * candidate.shape.row_tiles;
+        const int cluster = found.ranks * candidate.tile.row_tiles;
         ASSERT_LE(cluster, kLargestCluster) << candidate.name;
         if (cluster > 1) {
           ASSERT_GE(device.resident_in_clusters_of(cluster), cluster) << candidate.name;

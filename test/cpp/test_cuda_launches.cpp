@@ -14,7 +14,6 @@
 
 #include <cstring>
 #include <string>
-#include <variant>
 
 namespace lltm::cuda {
 namespace {
@@ -33,13 +32,11 @@ void expect_described() {
     const BackwardShape shape = shape_of(kArithmetic, p, vectors);
     for (const BackwardCandidate& candidate : hopper_candidates(shape)) {
       BackwardProblem problem = p;
-      if (candidate.name == "backward_wgmma" || candidate.name == "backward_wgmma_float32") {
+      if (candidate.kernel == BackwardKernel::kWgmma) {
         problem.d_gates_stride = packed_stride(3 * p.state_size, element_size(kArithmetic));
       }
-      const BackwardTiles tiles = candidate.estimate(shape, kH200).tiles;
-      const auto* const plan = std::get_if<GradientPlan>(&tiles.tile);
-      if (kArithmetic == Arithmetic::kTf32 && plan != nullptr && plan->has_large_tiles() &&
-          !vectors) {
+      const GradientPlan plan = candidate.estimate(shape, kH200).plan;
+      if (kArithmetic == Arithmetic::kTf32 && plan.has_large_tiles() && !vectors) {
         problem.weights = {memory(1) + 4 * random.below(4),
                            p.state_size + p.input_features + random.below(9)};
       }
@@ -52,7 +49,7 @@ void expect_described() {
         problem.input = p.input_features > 0 ? anywhere(3, p.input_features) : Matrix{};
       }
       fake_cuda() = {};
-      const cudaError_t error = launch<kArithmetic>(problem, tiles);
+      const cudaError_t error = launch<kArithmetic>(problem, candidate.kernel, plan);
       const auto& violations = fake_cuda().violations;
       ASSERT_TRUE(violations.empty() && error == cudaSuccess)
           << candidate.name << " (" << p.batch << "," << p.input_features << "," << p.state_size
@@ -126,8 +123,7 @@ TEST(Launches, DescribeTheForwardsMatrices) {
       p.old_h = {memory(2), packed_stride(p.state_size, size)};
       fake_cuda() = {};
       ForwardMaps maps;
-      EXPECT_TRUE(describe_forward(
-          &maps, p, {.arithmetic = arithmetic, .chunk_k = 128 / size, .rows = 128, .hidden = 32}));
+      EXPECT_TRUE(describe_forward(&maps, p, arithmetic, /*rows=*/128, /*hidden=*/32));
       ASSERT_TRUE(fake_cuda().violations.empty()) << fake_cuda().violations[0];
     }
   }
@@ -143,21 +139,21 @@ void expect_steps_launched(Group group) {
     params.rows = random.log_uniform(1, 1e6);
     params.state_size = random.log_uniform(1, 5000);
     params.last_t = random.below(steps);
-    const auto plan = plan_sequence_gradients(
+    const auto [candidate, estimate] = choose_sequence_gradients(
         {kArithmetic, steps, params.rows, params.state_size}, kH200, {.group = group});
-    ASSERT_TRUE(plan.has_value());
     fake_cuda() = {};
     const int size = element_size(kArithmetic);
     const Matrix weights{memory(0), packed_stride(params.state_size, size)};
     params.d_gates = reinterpret_cast<TensorElement<kArithmetic>*>(memory(1));
     params.d_gates_stride = packed_stride(3 * params.state_size, size);
     cudaError_t error = cudaSuccess;
-    if (const auto* const tile = std::get_if<SequenceGradientTile>(&plan->tile)) {
-      error =
-          launch_sequence_gradient_tiles<kArithmetic>(params, weights, *tile, plan->split, nullptr);
+    if (candidate->group == Group::kTiles) {
+      error = launch_sequence_gradient_tiles<kArithmetic>(
+          params, weights, candidate->tile, estimate.ranks, nullptr);
     } else if constexpr (kArithmetic == Arithmetic::kFloat32) {
+      ASSERT_EQ(candidate->group, Group::kHopper);
       error = launch_sequence_gradient_wgmma_float32(
-          params, weights, std::get<Float32GradientTile>(plan->tile), plan->split, nullptr);
+          params, weights, candidate->tile, estimate.ranks, nullptr);
     }
     const auto& violations = fake_cuda().violations;
     ASSERT_TRUE(violations.empty() && error == cudaSuccess && fake_cuda().launches == 1)
@@ -185,11 +181,8 @@ void expect_steps_described_as() {
     const ForwardShape shape = shape_of(kArithmetic, step);
     for (const ForwardCandidate& candidate : hopper_candidates(shape)) {
       fake_cuda() = {};
-      const cudaError_t error =
-          launch_forward_wgmma<kArithmetic>(step,
-                                            static_cast<WgmmaTile>(candidate.tile),
-                                            estimate(candidate, shape, kH200).ranks,
-                                            nullptr);
+      const cudaError_t error = launch_forward_wgmma<kArithmetic>(
+          step, candidate.tile, estimate(candidate, shape, kH200).ranks, nullptr);
       const auto& violations = fake_cuda().violations;
       ASSERT_TRUE(violations.empty() && error == cudaSuccess)
           << candidate.name << " (" << step.batch << "," << step.input_features << ","

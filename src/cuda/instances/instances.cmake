@@ -24,19 +24,19 @@ endfunction()
 
 set(LLTM_ARITHMETICS kFloat32 kTf32 kFloat16 kBFloat16)
 lltm_instances(forward_tiles forward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
-  "launch_forward_tiles<@A@>(const ForwardProblem&, ForwardTile, int, cudaStream_t)")
+  "launch_forward_tiles<@A@>(const ForwardProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(forward_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
-  "launch_forward_wgmma<@A@>(const ForwardProblem&, WgmmaTile, int, cudaStream_t)")
+  "launch_forward_wgmma<@A@>(const ForwardProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(step_tiles forward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
-  "launch_forward_tiles<@A@>(const StepProblem&, ForwardTile, int, cudaStream_t)"
-  "launch_forward_tiles<@A@>(const StepOfRowsProblem&, ForwardTile, int, cudaStream_t)")
+  "launch_forward_tiles<@A@>(const StepProblem&, const TileShape&, int, cudaStream_t)"
+  "launch_forward_tiles<@A@>(const StepOfRowsProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(step_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
-  "launch_forward_wgmma<@A@>(const StepProblem&, WgmmaTile, int, cudaStream_t)"
-  "launch_forward_wgmma<@A@>(const StepOfRowsProblem&, WgmmaTile, int, cudaStream_t)")
+  "launch_forward_wgmma<@A@>(const StepProblem&, const TileShape&, int, cudaStream_t)"
+  "launch_forward_wgmma<@A@>(const StepOfRowsProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(backward_tiles backward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
-  "launch_backward_tiles<@A@>(const BackwardProblem&, ProductTile, int, cudaStream_t)")
+  "launch_backward_tiles<@A@>(const BackwardProblem&, const GradientPlan&, cudaStream_t)")
 lltm_instances(backward_wgmma backward/wgmma_launch.cuh ARITHMETICS kTf32 kFloat16 kBFloat16 FUNCTIONS
   "launch_backward_wgmma<@A@>(const BackwardProblem&, const GradientPlan&, float*, cudaStream_t)")
 lltm_instances(sequence_gradient_tiles sequence/gradient_tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
   "launch_sequence_gradient_tiles<@A@>(const SequenceGradientsParams<TensorElement<@A@>>&,
-    const Matrix&, SequenceGradientTile, int, cudaStream_t)")
+    const Matrix&, const TileShape&, int, cudaStream_t)")

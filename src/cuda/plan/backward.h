@@ -3,7 +3,6 @@
 #pragma once
 
 #include "../problem.h"
-#include "../tile/shapes.h"
 #include "choice.h"
 #include "facts.h"
 #include "gradient_plan.h"
@@ -12,7 +11,6 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <variant>
 
 namespace lltm::cuda {
 
@@ -20,7 +18,9 @@ namespace lltm::cuda {
 struct BackwardShape {
   std::optional<Arithmetic> arithmetic;  // none for float64
   int64_t batch, input_features, state_size;
-  bool vector_rows = true;  // as are_describable() has it
+  // Whether TMA can describe input, old_h, both column ranges of weights, and contiguous rows of
+  // state_size elements in place.
+  bool vector_rows = true;
   // If false, only d_weights and d_input: those of all steps of a sequence.
   bool forms_d_old_h = true;
 
@@ -28,48 +28,45 @@ struct BackwardShape {
   int64_t width() const { return state_size + input_features; }
   int64_t gates() const { return 3 * state_size; }
   int element_bytes() const { return arithmetic ? element_size(*arithmetic) : 8; }
-};
-
-/// Products in 16 bits by wgmma in small tiles.
-struct SmallGradientTiles {};
-
-/// The backward of a few rows in one launch. All its strips have the same size.
-struct FewRowsStrips {};
-
-/// ATen's products.
-struct LibraryProducts {};
-
-struct BackwardTiles {
-  std::variant<LibraryProducts,
-               FewRowsStrips,
-               GradientPlan,
-               SmallGradientTiles,
-               ProductTile,
-               Float32GradientPlan>
-      tile;
-  int split = 1;
-
-  bool by_library() const { return get_if<LibraryProducts>() != nullptr; }
-  /// The tile if it is of this kind, else null.
-  template <typename Tile>
-  const Tile* get_if() const {
-    return std::get_if<Tile>(&tile);
+  /// The size of weights, and of d_weights.
+  double weights_bytes() const { return static_cast<double>(gates() * width()) * element_bytes(); }
+  /// Chunks of K.
+  int64_t chunks(int64_t k) const { return ceil_div(k, 128 / element_bytes()); }
+  /// Tiles across the columns of [h | x]. No tile contains columns of both.
+  int64_t column_tiles(int64_t columns) const {
+    return ceil_div(state_size, columns) + ceil_div(input_features, columns);
+  }
+  /// The same for d_old_h and d_input, counting only what is computed.
+  int64_t state_column_tiles(int64_t columns) const {
+    return forms_d_old_h ? column_tiles(columns) : ceil_div(input_features, columns);
   }
 };
 
-/// The tiles that a candidate would use, and the microseconds that the whole backward would take.
+/// The plan that a candidate would use, and the microseconds that the backward would take.
 struct BackwardEstimate {
-  BackwardTiles tiles;
+  GradientPlan plan;
   double us;
 };
+
+/// The plan of the products by wgmma with the least estimated time, without that of d_gates: in 16
+/// bits and TF32, and in float32. The plan, and so the order of all sums, depends only on the
+/// sizes, not on which gradients are wanted.
+BackwardEstimate choose_gradient_plan(const BackwardShape& shape, const DeviceFacts& device);
+BackwardEstimate choose_float32_gradient_plan(const BackwardShape& shape,
+                                              const DeviceFacts& device);
+
+/// What computes a backward (kernels/backward/kernels.h): kFewRows all of it, the others the
+/// products.
+enum class BackwardKernel { kFewRows, kWgmmaSmall, kWgmma, kTiles, kLibrary };
 
 /// One way to compute a backward. LLTM_CUDA_PATH can select it by its group or its name.
 struct BackwardCandidate {
   std::string_view name;
   Group group;
+  BackwardKernel kernel;
   /// Whether it computes the problem correctly, even if slowly.
   bool (*supports)(const BackwardShape& shape, const DeviceFacts& device);
-  /// Only for problems that it supports.
+  /// Only for problems that it supports. Without the kernel of d_gates, if there is one.
   BackwardEstimate (*estimate)(const BackwardShape& shape, const DeviceFacts& device);
 };
 std::span<const BackwardCandidate> backward_candidates();

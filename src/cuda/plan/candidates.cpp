@@ -61,21 +61,17 @@ ForwardShape shape_for(const ForwardCandidate&, const ContiguousProblem& of, boo
   if (!is_step) {
     problem.old_h = contiguous(of.state_size);
   }
-  ForwardPacks packs;
-  return forward_shape(arithmetic_of(of), problem, is_step, &packs);
+  return forward_shape(arithmetic_of(of), problem, is_step);
 }
 
 BackwardShape shape_for(const BackwardCandidate&, const ContiguousProblem& of, bool) {
+  const int size = element_size(arithmetic_of(of));
   return {.arithmetic = arithmetic_of(of),
           .batch = of.batch,
           .input_features = of.input_features,
           .state_size = of.state_size,
-          .vector_rows = are_describable(contiguous(of.input_features),
-                                         contiguous(of.state_size + of.input_features),
-                                         contiguous(of.state_size),
-                                         of.input_features,
-                                         of.state_size,
-                                         element_size(arithmetic_of(of)))};
+          .vector_rows = contiguous(of.input_features).starts_at_vectors(size) &&
+                         contiguous(of.state_size).starts_at_vectors(size)};
 }
 
 SequenceGradientShape shape_for(const SequenceGradientCandidate&,

@@ -24,11 +24,9 @@ struct DeviceFacts {
 
   bool operator==(const DeviceFacts&) const = default;
   bool clusters() const { return resident[1] > 0; }
-  int resident_in_clusters_of(int blocks) const {
-    return blocks <= kLargestCluster ? resident[static_cast<size_t>(blocks - 1)] : 0;
-  }
-  int resident_by_two_in_clusters_of(int blocks) const {
-    return blocks <= kLargestCluster ? resident_by_two[static_cast<size_t>(blocks - 1)] : 0;
+  int resident_in_clusters_of(int blocks, bool by_two = false) const {
+    const auto& all = by_two ? resident_by_two : resident;
+    return blocks <= kLargestCluster ? all[static_cast<size_t>(blocks - 1)] : 0;
   }
 };
 

@@ -10,36 +10,31 @@
 namespace lltm::cuda {
 namespace {
 
-template <typename Tile>
-constexpr int tile_of(Tile tile) {
-  return static_cast<int>(tile);
-}
-
 constexpr ForwardCandidate kCandidates[] = {
     // clang-format off
-    // name, group, tile, {rows, hidden, row tiles per cluster, most ranks}, blocks per multiprocessor, costs, float32, costs of a step, two steps fit, costs by words
-    {"forward_few_rows",                      Group::kFewRows,  0,                                         {kMostFewRows, 1, 1, 1}, 1, nullptr, false},
-    {"forward_wgmma_64x8",                    Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_64x8, false, &StepCosts::wgmma_64x8, true},
-    {"forward_wgmma_64x24",                   Group::kHopper,   tile_of(WgmmaTile::k64x24),                {64, 24, 1, 8}, 1, &ForwardCosts::wgmma_64x24, false, &StepCosts::wgmma_64x24},
-    {"forward_wgmma_64x40",                   Group::kHopper,   tile_of(WgmmaTile::k64x40),                {64, 40, 1, 8}, 1, &ForwardCosts::wgmma_64x40, false, &StepCosts::wgmma_64x40},
-    {"forward_wgmma_64x40_pairs",             Group::kHopper,   tile_of(WgmmaTile::k64x40InPairs),         {64, 40, 2, 4}, 1, &ForwardCosts::wgmma_64x40_pairs, false, &StepCosts::wgmma_64x40_pairs},
-    {"forward_wgmma_128x32",                  Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_128x32, false, &StepCosts::wgmma_128x32},
-    {"forward_wgmma_128x32_pairs",            Group::kHopper,   tile_of(WgmmaTile::k128x32InPairs),        {128, 32, 2, 1}, 1, &ForwardCosts::wgmma_128x32_pairs, false, &StepCosts::wgmma_128x32_pairs},
-    {"forward_wgmma_128x64_pairs",            Group::kHopper,   tile_of(WgmmaTile::k128x64InPairs),        {128, 64, 2, 1}, 1, &ForwardCosts::wgmma_128x64_pairs, false, &StepCosts::wgmma_128x64_pairs},
-    {"forward_wgmma_192x32",                  Group::kHopper,   tile_of(WgmmaTile::k192x32),               {192, 32, 1, 8}, 1, &ForwardCosts::wgmma_192x32, false, &StepCosts::wgmma_192x32},
-    {"forward_wgmma_64x8_by_words",           Group::kHopper,   tile_of(WgmmaTile::k64x8ByWords),          {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_64x8, false, nullptr, false, &ForwardCosts::by_words_64x8},
-    {"forward_wgmma_64x40_by_words",          Group::kHopper,   tile_of(WgmmaTile::k64x40ByWords),         {64, 40, 1, 8}, 1, &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x40},
-    {"forward_wgmma_64x48_by_words",          Group::kHopper,   tile_of(WgmmaTile::k64x48ByWords),         {64, 48, 1, 8}, 1, &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x48},
-    {"forward_wgmma_float32_64x8",            Group::kHopper,   tile_of(WgmmaTile::k64x8),                 {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x8, true, &StepCosts::wgmma_float32_64x8},
-    {"forward_wgmma_float32_64x32",           Group::kHopper,   tile_of(WgmmaTile::k64x32),                {64, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x32, true, &StepCosts::wgmma_float32_64x32},
-    {"forward_wgmma_float32_128x32",          Group::kHopper,   tile_of(WgmmaTile::k128x32),               {128, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_128x32, true, &StepCosts::wgmma_float32_128x32},
-    {"forward_wgmma_float32_64x8_by_words",   Group::kHopper,   tile_of(WgmmaTile::k64x8ByWords),          {64, 8, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x8, true, nullptr, false, &ForwardCosts::by_words_float32_64x8},
-    {"forward_wgmma_float32_64x32_by_words",  Group::kHopper,   tile_of(WgmmaTile::k64x32ByWords),         {64, 32, 1, 8}, 1, &ForwardCosts::wgmma_float32_64x32, true, nullptr, false, &ForwardCosts::by_words_float32_64x32},
-    {"forward_tiles_16x8",                    Group::kTiles,    tile_of(ForwardTile::k16x8),               {16, 8, 1, 8}, 2.2, &ForwardCosts::tiles_16x8, false},
-    {"forward_tiles_64x8",                    Group::kTiles,    tile_of(ForwardTile::k64x8),               {64, 8, 1, 8}, 1, &ForwardCosts::tiles_64x8, false},
-    {"forward_tiles_64x32",                   Group::kTiles,    tile_of(ForwardTile::k64x32),              {64, 32, 1, 8}, 1, &ForwardCosts::tiles_64x32, false},
-    {"forward_tiles_128x32",                  Group::kTiles,    tile_of(ForwardTile::k128x32),             {128, 32, 1, 8}, 1, &ForwardCosts::tiles_128x32, false},
-    {"forward_library",                       Group::kLibrary,  0,                                         {1, 1, 1, 1}, 1, nullptr, false},
+    // name, group, {rows, columns, row tiles, by words}, most ranks, blocks per multiprocessor, costs, float32, costs of a step, two steps fit, costs by words
+    {"forward_few_rows",                    Group::kFewRows,  {kMostFewRows, 1}, 1, 1,   nullptr, false},
+    {"forward_wgmma_64x8",                  Group::kHopper,   {64, 8},           8, 1,   &ForwardCosts::wgmma_64x8, false, &StepCosts::wgmma_64x8, true},
+    {"forward_wgmma_64x24",                 Group::kHopper,   {64, 24},          8, 1,   &ForwardCosts::wgmma_64x24, false, &StepCosts::wgmma_64x24},
+    {"forward_wgmma_64x40",                 Group::kHopper,   {64, 40},          8, 1,   &ForwardCosts::wgmma_64x40, false, &StepCosts::wgmma_64x40},
+    {"forward_wgmma_64x40_pairs",           Group::kHopper,   {64, 40, 2},       4, 1,   &ForwardCosts::wgmma_64x40_pairs, false, &StepCosts::wgmma_64x40_pairs},
+    {"forward_wgmma_128x32",                Group::kHopper,   {128, 32},         8, 1,   &ForwardCosts::wgmma_128x32, false, &StepCosts::wgmma_128x32},
+    {"forward_wgmma_128x32_pairs",          Group::kHopper,   {128, 32, 2},      1, 1,   &ForwardCosts::wgmma_128x32_pairs, false, &StepCosts::wgmma_128x32_pairs},
+    {"forward_wgmma_128x64_pairs",          Group::kHopper,   {128, 64, 2},      1, 1,   &ForwardCosts::wgmma_128x64_pairs, false, &StepCosts::wgmma_128x64_pairs},
+    {"forward_wgmma_192x32",                Group::kHopper,   {192, 32},         8, 1,   &ForwardCosts::wgmma_192x32, false, &StepCosts::wgmma_192x32},
+    {"forward_wgmma_64x8_by_words",         Group::kHopper,   {64, 8, 1, true},  8, 1,   &ForwardCosts::wgmma_64x8, false, nullptr, false, &ForwardCosts::by_words_64x8},
+    {"forward_wgmma_64x40_by_words",        Group::kHopper,   {64, 40, 1, true}, 8, 1,   &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x40},
+    {"forward_wgmma_64x48_by_words",        Group::kHopper,   {64, 48, 1, true}, 8, 1,   &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x48},
+    {"forward_wgmma_float32_64x8",          Group::kHopper,   {64, 8},           8, 1,   &ForwardCosts::wgmma_float32_64x8, true, &StepCosts::wgmma_float32_64x8},
+    {"forward_wgmma_float32_64x32",         Group::kHopper,   {64, 32},          8, 1,   &ForwardCosts::wgmma_float32_64x32, true, &StepCosts::wgmma_float32_64x32},
+    {"forward_wgmma_float32_128x32",        Group::kHopper,   {128, 32},         8, 1,   &ForwardCosts::wgmma_float32_128x32, true, &StepCosts::wgmma_float32_128x32},
+    {"forward_wgmma_float32_64x8_by_words", Group::kHopper,   {64, 8, 1, true},  8, 1,   &ForwardCosts::wgmma_float32_64x8, true, nullptr, false, &ForwardCosts::by_words_float32_64x8},
+    {"forward_wgmma_float32_64x32_by_words", Group::kHopper,   {64, 32, 1, true}, 8, 1,   &ForwardCosts::wgmma_float32_64x32, true, nullptr, false, &ForwardCosts::by_words_float32_64x32},
+    {"forward_tiles_16x8",                  Group::kTiles,    {16, 8},           8, 2.2, &ForwardCosts::tiles_16x8, false},
+    {"forward_tiles_64x8",                  Group::kTiles,    {64, 8},           8, 1,   &ForwardCosts::tiles_64x8, false},
+    {"forward_tiles_64x32",                 Group::kTiles,    {64, 32},          8, 1,   &ForwardCosts::tiles_64x32, false},
+    {"forward_tiles_128x32",                Group::kTiles,    {128, 32},         8, 1,   &ForwardCosts::tiles_128x32, false},
+    {"forward_library",                     Group::kLibrary,  {1, 1},            1, 1,   nullptr, false},
     // clang-format on
 };
 
@@ -66,8 +61,8 @@ double unaligned_end(const ForwardCandidate& of,
   if (shape.state_size * element_size(shape.arithmetic) % 16 == 0) {
     return 0;
   }
-  const auto rows = static_cast<double>(std::min<int64_t>(of.shape.rows, shape.batch));
-  return (block + column * of.shape.hidden) * rows / 64;
+  const auto rows = static_cast<double>(std::min<int64_t>(of.tile.rows, shape.batch));
+  return (block + column * of.tile.columns) * rows / 64;
 }
 
 // A copy of the operands into one matrix, one product by cuBLAS and one pointwise kernel.
@@ -133,9 +128,9 @@ double tile_arithmetic(const ForwardCandidate& of,
   const auto& factor = costs.arithmetic;
   switch (shape.arithmetic) {
     case Arithmetic::kFloat32:
-      return (of.shape.hidden == 8  ? factor.float32_columns_8
-              : of.shape.rows == 64 ? factor.float32_rows_64
-                                    : factor.float32) *
+      return (of.tile.columns == 8 ? factor.float32_columns_8
+              : of.tile.rows == 64 ? factor.float32_rows_64
+                                   : factor.float32) *
              (shape.vector_rows ? 1 : factor.float32_words);
     case Arithmetic::kTf32:
       return shape.vector_rows ? factor.tf32 : factor.tf32_words;
@@ -155,9 +150,9 @@ double across_lines(const ForwardShape& shape, double factor) {
 double chunk_bytes(const ForwardCandidate& of,
                    const ForwardShape& shape,
                    const ForwardCosts& costs) {
-  const int64_t rows = std::min<int64_t>(ceil_div(shape.batch, 8) * 8, of.shape.rows);
+  const int64_t rows = std::min<int64_t>(ceil_div(shape.batch, 8) * 8, of.tile.rows);
   return 128 * (static_cast<double>(rows) * across_lines(shape, costs.states_across_lines) +
-                3.0 * of.shape.hidden / of.shape.row_tiles *
+                3.0 * of.tile.columns / of.tile.row_tiles *
                     (shape.weights_in_lines ? 1 : costs.weights_across_lines));
 }
 
@@ -167,8 +162,8 @@ int64_t chunk_columns(const ForwardShape& shape) {
 
 // Row tiles come in whole clusters.
 int64_t count_tiles(const ForwardCandidate& of, const ForwardShape& shape) {
-  return ceil_div(ceil_div(shape.batch, of.shape.rows), of.shape.row_tiles) * of.shape.row_tiles *
-         ceil_div(shape.state_size, of.shape.hidden);
+  return ceil_div(ceil_div(shape.batch, of.tile.rows), of.tile.row_tiles) * of.tile.row_tiles *
+         ceil_div(shape.state_size, of.tile.columns);
 }
 
 // With fewer than three chunks per rank by wgmma, the exchange takes longer than the split saves.
@@ -187,18 +182,19 @@ Estimate tiles_time(const ForwardCandidate& of,
   const int64_t chunk_k = chunk_columns(shape);
   const int64_t chunks = std::max<int64_t>(
       ceil_div(shape.state_size, chunk_k) +
-          ceil_div(
-              shape.input_features + (hopper && of.by_words == nullptr ? shape.input_offset : 0),
-              chunk_k),
+          ceil_div(shape.input_features + (hopper && !of.tile.by_words
+                                               ? shape.packs.input_lead + shape.packs.input_shift
+                                               : 0),
+                   chunk_k),
       1);
   const int64_t tiles = count_tiles(of, shape);
   const double arithmetic = hopper ? 1 : tile_arithmetic(of, shape, costs);
   const auto& anywhere = of.float32 ? costs.float32_unaligned : costs.unaligned;
   const double unaligned = hopper ? unaligned_end(of, shape, anywhere.block, anywhere.column) : 0;
   const auto time_with = [&](int ranks) -> std::optional<double> {
-    const double places = device.resident_in_clusters_of(ranks * of.shape.row_tiles);
+    const double places = device.resident_in_clusters_of(ranks * of.tile.row_tiles);
     const double resident = of.blocks_a_multiprocessor * places;
-    if (!has_chunks_for(ranks, chunks, of) || resident < ranks * of.shape.row_tiles) {
+    if (!has_chunks_for(ranks, chunks, of) || resident < ranks * of.tile.row_tiles) {
       return std::nullopt;
     }
     // A multiprocessor does not wait for others before it starts another block.
@@ -211,17 +207,17 @@ Estimate tiles_time(const ForwardCandidate& of,
       chunk = std::max(chunk * across_lines(shape, costs.chunk_across_lines),
                        active * chunk_bytes(of, shape, costs) / costs.chunk_rate);
     }
-    if (of.by_words != nullptr) {
+    if (of.tile.by_words) {
       const ForwardCosts::ByWords& words = costs.*of.by_words;
-      const auto rows = static_cast<double>(std::min<int64_t>(shape.batch, of.shape.rows));
-      chunk = std::max(chunk, rows * words.state_row + 3 * of.shape.hidden * words.weight_row);
+      const auto rows = static_cast<double>(std::min<int64_t>(shape.batch, of.tile.rows));
+      chunk = std::max(chunk, rows * words.state_row + 3 * of.tile.columns * words.weight_row);
     }
     double exchange = 0;
     if (ranks > 1 && of.float32) {
       const auto& of_float32 = costs.float32_exchange;
-      exchange = of.shape.hidden == 8  ? of_float32.columns_8
-                 : of.shape.rows == 64 ? of_float32.rows_64
-                                       : of_float32.others;
+      exchange = of.tile.columns == 8 ? of_float32.columns_8
+                 : of.tile.rows == 64 ? of_float32.rows_64
+                                      : of_float32.others;
     } else if (ranks > 1) {
       const auto& adds = hopper ? costs.wgmma_exchange : costs.tiles_exchange;
       exchange = adds.once + adds.a_rank * ranks;
@@ -233,11 +229,11 @@ Estimate tiles_time(const ForwardCandidate& of,
     }
     const double work = std::max(waves * chunks_a_rank * chunk, weights_bytes(shape) / read_rate);
     const double end = tile.block + exchange + unaligned / ranks +
-                       (of.by_words != nullptr ? (costs.*of.by_words).block : 0);
+                       (of.tile.by_words ? (costs.*of.by_words).block : 0);
     return work + waves * end + state_traffic(shape) / costs.write_rate;
   };
-  Estimate best = best_ranks(of.shape.max_ranks, wanted_ranks, time_with);
-  if (hopper && of.by_words == nullptr && shape.pack_bytes > 0) {
+  Estimate best = best_ranks(of.max_ranks, wanted_ranks, time_with);
+  if (hopper && !of.tile.by_words && shape.pack_bytes > 0) {
     best.us += device.costs->packing.time(static_cast<double>(shape.pack_bytes));
   }
   return best;
@@ -278,7 +274,7 @@ double step_time_with(int ranks,
     return std::max(late_time + end, early_time / ahead + costs.early_start) + traffic;
   }
   const double used = blocks / resident;
-  const auto& waves = ranks * of.shape.row_tiles > 1 ? costs.waves_of_clusters : costs.waves;
+  const auto& waves = ranks * of.tile.row_tiles > 1 ? costs.waves_of_clusters : costs.waves;
   const double more_waves = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
   const double work = std::max(early_time + late_time, weights_bytes(shape) / costs.read_rate);
   return (end + tile.alone + work) * (1 + std::max(more_waves, 0.0)) + traffic;
@@ -290,16 +286,16 @@ Estimate step_time(const ForwardCandidate& of,
                    int wanted_ranks) {
   const int64_t chunks = ceil_div(shape.input_features, chunk_columns(shape)) +
                          ceil_div(shape.state_size, chunk_columns(shape));
-  return best_ranks(of.shape.max_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
-    const int cluster = ranks * of.shape.row_tiles;
+  return best_ranks(of.max_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
+    const int cluster = ranks * of.tile.row_tiles;
     const int resident = device.resident_in_clusters_of(cluster);
     if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
       return std::nullopt;
     }
-    const int places = of.two_steps_fit ? device.resident_by_two_in_clusters_of(cluster) : resident;
+    const int places = device.resident_in_clusters_of(cluster, of.two_steps_fit);
     // Blocks that share weights wait for each other.
     const int64_t steps_at_once =
-        of.shape.row_tiles == 1 ? places / (count_tiles(of, shape) * ranks) : 1;
+        of.tile.row_tiles == 1 ? places / (count_tiles(of, shape) * ranks) : 1;
     return step_time_with(ranks, resident, steps_at_once, of, shape, *device.costs);
   });
 }
@@ -317,37 +313,32 @@ int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line) {
   return boxes >= 4 || ceil_div(shift + columns, columns_a_line) == boxes ? shift : 0;
 }
 
-ForwardShape forward_shape(Arithmetic arithmetic,
-                           const ForwardProblem& p,
-                           bool is_step,
-                           ForwardPacks* packs) {
+ForwardShape forward_shape(Arithmetic arithmetic, const ForwardProblem& p, bool is_step) {
   ForwardShape shape{.arithmetic = arithmetic,
                      .batch = p.batch,
                      .input_features = p.input_features,
                      .state_size = p.state_size,
                      .is_step = is_step};
   const int size = element_size(arithmetic);
+  ForwardPacks& packs = shape.packs;
   const auto must_pack = [&](const Matrix& matrix, int64_t rows, int64_t columns, bool anyway) {
     const bool packs_it = columns > 0 && (anyway || !is_describable(matrix, columns, size));
     shape.pack_bytes += packs_it ? rows * columns * size : 0;
     return packs_it;
   };
-  packs->input_lead = p.input_features == 0 ? 0 : p.input_column() * size % 16 / size;
-  packs->packs_input = must_pack(p.input, p.batch, p.input_features, packs->input_lead > 0);
-  packs->packs_old_h = must_pack(p.old_h, p.batch, p.state_size, false);
-  packs->packs_weights =
-      must_pack(p.weights, shape.gates(), p.input_column() + p.input_features, false);
-  shape.weights_in_lines = packs->packs_weights || p.weights.starts_at_lines(size);
+  packs.input_lead = p.input_features == 0 ? 0 : p.input_column() * size % 16 / size;
+  packs.input = must_pack(p.input, p.batch, p.input_features, packs.input_lead > 0);
+  packs.old_h = must_pack(p.old_h, p.batch, p.state_size, false);
+  packs.weights = must_pack(p.weights, shape.gates(), p.input_column() + p.input_features, false);
+  shape.weights_in_lines = packs.weights || p.weights.starts_at_lines(size);
   // Boxes of input that start at cache lines stay there, unless input is packed.
   if (!is_step && shape.weights_in_lines && p.input_features > 0 &&
-      (packs->packs_input || !p.input.starts_at_lines(size))) {
-    const int64_t first = p.input_column() - packs->input_lead;
-    packs->input_shift = line_shift(first, packs->input_lead + p.input_features, 128 / size);
+      (packs.input || !p.input.starts_at_lines(size))) {
+    const int64_t first = p.input_column() - packs.input_lead;
+    packs.input_shift = line_shift(first, packs.input_lead + p.input_features, 128 / size);
   }
-  shape.input_offset = packs->input_lead + packs->input_shift;
-  const int64_t across =
-      (packs->packs_old_h || p.old_h.starts_at_lines(size) ? 0 : p.state_size) +
-      (packs->packs_input || p.input.starts_at_lines(size) ? 0 : p.input_features);
+  const int64_t across = (packs.old_h || p.old_h.starts_at_lines(size) ? 0 : p.state_size) +
+                         (packs.input || p.input.starts_at_lines(size) ? 0 : p.input_features);
   shape.states_across_lines =
       static_cast<double>(across) / static_cast<double>(p.state_size + p.input_features);
   shape.vector_rows = p.input.starts_at_vectors(size) && p.old_h.starts_at_vectors(size) &&
@@ -366,7 +357,7 @@ ForwardShape forward_shape(Arithmetic arithmetic,
 // SGEMM is more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums.
 bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape) {
   return candidate.group != Group::kHopper || !candidate.float32 ||
-         (shape.batch > 16 && (candidate.shape.hidden == 8 || multiplications(shape, 64) >= 1e7));
+         (shape.batch > 16 && (candidate.tile.columns == 8 || multiplications(shape, 64) >= 1e7));
 }
 
 std::span<const ForwardCandidate> forward_candidates() {
@@ -392,11 +383,11 @@ bool supports(const ForwardCandidate& candidate,
     case Group::kHopper:
       return device.wgmma && candidate.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
              shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
-             device.resident_in_clusters_of(candidate.shape.row_tiles) > 0 &&
-             (candidate.by_words == nullptr || (!shape.is_step && shape.word_rows));
+             device.resident_in_clusters_of(candidate.tile.row_tiles) > 0 &&
+             (!candidate.tile.by_words || (!shape.is_step && shape.word_rows));
     default:
       // The largest tiles need the shared memory of sm_80 or sm_90.
-      return candidate.shape.rows < 128 || device.shared_bytes_a_block >= 160 * 1024;
+      return candidate.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024;
   }
 }
 

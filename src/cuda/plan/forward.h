@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../problem.h"
+#include "../tile/shapes.h"
 #include "choice.h"
 #include "costs.h"
 #include "facts.h"
@@ -14,6 +15,14 @@
 
 namespace lltm::cuda {
 
+/// What Hopper's kernels need packed first, and where their boxes start.
+struct ForwardPacks {
+  bool input = false, weights = false, old_h = false;
+  int64_t input_lead = 0, input_shift = 0;  // as in ForwardProblem
+
+  bool operator==(const ForwardPacks&) const = default;
+};
+
 /// What the candidates know of a problem.
 struct ForwardShape {
   Arithmetic arithmetic;
@@ -21,10 +30,10 @@ struct ForwardShape {
   // Whether it is a step of a sequence, whose kernel starts during the previous one, and whose
   // operands may not be packed.
   bool is_step = false;
-  int64_t pack_bytes = 0;          // of the matrices that TMA cannot describe
+  ForwardPacks packs{};            // the matrices that TMA cannot describe
+  int64_t pack_bytes = 0;          // of these
   bool weights_in_lines = true;    // rows of weights start at cache lines, as packed rows do
   double states_across_lines = 0;  // the share of the columns of old_h and input whose rows do not
-  int64_t input_offset = 0;        // columns by which input's first box starts before its own
   bool vector_rows = true;         // all rows start at 16 bytes, also of weights' input columns
   bool word_rows = true;           // and at 4 bytes, less than 4 GiB apart in a tile
 
@@ -33,16 +42,8 @@ struct ForwardShape {
   int64_t gates() const { return 3 * state_size; }
 };
 
-/// What Hopper's kernels need packed first, and where their boxes start.
-struct ForwardPacks {
-  bool packs_input = false, packs_weights = false, packs_old_h = false;
-  int64_t input_lead = 0, input_shift = 0;  // as in ForwardProblem
-};
-/// What the candidates know of a problem, of which only sizes, strides and alignment count.
-ForwardShape forward_shape(Arithmetic arithmetic,
-                           const ForwardProblem& problem,
-                           bool is_step,
-                           ForwardPacks* packs);
+/// The shape of a problem, of which only sizes, strides and alignment count.
+ForwardShape forward_shape(Arithmetic arithmetic, const ForwardProblem& problem, bool is_step);
 
 /// How many columns before `first` the first of the boxes that cover `columns` columns has to start
 /// so that boxes start at cache lines. Zero if this would add a box to fewer than four.
@@ -52,12 +53,8 @@ int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line);
 struct ForwardCandidate {
   std::string_view name;
   Group group;
-  int tile;  // an enumerator of the group's tiles (tile/shapes.h)
-  struct {
-    int rows, hidden;
-    int row_tiles;  // in one cluster, in addition to the ranks
-    int max_ranks;  // limited by the shared memory for their sums
-  } shape;
+  TileShape tile;  // the row tiles of a cluster are in addition to the ranks; by words: not packed
+  int max_ranks;   // limited by the shared memory for their sums
   double blocks_a_multiprocessor;
   MemberOf<ForwardCosts, ForwardCosts::Tile> costs;
   bool float32;  // hopper only: three TF32 products
@@ -65,7 +62,7 @@ struct ForwardCandidate {
   // multiprocessor.
   MemberOf<StepCosts, StepCosts::Tile> step_costs = nullptr;
   bool two_steps_fit = false;
-  // If not null: rows that start at 4 bytes are not packed.
+  // For tiles that are copied by words.
   MemberOf<ForwardCosts, ForwardCosts::ByWords> by_words = nullptr;
 };
 std::span<const ForwardCandidate> forward_candidates();

@@ -1,14 +1,25 @@
-#include "gradient_plan.h"
-
-#include "../scheduler/gradient_schedule.h"
+// How the products of the backward by wgmma are divided: the plan with the least estimate.
+#include "../scheduler/schedule_gradients.h"
 #include "backward.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace lltm::cuda {
 namespace {
+
+/// The schedule of all products; of d_old_h, only if the steps of a sequence have not computed it.
+GradientSchedule schedule_of(const BackwardShape& s, const GradientPlan& plan, bool d_old_h) {
+  return schedule_gradients(*s.arithmetic,
+                            {.batch = s.batch,
+                             .input_features = s.input_features,
+                             .state_size = s.state_size,
+                             .d_old_h = d_old_h,
+                             .d_input = true,
+                             .d_weights = true},
+                            plan,
+                            /*one_segment=*/s.arithmetic == Arithmetic::kTf32);
+}
 
 struct TileSizes {
   int state_columns, weight_columns;
@@ -20,94 +31,70 @@ constexpr TileSizes kTiles[] = {
     {128, 256, &GradientCosts::columns_128_256},
     {256, 256, &GradientCosts::columns_256_256},
 };
-constexpr int kTileRows = 128;
 
-double pieces(int64_t of, int64_t size) {
-  return static_cast<double>(ceil_div(of, size));
-}
-
-int chunk_columns(const BackwardShape& s) {
-  return 128 / s.element_bytes();
-}
-
-// Tiles across the columns of d_weights. In TF32, old_h and input are transposed into one matrix.
-double column_tiles(const BackwardShape& s, int columns) {
-  return s.arithmetic == Arithmetic::kTf32
-             ? pieces(s.width(), columns)
-             : pieces(s.state_size, columns) + pieces(s.input_features, columns);
-}
-
-// Whether the rows of all results start at multiples of 16 bytes.
-bool aligned(const BackwardShape& s) {
-  return s.state_size * s.element_bytes() % 16 == 0 && s.width() * s.element_bytes() % 16 == 0;
-}
-
-double estimate(const BackwardShape& s,
-                const GradientCosts::Tiles& of,
-                const GradientPlan& plan,
-                int cluster) {
-  const bool small = plan.weight_columns == 64;
-  const int chunk_k = chunk_columns(s);
-  // A cluster computes tiles of 256 columns one below the other, and any consecutive small tiles.
-  const double state_rows = std::ceil(pieces(s.width(), kTileRows) / (small ? 1 : cluster));
-  const double weight_rows = std::ceil(pieces(s.gates(), kTileRows) / (small ? 1 : cluster));
-  const auto units = [&](double tiles, bool shares_k) {
-    return static_cast<int>(std::ceil(tiles / (small && !shares_k ? cluster : 1)));
-  };
-  const int state_units =
-      units(state_rows * pieces(s.batch, plan.state_columns) * plan.state_parts, plan.shares_state);
-  const int weight_units = units(
-      weight_rows * column_tiles(s, plan.weight_columns) * plan.weight_parts, plan.shares_weights);
-  const double state_shares = plan.shares_state ? cluster : plan.state_parts;
-  const double weight_shares = plan.shares_weights ? cluster : plan.weight_parts;
-  // Parts go to a workspace, whose rows are aligned.
-  const double unaligned = aligned(s) ? 0 : of.unaligned_tile;
-  const double state = std::ceil(pieces(s.gates(), chunk_k) / state_shares) * of.state_chunk +
-                       of.state_tile +
-                       (plan.state_parts == 1 ? unaligned * plan.state_columns / 512 : 0);
-  const double weight = std::ceil(pieces(s.batch, chunk_k) / weight_shares) * of.weight_chunk +
-                        of.weight_tile +
-                        (plan.weight_parts == 1 ? unaligned * plan.weight_columns / 256 : 0);
-  const int clusters = plan.blocks / cluster;
+/// In 16 bits and TF32.
+double products_time(const BackwardShape& s,
+                     const GradientCosts::Tiles& of,
+                     const GradientPlan& plan) {
+  const GradientSchedule schedule = schedule_of(s, plan, /*d_old_h=*/true);
+  const int state_units = schedule.state.units, weight_units = schedule.weights.units;
+  double state = schedule.state.chunks.of(0) * of.state_chunk + of.state_tile;
+  double weight = schedule.weights.chunks.of(0) * of.weight_chunk + of.weight_tile;
+  double a_megabyte = of.megabyte;
+  if (s.state_size * s.element_bytes() % 16 != 0 || s.width() * s.element_bytes() % 16 != 0) {
+    // Parts go to a workspace, whose rows are aligned.
+    state += plan.state_parts == 1 ? of.unaligned_tile * plan.state_columns / 512 : 0;
+    weight += plan.weight_parts == 1 ? of.unaligned_tile * plan.weight_columns / 256 : 0;
+    a_megabyte += of.unaligned_megabyte;
+  }
   // Tiles whose K is shared have a cluster each. Clusters that are not resident wait.
-  const int sharing = cluster == 1 ? 0
-                                   : (plan.shares_state ? state_units : 0) +
-                                         (plan.shares_weights ? weight_units : 0);
-  double us = sharing > clusters
-                  ? pieces(state_units, clusters) * state + pieces(weight_units, clusters) * weight
+  const int clusters = plan.blocks / plan.ranks;
+  const auto rounds = [&](int units) { return static_cast<double>(ceil_div(units, clusters)); };
+  double us = schedule.shares.clusters > clusters
+                  ? rounds(state_units) * state + rounds(weight_units) * weight
                   : share_gradients(state_units, weight_units, clusters, state, weight)
                         .makespan(state, weight);
-  const double tiles = cluster;  // of a unit; their columns may exceed 32 bits
-  const double parts = (plan.state_parts > 1 ? state_units * tiles * plan.state_columns : 0) +
-                       (plan.weight_parts > 1 ? weight_units * tiles * plan.weight_columns : 0);
-  if (parts > 0) {
-    us += of.sums + of.sums_megabyte * parts * kTileRows * 4e-6;
+  if (const int64_t floats = floats_of_parts(schedule, plan); floats > 0) {
+    us += of.sums + of.sums_megabyte * static_cast<double>(floats) * 4e-6;
   }
-  const double megabytes = 3e-6 * static_cast<double>(s.state_size * s.width()) * s.element_bytes();
-  return of.launch + us + megabytes * (of.megabyte + (aligned(s) ? 0 : of.unaligned_megabyte));
+  return of.launch + us + 1e-6 * s.weights_bytes() * a_megabyte;
+}
+
+/// In float32.
+double products_time(const BackwardShape& s, const BackwardCosts& all, const GradientPlan& plan) {
+  const auto& costs = all.wgmma_float32;
+  const BackwardCosts::Float32Tile& of = plan.rows == 64 ? costs.tile_64x96 : costs.tile_128x96;
+  const GradientSchedule schedule = schedule_of(s, plan, s.forms_d_old_h);
+  const double chunk = of.chunk * (s.vector_rows ? 1 : costs.unaligned);
+  const double state =
+      schedule.state.chunks.of(0) * chunk + of.state_tile + (plan.ranks > 1 ? of.exchange : 0);
+  const double weight = schedule.weights.chunks.of(0) * chunk + of.weight_tile;
+  return schedule.shares.makespan(state, weight) +
+         (plan.weight_parts > 1
+              ? costs.sum + (plan.weight_parts + 1) * s.weights_bytes() / costs.sum_rate
+              : 0);
 }
 
 }  // namespace
 
-GradientChoice choose_gradient_plan(const BackwardShape& s, const DeviceFacts& device) {
+BackwardEstimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts& device) {
   const auto& of_products = device.costs->backward.wgmma;
   const bool tf32 = s.arithmetic == Arithmetic::kTf32;
   const GradientCosts& costs = tf32 ? of_products.tf32 : of_products.half;
-  const int64_t state_chunks = ceil_div(s.gates(), chunk_columns(s));
-  const int64_t weight_chunks = ceil_div(s.batch, chunk_columns(s));
+  const int64_t state_chunks = s.chunks(s.gates()), weight_chunks = s.chunks(s.batch);
   // In TF32 only tiles of 256 columns read weights whose rows start anywhere.
   const double packing =
-      tf32 && s.width() % 4 != 0
-          ? device.costs->packing.time(12 * static_cast<double>(s.state_size * s.width()))
-          : 0;
-  GradientChoice best{};
-  const auto consider =
-      [&](const TileSizes& of, const GradientPlan& plan, int cluster, double more) {
-        const double us = estimate(s, costs.*of.costs, plan, cluster) + more;
-        if (best.plan.blocks == 0 || us < best.us) {
-          best = {plan, us};
-        }
-      };
+      tf32 && s.width() % 4 != 0 ? device.costs->packing.time(s.weights_bytes()) : 0;
+  BackwardEstimate best{};
+  const auto consider = [&](const TileSizes& of, GradientPlan plan, double more) {
+    plan.rows = kGradientRows;
+    plan.state_columns = of.state_columns;
+    plan.weight_columns = of.weight_columns;
+    const double us = products_time(s, costs.*of.costs, plan) + more;
+    if (best.plan.blocks == 0 || us < best.us) {
+      best = {plan, us};
+    }
+  };
   for (const TileSizes& of : kTiles) {
     if (of.weight_columns == 64) {
       for (int log = 0; log < 4; ++log) {
@@ -120,19 +107,15 @@ GradientChoice choose_gradient_plan(const BackwardShape& s, const DeviceFacts& d
         for (const auto& [shares_state, shares_weights] :
              {std::pair{true, false}, {true, true}, {false, true}}) {
           // Each rank needs at least one chunk of a K that is shared.
-          if ((shares_state && state_chunks < ranks) ||
-              (shares_weights && (ranks == 1 || weight_chunks < ranks))) {
-            continue;
+          if ((!shares_state || state_chunks >= ranks) &&
+              (!shares_weights || (ranks > 1 && weight_chunks >= ranks))) {
+            consider(of,
+                     {.ranks = ranks,
+                      .shares_state = shares_state,
+                      .shares_weights = shares_weights,
+                      .blocks = blocks},
+                     costs.exchange[log] + packing);
           }
-          consider(of,
-                   {.state_columns = 64,
-                    .weight_columns = 64,
-                    .ranks = ranks,
-                    .shares_state = shares_state,
-                    .shares_weights = shares_weights,
-                    .blocks = blocks},
-                   ranks,
-                   costs.exchange[log] + packing);
         }
       }
       continue;
@@ -142,21 +125,65 @@ GradientChoice choose_gradient_plan(const BackwardShape& s, const DeviceFacts& d
     }
     for (const int state_parts : {1, 2, 3, 4, 5, 6, 8}) {
       for (const int weight_parts : {1, 2, 3, 4, 6, 8, 12, 16, 32}) {
-        if (state_parts > std::max<int64_t>(state_chunks / 2, 1) ||
-            weight_parts > std::max<int64_t>(weight_chunks / 2, 1)) {
-          continue;
+        if (state_parts <= std::max<int64_t>(state_chunks / 2, 1) &&
+            weight_parts <= std::max<int64_t>(weight_chunks / 2, 1)) {
+          consider(of,
+                   {.ranks = 2,
+                    .state_parts = state_parts,
+                    .weight_parts = weight_parts,
+                    .blocks = device.multiprocessors / 2 * 2},
+                   0);
         }
-        consider(of,
-                 {.state_columns = of.state_columns,
-                  .weight_columns = of.weight_columns,
-                  .state_parts = state_parts,
-                  .weight_parts = weight_parts,
-                  .blocks = device.multiprocessors / 2 * 2},
-                 2,
-                 0);
       }
     }
   }
+  // In TF32 weights are read in place, and the inputs transposed by the kernel of d_gates.
+  const auto inputs_bytes = static_cast<double>(s.batch * s.width()) * s.element_bytes();
+  if (tf32) {
+    best.us += 2 * inputs_bytes / device.costs->backward.gate_gradients.rate;
+  } else if (!s.vector_rows) {
+    const bool packs_weights = s.width() * s.element_bytes() % 16 != 0;
+    best.us += device.costs->packing.time(inputs_bytes + (packs_weights ? s.weights_bytes() : 0));
+    best.us += packs_weights ? 1e-6 * of_products.packed_megabyte * s.weights_bytes() : 0;
+  }
+  return best;
+}
+
+BackwardEstimate choose_float32_gradient_plan(const BackwardShape& s, const DeviceFacts& device) {
+  const int64_t state_chunks = s.chunks(s.gates()), weight_chunks = s.chunks(s.batch);
+  BackwardEstimate best{};
+  for (const int rows : {64, 128}) {
+    const int64_t state_tiles =
+        ceil_div(s.batch, rows) * s.state_column_tiles(kFloat32GradientColumns);
+    for (const int ranks : {1, 2, 4, 8}) {
+      // A cluster has at most one tile whose K is shared.
+      const int resident = device.resident_in_clusters_of(ranks);
+      if (resident < ranks ||
+          (ranks > 1 && (ranks > state_chunks || state_tiles > resident / ranks))) {
+        continue;
+      }
+      for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}) {
+        // Splitting the batch of d_weights keeps all multiprocessors busy to the end.
+        if (parts > 1 && 2 * parts > weight_chunks) {
+          continue;
+        }
+        const GradientPlan plan{.rows = rows,
+                                .state_columns = kFloat32GradientColumns,
+                                .weight_columns = kFloat32GradientColumns,
+                                .ranks = ranks,
+                                .shares_state = ranks > 1,
+                                .weight_parts = parts,
+                                .blocks = resident};
+        const double us = products_time(s, device.costs->backward, plan);
+        // More parts have to pay off, since all of them are written, read and added.
+        const double factor = parts > best.plan.weight_parts ? 1.05 : 1;
+        if (best.plan.blocks == 0 || us * factor < best.us) {
+          best = {plan, us};
+        }
+      }
+    }
+  }
+  best.us += device.costs->backward.wgmma_float32.launch;
   return best;
 }
 

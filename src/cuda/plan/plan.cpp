@@ -2,7 +2,6 @@
 
 #include "../runtime/device_facts.h"
 #include "candidates.h"
-#include "recent_choice.h"
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
@@ -47,21 +46,16 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                          Arithmetic arithmetic,
                          const ForwardProblem& problem,
                          bool is_step) {
-  ForwardPlan plan;
-  plan.arithmetic = arithmetic;
-  plan.multiprocessors = device.multiprocessors;
-  const ForwardShape shape = forward_shape(arithmetic, problem, is_step, &plan);
-  plan.choice = recent_choice<choose_forward>(shape, device, selection());
-  if (plan.choice.candidate->group != Group::kHopper ||
-      plan.choice.candidate->by_words != nullptr) {
-    static_cast<ForwardPacks&>(plan) = {};
-  }
-  return plan;
+  const ForwardShape shape = forward_shape(arithmetic, problem, is_step);
+  const ForwardChoice choice = recent_choice<choose_forward>(shape, device, selection());
+  const bool packs = choice.candidate->group == Group::kHopper && !choice.candidate->tile.by_words;
+  return {arithmetic, choice, packs ? shape.packs : ForwardPacks{}, device.multiprocessors};
 }
 
 template <typename Problem>
 cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
-  const int tile = plan.choice.candidate->tile, ranks = plan.choice.estimate.ranks;
+  const TileShape& tile = plan.choice.candidate->tile;
+  const int ranks = plan.choice.estimate.ranks;
   return with_arithmetic(plan.arithmetic, [&]<Arithmetic kArithmetic>() {
     switch (plan.choice.candidate->group) {
       case Group::kFewRows:
@@ -75,11 +69,9 @@ cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cuda
           return cudaErrorInvalidValue;
         }
       case Group::kHopper:
-        return launch_forward_wgmma<kArithmetic>(
-            problem, static_cast<WgmmaTile>(tile), ranks, stream);
+        return launch_forward_wgmma<kArithmetic>(problem, tile, ranks, stream);
       case Group::kTiles:
-        return launch_forward_tiles<kArithmetic>(
-            problem, static_cast<ForwardTile>(tile), ranks, stream);
+        return launch_forward_tiles<kArithmetic>(problem, tile, ranks, stream);
       default:
         return cudaErrorInvalidValue;
     }
@@ -90,11 +82,11 @@ template cudaError_t launch_forward(const ForwardPlan&, const ForwardProblem&, c
 template cudaError_t launch_forward(const ForwardPlan&, const StepProblem&, cudaStream_t);
 template cudaError_t launch_forward(const ForwardPlan&, const StepOfRowsProblem&, cudaStream_t);
 
-BackwardTiles plan_backward(const DeviceFacts& device, const BackwardShape& shape) {
+BackwardChoice plan_backward(const DeviceFacts& device, const BackwardShape& shape) {
   const Selection selected = selection();  // an unknown one is an error for every size
-  return shape.batch == 0 || shape.state_size == 0
-             ? BackwardTiles{}
-             : recent_choice<choose_backward>(shape, device, selected).estimate.tiles;
+  const bool is_empty = shape.batch == 0 || shape.state_size == 0;
+  return recent_choice<choose_backward>(
+      shape, device, is_empty ? Selection{.group = Group::kLibrary} : selected);
 }
 
 }  // namespace lltm::cuda

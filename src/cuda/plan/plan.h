@@ -22,9 +22,10 @@ Selection selection();
 /// TF32, as it does for its matrix products.
 std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype);
 
-struct ForwardPlan : ForwardPacks {
+struct ForwardPlan {
   Arithmetic arithmetic{};
   ForwardChoice choice{};
+  ForwardPacks packs{};
   int multiprocessors = 0;  // of the device
 
   bool by_library() const { return choice.candidate->group == Group::kLibrary; }
@@ -39,6 +40,6 @@ template <typename Problem>
 cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream);
 
 /// The library's products if the batch or the state is empty.
-BackwardTiles plan_backward(const DeviceFacts& device, const BackwardShape& shape);
+BackwardChoice plan_backward(const DeviceFacts& device, const BackwardShape& shape);
 
 }  // namespace lltm::cuda

@@ -8,10 +8,10 @@ namespace {
 
 constexpr SequenceGradientCandidate kCandidates[] = {
     // clang-format off
-    {"sequence_backward_wgmma_float32_64x96",  Group::kHopper,   Float32GradientTile::k64x96,   64,  96, &SequenceBackwardCosts::wgmma_float32_64x96},
-    {"sequence_backward_wgmma_float32_128x96", Group::kHopper,   Float32GradientTile::k128x96,  128, 96, &SequenceBackwardCosts::wgmma_float32_128x96},
-    {"sequence_backward_tiles_32x32",          Group::kTiles,    SequenceGradientTile::k32x32,  32,  32, &SequenceBackwardCosts::tiles_32x32},
-    {"sequence_backward_tiles_64x64",          Group::kTiles,    SequenceGradientTile::k64x64,  64,  64, &SequenceBackwardCosts::tiles_64x64},
+    {"sequence_backward_wgmma_float32_64x96",  Group::kHopper, {64, 96},  &SequenceBackwardCosts::wgmma_float32_64x96},
+    {"sequence_backward_wgmma_float32_128x96", Group::kHopper, {128, 96}, &SequenceBackwardCosts::wgmma_float32_128x96},
+    {"sequence_backward_tiles_32x32",          Group::kTiles,  {32, 32},  &SequenceBackwardCosts::tiles_32x32},
+    {"sequence_backward_tiles_64x64",          Group::kTiles,  {64, 64},  &SequenceBackwardCosts::tiles_64x64},
     {"sequence_backward_library",              Group::kLibrary},
     // clang-format on
 };
@@ -23,15 +23,16 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
                     int wanted) {
   const SequenceBackwardCosts& costs = device.costs->sequence_backward;
   const SequenceBackwardCosts::Tile& tile = costs.*of.costs;
-  const int64_t tiles = ceil_div(shape.rows, of.rows) * ceil_div(shape.state_size, of.columns);
+  const int64_t tiles =
+      ceil_div(shape.rows, of.tile.rows) * ceil_div(shape.state_size, of.tile.columns);
   const int64_t chunks = ceil_div(3 * shape.state_size, 128 / element_size(*shape.arithmetic));
-  const auto rows = static_cast<double>(std::min(shape.rows, of.rows));
-  const double chunk_bytes = 128 * (rows + static_cast<double>(of.columns));
+  const auto rows = static_cast<double>(std::min<int64_t>(shape.rows, of.tile.rows));
+  const double chunk_bytes = 128 * (rows + of.tile.columns);
   const int most = static_cast<int>(std::min<int64_t>(kLargestCluster, chunks));
   return best_ranks(most, wanted, [&](int split) -> std::optional<double> {
     const int64_t blocks = tiles * split;
     const int alone = device.resident_in_clusters_of(split);
-    const int resident = tile.shared > 0 ? device.resident_by_two_in_clusters_of(split) : alone;
+    const int resident = device.resident_in_clusters_of(split, tile.shared > 0);
     if (resident == 0) {
       return std::nullopt;
     }
@@ -40,7 +41,7 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
     const double chunk = std::max(tile.chunk.of(*shape.arithmetic) * (shares ? tile.shared : 1),
                                   active * chunk_bytes / costs.chunk_rate);
     const double finish =
-        tile.finish * rows / static_cast<double>(of.rows) / split + (split > 1 ? tile.exchange : 0);
+        tile.finish * rows / of.tile.rows / split + (split > 1 ? tile.exchange : 0);
     return static_cast<double>(ceil_div(blocks, resident)) *
            (costs.launch + static_cast<double>(ceil_div(chunks, split)) * chunk + finish);
   });
@@ -48,6 +49,9 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
 
 /// A product by ATen and a pointwise kernel.
 double library_time(const SequenceGradientShape& shape, const SequenceBackwardCosts& costs) {
+  if (!shape.arithmetic) {
+    return 0;  // There is nothing else for float64.
+  }
   const SequenceBackwardCosts::Library& of = costs.library.in.of(*shape.arithmetic);
   const auto rows = static_cast<double>(shape.rows);
   const auto state_size = static_cast<double>(shape.state_size);
@@ -92,17 +96,10 @@ Estimate estimate(const SequenceGradientCandidate& candidate,
              : tiles_time(candidate, shape, device, ranks);
 }
 
-std::optional<SequenceGradientPlan> plan_sequence_gradients(const SequenceGradientShape& shape,
-                                                            const DeviceFacts& device,
-                                                            const Selection& selection) {
-  if (!shape.arithmetic) {
-    return std::nullopt;
-  }
-  const auto [candidate, time] = choose(sequence_gradient_candidates(), shape, device, selection);
-  if (candidate->group == Group::kLibrary) {
-    return std::nullopt;
-  }
-  return SequenceGradientPlan{candidate->tile, time.ranks};
+SequenceGradientChoice choose_sequence_gradients(const SequenceGradientShape& shape,
+                                                 const DeviceFacts& device,
+                                                 const Selection& selection) {
+  return choose(sequence_gradient_candidates(), shape, device, selection);
 }
 
 }  // namespace lltm::cuda

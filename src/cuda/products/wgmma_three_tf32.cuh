@@ -545,18 +545,16 @@ struct ThreeTf32Product {
   }
 };
 
-/// Calls `run` with the product of a tile of the backward. It has as many stages as fit: a chunk
-/// takes a microsecond from memory to its products.
+/// Calls `run` with the product of a tile of the backward, which has 64 or 128 rows. It has as many
+/// stages as fit: a chunk takes a microsecond from memory to its products.
 template <typename Run>
-auto with_float32_gradient_product(Float32GradientTile tile, const Run& run) {
+auto with_float32_gradient_product(int rows, const Run& run) {
   using Small = ThreeTf32Product<Major::kOther, 1, 2, 5>;
   using Large = ThreeTf32Product<Major::kOther, 2, 2, 4>;
-  static_assert(Small::kTileM == rows_of(Float32GradientTile::k64x96) &&
-                Large::kTileM == rows_of(Float32GradientTile::k128x96) &&
-                Small::kTileN == kFloat32GradientColumns &&
+  static_assert(Small::kTileN == kFloat32GradientColumns &&
                 Small::kChunkK == kFloat32GradientChunk);
-  return tile == Float32GradientTile::k64x96 ? run.template operator()<Small>()
-                                             : run.template operator()<Large>();
+  return rows == Small::kTileM ? run.template operator()<Small>()
+                               : run.template operator()<Large>();
 }
 
 }  // namespace lltm::cuda

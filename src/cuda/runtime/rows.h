@@ -28,18 +28,22 @@ Steps<scalar_t> steps_of(const std::optional<at::Tensor>& tensor) {
           {has_time ? tensor->stride(0) : 0, tensor->stride(-2), tensor->stride(-1)}};
 }
 
-/// Whether TMA can describe these matrices, and rows of state_size elements, in place (problem.h).
-inline bool are_describable(const at::Tensor& input,
-                            const at::Tensor& weights,
-                            const at::Tensor& old_h,
-                            int64_t state_size) {
-  return input.stride(1) == 1 && weights.stride(1) == 1 && old_h.stride(1) == 1 &&
-         are_describable(rows_of(input),
-                         rows_of(weights),
-                         rows_of(old_h),
-                         input.size(1),
-                         state_size,
-                         static_cast<int>(weights.element_size()));
+/// Whether neighbors in the last dimension are adjacent.
+inline bool has_rows(const at::Tensor& tensor) {
+  return tensor.size(-1) <= 1 || tensor.stride(-1) == 1;
+}
+
+/// Whether TMA can describe the rows in place (problem.h).
+inline bool is_describable(const at::Tensor& tensor) {
+  return has_rows(tensor) &&
+         is_describable(rows_of(tensor), tensor.size(-1), static_cast<int>(tensor.element_size()));
+}
+
+/// The same of the columns of weights that belong to h, and of those that belong to input.
+inline bool are_describable_halves(const at::Tensor& weights) {
+  return is_describable(weights) &&
+         rows_of(weights).starts_at_vectors(static_cast<int>(weights.element_size()),
+                                            weights.size(0) / 3);
 }
 
 /// A matrix whose rows are contiguous, with any stride between them: the tensor itself or, if its
@@ -47,9 +51,8 @@ inline bool are_describable(const at::Tensor& input,
 class Rows {
  public:
   explicit Rows(const at::Tensor& matrix)
-      : matrix_(matrix.stride(1) == 1 || matrix.size(1) <= 1
-                    ? c10::MaybeOwned<at::Tensor>::borrowed(matrix)
-                    : c10::MaybeOwned<at::Tensor>::owned(matrix.contiguous())) {}
+      : matrix_(has_rows(matrix) ? c10::MaybeOwned<at::Tensor>::borrowed(matrix)
+                                 : c10::MaybeOwned<at::Tensor>::owned(matrix.contiguous())) {}
 
   Matrix matrix() const { return rows_of(*matrix_); }
 

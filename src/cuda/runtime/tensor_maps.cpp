@@ -106,34 +106,16 @@ bool describe_by_residue(CUtensorMap* maps, int* shifts, const BoxesOf& boxes) {
   return true;
 }
 
-bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const ForwardBoxes& boxes) {
-  const int64_t state = problem.state_size, features = problem.input_features;
-  const auto describe_rows = [&](CUtensorMap* map, const Matrix& matrix, int64_t columns) {
-    return describe(map,
-                    {.arithmetic = boxes.arithmetic,
-                     .matrix = matrix,
-                     .rows = problem.batch,
-                     .columns = columns,
-                     .box_rows = boxes.rows,
-                     .box_columns = boxes.chunk_k});
-  };
-  const auto describe_gates = [&](CUtensorMap* map, int64_t first, int64_t columns) {
-    return describe(map,
-                    {.arithmetic = boxes.arithmetic,
-                     .matrix = problem.weights.from(first, element_size(boxes.arithmetic)),
-                     .rows = state,
-                     .columns = columns,
-                     .box_rows = boxes.hidden,
-                     .box_columns = boxes.chunk_k,
-                     .gates = 3});
-  };
-  return describe_rows(&maps->old_h, problem.old_h, state) &&
-         describe_gates(&maps->weights_h, 0, state) &&
-         (features == 0 ||
-          (describe_rows(&maps->input, problem.input, problem.input_lead + features) &&
-           describe_gates(&maps->weights_input,
-                          problem.input_column() - problem.input_lead,
-                          problem.input_lead + features)));
+bool describe_forward(
+    ForwardMaps* maps, const ForwardProblem& p, Arithmetic arithmetic, int rows, int hidden) {
+  const int size = element_size(arithmetic), chunk_k = 128 / size;
+  const int64_t h = p.state_size;
+  const int64_t x = p.input_features == 0 ? 0 : p.input_lead + p.input_features;
+  const Matrix weights_input = p.weights.from(p.input_column() - p.input_lead, size);
+  return describe(&maps->old_h, {arithmetic, p.old_h, p.batch, h, rows, chunk_k}) &&
+         describe(&maps->weights_h, {arithmetic, p.weights, h, h, hidden, chunk_k, 3}) &&
+         describe(&maps->input, {arithmetic, p.input, p.batch, x, rows, chunk_k}) &&
+         describe(&maps->weights_input, {arithmetic, weights_input, h, x, hidden, chunk_k, 3});
 }
 
 }  // namespace lltm::cuda

@@ -46,13 +46,10 @@ struct ForwardMaps {
   CUtensorMap weights_h, weights_input;
 };
 
-struct ForwardBoxes {
-  Arithmetic arithmetic;
-  int chunk_k, rows, hidden;
-};
-
-/// Creates the maps; those of input are left as they are if there are no input features. Returns
-/// false if TMA cannot describe one of the matrices.
-bool describe_forward(ForwardMaps* maps, const ForwardProblem& problem, const ForwardBoxes& boxes);
+/// Creates the maps, of boxes with the rows and the hidden columns of a tile; those of input are
+/// left as they are if there are no input features. Returns false if TMA cannot describe one of the
+/// matrices.
+bool describe_forward(
+    ForwardMaps* maps, const ForwardProblem& problem, Arithmetic arithmetic, int rows, int hidden);
 
 }  // namespace lltm::cuda

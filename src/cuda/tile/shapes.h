@@ -13,48 +13,24 @@ inline int tiles_of(int64_t size, int64_t tile) {
 /// The largest cluster that every GPU with clusters supports.
 constexpr int kLargestCluster = 8;
 
-/// A block's tile in the forward: rows of the batch x columns of the hidden state, each with all
-/// three gates.
-enum class ForwardTile { k16x8, k64x8, k64x32, k128x32 };
+/// A block's tile of a product. In the forward, the columns are those of the hidden state, each
+/// with all three gates. A launch function returns cudaErrorInvalidValue for a tile that it is not
+/// compiled for.
+struct TileShape {
+  int rows, columns;
+  int row_tiles = 1;      // of a cluster, which have the same columns and read the weights once
+  bool by_words = false;  // rows of operands may start at any multiple of 4 bytes
 
-/// A block's tile in the forward by wgmma. InPairs: two tiles of the same hidden columns are in one
-/// cluster and read the weights once. ByWords: rows may start at any multiple of 4 bytes; only the
-/// cell has it. kFloat32 has k64x8, k64x32, k128x32, k64x8ByWords and k64x32ByWords, the others all
-/// but those of 64x32.
-enum class WgmmaTile {
-  k64x8,
-  k64x24,
-  k64x32,
-  k64x40,
-  k64x40InPairs,
-  k128x32,
-  k128x32InPairs,
-  k128x64InPairs,
-  k192x32,
-  k64x8ByWords,
-  k64x32ByWords,
-  k64x40ByWords,
-  k64x48ByWords
+  bool operator==(const TileShape&) const = default;
 };
-
-/// A block's tile in a product of the backward by mma.sync: rows x columns of the result.
-enum class ProductTile { k64x64, k128x128 };
-
-/// A block's tile in a step of the sequence's backward, also by mma.sync.
-enum class SequenceGradientTile { k32x32, k64x64 };
 
 /// The rows of a block's tile in the backward's products by wgmma in 16 bits and TF32, and the
 /// threads that multiply.
 constexpr int kGradientRows = 128, kGradientThreads = 256;
 
-/// A block's tile in a product of the backward in float32 by wgmma, whose K has chunks of
-/// kFloat32GradientChunk.
-enum class Float32GradientTile { k64x96, k128x96 };
-
+/// The columns of a block's tile in a product of the backward in float32 by wgmma, which has 64 or
+/// 128 rows, and a chunk of its K.
 constexpr int kFloat32GradientColumns = 96, kFloat32GradientChunk = 32;
-constexpr int rows_of(Float32GradientTile tile) {
-  return tile == Float32GradientTile::k64x96 ? 64 : 128;
-}
 
 /// The most rows that a block of the few_rows kernels multiplies, and the warps per block of the
 /// forward's.

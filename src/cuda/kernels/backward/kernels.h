@@ -5,9 +5,8 @@
 #pragma once
 
 #include "../../../accumulate.h"
-#include "../../plan/gradient_plan.h"
 #include "../../problem.h"
-#include "../../tile/shapes.h"
+#include "../../scheduler/schedule_gradients.h"
 
 #include <cuda_runtime_api.h>
 
@@ -82,36 +81,42 @@ int64_t bias_parts(const GateGradientsParams<scalar_t>& params);
 template <typename scalar_t>
 cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params, cudaStream_t stream);
 
-/// Computes all wanted products in kTf32, kFloat16 or kBFloat16, on compute capability 9.0 with
-/// code built for 90a. All rows of operands start at multiples of 16 bytes, except those of weights
-/// in kTf32 if plan.has_large_tiles(), and the batch is below 2^30. `workspace` has the
-/// floats_of_parts() (schedule_gradients.h), at a multiple of 16 bytes. For kTf32 it begins with
-/// transposed_inputs, in order unless plan.has_large_tiles(). The previous kernel is that of
-/// d_gates, or follows it.
+/// The floats of the workspace of launch_backward_wgmma. In kTf32 it begins with transposed_inputs,
+/// in order unless plan.has_large_tiles().
+inline int64_t workspace_floats(Arithmetic arithmetic,
+                                const BackwardProblem& p,
+                                const GradientPlan& plan) {
+  if (arithmetic != Arithmetic::kFloat32) {
+    return floats_of_parts(schedule_gradients(arithmetic, p, plan), plan) +
+           (arithmetic == Arithmetic::kTf32 ? transposed_floats(p) : 0);
+  }
+  // Whole matrices.
+  const int64_t weights = 3 * p.state_size * (p.state_size + p.input_features);
+  return p.d_weights != nullptr && plan.weight_parts > 1 ? plan.weight_parts * weights : 0;
+}
+
+/// Computes all wanted products, on compute capability 9.0 with code built for 90a. TMA can
+/// describe d_gates (is_describable). Rows of other operands start at multiples of 16 bytes, except
+/// in kFloat32, and those of weights in kTf32 if plan.has_large_tiles(); these start anywhere, but
+/// neither overlap nor repeat (has_describable_stride). The batch is below 2^30. `workspace` is at
+/// a multiple of 16 bytes. The previous kernel is that of d_gates, or follows it.
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
                                   const GradientPlan& plan,
                                   float* workspace,
                                   cudaStream_t stream);
+template <>
+cudaError_t launch_backward_wgmma<Arithmetic::kFloat32>(const BackwardProblem& problem,
+                                                        const GradientPlan& plan,
+                                                        float* workspace,
+                                                        cudaStream_t stream);
 
-/// Computes all wanted products in one launch. `split` blocks, a cluster, share the K =
-/// 3*state_size of a tile of d_old_h and d_input. More than one requires sm_90.
+/// Computes all wanted products in one launch, in tiles of 64x64 or 128x128. The ranks share the K
+/// = 3*state_size of a tile of d_old_h and d_input. More than one requires sm_90.
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_tiles(const BackwardProblem& problem,
-                                  ProductTile tile,
-                                  int split,
+                                  const GradientPlan& plan,
                                   cudaStream_t stream);
-
-/// Computes all wanted products in kFloat32, on compute capability 9.0 with code built for 90a. TMA
-/// can describe d_gates (is_describable); rows of other operands start anywhere, but neither
-/// overlap nor repeat (has_describable_stride). The batch is below 2^30. `workspace` has
-/// backward_wgmma_float32_workspace floats, at a multiple of 16 bytes.
-cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
-                                          const Float32GradientPlan& plan,
-                                          float* workspace,
-                                          cudaStream_t stream);
-int64_t backward_wgmma_float32_workspace(const BackwardProblem& params,
-                                         const Float32GradientPlan& plan);
 
 /// As launch_backward_tiles, for kFloat16 and kBFloat16, in small tiles, on compute capability 9.0
 /// with code built for 90a. Matrices start at, and their rows are, multiples of 16 bytes;

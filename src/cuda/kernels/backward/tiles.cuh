@@ -245,16 +245,10 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
 
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_tiles(const BackwardProblem& params,
-                                  ProductTile tile,
-                                  int split,
+                                  const GradientPlan& plan,
                                   cudaStream_t stream) {
-  switch (tile) {
-    case ProductTile::k64x64:
-      return launch_backward_tile<kArithmetic, 64, 2>(params, split, stream);
-    case ProductTile::k128x128:
-      return launch_backward_tile<kArithmetic, 128, 1>(params, split, stream);
-  }
-  return cudaErrorInvalidValue;
+  return plan.rows == 64 ? launch_backward_tile<kArithmetic, 64, 2>(params, plan.ranks, stream)
+                         : launch_backward_tile<kArithmetic, 128, 1>(params, plan.ranks, stream);
 }
 
 }  // namespace lltm::cuda

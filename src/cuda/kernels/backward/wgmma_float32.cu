@@ -226,13 +226,13 @@ bool describe_operands(Float32GradientArguments* to, const BackwardProblem& p) {
 
 template <typename Product>
 cudaError_t launch_tile(const BackwardProblem& p,
-                        const Float32GradientPlan& plan,
+                        const GradientPlan& plan,
                         float* workspace,
                         cudaStream_t stream) {
   const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
   const auto ranks = static_cast<unsigned>(plan.ranks);
   Float32GradientArguments arguments{};
-  arguments.schedule = schedule_gradients(wanted_gradients(p), plan);
+  arguments.schedule = schedule_gradients(Arithmetic::kFloat32, p, plan);
   const int parts = arguments.schedule.weights.parts;
   const unsigned blocks = static_cast<unsigned>(arguments.schedule.shares.clusters) * ranks;
   if (blocks == 0) {
@@ -264,17 +264,12 @@ cudaError_t launch_tile(const BackwardProblem& p,
 
 }  // namespace
 
-int64_t backward_wgmma_float32_workspace(const BackwardProblem& params,
-                                         const Float32GradientPlan& plan) {
-  const int64_t matrix = 3 * params.state_size * (params.state_size + params.input_features);
-  return params.d_weights == nullptr || plan.weight_parts == 1 ? 0 : plan.weight_parts * matrix;
-}
-
-cudaError_t launch_backward_wgmma_float32(const BackwardProblem& params,
-                                          const Float32GradientPlan& plan,
-                                          float* workspace,
-                                          cudaStream_t stream) {
-  return with_float32_gradient_product(plan.tile, [&]<typename Product>() {
+template <>
+cudaError_t launch_backward_wgmma<Arithmetic::kFloat32>(const BackwardProblem& params,
+                                                        const GradientPlan& plan,
+                                                        float* workspace,
+                                                        cudaStream_t stream) {
+  return with_float32_gradient_product(plan.rows, [&]<typename Product>() {
     return launch_tile<Product>(params, plan, workspace, stream);
   });
 }

@@ -72,7 +72,7 @@ bool describe_gradients(GradientArguments* arguments, Matrix transposed_inputs) 
   return done;
 }
 
-/// Computes all wanted products. `workspace` has floats_of_parts() floats.
+/// Computes all wanted products. `workspace` has the floats_of_parts().
 template <typename Tile>
 cudaError_t launch_gradient_tiles(const BackwardProblem& p,
                                   const GradientPlan& plan,

@@ -18,7 +18,7 @@ namespace lltm::cuda {
 /// than one requires sm_90.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_tiles(const Problem& problem,
-                                 ForwardTile tile,
+                                 const TileShape& tile,
                                  int split,
                                  cudaStream_t stream);
 
@@ -27,7 +27,7 @@ cudaError_t launch_forward_tiles(const Problem& problem,
 /// packed first.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& problem,
-                                 WgmmaTile tile,
+                                 const TileShape& tile,
                                  int split,
                                  cudaStream_t stream);
 

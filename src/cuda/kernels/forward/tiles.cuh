@@ -192,24 +192,23 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
 // each tile.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_tiles(const Problem& params,
-                                 ForwardTile tile,
+                                 const TileShape& tile,
                                  int split,
                                  cudaStream_t stream) {
   constexpr bool kFloat32 = kArithmetic == Arithmetic::kFloat32;  // which takes more registers
-  switch (tile) {
-    case ForwardTile::k16x8:
-      return launch_forward_tile<kArithmetic, 16, 8, 1, 1, 4, 6, 2>(params, split, stream);
-    case ForwardTile::k64x8:
-      return launch_forward_tile<kArithmetic, 64, 8, 4, 1, 2, 6, 2>(params, split, stream);
-    case ForwardTile::k64x32: {
-      constexpr int kBlocks = kFloat32 ? 1 : 2;
-      return launch_forward_tile<kArithmetic, 64, 32, 2, 4, 1, 3, kBlocks>(params, split, stream);
-    }
-    case ForwardTile::k128x32: {
-      constexpr int kStages = kFloat32 ? 4 : 3, kBlocks = kFloat32 ? 1 : 2;
-      return launch_forward_tile<kArithmetic, 128, 32, 4, 2, 1, kStages, kBlocks>(
-          params, split, stream);
-    }
+  constexpr int kBlocks = kFloat32 ? 1 : 2, kStages = kFloat32 ? 4 : 3;
+  if (tile == TileShape{16, 8}) {
+    return launch_forward_tile<kArithmetic, 16, 8, 1, 1, 4, 6, 2>(params, split, stream);
+  }
+  if (tile == TileShape{64, 8}) {
+    return launch_forward_tile<kArithmetic, 64, 8, 4, 1, 2, 6, 2>(params, split, stream);
+  }
+  if (tile == TileShape{64, 32}) {
+    return launch_forward_tile<kArithmetic, 64, 32, 2, 4, 1, 3, kBlocks>(params, split, stream);
+  }
+  if (tile == TileShape{128, 32}) {
+    return launch_forward_tile<kArithmetic, 128, 32, 4, 2, 1, kStages, kBlocks>(
+        params, split, stream);
   }
   return cudaErrorInvalidValue;
 }

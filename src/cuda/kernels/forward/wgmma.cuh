@@ -353,12 +353,8 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
   arguments.x_split = split_of_k(split, arguments.chunks.x_pieces, Product::kTileM);
   const int rows = Product::box_rows(p.batch);
   arguments.bytes_a = rows * 128;
-  if (!Tile::kByWords && !describe_forward(&arguments.maps,
-                                           p,
-                                           {.arithmetic = Product::kArithmetic,
-                                            .chunk_k = Product::kChunkK,
-                                            .rows = rows,
-                                            .hidden = Tile::kHidden})) {
+  if (!Tile::kByWords &&
+      !describe_forward(&arguments.maps, p, Product::kArithmetic, rows, Tile::kHidden)) {
     return cudaErrorInvalidValue;
   }
   const int64_t row_tiles = tiles_of(p.batch, Product::kTileM);
@@ -409,38 +405,39 @@ cudaError_t launch_for_neighbors(const Problem& problem, int split, cudaStream_t
   }
 }
 
+/// Launches the one of these products that has the tile.
+template <typename... Products, typename Problem>
+cudaError_t launch_product(const Problem& problem,
+                           const TileShape& tile,
+                           int split,
+                           cudaStream_t stream) {
+  cudaError_t error = cudaErrorInvalidValue;
+  const auto launch_if_it_has = [&]<typename Product>() {
+    constexpr int kHidden = Product::kTileN / 3;
+    if (tile == TileShape{Product::kTileM, kHidden, Product::kRowTiles, Product::kByWords}) {
+      error = launch_for_neighbors<Product>(problem, split, stream);
+    }
+  };
+  (launch_if_it_has.template operator()<Products>(), ...);
+  return error;
+}
+
 // A few stages are enough: loads that are in flight need registers, and lines of the L1 cache,
 // which has what shared memory leaves.
 template <Arithmetic kArithmetic>
 cudaError_t launch_by_words(const ForwardProblem& p,
-                            WgmmaTile tile,
+                            const TileShape& tile,
                             int split,
                             cudaStream_t stream) {
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    constexpr Major kK = Major::kK;
-    switch (tile) {
-      case WgmmaTile::k64x8ByWords:
-        return launch_for_neighbors<ThreeTf32Product<kK, 1, 1, 4, 24, true>>(p, split, stream);
-      case WgmmaTile::k64x32ByWords:
-        return launch_for_neighbors<ThreeTf32Product<kK, 1, 1, 3, 96, true>>(p, split, stream);
-      default:
-        return cudaErrorInvalidValue;
-    }
+    return launch_product<ThreeTf32Product<Major::kK, 1, 1, 4, 24, true>,
+                          ThreeTf32Product<Major::kK, 1, 1, 3, 96, true>>(p, tile, split, stream);
   } else {
     constexpr int kCopiers = 12;
-    switch (tile) {
-      case WgmmaTile::k64x8ByWords:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 24, 4, 1, 0, false, kCopiers>>(
-            p, split, stream);
-      case WgmmaTile::k64x40ByWords:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 120, 3, 1, 0, false, kCopiers>>(
-            p, split, stream);
-      case WgmmaTile::k64x48ByWords:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 144, 3, 1, 0, false, kCopiers>>(
-            p, split, stream);
-      default:
-        return cudaErrorInvalidValue;
-    }
+    return launch_product<WgmmaProduct<kArithmetic, 1, 24, 4, 1, 0, false, kCopiers>,
+                          WgmmaProduct<kArithmetic, 1, 120, 3, 1, 0, false, kCopiers>,
+                          WgmmaProduct<kArithmetic, 1, 144, 3, 1, 0, false, kCopiers>>(
+        p, tile, split, stream);
   }
 }
 
@@ -449,55 +446,31 @@ cudaError_t launch_by_words(const ForwardProblem& p,
 // (kMeetsNextStep). There are enough threads for one item each, with the ranks that the plan
 // chooses.
 template <Arithmetic kArithmetic, typename Problem>
-cudaError_t launch_forward_wgmma(const Problem& p, WgmmaTile tile, int split, cudaStream_t stream) {
+cudaError_t launch_forward_wgmma(const Problem& p,
+                                 const TileShape& tile,
+                                 int split,
+                                 cudaStream_t stream) {
   constexpr bool kOverlaps = kOfSequence<Problem>;
-  if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    constexpr Major kK = Major::kK;
-    switch (tile) {
-      case WgmmaTile::k64x8:
-        return launch_for_neighbors<ThreeTf32Product<kK, 1, 1, 8, 24>>(p, split, stream);
-      case WgmmaTile::k64x32:
-        return launch_for_neighbors<ThreeTf32Product<kK, 1, 1, 5, 96>>(p, split, stream);
-      case WgmmaTile::k128x32:
-        return launch_for_neighbors<ThreeTf32Product<kK, 2, 2, 4, 96>>(p, split, stream);
-      default:
-        break;
-    }
-  } else {
-    switch (tile) {
-      case WgmmaTile::k64x8:
-        return launch_for_neighbors<
-            WgmmaProduct<kArithmetic, 1, 24, kOverlaps ? 8 : 11, 1, 0, kOverlaps>>(
-            p, split, stream);
-      case WgmmaTile::k64x24:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 72, 8, 1, 0, kOverlaps>>(
-            p, split, stream);
-      case WgmmaTile::k64x40:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32, kOverlaps>>(
-            p, split, stream);
-      case WgmmaTile::k64x40InPairs:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192, kOverlaps>>(
-            p, split, stream);
-      case WgmmaTile::k128x32:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 2, 96, 6, 1, 0, kOverlaps>>(
-            p, split, stream);
-      case WgmmaTile::k128x32InPairs:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>>(
-            p, split, stream);
-      case WgmmaTile::k128x64InPairs:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0, kOverlaps>>(
-            p, split, stream);
-      case WgmmaTile::k192x32:
-        return launch_for_neighbors<WgmmaProduct<kArithmetic, 3, 96, 4, 1, 0, kOverlaps>>(
-            p, split, stream);
-      default:
-        break;
-    }
-  }
   if constexpr (!kOverlaps) {
-    return launch_by_words<kArithmetic>(p, tile, split, stream);
+    if (tile.by_words) {
+      return launch_by_words<kArithmetic>(p, tile, split, stream);
+    }
   }
-  return cudaErrorInvalidValue;
+  if constexpr (kArithmetic == Arithmetic::kFloat32) {
+    return launch_product<ThreeTf32Product<Major::kK, 1, 1, 8, 24>,
+                          ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
+                          ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(p, tile, split, stream);
+  } else {
+    return launch_product<WgmmaProduct<kArithmetic, 1, 24, kOverlaps ? 8 : 11, 1, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 1, 72, 8, 1, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 2, 96, 6, 1, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 3, 96, 4, 1, 0, kOverlaps>>(
+        p, tile, split, stream);
+  }
 }
 
 }  // namespace lltm::cuda

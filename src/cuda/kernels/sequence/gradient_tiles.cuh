@@ -112,20 +112,18 @@ template <Arithmetic kArithmetic>
 cudaError_t launch_sequence_gradient_tiles(
     const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
     const Matrix& weights_h,
-    SequenceGradientTile tile,
+    const TileShape& tile,
     int split,
     cudaStream_t stream) {
   // There are enough stages to load the weights of a rank before the step starts, if these are few,
   // and room for two blocks per multiprocessor.
-  switch (tile) {
-    case SequenceGradientTile::k32x32: {
-      using Product = TileProduct<kArithmetic, Major::kK, Major::kOther, 32, 32, 2, 2, 2, 8>;
-      return launch_sequence_gradient_tile<Product, 1>(params, weights_h, split, stream);
-    }
-    case SequenceGradientTile::k64x64: {
-      using Product = TileProduct<kArithmetic, Major::kK, Major::kOther, 64, 64, 2, 4, 1, 4>;
-      return launch_sequence_gradient_tile<Product, 4>(params, weights_h, split, stream);
-    }
+  if (tile == TileShape{32, 32}) {
+    using Product = TileProduct<kArithmetic, Major::kK, Major::kOther, 32, 32, 2, 2, 2, 8>;
+    return launch_sequence_gradient_tile<Product, 1>(params, weights_h, split, stream);
+  }
+  if (tile == TileShape{64, 64}) {
+    using Product = TileProduct<kArithmetic, Major::kK, Major::kOther, 64, 64, 2, 4, 1, 4>;
+    return launch_sequence_gradient_tile<Product, 4>(params, weights_h, split, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -120,10 +120,10 @@ cudaError_t launch_tile(const SequenceGradientsParams<float>& params,
 
 cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams<float>& params,
                                                    const Matrix& weights_h,
-                                                   Float32GradientTile tile,
+                                                   const TileShape& tile,
                                                    int split,
                                                    cudaStream_t stream) {
-  return with_float32_gradient_product(tile, [&]<typename Product>() {
+  return with_float32_gradient_product(tile.rows, [&]<typename Product>() {
     return launch_tile<Product>(params, weights_h, split, stream);
   });
 }

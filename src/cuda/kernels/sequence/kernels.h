@@ -86,7 +86,7 @@ template <Arithmetic kArithmetic>
 cudaError_t launch_sequence_gradient_tiles(
     const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
     const Matrix& weights_h,
-    SequenceGradientTile tile,
+    const TileShape& tile,
     int split,
     cudaStream_t stream);
 
@@ -94,7 +94,7 @@ cudaError_t launch_sequence_gradient_tiles(
 /// 90a, and with fewer than 2^31 rows in all steps.
 cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams<float>& params,
                                                    const Matrix& weights_h,
-                                                   Float32GradientTile tile,
+                                                   const TileShape& tile,
                                                    int split,
                                                    cudaStream_t stream);
 
