@@ -221,9 +221,8 @@ std::optional<BackwardEstimate> estimate_if_supported(const BackwardCandidate& c
   }
   BackwardEstimate found = candidate.estimate(shape, device);
   if (candidate.kernel != BackwardKernel::kFewRows) {
-    const auto& costs = device.costs->backward.gate_gradients;
-    const auto elements = static_cast<double>(shape.batch * shape.state_size);
-    found.us += elements * (costs.element + 10 * shape.element_bytes() / costs.rate);
+    found.us += 10 * static_cast<double>(shape.batch * shape.state_size) * shape.element_bytes() /
+                device.costs->backward.gate_gradients_rate;
   }
   return found;
 }

@@ -82,10 +82,10 @@ struct ForwardCosts {
   } few_rows;
   struct {
     ByArithmetic<Library> in;
-    // Copies of the operands; what is read and written by the pointwise kernel, if it fits the
-    // caches and if not; the weights in aligned rows, and in rows that start anywhere, which are
-    // read `unaligned_reads` times if there are more than two.
-    double copy_rate, cached_rate, rate, weights_rate;
+    // Copies of the operands; what is read and written by the pointwise kernel; the weights in
+    // aligned rows, and in rows that start anywhere, which are read `unaligned_reads` times if
+    // there are more than two.
+    double copy_rate, rate, weights_rate;
     double unaligned_launch, unaligned_weights_rate, unaligned_reads;
   } library;
   Tile wgmma_64x8, wgmma_64x24, wgmma_64x40, wgmma_64x40_pairs, wgmma_128x32, wgmma_128x32_pairs,
@@ -107,7 +107,7 @@ struct StepCosts {
   };
   struct Shared {
     double exchange, exchange_a_rank;  // within a cluster
-    double write_rate, read_rate;
+    double write_rate;
     double early_start;                    // of input that is multiplied ahead
     double unaligned, unaligned_a_column;  // of 64 rows that start anywhere
     Waves waves, waves_of_clusters;
@@ -165,11 +165,7 @@ struct BackwardCosts {
     double launch, rate, weights_rate, gates_rate, unaligned, unaligned_launch;
   };
 
-  // The kernel that computes d_gates: an element of the state, and reading and writing ten numbers
-  // per element.
-  struct {
-    double element, rate;
-  } gate_gradients;
+  double gate_gradients_rate;  // of the kernel that computes d_gates: ten numbers per element
   struct {
     FewRows floats, halves;
     double unaligned;
@@ -185,7 +181,6 @@ struct BackwardCosts {
   } wgmma_float32;
   struct {
     GradientCosts tf32, half;
-    double packed_megabyte;  // of weights that are packed, besides the packing
   } wgmma;
   ByArithmetic<Tiles> tiles;
   struct {
@@ -262,7 +257,7 @@ LLTM_COSTS(kH200Costs, {
             .in = {.float32 = {.launch = 6, .rate = 4.29e7, .rows = 300, .unaligned = 1},
                    .tf32 = {.launch = 6.76, .rate = 3.4e8, .rows = 180, .unaligned = 4},
                    .half = {.launch = 4.84, .rate = 6.71e8, .rows = 80, .unaligned = 6}},
-            .copy_rate = 2.85e6, .cached_rate = 5.03e6, .rate = 4.54e6, .weights_rate = 4.46e6,
+            .copy_rate = 2.85e6, .rate = 4.8e6, .weights_rate = 4.46e6,
             .unaligned_launch = 2, .unaligned_weights_rate = 3.85e6, .unaligned_reads = 3},
         .wgmma_64x8 = {.chunk = 0.128, .block = 1.53},
         .wgmma_64x24 = {.chunk = 0.161, .block = 1.91},
@@ -282,12 +277,12 @@ LLTM_COSTS(kH200Costs, {
     .step = {
         .chunk_rate = 8.44e6,
         .shared = {.exchange = 0.0716, .exchange_a_rank = 0.0458, .write_rate = 1.59e6,
-                   .read_rate = 7.96e6, .early_start = 1.85, .unaligned = 1.17,
-                   .unaligned_a_column = 0.0217, .waves = {.used = 0.48, .whole = 0.236},
+                   .early_start = 1.85, .unaligned = 1.17, .unaligned_a_column = 0.0217,
+                   .waves = {.used = 0.48, .whole = 0.236},
                    .waves_of_clusters = {.used = 0.386, .whole = 0.493}},
         .float32_shared = {.exchange = 0, .exchange_a_rank = 0.0227, .write_rate = 2.06e6,
-                           .read_rate = 5.43e6, .early_start = 2.17, .unaligned = 1.14,
-                           .unaligned_a_column = 0.0508, .waves = {.used = 0.254, .whole = 0.404},
+                           .early_start = 2.17, .unaligned = 1.14, .unaligned_a_column = 0.0508,
+                           .waves = {.used = 0.254, .whole = 0.404},
                            .waves_of_clusters = {.used = 0.431, .whole = 0.711}},
         .few_rows = {.launch = 2.3, .rate = 11.1e6, .a_row = 0.065},
         .library = {.launch = 5, .element = 8.8e-6, .alone = 1.2},
@@ -307,7 +302,7 @@ LLTM_COSTS(kH200Costs, {
         .wgmma_float32_128x32 = {.chunk = 0.756, .input_chunk = 0.63, .block = 3.41,
                                 .alone = 0.296}},
     .backward = {
-        .gate_gradients = {.element = 5e-6, .rate = 2.5e6},
+        .gate_gradients_rate = 2.5e6,
         .few_rows = {
             .floats = {.launch = 2.84, .group = 0.312, .group_a_row = 0.080, .rate = 3.6e6},
             .halves = {.launch = 3.0, .group = 0.082, .group_a_row = 0.112, .rate = 3.4e6},
@@ -357,8 +352,7 @@ LLTM_COSTS(kH200Costs, {
                     .launch = 2.26, .state_chunk = 0.539, .weight_chunk = 0.525, .state_tile = 3.73,
                     .weight_tile = 1.74, .sums = 1.95, .sums_megabyte = 0.477, .megabyte = 0,
                     .unaligned_tile = 3.16, .unaligned_megabyte = 0.306},
-                .exchange = {0.0321, 1.64, 1.14, 1.43}},
-            .packed_megabyte = 0.05},
+                .exchange = {0.0321, 1.64, 1.14, 1.43}}},
         .tiles = {
             .float32 = {.launch = 0.75, .small_chunk = 1.6, .small_rest = 2.5,
                         .large_chunk = 2.37, .large_rest = 7.87, .unaligned = 1.3},

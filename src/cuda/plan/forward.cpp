@@ -74,11 +74,6 @@ double library_time(const ForwardShape& shape, const Costs& all) {
   const ForwardCosts::Library& of = costs.in.of(shape.arithmetic);
   const auto batch = static_cast<double>(shape.batch);
   const double rate = of.rate * std::clamp(batch / of.rows, 0.2, 1.0);
-  const double gates =
-      static_cast<double>(shape.batch * shape.gates()) * element_size(shape.arithmetic);
-  const double traffic = 4 * gates + gates;
-  const double columns =
-      static_cast<double>(shape.batch * shape.width()) * element_size(shape.arithmetic);
   // With few rows the library spends its time reading weights, in part with too few blocks. Rows
   // that start anywhere rule out cuBLAS's fastest kernels, except for one or two rows, which are
   // multiplied as vectors.
@@ -94,8 +89,10 @@ double library_time(const ForwardShape& shape, const Costs& all) {
     return step.alone * (step.launch + products +
                          static_cast<double>(shape.batch * shape.gates()) * step.element);
   }
-  return of.launch + 2 * columns / costs.copy_rate + products +
-         traffic / (traffic < all.forward.cache_bytes ? costs.cached_rate : costs.rate);
+  const int size = element_size(shape.arithmetic);
+  return of.launch + products +
+         2 * static_cast<double>(shape.batch * shape.width()) * size / costs.copy_rate +
+         5 * static_cast<double>(shape.batch * shape.gates()) * size / costs.rate;
 }
 
 double few_rows_time(const ForwardShape& shape, const DeviceFacts& device) {
@@ -276,8 +273,7 @@ double step_time_with(int ranks,
   const double used = blocks / resident;
   const auto& waves = ranks * of.tile.row_tiles > 1 ? costs.waves_of_clusters : costs.waves;
   const double more_waves = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
-  const double work = std::max(early_time + late_time, weights_bytes(shape) / costs.read_rate);
-  return (end + tile.alone + work) * (1 + std::max(more_waves, 0.0)) + traffic;
+  return (end + tile.alone + early_time + late_time) * (1 + std::max(more_waves, 0.0)) + traffic;
 }
 
 Estimate step_time(const ForwardCandidate& of,

@@ -140,11 +140,10 @@ BackwardEstimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts&
   // In TF32 weights are read in place, and the inputs transposed by the kernel of d_gates.
   const auto inputs_bytes = static_cast<double>(s.batch * s.width()) * s.element_bytes();
   if (tf32) {
-    best.us += 2 * inputs_bytes / device.costs->backward.gate_gradients.rate;
+    best.us += 2 * inputs_bytes / device.costs->backward.gate_gradients_rate;
   } else if (!s.vector_rows) {
     const bool packs_weights = s.width() * s.element_bytes() % 16 != 0;
     best.us += device.costs->packing.time(inputs_bytes + (packs_weights ? s.weights_bytes() : 0));
-    best.us += packs_weights ? 1e-6 * of_products.packed_megabyte * s.weights_bytes() : 0;
   }
   return best;
 }
