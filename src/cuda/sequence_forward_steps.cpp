@@ -182,12 +182,31 @@ class StepsOfSequence {
     // If cells are not kept, the last step writes c_n in their place.
     const bool rounds_last_cell =
         of.h_in_output && of.cell_in_workspace && outputs_.cells.size(0) == 0;
-    InputOfSteps input(*this, first, count);
+    const Tensor& input = arguments_.input;
+    Tensor chunk;            // of input, if copied
+    int64_t first_time = 0;  // in the chunk
+    if (of.copies_input) {
+      const int64_t bytes_a_step = count * of.input_stride() * of.size;
+      chunk = device_.empty({std::clamp<int64_t>(of.chunk_bytes() / bytes_a_step, 1, of.steps),
+                             count,
+                             of.input_stride()},
+                            dtype);
+    }
     for (int64_t k = 0; k < of.steps; ++k) {
       const int64_t t = time_of(k), last_t = time_of(k - 1);
       const bool is_last = k + 1 == of.steps;
-      step.input = input.at(k);
-      step.follows_a_step = k > 0 && !input.has_just_copied();
+      const bool copies = of.copies_input && k % chunk.size(0) == 0;
+      if (copies) {
+        const int64_t steps = std::min(chunk.size(0), of.steps - k);
+        first_time = std::min(t, time_of(k + steps - 1));
+        chunk.narrow(0, 0, steps)
+            .narrow(2, 0, of.input_features)
+            .copy_(input.narrow(0, first_time, steps).narrow(1, first, count));
+      }
+      step.input = of.copies_input ? Matrix{kept_at(chunk, t - first_time, 0), of.input_stride()}
+                                   : rows_of(input).from(
+                                         t * input.stride(0) + first * input.stride(1), of.size);
+      step.follows_a_step = k > 0 && !copies;
       step.old_h = k == 0 && of.starts_with_h0 ? rows_from(*arguments_.h0, first)
                    : k > 0 && of.h_in_output
                        ? Matrix{kept_at(outputs_.output, last_t, first), of.state_size}
@@ -218,51 +237,6 @@ class StepsOfSequence {
       last_cell.copy_(cell_memory);
     }
   }
-
-  /// The input of some rows, step by step in the order of execution.
-  class InputOfSteps {
-   public:
-    InputOfSteps(const StepsOfSequence& of, int64_t first, int64_t count)
-        : of_(of), first_(first), count_(count) {
-      const Layout& layout = of.layout_;
-      if (layout.copies_input) {
-        const int64_t bytes = count * layout.input_stride() * layout.size;
-        chunk_ =
-            of.device_.empty({std::clamp<int64_t>(layout.chunk_bytes() / bytes, 1, layout.steps),
-                              count,
-                              layout.input_stride()},
-                             of.arguments_.input.scalar_type());
-      }
-    }
-
-    Matrix at(int64_t k) {
-      const Layout& layout = of_.layout_;
-      const Tensor& input = of_.arguments_.input;
-      const int64_t t = of_.time_of(k);
-      if (!layout.copies_input) {
-        return rows_of(input).from(t * input.stride(0) + first_ * input.stride(1), layout.size);
-      }
-      copied_ = k % chunk_.size(0) == 0;
-      if (copied_) {
-        const int64_t steps = std::min(chunk_.size(0), layout.steps - k);
-        first_time_ = of_.reverse_ ? t - steps + 1 : t;
-        chunk_.narrow(0, 0, steps)
-            .narrow(2, 0, layout.input_features)
-            .copy_(input.narrow(0, first_time_, steps).narrow(1, first_, count_));
-      }
-      return {kept_at(chunk_, t - first_time_, 0), layout.input_stride()};
-    }
-
-    /// Whether the last call of at() copied a chunk.
-    bool has_just_copied() const { return copied_; }
-
-   private:
-    const StepsOfSequence& of_;
-    const int64_t first_, count_;
-    Tensor chunk_;
-    int64_t first_time_ = 0;  // in chunk_
-    bool copied_ = false;
-  };
 
   const SequenceOutputs& outputs_;
   const SequenceArguments& arguments_;

@@ -236,63 +236,54 @@ Estimate tiles_time(const ForwardCandidate& of,
   return best;
 }
 
-// A step of a sequence by wgmma with `ranks` ranks, whose blocks fit `resident` at once. Its kernel
-// starts as soon as there is room for its blocks, at once if several steps fit the GPU together. It
-// then multiplies input before the previous step ends, up to kMostAhead steps ahead, and the time
-// of a step is what remains: the chunks of h and the end of a block. If not, it takes as long as a
-// cell that need not be launched, and the blocks of the last wave run beside the first ones of the
-// next step.
-double step_time_with(int ranks,
-                      int resident,
-                      int64_t steps_at_once,
-                      const ForwardCandidate& of,
-                      const ForwardShape& shape,
-                      const Costs& all) {
-  constexpr int64_t kMostAhead = 3;  // steps
-  const StepCosts::Shared& costs = of.float32 ? all.step.float32_shared : all.step.shared;
-  const StepCosts::Tile& tile = all.step.*of.step_costs;
-  const int64_t input_chunks = ceil_div(shape.input_features, chunk_columns(shape));
-  const int64_t chunks = input_chunks + ceil_div(shape.state_size, chunk_columns(shape));
-  const auto blocks = static_cast<double>(count_tiles(of, shape) * ranks);
-  const auto early = static_cast<double>(input_chunks / ranks);
-  const double late = static_cast<double>(ceil_div(chunks, ranks)) - early;
-  const double least = of.float32 ? 0
-                                  : std::min<double>(blocks, resident) *
-                                        chunk_bytes(of, shape, all.forward) / all.step.chunk_rate;
-  const double early_time = early * std::max(tile.input_chunk, least);
-  const double late_time = late * std::max(tile.chunk, least);
-  const double end = tile.block + (ranks > 1 ? costs.exchange + costs.exchange_a_rank * ranks : 0) +
-                     unaligned_end(of, shape, costs.unaligned, costs.unaligned_a_column) / ranks;
-  // h is written, and the cell state, in float, is read and written.
-  const double traffic = static_cast<double>(shape.batch * shape.state_size) *
-                         (8 + element_size(shape.arithmetic)) / costs.write_rate;
-  if (steps_at_once > 1) {
-    const auto ahead = static_cast<double>(std::min(steps_at_once - 1, kMostAhead));
-    return std::max(late_time + end, early_time / ahead + costs.early_start) + traffic;
-  }
-  const double used = blocks / resident;
-  const auto& waves = ranks * of.tile.row_tiles > 1 ? costs.waves_of_clusters : costs.waves;
-  const double more_waves = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
-  return (end + tile.alone + early_time + late_time) * (1 + std::max(more_waves, 0.0)) + traffic;
-}
-
+// A step of a sequence by wgmma. Its kernel starts as soon as there is room for its blocks, at once
+// if several steps fit the GPU together. It then multiplies input before the previous step ends, up
+// to kMostAhead steps ahead, and the time of a step is what remains: the chunks of h and the end of
+// a block. If not, it takes as long as a cell that need not be launched, and the blocks of the last
+// wave run beside the first ones of the next step.
 Estimate step_time(const ForwardCandidate& of,
                    const ForwardShape& shape,
                    const DeviceFacts& device,
                    int wanted_ranks) {
-  const int64_t chunks = ceil_div(shape.input_features, chunk_columns(shape)) +
-                         ceil_div(shape.state_size, chunk_columns(shape));
+  constexpr int64_t kMostAhead = 3;  // steps
+  const Costs& all = *device.costs;
+  const StepCosts::Shared& costs = of.float32 ? all.step.float32_shared : all.step.shared;
+  const StepCosts::Tile& tile = all.step.*of.step_costs;
+  const int64_t input_chunks = ceil_div(shape.input_features, chunk_columns(shape));
+  const int64_t chunks = input_chunks + ceil_div(shape.state_size, chunk_columns(shape));
+  const int64_t tiles = count_tiles(of, shape);
+  const double unaligned = unaligned_end(of, shape, costs.unaligned, costs.unaligned_a_column);
+  // h is written, and the cell state, in float, is read and written.
+  const double traffic = static_cast<double>(shape.batch * shape.state_size) *
+                         (8 + element_size(shape.arithmetic)) / costs.write_rate;
   return best_ranks(of.max_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
     const int cluster = ranks * of.tile.row_tiles;
     const int resident = device.resident_in_clusters_of(cluster);
     if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
       return std::nullopt;
     }
-    const int places = device.resident_in_clusters_of(cluster, of.two_steps_fit);
+    const int64_t blocks = tiles * ranks;
+    const double least = of.float32 ? 0
+                                    : static_cast<double>(std::min<int64_t>(blocks, resident)) *
+                                          chunk_bytes(of, shape, all.forward) / all.step.chunk_rate;
+    const auto early = static_cast<double>(input_chunks / ranks);
+    const double late = static_cast<double>(ceil_div(chunks, ranks)) - early;
+    const double early_time = early * std::max(tile.input_chunk, least);
+    const double late_time = late * std::max(tile.chunk, least);
+    const double exchange = ranks > 1 ? costs.exchange + costs.exchange_a_rank * ranks : 0;
+    const double end = tile.block + exchange + unaligned / ranks;
     // Blocks that share weights wait for each other.
     const int64_t steps_at_once =
-        of.tile.row_tiles == 1 ? places / (count_tiles(of, shape) * ranks) : 1;
-    return step_time_with(ranks, resident, steps_at_once, of, shape, *device.costs);
+        of.tile.row_tiles == 1 ? device.resident_in_clusters_of(cluster, of.two_steps_fit) / blocks
+                               : 1;
+    if (steps_at_once > 1) {
+      const auto ahead = static_cast<double>(std::min(steps_at_once - 1, kMostAhead));
+      return std::max(late_time + end, early_time / ahead + costs.early_start) + traffic;
+    }
+    const double used = static_cast<double>(blocks) / resident;
+    const auto& waves = cluster > 1 ? costs.waves_of_clusters : costs.waves;
+    const double more_waves = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
+    return (end + tile.alone + early_time + late_time) * (1 + std::max(more_waves, 0.0)) + traffic;
   });
 }
 
