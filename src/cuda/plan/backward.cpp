@@ -179,14 +179,16 @@ bool supports(const BackwardShape&, const DeviceFacts&) {
 }
 
 BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
-  const auto& costs = device.costs->backward.library;
-  const BackwardCosts::Library& of = s.arithmetic ? costs.in.of(*s.arithmetic) : costs.float64;
-  const auto gates = static_cast<double>(s.batch * s.gates());
-  const auto columns = static_cast<double>(64 * (s.column_tiles(64) + s.state_column_tiles(64)));
-  const double products = 2 * gates * columns / of.rate;
+  if (!s.arithmetic) {
+    return {};  // There is nothing else for float64.
+  }
   if (s.batch > INT32_MAX) {
     return {{}, std::numeric_limits<double>::infinity()};  // as in the forward
   }
+  const BackwardCosts::Library& of = device.costs->backward.library.of(*s.arithmetic);
+  const auto gates = static_cast<double>(s.batch * s.gates());
+  const auto columns = static_cast<double>(64 * (s.column_tiles(64) + s.state_column_tiles(64)));
+  const double products = 2 * gates * columns / of.rate;
   return {{},
           of.launch + 3 * s.weights_bytes() / of.weights_rate * (s.vector_rows ? 1 : 2) +
               2 * gates * s.element_bytes() / of.gates_rate +

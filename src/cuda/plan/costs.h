@@ -55,15 +55,15 @@ struct ForwardCosts {
   // For weights that do not fit `cache_bytes`: what a block can read if rows start at cache lines,
   // and how many times as much is read if they do not.
   double cache_bytes, block_read_rate, read_across_lines;
-  // Factors for boxes whose rows span two cache lines: on the bytes of weights and of states, and
-  // on the time of a chunk.
-  double weights_across_lines, states_across_lines, chunk_across_lines;
+  // Factors for boxes of states whose rows span two cache lines: on their bytes, and on the time of
+  // a chunk.
+  double states_across_lines, chunk_across_lines;
   // The additional time of a block whose operands warps copy, and a row of a chunk of the batch and
   // of weights.
   struct ByWords {
     double block, state_row, weight_row;
   };
-  ByWords by_words_64x8, by_words_64x40, by_words_64x48;
+  ByWords by_words_64x8, by_words_64x40;  // the latter also of 64x48
   ByWords by_words_float32_64x8, by_words_float32_64x32;
   // The additional time of a block that writes 64 rows that start anywhere, and the same per hidden
   // column: from the sums of 16 bits and TF32, and from those of three TF32 products.
@@ -183,10 +183,7 @@ struct BackwardCosts {
     GradientCosts tf32, half;
   } wgmma;
   ByArithmetic<Tiles> tiles;
-  struct {
-    Library float64;
-    ByArithmetic<Library> in;
-  } library;
+  ByArithmetic<Library> library;
 };
 
 /// A step of a sequence's backward.
@@ -238,10 +235,9 @@ LLTM_COSTS(kH200Costs, {
         .float32_exchange = {.columns_8 = 0.447, .rows_64 = 0.972, .others = 2.57},
         .read_rate = 4.07e6, .write_rate = 3.05e6, .chunk_rate = 9.83e6,
         .cache_bytes = 31.1e6, .block_read_rate = 3.72e4, .read_across_lines = 1.2,
-        .weights_across_lines = 1, .states_across_lines = 1.39, .chunk_across_lines = 1.2,
+        .states_across_lines = 1.39, .chunk_across_lines = 1.2,
         .by_words_64x8 = {.block = 0.27, .state_row = 0.00075, .weight_row = 0.0198},
         .by_words_64x40 = {.block = 1.52, .state_row = 0.00063, .weight_row = 0.0062},
-        .by_words_64x48 = {.block = 1.52, .state_row = 0.00063, .weight_row = 0.0062},
         .by_words_float32_64x8 = {.block = 0.02, .state_row = 0.0037, .weight_row = 0.012},
         .by_words_float32_64x32 = {.block = 0.03, .state_row = 0.0022, .weight_row = 0.0072},
         .unaligned = {.block = 0.366, .column = 0.028},
@@ -361,15 +357,12 @@ LLTM_COSTS(kH200Costs, {
             .half = {.launch = 2.37, .small_chunk = 0.725, .small_rest = 1.61,
                      .large_chunk = 1.11, .large_rest = 0.22, .unaligned = 2.3}},
         .library = {
-            .float64 = {.launch = 20, .rate = 30e6, .weights_rate = 3.5e6, .gates_rate = 5e6,
-                        .unaligned = 1, .unaligned_launch = 0},
-            .in = {
-                .float32 = {.launch = 23.4, .rate = 42e6, .weights_rate = 4.5e6,
-                            .gates_rate = 7.5e6, .unaligned = 1.02, .unaligned_launch = 0},
-                .tf32 = {.launch = 23.8, .rate = 2.07e8, .weights_rate = 5e6,
-                         .gates_rate = 1.1e6, .unaligned = 2.16, .unaligned_launch = 1.5},
-                .half = {.launch = 13.9, .rate = 485e6, .weights_rate = 3.65e6,
-                         .gates_rate = 20e6, .unaligned = 4.1, .unaligned_launch = 8.6}}}},
+            .float32 = {.launch = 23.4, .rate = 42e6, .weights_rate = 4.5e6,
+                        .gates_rate = 7.5e6, .unaligned = 1.02, .unaligned_launch = 0},
+            .tf32 = {.launch = 23.8, .rate = 2.07e8, .weights_rate = 5e6,
+                     .gates_rate = 1.1e6, .unaligned = 2.16, .unaligned_launch = 1.5},
+            .half = {.launch = 13.9, .rate = 485e6, .weights_rate = 3.65e6,
+                     .gates_rate = 20e6, .unaligned = 4.1, .unaligned_launch = 8.6}}},
     .sequence_backward = {
         .launch = 1.96, .chunk_rate = 4.46e6,
         .wgmma_float32_64x96 = {.chunk = {.float32 = 0.536, .tf32 = 0, .half = 0},

@@ -24,7 +24,7 @@ constexpr ForwardCandidate kCandidates[] = {
     {"forward_wgmma_192x32",                Group::kHopper,   {192, 32},         8, 1,   &ForwardCosts::wgmma_192x32, false, &StepCosts::wgmma_192x32},
     {"forward_wgmma_64x8_by_words",         Group::kHopper,   {64, 8, 1, true},  8, 1,   &ForwardCosts::wgmma_64x8, false, nullptr, false, &ForwardCosts::by_words_64x8},
     {"forward_wgmma_64x40_by_words",        Group::kHopper,   {64, 40, 1, true}, 8, 1,   &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x40},
-    {"forward_wgmma_64x48_by_words",        Group::kHopper,   {64, 48, 1, true}, 8, 1,   &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x48},
+    {"forward_wgmma_64x48_by_words",        Group::kHopper,   {64, 48, 1, true}, 8, 1,   &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x40},
     {"forward_wgmma_float32_64x8",          Group::kHopper,   {64, 8},           8, 1,   &ForwardCosts::wgmma_float32_64x8, true, &StepCosts::wgmma_float32_64x8},
     {"forward_wgmma_float32_64x32",         Group::kHopper,   {64, 32},          8, 1,   &ForwardCosts::wgmma_float32_64x32, true, &StepCosts::wgmma_float32_64x32},
     {"forward_wgmma_float32_128x32",        Group::kHopper,   {128, 32},         8, 1,   &ForwardCosts::wgmma_float32_128x32, true, &StepCosts::wgmma_float32_128x32},
@@ -149,8 +149,7 @@ double chunk_bytes(const ForwardCandidate& of,
                    const ForwardCosts& costs) {
   const int64_t rows = std::min<int64_t>(ceil_div(shape.batch, 8) * 8, of.tile.rows);
   return 128 * (static_cast<double>(rows) * across_lines(shape, costs.states_across_lines) +
-                3.0 * of.tile.columns / of.tile.row_tiles *
-                    (shape.weights_in_lines ? 1 : costs.weights_across_lines));
+                3.0 * of.tile.columns / of.tile.row_tiles);
 }
 
 int64_t chunk_columns(const ForwardShape& shape) {
