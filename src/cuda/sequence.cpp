@@ -1,22 +1,28 @@
-// lltm::sequence on CUDA: one kernel per step (sequence_forward_steps.cpp) or, in this file, the
-// library.
+// lltm::sequence on CUDA: step by step, each by one of the cell's kernels (plan.h) with the
+// epilogue of a step or, where that is faster, by products of the library and a pointwise kernel.
+// The host knows only sizes, so a call can be captured in a graph.
 //
-// The product with the inputs, z_x, is computed in chunks of time, by one product each. Each step
-// is then a product with h and a pointwise kernel. Both products are kept in the accumulation type,
-// float32 for 16-bit tensors, so z is rounded only where it is written to gates. h and the carried
-// cell state are in buffers that the steps update in place. A row that has ended leaves its state
-// alone, so the buffers hold the final state at the end. The host knows only sizes, so a call can
-// be captured in a graph.
+// A kernel computes both halves of a step's product, [h | x], and reads h where the previous step
+// left it: in output or, where rows are reset, have lengths of their own or do not start at 16
+// bytes, in two buffers that alternate. The cell state is carried in float: in cells or c_n where
+// these are float, otherwise in a buffer. Weights and input that do not start at 16 bytes are
+// copied to rows that every kernel can read in vectors: weights once per call, input in chunks of
+// time.
+//
+// The library computes the product with the inputs, z_x, in chunks of time, by one product each,
+// and a product with h in each step. Both are kept in the accumulation type, float32 for 16-bit
+// tensors, so z is rounded only where it is written to gates. h is carried in h_n, which each step
+// updates in place. A row that has ended leaves its state alone, so h_n has the final one at the
+// end.
 #include "sequence.h"
 
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../optional_tensor.h"
-#include "runtime/device.h"
+#include "plan/plan.h"
 #include "runtime/launch_check.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
 namespace lltm::cuda {
@@ -24,104 +30,317 @@ namespace {
 
 using at::Tensor;
 
-/// The workspace for z_x of a chunk of time, and for a copy of the chunk's input where necessary.
-constexpr int64_t kChunkBytes = 16 << 20;
-/// The workspace for one step. If there are more rows, they run one block after the other. Both
-/// together leave half of 64 MiB to the workspace that cuBLAS allocates per stream by itself.
-constexpr int64_t kStepBytes = 12 << 20;
+// The size of the workspace, and the most of it that a chunk of input or of z_x takes. The rest is
+// for copies of weights, and for the state of the rows that are run at a time.
+constexpr int64_t kWorkspaceBytes = 60 << 20, kChunkBytes = 16 << 20;
 
-/// Runs the rows [first, first + count) of the batch, for all steps.
-template <typename scalar_t>
-void run_rows(const SequenceOutputs& outputs,
-              const SequenceArguments& arguments,
-              const Device& device,
-              int64_t first,
-              int64_t count,
-              bool reverse) {
-  using acc_t = accumulate_t<scalar_t>;
-  const Tensor& input = arguments.input;
-  const int64_t steps = input.size(0), state_size = outputs.h_n.size(1);
-  const auto accumulated = c10::CppTypeToScalarType<acc_t>::value;
-  const cudaStream_t stream = device.stream();
-  const auto rows_of = [&](const Tensor& tensor) { return tensor.narrow(0, first, count); };
-  const Tensor h = rows_of(outputs.h_n);
-  Tensor c_n = rows_of(outputs.c_n);
-  const Tensor cell =
-      c_n.scalar_type() == accumulated ? c_n : device.empty({count, state_size}, accumulated);
-  scalar_t* const h_data = h.mutable_data_ptr<scalar_t>();
-  acc_t* const cell_data = cell.mutable_data_ptr<acc_t>();
-  auto start = start_of_sequence<scalar_t>(arguments, state_size, first, count, reverse);
-  start.h[0] = start.h_n = h_data;
-  start.cell = cell_data;
-  check_launch(launch_sequence_start(start, stream));
+// What a step by the library takes. This and a chunk leave half of 64 MiB to the workspace that
+// cuBLAS allocates per stream by itself.
+constexpr int64_t kLibraryStepBytes = 12 << 20;
 
-  const Tensor bias = contiguous_or_undefined(arguments.bias);
-  const Tensor weights_h = h_columns(arguments.weights).t();
-  const Tensor weights_input = input_columns(arguments.weights).t();
-  SequenceStepParams<scalar_t> params{};
-  StepOfRowsProblem& step = params.step;
-  step.batch = count;
-  step.state_size = state_size;
-  step.bias = data_or_null<scalar_t>(bias);
-  step.old_cell = {cell_data, state_size};
-  step.next_cell = cell_data;
-  step.next_h = {h_data, state_size};
-  step.h_n = h_data;
-  step.rows = start.rows_of_sequence;
+/// Where everything is stored. It depends only on sizes and strides.
+struct Layout : StepOperands {
+  int64_t steps = 0, batch = 0;
+  bool by_library = false;
+  c10::ScalarType accumulated = at::kFloat;  // the type of the carried cell state
+  // Whether rows have lengths or resets of their own. Otherwise all run, starting and ending
+  // together.
+  bool own_rows = false;
+  bool h_in_output = false, cell_in_cells = false, cell_in_workspace = false;
+  bool starts_with_h0 = false, starts_with_c0 = false;  // read in place
 
-  const Tensor z_h = device.empty({count, 3 * state_size}, accumulated);
-  params.z_h = z_h.const_data_ptr<acc_t>();
-  const int64_t bytes_of_step =
-      count * (3 * state_size * sizeof(acc_t) + input.size(2) * sizeof(scalar_t));
-  const int64_t steps_of_chunk =
-      std::clamp<int64_t>(kChunkBytes / bytes_of_step, 1, std::max<int64_t>(steps, 1));
-  const Tensor z_input = device.empty({steps_of_chunk * count, 3 * state_size}, accumulated);
-  const auto time_of = [&](int64_t k) { return reverse ? steps - 1 - k : k; };
-  for (int64_t first_step = 0; first_step < steps; first_step += steps_of_chunk) {
-    const int64_t last_step = std::min(first_step + steps_of_chunk, steps);
-    const int64_t length = last_step - first_step;
-    const int64_t first_time = reverse ? steps - last_step : first_step;
-    const Tensor x = input.narrow(0, first_time, length)
-                         .narrow(1, first, count)
-                         .reshape({length * count, input.size(2)});
-    product_out(z_input.narrow(0, 0, length * count), x, weights_input);
-    for (int64_t k = first_step; k < last_step; ++k) {
-      product_out(z_h, h, weights_h);
-      step.t = time_of(k);
-      step.next_t = k + 1 < steps ? time_of(k + 1) : kNever;
-      params.z_input =
-          z_input.const_data_ptr<acc_t>() + (step.t - first_time) * count * 3 * state_size;
-      step.new_h = kept_at(outputs.output, step.t, first);
-      step.new_cell = kept_at(outputs.cells, step.t, first);
-      step.gates = kept_at(outputs.gates, step.t, first);
-      check_launch(launch_sequence_step(params, stream));
+  int64_t chunk_bytes() const {
+    return by_library     ? kChunkBytes
+           : copies_input ? std::min((kWorkspaceBytes - weights_bytes()) / 3, kChunkBytes)
+                          : 0;
+  }
+  int64_t h_buffers() const {
+    return by_library ? 1 : steps > 1 && !h_in_output ? 2 : starts_with_h0 ? 0 : 1;
+  }
+  int64_t steps_a_chunk(int64_t bytes_a_step) const {
+    return std::clamp<int64_t>(chunk_bytes() / bytes_a_step, 1, std::max<int64_t>(steps, 1));
+  }
+  bool has_start() const { return own_rows || !starts_with_h0 || !starts_with_c0; }
+
+  /// The number of rows whose part of the workspace fits its share.
+  int64_t rows_at_a_time() const {
+    const auto cell_size = static_cast<int64_t>(c10::elementSize(accumulated));
+    if (by_library) {
+      return std::clamp<int64_t>(kLibraryStepBytes / (8 * state_size * cell_size), 1, batch);
+    }
+    const int64_t state_bytes =
+        h_buffers() * h_stride() * size + (cell_in_workspace ? state_size * cell_size : 0);
+    int64_t rows = batch;
+    if (state_bytes > 0) {
+      rows = std::min(rows, (kWorkspaceBytes - weights_bytes() - chunk_bytes()) / state_bytes);
+    }
+    if (copies_input) {
+      rows = std::min(rows, chunk_bytes() / (input_stride() * size));
+    }
+    return std::max<int64_t>(rows, 1);
+  }
+};
+
+Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
+  const Tensor &input = arguments.input, &weights = arguments.weights;
+  Layout of;
+  of.size = static_cast<int>(input.element_size());
+  of.steps = input.size(0);
+  of.batch = input.size(1);
+  of.input_features = input.size(2);
+  of.state_size = outputs.h_n.size(1);
+  const int size = of.size;
+  of.own_rows = is_given(arguments.lengths) || is_given(arguments.reset);
+  of.h_in_output = of.whole_state() && !of.own_rows;
+  of.cell_in_cells = size == 4 && outputs.cells.size(0) > 0 && of.h_in_output;
+  of.accumulated = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  of.cell_in_workspace = outputs.c_n.scalar_type() != of.accumulated;
+  of.copy_unless(is_describable(weights),
+                 is_describable(input) && input.stride(0) * size % 16 == 0);
+  of.starts_with_h0 = is_given(arguments.h0) && !of.own_rows && is_describable(*arguments.h0);
+  of.starts_with_c0 =
+      is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
+      has_rows(*arguments.c0) &&
+      rows_of(*arguments.c0).starts_at_neighbors(neighbors_in(of.state_size), sizeof(float));
+  return of;
+}
+
+/// The same if the library computes the products: the state is carried in h_n, and in c_n or a
+/// buffer.
+Layout layout_by_library(Layout of) {
+  of.by_library = of.own_rows = true;
+  of.copies_weights = of.copies_input = false;
+  of.h_in_output = of.cell_in_cells = of.starts_with_h0 = of.starts_with_c0 = false;
+  return of;
+}
+
+Matrix rows_from(const Tensor& matrix, int64_t first) {
+  return rows_of(matrix).from(first * matrix.stride(0), static_cast<int>(matrix.element_size()));
+}
+
+class StepsOfSequence {
+ public:
+  StepsOfSequence(const SequenceOutputs& outputs,
+                  const SequenceArguments& arguments,
+                  const Device& device,
+                  bool reverse)
+      : outputs_(outputs),
+        arguments_(arguments),
+        device_(device),
+        layout_(layout_of(outputs, arguments)),
+        reverse_(reverse) {
+    if (!plan_kernels()) {
+      layout_ = layout_by_library(layout_);
+      rows_at_a_time_ = layout_.rows_at_a_time();
     }
   }
-  if (!cell.is_same(c_n)) {
-    c_n.copy_(cell);
+
+  template <typename scalar_t>
+  void run() {
+    copy_weights();
+    copy_bias();
+    for (int64_t first = 0; first < layout_.batch; first += rows_at_a_time_) {
+      const int64_t count = std::min(rows_at_a_time_, layout_.batch - first);
+      if (layout_.h_in_output) {
+        run_rows<scalar_t, StepProblem>(first, count);
+      } else {
+        run_rows<scalar_t, StepOfRowsProblem>(first, count);
+      }
+    }
   }
-}
+
+ private:
+  /// Returns false if the library should compute the products: in float64, on GPUs older than
+  /// sm_80, without steps, and for sizes at which it is faster.
+  bool plan_kernels() {
+    const std::optional<Arithmetic> arithmetic = arithmetic_of(arguments_.input.scalar_type());
+    if (!arithmetic) {
+      selection();  // an unknown selection is an error for every dtype
+      return false;
+    }
+    const Tensor& weights = arguments_.weights;
+    if (layout_.weights_bytes() > Layout::kWeightsBytes) {
+      layout_.copies_weights = false;
+    }
+    if (layout_.steps == 0 || (!layout_.copies_weights && !has_rows(weights))) {
+      return false;
+    }
+    rows_at_a_time_ = layout_.rows_at_a_time();
+    plan_ =
+        plan_forward(device_.facts(),
+                     *arithmetic,
+                     layout_.problem(rows_at_a_time_, rows_of(arguments_.input), rows_of(weights)),
+                     /*is_step=*/true);
+    return !plan_.by_library();
+  }
+
+  void copy_weights() {
+    const Tensor& weights = arguments_.weights;
+    if (!layout_.copies_weights) {
+      return;
+    }
+    weights_ = device_.empty({weights.size(0), layout_.weights_stride()}, weights.scalar_type());
+    weights_.narrow(1, 0, layout_.state_size).copy_(h_columns(weights));
+    weights_.narrow(1, layout_.state_size + layout_.weights_gap(), layout_.input_features)
+        .copy_(input_columns(weights));
+  }
+
+  void copy_bias() {
+    bias_ = contiguous_or_undefined(arguments_.bias);
+    if (bias_.defined() &&
+        !Matrix{bias_.const_data_ptr(), 0}.starts_at_neighbors(4, layout_.size)) {
+      bias_ = bias_.clone();
+    }
+  }
+
+  int64_t time_of(int64_t k) const { return reverse_ ? layout_.steps - 1 - k : k; }
+
+  /// Runs the rows [first, first + count) of the batch, for all steps.
+  template <typename scalar_t, typename Problem>
+  void run_rows(int64_t first, int64_t count) {
+    using acc_t = accumulate_t<scalar_t>;
+    const Layout& of = layout_;
+    const auto dtype = arguments_.input.scalar_type();
+    const Tensor h = outputs_.h_n.narrow(0, first, count);
+    const Tensor last_cell = outputs_.c_n.narrow(0, first, count);
+    void* const h_n = h.mutable_data_ptr();
+    const Tensor h_memory =
+        device_.empty({of.by_library ? 0 : of.h_buffers(), count, of.h_stride()}, dtype);
+    const Tensor cell_memory =
+        device_.empty({of.cell_in_workspace ? count : 0, of.state_size}, of.accumulated);
+    const auto h_buffer = [&](int64_t k) {
+      return of.by_library ? Matrix{h_n, of.state_size}
+                           : Matrix{kept_at(h_memory, k % std::max<int64_t>(of.h_buffers(), 1), 0),
+                                    of.h_stride()};
+    };
+    void* const c_n = last_cell.mutable_data_ptr();
+    auto* const cell =
+        static_cast<acc_t*>(of.cell_in_workspace ? cell_memory.mutable_data_ptr() : c_n);
+    const RowsOfSequence rows = rows_of_sequence(arguments_, first);
+
+    if (of.has_start()) {
+      auto start = start_of_sequence<scalar_t>(arguments_, of.state_size, first, count, reverse_);
+      start.h_stride = h_buffer(0).stride;
+      start.cell = of.starts_with_c0 ? nullptr : cell;
+      start.h_n = static_cast<scalar_t*>(h_n);
+      if (!of.starts_with_h0) {
+        for (int64_t i = 0; i < of.h_buffers(); ++i) {
+          start.h[i] = static_cast<scalar_t*>(const_cast<void*>(h_buffer(i).data));
+        }
+      }
+      check_launch(launch_sequence_start(start, device_.stream()));
+    }
+
+    Problem step{};
+    static_cast<ForwardProblem&>(step) = of.problem(count, {}, rows_of(arguments_.weights));
+    if (of.copies_weights) {
+      step.weights.data = weights_.const_data_ptr();
+    }
+    step.bias = data_or_null<scalar_t>(bias_);
+    // If cells are not kept, the last step writes c_n in their place.
+    const bool rounds_last_cell =
+        of.h_in_output && of.cell_in_workspace && outputs_.cells.size(0) == 0;
+    const Tensor& input = arguments_.input;
+    const int64_t gates = 3 * of.state_size;
+    Tensor weights_h, z_h;   // by the library
+    Tensor chunk;            // of z_x, or of a copy of input
+    int64_t first_time = 0;  // in the chunk
+    if (of.by_library) {
+      weights_h = h_columns(arguments_.weights).t();
+      z_h = device_.empty({count, gates}, of.accumulated);
+      const int64_t row_bytes = gates * int64_t{sizeof(acc_t)} + of.input_features * of.size;
+      chunk = device_.empty({of.steps_a_chunk(count * row_bytes), count, gates}, of.accumulated);
+    } else if (of.copies_input) {
+      const int64_t row_bytes = of.input_stride() * of.size;
+      chunk = device_.empty({of.steps_a_chunk(count * row_bytes), count, of.input_stride()}, dtype);
+    }
+    for (int64_t k = 0; k < of.steps; ++k) {
+      const int64_t t = time_of(k), last_t = time_of(k - 1);
+      const bool is_last = k + 1 == of.steps;
+      const bool starts_chunk = chunk.defined() && k % chunk.size(0) == 0;
+      if (starts_chunk) {
+        const int64_t steps = std::min(chunk.size(0), of.steps - k);
+        first_time = std::min(t, time_of(k + steps - 1));
+        fill(chunk.narrow(0, 0, steps), input.narrow(0, first_time, steps).narrow(1, first, count));
+      }
+      const void* const part = chunk.defined() ? kept_at(chunk, t - first_time, 0) : nullptr;
+      step.input = of.copies_input ? Matrix{part, of.input_stride()}
+                                   : rows_of(input).from(
+                                         t * input.stride(0) + first * input.stride(1), of.size);
+      step.follows_a_step = k > 0 && !starts_chunk;
+      step.old_h = k == 0 && of.starts_with_h0 ? rows_from(*arguments_.h0, first)
+                   : k > 0 && of.h_in_output
+                       ? Matrix{kept_at(outputs_.output, last_t, first), of.state_size}
+                       : h_buffer(k);
+      step.old_cell = k == 0 && of.starts_with_c0 ? rows_from(*arguments_.c0, first)
+                      : k > 0 && of.cell_in_cells
+                          ? Matrix{kept_at(outputs_.cells, last_t, first), of.state_size}
+                          : Matrix{cell, of.state_size};
+      step.next_cell = of.cell_in_cells && !is_last ? nullptr : cell;
+      step.new_h = kept_at(outputs_.output, t, first);
+      step.new_cell = kept_at(outputs_.cells, t, first);
+      step.gates = kept_at(outputs_.gates, t, first);
+      if constexpr (std::is_same_v<Problem, StepOfRowsProblem>) {
+        step.t = t;
+        step.next_t = is_last ? kNever : time_of(k + 1);
+        step.rows = rows;
+        step.next_h = h_buffer(k + 1);
+        step.h_n = h_n;
+        if (of.by_library) {
+          product_out(z_h, h, weights_h);
+          const SequenceStepParams<scalar_t> params{
+              step, static_cast<const acc_t*>(part), z_h.const_data_ptr<acc_t>()};
+          check_launch(launch_sequence_step(params, device_.stream()));
+          continue;
+        }
+      } else if (is_last) {
+        step.h_n = h_n;
+        if (rounds_last_cell) {
+          step.new_cell = c_n;
+        }
+      }
+      check_launch(launch_forward(plan_, step, device_.stream()));
+    }
+    if (of.cell_in_workspace && !rounds_last_cell) {
+      last_cell.copy_(cell_memory);
+    }
+  }
+
+  /// Computes z_x of some steps, or copies their input.
+  void fill(const Tensor& chunk, const Tensor& input) {
+    if (layout_.by_library) {
+      product_out(chunk.flatten(0, 1), input.flatten(0, 1), input_columns(arguments_.weights).t());
+    } else {
+      chunk.narrow(2, 0, layout_.input_features).copy_(input);
+    }
+  }
+
+  const SequenceOutputs& outputs_;
+  const SequenceArguments& arguments_;
+  const Device& device_;
+  Layout layout_;
+  int64_t rows_at_a_time_ = 0;
+  const bool reverse_;
+  ForwardPlan plan_;
+  Tensor weights_;  // if copied
+  Tensor bias_;     // contiguous, or undefined
+};
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArguments& arguments,
                                                             bool reverse,
                                                             bool keep) {
   const auto sizes = check<int64_t>(arguments);
-  const int64_t batch = sizes.batch, state_size = sizes.state_size;
   const Device device(arguments.input);
   const SequenceOutputs outputs =
       empty_outputs(arguments, sizes, keep, [&](at::IntArrayRef shape, at::ScalarType dtype) {
         return device.empty(shape, dtype);
       });
-  if (batch * state_size > 0 && !run_sequence_by_steps(outputs, arguments, device, reverse)) {
-    const auto dtype = arguments.input.scalar_type();
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "lltm::sequence", [&] {
-      const int64_t bytes_of_row = 8 * state_size * sizeof(accumulate_t<scalar_t>);
-      const int64_t rows = std::clamp<int64_t>(kStepBytes / bytes_of_row, 1, batch);
-      for (int64_t first = 0; first < batch; first += rows) {
-        run_rows<scalar_t>(
-            outputs, arguments, device, first, std::min(rows, batch - first), reverse);
-      }
-    });
+  if (sizes.batch * sizes.state_size > 0) {
+    StepsOfSequence steps(outputs, arguments, device, reverse);
+    AT_DISPATCH_FLOATING_TYPES_AND2(
+        at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence", [&] {
+          steps.run<scalar_t>();
+        });
   }
   return outputs.results();
 }

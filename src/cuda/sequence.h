@@ -17,13 +17,6 @@
 
 namespace lltm::cuda {
 
-/// Runs one kernel per step. Returns false, with nothing done, if the library should compute the
-/// sequence: float64, GPUs older than sm_80, no steps, and sizes at which the library is faster.
-bool run_sequence_by_steps(const SequenceOutputs& outputs,
-                           const SequenceArguments& arguments,
-                           const Device& device,
-                           bool reverse);
-
 /// The address of (t, row) in a contiguous tensor of steps, or null if the tensor is empty.
 inline void* kept_at(const at::Tensor& kept, int64_t t, int64_t row) {
   return kept.size(0) > 0 ? static_cast<char*>(kept.mutable_data_ptr()) +

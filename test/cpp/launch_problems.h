@@ -108,7 +108,7 @@ cudaError_t launch(const BackwardProblem& p, BackwardKernel kernel, const Gradie
   return cudaErrorInvalidValue;
 }
 
-/// A step of any batch and sizes, laid out as by sequence_forward_steps.cpp.
+/// A step of any batch and sizes, laid out as by sequence.cpp.
 inline StepOfRowsProblem random_step(Random& random, int size) {
   StepOfRowsProblem step{};
   ForwardProblem& p = step;
