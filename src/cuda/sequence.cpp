@@ -19,11 +19,20 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../optional_tensor.h"
+#include "../sequence_outputs.h"
 #include "plan/plan.h"
+#include "runtime/device.h"
 #include "runtime/launch_check.h"
+#include "runtime/rows.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/core/Tensor.h>
 #include <torch/library.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
 
 namespace lltm::cuda {
 namespace {
@@ -112,6 +121,13 @@ Layout layout_by_library(Layout of) {
   of.copies_weights = of.copies_input = false;
   of.h_in_output = of.cell_in_cells = of.starts_with_h0 = of.starts_with_c0 = false;
   return of;
+}
+
+/// The address of (t, row) in a contiguous tensor of steps, or null if the tensor is empty.
+void* kept_at(const Tensor& kept, int64_t t, int64_t row) {
+  return kept.size(0) > 0 ? static_cast<char*>(kept.mutable_data_ptr()) +
+                                (t * kept.size(1) + row) * kept.size(2) * kept.element_size()
+                          : nullptr;
 }
 
 Matrix rows_from(const Tensor& matrix, int64_t first) {
@@ -219,10 +235,25 @@ class StepsOfSequence {
     const RowsOfSequence rows = rows_of_sequence(arguments_, first);
 
     if (of.has_start()) {
-      auto start = start_of_sequence<scalar_t>(arguments_, of.state_size, first, count, reverse_);
-      start.h_stride = h_buffer(0).stride;
-      start.cell = of.starts_with_c0 ? nullptr : cell;
-      start.h_n = static_cast<scalar_t*>(h_n);
+      const auto state_of = [&]<typename T>(const std::optional<Tensor>& initial, T) {
+        return is_given(initial) && initial->scalar_type() == c10::CppTypeToScalarType<T>::value
+                   ? steps_of<T>(initial->narrow(0, first, count))
+                   : Steps<T>{};
+      };
+      SequenceStartParams<scalar_t> start{
+          .rows = count,
+          .state_size = of.state_size,
+          .steps = of.steps,
+          .reverse = reverse_,
+          .rows_of_sequence = rows,
+          .h0 = state_of(arguments_.h0, scalar_t{}),
+          .c0 = state_of(arguments_.c0, scalar_t{}),
+          .c0_float = state_of(arguments_.c0, float{}),
+          .h = {},
+          .h_stride = h_buffer(0).stride,
+          .cell = of.starts_with_c0 ? nullptr : cell,
+          .h_n = static_cast<scalar_t*>(h_n),
+      };
       if (!of.starts_with_h0) {
         for (int64_t i = 0; i < of.h_buffers(); ++i) {
           start.h[i] = static_cast<scalar_t*>(const_cast<void*>(h_buffer(i).data));
