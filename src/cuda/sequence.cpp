@@ -211,6 +211,38 @@ class StepsOfSequence {
 
   int64_t time_of(int64_t k) const { return reverse_ ? layout_.steps - 1 - k : k; }
 
+  /// Writes the state that the rows [first, first + count) start from, except what is read in
+  /// place.
+  template <typename scalar_t, typename HBuffer>
+  void start_rows(int64_t first,
+                  int64_t count,
+                  const HBuffer& h_buffer,
+                  accumulate_t<scalar_t>* cell) {
+    const auto state_of = [&]<typename T>(const std::optional<Tensor>& initial, T) {
+      return is_given(initial) && initial->scalar_type() == c10::CppTypeToScalarType<T>::value
+                 ? steps_of<T>(initial->narrow(0, first, count))
+                 : Steps<T>{};
+    };
+    SequenceStartParams<scalar_t> start{
+        .rows = count,
+        .state_size = layout_.state_size,
+        .steps = layout_.steps,
+        .reverse = reverse_,
+        .rows_of_sequence = rows_of_sequence(arguments_, first),
+        .h0 = state_of(arguments_.h0, scalar_t{}),
+        .c0 = state_of(arguments_.c0, scalar_t{}),
+        .c0_float = state_of(arguments_.c0, float{}),
+        .h = {},
+        .h_stride = h_buffer(0).stride,
+        .cell = cell,
+        .h_n = outputs_.h_n.mutable_data_ptr<scalar_t>() + first * layout_.state_size,
+    };
+    for (int64_t i = 0; i < layout_.h_buffers() && !layout_.starts_with_h0; ++i) {
+      start.h[i] = static_cast<scalar_t*>(const_cast<void*>(h_buffer(i).data));
+    }
+    check_launch(launch_sequence_start(start, device_.stream()));
+  }
+
   /// Runs the rows [first, first + count) of the batch, for all steps.
   template <typename scalar_t, typename Problem>
   void run_rows(int64_t first, int64_t count) {
@@ -235,31 +267,7 @@ class StepsOfSequence {
     const RowsOfSequence rows = rows_of_sequence(arguments_, first);
 
     if (of.has_start()) {
-      const auto state_of = [&]<typename T>(const std::optional<Tensor>& initial, T) {
-        return is_given(initial) && initial->scalar_type() == c10::CppTypeToScalarType<T>::value
-                   ? steps_of<T>(initial->narrow(0, first, count))
-                   : Steps<T>{};
-      };
-      SequenceStartParams<scalar_t> start{
-          .rows = count,
-          .state_size = of.state_size,
-          .steps = of.steps,
-          .reverse = reverse_,
-          .rows_of_sequence = rows,
-          .h0 = state_of(arguments_.h0, scalar_t{}),
-          .c0 = state_of(arguments_.c0, scalar_t{}),
-          .c0_float = state_of(arguments_.c0, float{}),
-          .h = {},
-          .h_stride = h_buffer(0).stride,
-          .cell = of.starts_with_c0 ? nullptr : cell,
-          .h_n = static_cast<scalar_t*>(h_n),
-      };
-      if (!of.starts_with_h0) {
-        for (int64_t i = 0; i < of.h_buffers(); ++i) {
-          start.h[i] = static_cast<scalar_t*>(const_cast<void*>(h_buffer(i).data));
-        }
-      }
-      check_launch(launch_sequence_start(start, device_.stream()));
+      start_rows<scalar_t>(first, count, h_buffer, of.starts_with_c0 ? nullptr : cell);
     }
 
     Problem step{};
