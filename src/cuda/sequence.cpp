@@ -104,7 +104,7 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   of.cell_in_cells = size == 4 && outputs.cells.size(0) > 0 && of.h_in_output;
   of.accumulated = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   of.cell_in_workspace = outputs.c_n.scalar_type() != of.accumulated;
-  of.copy_unless(is_describable(weights),
+  of.choose_copies(is_describable(weights),
                  is_describable(input) && input.stride(0) * size % 16 == 0);
   of.starts_with_h0 = is_given(arguments.h0) && !of.own_rows && is_describable(*arguments.h0);
   of.starts_with_c0 =

@@ -33,12 +33,13 @@ struct StepOperands {
     return copies_weights ? 3 * state_size * weights_stride() * size : 0;
   }
 
-  /// Copies the operands that TMA cannot describe, or whose parts it cannot.
-  void copy_unless(bool describes_weights, bool describes_input) {
+  /// Decides which operands are copied: those that TMA cannot describe, and weights of which it
+  /// could not describe the columns of input.
+  void choose_copies(bool describes_weights, bool describes_input) {
     copies_weights = !describes_weights || (!whole_state() && input_features > 0);
     copies_input = input_features > 0 && !describes_input;
   }
-  /// The problem of a step of `rows` rows. Copies and buffers are aligned. Null stands for them.
+  /// The problem of a step of `rows` rows. Copies and buffers, which are aligned, have null data.
   ForwardProblem problem(int64_t rows, const Matrix& input, const Matrix& weights) const {
     ForwardProblem step{};
     step.batch = rows;

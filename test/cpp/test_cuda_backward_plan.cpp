@@ -299,7 +299,7 @@ TEST(GradientPlan, SharesNoKOfFarMoreTilesThanAreResident) {
 // A part of these d_weights has 17 GB. Where tiles cost nothing but their chunks, parts divide the
 // work more evenly, but adding 32 of them takes far longer.
 TEST(GradientPlan, AddsNoPartsOfHugeWeights) {
-  Costs costs = kH200Costs;
+  Costs costs = kCosts;
   costs.backward.wgmma.half.columns_256_256.weight_tile = 0;
   DeviceFacts device = kH200;
   device.costs = &costs;

@@ -139,7 +139,7 @@ std::vector<double> numbers_of(const std::string& text) {
 
 TEST(Costs, AreTheNumbersOfTheirText) {
   using Numbers = std::array<double, sizeof(Costs) / sizeof(double)>;
-  const auto numbers = std::bit_cast<Numbers>(kH200Costs);
+  const auto numbers = std::bit_cast<Numbers>(kCosts);
   EXPECT_EQ(numbers_of(lltm_cuda_costs()), std::vector(numbers.begin(), numbers.end()));
 }
 
@@ -263,7 +263,7 @@ TEST(ContiguousEstimates, TakeRanksAndTellThem) {
 }
 
 TEST(ContiguousEstimates, UseTheConstantsOfTheDevice) {
-  Costs costs = kH200Costs;
+  Costs costs = kCosts;
   costs.sequence_backward.launch += 1;
   DeviceFacts device = kH200;
   device.costs = &costs;

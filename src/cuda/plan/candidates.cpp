@@ -53,8 +53,9 @@ ForwardShape shape_for(const ForwardCandidate&, const ContiguousProblem& of, boo
                         .input_features = of.input_features,
                         .state_size = of.state_size};
   if (is_step) {
-    operands.copy_unless(is_describable(weights, of.state_size + of.input_features, operands.size),
-                         is_describable(input, of.input_features, operands.size));
+    operands.choose_copies(
+        is_describable(weights, of.state_size + of.input_features, operands.size),
+        is_describable(input, of.input_features, operands.size));
     operands.copies_weights &= operands.weights_bytes() <= StepOperands::kWeightsBytes;
   }
   ForwardProblem problem = operands.problem(of.batch, input, weights);
@@ -144,7 +145,7 @@ __attribute__((visibility("default"))) const char* lltm_cuda_paths() {
 }
 
 __attribute__((visibility("default"))) const char* lltm_cuda_costs() {
-  return kH200CostsText;
+  return kCostsText;
 }
 
 __attribute__((visibility("default"))) bool lltm_cuda_estimates(const char* name,

@@ -58,8 +58,8 @@ struct Choice {
   EstimateOfCandidate estimate{};
 };
 
-/// Whether a candidate may be chosen without being selected. Some of the forward are not
-/// (forward.h).
+/// Whether a candidate is accurate enough to be chosen without being selected. Some of the
+/// forward are not (forward.h).
 template <typename Candidate, typename Shape>
 bool is_exact(const Candidate&, const Shape&) {
   return true;

@@ -1,9 +1,10 @@
-// The fitted constants of the cost model, which belong to a GPU. `bench.py --candidates` measures
-// them on the GPU at hand, and `bench.py fit` writes the numbers at the end of this file.
+// The fitted constants of the cost model, which belong to a GPU. `bench.py --candidates --ranks`
+// measures all candidates on the GPU at hand, and `bench.py fit --write` fits the numbers at the
+// end of this file to the times.
 //
-// Microseconds, and bytes per microsecond, unless a comment says otherwise. There is nothing but
-// doubles, so that a program can pass others as an array (candidates.h). No value of zero is
-// fitted.
+// Microseconds, and bytes per microsecond, unless a comment says otherwise. All members are
+// doubles, so that a program can pass others as an array (candidates.h). The fit leaves zeros as
+// they are.
 #pragma once
 
 #include "../problem.h"
@@ -227,7 +228,7 @@ struct Costs {
 
 // clang-format off
 // NVIDIA H200, 2026-11-25, replaying captured graphs.
-LLTM_COSTS(kH200Costs, {
+LLTM_COSTS(kCosts, {
     .packing = {.launch = 1.47, .rate = 4.2e6},
     .forward = {
         .wgmma_exchange = {.once = 0.0699, .a_rank = 0.0337},

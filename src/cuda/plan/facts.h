@@ -20,7 +20,7 @@ struct DeviceFacts {
   std::array<int, kLargestCluster> resident{};
   // The same of blocks of which two fill a multiprocessor: at least twice as many.
   std::array<int, kLargestCluster> resident_by_two{};
-  const Costs* costs = &kH200Costs;
+  const Costs* costs = &kCosts;
 
   bool operator==(const DeviceFacts&) const = default;
   bool clusters() const { return resident[1] > 0; }
