@@ -4,6 +4,7 @@
 #include "../optional_tensor.h"
 #include "../products.h"
 #include "kernels/forward/kernels.h"
+#include "kernels/forward/launch.h"
 #include "packed_rows.h"
 #include "plan/plan.h"
 #include "problem.h"

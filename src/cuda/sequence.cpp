@@ -20,6 +20,7 @@
 #include "../dispatcher_kernel.h"
 #include "../optional_tensor.h"
 #include "../sequence_outputs.h"
+#include "kernels/forward/launch.h"
 #include "plan/plan.h"
 #include "runtime/device.h"
 #include "runtime/launch_check.h"

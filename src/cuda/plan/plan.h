@@ -3,12 +3,10 @@
 // LLTM_CUDA_PATH selects candidates (docs/cuda-kernels.md). float64 always uses the library.
 #pragma once
 
-#include "../kernels/forward/kernels.h"
 #include "backward.h"
 #include "forward.h"
 
 #include <c10/core/ScalarType.h>
-#include <cuda_runtime_api.h>
 
 #include <optional>
 
@@ -34,10 +32,6 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                          Arithmetic arithmetic,
                          const ForwardProblem& problem,
                          bool is_step = false);
-
-/// Launches a plan other than the library's. What the plan packs must be packed already.
-template <typename Problem>
-cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream);
 
 /// The library's products if the batch or the state is empty.
 BackwardChoice plan_backward(const DeviceFacts& device, const BackwardShape& shape);
