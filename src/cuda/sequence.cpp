@@ -3,13 +3,13 @@
 // The host knows only sizes, so a call can be captured in a graph.
 //
 // A kernel computes both halves of a step's product, [h | x], and reads h where the previous step
-// left it: in output or, where rows are reset, have lengths of their own or do not start at 16
-// bytes, in two buffers that alternate. The cell state is carried in float: in cells or c_n where
-// these are float, otherwise in a buffer. Weights and input that do not start at 16 bytes are
-// copied to rows that every kernel can read in vectors: weights once per call, input in chunks of
-// time.
+// left it: in output or, where rows are reset, have lengths of their own or do not start at
+// multiples of 16 bytes, in two buffers that alternate. The cell state is carried in float: in
+// cells or c_n where these are float, otherwise in a buffer. Weights and input that do not start at
+// multiples of 16 bytes are copied to rows that every kernel can read in vectors: weights once per
+// call, input in chunks of steps.
 //
-// The library computes the product with the inputs, z_x, in chunks of time, by one product each,
+// The library computes the product with the inputs, z_x, in chunks of steps, by one product each,
 // and a product with h in each step. Both are kept in the accumulation type, float32 for 16-bit
 // tensors, so z is rounded only where it is written to gates. h is carried in h_n, which each step
 // updates in place. A row that has ended leaves its state alone, so h_n has the final one at the
@@ -41,7 +41,8 @@ namespace {
 using at::Tensor;
 
 // The size of the workspace, and the most of it that a chunk of input or of z_x takes. The rest is
-// for copies of weights, and for the state of the rows that are run at a time.
+// for copies of weights, up to StepOperands::kWeightsBytes, and for the state of the rows that are
+// run at a time.
 constexpr int64_t kWorkspaceBytes = 60 << 20, kChunkBytes = 16 << 20;
 
 // What a step by the library takes. This and a chunk leave half of 64 MiB to the workspace that
@@ -106,7 +107,7 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   of.accumulated = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   of.cell_in_workspace = outputs.c_n.scalar_type() != of.accumulated;
   of.choose_copies(is_describable(weights),
-                 is_describable(input) && input.stride(0) * size % 16 == 0);
+                   is_describable(input) && input.stride(0) * size % 16 == 0);
   of.starts_with_h0 = is_given(arguments.h0) && !of.own_rows && is_describable(*arguments.h0);
   of.starts_with_c0 =
       is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
@@ -281,21 +282,13 @@ class StepsOfSequence {
     const bool rounds_last_cell =
         of.h_in_output && of.cell_in_workspace && outputs_.cells.size(0) == 0;
     const Tensor& input = arguments_.input;
-    const int64_t gates = 3 * of.state_size;
-    Tensor weights_h, z_h;   // by the library
-    Tensor chunk;            // of z_x, or of a copy of input
+    const Tensor weights_h = of.by_library ? h_columns(arguments_.weights).t() : Tensor();
+    const Tensor z_h =
+        of.by_library ? device_.empty({count, 3 * of.state_size}, of.accumulated) : Tensor();
+    const Tensor chunk = empty_chunk(count);
     int64_t first_time = 0;  // in the chunk
-    if (of.by_library) {
-      weights_h = h_columns(arguments_.weights).t();
-      z_h = device_.empty({count, gates}, of.accumulated);
-      const int64_t row_bytes = gates * int64_t{sizeof(acc_t)} + of.input_features * of.size;
-      chunk = device_.empty({of.steps_a_chunk(count * row_bytes), count, gates}, of.accumulated);
-    } else if (of.copies_input) {
-      const int64_t row_bytes = of.input_stride() * of.size;
-      chunk = device_.empty({of.steps_a_chunk(count * row_bytes), count, of.input_stride()}, dtype);
-    }
     for (int64_t k = 0; k < of.steps; ++k) {
-      const int64_t t = time_of(k), last_t = time_of(k - 1);
+      const int64_t t = time_of(k), previous_t = time_of(k - 1);
       const bool is_last = k + 1 == of.steps;
       const bool starts_chunk = chunk.defined() && k % chunk.size(0) == 0;
       if (starts_chunk) {
@@ -310,11 +303,11 @@ class StepsOfSequence {
       step.follows_a_step = k > 0 && !starts_chunk;
       step.old_h = k == 0 && of.starts_with_h0 ? rows_from(*arguments_.h0, first)
                    : k > 0 && of.h_in_output
-                       ? Matrix{kept_at(outputs_.output, last_t, first), of.state_size}
+                       ? Matrix{kept_at(outputs_.output, previous_t, first), of.state_size}
                        : h_buffer(k);
       step.old_cell = k == 0 && of.starts_with_c0 ? rows_from(*arguments_.c0, first)
                       : k > 0 && of.cell_in_cells
-                          ? Matrix{kept_at(outputs_.cells, last_t, first), of.state_size}
+                          ? Matrix{kept_at(outputs_.cells, previous_t, first), of.state_size}
                           : Matrix{cell, of.state_size};
       step.next_cell = of.cell_in_cells && !is_last ? nullptr : cell;
       step.new_h = kept_at(outputs_.output, t, first);
@@ -344,6 +337,23 @@ class StepsOfSequence {
     if (of.cell_in_workspace && !rounds_last_cell) {
       last_cell.copy_(cell_memory);
     }
+  }
+
+  /// Memory for z_x of some steps or for a copy of their input; undefined if neither is needed.
+  Tensor empty_chunk(int64_t count) const {
+    const Layout& of = layout_;
+    if (of.by_library) {
+      const int64_t gates = 3 * of.state_size;
+      const int64_t row_bytes = gates * static_cast<int64_t>(c10::elementSize(of.accumulated)) +
+                                of.input_features * of.size;
+      return device_.empty({of.steps_a_chunk(count * row_bytes), count, gates}, of.accumulated);
+    }
+    if (of.copies_input) {
+      const int64_t stride = of.input_stride();
+      return device_.empty({of.steps_a_chunk(count * stride * of.size), count, stride},
+                           arguments_.input.scalar_type());
+    }
+    return {};
   }
 
   /// Computes z_x of some steps, or copies their input.

@@ -1,4 +1,4 @@
-// Choosing among candidates by their estimates, in every direction alike, and remembering choices.
+// Choosing among candidates by their estimates, for every operator alike, and remembering choices.
 #pragma once
 
 #include "facts.h"
@@ -79,7 +79,7 @@ std::optional<Estimate> estimate_if_supported(const Candidate& candidate,
 }
 
 /// The candidate with the least estimate: the one with the selected name, among those of the
-/// selected group, or, if neither is selected or the name is another direction's, among those that
+/// selected group, or, if neither is selected or the name is another operator's, among those that
 /// are exact. What the selection does not support falls back to tiles, then to the library.
 template <typename Candidate, typename Shape>
 auto choose(std::span<const Candidate> candidates,

@@ -72,8 +72,8 @@ struct ForwardCosts {
     double block, column;
   } unaligned, float32_unaligned;
   // A chunk by mma.sync relative to 16 bits in aligned rows: in float32 for tiles of 8 columns, of
-  // 64 rows, and others; float32_words multiplies these. Rows that do not start at 16 bytes are
-  // copied in words of 4 bytes in float, and shifted in 16 bits.
+  // 64 rows, and others; float32_words multiplies these. Rows that do not start at multiples of 16
+  // bytes are copied in words of 4 bytes in float, and shifted in 16 bits.
   struct {
     double float32_columns_8, float32_rows_64, float32, float32_words;
     double tf32, tf32_words, half_shifted;

@@ -34,8 +34,9 @@ struct ForwardShape {
   int64_t pack_bytes = 0;          // of these
   bool weights_in_lines = true;    // rows of weights start at cache lines, as packed rows do
   double states_across_lines = 0;  // the share of the columns of old_h and input whose rows do not
-  bool vector_rows = true;         // all rows start at 16 bytes, also of weights' input columns
-  bool word_rows = true;           // and at 4 bytes, less than 4 GiB apart in a tile
+  // Whether all rows, also of weights' columns of input, start at multiples of 16 bytes; and
+  // whether of 4 bytes, less than 4 GiB apart in a tile.
+  bool vector_rows = true, word_rows = true;
 
   bool operator==(const ForwardShape&) const = default;
   int64_t width() const { return state_size + input_features; }

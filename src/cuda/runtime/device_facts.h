@@ -1,4 +1,4 @@
-// What the cost model needs to know about the current device, queried from the driver.
+// What the cost model needs to know about the current device, queried from the CUDA runtime.
 #pragma once
 
 #include "../plan/facts.h"

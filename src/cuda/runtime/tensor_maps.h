@@ -29,8 +29,8 @@ struct BoxesOf {
 bool describe(CUtensorMap* map, const BoxesOf& boxes);
 
 /// Rows of float that start anywhere: TMA reads rows from multiples of 16 bytes on, so rows whose
-/// numbers differ by a multiple of four are one matrix to it, which starts at the last such
-/// multiple.
+/// numbers differ by a multiple of four are one matrix to it, which starts at the multiple of 16
+/// bytes at or before its first row.
 constexpr int kRowResidues = 4;
 
 /// Creates the maps of these matrices, kRowResidues of them, of boxes with every fourth row, and

@@ -13,8 +13,9 @@ namespace lltm::cuda {
 struct GradientShares {
   int clusters;
   EvenShares states;
-  // The clusters without one more unit of the state product have `lead` more of the weight product
-  // instead. All share the rest of that one, and the busier clusters take their turn last.
+  // Clusters without an additional unit of the state product first get `lead` units of the weight
+  // product each. The rest of these is divided evenly among all clusters; the remainder goes to
+  // those with a lead first.
   int lead;
   EvenShares rest;
 
