@@ -11,17 +11,6 @@
 
 namespace lltm::cuda {
 
-template <Arithmetic kArithmetic, int kSums>
-__device__ __forceinline__ void multiply_group(float (&sum)[kSums], uint64_t a, uint64_t b) {
-  if constexpr (kArithmetic == Arithmetic::kTf32) {
-    multiply_group_tf32(sum, a, b);
-  } else if constexpr (kArithmetic == Arithmetic::kFloat16) {
-    multiply_group_f16(sum, a, b);
-  } else {
-    multiply_group_bf16(sum, a, b);
-  }
-}
-
 /// A tile with 64 rows for each of kGroups warpgroups. kHelpers more threads do not take part in
 /// the product. One more warp starts the copies; in a product that overlaps the previous kernel,
 /// one warp starts those of A and another one those of B. If kCopierWarps is not zero, as many

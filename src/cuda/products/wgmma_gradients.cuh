@@ -126,11 +126,7 @@ __device__ __forceinline__ void multiply_boxes(float (&sum)[kSums], uint64_t a, 
   constexpr int kStepA = kRowsOfKA ? 128 : 2, kStepB = kRowsOfKB ? 128 : 2;
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    if constexpr (kArithmetic == Arithmetic::kFloat16) {
-      multiply_group_f16<kRowsOfKA, kRowsOfKB>(sum, a + step * kStepA, b + step * kStepB);
-    } else {
-      multiply_group_bf16<kRowsOfKA, kRowsOfKB>(sum, a + step * kStepA, b + step * kStepB);
-    }
+    multiply_group<kArithmetic, kRowsOfKA, kRowsOfKB>(sum, a + step * kStepA, b + step * kStepB);
   }
 }
 

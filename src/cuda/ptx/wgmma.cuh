@@ -1,6 +1,8 @@
 // wgmma and what it requires (sm_90a).
 #pragma once
 
+#include "../problem.h"
+
 #include <cstdint>
 
 namespace lltm::cuda {
@@ -42,6 +44,9 @@ __device__ __forceinline__ void wait_products() {
 // d += a * b for 64 rows and `columns` columns of d and 32 bytes of K, by a warpgroup whose threads
 // hold columns / 2 sums each. For 16-bit operands, the rows of a are M or, with kRowsOfKA, K; the
 // rows of b are N or, with kRowsOfKB, K. The other flags scale d, a and b by 1.
+//
+// multiply_group_tf32 has a in registers: four per thread, in the layout of mma.sync.m16n8k8, with
+// sixteen rows per warp. With kFresh, d = a * b.
 // clang-format off
 #define LLTM_NAMES_12 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
 #define LLTM_NAMES_24 LLTM_NAMES_12 ", %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
@@ -73,61 +78,51 @@ __device__ __forceinline__ void wait_products() {
 #define LLTM_SUMS_128 LLTM_SUMS_96, LLTM_FOUR_SUMS(96), LLTM_FOUR_SUMS(100), LLTM_FOUR_SUMS(104),  \
     LLTM_FOUR_SUMS(108), LLTM_FOUR_SUMS(112), LLTM_FOUR_SUMS(116), LLTM_FOUR_SUMS(120),            \
     LLTM_FOUR_SUMS(124)
-#define LLTM_MULTIPLY_GROUP(name, types, columns, sums, b_operand, a_flag, b_flag)                 \
-  template <bool kRowsOfKA = false, bool kRowsOfKB = false>                                        \
-  __device__ __forceinline__ void name(float (&d)[sums], uint64_t a, uint64_t b) {                 \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." types                     \
-                 " {" LLTM_NAMES_##sums "}, %" #sums ", %" #b_operand                              \
-                 ", 1, 1, 1, %" #a_flag ", %" #b_flag ";\n"                                        \
-                 : LLTM_SUMS_##sums                                                                \
-                 : "l"(a), "l"(b), "n"(kRowsOfKA ? 1 : 0), "n"(kRowsOfKB ? 1 : 0));                \
-  }
-#define LLTM_MULTIPLY_GROUPS(columns, sums, b_operand, a_flag, b_flag)                             \
-  LLTM_MULTIPLY_GROUP(multiply_group_bf16, "bf16.bf16", columns, sums, b_operand, a_flag, b_flag)  \
-  LLTM_MULTIPLY_GROUP(multiply_group_f16, "f16.f16", columns, sums, b_operand, a_flag, b_flag)     \
-  __device__ __forceinline__ void multiply_group_tf32(float (&d)[sums], uint64_t a, uint64_t b) {  \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k8.f32.tf32.tf32"                   \
-                 " {" LLTM_NAMES_##sums "}, %" #sums ", %" #b_operand ", 1, 1, 1;\n"               \
-                 : LLTM_SUMS_##sums                                                                \
-                 : "l"(a), "l"(b));                                                                \
-  }
-LLTM_MULTIPLY_GROUPS(24, 12, 13, 14, 15)
-LLTM_MULTIPLY_GROUPS(64, 32, 33, 34, 35)
-LLTM_MULTIPLY_GROUPS(72, 36, 37, 38, 39)
-LLTM_MULTIPLY_GROUPS(96, 48, 49, 50, 51)
-LLTM_MULTIPLY_GROUPS(120, 60, 61, 62, 63)
-LLTM_MULTIPLY_GROUPS(128, 64, 65, 66, 67)
-LLTM_MULTIPLY_GROUPS(144, 72, 73, 74, 75)
-LLTM_MULTIPLY_GROUPS(192, 96, 97, 98, 99)
-LLTM_MULTIPLY_GROUPS(256, 128, 129, 130, 131)
-// clang-format on
-#undef LLTM_MULTIPLY_GROUPS
-#undef LLTM_MULTIPLY_GROUP
-
-// The same with a in registers: four per thread, in the layout of mma.sync.m16n8k8, with sixteen
-// rows per warp. With kFresh, d = a * b.
-// clang-format off
-#define LLTM_MULTIPLY_REGISTERS(rows, sums, a0, a1, a2, a3, b_operand, keep_operand)               \
+#define LLTM_MULTIPLY_HALVES(columns, types, sums, x1, x2, x3)                                     \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." types                       \
+               " {" LLTM_NAMES_##sums "}, %" #sums ", %" #x1 ", 1, 1, 1, %" #x2 ", %" #x3 ";\n"    \
+               : LLTM_SUMS_##sums                                                                  \
+               : "l"(a), "l"(b), "n"(kRowsOfKA ? 1 : 0), "n"(kRowsOfKB ? 1 : 0))
+// The operands behind the sums have the numbers sums, x1, x2, ....
+#define LLTM_MULTIPLY_GROUP(columns, sums, x1, x2, x3, x4, x5)                                     \
+  template <Arithmetic kArithmetic, bool kRowsOfKA = false, bool kRowsOfKB = false>                \
+  __device__ __forceinline__ void multiply_group(float (&d)[sums], uint64_t a, uint64_t b) {       \
+    if constexpr (kArithmetic == Arithmetic::kFloat16) {                                           \
+      LLTM_MULTIPLY_HALVES(columns, "f16.f16", sums, x1, x2, x3);                                  \
+    } else if constexpr (kArithmetic == Arithmetic::kBFloat16) {                                   \
+      LLTM_MULTIPLY_HALVES(columns, "bf16.bf16", sums, x1, x2, x3);                                \
+    } else {                                                                                       \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k8.f32.tf32.tf32"                 \
+                   " {" LLTM_NAMES_##sums "}, %" #sums ", %" #x1 ", 1, 1, 1;\n"                    \
+                   : LLTM_SUMS_##sums                                                              \
+                   : "l"(a), "l"(b));                                                              \
+    }                                                                                              \
+  }                                                                                                \
   template <bool kFresh>                                                                           \
   __device__ __forceinline__ void multiply_group_tf32(                                             \
       float (&d)[sums], const uint32_t (&a)[4], uint64_t b) {                                      \
     asm volatile(                                                                                  \
         "{\n"                                                                                      \
         ".reg .pred keep;\n"                                                                       \
-        "setp.ne.b32 keep, %" #keep_operand ", 0;\n"                                               \
-        "wgmma.mma_async.sync.aligned.m64n" #rows "k8.f32.tf32.tf32 {" LLTM_NAMES_##sums "}, "     \
-        "{%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_operand ", keep, 1, 1;\n"                 \
+        "setp.ne.b32 keep, %" #x5 ", 0;\n"                                                         \
+        "wgmma.mma_async.sync.aligned.m64n" #columns "k8.f32.tf32.tf32 {" LLTM_NAMES_##sums "}, "  \
+        "{%" #sums ", %" #x1 ", %" #x2 ", %" #x3 "}, %" #x4 ", keep, 1, 1;\n"                      \
         "}\n"                                                                                      \
         : LLTM_SUMS_##sums                                                                         \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFresh ? 0 : 1));                \
   }
-LLTM_MULTIPLY_REGISTERS(24, 12, 12, 13, 14, 15, 16, 17)
-LLTM_MULTIPLY_REGISTERS(64, 32, 32, 33, 34, 35, 36, 37)
-LLTM_MULTIPLY_REGISTERS(96, 48, 48, 49, 50, 51, 52, 53)
-LLTM_MULTIPLY_REGISTERS(128, 64, 64, 65, 66, 67, 68, 69)
-LLTM_MULTIPLY_REGISTERS(256, 128, 128, 129, 130, 131, 132, 133)
+LLTM_MULTIPLY_GROUP(24, 12, 13, 14, 15, 16, 17)
+LLTM_MULTIPLY_GROUP(64, 32, 33, 34, 35, 36, 37)
+LLTM_MULTIPLY_GROUP(72, 36, 37, 38, 39, 40, 41)
+LLTM_MULTIPLY_GROUP(96, 48, 49, 50, 51, 52, 53)
+LLTM_MULTIPLY_GROUP(120, 60, 61, 62, 63, 64, 65)
+LLTM_MULTIPLY_GROUP(128, 64, 65, 66, 67, 68, 69)
+LLTM_MULTIPLY_GROUP(144, 72, 73, 74, 75, 76, 77)
+LLTM_MULTIPLY_GROUP(192, 96, 97, 98, 99, 100, 101)
+LLTM_MULTIPLY_GROUP(256, 128, 129, 130, 131, 132, 133)
 // clang-format on
-#undef LLTM_MULTIPLY_REGISTERS
+#undef LLTM_MULTIPLY_GROUP
+#undef LLTM_MULTIPLY_HALVES
 
 template <int kCount>
 __device__ __forceinline__ void clear(float (&d)[kCount]) {
