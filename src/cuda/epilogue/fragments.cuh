@@ -1,6 +1,5 @@
 // The epilogue of a forward tile that was computed by wgmma: sums move from the registers of the
-// warps that hold them to the threads that finish them, by a policy as described in
-// epilogue/cell.cuh.
+// warps that hold them to the threads that finish them, by CellEpilogue.
 //
 // Of 16 rows and each 8 hidden columns, lane l of a warp holds four sums per gate: those of rows
 // l/4 and l/4 + 8 and of columns l%4*2 and the next. A unit is what lanes 8q to 8q + 7 hold of all
@@ -20,7 +19,6 @@
 #include "../ptx/shared.cuh"
 
 #include <algorithm>
-#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -58,8 +56,8 @@ class FragmentFinisher {
     return own_units() * (ranks_ - 1) * kUnitBytes;
   }
 
-  /// Fetches what the first item needs besides its sums, and the states of the others if the policy
-  /// has any.
+  /// Fetches what the first item needs besides its sums, and the states of the others if they are
+  /// fetched ahead.
   __device__ __forceinline__ void fetch() {
     fetch_item();
     // Computed here so that no division follows the product.
@@ -164,7 +162,7 @@ class FragmentFinisher {
   // that this requires, such tiles take 0.1 us longer.
   static constexpr int kMostItems = (kUnits * kItemsAUnit + kThreads - 1) / kThreads;
   static constexpr bool kSameColumns = kThreads % kItemsAUnit == 0;
-  static constexpr bool kFetchesAhead = kSameColumns && !std::is_empty_v<typename Epilogue::State>;
+  static constexpr bool kFetchesAhead = kSameColumns && !Epilogue::kOfStep;
 
   __device__ __forceinline__ void fetch_item() {
     next_.rows = 0;
@@ -174,7 +172,8 @@ class FragmentFinisher {
   }
   __device__ __forceinline__ void place_next() {
     if constexpr (kMostItems > 1) {
-      epilogue_.place(next_, further_[0], row(item_), column(item_));
+      epilogue_.place(next_, row(item_), column(item_));
+      next_.state = further_[0];
 #pragma unroll
       for (int i = 2; i < kMostItems; ++i) {
         further_[i - 2] = further_[i - 1];

@@ -5,7 +5,6 @@
 
 #include "../../epilogue/cell.cuh"
 #include "../../epilogue/elements.cuh"
-#include "../../epilogue/step.cuh"
 #include "../../problem.h"
 #include "../../products/mma_sync.cuh"
 #include "../../ptx/cluster.cuh"
@@ -58,7 +57,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   const int end = arguments.split.first_chunk(rank + 1);
 
   ClusterSums<Product> sums(shared, arguments.split);
-  using Epilogue = EpilogueOf<Problem, Element, cell::StandardMath, 1, 1, true>;
+  using Epilogue = CellEpilogue<Problem, Element, cell::StandardMath, 1, 1, true>;
   ElementFinisher<Epilogue, kHidden, Product::kThreads> finisher(
       Epilogue(arguments.problem), first_row, first_hidden, sums.first_row(), sums.rows());
   if constexpr (!kOfSequence<Problem>) {

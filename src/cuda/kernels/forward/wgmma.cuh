@@ -9,7 +9,6 @@
 #include "../../epilogue/cell.cuh"
 #include "../../epilogue/fragments.cuh"
 #include "../../epilogue/math.cuh"
-#include "../../epilogue/step.cuh"
 #include "../../problem.h"
 #include "../../products/wgmma.cuh"
 #include "../../products/wgmma_three_tf32.cuh"
@@ -55,12 +54,12 @@ struct ForwardWgmmaTile {
   static constexpr int kHidden = Product::kTileN / 3;
   using Math = ForwardMath<Product::kArithmetic>;
   static constexpr int kItemRows = kNeighbors == 4 ? 1 : 2;
-  using Epilogue = EpilogueOf<Problem,
-                              typename Product::Element,
-                              Math,
-                              kItemRows,
-                              4 / kItemRows,
-                              (kNeighbors > 1)>;
+  using Epilogue = CellEpilogue<Problem,
+                                typename Product::Element,
+                                Math,
+                                kItemRows,
+                                4 / kItemRows,
+                                (kNeighbors > 1)>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
 
   // Shared memory: the pipeline, a barrier for the sums, and the sums. The sums of a block without
