@@ -135,19 +135,19 @@ class FragmentFinisher {
         part += kUnitBytes;
         add([](float& z, float sum) { z += sum; });
       }
+      const typename Epilogue::Operands operands = next_;
       item_ += kThreads;
-      if constexpr (kFetchesAhead && kRows == 1) {
-        epilogue_.finish(next_, z);
-        place_next();
-      } else {
-        const typename Epilogue::Operands operands = next_;
-        if constexpr (kFetchesAhead) {
-          place_next();
-        } else {
-          fetch_item();
+      if constexpr (!kFetchesAhead) {
+        fetch_item();
+      } else if constexpr (kMostItems > 1) {
+        epilogue_.place(next_, row(item_), column(item_));
+        next_.state = further_[0];
+#pragma unroll
+        for (int i = 2; i < kMostItems; ++i) {
+          further_[i - 2] = further_[i - 1];
         }
-        epilogue_.finish(operands, z);
       }
+      epilogue_.finish(operands, z);
     }
   }
 
@@ -170,17 +170,6 @@ class FragmentFinisher {
       epilogue_.fetch(next_, row(item_), column(item_));
     }
   }
-  __device__ __forceinline__ void place_next() {
-    if constexpr (kMostItems > 1) {
-      epilogue_.place(next_, row(item_), column(item_));
-      next_.state = further_[0];
-#pragma unroll
-      for (int i = 2; i < kMostItems; ++i) {
-        further_[i - 2] = further_[i - 1];
-      }
-    }
-  }
-
   // The first row and column of an item.
   __device__ __forceinline__ int64_t row(unsigned item) const {
     const unsigned unit = first_unit_ + item / kItemsAUnit, in_unit = item % kItemsAUnit;
