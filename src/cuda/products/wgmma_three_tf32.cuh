@@ -133,13 +133,14 @@ struct ThreeTf32Product {
           }
         },
         [&](Slots& slots, int thread) {
-          if constexpr (kMajorB == Major::kK) {
-            write_low_parts(slots, thread, chunks);
-          } else {
-            rewrite_columns<true>(slots, thread, one_unit(chunks), [](const auto&, int n) {
-              return BoxB::column(n);
-            });
-          }
+          struct Unit {
+            int chunks;
+          };
+          rewrite<true>(
+              slots,
+              thread,
+              [&](const auto& work) { work(Unit{chunks}); },
+              [](const Unit&, int n) { return BoxB::column(n); });
         },
         [&](Slots& slots) { multiply_tile(slots, chunks, finish); });
   }
@@ -166,13 +167,15 @@ struct ThreeTf32Product {
         shared,
         [&](Slots& slots) {
           wait_for_previous_kernel();
-          each_chunk(slots, each_unit, [&](const auto& unit, int chunk) {
-            load(slots.a(), slots.b(), slots.full(), unit, chunk);
+          each_unit([&](const auto& unit) {
+            for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
+              slots.wait_empty();
+              load(slots.a(), slots.b(), slots.full(), unit, chunk);
+              slots.advance();
+            }
           });
         },
-        [&](Slots& slots, int thread) {
-          rewrite_columns<false>(slots, thread, each_unit, column_of_b);
-        },
+        [&](Slots& slots, int thread) { rewrite<false>(slots, thread, each_unit, column_of_b); },
         [&](Slots& slots) {
           each_unit([&](const auto& unit) {
             if (has_rows_of_k(unit)) {
@@ -250,28 +253,6 @@ struct ThreeTf32Product {
     __device__ __forceinline__ uint32_t full_b() const { return this->barrier(3); }
   };
 
-  struct Unit {
-    int first_chunk, chunks;
-  };
-  // A single unit, as each_unit.
-  static __device__ __forceinline__ auto one_unit(int chunks) {
-    return [chunks](const auto& work) { work(Unit{0, chunks}); };
-  }
-
-  // Calls begin_chunk(unit, chunk) for all chunks of all units, when their slots are empty.
-  template <typename EachUnit, typename BeginChunk>
-  static __device__ __forceinline__ void each_chunk(Slots& slots,
-                                                    const EachUnit& each_unit,
-                                                    const BeginChunk& begin_chunk) {
-    each_unit([&](const auto& unit) {
-      for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
-        slots.wait_empty();
-        begin_chunk(unit, chunk);
-        slots.advance();
-      }
-    });
-  }
-
   // feed(slots) is called by the thread that loads, or, with kByWords, by those that copy A,
   // rewrite(slots, thread) by those that rewrite B, and multiply(slots) by those that multiply.
   template <typename Feed, typename Rewrite, typename Multiply>
@@ -337,38 +318,15 @@ struct ThreeTf32Product {
     }
   }
 
-  // Writes the low parts of a row of B, or of a piece of it, behind B, chunk by chunk. The row
-  // itself has the high parts: shared memory limits these kernels, so nothing is written that need
-  // not be.
-  static __device__ __forceinline__ void write_low_parts(Slots& slots, int thread, int chunks) {
-    const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
-#pragma unroll 1
-    for (; chunks > 0; --chunks) {
-      slots.wait(slots.full_b());
-      const uint32_t b = slots.b();
-      uint32_t values[kPieces][4];
-#pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        load_shared_4(values[piece], piece_of_row(b, n, first_piece + piece));
-      }
-#pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        leave_low_parts(values[piece]);
-        store_shared_4(piece_of_row(b, n, first_piece + piece) + kBytesB, values[piece]);
-      }
-      fence_for_copies();
-      arrive(slots.ready());
-      slots.advance();
-    }
-  }
-
-  // Where N is contiguous, a row is made of a column of the box: rewrites B in place as the high
-  // parts of rows, or pieces of them, and writes the low parts behind it.
+  // Writes the low parts of a row of B, or of pieces of it, behind B, chunk by chunk. Where K is
+  // contiguous, the row itself has the high parts: shared memory limits these kernels, so nothing
+  // is written that need not be. Where N is contiguous, a row is made of a column of the box, and
+  // the high parts of rows replace B.
   template <bool kBByItself, typename EachUnit, typename ColumnOf>
-  static __device__ __forceinline__ void rewrite_columns(Slots& slots,
-                                                         int thread,
-                                                         const EachUnit& each_unit,
-                                                         const ColumnOf& column_of_b) {
+  static __device__ __forceinline__ void rewrite(Slots& slots,
+                                                 int thread,
+                                                 const EachUnit& each_unit,
+                                                 const ColumnOf& column_of_b) {
     const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
     each_unit([&](const auto& unit) {
       const ColumnOfBox column = column_of_b(unit, n);
@@ -377,19 +335,31 @@ struct ThreeTf32Product {
         slots.wait(kBByItself ? slots.full_b() : slots.full());
         const uint32_t b = slots.b();
         uint32_t values[kPieces][4];
+        if constexpr (kMajorB == Major::kK) {
 #pragma unroll
-        for (int k = 0; k < kPieces * 4; ++k) {
-          values[k / 4][k % 4] = load_shared(b + column.offset(first_piece + k / 4, k % 4));
+          for (int piece = 0; piece < kPieces; ++piece) {
+            load_shared_4(values[piece], piece_of_row(b, n, first_piece + piece));
+          }
+        } else {
+#pragma unroll
+          for (int k = 0; k < kPieces * 4; ++k) {
+            values[k / 4][k % 4] = load_shared(b + column.offset(first_piece + k / 4, k % 4));
+          }
+          // Threads write rows where others still read columns.
+          sync_threads_of<1, kRewriters>();
         }
-        // Threads write rows where others still read columns.
-        sync_threads_of<1, kRewriters>();
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
           const uint32_t to = piece_of_row(b, n, first_piece + piece);
-          uint32_t low[4];
-          take_apart(values[piece], low);
-          store_shared_4(to + kBytesB, low);
-          store_shared_4(to, values[piece]);
+          if constexpr (kMajorB == Major::kK) {
+            leave_low_parts(values[piece]);
+            store_shared_4(to + kBytesB, values[piece]);
+          } else {
+            uint32_t low[4];
+            take_apart(values[piece], low);
+            store_shared_4(to + kBytesB, low);
+            store_shared_4(to, values[piece]);
+          }
         }
         fence_for_copies();
         arrive(slots.ready());
@@ -443,7 +413,8 @@ struct ThreeTf32Product {
     const int warp = (static_cast<int>(threadIdx.x) - kMultipliers - kRewriters) / 32;
     constexpr int kRows = kTileM / kFeederGroups;  // of a warp
     const int rows = min(rows_a - warp * kRows, kRows);
-    each_chunk(slots, one_unit(chunks), [&](const auto&, int chunk) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      slots.wait_empty();
       const RowsOfChunk of = rows_of(chunk);
       const float* from = of.a + warp * kRows * of.stride_a + lane;
       const uint32_t a = slots.a() + warp * kRows * 128;
@@ -453,7 +424,8 @@ struct ThreeTf32Product {
         from += of.stride_a;
       }
       arrive_after_copies(slots.full());
-    });
+      slots.advance();
+    }
   }
 
   // The address of 16 bytes of row `row` of B or A, whose vectors are permuted.
