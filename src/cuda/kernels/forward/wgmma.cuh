@@ -213,85 +213,63 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     const auto piece = piece_of(chunk);
     copy_b(to, barrier, piece.of_h, column_of(piece), begin + chunk);
   };
-  if constexpr (Tile::kLoadsByTwo) {
-    const bool early = loads_early(arguments.problem);
-    // Called by each of two threads.
-    const auto load_chunks = [&](auto slots, int bytes, bool awaits_h, const auto& copy) {
-      int chunk = 0, piece = rank;
+  if constexpr (!kIsFloat32) {
+    const auto copy = [&](auto slots) {
+      const int thread = static_cast<int>(threadIdx.x) - Product::kFinishers;
+      if constexpr (Tile::kByWords) {
+        WordCopier<Product::kArithmetic, Product::kTileM, Tile::kHidden, Product::kCopierWarps>(
+            p, first_row, first_hidden, thread / 32)
+            .copy(slots, end - begin, Product::kBytesA, piece_of);
+      } else if (thread % 32 != 0) {
+        return;
+      } else if constexpr (Tile::kLoadsByTwo) {
+        const bool early = loads_early(arguments.problem);
+        const auto load_chunks = [&](int bytes, bool awaits_h, const auto& copy) {
+          int chunk = 0, piece = rank;
 #pragma unroll 1
-      for (int segment = 0; segment < 2; ++segment) {
-        const bool of_h = segment == 1;
-        if ((awaits_h && of_h) || !early) {
-          wait_for_previous_kernel();
-        }
-        const int stop = of_h ? arguments.chunks.pieces() : arguments.chunks.x_pieces;
-        int k = (piece - segment * arguments.chunks.x_pieces) * Product::kChunkK;
+          for (int segment = 0; segment < 2; ++segment) {
+            const bool of_h = segment == 1;
+            if ((awaits_h && of_h) || !early) {
+              wait_for_previous_kernel();
+            }
+            const int stop = of_h ? arguments.chunks.pieces() : arguments.chunks.x_pieces;
+            int k = (piece - segment * arguments.chunks.x_pieces) * Product::kChunkK;
 #pragma unroll 1
-        for (; piece < stop; piece += ranks) {
-          if (chunk >= Product::kStages) {
-            slots.wait_empty();
+            for (; piece < stop; piece += ranks) {
+              if (chunk >= Product::kStages) {
+                slots.wait_empty();
+              }
+              arrive_expecting(slots.full(), bytes);
+              copy(of_h, k, chunk);
+              k += ranks * Product::kChunkK;
+              ++chunk;
+              slots.advance();
+            }
           }
+        };
+        // One thread for both would take longer to issue the copies than these take.
+        if (thread == 0) {
+          load_chunks(arguments.bytes_a, /*awaits_h=*/true, [&](bool of_h, int k, int) {
+            copy_a(slots.data(), slots.full(), of_h, k);
+          });
+        } else {
+          load_chunks(Product::kBytesB, /*awaits_h=*/false, [&](bool of_h, int k, int chunk) {
+            copy_b(slots.data() + Product::kBytesA, slots.full(), of_h, k, chunk);
+          });
+        }
+      } else {
+        const int bytes = arguments.bytes_a + Product::kBytesB;
+#pragma unroll 1
+        for (int chunk = 0; chunk < end - begin; ++chunk) {
+          slots.wait_empty();
           arrive_expecting(slots.full(), bytes);
-          copy(slots, of_h, k, chunk);
-          k += ranks * Product::kChunkK;
-          ++chunk;
+          load_b(slots.data() + Product::kBytesA, slots.full(), chunk);
+          load_a(slots.data(), slots.full(), chunk);
           slots.advance();
         }
       }
     };
-    product.run(
-        shared,
-        end - begin,
-        early_chunks,
-        rank,
-        ranks,
-        [&](const auto& slots) {
-          // One thread for both would take longer to issue the copies than these take.
-          if (threadIdx.x == Product::kFinishers) {
-            load_chunks(slots,
-                        arguments.bytes_a,
-                        /*awaits_h=*/true,
-                        [&](const auto& at, bool of_h, int k, int) {
-                          copy_a(at.data(), at.full(), of_h, k);
-                        });
-          } else if (threadIdx.x == Product::kFinishers + 32) {
-            load_chunks(slots,
-                        Product::kBytesB,
-                        /*awaits_h=*/false,
-                        [&](const auto& at, bool of_h, int k, int chunk) {
-                          copy_b(at.data() + Product::kBytesA, at.full(), of_h, k, chunk);
-                        });
-          }
-        },
-        fetch,
-        finish);
-  } else if constexpr (!kIsFloat32) {
-    product.run(
-        shared,
-        end - begin,
-        early_chunks,
-        rank,
-        ranks,
-        [&](auto slots) {
-          if constexpr (Tile::kByWords) {
-            const int warp = (static_cast<int>(threadIdx.x) - Product::kFinishers) / 32;
-            WordCopier<Product::kArithmetic, Product::kTileM, Tile::kHidden, Product::kCopierWarps>(
-                p, first_row, first_hidden, warp)
-                .copy(slots, end - begin, Product::kBytesA, piece_of);
-          } else if (threadIdx.x == Product::kFinishers) {
-            const int bytes = arguments.bytes_a + Product::kBytesB;
-#pragma unroll 1
-            for (int chunk = 0; chunk < end - begin; ++chunk) {
-              slots.wait_empty();
-              arrive_expecting(slots.full(), bytes);
-              load_b(slots.data() + Product::kBytesA, slots.full(), chunk);
-              load_a(slots.data(), slots.full(), chunk);
-              slots.advance();
-            }
-          }
-        },
-        fetch,
-        finish);
+    product.run(shared, end - begin, early_chunks, rank, ranks, copy, fetch, finish);
   } else {
     // A float32 product leaves few registers: what the epilogue needs is fetched after it.
     const auto fetch_and_finish = [&] {
