@@ -178,22 +178,6 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
   for (int row = 0; row < kRowTiles; ++row) {
     sharing_blocks |= 1 << (rank + ranks * row);
   }
-  const auto copy_a = [&](uint32_t to, uint32_t barrier, bool of_h, int k) {
-    copy_box_2d(to,
-                of_h ? &arguments.maps.old_h : &arguments.maps.input,
-                k,
-                static_cast<int>(first_row),
-                barrier);
-  };
-  const auto copy_b = [&](uint32_t to, uint32_t barrier, bool of_h, int k, int chunk) {
-    const CUtensorMap* const weights =
-        of_h ? &arguments.maps.weights_h : &arguments.maps.weights_input;
-    if constexpr (kRowTiles == 1) {
-      copy_box_3d(to, weights, k, first_hidden, 0, barrier);
-    } else if (chunk % kRowTiles == row_tile) {
-      copy_box_3d(to, weights, k, first_hidden, 0, barrier, sharing_blocks);
-    }
-  };
   // Chunks count from zero within this rank. Those of a step are distributed one by one, those of x
   // first, so that all ranks have the same number of them or one more.
   const auto piece_of = [&](int chunk) {
@@ -205,13 +189,20 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     const bool is_shifted = !Tile::kOfSequence && !piece.of_h;
     return static_cast<int>(piece.first) - (is_shifted ? static_cast<int>(p.input_shift) : 0);
   };
+  const ForwardMaps& maps = arguments.maps;
   const auto load_a = [&](uint32_t to, uint32_t barrier, int chunk) {
     const auto piece = piece_of(chunk);
-    copy_a(to, barrier, piece.of_h, column_of(piece));
+    const CUtensorMap* const map = piece.of_h ? &maps.old_h : &maps.input;
+    copy_box_2d(to, map, column_of(piece), static_cast<int>(first_row), barrier);
   };
   const auto load_b = [&](uint32_t to, uint32_t barrier, int chunk) {
     const auto piece = piece_of(chunk);
-    copy_b(to, barrier, piece.of_h, column_of(piece), begin + chunk);
+    const CUtensorMap* const map = piece.of_h ? &maps.weights_h : &maps.weights_input;
+    if constexpr (kRowTiles == 1) {
+      copy_box_3d(to, map, column_of(piece), first_hidden, 0, barrier);
+    } else if (chunk % kRowTiles == row_tile) {
+      copy_box_3d(to, map, column_of(piece), first_hidden, 0, barrier, sharing_blocks);
+    }
   };
   if constexpr (!kIsFloat32) {
     const auto copy = [&](auto slots) {
@@ -220,52 +211,37 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
         WordCopier<Product::kArithmetic, Product::kTileM, Tile::kHidden, Product::kCopierWarps>(
             p, first_row, first_hidden, thread / 32)
             .copy(slots, end - begin, Product::kBytesA, piece_of);
-      } else if (thread % 32 != 0) {
-        return;
-      } else if constexpr (Tile::kLoadsByTwo) {
-        const bool early = loads_early(arguments.problem);
-        const auto load_chunks = [&](int bytes, bool awaits_h, const auto& copy) {
-          int chunk = 0, piece = rank;
+      } else if (thread % 32 == 0) {
+        const auto load_chunks = [&](int bytes, int first_awaited, const auto& load) {
 #pragma unroll 1
-          for (int segment = 0; segment < 2; ++segment) {
-            const bool of_h = segment == 1;
-            if ((awaits_h && of_h) || !early) {
+          for (int chunk = 0; chunk < end - begin; ++chunk) {
+            if (chunk == first_awaited) {
               wait_for_previous_kernel();
             }
-            const int stop = of_h ? arguments.chunks.pieces() : arguments.chunks.x_pieces;
-            int k = (piece - segment * arguments.chunks.x_pieces) * Product::kChunkK;
-#pragma unroll 1
-            for (; piece < stop; piece += ranks) {
-              if (chunk >= Product::kStages) {
-                slots.wait_empty();
-              }
-              arrive_expecting(slots.full(), bytes);
-              copy(of_h, k, chunk);
-              k += ranks * Product::kChunkK;
-              ++chunk;
-              slots.advance();
+            if (chunk >= Product::kStages) {
+              slots.wait_empty();
             }
+            arrive_expecting(slots.full(), bytes);
+            load(chunk);
+            slots.advance();
           }
         };
-        // One thread for both would take longer to issue the copies than these take.
-        if (thread == 0) {
-          load_chunks(arguments.bytes_a, /*awaits_h=*/true, [&](bool of_h, int k, int) {
-            copy_a(slots.data(), slots.full(), of_h, k);
-          });
-        } else {
-          load_chunks(Product::kBytesB, /*awaits_h=*/false, [&](bool of_h, int k, int chunk) {
-            copy_b(slots.data() + Product::kBytesA, slots.full(), of_h, k, chunk);
-          });
-        }
-      } else {
-        const int bytes = arguments.bytes_a + Product::kBytesB;
-#pragma unroll 1
-        for (int chunk = 0; chunk < end - begin; ++chunk) {
-          slots.wait_empty();
-          arrive_expecting(slots.full(), bytes);
+        const auto load_a_chunk = [&](int chunk) { load_a(slots.data(), slots.full(), chunk); };
+        const auto load_b_chunk = [&](int chunk) {
           load_b(slots.data() + Product::kBytesA, slots.full(), chunk);
-          load_a(slots.data(), slots.full(), chunk);
-          slots.advance();
+        };
+        constexpr int kNone = -1;
+        const bool early = loads_early(arguments.problem);
+        if constexpr (!Tile::kLoadsByTwo) {
+          load_chunks(arguments.bytes_a + Product::kBytesB, kNone, [&](int chunk) {
+            load_b_chunk(chunk);
+            load_a_chunk(chunk);
+          });
+        } else if (thread == 0) {
+          // One thread for both would take longer to issue the copies than these take.
+          load_chunks(arguments.bytes_a, early ? early_chunks : 0, load_a_chunk);
+        } else {
+          load_chunks(Product::kBytesB, early ? kNone : 0, load_b_chunk);
         }
       }
     };
