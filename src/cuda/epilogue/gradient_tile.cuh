@@ -222,7 +222,7 @@ class GradientStaging {
                                                 int columns,
                                                 int first) const {
     constexpr int kElements = kVector / kSize;
-    using Bits = typename Word<kVector>::type;
+    using Bits = Word<kVector>;
     // A thread writes the same columns in all of its rows.
     const int shift = 31 - __clz((unit.of_weights ? columns : 64) / kElements);
     const int c = (thread_ & ((1 << shift) - 1)) * kElements;

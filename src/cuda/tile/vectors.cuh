@@ -1,6 +1,8 @@
 // Several neighboring elements of a row, read and written at once.
 #pragma once
 
+#include <type_traits>
+
 namespace lltm::cuda {
 
 template <typename Element, int kCount>
@@ -10,25 +12,12 @@ struct alignas(kCount * sizeof(Element)) Vector {
 
 // Vectors are read and written as words: elements that are classes would be assigned one by one.
 template <int kBytes>
-struct Word;
-template <>
-struct Word<2> {
-  using type = unsigned short;
-};
-template <>
-struct Word<4> {
-  using type = unsigned;
-};
-template <>
-struct Word<8> {
-  using type = uint2;
-};
-template <>
-struct Word<16> {
-  using type = uint4;
-};
+using Word = std::conditional_t<
+    kBytes == 2,
+    unsigned short,
+    std::conditional_t<kBytes == 4, unsigned, std::conditional_t<kBytes == 8, uint2, uint4>>>;
 template <typename Element, int kCount>
-using WordOf = typename Word<sizeof(Element) * kCount>::type;
+using WordOf = Word<sizeof(Element) * kCount>;
 template <int kCount, typename Element>
 __device__ __forceinline__ Vector<Element, kCount> read_vector(const Element* from) {
   using Bits = WordOf<Element, kCount>;
