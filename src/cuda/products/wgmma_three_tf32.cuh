@@ -346,7 +346,7 @@ struct ThreeTf32Product {
             values[k / 4][k % 4] = load_shared(b + column.offset(first_piece + k / 4, k % 4));
           }
           // Threads write rows where others still read columns.
-          sync_threads_of<1, kRewriters>();
+          sync_threads_of<kRewriters>(1);
         }
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {

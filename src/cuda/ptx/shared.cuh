@@ -33,10 +33,6 @@ __device__ __forceinline__ void store_shared_4(uint32_t address, const uint32_t 
 }
 
 // Synchronizes kThreads threads of the block at a named barrier.
-template <int kId, int kThreads>
-__device__ __forceinline__ void sync_threads_of() {
-  asm volatile("bar.sync %0, %1;\n" ::"n"(kId), "n"(kThreads) : "memory");
-}
 template <int kThreads>
 __device__ __forceinline__ void sync_threads_of(int id) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "n"(kThreads) : "memory");

@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
       cluster_wait();
     } else {
       // Loading uses only barriers of this block, which one of these two warps prepared.
-      sync_threads_of<3, Product::kThreads - Product::kFinishers>();
+      sync_threads_of<Product::kThreads - Product::kFinishers>(3);
     }
   }
   if constexpr (!Tile::kOfSequence) {
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     if (threadIdx.x < Product::kMultipliers) {
       if (ranks == 1) {
         // All warpgroups are done with the stages, which the sums replace.
-        sync_threads_of<2, Product::kMultipliers>();
+        sync_threads_of<Product::kMultipliers>(2);
       }
       finisher.exchange(
           product.sum, parts, sums_barrier, [&](int to) { return block + to - rank; });
