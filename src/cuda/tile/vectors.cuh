@@ -54,6 +54,10 @@ __device__ __forceinline__ void move_to_front(Element (&values)[kCount], int by)
 __device__ __forceinline__ float4 four_of(const float* values) {
   return make_float4(values[0], values[1], values[2], values[3]);
 }
+template <typename Number>
+__device__ __forceinline__ void add(Number& to, Number number) {
+  to += number;
+}
 __device__ __forceinline__ void add(float4& to, float4 four) {
   to.x += four.x;
   to.y += four.y;

@@ -10,7 +10,7 @@
 #include "../../ptx/mma.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../../ptx/shared.cuh"
-#include "../../reduction/bias_parts.cuh"
+#include "../../reduction/sum_parts.cuh"
 #include "../../runtime/launch.cuh"
 #include "../../tile/elements.h"
 #include "../../tile/vectors.cuh"
@@ -248,23 +248,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-/// d_bias = the sum of the parts of the batch, in order.
-template <typename scalar_t>
-struct BiasSumArguments {
-  const accumulate_t<scalar_t>* parts;
-  int64_t count;
-  int64_t size;
-  scalar_t* d_bias;
-};
-
-template <typename scalar_t>
-__global__ void __launch_bounds__(kThreads, 2)
-    bias_sum_kernel(const __grid_constant__ BiasSumArguments<scalar_t> arguments) {
-  wait_for_previous_kernel();
-  start_next_kernel();
-  sum_bias_parts<kThreads>(arguments.parts, arguments.count, arguments.size, arguments.d_bias);
-}
-
 /// How the batch is divided: among the ranks of a cluster, and among `parts` clusters, whose sums
 /// for d_bias another kernel adds.
 struct SharesOfRows {
@@ -359,12 +342,11 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
   if (error != cudaSuccess || params.d_bias == nullptr || shares.parts == 1 || !params.sums_bias) {
     return error;
   }
-  const BiasSumArguments<scalar_t> sum{static_cast<const accumulate_t<scalar_t>*>(params.workspace),
-                                       shares.parts,
-                                       3 * params.state_size,
-                                       params.d_bias};
-  return launch_in_clusters<&bias_sum_kernel<scalar_t>, kThreads>(
-      sum, dim3(static_cast<unsigned>(ceil_div(sum.size, kThreads))), 1, stream);
+  return launch_sum_parts(static_cast<const accumulate_t<scalar_t>*>(params.workspace),
+                          shares.parts,
+                          3 * params.state_size,
+                          params.d_bias,
+                          stream);
 }
 
 #define LLTM_GATE_GRADIENTS(scalar_t)                                \

@@ -13,8 +13,8 @@
 #include "../../pipeline/ring.cuh"
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/overlap.cuh"
-#include "../../reduction/bias_parts.cuh"
 #include "../../reduction/group_sums.cuh"
+#include "../../reduction/sum_parts.cuh"
 #include "../../scheduler/gradient_schedule.h"
 
 namespace lltm::cuda {
@@ -358,10 +358,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
     if (const BiasParts& bias = arguments.results.bias; bias.parts != nullptr) {
       // While the first operands are being copied.
       wait_for_previous_kernel();
-      sum_bias_parts<kGradientThreads>(bias.parts,
-                                       bias.count,
-                                       3 * arguments.results.state_size,
-                                       static_cast<typename Tile::Product::Element*>(bias.d_bias));
+      sum_parts<kGradientThreads>(bias.parts,
+                                  bias.count,
+                                  3 * arguments.results.state_size,
+                                  static_cast<typename Tile::Product::Element*>(bias.d_bias));
     }
     schedule.for_each_unit<Tile::kRows, Tile::kStateColumns, Tile::kWeightColumns>(
         cluster, rank, [&](const GradientUnit& unit) {

@@ -10,8 +10,8 @@
 #include "../../ptx/bulk_copy.cuh"
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/overlap.cuh"
-#include "../../reduction/bias_parts.cuh"
 #include "../../reduction/cluster_sums.cuh"
+#include "../../reduction/sum_parts.cuh"
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/schedule_gradients.h"
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   if (thread < Product::kMultipliers && bias.parts != nullptr) {
     // While the first operands are being copied.
     wait_for_previous_kernel();
-    sum_bias_parts<Product::kMultipliers>(
+    sum_parts<Product::kMultipliers>(
         bias.parts, bias.count, 3 * arguments.cell.state_size, static_cast<float*>(bias.d_bias));
   }
 
@@ -159,43 +159,6 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
 #endif
 }
 
-struct WeightSumArguments {
-  const float* parts;
-  int count;
-  int64_t size;
-  float* d_weights;
-};
-
-constexpr int kSumThreads = 256;
-
-/// d_weights = the sum of its parts, in order.
-template <int kWidth>
-__global__ void __launch_bounds__(kSumThreads)
-    weight_sum_kernel(const __grid_constant__ WeightSumArguments arguments) {
-  wait_for_previous_kernel();
-  const int64_t index = (int64_t(blockIdx.x) * kSumThreads + threadIdx.x) * kWidth;
-  if (index >= arguments.size) {
-    return;
-  }
-  auto sum = read_vector<kWidth>(arguments.parts + index);
-#pragma unroll 4
-  for (int part = 1; part < arguments.count; ++part) {
-    const auto more = read_vector<kWidth>(arguments.parts + part * arguments.size + index);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      sum.values[i] += more.values[i];
-    }
-  }
-  write_global_vector(arguments.d_weights + index, sum);
-}
-
-template <int kWidth>
-cudaError_t launch_weight_sum(const WeightSumArguments& arguments, cudaStream_t stream) {
-  constexpr int64_t kElements = kSumThreads * kWidth;
-  return launch_in_clusters<&weight_sum_kernel<kWidth>, kSumThreads>(
-      arguments, dim3(static_cast<unsigned>(ceil_div(arguments.size, kElements))), 1, stream);
-}
-
 /// Creates the maps of all wanted products' operands.
 template <typename Product>
 bool describe_operands(Float32GradientArguments* to, const BackwardProblem& p) {
@@ -257,9 +220,14 @@ cudaError_t launch_tile(const BackwardProblem& p,
   if (error != cudaSuccess || arguments.schedule.weights.units == 0 || parts == 1) {
     return error;
   }
-  const WeightSumArguments sum{
-      workspace, parts, gates * (state + features), static_cast<float*>(p.d_weights)};
-  return sum.size % 4 == 0 ? launch_weight_sum<4>(sum, stream) : launch_weight_sum<1>(sum, stream);
+  const int64_t size = gates * (state + features);
+  auto* const d_weights = static_cast<float*>(p.d_weights);
+  return size % 4 == 0 ? launch_sum_parts(reinterpret_cast<const float4*>(workspace),
+                                          parts,
+                                          size / 4,
+                                          reinterpret_cast<float4*>(d_weights),
+                                          stream)
+                       : launch_sum_parts(workspace, parts, size, d_weights, stream);
 }
 
 }  // namespace
