@@ -1,8 +1,6 @@
 // Finishes a tile of the forward whose sums are in shared memory, one element per thread at a time.
 #pragma once
 
-#include "../problem.h"
-
 namespace lltm::cuda {
 
 /// Finishes the rows [first_row, first_row + rows) of the tile at (row, column). What an element

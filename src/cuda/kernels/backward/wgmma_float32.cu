@@ -18,7 +18,6 @@
 #include "../../scheduler/split_of_k.h"
 #include "../../tile/elements.h"
 #include "../../tile/rows_of_k.cuh"
-#include "../../tile/vectors.cuh"
 #include "kernels.h"
 
 namespace lltm::cuda {

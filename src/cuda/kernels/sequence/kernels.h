@@ -7,7 +7,6 @@
 #pragma once
 
 #include "../../../accumulate.h"
-#include "../../../cell.h"
 #include "../../step_problem.h"
 #include "../../tile/elements.h"
 #include "../../tile/shapes.h"
