@@ -29,19 +29,13 @@ namespace lltm::cuda {
   LLTM_LOAD_WORD(name, instruction, unsigned, unsigned, ".b32 %0, [%1]", "%2", "+r"(to))       \
   LLTM_LOAD_WORD(                                                                              \
       name, instruction, uint2, uint2, ".v2.b32 {%0, %1}, [%2]", "%3", "+r"(to.x), "+r"(to.y)) \
-  LLTM_LOAD_WORD(name,                                                                         \
-                 instruction,                                                                  \
-                 uint4,                                                                        \
-                 uint4,                                                                        \
-                 ".v4.b32 {%0, %1, %2, %3}, [%4]",                                             \
-                 "%5",                                                                         \
-                 "+r"(to.x),                                                                   \
-                 "+r"(to.y),                                                                   \
-                 "+r"(to.z),                                                                   \
-                 "+r"(to.w))
+  LLTM_LOAD_WORD(                                                                              \
+      name, instruction, uint4, uint4, ".v4.b32 {%0, %1, %2, %3}, [%4]", "%5", LLTM_FOUR_WORDS)
+#define LLTM_FOUR_WORDS "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
 LLTM_LOAD(load_once, "ld.global.L1::no_allocate")
 LLTM_LOAD(load_again, "ld.global")
 #undef LLTM_LOAD
+#undef LLTM_FOUR_WORDS
 #undef LLTM_LOAD_WORD
 
 __device__ __forceinline__ void prefetch_to_l2(const void* address) {
