@@ -70,7 +70,7 @@ class GroupWriter {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (column + i < to.columns) {
-          assign(to.data[(column + i) * to.stride], values[below][i]);
+          to.data[(column + i) * to.stride] = static_cast<Element>(values[below][i]);
         }
       }
     }
@@ -127,11 +127,8 @@ class GradientStaging {
   __device__ __forceinline__ void put(bool of_weights, int column, float4 sums) const {
     const int warp = thread_ / 32, lane = thread_ % 32;
     if constexpr (kSize == 2) {
-      Vector<Element, 2> first, second;
-      assign(first.values[0], sums.x);
-      assign(first.values[1], sums.y);
-      assign(second.values[0], sums.z);
-      assign(second.values[1], sums.w);
+      const Vector<Element, 2> first{static_cast<Element>(sums.x), static_cast<Element>(sums.y)};
+      const Vector<Element, 2> second{static_cast<Element>(sums.z), static_cast<Element>(sums.w)};
       const int matrix = lane / 8 % 2, r = lane % 8;
       const uint32_t base = shared_address(shared_);
       if (of_weights) {

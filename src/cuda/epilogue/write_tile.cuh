@@ -19,7 +19,7 @@ __device__ __forceinline__ void write_tile(
     Vector<Element, 4> four;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      assign(four.values[i], values[i]);
+      four.values[i] = static_cast<Element>(values[i]);
     }
     Element* const target = to + row * stride + column;
     if (fours && column + 4 <= columns) {

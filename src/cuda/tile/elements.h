@@ -18,15 +18,6 @@ using TensorElement = std::conditional_t<
     float,
     std::conditional_t<kArithmetic == Arithmetic::kFloat16, c10::Half, c10::BFloat16>>;
 
-template <typename Element>
-LLTM_HOST_DEVICE float to_float(Element x) {
-  return static_cast<float>(x);
-}
-template <typename Element>
-LLTM_HOST_DEVICE void assign(Element& to, float x) {
-  to = static_cast<Element>(x);
-}
-
 LLTM_HOST_DEVICE int at_most(int64_t value, int limit) {
   return static_cast<int>(value < limit ? value : limit);
 }

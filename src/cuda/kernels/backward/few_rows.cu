@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
 #pragma unroll
             for (int i = 0; i < kWidth; ++i) {
               product.sum[row][i] =
-                  fmaf(d_z[gate][row], to_float(w.values[i]), product.sum[row][i]);
+                  fmaf(d_z[gate][row], static_cast<float>(w.values[i]), product.sum[row][i]);
             }
           }
         }
@@ -305,9 +305,9 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
             float value = 0;
 #pragma unroll
             for (int row = 0; row < kRows; ++row) {
-              value = fmaf(d_z[gate][row], to_float(x[row].values[i]), value);
+              value = fmaf(d_z[gate][row], static_cast<float>(x[row].values[i]), value);
             }
-            assign(four.values[i], value);
+            four.values[i] = static_cast<Element>(value);
           }
           stream_global_vector(d_weights + gate * state_size * width, four);
         }

@@ -246,9 +246,8 @@ __global__ void __launch_bounds__(SmallGradientTile::kThreads, SmallGradientTile
 #pragma unroll
       for (int below = 0; below < 2; ++below) {
         if (row + below * 8 < p.batch) {
-          Vector<Element, 2> two;
-          assign(two.values[0], values[below][0]);
-          assign(two.values[1], values[below][1]);
+          const Vector<Element, 2> two{static_cast<Element>(values[below][0]),
+                                       static_cast<Element>(values[below][1])};
           write_global_vector(result + below * 8 * width, two);
         }
       }

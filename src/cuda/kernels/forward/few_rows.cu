@@ -35,7 +35,7 @@ __device__ __forceinline__ Vector<float, kWidth> floats_of(const WordOf<Element,
   Vector<float, kWidth> floats;
 #pragma unroll
   for (int c = 0; c < kWidth; ++c) {
-    floats.values[c] = to_float(elements.values[c]);
+    floats.values[c] = static_cast<float>(elements.values[c]);
   }
   return floats;
 }
