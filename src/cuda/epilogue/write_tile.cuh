@@ -1,7 +1,6 @@
 // Writing a finished tile to global memory.
 #pragma once
 
-#include "../tile/elements.h"
 #include "../tile/vectors.cuh"
 
 namespace lltm::cuda {
