@@ -213,8 +213,7 @@ bool is_read_in_place(const Tensor& matrix) {
 }
 
 /// The products over all steps at once: d_weights and d_input, if wanted. Only d_weights read input
-/// and old_h, so that the layout of these does not decide how, and to which bits, d_input is
-/// computed.
+/// and old_h, so their layout affects neither which kernel computes d_input nor its bits.
 void run_products(const SequenceGradients& gradients,
                   const Tensor& d_gates,
                   const Tensor& input,

@@ -1,5 +1,6 @@
 // Writes a tile of a gradient in float directly from the registers where wgmma leaves the sums
-// (sm_90a). The columns of the tile are permuted, so that a thread has four neighbors of a row.
+// (sm_90a). The columns of the tile are permuted as if dealt to the lanes in pairs, so that a
+// thread has four neighbors of a row.
 #pragma once
 
 #include "../tile/elements.h"

@@ -1,12 +1,12 @@
 // The epilogue of a forward tile that was computed by wgmma: sums move from the registers of the
 // warps that hold them to the threads that finish them, by CellEpilogue.
 //
-// Of 16 rows and each 8 hidden columns, lane l of a warp holds four sums per gate: those of rows
-// l/4 and l/4 + 8 and of columns l%4*2 and the next. A unit is what lanes 8q to 8q + 7 hold of all
-// columns. The ranks of a cluster divide the units among them. Sums are sent in fours, as a lane
-// holds them. A thread finishes items of four: neighbors of a row if these can be read and written
-// at once, otherwise the four of a lane. Consecutive threads take the items of a unit, so that a
-// warp accesses two or four rows of a matrix at a time.
+// For 16 rows and each group of 8 hidden columns, lane l of a warp holds four sums per gate: those
+// of rows l/4 and l/4 + 8 and of columns l%4*2 and the next. A unit is what lanes 8q to 8q + 7 hold
+// of all columns. The ranks of a cluster divide the units among them. Sums are sent in fours, as a
+// lane holds them. A thread finishes items of four: neighbors of a row if these can be read and
+// written at once, otherwise the four of a lane. Consecutive threads take the items of a unit, so
+// that a warp accesses two or four rows of a matrix at a time.
 //
 // If items are neighbors of a row, lanes and the halves of their fours are permuted in shared
 // memory from one group of 8 columns to the next, so that the threads of a row read from different

@@ -1,4 +1,4 @@
-# The kernels that are templates of an arithmetic, and what each is compiled for: one file per
+# The kernels in .cuh files, which are templates of an arithmetic, and what each is compiled for: one file per
 # arithmetic, so that they compile in parallel. Sets LLTM_CUDA_INSTANCES to the files.
 set(LLTM_CUDA_INSTANCES)
 

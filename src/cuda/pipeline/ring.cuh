@@ -1,4 +1,5 @@
-// The ring of slots in shared memory that chunks of K pass through.
+// The ring of slots in shared memory that chunks of K pass through. A kernel or its product sets
+// the number of slots.
 #pragma once
 
 #include "../ptx/barrier.cuh"

@@ -54,9 +54,9 @@ __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
 #endif
 }
 // Waits until the phase of this parity is complete. A newly initialized barrier has completed a
-// phase of parity 1. It acquires at the scope of the block also what blocks of the cluster have
-// sent to this one's shared memory, of which nothing holds an older copy; at the scope of the
-// cluster, it would empty the L1 cache. The loop is part of the assembly because the compiler would
+// phase of parity 1. It acquires at block scope. That also covers what other blocks sent to this
+// block's shared memory, of which no cache holds an older copy; at cluster scope it would empty the
+// L1 cache. The loop is part of the assembly because the compiler would
 // unroll one around the toolkit's function.
 __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900

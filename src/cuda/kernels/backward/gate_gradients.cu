@@ -1,8 +1,8 @@
 // Computes d_gates, d_old_cell and d_bias. A block has a few columns of the state and walks down a
 // part of the batch. The parts of d_bias are added in a fixed order: by the kernel of the products
-// if it does that (bias_in_parts), otherwise by a cluster that has all of the batch, or, if that
-// does not fit the GPU, by a kernel of their own. For products in TF32, more blocks transpose the
-// inputs.
+// if it does that (bias_in_parts), otherwise by a cluster that has all of the batch, or, if the
+// batch is long or not all clusters would be resident, by a kernel of their own. For products in
+// TF32, more blocks transpose the inputs.
 #include "../../../cell.h"
 #include "../../epilogue/dealt_columns.cuh"
 #include "../../epilogue/math.cuh"

@@ -61,13 +61,15 @@ struct GateGradientsParams {
   scalar_t* d_old_cell;  // (batch, state_size), or null if not wanted
   // The blocks that are resident at once, two per multiprocessor: by themselves, and in clusters.
   int blocks_at_once, blocks_in_clusters;
-  // Whether blocks that share the batch leave parts of d_bias instead of adding them in clusters,
-  // and whether another kernel adds these parts, rather than that of the products.
+  // bias_in_parts: blocks that share the batch leave parts of d_bias instead of adding them in
+  // clusters. sums_bias: a kernel that is launched here adds the parts, rather than that of the
+  // products.
   bool bias_in_parts, sums_bias;
   // If d_bias is wanted and has several parts: bias_parts x 3*state_size elements of
   // accumulate_t<scalar_t>.
   void* workspace;
-  // Whether the next kernel may start before this one is complete.
+  // Whether the next kernel may start before this one is complete. If this one has few blocks, it
+  // always may.
   bool starts_next;
   TransposedInputs inputs;  // for products in TF32
 };

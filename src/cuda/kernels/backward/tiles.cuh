@@ -1,8 +1,9 @@
 // The products of the backward in one launch. d_old_h and d_input are tiles of d_gates @ weights.
 // The two column ranges of d_weights are tiles of d_gates.T @ old_h and d_gates.T @ input. The
 // first blocks compute the former, whose K is long and shared by clusters; the others compute the
-// latter. All of them copy their first chunks of the right operand while d_gates are computed. The
-// kernel of d_gates starts this one after its own wait for all earlier kernels.
+// latter. If the kernel of d_gates starts this one early, which it does after its own wait for all
+// earlier kernels, all blocks copy their first chunks of the right operand while d_gates are
+// computed.
 #pragma once
 
 #include "../../epilogue/write_tile.cuh"

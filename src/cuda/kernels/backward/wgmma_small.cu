@@ -1,6 +1,7 @@
 // The products of a small backward in 16 bits on Hopper (sm_90a), in one launch of many small
 // blocks. d_old_h and d_input are tiles of 64x64 of d_gates @ weights, whose K a cluster shares.
-// d_weights are tiles of 64x128 of d_gates.T @ [old_h, input]. Rows must start at 16 bytes.
+// d_weights are tiles of 64x128 of d_gates.T @ [old_h, input]. Rows must start at multiples of 16
+// bytes.
 //
 // Most of the time is spent waiting, so as much as possible is done before d_gates are available:
 // blocks start while the kernel that computes d_gates runs, and copy the other operands.

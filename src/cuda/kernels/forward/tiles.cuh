@@ -1,6 +1,7 @@
 // The forward of the cell, or of a step of a sequence, in one launch. A block computes the
 // pre-activations of the same hidden columns in all three gates, so it has all three of an element
-// and finishes it. K runs over old_h and then over input; nothing is concatenated or packed.
+// and finishes it. K runs over old_h and then over input, in a step over input first; nothing is
+// concatenated.
 #pragma once
 
 #include "../../epilogue/cell.cuh"

@@ -1,9 +1,10 @@
 // The forward of the cell, or of a step of a sequence, in one launch on Hopper (sm_90a): TMA loads
 // the chunks of K and wgmma multiplies them. Otherwise it is like tiles.cuh: a block
 // computes the same hidden columns of all three gates, and a cluster shares K, which runs over
-// old_h and then over input. The product is a policy: 16 bits and TF32, read from shared memory
-// (products/wgmma.cuh), or float32 by three TF32 products (products/wgmma_three_tf32.cuh). What TMA
-// cannot describe is either packed before (pack.h) or copied word by word.
+// old_h and then over input, in a step over input first. The product is a policy: 16 bits and TF32,
+// read from shared memory (products/wgmma.cuh), or float32 by three TF32 products
+// (products/wgmma_three_tf32.cuh). What TMA cannot describe is either packed before (pack.h) or
+// copied word by word.
 #pragma once
 
 #include "../../epilogue/cell.cuh"
@@ -395,9 +396,9 @@ cudaError_t launch_by_words(const ForwardProblem& p,
 }
 
 // There are enough stages to fill a multiprocessor with one block, so that blocks of the next
-// kernel, which start early, go where no block of this one is; steps of few rows are the exception
-// (kMeetsNextStep). There are enough threads for one item each, with the ranks that the plan
-// chooses.
+// kernel, which start early, go where no block of this one is. Steps in tiles of 64x8 are the
+// exception, except in float32 (kMeetsNextStep). There are enough threads for one item each, with
+// the ranks that the plan chooses.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& p,
                                  const TileShape& tile,
