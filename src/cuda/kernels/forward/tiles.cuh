@@ -5,7 +5,7 @@
 #pragma once
 
 #include "../../epilogue/cell.cuh"
-#include "../../epilogue/elements.cuh"
+#include "../../epilogue/element_finisher.cuh"
 #include "../../problem.h"
 #include "../../products/mma_sync.cuh"
 #include "../../ptx/cluster.cuh"

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "../../epilogue/cell.cuh"
-#include "../../epilogue/fragments.cuh"
+#include "../../epilogue/fragment_finisher.cuh"
 #include "../../epilogue/math.cuh"
 #include "../../problem.h"
 #include "../../products/wgmma.cuh"

@@ -1,3 +1,5 @@
+// What a step of a sequence's forward does beside ATen's products: it starts the state, and
+// finishes a step from the sums of both products. Steps in one launch are in kernels/forward.
 #include "../../../cell.h"
 #include "../../epilogue/cell.cuh"
 #include "../../ptx/overlap.cuh"

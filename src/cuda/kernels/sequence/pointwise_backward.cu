@@ -1,3 +1,6 @@
+// The pointwise kernels of a sequence's backward: a step without a product or with ATen's, and the
+// h that each step started from. Steps in one launch are in gradient_tiles.cuh and
+// gradient_wgmma_float32.cu.
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/sequence_gradients.cuh"
 #include "../../ptx/overlap.cuh"
