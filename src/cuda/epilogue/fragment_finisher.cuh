@@ -1,5 +1,6 @@
 // The epilogue of a forward tile that was computed by wgmma: sums move from the registers of the
-// warps that hold them to the threads that finish them, by CellEpilogue.
+// warps that hold them to the threads that finish them, by a policy as described in
+// epilogue/cell.cuh.
 //
 // For 16 rows and each group of 8 hidden columns, lane l of a warp holds four sums per gate: those
 // of rows l/4 and l/4 + 8 and of columns l%4*2 and the next. A unit is what lanes 8q to 8q + 7 hold
@@ -19,6 +20,7 @@
 #include "../ptx/shared.cuh"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -56,8 +58,8 @@ class FragmentFinisher {
     return own_units() * (ranks_ - 1) * kUnitBytes;
   }
 
-  /// Fetches what the first item needs besides its sums, and the states of the others if they are
-  /// fetched ahead.
+  /// Fetches what the first item needs besides its sums, and the states of the others if the policy
+  /// has any.
   __device__ __forceinline__ void fetch() {
     fetch_item();
     // Computed here so that no division follows the product.
@@ -135,19 +137,19 @@ class FragmentFinisher {
         part += kUnitBytes;
         add([](float& z, float sum) { z += sum; });
       }
-      const typename Epilogue::Operands operands = next_;
       item_ += kThreads;
-      if constexpr (!kFetchesAhead) {
-        fetch_item();
-      } else if constexpr (kMostItems > 1) {
-        epilogue_.place(next_, row(item_), column(item_));
-        next_.state = further_[0];
-#pragma unroll
-        for (int i = 2; i < kMostItems; ++i) {
-          further_[i - 2] = further_[i - 1];
+      if constexpr (kFetchesAhead && kRows == 1) {
+        epilogue_.finish(next_, z);
+        place_next();
+      } else {
+        const typename Epilogue::Operands operands = next_;
+        if constexpr (kFetchesAhead) {
+          place_next();
+        } else {
+          fetch_item();
         }
+        epilogue_.finish(operands, z);
       }
-      epilogue_.finish(operands, z);
     }
   }
 
@@ -162,7 +164,7 @@ class FragmentFinisher {
   // that this requires, such tiles take 0.1 us longer.
   static constexpr int kMostItems = (kUnits * kItemsAUnit + kThreads - 1) / kThreads;
   static constexpr bool kSameColumns = kThreads % kItemsAUnit == 0;
-  static constexpr bool kFetchesAhead = kSameColumns && !Epilogue::kOfStep;
+  static constexpr bool kFetchesAhead = kSameColumns && !std::is_empty_v<typename Epilogue::State>;
 
   __device__ __forceinline__ void fetch_item() {
     next_.rows = 0;
@@ -170,6 +172,16 @@ class FragmentFinisher {
       epilogue_.fetch(next_, row(item_), column(item_));
     }
   }
+  __device__ __forceinline__ void place_next() {
+    if constexpr (kMostItems > 1) {
+      epilogue_.place(next_, further_[0], row(item_), column(item_));
+#pragma unroll
+      for (int i = 2; i < kMostItems; ++i) {
+        further_[i - 2] = further_[i - 1];
+      }
+    }
+  }
+
   // The first row and column of an item.
   __device__ __forceinline__ int64_t row(unsigned item) const {
     const unsigned unit = first_unit_ + item / kItemsAUnit, in_unit = item % kItemsAUnit;

@@ -6,8 +6,8 @@
 // eight of 16 bits, if rows start at multiples of as many, as those of a sequence do; otherwise
 // one.
 #include "../../../cell.h"
-#include "../../epilogue/cell.cuh"
 #include "../../epilogue/math.cuh"
+#include "../../epilogue/step.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../../runtime/launch.cuh"
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   using Math = std::conditional_t<kArithmetic == Arithmetic::kFloat32,
                                   cell::StandardMath,
                                   ForwardMath<kArithmetic>>;
-  using Epilogue = CellEpilogue<Problem, Element, Math, 1, 1, true>;
+  using Epilogue = EpilogueOf<Problem, Element, Math, 1, 1, true>;
   const Epilogue epilogue(arguments.problem);
   typename Epilogue::Operands operands;
   const auto fetch = [&] {
@@ -206,22 +206,22 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   }
   __syncthreads();
   // Computed again, rather than kept in registers that the product needs.
-  int row_again = row, column_again = own_column;
-  asm volatile("" : "+r"(row_again), "+r"(column_again));
+  int row_again = row;
+  asm volatile("" : "+r"(row_again));
   if (row_again < kRows) {
-    epilogue.place(operands, first_row + row_again, first_hidden + column_again);
+    epilogue.place(operands, first_row + row_again, first_hidden + own_column);
   }
   if (operands.rows > 0) {
     float z[3][1];
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate) {
-      z[gate][0] = parts[column_again][gate * kRows + row_again];
+      z[gate][0] = parts[own_column][gate * kRows + row];
     }
 #pragma unroll 1
     for (int part = 1; part < arguments.parts; ++part) {
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
-        z[gate][0] += parts[part * columns + column_again][gate * kRows + row_again];
+        z[gate][0] += parts[part * columns + own_column][gate * kRows + row];
       }
     }
     epilogue.finish(operands, z);

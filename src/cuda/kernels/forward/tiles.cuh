@@ -6,6 +6,7 @@
 
 #include "../../epilogue/cell.cuh"
 #include "../../epilogue/element_finisher.cuh"
+#include "../../epilogue/step.cuh"
 #include "../../problem.h"
 #include "../../products/mma_sync.cuh"
 #include "../../ptx/cluster.cuh"
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   const int end = arguments.split.first_chunk(rank + 1);
 
   ClusterSums<Product> sums(shared, arguments.split);
-  using Epilogue = CellEpilogue<Problem, Element, cell::StandardMath, 1, 1, true>;
+  using Epilogue = EpilogueOf<Problem, Element, cell::StandardMath, 1, 1, true>;
   ElementFinisher<Epilogue, kHidden, Product::kThreads> finisher(
       Epilogue(arguments.problem), first_row, first_hidden, sums.first_row(), sums.rows());
   if constexpr (!kOfSequence<Problem>) {

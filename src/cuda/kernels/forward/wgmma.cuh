@@ -10,6 +10,7 @@
 #include "../../epilogue/cell.cuh"
 #include "../../epilogue/fragment_finisher.cuh"
 #include "../../epilogue/math.cuh"
+#include "../../epilogue/step.cuh"
 #include "../../problem.h"
 #include "../../products/wgmma.cuh"
 #include "../../products/wgmma_three_tf32.cuh"
@@ -55,12 +56,12 @@ struct ForwardWgmmaTile {
   static constexpr int kHidden = Product::kTileN / 3;
   using Math = ForwardMath<Product::kArithmetic>;
   static constexpr int kItemRows = kNeighbors == 4 ? 1 : 2;
-  using Epilogue = CellEpilogue<Problem,
-                                typename Product::Element,
-                                Math,
-                                kItemRows,
-                                4 / kItemRows,
-                                (kNeighbors > 1)>;
+  using Epilogue = EpilogueOf<Problem,
+                              typename Product::Element,
+                              Math,
+                              kItemRows,
+                              4 / kItemRows,
+                              (kNeighbors > 1)>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
 
   // Shared memory: the pipeline, a barrier for the sums, and the sums. The sums of a block without
@@ -179,6 +180,22 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
   for (int row = 0; row < kRowTiles; ++row) {
     sharing_blocks |= 1 << (rank + ranks * row);
   }
+  const auto copy_a = [&](uint32_t to, uint32_t barrier, bool of_h, int k) {
+    copy_box_2d(to,
+                of_h ? &arguments.maps.old_h : &arguments.maps.input,
+                k,
+                static_cast<int>(first_row),
+                barrier);
+  };
+  const auto copy_b = [&](uint32_t to, uint32_t barrier, bool of_h, int k, int chunk) {
+    const CUtensorMap* const weights =
+        of_h ? &arguments.maps.weights_h : &arguments.maps.weights_input;
+    if constexpr (kRowTiles == 1) {
+      copy_box_3d(to, weights, k, first_hidden, 0, barrier);
+    } else if (chunk % kRowTiles == row_tile) {
+      copy_box_3d(to, weights, k, first_hidden, 0, barrier, sharing_blocks);
+    }
+  };
   // Chunks count from zero within this rank. Those of a step are distributed one by one, those of x
   // first, so that all ranks have the same number of them or one more.
   const auto piece_of = [&](int chunk) {
@@ -190,63 +207,93 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     const bool is_shifted = !Tile::kOfSequence && !piece.of_h;
     return static_cast<int>(piece.first) - (is_shifted ? static_cast<int>(p.input_shift) : 0);
   };
-  const ForwardMaps& maps = arguments.maps;
   const auto load_a = [&](uint32_t to, uint32_t barrier, int chunk) {
     const auto piece = piece_of(chunk);
-    const CUtensorMap* const map = piece.of_h ? &maps.old_h : &maps.input;
-    copy_box_2d(to, map, column_of(piece), static_cast<int>(first_row), barrier);
+    copy_a(to, barrier, piece.of_h, column_of(piece));
   };
   const auto load_b = [&](uint32_t to, uint32_t barrier, int chunk) {
     const auto piece = piece_of(chunk);
-    const CUtensorMap* const map = piece.of_h ? &maps.weights_h : &maps.weights_input;
-    if constexpr (kRowTiles == 1) {
-      copy_box_3d(to, map, column_of(piece), first_hidden, 0, barrier);
-    } else if (chunk % kRowTiles == row_tile) {
-      copy_box_3d(to, map, column_of(piece), first_hidden, 0, barrier, sharing_blocks);
-    }
+    copy_b(to, barrier, piece.of_h, column_of(piece), begin + chunk);
   };
-  if constexpr (!kIsFloat32) {
-    const auto copy = [&](auto slots) {
-      const int thread = static_cast<int>(threadIdx.x) - Product::kFinishers;
-      if constexpr (Tile::kByWords) {
-        WordCopier<Product::kArithmetic, Product::kTileM, Tile::kHidden, Product::kCopierWarps>(
-            p, first_row, first_hidden, thread / 32)
-            .copy(slots, end - begin, Product::kBytesA, piece_of);
-      } else if (thread % 32 == 0) {
-        const auto load_chunks = [&](int bytes, int first_awaited, const auto& load) {
+  if constexpr (Tile::kLoadsByTwo) {
+    const bool early = loads_early(arguments.problem);
+    // Called by each of two threads.
+    const auto load_chunks = [&](auto slots, int bytes, bool awaits_h, const auto& copy) {
+      int chunk = 0, piece = rank;
 #pragma unroll 1
-          for (int chunk = 0; chunk < end - begin; ++chunk) {
-            if (chunk == first_awaited) {
-              wait_for_previous_kernel();
-            }
-            if (chunk >= Product::kStages) {
-              slots.wait_empty();
-            }
-            arrive_expecting(slots.full(), bytes);
-            load(chunk);
-            slots.advance();
+      for (int segment = 0; segment < 2; ++segment) {
+        const bool of_h = segment == 1;
+        if ((awaits_h && of_h) || !early) {
+          wait_for_previous_kernel();
+        }
+        const int stop = of_h ? arguments.chunks.pieces() : arguments.chunks.x_pieces;
+        int k = (piece - segment * arguments.chunks.x_pieces) * Product::kChunkK;
+#pragma unroll 1
+        for (; piece < stop; piece += ranks) {
+          if (chunk >= Product::kStages) {
+            slots.wait_empty();
           }
-        };
-        const auto load_a_chunk = [&](int chunk) { load_a(slots.data(), slots.full(), chunk); };
-        const auto load_b_chunk = [&](int chunk) {
-          load_b(slots.data() + Product::kBytesA, slots.full(), chunk);
-        };
-        constexpr int kNone = -1;
-        const bool early = loads_early(arguments.problem);
-        if constexpr (!Tile::kLoadsByTwo) {
-          load_chunks(arguments.bytes_a + Product::kBytesB, kNone, [&](int chunk) {
-            load_b_chunk(chunk);
-            load_a_chunk(chunk);
-          });
-        } else if (thread == 0) {
-          // One thread for both would take longer to issue the copies than these take.
-          load_chunks(arguments.bytes_a, early ? early_chunks : 0, load_a_chunk);
-        } else {
-          load_chunks(Product::kBytesB, early ? kNone : 0, load_b_chunk);
+          arrive_expecting(slots.full(), bytes);
+          copy(slots, of_h, k, chunk);
+          k += ranks * Product::kChunkK;
+          ++chunk;
+          slots.advance();
         }
       }
     };
-    product.run(shared, end - begin, early_chunks, rank, ranks, copy, fetch, finish);
+    product.run(
+        shared,
+        end - begin,
+        early_chunks,
+        rank,
+        ranks,
+        [&](const auto& slots) {
+          // One thread for both would take longer to issue the copies than these take.
+          if (threadIdx.x == Product::kFinishers) {
+            load_chunks(slots,
+                        arguments.bytes_a,
+                        /*awaits_h=*/true,
+                        [&](const auto& at, bool of_h, int k, int) {
+                          copy_a(at.data(), at.full(), of_h, k);
+                        });
+          } else if (threadIdx.x == Product::kFinishers + 32) {
+            load_chunks(slots,
+                        Product::kBytesB,
+                        /*awaits_h=*/false,
+                        [&](const auto& at, bool of_h, int k, int chunk) {
+                          copy_b(at.data() + Product::kBytesA, at.full(), of_h, k, chunk);
+                        });
+          }
+        },
+        fetch,
+        finish);
+  } else if constexpr (!kIsFloat32) {
+    product.run(
+        shared,
+        end - begin,
+        early_chunks,
+        rank,
+        ranks,
+        [&](auto slots) {
+          if constexpr (Tile::kByWords) {
+            const int warp = (static_cast<int>(threadIdx.x) - Product::kFinishers) / 32;
+            WordCopier<Product::kArithmetic, Product::kTileM, Tile::kHidden, Product::kCopierWarps>(
+                p, first_row, first_hidden, warp)
+                .copy(slots, end - begin, Product::kBytesA, piece_of);
+          } else if (threadIdx.x == Product::kFinishers) {
+            const int bytes = arguments.bytes_a + Product::kBytesB;
+#pragma unroll 1
+            for (int chunk = 0; chunk < end - begin; ++chunk) {
+              slots.wait_empty();
+              arrive_expecting(slots.full(), bytes);
+              load_b(slots.data() + Product::kBytesA, slots.full(), chunk);
+              load_a(slots.data(), slots.full(), chunk);
+              slots.advance();
+            }
+          }
+        },
+        fetch,
+        finish);
   } else {
     // A float32 product leaves few registers: what the epilogue needs is fetched after it.
     const auto fetch_and_finish = [&] {

@@ -1,7 +1,7 @@
 // What a step of a sequence's forward does beside ATen's products: it starts the state, and
 // finishes a step from the sums of both products. Steps in one launch are in kernels/forward.
 #include "../../../cell.h"
-#include "../../epilogue/cell.cuh"
+#include "../../epilogue/step.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../elementwise.cuh"
 #include "kernels.h"
@@ -15,7 +15,7 @@ namespace {
 template <typename scalar_t>
 __global__ void __launch_bounds__(kElementThreads)
     sequence_step_kernel(const __grid_constant__ SequenceStepParams<scalar_t> params) {
-  using Epilogue = CellEpilogue<StepOfRowsProblem, scalar_t, cell::StandardMath, 1, 1, true>;
+  using Epilogue = StepEpilogue<StepOfRowsProblem, scalar_t, cell::StandardMath, 1, 1, true>;
   wait_for_previous_kernel();
   const Epilogue epilogue(params.step);
   const int64_t state_size = params.step.state_size;
