@@ -1,5 +1,5 @@
-// What a step of a sequence's forward does beside ATen's products: it starts the state, and
-// finishes a step from the sums of both products. Steps in one launch are in kernels/forward.
+// The pointwise kernels of a sequence's forward: the start of the state, and a step whose products
+// are ATen's. Steps in one launch are in kernels/forward.
 #include "../../../cell.h"
 #include "../../epilogue/step.cuh"
 #include "../../ptx/overlap.cuh"
