@@ -47,6 +47,11 @@ constexpr int element_size(Arithmetic arithmetic) {
   return is_float(arithmetic) ? 4 : 2;
 }
 
+/// The columns of a chunk of K, of which a row has 128 bytes.
+constexpr int chunk_columns(Arithmetic arithmetic) {
+  return 128 / element_size(arithmetic);
+}
+
 /// `columns` elements of `size` bytes, rounded up to a multiple of 16 bytes.
 constexpr int64_t whole_vectors(int64_t columns, int size) {
   return ceil_div(columns * size, 16) * 16 / size;

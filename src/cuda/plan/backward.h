@@ -30,8 +30,8 @@ struct BackwardShape {
   int element_bytes() const { return arithmetic ? element_size(*arithmetic) : 8; }
   /// The size of weights, and of d_weights.
   double weights_bytes() const { return static_cast<double>(gates() * width()) * element_bytes(); }
-  /// Chunks of K.
-  int64_t chunks(int64_t k) const { return ceil_div(k, 128 / element_bytes()); }
+  /// Chunks of K. Not for float64.
+  int64_t chunks(int64_t k) const { return ceil_div(k, chunk_columns(*arithmetic)); }
   /// Tiles across the columns of [h | x]. No tile contains columns of both.
   int64_t column_tiles(int64_t columns) const {
     return ceil_div(state_size, columns) + ceil_div(input_features, columns);

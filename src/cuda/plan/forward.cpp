@@ -152,10 +152,6 @@ double chunk_bytes(const ForwardCandidate& of,
                 3.0 * of.tile.columns / of.tile.row_tiles);
 }
 
-int64_t chunk_columns(const ForwardShape& shape) {
-  return 128 / element_size(shape.arithmetic);
-}
-
 // Row tiles come in whole clusters.
 int64_t count_tiles(const ForwardCandidate& of, const ForwardShape& shape) {
   return ceil_div(ceil_div(shape.batch, of.tile.rows), of.tile.row_tiles) * of.tile.row_tiles *
@@ -175,7 +171,7 @@ Estimate tiles_time(const ForwardCandidate& of,
   const ForwardCosts& costs = device.costs->forward;
   const ForwardCosts::Tile& tile = costs.*of.costs;
   const bool hopper = of.group == Group::kHopper;
-  const int64_t chunk_k = chunk_columns(shape);
+  const int64_t chunk_k = chunk_columns(shape.arithmetic);
   const int64_t chunks = std::max<int64_t>(
       ceil_div(shape.state_size, chunk_k) +
           ceil_div(shape.input_features + (hopper && !of.tile.by_words
@@ -248,8 +244,8 @@ Estimate step_time(const ForwardCandidate& of,
   const Costs& all = *device.costs;
   const StepCosts::Shared& costs = of.float32 ? all.step.float32_shared : all.step.shared;
   const StepCosts::Tile& tile = all.step.*of.step_costs;
-  const int64_t input_chunks = ceil_div(shape.input_features, chunk_columns(shape));
-  const int64_t chunks = input_chunks + ceil_div(shape.state_size, chunk_columns(shape));
+  const int64_t input_chunks = ceil_div(shape.input_features, chunk_columns(shape.arithmetic));
+  const int64_t chunks = input_chunks + ceil_div(shape.state_size, chunk_columns(shape.arithmetic));
   const int64_t tiles = count_tiles(of, shape);
   const double unaligned = unaligned_end(of, shape, costs.unaligned, costs.unaligned_a_column);
   // h is written, and the cell state, in float, is read and written.

@@ -25,7 +25,7 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
   const SequenceBackwardCosts::Tile& tile = costs.*of.costs;
   const int64_t tiles =
       ceil_div(shape.rows, of.tile.rows) * ceil_div(shape.state_size, of.tile.columns);
-  const int64_t chunks = ceil_div(3 * shape.state_size, 128 / element_size(*shape.arithmetic));
+  const int64_t chunks = ceil_div(3 * shape.state_size, chunk_columns(*shape.arithmetic));
   const auto rows = static_cast<double>(std::min<int64_t>(shape.rows, of.tile.rows));
   const double chunk_bytes = 128 * (rows + of.tile.columns);
   const int most = static_cast<int>(std::min<int64_t>(kLargestCluster, chunks));

@@ -108,7 +108,7 @@ bool describe_by_residue(CUtensorMap* maps, int* shifts, const BoxesOf& boxes) {
 
 bool describe_forward(
     ForwardMaps* maps, const ForwardProblem& p, Arithmetic arithmetic, int rows, int hidden) {
-  const int size = element_size(arithmetic), chunk_k = 128 / size;
+  const int size = element_size(arithmetic), chunk_k = chunk_columns(arithmetic);
   const int64_t h = p.state_size;
   const int64_t x = p.input_features == 0 ? 0 : p.input_lead + p.input_features;
   const Matrix weights_input = p.weights.from(p.input_column() - p.input_lead, size);

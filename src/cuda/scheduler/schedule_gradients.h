@@ -39,7 +39,7 @@ inline GradientSchedule schedule_gradients(Arithmetic arithmetic,
                                            const GradientPlan& plan,
                                            bool one_segment) {
   const bool float32 = arithmetic == Arithmetic::kFloat32;
-  const int ranks = plan.ranks, chunk_k = 128 / element_size(arithmetic);
+  const int ranks = plan.ranks, chunk_k = chunk_columns(arithmetic);
   const auto share = [&](bool shares_k) {
     return plan.has_large_tiles()  ? RanksShare::kColumns
            : shares_k && ranks > 1 ? RanksShare::kK
