@@ -108,19 +108,39 @@ LLTM_HOST_DEVICE State<Value> forward(const Gates<Value>& z, Value old_cell) {
   return {Math::tanh(new_cell) * o, new_cell};
 }
 
+/// What the gradients of an element are multiplied by. It is known before the gradients are.
+template <typename Value>
+struct Derivatives {
+  Value h_by_cell;
+  Gates<Value> gates;  // of new_cell by z_i, of new_h by z_o, and of new_cell by z_g
+};
+
+template <typename Math, typename Value>
+LLTM_HOST_DEVICE Derivatives<Value> derivatives(const Gates<Value>& z, Value new_cell) {
+  const Sigmoid<Value> i = sigmoid<Math>(z.input_gate);
+  const Sigmoid<Value> o = sigmoid<Math>(z.output_gate);
+  const Value t = Math::tanh(new_cell);
+  return {o.value * (Value(1) - t * t),
+          {elu<Math>(z.candidate) * i.derivative,
+           t * o.derivative,
+           i.value * elu_derivative<Math>(z.candidate)}};
+}
+
+template <typename Value>
+LLTM_HOST_DEVICE Gradients<Value> backward(const Derivatives<Value>& by,
+                                           Value grad_h,
+                                           Value grad_cell) {
+  const Value d_cell = grad_cell + grad_h * by.h_by_cell;
+  return {{d_cell * by.gates.input_gate, grad_h * by.gates.output_gate, d_cell * by.gates.candidate},
+          d_cell};
+}
+
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE Gradients<Value> backward(const Gates<Value>& z,
                                            Value new_cell,
                                            Value grad_h,
                                            Value grad_cell) {
-  const Sigmoid<Value> i = sigmoid<Math>(z.input_gate);
-  const Sigmoid<Value> o = sigmoid<Math>(z.output_gate);
-  const Value t = Math::tanh(new_cell);
-  const Value d_cell = grad_cell + grad_h * o.value * (Value(1) - t * t);
-  return {{d_cell * elu<Math>(z.candidate) * i.derivative,
-           grad_h * t * o.derivative,
-           d_cell * i.value * elu_derivative<Math>(z.candidate)},
-          d_cell};
+  return backward(derivatives<Math>(z, new_cell), grad_h, grad_cell);
 }
 
 }  // namespace lltm::cell

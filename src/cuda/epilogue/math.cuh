@@ -80,6 +80,64 @@ struct ForwardBFloat16Math : RoundedMath {
   }
 };
 
+/// For the recurrence, where each function is on the path from one step to the next: in float,
+/// within 4 units of 2^-24. Both sides of a selection are computed, so there are no branches.
+struct ShortMath : cell::StandardMath {
+  /// 2^(x * log2(e)), corrected for the rounding of the exponent. The correction does not wait for
+  /// the power.
+  static __device__ __forceinline__ float exp(float x) {
+    constexpr float kLog2E = 1.44269504f, kRestOfLog2E = 1.92596303e-8f, kLn2 = 0.693147181f;
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x * kLog2E));
+    // Beyond 87 the power is that of the limit, zero or infinity, whatever the correction.
+    const float limited = fminf(fmaxf(x, -87.0f), 87.0f);
+    const float rest = fmaf(limited, kRestOfLog2E, fmaf(limited, kLog2E, -limited * kLog2E));
+    return power * fmaf(rest, kLn2, 1.0f);
+  }
+
+  static __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
+
+  /// For x <= 0.
+  static __device__ __forceinline__ float expm1(float x) {
+    const float far = exp(x) - 1.0f;
+    float p = fmaf(x, 1.0f / 40320, 1.0f / 5040);
+    p = fmaf(p, x, 1.0f / 720);
+    p = fmaf(p, x, 1.0f / 120);
+    p = fmaf(p, x, 1.0f / 24);
+    p = fmaf(p, x, 1.0f / 6);
+    p = fmaf(p, x, 0.5f);
+    return where(x > -0.5f, fmaf(x * x, p, x), far);
+  }
+
+  static __device__ __forceinline__ float tanh(float x) {
+    const float a = std::abs(x), square = x * x;
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(a * 2.88539008f));
+    const float far = fmaf(-2.0f, reciprocal(1.0f + power), 1.0f);
+    // A polynomial within 5e-9 up to 0.56.
+    float p = fmaf(square, -0.00654839727f, 0.0212764344f);
+    p = fmaf(p, square, -0.053904074f);
+    p = fmaf(p, square, 0.133330868f);
+    p = fmaf(p, square, -0.333333318f);
+    return where(a > 0.56f, copysignf(far, x), fmaf(x * square, p, x));
+  }
+
+  static __device__ __forceinline__ float reciprocal(float x) { return DeviceMath::reciprocal(x); }
+
+  /// The compiler would make a branch of the operator ?:.
+  static __device__ __forceinline__ float where(bool condition, float yes, float no) {
+    float chosen;
+    asm("{\n"
+        ".reg .pred p;\n"
+        "setp.ne.s32 p, %1, 0;\n"
+        "selp.f32 %0, %2, %3, p;\n"
+        "}\n"
+        : "=f"(chosen)
+        : "r"(static_cast<int>(condition)), "f"(yes), "f"(no));
+    return chosen;
+  }
+};
+
 /// For tensors of scalar_t: double is computed in double, all other types in float.
 template <typename scalar_t>
 using TensorMath =

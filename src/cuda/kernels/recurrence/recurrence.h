@@ -1,0 +1,125 @@
+// All steps of a sequence in one launch. A block keeps the columns of weights that belong to h on
+// the chip and takes some rows of the batch through all steps, without talking to another block.
+// The product with the inputs, z_x, has been computed before.
+//
+// The kernels follow each other in this order: z_x -> recurrence_forward; recurrence_backward ->
+// the products of d_gates. Which rows run at a time is decided on the device; the host knows only
+// sizes. Nothing is read beyond a row's length except z_x, gates and cells, whose values there do
+// not matter.
+//
+// Every launch function enqueues on `stream` of the current device, needs at least one row and one
+// column of the state, and returns the error of its launch.
+#pragma once
+
+#include "../../step_problem.h"
+#include "../../tile/elements.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// The columns of weights that belong to h: (kGates * state_size, state_size), with any strides.
+template <typename Element>
+struct RecurrentWeights {
+  const Element* data;
+  int64_t strides[2];
+};
+
+/// A cell state in the operands' type or in float32; null data in both stands for zeros.
+template <typename Element>
+struct AnyCells {
+  Steps<Element> rounded;
+  Steps<float> exact;
+};
+
+/// Where a cell state is written, contiguous: in the operands' type or in float32. Null data in
+/// both: it is not wanted.
+template <typename Element>
+struct CellsOut {
+  Element* rounded;
+  float* exact;
+};
+
+/// Some steps of a sequence: in order of execution, those from `first_step` on. A step k is run at
+/// the time k or, in reverse, steps - 1 - k.
+template <typename Element>
+struct RecurrenceForward {
+  int64_t steps;  // of the whole sequence
+  int64_t first_step, step_count;
+  int64_t rows;
+  int64_t state_size;
+  bool reverse;
+  RowsOfSequence rows_of_sequence;
+  RecurrentWeights<Element> weights;
+  // z_x with the bias added, (step_count, rows, kGates * state_size), contiguous, in the order of
+  // time. May be the part of `gates` that belongs to these steps.
+  const Element* z_x;
+  // The state before the first of these steps; its strides of time are unused.
+  Steps<Element> h0;
+  AnyCells<Element> c0;
+  // Contiguous, of the whole sequence. cells and gates are null if not kept.
+  Element* output;  // (steps, rows, state_size)
+  Element* cells;   // (steps, rows, state_size)
+  Element* gates;   // (steps, rows, kGates * state_size)
+  // The state after the last of these steps, (rows, state_size). h_n may be h0, and c_n may be c0.
+  Element* h_n;
+  CellsOut<Element> c_n;
+};
+
+/// The gradients of all pre-activations, from the last step that was run to the first.
+template <typename Element>
+struct RecurrenceBackward {
+  int64_t steps;
+  int64_t rows;
+  int64_t state_size;
+  bool reverse;  // of the forward
+  RowsOfSequence rows_of_sequence;
+  RecurrentWeights<Element> weights;
+  const Element* gates;  // (steps, rows, kGates * state_size), contiguous
+  const Element* cells;  // (steps, rows, state_size), contiguous
+  // Gradients of the results; null data if there is none. Their values beyond a row's length do not
+  // matter.
+  Steps<Element> grad_output, grad_cells, grad_h_n;
+  AnyCells<Element> grad_c_n;
+  Element* d_gates;        // (steps, rows, kGates * state_size); zeros beyond the length
+  int64_t d_gates_stride;  // between rows
+  // The sums of d_gates over the steps and rows of a block: (blocks, kGates * state_size), to be
+  // added in order; null if not wanted.
+  float* d_bias_parts;
+  Element* d_h0;  // (rows, state_size), contiguous, or null if not wanted
+  CellsOut<Element> d_c0;
+};
+
+/// What a kernel is compiled for: the largest state_size that it takes, and the rows of a block.
+struct RecurrenceTile {
+  int state_size, rows;
+
+  bool operator==(const RecurrenceTile&) const = default;
+};
+
+/// The blocks of a launch.
+inline int64_t recurrence_blocks(int64_t rows, const RecurrenceTile& tile) {
+  return ceil_div(rows, tile.rows);
+}
+
+/// In float32, by multiply-adds of the CUDA cores (fma.cuh).
+cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,
+                                  const RecurrenceTile& tile,
+                                  cudaStream_t stream);
+cudaError_t launch_recurrence_fma(const RecurrenceBackward<float>& problem,
+                                  const RecurrenceTile& tile,
+                                  cudaStream_t stream);
+
+/// In 16 bits, by mma.sync with float32 sums, on sm_80 and newer (mma.cuh).
+template <typename Element>
+cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
+                                  const RecurrenceTile& tile,
+                                  cudaStream_t stream);
+template <typename Element>
+cudaError_t launch_recurrence_mma(const RecurrenceBackward<Element>& problem,
+                                  const RecurrenceTile& tile,
+                                  cudaStream_t stream);
+
+}  // namespace lltm::cuda
