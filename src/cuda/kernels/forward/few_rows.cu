@@ -10,6 +10,7 @@
 #include "../../epilogue/step.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
+#include "../../reduction/lane_sums.cuh"
 #include "../../runtime/launch.cuh"
 #include "../../tile/vectors.cuh"
 #include "../few_rows.cuh"
@@ -41,8 +42,7 @@ __device__ __forceinline__ Vector<float, kWidth> floats_of(const WordOf<Element,
 }
 
 /// Sums each of kCount values over the lanes of a warp, so that the lanes from i * kLanesASum on
-/// have the sum of value i. In each step a lane passes on the half of the sums that it will not
-/// keep. This takes a quarter of the work of summing one value after the other.
+/// have the sum of value i.
 template <int kCount>
 struct LaneSums {
   static constexpr int kSums = kCount <= 4 ? 4 : kCount <= 8 ? 8 : kCount <= 16 ? 16 : 32;
@@ -55,28 +55,12 @@ struct LaneSums {
     for (int i = 0; i < kSums; ++i) {
       sums[i] = i < kCount ? values[i] : 0;
     }
-    halve<kSums / 2, 16>(sums);
+    scatter_sums<16, kLanesASum>(sums, static_cast<int>(threadIdx.x) % 32);
 #pragma unroll
     for (int distance = kLanesASum / 2; distance > 0; distance /= 2) {
       sums[0] += __shfl_xor_sync(0xffffffff, sums[0], distance);
     }
     return sums[0];
-  }
-
- private:
-  // Leaves each lane one half of 2 * kHalf sums: the upper half if its bit kDistance is set.
-  template <int kHalf, int kDistance>
-  static __device__ __forceinline__ void halve(float (&sums)[kSums]) {
-    const bool upper = (threadIdx.x & kDistance) != 0;
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      const float kept = upper ? sums[i + kHalf] : sums[i];
-      const float sent = upper ? sums[i] : sums[i + kHalf];
-      sums[i] = kept + __shfl_xor_sync(0xffffffff, sent, kDistance);
-    }
-    if constexpr (kHalf > 1) {
-      halve<kHalf / 2, kDistance / 2>(sums);
-    }
   }
 };
 
