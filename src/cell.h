@@ -88,6 +88,17 @@ LLTM_HOST_DEVICE Value sigmoid_value(Value z) {
   }
 }
 
+/// The same for the output gate. Its error ends in new_h, while the cell state adds up that of the
+/// input gate from step to step, so a policy may have a shorter function for it.
+template <typename Math, typename Value>
+LLTM_HOST_DEVICE Value output_gate_value(Value z) {
+  if constexpr (requires { Math::output_gate(z); }) {
+    return Math::output_gate(z);
+  } else {
+    return sigmoid_value<Math>(z);
+  }
+}
+
 /// ELU with alpha = 1. expm1 keeps the relative accuracy for small z.
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE Value elu(Value z) {
@@ -102,7 +113,7 @@ LLTM_HOST_DEVICE Value elu_derivative(Value z) {
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE State<Value> forward(const Gates<Value>& z, Value old_cell) {
   const Value i = sigmoid_value<Math>(z.input_gate);
-  const Value o = sigmoid_value<Math>(z.output_gate);
+  const Value o = output_gate_value<Math>(z.output_gate);
   const Value g = elu<Math>(z.candidate);
   const Value new_cell = old_cell + g * i;
   return {Math::tanh(new_cell) * o, new_cell};
@@ -131,8 +142,9 @@ LLTM_HOST_DEVICE Gradients<Value> backward(const Derivatives<Value>& by,
                                            Value grad_h,
                                            Value grad_cell) {
   const Value d_cell = grad_cell + grad_h * by.h_by_cell;
-  return {{d_cell * by.gates.input_gate, grad_h * by.gates.output_gate, d_cell * by.gates.candidate},
-          d_cell};
+  return {
+      {d_cell * by.gates.input_gate, grad_h * by.gates.output_gate, d_cell * by.gates.candidate},
+      d_cell};
 }
 
 template <typename Math, typename Value>

@@ -4,6 +4,9 @@
 
 #include "../../cell.h"
 #include "../problem.h"
+#include "../ptx/select.cuh"
+
+#include <c10/util/BFloat16.h>
 
 #include <type_traits>
 
@@ -124,17 +127,40 @@ struct ShortMath : cell::StandardMath {
 
   static __device__ __forceinline__ float reciprocal(float x) { return DeviceMath::reciprocal(x); }
 
-  /// The compiler would make a branch of the operator ?:.
   static __device__ __forceinline__ float where(bool condition, float yes, float no) {
-    float chosen;
-    asm("{\n"
-        ".reg .pred p;\n"
-        "setp.ne.s32 p, %1, 0;\n"
-        "selp.f32 %0, %2, %3, p;\n"
-        "}\n"
-        : "=f"(chosen)
-        : "r"(static_cast<int>(condition)), "f"(yes), "f"(no));
-    return chosen;
+    return select(condition, yes, no);
+  }
+};
+
+/// ShortMath for results that are rounded to 16 bits: relative errors of at most 2^-18, except for
+/// exp, which is within |x| units of 2^-24.
+struct ShortRoundedMath : ShortMath {
+  static __device__ __forceinline__ float exp(float x) { return RoundedMath::exp(x); }
+
+  static __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
+
+  /// For x <= 0.
+  static __device__ __forceinline__ float expm1(float x) {
+    const float far = exp(x) - 1.0f;
+    float p = fmaf(x, 1.0f / 24, 1.0f / 6);
+    p = fmaf(p, x, 0.5f);
+    return where(x > -0.0625f, fmaf(x * x, p, x), far);
+  }
+
+  static __device__ __forceinline__ float tanh(float x) {
+    const float a = std::abs(x), square = x * x;
+    const float far = fmaf(-2.0f, reciprocal(1.0f + exp(2.0f * a)), 1.0f);
+    const float p = fmaf(square, 2.0f / 15, -1.0f / 3);
+    return where(a > 0.125f, copysignf(far, x), fmaf(x * square, p, x));
+  }
+};
+
+/// For the forward's results in bfloat16: relative errors of 2^-11 in tanh, from which the output
+/// gate is computed, too.
+struct ShortForwardBFloat16Math : ShortRoundedMath {
+  static __device__ __forceinline__ float tanh(float x) { return ForwardBFloat16Math::tanh(x); }
+  static __device__ __forceinline__ float output_gate(float x) {
+    return fmaf(0.5f, tanh(0.5f * x), 0.5f);
   }
 };
 
@@ -153,5 +179,10 @@ template <Arithmetic kArithmetic>
 using ForwardMath = std::conditional_t<kArithmetic == Arithmetic::kBFloat16,
                                        ForwardBFloat16Math,
                                        ProductMath<kArithmetic>>;
+/// For the forward of the recurrence in 16 bits.
+template <typename Element>
+using ShortForwardMath = std::conditional_t<std::is_same_v<Element, c10::BFloat16>,
+                                            ShortForwardBFloat16Math,
+                                            ShortRoundedMath>;
 
 }  // namespace lltm::cuda

@@ -38,6 +38,48 @@ LLTM_LOAD(load_again, "ld.global")
 #undef LLTM_FOUR_WORDS
 #undef LLTM_LOAD_WORD
 
+// As load_once, for 2 bytes or one into a word, which is not changed until the load is complete.
+#define LLTM_LOAD_PART(name, type)                                                      \
+  __device__ __forceinline__ void name(uint32_t& word, const void* from, bool inside) { \
+    word = 0;                                                                           \
+    asm volatile(                                                                       \
+        "{\n"                                                                           \
+        ".reg .pred inside;\n"                                                          \
+        "setp.ne.b32 inside, %2, 0;\n"                                                  \
+        "@inside ld.global.L1::no_allocate." type                                       \
+        " %0, [%1];\n"                                                                  \
+        "}\n"                                                                           \
+        : "+r"(word)                                                                    \
+        : "l"(from), "r"(static_cast<int>(inside)));                                    \
+  }
+LLTM_LOAD_PART(load_half_once, "u16")
+LLTM_LOAD_PART(load_byte_once, "u8")
+#undef LLTM_LOAD_PART
+
+// These store a word, or 2 bytes of one, if it is inside. The stores are predicated.
+__device__ __forceinline__ void store_word(void* to, uint32_t word, bool inside) {
+  asm volatile(
+      "{\n"
+      ".reg .pred inside;\n"
+      "setp.ne.b32 inside, %2, 0;\n"
+      "@inside st.global.b32 [%0], %1;\n"
+      "}\n" ::"l"(to),
+      "r"(word),
+      "r"(static_cast<int>(inside))
+      : "memory");
+}
+__device__ __forceinline__ void store_low_half(void* to, uint32_t word, bool inside) {
+  asm volatile(
+      "{\n"
+      ".reg .pred inside;\n"
+      "setp.ne.b32 inside, %2, 0;\n"
+      "@inside st.global.u16 [%0], %1;\n"
+      "}\n" ::"l"(to),
+      "r"(word),
+      "r"(static_cast<int>(inside))
+      : "memory");
+}
+
 __device__ __forceinline__ void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(address));
 }

@@ -13,6 +13,7 @@
 
 #include "../../step_problem.h"
 #include "../../tile/elements.h"
+#include "tile.h"
 
 #include <cuda_runtime_api.h>
 
@@ -91,18 +92,6 @@ struct RecurrenceBackward {
   Element* d_h0;  // (rows, state_size), contiguous, or null if not wanted
   CellsOut<Element> d_c0;
 };
-
-/// What a kernel is compiled for: the largest state_size that it takes, and the rows of a block.
-struct RecurrenceTile {
-  int state_size, rows;
-
-  bool operator==(const RecurrenceTile&) const = default;
-};
-
-/// The blocks of a launch.
-inline int64_t recurrence_blocks(int64_t rows, const RecurrenceTile& tile) {
-  return ceil_div(rows, tile.rows);
-}
 
 /// In float32, by multiply-adds of the CUDA cores (fma.cuh).
 cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,

@@ -115,4 +115,9 @@ struct OldStatesParams {
 template <typename scalar_t>
 cudaError_t launch_old_states(const OldStatesParams<scalar_t>& params, cudaStream_t stream);
 
+/// d_bias, of `size` elements, as the sum of `count` parts, added in order.
+template <typename scalar_t>
+cudaError_t launch_add_bias_parts(
+    const float* parts, int64_t count, int64_t size, scalar_t* d_bias, cudaStream_t stream);
+
 }  // namespace lltm::cuda

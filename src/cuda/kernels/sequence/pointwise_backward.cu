@@ -53,6 +53,51 @@ __global__ void __launch_bounds__(kElementThreads)
       });
 }
 
+template <typename scalar_t>
+struct AddBiasPartsParams {
+  const float* parts;
+  int64_t count, size;
+  scalar_t* d_bias;
+};
+
+constexpr int kPartColumns = 32, kPartLanes = 16, kPartThreads = kPartColumns * kPartLanes;
+
+/// Each of kPartLanes threads adds every kPartLanes-th part of a column, and one of them their
+/// sums.
+template <typename scalar_t>
+__global__ void __launch_bounds__(kPartThreads)
+    add_bias_parts_kernel(const __grid_constant__ AddBiasPartsParams<scalar_t> params) {
+  constexpr int kAtOnce = 8;
+  __shared__ float sums[kPartLanes][kPartColumns];
+  wait_for_previous_kernel();
+  const auto lane = threadIdx.x / kPartColumns, of_block = threadIdx.x % kPartColumns;
+  const int64_t column = int64_t(blockIdx.x) * kPartColumns + of_block;
+  float sum = 0;
+  if (column < params.size) {
+    for (int64_t first = lane; first < params.count; first += kAtOnce * kPartLanes) {
+      float some[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int64_t part = first + i * kPartLanes;
+        some[i] = part < params.count ? params.parts[part * params.size + column] : 0;
+      }
+#pragma unroll
+      for (const float part : some) {
+        sum += part;
+      }
+    }
+  }
+  sums[lane][of_block] = sum;
+  __syncthreads();
+  if (lane == 0 && column < params.size) {
+#pragma unroll
+    for (int i = 1; i < kPartLanes; ++i) {
+      sum += sums[i][of_block];
+    }
+    params.d_bias[column] = static_cast<scalar_t>(sum);
+  }
+}
+
 }  // namespace
 
 template <typename scalar_t>
@@ -73,6 +118,22 @@ cudaError_t launch_old_states(const OldStatesParams<scalar_t>& params, cudaStrea
   }
   return launch_on_elements<&old_states_kernel<scalar_t, 1>>(params, elements, stream);
 }
+
+template <typename scalar_t>
+cudaError_t launch_add_bias_parts(
+    const float* parts, int64_t count, int64_t size, scalar_t* d_bias, cudaStream_t stream) {
+  return launch_in_clusters<&add_bias_parts_kernel<scalar_t>, kPartThreads>(
+      AddBiasPartsParams<scalar_t>{parts, count, size, d_bias},
+      dim3(static_cast<unsigned>(ceil_div(size, kPartColumns))),
+      1,
+      stream);
+}
+
+template cudaError_t launch_add_bias_parts(const float*, int64_t, int64_t, float*, cudaStream_t);
+template cudaError_t launch_add_bias_parts(
+    const float*, int64_t, int64_t, c10::Half*, cudaStream_t);
+template cudaError_t launch_add_bias_parts(
+    const float*, int64_t, int64_t, c10::BFloat16*, cudaStream_t);
 
 #define LLTM_INSTANTIATE(scalar_t)                                                         \
   template cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>&, \

@@ -1,0 +1,723 @@
+// The recurrence in float32, by multiply-adds of the CUDA cores.
+//
+// A block multiplies its rows of V, which are h in the forward and d_gates in the backward, by the
+// weights, which its threads hold in registers. A thread has kColumns columns of the state, with
+// all of their gates in the forward, and a part of K: kLanes neighboring threads share the K of
+// their columns. When their sums are scattered over these lanes, those of an element end in one
+// thread, which computes it and puts it into the V of the next step. V has two buffers, so a step
+// needs one barrier.
+//
+// What makes a step short: nothing of a step but the product and the math of an element lies on the
+// path from one V to the next. What the elements read is copied to shared memory some steps ahead,
+// by the threads that need it; what a step leaves is written after the next product. Nothing of it
+// branches, so that it fills the gaps in the math of the elements. Addresses and strides are kept
+// in registers, where the compiler would compute them again in every step.
+#pragma once
+
+#include "../../epilogue/math.cuh"
+#include "../../ptx/cp_async.cuh"
+#include "../../ptx/global.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../ptx/registers.cuh"
+#include "../../ptx/shared.cuh"
+#include "../../reduction/lane_sums.cuh"
+#include "../../runtime/launch.cuh"
+#include "recurrence.h"
+#include "rows.cuh"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// A block of kThreads threads for kRows rows and a state of up to kState columns.
+template <typename Cell_, bool kBackward_, int kState_, int kRows_, int kThreads_, int kColumns_>
+struct FmaTile {
+  using Cell = Cell_;
+  static constexpr bool kBackward = kBackward_;
+  static constexpr int kState = kState_, kRows = kRows_, kThreads = kThreads_;
+  static constexpr int kColumns = kColumns_;  // of a thread
+  static constexpr int kBlocks = resident_fma_blocks({kState, kRows});
+  static constexpr int kVectors = kBackward ? Cell::kGates : 1;  // of kState columns, in a row of V
+  static constexpr int kSums = kBackward ? 1 : Cell::kGates;     // of an element
+  static constexpr int kK = kVectors * kState;
+  static constexpr int kLanes = kThreads * kColumns / kState;  // that share K
+  static constexpr int kKOfLane = kK / kLanes;
+  // Of the lanes that share K, each has one of the columns and some of the rows in the end, where
+  // there are enough rows; otherwise several compute the same element.
+  static constexpr int kRowLanes = std::min(kLanes / kColumns, kRows);
+  static constexpr int kElements = kRows / kRowLanes;  // of a thread: neighboring rows
+  // What an element reads in a step: its pre-activations and, in the backward, the cell state and
+  // the gradients of output and cells.
+  static constexpr int kOperands = Cell::kGates + (kBackward ? 3 : 0);
+  static constexpr int kAhead = 4;  // steps
+  static constexpr int kVectorBytes = 2 * kRows * kK * 4;
+  static constexpr int kOperandBytes = kElements * kOperands * kThreads * 4;  // of a step
+  static constexpr int kSharedBytes = kVectorBytes + kAhead * kOperandBytes;
+  static_assert(kThreads * kColumns % kState == 0 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0);
+  static_assert(kK % kLanes == 0 && kKOfLane % 4 == 0 && kLanes >= kColumns);
+};
+
+/// The product of a block, and which elements its threads finish.
+template <typename Tile>
+class FmaProduct {
+ public:
+  static constexpr int kColumns = Tile::kColumns, kLanes = Tile::kLanes;
+
+  __device__ __forceinline__ explicit FmaProduct(uint32_t vectors) {
+    const int thread = static_cast<int>(threadIdx.x);
+    lane_ = in_register(thread % 32);
+    share_ = thread % kLanes;
+    first_column_ = thread / kLanes * kColumns;
+    column_ = first_column_ + share_ % kColumns;
+    first_row_ = share_ / kColumns % Tile::kRowLanes * Tile::kElements;
+    is_first_ = share_ / (kColumns * Tile::kRowLanes) == 0;
+    read_ = in_register(vectors + 16 * share_);
+    write_ = in_register(vectors + 4 * (first_row_ * Tile::kK + column_));
+  }
+
+  /// The elements of this thread: a column of the state, and kElements rows of the block.
+  __device__ __forceinline__ int column() const { return column_; }
+  __device__ __forceinline__ int first_row() const { return first_row_; }
+  /// Whether no thread before this one has the same elements.
+  __device__ __forceinline__ bool is_first() const { return is_first_; }
+
+  /// Loads this thread's weights. Those that do not exist are zeros. `zero` is 0, which the
+  /// compiler must not know.
+  __device__ __forceinline__ void load(const RecurrentWeights<float>& weights,
+                                       int state_size,
+                                       int zero) {
+    const int64_t* const strides = weights.strides;
+    // Four neighbors in memory at once: of K in the forward, of the columns in the backward.
+    constexpr bool kFours = !Tile::kBackward || kColumns % 4 == 0;
+    const bool fours = kFours && state_size % 4 == 0 && strides[1] == 1 && strides[0] % 4 == 0 &&
+                       reinterpret_cast<uintptr_t>(weights.data) % 16 == 0;
+#pragma unroll
+    for (int sum = 0; sum < Tile::kSums; ++sum) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int i = 0; i < Tile::kKOfLane; ++i) {
+          const int k = 4 * kLanes * (i / 4) + 4 * share_ + i % 4;
+          const int column = first_column_ + c, column_of_k = k % Tile::kState;
+          const int gate = Tile::kBackward ? k / Tile::kState : sum;
+          const int64_t row = gate * state_size + (Tile::kBackward ? column_of_k : column);
+          const int64_t in_row = Tile::kBackward ? column : column_of_k;
+          const bool exists = column < state_size && column_of_k < state_size;
+          const float* const from = weights.data + row * strides[0] + in_row * strides[1];
+          float& weight = weights_[sum][c][i];
+          if (!fours) {
+            weight = exists ? *from : 0;
+          } else if constexpr (kFours) {
+            if ((Tile::kBackward ? c : i) % 4 == 0) {
+              const float4 four =
+                  exists ? *reinterpret_cast<const float4*>(from) : make_float4(0, 0, 0, 0);
+              weight = four.x;
+              (Tile::kBackward ? weights_[sum][c + 1][i] : weights_[sum][c][i + 1]) = four.y;
+              (Tile::kBackward ? weights_[sum][c + 2][i] : weights_[sum][c][i + 2]) = four.z;
+              (Tile::kBackward ? weights_[sum][c + 3][i] : weights_[sum][c][i + 3]) = four.w;
+            }
+          }
+        }
+      }
+    }
+    // An instruction that waits for the weights here. Otherwise the first product of every step
+    // would wait for the latest load of any kind.
+#pragma unroll
+    for (int sum = 0; sum < Tile::kSums; ++sum) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int i = 0; i < Tile::kKOfLane; ++i) {
+          float& weight = weights_[sum][c][i];
+          weight = __int_as_float(__float_as_int(weight) ^ zero);
+        }
+      }
+    }
+  }
+
+  /// Puts a value of an element into a buffer of V.
+  __device__ __forceinline__ void put(int buffer, int element, int vector, float value) const {
+    if (is_first_) {
+      store_shared(
+          write_ + 4 * ((buffer * Tile::kRows + element) * Tile::kK + vector * Tile::kState),
+          __float_as_uint(value));
+    }
+  }
+
+  /// The sums of the rows of a buffer, before they are scattered.
+  struct Sums {
+    float of[Tile::kSums][Tile::kRows];
+  };
+  __device__ __forceinline__ void multiply(int buffer, Sums& sums) const {
+    const uint32_t from = read_ + 4 * buffer * Tile::kRows * Tile::kK;
+#pragma unroll
+    for (int row = 0; row < Tile::kRows; ++row) {
+      // Few sums are computed in two halves, so that few warps fill the pipeline.
+      constexpr int kHalves = Tile::kSums * kColumns < 6 ? 2 : 1;
+      float partial[Tile::kSums][kHalves][kColumns] = {};
+#pragma unroll
+      for (int i = 0; i < Tile::kKOfLane / 4; ++i) {
+        uint32_t four[4];
+        load_shared_4(four, from + 4 * row * Tile::kK + 16 * kLanes * i);
+#pragma unroll
+        for (int sum = 0; sum < Tile::kSums; ++sum) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int c = 0; c < kColumns; ++c) {
+              float& to = partial[sum][j % kHalves][c];
+              to = fmaf(weights_[sum][c][4 * i + j], __uint_as_float(four[j]), to);
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int sum = 0; sum < Tile::kSums; ++sum) {
+        float columns[kColumns];
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          columns[c] = partial[sum][0][c];
+          if constexpr (kHalves == 2) {
+            columns[c] += partial[sum][1][c];
+          }
+        }
+        scatter_sums<kColumns / 2, 1>(columns, lane_);
+        sums.of[sum][row] = columns[0];
+      }
+    }
+  }
+
+  /// Leaves the sums of this thread's elements in front.
+  __device__ __forceinline__ void finish(Sums& sums) const {
+#pragma unroll
+    for (int sum = 0; sum < Tile::kSums; ++sum) {
+      scatter_sums<kColumns * Tile::kRowLanes / 2, kColumns>(sums.of[sum], lane_);
+#pragma unroll
+      for (int bit = kColumns * Tile::kRowLanes; bit < kLanes; bit *= 2) {
+#pragma unroll
+        for (int e = 0; e < Tile::kElements; ++e) {
+          sums.of[sum][e] += __shfl_xor_sync(0xffffffff, sums.of[sum][e], bit);
+        }
+      }
+    }
+  }
+
+ private:
+  float weights_[Tile::kSums][kColumns][Tile::kKOfLane];
+  int lane_, share_, first_column_, column_, first_row_;
+  bool is_first_;
+  uint32_t read_, write_;
+};
+
+/// What the elements of a thread read, in kAhead slots, each for a step.
+template <typename Tile>
+class OperandRing {
+ public:
+  __device__ __forceinline__ explicit OperandRing(uint32_t shared)
+      : base_(in_register(shared + 4 * threadIdx.x)) {}
+
+  /// The slot of a step.
+  __device__ __forceinline__ uint32_t slot(int k) const {
+    return base_ + (k & (Tile::kAhead - 1)) * Tile::kOperandBytes;
+  }
+  __device__ __forceinline__ static void copy(
+      uint32_t slot, int element, int operand, const float* from, bool exists) {
+    copy_async<4>(address(slot, element, operand), from, exists ? 4 : 0);
+  }
+  __device__ __forceinline__ static float read(uint32_t slot, int element, int operand) {
+    return __uint_as_float(load_shared(address(slot, element, operand)));
+  }
+  /// Waits until the operands of the current step are there: those of the later steps, and of the
+  /// one that takes the place of the last step, may be on their way.
+  __device__ __forceinline__ static void wait() { wait_copies<Tile::kAhead - 2>(); }
+
+ private:
+  __device__ __forceinline__ static uint32_t address(uint32_t slot, int element, int operand) {
+    return slot + 4 * (element * Tile::kOperands + operand) * Tile::kThreads;
+  }
+
+  uint32_t base_;
+};
+
+template <int kThreads>
+__device__ __forceinline__ void sync_block() {
+  if constexpr (kThreads == 32) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
+}
+
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    recurrence_forward_fma(const __grid_constant__ RecurrenceForward<float> p) {
+  using Cell = typename Tile::Cell;
+  constexpr int kGates = Cell::kGates, kElements = Tile::kElements;
+  extern __shared__ __align__(128) unsigned char shared[];
+  wait_for_previous_kernel();
+  const uint32_t base = shared_address(shared);
+  const int steps = static_cast<int>(p.steps), state_size = static_cast<int>(p.state_size);
+  FmaProduct<Tile> product(base);
+  const OperandRing<Tile> ring(base + Tile::kVectorBytes);
+  product.load(p.weights, state_size, steps >> 30);
+
+  const int64_t block_row = int64_t(blockIdx.x) * Tile::kRows;
+  const int block_rows = at_most(p.rows - block_row, Tile::kRows);
+  const int column = product.column();
+  const int64_t row = block_row + product.first_row();  // of the first element
+  const RowsOfSequence& of_rows = p.rows_of_sequence;
+  const RecurrenceSteps range = recurrence_steps(of_rows,
+                                                 block_row,
+                                                 block_rows,
+                                                 steps,
+                                                 static_cast<int>(p.first_step),
+                                                 static_cast<int>(p.first_step + p.step_count),
+                                                 p.reverse);
+  bool exists[kElements];
+  int length[kElements];
+  float h[kElements], cell[kElements];
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) {
+    exists[e] = column < state_size && product.first_row() + e < block_rows;
+    length[e] = exists[e] ? length_of(of_rows, row + e, steps) : 0;
+    h[e] = cell[e] = 0;
+    if (exists[e]) {
+      h[e] = p.h0.data != nullptr ? p.h0.at(0, row + e, column) : 0;
+      cell[e] = p.c0.exact.data != nullptr     ? p.c0.exact.at(0, row + e, column)
+                : p.c0.rounded.data != nullptr ? p.c0.rounded.at(0, row + e, column)
+                                               : 0;
+    }
+  }
+  // Replaces the state of rows that are reset when they run at time t.
+  const auto reset_at = [&](int e, int t) {
+    return exists[e] && t < length[e] && of_rows.is_reset(row + e, t);
+  };
+  if (of_rows.reset != nullptr && range.begin < range.end) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      if (reset_at(e, range.time_of(range.begin))) {
+        h[e] = cell[e] = 0;
+      }
+    }
+  }
+
+  // Addresses of the first element at the time of a step.
+  const int64_t elements = p.rows * p.state_size;  // of a step
+  const int64_t first_time =
+      min(range.time_of(range.first), range.time_of(max(range.last - 1, range.first)));
+  const int64_t in_step = row * p.state_size + column,
+                in_gates = row * kGates * p.state_size + column;
+  const auto index_at = [&](int t) { return t * elements + in_step; };
+  const auto gates_index_at = [&](int t) { return t * kGates * elements + in_gates; };
+  const bool writes = product.is_first();
+
+  const bool writes_cells = writes && p.cells != nullptr,
+             writes_gates = writes && p.gates != nullptr;
+  const ptrdiff_t cells_from_output = p.cells - p.output;
+  const auto write = [&](float* output,
+                         float* gates,
+                         int e,
+                         bool condition,
+                         float out,
+                         float c,
+                         const float(&z)[kGates]) {
+    float* const to = output + e * state_size;
+    store_word(to, __float_as_uint(out), condition && writes);
+    store_word(to + cells_from_output, __float_as_uint(c), condition && writes_cells);
+#pragma unroll
+    for (int gate = 0; gate < kGates; ++gate) {
+      store_word(gates + (e * kGates + gate) * state_size,
+                 __float_as_uint(z[gate]),
+                 condition && writes_gates);
+    }
+  };
+  const auto write_zeros = [&](int begin, int end) {
+    for (int k = begin; k < end; ++k) {
+      const int t = range.time_of(k);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        constexpr float kZeros[kGates] = {};
+        write(p.output + index_at(t), p.gates + gates_index_at(t), e, exists[e], 0, 0, kZeros);
+      }
+    }
+  };
+  write_zeros(range.first, range.begin);
+
+  if (range.begin < range.end) {
+    // What is copied ahead, from the addresses of step `copied` on. Past the end, the last step is
+    // copied again.
+    int copied = range.begin;
+    const int first = range.time_of(range.begin);
+    const float* z_x = p.z_x + gates_index_at(first) - first_time * kGates * elements;
+    const int64_t step = in_register(p.reverse ? -elements : elements);
+    const int64_t gates_step = in_register(kGates * step);
+    const auto copy_step = [&](uint32_t slot) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          ring.copy(slot, e, gate, z_x + (e * kGates + gate) * state_size, exists[e]);
+        }
+      }
+      commit_copies();
+      z_x += ++copied < range.end ? gates_step : 0;
+    };
+    for (int i = 0; i < Tile::kAhead - 1; ++i) {
+      copy_step(ring.slot(i));
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 4; i += Tile::kThreads) {
+      store_shared(base + 4 * i, 0);
+    }
+    sync_block<Tile::kThreads>();
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      product.put(0, e, 0, h[e]);
+    }
+    bool resets_next[kElements] = {};
+    const auto look_for_resets = [&](int k) {
+      if (of_rows.reset != nullptr) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          resets_next[e] = k < range.end && reset_at(e, range.time_of(k));
+        }
+      }
+    };
+    look_for_resets(range.begin + 1);
+    sync_block<Tile::kThreads>();
+
+    // Of the step before the current one, which is written now.
+    float* output = p.output + index_at(first) - step;
+    float* gates = p.gates + gates_index_at(first) - gates_step;
+    float z[kElements][kGates], out[kElements], new_cell[kElements];
+    const auto write_last_step = [&](bool has_last) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        write(output, gates, e, has_last && exists[e], out[e], new_cell[e], z[e]);
+      }
+      output += step;
+      gates += gates_step;
+    };
+    const int count = range.end - range.begin;
+    int time = first;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      ring.wait();
+      float z_of_x[kElements][kGates];
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          z_of_x[e][gate] = ring.read(ring.slot(i), e, gate);
+        }
+      }
+      typename FmaProduct<Tile>::Sums sums;
+      product.multiply(i & 1, sums);
+      write_last_step(i > 0);
+      copy_step(ring.slot(i - 1));
+      product.finish(sums);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        const bool runs = time < length[e];
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          z[e][gate] = z_of_x[e][gate] + sums.of[gate][e];
+        }
+        float c = cell[e];
+        const float new_h = Cell::template forward<ShortMath>(z[e], c);
+        h[e] = runs ? new_h : h[e];
+        cell[e] = runs ? c : cell[e];
+        if (of_rows.reset != nullptr && resets_next[e]) {
+          h[e] = cell[e] = 0;
+        }
+        product.put(~i & 1, e, 0, h[e]);
+        out[e] = runs ? new_h : 0;
+        new_cell[e] = runs ? c : 0;
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          z[e][gate] = runs ? z[e][gate] : 0;
+        }
+      }
+      look_for_resets(range.begin + i + 2);
+      time += p.reverse ? -1 : 1;
+      sync_block<Tile::kThreads>();
+    }
+    write_last_step(true);
+  }
+  write_zeros(range.end, range.last);
+
+  if (writes) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      if (exists[e]) {
+        const int64_t to = in_step + e * state_size;
+        p.h_n[to] = h[e];
+        (p.c_n.exact != nullptr ? p.c_n.exact : p.c_n.rounded)[to] = cell[e];
+      }
+    }
+  }
+}
+
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    recurrence_backward_fma(const __grid_constant__ RecurrenceBackward<float> p) {
+  using Cell = typename Tile::Cell;
+  constexpr int kGates = Cell::kGates, kElements = Tile::kElements;
+  constexpr int kCell = kGates, kGradOutput = kGates + 1, kGradCell = kGates + 2;  // operands
+  extern __shared__ __align__(128) unsigned char shared[];
+  wait_for_previous_kernel();
+  const uint32_t base = shared_address(shared);
+  const int steps = static_cast<int>(p.steps), state_size = static_cast<int>(p.state_size);
+  FmaProduct<Tile> product(base);
+  const OperandRing<Tile> ring(base + Tile::kVectorBytes);
+  product.load(p.weights, state_size, steps >> 30);
+
+  const int64_t block_row = int64_t(blockIdx.x) * Tile::kRows;
+  const int block_rows = at_most(p.rows - block_row, Tile::kRows);
+  const int column = product.column();
+  const int64_t row = block_row + product.first_row();
+  const RowsOfSequence& of_rows = p.rows_of_sequence;
+  const RecurrenceSteps range =
+      recurrence_steps(of_rows, block_row, block_rows, steps, 0, steps, p.reverse);
+  bool exists[kElements];
+  int length[kElements];
+  // Gradients of the state that a row's next step, in this order, takes. That of h waits here while
+  // a row does not run; the product adds what comes from the step before.
+  float d_h[kElements], d_cell[kElements];
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) {
+    exists[e] = column < state_size && product.first_row() + e < block_rows;
+    length[e] = exists[e] ? length_of(of_rows, row + e, steps) : 0;
+    d_h[e] = d_cell[e] = 0;
+    if (exists[e]) {
+      d_h[e] = p.grad_h_n.data != nullptr ? p.grad_h_n.at(0, row + e, column) : 0;
+      d_cell[e] = p.grad_c_n.exact.data != nullptr     ? p.grad_c_n.exact.at(0, row + e, column)
+                  : p.grad_c_n.rounded.data != nullptr ? p.grad_c_n.rounded.at(0, row + e, column)
+                                                       : 0;
+    }
+  }
+  const bool writes = product.is_first();
+  float d_bias[kGates] = {};
+
+  const int64_t elements = p.rows * p.state_size;
+  const int64_t d_gates_of_step = p.rows * p.d_gates_stride;
+  const int64_t in_step = row * p.state_size + column;
+  const int64_t d_gates_stride = in_register(p.d_gates_stride);
+  const auto write = [&](float* to, int e, bool condition, const float(&d_z)[kGates]) {
+#pragma unroll
+    for (int gate = 0; gate < kGates; ++gate) {
+      store_word(to + e * d_gates_stride + gate * state_size,
+                 __float_as_uint(d_z[gate]),
+                 condition && writes);
+    }
+  };
+  const auto d_gates_at = [&](int t) {
+    return p.d_gates + t * d_gates_of_step + row * p.d_gates_stride + column;
+  };
+  const auto write_zeros = [&](int begin, int end) {
+    for (int k = begin; k < end; ++k) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        constexpr float kZeros[kGates] = {};
+        write(d_gates_at(range.time_of(k)), e, exists[e], kZeros);
+      }
+    }
+  };
+  write_zeros(range.first, range.begin);
+  write_zeros(range.end, range.last);
+
+  if (range.begin < range.end) {
+    const int last_time = range.time_of(range.end - 1), towards = p.reverse ? 1 : -1;
+    // Addresses at the time of the step that is copied next. Those of an absent gradient are not
+    // used.
+    int copied = range.end - 1;
+    const float* gates =
+        p.gates + last_time * kGates * elements + row * kGates * p.state_size + column;
+    const float* cells = p.cells + last_time * elements + in_step;
+    const auto first_of = [&](const Steps<float>& of) {
+      return of.data == nullptr ? nullptr : &of.at(last_time, row, column);
+    };
+    const float *grad_output = first_of(p.grad_output), *grad_cells = first_of(p.grad_cells);
+    const bool has_grad_output = grad_output != nullptr, has_grad_cells = grad_cells != nullptr;
+    const auto copy_step = [&](uint32_t slot) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          ring.copy(slot, e, gate, gates + (e * kGates + gate) * state_size, exists[e]);
+        }
+        ring.copy(slot, e, kCell, cells + e * state_size, exists[e]);
+        ring.copy(slot,
+                  e,
+                  kGradOutput,
+                  grad_output + e * p.grad_output.strides[1],
+                  exists[e] && has_grad_output);
+        ring.copy(slot,
+                  e,
+                  kGradCell,
+                  grad_cells + e * p.grad_cells.strides[1],
+                  exists[e] && has_grad_cells);
+      }
+      commit_copies();
+      const int64_t further = --copied >= range.begin ? towards : 0;
+      gates += further * kGates * elements;
+      cells += further * elements;
+      grad_output += further * p.grad_output.strides[0];
+      grad_cells += further * p.grad_cells.strides[0];
+    };
+    for (int i = 0; i < Tile::kAhead - 1; ++i) {
+      copy_step(ring.slot(i));
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 4; i += Tile::kThreads) {
+      store_shared(base + 4 * i, 0);
+    }
+    // Whether a gradient comes from the step that was computed before, and whether the step that is
+    // computed next starts from a reset state.
+    bool passes[kElements] = {}, is_reset[kElements] = {};
+    const auto look_for_resets = [&](int k) {
+      if (of_rows.reset != nullptr) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          const int t = range.time_of(k);
+          is_reset[e] =
+              k >= range.begin && exists[e] && t < length[e] && of_rows.is_reset(row + e, t);
+        }
+      }
+    };
+    look_for_resets(range.end - 1);
+    sync_block<Tile::kThreads>();
+
+    // Of the step computed before the current one.
+    const int64_t d_gates_step = in_register(towards * d_gates_of_step);
+    float* d_gates = d_gates_at(last_time) - d_gates_step;
+    float d_z[kElements][kGates];
+    const auto write_last_step = [&](bool has_last) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        write(d_gates, e, has_last && exists[e], d_z[e]);
+      }
+      d_gates += d_gates_step;
+    };
+    typename FmaProduct<Tile>::Sums sums;
+    const int count = range.end - range.begin;
+    int time = last_time;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      ring.wait();
+      typename Cell::Derivatives by[kElements];
+      float grad_h[kElements], grad_cell[kElements];
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        float z[kGates];
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          z[gate] = ring.read(ring.slot(i), e, gate);
+        }
+        by[e] = Cell::template derivatives<ShortMath>(z, ring.read(ring.slot(i), e, kCell));
+        grad_h[e] = ring.read(ring.slot(i), e, kGradOutput);
+        grad_cell[e] = ring.read(ring.slot(i), e, kGradCell);
+      }
+      product.multiply(i & 1, sums);
+      write_last_step(i > 0);
+      copy_step(ring.slot(i - 1));
+      product.finish(sums);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        const bool runs = time < length[e];
+        const float from_h = d_h[e] + (passes[e] ? sums.of[0][e] : 0);
+        float c = d_cell[e] + grad_cell[e];
+        Cell::backward(by[e], from_h + grad_h[e], c, d_z[e]);
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          d_z[e][gate] = runs ? d_z[e][gate] : 0;
+          product.put(~i & 1, e, gate, d_z[e][gate]);
+          d_bias[gate] += d_z[e][gate];
+        }
+        d_h[e] = runs ? 0 : from_h;
+        d_cell[e] = !runs ? d_cell[e] : is_reset[e] ? 0 : c;
+        passes[e] = runs && !is_reset[e];
+      }
+      look_for_resets(range.end - 2 - i);
+      time += towards;
+      sync_block<Tile::kThreads>();
+    }
+    write_last_step(true);
+    if (p.d_h0 != nullptr) {
+      product.multiply(count & 1, sums);
+      product.finish(sums);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        d_h[e] += passes[e] ? sums.of[0][e] : 0;
+      }
+    }
+  }
+
+  if (writes) {
+    float* const d_c0 = p.d_c0.exact != nullptr ? p.d_c0.exact : p.d_c0.rounded;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const int64_t to = in_step + e * state_size;
+      if (exists[e] && p.d_h0 != nullptr) {
+        p.d_h0[to] = d_h[e];
+      }
+      if (exists[e] && d_c0 != nullptr) {
+        d_c0[to] = d_cell[e];
+      }
+    }
+  }
+  if (p.d_bias_parts != nullptr) {
+    // The sums of the threads that have the same column, which take the place of V.
+    sync_block<Tile::kThreads>();
+    if (writes) {
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        const int lane_of_rows = product.first_row() / kElements;
+        store_shared(base + 4 * (lane_of_rows * Tile::kK + gate * Tile::kState + column),
+                     __float_as_uint(d_bias[gate]));
+      }
+    }
+    sync_block<Tile::kThreads>();
+    for (int i = static_cast<int>(threadIdx.x); i < Tile::kK; i += Tile::kThreads) {
+      const int gate = i / Tile::kState, of_gate = i % Tile::kState;
+      float sum = 0;
+      for (int lane_of_rows = 0; lane_of_rows < Tile::kRowLanes; ++lane_of_rows) {
+        sum += __uint_as_float(load_shared(base + 4 * (lane_of_rows * Tile::kK + i)));
+      }
+      if (of_gate < state_size) {
+        p.d_bias_parts[int64_t(blockIdx.x) * kGates * state_size + gate * state_size + of_gate] =
+            sum;
+      }
+    }
+  }
+}
+
+/// The tiles, for every number of rows: threads and columns of a thread were found by measurement.
+template <typename Cell, bool kBackward, int kState, int kRows>
+using FmaTileOf = FmaTile<Cell,
+                          kBackward,
+                          kState,
+                          kRows,
+                          kState == 32 ? 32 : 2 * kState,
+                          kState == 32 ? 1 : (kBackward ? 2 : 1) * kState / 32>;
+
+/// Calls launch<Tile>() for a tile.
+template <typename Cell, bool kBackward, typename Launch>
+cudaError_t with_fma_tile(const RecurrenceTile& tile, const Launch& launch) {
+  cudaError_t error = cudaErrorInvalidValue;
+  const auto launch_if_it_is = [&]<int kState, int kRows>() {
+    if (tile == RecurrenceTile{kState, kRows}) {
+      error = launch.template operator()<FmaTileOf<Cell, kBackward, kState, kRows>>();
+    }
+  };
+  const auto for_rows = [&]<int kState>() {
+    launch_if_it_is.template operator()<kState, 1>();
+    launch_if_it_is.template operator()<kState, 2>();
+    launch_if_it_is.template operator()<kState, 4>();
+  };
+  for_rows.template operator()<32>();
+  for_rows.template operator()<64>();
+  for_rows.template operator()<128>();
+  return error;
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,50 @@
+// Which steps the rows of a block run.
+#pragma once
+
+#include "../../step_problem.h"
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// The steps of a launch in order of execution, [first, last), and those of them at which any row
+/// of the block runs, [begin, end). Rows start together and end on their own or, in reverse, start
+/// on their own and end together.
+struct RecurrenceSteps {
+  int steps, first, last, begin, end;
+  bool reverse;
+
+  __device__ __forceinline__ int time_of(int k) const { return reverse ? steps - 1 - k : k; }
+};
+
+/// How many steps of a row count.
+__device__ __forceinline__ int length_of(const RowsOfSequence& rows, int64_t row, int steps) {
+  const int64_t length = rows.length_of(row);
+  return static_cast<int>(length < 0 ? 0 : length < steps ? length : steps);
+}
+
+/// The steps of a block that has the rows [first_row, first_row + count). All threads look at all
+/// of its rows, which are few.
+__device__ __forceinline__ RecurrenceSteps recurrence_steps(const RowsOfSequence& rows,
+                                                            int64_t first_row,
+                                                            int count,
+                                                            int steps,
+                                                            int first,
+                                                            int last,
+                                                            bool reverse) {
+  RecurrenceSteps of{steps, first, last, first, last, reverse};
+  if (rows.lengths != nullptr) {
+    int longest = 0;
+    for (int row = 0; row < count; ++row) {
+      longest = max(longest, length_of(rows, first_row + row, steps));
+    }
+    if (reverse) {
+      of.begin = min(max(first, steps - longest), last);
+    } else {
+      of.end = max(min(last, longest), first);
+    }
+  }
+  return of;
+}
+
+}  // namespace lltm::cuda

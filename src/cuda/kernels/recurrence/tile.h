@@ -1,0 +1,34 @@
+#pragma once
+
+#include "../../problem.h"
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// What a kernel of the recurrence is compiled for: the largest state_size that it takes, and the
+/// rows of a block.
+struct RecurrenceTile {
+  int state_size, rows;
+
+  bool operator==(const RecurrenceTile&) const = default;
+};
+
+/// The blocks of a launch.
+inline int64_t recurrence_blocks(int64_t rows, const RecurrenceTile& tile) {
+  return ceil_div(rows, tile.rows);
+}
+
+/// The blocks of multiply-adds that a multiprocessor has registers for.
+constexpr int resident_fma_blocks(const RecurrenceTile& tile) {
+  switch (tile.state_size) {
+    case 32:
+      return tile.rows == 1 ? 12 : 8;
+    case 64:
+      return tile.rows <= 2 ? 3 : 2;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace lltm::cuda
