@@ -37,6 +37,10 @@ lltm_instances(backward_tiles backward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS}
   "launch_backward_tiles<@A@>(const BackwardProblem&, const GradientPlan&, cudaStream_t)")
 lltm_instances(backward_wgmma backward/wgmma_launch.cuh ARITHMETICS kTf32 kFloat16 kBFloat16 FUNCTIONS
   "launch_backward_wgmma<@A@>(const BackwardProblem&, const GradientPlan&, float*, cudaStream_t)")
+lltm_instances(recurrence_forward_mma recurrence/mma_forward.cuh ARITHMETICS kFloat16 kBFloat16 FUNCTIONS
+  "launch_recurrence_mma(const RecurrenceForward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
+lltm_instances(recurrence_backward_mma recurrence/mma_backward.cuh ARITHMETICS kFloat16 kBFloat16 FUNCTIONS
+  "launch_recurrence_mma(const RecurrenceBackward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
 lltm_instances(sequence_gradient_tiles sequence/gradient_tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
   "launch_sequence_gradient_tiles<@A@>(const SequenceGradientsParams<TensorElement<@A@>>&,
     const Matrix&, const TileShape&, int, cudaStream_t)")

@@ -23,6 +23,9 @@ __device__ __forceinline__ uint32_t load_shared(uint32_t address) {
 __device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(value) : "memory");
 }
+__device__ __forceinline__ void store_shared_low_half(uint32_t address, uint32_t word) {
+  asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(address), "r"(word) : "memory");
+}
 __device__ __forceinline__ void store_shared_4(uint32_t address, const uint32_t (&v)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address),
                "r"(v[0]),

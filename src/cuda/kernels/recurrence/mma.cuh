@@ -1,0 +1,431 @@
+// What the forward and the backward of the recurrence in 16 bits share.
+//
+// A warp has 16 columns of the state, those of all gates, and all of K. Its weights are operand A
+// of m16n8k16 and stay in registers for all steps. The rows of the batch are the N of the product,
+// in tiles of 8, and operand B: h, or in the backward the gradients of all gates. B is in shared
+// memory twice, since a step reads what the last one wrote; one block barrier a step is then
+// enough.
+//
+// The rows of A are permuted so that the sums of a thread belong to two neighboring columns, 2g and
+// 2g + 1, of the rows 2q and 2q + 1, where g = lane / 4 and q = lane % 4. All gates of an element
+// are in one thread, which computes the cell from its sums. Nothing else is exchanged.
+//
+// A block of one row reads this row as all of B's, so all q have the same sums. There, a thread has
+// one element, of column 2g + q % 2, and the threads with q >= 2 only take part in the product.
+#pragma once
+
+#include "../../ptx/cp_async.cuh"
+#include "../../ptx/global.cuh"
+#include "../../ptx/mma.cuh"
+#include "../../ptx/packed.cuh"
+#include "../../ptx/registers.cuh"
+#include "../../ptx/shared.cuh"
+#include "recurrence.h"
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// The sizes of a block. kPairs: two neighboring columns are read and written at once (pairs.h).
+/// Otherwise elements are read and written one by one.
+template <typename CellType, typename ElementType, int kStateSize, int kRowCount, bool kInPairs>
+struct MmaShape {
+  using Cell = CellType;
+  using Element = ElementType;
+  static constexpr int kState = kStateSize, kRows = kRowCount;
+  static constexpr bool kPairs = kInPairs;
+  static_assert(kState % 32 == 0 && (kRows == 1 || kRows == 8 || kRows == 16 || kRows == 32));
+
+  static constexpr int kThreads = 2 * kState;
+  static constexpr bool kOneRow = kRows == 1;
+  static constexpr int kTiles = kOneRow ? 1 : kRows / 8;
+  // What a thread has of a tile.
+  static constexpr int kOwnRows = kOneRow ? 1 : 2, kOwnColumns = kOwnRows;
+
+  // Weights are read from shared memory once. Eight more columns keep rows in different banks.
+  static constexpr int kWeightsPitch = kState + 8;
+  static constexpr int kWeightsBytes = Cell::kGates * kState * kWeightsPitch * 2;
+};
+
+/// Keeps a parameter in a register (ptx/registers.cuh). The assembler, too, would read it again at
+/// each step, which takes 35 cycles, so it must not know the value's origin. With several tiles
+/// registers are scarcer.
+template <typename Shape, typename Value>
+__device__ __forceinline__ Value parameter_in_register(Value value) {
+  return Shape::kTiles == 1 ? __shfl_sync(~0u, value, 0) : value;
+}
+
+/// Which elements a thread has.
+template <typename Shape>
+struct OwnElements {
+  int lane, warp;
+  int column;   // the first of its columns
+  int columns;  // how many of them exist
+  int row;      // the first of its rows in a tile
+  int rows;     // its elements of the tiles' rows `row` + r exist for r below it,
+  // and those of its second column for r below this. A comparison of `columns` in the loop would be
+  // kept as a predicate, which nvcc 13.0 loses.
+  int rows_of_second;
+
+  __device__ __forceinline__ OwnElements(int block_rows, int state_size) {
+    lane = static_cast<int>(threadIdx.x) % 32;
+    warp = static_cast<int>(threadIdx.x) / 32;
+    column = 16 * warp + 2 * (lane / 4) + (Shape::kOneRow ? lane % 2 : 0);
+    row = Shape::kOneRow ? 0 : 2 * (lane % 4);
+    columns = in_register(takes_part() ? max(min(state_size - column, Shape::kOwnColumns), 0) : 0);
+    rows = in_register(columns > 0 ? max(block_rows - row, 0) : 0);
+    rows_of_second = in_register(columns > 1 ? rows : 0);
+  }
+
+  /// Whether no other thread has the same elements.
+  __device__ __forceinline__ bool takes_part() const { return !Shape::kOneRow || lane % 4 < 2; }
+
+  /// The part of a mask of the block's rows that says something about the thread's. Elements that
+  /// do not exist belong to rows that never run.
+  __device__ __forceinline__ uint32_t own(uint32_t mask) const {
+    return columns > 0 ? mask >> row : 0;
+  }
+  /// Masks out the column that does not exist.
+  __device__ __forceinline__ uint32_t existing(uint32_t word) const {
+    return !Shape::kPairs && Shape::kOwnColumns == 2 && columns < 2 ? word & 0xffffu : word;
+  }
+};
+
+/// Value `column` of a word of neighboring columns.
+template <typename Element>
+__device__ __forceinline__ float column_of(uint32_t word, int column) {
+  return column == 0 ? Packed<Element>::low(word) : Packed<Element>::high(word);
+}
+template <typename Element, int kColumns>
+__device__ __forceinline__ uint32_t word_of_columns(const float (&values)[kColumns]) {
+  return Packed<Element>::pack(values[0], kColumns == 2 ? values[kColumns - 1] : 0.0f);
+}
+template <typename Element>
+__device__ __forceinline__ Element element_of(float value) {
+  return Element(static_cast<uint16_t>(Packed<Element>::pack(value, 0.0f)), Element::from_bits());
+}
+
+/// Writes the columns of a thread's row that exist.
+template <typename Shape>
+__device__ __forceinline__ void store_columns(const OwnElements<Shape>& own,
+                                              typename Shape::Element* to,
+                                              uint32_t word,
+                                              int row,
+                                              bool row_exists) {
+  const bool exists = row_exists && row < own.rows;
+  if constexpr (Shape::kOwnColumns == 1) {
+    store_low_half(to, word, exists);
+  } else if constexpr (Shape::kPairs) {
+    store_word(to, word, exists);
+  } else {
+    store_low_half(to, word, exists);
+    store_low_half(to + 1, word >> 16, row_exists && row < own.rows_of_second);
+  }
+}
+
+/// Some neighboring columns of a row in memory.
+template <typename Element>
+struct ColumnsAt {
+  const Element* data;
+  int64_t column_stride;  // one for pairs
+  bool exist;
+};
+
+/// What a thread reads for its elements at each step: kWords words of columns for each of its rows,
+/// tile after tile. They are read some tiles ahead, by asynchronous copies to shared memory, where
+/// each thread has its own words, or one by one into registers.
+///
+/// Every take() is followed by a fetch(), and kTilesAhead calls of fetch() come before the first.
+/// `at(word, row)` returns where one is.
+template <typename Shape, int kWordCount>
+class ColumnsAhead {
+ public:
+  using Words = uint32_t[kWordCount][Shape::kOwnRows];
+  static constexpr int kTilesAhead = Shape::kPairs ? 4 : 1;
+  static constexpr int kTileBytes =
+      kWordCount * Shape::kOwnRows * Shape::kThreads * static_cast<int>(sizeof(uint32_t));
+  static constexpr int kBytes = Shape::kPairs ? kTilesAhead * kTileBytes : 0;
+
+  __device__ __forceinline__ ColumnsAhead(const OwnElements<Shape>& own, uint32_t shared)
+      : own_(own),
+        slots_(in_register(shared + threadIdx.x * static_cast<uint32_t>(sizeof(uint32_t)))) {}
+
+  template <typename At>
+  __device__ __forceinline__ void fetch(const At& at) {
+#pragma unroll
+    for (int row = 0; row < Shape::kOwnRows; ++row) {
+#pragma unroll
+      for (int word = 0; word < kWordCount; ++word) {
+        const auto columns = at(word, row);
+        if constexpr (Shape::kPairs) {
+          // The pair that the thread's column belongs to.
+          const auto* const pair = columns.data - (Shape::kOneRow ? own_.lane % 2 : 0);
+          copy_async<4>(slots_ + fetched_ + offset_of(word, row), pair, columns.exist ? 4 : 0);
+        } else {
+#pragma unroll
+          for (int column = 0; column < Shape::kOwnColumns; ++column) {
+            load_half_once(halves_[word][row][column],
+                           columns.data + column * columns.column_stride,
+                           columns.exist && column < own_.columns);
+          }
+        }
+      }
+    }
+    if constexpr (Shape::kPairs) {
+      commit_copies();
+      fetched_ = next_slot(fetched_);
+    }
+  }
+
+  __device__ __forceinline__ void take(Words& words) {
+    if constexpr (Shape::kPairs) {
+      wait_copies<kTilesAhead - 1>();
+    }
+#pragma unroll
+    for (int row = 0; row < Shape::kOwnRows; ++row) {
+#pragma unroll
+      for (int word = 0; word < kWordCount; ++word) {
+        if constexpr (!Shape::kPairs) {
+          const auto& halves = halves_[word][row];
+          words[word][row] = Shape::kOneRow
+                                 ? halves[0]
+                                 : __byte_perm(halves[0], halves[Shape::kOwnColumns - 1], 0x5410);
+        } else {
+          // It was fetched into the slot that is fetched into next.
+          words[word][row] = load_shared(slots_ + fetched_ + offset_of(word, row));
+          if constexpr (Shape::kOneRow) {
+            words[word][row] >>= 16 * (own_.lane % 2);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int offset_of(int word, int row) {
+    return (word * Shape::kOwnRows + row) * Shape::kThreads * static_cast<int>(sizeof(uint32_t));
+  }
+  static __device__ __forceinline__ int next_slot(int slot) {
+    return slot == (kTilesAhead - 1) * kTileBytes ? 0 : slot + kTileBytes;
+  }
+
+  const OwnElements<Shape>& own_;
+  uint32_t slots_;
+  int fetched_ = 0;
+  uint32_t halves_[kWordCount][Shape::kOwnRows][Shape::kOwnColumns];
+};
+
+/// Copies the weights to shared memory, kCount neighbors at a time, with zeros where the kernel's
+/// state is larger.
+template <typename Shape, int kCount>
+__device__ __forceinline__ void copy_weights(
+    const RecurrentWeights<typename Shape::Element>& weights, int state_size, uint32_t to) {
+  constexpr int kRowVectors = Shape::kState / kCount;
+  constexpr int kVectors = Shape::Cell::kGates * Shape::kState * kRowVectors;
+  static_assert(kVectors % Shape::kThreads == 0);
+  // Copies are asynchronous, loads of elements are not.
+#pragma unroll kCount> 1 ? 2 : 8
+  for (int i = 0; i < kVectors / Shape::kThreads; ++i) {
+    const int vector = i * Shape::kThreads + static_cast<int>(threadIdx.x);
+    const int row = vector / kRowVectors, column = vector % kRowVectors * kCount;
+    const int gate = row / Shape::kState, row_of_gate = row % Shape::kState;
+    const int count = row_of_gate < state_size ? max(min(state_size - column, kCount), 0) : 0;
+    const auto* const from = weights.data +
+                             (int64_t{gate} * state_size + row_of_gate) * weights.strides[0] +
+                             column * weights.strides[1];
+    const uint32_t place = to + (row * Shape::kWeightsPitch + column) * 2;
+    if constexpr (kCount > 1) {
+      copy_async<2 * kCount>(place, count > 0 ? from : weights.data, 2 * count);
+    } else {
+      uint32_t element;
+      load_half_once(element, from, count > 0);
+      store_shared_low_half(place, element);
+    }
+  }
+  if constexpr (kCount > 1) {
+    commit_copies();
+    wait_copies<0>();
+  }
+}
+
+/// The weights of a warp's columns: operand A for every gate and 16 of its K.
+template <typename Shape>
+struct WeightFragments {
+  static constexpr int kChunks = Shape::kState / 16;
+  uint32_t of[Shape::Cell::kGates][kChunks][4];
+
+  /// Through `shared`, which is free for other uses after the next block barrier. With kTransposed
+  /// the columns of the state are those of the weights, and else their rows.
+  template <bool kTransposed>
+  __device__ __forceinline__ void load(const RecurrentWeights<typename Shape::Element>& weights,
+                                       int64_t state_size,
+                                       const OwnElements<Shape>& own,
+                                       uint32_t shared) {
+    const auto starts_at = [&](int count) {
+      return weights.strides[1] == 1 && weights.strides[0] % count == 0 &&
+             reinterpret_cast<uintptr_t>(weights.data) % (2 * count) == 0;
+    };
+    const int size = static_cast<int>(state_size);
+    if (starts_at(8)) {
+      copy_weights<Shape, 8>(weights, size, shared);
+    } else if (starts_at(2)) {
+      copy_weights<Shape, 2>(weights, size, shared);
+    } else {
+      copy_weights<Shape, 1>(weights, size, shared);
+    }
+    __syncthreads();
+    // Opaque zero bits. An operation on each fragment waits for its load here. Otherwise every step
+    // would wait where it uses the fragment, since the wait also covers the loads of the steps.
+    const uint32_t none = static_cast<uint32_t>(state_size >> 32);
+#pragma unroll
+    for (int gate = 0; gate < Shape::Cell::kGates; ++gate) {
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        uint32_t(&a)[4] = of[gate][chunk];
+        if constexpr (kTransposed) {
+          const auto word_at = [&](int k) {
+            const int row = gate * Shape::kState + 16 * chunk + 2 * (own.lane % 4) + k;
+            const int column = 16 * own.warp + 2 * (own.lane / 4);
+            return load_shared(shared + (row * Shape::kWeightsPitch + column) * 2);
+          };
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const uint32_t first = word_at(8 * half), second = word_at(8 * half + 1);
+            a[2 * half] = __byte_perm(first, second, 0x5410);
+            a[2 * half + 1] = __byte_perm(first, second, 0x7632);
+          }
+        } else {
+          const int row =
+              gate * Shape::kState + 16 * own.warp + 2 * (own.lane % 8) + own.lane / 8 % 2;
+          const int column = 16 * chunk + own.lane / 16 * 8;
+          load_matrices_x4(a, shared + (row * Shape::kWeightsPitch + column) * 2);
+#pragma unroll
+          for (uint32_t& word : a) {
+            word ^= none;
+          }
+        }
+      }
+    }
+  }
+};
+
+/// Operand B of a step and of the next one, in shared memory: for each row of the block, kParts
+/// times the columns of the state.
+template <typename Shape, int kParts>
+class RowOperands {
+ public:
+  static constexpr int kPitch = kParts * Shape::kState + 8;  // keeps rows in different banks
+  static constexpr int kStepBytes = Shape::kRows * kPitch * 2;
+  static constexpr int kBytes = 2 * kStepBytes;
+  using Element = typename Shape::Element;
+
+  __device__ __forceinline__ RowOperands(const OwnElements<Shape>& own, uint32_t shared)
+      : publishes_(own.takes_part()),
+        read_(in_register(shared +
+                          ((Shape::kOneRow ? 0 : own.lane % 8 * kPitch) + own.lane / 8 * 8) * 2)),
+        write_(in_register(shared + (own.row * kPitch + own.column) * 2)) {}
+
+  /// Writes columns of a thread's `row` of a tile for the next step.
+  __device__ __forceinline__ void publish(int tile, int row, int part, uint32_t word) const {
+    const uint32_t to = write_ + next_ + ((8 * tile + row) * kPitch + part * Shape::kState) * 2;
+    if constexpr (Shape::kOneRow) {
+      if (publishes_) {
+        store_shared_low_half(to, word);
+      }
+    } else {
+      store_shared(to, word);
+    }
+  }
+
+  /// Makes what all threads have published the operand of this step.
+  __device__ __forceinline__ void start_step() {
+    __syncthreads();
+    now_ = next_;
+    next_ = kStepBytes - next_;
+  }
+
+  /// Adds the product of the weights and a tile's rows to kSums sums: one for each gate, or one in
+  /// all if there is a part for each gate. Chunks of K take turns at kChains sums of their own.
+  template <int kSums, int kChains>
+  __device__ __forceinline__ void multiply(const WeightFragments<Shape>& weights,
+                                           int tile,
+                                           float (&sums)[kSums][kChains][4]) const {
+    constexpr int kGates = Shape::Cell::kGates;
+    static_assert(kSums == (kParts == 1 ? kGates : 1));
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int chunk = 0; chunk < weights.kChunks; chunk += 2) {
+        uint32_t b[4];
+        load_matrices_x4(
+            b, read_ + now_ + (8 * tile * kPitch + part * Shape::kState + 16 * chunk) * 2);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int sum = 0; sum < kSums; ++sum) {
+            multiply_add_in_order<Element>(sums[sum][(chunk + half) % kChains],
+                                           weights.of[kParts == 1 ? sum : part][chunk + half],
+                                           {b[2 * half], b[2 * half + 1]});
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  bool publishes_;
+  uint32_t read_, write_;
+  int now_ = 0, next_ = 0;
+};
+
+/// The thread's sum of a row and column of a tile.
+template <typename Shape, int kChains>
+__device__ __forceinline__ float sum_of(const OwnElements<Shape>& own,
+                                        const float (&chains)[kChains][4],
+                                        int row,
+                                        int column) {
+  float sum = 0;
+#pragma unroll
+  for (int chain = 0; chain < kChains; ++chain) {
+    const float(&s)[4] = chains[chain];
+    const float term = Shape::kOneRow ? (own.lane % 2 == 0 ? s[0] : s[2]) : s[2 * column + row];
+    sum = chain == 0 ? term : sum + term;
+  }
+  return sum;
+}
+
+/// Calls `run` with the sizes of a tile as template arguments. Others are invalid.
+template <typename Run>
+cudaError_t with_mma_tile(const RecurrenceTile& tile, bool pairs, const Run& run) {
+  const auto with_pairs = [&]<int kState, int kRows>() {
+    return pairs ? run.template operator()<kState, kRows, true>()
+                 : run.template operator()<kState, kRows, false>();
+  };
+  const auto with_rows = [&]<int kState>() {
+    switch (tile.rows) {
+      case 1:
+        return with_pairs.template operator()<kState, 1>();
+      case 8:
+        return with_pairs.template operator()<kState, 8>();
+      case 32:
+        if constexpr (kState == 128) {
+          return pairs ? run.template operator()<kState, 32, true>() : cudaErrorInvalidValue;
+        }
+        return cudaErrorInvalidValue;
+      default:
+        return cudaErrorInvalidValue;
+    }
+  };
+  switch (tile.state_size) {
+    case 32:
+      return with_rows.template operator()<32>();
+    case 64:
+      return with_rows.template operator()<64>();
+    case 128:
+      return with_rows.template operator()<128>();
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,391 @@
+// The backward of the recurrence in 16 bits (mma.cuh).
+#pragma once
+
+#include "../../epilogue/math.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../runtime/launch.cuh"
+#include "block_rows.cuh"
+#include "lltm_cell.cuh"
+#include "mma.cuh"
+#include "pairs.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+namespace lltm::cuda {
+
+template <typename Shape>
+struct MmaBackward {
+  using Element = typename Shape::Element;
+  static constexpr int kGates = Shape::Cell::kGates;
+  static constexpr int kOwnRows = Shape::kOwnRows;
+  // The gates, the cell state, and the gradients of output and cells.
+  using Inputs = ColumnsAhead<Shape, kGates + 3>;
+  using Operands = RowOperands<Shape, kGates>;
+
+  // The weights are read before the operands are written.
+  static constexpr int kSharedBytes =
+      Inputs::kBytes + std::max(Shape::kWeightsBytes, Operands::kBytes);
+
+  /// Where a thread reads at a time.
+  struct Sources {
+    const Element *gates, *cells, *grad_output, *grad_cells;
+    int size;  // of the state
+    int64_t cells_time_stride, grad_output_strides[3], grad_cells_strides[3];
+    bool has_grad_output, has_grad_cells;
+
+    __device__ __forceinline__ Sources(const RecurrenceBackward<Element>& p,
+                                       const OwnElements<Shape>& own,
+                                       int state_size,
+                                       int64_t first_row,
+                                       const BlockTimes& times)
+        : size(state_size),
+          cells_time_stride(times.step * p.rows * p.state_size),
+          has_grad_output(p.grad_output.data != nullptr),
+          has_grad_cells(p.grad_cells.data != nullptr) {
+      const int64_t row = first_row + own.row, step = times.first * p.rows + row;
+      gates = p.gates + step * kGates * size + own.column;
+      cells = p.cells + step * size + own.column;
+      grad_output = start(p.grad_output, grad_output_strides, times, row, own.column);
+      grad_cells = start(p.grad_cells, grad_cells_strides, times, row, own.column);
+    }
+
+    /// Where word `word` of a row is; it exists if the row does.
+    __device__ __forceinline__ ColumnsAt<Element> at(int word, int row, bool exists) const {
+      if (word < kGates) {
+        return {gates + (row * kGates + word) * size, 1, exists};
+      }
+      if (word == kGates) {
+        return {cells + row * size, 1, exists};
+      }
+      if (word == kGates + 1) {
+        return {grad_output + row * grad_output_strides[1],
+                grad_output_strides[2],
+                exists && has_grad_output};
+      }
+      return {grad_cells + row * grad_cells_strides[1],
+              grad_cells_strides[2],
+              exists && has_grad_cells};
+    }
+
+    __device__ __forceinline__ void advance() {
+      gates += kGates * cells_time_stride;
+      cells += cells_time_stride;
+      grad_output += grad_output_strides[0];
+      grad_cells += grad_cells_strides[0];
+    }
+
+   private:
+    static __device__ __forceinline__ const Element* start(const Steps<Element>& gradient,
+                                                           int64_t (&strides)[3],
+                                                           const BlockTimes& times,
+                                                           int64_t row,
+                                                           int column) {
+      strides[0] = times.step * gradient.strides[0];
+      strides[1] = gradient.strides[1];
+      strides[2] = gradient.strides[2];
+      return gradient.data + times.first * gradient.strides[0] + row * gradient.strides[1] +
+             column * gradient.strides[2];
+    }
+  };
+
+  /// What a thread writes for a tile at a step.
+  struct Results {
+    uint32_t d_gates[kGates][kOwnRows] = {};
+  };
+
+  /// Where a thread writes its results of a time.
+  struct Places {
+    Element* d_gates;
+    int size;
+    int64_t row_stride, time_stride;
+
+    __device__ __forceinline__ Places(const RecurrenceBackward<Element>& p,
+                                      const OwnElements<Shape>& own,
+                                      int state_size,
+                                      int64_t first_row,
+                                      int t,
+                                      int direction)
+        : d_gates(p.d_gates + (t * p.rows + first_row + own.row) * p.d_gates_stride + own.column),
+          size(state_size),
+          row_stride(parameter_in_register<Shape>(p.d_gates_stride)),
+          time_stride(direction * p.rows * p.d_gates_stride) {}
+
+    __device__ __forceinline__ void store(const OwnElements<Shape>& own,
+                                          int tile,
+                                          const Results& results,
+                                          bool exist) const {
+#pragma unroll
+      for (int r = 0; r < kOwnRows; ++r) {
+        const int row = 8 * tile + r;
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          store_columns(
+              own, d_gates + row * row_stride + gate * size, results.d_gates[gate][r], row, exist);
+        }
+      }
+    }
+
+    __device__ __forceinline__ void advance() { d_gates += time_stride; }
+  };
+};
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kernel(
+    const __grid_constant__ RecurrenceBackward<typename Shape::Element> p) {
+  using Kernel = MmaBackward<Shape>;
+  using Cell = typename Shape::Cell;
+  using Element = typename Shape::Element;
+  using Math = ShortRoundedMath;
+  constexpr int kTiles = Shape::kTiles, kOwnRows = Shape::kOwnRows;
+  constexpr int kOwnColumns = Shape::kOwnColumns, kGates = Cell::kGates;
+  // With one tile, products wait for each other unless there are four sums.
+  constexpr int kChains = kTiles == 1 ? 4 : 2;
+  extern __shared__ __align__(16) unsigned char shared[];
+  wait_for_previous_kernel();
+
+  const int64_t first_row = int64_t{blockIdx.x} * Shape::kRows;
+  const int block_rows = at_most(p.rows - first_row, Shape::kRows);
+  const int size = parameter_in_register<Shape>(static_cast<int>(p.state_size)),
+            steps = static_cast<int>(p.steps);
+  const OwnElements<Shape> own(block_rows, size);
+  BlockRows rows(p.rows_of_sequence, first_row, block_rows, steps);
+  const BlockTimes times(0, rows.longest(), !p.reverse);
+  rows.fetch_resets(times.first, times.count > 0);
+
+  const uint32_t inputs_at = shared_address(shared);
+  typename Kernel::Inputs inputs(own, inputs_at);
+  typename Kernel::Sources sources(p, own, size, first_row, times);
+  int times_to_fetch = times.count, rows_to_fetch = times.count > 0 ? own.rows : 0;
+  const auto fetch = [&](int tile) {
+    inputs.fetch([&](int word, int r) {
+      const int row = 8 * tile + r;
+      return sources.at(word, row, row < rows_to_fetch);
+    });
+    if (tile == kTiles - 1) {
+      sources.advance();
+      rows_to_fetch = --times_to_fetch > 0 ? rows_to_fetch : 0;
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < inputs.kTilesAhead; ++i) {
+    fetch(i % kTiles);
+  }
+
+  WeightFragments<Shape> weights;
+  weights.template load<true>(p.weights, p.state_size, own, inputs_at + Kernel::Inputs::kBytes);
+
+  // The gradient of the cell state that a row's next step starts from, in the order of the
+  // backward, and that of h, except for the product with the gates of the step before.
+  float d_cell[kTiles][kOwnRows][kOwnColumns] = {}, d_h[kTiles][kOwnRows][kOwnColumns] = {};
+  const auto for_each_element = [&](const auto& function) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+        for (int j = 0; j < kOwnColumns; ++j) {
+          if (8 * tile + r < own.rows && j < own.columns) {
+            function(tile, r, j, first_row + own.row + 8 * tile + r, own.column + j);
+          }
+        }
+      }
+    }
+  };
+  for_each_element([&](int tile, int r, int j, int64_t row, int column) {
+    if (p.grad_h_n.data != nullptr) {
+      d_h[tile][r][j] = static_cast<float>(p.grad_h_n.at(0, row, column));
+    }
+    if (p.grad_c_n.exact.data != nullptr) {
+      d_cell[tile][r][j] = p.grad_c_n.exact.at(0, row, column);
+    } else if (p.grad_c_n.rounded.data != nullptr) {
+      d_cell[tile][r][j] = static_cast<float>(p.grad_c_n.rounded.at(0, row, column));
+    }
+  });
+
+  typename Kernel::Operands operands(own, inputs_at + Kernel::Inputs::kBytes);
+  __syncthreads();  // all weights have been read
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        operands.publish(tile, r, gate, 0);
+      }
+    }
+  }
+
+  // With a single tile the results are written during the next step's product.
+  constexpr bool kWritesLater = kTiles == 1;
+  typename Kernel::Places places(
+      p, own, size, first_row, times.first - (kWritesLater ? times.step : 0), times.step);
+  typename Kernel::Results results;
+  float d_bias[kGates][kOwnColumns] = {};
+  // The rows whose h has been the operand of the step that the backward did last. For others the
+  // product says nothing.
+  uint32_t linked = 0;
+  // The gradient of h after the product.
+  const auto gradient_of_h = [&](const float(&sums)[1][kChains][4], int tile, int r, int j) {
+    const float product = sum_of(own, sums[0], r, j);
+    return d_h[tile][r][j] + ((linked >> (8 * tile + r) & 1) != 0 ? product : 0.0f);
+  };
+  int t = times.first;
+#pragma unroll 1
+  for (int k = 0; k < times.count; ++k) {
+    operands.start_step();
+    uint32_t running = 0, resets = 0;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      float sums[1][kChains][4] = {};
+      operands.multiply(weights, tile, sums);
+      if (tile == 0) {
+        running = own.own(rows.running(t));
+        resets = own.own(rows.resets());
+        t += times.step;
+        rows.fetch_resets(t, k + 1 < times.count);
+      }
+      if constexpr (kWritesLater) {
+        places.store(own, tile, results, k > 0);
+      }
+      typename Kernel::Inputs::Words words;
+      inputs.take(words);
+      fetch((tile + inputs.kTilesAhead) % kTiles);
+      typename Cell::Derivatives derivatives[kOwnRows][kOwnColumns];
+#pragma unroll
+      for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+        for (int j = 0; j < kOwnColumns; ++j) {
+          float z[kGates];
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
+            z[gate] = column_of<Element>(words[gate][r], j);
+          }
+          derivatives[r][j] =
+              Cell::template derivatives<Math>(z, column_of<Element>(words[kGates][r], j));
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kOwnRows; ++r) {
+        const bool runs = (running >> (8 * tile + r) & 1) != 0;
+        const bool reset = (resets >> (8 * tile + r) & 1) != 0;
+        float d_z[kGates][kOwnColumns];
+#pragma unroll
+        for (int j = 0; j < kOwnColumns; ++j) {
+          const float d_h_here = gradient_of_h(sums, tile, r, j);
+          float d_cell_here = d_cell[tile][r][j] + column_of<Element>(words[kGates + 2][r], j);
+          float d_z_of_element[kGates];
+          Cell::backward(derivatives[r][j],
+                         d_h_here + column_of<Element>(words[kGates + 1][r], j),
+                         d_cell_here,
+                         d_z_of_element);
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
+            d_z[gate][j] = d_z_of_element[gate];
+          }
+          d_h[tile][r][j] = runs ? 0.0f : d_h_here;
+          d_cell[tile][r][j] = runs ? (reset ? 0.0f : d_cell_here) : d_cell[tile][r][j];
+        }
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          const uint32_t word = runs ? own.existing(word_of_columns<Element>(d_z[gate])) : 0;
+          operands.publish(tile, r, gate, word);
+          results.d_gates[gate][r] = word;
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+#pragma unroll
+          for (int j = 0; j < kOwnColumns; ++j) {
+            d_bias[gate][j] += column_of<Element>(results.d_gates[gate][r], j);
+          }
+        }
+      }
+      if constexpr (!kWritesLater) {
+        places.store(own, tile, results, true);
+      }
+    }
+    linked = running & ~resets;
+    places.advance();
+  }
+  if constexpr (kWritesLater) {
+    places.store(own, 0, results, times.count > 0);
+  }
+  // Not earlier: blocks of the next kernel that wait would keep other streams' from starting.
+  start_next_kernel();
+
+  if (p.d_bias_parts != nullptr) {
+    float* const to = p.d_bias_parts + int64_t{blockIdx.x} * kGates * size + own.column;
+#pragma unroll
+    for (int gate = 0; gate < kGates; ++gate) {
+#pragma unroll
+      for (int j = 0; j < kOwnColumns; ++j) {
+        float sum = d_bias[gate][j];
+        if constexpr (!Shape::kOneRow) {  // over the threads of a column
+          sum += __shfl_xor_sync(~0u, sum, 1);
+          sum += __shfl_xor_sync(~0u, sum, 2);
+        }
+        if ((Shape::kOneRow || own.lane % 4 == 0) && j < own.columns) {
+          to[gate * size + j] = sum;
+        }
+      }
+    }
+  }
+  if (p.d_h0 != nullptr) {
+    operands.start_step();
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      float sums[1][kChains][4] = {};
+      operands.multiply(weights, tile, sums);
+#pragma unroll
+      for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+        for (int j = 0; j < kOwnColumns; ++j) {
+          d_h[tile][r][j] = gradient_of_h(sums, tile, r, j);
+        }
+      }
+    }
+  }
+  for_each_element([&](int tile, int r, int j, int64_t row, int column) {
+    const int64_t index = row * size + column;
+    if (p.d_h0 != nullptr) {
+      p.d_h0[index] = element_of<Element>(d_h[tile][r][j]);
+    }
+    if (p.d_c0.exact != nullptr) {
+      p.d_c0.exact[index] = d_cell[tile][r][j];
+    }
+    if (p.d_c0.rounded != nullptr) {
+      p.d_c0.rounded[index] = element_of<Element>(d_cell[tile][r][j]);
+    }
+  });
+  typename Kernel::Places idle(p, own, size, first_row, rows.longest(), 1);
+#pragma unroll 1
+  for (int time = rows.longest(); time < steps; ++time) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      idle.store(own, tile, {}, true);
+    }
+    idle.advance();
+  }
+}
+
+template <typename Element>
+cudaError_t launch_recurrence_mma(const RecurrenceBackward<Element>& problem,
+                                  const RecurrenceTile& tile,
+                                  cudaStream_t stream) {
+  if (problem.state_size > tile.state_size || problem.steps > std::numeric_limits<int>::max()) {
+    return cudaErrorInvalidValue;
+  }
+  return with_mma_tile(tile, is_in_pairs(problem), [&]<int kState, int kRows, bool kPairs>() {
+    using Shape = MmaShape<LltmCell, Element, kState, kRows, kPairs>;
+    return launch_in_clusters<&recurrence_backward_mma_kernel<Shape>,
+                              Shape::kThreads,
+                              MmaBackward<Shape>::kSharedBytes>(
+        problem, dim3(static_cast<unsigned>(recurrence_blocks(problem.rows, tile))), 1, stream);
+  });
+}
+
+}  // namespace lltm::cuda
