@@ -37,6 +37,10 @@ TORCH_LIBRARY(lltm, m) {
       " bool reverse, bool[5] output_mask)"
       " -> (Tensor? d_input, Tensor? d_weights, Tensor? d_bias, Tensor? d_h0, Tensor? d_c0)",
       {at::Tag::pt2_compliant_tag});
+  m.def(
+      "sequence_plan(Tensor input, Tensor weights, Tensor? bias=None, Tensor? h0=None,"
+      " Tensor? c0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False,"
+      " bool keep=False) -> str");
   m.def("has_cuda() -> bool", lltm::has_cuda);
 }
 
@@ -141,6 +145,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence_
                               reset,
                               reverse,
                               output_mask));
+}
+
+std::string sequence_plan(const at::Tensor& input,
+                          const at::Tensor& weights,
+                          const std::optional<at::Tensor>& bias,
+                          const std::optional<at::Tensor>& h0,
+                          const std::optional<at::Tensor>& c0,
+                          const std::optional<at::Tensor>& lengths,
+                          const std::optional<at::Tensor>& reset,
+                          bool reverse,
+                          bool keep) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lltm::sequence_plan", "")
+                             .typed<decltype(sequence_plan)>();
+  return op.call(input, weights, bias, h0, c0, lengths, reset, reverse, keep);
 }
 
 const char* version() {

@@ -18,6 +18,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <tuple>
 
 #define LLTM_API __attribute__((visibility("default")))
@@ -110,6 +111,24 @@ LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> 
     const std::optional<at::Tensor>& reset = std::nullopt,
     bool reverse = false,
     bool keep = false);
+
+/// How sequence() would compute these arguments on a GPU. Launches nothing.
+///
+/// @param input, weights, ...  as for sequence(), on a CUDA device
+/// @return for example `kernel=recurrence_fma_128x1 cluster=1 rows=1 x=outside`: the kernel, which
+///         runs all steps (`recurrence_...`) or one; the blocks of a cluster; the rows of the batch
+///         that a block or cluster takes; and whether the kernel multiplies the input itself. Names
+///         of kernels may change with any version.
+/// @throws c10::Error if an argument is invalid, or if LLTM_CUDA_PATH asks for what is impossible.
+LLTM_API std::string sequence_plan(const at::Tensor& input,
+                                   const at::Tensor& weights,
+                                   const std::optional<at::Tensor>& bias = std::nullopt,
+                                   const std::optional<at::Tensor>& h0 = std::nullopt,
+                                   const std::optional<at::Tensor>& c0 = std::nullopt,
+                                   const std::optional<at::Tensor>& lengths = std::nullopt,
+                                   const std::optional<at::Tensor>& reset = std::nullopt,
+                                   bool reverse = false,
+                                   bool keep = false);
 
 /// The gradients of a whole sequence. Called by autograd; programs rarely need to call it.
 ///

@@ -15,7 +15,7 @@ from . import _loader, flops, sharding
 from ._loader import BuildInfo
 from .cell import LLTMCell
 from .module import LLTM
-from .operators import backward, forward, sequence, sequence_backward
+from .operators import backward, forward, sequence, sequence_backward, sequence_plan
 
 __all__ = [
     "BuildInfo",
@@ -30,6 +30,7 @@ __all__ = [
     "library_path",
     "sequence",
     "sequence_backward",
+    "sequence_plan",
 ]
 
 library_path, build_info = _loader.load(list(__path__))

@@ -147,6 +147,32 @@ def sequence_backward(
     )  # fmt: skip
 
 
+def sequence_plan(
+    input: Tensor,
+    weights: Tensor,
+    bias: Tensor | None = None,
+    h0: Tensor | None = None,
+    c0: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    keep: bool = False,
+) -> str:
+    """How :func:`sequence` would compute these arguments on a GPU. Launches nothing.
+
+    Args:
+        input, ..., keep: as for sequence, on a CUDA device. A call that autograd records keeps cells and gates.
+
+    Returns:
+        For example ``kernel=recurrence_fma_128x1 cluster=1 rows=1 x=outside``: the kernel, which runs all steps
+        (``recurrence_...``) or one; the blocks of a cluster; the rows of the batch that a block or cluster takes; and
+        whether the kernel multiplies the input itself. Names of kernels may change with any version.
+
+    Raises RuntimeError if an argument is invalid, or if LLTM_CUDA_PATH asks for what is impossible.
+    """
+    return torch.ops.lltm.sequence_plan(input, weights, bias, h0, c0, lengths, reset, reverse, keep)
+
+
 def _mask_of(operator: str, output_mask: list[bool] | None) -> list[bool]:
     """All flags if no mask is given. The operators' error for a mask of a wrong length does not name the argument."""
     if output_mask is None:

@@ -13,6 +13,7 @@
 #include "kernels/sequence/kernels.h"
 #include "plan/plan.h"
 #include "plan/sequence_gradients.h"
+#include "recurrence.h"
 #include "runtime/device.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
@@ -265,6 +266,23 @@ void run_products(const SequenceGradients& gradients,
   }
 }
 
+/// The kernel for all steps, or null.
+const RecurrenceCandidate* plan(const SequenceBackwardArguments& arguments,
+                                const SequenceSizes<int64_t>& sizes,
+                                const DeviceFacts& facts) {
+  const auto arithmetic = arithmetic_of(arguments.input.scalar_type());
+  const RecurrenceShape shape{.arithmetic = arithmetic,
+                              .steps = sizes.steps,
+                              .rows = sizes.batch,
+                              .input_features = sizes.input_features,
+                              .state_size = sizes.state_size,
+                              .backward = true,
+                              .in_pairs = is_in_pairs(arguments)};
+  const auto step = choose_sequence_gradients(
+      {arithmetic, sizes.steps, sizes.batch, sizes.state_size}, facts, selection());
+  return plan_recurrence(facts, shape, static_cast<double>(sizes.steps) * step.estimate.us);
+}
+
 template <typename scalar_t>
 void run(const SequenceGradients& gradients,
          const SequenceBackwardArguments& arguments,
@@ -275,10 +293,13 @@ void run(const SequenceGradients& gradients,
   const Tensor d_gates =
       rows_of_vectors(rows, 3 * sizes.state_size, arguments.input.scalar_type(), device);
   const DeviceFacts facts = device.facts();
-  run_steps<scalar_t>(d_gates, gradients, arguments, sizes, device, facts, reverse);
-
-  if (gradients.bias.defined()) {
-    sum_rows(gradients.bias, d_gates);
+  if (const RecurrenceCandidate* const candidate = plan(arguments, sizes, facts)) {
+    run_recurrence_backward(*candidate, d_gates, gradients, arguments, device, reverse);
+  } else {
+    run_steps<scalar_t>(d_gates, gradients, arguments, sizes, device, facts, reverse);
+    if (gradients.bias.defined()) {
+      sum_rows(gradients.bias, d_gates);
+    }
   }
   if (!gradients.weights.defined() && !gradients.input.defined()) {
     return;

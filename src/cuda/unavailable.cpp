@@ -21,5 +21,6 @@ TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   m.impl("forward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("sequence", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("sequence_plan", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("sequence_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
 }

@@ -33,6 +33,10 @@ SCHEMAS = {
         " Tensor? c0, Tensor? lengths, Tensor? reset, bool reverse, bool[5] output_mask)"
         " -> (Tensor? d_input, Tensor? d_weights, Tensor? d_bias, Tensor? d_h0, Tensor? d_c0)"
     ),
+    "sequence_plan": (
+        "lltm::sequence_plan(Tensor input, Tensor weights, Tensor? bias=None, Tensor? h0=None, Tensor? c0=None,"
+        " Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool keep=False) -> str"
+    ),
     "has_cuda": "lltm::has_cuda() -> bool",
 }
 

@@ -3,6 +3,7 @@
 #include "../step_problem.h"
 #include "backward.h"
 #include "forward.h"
+#include "recurrence.h"
 #include "sequence_gradients.h"
 
 #include <algorithm>
@@ -20,6 +21,11 @@ constexpr struct {
                {"tiles", Group::kTiles},
                {"library", Group::kLibrary}};
 
+constexpr struct {
+  std::string_view name;
+  SequenceKernel kernel;
+} kSequenceKernels[] = {{"block", SequenceKernel::kBlock}, {"steps", SequenceKernel::kSteps}};
+
 const std::vector<std::string_view>& candidate_names() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> all;
@@ -31,6 +37,7 @@ const std::vector<std::string_view>& candidate_names() {
     add(forward_candidates());
     add(backward_candidates());
     add(sequence_gradient_candidates());
+    add(recurrence_candidates());
     return all;
   }();
   return names;
@@ -110,6 +117,11 @@ std::optional<Selection> parse_selection(std::string_view path) {
       return Selection{.group = group};
     }
   }
+  for (const auto& [name, kernel] : kSequenceKernels) {
+    if (path == name) {
+      return Selection{.sequence = kernel};
+    }
+  }
   int ranks = 0;
   if (const size_t colon = path.find(':'); colon != std::string_view::npos) {
     const std::string_view digits = path.substr(colon + 1);
@@ -127,6 +139,9 @@ std::optional<Selection> parse_selection(std::string_view path) {
 std::string selectable() {
   std::string all = "auto";
   for (const auto& of : kGroups) {
+    all.append(" ").append(of.name);
+  }
+  for (const auto& of : kSequenceKernels) {
     all.append(" ").append(of.name);
   }
   for (const std::string_view name : candidate_names()) {

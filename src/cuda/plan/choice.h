@@ -17,12 +17,18 @@ namespace lltm::cuda {
 /// A group of candidates, which LLTM_CUDA_PATH can select by its name.
 enum class Group { kFewRows, kHopper, kTiles, kLibrary };
 
+/// How a sequence is run, which LLTM_CUDA_PATH can select: all steps in one launch, each block by
+/// itself, or one step after the other.
+enum class SequenceKernel { kBlock, kSteps };
+
 /// What LLTM_CUDA_PATH selects: a group, or a candidate by its name, and how many blocks share the
-/// K of its tiles. By default all candidates, and the number of ranks with the least estimate.
+/// K of its tiles; or how sequences are run. By default all candidates, and the number of ranks
+/// with the least estimate.
 struct Selection {
   std::optional<Group> group = std::nullopt;
   std::string_view name = {};
   int ranks = 0;
+  std::optional<SequenceKernel> sequence = std::nullopt;
 
   bool operator==(const Selection&) const = default;
 };

@@ -251,6 +251,9 @@ Estimate step_time(const ForwardCandidate& of,
   // h is written, and the cell state, in float, is read and written.
   const double traffic = static_cast<double>(shape.batch * shape.state_size) *
                          (8 + element_size(shape.arithmetic)) / costs.write_rate;
+  // Weights that L2 has no room for come from memory in every step.
+  constexpr double kCacheBytes = 40e6, kMemoryRate = 2.4e6;
+  const double read = weights_bytes(shape) > kCacheBytes ? weights_bytes(shape) / kMemoryRate : 0;
   return best_ranks(of.max_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
     const int cluster = ranks * of.tile.row_tiles;
     const int resident = device.resident_in_clusters_of(cluster);
@@ -273,12 +276,14 @@ Estimate step_time(const ForwardCandidate& of,
                                : 1;
     if (steps_at_once > 1) {
       const auto ahead = static_cast<double>(std::min(steps_at_once - 1, kMostAhead));
-      return std::max(late_time + end, early_time / ahead + costs.early_start) + traffic;
+      return std::max({late_time + end, early_time / ahead + costs.early_start, read}) + traffic;
     }
     const double used = static_cast<double>(blocks) / resident;
     const auto& waves = cluster > 1 ? costs.waves_of_clusters : costs.waves;
     const double more_waves = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
-    return (end + tile.alone + early_time + late_time) * (1 + std::max(more_waves, 0.0)) + traffic;
+    return std::max((end + tile.alone + early_time + late_time) * (1 + std::max(more_waves, 0.0)),
+                    read) +
+           traffic;
   });
 }
 

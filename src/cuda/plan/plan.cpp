@@ -52,6 +52,20 @@ ForwardPlan plan_forward(const DeviceFacts& device,
   return {arithmetic, choice, packs ? shape.packs : ForwardPacks{}, device.multiprocessors};
 }
 
+const RecurrenceCandidate* plan_recurrence(const DeviceFacts& device,
+                                           const RecurrenceShape& shape,
+                                           double time_of_steps) {
+  const Selection selected = selection();
+  if (selected.sequence == SequenceKernel::kBlock) {
+    const std::string why = why_no_recurrence(shape, device);
+    TORCH_CHECK(why.empty(),
+                shape.backward ? "lltm::sequence_backward" : "lltm::sequence",
+                ": LLTM_CUDA_PATH=block ",
+                why);
+  }
+  return choose_recurrence(shape, device, selected, time_of_steps);
+}
+
 BackwardChoice plan_backward(const DeviceFacts& device, const BackwardShape& shape) {
   const Selection selected = selection();  // an unknown one is an error for every size
   const bool is_empty = shape.batch == 0 || shape.state_size == 0;

@@ -5,6 +5,7 @@
 
 #include "backward.h"
 #include "forward.h"
+#include "recurrence.h"
 
 #include <c10/core/ScalarType.h>
 
@@ -32,6 +33,12 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                          Arithmetic arithmetic,
                          const ForwardProblem& problem,
                          bool is_step = false);
+
+/// The kernel that runs all steps of a sequence, or null if the steps are run one by one
+/// (recurrence.h). Raises c10::Error if LLTM_CUDA_PATH=block is impossible.
+const RecurrenceCandidate* plan_recurrence(const DeviceFacts& device,
+                                           const RecurrenceShape& shape,
+                                           double time_of_steps);
 
 /// The library's products if the batch or the state is empty.
 BackwardChoice plan_backward(const DeviceFacts& device, const BackwardShape& shape);

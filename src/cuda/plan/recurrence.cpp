@@ -1,0 +1,159 @@
+#include "recurrence.h"
+
+#include <algorithm>
+
+namespace lltm::cuda {
+namespace {
+
+using enum RecurrenceProduct;
+
+constexpr RecurrenceCandidate fma(std::string_view name,
+                                  RecurrenceTile tile,
+                                  RecurrenceStep forward,
+                                  RecurrenceStep backward) {
+  return {name, kFma, tile, resident_fma_blocks(tile), forward, backward};
+}
+
+constexpr RecurrenceCandidate mma(std::string_view name,
+                                  RecurrenceTile tile,
+                                  int blocks_a_multiprocessor,
+                                  RecurrenceStep forward,
+                                  RecurrenceStep backward) {
+  return {name, kMma, tile, blocks_a_multiprocessor, forward, backward};
+}
+
+// Measured on an H100.
+constexpr RecurrenceCandidate kCandidates[] = {
+    fma("recurrence_fma_32x1", {32, 1}, {0.27, 0.063}, {0.30, 0.065}),
+    fma("recurrence_fma_32x2", {32, 2}, {0.41, 0.115}, {0.54, 0.11}),
+    fma("recurrence_fma_32x4", {32, 4}, {0.82, 0.24}, {1.32, 0.24}),
+    fma("recurrence_fma_64x1", {64, 1}, {0.40, 0.26}, {0.48, 0.29}),
+    fma("recurrence_fma_64x2", {64, 2}, {0.55, 0.38}, {0.46, 0.32}),
+    fma("recurrence_fma_64x4", {64, 4}, {0.92, 0.70}, {0.63, 0.52}),
+    fma("recurrence_fma_128x1", {128, 1}, {0.52, 0.52}, {0.60, 0.60}),
+    fma("recurrence_fma_128x2", {128, 2}, {1.00, 1.00}, {0.94, 0.94}),
+    fma("recurrence_fma_128x4", {128, 4}, {2.30, 2.30}, {1.95, 1.95}),
+    mma("recurrence_mma_32x1", {32, 1}, 10, {0.17, 0.06}, {0.23, 0.073}),
+    mma("recurrence_mma_32x8", {32, 8}, 8, {0.42, 0.26}, {0.74, 0.21}),
+    mma("recurrence_mma_64x1", {64, 1}, 4, {0.18, 0.14}, {0.26, 0.19}),
+    mma("recurrence_mma_64x8", {64, 8}, 4, {0.48, 0.48}, {0.78, 0.48}),
+    mma("recurrence_mma_128x1", {128, 1}, 1, {0.45, 0.45}, {0.51, 0.51}),
+    mma("recurrence_mma_128x8", {128, 8}, 1, {1.00, 1.00}, {1.35, 1.35}),
+    mma("recurrence_mma_128x32", {128, 32}, 1, {3.40, 3.40}, {4.60, 4.60}),
+};
+
+// Microseconds of a launch that loads the weights, and of the launch of a product of the library.
+constexpr double kPrologue = 6, kProductLaunch = 4;
+// Bytes per microsecond at which the library writes z_x and the kernel reads it.
+constexpr double kTraffic = 2.5e6;
+
+/// Multiply-adds of a large product of the library, per microsecond.
+double product_rate(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::kFloat32:
+      return 23e6;
+    case Arithmetic::kTf32:
+      return 190e6;
+    default:
+      return 380e6;
+  }
+}
+
+RecurrenceProduct product_of(Arithmetic arithmetic) {
+  return is_float(arithmetic) ? kFma : kMma;
+}
+
+}  // namespace
+
+double input_product_time(Arithmetic arithmetic,
+                          int64_t rows,
+                          int64_t input_features,
+                          int64_t state_size) {
+  return static_cast<double>(rows) * 3 * static_cast<double>(state_size) *
+         (static_cast<double>(input_features) / product_rate(arithmetic) +
+          element_size(arithmetic) / kTraffic);
+}
+
+std::span<const RecurrenceCandidate> recurrence_candidates() {
+  return kCandidates;
+}
+
+std::string why_no_recurrence(const RecurrenceShape& shape, const DeviceFacts& device) {
+  // Kernels count steps, and the grid blocks, in 32 bits.
+  constexpr int64_t kMost = int64_t{1} << 30;
+  if (!shape.arithmetic) {
+    return "has no kernel for float64";
+  }
+  if (!device.tiles) {
+    return "needs a GPU of compute capability 8.0 or newer";
+  }
+  if (shape.state_size > kLargestRecurrentState) {
+    return "takes a state_size of at most " + std::to_string(kLargestRecurrentState) + ", got " +
+           std::to_string(shape.state_size);
+  }
+  if (shape.launches == 0 && shape.steps > 0) {
+    return "has no workspace for a step of " + std::to_string(shape.rows) + " rows";
+  }
+  if (shape.steps >= kMost || shape.rows >= kMost) {
+    return "takes fewer than 2^30 steps and rows, got " + std::to_string(shape.steps) + " and " +
+           std::to_string(shape.rows);
+  }
+  return {};
+}
+
+bool supports(const RecurrenceCandidate& candidate,
+              const RecurrenceShape& shape,
+              const DeviceFacts& device) {
+  return shape.steps > 0 && why_no_recurrence(shape, device).empty() &&
+         candidate.product == product_of(*shape.arithmetic) &&
+         shape.state_size <= candidate.tile.state_size &&
+         (candidate.product == kFma || candidate.tile.rows <= 8 || shape.in_pairs);
+}
+
+double recurrence_time(const RecurrenceCandidate& candidate,
+                       const RecurrenceShape& shape,
+                       const DeviceFacts& device) {
+  const RecurrenceStep& step = shape.backward ? candidate.backward : candidate.forward;
+  const int64_t blocks = ceil_div(shape.rows, candidate.tile.rows);
+  const int64_t a_multiprocessor = ceil_div(blocks, device.multiprocessors);
+  const int64_t resident = std::min<int64_t>(a_multiprocessor, candidate.blocks_a_multiprocessor);
+  const auto steps = static_cast<double>(shape.steps);
+  const auto launches = static_cast<double>(shape.launches);
+  const double time_of_step = std::max(step.latency, static_cast<double>(resident) * step.busy);
+  double time = static_cast<double>(ceil_div(a_multiprocessor, resident)) *
+                (launches * kPrologue + steps * time_of_step);
+  if (!shape.backward) {
+    time += launches * kProductLaunch + input_product_time(*shape.arithmetic,
+                                                           shape.steps * shape.rows,
+                                                           shape.input_features,
+                                                           shape.state_size);
+  }
+  return time;
+}
+
+const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
+                                             const DeviceFacts& device,
+                                             const Selection& selection,
+                                             double time_of_steps) {
+  const bool by_name = std::ranges::any_of(
+      kCandidates, [&](const RecurrenceCandidate& of) { return of.name == selection.name; });
+  const bool is_forced = by_name || selection.sequence == SequenceKernel::kBlock;
+  if (!is_forced && (selection.sequence == SequenceKernel::kSteps || selection.group ||
+                     !selection.name.empty())) {
+    return nullptr;
+  }
+  const RecurrenceCandidate* best = nullptr;
+  double least = is_forced ? std::numeric_limits<double>::infinity() : time_of_steps;
+  for (const RecurrenceCandidate& candidate : kCandidates) {
+    if ((by_name && candidate.name != selection.name) || !supports(candidate, shape, device)) {
+      continue;
+    }
+    if (const double time = recurrence_time(candidate, shape, device); time < least) {
+      least = time;
+      best = &candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace lltm::cuda

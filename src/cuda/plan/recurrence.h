@@ -1,0 +1,78 @@
+// Which kernel, if any, runs all steps of a sequence in one launch, and how long it takes. Plain
+// host code that queries no device.
+#pragma once
+
+#include "../kernels/recurrence/tile.h"
+#include "../problem.h"
+#include "choice.h"
+#include "facts.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lltm::cuda {
+
+struct RecurrenceShape {
+  std::optional<Arithmetic> arithmetic;  // none for float64
+  int64_t steps, rows, input_features, state_size;
+  bool backward;
+  // Of the recurrence: one per chunk of z_x; 0 if the workspace has no room for z_x of a step.
+  int64_t launches = 1;
+  // In 16 bits, whether pairs of neighboring elements are aligned (kernels/recurrence/pairs.h).
+  bool in_pairs = true;
+};
+
+/// Microseconds of z_x, the product with the inputs, of `rows` rows of one or more steps by the
+/// library, without what its launch takes.
+double input_product_time(Arithmetic arithmetic,
+                          int64_t rows,
+                          int64_t input_features,
+                          int64_t state_size);
+
+/// How a kernel multiplies.
+enum class RecurrenceProduct { kFma, kMma };
+
+/// Microseconds of a step: at least `latency`, and `busy` for each of the blocks that a
+/// multiprocessor runs at once.
+struct RecurrenceStep {
+  double latency, busy;
+};
+
+/// One kernel for all steps, forward and backward.
+struct RecurrenceCandidate {
+  std::string_view name;
+  RecurrenceProduct product;
+  RecurrenceTile tile;
+  int blocks_a_multiprocessor;  // that are resident at once
+  RecurrenceStep forward, backward;
+};
+std::span<const RecurrenceCandidate> recurrence_candidates();
+
+/// The largest state_size of a kernel.
+constexpr int kLargestRecurrentState = 128;
+
+/// Why no kernel takes a sequence, in words that follow "LLTM_CUDA_PATH=block "; or empty.
+std::string why_no_recurrence(const RecurrenceShape& shape, const DeviceFacts& device);
+
+/// Whether a candidate computes a sequence correctly, even if slowly.
+bool supports(const RecurrenceCandidate& candidate,
+              const RecurrenceShape& shape,
+              const DeviceFacts& device);
+
+/// Microseconds of all steps, the product with the inputs of a forward included.
+double recurrence_time(const RecurrenceCandidate& candidate,
+                       const RecurrenceShape& shape,
+                       const DeviceFacts& device);
+
+/// The candidate with the least time, or null if the steps should be run one by one, which takes
+/// time_of_steps microseconds. A selection of kernels for single steps means these; a selected
+/// candidate that does not support the sequence falls back to them.
+const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
+                                             const DeviceFacts& device,
+                                             const Selection& selection,
+                                             double time_of_steps);
+
+}  // namespace lltm::cuda

@@ -1,0 +1,214 @@
+// The host code of the recurrence in one kernel. The library computes z_x, the product with the
+// inputs, by one product over many steps. With 16-bit tensors z_x is rounded to 16 bits, as a cell
+// made of PyTorch's operators rounds all of z.
+#include "recurrence.h"
+
+#include "../optional_tensor.h"
+#include "../products.h"
+#include "kernels/recurrence/recurrence.h"
+#include "runtime/launch_check.h"
+#include "runtime/rows.h"
+#include "sequence.h"
+
+#include <ATen/Dispatch.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+namespace lltm::cuda {
+namespace {
+
+using at::Tensor;
+
+// Of z_x, and of a copy of the input where its rows are not evenly spaced.
+constexpr int64_t kChunkBytes = 48 << 20;
+
+template <typename scalar_t>
+RecurrentWeights<scalar_t> recurrent_weights(const Tensor& weights) {
+  return {weights.const_data_ptr<scalar_t>(), {weights.stride(0), weights.stride(1)}};
+}
+
+template <typename scalar_t>
+AnyCells<scalar_t> any_cells(const std::optional<Tensor>& cells) {
+  if constexpr (!std::is_same_v<scalar_t, float>) {
+    if (is_given(cells) && cells->scalar_type() == at::kFloat) {
+      return {.rounded = {}, .exact = steps_of<float>(cells)};
+    }
+  }
+  return {.rounded = steps_of<scalar_t>(cells), .exact = {}};
+}
+
+/// Where to write a cell state; undefined if it is not wanted.
+template <typename scalar_t>
+CellsOut<scalar_t> cells_out(const Tensor& cells) {
+  if (!cells.defined()) {
+    return {};
+  }
+  if constexpr (!std::is_same_v<scalar_t, float>) {
+    if (cells.scalar_type() != at::kFloat) {
+      return {.rounded = cells.mutable_data_ptr<scalar_t>(), .exact = nullptr};
+    }
+  }
+  return {.rounded = nullptr, .exact = cells.mutable_data_ptr<float>()};
+}
+
+template <template <typename> typename Problem, typename scalar_t>
+cudaError_t launch(const Problem<scalar_t>& problem,
+                   const RecurrenceTile& tile,
+                   cudaStream_t stream) {
+  if constexpr (std::is_same_v<scalar_t, float>) {
+    return launch_recurrence_fma(problem, tile, stream);
+  } else {
+    return launch_recurrence_mma(problem, tile, stream);
+  }
+}
+
+/// Calls run<scalar_t>() for a dtype that has kernels.
+template <typename Run>
+void with_scalar(at::ScalarType dtype, const Run& run) {
+  switch (dtype) {
+    case at::kHalf:
+      return run.template operator()<c10::Half>();
+    case at::kBFloat16:
+      return run.template operator()<c10::BFloat16>();
+    default:
+      return run.template operator()<float>();
+  }
+}
+
+}  // namespace
+
+bool is_in_pairs(const SequenceArguments& arguments) {
+  return arguments.weights.size(0) / 3 % 2 == 0;  // the kernels' tensors are all allocated here
+}
+
+bool is_in_pairs(const SequenceBackwardArguments& arguments) {
+  if (arguments.input.element_size() > 2) {
+    return true;
+  }
+  const auto is_aligned = [](const std::optional<Tensor>& tensor) {
+    // A dtype of this size: only strides and the address count.
+    return !is_given(tensor) ||
+           Steps<uint16_t>{static_cast<const uint16_t*>(tensor->const_data_ptr()),
+                           {tensor->stride(0), tensor->stride(1), tensor->stride(2)}}
+               .starts_at_neighbors(2);
+  };
+  const auto is_aligned_or_copied = [&](const Tensor& tensor) {
+    return !tensor.is_contiguous() || is_aligned(tensor);
+  };
+  return is_in_pairs(arguments.sequence()) && is_aligned_or_copied(arguments.gates) &&
+         is_aligned_or_copied(arguments.cells) && is_aligned(arguments.grad_output) &&
+         is_aligned(arguments.grad_cells);
+}
+
+int64_t steps_of_z_x(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
+  const Tensor& input = arguments.input;
+  const int64_t steps = input.size(0), batch = input.size(1);
+  // Products count rows in 32 bits.
+  const int64_t most = std::min(steps, std::numeric_limits<int32_t>::max() / batch);
+  if (outputs.gates.size(0) > 0) {
+    return most;
+  }
+  const int64_t columns = arguments.weights.size(0) + (input.is_contiguous() ? 0 : input.size(2));
+  return std::min(most, kChunkBytes / (batch * columns * input.element_size()));
+}
+
+void run_recurrence(const RecurrenceCandidate& candidate,
+                    const SequenceOutputs& outputs,
+                    const SequenceArguments& arguments,
+                    const Device& device,
+                    bool reverse) {
+  const Tensor& input = arguments.input;
+  const int64_t steps = input.size(0), batch = input.size(1);
+  const int64_t gates = arguments.weights.size(0), state_size = outputs.h_n.size(1);
+  const int64_t at_once = steps_of_z_x(outputs, arguments);
+  const bool keeps = outputs.gates.size(0) > 0, is_last_at_once = at_once == steps;
+  const Tensor workspace =
+      keeps ? Tensor() : device.empty({at_once, batch, gates}, input.scalar_type());
+  // The state between chunks: h is rounded as in output, the cell state is not.
+  const Tensor carried_cell = is_last_at_once || outputs.c_n.scalar_type() == at::kFloat
+                                  ? outputs.c_n
+                                  : device.empty({batch, state_size}, at::kFloat);
+  with_scalar(input.scalar_type(), [&]<typename scalar_t>() {
+    RecurrenceForward<scalar_t> problem{
+        .steps = steps,
+        .first_step = 0,
+        .step_count = 0,
+        .rows = batch,
+        .state_size = state_size,
+        .reverse = reverse,
+        .rows_of_sequence = rows_of_sequence(arguments, /*first_row=*/0),
+        .weights = recurrent_weights<scalar_t>(arguments.weights),
+        .z_x = nullptr,
+        .h0 = steps_of<scalar_t>(arguments.h0),
+        .c0 = any_cells<scalar_t>(arguments.c0),
+        .output = outputs.output.mutable_data_ptr<scalar_t>(),
+        .cells = keeps ? outputs.cells.mutable_data_ptr<scalar_t>() : nullptr,
+        .gates = keeps ? outputs.gates.mutable_data_ptr<scalar_t>() : nullptr,
+        .h_n = outputs.h_n.mutable_data_ptr<scalar_t>(),
+        .c_n = {},
+    };
+    for (int64_t first = 0; first < steps; first += at_once) {
+      const int64_t count = std::min(at_once, steps - first);
+      const int64_t first_time = reverse ? steps - first - count : first;
+      const Tensor z_x =
+          keeps ? outputs.gates.narrow(0, first_time, count) : workspace.narrow(0, 0, count);
+      input_product_out(z_x, input.narrow(0, first_time, count), arguments);
+      if (first > 0) {
+        problem.h0 = steps_of<scalar_t>(outputs.h_n);
+        problem.c0 = any_cells<scalar_t>(carried_cell);
+      }
+      problem.first_step = first;
+      problem.step_count = count;
+      problem.z_x = z_x.const_data_ptr<scalar_t>();
+      problem.c_n = cells_out<scalar_t>(first + count == steps ? outputs.c_n : carried_cell);
+      check_launch(launch(problem, candidate.tile, device.stream()));
+    }
+  });
+}
+
+void run_recurrence_backward(const RecurrenceCandidate& candidate,
+                             const Tensor& d_gates,
+                             const SequenceGradients& gradients,
+                             const SequenceBackwardArguments& arguments,
+                             const Device& device,
+                             bool reverse) {
+  const Tensor gates = arguments.gates.contiguous(), cells = arguments.cells.contiguous();
+  const int64_t batch = cells.size(1), blocks = recurrence_blocks(batch, candidate.tile);
+  const Tensor& d_bias = gradients.bias;
+  const Tensor parts =
+      d_bias.defined() ? device.empty({blocks, d_bias.size(0)}, at::kFloat) : Tensor();
+  with_scalar(arguments.input.scalar_type(), [&]<typename scalar_t>() {
+    const RecurrenceBackward<scalar_t> problem{
+        .steps = cells.size(0),
+        .rows = batch,
+        .state_size = cells.size(2),
+        .reverse = reverse,
+        .rows_of_sequence = rows_of_sequence(arguments.sequence(), /*first_row=*/0),
+        .weights = recurrent_weights<scalar_t>(arguments.weights),
+        .gates = gates.const_data_ptr<scalar_t>(),
+        .cells = cells.const_data_ptr<scalar_t>(),
+        .grad_output = steps_of<scalar_t>(arguments.grad_output),
+        .grad_cells = steps_of<scalar_t>(arguments.grad_cells),
+        .grad_h_n = steps_of<scalar_t>(arguments.grad_h_n),
+        .grad_c_n = any_cells<scalar_t>(arguments.grad_c_n),
+        .d_gates = d_gates.mutable_data_ptr<scalar_t>(),
+        .d_gates_stride = d_gates.stride(0),
+        .d_bias_parts = mutable_data_or_null<float>(parts),
+        .d_h0 = mutable_data_or_null<scalar_t>(gradients.h0),
+        .d_c0 = cells_out<scalar_t>(gradients.c0),
+    };
+    check_launch(launch(problem, candidate.tile, device.stream()));
+    if (d_bias.defined()) {
+      check_launch(launch_add_bias_parts(parts.const_data_ptr<float>(),
+                                         blocks,
+                                         d_bias.size(0),
+                                         d_bias.mutable_data_ptr<scalar_t>(),
+                                         device.stream()));
+    }
+  });
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,115 @@
+// Which kernel runs all steps of a sequence on CUDA: plain host code, tested without a GPU.
+#include "cuda/plan/candidates.h"
+#include "cuda/plan/recurrence.h"
+#include "device_facts.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+
+namespace lltm::cuda {
+namespace {
+
+using test::kA100;
+using test::kH200;
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+RecurrenceShape shape_of(int64_t steps, int64_t rows, int64_t state_size, bool backward = false) {
+  return {.arithmetic = Arithmetic::kFloat32,
+          .steps = steps,
+          .rows = rows,
+          .input_features = state_size,
+          .state_size = state_size,
+          .backward = backward};
+}
+
+TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
+  std::mt19937_64 random(1);
+  int found = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const auto shape = shape_of(test::log_uniform(random, 1, 2000),
+                                test::log_uniform(random, 1, 1e5),
+                                test::log_uniform(random, 1, 300),
+                                i % 2 == 1);
+    const double time_of_steps = 2.0 * static_cast<double>(shape.steps);
+    const RecurrenceCandidate* const chosen = choose_recurrence(shape, kH200, {}, time_of_steps);
+    for (const RecurrenceCandidate& other : recurrence_candidates()) {
+      if (!supports(other, shape, kH200)) {
+        continue;
+      }
+      const double time = recurrence_time(other, shape, kH200);
+      ASSERT_GT(time, 0);
+      ASSERT_GE(time, chosen == nullptr ? time_of_steps : recurrence_time(*chosen, shape, kH200));
+    }
+    if (chosen != nullptr) {
+      ++found;
+      ASSERT_TRUE(supports(*chosen, shape, kH200));
+      ASSERT_LE(shape.state_size, chosen->tile.state_size);
+    }
+  }
+  EXPECT_GT(found, 1000);
+}
+
+TEST(RecurrencePlan, TakesLongerForMore) {
+  for (const RecurrenceCandidate& candidate : recurrence_candidates()) {
+    for (const bool backward : {false, true}) {
+      const auto time = [&](int64_t steps, int64_t rows) {
+        return recurrence_time(
+            candidate, shape_of(steps, rows, candidate.tile.state_size, backward), kH200);
+      };
+      EXPECT_LT(time(100, 16), time(200, 16)) << candidate.name;
+      EXPECT_LE(time(100, 16), time(100, 1000)) << candidate.name;
+      EXPECT_LT(time(100, 1000), time(100, 100'000)) << candidate.name;
+    }
+  }
+}
+
+TEST(RecurrencePlan, ChunksCostLaunches) {
+  const RecurrenceCandidate& candidate = recurrence_candidates().front();
+  RecurrenceShape shape = shape_of(100, 16, 8);
+  const double at_once = recurrence_time(candidate, shape, kH200);
+  shape.launches = 10;
+  EXPECT_GT(recurrence_time(candidate, shape, kH200), at_once);
+}
+
+TEST(RecurrencePlan, LeavesStepsToTheirKernelsWhereTheseAreSelected) {
+  const auto shape = shape_of(100, 16, 64);
+  for (const char* const path : {"steps", "few_rows", "hopper", "tiles", "library"}) {
+    EXPECT_EQ(choose_recurrence(shape, kH200, *parse_selection(path), kNever), nullptr) << path;
+  }
+  EXPECT_NE(choose_recurrence(shape, kH200, *parse_selection("auto"), kNever), nullptr);
+  // Even where steps would take no time.
+  EXPECT_NE(choose_recurrence(shape, kH200, *parse_selection("block"), 0), nullptr);
+  const auto* const by_name =
+      choose_recurrence(shape, kH200, *parse_selection("recurrence_fma_64x4"), 0);
+  ASSERT_NE(by_name, nullptr);
+  EXPECT_EQ(by_name->name, "recurrence_fma_64x4");
+  const auto too_small = *parse_selection("recurrence_fma_32x1");
+  EXPECT_EQ(choose_recurrence(shape, kH200, too_small, kNever), nullptr);
+}
+
+TEST(RecurrencePlan, NamesTheLimit) {
+  EXPECT_EQ(why_no_recurrence(shape_of(27, 3, 128), kH200), "");
+  EXPECT_EQ(why_no_recurrence(shape_of(27, 3, 128), kA100), "");
+  EXPECT_EQ(why_no_recurrence(shape_of(27, 3, 633), kH200),
+            "takes a state_size of at most 128, got 633");
+  EXPECT_EQ(why_no_recurrence(shape_of(int64_t{1} << 30, 3, 8), kH200),
+            "takes fewer than 2^30 steps and rows, got 1073741824 and 3");
+  DeviceFacts old = kA100;
+  old.tiles = false;
+  EXPECT_EQ(why_no_recurrence(shape_of(27, 3, 8), old),
+            "needs a GPU of compute capability 8.0 or newer");
+  RecurrenceShape other = shape_of(27, 3, 8);
+  other.arithmetic = std::nullopt;
+  EXPECT_EQ(why_no_recurrence(other, kH200), "has no kernel for float64");
+  other = shape_of(27, 1 << 28, 8);
+  other.launches = 0;
+  EXPECT_EQ(why_no_recurrence(other, kH200), "has no workspace for a step of 268435456 rows");
+}
+
+}  // namespace
+}  // namespace lltm::cuda
