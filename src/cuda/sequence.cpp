@@ -7,7 +7,9 @@
 // multiples of 16 bytes, in two buffers that alternate. The cell state is carried in float: in
 // cells or c_n where these are float, otherwise in a buffer. Weights and input that do not start at
 // multiples of 16 bytes are copied to rows that every kernel can read in vectors: weights once per
-// call, input in chunks of steps.
+// call, input in chunks of steps. Where that is faster, as it is if L2 has room for the weights of
+// h alone, the library computes z_x, the product with the inputs, in chunks of steps, and the
+// kernels multiply h alone.
 //
 // The library computes the product with the inputs, z_x, in chunks of steps, by one product each,
 // and a product with h in each step. Both are kept in the accumulation type, float32 for 16-bit
@@ -22,17 +24,21 @@
 #include "../sequence_outputs.h"
 #include "kernels/forward/launch.h"
 #include "plan/plan.h"
+#include "recurrence.h"
 #include "runtime/device.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <type_traits>
 
 namespace lltm::cuda {
@@ -49,10 +55,19 @@ constexpr int64_t kWorkspaceBytes = 60 << 20, kChunkBytes = 16 << 20;
 // cuBLAS allocates per stream by itself.
 constexpr int64_t kLibraryStepBytes = 12 << 20;
 
+// Microseconds of a step that no model estimates.
+constexpr double kSlowStep = 20;
+
+std::string describe_plan(std::string_view kernel, int cluster, int64_t rows, bool x_inside) {
+  return "kernel=" + std::string(kernel) + " cluster=" + std::to_string(cluster) +
+         " rows=" + std::to_string(rows) + " x=" + (x_inside ? "inside" : "outside");
+}
+
 /// Where everything is stored. It depends only on sizes and strides.
 struct Layout : StepOperands {
   int64_t steps = 0, batch = 0;
   bool by_library = false;
+  bool hoists_input = false;  // z_x is computed before the steps, in the operands' type
   c10::ScalarType accumulated = at::kFloat;  // the type of the carried cell state
   // Whether rows have lengths or resets of their own. Otherwise all run, starting and ending
   // together.
@@ -61,9 +76,10 @@ struct Layout : StepOperands {
   bool starts_with_h0 = false, starts_with_c0 = false;  // read in place
 
   int64_t chunk_bytes() const {
-    return by_library     ? kChunkBytes
-           : copies_input ? std::min((kWorkspaceBytes - weights_bytes()) / 3, kChunkBytes)
-                          : 0;
+    return by_library ? kChunkBytes
+           : copies_input || hoists_input
+               ? std::min((kWorkspaceBytes - weights_bytes()) / 3, kChunkBytes)
+               : 0;
   }
   int64_t h_buffers() const {
     return by_library ? 1 : steps > 1 && !h_in_output ? 2 : starts_with_h0 ? 0 : 1;
@@ -87,6 +103,9 @@ struct Layout : StepOperands {
     }
     if (copies_input) {
       rows = std::min(rows, chunk_bytes() / (input_stride() * size));
+    }
+    if (hoists_input) {
+      rows = std::min(rows, chunk_bytes() / (3 * state_size * size));
     }
     return std::max<int64_t>(rows, 1);
   }
@@ -113,6 +132,14 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
       is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
       has_rows(*arguments.c0) &&
       rows_of(*arguments.c0).starts_at_neighbors(neighbors_in(of.state_size), sizeof(float));
+  return of;
+}
+
+/// The same if z_x is computed before the steps.
+Layout layout_with_hoisted_input(Layout of) {
+  of.hoists_input = true;
+  of.input_features = 0;
+  of.copies_input = false;
   return of;
 }
 
@@ -153,6 +180,25 @@ class StepsOfSequence {
     }
   }
 
+  /// An estimate of the time of all steps in microseconds.
+  double time() const {
+    const double step = plan_.choice.candidate == nullptr ? kSlowStep : plan_.choice.estimate.us;
+    return static_cast<double>(layout_.steps) * step;
+  }
+
+  /// The kernel of a step, for lltm::sequence_plan.
+  std::string description() const {
+    if (layout_.by_library) {
+      return describe_plan("library", 1, layout_.batch, /*x_inside=*/false);
+    }
+    const ForwardCandidate& candidate = *plan_.choice.candidate;
+    const int rows = candidate.tile.rows;
+    return describe_plan(candidate.name,
+                         plan_.choice.estimate.ranks * std::max(candidate.tile.row_tiles, 1),
+                         rows > 0 ? rows : layout_.batch,
+                         /*x_inside=*/!layout_.hoists_input);
+  }
+
   template <typename scalar_t>
   void run() {
     copy_weights();
@@ -176,6 +222,32 @@ class StepsOfSequence {
       selection();  // an unknown selection is an error for every dtype
       return false;
     }
+    const Layout with_input = layout_;
+    const bool found = plan_layout(*arithmetic, with_input);
+    if (layout_.input_features == 0) {
+      return found;
+    }
+    const Layout planned = layout_;
+    const ForwardPlan plan = plan_;
+    const double us = found ? plan.choice.estimate.us : kSlowStep;
+    if (plan_layout(*arithmetic, layout_with_hoisted_input(with_input))) {
+      const double of_input = input_product_time(
+          *arithmetic, layout_.batch, arguments_.input.size(2), layout_.state_size);
+      constexpr double kMargin = 1.1;  // the estimates are that uncertain
+      if (kMargin * (plan_.choice.estimate.us + of_input) < us) {
+        plan_.choice.estimate.us += of_input;
+        return true;
+      }
+    }
+    layout_ = planned;
+    plan_ = plan;
+    rows_at_a_time_ = layout_.rows_at_a_time();
+    return found;
+  }
+
+  /// Plans the steps of a layout.
+  bool plan_layout(Arithmetic arithmetic, const Layout& layout) {
+    layout_ = layout;
     const Tensor& weights = arguments_.weights;
     if (layout_.weights_bytes() > Layout::kWeightsBytes) {
       layout_.copies_weights = false;
@@ -184,11 +256,11 @@ class StepsOfSequence {
       return false;
     }
     rows_at_a_time_ = layout_.rows_at_a_time();
-    plan_ =
-        plan_forward(device_.facts(),
-                     *arithmetic,
-                     layout_.problem(rows_at_a_time_, rows_of(arguments_.input), rows_of(weights)),
-                     /*is_step=*/true);
+    const Matrix input = layout_.input_features > 0 ? rows_of(arguments_.input) : Matrix{};
+    plan_ = plan_forward(device_.facts(),
+                         arithmetic,
+                         layout_.problem(rows_at_a_time_, input, rows_of(weights)),
+                         /*is_step=*/true);
     return !plan_.by_library();
   }
 
@@ -199,8 +271,10 @@ class StepsOfSequence {
     }
     weights_ = device_.empty({weights.size(0), layout_.weights_stride()}, weights.scalar_type());
     weights_.narrow(1, 0, layout_.state_size).copy_(h_columns(weights));
-    weights_.narrow(1, layout_.state_size + layout_.weights_gap(), layout_.input_features)
-        .copy_(input_columns(weights));
+    if (layout_.input_features > 0) {
+      weights_.narrow(1, layout_.state_size + layout_.weights_gap(), layout_.input_features)
+          .copy_(input_columns(weights));
+    }
   }
 
   void copy_bias() {
@@ -277,7 +351,7 @@ class StepsOfSequence {
     if (of.copies_weights) {
       step.weights.data = weights_.const_data_ptr();
     }
-    step.bias = data_or_null<scalar_t>(bias_);
+    step.added = {data_or_null<scalar_t>(bias_), 0};
     // If cells are not kept, the last step writes c_n in their place.
     const bool rounds_last_cell =
         of.h_in_output && of.cell_in_workspace && outputs_.cells.size(0) == 0;
@@ -297,9 +371,13 @@ class StepsOfSequence {
         fill(chunk.narrow(0, 0, steps), input.narrow(0, first_time, steps).narrow(1, first, count));
       }
       const void* const part = chunk.defined() ? kept_at(chunk, t - first_time, 0) : nullptr;
-      step.input = of.copies_input ? Matrix{part, of.input_stride()}
-                                   : rows_of(input).from(
-                                         t * input.stride(0) + first * input.stride(1), of.size);
+      if (of.hoists_input) {
+        step.added = {part, 3 * of.state_size};
+      } else {
+        step.input = of.copies_input ? Matrix{part, of.input_stride()}
+                                     : rows_of(input).from(
+                                           t * input.stride(0) + first * input.stride(1), of.size);
+      }
       step.follows_a_step = k > 0 && !starts_chunk;
       step.old_h = k == 0 && of.starts_with_h0 ? rows_from(*arguments_.h0, first)
                    : k > 0 && of.h_in_output
@@ -348,6 +426,11 @@ class StepsOfSequence {
                                 of.input_features * of.size;
       return device_.empty({of.steps_a_chunk(count * row_bytes), count, gates}, of.accumulated);
     }
+    if (of.hoists_input) {
+      const int64_t gates = 3 * of.state_size;
+      return device_.empty({of.steps_a_chunk(count * gates * of.size), count, gates},
+                           arguments_.input.scalar_type());
+    }
     if (of.copies_input) {
       const int64_t stride = of.input_stride();
       return device_.empty({of.steps_a_chunk(count * stride * of.size), count, stride},
@@ -360,6 +443,8 @@ class StepsOfSequence {
   void fill(const Tensor& chunk, const Tensor& input) {
     if (layout_.by_library) {
       product_out(chunk.flatten(0, 1), input.flatten(0, 1), input_columns(arguments_.weights).t());
+    } else if (layout_.hoists_input) {
+      input_product_out(chunk, input, arguments_);
     } else {
       chunk.narrow(2, 0, layout_.input_features).copy_(input);
     }
@@ -376,6 +461,24 @@ class StepsOfSequence {
   Tensor bias_;     // contiguous, or undefined
 };
 
+/// The kernel for all steps, or null.
+const RecurrenceCandidate* plan(const SequenceOutputs& outputs,
+                                const SequenceArguments& arguments,
+                                const SequenceSizes<int64_t>& sizes,
+                                const Device& device,
+                                double time_of_steps) {
+  const int64_t at_once = steps_of_z_x(outputs, arguments);
+  const RecurrenceShape shape{.arithmetic = arithmetic_of(arguments.input.scalar_type()),
+                              .steps = sizes.steps,
+                              .rows = sizes.batch,
+                              .input_features = sizes.input_features,
+                              .state_size = sizes.state_size,
+                              .backward = false,
+                              .launches = at_once == 0 ? 0 : ceil_div(sizes.steps, at_once),
+                              .in_pairs = is_in_pairs(arguments)};
+  return plan_recurrence(device.facts(), shape, time_of_steps);
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArguments& arguments,
                                                             bool reverse,
                                                             bool keep) {
@@ -387,6 +490,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
       });
   if (sizes.batch * sizes.state_size > 0) {
     StepsOfSequence steps(outputs, arguments, device, reverse);
+    if (const RecurrenceCandidate* const candidate =
+            plan(outputs, arguments, sizes, device, steps.time())) {
+      run_recurrence(*candidate, outputs, arguments, device, reverse);
+      return outputs.results();
+    }
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence", [&] {
           steps.run<scalar_t>();
@@ -395,10 +503,30 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
   return outputs.results();
 }
 
+/// How sequence() would compute these arguments.
+std::string sequence_plan(const SequenceArguments& arguments, bool reverse, bool keep) {
+  const auto sizes = check<int64_t>(arguments);
+  const Device device(arguments.input);
+  if (sizes.steps * sizes.batch * sizes.state_size == 0) {
+    return describe_plan("none", 0, 0, false);
+  }
+  const SequenceOutputs outputs =
+      empty_outputs(arguments, sizes, keep, [](at::IntArrayRef shape, at::ScalarType dtype) {
+        return at::detail::empty_meta(shape, dtype);
+      });
+  const StepsOfSequence steps(outputs, arguments, device, reverse);
+  const RecurrenceCandidate* const candidate =
+      plan(outputs, arguments, sizes, device, steps.time());
+  return candidate != nullptr
+             ? describe_plan(candidate->name, 1, candidate->tile.rows, /*x_inside=*/false)
+             : steps.description();
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   m.impl("sequence", dispatcher_kernel<sequence, lltm::sequence>());
+  m.impl("sequence_plan", dispatcher_kernel<sequence_plan, lltm::sequence_plan>());
 }
 
 }  // namespace lltm::cuda

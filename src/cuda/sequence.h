@@ -7,7 +7,9 @@
 #include "kernels/sequence/kernels.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 
 #include <cstdint>
 
@@ -23,6 +25,22 @@ inline void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b
   } else {
     at::mm_out(out, a, b, out.scalar_type());
   }
+}
+
+/// z_x of some steps, with the bias: the product of input, of shape (steps, rows, input_features),
+/// in z_x's dtype.
+inline void input_product_out(const at::Tensor& z_x,
+                              const at::Tensor& input,
+                              const SequenceArguments& arguments) {
+  at::Tensor out = z_x.flatten(0, 1);
+  const at::Tensor rows = input.reshape({out.size(0), input.size(2)});
+  const at::Tensor weights = input_columns(arguments.weights).t();
+  // Zeros in place of an absent bias: another product would round differently.
+  at::addmm_out(
+      out,
+      is_given(arguments.bias) ? *arguments.bias : at::zeros({out.size(1)}, out.options()),
+      rows,
+      weights);
 }
 
 /// The lengths and resets of the rows from first_row on.

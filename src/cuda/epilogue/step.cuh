@@ -34,7 +34,7 @@ class StepEpilogue {
     int column;                 // of the first element
     int64_t row;                // of the first element, in the batch
     Turn turn[kRows] = {};      // of any rows
-    Vector<Element, kColumns> bias[3] = {};
+    Vector<Element, kColumns> added[kRows][3] = {};
     Vector<acc_t, kColumns> old_cell[kRows] = {};
   };
 
@@ -55,18 +55,20 @@ class StepEpilogue {
     if (o.rows == 0) {
       return;
     }
-    if (p_.bias != nullptr) {
-      const Element* const bias = static_cast<const Element*>(p_.bias) + column;
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        read(o.bias[gate], bias + gate * p_.state_size, o.columns);
-      }
-    }
+    const Element* const added =
+        static_cast<const Element*>(p_.added.data) + row * p_.added.stride + column;
     const acc_t* const old_cell =
         static_cast<const acc_t*>(p_.old_cell.data) + row * p_.old_cell.stride + column;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (r < o.rows) {
+        if (p_.added.data != nullptr) {
+          const Element* const of_row = added + r * kFragmentRowStep * p_.added.stride;
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            read(o.added[r][gate], of_row + gate * p_.state_size, o.columns);
+          }
+        }
         read(o.old_cell[r], old_cell + r * kFragmentRowStep * p_.old_cell.stride, o.columns);
         if constexpr (kOfAnyRows) {
           o.turn[r] = turn_of(row + r * kFragmentRowStep);
@@ -87,7 +89,8 @@ class StepEpilogue {
       for (int i = 0; i < kColumns; ++i) {
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          z[gate][r][i] = sums[gate][r * kColumns + i] + static_cast<acc_t>(o.bias[gate].values[i]);
+          z[gate][r][i] =
+              sums[gate][r * kColumns + i] + static_cast<acc_t>(o.added[r][gate].values[i]);
         }
         const cell::State<acc_t> state = cell::forward<Math>(
             cell::Gates<acc_t>{z[0][r][i], z[1][r][i], z[2][r][i]}, o.old_cell[r].values[i]);

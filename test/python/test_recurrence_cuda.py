@@ -1,0 +1,229 @@
+"""The kernels that run all steps of a sequence on a GPU, each forced by its name."""
+
+import re
+
+import pytest
+import torch
+from sequence_reference import (
+    Sizes,
+    assert_gradients_close,
+    assert_results_close,
+    call,
+    call_backward,
+    make,
+    make_gradients,
+)
+
+import lltm
+
+pytestmark = pytest.mark.usefixtures("needs_cuda")
+
+TILES = {
+    "fma": [(state, rows) for state in (32, 64, 128) for rows in (1, 2, 4)],
+    "mma": [*((state, rows) for state in (32, 64, 128) for rows in (1, 8)), (128, 32)],
+}
+DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16)}
+KERNELS = [
+    pytest.param((f"recurrence_{product}_{state}x{rows}", dtype, state), id=f"{state}x{rows}-{str(dtype)[6:]}")
+    for product, tiles in TILES.items()
+    for state, rows in tiles
+    for dtype in DTYPES[product]
+]
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request, monkeypatch) -> tuple[torch.dtype, int]:
+    """Forces a kernel. Its dtype and its largest state."""
+    name, dtype, state = request.param
+    monkeypatch.setenv("LLTM_CUDA_PATH", name)
+    return dtype, state
+
+
+@pytest.fixture(params=[dtype for dtypes in DTYPES.values() for dtype in dtypes], ids=lambda dtype: str(dtype)[6:])
+def block_dtype(request, monkeypatch) -> torch.dtype:
+    """Forces a kernel for all steps, for every dtype that has one."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
+    return request.param
+
+
+def check(arguments):
+    """Results and gradients are as close to float64 as rounding allows, and the same again."""
+    results = call(arguments, keep=True)
+    assert_results_close(results, arguments, keep=True)
+    for again, first in zip(call(arguments)[:3], results[:3], strict=True):
+        assert torch.equal(again, first)
+    gradients = make_gradients(arguments)
+    found = call_backward(gradients, arguments)
+    assert_gradients_close(found, gradients, arguments)
+    for again, first in zip(call_backward(gradients, arguments), found, strict=True):
+        assert torch.equal(again, first)
+
+
+def test_the_library_lists_these_kernels(monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", "?")
+    with pytest.raises(RuntimeError, match="LLTM_CUDA_PATH") as error:
+        lltm.sequence_plan(*make((2, 2, 2, 2), device="cuda"))
+    assert set(re.findall(r"recurrence_\w+", str(error.value))) == {param.values[0][0] for param in KERNELS}
+
+
+# Whole and partial tiles of rows, and columns of which some do not exist.
+@pytest.mark.parametrize(
+    ("rows_of_their_own", "reverse"), [(False, False), (True, False), (True, True)], ids=["plain", "rows", "reverse"]
+)
+@pytest.mark.parametrize("missing", [0, 1, 11])
+@pytest.mark.parametrize(("steps", "rows"), [(1, 1), (2, 5), (9, 8), (5, 33)])
+def test_every_kernel(kernel, steps, rows, missing, rows_of_their_own, reverse):
+    dtype, state = kernel
+    sizes = Sizes(steps, rows, 7, state - missing)
+    check(make(sizes, dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse))
+
+
+@pytest.mark.parametrize("sizes", [(3, 2, 0, 1), (4, 3, 8, 17), (7, 4, 5, 100)], ids=str)
+def test_absent_states_and_bias(block_dtype, sizes):
+    check(make(sizes, block_dtype, "cuda", bias=False, state=False))
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_lengths_that_are_all_zero(block_dtype, reverse):
+    """The state passes through, whatever the weights are."""
+    arguments = make((5, 4, 3, 24), block_dtype, "cuda", reverse=reverse)
+    weights = arguments.weights.clone()
+    weights[0, 0], weights[-1, -1] = torch.inf, torch.nan
+    arguments = arguments._replace(lengths=torch.zeros(4, dtype=torch.int64, device="cuda"), weights=weights)
+    output, h_n, c_n, cells, gates = call(arguments, keep=True)
+    assert not output.any() and not cells.any() and not gates.any()
+    assert torch.equal(h_n, arguments.h0) and torch.equal(c_n, arguments.c0)
+    gradients = make_gradients(arguments)
+    d_input, _, d_bias, d_h0, d_c0 = call_backward(gradients, arguments)
+    assert not d_input.any() and not d_bias.any()
+    assert torch.equal(d_h0, gradients[1]) and torch.equal(d_c0, gradients[2])
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+def test_nothing_beyond_a_length_counts(block_dtype, value, reverse):
+    arguments = make((6, 9, 5, 30), block_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    gradients = make_gradients(arguments)
+    results, found = call(arguments, keep=True), call_backward(gradients, arguments)
+    beyond = torch.arange(6, device="cuda").unsqueeze(1) >= arguments.lengths
+    spoiled = arguments._replace(input=arguments.input.masked_fill(beyond.unsqueeze(2), value))
+    spoiled_gradients = [
+        gradient.masked_fill(beyond.unsqueeze(2), value) if gradient.dim() == 3 else gradient for gradient in gradients
+    ]
+    for again, first in zip(call(spoiled, keep=True), results, strict=True):
+        assert torch.equal(again, first)
+    for again, first in zip(call_backward(spoiled_gradients, spoiled), found, strict=True):
+        assert torch.equal(again, first)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
+def test_weights_that_are_not_finite(block_dtype, value):
+    arguments = make((4, 5, 3, 20), block_dtype, "cuda", lengths=True, reset=True)
+    arguments.weights[7, 2] = value
+    exact = call(
+        arguments.map(lambda tensor: tensor.double().cpu())._replace(
+            lengths=arguments.lengths.cpu(), reset=arguments.reset.cpu()
+        )
+    )
+    for found, expected in zip(call(arguments)[:3], exact[:3], strict=True):
+        assert torch.equal(found.isfinite().cpu(), expected.isfinite())
+        assert torch.equal(found.isnan().cpu(), expected.isnan())
+
+
+def test_a_state_that_is_reset_is_not_multiplied(block_dtype):
+    arguments = make((3, 4, 5, 16), block_dtype, "cuda", reset=True)
+    arguments.reset[0] = True
+    arguments.h0.fill_(torch.nan)
+    arguments.c0.fill_(torch.inf)
+    assert all(result.isfinite().all() for result in call(arguments)[:3])
+
+
+def test_gradients_of_any_layout(block_dtype):
+    """Expanded, transposed and absent ones."""
+    arguments = make((6, 5, 4, 12), block_dtype, "cuda", lengths=True)
+    dense = make_gradients(arguments)
+    layouts = {
+        "expanded": [dense[0][:1, :1, :1].expand_as(dense[0]), None, None, dense[3][..., :1].expand_as(dense[3])],
+        "transposed": [g.transpose(0, 1).contiguous().transpose(0, 1) for g in dense],
+        "only the last state": [None, dense[1], None, None],
+        "only cells": [None, None, None, dense[3]],
+    }
+    for gradients in layouts.values():
+        assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_chunks_of_steps(block_dtype, reverse):
+    """Without keep, z_x of 40 steps of 20,000 rows is computed in several chunks."""
+    arguments = make((40, 20_000, 3, 32), block_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    kept = call(arguments, keep=True)
+    for found, expected in zip(call(arguments)[:3], kept[:3], strict=True):
+        torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01)
+
+
+def test_the_workspace_of_inference(block_dtype):
+    arguments = make((256, 4096, 16, 64), block_dtype, "cuda")
+    call(arguments)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    results = call(arguments)
+    outputs = sum(result.untyped_storage().nbytes() for result in results)
+    assert torch.cuda.max_memory_allocated() - before - outputs <= 64 << 20
+
+
+def test_tf32_is_as_exact_as_float32(monkeypatch):
+    """Only the product with the inputs is rounded to TF32."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    arguments = make((5, 6, 0, 40), torch.float32, "cuda")
+    found = call(arguments)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    for with_tf32, without in zip(found[:3], call(arguments)[:3], strict=True):
+        assert torch.equal(with_tf32, without)
+
+
+def test_more_than_two_to_the_31_elements(block_dtype):
+    if torch.cuda.mem_get_info()[0] < 48 << 30:
+        pytest.skip("the GPU has too little memory that is free")
+    steps, batch, state_size = 24, 1 << 18, 128
+    inputs = torch.randn(steps, batch, 1, device="cuda", dtype=block_dtype)
+    inputs[:, -2:] = inputs[:, :2]
+    weights = torch.randn(3 * state_size, state_size + 1, device="cuda").to(block_dtype) / 12
+    output, h_n, c_n, cells, gates = torch.ops.lltm.sequence(inputs, weights, keep=True)
+    assert gates.numel() > 2**31
+    for kept in (output, cells, gates):
+        assert torch.equal(kept[:, -2:], kept[:, :2])
+    assert torch.equal(output[-1], h_n) and torch.equal(c_n[-2:], c_n[:2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=lambda dtype: str(dtype)[6:])
+def test_block_where_it_is_impossible(dtype, monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
+    arguments = make((2, 3, 4, 633), dtype, "cuda")
+    limit = "has no kernel for float64" if dtype == torch.float64 else "takes a state_size of at most 128, got 633"
+    with pytest.raises(RuntimeError, match=f"lltm::sequence: LLTM_CUDA_PATH=block {limit}"):
+        call(arguments)
+    with pytest.raises(RuntimeError, match=limit):
+        lltm.sequence_plan(*arguments)
+    monkeypatch.setenv("LLTM_CUDA_PATH", "steps")
+    results = call(arguments, keep=True)
+    gradients = make_gradients(arguments)
+    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
+    with pytest.raises(RuntimeError, match=f"lltm::sequence_backward: LLTM_CUDA_PATH=block {limit}"):
+        lltm.sequence_backward(*gradients, results[0], results[3], results[4], *arguments)
+
+
+def test_plan(monkeypatch):
+    arguments = make((128, 16, 128, 128), torch.float32, "cuda")
+    before = torch.cuda.memory_allocated()
+    assert re.fullmatch(r"kernel=recurrence_fma_128x\d cluster=1 rows=\d x=outside", lltm.sequence_plan(*arguments))
+    assert torch.cuda.memory_allocated() == before
+    monkeypatch.setenv("LLTM_CUDA_PATH", "recurrence_fma_128x4")
+    assert lltm.sequence_plan(*arguments) == "kernel=recurrence_fma_128x4 cluster=1 rows=4 x=outside"
+    monkeypatch.setenv("LLTM_CUDA_PATH", "steps")
+    assert re.fullmatch(r"kernel=\w+ cluster=\d rows=\d+ x=(inside|outside)", lltm.sequence_plan(*arguments))
+    monkeypatch.setenv("LLTM_CUDA_PATH", "library")
+    assert lltm.sequence_plan(*arguments) == "kernel=library cluster=1 rows=16 x=outside"
+    monkeypatch.delenv("LLTM_CUDA_PATH")
+    assert lltm.sequence_plan(*make((0, 2, 3, 4), device="cuda")) == "kernel=none cluster=0 rows=0 x=outside"
