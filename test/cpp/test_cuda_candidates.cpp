@@ -2,6 +2,7 @@
 // that fit the model's constants see. Plain host code, tested without a GPU.
 #include "cuda/plan/backward.h"
 #include "cuda/plan/candidates.h"
+#include "cuda/plan/recurrence.h"
 #include "cuda/plan/sequence_gradients.h"
 #include "device_facts.h"
 
@@ -30,17 +31,18 @@ std::vector<std::string> paths() {
 TEST(Selection, TakesWhatIsListed) {
   const std::vector<std::string> all = paths();
   EXPECT_EQ(all.size(),
-            5 + forward_candidates().size() + backward_candidates().size() +
-                sequence_gradient_candidates().size());
+            7 + forward_candidates().size() + backward_candidates().size() +
+                sequence_gradient_candidates().size() + recurrence_candidates().size());
   for (const std::string& path : all) {
     const auto selection = parse_selection(path);
     ASSERT_TRUE(selection.has_value()) << path;
-    const bool is_name = path != "auto" && !selection->group;
+    const bool is_name = path != "auto" && !selection->group && !selection->sequence;
     EXPECT_EQ(selection->name, is_name ? path : "");
     EXPECT_EQ(selection->ranks, 0);
   }
   EXPECT_EQ(parse_selection(""), Selection{});
   EXPECT_EQ(parse_selection("few_rows"), Selection{.group = Group::kFewRows});
+  EXPECT_EQ(parse_selection("block"), Selection{.sequence = SequenceKernel::kBlock});
 }
 
 TEST(Selection, TakesRanksFromOneToEight) {

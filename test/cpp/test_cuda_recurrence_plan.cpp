@@ -99,6 +99,16 @@ TEST(RecurrencePlan, NamesTheLimit) {
             "takes a state_size of at most 128, got 633");
   EXPECT_EQ(why_no_recurrence(shape_of(int64_t{1} << 30, 3, 8), kH200),
             "takes fewer than 2^30 steps and rows, got 1073741824 and 3");
+  DeviceFacts small = kA100;
+  small.shared_bytes_a_block = 99 * 1024;
+  RecurrenceShape in_16_bits = shape_of(27, 3, 65);
+  in_16_bits.arithmetic = Arithmetic::kFloat16;
+  EXPECT_EQ(why_no_recurrence(in_16_bits, kA100), "");
+  EXPECT_EQ(why_no_recurrence(in_16_bits, small),
+            "needs 150 KiB of shared memory a block for a 16-bit state_size of more than 64, and "
+            "the GPU has 99");
+  in_16_bits.state_size = 64;
+  EXPECT_EQ(why_no_recurrence(in_16_bits, small), "");
   DeviceFacts old = kA100;
   old.tiles = false;
   EXPECT_EQ(why_no_recurrence(shape_of(27, 3, 8), old),

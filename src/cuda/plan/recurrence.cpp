@@ -33,10 +33,10 @@ constexpr RecurrenceCandidate kCandidates[] = {
     fma("recurrence_fma_128x1", {128, 1}, {0.52, 0.52}, {0.60, 0.60}),
     fma("recurrence_fma_128x2", {128, 2}, {1.00, 1.00}, {0.94, 0.94}),
     fma("recurrence_fma_128x4", {128, 4}, {2.30, 2.30}, {1.95, 1.95}),
-    mma("recurrence_mma_32x1", {32, 1}, 10, {0.17, 0.06}, {0.23, 0.073}),
+    mma("recurrence_mma_32x1", {32, 1}, 12, {0.17, 0.06}, {0.23, 0.073}),
     mma("recurrence_mma_32x8", {32, 8}, 8, {0.42, 0.26}, {0.74, 0.21}),
     mma("recurrence_mma_64x1", {64, 1}, 4, {0.18, 0.14}, {0.26, 0.19}),
-    mma("recurrence_mma_64x8", {64, 8}, 4, {0.48, 0.48}, {0.78, 0.48}),
+    mma("recurrence_mma_64x8", {64, 8}, 3, {0.48, 0.48}, {0.78, 0.48}),
     mma("recurrence_mma_128x1", {128, 1}, 1, {0.45, 0.45}, {0.51, 0.51}),
     mma("recurrence_mma_128x8", {128, 8}, 1, {1.00, 1.00}, {1.35, 1.35}),
     mma("recurrence_mma_128x32", {128, 32}, 1, {3.40, 3.40}, {4.60, 4.60}),
@@ -58,6 +58,9 @@ double product_rate(Arithmetic arithmetic) {
       return 380e6;
   }
 }
+
+// The shared memory of the largest blocks by mma.sync, which have 128 columns of the state.
+constexpr int kLargestMmaBytes = 150 * 1024;
 
 RecurrenceProduct product_of(Arithmetic arithmetic) {
   return is_float(arithmetic) ? kFma : kMma;
@@ -90,6 +93,13 @@ std::string why_no_recurrence(const RecurrenceShape& shape, const DeviceFacts& d
   if (shape.state_size > kLargestRecurrentState) {
     return "takes a state_size of at most " + std::to_string(kLargestRecurrentState) + ", got " +
            std::to_string(shape.state_size);
+  }
+  if (!is_float(*shape.arithmetic) && shape.state_size > 64 &&
+      device.shared_bytes_a_block < kLargestMmaBytes) {
+    return "needs " + std::to_string(kLargestMmaBytes / 1024) +
+           " KiB of shared memory a block for a 16-bit state_size of more than 64, and the GPU "
+           "has " +
+           std::to_string(device.shared_bytes_a_block / 1024);
   }
   if (shape.launches == 0 && shape.steps > 0) {
     return "has no workspace for a step of " + std::to_string(shape.rows) + " rows";
