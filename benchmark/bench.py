@@ -15,13 +15,18 @@ sys.path.insert(0, str(ROOT / "python"))
 app = typer.Typer(add_completion=False)
 console = Console()
 
+DEFAULT_COUNT = 32  # random shapes of a seed
 RANDOM, WHAT, HOW = "Random shapes", "What to measure", "How to measure"
 BuildDir = Annotated[Path, typer.Option(help="Build tree with liblltm_ops.so and benchmark/.")]
 Output = Annotated[Path | None, typer.Option(help="Folder for the results; BUILD_DIR/bench by default.")]
 Sweep = Annotated[
     int | None,
     typer.Option(
-        "--sweep", metavar="N", min=1, rich_help_panel=RANDOM, help="N random shapes, compared with the peers."
+        "--sweep",
+        metavar="[N]",
+        min=1,
+        rich_help_panel=RANDOM,
+        help=f"N random shapes of each seed, {DEFAULT_COUNT} by default; with --sequence, of sequences.",
     ),
 ]
 Candidates = Annotated[
@@ -33,9 +38,12 @@ Candidates = Annotated[
 EveryRank = Annotated[
     bool, typer.Option("--ranks", rich_help_panel=RANDOM, help="Candidates with every number of ranks, to fit.")
 ]
-Seeds = Annotated[list[int] | None, typer.Option("--seed", rich_help_panel=RANDOM, help="N shapes of each seed.")]
+Seeds = Annotated[
+    list[int] | None,
+    typer.Option("--seed", rich_help_panel=RANDOM, help="Repeat for more; by default 1, of sequences 1, 2 and 3."),
+]
 Largest = Annotated[
-    str | None, typer.Option(rich_help_panel=RANDOM, help="Largest sizes: BATCH,INPUT_FEATURES,STATE_SIZE.")
+    str | None, typer.Option(rich_help_panel=RANDOM, help="Largest sizes: [STEPS,]BATCH,INPUT_FEATURES,STATE_SIZE.")
 ]
 NoCandidates = Annotated[
     bool, typer.Option("--no-candidates", rich_help_panel=RANDOM, help="A sweep without the planner's candidates.")
@@ -123,17 +131,17 @@ def run(
         quick=quick,
         threads=threads,
         seconds=seconds,
-        seeds=seed or [1],
+        seeds=seed,
         largest=largest,
         with_candidates=not no_candidates,
         every_rank=ranks,
     )
     request.folder.mkdir(parents=True, exist_ok=True)
     modes = {
-        runs.sweep: sweep,
+        runs.sequence_sweep if sequence else runs.sweep: sweep,
         runs.candidates: candidates,
         runs.named: named,
-        runs.sequence: sequence,
+        runs.sequence: sequence and not sweep,
         runs.load: load,
     }
     chosen = [(mode, value) for mode, value in modes.items() if value]
@@ -186,5 +194,15 @@ def fit(
         raise typer.BadParameter(str(error)) from None
 
 
+def with_counts(arguments: list[str]) -> list[str]:
+    """The command line with a number after every --sweep."""
+    given = []
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        given.append(argument)
+        if argument == "--sweep" and not following.isdecimal():
+            given.append(str(DEFAULT_COUNT))
+    return given
+
+
 if __name__ == "__main__":
-    app()
+    app(with_counts(sys.argv[1:]))

@@ -26,6 +26,7 @@ class _Log:
 _LOGS = {
     "sweep": _Log(sweep_measure.Entry, sweep_report.markdown, sweep_report.draw),
     "named": _Log(sweep_measure.Entry, sweep_report.named_markdown),
+    "sequence-sweep": _Log(sequence_measure.Entry, sequence_report.sweep_markdown, sequence_report.draw_sweep),
     "sequence": _Log(sequence_measure.Entry, sequence_report.markdown, sequence_report.draw),
     "load": _Log(load.Entry, load.markdown),
 }

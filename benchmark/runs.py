@@ -62,7 +62,7 @@ class Request:
     quick: bool
     threads: list[int] | None
     seconds: float | None
-    seeds: list[int]
+    seeds: list[int] | None
     largest: str | None
     with_candidates: bool
     every_rank: bool
@@ -86,6 +86,9 @@ class Request:
 
     def chosen_works(self) -> list[Work]:
         return [Work(name) for name in choice(self.cases, CELL_WORKS, "case")]
+
+    def cell_seeds(self) -> list[int]:
+        return self.seeds or [1]
 
     def budget(self) -> timing.Budget:
         return timing.QUICK if self.quick else timing.FULL
@@ -132,7 +135,7 @@ def fixed_shapes(request: Request) -> None:
 
 def sweep(request: Request, count: int) -> None:
     """Random shapes, compared with the peers and the planner's other candidates."""
-    draws = [entry for seed in request.seeds for entry in draw(count, seed, _largest(request))]
+    draws = [entry for seed in request.cell_seeds() for entry in draw(count, seed, _largest(request))]
     entries, on = _sweep(request, _cases(request, draws), "sweep")
     sweep_report.draw(entries, request.folder / "sweep.png")
     request.finish("sweep", sweep_report.markdown(entries, on))
@@ -183,7 +186,7 @@ def candidates(request: Request, count: int) -> None:
     """Every candidate of the CUDA planner, forced, at random shapes: writes a CSV for `bench.py fit`."""
     if not torch.cuda.is_available():
         raise ValueError("--candidates measures on a GPU, and there is none")
-    shapes = [entry.shape for seed in request.seeds for entry in draw(count, seed, _largest(request))]
+    shapes = [entry.shape for seed in request.cell_seeds() for entry in draw(count, seed, _largest(request))]
     if request.shapes:
         shapes = [Shape.parse(text) for text in request.shapes]
     path = request.folder / "candidates.csv"
@@ -199,7 +202,7 @@ def sequence(request: Request, _: bool) -> None:
     """Whole sequences, compared with nn.LSTM, nn.GRU and a loop of cells."""
     load_libraries(request.build_dir)
     devices = request.chosen_devices()
-    shapes = [sequence_cases.SequenceShape.parse(text) for text in request.shapes] if request.shapes else None
+    shapes = _sequence_shapes(request)
     variants = list(sequence_cases.VARIANTS)
     if request.quick and not shapes:
         shapes = [sequence_cases.QUICK_SHAPE]
@@ -220,6 +223,32 @@ def sequence(request: Request, _: bool) -> None:
         entries = sequence_measure.run(cases, peers, request.budget(), path, progress, request.seconds)
     sequence_report.draw(entries, request.folder / "sequence.png")
     request.finish("sequence", sequence_report.markdown(entries, request.machine(devices)))
+
+
+def _sequence_shapes(request: Request) -> list[sequence_cases.SequenceShape] | None:
+    return [sequence_cases.SequenceShape.parse(text) for text in request.shapes] if request.shapes else None
+
+
+def sequence_sweep(request: Request, count: int) -> None:
+    """Random sequences, compared with nn.LSTM and nn.GRU."""
+    load_libraries(request.build_dir)
+    devices = request.one_device()
+    largest = sequence_cases.LARGEST
+    if request.largest:
+        largest = sequence_cases.SequenceShape.parse(request.largest)
+    draws = sequence_cases.draw(count, request.seeds or [1, 2, 3], largest)
+    if shapes := _sequence_shapes(request):
+        draws = [(None, shape) for shape in shapes]
+    cases = sequence_cases.make_sweep(
+        devices, request.threads or [request.cores], request.chosen_dtypes(), request.chosen_works(), draws
+    )
+    require_some(cases)
+    peers = [sequence_peers.MODULE, *choice(request.peers, sequence_peers.BASELINES, "peer")]
+    path = request.folder / "sequence-sweep.jsonl"
+    with request.progress() as progress:
+        entries = sequence_measure.run(cases, peers, timing.BRIEF, path, progress, request.seconds)
+    sequence_report.draw_sweep(entries, request.folder / "sequence-sweep.png")
+    request.finish("sequence-sweep", sequence_report.sweep_markdown(entries, request.machine(devices)))
 
 
 def load(request: Request, _: bool) -> None:

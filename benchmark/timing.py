@@ -30,6 +30,8 @@ class Budget:
 
 FULL = Budget(seconds=3.0, min_rounds=7, max_rounds=41, sample_seconds=2e-3)
 QUICK = Budget(seconds=0.8, min_rounds=5, max_rounds=21, sample_seconds=1e-3)
+# Seven rounds, however long a call takes.
+SEVEN_ROUNDS = Budget(seconds=0.0, min_rounds=7, max_rounds=7, sample_seconds=1e-3)
 # For many cases, in the rounds of a race.
 BRIEF = Budget(seconds=0.1, min_rounds=3, max_rounds=5, sample_seconds=1e-3)
 
@@ -156,21 +158,29 @@ def wall(calls: dict[str, Call], budget: Budget, synchronize: Call = lambda: Non
 CALLS_PER_GRAPH = 20
 
 
-def graph_sampler(call: Call, calls: int = CALLS_PER_GRAPH) -> Sampler:
-    """The time on the device: a replay of a captured graph of several calls, timed by events."""
+def graph_sampler(call: Call, calls: int = CALLS_PER_GRAPH, replays: int = 1) -> Sampler:
+    """The time on the device: replays of a captured graph of several calls, timed by events."""
     graph = _capture(call, calls)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def sample() -> float:
-        # The first replay keeps the device busy while the events and the second replay are enqueued.
+        # The first replay keeps the device busy while the events and the other replays are enqueued.
         graph.replay()
         start.record()
-        graph.replay()
+        for _ in range(replays):
+            graph.replay()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) * 1e3 / calls
+        return start.elapsed_time(end) * 1e3 / (calls * replays)
 
-    return Sampler(sample, calls)
+    return Sampler(sample, calls * replays)
+
+
+def release_graph_memory() -> None:
+    """Return the memory of captured graphs that no longer exist to the driver."""
+    _graph_memory.cache_clear()
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def cuda_graph(calls: dict[str, Call], budget: Budget) -> dict[str, Timing]:

@@ -1,5 +1,7 @@
 """The sequences to measure: shapes, dtypes, threads and variants."""
 
+import math
+import random
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +38,8 @@ class SequenceCase:
     variant: str
     work: Work
     shape: SequenceShape
+    seed: int | None = None
+    """The seed that the shape was drawn with; None for a shape that was not drawn."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -108,5 +112,46 @@ def make_cases(
         for variant in variants
         for shape in (shapes or SHAPES[device])
         if shapes or _is_worthwhile(device, dtype, variant, shape)
+        for work in works
+    ]
+
+
+SMALLEST = SequenceShape(16, 1, 8, 16)
+LARGEST = SequenceShape(512, 1024, 1024, 1024)
+
+
+def draw(count: int, seeds: list[int], largest: SequenceShape = LARGEST) -> list[tuple[int, SequenceShape]]:
+    """Draws `count` shapes of each seed, with log-uniform sizes between SMALLEST and `largest`. In half of them, the
+    input has as many features as the state. The seeds take turns, so that a run that ends early has shapes of each."""
+
+    def log_uniform(generator: random.Random, low: int, high: int) -> int:
+        return min(high, max(low, round(math.exp(generator.uniform(math.log(low), math.log(high))))))
+
+    def one(generator: random.Random) -> SequenceShape:
+        steps = log_uniform(generator, SMALLEST.steps, largest.steps)
+        batch = log_uniform(generator, SMALLEST.batch, largest.batch)
+        features = log_uniform(generator, SMALLEST.input_features, largest.input_features)
+        state = log_uniform(generator, SMALLEST.state_size, largest.state_size)
+        return SequenceShape(steps, batch, state if generator.random() < 0.5 else features, state)
+
+    generators = {seed: random.Random(seed) for seed in seeds}
+    return [(seed, one(generator)) for _ in range(count) for seed, generator in generators.items()]
+
+
+def make_sweep(
+    devices: list[str],
+    threads: list[int],
+    dtypes: list[str],
+    works: list[Work],
+    draws: list[tuple[int, SequenceShape]],
+) -> list[SequenceCase]:
+    """Every combination, padded, shape by shape: an interrupted run has as many shapes for every dtype."""
+    return [
+        SequenceCase(device, count, dtype, "padded", work, shape, seed)
+        for seed, shape in draws
+        for device in devices
+        for count in (threads if device == "cpu" else threads[:1])
+        for dtype in DTYPES[device]
+        if dtype in dtypes
         for work in works
     ]

@@ -13,6 +13,7 @@ import timing
 import torch
 from cases import Work
 from results import Log, failure
+from roofline import measure_rates
 from torch import nn
 from workload import switches
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 INPUT_SETS = 2
-CALLS_PER_GRAPH = 2
+REPLAYS = 5
+"""How often a sample replays a graph of one call; once if that takes longer than LONG_REPLAY."""
+LONG_REPLAY = 0.1
+"""Seconds."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,10 @@ class Entry:
     minima: dict[str, float]
     failures: dict[str, str] = field(default_factory=dict)
     limit: float | None = None
-    """The least time of a step's products at the rate of the cores; None where it is not known."""
+    """The least time of a step's products: on a CPU at the rate of the cores in registers, on a GPU at that of a large
+    product of the dtype. None where it is not known."""
+    seed: int | None = None
+    """The seed that the shape was drawn with."""
 
     @property
     def times(self) -> dict[str, float]:
@@ -61,7 +68,7 @@ def run(
     """Measure, and log every case to `path` as soon as it is known."""
     start = time.perf_counter()
     entries: list[Entry] = []
-    rate = torch.ops.lltm_peers.multiply_add_rate() if any(map(_has_limit, cases)) else None
+    rates = _rates(cases)
     task = progress.add_task("sequences", total=len(cases))
     with Log(path) as log:
         for case in cases:
@@ -69,7 +76,9 @@ def run(
                 progress.console.print(f"[yellow]{len(entries)} of {len(cases)} cases within {seconds:.0f} s")
                 break
             progress.update(task, description=str(case))
-            entries.append(_measure(case, peers, budget, rate))
+            entries.append(_measure(case, peers, budget, rates))
+            if case.device == "cuda" and 2 * torch.cuda.memory_reserved() > torch.cuda.mem_get_info()[1]:
+                timing.release_graph_memory()
             for name, message in entries[-1].failures.items():
                 progress.console.print(f"[red]{case}, {name}: {message}")
             log.write(entries[-1])
@@ -77,19 +86,33 @@ def run(
     return entries
 
 
-def _has_limit(case: SequenceCase) -> bool:
-    return case.device == "cpu" and case.dtype == "float32"
+def _rates(cases: list[SequenceCase]) -> dict[tuple[str, str], float]:
+    """Multiply-adds per microsecond, and on a CPU per thread, by device and dtype."""
+    rates = {}
+    if any(case.device == "cpu" and case.dtype == "float32" for case in cases):
+        rates["cpu", "float32"] = torch.ops.lltm_peers.multiply_add_rate()
+    if dtypes := list(dict.fromkeys(case.dtype for case in cases if case.device == "cuda")):
+        rates |= {("cuda", dtype): rate for dtype, rate in measure_rates(dtypes).items()}
+    return rates
 
 
-def _limit(case: SequenceCase, rate: float) -> float:
-    """Microseconds per step for the multiply-adds alone, at `rate` per microsecond and thread."""
+def _limit(case: SequenceCase, rates: dict[tuple[str, str], float]) -> float | None:
+    """Microseconds per step for the multiply-adds alone."""
+    rate = rates.get((case.device, case.dtype))
+    if rate is None:
+        return None
     products = 3 if case.work is Work.TRAINING else 1
-    return products * case.multiply_adds / (rate * case.threads)
+    return products * case.multiply_adds / (rate * (case.threads if case.device == "cpu" else 1))
 
 
-def _measure(case: SequenceCase, names: list[str], budget: timing.Budget, rate: float | None) -> Entry:
+def _graph_sampler(call: Callable[[], object]) -> timing.Sampler:
+    once = timing.graph_sampler(call, calls=1)
+    return once if once.sample() > 1e6 * LONG_REPLAY else timing.graph_sampler(call, calls=1, replays=REPLAYS)
+
+
+def _measure(case: SequenceCase, names: list[str], budget: timing.Budget, rates: dict[tuple[str, str], float]) -> Entry:
     if case.device == "cuda":
-        budget = timing.BRIEF  # replays hardly vary
+        budget = timing.SEVEN_ROUNDS
     samplers: dict[str, timing.Sampler] = {}
     failures: dict[str, str] = {}
     synchronize = torch.cuda.synchronize if case.device == "cuda" else lambda: None
@@ -98,9 +121,7 @@ def _measure(case: SequenceCase, names: list[str], budget: timing.Budget, rate: 
             try:
                 call = _make_call(case, peer.make(case))
                 samplers[peer.name] = (
-                    timing.graph_sampler(call, CALLS_PER_GRAPH)
-                    if case.clock == "device"
-                    else timing.wall_sampler(call, budget, synchronize)
+                    _graph_sampler(call) if case.clock == "device" else timing.wall_sampler(call, budget, synchronize)
                 )
             except Exception as error:  # the other peers are still measured
                 failures[peer.name] = failure(error)
@@ -117,7 +138,8 @@ def _measure(case: SequenceCase, names: list[str], budget: timing.Budget, rate: 
         medians={name: found.median / steps for name, found in timings.items()},
         minima={name: found.minimum / steps for name, found in timings.items()},
         failures=failures,
-        limit=_limit(case, rate) if rate and _has_limit(case) else None,
+        limit=_limit(case, rates),
+        seed=case.seed,
     )
 
 

@@ -1,4 +1,4 @@
-"""Tables of a run over sequences."""
+"""Tables of a run over sequences, and of a sweep over random ones."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -7,8 +7,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from cases import Work
-from tables import pair, ratio, table, verdict
+import numpy
+from cases import WORK_TITLES, Work
+from tables import number, pair, ratio, table, verdict
 from targets import SEQUENCE_ON_CPU, SEQUENCE_OVER_LOOP
 
 from .cases import VARIANTS
@@ -78,12 +79,16 @@ def markdown(entries: list[Entry], on: str) -> str:
             "target" if group[0] == "cpu" else "over the loop, target",
         ]
         parts += [f"## {title(group)}", table(header, rows)]
+    return "\n\n".join([*parts, *_failures(entries)]) + "\n"
+
+
+def _failures(entries: list[Entry]) -> list[str]:
     lines = [
         f"- {entry.device} {entry.dtype} {entry.shape} {entry.variant}, {entry.work}, {name}: {message}"
         for entry in entries
         for name, message in entry.failures.items()
     ]
-    return "\n\n".join([*parts, *(["## Failures", "\n".join(lines)] if lines else [])]) + "\n"
+    return ["## Failures", "\n".join(lines)] if lines else []
 
 
 def _order(variant: str, shape: str) -> tuple:
@@ -138,4 +143,73 @@ def draw(entries: list[Entry], path: Path) -> None:
     axes.set_xlabel("speedup over the faster of nn.LSTM and nn.GRU")
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+WORST = 10
+CLOCK = {
+    "cuda": "device time: a graph of one call, five replays a sample, the median of seven samples",
+    "cpu": "wall time, the minimum of the samples",
+}
+
+
+def pool(entries: list[Entry]) -> dict[tuple[Group, str], list[Entry]]:
+    """The entries by machine part and dtype, and by work."""
+    found: dict[tuple[Group, str], list[Entry]] = defaultdict(list)
+    for entry in entries:
+        found[(entry.device, entry.threads, entry.dtype), entry.work].append(entry)
+    return found
+
+
+def sweep_markdown(entries: list[Entry], on: str) -> str:
+    """The quantiles of the speedup, and the worst shapes."""
+    seeds = sorted({entry.seed for entry in entries if entry.seed is not None})
+    clocks = "; ".join(CLOCK[device] for device in dict.fromkeys(entry.device for entry in entries))
+    parts = [
+        f"# Random sequences, {on}",
+        f"Seeds {', '.join(map(str, seeds))}, pooled. Microseconds per step ({clocks}); speedup over the faster of"
+        " nn.LSTM and nn.GRU. Shape: steps, batch, input features, state size. *floor*: the multiply-adds alone.",
+    ]
+    summary, worst = [], []
+    for (group, work), of_group in pool(entries).items():
+        name = f"{title(group)}, {WORK_TITLES[Work(work)]}"
+        ordered = sorted((entry for entry in of_group if speedup(entry)), key=speedup)
+        speedups = [speedup(entry) for entry in ordered]
+        if not ordered:
+            continue
+        quantiles = [float(numpy.quantile(speedups, fraction)) for fraction in (0, 0.1, 0.5, 1)]
+        below = f"{sum(value < 1 for value in speedups)} of {len(speedups)}"
+        summary.append([name, *map(ratio, quantiles), below])
+        peers = [peer for peer in PEERS if any(peer in entry.times for entry in of_group)]
+        rows = [
+            [entry.shape, ratio(speedup(entry)), *(number(entry.times.get(peer)) for peer in peers)]
+            + [number(entry.limit)]
+            for entry in ordered[:WORST]
+        ]
+        worst += [f"## {name}: worst shapes", table(["shape", "speedup", *peers, "floor"], rows)]
+    parts += [table(["speedup", "worst", "10th percentile", "median", "best", "below 1"], summary), *worst]
+    return "\n\n".join([*parts, *_failures(entries)]) + "\n"
+
+
+def draw_sweep(entries: list[Entry], path: Path) -> None:
+    """The time per step against the state size, beside the floor."""
+    pooled = pool(entries)
+    groups_, works = (list(dict.fromkeys(key[index] for key in pooled)) for index in (0, 1))
+    size = (5.5 * len(groups_), 4.5 * len(works))
+    figure, panels = plt.subplots(len(works), len(groups_), figsize=size, squeeze=False, layout="constrained")
+    for (group, work), of_group in pooled.items():
+        axes = panels[works.index(work), groups_.index(group)]
+        series = {name: [(entry.shape, entry.times.get(name)) for entry in of_group] for name in PEERS}
+        for index, (name, points) in enumerate(series.items()):
+            known = [(int(shape.split(",")[3]), time) for shape, time in points if time]
+            if known:
+                axes.scatter(*zip(*known, strict=True), s=14, color=f"C{index}", label=PEERS[name].title)
+        floors = [(int(entry.shape.split(",")[3]), entry.limit) for entry in of_group if entry.limit]
+        if floors:
+            axes.scatter(*zip(*floors, strict=True), s=30, color="black", marker="_", label="multiply-adds alone")
+        axes.set(xscale="log", yscale="log", xlabel="state size", ylabel="microseconds per step")
+        axes.set_title(f"{title(group)}\n{WORK_TITLES[Work(work)]}", fontsize=10)
+        axes.grid(True, which="both", alpha=0.25)
+        axes.legend(fontsize=7)
+    figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -9,6 +9,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmark"))
 
+import bench
 import candidates
 import fit
 import load
@@ -20,7 +21,10 @@ from cases import Case, Shape, Work
 from reports import write_again
 from results import Log, Measurement, Results, read_logs
 from sequence import report as sequence_report
-from sequence.cases import VARIANTS, SequenceShape, make_cases
+from sequence.cases import LARGEST as LARGEST_SEQUENCE
+from sequence.cases import SMALLEST as SMALLEST_SEQUENCE
+from sequence.cases import VARIANTS, SequenceShape, make_cases, make_sweep
+from sequence.cases import draw as draw_sequences
 from sequence.measure import Entry as SequenceEntry
 from sweep.measure import Entry
 from sweep.report import markdown, named_markdown, pool
@@ -366,3 +370,49 @@ class TestSequenceCases:
             message = f"expected a sequence as STEPS,BATCH,INPUT_FEATURES,STATE_SIZE, got '{text}'"
             with pytest.raises(ValueError, match=message):
                 SequenceShape.parse(text)
+
+
+class TestSequenceSweep:
+    def test_seeds_take_turns_and_draw_the_same_shapes_again(self):
+        draws = draw_sequences(16, [1, 2, 3])
+        assert [seed for seed, _ in draws[:6]] == [1, 2, 3, 1, 2, 3]
+        assert [shape for seed, shape in draws if seed == 2] == [shape for _, shape in draw_sequences(16, [2])]
+        assert len({shape for _, shape in draws}) == 48
+
+    def test_sizes_stay_within_their_bounds_and_reach_both_ends(self):
+        shapes = [shape for _, shape in draw_sequences(200, [1, 2, 3])]
+        for name in ("steps", "batch", "input_features", "state_size"):
+            sizes = [getattr(shape, name) for shape in shapes]
+            low, high = getattr(SMALLEST_SEQUENCE, name), getattr(LARGEST_SEQUENCE, name)
+            assert low <= min(sizes) <= 1.2 * low + 1 and 0.9 * high <= max(sizes) <= high
+            assert numpy.median(sizes) == pytest.approx(math.sqrt(low * high), rel=0.5)
+        assert 0.4 < numpy.mean([shape.input_features == shape.state_size for shape in shapes]) < 0.6
+
+    def test_an_interrupted_run_has_every_dtype_of_its_shapes(self):
+        cases = make_sweep(["cuda"], [2], ["float32", "tf32"], [Work.FORWARD, Work.TRAINING], draw_sequences(2, [5]))
+        assert [(case.seed, case.dtype, str(case.work)) for case in cases[:4]] == [
+            (5, dtype, work) for dtype in ("float32", "tf32") for work in ("forward", "training")
+        ]
+        assert len({case.shape for case in cases[:4]}) == 1
+
+    def test_tables_have_the_quantiles_and_the_worst_ten_and_a_picture(self, tmp_path):
+        with Log(tmp_path / "sequence-sweep.jsonl") as log:
+            for number in range(1, 22):
+                times = {"LLTM": 2.0, "LSTM": number / 2, "GRU": 50.0}
+                log.write(
+                    SequenceEntry("cuda", 1, "tf32", "padded", "forward", f"16,{number},8,32", "device", times, times,
+                                  limit=0.25, seed=number % 3)
+                )  # fmt: skip
+        write_again([tmp_path / "sequence-sweep.jsonl"], tmp_path / "all.md", tmp_path / "pictures")
+        lines = (tmp_path / "all.md").read_text().splitlines()
+        assert "| GPU, tf32, forward, no gradients | 0.25 | 0.75 | 2.75 | 5.25 | 3 of 21 |" in lines
+        worst = [line for line in lines if line.startswith("| 16,")]
+        assert worst[0] == "| 16,1,8,32 | 0.25 | 2 | 0.5 | 50 | 0.25 |"
+        assert [line.split(",")[1] for line in worst] == [str(number) for number in range(1, 11)]
+        assert any(line.startswith("Seeds 0, 1, 2, pooled.") for line in lines)
+        assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["sequence-sweep.png"]
+
+    def test_a_sweep_has_a_default_number_of_shapes(self):
+        assert bench.with_counts(["--sequence", "--sweep"]) == ["--sequence", "--sweep", "32"]
+        assert bench.with_counts(["--sweep", "--seed", "4"]) == ["--sweep", "32", "--seed", "4"]
+        assert bench.with_counts(["--sweep", "8", "--quick"]) == ["--sweep", "8", "--quick"]
