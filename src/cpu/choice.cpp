@@ -3,26 +3,26 @@
 #include "kernels/kernels.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/env.h>
 
-#include <cstdlib>
-#include <cstring>
+#include <string>
 
 namespace lltm::cpu {
 namespace {
 
-/// The value of LLTM_CPU_GEMM. Like LLTM_CUDA_PATH, it is read at every call, which takes about
-/// 20 ns.
+/// The value of LLTM_CPU_GEMM. Like LLTM_CUDA_PATH, it is read at every call, under the lock with
+/// which PyTorch changes the environment.
 enum class Forced { kNothing, kOwn, kAten };
 
 Forced forced() {
-  const char* value = std::getenv("LLTM_CPU_GEMM");
-  if (value == nullptr || *value == '\0' || std::strcmp(value, "auto") == 0) {
+  const std::string value = c10::utils::get_env("LLTM_CPU_GEMM").value_or("auto");
+  if (value.empty() || value == "auto") {
     return Forced::kNothing;
   }
-  if (std::strcmp(value, "own") == 0) {
+  if (value == "own") {
     return Forced::kOwn;
   }
-  TORCH_CHECK(std::strcmp(value, "aten") == 0,
+  TORCH_CHECK(value == "aten",
               "lltm: expected the environment variable LLTM_CPU_GEMM to be auto, own or aten, got ",
               value);
   return Forced::kAten;

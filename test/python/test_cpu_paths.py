@@ -13,6 +13,7 @@ from reference import call, make_arguments
 
 import lltm
 
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).parent / "cpu_path.py"
 SEQUENCE_PROGRAM = Path(__file__).parent / "cpu_sequence_path.py"
 TRAPPING_PROGRAM = Path(__file__).parent / "trapping.py"
@@ -110,6 +111,13 @@ def test_automatic_choice_of_products(value, monkeypatch):
     expected = call(arguments)
     monkeypatch.setenv("LLTM_CPU_GEMM", value)
     assert all(torch.equal(a, b) for a, b in zip(call(arguments), expected, strict=True))
+
+
+def test_the_environment_is_read_under_the_lock_of_pytorch():
+    """std::getenv races with a thread that changes the environment; c10::utils::get_env waits for it."""
+    sources = [path for path in (ROOT / "src").rglob("*") if path.is_file()]
+    assert [path for path in sources if "getenv(" in path.read_text()] == []
+    assert any("get_env(" in path.read_text() for path in sources)
 
 
 def test_products_of_aten():

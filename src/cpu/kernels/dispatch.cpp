@@ -2,12 +2,11 @@
 
 #include <ATen/Version.h>
 #include <ATen/cpu/Utils.h>
+#include <c10/util/env.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 
 namespace lltm::cpu {
 namespace {
@@ -16,12 +15,12 @@ namespace {
 /// Whether the machine has tile registers for bfloat16 and the system lets the process use them.
 /// False if ONEDNN_MAX_CPU_ISA limits oneDNN to less.
 bool has_tile_registers() {
-  const char* const value = std::getenv("ONEDNN_MAX_CPU_ISA");
-  std::string isa = value == nullptr || *value == '\0' ? "ALL" : value;
+  std::string isa = c10::utils::get_env("ONEDNN_MAX_CPU_ISA").value_or("");
   std::transform(isa.begin(), isa.end(), isa.begin(), [](unsigned char letter) {
     return static_cast<char>(std::toupper(letter));
   });
-  const bool allowed = isa == "ALL" || isa == "DEFAULT" || isa.find("AMX") != std::string::npos;
+  const bool allowed =
+      isa.empty() || isa == "ALL" || isa == "DEFAULT" || isa.find("AMX") != std::string::npos;
   return allowed && __builtin_cpu_supports("amx-bf16") && at::cpu::init_amx();
 }
 #endif
@@ -32,8 +31,7 @@ InstructionSet look_at_machine() {
   // AVX-512, nothing beyond it is used.
   const std::string capability = at::get_cpu_capability();
   if (capability.rfind("AVX512", 0) == 0) {
-    const char* const named = std::getenv("ATEN_CPU_CAPABILITY");
-    const bool held = named != nullptr && std::string_view(named) == "avx512";
+    const bool held = c10::utils::get_env("ATEN_CPU_CAPABILITY") == "avx512";
     return held || !__builtin_cpu_supports("avx512bf16") ? InstructionSet::kAvx512
            : has_tile_registers()                        ? InstructionSet::kAvx512Amx
                                                          : InstructionSet::kAvx512Bf16;

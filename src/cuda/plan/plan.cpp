@@ -5,15 +5,14 @@
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
+#include <c10/util/env.h>
 
-#include <cstdlib>
-#include <string_view>
+#include <string>
 
 namespace lltm::cuda {
 
 Selection selection() {
-  const char* const value = std::getenv("LLTM_CUDA_PATH");
-  const std::string_view path = value == nullptr ? "" : value;
+  const std::string path = c10::utils::get_env("LLTM_CUDA_PATH").value_or("");
   const std::optional<Selection> selected = parse_selection(path);
   TORCH_CHECK(selected.has_value(),
               "lltm: expected the environment variable LLTM_CUDA_PATH to be one of ",
