@@ -46,7 +46,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
             pointwise.backward(params, begin, end);
           });
         });
-    if (has_own_products(input.scalar_type(), Pass::kBackward)) {
+    if (has_own_products(input.scalar_type(), Pass::kBackward, sizes)) {
       finish_own_gradients(gradients, input, weights, old_h);
       return gradients.results();
     }

@@ -53,8 +53,17 @@ Forced forced() {
 //   64,512,512      0.97 1.04    1.16 1.06    1.28 1.10      0.97 0.82    1.03 0.81
 //   128,1024,1024   0.71 0.80    0.77 1.37    0.97 0.96      0.85 0.67    0.98 0.79
 //
-// For bfloat16 with AMX, oneDNN uses matrix units, which the cell's kernels do not: 0.2 0.4 at
-// (64,1024,128). Without AMX, ATen took at least 3.4 times as long as ours in 16 bits, also with
+// For bfloat16 with AMX, oneDNN uses matrix units, which the cell's kernels do not, but it reorders
+// the weights in every call and takes 50 us for anything. ATen's time / ours, on one thread of a
+// Xeon with AMX, 2026-11-26, PyTorch 2.15:
+//
+//   rows           1           4           8          16          32          64
+//   32,32     10.68 2.44   9.07 9.06   7.35 8.98   5.82 6.73   5.37 5.82   3.38 3.65
+//   128,128    4.89 7.47   4.09 3.53   2.47 3.18   1.59 2.57   1.01 1.78   0.71 1.44
+//   512,512    1.49 2.83   1.83 1.32   1.20 1.02   0.52 0.73   0.36 0.58   0.26 0.40
+//   1024,1024  1.14 2.23   1.72 1.59   0.78 0.82   0.38 0.92   0.25 0.87   0.23 0.56
+//
+// Without AMX, ATen took at least 3.4 times as long as ours in 16 bits, also with
 // AVX2. On AMD, MKL runs its AVX2 code; our AVX-512 against that code in float64, on the same Xeon:
 //
 //   16,32,128 1.00 1.06; 64,1024,128 1.46 1.35; 64,512,512 1.30 1.38; 128,1024,1024 1.24 1.12
@@ -65,7 +74,7 @@ Forced forced() {
 // the choice for float32 applies to it.
 //
 // SSE2, NEON, and float64 on Intel CPUs without AMX have not been measured.
-enum class Own { kNever, kForward, kAlways };
+enum class Own { kNever, kForward, kSmall, kAlways };
 
 struct OwnProducts {
   InstructionSet instruction_set;
@@ -77,7 +86,7 @@ using enum Own;
 // clang-format off
 constexpr OwnProducts kTable[] = {
     //                             float64   float32    float16   bfloat16
-    {InstructionSet::kAvx512Amx,   kNever,   kAlways,   kAlways,  kNever},
+    {InstructionSet::kAvx512Amx,   kNever,   kAlways,   kAlways,  kSmall},
     {InstructionSet::kAvx512Bf16,  kAlways,  kAlways,   kAlways,  kAlways},
     {InstructionSet::kAvx512,      kNever,   kAlways,   kAlways,  kAlways},
     {InstructionSet::kAvx2,        kNever,   kForward,  kAlways,  kAlways},
@@ -100,13 +109,35 @@ Own own_by_measurement(at::ScalarType dtype) {
 
 }  // namespace
 
-bool has_own_products(at::ScalarType dtype, Pass pass) {
+bool has_own_products(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& sizes) {
   const Forced choice = forced();
   if (choice != Forced::kNothing) {
     return choice == Forced::kOwn;
   }
-  const Own own = own_by_measurement(dtype);
-  return own == kAlways || (own == kForward && pass == Pass::kForward);
+  switch (own_by_measurement(dtype)) {
+    case kNever:
+      return false;
+    case kForward:
+      return pass == Pass::kForward;
+    case kSmall: {
+      // Up to seven rows, or as many more as are multiplied while ATen prepares its product.
+      const int64_t weights = 3 * sizes.state_size * (sizes.state_size + sizes.input_features);
+      return (sizes.batch - 7) * weights < 3'000'000;
+    }
+    case kAlways:
+      break;
+  }
+  return true;
+}
+
+bool has_own_sequence_products(at::ScalarType dtype) {
+  const Forced choice = forced();
+  const Own own = own_by_measurement(dtype == at::kDouble ? at::kDouble : at::kFloat);
+  return choice == Forced::kNothing ? own == kForward || own == kAlways : choice == Forced::kOwn;
+}
+
+bool are_own_products_forced() {
+  return forced() == Forced::kOwn;
 }
 
 }  // namespace lltm::cpu

@@ -1,15 +1,14 @@
 #include "own_sequence.h"
 
 #include "../optional_tensor.h"
-#include "cell_run.h"
 #include "choice.h"
+#include "kernel_arguments.h"
 #include "sequence_steps.h"
 #include "steps_of_call.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace lltm::cpu {
@@ -135,62 +134,15 @@ void backward(const SequenceGradients& gradients,
   round_into(gradients.c0, d_c0);
 }
 
-/// Whether to run the sequence as a cell. Packing the weights does not pay for a single step, but
-/// the cell's workspace (gates, and the states in panels) must not be too large.
-bool is_cell(const SequenceArguments& arguments) {
-  const int64_t elements_of_row = arguments.weights.size(0) + arguments.weights.size(1);
-  const int64_t bytes =
-      arguments.input.size(1) * elements_of_row * static_cast<int64_t>(sizeof(double));
-  return bytes <= kMaxPackedBytes && arguments.input.size(0) == 1 && !is_given(arguments.lengths) &&
-         !is_given(arguments.reset) &&
-         (!is_given(arguments.c0) || arguments.c0->scalar_type() == arguments.input.scalar_type());
-}
-
-template <typename scalar_t>
-void forward_of_cell(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
-  const Sources sources(arguments, with_contiguous_rows(arguments.input));
-  const Tensor bias = contiguous_or_undefined(arguments.bias);
-  const Tensor c0 = contiguous_or_undefined(arguments.c0);
-  const int64_t batch = outputs.h_n.size(0);
-  const int64_t state_size = outputs.h_n.size(1);
-  const int64_t size = batch * state_size;
-  const bool keeps = outputs.gates.numel() > 0;
-  const int64_t absent = sources.h0.defined() && c0.defined() ? 0 : size;
-  const Scratch<scalar_t> zeros(absent);
-  const Scratch<scalar_t> gates(keeps ? 0 : 3 * size);
-  std::fill_n(zeros.data(), absent, scalar_t(0));
-  const auto input = sources.inputs<scalar_t>();
-  scalar_t* const h = outputs.output.mutable_data_ptr<scalar_t>();
-  scalar_t* const cell = outputs.c_n.mutable_data_ptr<scalar_t>();
-  run_cell(CellParams<scalar_t>{
-      .states = {.batch = batch,
-                 .state_size = state_size,
-                 .input_features = input.features,
-                 .old_h =
-                     sources.h0.defined() ? sources.h0.const_data_ptr<scalar_t>() : zeros.data(),
-                 .old_h_stride = state_size,
-                 .input = input.rows.data,
-                 .input_stride = input.rows.row_stride},
-      .weights = sources.weights.const_data_ptr<scalar_t>(),
-      .weights_stride = sources.weights.stride(0),
-      .bias = data_or_null<scalar_t>(bias),
-      .old_cell = c0.defined() ? c0.const_data_ptr<scalar_t>() : zeros.data(),
-      .gates = keeps ? outputs.gates.mutable_data_ptr<scalar_t>() : gates.data(),
-      .new_h = h,
-      .new_cell = cell});
-  std::copy_n(h, size, outputs.h_n.mutable_data_ptr<scalar_t>());
-  if (outputs.cells.numel() > 0) {
-    std::copy_n(cell, size, outputs.cells.mutable_data_ptr<scalar_t>());
-  }
-}
-
 }  // namespace
 
 bool has_own_sequence(const Tensor& weights) {
-  // For 16-bit dtypes, the other path multiplies in float.
   const auto dtype = weights.scalar_type();
-  if (!has_own_products(dtype == at::kDouble ? at::kDouble : at::kFloat, Pass::kForward)) {
+  if (!has_own_sequence_products(dtype)) {
     return false;
+  }
+  if (are_own_products_forced()) {
+    return true;
   }
   const int64_t state_size = weights.size(0) / 3;
   const int64_t input_features = weights.size(1) - state_size;
@@ -209,11 +161,7 @@ void own_sequence_out(const SequenceOutputs& outputs,
                       bool reverse) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence", [&] {
-        if (is_cell(arguments)) {
-          forward_of_cell<scalar_t>(outputs, arguments);
-        } else {
-          forward<scalar_t>(outputs, arguments, reverse);
-        }
+        forward<scalar_t>(outputs, arguments, reverse);
       });
 }
 

@@ -10,7 +10,8 @@
 namespace lltm::cpu {
 
 /// Whether this library's kernels run the sequence. Follows choice.h for the dtype that the other
-/// path multiplies in; the packed weights must also fit the workspace that a call may take.
+/// path multiplies in; unless they are forced, the packed weights must also fit the workspace that
+/// a call may take.
 bool has_own_sequence(const at::Tensor& weights);
 
 /// Writes every element of the outputs. The batch and the state must not be empty.

@@ -1,18 +1,57 @@
 // lltm::sequence on the CPU.
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
+#include "../optional_tensor.h"
 #include "../sequence_outputs.h"
 #include "aten_sequence.h"
+#include "cell.h"
 #include "own_sequence.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
+#include <cstring>
+
 namespace lltm::cpu {
 namespace {
 
 using at::Tensor;
+
+/// Whether to run the sequence as a cell: packing the weights does not pay for a single step. But
+/// the cell's workspace, gates and the states once more, must not be too large.
+bool is_cell(const SequenceArguments& arguments, const SequenceSizes<int64_t>& sizes) {
+  constexpr int64_t kMaxBytes = 48 << 20;
+  const int64_t numbers = sizes.batch * (4 * sizes.state_size + sizes.input_features);
+  return sizes.steps == 1 && !is_given(arguments.lengths) && !is_given(arguments.reset) &&
+         final_cell_dtype(arguments) == arguments.input.scalar_type() &&
+         numbers * static_cast<int64_t>(sizeof(double)) <= kMaxBytes;
+}
+
+/// Runs the only step as a cell.
+void only_step_out(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
+  const Tensor &h_n = outputs.h_n, &c_n = outputs.c_n;
+  const auto empty = [&](at::IntArrayRef shape) -> Tensor {
+    return at::detail::empty_cpu(shape, h_n.scalar_type());
+  };
+  const auto given_or_zeros = [&](const std::optional<Tensor>& state) {
+    if (is_given(state)) {
+      return *state;
+    }
+    Tensor zeros = empty(h_n.sizes());
+    std::memset(zeros.mutable_data_ptr(), 0, zeros.nbytes());
+    return zeros;
+  };
+  const Tensor h0 = given_or_zeros(arguments.h0), c0 = given_or_zeros(arguments.c0);
+  const bool keep = outputs.gates.size(0) > 0;
+  const Tensor gates = keep ? outputs.gates : empty({h_n.size(0), 3 * h_n.size(1)});
+  cell_out({outputs.output, c_n, gates},
+           {arguments.input, arguments.weights, arguments.bias, h0, c0});
+  std::memcpy(h_n.mutable_data_ptr(), outputs.output.const_data_ptr(), h_n.nbytes());
+  if (keep) {
+    std::memcpy(outputs.cells.mutable_data_ptr(), c_n.const_data_ptr(), c_n.nbytes());
+  }
+}
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArguments& arguments,
                                                             bool reverse,
@@ -23,7 +62,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
         return Tensor(at::detail::empty_cpu(shape, dtype));
       });
   if (sizes.batch * sizes.state_size > 0) {
-    if (has_own_sequence(arguments.weights)) {
+    if (is_cell(arguments, sizes)) {
+      only_step_out(outputs, arguments);
+    } else if (has_own_sequence(arguments.weights)) {
       own_sequence_out(outputs, arguments, reverse);
     } else {
       aten_sequence_out(outputs, arguments, sizes, reverse);

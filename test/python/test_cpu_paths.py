@@ -113,6 +113,34 @@ def test_automatic_choice_of_products(value, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(call(arguments), expected, strict=True))
 
 
+@pytest.mark.parametrize("choice", ["auto", "own", "aten"])
+@pytest.mark.parametrize("sizes", [(1, 40, 48), (64, 33, 65)], ids=str)
+def test_a_sequence_of_one_step_runs_as_the_cell(sizes, dtype, choice, monkeypatch):
+    monkeypatch.setenv("LLTM_CPU_GEMM", choice)
+    arguments = make_arguments(sizes, dtype)
+    new_h, new_cell, gates = call(arguments)
+    input, *others = arguments
+    results = torch.ops.lltm.sequence(input.unsqueeze(0), *others, keep=True)
+    for result, expected in zip(results, (new_h, new_h, new_cell, new_cell, gates), strict=True):
+        assert torch.equal(result.view_as(expected), expected)
+
+
+def test_own_products_are_used_however_large_the_weights(monkeypatch):
+    """Not by default: packed, these weights take more of the workspace than a call may use."""
+    input, weights = torch.randn(2, 1, 64), torch.randn(3 * 2050, 2050 + 64) / 45
+
+    def products_of_aten(choice: str) -> set[str]:
+        monkeypatch.setenv("LLTM_CPU_GEMM", choice)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            output, _, _, cells, gates = torch.ops.lltm.sequence(input, weights, keep=True)
+            saved = (output, cells, gates, input, weights, None, None, None, None, None, False)
+            torch.ops.lltm.sequence_backward(output, None, None, None, *saved, [False, False, False, True, False])
+        return {event.key for event in profile.key_averages()} & {"aten::mm", "aten::addmm", "aten::addmm_"}
+
+    assert products_of_aten("own") == set()
+    assert products_of_aten("auto") == products_of_aten("aten") != set()
+
+
 def test_the_environment_is_read_under_the_lock_of_pytorch():
     """std::getenv races with a thread that changes the environment; c10::utils::get_env waits for it."""
     sources = [path for path in (ROOT / "src").rglob("*") if path.is_file()]

@@ -1,0 +1,22 @@
+// The forward pass of a cell on the CPU.
+#pragma once
+
+#include "../checks.h"
+
+#include <ATen/core/Tensor.h>
+
+namespace lltm::cpu {
+
+/// Contiguous tensors: new_h and new_cell of shape (batch, state_size), gates of
+/// (batch, 3*state_size). Those of a sequence's only step have a leading dimension of size 1.
+struct CellOutputs {
+  const at::Tensor& new_h;
+  const at::Tensor& new_cell;
+  const at::Tensor& gates;
+};
+
+/// Writes every element of the outputs. The batch and the state must not be empty, and the input of
+/// a sequence's only step may have a leading dimension of size 1.
+void cell_out(const CellOutputs& outputs, const ForwardArguments& arguments);
+
+}  // namespace lltm::cpu
