@@ -29,15 +29,6 @@ Sweep = Annotated[
         help=f"N random shapes of each seed, {DEFAULT_COUNT} by default; with --sequence, of sequences.",
     ),
 ]
-Candidates = Annotated[
-    int | None,
-    typer.Option(
-        "--candidates", metavar="N", min=1, rich_help_panel=RANDOM, help="N random shapes with every CUDA candidate."
-    ),
-]
-EveryRank = Annotated[
-    bool, typer.Option("--ranks", rich_help_panel=RANDOM, help="Candidates with every number of ranks, to fit.")
-]
 Seeds = Annotated[
     list[int] | None,
     typer.Option("--seed", rich_help_panel=RANDOM, help="Repeat for more; by default 1, of sequences 1, 2 and 3."),
@@ -45,19 +36,14 @@ Seeds = Annotated[
 Largest = Annotated[
     str | None, typer.Option(rich_help_panel=RANDOM, help="Largest sizes: [STEPS,]BATCH,INPUT_FEATURES,STATE_SIZE.")
 ]
-NoCandidates = Annotated[
-    bool, typer.Option("--no-candidates", rich_help_panel=RANDOM, help="A sweep without the planner's candidates.")
-]
-Named = Annotated[bool, typer.Option("--named", help="The shapes that have a target.")]
 Sequence = Annotated[bool, typer.Option("--sequence", help="Sequences, compared with nn.LSTM and nn.GRU.")]
-Load = Annotated[bool, typer.Option("--load", help="Single calls on the CPU, idle and under load.")]
 Devices = Annotated[list[str] | None, typer.Option("--devices", rich_help_panel=WHAT, help="cpu, cuda.")]
 Cases = Annotated[
     list[str] | None,
     typer.Option(
         "--cases",
         rich_help_panel=WHAT,
-        help="forward, training; autocast, memory, calls, tutorial; of --candidates: forward, backward, step, ...",
+        help="forward, training; of the cell at fixed shapes also autocast, memory, calls, tutorial.",
     ),
 ]
 Variants = Annotated[
@@ -82,7 +68,7 @@ Seconds = Annotated[
     typer.Option(
         min=0,
         rich_help_panel=HOW,
-        help="For each case; of --sweep, --named, --candidates, --sequence: in all.",
+        help="For each case of the cell at fixed shapes; of --sweep and --sequence: in all.",
     ),
 ]
 
@@ -93,14 +79,9 @@ def run(
     build_dir: BuildDir = ROOT / "build",
     output: Output = None,
     sweep: Sweep = None,
-    candidates: Candidates = None,
-    ranks: EveryRank = False,
-    named: Named = False,
     sequence: Sequence = False,
-    load: Load = False,
     seed: Seeds = None,
     largest: Largest = None,
-    no_candidates: NoCandidates = False,
     devices: Devices = None,
     cases: Cases = None,
     variants: Variants = None,
@@ -133,65 +114,31 @@ def run(
         seconds=seconds,
         seeds=seed,
         largest=largest,
-        with_candidates=not no_candidates,
-        every_rank=ranks,
     )
     request.folder.mkdir(parents=True, exist_ok=True)
-    modes = {
-        runs.sequence_sweep if sequence else runs.sweep: sweep,
-        runs.candidates: candidates,
-        runs.named: named,
-        runs.sequence: sequence and not sweep,
-        runs.load: load,
-    }
-    chosen = [(mode, value) for mode, value in modes.items() if value]
+    mode = {
+        (False, False): runs.fixed_shapes,
+        (False, True): runs.sweep,
+        (True, False): runs.sequence,
+        (True, True): runs.sequence_sweep,
+    }[sequence, sweep is not None]
     try:
-        for mode, value in chosen:
-            mode(request, value)
-        if not chosen:
-            runs.fixed_shapes(request)
+        mode(request, sweep)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
 @app.command()
 def report(
-    results: Annotated[list[Path], typer.Argument(help="results.json, sweep.jsonl, named.jsonl, sequence.jsonl, ...")],
+    measurements: Annotated[list[Path], typer.Argument(help="cell.jsonl, sweep.jsonl, sequence.jsonl, ...")],
     output: Annotated[Path, typer.Option(help="Where to write the tables.")] = Path("results.md"),
     pictures: Annotated[Path | None, typer.Option(help="Folder for the pictures; none by default.")] = None,
 ) -> None:
-    """Write the tables (and plots) of earlier runs. Several logs of the same kind are pooled."""
-    from reports import write_again
+    """Write the tables and pictures of earlier runs, pooled. Needs no library."""
+    from report import write
 
-    try:
-        write_again(results, output, pictures)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    write(measurements, output, pictures)
     console.print(f"Tables: {output}")
-
-
-@app.command()
-def fit(
-    measurements: Annotated[list[Path], typer.Argument(help="candidates.csv of one or several runs.")],
-    build_dir: BuildDir = ROOT / "build",
-    only: Annotated[str, typer.Option(help="A regular expression: other constants stay as they are.")] = "",
-    write: Annotated[bool, typer.Option("--write", help="Write the constants to src/cuda/plan/costs.h.")] = False,
-) -> None:
-    """Fit the constants of the planner's cost model to the measurements of --candidates, and print them."""
-    os.environ["LLTM_LIBRARY"] = str(build_dir.resolve() / "liblltm_ops.so")
-    import fit as fitting
-    from model import write_costs
-
-    try:
-        known, rows = fitting.required_model(), fitting.read(measurements)
-        costs = fitting.fit(known, rows, only=only)
-        console.print(fitting.markdown(known, rows, costs), markup=False, highlight=False, soft_wrap=True)
-        if write:
-            header = ROOT / "src" / "cuda" / "plan" / "costs.h"
-            header.write_text(write_costs(header.read_text(), costs, fitting.measured_on(rows)))
-            console.print(f"Constants: {header}")
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def with_counts(arguments: list[str]) -> list[str]:

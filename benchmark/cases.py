@@ -87,6 +87,16 @@ class Case:
     def torch_dtype(self) -> torch.dtype:
         return TORCH_DTYPES[self.dtype]
 
+    def columns(self) -> dict[str, str | int]:
+        """As in a row of the results."""
+        return {
+            "device": self.device,
+            "threads": self.threads,
+            "dtype": self.dtype,
+            "work": str(self.work),
+            "shape": str(self.shape),
+        }
+
     def __str__(self) -> str:
         threads = f" {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "cpu" else ""
         return f"{self.device}{threads} {self.work} {self.dtype} {self.shape}"

@@ -67,5 +67,5 @@ def describe(devices: list[str]) -> dict[str, str]:
             "CUDA of PyTorch": str(torch.version.cuda),
             "cuDNN": str(torch.backends.cudnn.version()),
             "LLTM_CUDA_PATH": os.environ.get("LLTM_CUDA_PATH", "unset"),
-        }
+        } | gpu_clocks()
     return facts

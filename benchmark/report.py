@@ -1,179 +1,253 @@
-"""Tables of a run, as Markdown."""
+"""Tables and pictures of runs: one data frame of all rows, and a pivot of it for each table."""
 
-from collections import defaultdict
-from collections.abc import Iterable
-from statistics import median
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
 
-from cases import Shape, Work
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import pandas
+from cases import WORK_TITLES, Work
+from pandas import DataFrame, Series
 from peers import OURS, PEERS
-from results import Kept, Measurement, Results
-from roofline import roofline
-from tables import number, pair, ratio, table
+from results import Row
+from sequence.cases import VARIANTS
+from sequence.peers import BASELINES, MODULE
+from sequence.peers import PEERS as SEQUENCE_PEERS
 
-CLOCK_TITLES = {"wall": "wall time", "device": "device time"}
-# The facts about the machine that the header shows.
-_HEAD = ("PyTorch", "Python", "CPU", "CPU capability of PyTorch", "libraries", "CUDA of PyTorch", "cuDNN", "lltm")
+GROUP = ["section", "device", "threads", "dtype", "clock"]
+CASE = [*GROUP, "variant", "seed", "shape"]
+TITLES = {name: peer.title for name, peer in (PEERS | SEQUENCE_PEERS).items()}
+CELLS = [name for name, peer in PEERS.items() if peer.is_cell]
+WORST = 10
 
-Group = tuple[str, int, str, str]
-"""device, threads, dtype, clock"""
-Group_of_shapes = dict[str, dict[str, dict[str, Measurement]]]
-"""by shape, work and peer"""
-
-METHOD = (
-    "Microseconds per call, forward / forward and backward: the median of samples that the peers take in turns."
+METHOD = {
+    "cell": "Microseconds per call, forward / forward and backward: the median of samples that the peers take in turns."
     " *speedup* is over the fastest baseline, nn.LSTMCell with its four gates among them; `addmm` (the bare product)"
-    " and `empty` (an operator that only allocates) are lower bounds, not baselines. *roofline* is the least time for"
-    " this GPU at its measured rates of a large product (float32: on the CUDA cores) and of a copy."
-)
+    " and `empty` (an operator that only allocates) are lower bounds, not baselines. *limit* is the least time for this"
+    " GPU at its measured rates of a large product (float32: on the CUDA cores) and of a copy.",
+    "sweep": "Random shapes (batch, input features, state size): speedup over the fastest baseline. A shape whose"
+    " speedup is below 1 is measured three times, and counts with the median.",
+    "sequence": "Microseconds per step, forward / forward and backward with the gradients of input and all parameters."
+    " Shape: steps, batch, input features, state size. *speedup* is over the faster of nn.LSTM and nn.GRU. On a GPU:"
+    " device time, a graph of one call, five replays a sample, the median of seven samples; packed: wall time. On a"
+    " CPU: wall time, the minimum of the samples. *limit*: the multiply-adds of three gates alone, as fast as the cores"
+    " do them in registers, or the GPU in a large product.\n\n"
+    + "\n".join(f"- {name}: {what}" for name, what in VARIANTS.items()),
+    "sequence sweep": "Random sequences (steps, batch, input features, state size): speedup over the faster of nn.LSTM"
+    " and nn.GRU, and microseconds per step, measured as fixed sequences are.",
+    "memory": "Bytes that autograd keeps between forward and backward beyond the parameters and the arguments, in"
+    " float32: all / those that are no result of forward either.",
+    "calls": "Microseconds of a forward call by caller: (16,32,128), float32, no gradients, one thread; wall time.",
+    "tutorial": "The tutorial's own table, in microseconds: (16,32,128), float32, forward, and backward of"
+    " `new_h.sum() + new_cell.sum()`, each synchronized.",
+}
 
 
-def best_peer(group: Iterable[Measurement]) -> Measurement | None:
-    """The fastest cell of another library."""
-    others = [entry for entry in group if entry.peer != OURS and PEERS[entry.peer].is_cell]
-    return min(others, key=lambda entry: entry.median, default=None)
+def read(paths: Sequence[Path]) -> tuple[DataFrame, list[dict[str, str]]]:
+    """The rows of several files, and the machines that they were measured on. Of rows that were measured repeatedly,
+    the tables show the last ones."""
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    machines = [line["machine"] for line in lines if "machine" in line]
+    rows = [vars(Row(**line)) for line in lines if "machine" not in line]
+    return DataFrame(rows, columns=[field.name for field in fields(Row)]), machines
 
 
-def speedup(by_peer: dict[str, Measurement]) -> float | None:
-    best, ours = best_peer(by_peer.values()), by_peer.get(OURS)
-    return best.median / ours.median if best and ours else None
+def times(rows: DataFrame) -> DataFrame:
+    """By case and kind of work: the time of every peer, the limit and the speedup."""
+    index = [*CASE, "work"]
+    wide = rows.pivot_table(index=index, columns="peer", values="us", aggfunc="last", sort=False)
+    wide = wide[[name for name in TITLES if name in wide]]
+    baselines = [name for name in wide if name in BASELINES or (name in CELLS and name != OURS)]
+    ours = wide.reindex(columns=[MODULE, OURS]).bfill(axis=1).iloc[:, 0]
+    limits = rows.groupby(index, sort=False)["limit"].max()
+    return wide.assign(limit=limits, speedup=wide[baselines].min(axis=1) / ours)
 
 
-def groups(run: Results, works: tuple[Work, ...]) -> dict[Group, Group_of_shapes]:
-    """The measurements of these kinds of work, in the order of the run."""
-    found: dict[Group, Group_of_shapes] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
-    for entry in run.measurements:
-        if entry.work in works:
-            group = (entry.device, entry.threads, entry.dtype, entry.clock)
-            found[group][entry.shape][entry.work][entry.peer] = entry
-    return found
+def number(value: float) -> str:
+    """Three significant digits."""
+    return "-" if pandas.isna(value) else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def title(group: Group) -> str:
-    device, threads, dtype, clock = group
+def ratio(value: float) -> str:
+    return "-" if pandas.isna(value) else f"{value:.2f}"
+
+
+def pairs(values: Series, form: Callable[[float], str] = number) -> Series:
+    """`forward / forward and backward` for every case: the values of its kinds of work."""
+    works = [str(work) for work in Work if str(work) in values.index.unique("work")]
+    wide = values.unstack("work").reindex(values.index.droplevel("work").unique())[works]
+    return wide.apply(lambda row: "" if row.isna().all() else " / ".join(map(form, row)), axis=1)
+
+
+def table(frame: DataFrame) -> str:
+    text = frame.to_markdown(index=False, disable_numparse=True)
+    return re.sub(r"-{3,}", "---", re.sub(r" +\|", " |", text))
+
+
+def title(group: tuple, work: str = "") -> str:
+    _, device, threads, dtype, clock = group
     where = f"CPU, {threads} thread{'s' if threads > 1 else ''}" if device == "cpu" else "GPU"
-    return f"{where}, {dtype}{'' if device == 'cpu' else ', ' + CLOCK_TITLES[clock]}"
-
-
-def _names(shapes: Group_of_shapes) -> list[str]:
-    present = {name for by_work in shapes.values() for by_peer in by_work.values() for name in by_peer}
-    return [name for name in PEERS if name in present]
-
-
-def _pairs(by_work: dict[str, dict[str, Measurement]], name: str, works: tuple[Work, ...]) -> str:
-    times = [entry.median if (entry := by_work.get(work, {}).get(name)) else None for work in works]
-    return number(times[0]) if len(works) == 1 else pair(*times)
-
-
-def _speedups(by_work: dict[str, dict[str, Measurement]], works: tuple[Work, ...]) -> str:
-    found = [speedup(by_work.get(work, {})) for work in works]
-    return " / ".join(ratio(value) or "-" for value in found) if any(found) else ""
-
-
-def _time_table(group: Group, shapes: Group_of_shapes, works: tuple[Work, ...], rates: dict[str, float]) -> str:
-    names = _names(shapes)
-    rows = []
-    for shape, by_work in shapes.items():
-        row = [shape, *(_pairs(by_work, name, works) for name in names)]
-        if group[3] == "device" and rates:
-            limits = [roofline(work, Shape.parse(shape), group[2], rates) for work in works]
-            row.append(pair(*limits) if len(limits) > 1 else number(limits[0]))
-        rows.append([*row, _speedups(by_work, works)])
-    return table(["shape", *names, *(["roofline"] if group[3] == "device" and rates else []), "speedup"], rows)
-
-
-def _error_table(shapes: Group_of_shapes, works: tuple[Work, ...]) -> str:
-    names = [name for name in _names(shapes) if PEERS[name].is_cell]
-    rows = []
-    for shape, by_work in shapes.items():
-        cells = []
-        for name in names:
-            entries = [by_work.get(work, {}).get(name) for work in works]
-            cells.append(" / ".join(f"{e.error_mean:.1e}" if e and e.error_mean is not None else "-" for e in entries))
-        rows.append([shape, *cells])
-    return table(["mean error", *names], rows)
-
-
-def _summary(grouped: dict[Group, Group_of_shapes], works: tuple[Work, ...]) -> str:
-    shapes = list(dict.fromkeys(shape for of in grouped.values() for shape in of))
-    rows = [[title(group), *(_speedups(of.get(shape, {}), works) for shape in shapes)] for group, of in grouped.items()]
-    return table(["speedup", *shapes], rows)
-
-
-def _spread(run: Results) -> str:
-    spreads = [entry.spread for entry in run.measurements]
-    return (
-        f"Half the distance between the quartiles of the samples is {median(spreads):.1%} of the median in the median"
-        f" case, and {max(spreads):.0%} at most."
-    )
-
-
-def _memory(kept: list[Kept]) -> str:
-    rows = [
-        [entry.device, entry.shape, entry.peer, str(entry.total), str(entry.beyond_results),
-         number(entry.total / 4 / Shape.parse(entry.shape).batch)]
-        for entry in kept
-    ]  # fmt: skip
-    return table(["device", "shape", "peer", "bytes", "beyond the results", "float32 numbers a row"], rows)
-
-
-def head(machine: dict[str, str]) -> str:
-    """The machine and the software, in two lines."""
-    facts = "; ".join(f"{name} {machine[name]}" for name in _HEAD if name in machine)
-    settings = "; ".join(f"{name}={machine[name]}" for name in ("LLTM_CPU_GEMM", "LLTM_CUDA_PATH") if name in machine)
-    gpu = "; ".join(f"{name} {value}" for name, value in machine.items() if name.startswith("GPU "))
-    return "\n".join(f"- {line}" for line in (facts, gpu, settings, f"`{machine['command']}`") if line)
-
-
-def markdown(run: Results) -> str:
-    """The report of a whole run."""
-    cell, autocast = (Work.FORWARD, Work.TRAINING), (Work.AUTOCAST,)
     parts = [
-        f"# {run.machine.get('GPU', run.machine['CPU'])}, {run.machine['date']}",
-        head(run.machine),
+        where,
+        dtype,
+        *([] if device == "cpu" else [f"{clock} time"]),
+        *([WORK_TITLES[Work(work)]] if work else []),
     ]
-    if run.failures:
-        parts += ["## Failures", "\n".join(f"- {failure}" for failure in run.failures)]
-    if run.measurements:
-        parts += [f"{METHOD} {_spread(run)}"]
-    if grouped := groups(run, cell):
-        parts += ["## Speedup over the fastest baseline", _summary(grouped, cell)]
-        for group, shapes in grouped.items():
-            parts += [f"## {title(group)}", _time_table(group, shapes, cell, run.rates)]
-            if group[3] == "wall":  # the errors do not depend on the clock
-                parts += [
-                    "Error against float64 of the worst result (with gradients: they are among the results), relative"
-                    " to its mean magnitude.",
-                    _error_table(shapes, cell),
-                ]
-    for group, shapes in groups(run, autocast).items():
-        parts += [
-            f"## {title(group)}: forward under autocast to bfloat16",
-            _time_table(group, shapes, autocast, {}),
-        ]
-    if run.kept:
-        parts += [
-            "## Memory",
-            "Bytes that autograd keeps between forward and backward beyond the parameters and the arguments: all, and"
-            " those that are no result of forward either.",
-            _memory(run.kept),
-        ]
-    if run.calls:
-        parts += ["## One forward call by caller", "(16,32,128), float32, no gradients, one thread; wall time."]
-        parts += [
-            table(["call", device], [[caller, number(time)] for caller, time in callers.items()])
-            for device, callers in run.calls.items()
-        ]
-    if run.tutorial:
-        parts += [
-            "## The tutorial's own table",
-            "(16,32,128), float32: forward, and backward of `new_h.sum() + new_cell.sum()`, each synchronized.",
-            table(
-                ["device", "peer", "forward", "backward"],
-                [
-                    [device, PEERS[name].title, number(forward), number(backward)]
-                    for device, by_peer in run.tutorial.items()
-                    for name, (forward, backward) in by_peer.items()
-                ],
-            ),
-        ]
+    return ", ".join(parts)
+
+
+def _cases(rows: DataFrame) -> Iterator[str]:
+    """The times of fixed cases, a table for each dtype; and of cells also the errors."""
+    for works in (["forward", "training"], ["autocast"]):
+        of_works = rows[rows["work"].isin(works)]
+        for group, wide in times(of_works).groupby(GROUP, sort=False) if len(of_works) else ():
+            columns = {name: pairs(wide[name]) for name in wide if name != "speedup" and wide[name].notna().any()}
+            shown = DataFrame(columns | {"speedup": pairs(wide["speedup"], ratio)}).reset_index()
+            hidden = [*GROUP, "seed", *(["variant"] if not shown["variant"].any() else [])]
+            yield f"## {title(group, 'autocast' if works == ['autocast'] else '')}"
+            yield table(shown.drop(columns=hidden))
+    if rows["error_mean"].notna().any():
+        yield "## Errors"
+        yield "Mean error against float64 of the worst result, gradients among them, relative to its mean magnitude."
+        once = rows[rows["error_mean"].notna()].drop_duplicates(["device", "dtype", "work", "shape", "peer"])
+        wide = once.pivot_table(
+            index=["device", "dtype", "shape", "work"], columns="peer", values="error_mean", sort=False
+        )
+        yield table(DataFrame({name: pairs(wide[name], lambda error: f"{error:.1e}") for name in wide}).reset_index())
+
+
+def _sweep(rows: DataFrame) -> Iterator[str]:
+    """The quantiles of the speedup, and the worst shapes."""
+    wide = times(rows)
+    by_group = wide["speedup"].dropna().groupby([*GROUP, "work"], sort=False)
+    quantiles = {"worst": 0, "10th percentile": 0.1, "median": 0.5, "best": 1}
+    summary = DataFrame({name: by_group.quantile(fraction).map(ratio) for name, fraction in quantiles.items()})
+    summary["below 1"] = by_group.apply(lambda values: f"{(values < 1).sum()} of {len(values)}")
+    summary.insert(0, "speedup", [title(key[:-1], key[-1]) for key in summary.index])
+    yield f"Seeds {', '.join(map(str, sorted(rows['seed'].unique())))}, pooled."
+    yield table(summary)
+    for key, of_group in wide.groupby([*GROUP, "work"], sort=False):
+        shown = of_group.nsmallest(WORST, "speedup").dropna(axis=1, how="all")
+        formed = {name: shown[name].map(ratio if name == "speedup" else number) for name in shown}
+        yield f"## {title(key[:-1], key[-1])}: worst shapes"
+        yield table(DataFrame(formed).reset_index()[["shape", *formed]])
+
+
+def _memory(rows: DataFrame) -> Iterator[str]:
+    kept = rows.assign(
+        kept=[f"{a:.0f} / {b:.0f}" for a, b in zip(rows["bytes"], rows["bytes_beyond_results"], strict=True)]
+    )
+    yield table(kept.pivot(index=["device", "shape"], columns="peer", values="kept").reset_index())
+
+
+def _calls(rows: DataFrame) -> Iterator[str]:
+    yield table(rows.pivot(index="peer", columns="device", values="us").map(number).reset_index())
+
+
+def _tutorial(rows: DataFrame) -> Iterator[str]:
+    wide = rows.pivot(index=["device", "peer"], columns="work", values="us")[["forward", "backward"]]
+    yield table(wide.map(number).reset_index())
+
+
+SECTIONS = {
+    "cell": _cases,
+    "sweep": _sweep,
+    "sequence": _cases,
+    "sequence sweep": _sweep,
+    "memory": _memory,
+    "calls": _calls,
+    "tutorial": _tutorial,
+}
+
+
+def markdown(rows: DataFrame, machines: list[dict[str, str]]) -> str:
+    """All tables."""
+    hidden = ("date", "command")
+    parts = [
+        f"# {facts.get('GPU', facts['CPU'])}, {facts['date']}\n\n"
+        + f"- {'; '.join(f'{name} {value}' for name, value in facts.items() if name not in hidden)}\n"
+        + f"- `{facts['command']}`"
+        for facts in machines
+    ]
+    for section, tables in SECTIONS.items():
+        of_section = rows[rows["section"] == section]
+        if len(of_section):
+            parts += [METHOD[section], *tables(of_section)]
+    if len(failures := rows[rows["section"] == "failure"]):
+        parts += ["## Failures", "\n".join(f"- {message}" for message in failures["message"])]
     return "\n\n".join(parts) + "\n"
+
+
+def draw(rows: DataFrame, folder: Path) -> None:
+    """A picture of each section that has times of peers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = {"cell": _bars, "sweep": _distribution, "sequence": _bars, "sequence sweep": _against_state_size}
+    for section, picture in pictures.items():
+        of_section = rows[rows["section"] == section]
+        if len(of_section) and len(wide := times(of_section)):
+            picture(wide).savefig(folder / f"{section.replace(' ', '-')}.png", dpi=110)
+            plt.close("all")
+
+
+def _bars(wide: DataFrame) -> plt.Figure:
+    """The speedup of every case, forward and with gradients."""
+    speedups = wide["speedup"].unstack("work").reindex(wide.index.droplevel("work").unique()).iloc[::-1]
+    labels = [" ".join([title(key[: len(GROUP)]), *filter(None, key[len(GROUP) :: 2])]) for key in speedups.index]
+    figure, axes = plt.subplots(figsize=(9, 1.2 + 0.4 * len(labels)), layout="constrained")
+    speedups.set_axis(labels).rename(columns=WORK_TITLES).plot.barh(ax=axes, width=0.8, fontsize=7)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set(xlabel="speedup over the fastest baseline", ylabel="")
+    axes.legend(fontsize=8)
+    return figure
+
+
+def _panels(wide: DataFrame, by: list[str]) -> tuple[plt.Figure, Iterator]:
+    """A figure with a column of panels for each kind of work, and the rows of each panel."""
+    groups = list(wide.groupby([*by, "work"], sort=False))
+    works = list(wide.index.unique("work"))
+    lines = list(dict.fromkeys(key[:-1] for key, _ in groups))
+    size = (5.5 * len(works), 4.2 * len(lines))
+    figure, panels = plt.subplots(len(lines), len(works), figsize=size, squeeze=False, layout="constrained")
+    return figure, ((panels[lines.index(key[:-1]), works.index(key[-1])], key, of) for key, of in groups)
+
+
+def _distribution(wide: DataFrame) -> plt.Figure:
+    """The fraction of shapes below each speedup."""
+    figure, panels = _panels(wide, [])
+    for axes, (work,), of_work in panels:
+        for group, speedups in of_work["speedup"].dropna().groupby(GROUP, sort=False):
+            shares = [(index + 0.5) / len(speedups) for index in range(len(speedups))]
+            axes.plot(sorted(speedups), shares, label=f"{title(group)} (n = {len(speedups)})")
+        axes.axvline(1, color="black", linewidth=1)
+        axes.set(xscale="log", xlabel="speedup over the fastest baseline", ylabel="share of shapes with less")
+        axes.set_title(WORK_TITLES[Work(work)])
+        axes.legend(fontsize=8)
+    return figure
+
+
+def _against_state_size(wide: DataFrame) -> plt.Figure:
+    """The time per step of every peer against the state size, beside the limit."""
+    figure, panels = _panels(wide, GROUP)
+    for axes, key, of in panels:
+        sizes = of.index.get_level_values("shape").str.rpartition(",").get_level_values(2).astype(int)
+        for name in of.columns.drop(["limit", "speedup"]):
+            axes.scatter(sizes, of[name], s=14, label=TITLES[name])
+        axes.scatter(sizes, of["limit"], s=30, color="black", marker="_", label="multiply-adds alone")
+        axes.set(xscale="log", yscale="log", xlabel="state size", ylabel="microseconds per step")
+        axes.set_title(title(key[:-1], key[-1]), fontsize=10)
+        axes.grid(True, which="both", alpha=0.25)
+        axes.legend(fontsize=7)
+    return figure
+
+
+def write(paths: Sequence[Path], tables: Path, pictures: Path | None) -> None:
+    """The tables and pictures of the rows in these files, pooled."""
+    rows, machines = read(paths)
+    tables.write_text(markdown(rows, machines))
+    if pictures:
+        draw(rows, pictures)

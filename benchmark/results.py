@@ -1,12 +1,51 @@
-"""The results of a run, as stored in results.json; and logs, whose entries are written one by one."""
+"""The measurements of a run: rows of JSON, in a file that an interrupted run keeps."""
+
+from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-Entry = TypeVar("Entry")
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one peer takes for one case. Report.py makes a data frame of rows."""
+
+    section: str
+    """"cell", "sweep", "sequence", "sequence sweep"; "memory", "calls", "tutorial"; "failure"."""
+    device: str = ""
+    threads: int = 1
+    dtype: str = "float32"
+    work: str = ""
+    shape: str = ""
+    peer: str = ""
+    us: float | None = None
+    """Microseconds per call, of a sequence per step."""
+    low: float | None = None
+    high: float | None = None
+    """The quartiles of the samples."""
+    clock: str = "wall"
+    """"wall", or "device": the time on the GPU, by replay of a graph."""
+    variant: str = ""
+    """Of a sequence: sequence.cases.VARIANTS."""
+    seed: int = 0
+    """The seed that a random shape was drawn with."""
+    limit: float | None = None
+    """The least time that the multiply-adds (of a cell on a GPU, or the bytes) take at the rates of the machine."""
+    error_mean: float | None = None
+    error_max: float | None = None
+    """Of the peer's worst result, against float64, relative to that result's mean magnitude."""
+    bytes: int | None = None
+    """What autograd keeps between forward and backward, without parameters and arguments."""
+    bytes_beyond_results: int | None = None
+    message: str = ""
+    """Of a failure."""
 
 
 def failure(error: Exception) -> str:
@@ -14,85 +53,31 @@ def failure(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
-class Log:
-    """A file of JSON lines, one per dataclass, which are kept if the run is interrupted."""
-
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("w")
-
-    def write(self, entry: object) -> None:
-        self.file.write(json.dumps(asdict(entry)) + "\n")
-        self.file.flush()
-
-    def __enter__(self) -> "Log":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
+Task = tuple[str, Callable[[], Iterable[Row]]]
+"""A name for the progress bar and for failures, and what measures the rows."""
 
 
-def read_logs(paths: Iterable[Path], of: type[Entry]) -> list[Entry]:
-    """The entries of several logs."""
-    return [of(**json.loads(line)) for path in paths for line in path.read_text().splitlines()]
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One peer, one case and one clock. Times are in microseconds per call."""
-
-    device: str
-    threads: int
-    work: str
-    dtype: str
-    shape: str
-    clock: str
-    """"wall", or "device": the time on the GPU, by replay of a graph."""
-    peer: str
-    median: float
-    low: float
-    high: float
-    rounds: int
-    calls_per_sample: int
-    error_mean: float | None
-    error_max: float | None
-    minimum: float | None = None
-
-    @property
-    def state_size(self) -> int:
-        return int(self.shape.split(",")[2])
-
-    @property
-    def spread(self) -> float:
-        return (self.high - self.low) / (2 * self.median)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The bytes that autograd keeps for one peer at one shape in float32."""
-
-    device: str
-    shape: str
-    peer: str
-    total: int
-    beyond_results: int
-
-
-@dataclass
-class Results:
-    machine: dict[str, str]
-    measurements: list[Measurement] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
-    calls: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Microseconds per call by device and caller."""
-    tutorial: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
-    """(forward, backward) in microseconds by device and peer."""
-    rates: dict[str, float] = field(default_factory=dict)
-    """The GPU's rates from roofline.py: multiply-adds per microsecond by dtype, and bytes per microsecond."""
-    failures: list[str] = field(default_factory=list)
-
-    @classmethod
-    def load(cls, path: Path) -> "Results":
-        content = json.loads(path.read_text())
-        content["measurements"] = [Measurement(**entry) for entry in content["measurements"]]
-        content["kept"] = [Kept(**entry) for entry in content["kept"]]
-        return cls(**content)
+def run(
+    tasks: Sequence[Task], path: Path, machine: dict[str, str], progress: Progress, seconds: float | None = None
+) -> None:
+    """Write the machine and the rows of every task to `path` as soon as they are known. No task begins later than after
+    this many seconds; if one fails, the others still run."""
+    start = time.perf_counter()
+    bar = progress.add_task("", total=len(tasks))
+    with path.open("w") as file:
+        file.write(json.dumps({"machine": machine}) + "\n")
+        for done, (name, task) in enumerate(tasks):
+            if seconds and time.perf_counter() - start > seconds:
+                progress.console.print(f"[yellow]{done} of {len(tasks)} cases within {seconds:.0f} s")
+                break
+            progress.update(bar, description=name)
+            try:
+                rows = list(task())
+            except Exception as error:  # whatever a peer raises
+                rows = [Row("failure", message=f"{name}: {failure(error)}")]
+            for row in rows:
+                file.write(json.dumps({key: value for key, value in asdict(row).items() if value is not None}) + "\n")
+                if row.section == "failure":
+                    progress.console.print(f"[red]{row.message}", highlight=False)
+            file.flush()
+            progress.advance(bar)

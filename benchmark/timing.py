@@ -13,6 +13,7 @@ from math import inf
 from statistics import median, quantiles
 
 import torch
+from results import Row, failure
 
 Call = Callable[[], object]
 
@@ -74,6 +75,17 @@ def interleave(samplers: dict[str, Sampler], budget: Budget) -> dict[str, Timing
         low, _, high = quantiles(values, n=4, method="inclusive")
         timings[name] = Timing(median(values), low, high, len(values), samplers[name].calls, min(values))
     return timings
+
+
+def samplers(case: object, makers: dict[str, Callable[[], Sampler]]) -> tuple[dict[str, Sampler], list[Row]]:
+    """The samplers of the peers, and a row for each one that fails: the others are still measured."""
+    made, failures = {}, []
+    for name, make in makers.items():
+        try:
+            made[name] = make()
+        except Exception as error:  # whatever a peer raises
+            failures.append(Row("failure", message=f"{case}, {name}: {failure(error)}"))
+    return made, failures
 
 
 @dataclass(frozen=True)

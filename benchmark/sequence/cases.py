@@ -38,8 +38,8 @@ class SequenceCase:
     variant: str
     work: Work
     shape: SequenceShape
-    seed: int | None = None
-    """The seed that the shape was drawn with; None for a shape that was not drawn."""
+    seed: int = 0
+    """The seed that the shape was drawn with."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -67,6 +67,11 @@ class SequenceCase:
     def clock(self) -> str:
         """The clock: "wall" for packed sequences, because those of nn.LSTM cannot be captured in a graph."""
         return "device" if self.device == "cuda" and self.variant != "packed" else "wall"
+
+    def columns(self) -> dict[str, str | int]:
+        """As in a row of the results."""
+        names = ("device", "threads", "dtype", "variant", "seed")
+        return {name: getattr(self, name) for name in names} | {"work": str(self.work), "shape": str(self.shape)}
 
     def __str__(self) -> str:
         threads = f" {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "cpu" else ""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import cycle
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import timing
 import torch
 from cases import Work
-from results import Log, failure
+from results import Row, Task
 from roofline import measure_rates
 from torch import nn
 from workload import switches
@@ -20,74 +17,22 @@ from workload import switches
 from .cases import SequenceCase
 from .peers import SequenceInputs, applicable
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
 INPUT_SETS = 2
 REPLAYS = 5
 """How often a sample replays a graph of one call; once if that takes longer than LONG_REPLAY."""
 LONG_REPLAY = 0.1
 """Seconds."""
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One case: microseconds per step by peer."""
-
-    device: str
-    threads: int
-    dtype: str
-    variant: str
-    work: str
-    shape: str
-    clock: str
-    """"wall", or "device": by replay of a graph."""
-    medians: dict[str, float]
-    minima: dict[str, float]
-    failures: dict[str, str] = field(default_factory=dict)
-    limit: float | None = None
-    """The least time of a step's products: on a CPU at the rate of the cores in registers, on a GPU at that of a large
-    product of the dtype. None where it is not known."""
-    seed: int | None = None
-    """The seed that the shape was drawn with."""
-
-    @property
-    def times(self) -> dict[str, float]:
-        """The minima on a CPU, where other processes disturb long calls, and the medians on a GPU."""
-        return self.minima if self.device == "cpu" else self.medians
+Rates = dict[tuple[str, str], float]
+"""Multiply-adds per microsecond, and on a CPU per thread, by device and dtype."""
 
 
-def run(
-    cases: list[SequenceCase],
-    peers: list[str],
-    budget: timing.Budget,
-    path: Path,
-    progress: Progress,
-    seconds: float | None = None,
-) -> list[Entry]:
-    """Measure, and log every case to `path` as soon as it is known."""
-    start = time.perf_counter()
-    entries: list[Entry] = []
+def tasks(section: str, cases: list[SequenceCase], peers: list[str], budget: timing.Budget) -> list[Task]:
     rates = _rates(cases)
-    task = progress.add_task("sequences", total=len(cases))
-    with Log(path) as log:
-        for case in cases:
-            if seconds and time.perf_counter() - start > seconds:
-                progress.console.print(f"[yellow]{len(entries)} of {len(cases)} cases within {seconds:.0f} s")
-                break
-            progress.update(task, description=str(case))
-            entries.append(_measure(case, peers, budget, rates))
-            if case.device == "cuda" and 2 * torch.cuda.memory_reserved() > torch.cuda.mem_get_info()[1]:
-                timing.release_graph_memory()
-            for name, message in entries[-1].failures.items():
-                progress.console.print(f"[red]{case}, {name}: {message}")
-            log.write(entries[-1])
-            progress.advance(task)
-    return entries
+    return [(str(case), partial(_measure, section, case, peers, budget, rates)) for case in cases]
 
 
-def _rates(cases: list[SequenceCase]) -> dict[tuple[str, str], float]:
-    """Multiply-adds per microsecond, and on a CPU per thread, by device and dtype."""
+def _rates(cases: list[SequenceCase]) -> Rates:
     rates = {}
     if any(case.device == "cpu" and case.dtype == "float32" for case in cases):
         rates["cpu", "float32"] = torch.ops.lltm_peers.multiply_add_rate()
@@ -96,7 +41,7 @@ def _rates(cases: list[SequenceCase]) -> dict[tuple[str, str], float]:
     return rates
 
 
-def _limit(case: SequenceCase, rates: dict[tuple[str, str], float]) -> float | None:
+def _limit(case: SequenceCase, rates: Rates) -> float | None:
     """Microseconds per step for the multiply-adds alone."""
     rate = rates.get((case.device, case.dtype))
     if rate is None:
@@ -110,37 +55,28 @@ def _graph_sampler(call: Callable[[], object]) -> timing.Sampler:
     return once if once.sample() > 1e6 * LONG_REPLAY else timing.graph_sampler(call, calls=1, replays=REPLAYS)
 
 
-def _measure(case: SequenceCase, names: list[str], budget: timing.Budget, rates: dict[tuple[str, str], float]) -> Entry:
+def _measure(section: str, case: SequenceCase, names: list[str], budget: timing.Budget, rates: Rates) -> Iterator[Row]:
     if case.device == "cuda":
         budget = timing.SEVEN_ROUNDS
-    samplers: dict[str, timing.Sampler] = {}
-    failures: dict[str, str] = {}
+        if 2 * torch.cuda.memory_reserved() > torch.cuda.mem_get_info()[1]:
+            timing.release_graph_memory()
     synchronize = torch.cuda.synchronize if case.device == "cuda" else lambda: None
+
+    def sampler(module: nn.Module) -> timing.Sampler:
+        call = _make_call(case, module)
+        return _graph_sampler(call) if case.clock == "device" else timing.wall_sampler(call, budget, synchronize)
+
     with switches(case.threads, case.dtype == "tf32", case.work is Work.TRAINING):
-        for peer in applicable(case, names):
-            try:
-                call = _make_call(case, peer.make(case))
-                samplers[peer.name] = (
-                    _graph_sampler(call) if case.clock == "device" else timing.wall_sampler(call, budget, synchronize)
-                )
-            except Exception as error:  # the other peers are still measured
-                failures[peer.name] = failure(error)
+        peers = applicable(case, names)
+        samplers, failures = timing.samplers(case, {p.name: lambda p=p: sampler(p.make(case)) for p in peers})
         timings = timing.interleave(samplers, budget) if samplers else {}
-    steps = case.shape.steps
-    return Entry(
-        device=case.device,
-        threads=case.threads,
-        dtype=case.dtype,
-        variant=case.variant,
-        work=str(case.work),
-        shape=str(case.shape),
-        clock=case.clock,
-        medians={name: found.median / steps for name, found in timings.items()},
-        minima={name: found.minimum / steps for name, found in timings.items()},
-        failures=failures,
-        limit=_limit(case, rates),
-        seed=case.seed,
-    )
+    for name, found in timings.items():
+        # On a CPU, where other processes disturb long calls, the minimum.
+        us = found.minimum if case.device == "cpu" else found.median
+        low, us, high = (value / case.shape.steps for value in (found.low, us, found.high))
+        limit, clock = _limit(case, rates), case.clock
+        yield Row(section, **case.columns(), peer=name, us=us, low=low, high=high, clock=clock, limit=limit)
+    yield from failures
 
 
 def _make_call(case: SequenceCase, module: nn.Module) -> Callable[[], object]:

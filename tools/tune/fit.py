@@ -10,7 +10,7 @@ import csv
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import date
 from pathlib import Path
@@ -21,8 +21,9 @@ import numpy
 import torch
 from cases import Case, Shape, Work
 from model import ARITHMETICS, PROBLEM, Facts, Model, load
-from sweep.measure import calls_per_graph
-from tables import ratio, table
+from pandas import DataFrame
+from report import ratio, table
+from sweep import calls_per_graph
 from workload import environment
 
 if TYPE_CHECKING:
@@ -310,37 +311,44 @@ def judge(known: Model, rows: Sequence[Row], costs: Mapping[str, float] | None =
     return Judgement(dict(errors), choices)
 
 
-def _quantiles(values: Sequence[float]) -> list[float]:
-    return [float(numpy.quantile(values, q)) for q in (0.5, 0.9, 1)]
-
-
 def markdown(known: Model, rows: Sequence[Row], costs: Mapping[str, float] | None = None) -> str:
     """How far the library's model is from the measurements, and the same with other constants, if given."""
     judged = {"now": judge(known, rows)}
     if costs:
         judged["fitted"] = judge(known, rows, costs)
-    quantiles = [f"{what}, {when}" for when in judged for what in ("median", "90th percentile", "worst")]
-    keys = judged["now"].errors
-    errors = [
-        [*key, str(len(keys[key])), *(f"{q:.1%}" for of in judged.values() for q in _quantiles(of.errors[key]))]
-        for key in keys
-    ]
-    choices = [
-        [name, *(ratio(q) for of in judged.values() for q in _quantiles(of.choices[name]))]
-        for name, values in judged["now"].choices.items()
-        if values
-    ]
-    tables = [
-        table(["direction", "candidate: model / measured - 1", "rows", *quantiles], errors),
-        table(["chosen / best", *quantiles], choices),
-    ]
+
+    def quantiles(values: Mapping[str, Sequence[float]], form: Callable[[float], str]) -> dict[str, str]:
+        fractions = {"median": 0.5, "90th percentile": 0.9, "worst": 1}
+        return {
+            f"{what}, {when}": form(float(numpy.quantile(of, fraction)))
+            for when, of in values.items()
+            for what, fraction in fractions.items()
+        }
+
+    errors, choices = [], []
+    for key, values in judged["now"].errors.items():
+        of = {when: judgement.errors[key] for when, judgement in judged.items()}
+        named = {"direction": key[0], "candidate: model / measured - 1": key[1], "rows": str(len(values))}
+        errors.append(named | quantiles(of, "{:.1%}".format))
+    for name, values in judged["now"].choices.items():
+        if values:
+            of = {when: judgement.choices[name] for when, judgement in judged.items()}
+            choices.append({"chosen / best": name} | quantiles(of, ratio))
+    tables = [table(DataFrame(errors)), table(DataFrame(choices))]
     if costs:
-        changed = [
-            [name, f"{before:.3g}", f"{costs[name]:.3g}", ratio(costs[name] / before)]
-            for name, before in known.costs.items()
-            if before != costs[name]
-        ]
-        tables.append(table(["constant", "now", "fitted", "fitted / now"], changed))
+        changed = {name: before for name, before in known.costs.items() if before != costs[name]}
+        tables.append(
+            table(
+                DataFrame(
+                    {
+                        "constant": list(changed),
+                        "now": [f"{before:.3g}" for before in changed.values()],
+                        "fitted": [f"{costs[name]:.3g}" for name in changed],
+                        "fitted / now": [ratio(costs[name] / before) for name, before in changed.items()],
+                    }
+                )
+            )
+        )
     return "\n\n".join([*tables, ""])
 
 

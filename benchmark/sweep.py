@@ -1,0 +1,136 @@
+"""A sweep: random shapes, in every dtype and kind of work, compared with the peers."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from statistics import median
+
+import timing
+from cases import DTYPES, Case, Shape, Work
+from peers import OURS, PEERS, applicable, prepare_dynamic_compilation
+from results import Row, Task
+from workload import environment, make_call
+
+SMALLEST = Shape(1, 8, 16)
+LARGEST = Shape(4096, 2048, 2048)
+WORK_LIMIT = 256 * 4096 * 2048
+"""The largest Shape.multiply_adds_of_a_gate: the batch is halved until there are no more."""
+MULTIPLE = 8
+UNROUNDED_OF_FIVE = 2
+
+
+def draw(count: int, seed: int, largest: Shape = LARGEST) -> list[Shape]:
+    """Draws `count` shapes with log-uniform sizes between SMALLEST and `largest`. In three of five, input features and
+    state size are rounded up to a multiple of 8; the others are not rounded, so most of them are unaligned."""
+    generator = random.Random(seed)
+
+    def log_uniform(low: int, high: int) -> int:
+        return min(high, max(low, round(math.exp(generator.uniform(math.log(low), math.log(high))))))
+
+    def rounded(size: int, high: int) -> int:
+        return min(math.ceil(size / MULTIPLE) * MULTIPLE, high)
+
+    shapes = []
+    for index in range(count):
+        batch = log_uniform(SMALLEST.batch, largest.batch)
+        features = log_uniform(SMALLEST.input_features, largest.input_features)
+        state = log_uniform(SMALLEST.state_size, largest.state_size)
+        if index % 5 >= UNROUNDED_OF_FIVE:
+            features, state = rounded(features, largest.input_features), rounded(state, largest.state_size)
+        shape = Shape(batch, features, state)
+        while shape.batch > 1 and shape.multiply_adds_of_a_gate > WORK_LIMIT:
+            shape = replace(shape, batch=shape.batch // 2)
+        shapes.append(shape)
+    return shapes
+
+
+REPETITIONS = 3
+"""How often a case is measured if a peer is faster."""
+
+
+def cases_of(
+    draws: list[tuple[int, Shape]], devices: list[str], threads: list[int], dtypes: list[str], works: list[Work]
+) -> list[tuple[int, Case]]:
+    """The cases with their seeds, shape by shape: an interrupted run has equally many shapes for every dtype."""
+    return [
+        (seed, Case(device, count, work, dtype, shape))
+        for seed, shape in draws
+        for device in devices
+        for count in (threads if device == "cpu" else threads[:1])
+        for dtype in DTYPES[device]
+        if dtype in dtypes
+        for work in works
+    ]
+
+
+def tasks(cases: list[tuple[int, Case]], peers: list[str]) -> list[Task]:
+    prepare_dynamic_compilation()
+    return [
+        ("compiling", partial(_compile, [case for _, case in cases], peers)),
+        *((str(case), partial(_measure, seed, case, peers)) for seed, case in cases),
+    ]
+
+
+# Even with dynamic shapes, the compiler optimizes for the first shape that it sees.
+_TYPICAL = Shape(256, 520, 504)
+
+
+def _compile(cases: list[Case], peers: list[str]) -> list[Row]:
+    """Compile what the peers compile once per dtype and kind of work."""
+    if "dynamic" in peers:
+        for case in dict.fromkeys(Case(c.device, c.threads, c.work, c.dtype, _TYPICAL) for c in cases):
+            with environment(case):
+                make_call(case, PEERS["dynamic"].make(case.shape, case.device, case.torch_dtype))()
+    return []
+
+
+def calls_per_graph(case: Case) -> int:
+    """The number of calls in a graph of about 100 microseconds, so that small cells are measured precisely and large
+    ones quickly; a multiple of the number of alternating inputs."""
+    work = case.shape.multiply_adds_of_a_gate
+    if case.work is Work.TRAINING:
+        return 12 if work < 1e8 else 4
+    return 20 if work < 3e7 else 12 if work < 3e8 else 4
+
+
+def _measure(seed: int, case: Case, names: list[str]) -> Iterator[Row]:
+    with environment(case):
+        samplers, failures = timing.samplers(
+            case,
+            {
+                peer.name: lambda peer=peer: _sampler(
+                    case, make_call(case, peer.make(case.shape, case.device, case.torch_dtype))
+                )
+                for peer in applicable(case, [OURS, *names])
+            },
+        )
+        times = _times(samplers, timing.GPU_RACE if case.device == "cuda" else timing.CPU_RACE)
+    clock = "device" if case.device == "cuda" else "wall"
+    for name, us in times.items():
+        yield Row("sweep", **case.columns(), peer=name, us=us, clock=clock, seed=seed)
+    yield from failures
+
+
+def _sampler(case: Case, call: Callable[[], object]) -> timing.Sampler:
+    if case.device == "cuda":
+        return timing.graph_sampler(call, calls_per_graph(case))
+    return timing.wall_sampler(call, timing.BRIEF)
+
+
+def _times(samplers: dict[str, timing.Sampler], rules: timing.Race) -> dict[str, float]:
+    """Times by peer. If one is faster than this library, measures twice more and takes the run with the median of the
+    speedups."""
+
+    def speedup(times: dict[str, float]) -> float:
+        return min((us for name, us in times.items() if name != OURS), default=math.inf) / times[OURS]
+
+    runs = [timing.race(samplers, {OURS}, rules)]
+    if OURS in samplers and speedup(runs[0]) < 1:
+        runs += [timing.race(samplers, {OURS}, rules) for _ in range(REPETITIONS - 1)]
+        middle = median(map(speedup, runs))
+        return next(times for times in runs if speedup(times) == middle)
+    return runs[0]
