@@ -28,12 +28,13 @@ build = @$(call with,$(1)) sh -ec '\
 # The options only apply to the build of this checkout, not to the builds of tests.
 unexport CMAKE_ARGS
 
-.PHONY: help build build-tests demo stream test test-cpp test-python fuzz soak sanitize bench lint format clean distclean
+.PHONY: help build build-tests demo stream check test test-cpp test-python fuzz soak sanitize bench lint format clean distclean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo       train a classifier of handwritten digits in Python, serve it from C++'
 	@echo 'make stream     train a byte-level model of Python source, let C++ continue a line (LINE="def read(")'
+	@echo 'make check      the CPU tests of values, gradients, errors and modules: a minute or so, for daily work'
 	@echo 'make test       every test, in C++ and in Python (one side: make test-cpp, make test-python)'
 	@echo 'make build      the library: $(BUILD)/liblltm_ops.so'
 	@echo 'make fuzz       random calls against the formula in float64 (SECONDS=600, FUZZ_ARGS="--device cuda --jobs 8")'
@@ -56,15 +57,24 @@ build:
 build-tests:
 	$(call build,test,-DBUILD_TESTING=ON)
 
+ctest = @$(call with,test) ctest --test-dir $(BUILD) --parallel "$$(nproc)" --output-on-failure --no-tests=error
+pytest = @$(call with,test) python3 -m pytest -n auto --maxprocesses=8 --dist worksteal
+
+# For daily work: at most 90 s on two cores once everything is built.
+CHECKED := backward errors forward gradcheck meta module module_errors sequence sequence_backward
+check: build-tests
+	$(ctest) --label-regex check $(CTEST_ARGS)
+	$(pytest) -m "not slow" -k "not cuda" $(CHECKED:%=test/python/test_%.py) $(PYTEST_ARGS)
+
 test: test-cpp test-python
 
 test-cpp: build-tests
 	@echo "-- Tests in C++"
-	@$(call with,test) ctest --test-dir $(BUILD) --parallel "$$(nproc)" --output-on-failure --no-tests=error $(CTEST_ARGS)
+	$(ctest) $(CTEST_ARGS)
 
 test-python: build-tests
 	@echo "-- Tests in Python (takes some minutes)"
-	@$(call with,test) python3 -m pytest -n auto --maxprocesses=8 --dist worksteal $(PYTEST_ARGS)
+	$(pytest) $(PYTEST_ARGS)
 
 fuzz: build
 	@$(call with,test) python3 test/python/fuzz.py --seconds $(SECONDS) $(FUZZ_ARGS)

@@ -38,6 +38,7 @@ def test_is_the_formula_at_any_size(device, dtype, sizes, flags):
     assert_results_close(call(arguments, keep), arguments, keep)
 
 
+@pytest.mark.slow
 @REVERSE
 @pytest.mark.parametrize("sizes", [Sizes(300, 16, 33, 64), Sizes(3, 16500, 3, 32)], ids=["chunks", "blocks"])
 def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, sizes, reverse):
@@ -282,6 +283,7 @@ def test_the_workspace_for_padded_weights_is_small():
     assert peak_of_temporaries(torch.device("cpu"), lambda: call(arguments)) <= 64 << 20
 
 
+@pytest.mark.slow
 def test_no_float_copy_of_16_bit_states(device):
     """Such a copy of c_n alone would take 78 MiB."""
     arguments = make(Sizes(1, 40_000, 1, 512), torch.bfloat16, device)

@@ -71,6 +71,7 @@ def one_thread(set_threads):
     set_threads(1)
 
 
+@pytest.mark.slow
 @REVERSE
 @pytest.mark.parametrize("sizes", [Sizes(300, 16, 33, 64), Sizes(3, 16500, 3, 32)], ids=["chunks", "blocks"])
 def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, one_thread, sizes, reverse):
