@@ -11,7 +11,7 @@ Python.
 
 import torch
 
-from . import _loader, flops, sharding
+from . import _loader, _on_import, flops, sharding
 from ._loader import BuildInfo
 from .cell import LLTMCell
 from .module import LLTM
@@ -36,8 +36,8 @@ __all__ = [
 library_path, build_info = _loader.load(list(__path__))
 """Path of the library and what it was built with. Each is None if unknown: a program may load the operators itself."""
 
-flops.register()
-sharding.register_if_loaded()
+_on_import.call_on_import("torch.utils.flop_counter", flops.register)
+_on_import.call_on_import("torch.distributed.tensor", sharding.register)
 
 __version__: str = _loader.package_version(build_info)
 """Version of lltm."""

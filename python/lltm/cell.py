@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from . import _leaf, sharding
+from . import _leaf
 
 
 def describe_state(state: object) -> str | None:
@@ -98,8 +98,7 @@ class LLTMCell(torch.nn.Module):
 
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Compute one step. The class describes the arguments and the results."""
-        if not torch.jit.is_scripting():
-            sharding.register_if_loaded()
+        if not torch.jit.is_scripting():  # noqa: SIM102, because TorchScript would compile a condition after `and`
             if _leaf.is_symbolic(self, input, state):
                 return _leaf.record_call(self, input, state)
         if input.dim() != 1 and input.dim() != 2:

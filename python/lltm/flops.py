@@ -2,6 +2,8 @@
 
 As in PyTorch's own formulas, a multiply-add of a matrix product counts as two, and elementwise operations count as
 none. Steps beyond a row's length are counted, because the lengths are on the device.
+
+The formulas are registered when both this package and ``torch.utils.flop_counter`` have been imported, in either order.
 """
 
 from collections.abc import Sequence
@@ -9,7 +11,6 @@ from math import prod
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 Shape = Sequence[int]
 
@@ -77,7 +78,9 @@ def _sequence_backward(
 
 
 def register() -> None:
-    """Register the operators' formulas, unless an earlier import of this package did."""
+    """Register the formulas, unless an earlier import of this package did. Imports ``torch.utils.flop_counter``."""
+    from torch.utils.flop_counter import flop_registry, register_flop_formula
+
     formulas = {
         "forward": _forward,
         "backward": _backward,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _leaf, _packed, sharding
+from . import _checks, _leaf, _packed
 from .cell import LLTMCell
 
 
@@ -249,7 +249,6 @@ class LLTM(torch.nn.Module):
     def forward(self, input, hx=None, lengths=None, reset=None):
         """Run all layers over ``input``. The class describes the arguments and the results."""
         if not torch.jit.is_scripting():
-            sharding.register_if_loaded()
             if _leaf.is_symbolic(self, input, hx, lengths, reset):
                 return _leaf.record_call(self, input, hx, lengths, reset)
             _checks.check_kinds(lengths, reset)

@@ -8,8 +8,6 @@ strides are supported. Invalid arguments raise RuntimeError before anything is c
 import torch
 from torch import Tensor
 
-from . import sharding
-
 
 def forward(
     input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
@@ -30,7 +28,6 @@ def forward(
     Returns:
         new_h and new_cell, (N, H), and gates, (N, 3H): the workspace of :func:`backward`, not differentiable.
     """
-    sharding.register_if_loaded()
     return torch.ops.lltm.forward(input, weights, bias, old_h, old_cell)
 
 
@@ -57,7 +54,6 @@ def backward(
         The five gradients in that order, each in the shape of its argument, None where the mask is False. d_bias, (3H),
         can be requested for a cell without a bias, too.
     """
-    sharding.register_if_loaded()
     mask = _mask_of("backward", output_mask)
     return torch.ops.lltm.backward(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, mask)
 
@@ -103,7 +99,6 @@ def sequence(
         >>> torch.equal(output[4, 1], h_n[1]), torch.equal(cells[7, 2], c_n[2])
         (True, True)
     """
-    sharding.register_if_loaded()
     return torch.ops.lltm.sequence(input, weights, bias, h0, c0, lengths, reset, reverse, keep)
 
 
@@ -139,7 +134,6 @@ def sequence_backward(
         zero beyond a row's length, and d_c0 has c_n's dtype. d_bias, d_h0 and d_c0 can be requested even if the
         argument is None.
     """
-    sharding.register_if_loaded()
     mask = _mask_of("sequence_backward", output_mask)
     return torch.ops.lltm.sequence_backward(
         grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, gates, input, weights, bias, h0, c0, lengths, reset,

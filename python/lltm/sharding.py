@@ -5,12 +5,9 @@ the gradients of weights and bias are partial sums. Tensors with any other place
 argument is sharded over the batch, all arguments with a batch dimension are, and tensors sharded over features or
 steps are gathered.
 
-The rules are registered once both this package and ``torch.distributed.tensor`` are imported: when lltm is imported,
-or at the next call of an lltm module or function. Programs that import lltm first and only call ``torch.ops.lltm`` must
-call :func:`register`.
+The rules are registered when both this package and ``torch.distributed.tensor`` have been imported, in either order.
 """
 
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -38,31 +35,17 @@ _BATCH_OF_RESULTS: dict[str, tuple[int, ...]] = {
     "sequence_backward": (1, _SUM, _SUM, 0, 0),
 }
 
-_registered = False
-
 
 def register() -> None:
-    """Make the operators accept DTensors. Imports ``torch.distributed.tensor``; one call is enough."""
-    global _registered
+    """Register the rules, unless an earlier import of this package did. Imports ``torch.distributed.tensor``."""
     from torch.distributed.tensor import DTensor
 
     for name in _BATCH_OF_ARGUMENTS:
         try:
             torch.library.register_torch_dispatch(f"lltm::{name}", DTensor, _run_on_shards)
-        except RuntimeError as error:  # registered by an earlier import of this package
+        except RuntimeError as error:
             if "already has" not in str(error):
                 raise
-    _registered = True
-
-
-def register_if_loaded() -> None:
-    """Register the rules if ``torch.distributed.tensor`` is imported already: importing it takes a second."""
-    if not torch.jit.is_scripting():
-        # Checked first, so that compiled code does not depend on `_registered`, which the next eager call may change.
-        if torch.compiler.is_compiling():
-            return
-        if not _registered and "torch.distributed.tensor" in sys.modules:
-            register()
 
 
 @torch.no_grad()  # autograd has handled this call, and must not record the redistribution

@@ -2,7 +2,6 @@
 
 import os
 
-import named_arguments
 import pytest
 import torch
 import torch.distributed as dist
@@ -68,15 +67,6 @@ def check_cell(mesh) -> None:
     assert [gradient.placements[-1] for gradient in found] == [Shard(0)] * 3 + [Partial()] * 2
 
 
-def check_function(mesh) -> None:
-    """Without communication, as only one process calls it."""
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
-    input = DTensor.from_local(torch.zeros(STEPS, 2, 3), mesh, [Shard(1)], run_check=False)
-    weights = DTensor.from_local(torch.zeros(12, 7), mesh, [Replicate()], run_check=False)
-    assert lltm.sequence(input, weights)[0].shape == (STEPS, 4, 4)
-
-
 def check_operators(mesh) -> None:
     """Other placements are redistributed: sharded features are gathered, and replicated batches are sharded."""
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -136,16 +126,13 @@ def check_messages(mesh) -> None:
 
 
 def check(rank, file) -> None:
-    """Runs in each process. lltm was imported before torch.distributed.tensor, so the first call registers the rules:
-    of a module in one process, of a function in the other."""
+    """Runs in each process. test_import.py calls the functions in a single one."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", f"file://{file}", rank=rank, world_size=2)
     from torch.distributed.tensor import init_device_mesh
 
     mesh = init_device_mesh("cpu", (2,))
-    if rank == 1:
-        check_function(mesh)
     for batch in (4, 3, 1):  # equal and unequal numbers of rows, and no rows in one process
         check_module(mesh, batch)
     check_cell(mesh)
@@ -159,24 +146,6 @@ def check(rank, file) -> None:
     # Skips the interpreter's finalization, during which gloo's threads may still release tensors and abort the process
     # (github.com/pytorch/pytorch/pull/179291).
     os._exit(0)
-
-
-MODULES = {"LLTM": lambda: lltm.LLTM(3, 4)(torch.zeros(5, 3)), "LLTMCell": lambda: lltm.LLTMCell(3, 4)(torch.zeros(3))}
-
-
-@pytest.mark.skipif(not dist.is_available(), reason="PyTorch without torch.distributed")
-@pytest.mark.parametrize("name", [*MODULES, *named_arguments.NAMES])
-def test_every_call_registers_the_rules(name, monkeypatch):
-    import torch.distributed.tensor  # noqa: F401  so that there are DTensors
-
-    calls = []
-    monkeypatch.setattr(lltm.sharding, "_registered", False)
-    monkeypatch.setattr(lltm.sharding, "register", lambda: calls.append(name))
-    if name in MODULES:
-        MODULES[name]()
-    else:
-        getattr(lltm, name)(**named_arguments.make(name))
-    assert calls == [name]
 
 
 @pytest.mark.skipif(not dist.is_available(), reason="PyTorch without torch.distributed")

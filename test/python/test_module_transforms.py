@@ -264,17 +264,6 @@ def test_compiled_without_a_graph_break(options, device, fresh_compiler):
     torch.testing.assert_close(grads, expected)
 
 
-@pytest.mark.parametrize("make_module", [lltm.LLTM, lltm.LLTMCell])
-def test_registering_rules_for_dtensors_does_not_recompile(make_module, fresh_compiler, monkeypatch):
-    """An eager call of a module registers them, once something has imported torch.distributed.tensor."""
-    monkeypatch.setattr(lltm.sharding, "_registered", False)
-    compiled = torch.compile(make_module(3, 4), backend="eager", fullgraph=True)
-    compiled(torch.randn(5, 3))
-    lltm.sharding.register()
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        compiled(torch.randn(5, 3))
-
-
 def test_exported_with_dynamic_steps_and_batch(device):
     model = Padded(num_layers=2, bidirectional=True).to(device).eval()
     steps, batch = Dim("steps", min=2), Dim("batch", min=2)
