@@ -29,23 +29,17 @@ install(FILES
   ${PROJECT_SOURCE_DIR}/cmake/OperatorLibrary.cmake
   DESTINATION ${package_folder})
 
-# What the library was built with, for Python to read without loading it: next to the library in the
-# build tree, in the CMake package of an install prefix, in the Python package in a wheel.
-set(LLTM_PYTHON_CUDA None)
+# What the library was built with, next to the library, to read without loading it.
+set(LLTM_JSON_CUDA null)
 if(built_with_cuda)
-  string(REGEX REPLACE "^([0-9]+\\.[0-9]+).*" "\"\\1\"" LLTM_PYTHON_CUDA "${CMAKE_CUDA_COMPILER_VERSION}")
+  string(REGEX REPLACE "^([0-9]+\\.[0-9]+).*" "\"\\1\"" LLTM_JSON_CUDA "${CMAKE_CUDA_COMPILER_VERSION}")
 endif()
-set(LLTM_PYTHON_ARCHITECTURES "")
-foreach(architecture IN LISTS LLTM_BUILT_ARCHITECTURES)
-  string(APPEND LLTM_PYTHON_ARCHITECTURES "\"${architecture}\", ")
-endforeach()
-string(STRIP "${LLTM_PYTHON_ARCHITECTURES}" LLTM_PYTHON_ARCHITECTURES)
-configure_file(cmake/_build_info.py.in _build_info.py @ONLY)
-if(NOT SKBUILD)
-  install(FILES ${PROJECT_BINARY_DIR}/_build_info.py DESTINATION ${package_folder})
-else()
-  install(FILES ${PROJECT_BINARY_DIR}/_build_info.py DESTINATION .)
+list(TRANSFORM LLTM_BUILT_ARCHITECTURES REPLACE ".+" "\"\\0\"" OUTPUT_VARIABLE LLTM_JSON_ARCHITECTURES)
+list(JOIN LLTM_JSON_ARCHITECTURES ", " LLTM_JSON_ARCHITECTURES)
+configure_file(cmake/build_info.json.in liblltm_ops.json @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/liblltm_ops.json DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
+if(SKBUILD)
   # The wheel's metadata requires the PyTorch of the Python that builds it.
   execute_process(COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/cmake/wheel_metadata.py
     OUTPUT_VARIABLE required_torch OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)

@@ -7,7 +7,7 @@ build would use the newest one, and the wheel would then replace the user's.
 The version has no label such as +torch2.15.cu132 by default: CMake determines whether CUDA kernels are built only after
 the version must be known, and a wheel whose version differs from that of its sdist cannot be installed from an index.
 To distribute several wheels, set the label: LLTM_VERSION_LABEL=torch2.15.cu132. In any case, the wheel's
-lltm/_build_info.py says what it was built with.
+lltm/lib/liblltm_ops.json says what it was built with.
 
 Run as a program, this prints PyTorch's version, which CMake compares with that of the libtorch it found.
 """

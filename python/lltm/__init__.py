@@ -5,8 +5,7 @@ the operator library, which registers ``torch.ops.lltm.sequence``, ``torch.ops.l
 unless they are registered already. Set ``LLTM_LIBRARY`` to load a library other than the package's own. ImportError is
 raised if the library is missing or was built for another PyTorch; the message says which.
 
-To find out what a library was built with without loading it, read ``_build_info.py`` in this folder: it is plain
-Python.
+To find out what a library was built with without loading it, read ``liblltm_ops.json`` next to it.
 """
 
 import torch

@@ -5,8 +5,8 @@ loading one built for another PyTorch fails with the mangled name of some symbol
 """
 
 import importlib.metadata
+import json
 import os
-import runpy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ LIBRARY_NAME = "liblltm_ops.so"
 
 
 class BuildInfo(NamedTuple):
-    """What a library was built with. CMake writes these four values into ``_build_info.py`` as plain assignments."""
+    """What a library was built with. CMake writes these four values into ``liblltm_ops.json``."""
 
     version: str
     """Version of lltm."""
@@ -65,14 +65,18 @@ def find_loaded_library() -> Path | None:
 
 
 def read_build_info(library: Path) -> BuildInfo | None:
-    """Read ``_build_info.py``, which is next to the library in a build tree, in the package in a wheel, and in the
-    CMake package in an install tree."""
-    for folder in (library.parent, library.parent.parent, library.parent / "cmake" / "lltm"):
-        path = folder / "_build_info.py"
-        if path.is_file():
-            values = runpy.run_path(str(path))
-            return BuildInfo(*(values[field] for field in BuildInfo._fields))
-    return None
+    """What the JSON file next to the library says; None if there is no such file."""
+    path = library.with_suffix(".json")
+    try:
+        values = json.loads(path.read_text())
+        info = BuildInfo(values["version"], values["torch"], values["cuda"], tuple(values["architectures"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ImportError(f"lltm: cannot read {path}, which says what the library was built with: {error!r}") from error
+    if not all(isinstance(text, str) for text in (info.version, info.torch, info.cuda or "", *info.architectures)):
+        raise ImportError(f"lltm: expected strings in {path}, got {values}")
+    return info
 
 
 def check_torch(library: Path, info: BuildInfo) -> None:
@@ -101,7 +105,7 @@ def _explain(library: Path, info: BuildInfo | None, error: OSError) -> str:
     reason = str(error.__cause__ or error)  # torch.ops.load_library wraps the system's error
     file, _, problem = reason.partition(": ")  # the path of a library, and what is wrong with it
     if problem.startswith("undefined symbol") or Path(file).name.startswith(("libtorch", "libc10")):
-        built_with = f"PyTorch {info.torch}" if info else "another PyTorch (there is no _build_info.py that says which)"
+        built_with = f"PyTorch {info.torch}" if info else "another PyTorch (no liblltm_ops.json says which)"
         return f"{_mismatch(library, built_with, 'of that version')} The system says: {reason}"
     return f"lltm: cannot load {library}: {reason}"
 

@@ -3,9 +3,9 @@
 Each test uses a separate process, because registered operators stay registered.
 """
 
+import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import isolated
@@ -31,9 +31,8 @@ def import_error(before="", **options) -> str:
 
 
 def write_build_info(folder: Path, *, torch_version, cuda=None) -> None:
-    (folder / "_build_info.py").write_text(
-        f'version = "1.2.3"\ntorch = "{torch_version}"\ncuda = {cuda!r}\narchitectures = ("80", "90a")\n'
-    )
+    values = {"version": "1.2.3", "torch": torch_version, "cuda": cuda, "architectures": ["80", "90a"]}
+    (folder / "liblltm_ops.json").write_text(json.dumps(values))
 
 
 @pytest.fixture(scope="session")
@@ -44,14 +43,12 @@ def library() -> Path:
 @pytest.fixture
 def bare_package(tmp_path) -> Path:
     """A copy of the package without a library. Returns the folder to put on PYTHONPATH."""
-    shutil.copytree(
-        PACKAGE, tmp_path / "site" / "lltm", ignore=shutil.ignore_patterns("lib", "include", "_build_info.py", "__*__")
-    )
+    shutil.copytree(PACKAGE, tmp_path / "site" / "lltm", ignore=shutil.ignore_patterns("lib", "include", "__*__"))
     return tmp_path / "site"
 
 
 def test_attributes():
-    assert lltm.build_info is not None, "the library has no _build_info.py beside it"
+    assert lltm.build_info is not None, "the library has no liblltm_ops.json beside it"
     assert lltm.__version__ == lltm.build_info.version and lltm.__version__[0].isdigit()
     assert lltm.build_info.torch.split(".")[:2] == torch.__version__.split(".")[:2]
     assert lltm.has_cuda == (lltm.build_info.cuda is not None)
@@ -62,18 +59,32 @@ def test_attributes():
         assert Path(lltm.cmake_prefix_path, "lib", "cmake", "lltm", "lltm-config.cmake").is_file()
 
 
-def test_build_info_reads_without_loading(library):
-    program = "import runpy, sys; print(runpy.run_path(sys.argv[1])['torch'], 'torch' in sys.modules)"
-    folder = next(f for f in (library.parent, library.parent.parent) if (f / "_build_info.py").is_file())
-    command = [sys.executable, "-c", program, folder / "_build_info.py"]
-    assert subprocess.check_output(command, text=True).split() == [lltm.build_info.torch, "False"]
+def test_build_info_is_data_next_to_the_library(library):
+    values = json.loads((library.parent / "liblltm_ops.json").read_text())
+    assert lltm.BuildInfo(**values | {"architectures": tuple(values["architectures"])}) == lltm.build_info
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import os", "JSONDecodeError"),
+        ('{"version": "1.2.3"}', "KeyError('torch')"),
+        ("[1, 2]", "TypeError"),
+        ('{"version": 1, "torch": "2.11.0", "cuda": null, "architectures": []}', "expected strings in"),
+    ],
+)
+def test_a_broken_build_info_is_named(tmp_path, text, problem):
+    (tmp_path / "liblltm_ops.so").touch()
+    (tmp_path / "liblltm_ops.json").write_text(text)
+    message = import_error(library=tmp_path / "liblltm_ops.so")
+    assert problem in message and f"{tmp_path}/liblltm_ops.json" in message
 
 
 def test_library_inside_the_package(library, bare_package):
     (bare_package / "lltm" / "lib" / "cmake" / "lltm").mkdir(parents=True)
     (bare_package / "lltm" / "lib" / "cmake" / "lltm" / "lltm-config.cmake").touch()
     shutil.copy(library, bare_package / "lltm" / "lib")
-    write_build_info(bare_package / "lltm", torch_version=torch.__version__)
+    write_build_info(bare_package / "lltm" / "lib", torch_version=torch.__version__)
     program = "import lltm; print(lltm.library_path, lltm.__version__, lltm.cmake_prefix_path)"
     place = bare_package / "lltm"
     assert python(program, package=bare_package) == f"{place}/lib/liblltm_ops.so 1.2.3 {place}"
@@ -93,9 +104,9 @@ def test_override_may_be_relative(library):
 
 
 def test_library_of_an_installed_prefix(library, tmp_path):
-    (tmp_path / "lib" / "cmake" / "lltm").mkdir(parents=True)
+    (tmp_path / "lib").mkdir()
     shutil.copy(library, tmp_path / "lib")
-    write_build_info(tmp_path / "lib" / "cmake" / "lltm", torch_version=torch.__version__)
+    write_build_info(tmp_path / "lib", torch_version=torch.__version__)
     program = "import lltm; print(lltm.__version__, lltm.build_info.wgmma)"
     assert python(program, library=tmp_path / "lib" / "liblltm_ops.so") == "1.2.3 True"
 
