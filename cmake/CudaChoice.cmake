@@ -1,40 +1,46 @@
 # Decides whether CUDA code is built, and for which architectures.
 #
-#   lltm_choose_cuda(<enabled>)
+#   lltm_choose_cuda(<enabled> <oldest architecture> <with 90a>)
 #
 # sets <enabled>, and enables the language CUDA if it is ON. Reads
 #   LLTM_CUDA                 AUTO (the default): build CUDA code if a matching nvcc is found; if not, one line
-#                             says why. ON: fail if there is none. OFF: do not build CUDA code. CMake's other
-#                             booleans (YES, 1, no, ...) are ON and OFF, too.
+#                             says why. GPU: the same, but only if a GPU is present or architectures are given. ON: fail
+#                             if there is no nvcc. OFF: do not build CUDA code. CMake's other booleans (YES, 1, no, ...)
+#                             are ON and OFF, too.
 #   CMAKE_CUDA_ARCHITECTURES  (or CUDAARCHS in the environment), else TORCH_CUDA_ARCH_LIST (variable or
 #                             environment): the architectures.
 #                             Default: that of the GPU that is present, else 80 and 90a.
-# Needs lltm::libtorch. This is a macro because CMake enables languages in a directory, not in a function.
+# Architectures older than the oldest, such as 8.0, are left out with a warning; it is an error if no other is given. With
+# 90a, that is built wherever 9.0 is asked for, because code for 9.0 does not contain Hopper's own instructions. Needs
+# lltm::libtorch. This is a macro because CMake enables languages in a directory, not in a function.
 
 include_guard(DIRECTORY)
 include(CheckLanguage)
 
 set(LLTM_OLDEST_CUDA 12.8)
 
-macro(lltm_choose_cuda enabled_variable)
+macro(lltm_choose_cuda enabled_variable oldest_architecture with_90a)
   if(NOT DEFINED LLTM_CUDA) # With policy CMP0126 unset, set() would replace a normal variable.
-    set(LLTM_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, ON or OFF")
-    set_property(CACHE LLTM_CUDA PROPERTY STRINGS AUTO ON OFF)
+    set(LLTM_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, GPU, ON or OFF")
+    set_property(CACHE LLTM_CUDA PROPERTY STRINGS AUTO GPU ON OFF)
   endif()
   string(TOUPPER "${LLTM_CUDA}" _lltm_choice)
   if(_lltm_choice MATCHES "^(ON|YES|TRUE|Y|1)$")
     set(_lltm_choice ON)
   elseif(_lltm_choice MATCHES "^(OFF|NO|FALSE|N|0)$")
     set(_lltm_choice OFF)
-  elseif(NOT _lltm_choice STREQUAL "AUTO")
-    message(FATAL_ERROR "expected LLTM_CUDA to be AUTO, ON or OFF, got ${LLTM_CUDA}.")
+  elseif(NOT _lltm_choice MATCHES "^(AUTO|GPU)$")
+    message(FATAL_ERROR "expected LLTM_CUDA to be AUTO, GPU, ON or OFF, got ${LLTM_CUDA}.")
   endif()
 
   set(${enabled_variable} OFF)
   if(NOT _lltm_choice STREQUAL "OFF")
     _lltm_find_cuda_obstacle(_lltm_obstacle _lltm_nvcc)
     if(NOT _lltm_obstacle)
-      _lltm_choose_cuda_architectures(CMAKE_CUDA_ARCHITECTURES)
+      _lltm_choose_cuda_architectures(CMAKE_CUDA_ARCHITECTURES _lltm_obstacle
+        "${_lltm_choice}" "${oldest_architecture}" "${with_90a}")
+    endif()
+    if(NOT _lltm_obstacle)
       if(NOT CMAKE_CUDA_COMPILER)
         unset(CMAKE_CUDA_COMPILER CACHE) # -NOTFOUND from an earlier configuration
         set(ENV{CUDACXX} "${_lltm_nvcc}")
@@ -107,29 +113,23 @@ function(_lltm_find_cuda_obstacle obstacle_variable nvcc_variable)
   set(${obstacle_variable} "${obstacle}" PARENT_SCOPE)
 endfunction()
 
-function(_lltm_choose_cuda_architectures architectures_variable)
+# Sets the architectures, or says in one sentence why the code cannot be built for the GPU that is present.
+function(_lltm_choose_cuda_architectures architectures_variable obstacle_variable choice oldest with_90a)
+  set(${obstacle_variable} "" PARENT_SCOPE)
   set(list "${TORCH_CUDA_ARCH_LIST}")
   if(NOT list)
     set(list "$ENV{TORCH_CUDA_ARCH_LIST}")
   endif()
+  set(given_by "")
   if(CMAKE_CUDA_ARCHITECTURES) # OFF is set by find_package(Torch), not by the user
+    set(given_by CMAKE_CUDA_ARCHITECTURES)
     set(architectures "${CMAKE_CUDA_ARCHITECTURES}")
   elseif(DEFINED ENV{CUDAARCHS}) # CMake's environment variable
+    set(given_by CUDAARCHS)
     set(architectures "$ENV{CUDAARCHS}")
   elseif(list)
-    # PyTorch's format: "8.0 9.0a+PTX".
-    set(architectures "")
-    string(REGEX MATCHALL "[^ ;,]+" entries "${list}")
-    foreach(entry IN LISTS entries)
-      if(NOT entry MATCHES "^([0-9]+)\\.([0-9][af]?)(\\+PTX)?$")
-        message(FATAL_ERROR
-          "TORCH_CUDA_ARCH_LIST: expected architectures such as \"8.0 9.0a+PTX\", got ${entry} in \"${list}\".")
-      elseif(CMAKE_MATCH_3)
-        list(APPEND architectures "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
-      else()
-        list(APPEND architectures "${CMAKE_MATCH_1}${CMAKE_MATCH_2}-real")
-      endif()
-    endforeach()
+    set(given_by TORCH_CUDA_ARCH_LIST)
+    _lltm_read_torch_cuda_arch_list(architectures "${list}")
   else()
     execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
       OUTPUT_VARIABLE capabilities ERROR_QUIET RESULT_VARIABLE result)
@@ -139,9 +139,61 @@ function(_lltm_choose_cuda_architectures architectures_variable)
       string(REPLACE "." "" architectures "${capabilities}")
       # Hopper's wgmma instructions are only in 90a.
       list(TRANSFORM architectures REPLACE "^90$" "90a")
+    elseif(choice STREQUAL "GPU")
+      set(${obstacle_variable}
+        "this machine has no GPU, and no architecture was asked for (CUDA=1 for make, or LLTM_CUDA=ON, builds the CUDA code all the same)"
+        PARENT_SCOPE)
+      return()
     else()
       set(architectures 80 90a)
     endif()
   endif()
+
+  set(kept "")
+  set(left_out "")
+  foreach(architecture IN LISTS architectures)
+    string(REGEX REPLACE "^([0-9]+)([0-9]).*" "\\1.\\2" capability "${architecture}")
+    if(oldest AND capability MATCHES "^[0-9.]+$" AND capability VERSION_LESS oldest)
+      list(APPEND left_out "${capability}")
+    else()
+      list(APPEND kept "${architecture}")
+    endif()
+  endforeach()
+  if(left_out)
+    list(JOIN left_out ", " left_out)
+    if(kept)
+      message(WARNING "${PROJECT_NAME}: the CUDA code needs ${oldest} or newer: leaving out ${left_out}.")
+    elseif(given_by)
+      message(FATAL_ERROR "${PROJECT_NAME}: ${given_by}: the CUDA code needs ${oldest} or newer, got ${left_out}.")
+    else()
+      set(${obstacle_variable}
+        "the CUDA code needs a GPU of compute capability ${oldest} or newer, and the one that is present has ${left_out}"
+        PARENT_SCOPE)
+      return()
+    endif()
+  endif()
+
+  if(with_90a AND given_by STREQUAL "TORCH_CUDA_ARCH_LIST" AND kept MATCHES "(^|;)90(-real)?(;|$)"
+      AND NOT kept MATCHES "90a")
+    message(STATUS "${PROJECT_NAME}: building for 9.0a as well as 9.0, because only 9.0a has Hopper's wgmma instructions")
+    list(APPEND kept 90a-real)
+  endif()
+  set(${architectures_variable} "${kept}" PARENT_SCOPE)
+endfunction()
+
+# Translates PyTorch's format, "8.0 9.0a+PTX", into CMake's.
+function(_lltm_read_torch_cuda_arch_list architectures_variable list)
+  set(architectures "")
+  string(REGEX MATCHALL "[^ ;,]+" entries "${list}")
+  foreach(entry IN LISTS entries)
+    if(NOT entry MATCHES "^([0-9]+)\\.([0-9][af]?)(\\+PTX)?$")
+      message(FATAL_ERROR
+        "TORCH_CUDA_ARCH_LIST: expected architectures such as \"8.0 9.0a+PTX\", got ${entry} in \"${list}\".")
+    elseif(CMAKE_MATCH_3)
+      list(APPEND architectures "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
+    else()
+      list(APPEND architectures "${CMAKE_MATCH_1}${CMAKE_MATCH_2}-real")
+    endif()
+  endforeach()
   set(${architectures_variable} "${architectures}" PARENT_SCOPE)
 endfunction()

@@ -11,9 +11,10 @@
 # takes the first libtorch in
 #   1. Torch_DIR, Torch_ROOT or CMAKE_PREFIX_PATH (variables, then environment),
 #   2. RECORDED and BESIDE, two more folders that may contain a libtorch,
-#   3. the folder that Python_EXECUTABLE, else the python3 on PATH, would import torch from.
+#   3. the folder that Python_EXECUTABLE, else the python3 on PATH, would import torch from, or that Python's prefix,
+#      where conda-forge has the headers and the libraries.
 # <error> is set to an empty string, or to a sentence that says why there is no target.
-# LLTM_SUPPORTED_TORCH gives the supported versions: torch>=2.11,<2.16.
+# LLTM_SUPPORTED_TORCH gives the supported versions: torch>=2.11.0a0,<2.16.
 # The target is visible in the calling directory and below. Its properties:
 #   LLTM_TORCH_FOLDER     the folder that contains include/ and lib/
 #   LLTM_TORCH_VERSION    such as 2.11.0
@@ -67,14 +68,6 @@ function(_lltm_locate_libtorch folder_variable error_variable recorded beside)
     endforeach()
   endforeach()
 
-  foreach(candidate IN ITEMS "${recorded}" "${beside}")
-    if(candidate AND EXISTS "${candidate}/share/cmake/Torch/TorchConfig.cmake")
-      get_filename_component(folder "${candidate}" REALPATH)
-      set(${folder_variable} "${folder}" PARENT_SCOPE)
-      return()
-    endif()
-  endforeach()
-
   set(python python3)
   foreach(executable IN ITEMS "${Python3_EXECUTABLE}" "${Python_EXECUTABLE}")
     if(executable)
@@ -84,14 +77,20 @@ function(_lltm_locate_libtorch folder_variable error_variable recorded beside)
   # find_spec does not import torch, which would take seconds. The working folder is on Python's
   # search path, so it must not contain a folder named torch.
   execute_process(
-    COMMAND "${python}" -c "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+    COMMAND "${python}" -c "import importlib.util as u, sys; s = u.find_spec('torch'); print(*([*s.submodule_search_locations, sys.prefix] if s else []), sep=';')"
     WORKING_DIRECTORY "${CMAKE_CURRENT_FUNCTION_LIST_DIR}"
-    OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE result)
-  if(result EQUAL 0 AND folder AND EXISTS "${folder}/share/cmake/Torch/TorchConfig.cmake")
-    get_filename_component(folder "${folder}" REALPATH)
-    set(${folder_variable} "${folder}" PARENT_SCOPE)
-    return()
-  endif()
+    OUTPUT_VARIABLE of_python OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+
+  # Folders that have the headers, too, are preferred to those that have them not.
+  foreach(required IN ITEMS include/torch/csrc/api/include/torch/torch.h "")
+    foreach(candidate IN LISTS recorded beside of_python)
+      if(EXISTS "${candidate}/share/cmake/Torch/TorchConfig.cmake" AND EXISTS "${candidate}/${required}")
+        get_filename_component(folder "${candidate}" REALPATH)
+        set(${folder_variable} "${folder}" PARENT_SCOPE)
+        return()
+      endif()
+    endforeach()
+  endforeach()
   set(${error_variable}
     "found no libtorch: neither Torch_DIR nor CMAKE_PREFIX_PATH names one, and ${python} has no torch (pip install torch, or unpack a libtorch and add -DCMAKE_PREFIX_PATH=<its folder>)."
     PARENT_SCOPE)
@@ -105,7 +104,7 @@ function(_lltm_import_libtorch folder error_variable)
     set(minor_version "${CMAKE_MATCH_1}")
     set(version "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
   endif()
-  string(REGEX MATCH ">=([0-9.]+),<([0-9.]+)" range "${LLTM_SUPPORTED_TORCH}")
+  string(REGEX MATCH ">=([0-9]+\\.[0-9]+)[^,]*,<([0-9.]+)" range "${LLTM_SUPPORTED_TORCH}")
   if(NOT version OR minor_version VERSION_LESS CMAKE_MATCH_1 OR minor_version VERSION_GREATER_EQUAL CMAKE_MATCH_2)
     set(${error_variable}
       "PyTorch ${version} in ${folder} is not supported: lltm needs ${LLTM_SUPPORTED_TORCH}."

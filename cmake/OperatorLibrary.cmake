@@ -5,6 +5,8 @@
 #     [CUDA_SOURCES <file>...]      compiled if CUDA is built: .cu files, and .cpp files that use CUDA's headers
 #     [CPU_ONLY_SOURCES <file>...]  compiled instead of CUDA_SOURCES if it is not
 #     [TEST_SOURCES <file>...]      GoogleTest cases, compiled if BUILD_TESTING is ON and the project is top-level
+#     [OLDEST_ARCHITECTURE <8.0>]   the oldest compute capability that the CUDA code supports
+#     [WITH_90A]                    the CUDA code uses instructions that Hopper has in 9.0a only
 #   )
 #
 # builds the shared library lib<name>.so in the project's build folder. The library
@@ -50,15 +52,17 @@ macro(add_operator_library name)
   if(_lltm_error)
     message(FATAL_ERROR "${PROJECT_NAME}: ${_lltm_error}")
   endif()
+  cmake_parse_arguments(_lltm "WITH_90A" "OLDEST_ARCHITECTURE" "SOURCES;CUDA_SOURCES;CPU_ONLY_SOURCES;TEST_SOURCES" ${ARGN})
   set(_lltm_with_cuda OFF)
-  if(";${ARGN};" MATCHES ";CUDA_SOURCES;")
-    lltm_choose_cuda(_lltm_with_cuda)
+  if(_lltm_CUDA_SOURCES)
+    lltm_choose_cuda(_lltm_with_cuda "${_lltm_OLDEST_ARCHITECTURE}" "${_lltm_WITH_90A}")
   endif()
   _lltm_add_operator_library(${name} ${_lltm_with_cuda} ${ARGN})
 endmacro()
 
 function(_lltm_add_operator_library name with_cuda)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "SOURCES;CUDA_SOURCES;CPU_ONLY_SOURCES;TEST_SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg
+    "WITH_90A" "OLDEST_ARCHITECTURE" "SOURCES;CUDA_SOURCES;CPU_ONLY_SOURCES;TEST_SOURCES")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR
       "add_operator_library(${name}): expected SOURCES, CUDA_SOURCES, CPU_ONLY_SOURCES and TEST_SOURCES, got ${ARGN}.")

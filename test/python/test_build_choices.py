@@ -120,7 +120,7 @@ def test_nvcc_that_is_another_program(build, make_libtorch):
 @pytest.mark.parametrize("value", ["maybe", "2", "", "ONN"])
 def test_cuda_is_auto_on_or_off(build, value):
     output = build.configure(f"-DLLTM_CUDA={value}", fails=True)
-    assert f"expected LLTM_CUDA to be AUTO, ON or OFF, got {value}." in output
+    assert f"expected LLTM_CUDA to be AUTO, GPU, ON or OFF, got {value}." in output
 
 
 def test_the_choice_of_cuda_may_be_any_boolean_of_cmake(build, make_libtorch):
@@ -139,14 +139,95 @@ def test_architectures_that_are_no_numbers(build, make_libtorch, make_nvcc):
     assert 'TORCH_CUDA_ARCH_LIST: expected architectures such as "8.0 9.0a+PTX", got Hopper in "8.0 Hopper".' in output
 
 
+CONTAINER = "7.5 8.0 8.6 9.0 10.0 12.0+PTX"
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "left_out"),
+    [
+        ([], {"TORCH_CUDA_ARCH_LIST": CONTAINER}, "7.5"),
+        ([f"-DTORCH_CUDA_ARCH_LIST={CONTAINER}"], {}, "7.5"),
+        ([], {"TORCH_CUDA_ARCH_LIST": "7.0;7.5+PTX;8.0"}, "7.0, 7.5"),
+        (["-DCMAKE_CUDA_ARCHITECTURES=61-real;75;100a"], {}, "6.1, 7.5"),
+        ([], {"CUDAARCHS": "75;80"}, "7.5"),
+    ],
+)
+def test_architectures_that_are_too_old_are_left_out(build, make_libtorch, make_nvcc, options, environment, left_out):
+    libtorch = make_libtorch("2.12.0", cuda="13")
+    output = build.configure(libtorch, *options, CUDACXX=make_nvcc("13.0"), **environment)
+    assert "CMake Warning at cmake/CudaChoice.cmake" in output
+    assert f"lltm: the CUDA code needs 8.0 or newer: leaving out {left_out}." in output
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "given_by", "got"),
+    [
+        ([], {"TORCH_CUDA_ARCH_LIST": "7.5"}, "TORCH_CUDA_ARCH_LIST", "7.5"),
+        ([], {"TORCH_CUDA_ARCH_LIST": "6.1 7.5+PTX"}, "TORCH_CUDA_ARCH_LIST", "6.1, 7.5"),
+        (["-DCMAKE_CUDA_ARCHITECTURES=75"], {}, "CMAKE_CUDA_ARCHITECTURES", "7.5"),
+        ([], {"CUDAARCHS": "75"}, "CUDAARCHS", "7.5"),
+    ],
+)
+def test_only_architectures_that_are_too_old(build, make_libtorch, make_nvcc, options, environment, given_by, got):
+    libtorch = make_libtorch("2.12.0", cuda="13")
+    output = build.configure(libtorch, *options, fails=True, CUDACXX=make_nvcc("13.0"), **environment)
+    assert f"lltm: {given_by}: the CUDA code needs 8.0 or newer, got {got}." in output
+    build.configure(libtorch, *options, "-DLLTM_CUDA=OFF", **environment)  # then they do not matter
+
+
+@pytest.mark.parametrize(("given", "said"), [("8.0 9.0", True), ("9.0+PTX", True), ("9.0 9.0a", False), ("8.0", False)])
+def test_hopper_gets_its_own_instructions(build, make_libtorch, make_nvcc, given, said):
+    libtorch = make_libtorch("2.12.0", cuda="13")
+    output = build.configure(libtorch, CUDACXX=make_nvcc("13.0"), TORCH_CUDA_ARCH_LIST=given)
+    assert ("lltm: building for 9.0a as well as 9.0, because only 9.0a has Hopper's wgmma" in output) == said
+
+
+@pytest.fixture
+def with_gpus(tmp_path):
+    def path(*capabilities: str) -> str:
+        """A PATH on which nvidia-smi lists these GPUs, or fails, as where there is a driver and no GPU."""
+        (tmp_path / "gpu").mkdir()
+        program = tmp_path / "gpu" / "nvidia-smi"
+        lines = "".join(f"echo {capability}\n" for capability in capabilities)
+        program.write_text(f"#!/bin/sh\n{lines or 'echo No devices were found; exit 6'}\n")
+        program.chmod(0o755)
+        return f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    return path
+
+
+def test_a_gpu_that_is_too_old(build, make_libtorch, make_nvcc, with_gpus):
+    reason = "the CUDA code needs a GPU of compute capability 8.0 or newer, and the one that is present has 7.5"
+    libtorch = make_libtorch("2.12.0", cuda="13")
+    check_auto_and_on(build, reason, libtorch, CUDACXX=make_nvcc("13.0"), PATH=with_gpus("7.5"))
+
+
+def test_for_the_gpu_means_no_cuda_without_one(build, make_libtorch, make_nvcc, with_gpus):
+    """Unless the builder asks for an architecture."""
+    reason = "this machine has no GPU, and no architecture was asked for (CUDA=1 for make, or LLTM_CUDA=ON,"
+    libtorch, nvcc, path = make_libtorch("2.12.0", cuda="13"), make_nvcc("13.0"), with_gpus()
+    options = {"CUDACXX": nvcc, "PATH": path}
+    assert CPU_ONLY + reason in build.configure(libtorch, "-DLLTM_CUDA=GPU", **options)
+    reached_nvcc = f"{nvcc} does not compile"
+    assert reached_nvcc in build.configure(libtorch, "-DLLTM_CUDA=GPU", TORCH_CUDA_ARCH_LIST="8.0", **options)
+    assert reached_nvcc in build.configure(libtorch, "-DLLTM_CUDA=AUTO", **options)
+    assert reached_nvcc in build.configure(libtorch, "-DLLTM_CUDA=ON", fails=True, **options)
+
+
+def test_for_the_gpu_that_is_present(build, make_libtorch, make_nvcc, with_gpus):
+    nvcc = make_nvcc("13.0")
+    output = build.configure(make_libtorch("2.12.0", cuda="13"), "-DLLTM_CUDA=GPU", CUDACXX=nvcc, PATH=with_gpus("8.6"))
+    assert f"{nvcc} does not compile" in output
+
+
 def test_unsupported_pytorch_is_refused(build, make_libtorch):
-    supported = (ROOT / "requirements" / "build.txt").read_text().splitlines()[1]
-    lower, upper = re.fullmatch(r"torch>=2\.(\d+),<2\.(\d+)", supported).groups()
+    (supported,) = re.findall("^torch.*", (ROOT / "requirements" / "build.txt").read_text(), re.MULTILINE)
+    lower, upper = re.fullmatch(r"torch>=2\.(\d+)\.0a0,<2\.(\d+)", supported).groups()
     for version in f"2.{int(lower) - 1}.2", f"2.{upper}.0":
         output = build.configure(make_libtorch(version, cuda=None), fails=True)
         assert f"lltm: PyTorch {version} in " in output
         assert f"is not supported: lltm needs {supported}." in output
-    for version in f"2.{lower}.0", f"2.{int(upper) - 1}.9":
+    for version in f"2.{lower}.0", f"2.{lower}.0a0", f"2.{int(upper) - 1}.9":
         build.configure(make_libtorch(version, cuda=None))
     assert f"PyTorch (2.{lower} to 2.{int(upper) - 1})" in (ROOT / "README.md").read_text()
 
@@ -155,6 +236,27 @@ def test_incomplete_pytorch_is_refused(build, make_libtorch, tmp_path):
     option = make_libtorch("2.12.0", cuda=None)
     (tmp_path / "libtorch/lib/libc10.so").unlink()
     assert "is incomplete: lib/libc10.so is missing." in build.configure(option, fails=True)
+
+
+@pytest.mark.parametrize("share", ["in both", "in the prefix"])
+def test_headers_in_the_prefix_are_found(build, make_libtorch, tmp_path, share):
+    """As conda-forge has them: site-packages/torch has no include/."""
+    make_libtorch("2.12.0", cuda=None)
+    prefix = tmp_path / "libtorch"
+    folder = prefix / "lib" / "python3.12" / "site-packages" / "torch"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    (folder / "lib").symlink_to(prefix / "lib")
+    if share == "in both":
+        (folder / "share").symlink_to(prefix / "share")
+    python = tmp_path / "python3"
+    # With the modules of the running Python, but a prefix of its own.
+    program = f"import sys; sys.prefix = '{prefix}'; sys.path.insert(0, '{folder.parent}'); exec(sys.argv[2])"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{program}" "$@"\n')
+    python.chmod(0o755)
+    build.configure(f"-DPython_EXECUTABLE={python}")
+    cache = (build.folder / "build.ninja").read_text()
+    assert f"-isystem {prefix}/include" in cache and f"{prefix}/lib/libtorch_cpu.so" in cache
 
 
 def test_other_systems_are_refused(build):
@@ -245,7 +347,7 @@ add_operator_library(other_ops SOURCES ops.cpp CUDA_SOURCES ops.cu)
 """)
     for name in ("ops.cpp", "ops.cu"):
         (folder / name).touch()
-    supported = "-DLLTM_SUPPORTED_TORCH=torch>=2.11,<2.16"
+    supported = "-DLLTM_SUPPORTED_TORCH=torch>=2.11.0a0,<2.16"
     output = run("cmake", "-S", folder, "-B", folder / "build", "-G", "Ninja", supported, *options, fails=fails)
     return " ".join(output.split())
 
@@ -292,7 +394,9 @@ needs_nvcc = pytest.mark.skipif(
         (["-DCMAKE_CUDA_ARCHITECTURES=90a"], {}, ("90a",)),
         (["-DCMAKE_CUDA_ARCHITECTURES=80"], {"TORCH_CUDA_ARCH_LIST": "9.0"}, ("80",)),
         ([], {"TORCH_CUDA_ARCH_LIST": "8.0 9.0a+PTX"}, ("80-real", "90a")),
-        ([], {"TORCH_CUDA_ARCH_LIST": "9.0"}, ("90-real",)),
+        ([], {"TORCH_CUDA_ARCH_LIST": "9.0"}, ("90-real", "90a-real")),
+        ([], {"TORCH_CUDA_ARCH_LIST": CONTAINER}, ("80-real", "86-real", "90-real", "100-real", "120", "90a-real")),
+        (["-DCMAKE_CUDA_ARCHITECTURES=90"], {}, ("90",)),
     ],
 )
 def test_architectures_are_the_builders_choice(build, options, environment, architectures):
@@ -300,7 +404,8 @@ def test_architectures_are_the_builders_choice(build, options, environment, arch
     if CPU_ONLY in output:
         pytest.skip(output[output.index(CPU_ONLY) :])
     assert tuple(build.info["architectures"]) == architectures
-    assert ("without the kernels of Hopper's own matrix instructions" in output) == ("90-real" in architectures)
+    without = "without the kernels of Hopper's own matrix instructions"
+    assert (without in output) == ("90" in architectures)
     assert torch.version.cuda.split(".")[0] == build.info["cuda"].split(".")[0]
     commands = (build.folder / "build.ninja").read_text()
     for architecture in architectures:
