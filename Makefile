@@ -2,6 +2,7 @@
 # missing packages. CMake builds the library.
 
 TORCH ?=
+CUDA ?=
 CMAKE_ARGS ?=
 CTEST_ARGS ?=
 PYTEST_ARGS ?=
@@ -21,9 +22,17 @@ export TORCH
 with = scripts/in-environment $(1)
 # $(call build,GOAL,OPTIONS OF CMAKE)
 build = @$(call with,$(1)) sh -ec '\
-  cmake -S . -B $(BUILD) -DLLTM_WERROR=ON $(2) $(CMAKE_ARGS); \
+  cmake -S . -B $(BUILD) $(2) $(CMAKE_ARGS); \
   echo "-- Building in $(BUILD) (takes some minutes from scratch)"; \
   cmake --build $(BUILD)'
+# To use the library: compiled in as short a time as possible, without tests, for the GPU that is present. An existing
+# build folder keeps its options, because that of the tests serves as well, and other options would compile it anew.
+for_use = -DBUILD_TESTING=OFF $(if $(CUDA),-DLLTM_CUDA=$(CUDA)) \
+  $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(if $(CUDA),,-DLLTM_CUDA=GPU) -DCMAKE_UNITY_BUILD=ON)
+# To test it: each source by itself, without warnings, and with CUDA if this machine can compile and run it.
+can_test_cuda = $(shell nvidia-smi --list-gpus 2>/dev/null | grep -q ^GPU && \
+  { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1 && echo ON || echo OFF)
+for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),$(can_test_cuda)) -DLLTM_WERROR=ON -DCMAKE_UNITY_BUILD=OFF
 
 # The options only apply to the build of this checkout, not to the builds of tests.
 unexport CMAKE_ARGS
@@ -46,16 +55,17 @@ help:
 	@echo 'make clean      remove what was built;  make distclean the environments (.venv*) too'
 	@echo
 	@echo 'TORCH=2.11.0                  with this PyTorch, in an environment and a build folder of their own'
-	@echo 'CMAKE_ARGS=-DLLTM_CUDA=OFF    options of CMake'
+	@echo 'CUDA=1 or CUDA=0              with the CUDA kernels, or without (default: with them if there is a GPU)'
+	@echo 'CMAKE_ARGS=-DLLTM_WERROR=ON   options of CMake'
 	@echo 'PYTEST_ARGS="-k forward"      options of pytest'
 	@echo 'CTEST_ARGS="-R package"       options of ctest'
 	@echo 'BENCH_ARGS="..."              options of benchmark/bench.py'
 
 build:
-	$(call build,build,-DBUILD_TESTING=OFF)
+	$(call build,build,$(for_use))
 
 build-tests:
-	$(call build,test,-DBUILD_TESTING=ON)
+	$(call build,test,$(for_tests))
 
 ctest = @$(call with,test) ctest --test-dir $(BUILD) --parallel "$$(nproc)" --output-on-failure --no-tests=error
 pytest = @$(call with,test) python3 -m pytest -n auto --maxprocesses=8 --dist worksteal
@@ -99,15 +109,15 @@ sanitize:
 endif
 
 demo:
-	$(call build,demo,-DBUILD_TESTING=OFF)
+	$(call build,demo,$(for_use))
 	@$(call with,demo) python3 examples/digits/demo.py --build-dir $(BUILD)
 
 stream:
-	$(call build,demo,-DBUILD_TESTING=OFF)
+	$(call build,demo,$(for_use))
 	@$(call with,demo) python3 examples/stream/demo.py --build-dir $(BUILD) $(if $(LINE),"--line=$$LINE")
 
 bench:
-	$(call build,bench,-DBUILD_TESTING=OFF -DLLTM_BENCHMARK=ON)
+	$(call build,bench,$(for_use) -DLLTM_BENCHMARK=ON)
 	@$(call with,bench) python3 benchmark/bench.py --build-dir $(BUILD) $(if $(QUICK),--quick) $(BENCH_ARGS)
 
 # $(call formatters,CLANG-FORMAT'S OPTIONS,RUFF CHECK'S,RUFF FORMAT'S)

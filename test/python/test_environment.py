@@ -41,7 +41,7 @@ class Checkout:
         for made in (self.root / "requirements", self.root / "scripts", self.wheels):
             made.mkdir(parents=True)
         shutil.copy(SCRIPT, self.root / "scripts")
-        (self.root / "requirements" / "build.txt").write_text("torch>=2.11,<2.16\n")
+        (self.root / "requirements" / "build.txt").write_text("torch>=2.11.0a0,<2.16\n")
         (self.root / "requirements" / "test.txt").write_text("-r build.txt\nother\n")
         for name, version in [("torch", "2.11.0"), ("torch", "2.15.0"), ("other", "1.0")]:
             write_wheel(self.wheels, name, version)
@@ -53,8 +53,8 @@ class Checkout:
         with zipfile.ZipFile(write_wheel(self.wheels, name, version)) as wheel:
             wheel.extractall(self.site)
 
-    def run(self, *, network: bool, **variables: str) -> str:
-        """The environment in which the script runs a command, and the version of PyTorch there."""
+    def start(self, *, network: bool, **variables: str) -> subprocess.CompletedProcess:
+        """Let the script run a command that prints its environment, and the version of PyTorch there."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "TORCH"))}
         clean |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull} | variables
         clean["PATH"] = f"{self.python3 / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -65,7 +65,10 @@ class Checkout:
             "print(pathlib.Path(torch.__file__).parents[4].name, importlib.metadata.version('torch'))"
         )
         command = [self.root / "scripts" / "in-environment", "test", "python3", "-c", program]
-        done = subprocess.run(command, env=clean, capture_output=True, text=True)
+        return subprocess.run(command, env=clean, capture_output=True, text=True)
+
+    def run(self, **options) -> str:
+        done = self.start(**options)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.splitlines()[-1]
 
@@ -82,9 +85,29 @@ def test_a_python3_with_a_supported_torch_gets_what_it_lacks_and_then_needs_no_n
     assert {entry.name for entry in checkout.root.iterdir()} == {"requirements", "scripts"}
 
 
+@pytest.mark.parametrize("version", ["2.11.0a0+nv25.11", "2.13.0a0", "2.15.0rc1"])
+def test_a_pre_release_is_used_and_not_replaced(checkout, version):
+    checkout.give_python3("torch", version)
+    assert checkout.run(network=True) == f"active {version}"
+    assert {entry.name for entry in checkout.root.iterdir()} == {"requirements", "scripts"}
+
+
 def test_another_torch_goes_into_the_checkout_and_that_of_python3_stays(checkout):
     checkout.give_python3("torch", "2.15.0")
     assert checkout.run(network=True, TORCH="2.11.0") == ".venv-torch-2.11.0 2.11.0"
     assert checkout.run(network=False, TORCH="2.11.0") == ".venv-torch-2.11.0 2.11.0"
     assert [entry.name for entry in checkout.site.glob("torch-*")] == ["torch-2.15.0.dist-info"]
     assert not (checkout.site / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("system", "machine"), [("Darwin", "arm64"), ("MINGW64_NT-10.0", "x86_64"), ("Linux", "riscv64")]
+)
+def test_other_systems_are_refused_before_anything_is_made(checkout, system, machine):
+    uname = checkout.python3 / "bin" / "uname"
+    uname.write_text(f'#!/bin/sh\n[ "$1" = -s ] && echo {system} || echo {machine}\n')
+    uname.chmod(0o755)
+    done = checkout.start(network=True)
+    assert done.returncode == 1
+    assert done.stderr == f"error: lltm supports Linux on x86-64 and aarch64, not {system} on {machine}\n"
+    assert {entry.name for entry in checkout.root.iterdir()} == {"requirements", "scripts"}
