@@ -1,32 +1,27 @@
-"""Makes lltm's modules leaves of ``torch.fx.symbolic_trace``, like the modules of torch.nn.
+"""Makes lltm's modules leaves of ``torch.fx``, like the modules of torch.nn.
 
-The default tracer treats only ``torch.nn`` modules as leaves. It traces into all others, and fails at the first use of
-a shape. An lltm module that is called with a proxy records a call to itself instead.
+A tracer records a call of a leaf as a single node. It runs neither the module's hooks nor its ``forward``; the traced
+model does, once in each call, like the original. Tracers take a module for a leaf if its ``__module__`` begins with
+"torch.nn"; they have no other way to ask.
 """
 
 from typing import Any
 
 import torch
-from torch import fx
 
 
-def is_symbolic(module: torch.nn.Module, *arguments: Any) -> bool:
-    """Whether a tracer is tracing a model that contains the module."""
-    proxies = [value for value in _flatten(arguments) if isinstance(value, fx.Proxy)]
-    return bool(proxies) and proxies[0].tracer.root is not module
+class Leaf(torch.nn.Module):
+    """The base of the modules that must not be traced into."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._pose_as_torch_nn()
 
-def record_call(module: torch.nn.Module, *arguments: Any) -> fx.Proxy:
-    """Record a ``call_module`` node and return its proxy. Trailing arguments that are None are omitted."""
-    while arguments[-1] is None:
-        arguments = arguments[:-1]
-    tracer = next(value for value in _flatten(arguments) if isinstance(value, fx.Proxy)).tracer
-    return tracer.create_proxy("call_module", tracer.path_of_module(module), arguments, {})
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._pose_as_torch_nn()  # pickled by a version of lltm that did not
 
-
-def _flatten(arguments: tuple[Any, ...]) -> list[Any]:
-    """The arguments, with tuples and lists (a state is a pair) flattened."""
-    flat: list[Any] = []
-    for argument in arguments:
-        flat.extend(argument if isinstance(argument, tuple | list) else (argument,))
-    return flat
+    def _pose_as_torch_nn(self) -> None:
+        # In the instance, because pickle finds the class by the __module__ of the class. Without a dot at the end,
+        # because torch.compile takes "torch.nn." for a module that it knows.
+        self.__dict__["__module__"] = "torch.nn"

@@ -18,7 +18,7 @@ def describe_state(state: object) -> str | None:
     return None if kinds == "Tensor, Tensor" else f"({kinds})"
 
 
-class LLTMCell(torch.nn.Module):
+class LLTMCell(_leaf.Leaf):
     r"""A long-long-term-memory cell: an LSTM cell without a forget gate, with an ELU for the candidate.
 
     This is the cell of PyTorch's tutorial on C++ extensions; checkpoints of the tutorial's module can be loaded with
@@ -98,9 +98,6 @@ class LLTMCell(torch.nn.Module):
 
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Compute one step. The class describes the arguments and the results."""
-        if not torch.jit.is_scripting():  # noqa: SIM102, because TorchScript would compile a condition after `and`
-            if _leaf.is_symbolic(self, input, state):
-                return _leaf.record_call(self, input, state)
         if input.dim() != 1 and input.dim() != 2:
             raise ValueError(
                 "LLTMCell: expected input of 2 dimensions [batch, input_features], or of 1 for a single example, "

@@ -32,7 +32,7 @@ class _LayerParameters:
         raise AttributeError("LLTM: assign the parameters themselves, such as weights_l0")
 
 
-class LLTM(torch.nn.Module):
+class LLTM(_leaf.Leaf):
     r"""Layers of LLTM cells over whole sequences, in one direction or both. Replaces :class:`torch.nn.LSTM`.
 
     The constructor, inputs, outputs, order of the states, dropout, packed sequences and scripting are those of nn.LSTM:
@@ -248,10 +248,6 @@ class LLTM(torch.nn.Module):
 
     def forward(self, input, hx=None, lengths=None, reset=None):
         """Run all layers over ``input``. The class describes the arguments and the results."""
-        if not torch.jit.is_scripting():
-            if _leaf.is_symbolic(self, input, hx, lengths, reset):
-                return _leaf.record_call(self, input, hx, lengths, reset)
-            _checks.check_kinds(lengths, reset)
         if isinstance(input, PackedSequence):
             return self._run_packed(input, hx, lengths, reset)
         else:
@@ -262,6 +258,8 @@ class LLTM(torch.nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         if input.dim() != 2 and input.dim() != 3:
             raise ValueError(f"LLTM: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        if not torch.jit.is_scripting():
+            _checks.check_kinds(lengths, reset)
         parameters = self._layer_parameters
         self._check_input(input, parameters[0])
         if reset is not None:
@@ -301,6 +299,7 @@ class LLTM(torch.nn.Module):
         if data.dim() != 2:
             raise RuntimeError(f"LLTM: input must have 2 dimensions, got {data.dim()}")
         if not torch.jit.is_scripting():
+            _checks.check_kinds(lengths, reset)
             _checks.check_batch_sizes(batch_sizes, data)
         parameters = self._layer_parameters
         self._check_input(data, parameters[0])

@@ -200,51 +200,6 @@ def test_typed_functions_are_scriptable():
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_symbolic_trace_takes_it_for_a_leaf(options):
-    """Like the modules of torch.nn: a single call_module node, for any input and state."""
-    model = Padded(**options).eval()
-    traced = torch.fx.symbolic_trace(model)
-    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["rnn", "head"]
-    arguments = arguments_of(model)
-    assert_same(traced(*arguments), model(*arguments), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("kind", [tuple, list])
-def test_symbolic_trace_of_a_cell(kind):
-    class Steps(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell = lltm.LLTMCell(3, 4)
-
-        def forward(self, x):
-            h, c = self.cell(x)
-            return self.cell(torch.zeros(2, 3), kind((h, c)))[0]
-
-    model, x = Steps(), torch.randn(2, 3)
-    traced = torch.fx.symbolic_trace(model)
-    calls = [node for node in traced.graph.nodes if node.op == "call_module"]
-    assert [(node.target, len(node.args)) for node in calls] == [("cell", 1), ("cell", 2)]
-    assert torch.equal(traced(x), model(x))
-    with pytest.raises(torch.fx.proxy.TraceError):  # like nn.LSTMCell
-        torch.fx.symbolic_trace(lltm.LLTMCell(3, 4))
-
-
-@pytest.mark.parametrize("name", ["lengths", "reset"])
-def test_symbolic_trace_of_lengths_or_reset_alone(name):
-    class Masked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.rnn = lltm.LLTM(3, 4)
-
-        def forward(self, value):
-            return self.rnn(torch.ones(5, 2, 3), **{name: value})[0]
-
-    model = Masked()
-    value = torch.tensor([5, 2]) if name == "lengths" else torch.rand(5, 2) < 0.5
-    assert torch.equal(torch.fx.symbolic_trace(model)(value), model(value))
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_compiled_without_a_graph_break(options, device, fresh_compiler):
     """And, for T and N of at least two, without a recompilation."""
     model = Padded(**options).to(device).train("dropout" not in options)
