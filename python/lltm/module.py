@@ -1,6 +1,7 @@
 """LLTM, layers of the recurrent cell over whole sequences, as a drop-in replacement for nn.LSTM."""
 
 import math
+from itertools import chain
 from typing import overload
 
 import torch
@@ -12,21 +13,14 @@ from .cell import LLTMCell
 
 
 class _LayerParameters:
-    """The weights and biases of all layers as one list, which TorchScript can index with a loop variable.
-
-    Read once per call, because parametrizations are evaluated each time.
+    """The parameters of all layers as one list, for TorchScript, which can index a list with a loop variable.
 
     TorchScript takes a module's attributes from its ``__dict__`` and their values from ``getattr``. Each module
     therefore has an empty list in its ``__dict__``, and this descriptor returns the current parameters instead.
     """
 
     def __get__(self, module: "LLTM | None", owner: type) -> "list[Tensor] | _LayerParameters":
-        if module is None:
-            return self
-        try:
-            return [getattr(module, name) for names in module._parameter_names() for name in names]
-        except AttributeError as error:  # Module.__getattr__ would report that _layer_parameters is missing
-            raise RuntimeError(f"LLTM: {error}") from error
+        return self if module is None else module._read_parameters()
 
     def __set__(self, module: "LLTM", value: list[Tensor]) -> None:
         raise AttributeError("LLTM: assign the parameters themselves, such as weights_l0")
@@ -253,6 +247,13 @@ class LLTM(_leaf.Leaf):
         else:
             return self._run_padded(input, hx, lengths, reset)
 
+    def _read_parameters(self) -> list[Tensor]:
+        """The weights and biases of all layers, read once per call: parametrizations are evaluated each time."""
+        if torch.jit.is_scripting():
+            return self._layer_parameters
+        else:
+            return [getattr(self, name) for name in chain.from_iterable(self._parameter_names())]
+
     def _run_padded(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -260,7 +261,7 @@ class LLTM(_leaf.Leaf):
             raise ValueError(f"LLTM: Expected input to be 2D or 3D, got {input.dim()}D instead")
         if not torch.jit.is_scripting():
             _checks.check_kinds(lengths, reset)
-        parameters = self._layer_parameters
+        parameters = self._read_parameters()
         self._check_input(input, parameters[0])
         if reset is not None:
             _checks.check_size("reset", reset, list(input.shape[:-1]))
@@ -301,7 +302,7 @@ class LLTM(_leaf.Leaf):
         if not torch.jit.is_scripting():
             _checks.check_kinds(lengths, reset)
             _checks.check_batch_sizes(batch_sizes, data)
-        parameters = self._layer_parameters
+        parameters = self._read_parameters()
         self._check_input(data, parameters[0])
         steps, batch = batch_sizes.size(0), _packed.number_of_sequences(batch_sizes)
         if reset is not None:

@@ -1,5 +1,6 @@
 """Errors: where nn.LSTM raises, lltm.LLTM raises the same type, and says what was expected and what was received."""
 
+import inspect
 import warnings
 
 import numpy
@@ -256,8 +257,10 @@ def test_lengths_beside_a_reset_in_both_directions(lengths, reset, message):
 def test_a_parameter_that_is_missing():
     rnn = lltm.LLTM(3, 4, 2)
     del rnn.weights_l1
-    with pytest.raises(RuntimeError, match="'LLTM' object has no attribute 'weights_l1'"):
+    with pytest.raises(AttributeError, match="'LLTM' object has no attribute 'weights_l1'"):
         rnn(torch.zeros(5, 2, 3))
+    inspect.getmembers(rnn)  # skips what raises AttributeError
+    assert not hasattr(rnn, "_layer_parameters")
 
 
 def test_parameters_as_a_list_are_not_assigned():
