@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from . import _checks
 
@@ -56,6 +57,11 @@ def pack(padded: Tensor, rows: Tensor) -> Tensor:
     return padded.flatten(0, 1).index_select(0, rows)
 
 
+def like(packed: PackedSequence, data: Tensor) -> PackedSequence:
+    """Other data of the same sequences."""
+    return PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+
+
 class Segment(NamedTuple):
     """Some steps of the sequences that run in the first of these."""
 
@@ -90,26 +96,8 @@ def make_segments(batch_sizes: Tensor, batch: int, data: Tensor) -> list[Segment
     return segments
 
 
-def run_sequence(
-    segments: list[Segment] | None,
-    input: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, h_n and c_n of lltm::sequence, or the same segment by segment. Input and output are then packed."""
-    if not torch.jit.is_scripting():  # noqa: SIM102, because TorchScript would compile a condition after `and`
-        if segments is not None:
-            return _run_segments(segments, input, weights, bias, h0, c0, reset, reverse)
-    output, h, c, _, _ = torch.ops.lltm.sequence(input, weights, bias, h0, c0, lengths, reset, reverse, False)
-    return output, h, c
-
-
-def _run_segments(
+@torch.jit.unused
+def run_segments(
     segments: list[Segment],
     data: Tensor,
     weights: Tensor,
@@ -118,7 +106,9 @@ def _run_segments(
     c0: Tensor | None,
     reset: Tensor | None,
     reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The output, h_n, c_n and cells of lltm::sequence by one call per segment. Input, output and cells are packed."""
     state_size = (segments[0].sequences, weights.size(0) // 3)
     # 16-bit cell states are carried in float32, as within a call.
     carried = torch.float64 if data.dtype == torch.float64 else torch.float32
@@ -128,16 +118,19 @@ def _run_segments(
     else:
         # The operator refuses a c0 of any other dtype.
         first_c = c0.to(carried) if c0.dtype == _checks.dtype_of_call(data) else c0
-    outputs = []
+    outputs: list[Tensor] = []
+    cells_of_steps: list[Tensor] = []
 
     def run(segment: Segment, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         steps, batch, rows = segment.steps, segment.sequences, segment.rows
         padded = pad(data[segment.first_row : segment.first_row + rows.size(0)], rows, steps, batch)
         resets = None if reset is None else reset[segment.first_step : segment.first_step + steps, :batch]
-        output, h, c, _, _ = torch.ops.lltm.sequence(
-            padded, weights, bias, h, c, segment.lengths, resets, reverse, False
+        output, h, c, cells, _ = torch.ops.lltm.sequence(
+            padded, weights, bias, h, c, segment.lengths, resets, reverse, keep
         )
         outputs.append(pack(output, rows))
+        if keep:
+            cells_of_steps.append(pack(cells, rows))
         return h, c
 
     if reverse:
@@ -147,6 +140,7 @@ def _run_segments(
             begin = slice(h.size(0), segment.sequences)
             h, c = run(segment, torch.cat([h, first_h[begin].to(h.dtype)]), torch.cat([c, first_c[begin]]))
         outputs.reverse()
+        cells_of_steps.reverse()
     else:
         ended = []
         h, c = first_h, first_c
@@ -155,4 +149,5 @@ def _run_segments(
             ended.append((h[going_on:], c[going_on:]))
             h, c = h[:going_on], c[:going_on]
         h, c = (torch.cat(states[::-1]) for states in zip(*ended, strict=True))
-    return torch.cat(outputs), h, c.to(h.dtype if c0 is None else c0.dtype)
+    cells = torch.cat(cells_of_steps) if keep else data.new_empty(0)
+    return torch.cat(outputs), h, c.to(h.dtype if c0 is None else c0.dtype), cells

@@ -243,9 +243,64 @@ class LLTM(_leaf.Leaf):
     def forward(self, input, hx=None, lengths=None, reset=None):
         """Run all layers over ``input``. The class describes the arguments and the results."""
         if isinstance(input, PackedSequence):
-            return self._run_packed(input, hx, lengths, reset)
+            output, state, _, _ = self._run_packed(input, hx, lengths, reset, False)
+            return output, state
         else:
-            return self._run_padded(input, hx, lengths, reset)
+            output, state, _, _ = self._run_padded(input, hx, lengths, reset, False)
+            return output, state
+
+    @overload
+    @torch._jit_internal._overload_method
+    def states(
+        self,
+        input: Tensor,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        pass
+
+    @overload
+    @torch._jit_internal._overload_method
+    def states(
+        self,
+        input: PackedSequence,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor], tuple[PackedSequence, PackedSequence]]:
+        pass
+
+    def states(self, input, hx=None, lengths=None, reset=None):
+        """Run all layers over ``input``, and return the state after every step, too.
+
+        Takes the arguments of the module's call, and returns its results first. The module's hooks do not run.
+
+        Returns:
+            output, (h_n, c_n), (h, c). At index t, **h** and **c** have the state of each layer and direction after
+            step t was run, before dropout; zero beyond a row's length. Both are (D * L, T, N, H), or (D * L, N, T, H)
+            with ``batch_first``, or (D * L, T, H) for a single sequence, in the dtype of output. If input is a
+            PackedSequence, so are both, with data of (sum of lengths, D * L, H). Both are differentiable.
+
+        Example::
+
+            >>> rnn = lltm.LLTM(10, 20, num_layers=2)
+            >>> input = torch.randn(5, 3, 10)
+            >>> output, (h_n, c_n), (h, c) = rnn.states(input)
+            >>> h.shape, torch.equal(h[1], output), torch.equal(c[:, -1], c_n)
+            (torch.Size([2, 5, 3, 20]), True, True)
+            >>> rest, _ = rnn(input[2:], (h[:, 1], c[:, 1]))  # runs again from the state after two steps
+            >>> torch.allclose(rest, output[2:], atol=1e-6)
+            True
+        """
+        if not torch.jit.is_scripting():
+            sharding.register_if_loaded()
+        if isinstance(input, PackedSequence):
+            output, state, h, c = self._run_packed(input, hx, lengths, reset, True)
+            return output, state, (_packed.like(input, torch.stack(h, 1)), _packed.like(input, torch.stack(c, 1)))
+        else:
+            output, state, h, c = self._run_padded(input, hx, lengths, reset, True)
+            return output, state, (torch.stack(h), torch.stack(c))
 
     def _read_parameters(self) -> list[Tensor]:
         """The weights and biases of all layers, read once per call: parametrizations are evaluated each time."""
@@ -255,8 +310,14 @@ class LLTM(_leaf.Leaf):
             return [getattr(self, name) for name in chain.from_iterable(self._parameter_names())]
 
     def _run_padded(
-        self, input: Tensor, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        self,
+        input: Tensor,
+        hx: tuple[Tensor, Tensor] | None,
+        lengths: Tensor | None,
+        reset: Tensor | None,
+        keep: bool,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], list[Tensor], list[Tensor]]:
+        """The results of a call and, with keep, h and c of every step, each a list by layer and direction."""
         if input.dim() != 2 and input.dim() != 3:
             raise ValueError(f"LLTM: Expected input to be 2D or 3D, got {input.dim()}D instead")
         if not torch.jit.is_scripting():
@@ -282,17 +343,26 @@ class LLTM(_leaf.Leaf):
                 reset = reset.transpose(0, 1)
         if hx is not None:
             _checks.check_states(hx, self.num_layers, self.bidirectional, input.size(1), self.hidden_size)
-        output, (h_n, c_n) = self._run_layers(input, parameters, hx, lengths, reset)
+        output, (h_n, c_n), h, c = self._run_layers(input, parameters, hx, lengths, reset, keep)
         if not batched:
-            return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
+            state = (h_n.squeeze(1), c_n.squeeze(1))
+            return output.squeeze(1), state, [layer.squeeze(1) for layer in h], [layer.squeeze(1) for layer in c]
         if self.batch_first:
             output = output.transpose(0, 1)
-        return output, (h_n, c_n)
+            h, c = [layer.transpose(0, 1) for layer in h], [layer.transpose(0, 1) for layer in c]
+        return output, (h_n, c_n), h, c
 
     def _run_packed(
-        self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
-    ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
-        """Unpack the rows into a padded tensor, longest sequence first, run the layers, and pack the output; or do this
+        self,
+        input: PackedSequence,
+        hx: tuple[Tensor, Tensor] | None,
+        lengths: Tensor | None,
+        reset: Tensor | None,
+        keep: bool,
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor], list[Tensor], list[Tensor]]:
+        """Like _run_padded, but output, h and c are packed.
+
+        Unpack the rows into a padded tensor, longest sequence first, run the layers, and pack their outputs; or do this
         segment by segment (see _packed.py)."""
         data, batch_sizes, sorted_indices, unsorted_indices = input
         if lengths is not None:
@@ -324,13 +394,14 @@ class LLTM(_leaf.Leaf):
         if segments is None:
             rows = _packed.padded_rows(batch_sizes, batch, data)
             padded = _packed.pad(data, rows, steps, batch)
-            output, (h_n, c_n) = self._run_layers(padded, parameters, hx, lengths, reset)
+            output, (h_n, c_n), h, c = self._run_layers(padded, parameters, hx, lengths, reset, keep)
             output = _packed.pack(output, rows)
+            h, c = [_packed.pack(layer, rows) for layer in h], [_packed.pack(layer, rows) for layer in c]
         else:
-            output, (h_n, c_n) = self._run_layers(data, parameters, hx, lengths, reset, segments)
+            output, (h_n, c_n), h, c = self._run_layers(data, parameters, hx, lengths, reset, keep, segments)
         if unsorted_indices is not None:
             h_n, c_n = h_n.index_select(1, unsorted_indices), c_n.index_select(1, unsorted_indices)
-        return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), (h_n, c_n)
+        return _packed.like(input, output), (h_n, c_n), h, c
 
     def _run_layers(
         self,
@@ -339,16 +410,19 @@ class LLTM(_leaf.Leaf):
         hx: tuple[Tensor, Tensor] | None,
         lengths: Tensor | None,
         reset: Tensor | None,
+        keep: bool,
         segments: list[_packed.Segment] | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], list[Tensor], list[Tensor]]:
         """Run all layers over an input (T, N, I), with states (D * L, N, H), lengths (N) and reset (T, N).
 
-        With segments, input and output are packed.
+        With segments, input, output, and h and c of every step are packed.
         """
         directions = 2 if self.bidirectional else 1
         resets = [reset]
         h_n: list[Tensor] = []
         c_n: list[Tensor] = []
+        h_of_steps: list[Tensor] = []
+        c_of_steps: list[Tensor] = []
         for layer in range(self.num_layers):
             outputs: list[Tensor] = []
             for direction in range(directions):
@@ -363,17 +437,25 @@ class LLTM(_leaf.Leaf):
                 c0: Tensor | None = None
                 if hx is not None:
                     h0, c0 = hx[0][index], hx[1][index]
-                output, h, c = _packed.run_sequence(
-                    segments, input, weights, bias, h0, c0, lengths, resets[direction], direction == 1
-                )
+                if segments is None:
+                    output, h, c, cells, _ = torch.ops.lltm.sequence(
+                        input, weights, bias, h0, c0, lengths, resets[direction], direction == 1, keep
+                    )
+                else:
+                    output, h, c, cells = _packed.run_segments(
+                        segments, input, weights, bias, h0, c0, resets[direction], direction == 1, keep
+                    )
                 outputs.append(output)
                 h_n.append(h)
                 c_n.append(c)
+                if keep:
+                    h_of_steps.append(output)
+                    c_of_steps.append(cells)
             input = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
             if self._drops and self.training and layer + 1 < self.num_layers:
                 input = torch.nn.functional.dropout(input, self.dropout)
         # Not a view, even of one layer: callers detach the states in place.
-        return input, (torch.stack(h_n), torch.stack(c_n))
+        return input, (torch.stack(h_n), torch.stack(c_n)), h_of_steps, c_of_steps
 
     def _check_input(self, input: Tensor, weights: Tensor) -> None:
         """Check the dtype and number of features of the input, padded or packed."""

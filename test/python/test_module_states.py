@@ -1,0 +1,311 @@
+"""lltm.LLTM.states: the state after every step."""
+
+import io
+
+import module_reference
+import pytest
+import torch
+from module_reference import assert_same, layer_cells, packed, random_state
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
+
+import lltm
+
+OPTIONS = [
+    {},
+    {"num_layers": 2, "bidirectional": True, "bias": False},
+    {"num_layers": 3, "batch_first": True, "dropout": 0.5},
+]
+each_options = pytest.mark.parametrize("options", OPTIONS, ids=str)
+
+
+def arguments_of(rnn, steps=5, batch=3, **options):
+    sizes = (batch, steps) if rnn.batch_first else (steps, batch)
+    lengths = torch.tensor([steps, 2, 0][:batch], device=options.get("device"))
+    reset = torch.rand(sizes, device=options.get("device")) < 0.3
+    return torch.randn(*sizes, 3, **options), random_state(rnn, batch, **options), lengths, reset
+
+
+@torch.no_grad()
+def expected_states(rnn, input, hx, lengths, reset):
+    """h and c of every step (D * L, T, N, H), by runs of each layer up to each step, forwards or backwards."""
+    steps, batch, _ = input.shape
+    shifted = torch.cat([reset[1:], reset.new_zeros(1, batch)]) & (torch.arange(1, steps + 1)[:, None] < lengths)
+    h, c = [], []
+    for _ in range(rnn.num_layers):
+        outputs = []
+        for direction in range(2 if rnn.bidirectional else 1):
+            index = len(h)
+            cell = layer_cells(rnn)[index]
+            h_of_steps, c_of_steps = torch.zeros(2, steps, batch, rnn.hidden_size, dtype=input.dtype).unbind()
+            for n in range(batch):
+                state = hx[0][index, n], hx[1][index, n]
+                times = range(int(lengths[n]))
+                for t in reversed(times) if direction else times:
+                    if (shifted if direction else reset)[t, n]:
+                        state = torch.zeros_like(state[0]), torch.zeros_like(state[1])
+                    state = cell(input[t, n], state)
+                    h_of_steps[t, n], c_of_steps[t, n] = state
+            h.append(h_of_steps)
+            c.append(c_of_steps)
+            outputs.append(h_of_steps)
+        input = torch.cat(outputs, 2)
+    return torch.stack(h), torch.stack(c)
+
+
+@each_options
+def test_against_a_loop_of_cells(options, device):
+    rnn = lltm.LLTM(3, 4, **options, dtype=torch.float64).eval()
+    input, hx, lengths, reset = arguments_of(rnn, dtype=torch.float64)
+    time_first = (input.transpose(0, 1), reset.transpose(0, 1)) if rnn.batch_first else (input, reset)
+    expected = expected_states(rnn, time_first[0], hx, lengths, time_first[1])
+    arguments = [input, hx, lengths, reset]
+    rnn = rnn.to(device)
+    arguments = [tuple(p.to(device) for p in a) if isinstance(a, tuple) else a.to(device) for a in arguments]
+    output, state, (h, c) = rnn.states(*arguments)
+    assert_same((output, state), rnn(*arguments), rtol=0, atol=0)
+    if rnn.batch_first:
+        expected = tuple(steps.transpose(1, 2) for steps in expected)
+    torch.testing.assert_close((h.cpu(), c.cpu()), expected)
+
+
+@each_options
+def test_a_single_sequence(options):
+    rnn = lltm.LLTM(3, 4, **options).eval()
+    input, hx = torch.randn(5, 3), tuple(part[:, 0] for part in random_state(rnn, 1))
+    reset = torch.tensor([False, False, True, False, True])
+    output, state, (h, c) = rnn.states(input, hx, torch.tensor(4), reset)
+    assert_same((output, state), rnn(input, hx, torch.tensor(4), reset), rtol=0, atol=0)
+    batch = 0 if rnn.batch_first else 1
+    _, _, expected = rnn.states(
+        input.unsqueeze(batch), tuple(p.unsqueeze(1) for p in hx), torch.tensor([4]), reset.unsqueeze(batch)
+    )
+    for steps, of_batch in zip((h, c), expected, strict=True):
+        assert steps.shape == (state[0].size(0), 5, 4) and torch.equal(steps, of_batch.squeeze(batch + 1))
+        assert not steps[:, 4].any()
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}], ids=str)
+def test_continues_from_any_step(options):
+    """With the state after step t, a call runs the rest."""
+    rnn = lltm.LLTM(3, 4, 2, **options)
+    time = 1 if rnn.batch_first else 0
+    input, hx, _, reset = arguments_of(rnn)
+    output, state, (h, c) = rnn.states(input, hx, reset=reset)
+    after_two = h.select(time + 1, 1), c.select(time + 1, 1)
+    rest, last = rnn(input.narrow(time, 2, 3), after_two, reset=reset.narrow(time, 2, 3))
+    torch.testing.assert_close((rest, last), (output.narrow(time, 2, 3), state))
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
+@pytest.mark.parametrize("enforce_sorted", [True, False])
+@pytest.mark.parametrize("segmented", [False, True])
+def test_of_a_packed_sequence(options, enforce_sorted, segmented, monkeypatch):
+    if segmented:
+        monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
+    rnn = lltm.LLTM(3, 4, **options)
+    lengths = [40, *[3] * 5, *[1] * 6] if enforce_sorted else [*[1] * 6, 40, *[3] * 5]
+    input, hx = torch.randn(40, len(lengths), 3), random_state(rnn, len(lengths))
+    reset = torch.rand(40, len(lengths)) < 0.2
+    sequence = packed(input, lengths, enforce_sorted=enforce_sorted)
+    assert segmented == (lltm._packed.make_segments(sequence.batch_sizes, len(lengths), sequence.data) is not None)
+    output, state, states = rnn.states(sequence, hx, reset=reset)
+    assert_same((output, state), rnn(sequence, hx, reset=reset), rtol=0, atol=0)
+    _, _, expected = rnn.states(input, hx, torch.tensor(lengths), reset)
+    for steps, padded in zip(states, expected, strict=True):
+        assert isinstance(steps, PackedSequence)
+        assert steps.data.shape == (sum(lengths), state[0].size(0), 4)
+        assert torch.equal(steps.batch_sizes, sequence.batch_sizes)
+        assert (steps.sorted_indices is None) == enforce_sorted
+        back, its_lengths = pad_packed_sequence(steps)
+        assert its_lengths.tolist() == lengths
+        torch.testing.assert_close(back.permute(2, 0, 1, 3), padded)
+
+
+@each_options
+def test_gradients_flow_through_both(options):
+    rnn = lltm.LLTM(3, 4, **(options | {"dropout": 0.0}), dtype=torch.float64)
+    input, hx, lengths, reset = arguments_of(rnn, steps=3, batch=2, dtype=torch.float64)
+
+    def states_of(input, h0, c0, *weights):
+        output, state, states = torch.func.functional_call(
+            Calls(rnn), dict(zip(names, weights, strict=True)), (input, (h0, c0), lengths, reset)
+        )
+        return output, *state, *states
+
+    names = [f"rnn.{name}" for name, _ in rnn.named_parameters()]
+    given = [tensor.detach().requires_grad_() for tensor in (input, *hx, *rnn.parameters())]
+    assert torch.autograd.gradcheck(states_of, given)
+    for which in (3, 4):  # either alone reaches every layer's weights
+        gradients = torch.autograd.grad(states_of(*given)[which].sum(), given)
+        assert all(gradient.any() for gradient in gradients)
+
+
+class Calls(nn.Module):
+    """A model that calls states()."""
+
+    def __init__(self, rnn: lltm.LLTM):
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(
+        self,
+        input: Tensor,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        return self.rnn.states(input, hx, lengths, reset)
+
+
+class CallsPacked(nn.Module):
+    def __init__(self, rnn: lltm.LLTM):
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(
+        self, input: PackedSequence
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor], tuple[PackedSequence, PackedSequence]]:
+        return self.rnn.states(input)
+
+
+def assert_close(actual, expected, **tolerances):
+    for part, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(part, other, **tolerances)
+
+
+def test_dropout_comes_after(device):
+    """h of the first layer is what it gave, not what the second layer took."""
+    rnn = lltm.LLTM(3, 64, 2, dropout=0.5, device=device)
+    first = lltm.LLTM(3, 64, device=device)
+    first.load_state_dict({name: rnn.state_dict()[name] for name in ("weights_l0", "bias_l0")})
+    input = torch.randn(5, 3, 3, device=device)
+    _, _, (h, c) = rnn.states(input)
+    assert_close((h[:1], c[:1]), first.states(input)[2], rtol=0, atol=0)
+    torch.manual_seed(1)
+    output, _ = rnn(input)
+    torch.manual_seed(1)
+    assert torch.equal(rnn.states(input)[0], output)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (5, 0), (1, 1)], ids=str)
+@each_options
+def test_empty_and_small(options, sizes):
+    rnn = lltm.LLTM(3, 4, **options).eval()
+    steps, batch = sizes
+    input = torch.randn(*((batch, steps) if rnn.batch_first else sizes), 3)
+    output, state, (h, c) = rnn.states(input)
+    assert_same((output, state), rnn(input), rtol=0, atol=0)
+    assert h.shape == c.shape == (state[0].size(0), *input.shape[:2], 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_types(dtype):
+    """c_0 in float32 is carried exactly; c, like output, has the input's dtype."""
+    rnn = lltm.LLTM(3, 4, 2, dtype=dtype)
+    input, (h0, c0), lengths, reset = arguments_of(rnn, dtype=dtype)
+    output, (h_n, c_n), (h, c) = rnn.states(input, (h0, c0.float()))
+    assert output.dtype == h.dtype == c.dtype == dtype and c_n.dtype == torch.float32
+    assert torch.equal(h[:, -1], h_n) and torch.equal(c[:, -1], c_n.to(dtype))
+    plain = lltm.LLTM(3, 4, 2)
+    with torch.autocast("cpu", dtype):
+        assert plain.states(input.float())[2][1].dtype == dtype
+
+
+def test_needs_no_gradients():
+    rnn = lltm.LLTM(3, 4, 2)
+    input = torch.randn(5, 3, 3)
+    with torch.inference_mode():
+        without = rnn.states(input)
+    assert_close(without, rnn.states(input), rtol=0, atol=0)
+    assert not without[2][0].requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
+@each_options
+def test_scripted(options):
+    rnn = lltm.LLTM(3, 4, **options).eval()
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(Calls(rnn)), file)
+    file.seek(0)
+    loaded = torch.jit.load(file)
+    arguments = arguments_of(rnn)
+    for count in (1, 2, 3, 4):
+        assert_close(loaded(*arguments[:count]), rnn.states(*arguments[:count]), rtol=0, atol=0)
+    single = torch.randn(5, 3)
+    assert_close(loaded(single), rnn.states(single), rtol=0, atol=0)
+
+    sequence = pack_sequence([torch.randn(3, 3), torch.randn(5, 3)], enforce_sorted=False)
+    output, state, states = torch.jit.script(CallsPacked(rnn))(sequence)
+    expected = rnn.states(sequence)
+    assert_same((PackedSequence(*output), state), expected[:2], rtol=0, atol=0)
+    for steps, other in zip(states, expected[2], strict=True):
+        assert torch.equal(steps[0], other.data) and torch.equal(steps[2], other.sorted_indices)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
+def test_traced():
+    model = Calls(lltm.LLTM(3, 4, 2, bidirectional=True))
+    traced = torch.jit.trace(model, arguments_of(model.rnn))
+    arguments = arguments_of(model.rnn, steps=7, batch=2)
+    assert_close(traced(*arguments), model(*arguments), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
+def test_compiled(options, device, fresh_compiler):
+    rnn = lltm.LLTM(3, 4, **options).to(device)
+    compiled = torch.compile(rnn.states, fullgraph=True, dynamic=True, backend="aot_eager")
+    for steps, batch in ((5, 2), (7, 3)):
+        with torch._dynamo.config.patch(error_on_recompile=steps != 5):
+            arguments = arguments_of(rnn, steps, batch, device=device)
+            output, state, states = compiled(*arguments)
+        assert_close((output, state, states), rnn.states(*arguments))
+    gradients, expected = (
+        torch.autograd.grad(sum(part.sum() for part in of), list(rnn.parameters()))
+        for of in (states, rnn.states(*arguments)[2])
+    )
+    torch.testing.assert_close(gradients, expected)
+
+
+def test_exported():
+    model = Calls(lltm.LLTM(3, 4, 2, bidirectional=True)).eval()
+    steps, batch = Dim("steps", min=2), Dim("batch", min=2)
+    shapes = {0: steps, 1: batch}, ({1: batch}, {1: batch}), {0: batch}, {0: steps, 1: batch}
+    program = torch.export.export(model, arguments_of(model.rnn), dynamic_shapes=shapes)
+    assert sum(node.target is torch.ops.lltm.sequence.default for node in program.graph.nodes) == 4
+    for sizes in ((5, 3), (9, 2)):
+        arguments = arguments_of(model.rnn, *sizes)
+        assert_close(program.module()(*arguments), model(*arguments))
+
+
+def test_by_vmap():
+    rnn = lltm.LLTM(3, 4, 2)
+    inputs = torch.randn(6, 5, 3, 3)
+    _, _, (h, c) = torch.vmap(rnn.states)(inputs)
+    for index, input in enumerate(inputs):
+        torch.testing.assert_close((h[index], c[index]), rnn.states(input)[2])
+
+
+def test_errors_are_those_of_a_call():
+    rnn = lltm.LLTM(3, 4)
+    with pytest.raises(ValueError, match="Expected input to be 2D or 3D, got 4D"):
+        rnn.states(torch.zeros(1, 5, 2, 3))
+    with pytest.raises(RuntimeError, match="input_size. Expected 3, got 4"):
+        rnn.states(torch.zeros(5, 2, 4))
+    with pytest.raises(RuntimeError, match=r"Expected hidden\[0\] size \[1, 2, 4\], got \[1, 3, 4\]"):
+        rnn.states(torch.zeros(5, 2, 3), (torch.zeros(1, 3, 4), torch.zeros(1, 3, 4)))
+    with pytest.raises(TypeError, match="lengths should be a tensor, got an object of type list"):
+        rnn.states(torch.zeros(5, 2, 3), None, [5, 2])
+    with pytest.raises(ValueError, match="expected lengths to be None"):
+        rnn.states(pack_sequence([torch.zeros(2, 3)]), lengths=torch.tensor([2]))
+    with pytest.raises(torch.fx.proxy.TraceError):  # only a call of the module can be recorded
+        torch.fx.symbolic_trace(Calls(rnn))
+
+
+def test_reference_agrees_with_the_module_reference():
+    """The loop in this file gives the outputs of module_reference."""
+    rnn = lltm.LLTM(3, 4, 2, bidirectional=True, dtype=torch.float64)
+    arguments = arguments_of(rnn, dtype=torch.float64)
+    h, _ = expected_states(rnn, *arguments)
+    torch.testing.assert_close(torch.cat([h[2], h[3]], 2), module_reference.run(rnn, *arguments)[0])
