@@ -13,6 +13,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 namespace lltm {
 namespace {
 
