@@ -96,7 +96,13 @@ class Checker {
         dtype_name(dtype));
   }
 
-  void dtype(const Argument& argument, std::string_view whose, at::ScalarType expected) const {
+  /// `whose` says where the expected dtype comes from, `meaning` what its values mean. `advice` is
+  /// appended to the message.
+  void dtype(const Argument& argument,
+             std::string_view whose,
+             at::ScalarType expected,
+             std::string_view meaning = "",
+             std::string_view advice = "") const {
     TORCH_CHECK(argument.tensor.scalar_type() == expected,
                 operator_,
                 ": expected ",
@@ -105,8 +111,10 @@ class Checker {
                 whose,
                 " ",
                 dtype_name(expected),
+                meaning,
                 ", got ",
-                dtype_name(argument.tensor.scalar_type()));
+                dtype_name(argument.tensor.scalar_type()),
+                advice);
   }
 
   void on_inputs_device(const Argument& argument) const {
@@ -120,7 +128,6 @@ class Checker {
                 argument.tensor.device());
   }
 
-  /// `whose` says where the expected dtype comes from.
   void dense_on_inputs_device(const Argument& argument,
                               std::string_view whose,
                               at::ScalarType expected) const {

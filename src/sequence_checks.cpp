@@ -41,6 +41,24 @@ void carried_cell(const Checker& check, const Argument& c0, const Tensor& input)
   check.on_inputs_device(c0);
 }
 
+void lengths_of_rows(const Checker& check, const Argument& lengths) {
+  check.dense(lengths);
+  if (lengths.tensor.scalar_type() != at::kInt) {
+    check.dtype(lengths, "dtype int32 or", at::kLong);
+  }
+  check.on_inputs_device(lengths);
+}
+
+void resets(const Checker& check, const Argument& reset) {
+  check.dense(reset);
+  check.dtype(reset,
+              "dtype",
+              at::kBool,
+              " (True where an episode begins)",
+              ": write episode_starts.bool(), or mask == 0 for a mask that keeps the state");
+  check.on_inputs_device(reset);
+}
+
 /// Checks the optional arguments that both operators share: bias, h0, c0, lengths and reset.
 template <typename Size>
 void run_of_sequence(const Checker& check,
@@ -58,12 +76,12 @@ void run_of_sequence(const Checker& check,
   }
   if (is_given(lengths)) {
     const Argument argument{"lengths", *lengths};
-    check.dense_on_inputs_device(argument, "dtype", at::kLong);
+    lengths_of_rows(check, argument);
     check.template shape<Size, 1>(argument, "[batch]", {sizes.batch});
   }
   if (is_given(reset)) {
     const Argument argument{"reset", *reset};
-    check.dense_on_inputs_device(argument, "dtype", at::kBool);
+    resets(check, argument);
     check.template shape<Size, 2>(argument, "[steps, batch]", {sizes.steps, sizes.batch});
   }
 }

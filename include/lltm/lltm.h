@@ -84,9 +84,9 @@ LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> 
 /// @param weights  (3H, H+I), as for forward()
 /// @param bias     (3H), or std::nullopt
 /// @param h0, c0   (N, H), the state before the first step that is run; std::nullopt means zeros
-/// @param lengths  (N), int64: the number of steps in each row, clamped to 0..T; std::nullopt means
-///                 T for every row. Input and incoming gradients beyond a row's length are ignored,
-///                 even NaN. Never copied to the host
+/// @param lengths  (N), int64 or int32: the number of steps in each row, clamped to 0..T;
+///                 std::nullopt means T for every row. Input and incoming gradients beyond a row's
+///                 length are ignored, even NaN. Never copied to the host
 /// @param reset    (T, N), bool: where true, the row's state is set to zero before that step and no
 ///                 gradient flows through it; std::nullopt means no resets
 /// @param reverse  whether to run each row from step length-1, where h0 and c0 enter, down to

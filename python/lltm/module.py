@@ -56,9 +56,9 @@ class LLTM(_leaf.Leaf):
         * **hx**: the pair (h_0, c_0), each (D * L, N, H), or (D * L, H) for a single sequence. Default: zeros. c_0 may
           be float32 if the input is 16-bit; c_n is then float32, too, and a stream of calls can carry its state
           exactly.
-        * **lengths**: (N), int64, on input's device; (1) or () for a single sequence: the number of steps in each row.
-          Values beyond a row's length are not read, and the output there is zero. Never copied to the host. Not allowed
-          with a PackedSequence, which has its own lengths.
+        * **lengths**: (N), int64 or int32, on input's device; (1) or () for a single sequence: the number of steps in
+          each row. Values beyond a row's length are not read, and the output there is zero. Never copied to the host.
+          Not allowed with a PackedSequence, which has its own lengths.
         * **reset**: (T, N), bool, on input's device; (N, T) with ``batch_first``, (T) for a single sequence: where
           true, a new episode begins with this step. No state crosses the boundary between this step and the previous
           one, in either direction; at the first step, h_0 and c_0 are replaced by zeros. With a PackedSequence, the

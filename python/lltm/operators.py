@@ -80,7 +80,8 @@ def sequence(
         bias: (3H), or None for zero.
         h0, c0: (N, H), the state before the first step that is run; None for zeros. c0 may be float32 if input is
             16-bit.
-        lengths: (N), int64, on input's device: the number of steps to run in each row, clamped to 0..T; None for all.
+        lengths: (N), int64 or int32, on input's device: the number of steps to run in each row, clamped to 0..T; None
+            for all.
         reset: (T, N), bool, on input's device: where true, the row's state is set to zero before the step; None for no
             resets.
         reverse: run each row from its last step, where h0 and c0 enter, to its first.

@@ -2,6 +2,7 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../optional_tensor.h"
+#include "../int64_lengths.h"
 #include "../sequence_outputs.h"
 #include "aten_sequence.h"
 #include "cell.h"
@@ -76,7 +77,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("sequence", dispatcher_kernel<sequence, lltm::sequence>());
+  m.impl("sequence", dispatcher_kernel<with_int64_lengths<sequence>, lltm::sequence>());
 }
 
 }  // namespace lltm::cpu

@@ -2,6 +2,7 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
+#include "../int64_lengths.h"
 #include "aten_sequence.h"
 #include "own_sequence.h"
 
@@ -48,7 +49,8 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("sequence_backward", dispatcher_kernel<sequence_backward, lltm::sequence_backward>());
+  m.impl("sequence_backward",
+         dispatcher_kernel<with_int64_lengths<sequence_backward>, lltm::sequence_backward>());
 }
 
 }  // namespace lltm::cpu

@@ -20,6 +20,7 @@
 
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
+#include "../int64_lengths.h"
 #include "../optional_tensor.h"
 #include "../sequence_outputs.h"
 #include "kernels/forward/launch.h"
@@ -525,7 +526,7 @@ std::string sequence_plan(const SequenceArguments& arguments, bool reverse, bool
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("sequence", dispatcher_kernel<sequence, lltm::sequence>());
+  m.impl("sequence", dispatcher_kernel<with_int64_lengths<sequence>, lltm::sequence>());
   m.impl("sequence_plan", dispatcher_kernel<sequence_plan, lltm::sequence_plan>());
 }
 

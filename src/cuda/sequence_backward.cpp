@@ -8,6 +8,7 @@
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
+#include "../int64_lengths.h"
 #include "../optional_tensor.h"
 #include "kernels/backward/kernels.h"
 #include "kernels/sequence/kernels.h"
@@ -355,7 +356,8 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("sequence_backward", dispatcher_kernel<sequence_backward, lltm::sequence_backward>());
+  m.impl("sequence_backward",
+         dispatcher_kernel<with_int64_lengths<sequence_backward>, lltm::sequence_backward>());
 }
 
 }  // namespace lltm::cuda

@@ -166,8 +166,17 @@ def test_float32_among_float64(operator):
 @sequences
 def test_dtypes_of_lengths_and_reset(operator):
     arguments = operator.arguments()
-    operator.fails(arguments | {"lengths": arguments["lengths"].int()}, "lengths of dtype int64, got int32")
-    operator.fails(arguments | {"reset": arguments["reset"].byte()}, "reset of dtype bool, got uint8")
+    for dtype in (torch.int16, torch.uint8, torch.float32, torch.bool):
+        got = str(dtype).removeprefix("torch.")
+        lengths = arguments["lengths"].to(dtype)
+        operator.fails(arguments | {"lengths": lengths}, f"lengths of dtype int32 or int64, got {got}")
+    for dtype in (torch.float32, torch.uint8, torch.int64):
+        got = str(dtype).removeprefix("torch.")
+        operator.fails(
+            arguments | {"reset": arguments["reset"].to(dtype)},
+            f"reset of dtype bool (True where an episode begins), got {got}: write episode_starts.bool(), or mask == 0 "
+            "for a mask that keeps the state",
+        )
 
 
 @sequences

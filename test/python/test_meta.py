@@ -40,3 +40,13 @@ def test_transforms(arguments):
 def test_scripted_module():
     cell = torch.jit.script(lltm.LLTMCell(5, 7, device="meta"))
     assert shapes(cell(torch.empty(3, 5, device="meta"))) == STATE[:2]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_lengths(dtype):
+    rnn = lltm.LLTM(5, 7, device="meta")
+    lengths = torch.empty(3, dtype=dtype, device="meta")
+    output, state = rnn(torch.empty(4, 3, 5, device="meta"), lengths=lengths)
+    assert shapes([output, *state]) == [(4, 3, 7), (1, 3, 7), (1, 3, 7)]
+    output.sum().backward()
+    assert shapes([rnn.weights_l0.grad]) == [(21, 12)]

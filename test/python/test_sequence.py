@@ -104,6 +104,24 @@ def test_the_cell_state_is_carried_in_float32(device, dtype):
 
 
 @REVERSE
+@pytest.mark.parametrize("steps", [6, 1])
+def test_lengths_in_int32(device, dtype, steps, reverse):
+    """Of any strides, forward and backward: the same bits as in int64."""
+    arguments = make(Sizes(steps, 5, 3, 4), dtype, device, reset=True, reverse=reverse)
+
+    def results(lengths):
+        leaves = arguments._replace(lengths=lengths).require_grad()
+        outputs = call(leaves, keep=True)
+        gradients = torch.autograd.grad(sum(output.double().sum() for output in outputs[:4]), leaves.leaves())
+        return *outputs, *gradients, *call(arguments._replace(lengths=lengths))
+
+    several, one = torch.tensor([0, -1, 3, 6, 9], device=device), torch.tensor([2], device=device)
+    for lengths in (several, one.expand(5)):
+        for short in (lengths.int(), lengths.int().repeat_interleave(2)[::2], one.int().expand(5)):
+            assert all(map(torch.equal, results(short), results(short.long())))
+
+
+@REVERSE
 def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
     arguments = make(Sizes(6, 5, 3, 4), dtype, device, reset=True, reverse=reverse)
     lengths = torch.tensor([0, 1, 3, 6, 9], device=device)

@@ -229,6 +229,23 @@ def loss(results):
 
 
 @REVERSE
+def test_lengths_in_int32(device, reverse):
+    """vmap, one and two derivatives, and jvp."""
+    arguments = double_arguments(device, reverse=reverse)
+    short = arguments._replace(lengths=arguments.lengths.int())
+    batch = torch.randint(-1, 5, (3, 3), device=device)
+    assert_equal(*(vmap(lambda n: call(arguments._replace(lengths=n), keep=True))(n) for n in (batch.int(), batch)))
+    gradients = []
+    for given in (short, arguments):
+        leaves = given.require_grad()
+        first = torch.autograd.grad(loss(call(leaves, keep=True)), leaves.leaves(), create_graph=True)
+        gradients.append((*first, *torch.autograd.grad(sum(part.sin().sum() for part in first), leaves.leaves())))
+    assert_equal(*gradients)
+    tangents = tuple(torch.randn_like(t) for t in arguments[:5])
+    assert_equal(*(jvp(results_of(given), given[:5], tangents) for given in (short, arguments)))
+
+
+@REVERSE
 @pytest.mark.parametrize("argnum", range(5), ids=NAMES)
 def test_grad_of_grad(device, argnum, reverse):
     arguments = double_arguments(device, reverse=reverse)
