@@ -1,8 +1,8 @@
 // lltm::sequence on the CPU.
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
-#include "../optional_tensor.h"
 #include "../int64_lengths.h"
+#include "../optional_tensor.h"
 #include "../sequence_outputs.h"
 #include "aten_sequence.h"
 #include "cell.h"
