@@ -12,7 +12,7 @@ import torch
 
 from . import _loader, _on_import, flops, sharding
 from ._loader import BuildInfo
-from .cell import LLTMCell
+from .cell import LLTMCell, split_weights
 from .module import LLTM
 from .operators import backward, forward, sequence, sequence_backward, sequence_plan
 
@@ -30,6 +30,7 @@ __all__ = [
     "sequence",
     "sequence_backward",
     "sequence_plan",
+    "split_weights",
 ]
 
 library_path, build_info = _loader.load(list(__path__))

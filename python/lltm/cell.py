@@ -18,6 +18,25 @@ def describe_state(state: object) -> str | None:
     return None if kinds == "Tensor, Tensor" else f"({kinds})"
 
 
+def split_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The columns of ``weights`` that multiply the state h, (3H, H), and the input x, (3H, I). Both are views.
+
+    They correspond to ``weight_hh`` and ``weight_ih`` of :class:`torch.nn.LSTM`. Takes the weights, (3H, H+I), of an
+    :class:`LLTMCell` or of a layer of :class:`LLTM`. Their rows are those of the input gate, the output gate and the
+    candidate, H each: ``weights.chunk(3)``, as ``bias.chunk(3)``.
+
+    Example::
+
+        >>> rnn = lltm.LLTM(10, 20)
+        >>> weight_hh, weight_ih = lltm.split_weights(rnn.weights_l0)
+        >>> _ = torch.nn.init.orthogonal_(weight_hh)  # writes to rnn.weights_l0
+        >>> weight_hh.shape, weight_ih.shape
+        (torch.Size([60, 20]), torch.Size([60, 10]))
+    """
+    state_size = weights.size(0) // 3
+    return weights[:, :state_size], weights[:, state_size:]
+
+
 class LLTMCell(_leaf.Leaf):
     r"""A long-long-term-memory cell: an LSTM cell without a forget gate, with an ELU for the candidate.
 
@@ -27,27 +46,32 @@ class LLTMCell(_leaf.Leaf):
     .. math::
         c' = c + \mathrm{ELU}(z_g) \, \sigma(z_i) \qquad h' = \tanh(c') \, \sigma(z_o)
 
+    It can replace :class:`torch.nn.LSTMCell`, whose names for the arguments are accepted, too.
+
     Args:
-        input_features: the number of features of the input, I; may be 0.
-        state_size: the number of features of the state, H.
+        input_features: the number of features of the input, I; may be 0. Also called input_size.
+        state_size: the number of features of the state, H. Also called hidden_size.
         bias: if ``False``, the cell has no bias. Default: ``True``.
         device, dtype: the device and dtype of the parameters.
 
     Inputs: input, state
         * **input**: (N, I), or (I) for a single example.
-        * **state**: the pair (old_h, old_cell), each (N, H), or (H) for a single example. Default: zeros.
+        * **state**: the pair (old_h, old_cell), each (N, H), or (H) for a single example. Default: zeros. Also called
+          hx.
 
     Outputs: (new_h, new_cell)
         * the next state, both tensors in the shape of old_h.
 
     Attributes:
         weights: (3H, H+I), initialized uniformly in :math:`\pm 1/\sqrt{H}`. Rows in the order input gate, output gate,
-            candidate; columns in the order h, x.
+            candidate; columns in the order h, x (see :func:`split_weights`).
         bias: (3H), initialized in the same range, or None.
+        input_features, state_size, and input_size, hidden_size: I and H.
 
     Raises:
-        ValueError: input or state has the wrong number of dimensions, input has the wrong number of features, or state
-            is not a pair of tensors.
+        TypeError: the constructor gets a size under both names or neither, state is given under both names, or is not a
+            tuple or list of tensors.
+        ValueError: the constructor gets a negative or empty size; input or state has neither 1 nor 2 dimensions.
         RuntimeError: any other mismatch of shape, dtype or device.
 
     Example::
@@ -59,7 +83,8 @@ class LLTMCell(_leaf.Leaf):
         >>> new_h, new_cell = state
     """
 
-    __constants__ = ["input_features", "state_size"]
+    __constants__ = ["input_features", "state_size", "input_size", "hidden_size"]
+    __jit_unused_properties__ = ["input_size", "hidden_size"]  # constants to TorchScript
 
     input_features: int
     state_size: int
@@ -68,13 +93,18 @@ class LLTMCell(_leaf.Leaf):
 
     def __init__(
         self,
-        input_features: int,
-        state_size: int,
+        input_features: int | None = None,
+        state_size: int | None = None,
         bias: bool = True,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        input_size: int | None = None,
+        hidden_size: int | None = None,
     ) -> None:
         super().__init__()
+        input_features = _either(input_features=input_features, input_size=input_size)
+        state_size = _either(state_size=state_size, hidden_size=hidden_size)
         if input_features < 0 or state_size < 1:
             raise ValueError(
                 "LLTMCell: expected input_features of 0 or more and state_size of 1 or more, "
@@ -90,13 +120,23 @@ class LLTMCell(_leaf.Leaf):
             self.register_parameter("bias", None)
         self.reset_parameters()
 
+    @property
+    def input_size(self) -> int:
+        return self.input_features
+
+    @property
+    def hidden_size(self) -> int:
+        return self.state_size
+
     def reset_parameters(self) -> None:
         """Reinitialize the parameters uniformly in +-1/sqrt(state_size)."""
         bound = 1 / math.sqrt(self.state_size)
         for parameter in self.parameters():
             torch.nn.init.uniform_(parameter, -bound, bound)
 
-    def forward(self, input: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, input: Tensor, state: tuple[Tensor, Tensor] | None = None, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Compute one step. The class describes the arguments and the results."""
         if input.dim() != 1 and input.dim() != 2:
             raise ValueError(
@@ -104,7 +144,11 @@ class LLTMCell(_leaf.Leaf):
                 f"got {input.dim()}"
             )
         if not torch.jit.is_tracing() and input.size(-1) != self.input_features:
-            raise ValueError(f"LLTMCell: expected input of {self.input_features} features, got {input.size(-1)}")
+            raise RuntimeError(f"LLTMCell: expected input of {self.input_features} features, got {input.size(-1)}")
+        if hx is not None:
+            if state is not None:
+                raise TypeError("LLTMCell: expected either state or hx, got both")
+            state = hx
         batched = input.dim() == 2
         if not batched:
             input = input.unsqueeze(0)
@@ -113,16 +157,9 @@ class LLTMCell(_leaf.Leaf):
             old_cell = old_h
         else:
             if not torch.jit.is_scripting():
-                given = describe_state(state)
-                if given is not None:
-                    raise ValueError(f"LLTMCell: expected state to be the pair (old_h, old_cell), got {given}")
+                _check_pair(state)
             old_h, old_cell = state
-            dims = 2 if batched else 1
-            if old_h.dim() != dims or old_cell.dim() != dims:
-                raise ValueError(
-                    f"LLTMCell: expected old_h and old_cell with as many dimensions as input ({dims}), "
-                    f"got {old_h.dim()} and {old_cell.dim()}"
-                )
+            _check_dimensions(old_h, old_cell, 2 if batched else 1)
             if not batched:
                 old_h = old_h.unsqueeze(0)
                 old_cell = old_cell.unsqueeze(0)
@@ -133,3 +170,29 @@ class LLTMCell(_leaf.Leaf):
 
     def extra_repr(self) -> str:
         return f"input_features={self.input_features}, state_size={self.state_size}, bias={self.bias is not None}"
+
+
+def _either(**spellings: int | None) -> int:
+    """The value of an argument with two names, exactly one of which must be given."""
+    given = [value for value in spellings.values() if value is not None]
+    if len(given) != 1:
+        raise TypeError(f"LLTMCell: expected either {' or '.join(spellings)}, got {'both' if given else 'neither'}")
+    return given[0]
+
+
+def _check_pair(state: object) -> None:
+    given = describe_state(state)
+    if given is not None:
+        only_tensors = isinstance(state, tuple | list) and all(isinstance(part, Tensor) for part in state)
+        kind = RuntimeError if only_tensors else TypeError  # as for nn.LSTMCell
+        raise kind(f"LLTMCell: expected state to be the pair (old_h, old_cell), got {given}")
+
+
+def _check_dimensions(old_h: Tensor, old_cell: Tensor, expected: int) -> None:
+    if old_h.dim() == expected and old_cell.dim() == expected:
+        return
+    message = f"LLTMCell: expected old_h and old_cell with as many dimensions as input ({expected}), "
+    message += f"got {old_h.dim()} and {old_cell.dim()}"
+    if old_h.dim() in (1, 2) and old_cell.dim() in (1, 2):
+        raise RuntimeError(message)
+    raise ValueError(message)

@@ -50,6 +50,62 @@ def test_defaults():
     assert "bias" not in dict(lltm.LLTMCell(5, 7, bias=False).named_parameters())
 
 
+def test_in_the_place_of_LSTMCell(device):
+    """The same calls, with the same names for the arguments and attributes, give results of the same shapes."""
+    for options in ({}, {"bias": False}, {"dtype": torch.float64}):
+        sizes = {"input_size": 5, "hidden_size": 7, "device": device}
+        lstm, cell = nn.LSTMCell(**sizes, **options), lltm.LLTMCell(**sizes, **options)
+        assert (cell.input_size, cell.hidden_size) == (lstm.input_size, lstm.hidden_size) == (5, 7)
+        assert (cell.input_features, cell.state_size) == (5, 7)
+        x = torch.randn(6, 5, device=device, dtype=options.get("dtype"))
+        state = random_state(6, 7, device=device, dtype=options.get("dtype"))
+        one = x[0], (state[0][0], state[1][0])
+        for given, named in (((x, state), {}), ((x,), {"hx": state}), ((x,), {"hx": None}), ((x,), {}), (one, {})):
+            expected = lstm(*given, **named)
+            results = cell(*given, **named)
+            assert [(r.shape, r.dtype) for r in results] == [(r.shape, r.dtype) for r in expected]
+        for result, same in zip(cell(input=x, hx=state), cell(x, state=list(state)), strict=True):
+            assert torch.equal(result, same)
+
+
+def test_either_name_of_a_size():
+    for cell in (lltm.LLTMCell(5, hidden_size=7), lltm.LLTMCell(input_size=5, state_size=7), lltm.LLTMCell(0, 1)):
+        assert cell.weights.shape == (3 * cell.hidden_size, cell.hidden_size + cell.input_size)
+    for sizes, message in (
+        ({"input_features": 5, "input_size": 5, "state_size": 7}, "either input_features or input_size, got both"),
+        ({"state_size": 7}, "either input_features or input_size, got neither"),
+        ({"input_size": 5, "state_size": 7, "hidden_size": 8}, "either state_size or hidden_size, got both"),
+        ({"input_size": 5}, "either state_size or hidden_size, got neither"),
+        ({"input_size": 5, "hidden_size": None}, "either state_size or hidden_size, got neither"),
+        ({}, "either input_features or input_size, got neither"),
+    ):
+        with pytest.raises(TypeError, match=f"^LLTMCell: expected {message}$"):
+            lltm.LLTMCell(**sizes)
+    with pytest.raises(TypeError, match="either input_features or input_size, got both"):
+        lltm.LLTMCell(5, 7, input_size=5)
+    with pytest.raises(TypeError, match="LLTMCell: expected either state or hx, got both"):
+        lltm.LLTMCell(5, 7)(torch.zeros(6, 5), random_state(6, 7), hx=random_state(6, 7))
+
+
+def test_split_weights():
+    """Views, of the weights of both modules."""
+    cell = lltm.LLTMCell(5, 7)
+    for weights in (cell.weights, lltm.LLTM.from_cell(cell).weights_l0):
+        weight_hh, weight_ih = lltm.split_weights(weights)
+        assert weight_hh.shape == (21, 7) and weight_ih.shape == (21, 5)
+        assert torch.equal(torch.cat([weight_hh, weight_ih], 1), weights)
+        with torch.no_grad():
+            weight_hh.fill_(2)
+            weight_ih.fill_(3)
+        assert weights[:, :7].eq(2).all() and weights[:, 7:].eq(3).all()
+    x, (h, c) = torch.randn(6, 5), random_state(6, 7)
+    i, o, g = (x @ weight_ih.t() + h @ weight_hh.t() + cell.bias).chunk(3, 1)
+    expected = c + nn.functional.elu(g) * i.sigmoid()
+    with torch.no_grad():
+        cell.weights[:, :7], cell.weights[:, 7:] = 2, 3
+    torch.testing.assert_close(cell(x, (h, c)), (expected.tanh() * o.sigmoid(), expected))
+
+
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
 def test_is_the_operator(device, dtype, bias):
     cell = lltm.LLTMCell(5, 7, bias, device, dtype)
@@ -123,7 +179,14 @@ def test_script(device, bias):
     for given in [(x, (h, c)), (x,), (x[0],), (x[0], (h[0], c[0]))]:
         for result, expected in zip(scripted(*given), cell(*given), strict=True):
             assert torch.equal(result, expected)
-    assert (scripted.input_features, scripted.state_size) == (5, 7)
+    for result, expected in zip(scripted(x, hx=(h, c)), cell(x, (h, c)), strict=True):
+        assert torch.equal(result, expected)
+    assert (scripted.input_features, scripted.state_size) == (scripted.input_size, scripted.hidden_size) == (5, 7)
+    with pytest.raises(torch.jit.Error, match="expected either state or hx, got both"):
+        scripted(x, (h, c), (h, c))
+    for given, message in [((x, (h[0], c)), "got 1 and 2"), ((x, (h[None], c)), "got 3 and 2")]:
+        with pytest.raises(torch.jit.Error, match=message):
+            scripted(*given)
     with pytest.raises(torch.jit.Error, match="expected input of 5 features, got 4"):
         scripted(x[:, :4])
 
@@ -149,52 +212,58 @@ def test_trains(device):
     assert loss < 0.5  # 1 corresponds to no knowledge
 
 
-@pytest.mark.parametrize("shape", [(), (6, 5, 1)], ids=str)
-def test_input_of_a_wrong_rank(shape):
-    message = f"LLTMCell: expected input of 2 dimensions .*got {len(shape)}"
-    with pytest.raises(ValueError, match=message):
-        lltm.LLTMCell(5, 7)(torch.zeros(shape))
+def zeros(*shape, **options):
+    return torch.zeros(shape, **options)
 
 
-@pytest.mark.parametrize("batched", [True, False], ids=["batched", "single"])
-@pytest.mark.parametrize("which", [0, 1], ids=["old_h", "old_cell"])
-def test_state_of_another_rank_than_input(batched, which):
-    x, state = (torch.zeros(6, 5), [torch.zeros(6, 7)] * 2) if batched else (torch.zeros(5), [torch.zeros(7)] * 2)
-    state[which] = torch.zeros(7) if batched else torch.zeros(6, 7)
-    dims = 2 if batched else 1
-    with pytest.raises(ValueError, match=rf"old_h and old_cell with as many dimensions as input \({dims}\)"):
-        lltm.LLTMCell(5, 7)(x, tuple(state))
+# Arguments that nn.LSTMCell(5, 7) rejects, and what LLTMCell says to them.
+PAIR = r"expected state to be the pair \(old_h, old_cell\), got "
+DIMENSIONS = r"expected old_h and old_cell with as many dimensions as input "
+INVALID = {
+    "no dimension": ((zeros(),), r"expected input of 2 dimensions \[batch, input_features\], or of 1 .*, got 0"),
+    "three dimensions": ((zeros(6, 5, 1),), "expected input of 2 dimensions .*, got 3"),
+    "features": ((zeros(6, 4),), "expected input of 5 features, got 4"),
+    "features of one": ((zeros(4),), "expected input of 5 features, got 4"),
+    "single h": ((zeros(6, 5), (zeros(7), zeros(6, 7))), DIMENSIONS + r"\(2\), got 1 and 2"),
+    "single cell": ((zeros(6, 5), (zeros(6, 7), zeros(7))), DIMENSIONS + r"\(2\), got 2 and 1"),
+    "batch of h": ((zeros(5), (zeros(1, 7), zeros(7))), DIMENSIONS + r"\(1\), got 2 and 1"),
+    "batches": ((zeros(5), (zeros(6, 7), zeros(6, 7))), DIMENSIONS + r"\(1\), got 2 and 2"),
+    "h of three": ((zeros(6, 5), (zeros(1, 6, 7), zeros(6, 7))), DIMENSIONS + r"\(2\), got 3 and 2"),
+    "cell of none": ((zeros(6, 5), (zeros(6, 7), zeros())), DIMENSIONS + r"\(2\), got 2 and 0"),
+    "one of a pair": ((zeros(6, 5), (zeros(6, 7),)), PAIR + r"\(Tensor\)"),
+    "a triple": ((zeros(6, 5), [zeros(6, 7)] * 3), PAIR + r"\(Tensor, Tensor, Tensor\)"),
+    "nothing": ((zeros(6, 5), ()), PAIR + r"\(\)"),
+    "a number": ((zeros(6, 5), 0), PAIR + "an object of type int"),
+    "one tensor": ((zeros(6, 5), zeros(6, 7)), PAIR + "one tensor"),
+    "two rows": ((zeros(6, 5), zeros(2, 7)), PAIR + "one tensor"),  # would unpack as a pair
+    "stacked": ((zeros(6, 5), zeros(2, 6, 7)), PAIR + "one tensor"),
+    "size of h": ((zeros(6, 5), (zeros(6, 8), zeros(6, 7))), r"old_h of shape .* = \[6, 7\], got \[6, 8\]"),
+    "size of cell": ((zeros(6, 5), (zeros(6, 7), zeros(6, 8))), r"old_cell of shape .* = \[6, 7\], got \[6, 8\]"),
+    "rows of h": ((zeros(6, 5), (zeros(5, 7), zeros(6, 7))), r"old_h of shape .* = \[6, 7\], got \[5, 7\]"),
+    "rows": ((zeros(6, 5), (zeros(1, 7), zeros(1, 7))), r"old_h of shape .* = \[6, 7\], got \[1, 7\]"),
+    "dtype": ((zeros(6, 5, dtype=torch.float64),), "expected weights of input's dtype float64, got float32"),
+    "integers": ((zeros(6, 5, dtype=torch.int64),), "expected input of dtype float64, .* got int64"),
+    "dtype of h": ((zeros(6, 5), (zeros(6, 7).double(), zeros(6, 7))), "old_h of input's dtype float32, got float64"),
+    "device": ((zeros(6, 5, device="meta"),), "expected weights on input's device meta, got cpu"),
+    "no tensor": (([1.0] * 5,), "'list' object has no attribute 'dim'"),
+    "None": ((None,), "'NoneType' object has no attribute 'dim'"),
+    "too many": ((zeros(6, 5), None, None, None), "takes from 2 to 4 positional arguments but 5 were given"),
+}
 
 
-@pytest.mark.parametrize(
-    ("state", "given"),
-    [
-        ((torch.zeros(6, 7),), r"\(Tensor\)"),
-        ((torch.zeros(6, 7), None), r"\(Tensor, NoneType\)"),
-        ([torch.zeros(6, 7)] * 3, r"\(Tensor, Tensor, Tensor\)"),
-        (0, "an object of type int"),
-    ],
-    ids=["single", "None", "three", "int"],
-)
-def test_state_that_is_another_tuple(state, given):
-    with pytest.raises(ValueError, match=rf"expected state to be the pair \(old_h, old_cell\), got {given}"):
-        lltm.LLTMCell(5, 7)(torch.zeros(6, 5), state)
+@pytest.mark.parametrize(("arguments", "message"), INVALID.values(), ids=INVALID.keys())
+def test_raises_what_LSTMCell_raises(arguments, message):
+    with pytest.raises(Exception) as expected:
+        nn.LSTMCell(5, 7)(*arguments)
+    with pytest.raises(expected.type, match=message) as raised:
+        lltm.LLTMCell(5, 7)(*arguments)
+    assert raised.type is expected.type
 
 
-@pytest.mark.parametrize("rows", [6, 2])  # two rows would unpack as a pair
-def test_state_that_is_no_pair(rows):
-    with pytest.raises(ValueError, match=r"LLTMCell: expected state to be the pair .*, got one tensor"):
-        lltm.LLTMCell(5, 7)(torch.zeros(6, 5), torch.zeros(rows, 7))
-
-
-def test_input_of_wrong_features():
-    with pytest.raises(ValueError, match="LLTMCell: expected input of 5 features, got 4"):
-        lltm.LLTMCell(5, 7)(torch.zeros(6, 4))
-
-
-def test_state_of_a_wrong_size():
-    with pytest.raises(RuntimeError, match=r"expected old_h of shape \[batch, state_size\] = \[6, 7\], got \[6, 8\]"):
-        lltm.LLTMCell(5, 7)(torch.zeros(6, 5), random_state(6, 8))
+@pytest.mark.parametrize("state", [(zeros(6, 7), None), {"h": zeros(6, 7), "c": zeros(6, 7)}, "ab"], ids=type)
+def test_a_state_of_other_objects(state):
+    with pytest.raises(TypeError, match="LLTMCell: " + PAIR):
+        lltm.LLTMCell(5, 7)(zeros(6, 5), state)
 
 
 @pytest.mark.parametrize("sizes", [(-1, 7), (5, 0), (5, -1)], ids=str)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.export import Dim
 from torch.nn.utils import parametrizations, parametrize, prune
+from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -266,6 +267,57 @@ def test_parametrizations():
     assert rnn.parametrizations.weights_l0.original0.grad.any()
     prune.l1_unstructured(rnn, "bias_l0", amount=12)
     assert torch.equal(rnn.bias_l0, torch.zeros(12)) and not torch.equal(rnn(torch.ones(5, 2, 3))[0], plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "batch_first": True}, {"bidirectional": True}], ids=str)
+def test_changed_in_place(options, dtype):
+    """The states may be changed before backward, and so may an output that is a concatenation; another output is saved,
+    and changing it raises."""
+    rnn = lltm.LLTM(3, 4, **options, dtype=dtype)
+    input = torch.randn(5, 2, 3, dtype=dtype)
+    for which in (0, 1):
+        rnn.zero_grad()
+        rnn(input)[1][which].mul_(2).sum().backward()
+        changed = rnn.weights_l0.grad.clone()
+        rnn.zero_grad()
+        (rnn(input)[1][which] * 2).sum().backward()
+        assert torch.equal(changed, rnn.weights_l0.grad) and changed.any()
+    output = rnn(input)[0].mul_(2)
+    if rnn.bidirectional:
+        output.sum().backward()
+    else:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            output.sum().backward()
+
+
+def test_per_sample_gradients():
+    """ExpandedWeights, which support only PyTorch's own functions, raise; functorch gives the gradients."""
+    for module in (lltm.LLTM(3, 4, batch_first=True), lltm.LLTMCell(3, 4)):
+        input = torch.randn(2, 3) if isinstance(module, lltm.LLTMCell) else torch.randn(2, 5, 3)
+        with pytest.raises(RuntimeError, match="Expanded Weights encountered but cannot handle"):
+            call_for_per_sample_grads(module)(input)
+
+        def loss(parameters, one, module=module):
+            return torch.func.functional_call(module, parameters, (one,))[0].square().sum()
+
+        gradients = torch.vmap(torch.func.grad(loss), (None, 0))(dict(module.named_parameters()), input)
+        for name, parameter in module.named_parameters():
+            for one, gradient in zip(input, gradients[name], strict=True):
+                (expected,) = torch.autograd.grad(module(one)[0].square().sum(), parameter)
+                torch.testing.assert_close(gradient, expected)
+
+
+def test_the_recipe_for_a_forget_gate():
+    """docs/sequences.md says which biases it fills."""
+    rnn = lltm.LLTM(3, 8)
+    for name, bias in rnn.named_parameters():
+        if "bias" in name:
+            n = bias.size(0)
+            bias.data.zero_()[n // 4 : n // 2].fill_(1)
+    input_gate, output_gate, candidate = rnn.bias_l0.detach().chunk(3)
+    assert input_gate.tolist() == [0] * 6 + [1] * 2 and output_gate.tolist() == [1] * 4 + [0] * 4
+    assert not candidate.any()
 
 
 class Counted(nn.Module):
