@@ -1,5 +1,6 @@
 #include "launch_check.h"
 
+#include "last_error.h"
 #include "version.h"
 
 #include <c10/cuda/CUDAException.h>
@@ -29,7 +30,7 @@ namespace {
 
 void check_launch(cudaError_t error) {
   if (error != cudaSuccess) {
-    cudaGetLastError();  // clears it; otherwise the next check would find it, too
+    clear_last_error();
   }
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
       error == cudaErrorUnsupportedPtxVersion) {
