@@ -1,4 +1,4 @@
-# Installs the library, its header, the CMake package, and, in a wheel, the Python package's files.
+# Installs the library, its header and the CMake package.
 
 include(CMakePackageConfigHelpers)
 
@@ -38,15 +38,3 @@ list(TRANSFORM LLTM_BUILT_ARCHITECTURES REPLACE ".+" "\"\\0\"" OUTPUT_VARIABLE L
 list(JOIN LLTM_JSON_ARCHITECTURES ", " LLTM_JSON_ARCHITECTURES)
 configure_file(cmake/build_info.json.in liblltm_ops.json @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/liblltm_ops.json DESTINATION ${CMAKE_INSTALL_LIBDIR})
-
-if(SKBUILD)
-  # The wheel's metadata requires the PyTorch of the Python that builds it.
-  execute_process(COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/cmake/wheel_metadata.py
-    OUTPUT_VARIABLE required_torch OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-  string(REGEX MATCH "^[0-9]+\\.[0-9]+\\." required_minor "${required_torch}")
-  string(FIND "${LLTM_TORCH_VERSION}" "${required_minor}" position)
-  if(NOT position EQUAL 0)
-    message(FATAL_ERROR
-      "lltm: the wheel would require PyTorch ${required_torch}, which ${Python_EXECUTABLE} has, but Torch_DIR or CMAKE_PREFIX_PATH names PyTorch ${LLTM_TORCH_VERSION} in ${LLTM_TORCH_FOLDER}: build with the Python that has it.")
-  endif()
-endif()
