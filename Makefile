@@ -9,6 +9,8 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
 SOAK_ARGS ?=
+WHEEL_ARGS ?=
+CHECK_ARGS ?=
 SECONDS ?= 60
 SANITIZER ?= memcheck
 
@@ -37,7 +39,7 @@ for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),$(can_test_cuda)) -DLLTM
 # The options only apply to the build of this checkout, not to the builds of tests.
 unexport CMAKE_ARGS
 
-.PHONY: help build build-tests demo stream check test test-cpp test-python fuzz soak sanitize bench lint format clean distclean
+.PHONY: help build build-tests demo stream check test test-cpp test-python fuzz soak sanitize bench wheel release-check lint format clean distclean
 .NOTPARALLEL:
 
 help:
@@ -51,6 +53,8 @@ help:
 	@echo 'make sanitize   C++ tests of the CUDA kernels under compute-sanitizer (SANITIZER=racecheck, ...), or tests of the'
 	@echo '                CPU code under a sanitizer of GCC (SANITIZER=address, undefined or thread)'
 	@echo 'make bench      measure this library and its peers (QUICK=1: in two minutes; see benchmark/README.md)'
+	@echo 'make wheel      one wheel for all supported versions of PyTorch, in dist/ (CUDA=0: without CUDA)'
+	@echo 'make release-check  install it beside each of them, and use it from Python and C++'
 	@echo 'make lint       check the formatting and lint;  make format fixes it'
 	@echo 'make clean      remove what was built;  make distclean the environments (.venv*) too'
 	@echo
@@ -120,6 +124,17 @@ bench:
 	$(call build,bench,$(for_use) -DLLTM_BENCHMARK=ON)
 	@$(call with,bench) python3 benchmark/bench.py --build-dir $(BUILD) $(if $(QUICK),--quick) $(BENCH_ARGS)
 
+# 80 as machine code and as PTX for newer GPUs, and Hopper's own code.
+wheel:
+	@$(call with,wheel) sh -ec '\
+	  cmake -S . -B build-wheel -DLLTM_CUDA=$(or $(CUDA),ON) -DCMAKE_CUDA_ARCHITECTURES="80;90a-real" \
+	    -DCMAKE_CUDA_FLAGS=--compress-mode=size $(CMAKE_ARGS); \
+	  cmake --build build-wheel --target lltm_wheel_parts; \
+	  python3 scripts/make_wheel.py $(WHEEL_ARGS)'
+
+release-check:
+	@$(call with,wheel) python3 scripts/release_check.py $(CHECK_ARGS)
+
 # $(call formatters,CLANG-FORMAT'S OPTIONS,RUFF CHECK'S,RUFF FORMAT'S)
 formatters = $(call with,lint) sh -ec '\
   clang-format $(1) $$(git ls-files "*.h" "*.cpp" "*.cu" "*.cuh"); \
@@ -132,7 +147,7 @@ format:
 	@$(call formatters,-i,--fix,)
 
 clean:
-	rm -rf build build-torch-* build-sanitize-* build-cpu build-cuda build-debug build-release
+	rm -rf build build-torch-* build-sanitize-* build-wheel dist build-cpu build-cuda build-debug build-release
 
 distclean: clean
 	rm -rf .venv .venv-lint .venv-nvcc .venv-torch-*

@@ -2,11 +2,14 @@
 
 :class:`LLTM` replaces :class:`torch.nn.LSTM`; :class:`LLTMCell` computes a single step. Importing this package loads
 the operator library, which registers ``torch.ops.lltm.sequence``, ``torch.ops.lltm.forward`` and their gradients,
-unless they are registered already. Set ``LLTM_LIBRARY`` to load a library other than the package's own. ImportError is
-raised if the library is missing or was built for another PyTorch; the message says which.
+unless they are registered already: the one that ``LLTM_LIBRARY`` names, else the package's own, else the one that
+``python -m lltm.build`` has made for this PyTorch. ImportError is raised if there is none, or if it was built for
+another PyTorch; the message says what to do. With ``LLTM_CPU_ONLY=1``, a wheel's library without CUDA is loaded.
 
 To find out what a library was built with without loading it, read ``liblltm_ops.json`` next to it.
 """
+
+from pathlib import Path
 
 import torch
 
@@ -33,16 +36,21 @@ __all__ = [
     "split_weights",
 ]
 
-library_path, build_info = _loader.load(list(__path__))
-"""Path of the library and what it was built with. Each is None if unknown: a program may load the operators itself."""
+library_path: Path | None = None
+"""Path of the library that was chosen; None if unknown, because a program may load the operators itself."""
 
-_on_import.call_on_import("torch.utils.flop_counter", flops.register)
-_on_import.call_on_import("torch.distributed.tensor", sharding.register)
+build_info: BuildInfo | None = None
+"""What the library was built with; None if unknown."""
+
+if not _loader.is_build_command():
+    library_path, build_info = _loader.load(list(__path__))
+    _on_import.call_on_import("torch.utils.flop_counter", flops.register)
+    _on_import.call_on_import("torch.distributed.tensor", sharding.register)
 
 __version__: str = _loader.package_version(build_info)
 """Version of lltm."""
 
-has_cuda: bool = torch.ops.lltm.has_cuda()
+has_cuda: bool = _loader.registered() and torch.ops.lltm.has_cuda()
 """Whether the library has CUDA kernels. Use ``torch.cuda.is_available`` to check for a GPU."""
 
 cmake_prefix_path: str | None = _loader.find_cmake_prefix(library_path)

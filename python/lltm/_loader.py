@@ -7,6 +7,11 @@ loading one built for another PyTorch fails with the mangled name of some symbol
 import importlib.metadata
 import json
 import os
+import platform
+import re
+import stat
+import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,8 +43,89 @@ def registered() -> bool:
     return hasattr(torch.ops.lltm, "forward")
 
 
+def minor_version(version: str) -> tuple[int, int]:
+    """The first two numbers of a version of PyTorch."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    assert match is not None, version
+    return int(match[1]), int(match[2])
+
+
+def is_release(version: str) -> bool:
+    """Whether this is a PyTorch of pytorch.org or PyPI. The ABI of others may differ: those of vendors, such as
+    2.11.0a0+nv, nightly ones, and conda-forge's (2.11.0.post300)."""
+    return re.fullmatch(r"\d+\.\d+\.\d+(\+(cpu|cu\d+))?", version) is not None
+
+
+def kind_of_library(lib: Path) -> str:
+    """Which of a wheel's libraries suits the running PyTorch: "cpu", or "cuda13" for CUDA 13. Raises ImportError if the
+    wheel has kernels for another CUDA only: they are never left out silently."""
+    setting = os.environ.get("LLTM_CPU_ONLY", "")
+    if setting not in ("", "0", "1"):
+        raise ImportError(f"lltm: expected LLTM_CPU_ONLY to be 0 or 1, got {setting}")
+    built_for = [path.stem.removeprefix("liblltm_cuda") for path in sorted(lib.glob("liblltm_cuda*.so"))]
+    if setting == "1" or not built_for or torch.version.cuda is None:
+        return "cpu"
+    major = torch.version.cuda.partition(".")[0]
+    if major not in built_for:
+        raise ImportError(
+            f"lltm has CUDA {' and '.join(built_for)} kernels, this PyTorch has CUDA {torch.version.cuda}: set "
+            f"LLTM_CPU_ONLY=1, or build from source with nvcc {torch.version.cuda}"
+        )
+    return f"cuda{major}"
+
+
+def cache_entry(kind: str, version: str) -> Path:
+    """The folder of the cache for the library of this kind, version of lltm and running PyTorch."""
+    named = os.environ.get("LLTM_CACHE")
+    folder = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "lltm")
+    cuda = f"-cuda{torch.version.cuda}" if kind != "cpu" else "-cpu"
+    return folder.absolute() / f"{version}-torch{torch.__version__}{cuda}-{platform.machine()}"
+
+
+def check_owner(path: Path) -> None:
+    """Raise ImportError if others than the user and root could have written a file or folder of the cache."""
+    status = path.stat()
+    if status.st_uid not in (0, os.geteuid()):
+        raise ImportError(
+            f"lltm: {path} belongs to another user (uid {status.st_uid}): nothing is loaded from it. Let LLTM_CACHE "
+            "name a folder of yours"
+        )
+    if stat.S_IMODE(status.st_mode) & stat.S_IWOTH:
+        raise ImportError(
+            f"lltm: every user can write to {path}: nothing is loaded from it. Let LLTM_CACHE name a folder of yours"
+        )
+
+
+def find_in_cache(kind: str, version: str) -> Path | None:
+    """The library that ``python -m lltm.build`` made."""
+    entry = cache_entry(kind, version)
+    library = entry / "lib" / LIBRARY_NAME
+    if not library.is_file():
+        return None
+    for path in (entry.parent, entry, library.parent, *library.parent.glob("*.so")):
+        check_owner(path)
+    return library
+
+
+def find_in_wheel(package: Path) -> Path | None:
+    """The library for the running PyTorch in a wheel for several versions, or that in the cache. None if the package is
+    not such a wheel."""
+    glue = package / "source" / "glue.json"
+    if not glue.is_file():
+        return None
+    kind = kind_of_library(package / "lib")
+    major, minor = minor_version(torch.__version__)
+    library = package / "lib" / f"torch-{major}.{minor}" / kind / LIBRARY_NAME
+    if is_release(torch.__version__) and library.is_file():
+        return library
+    cached = find_in_cache(kind, json.loads(glue.read_text())["version"])
+    if cached is None:
+        raise ImportError(f"lltm has no library for PyTorch {torch.__version__}: run python -m lltm.build")
+    return cached
+
+
 def find_library(package_folders: list[str]) -> Path:
-    """The library to load: the one that LLTM_LIBRARY names, else the package's own."""
+    """The library to load: the one that LLTM_LIBRARY names, else the package's own, else that in the cache."""
     override = os.environ.get("LLTM_LIBRARY")
     candidates = [Path(override)] if override else [Path(folder, "lib", LIBRARY_NAME) for folder in package_folders]
     for candidate in candidates:
@@ -48,6 +134,9 @@ def find_library(package_folders: list[str]) -> Path:
     searched = ", ".join(str(candidate.absolute()) for candidate in candidates)
     if override:
         raise ImportError(f"lltm: LLTM_LIBRARY names {searched}, which is not a file")
+    for folder in package_folders:
+        if library := find_in_wheel(Path(folder)):
+            return library.resolve()
     raise ImportError(
         f"lltm: the operator library is missing, looked for {searched}. Install the package (in a checkout of lltm: "
         f"pip install --no-build-isolation .), or let LLTM_LIBRARY name that of a build tree (build/{LIBRARY_NAME})."
@@ -81,13 +170,13 @@ def read_build_info(library: Path) -> BuildInfo | None:
 
 def check_torch(library: Path, info: BuildInfo) -> None:
     """Raise ImportError if the running PyTorch cannot load a library built as ``info`` says."""
-    minor = info.torch.split("+")[0].split(".")[:2]
-    running_minor = torch.__version__.split("+")[0].split(".")[:2]
+    minor = minor_version(info.torch)
+    running_minor = minor_version(torch.__version__)
     cuda_major = info.cuda and info.cuda.split(".")[0]
     running_cuda_major = torch.version.cuda and torch.version.cuda.split(".")[0]
     if minor != running_minor or (cuda_major and cuda_major != running_cuda_major):
         built_with = f"PyTorch {info.torch}" + (f" and CUDA {info.cuda}" if info.cuda else "")
-        wanted = ".".join(minor) + (f" with CUDA {cuda_major}" if cuda_major else "")
+        wanted = "{}.{}".format(*minor) + (f" with CUDA {cuda_major}" if cuda_major else "")
         raise ImportError(_mismatch(library, built_with, wanted))
 
 
@@ -139,7 +228,14 @@ def package_version(info: BuildInfo | None) -> str:
 
 
 def find_cmake_prefix(library: Path | None) -> str | None:
-    """The install prefix that contains the library, if there is one."""
-    if library and (library.parent / "cmake" / "lltm" / "lltm-config.cmake").is_file():
-        return str(library.parent.parent)
+    """The install prefix that contains the library, if there is one. In a wheel for several versions of PyTorch, the
+    library is two folders deeper."""
+    for lib in library.parents[:3:2] if library else ():
+        if (lib / "cmake" / "lltm" / "lltm-config.cmake").is_file():
+            return str(lib.parent)
     return None
+
+
+def is_build_command() -> bool:
+    """Whether this is ``python -m lltm.build``, which imports the package before it makes the library."""
+    return any(pair == ("-m", "lltm.build") for pair in pairwise(sys.orig_argv))

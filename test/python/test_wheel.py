@@ -1,0 +1,277 @@
+"""A wheel for several versions of PyTorch: which library `import lltm` takes, and what `python -m lltm.build` says.
+
+The wheel is a copy of the package with the library under test in the folders of a wheel. Each test uses a separate
+process, because registered operators stay registered.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+
+import isolated
+import pytest
+import torch
+from building import ROOT, run
+
+import lltm
+
+PACKAGE = Path(lltm.__file__).parent
+MINOR = ".".join(torch.__version__.split(".")[:2])
+SHOW = "import lltm; print(lltm.library_path)"
+PRETEND = "import torch; torch.__version__ = {version!r}; torch.version.cuda = {cuda!r}\n"
+RELEASE = f"{MINOR}.0"
+
+
+class Wheel:
+    """An installed wheel, and a cache of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.site, self.cache = folder / "site", folder / "cache"
+        self.package = self.site / "lltm"
+        shutil.copytree(PACKAGE, self.package, ignore=shutil.ignore_patterns("lib", "include", "__*__", "source"))
+        (self.package / "source").mkdir()
+        settings = {"version": "1.2.3", "supported_torch": "torch>=2.11.0a0,<2.16", "cuda": "13.0"}
+        (self.package / "source" / "glue.json").write_text(json.dumps(settings))
+        (self.package / "lib").mkdir()
+
+    def add(self, library: Path, *, works: bool = True) -> Path:
+        library.parent.mkdir(parents=True)
+        if works:
+            shutil.copy(lltm.library_path, library)
+        else:
+            library.touch()
+        return library
+
+    def add_glue(self, kind: str = "cpu", **options) -> Path:
+        return self.add(self.package / "lib" / f"torch-{MINOR}" / kind / "liblltm_ops.so", **options)
+
+    def add_kernels(self) -> None:
+        (self.package / "lib" / "liblltm_cuda13.so").touch()
+
+    def entry(self, version: str = RELEASE, device: str = "cpu") -> Path:
+        return self.cache / f"1.2.3-torch{version}-{device}-{platform.machine()}"
+
+    def run(self, program: str = SHOW, *, version: str = RELEASE, cuda: str | None = None, library=None, **variables):
+        variables = {"LLTM_CACHE": str(self.cache)} | variables
+        before = f"import os; os.environ.update({variables!r})\n" + PRETEND.format(version=version, cuda=cuda)
+        return isolated.run(before + program, package=self.site, library=library)
+
+    def error(self, **options) -> str:
+        with pytest.raises(RuntimeError) as caught:
+            self.run(**options)
+        return str(caught.value).removeprefix("ImportError: ")
+
+    def build(self, before: str = "", **options) -> str:
+        """The output of ``python -m lltm.build``, or its message."""
+        program = f"""
+import contextlib, os, runpy, sys
+{before}
+sys.orig_argv[:] = ["python", "-m", "lltm.build"]
+sys.argv[:] = ["build"]
+try:
+    runpy.run_module("lltm.build", run_name="__main__")
+except SystemExit as error:
+    print(error.code)
+"""
+        return self.run(program, **options)
+
+
+@pytest.fixture
+def wheel(tmp_path) -> Wheel:
+    return Wheel(tmp_path)
+
+
+@pytest.mark.parametrize("version", [RELEASE, f"{MINOR}.7+cpu", f"{MINOR}.0+cu130"])
+def test_takes_the_library_for_the_running_pytorch(wheel, version):
+    library = wheel.add_glue()
+    assert wheel.run(version=version) == str(library)
+
+
+def test_the_cmake_package_serves_what_was_chosen(wheel):
+    wheel.add_glue()
+    (wheel.package / "lib" / "cmake" / "lltm").mkdir(parents=True)
+    (wheel.package / "lib" / "cmake" / "lltm" / "lltm-config.cmake").touch()
+    assert wheel.run("import lltm; print(lltm.cmake_prefix_path)") == str(wheel.package)
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["2.99.0", f"{MINOR}.0a0+nv25.11", f"{MINOR}.0.dev20260101+cpu", f"{MINOR}.0.post300", f"{MINOR}.0+git1234"],
+)
+def test_there_is_no_library_for_another_pytorch(wheel, version):
+    """A vendor's PyTorch of a supported minor version may have another ABI."""
+    wheel.add_glue()
+    assert wheel.error(version=version) == f"lltm has no library for PyTorch {version}: run python -m lltm.build"
+
+
+def test_takes_the_library_with_cuda(wheel):
+    wheel.add_kernels()
+    library, cpu = wheel.add_glue("cuda13", works=False), wheel.add_glue()
+    assert wheel.error(cuda="13.2").startswith(f"lltm: cannot load {library}: ")
+    assert wheel.run(cuda=None) == str(cpu)
+    assert wheel.run(cuda="13.2", LLTM_CPU_ONLY="1") == str(cpu)
+
+
+def test_kernels_for_another_cuda_are_not_left_out_silently(wheel):
+    wheel.add_kernels()
+    cpu = wheel.add_glue()
+    assert wheel.error(cuda="12.8") == (
+        "lltm has CUDA 13 kernels, this PyTorch has CUDA 12.8: set LLTM_CPU_ONLY=1, or build from source with nvcc 12.8"
+    )
+    assert wheel.build(cuda="12.8").startswith("lltm has CUDA 13 kernels, this PyTorch has CUDA 12.8: ")
+    assert wheel.run(cuda="12.8", LLTM_CPU_ONLY="1") == str(cpu)
+
+
+def test_a_wheel_without_cuda_kernels_is_for_the_cpu(wheel):
+    library = wheel.add_glue()
+    assert wheel.run(cuda="12.8") == str(library)
+
+
+def test_cpu_only_is_0_or_1(wheel):
+    wheel.add_glue()
+    assert wheel.error(LLTM_CPU_ONLY="yes") == "lltm: expected LLTM_CPU_ONLY to be 0 or 1, got yes"
+
+
+def test_then_the_cache_is_searched(wheel):
+    library = wheel.add(wheel.entry("2.99.0") / "lib" / "liblltm_ops.so")
+    assert wheel.run(version="2.99.0") == str(library)
+    assert wheel.error(version="2.99.1").startswith("lltm has no library for PyTorch 2.99.1")
+    home = {"LLTM_CACHE": "", "XDG_CACHE_HOME": str(wheel.cache.parent / "xdg")}
+    wheel.cache.parent.joinpath("xdg").mkdir()
+    shutil.copytree(wheel.cache, wheel.cache.parent / "xdg" / "lltm")
+    assert wheel.run(version="2.99.0", **home).startswith(f"{home['XDG_CACHE_HOME']}/lltm/")
+
+
+def test_the_wheels_library_comes_before_that_in_the_cache(wheel):
+    wheel.add(wheel.entry() / "lib" / "liblltm_ops.so", works=False)
+    library = wheel.add_glue()
+    assert wheel.run() == str(library)
+
+
+def test_the_named_library_comes_before_both(wheel):
+    wheel.add(wheel.entry() / "lib" / "liblltm_ops.so", works=False)
+    wheel.add_glue(works=False)
+    assert wheel.run(library=lltm.library_path) == str(lltm.library_path)
+
+
+@pytest.mark.parametrize("place", ["cache", "entry", "library"])
+def test_nothing_is_loaded_that_others_can_write(wheel, place):
+    library = wheel.add(wheel.entry("2.99.0") / "lib" / "liblltm_ops.so")
+    path = {"cache": wheel.cache, "entry": wheel.entry("2.99.0"), "library": library}[place]
+    path.chmod(0o777)
+    message = wheel.error(version="2.99.0")
+    assert message.startswith(f"lltm: every user can write to {path}: nothing is loaded from it. Let LLTM_CACHE")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("place", ["cache", "library"])
+def test_nothing_of_another_user_is_loaded(wheel, place):
+    library = wheel.add(wheel.entry("2.99.0") / "lib" / "liblltm_ops.so")
+    path = {"cache": wheel.cache, "library": library}[place]
+    os.chown(path, 12345, -1)
+    message = wheel.error(version="2.99.0")
+    assert message.startswith(f"lltm: {path} belongs to another user (uid 12345): nothing is loaded from it.")
+    if place == "cache":
+        assert "belongs to another user" in wheel.build(version="2.99.1")
+
+
+def test_build_needs_the_sources_of_a_wheel(wheel):
+    shutil.rmtree(wheel.package / "source")
+    assert "has no sources to build from" in wheel.build()
+
+
+def test_build_refuses_an_older_pytorch(wheel):
+    assert wheel.build(version="2.10.0") == "lltm.build: PyTorch 2.10.0 is too old: lltm needs 2.11 or newer"
+
+
+def test_build_needs_a_compiler(wheel, tmp_path):
+    message = wheel.build(CXX="/nowhere/g++ -m64")
+    assert message.splitlines()[-1] == (
+        "lltm.build: found no C++ compiler, looked for /nowhere/g++: install g++ 11 or newer (apt-get install g++, "
+        "conda install gxx), or let CXX name one"
+    )
+    (tmp_path / "g++").write_text("#!/bin/sh\necho '#define __GNUC__ 9'\n")
+    (tmp_path / "g++").chmod(0o755)
+    assert f"{tmp_path}/g++ is GCC 9, which does not compile lltm: install" in wheel.build(CXX=f"{tmp_path}/g++")
+    assert {path.suffix for path in wheel.cache.iterdir()} == {".lock"}  # nothing half built is left
+
+
+def test_build_needs_the_headers_of_cuda(wheel, tmp_path):
+    wheel.add_kernels()
+    before = "import pathlib; pathlib.Path.is_file = lambda path, of=pathlib.Path.is_file: "
+    before += "path.name != 'cuda_runtime_api.h' and of(path)"
+    message = wheel.build(before, cuda="13.2")
+    assert "lltm.build: found no headers of CUDA 13 (cuda_runtime_api.h, " in message
+    assert "let CUDA_HOME name it" in message and "LLTM_CPU_ONLY=1" in message
+
+
+def test_build_needs_a_cache_that_can_be_written(wheel):
+    wheel.cache.touch()
+    message = wheel.build()
+    assert (
+        message
+        == f"lltm.build: cannot write to the cache {wheel.cache}: File exists: let LLTM_CACHE name a folder of yours"
+    )
+
+
+def test_of_two_builds_one_waits(wheel):
+    """The other process is this one, which pretends to build."""
+    wheel.cache.mkdir()
+    library = wheel.entry() / "lib" / "liblltm_ops.so"
+    with open(f"{wheel.entry()}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def finish() -> None:
+            deadline = time.monotonic() + 60
+            while not said.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            wheel.add(library)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+        thread = threading.Thread(target=finish)
+        said = wheel.cache / "said"
+        thread.start()
+        before = "import builtins, pathlib; builtins.print = lambda *words, print=print, **options: "
+        output = wheel.build(before + f"(print(*words, **options), pathlib.Path({str(said)!r}).touch())")
+        thread.join()
+    waiting, found = output.splitlines()
+    assert waiting == f"Another process is building {library}: waiting for it"
+    assert found.startswith(f"{library} is there already.")
+
+
+@pytest.mark.build_ways
+def test_a_wheel_builds_the_library_for_its_pytorch(tmp_path):
+    """make wheel and python -m lltm.build, for one version, without CUDA and optimization."""
+    build, site = tmp_path / "build", tmp_path / "site"
+    options = ["-DLLTM_CUDA=OFF", "-DCMAKE_CXX_FLAGS_RELEASE=-O0"]
+    run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *options)
+    run("cmake", "--build", build, "--target", "lltm_wheel_parts")
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import make_wheel
+sys.argv = ["make_wheel.py", "--build-dir", sys.argv[2], "--wheel-dir", sys.argv[3], "--versions"]
+make_wheel.main()
+"""
+    run(sys.executable, "-c", program, ROOT / "scripts", build, tmp_path)
+    (wheel,) = tmp_path.glob("lltm-*.whl")
+    assert "-py3-none-manylinux_2_" in wheel.name
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", site, wheel)
+    environment = {"PYTHONPATH": site, "LLTM_CACHE": tmp_path / "cache", "CXX": "g++ -O0"}
+    missing = run(sys.executable, "-c", "import lltm", fails=True, **environment)
+    assert f"lltm has no library for PyTorch {torch.__version__}: run python -m lltm.build" in missing
+    run(sys.executable, "-m", "lltm.build", **environment)
+    program = "import lltm, torch; lltm.LLTM(3, 4)(torch.ones(5, 3)); print(lltm.library_path, lltm.build_info.torch)"
+    library, version = run(sys.executable, "-c", program, **environment).split()[-2:]
+    assert Path(library).is_relative_to(tmp_path / "cache") and version == torch.__version__
+    prefix = run(sys.executable, "-c", "import lltm; print(lltm.cmake_prefix_path)", **environment).split()[-1]
+    consumer = tmp_path / "consumer"
+    run("cmake", "-S", ROOT / "test" / "consumer", "-B", consumer, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", consumer, "--target", "names_no_symbol")
+    assert run(consumer / "names_no_symbol").strip() == "the operators are registered"
