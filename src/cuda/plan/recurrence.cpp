@@ -1,6 +1,7 @@
 #include "recurrence.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace lltm::cuda {
 namespace {
