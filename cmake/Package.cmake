@@ -1,4 +1,4 @@
-# Installs the library, its header and the CMake package.
+# Installs the library, its headers and the CMake package.
 
 include(CMakePackageConfigHelpers)
 
@@ -14,7 +14,8 @@ endif()
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/lltm)
 
 install(TARGETS lltm_ops EXPORT lltm-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/include/lltm/lltm.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lltm)
+install(FILES ${PROJECT_SOURCE_DIR}/include/lltm/lltm.h ${PROJECT_SOURCE_DIR}/include/lltm/nn.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lltm)
 install(EXPORT lltm-targets NAMESPACE lltm:: DESTINATION ${package_folder})
 
 configure_package_config_file(cmake/lltm-config.cmake.in ${PROJECT_BINARY_DIR}/generated/lltm-config.cmake

@@ -1,10 +1,25 @@
-// Uses the public header together with PyTorch's two large ones, and runs a training step.
+// Uses the public headers together with PyTorch's two large ones, runs a training step of the cell,
+// and one of a module.
 #include <lltm/lltm.h>
+#include <lltm/nn.h>
 
 #include <torch/script.h>
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <tuple>
+
+bool trains_a_module() {
+  torch::manual_seed(0);
+  lltm::LLTM rnn(lltm::LLTMOptions(3, 4).bidirectional(true));
+  torch::optim::SGD optimizer(rnn->parameters(), torch::optim::SGDOptions(0.1));
+  const auto input = torch::ones({5, 2, 3});
+  const auto loss = [&] { return std::get<0>(rnn->forward(input)).square().sum(); };
+  const auto before = loss();
+  before.backward();
+  optimizer.step();
+  return loss().item<float>() < before.item<float>();
+}
 
 int main() {
   const auto options = torch::dtype(torch::kFloat64);
@@ -18,7 +33,7 @@ int main() {
   const auto gate = torch::full({2, 4}, 0.3, options).sigmoid();
   const bool right = torch::allclose(new_cell, 0.3 * gate) &&
                      torch::allclose(new_h, new_cell.tanh() * gate) && weights.grad().defined() &&
-                     weights.grad().abs().sum().item<double>() > 0;
+                     weights.grad().abs().sum().item<double>() > 0 && trains_a_module();
   std::printf("lltm %s: %s\n", lltm::version(), right ? "right" : "wrong");
   return right ? 0 : 1;
 }

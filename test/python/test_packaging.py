@@ -64,11 +64,12 @@ def test_serves_every_python_on_this_platform(wheel):
     assert platform_tag.startswith("linux_")
 
 
-def test_has_the_library_the_header_and_the_cmake_package_once(unpacked):
+def test_has_the_library_the_headers_and_the_cmake_package_once(unpacked):
     files = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
     assert {name for name in files if name.endswith((".so", ".h"))} == {
         "lltm/lib/liblltm_ops.so",
         "lltm/include/lltm/lltm.h",
+        "lltm/include/lltm/nn.h",
     }
     assert {"lltm/__init__.py", "lltm/py.typed", "lltm/lib/cmake/lltm/lltm-config.cmake"} <= files
     top = {name.split("/")[0] for name in files}
