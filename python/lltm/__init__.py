@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from . import _loader, _on_import, flops, sharding
+from ._decompositions import decompositions
 from ._loader import BuildInfo
 from .cell import LLTMCell, split_weights
 from .module import LLTM
@@ -27,6 +28,7 @@ __all__ = [
     "backward",
     "build_info",
     "cmake_prefix_path",
+    "decompositions",
     "forward",
     "has_cuda",
     "library_path",

@@ -1,0 +1,151 @@
+"""The operators for inference, expressed in core ATen and PyTorch's ``scan``, for programs that run without lltm."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops.scan import scan_op
+from torch._ops import OpOverload
+
+
+def decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    """A decomposition table for :meth:`torch.export.ExportedProgram.run_decompositions`.
+
+    It replaces ``lltm::sequence`` by one ``scan`` over its steps, and ``lltm::forward`` by matrix products and
+    elementwise operators. The exported program then runs in a process that does not load this library, and
+    ``torch.onnx.export(dynamo=True)`` translates it. The numbers of steps and of rows stay dynamic.
+
+    The results have the shapes and dtypes of the operators' results, and differ from them by rounding errors. 16-bit
+    arguments are multiplied in float32, and the cell state is carried in float32.
+
+    The table is for inference. ``lltm::sequence`` with ``keep=True``, ``lltm::backward`` and
+    ``lltm::sequence_backward`` raise RuntimeError when they are decomposed.
+
+    Example::
+
+        >>> rnn, input = lltm.LLTM(10, 20).eval(), torch.randn(5, 3, 10)
+        >>> shapes = ({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
+        >>> with torch.no_grad():
+        ...     program = torch.export.export(rnn, (input,), dynamic_shapes=shapes)
+        >>> program = program.run_decompositions(torch.export.default_decompositions() | lltm.decompositions())
+        >>> torch.onnx.export(program, (), "rnn.onnx", dynamo=True)
+    """
+    return {
+        torch.ops.lltm.forward.default: _forward,
+        torch.ops.lltm.sequence.default: _sequence,
+        torch.ops.lltm.backward.default: _backward,
+        torch.ops.lltm.sequence_backward.default: _sequence_backward,
+    }
+
+
+def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _without_autocast(device: torch.device) -> torch.autocast:
+    """The operators cast their own arguments under autocast, before they are decomposed."""
+    return torch.autocast(device.type, enabled=False)
+
+
+def _step(z: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
+    """new_h and new_cell from the pre-activations z, all in the accumulation dtype."""
+    state_size = old_cell.size(-1)
+    input_gate, output_gate, candidate = z.split([state_size] * 3, dim=-1)
+    new_cell = old_cell + _elu(candidate) * torch.sigmoid(input_gate)
+    return torch.tanh(new_cell) * torch.sigmoid(output_gate), new_cell
+
+
+def _elu(z: Tensor) -> Tensor:
+    if z.dtype == torch.float64:  # which ONNX Runtime's Elu does not support
+        return torch.where(z > 0, z, torch.expm1(z.clamp(max=0.0)))
+    return torch.nn.functional.elu(z)
+
+
+def _forward(
+    input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype, wide = input.dtype, _accumulation_dtype(input.dtype)
+    with _without_autocast(input.device):
+        h_and_input = torch.cat([old_h, input], dim=1).to(wide)
+        z = torch.nn.functional.linear(h_and_input, weights.to(wide), None if bias is None else bias.to(wide))
+        new_h, new_cell = _step(z, old_cell.to(wide))
+        return new_h.to(dtype), new_cell.to(dtype), z.to(dtype)
+
+
+def _sequence(
+    input: Tensor,
+    weights: Tensor,
+    bias: Tensor | None = None,
+    h0: Tensor | None = None,
+    c0: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    keep: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if keep:
+        raise RuntimeError(
+            "lltm::sequence: lltm.decompositions() is for inference and does not return cells and gates: "
+            "expected keep=False"
+        )
+    dtype, wide = input.dtype, _accumulation_dtype(input.dtype)
+    steps, batch, _ = input.shape
+    state_size = weights.size(0) // 3
+    with _without_autocast(input.device):
+        # Slices, because ONNX's optimizer folds those of a constant, but not a split.
+        of_h, of_input = weights[:, :state_size].to(wide), weights[:, state_size:].to(wide)
+        # The products with the input, for all steps at once.
+        z = torch.nn.functional.linear(input.to(wide), of_input, None if bias is None else bias.to(wide))
+        of_steps = [z]
+        if lengths is not None:
+            of_steps.append(lengths > torch.arange(steps, device=lengths.device).unsqueeze(1))
+        if reset is not None:
+            of_steps.append(reset)
+
+        def step(h: Tensor, cell: Tensor, z: Tensor, *masks_and_weights: Tensor) -> list[Tensor]:
+            """The next h and cell, and the output."""
+            *masks, of_h = masks_and_weights
+            old_h, old_cell = h, cell
+            if reset is not None:
+                begins = masks[-1].unsqueeze(1)
+                old_h, old_cell = torch.where(begins, 0.0, h), torch.where(begins, 0.0, cell)
+            new_h, new_cell = _step(torch.addmm(z, old_h, of_h), old_cell)
+            new_h = new_h.to(dtype).to(wide)
+            if lengths is None:
+                return [new_h, new_cell, new_h.clone()]  # scan refuses results that share storage
+            runs = masks[0].unsqueeze(1)
+            return [torch.where(runs, new_h, h), torch.where(runs, new_cell, cell), torch.where(runs, new_h, 0.0)]
+
+        # Copies, because scan refuses states that share storage: h0 and c0 may be views of one tensor.
+        state = [
+            input.new_zeros(batch, state_size, dtype=wide) if given is None else given.to(wide).clone()
+            for given in (h0, c0)
+        ]
+        if reverse:
+            of_steps = [values.flip(0) for values in of_steps]
+        h_n, c_n, output = scan_op(step, state, of_steps, (of_h.t(),))
+        if reverse:
+            output = output.flip(0)
+        return (
+            output.to(dtype),
+            h_n.to(dtype),
+            c_n.to(dtype if c0 is None else c0.dtype),
+            input.new_zeros(0, batch, state_size),
+            input.new_zeros(0, batch, 3 * state_size),
+        )
+
+
+def _backward(*args: Any, **kwargs: Any) -> None:
+    _refuse("backward")
+
+
+def _sequence_backward(*args: Any, **kwargs: Any) -> None:
+    _refuse("sequence_backward")
+
+
+def _refuse(operator: str) -> None:
+    raise RuntimeError(
+        f"lltm::{operator}: lltm.decompositions() is for inference and has no gradients. Export the model without "
+        "its backward"
+    )
