@@ -47,6 +47,8 @@ def test_forward_is_the_operator(device, dtype, sizes, bias):
 @pytest.mark.parametrize("masks", list(itertools.product([False, True], repeat=2)), ids=str)
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 def test_sequence_is_the_operator(device, dtype, sizes, masks, reverse):
+    if sizes.steps == 0 and torch.__version__ < (2, 15):
+        pytest.skip("the scan of earlier versions, such as 2.11, needs a step")
     arguments = make(sizes, dtype, device, lengths=masks[0], reset=masks[1], reverse=reverse)
     assert_results_close(decomposed(ops.sequence.default, *arguments), arguments)
 
