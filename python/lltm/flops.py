@@ -90,4 +90,4 @@ def register() -> None:
     for name, formula in formulas.items():
         operator = getattr(torch.ops.lltm, name)
         if operator not in flop_registry:
-            register_flop_formula(operator)(formula)
+            register_flop_formula(operator)(formula)  # type: ignore[arg-type]

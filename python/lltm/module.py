@@ -2,7 +2,7 @@
 
 import math
 from itertools import chain
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -197,7 +197,7 @@ class LLTM(_leaf.Leaf):
         suffixes = ("", "_reverse") if self.bidirectional else ("",)
         return [[f"{kind}_l{k}{suffix}" for kind in kinds] for k in range(self.num_layers) for suffix in suffixes]
 
-    def __setattr__(self, name: str, value: object) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name == "dropout":
             # With dynamic=True, torch.compile treats a float as a variable, and compiles twice where it is compared.
@@ -240,7 +240,7 @@ class LLTM(_leaf.Leaf):
     ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
         pass
 
-    def forward(self, input, hx=None, lengths=None, reset=None):
+    def forward(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
         """Run all layers over ``input``. The class describes the arguments and the results."""
         if isinstance(input, PackedSequence):
             output, state, _, _ = self._run_packed(input, hx, lengths, reset, False)
@@ -271,7 +271,7 @@ class LLTM(_leaf.Leaf):
     ) -> tuple[PackedSequence, tuple[Tensor, Tensor], tuple[PackedSequence, PackedSequence]]:
         pass
 
-    def states(self, input, hx=None, lengths=None, reset=None):
+    def states(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
         """Run all layers over ``input``, and return the state after every step, too.
 
         Takes the arguments of the module's call, and returns its results first. The module's hooks do not run.
@@ -293,8 +293,6 @@ class LLTM(_leaf.Leaf):
             >>> torch.allclose(rest, output[2:], atol=1e-6)
             True
         """
-        if not torch.jit.is_scripting():
-            sharding.register_if_loaded()
         if isinstance(input, PackedSequence):
             output, state, h, c = self._run_packed(input, hx, lengths, reset, True)
             return output, state, (_packed.like(input, torch.stack(h, 1)), _packed.like(input, torch.stack(c, 1)))
