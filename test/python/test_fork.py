@@ -6,7 +6,9 @@ which is why the workers of a DataLoader use one. With one thread everything wor
 
 import os
 import traceback
+from pathlib import Path
 
+import isolated
 import pytest
 import torch
 from reference import call, call_backward, make_arguments, make_gradients
@@ -61,6 +63,22 @@ def test_calls_in_a_child(two_threads):
 
     assert in_a_child(check) == ""
     check()
+
+
+def test_a_child_forked_after_the_import():
+    """Without a call in the parent, the child may use several threads, and train."""
+    program = """
+import os, lltm, torch
+child = os.fork()
+if child == 0:
+    torch.set_num_threads(2)
+    rnn = lltm.LLTM(64, 128)
+    rnn(torch.randn(3, 256, 64))[0].sum().backward()
+    os._exit(0 if rnn.weights_l0.grad.abs().sum() > 0 else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    package = Path(lltm.__file__).parents[1]
+    assert isolated.run(program, package=package, library=lltm.library_path) == "0"
 
 
 class States(Dataset):

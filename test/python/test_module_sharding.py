@@ -1,4 +1,4 @@
-"""DTensors in a group of two processes: with a sharded batch, modules and operators give the same results."""
+"""A group of two processes: DTensors with a sharded batch, and FSDP2, give the same results as a single process."""
 
 import os
 
@@ -125,6 +125,24 @@ def check_messages(mesh) -> None:
         lltm.sequence(input, distribute_tensor(torch.zeros(12, 9), mesh))
 
 
+def check_fully_sharded(mesh, rank) -> None:
+    """FSDP2: each process holds half of every parameter, and trains on its own rows."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.ModuleList([lltm.LLTM(3, 4, 2, bidirectional=True), lltm.LLTMCell(8, 3)])
+
+    def loss(rows):
+        output, _ = model[0](rows)
+        return model[1](output[-1])[0].square().mean()
+
+    input = torch.randn(STEPS, 4, 3)
+    expected = torch.autograd.grad(loss(input), list(model.parameters()))
+    for module in model:
+        fully_shard(module, mesh=mesh)
+    loss(input.chunk(2, dim=1)[rank]).backward()
+    assert_whole([parameter.grad for parameter in model.parameters()], expected)
+
+
 def check(rank, file) -> None:
     """Runs in each process. test_import.py calls the functions in a single one."""
     torch.set_num_threads(1)
@@ -141,6 +159,7 @@ def check(rank, file) -> None:
     if torch.__version__ >= (2, 12):  # before that, DTensor cannot flatten steps and a sharded batch
         check_second_gradients(mesh)
     check_messages(mesh)
+    check_fully_sharded(mesh, rank)
     lltm.sharding.register()  # again
     dist.destroy_process_group()
     # Skips the interpreter's finalization, during which gloo's threads may still release tensors and abort the process

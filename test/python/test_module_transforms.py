@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch.export import Dim
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
 import lltm
@@ -352,6 +355,30 @@ def test_checkpointed():
     torch.testing.assert_close(
         torch.autograd.grad(output.sum(), input), torch.autograd.grad(rnn(input)[0].sum(), input)
     )
+
+
+class CountCalls(TorchDispatchMode):
+    def __init__(self, operator):
+        super().__init__()
+        self.operator, self.calls = operator, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.calls += function is self.operator
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("saved", "calls"), [(True, 2), (False, 4)], ids=["saved", "recomputed"])
+def test_selectively_checkpointed(saved, calls):
+    """Each layer runs once if the policy saves the operator's results, and a second time in backward otherwise."""
+    rnn, input = lltm.LLTM(3, 4, 2), torch.randn(5, 2, 3, requires_grad=True)
+    expected = torch.autograd.grad(rnn(input)[0].sum(), input)
+    operator = torch.ops.lltm.sequence.default
+    contexts = partial(create_selective_checkpoint_contexts, [operator] if saved else [torch.ops.aten.mm.default])
+    with CountCalls(operator) as count:
+        output, _ = torch.utils.checkpoint.checkpoint(rnn, input, use_reentrant=False, context_fn=contexts)
+        found = torch.autograd.grad(output.sum(), input)
+    assert count.calls == calls
+    torch.testing.assert_close(found, expected)
 
 
 def test_autocast(device):

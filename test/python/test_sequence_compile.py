@@ -8,6 +8,8 @@ from functorch.compile import make_boxed_func
 from sequence_reference import Sizes, assert_gradients_close, assert_results_close, call, make, make_gradients
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_cache
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 
@@ -98,6 +100,37 @@ def test_one_compilation_for_all_steps_and_batches(device, training, keep):
             torch.autograd.backward(results[: 3 + keep], gradients[: 3 + keep])
             assert_gradients_close([leaf.grad for leaf in leaves[:5]], gradients, arguments)
     assert counter.frame_count == 1
+
+
+def test_compiled_graphs_are_cached(monkeypatch):
+    """Without pointwise operators beside the sequence, nothing is compiled in C++."""
+    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", True)
+    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", True)
+    arguments = make((5, 4, 3, 7), lengths=True, reset=True)
+    gradients = make_gradients(arguments, (True, False, False, False))
+
+    def train():
+        torch._dynamo.reset()
+        leaves = arguments.require_grad()
+        compiled = torch.compile(lambda *t: torch.ops.lltm.sequence(*t)[0], fullgraph=True)
+        compiled(*leaves).backward(gradients[0])
+        assert_gradients_close([leaf.grad for leaf in leaves[:5]], gradients, arguments)
+
+    with fresh_cache():
+        counters.clear()
+        train()
+        assert counters["aot_autograd"]["autograd_cache_miss"] == 1
+        assert counters["aot_autograd"]["autograd_cache_hit"] == counters["inductor"]["fxgraph_cache_hit"] == 0
+        counters.clear()
+        train()
+        assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+        assert counters["aot_autograd"]["autograd_cache_miss"] == counters["inductor"]["fxgraph_cache_miss"] == 0
+        # Of inductor's own cache alone.
+        monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
+        counters.clear()
+        train()
+        assert counters["inductor"]["fxgraph_cache_hit"] == 2  # forward and backward
+        assert counters["inductor"]["fxgraph_cache_miss"] == 0
 
 
 def test_shapes_become_dynamic_by_themselves(device):
