@@ -1,6 +1,6 @@
-// The host code of the recurrence in one kernel. The library computes z_x, the product with the
-// inputs, by one product over many steps. With 16-bit tensors z_x is rounded to 16 bits, as a cell
-// made of PyTorch's operators rounds all of z.
+// The host code of the recurrence in one kernel. Unless the kernel multiplies the input itself, the
+// library computes z_x, the product with the inputs, by one product over many steps. With 16-bit
+// tensors z_x is then rounded to 16 bits, as a cell made of PyTorch's operators rounds all of z.
 #include "recurrence.h"
 
 #include "../optional_tensor.h"
@@ -65,6 +65,15 @@ cudaError_t launch(const Problem<scalar_t>& problem,
   }
 }
 
+/// Whether pairs of neighboring elements of a tensor of three dimensions are aligned, in a dtype of
+/// 16 bits.
+bool starts_at_pairs(const Tensor& tensor) {
+  // Only strides and the address count.
+  return Steps<uint16_t>{static_cast<const uint16_t*>(tensor.const_data_ptr()),
+                         {tensor.stride(0), tensor.stride(1), tensor.stride(2)}}
+      .starts_at_neighbors(2);
+}
+
 /// Calls run<scalar_t>() for a dtype that has kernels.
 template <typename Run>
 void with_scalar(at::ScalarType dtype, const Run& run) {
@@ -89,11 +98,7 @@ bool is_in_pairs(const SequenceBackwardArguments& arguments) {
     return true;
   }
   const auto is_aligned = [](const std::optional<Tensor>& tensor) {
-    // A dtype of this size: only strides and the address count.
-    return !is_given(tensor) ||
-           Steps<uint16_t>{static_cast<const uint16_t*>(tensor->const_data_ptr()),
-                           {tensor->stride(0), tensor->stride(1), tensor->stride(2)}}
-               .starts_at_neighbors(2);
+    return !is_given(tensor) || starts_at_pairs(*tensor);
   };
   const auto is_aligned_or_copied = [&](const Tensor& tensor) {
     return !tensor.is_contiguous() || is_aligned(tensor);
@@ -101,6 +106,10 @@ bool is_in_pairs(const SequenceBackwardArguments& arguments) {
   return is_in_pairs(arguments.sequence()) && is_aligned_or_copied(arguments.gates) &&
          is_aligned_or_copied(arguments.cells) && is_aligned(arguments.grad_output) &&
          is_aligned(arguments.grad_cells);
+}
+
+bool input_is_in_pairs(const SequenceArguments& arguments) {
+  return arguments.input.element_size() > 2 || starts_at_pairs(arguments.input);
 }
 
 int64_t steps_of_z_x(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
@@ -123,10 +132,11 @@ void run_recurrence(const RecurrenceCandidate& candidate,
   const Tensor& input = arguments.input;
   const int64_t steps = input.size(0), batch = input.size(1);
   const int64_t gates = arguments.weights.size(0), state_size = outputs.h_n.size(1);
-  const int64_t at_once = steps_of_z_x(outputs, arguments);
-  const bool keeps = outputs.gates.size(0) > 0, is_last_at_once = at_once == steps;
+  const bool x_inside = candidate.tile.x_inside, keeps = outputs.gates.size(0) > 0;
+  const int64_t at_once = x_inside ? steps : steps_of_z_x(outputs, arguments);
+  const bool is_last_at_once = at_once == steps;
   const Tensor workspace =
-      keeps ? Tensor() : device.empty({at_once, batch, gates}, input.scalar_type());
+      keeps || x_inside ? Tensor() : device.empty({at_once, batch, gates}, input.scalar_type());
   // The state between chunks: h is rounded as in output, the cell state is not.
   const Tensor carried_cell = is_last_at_once || outputs.c_n.scalar_type() == at::kFloat
                                   ? outputs.c_n
@@ -142,6 +152,11 @@ void run_recurrence(const RecurrenceCandidate& candidate,
         .rows_of_sequence = rows_of_sequence(arguments, /*first_row=*/0),
         .weights = recurrent_weights<scalar_t>(arguments.weights),
         .z_x = nullptr,
+        .input = {},
+        .input_features = 0,
+        .input_weights = {},
+        .bias = nullptr,
+        .bias_stride = 0,
         .h0 = steps_of<scalar_t>(arguments.h0),
         .c0 = any_cells<scalar_t>(arguments.c0),
         .output = outputs.output.mutable_data_ptr<scalar_t>(),
@@ -150,19 +165,30 @@ void run_recurrence(const RecurrenceCandidate& candidate,
         .h_n = outputs.h_n.mutable_data_ptr<scalar_t>(),
         .c_n = {},
     };
+    if (x_inside) {
+      problem.input = steps_of<scalar_t>(input);
+      problem.input_features = input.size(2);
+      problem.input_weights = recurrent_weights<scalar_t>(input_columns(arguments.weights));
+      if (is_given(arguments.bias)) {
+        problem.bias = arguments.bias->const_data_ptr<scalar_t>();
+        problem.bias_stride = arguments.bias->stride(0);
+      }
+    }
     for (int64_t first = 0; first < steps; first += at_once) {
       const int64_t count = std::min(at_once, steps - first);
-      const int64_t first_time = reverse ? steps - first - count : first;
-      const Tensor z_x =
-          keeps ? outputs.gates.narrow(0, first_time, count) : workspace.narrow(0, 0, count);
-      input_product_out(z_x, input.narrow(0, first_time, count), arguments);
+      if (!x_inside) {
+        const int64_t first_time = reverse ? steps - first - count : first;
+        const Tensor z_x =
+            keeps ? outputs.gates.narrow(0, first_time, count) : workspace.narrow(0, 0, count);
+        input_product_out(z_x, input.narrow(0, first_time, count), arguments);
+        problem.z_x = z_x.const_data_ptr<scalar_t>();
+      }
       if (first > 0) {
         problem.h0 = steps_of<scalar_t>(outputs.h_n);
         problem.c0 = any_cells<scalar_t>(carried_cell);
       }
       problem.first_step = first;
       problem.step_count = count;
-      problem.z_x = z_x.const_data_ptr<scalar_t>();
       problem.c_n = cells_out<scalar_t>(first + count == steps ? outputs.c_n : carried_cell);
       check_launch(launch(problem, candidate.tile, device.stream()));
     }

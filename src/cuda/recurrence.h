@@ -20,6 +20,7 @@ int64_t steps_of_z_x(const SequenceOutputs& outputs, const SequenceArguments& ar
 /// Whether the kernels can read and write pairs of neighboring elements (RecurrenceShape).
 bool is_in_pairs(const SequenceArguments& arguments);
 bool is_in_pairs(const SequenceBackwardArguments& arguments);
+bool input_is_in_pairs(const SequenceArguments& arguments);
 
 /// lltm::sequence, for at least one step.
 void run_recurrence(const RecurrenceCandidate& candidate,

@@ -476,7 +476,8 @@ const RecurrenceCandidate* plan(const SequenceOutputs& outputs,
                               .state_size = sizes.state_size,
                               .backward = false,
                               .launches = at_once == 0 ? 0 : ceil_div(sizes.steps, at_once),
-                              .in_pairs = is_in_pairs(arguments)};
+                              .in_pairs = is_in_pairs(arguments),
+                              .input_in_pairs = input_is_in_pairs(arguments)};
   return plan_recurrence(device.facts(), shape, time_of_steps);
 }
 
@@ -519,7 +520,7 @@ std::string sequence_plan(const SequenceArguments& arguments, bool reverse, bool
   const RecurrenceCandidate* const candidate =
       plan(outputs, arguments, sizes, device, steps.time());
   return candidate != nullptr
-             ? describe_plan(candidate->name, 1, candidate->tile.rows, /*x_inside=*/false)
+             ? describe_plan(candidate->name, 1, candidate->tile.rows, candidate->tile.x_inside)
              : steps.description();
 }
 

@@ -57,6 +57,9 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
 TEST(RecurrencePlan, TakesLongerForMore) {
   for (const RecurrenceCandidate& candidate : recurrence_candidates()) {
     for (const bool backward : {false, true}) {
+      if (backward && candidate.tile.x_inside) {
+        continue;  // only a forward
+      }
       const auto time = [&](int64_t steps, int64_t rows) {
         return recurrence_time(
             candidate, shape_of(steps, rows, candidate.tile.state_size, backward), kH200);
@@ -74,6 +77,46 @@ TEST(RecurrencePlan, ChunksCostLaunches) {
   const double at_once = recurrence_time(candidate, shape, kH200);
   shape.launches = 10;
   EXPECT_GT(recurrence_time(candidate, shape, kH200), at_once);
+}
+
+TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
+  RecurrenceShape many{.arithmetic = Arithmetic::kBFloat16,
+                       .steps = 64,
+                       .rows = 4096,
+                       .input_features = 128,
+                       .state_size = 128,
+                       .backward = false};
+  const auto chosen = [](const RecurrenceShape& shape) {
+    return choose_recurrence(shape, kH200, {}, kNever);
+  };
+  const auto is_inside = [&](const RecurrenceShape& shape) { return chosen(shape)->tile.x_inside; };
+  EXPECT_TRUE(is_inside(many));
+  RecurrenceShape other = many;
+  other.rows = 2;
+  EXPECT_FALSE(is_inside(other));
+  other = many;
+  other.backward = true;
+  EXPECT_FALSE(is_inside(other));
+  for (const int64_t input_features : {0, 129}) {
+    other = many;
+    other.input_features = input_features;
+    EXPECT_FALSE(is_inside(other)) << input_features;
+  }
+  for (bool RecurrenceShape::* const pairs :
+       {&RecurrenceShape::in_pairs, &RecurrenceShape::input_in_pairs}) {
+    other = many;
+    other.*pairs = false;
+    EXPECT_FALSE(is_inside(other));
+  }
+  // It needs no workspace, and no more launches.
+  other = many;
+  other.launches = 0;
+  EXPECT_EQ(why_no_recurrence(other, kH200), "");
+  EXPECT_TRUE(is_inside(other));
+  EXPECT_EQ(recurrence_time(*chosen(other), other, kH200),
+            recurrence_time(*chosen(other), many, kH200));
+  other.input_in_pairs = false;
+  EXPECT_EQ(why_no_recurrence(other, kH200), "has no workspace for a step of 4096 rows");
 }
 
 TEST(RecurrencePlan, LeavesStepsToTheirKernelsWhereTheseAreSelected) {

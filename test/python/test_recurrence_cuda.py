@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("needs_cuda")
 
 TILES = {
     "fma": [(state, rows) for state in (32, 64, 128) for rows in (1, 2, 4)],
-    "mma": [*((state, rows) for state in (32, 64, 128) for rows in (1, 8)), (128, 32)],
+    "mma": [*((state, rows) for state in (32, 64, 128) for rows in (1, 8)), (128, 32), (128, "32_x")],
 }
 DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16)}
 KERNELS = [
@@ -74,8 +74,82 @@ def test_the_library_lists_these_kernels(monkeypatch):
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (2, 5), (9, 8), (5, 33)])
 def test_every_kernel(kernel, steps, rows, missing, rows_of_their_own, reverse):
     dtype, state = kernel
-    sizes = Sizes(steps, rows, 7, state - missing)
+    sizes = Sizes(steps, rows, 6, state - missing)
     check(make(sizes, dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse))
+
+
+@pytest.fixture(params=DTYPES["mma"], ids=lambda dtype: str(dtype)[6:])
+def x_inside_dtype(request, monkeypatch) -> torch.dtype:
+    """Forces the kernel that multiplies the input itself, where it can."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "recurrence_mma_128x32_x")
+    return request.param
+
+
+def takes_x_inside(arguments) -> bool:
+    plan = lltm.sequence_plan(*arguments)
+    inside = plan == "kernel=recurrence_mma_128x32_x cluster=1 rows=32 x=inside"
+    assert inside or "recurrence" not in plan
+    return inside
+
+
+@pytest.mark.parametrize("rows_of_their_own", [False, True], ids=["plain", "rows"])
+@pytest.mark.parametrize("input_features", [0, 1, 2, 6, 7, 8, 64, 100, 126, 128, 129, 130])
+@pytest.mark.parametrize("state_size", [10, 128])
+def test_input_features_inside(x_inside_dtype, state_size, input_features, rows_of_their_own):
+    sizes = Sizes(6, 41, input_features, state_size)
+    arguments = make(sizes, x_inside_dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own)
+    assert takes_x_inside(arguments) == (input_features in (2, 6, 8, 64, 100, 126, 128))
+    check(arguments)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_layouts_of_what_is_multiplied_inside(x_inside_dtype, reverse):
+    """Each is computed as its contiguous copy is, to the bit, unless pairs of the input are not aligned."""
+    arguments = make((7, 35, 24, 60), x_inside_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    expected = call(arguments, keep=True)
+    inputs, weights, bias = arguments.input, arguments.weights, arguments.bias
+    wide = torch.full((7, 35, 34), torch.nan, dtype=inputs.dtype, device="cuda")
+    wide[..., 2:26] = inputs
+    layouts = [
+        arguments._replace(input=inputs.transpose(0, 1).contiguous().transpose(0, 1)),
+        arguments._replace(input=wide[..., 2:26]),
+        arguments._replace(weights=weights.t().contiguous().t()),
+        arguments._replace(weights=torch.cat([weights, weights], dim=1)[:, :84]),
+        arguments._replace(weights=torch.cat([weights[:, :1], weights], dim=1)[:, 1:]),
+        arguments._replace(bias=torch.stack([bias, bias], dim=1)[:, 0]),
+    ]
+    for layout in layouts:
+        assert takes_x_inside(layout)
+        for found, first in zip(call(layout, keep=True), expected, strict=True):
+            assert torch.equal(found, first)
+    wide[..., 1:25] = inputs
+    for layout in (wide[..., 1:25], inputs.transpose(1, 2).contiguous().transpose(1, 2)):
+        odd = arguments._replace(input=layout)
+        assert not takes_x_inside(odd)
+        assert_results_close(call(odd, keep=True), odd, keep=True)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+def test_input_beyond_a_length_inside(x_inside_dtype, value):
+    arguments = make((6, 37, 18, 30), x_inside_dtype, "cuda", lengths=True, reset=True)
+    results = call(arguments, keep=True)
+    beyond = torch.arange(6, device="cuda").unsqueeze(1) >= arguments.lengths
+    spoiled = arguments._replace(input=arguments.input.masked_fill(beyond.unsqueeze(2), value))
+    assert takes_x_inside(spoiled)
+    for again, first in zip(call(spoiled, keep=True), results, strict=True):
+        assert torch.equal(again, first)
+
+
+def test_inside_there_is_no_workspace(x_inside_dtype):
+    arguments = make((64, 4096, 16, 64), x_inside_dtype, "cuda")
+    assert takes_x_inside(arguments)
+    call(arguments)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    results = call(arguments)
+    outputs = sum(result.untyped_storage().nbytes() for result in results)
+    assert torch.cuda.max_memory_allocated() - before - outputs <= 1 << 20
 
 
 @pytest.mark.parametrize("sizes", [(3, 2, 0, 1), (4, 3, 8, 17), (7, 4, 5, 100)], ids=str)

@@ -41,6 +41,11 @@ constexpr RecurrenceCandidate kCandidates[] = {
     mma("recurrence_mma_128x1", {128, 1}, 1, {0.45, 0.45}, {0.51, 0.51}),
     mma("recurrence_mma_128x8", {128, 8}, 1, {1.00, 1.00}, {1.35, 1.35}),
     mma("recurrence_mma_128x32", {128, 32}, 1, {3.40, 3.40}, {4.60, 4.60}),
+    mma("recurrence_mma_128x32_x",
+        {.state_size = 128, .rows = 32, .x_inside = true},
+        1,
+        {2.60, 2.60},
+        {}),
 };
 
 // Microseconds of a launch that loads the weights, and of the launch of a product of the library.
@@ -65,6 +70,12 @@ constexpr int kLargestMmaBytes = 150 * 1024;
 
 RecurrenceProduct product_of(Arithmetic arithmetic) {
   return is_float(arithmetic) ? kFma : kMma;
+}
+
+/// Whether a kernel takes the input itself, and needs no z_x.
+bool takes_input(const RecurrenceShape& shape) {
+  return !shape.backward && !is_float(*shape.arithmetic) && shape.input_features > 0 &&
+         shape.input_features <= kLargestRecurrentInput && shape.in_pairs && shape.input_in_pairs;
 }
 
 }  // namespace
@@ -102,7 +113,7 @@ std::string why_no_recurrence(const RecurrenceShape& shape, const DeviceFacts& d
            "has " +
            std::to_string(device.shared_bytes_a_block / 1024);
   }
-  if (shape.launches == 0 && shape.steps > 0) {
+  if (shape.launches == 0 && shape.steps > 0 && !takes_input(shape)) {
     return "has no workspace for a step of " + std::to_string(shape.rows) + " rows";
   }
   if (shape.steps >= kMost || shape.rows >= kMost) {
@@ -118,6 +129,7 @@ bool supports(const RecurrenceCandidate& candidate,
   return shape.steps > 0 && why_no_recurrence(shape, device).empty() &&
          candidate.product == product_of(*shape.arithmetic) &&
          shape.state_size <= candidate.tile.state_size &&
+         (candidate.tile.x_inside ? takes_input(shape) : shape.launches > 0) &&
          (candidate.product == kFma || candidate.tile.rows <= 8 || shape.in_pairs);
 }
 
@@ -129,11 +141,12 @@ double recurrence_time(const RecurrenceCandidate& candidate,
   const int64_t a_multiprocessor = ceil_div(blocks, device.multiprocessors);
   const int64_t resident = std::min<int64_t>(a_multiprocessor, candidate.blocks_a_multiprocessor);
   const auto steps = static_cast<double>(shape.steps);
-  const auto launches = static_cast<double>(shape.launches);
+  const bool x_inside = candidate.tile.x_inside;
+  const auto launches = x_inside ? 1.0 : static_cast<double>(shape.launches);
   const double time_of_step = std::max(step.latency, static_cast<double>(resident) * step.busy);
   double time = static_cast<double>(ceil_div(a_multiprocessor, resident)) *
                 (launches * kPrologue + steps * time_of_step);
-  if (!shape.backward) {
+  if (!shape.backward && !x_inside) {
     time += launches * kProductLaunch + input_product_time(*shape.arithmetic,
                                                            shape.steps * shape.rows,
                                                            shape.input_features,

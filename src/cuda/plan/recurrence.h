@@ -21,8 +21,9 @@ struct RecurrenceShape {
   bool backward;
   // Of the recurrence: one per chunk of z_x; 0 if the workspace has no room for z_x of a step.
   int64_t launches = 1;
-  // In 16 bits, whether pairs of neighboring elements are aligned (kernels/recurrence/pairs.h).
-  bool in_pairs = true;
+  // In 16 bits, whether pairs of neighboring elements are aligned (kernels/recurrence/pairs.h), and
+  // those of the input's rows.
+  bool in_pairs = true, input_in_pairs = true;
 };
 
 /// Microseconds of z_x, the product with the inputs, of `rows` rows of one or more steps by the
@@ -62,7 +63,8 @@ bool supports(const RecurrenceCandidate& candidate,
               const RecurrenceShape& shape,
               const DeviceFacts& device);
 
-/// Microseconds of all steps, the product with the inputs of a forward included.
+/// Microseconds of all steps, the product with the inputs of a forward included, whether the kernel
+/// computes it or the library.
 double recurrence_time(const RecurrenceCandidate& candidate,
                        const RecurrenceShape& shape,
                        const DeviceFacts& device);

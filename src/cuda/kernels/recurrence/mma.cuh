@@ -4,7 +4,9 @@
 // of m16n8k16 and stay in registers for all steps. The rows of the batch are the N of the product,
 // in tiles of 8, and operand B: h, or in the backward the gradients of all gates. B is in shared
 // memory twice, since a step reads what the last one wrote; one block barrier a step is then
-// enough.
+// enough. A block of several tiles multiplies two of them at a time, whose products do not wait for
+// each other, and has a barrier for every two: a warp goes on with them while others are still at
+// the last two of the step before.
 //
 // The rows of A are permuted so that the sums of a thread belong to two neighboring columns, 2g and
 // 2g + 1, of the rows 2q and 2q + 1, where g = lane / 4 and q = lane % 4. All gates of an element
@@ -14,6 +16,7 @@
 // one element, of column 2g + q % 2, and the threads with q >= 2 only take part in the product.
 #pragma once
 
+#include "../../ptx/barrier.cuh"
 #include "../../ptx/cp_async.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/mma.cuh"
@@ -39,12 +42,10 @@ struct MmaShape {
   static constexpr int kThreads = 2 * kState;
   static constexpr bool kOneRow = kRows == 1;
   static constexpr int kTiles = kOneRow ? 1 : kRows / 8;
+  static constexpr int kTilesAtOnce = kTiles > 1 ? 2 : 1;
+  static_assert(kTiles % kTilesAtOnce == 0);
   // What a thread has of a tile.
   static constexpr int kOwnRows = kOneRow ? 1 : 2, kOwnColumns = kOwnRows;
-
-  // Weights are read from shared memory once. Eight more columns keep rows in different banks.
-  static constexpr int kWeightsPitch = kState + 8;
-  static constexpr int kWeightsBytes = Cell::kGates * kState * kWeightsPitch * 2;
 };
 
 /// Keeps a parameter in a register (ptx/registers.cuh). The assembler, too, would read it again at
@@ -215,42 +216,93 @@ class ColumnsAhead {
   uint32_t halves_[kWordCount][Shape::kOwnRows][Shape::kOwnColumns];
 };
 
-/// Copies the weights to shared memory, kCount neighbors at a time, with zeros where the kernel's
-/// state is larger.
-template <typename Shape, int kCount>
-__device__ __forceinline__ void copy_weights(
-    const RecurrentWeights<typename Shape::Element>& weights, int state_size, uint32_t to) {
-  constexpr int kRowVectors = Shape::kState / kCount;
-  constexpr int kVectors = Shape::Cell::kGates * Shape::kState * kRowVectors;
-  static_assert(kVectors % Shape::kThreads == 0);
-  // Copies are asynchronous, loads of elements are not.
-#pragma unroll kCount> 1 ? 2 : 8
-  for (int i = 0; i < kVectors / Shape::kThreads; ++i) {
-    const int vector = i * Shape::kThreads + static_cast<int>(threadIdx.x);
-    const int row = vector / kRowVectors, column = vector % kRowVectors * kCount;
-    const int gate = row / Shape::kState, row_of_gate = row % Shape::kState;
-    const int count = row_of_gate < state_size ? max(min(state_size - column, kCount), 0) : 0;
-    const auto* const from = weights.data +
-                             (int64_t{gate} * state_size + row_of_gate) * weights.strides[0] +
-                             column * weights.strides[1];
-    const uint32_t place = to + (row * Shape::kWeightsPitch + column) * 2;
-    if constexpr (kCount > 1) {
-      copy_async<2 * kCount>(place, count > 0 ? from : weights.data, 2 * count);
+/// Some columns of weights in shared memory, for reading operand A from: for all gates kState rows
+/// of kColumns, with zeros where they do not exist.
+template <typename Shape, int kColumns, bool kEvenRowsFirst>
+class SharedWeights {
+ public:
+  static constexpr int kPitch = kColumns + 8;  // keeps rows in different banks
+  static constexpr int kBytes = Shape::Cell::kGates * Shape::kState * kPitch * 2;
+  using Weights = RecurrentWeights<typename Shape::Element>;
+
+  __device__ __forceinline__ SharedWeights(const OwnElements<Shape>& own, uint32_t shared)
+      : shared_(shared),
+        fragments_(in_register(
+            shared + ((16 * own.warp + own.lane % 16) * kPitch + own.lane / 16 * 8) * 2)) {}
+
+  /// Copies the weights, of which `columns` exist. They can be read after a block barrier.
+  __device__ __forceinline__ void load(const Weights& weights, int state_size, int columns) const {
+    const auto starts_at = [&](int count) {
+      return weights.strides[1] == 1 && weights.strides[0] % count == 0 &&
+             reinterpret_cast<uintptr_t>(weights.data) % (2 * count) == 0;
+    };
+    if (starts_at(8)) {
+      copy<8>(weights, state_size, columns);
+    } else if (starts_at(2)) {
+      copy<2>(weights, state_size, columns);
     } else {
-      uint32_t element;
-      load_half_once(element, from, count > 0);
-      store_shared_low_half(place, element);
+      copy<1>(weights, state_size, columns);
     }
   }
-  if constexpr (kCount > 1) {
-    commit_copies();
-    wait_copies<0>();
+
+  /// Operand A of the warp's columns of the state.
+  __device__ __forceinline__ void fragment(uint32_t (&a)[4], int gate, int chunk) const {
+    static_assert(kEvenRowsFirst);
+    load_matrices_x4(a, fragments_ + (gate * Shape::kState * kPitch + 16 * chunk) * 2);
   }
-}
+
+  /// Two neighboring columns of a row.
+  __device__ __forceinline__ uint32_t word(int row, int column) const {
+    static_assert(!kEvenRowsFirst);
+    return load_shared(shared_ + (row * kPitch + column) * 2);
+  }
+
+ private:
+  /// Of 16 rows, operand A has the even ones first, from which a thread gets neighboring columns of
+  /// the state.
+  static __device__ __forceinline__ int place_of(int row) {
+    return kEvenRowsFirst ? (row & ~15) + row % 2 * 8 + row % 16 / 2 : row;
+  }
+
+  /// kCount neighbors at a time.
+  template <int kCount>
+  __device__ __forceinline__ void copy(const Weights& weights, int state_size, int columns) const {
+    constexpr int kRowVectors = kColumns / kCount;
+    constexpr int kVectors = Shape::Cell::kGates * Shape::kState * kRowVectors;
+    static_assert(kVectors % Shape::kThreads == 0);
+    // Copies are asynchronous, loads of elements are not.
+#pragma unroll kCount> 1 ? 2 : 8
+    for (int i = 0; i < kVectors / Shape::kThreads; ++i) {
+      const int vector = i * Shape::kThreads + static_cast<int>(threadIdx.x);
+      const int row = vector / kRowVectors, column = vector % kRowVectors * kCount;
+      const int gate = row / Shape::kState, row_of_gate = row % Shape::kState;
+      const int count = row_of_gate < state_size ? max(min(columns - column, kCount), 0) : 0;
+      const auto* const from = weights.data +
+                               (int64_t{gate} * state_size + row_of_gate) * weights.strides[0] +
+                               column * weights.strides[1];
+      const uint32_t place = shared_ + (place_of(row) * kPitch + column) * 2;
+      if constexpr (kCount > 1) {
+        copy_async<2 * kCount>(place, count > 0 ? from : weights.data, 2 * count);
+      } else {
+        uint32_t element;
+        load_half_once(element, from, count > 0);
+        store_shared_low_half(place, element);
+      }
+    }
+    if constexpr (kCount > 1) {
+      commit_copies();
+      wait_copies<0>();
+    }
+  }
+
+  uint32_t shared_, fragments_;
+};
 
 /// The weights of a warp's columns: operand A for every gate and 16 of its K.
 template <typename Shape>
 struct WeightFragments {
+  // Of the shared memory that they are loaded through.
+  static constexpr int kSharedBytes = SharedWeights<Shape, Shape::kState, true>::kBytes;
   static constexpr int kChunks = Shape::kState / 16;
   uint32_t of[Shape::Cell::kGates][kChunks][4];
 
@@ -261,18 +313,8 @@ struct WeightFragments {
                                        int64_t state_size,
                                        const OwnElements<Shape>& own,
                                        uint32_t shared) {
-    const auto starts_at = [&](int count) {
-      return weights.strides[1] == 1 && weights.strides[0] % count == 0 &&
-             reinterpret_cast<uintptr_t>(weights.data) % (2 * count) == 0;
-    };
-    const int size = static_cast<int>(state_size);
-    if (starts_at(8)) {
-      copy_weights<Shape, 8>(weights, size, shared);
-    } else if (starts_at(2)) {
-      copy_weights<Shape, 2>(weights, size, shared);
-    } else {
-      copy_weights<Shape, 1>(weights, size, shared);
-    }
+    const SharedWeights<Shape, Shape::kState, !kTransposed> loaded(own, shared);
+    loaded.load(weights, static_cast<int>(state_size), static_cast<int>(state_size));
     __syncthreads();
     // Opaque zero bits. An operation on each fragment waits for its load here. Otherwise every step
     // would wait where it uses the fragment, since the wait also covers the loads of the steps.
@@ -286,7 +328,7 @@ struct WeightFragments {
           const auto word_at = [&](int k) {
             const int row = gate * Shape::kState + 16 * chunk + 2 * (own.lane % 4) + k;
             const int column = 16 * own.warp + 2 * (own.lane / 4);
-            return load_shared(shared + (row * Shape::kWeightsPitch + column) * 2);
+            return loaded.word(row, column);
           };
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
@@ -295,10 +337,7 @@ struct WeightFragments {
             a[2 * half + 1] = __byte_perm(first, second, 0x7632);
           }
         } else {
-          const int row =
-              gate * Shape::kState + 16 * own.warp + 2 * (own.lane % 8) + own.lane / 8 % 2;
-          const int column = 16 * chunk + own.lane / 16 * 8;
-          load_matrices_x4(a, shared + (row * Shape::kWeightsPitch + column) * 2);
+          loaded.fragment(a, gate, chunk);
 #pragma unroll
           for (uint32_t& word : a) {
             word ^= none;
@@ -309,21 +348,84 @@ struct WeightFragments {
   }
 };
 
+/// Adds products of weights and some tiles of operand B, rows of `kPitch` elements of which a
+/// lane's are at `rows`, to kSums sums for each tile: one for each gate, or one in all if B has a
+/// part of kColumns for each gate. Chunks of K take turns at kChains sums of their own.
+/// `fragment(a, gate, chunk)` loads operand A, which serves all the tiles.
+template <typename Element,
+          int kParts,
+          int kColumns,
+          int kPitch,
+          int kTiles,
+          int kSums,
+          int kChains,
+          typename Fragment>
+__device__ __forceinline__ void multiply_tiles(const Fragment& fragment,
+                                               uint32_t rows,
+                                               float (&sums)[kTiles][kSums][kChains][4]) {
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+    for (int chunk = 0; chunk < kColumns / 16; chunk += 2) {
+      uint32_t b[kTiles][4];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        load_matrices_x4(b[tile], rows + (8 * tile * kPitch + part * kColumns + 16 * chunk) * 2);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int sum = 0; sum < kSums; ++sum) {
+          uint32_t a[4];
+          fragment(a, kParts == 1 ? sum : part, chunk + half);
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile) {
+            multiply_add_in_order<Element>(sums[tile][sum][(chunk + half) % kChains],
+                                           a,
+                                           {b[tile][2 * half], b[tile][2 * half + 1]});
+          }
+        }
+      }
+    }
+  }
+}
+
 /// Operand B of a step and of the next one, in shared memory: for each row of the block, kParts
 /// times the columns of the state.
+///
+/// A step calls start_tiles() and finish_tiles() for every kTilesAtOnce tiles in order.
 template <typename Shape, int kParts>
 class RowOperands {
  public:
   static constexpr int kPitch = kParts * Shape::kState + 8;  // keeps rows in different banks
   static constexpr int kStepBytes = Shape::kRows * kPitch * 2;
   static constexpr int kBytes = 2 * kStepBytes;
+  // None: the block's own barrier. They need sm_90; before, it is used there, too.
+  static constexpr int kBarriers =
+      Shape::kTiles > Shape::kTilesAtOnce ? Shape::kTiles / Shape::kTilesAtOnce : 0;
+  // Keeps what follows at a multiple of 16 bytes.
+  static constexpr int kBarrierBytes = (kBarriers + 1) / 2 * 16;
   using Element = typename Shape::Element;
 
-  __device__ __forceinline__ RowOperands(const OwnElements<Shape>& own, uint32_t shared)
+  /// A block barrier must follow before the first finish_tiles().
+  __device__ __forceinline__ RowOperands(const OwnElements<Shape>& own,
+                                         uint32_t shared,
+                                         uint32_t barriers)
       : publishes_(own.takes_part()),
+        lane_(own.lane),
+        barriers_(in_register(barriers)),
         read_(in_register(shared +
                           ((Shape::kOneRow ? 0 : own.lane % 8 * kPitch) + own.lane / 8 * 8) * 2)),
-        write_(in_register(shared + (own.row * kPitch + own.column) * 2)) {}
+        write_(in_register(shared + (own.row * kPitch + own.column) * 2)) {
+    if constexpr (kBarriers > 0) {
+      if (threadIdx.x == 0) {
+        for (int i = 0; i < kBarriers; ++i) {
+          init_barrier(barriers + 8 * i, Shape::kThreads / 32);
+        }
+        fence_barriers();
+      }
+    }
+  }
 
   /// Writes columns of a thread's `row` of a tile for the next step.
   __device__ __forceinline__ void publish(int tile, int row, int part, uint32_t word) const {
@@ -337,45 +439,73 @@ class RowOperands {
     }
   }
 
-  /// Makes what all threads have published the operand of this step.
-  __device__ __forceinline__ void start_step() {
-    __syncthreads();
-    now_ = next_;
-    next_ = kStepBytes - next_;
+  /// What a thread has published for this step, or for the next one.
+  __device__ __forceinline__ uint32_t published(int tile, int row) const {
+    return load_shared(write_ + now_ + (8 * tile + row) * kPitch * 2);
+  }
+  __device__ __forceinline__ uint32_t published_for_next(int tile, int row) const {
+    return load_shared(write_ + next_ + (8 * tile + row) * kPitch * 2);
   }
 
-  /// Adds the product of the weights and a tile's rows to kSums sums: one for each gate, or one in
-  /// all if there is a part for each gate. Chunks of K take turns at kChains sums of their own.
-  template <int kSums, int kChains>
-  __device__ __forceinline__ void multiply(const WeightFragments<Shape>& weights,
-                                           int tile,
-                                           float (&sums)[kSums][kChains][4]) const {
-    constexpr int kGates = Shape::Cell::kGates;
-    static_assert(kSums == (kParts == 1 ? kGates : 1));
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-      for (int chunk = 0; chunk < weights.kChunks; chunk += 2) {
-        uint32_t b[4];
-        load_matrices_x4(
-            b, read_ + now_ + (8 * tile * kPitch + part * Shape::kState + 16 * chunk) * 2);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-          for (int sum = 0; sum < kSums; ++sum) {
-            multiply_add_in_order<Element>(sums[sum][(chunk + half) % kChains],
-                                           weights.of[kParts == 1 ? sum : part][chunk + half],
-                                           {b[2 * half], b[2 * half + 1]});
-          }
-        }
+  /// Makes what all threads have published of the tiles from `tile` on the operand of this step.
+  __device__ __forceinline__ void start_tiles(int tile) {
+    if (tile == 0) {
+      now_ = next_;
+      next_ = kStepBytes - next_;
+      parity_ ^= 1;
+    }
+#if __CUDA_ARCH__ >= 900
+    if constexpr (kBarriers > 0) {
+      wait_phase(barriers_ + tile / Shape::kTilesAtOnce * 8, parity_);
+      return;
+    }
+#endif
+    if (tile == 0) {
+      __syncthreads();
+    }
+  }
+
+  /// The thread has published all that it has of the tiles from `tile` on. What it has written to
+  /// shared memory before is visible to others after their start_tiles() of the next step.
+  __device__ __forceinline__ void finish_tiles(int tile) const {
+    if constexpr (kBarriers > 0) {
+      __syncwarp();
+      if (lane_ == 0) {
+        arrive(barriers_ + tile / Shape::kTilesAtOnce * 8);
       }
     }
+  }
+  __device__ __forceinline__ void finish_all_tiles() const {
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; tile += Shape::kTilesAtOnce) {
+      finish_tiles(tile);
+    }
+  }
+
+  /// Adds the products of the weights and kTilesAtOnce tiles' rows (multiply_tiles).
+  template <int kSums, int kChains>
+  __device__ __forceinline__ void multiply(
+      const WeightFragments<Shape>& weights,
+      int tile,
+      float (&sums)[Shape::kTilesAtOnce][kSums][kChains][4]) const {
+    static_assert(kSums == (kParts == 1 ? Shape::Cell::kGates : 1));
+    multiply_tiles<Element, kParts, Shape::kState, kPitch>(
+        [&](uint32_t(&a)[4], int gate, int chunk) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            a[i] = weights.of[gate][chunk][i];
+          }
+        },
+        read_ + now_ + 8 * tile * kPitch * 2,
+        sums);
   }
 
  private:
   bool publishes_;
-  uint32_t read_, write_;
+  int lane_;
+  uint32_t barriers_, read_, write_;
   int now_ = 0, next_ = 0;
+  uint32_t parity_ = 1;  // of the phase of the last step
 };
 
 /// The thread's sum of a row and column of a tile.

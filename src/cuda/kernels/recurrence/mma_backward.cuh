@@ -24,9 +24,11 @@ struct MmaBackward {
   using Inputs = ColumnsAhead<Shape, kGates + 3>;
   using Operands = RowOperands<Shape, kGates>;
 
-  // The weights are read before the operands are written.
+  // In shared memory, after the barriers. The weights are read before the operands are written.
+  static constexpr int kInputsAt = Operands::kBarrierBytes;
+  static constexpr int kOperandsAt = kInputsAt + Inputs::kBytes;
   static constexpr int kSharedBytes =
-      Inputs::kBytes + std::max(Shape::kWeightsBytes, Operands::kBytes);
+      kOperandsAt + std::max(WeightFragments<Shape>::kSharedBytes, Operands::kBytes);
 
   /// Where a thread reads at a time.
   struct Sources {
@@ -138,10 +140,11 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   using Cell = typename Shape::Cell;
   using Element = typename Shape::Element;
   using Math = ShortRoundedMath;
-  constexpr int kTiles = Shape::kTiles, kOwnRows = Shape::kOwnRows;
-  constexpr int kOwnColumns = Shape::kOwnColumns, kGates = Cell::kGates;
-  // With one tile, products wait for each other unless there are four sums.
-  constexpr int kChains = kTiles == 1 ? 4 : 2;
+  constexpr int kTiles = Shape::kTiles, kTilesAtOnce = Shape::kTilesAtOnce;
+  constexpr int kOwnRows = Shape::kOwnRows, kOwnColumns = Shape::kOwnColumns;
+  constexpr int kGates = Cell::kGates;
+  // Products wait for each other unless there are four sums.
+  constexpr int kChains = 4 / kTilesAtOnce;
   extern __shared__ __align__(16) unsigned char shared[];
   wait_for_previous_kernel();
 
@@ -154,8 +157,8 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   const BlockTimes times(0, rows.longest(), !p.reverse);
   rows.fetch_resets(times.first, times.count > 0);
 
-  const uint32_t inputs_at = shared_address(shared);
-  typename Kernel::Inputs inputs(own, inputs_at);
+  const uint32_t shared_at = shared_address(shared);
+  typename Kernel::Inputs inputs(own, shared_at + Kernel::kInputsAt);
   typename Kernel::Sources sources(p, own, size, first_row, times);
   int times_to_fetch = times.count, rows_to_fetch = times.count > 0 ? own.rows : 0;
   const auto fetch = [&](int tile) {
@@ -174,7 +177,7 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   }
 
   WeightFragments<Shape> weights;
-  weights.template load<true>(p.weights, p.state_size, own, inputs_at + Kernel::Inputs::kBytes);
+  weights.template load<true>(p.weights, p.state_size, own, shared_at + Kernel::kOperandsAt);
 
   // The gradient of the cell state that a row's next step starts from, in the order of the
   // backward, and that of h, except for the product with the gates of the step before.
@@ -204,7 +207,7 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
     }
   });
 
-  typename Kernel::Operands operands(own, inputs_at + Kernel::Inputs::kBytes);
+  typename Kernel::Operands operands(own, shared_at + Kernel::kOperandsAt, shared_at);
   __syncthreads();  // all weights have been read
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
@@ -216,12 +219,13 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
       }
     }
   }
+  operands.finish_all_tiles();
 
   // With a single tile the results are written during the next step's product.
   constexpr bool kWritesLater = kTiles == 1;
   typename Kernel::Places places(
       p, own, size, first_row, times.first - (kWritesLater ? times.step : 0), times.step);
-  typename Kernel::Results results;
+  typename Kernel::Results results[kTilesAtOnce];
   float d_bias[kGates][kOwnColumns] = {};
   // The rows whose h has been the operand of the step that the backward did last. For others the
   // product says nothing.
@@ -234,85 +238,93 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   int t = times.first;
 #pragma unroll 1
   for (int k = 0; k < times.count; ++k) {
-    operands.start_step();
     uint32_t running = 0, resets = 0;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      float sums[1][kChains][4] = {};
-      operands.multiply(weights, tile, sums);
-      if (tile == 0) {
+    for (int first_tile = 0; first_tile < kTiles; first_tile += kTilesAtOnce) {
+      float sums[kTilesAtOnce][1][kChains][4] = {};
+      operands.start_tiles(first_tile);
+      operands.multiply(weights, first_tile, sums);
+      if (first_tile == 0) {
         running = own.own(rows.running(t));
         resets = own.own(rows.resets());
         t += times.step;
         rows.fetch_resets(t, k + 1 < times.count);
       }
       if constexpr (kWritesLater) {
-        places.store(own, tile, results, k > 0);
-      }
-      typename Kernel::Inputs::Words words;
-      inputs.take(words);
-      fetch((tile + inputs.kTilesAhead) % kTiles);
-      typename Cell::Derivatives derivatives[kOwnRows][kOwnColumns];
-#pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) {
-#pragma unroll
-        for (int j = 0; j < kOwnColumns; ++j) {
-          float z[kGates];
-#pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            z[gate] = column_of<Element>(words[gate][r], j);
-          }
-          derivatives[r][j] =
-              Cell::template derivatives<Math>(z, column_of<Element>(words[kGates][r], j));
-        }
+        places.store(own, first_tile, results[0], k > 0);
       }
 #pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) {
-        const bool runs = (running >> (8 * tile + r) & 1) != 0;
-        const bool reset = (resets >> (8 * tile + r) & 1) != 0;
-        float d_z[kGates][kOwnColumns];
+      for (int i = 0; i < kTilesAtOnce; ++i) {
+        const int tile = first_tile + i;
+        typename Kernel::Inputs::Words words;
+        inputs.take(words);
+        fetch((tile + inputs.kTilesAhead) % kTiles);
+        typename Cell::Derivatives derivatives[kOwnRows][kOwnColumns];
 #pragma unroll
-        for (int j = 0; j < kOwnColumns; ++j) {
-          const float d_h_here = gradient_of_h(sums, tile, r, j);
-          float d_cell_here = d_cell[tile][r][j] + column_of<Element>(words[kGates + 2][r], j);
-          float d_z_of_element[kGates];
-          Cell::backward(derivatives[r][j],
-                         d_h_here + column_of<Element>(words[kGates + 1][r], j),
-                         d_cell_here,
-                         d_z_of_element);
-#pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            d_z[gate][j] = d_z_of_element[gate];
-          }
-          d_h[tile][r][j] = runs ? 0.0f : d_h_here;
-          d_cell[tile][r][j] = runs ? (reset ? 0.0f : d_cell_here) : d_cell[tile][r][j];
-        }
-#pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          const uint32_t word = runs ? own.existing(word_of_columns<Element>(d_z[gate])) : 0;
-          operands.publish(tile, r, gate, word);
-          results.d_gates[gate][r] = word;
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) {
-#pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
+        for (int r = 0; r < kOwnRows; ++r) {
 #pragma unroll
           for (int j = 0; j < kOwnColumns; ++j) {
-            d_bias[gate][j] += column_of<Element>(results.d_gates[gate][r], j);
+            float z[kGates];
+#pragma unroll
+            for (int gate = 0; gate < kGates; ++gate) {
+              z[gate] = column_of<Element>(words[gate][r], j);
+            }
+            derivatives[r][j] =
+                Cell::template derivatives<Math>(z, column_of<Element>(words[kGates][r], j));
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < kOwnRows; ++r) {
+          const bool runs = (running >> (8 * tile + r) & 1) != 0;
+          const bool reset = (resets >> (8 * tile + r) & 1) != 0;
+          float d_z[kGates][kOwnColumns];
+#pragma unroll
+          for (int j = 0; j < kOwnColumns; ++j) {
+            const float d_h_here = gradient_of_h(sums[i], tile, r, j);
+            float d_cell_here = d_cell[tile][r][j] + column_of<Element>(words[kGates + 2][r], j);
+            float d_z_of_element[kGates];
+            Cell::backward(derivatives[r][j],
+                           d_h_here + column_of<Element>(words[kGates + 1][r], j),
+                           d_cell_here,
+                           d_z_of_element);
+#pragma unroll
+            for (int gate = 0; gate < kGates; ++gate) {
+              d_z[gate][j] = d_z_of_element[gate];
+            }
+            d_h[tile][r][j] = runs ? 0.0f : d_h_here;
+            d_cell[tile][r][j] = runs ? (reset ? 0.0f : d_cell_here) : d_cell[tile][r][j];
+          }
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
+            const uint32_t word = runs ? own.existing(word_of_columns<Element>(d_z[gate])) : 0;
+            operands.publish(tile, r, gate, word);
+            results[i].d_gates[gate][r] = word;
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
+#pragma unroll
+            for (int j = 0; j < kOwnColumns; ++j) {
+              d_bias[gate][j] += column_of<Element>(results[i].d_gates[gate][r], j);
+            }
           }
         }
       }
+      operands.finish_tiles(first_tile);
       if constexpr (!kWritesLater) {
-        places.store(own, tile, results, true);
+#pragma unroll
+        for (int i = 0; i < kTilesAtOnce; ++i) {
+          places.store(own, first_tile + i, results[i], true);
+        }
       }
     }
     linked = running & ~resets;
     places.advance();
   }
   if constexpr (kWritesLater) {
-    places.store(own, 0, results, times.count > 0);
+    places.store(own, 0, results[0], times.count > 0);
   }
   // Not earlier: blocks of the next kernel that wait would keep other streams' from starting.
   start_next_kernel();
@@ -335,16 +347,20 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
     }
   }
   if (p.d_h0 != nullptr) {
-    operands.start_step();
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      float sums[1][kChains][4] = {};
-      operands.multiply(weights, tile, sums);
+    for (int first_tile = 0; first_tile < kTiles; first_tile += kTilesAtOnce) {
+      float sums[kTilesAtOnce][1][kChains][4] = {};
+      operands.start_tiles(first_tile);
+      operands.multiply(weights, first_tile, sums);
 #pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) {
+      for (int i = 0; i < kTilesAtOnce; ++i) {
+        const int tile = first_tile + i;
 #pragma unroll
-        for (int j = 0; j < kOwnColumns; ++j) {
-          d_h[tile][r][j] = gradient_of_h(sums, tile, r, j);
+        for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+          for (int j = 0; j < kOwnColumns; ++j) {
+            d_h[tile][r][j] = gradient_of_h(sums[i], tile, r, j);
+          }
         }
       }
     }

@@ -7,25 +7,90 @@
 #include "block_rows.cuh"
 #include "lltm_cell.cuh"
 #include "mma.cuh"
+#include "mma_input.cuh"
 #include "pairs.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 namespace lltm::cuda {
 
+/// z_x of a block's elements, which a thread reads some tiles ahead.
 template <typename Shape>
+class ZxAhead {
+ public:
+  using Element = typename Shape::Element;
+  static constexpr int kGates = Shape::Cell::kGates;
+  using Columns = ColumnsAhead<Shape, kGates>;
+  using Words = typename Columns::Words;
+  static constexpr int kBytes = Columns::kBytes;
+
+  /// For the times of a launch from `low` on.
+  __device__ __forceinline__ ZxAhead(const RecurrenceForward<Element>& p,
+                                     const OwnElements<Shape>& own,
+                                     int state_size,
+                                     int64_t first_row,
+                                     const BlockTimes& times,
+                                     int low,
+                                     uint32_t shared)
+      : columns_(own, shared),
+        data_(p.z_x + ((times.first - low) * p.rows + first_row + own.row) * kGates * state_size +
+              own.column),
+        time_stride_(times.step * p.rows * kGates * state_size),
+        size_(state_size),
+        times_to_fetch_(times.count),
+        rows_(times.count > 0 ? own.rows : 0) {
+#pragma unroll
+    for (int i = 0; i < Columns::kTilesAhead; ++i) {
+      fetch(i % Shape::kTiles);
+    }
+  }
+
+  __device__ __forceinline__ void take(int tile, Words& words) {
+    columns_.take(words);
+    fetch((tile + Columns::kTilesAhead) % Shape::kTiles);
+  }
+
+ private:
+  __device__ __forceinline__ void fetch(int tile) {
+    columns_.fetch([&](int gate, int r) {
+      const int row = 8 * tile + r;
+      return ColumnsAt<Element>{data_ + (row * kGates + gate) * size_, 1, row < rows_};
+    });
+    if (tile == Shape::kTiles - 1) {
+      data_ += time_stride_;
+      rows_ = --times_to_fetch_ > 0 ? rows_ : 0;
+    }
+  }
+
+  Columns columns_;
+  const Element* data_;
+  int64_t time_stride_;
+  int size_;  // of the state
+  int times_to_fetch_, rows_;
+};
+
+/// kXInside: the kernel multiplies the input, instead of reading z_x.
+template <typename Shape, bool kXInside>
 struct MmaForward {
   using Element = typename Shape::Element;
   static constexpr int kGates = Shape::Cell::kGates;
   static constexpr int kOwnRows = Shape::kOwnRows, kOwnColumns = Shape::kOwnColumns;
-  using Inputs = ColumnsAhead<Shape, kGates>;
+  using Inputs = std::conditional_t<kXInside, InputProduct<Shape>, ZxAhead<Shape>>;
   using Operands = RowOperands<Shape, 1>;
 
-  // The weights are read before the operands are written.
+  // In shared memory, after the barriers. The weights of h are read before operands are written, or
+  // weights of the input.
+  static constexpr int kInputsAt = Operands::kBarrierBytes;
+  static constexpr int kOperandsAt = kInputsAt + Inputs::kBytes;
+  static constexpr int kWeightsAt = kXInside ? kInputsAt : kOperandsAt;
   static constexpr int kSharedBytes =
-      Inputs::kBytes + std::max(Shape::kWeightsBytes, Operands::kBytes);
+      std::max(kOperandsAt + Operands::kBytes, kWeightsAt + WeightFragments<Shape>::kSharedBytes);
+  static_assert(!kXInside ||
+                kWeightsAt + WeightFragments<Shape>::kSharedBytes <=
+                    kInputsAt + SharedWeights<Shape, kLargestRecurrentInput, true>::kBytes);
 
   /// What a thread writes for a tile at a step.
   struct Results {
@@ -55,24 +120,37 @@ struct MmaForward {
       gates = p.gates + row * kGates * size + own.column;
     }
 
+    /// For the tiles from `first_tile` on.
     __device__ __forceinline__ void store(const OwnElements<Shape>& own,
-                                          int tile,
-                                          const Results& results,
+                                          int first_tile,
+                                          const Results (&results)[Shape::kTilesAtOnce],
                                           bool exist) const {
+      const auto for_each_row = [&](const auto& function) {
 #pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) {
-        const int row = 8 * tile + r;
-        store_columns(own, output + row * size, results.h[r], row, exist);
-        store_columns(own, cells + row * size, results.cell[r], row, exist && keeps_cells);
+        for (int i = 0; i < Shape::kTilesAtOnce; ++i) {
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          store_columns(own,
-                        gates + (row * kGates + gate) * size,
-                        results.gates[gate][r],
-                        row,
-                        exist && keeps_gates);
+          for (int r = 0; r < kOwnRows; ++r) {
+            function(results[i], r, 8 * (first_tile + i) + r);
+          }
         }
-      }
+      };
+      for_each_row([&](const Results& of, int r, int row) {
+        store_columns(own, output + int64_t{row} * size, of.h[r], row, exist);
+      });
+      if_kept(keeps_cells, exist, [&](bool kept) {
+        for_each_row([&](const Results& of, int r, int row) {
+          store_columns(own, cells + int64_t{row} * size, of.cell[r], row, kept);
+        });
+      });
+      if_kept(keeps_gates, exist, [&](bool kept) {
+        for_each_row([&](const Results& of, int r, int row) {
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
+            store_columns(
+                own, gates + int64_t{row * kGates + gate} * size, of.gates[gate][r], row, kept);
+          }
+        });
+      });
     }
 
     __device__ __forceinline__ void advance() {
@@ -80,18 +158,32 @@ struct MmaForward {
       cells += time_stride;
       gates += kGates * time_stride;
     }
+
+   private:
+    /// With several tiles, all the instructions cost more than a branch.
+    template <typename Store>
+    static __device__ __forceinline__ void if_kept(bool keeps, bool exist, const Store& store) {
+      if constexpr (Shape::kTiles == 1) {
+        store(exist && keeps);
+      } else if (keeps) {
+        store(exist);
+      }
+    }
   };
 };
 
-template <typename Shape>
+template <typename Shape, bool kXInside>
 __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel(
     const __grid_constant__ RecurrenceForward<typename Shape::Element> p) {
-  using Kernel = MmaForward<Shape>;
+  using Kernel = MmaForward<Shape, kXInside>;
   using Cell = typename Shape::Cell;
   using Element = typename Shape::Element;
   using Math = ShortForwardMath<Element>;
-  constexpr int kTiles = Shape::kTiles, kOwnRows = Shape::kOwnRows;
-  constexpr int kOwnColumns = Shape::kOwnColumns, kGates = Cell::kGates;
+  constexpr int kTiles = Shape::kTiles, kTilesAtOnce = Shape::kTilesAtOnce;
+  constexpr int kOwnRows = Shape::kOwnRows, kOwnColumns = Shape::kOwnColumns;
+  constexpr int kGates = Cell::kGates;
+  // With one tile, products wait for each other unless there are two sums.
+  constexpr int kChains = kTilesAtOnce == 1 ? 2 : 1;
   extern __shared__ __align__(16) unsigned char shared[];
   wait_for_previous_kernel();
 
@@ -107,31 +199,22 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
   const BlockTimes times(low, min(high, rows.longest()), p.reverse);
   rows.fetch_resets(times.first, times.count > 0);
 
-  const uint32_t inputs_at = shared_address(shared);
-  typename Kernel::Inputs inputs(own, inputs_at);
-  const Element* z_x =
-      p.z_x + ((times.first - low) * p.rows + first_row + own.row) * kGates * size + own.column;
-  const int64_t z_x_stride = times.step * p.rows * kGates * size;
-  int times_to_fetch = times.count, rows_to_fetch = times.count > 0 ? own.rows : 0;
-  const auto fetch = [&](int tile) {
-    inputs.fetch([&](int gate, int r) {
-      const int row = 8 * tile + r;
-      return ColumnsAt<Element>{z_x + (row * kGates + gate) * size, 1, row < rows_to_fetch};
-    });
-    if (tile == kTiles - 1) {
-      z_x += z_x_stride;
-      rows_to_fetch = --times_to_fetch > 0 ? rows_to_fetch : 0;
+  const uint32_t shared_at = shared_address(shared);
+  const uint32_t inputs_at = shared_at + Kernel::kInputsAt;
+  auto inputs = [&] {
+    if constexpr (kXInside) {
+      return typename Kernel::Inputs(p, own, first_row, block_rows, times, inputs_at);
+    } else {
+      return typename Kernel::Inputs(p, own, size, first_row, times, low, inputs_at);
     }
-  };
-#pragma unroll
-  for (int i = 0; i < inputs.kTilesAhead; ++i) {
-    fetch(i % kTiles);
-  }
+  }();
 
   WeightFragments<Shape> weights;
-  weights.template load<false>(p.weights, p.state_size, own, inputs_at + Kernel::Inputs::kBytes);
+  weights.template load<false>(p.weights, p.state_size, own, shared_at + Kernel::kWeightsAt);
 
-  // The state: h as words of columns.
+  // The state: h as words of columns. With several tiles registers are scarce, and h is read again
+  // from what has been published.
+  constexpr bool kReadsState = kTiles > 1;
   uint32_t h[kTiles][kOwnRows] = {};
   float cell[kTiles][kOwnRows][kOwnColumns] = {};
   const auto for_each_element = [&](const auto& function) {
@@ -159,7 +242,7 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
     }
   });
 
-  typename Kernel::Operands operands(own, inputs_at + Kernel::Inputs::kBytes);
+  typename Kernel::Operands operands(own, shared_at + Kernel::kOperandsAt, shared_at);
   // Replaces the state of the rows in a mask by zeros, and publishes h.
   const auto start_from_state = [&](int tile, int r, uint32_t resets) {
     const bool reset = (resets >> (8 * tile + r) & 1) != 0;
@@ -172,6 +255,10 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
   };
   const uint32_t first_resets = own.own(rows.resets());
   __syncthreads();  // all weights have been read
+  if constexpr (kXInside) {
+    inputs.load_weights(p);
+    __syncthreads();
+  }
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -179,68 +266,110 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
       start_from_state(tile, r, first_resets);
     }
   }
+  operands.finish_all_tiles();
   rows.fetch_resets(times.first + times.step, times.count > 1);
 
   // With a single tile the results are written during the next step's product.
   constexpr bool kWritesLater = kTiles == 1;
   typename Kernel::Places places(
       p, own, size, first_row, times.first - (kWritesLater ? times.step : 0), times.step);
-  typename Kernel::Results results;
+  typename Kernel::Results results[kTilesAtOnce];
   int t = times.first;
 #pragma unroll 1
   for (int k = 0; k < times.count; ++k) {
-    operands.start_step();
     uint32_t running = 0, next_resets = 0;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      float sums[kGates][2][4] = {};
-      operands.multiply(weights, tile, sums);
-      if (tile == 0) {
+    for (int first_tile = 0; first_tile < kTiles; first_tile += kTilesAtOnce) {
+      const bool is_last = first_tile + kTilesAtOnce == kTiles;
+      float sums[kTilesAtOnce][kGates][kChains][4] = {};
+      if constexpr (kXInside) {
+        inputs.multiply(first_tile, sums);
+      }
+      operands.start_tiles(first_tile);
+      if constexpr (kReadsState) {
+#pragma unroll
+        for (int tile = first_tile; tile < first_tile + kTilesAtOnce; ++tile) {
+#pragma unroll
+          for (int r = 0; r < kOwnRows; ++r) {
+            h[tile][r] = operands.published(tile, r);
+          }
+        }
+      }
+      operands.multiply(weights, first_tile, sums);
+      if (first_tile == 0) {
         running = own.own(rows.running(t));
         next_resets = own.own(rows.resets());
         t += times.step;
         rows.fetch_resets(t + times.step, k + 2 < times.count);
       }
-      if constexpr (kWritesLater) {
-        places.store(own, tile, results, k > 0);
+      if constexpr (kXInside) {
+        if (is_last) {
+          inputs.fetch_later();
+        }
       }
-      typename Kernel::Inputs::Words z_x_words;
-      inputs.take(z_x_words);
-      fetch((tile + inputs.kTilesAhead) % kTiles);
+      if constexpr (kWritesLater) {
+        places.store(own, first_tile, results, k > 0);
+      }
 #pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) {
-        const bool runs = (running >> (8 * tile + r) & 1) != 0;
-        float z[kGates][kOwnColumns], new_h[kOwnColumns], new_cell[kOwnColumns];
+      for (int i = 0; i < kTilesAtOnce; ++i) {
+        const int tile = first_tile + i;
+        [[maybe_unused]] uint32_t z_x_words[kGates][kOwnRows];
+        if constexpr (!kXInside) {
+          inputs.take(tile, z_x_words);
+        }
 #pragma unroll
-        for (int j = 0; j < kOwnColumns; ++j) {
-          float z_of_element[kGates];
+        for (int r = 0; r < kOwnRows; ++r) {
+          const bool runs = (running >> (8 * tile + r) & 1) != 0;
+          float z[kGates][kOwnColumns], new_h[kOwnColumns], new_cell[kOwnColumns];
+#pragma unroll
+          for (int j = 0; j < kOwnColumns; ++j) {
+            float z_of_element[kGates];
+#pragma unroll
+            for (int gate = 0; gate < kGates; ++gate) {
+              z[gate][j] = sum_of(own, sums[i][gate], r, j);
+              if constexpr (!kXInside) {
+                z[gate][j] += column_of<Element>(z_x_words[gate][r], j);
+              }
+              z_of_element[gate] = z[gate][j];
+            }
+            new_cell[j] = cell[tile][r][j];
+            new_h[j] = Cell::template forward<Math>(z_of_element, new_cell[j]);
+            cell[tile][r][j] = runs ? new_cell[j] : cell[tile][r][j];
+          }
+          const uint32_t h_word = own.existing(word_of_columns<Element>(new_h));
+          h[tile][r] = runs ? h_word : h[tile][r];
+          start_from_state(tile, r, next_resets);
+          results[i].h[r] = runs ? h_word : 0;
+          results[i].cell[r] = runs ? word_of_columns<Element>(new_cell) : 0;
 #pragma unroll
           for (int gate = 0; gate < kGates; ++gate) {
-            z[gate][j] = sum_of(own, sums[gate], r, j) + column_of<Element>(z_x_words[gate][r], j);
-            z_of_element[gate] = z[gate][j];
+            results[i].gates[gate][r] = runs ? word_of_columns<Element>(z[gate]) : 0;
           }
-          new_cell[j] = cell[tile][r][j];
-          new_h[j] = Cell::template forward<Math>(z_of_element, new_cell[j]);
-          cell[tile][r][j] = runs ? new_cell[j] : cell[tile][r][j];
-        }
-        const uint32_t h_word = own.existing(word_of_columns<Element>(new_h));
-        h[tile][r] = runs ? h_word : h[tile][r];
-        start_from_state(tile, r, next_resets);
-        results.h[r] = runs ? h_word : 0;
-        results.cell[r] = runs ? word_of_columns<Element>(new_cell) : 0;
-#pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          results.gates[gate][r] = runs ? word_of_columns<Element>(z[gate]) : 0;
         }
       }
+      if constexpr (kXInside) {
+        if (is_last) {
+          inputs.finish_step();
+        }
+      }
+      operands.finish_tiles(first_tile);
       if constexpr (!kWritesLater) {
-        places.store(own, tile, results, true);
+        places.store(own, first_tile, results, true);
       }
     }
     places.advance();
   }
   if constexpr (kWritesLater) {
     places.store(own, 0, results, times.count > 0);
+  }
+  if constexpr (kReadsState) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int r = 0; r < kOwnRows; ++r) {
+        h[tile][r] = operands.published_for_next(tile, r);
+      }
+    }
   }
   // Not earlier: blocks of the next kernel that wait would keep other streams' from starting.
   start_next_kernel();
@@ -259,8 +388,9 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
 #pragma unroll 1
   for (int time = max(low, rows.longest()); time < high; ++time) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      idle.store(own, tile, {}, true);
+    for (int tile = 0; tile < kTiles; tile += kTilesAtOnce) {
+      const typename Kernel::Results zeros[kTilesAtOnce];
+      idle.store(own, tile, zeros, true);
     }
     idle.advance();
   }
@@ -273,12 +403,22 @@ cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
   if (problem.state_size > tile.state_size || problem.steps > std::numeric_limits<int>::max()) {
     return cudaErrorInvalidValue;
   }
-  return with_mma_tile(tile, is_in_pairs(problem), [&]<int kState, int kRows, bool kPairs>() {
-    using Shape = MmaShape<LltmCell, Element, kState, kRows, kPairs>;
-    return launch_in_clusters<&recurrence_forward_mma_kernel<Shape>,
+  const bool pairs = is_in_pairs(problem);
+  const auto run = [&]<typename Shape, bool kXInside>() {
+    return launch_in_clusters<&recurrence_forward_mma_kernel<Shape, kXInside>,
                               Shape::kThreads,
-                              MmaForward<Shape>::kSharedBytes>(
+                              MmaForward<Shape, kXInside>::kSharedBytes>(
         problem, dim3(static_cast<unsigned>(recurrence_blocks(problem.rows, tile))), 1, stream);
+  };
+  if (tile.x_inside) {
+    if (tile.state_size != 128 || tile.rows != 32 || !pairs || problem.input_features < 1 ||
+        problem.input_features > kLargestRecurrentInput) {
+      return cudaErrorInvalidValue;
+    }
+    return run.template operator()<MmaShape<LltmCell, Element, 128, 32, true>, true>();
+  }
+  return with_mma_tile(tile, pairs, [&]<int kState, int kRows, bool kPairs>() {
+    return run.template operator()<MmaShape<LltmCell, Element, kState, kRows, kPairs>, false>();
   });
 }
 

@@ -13,7 +13,7 @@ template <typename Element>
 bool is_in_pairs(const RecurrenceForward<Element>& problem) {
   const auto start = [](const Element* data) { return reinterpret_cast<uintptr_t>(data) % 4 == 0; };
   return problem.state_size % 2 == 0 && start(problem.z_x) && start(problem.output) &&
-         start(problem.cells) && start(problem.gates);
+         start(problem.cells) && start(problem.gates) && problem.input.starts_at_neighbors(2);
 }
 
 template <typename Element>

@@ -1,11 +1,11 @@
 // All steps of a sequence in one launch. A block keeps the columns of weights that belong to h on
 // the chip and takes some rows of the batch through all steps, without talking to another block.
-// The product with the inputs, z_x, has been computed before.
+// The product with the inputs, z_x, has been computed before, unless the kernel computes it.
 //
 // The kernels follow each other in this order: z_x -> recurrence_forward; recurrence_backward ->
 // the products of d_gates. Which rows run at a time is decided on the device; the host knows only
-// sizes. Nothing is read beyond a row's length except z_x, gates and cells, whose values there do
-// not matter.
+// sizes. Nothing is read beyond a row's length except z_x, input, gates and cells, whose values
+// there do not matter.
 //
 // Every launch function enqueues on `stream` of the current device, needs at least one row and one
 // column of the state, and returns the error of its launch.
@@ -21,7 +21,8 @@
 
 namespace lltm::cuda {
 
-/// The columns of weights that belong to h: (kGates * state_size, state_size), with any strides.
+/// The columns of weights that belong to h, (kGates * state_size, state_size), or to the input,
+/// with any strides.
 template <typename Element>
 struct RecurrentWeights {
   const Element* data;
@@ -55,8 +56,18 @@ struct RecurrenceForward {
   RowsOfSequence rows_of_sequence;
   RecurrentWeights<Element> weights;
   // z_x with the bias added, (step_count, rows, kGates * state_size), contiguous, in the order of
-  // time. May be the part of `gates` that belongs to these steps.
+  // time. May be the part of `gates` that belongs to these steps. Unused by a kernel that
+  // multiplies the input itself (RecurrenceTile::x_inside).
   const Element* z_x;
+  // What such a kernel multiplies, otherwise unused with null data: input, (steps, rows,
+  // input_features), at least one and at most kLargestRecurrentInput; its columns of the weights,
+  // (kGates * state_size, input_features), with any strides; and the bias, (kGates * state_size,),
+  // or null.
+  Steps<Element> input;
+  int64_t input_features;
+  RecurrentWeights<Element> input_weights;
+  const Element* bias;
+  int64_t bias_stride;
   // The state before the first of these steps; its strides of time are unused.
   Steps<Element> h0;
   AnyCells<Element> c0;

@@ -10,9 +10,14 @@ namespace lltm::cuda {
 /// rows of a block.
 struct RecurrenceTile {
   int state_size, rows;
+  // Whether the forward multiplies the input itself.
+  bool x_inside = false;
 
   bool operator==(const RecurrenceTile&) const = default;
 };
+
+/// The largest input_features of a kernel that multiplies the input itself.
+constexpr int kLargestRecurrentInput = 128;
 
 /// The blocks of a launch.
 inline int64_t recurrence_blocks(int64_t rows, const RecurrenceTile& tile) {
