@@ -43,9 +43,11 @@ struct SequenceGradients {
   at::Tensor bias;
   at::Tensor h0;
   at::Tensor c0;
+  at::Tensor gates{};  // dz of every step, which only lltm::_sequence_gate_gradients returns
 
   bool any_wanted() const {
-    return input.defined() || weights.defined() || bias.defined() || h0.defined() || c0.defined();
+    return input.defined() || weights.defined() || bias.defined() || h0.defined() || c0.defined() ||
+           gates.defined();
   }
 
   OptionalGradients results() const {

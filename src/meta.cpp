@@ -1,6 +1,7 @@
 // The Meta kernels: the shapes and dtypes of the results, with symbolic sizes.
 #include "checks.h"
 #include "dispatcher_kernel.h"
+#include "gate_gradients.h"
 #include "gradient_index.h"
 #include "sequence_outputs.h"
 
@@ -80,6 +81,19 @@ OptionalGradients sequence_backward_meta(const SequenceBackwardArguments& argume
                          final_cell_dtype(arguments.sequence()));
 }
 
+GateGradients sequence_gate_gradients_meta(const SequenceBackwardArguments& arguments,
+                                           bool /*reverse*/,
+                                           std::array<bool, 2> state_mask) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  const Tensor& input = arguments.input;
+  const auto state_if = [&](bool wanted, at::ScalarType dtype) {
+    return if_wanted(wanted, [&] { return empty({sizes.batch, sizes.state_size}, input, dtype); });
+  };
+  return {empty({sizes.steps, sizes.batch, sizes.state_size * 3}, input),
+          state_if(state_mask[0], input.scalar_type()),
+          state_if(state_mask[1], final_cell_dtype(arguments.sequence()))};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Meta, m) {
@@ -87,6 +101,8 @@ TORCH_LIBRARY_IMPL(lltm, Meta, m) {
   m.impl("backward", dispatcher_kernel<backward_meta, lltm::backward>());
   m.impl("sequence", dispatcher_kernel<sequence_meta, lltm::sequence>());
   m.impl("sequence_backward", dispatcher_kernel<sequence_backward_meta, lltm::sequence_backward>());
+  m.impl("_sequence_gate_gradients",
+         dispatcher_kernel<sequence_gate_gradients_meta, sequence_gate_gradients>());
 }
 
 }  // namespace lltm

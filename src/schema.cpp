@@ -41,6 +41,12 @@ TORCH_LIBRARY(lltm, m) {
       "sequence_plan(Tensor input, Tensor weights, Tensor? bias=None, Tensor? h0=None,"
       " Tensor? c0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False,"
       " bool keep=False) -> str");
+  m.def(
+      "_sequence_gate_gradients(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n,"
+      " Tensor? grad_cells, Tensor output, Tensor cells, Tensor gates, Tensor input,"
+      " Tensor weights, Tensor? bias, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor? reset,"
+      " bool reverse, bool[2] state_mask) -> (Tensor d_gates, Tensor? d_h0, Tensor? d_c0)",
+      {at::Tag::pt2_compliant_tag});
   m.def("has_cuda() -> bool", lltm::has_cuda);
 }
 

@@ -77,6 +77,11 @@ def _sequence_backward(
     return recurrence + _product(steps * batch, weights, d_weights * weights[1] + d_input * input_features)
 
 
+def _sequence_gate_gradients(*args: Any, **kwargs: Any) -> int:
+    *arguments, (d_h0, d_c0) = args
+    return _sequence_backward(*arguments, (False, False, False, d_h0, d_c0), **kwargs)
+
+
 def register() -> None:
     """Register the formulas, unless an earlier import of this package did. Imports ``torch.utils.flop_counter``."""
     from torch.utils.flop_counter import flop_registry, register_flop_formula
@@ -86,6 +91,7 @@ def register() -> None:
         "backward": _backward,
         "sequence": _forward,
         "sequence_backward": _sequence_backward,
+        "_sequence_gate_gradients": _sequence_gate_gradients,
     }
     for name, formula in formulas.items():
         operator = getattr(torch.ops.lltm, name)

@@ -240,6 +240,9 @@ void run_backward(const SequenceGradients& gradients,
         h_columns(d_weights).addmm_(dz.t(), old_h);
         input_columns(d_weights).addmm_(dz.t(), x);
       }
+      if (gradients.gates.defined()) {
+        chunk.scatter(gradients.gates, dz);
+      }
       if (gradients.input.defined()) {
         chunk.scatter(gradients.input, at::mm(dz, of_input));
       }

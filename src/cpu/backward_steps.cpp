@@ -54,10 +54,14 @@ struct StepsOfChunk {
   const SequenceBackward<scalar_t>& sequence;
   const RunningSteps& steps;
   int64_t first, last;
-  scalar_t* data;  // (terms, 3*state_size)
+  scalar_t* data;  // (terms, 3*state_size), or unused if the caller wants d_gates
 
   scalar_t* d_gates(int64_t i, int64_t row) const {
-    return data + (steps.terms(first, i) + steps.schedule.place(row)) * 3 * sequence.state_size;
+    const int64_t gates = 3 * sequence.state_size;
+    if (sequence.d_gates) {
+      return sequence.d_gates + (sequence.steps.step(i) * sequence.steps.batch + row) * gates;
+    }
+    return data + (steps.terms(first, i) + steps.schedule.place(row)) * gates;
   }
 
   /// The steps from `begin` to `end`.
@@ -300,7 +304,7 @@ void run(const SequenceBackward<scalar_t>& s) {
   const auto most_terms = [&](int64_t wanted) {
     return std::min(all_terms, std::max(wanted, s.steps.batch));
   };
-  const Scratch<scalar_t> d_gates(most_terms(terms_of_chunk) * 3 * s.state_size);
+  const Scratch<scalar_t> d_gates(s.d_gates ? 0 : most_terms(terms_of_chunk) * 3 * s.state_size);
   const std::vector<scalar_t> zeros(s.state_size, scalar_t(0));
 
   const auto panels = pack_columns<scalar_t>(

@@ -113,6 +113,9 @@ void backward(const SequenceGradients& gradients,
   const Tensor grad_h_n = contiguous_or_undefined(arguments.grad_h_n);
   const Tensor grad_c_n = accumulated_or_undefined(arguments.grad_c_n, accumulated);
   const Tensor d_c0 = accumulated_like(gradients.c0, accumulated);
+  if (gradients.gates.defined() && is_given(arguments.lengths)) {
+    gradients.gates.zero_();
+  }
   run(SequenceBackward<scalar_t>{.steps = call.steps,
                                  .input = sources.inputs<scalar_t>(),
                                  .state_size = output.size(2),
@@ -130,7 +133,8 @@ void backward(const SequenceGradients& gradients,
                                  .d_weights = mutable_data_or_null<scalar_t>(gradients.weights),
                                  .d_bias = mutable_data_or_null<scalar_t>(gradients.bias),
                                  .d_h0 = mutable_data_or_null<scalar_t>(gradients.h0),
-                                 .d_c0 = mutable_data_or_null<real>(d_c0)});
+                                 .d_c0 = mutable_data_or_null<real>(d_c0),
+                                 .d_gates = mutable_data_or_null<scalar_t>(gradients.gates)});
   round_into(gradients.c0, d_c0);
 }
 

@@ -72,6 +72,8 @@ struct SequenceBackward {
   scalar_t* d_bias;                        // (3*state_size), or null
   scalar_t* d_h0;                          // (batch, state_size), or null where not wanted
   accumulate_t<scalar_t>* d_c0;            // (batch, state_size), or null where not wanted
+  // (steps, batch, 3*state_size), or null where not wanted. Not written beyond a row's length.
+  scalar_t* d_gates;
 };
 
 template <typename scalar_t>

@@ -43,27 +43,31 @@ class Rows {
     if (!lengths_.defined()) {
       return of_steps;
     }
-    const Tensor times = at::arange(steps_, lengths_.options()).unsqueeze(1);
-    return at::where(lengths_.gt(times).unsqueeze(2), of_steps, 0);
+    return at::where(lengths_.gt(times()).unsqueeze(2), of_steps, 0);
   }
   Tensor zero_where_reset(int64_t t, const Tensor& tensor) const {
     return reset_.defined() ? at::where(reset_.select(0, t).unsqueeze(1).logical_not(), tensor, 0)
                             : tensor;
   }
 
-  /// The h that the step at time t starts from, ignoring resets: the output of the step before it,
-  /// or h0 in each row's first step.
-  Tensor previous(int64_t t, const Tensor& output, const Tensor& h0) const {
-    const int64_t before = reverse_ ? t + 1 : t - 1;
-    if (before < 0 || before >= steps_) {
-      return h0;
+  /// [h | input] of every step (T, N, H + I): the h that the step started from, and its input.
+  Tensor h_and_input(const Tensor& output, const Tensor& h0, const Tensor& input) const {
+    const Tensor first = h0.unsqueeze(0);
+    // The output of the step that was run before, or h0 in each row's first step.
+    Tensor old_h = reverse_ ? at::cat({output, first}).narrow(0, 1, steps_)
+                            : at::cat({first, output}).narrow(0, 0, steps_);
+    if (reverse_ && lengths_.defined()) {
+      old_h = at::where(lengths_.eq(times().add(1)).unsqueeze(2), h0, old_h);
     }
-    const Tensor h = output.select(0, before);
-    return reverse_ && lengths_.defined() ? at::where(lengths_.eq(before).unsqueeze(1), h0, h) : h;
+    if (reset_.defined()) {
+      old_h = at::where(reset_.unsqueeze(2).logical_not(), old_h, 0);
+    }
+    return zero_unless_running(at::cat({old_h, input}, 2));
   }
 
  private:
   Tensor running(int64_t t) const { return lengths_.gt(t).unsqueeze(1); }
+  Tensor times() const { return at::arange(steps_, lengths_.options()).unsqueeze(1); }
 
   Tensor lengths_;
   Tensor reset_;
@@ -143,9 +147,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
           stack(gates, sizes.state_size * 3)};
 }
 
-OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
-                                    bool reverse,
-                                    std::array<bool, 5> output_mask) {
+GateGradients sequence_gate_gradients(const SequenceBackwardArguments& arguments,
+                                      bool reverse,
+                                      std::array<bool, 2> state_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
   const Tensor& input = arguments.input;
@@ -153,9 +157,10 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
   const int64_t steps = number_of(sizes.steps);
   const Rows rows(arguments.sequence(), steps, reverse);
   const auto dtype = input.scalar_type();
-  const c10::SymInt width = sizes.state_size + sizes.input_features;
   const Tensor h_columns = columns(weights, 0, sizes.state_size);
   const Tensor h0 = state_or_zeros(arguments.h0, input, sizes);
+  const Tensor z =
+      at::linear(rows.h_and_input(arguments.output, h0, input), weights, arguments.bias);
 
   // The gradient of a step's result: that from the following step plus the one the caller passed.
   const auto total = [&](int64_t t, const Tensor& following, const std::optional<Tensor>& passed) {
@@ -166,45 +171,76 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
   // The gradients of the state that is passed between two steps.
   Tensor dh = accumulated(state_or_zeros(arguments.grad_h_n, input, sizes));
   Tensor d_cell = accumulated(state_or_zeros(arguments.grad_c_n, input, sizes));
-  std::vector<Tensor> dz_of_steps, states;
+  std::vector<Tensor> dz_of_steps;
   for (int64_t k = steps - 1; k >= 0; --k) {
     const int64_t t = rows.time_of(k);
-    const Tensor old_h = rows.zero_where_reset(t, rows.previous(t, arguments.output, h0));
-    const Tensor h_and_input = rows.zero_unless_running(t, at::cat({old_h, input.select(0, t)}, 1));
-    const Tensor z = at::linear(h_and_input, weights, arguments.bias);
     const Tensor new_cell = rows.zero_unless_running(t, accumulated(arguments.cells.select(0, t)));
-    const StepGradients gradients = step_backward(
-        z, new_cell, total(t, dh, arguments.grad_output), total(t, d_cell, arguments.grad_cells));
+    const StepGradients gradients = step_backward(z.select(0, t),
+                                                  new_cell,
+                                                  total(t, dh, arguments.grad_output),
+                                                  total(t, d_cell, arguments.grad_cells));
     const Tensor dz = rows.zero_unless_running(t, gradients.gates).to(dtype);
-    const Tensor d_old_h = accumulated(dz.matmul(h_columns));
-    dh = rows.where_running(t, rows.zero_where_reset(t, d_old_h), dh);
+    if (k > 0 || state_mask[0]) {
+      const Tensor d_old_h = accumulated(dz.matmul(h_columns));
+      dh = rows.where_running(t, rows.zero_where_reset(t, d_old_h), dh);
+    }
     d_cell = rows.where_running(t, rows.zero_where_reset(t, gradients.old_cell), d_cell);
     dz_of_steps.push_back(dz);
-    states.push_back(h_and_input);
   }
   if (steps == 0) {
     dh = dh.clone();
     d_cell = d_cell.clone();
   }
-
   // The steps were visited in the reverse order of their execution.
-  const Tensor dz = stacked(dz_of_steps, !reverse, input, {sizes.batch, sizes.state_size * 3});
+  return {
+      stacked(dz_of_steps, !reverse, input, {sizes.batch, sizes.state_size * 3}),
+      if_wanted(state_mask[0], [&] { return dh.to(dtype); }),
+      if_wanted(state_mask[1], [&] { return d_cell.to(final_cell_dtype(arguments.sequence())); })};
+}
+
+OptionalGradients finish_sequence_gradients(const GateGradients& gate_gradients,
+                                            const SequenceBackwardArguments& arguments,
+                                            bool reverse,
+                                            std::array<bool, 5> output_mask) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  const WithoutAutocast without_autocast;
+  const Tensor& input = arguments.input;
+  const Tensor& weights = arguments.weights;
+  const Rows rows(arguments.sequence(), number_of(sizes.steps), reverse);
+  const auto& [dz, d_h0, d_c0] = gate_gradients;
   return {
       if_wanted(output_mask[kInput],
-                [&] {
+                [&, &dz = dz] {
+                  const c10::SymInt width = sizes.state_size + sizes.input_features;
                   const Tensor input_columns = columns(weights, sizes.state_size, width);
                   return rows.zero_unless_running(dz.matmul(input_columns));
                 }),
       if_wanted(output_mask[kWeights],
-                [&] {
-                  return steps == 0 ? weights.new_zeros_symint({sizes.state_size * 3, width})
-                                    : at::cat(dz_of_steps).t().matmul(at::cat(states));
+                [&, &dz = dz] {
+                  const Tensor h0 = state_or_zeros(arguments.h0, input, sizes);
+                  const Tensor h_and_input = rows.h_and_input(arguments.output, h0, input);
+                  // flatten() has no rule in the legacy vmap.
+                  const auto matrix = [&](const Tensor& of_steps, const c10::SymInt& columns) {
+                    return of_steps.reshape_symint({sizes.steps * sizes.batch, columns});
+                  };
+                  return matrix(dz, sizes.state_size * 3)
+                      .t()
+                      .matmul(matrix(h_and_input, sizes.state_size + sizes.input_features));
                 }),
-      if_wanted(output_mask[kBias], [&] { return dz.sum(at::IntArrayRef{0, 1}); }),
-      if_wanted(output_mask[kH0], [&] { return dh.to(dtype); }),
-      if_wanted(output_mask[kC0],
-                [&] { return d_cell.to(final_cell_dtype(arguments.sequence())); }),
+      if_wanted(output_mask[kBias], [&dz = dz] { return dz.sum(at::IntArrayRef{0, 1}); }),
+      d_h0,
+      d_c0,
   };
+}
+
+OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
+                                    bool reverse,
+                                    std::array<bool, 5> output_mask) {
+  return finish_sequence_gradients(
+      sequence_gate_gradients(arguments, reverse, {output_mask[kH0], output_mask[kC0]}),
+      arguments,
+      reverse,
+      output_mask);
 }
 
 }  // namespace lltm::formula

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "../checks.h"
+#include "../gate_gradients.h"
 #include "../gradient_index.h"
 
 #include <ATen/core/Tensor.h>
@@ -22,9 +23,21 @@ namespace lltm::formula {
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence(
     const SequenceArguments& arguments, bool reverse, bool keep);
 
-/// The formula of lltm::sequence_backward. It recomputes z from input and output, because gates is
-/// not differentiable. The double backward's gradient reaches the sequence's node through output
-/// and cells.
+/// The formula of lltm::_sequence_gate_gradients. It recomputes z from input and output, because
+/// gates is not differentiable. The double backward's gradient reaches the sequence's node through
+/// output and cells.
+GateGradients sequence_gate_gradients(const SequenceBackwardArguments& arguments,
+                                      bool reverse,
+                                      std::array<bool, 2> state_mask);
+
+/// The results of lltm::sequence_backward from those of lltm::_sequence_gate_gradients: the sums
+/// over d_gates.
+OptionalGradients finish_sequence_gradients(const GateGradients& gate_gradients,
+                                            const SequenceBackwardArguments& arguments,
+                                            bool reverse,
+                                            std::array<bool, 5> output_mask);
+
+/// The formula of lltm::sequence_backward: the two above.
 OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     std::array<bool, 5> output_mask);

@@ -1,0 +1,96 @@
+#include "gate_gradients.h"
+
+#include "checks.h"
+#include "dispatcher_kernel.h"
+#include "lltm/lltm.h"
+#include "products.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+namespace lltm {
+
+using at::Tensor;
+
+namespace {
+
+/// By lltm::sequence_backward, which returns d_gates as d_input if the columns of the weights that
+/// belong to input are the identity. The values of input do not matter: d_weights is not requested.
+GateGradients through_identity(const SequenceBackwardArguments& arguments,
+                               bool reverse,
+                               std::array<bool, 2> state_mask) {
+  const auto sizes = check<int64_t>(arguments);
+  const auto& a = arguments;
+  const int64_t gates = 3 * sizes.state_size;
+  const Tensor input =
+      at::zeros({1, 1, 1}, a.input.options()).expand({sizes.steps, sizes.batch, gates});
+  const Tensor weights =
+      at::cat({h_columns(a.weights), at::eye(gates, a.weights.options())}, /*dim=*/1);
+  auto [d_gates, d_weights, d_bias, d_h0, d_c0] =
+      sequence_backward(a.grad_output,
+                        a.grad_h_n,
+                        a.grad_c_n,
+                        a.grad_cells,
+                        a.output,
+                        a.cells,
+                        a.gates,
+                        input,
+                        weights,
+                        a.bias,
+                        a.h0,
+                        a.c0,
+                        a.lengths,
+                        a.reset,
+                        reverse,
+                        {true, false, false, state_mask[0], state_mask[1]});
+  return {std::move(d_gates), if_defined(d_h0), if_defined(d_c0)};
+}
+
+}  // namespace
+
+GateGradients sequence_gate_gradients(const std::optional<Tensor>& grad_output,
+                                      const std::optional<Tensor>& grad_h_n,
+                                      const std::optional<Tensor>& grad_c_n,
+                                      const std::optional<Tensor>& grad_cells,
+                                      const Tensor& output,
+                                      const Tensor& cells,
+                                      const Tensor& gates,
+                                      const Tensor& input,
+                                      const Tensor& weights,
+                                      const std::optional<Tensor>& bias,
+                                      const std::optional<Tensor>& h0,
+                                      const std::optional<Tensor>& c0,
+                                      const std::optional<Tensor>& lengths,
+                                      const std::optional<Tensor>& reset,
+                                      bool reverse,
+                                      std::array<bool, 2> state_mask) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lltm::_sequence_gate_gradients", "")
+                             .typed<decltype(sequence_gate_gradients)>();
+  return op.call(grad_output,
+                 grad_h_n,
+                 grad_c_n,
+                 grad_cells,
+                 output,
+                 cells,
+                 gates,
+                 input,
+                 weights,
+                 bias,
+                 h0,
+                 c0,
+                 lengths,
+                 reset,
+                 reverse,
+                 state_mask);
+}
+
+TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
+  m.impl("_sequence_gate_gradients",
+         dispatcher_kernel<through_identity, sequence_gate_gradients>());
+}
+
+}  // namespace lltm
