@@ -6,10 +6,10 @@
 #include "../optional_tensor.h"
 #include "differentiation.h"
 #include "lltm/lltm.h"
+#include "node.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 namespace lltm {
@@ -19,81 +19,56 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-class LLTMFunction : public torch::autograd::Function<LLTMFunction> {
- public:
+struct ForwardBackward {
+  static constexpr const char* kName = "LltmForwardBackward";
   // backward() reads only saved variables, so compiled autograd may trace it.
   static constexpr bool is_traceable = true;
 
-  static variable_list forward(AutogradContext* ctx,
-                               const Tensor& input,
-                               const Tensor& weights,
-                               const std::optional<Tensor>& bias,
-                               const Tensor& old_h,
-                               const Tensor& old_cell,
-                               Tensor* gates) {
-    ctx->set_materialize_grads(false);
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [new_h, new_cell, workspace] = lltm::forward(input, weights, bias, old_h, old_cell);
-    // gates is not an output of the node: it is not differentiable, and compiled autograd does not
-    // support nodes with outputs that are marked as such.
-    *gates = std::move(workspace);
-    // Only gates costs extra memory; the caller or the next step holds the other tensors anyway.
-    // With frozen weights, the first backward does not read input and old_h. They are saved
-    // nevertheless, because a double backward, which recomputes z from them, may follow.
-    ctx->save_for_backward({input, weights, or_undefined(bias), old_h, new_cell, *gates});
-    return {std::move(new_h), std::move(new_cell)};
-  }
-
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    const Tensor& grad_h = gradients[0];
-    const Tensor& grad_cell = gradients[1];
-    if (!grad_h.defined() && !grad_cell.defined()) {
-      return variable_list(kArgumentCount);
+    if (!any_defined(gradients)) {
+      return variable_list(kGradientCount);
     }
     const variable_list saved = ctx->get_saved_variables();
-    const Tensor& input = saved[0];
-    const Tensor& weights = saved[1];
-    const Tensor& bias = saved[2];
-    const Tensor& old_h = saved[3];
-    const Tensor& new_cell = saved[4];
-    const Tensor& gates = saved[5];
-
     auto [d_input, d_weights, d_bias, d_old_h, d_old_cell] =
-        lltm::backward(if_defined(grad_h),
-                       if_defined(grad_cell),
-                       new_cell,
-                       gates,
-                       input,
-                       weights,
-                       if_defined(bias),
-                       old_h,
-                       wanted_gradients(*ctx, saved));
+        lltm::backward(if_defined(gradients[0]),
+                       if_defined(gradients[1]),
+                       /*new_cell=*/saved[4],
+                       /*gates=*/saved[5],
+                       /*input=*/saved[0],
+                       /*weights=*/saved[1],
+                       /*bias=*/if_defined(saved[2]),
+                       /*old_h=*/saved[3],
+                       wanted_gradients<kGradientCount>(*ctx));
     return {std::move(d_input),
             std::move(d_weights),
             std::move(d_bias),
             std::move(d_old_h),
-            std::move(d_old_cell),
-            /*gates=*/Tensor()};
+            std::move(d_old_cell)};
   }
-
- private:
-  static constexpr size_t kArgumentCount = kGradientCount + 1;
 };
 
 std::tuple<Tensor, Tensor, Tensor> forward_autograd(const ForwardArguments& arguments) {
   check_defined(arguments);
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
-  if (below_functorch() || any_has_tangent(input, weights, bias, old_h, old_cell)) {
+  if (any_has_tangent(input, weights, bias, old_h, old_cell)) {
     return formula::forward(arguments);
   }
-  if (!any_requires_grad(input, weights, bias, old_h, old_cell)) {
+  auto results = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return lltm::forward(input, weights, bias, old_h, old_cell);
+  }();
+  if (any_requires_grad(input, weights, bias, old_h, old_cell)) {
+    const auto& [new_h, new_cell, gates] = results;
+    // gates is not an output of the node: it is not differentiable, and compiled autograd does not
+    // support nodes with outputs that are marked as such. Only gates costs extra memory; the caller
+    // or the next step holds the other tensors anyway. With frozen weights, the first backward does
+    // not read input and old_h. They are saved nevertheless, because a double backward, which
+    // recomputes z from them, may follow.
+    record_node<ForwardBackward>({input, weights, or_undefined(bias), old_h, old_cell},
+                                 {new_h, new_cell},
+                                 {input, weights, or_undefined(bias), old_h, new_cell, gates});
   }
-  // Function::apply does not accept undefined tensors, not even inside an optional.
-  Tensor gates;
-  auto state = LLTMFunction::apply(input, weights, if_given(bias), old_h, old_cell, &gates);
-  return {std::move(state[0]), std::move(state[1]), std::move(gates)};
+  return results;
 }
 
 }  // namespace

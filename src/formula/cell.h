@@ -1,8 +1,8 @@
 // The cell written in differentiable ATen operations: the composite formula.
 //
-// It is used where a fused kernel cannot be: below functorch transforms (vmap, grad, jvp), for
-// forward-mode AD, and for the double backward. Matrix products run in the tensors' dtype,
-// pointwise operations in the accumulation type, and autocast is off.
+// It is used where a fused kernel cannot be: for forward-mode AD (jvp) and for the double backward.
+// Matrix products run in the tensors' dtype, pointwise operations in the accumulation type, and
+// autocast is off.
 #pragma once
 
 #include "../checks.h"

@@ -1,0 +1,104 @@
+// The nodes of the autograd graph. They are recorded by hand, as those of ATen's operators are,
+// because torch::autograd::Function refuses to run below a functorch transform.
+#pragma once
+
+#include "../optional_tensor.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <array>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace lltm {
+
+/// A node that calls Backward::backward(context, gradients), as the node of a Function does. In
+/// profiles its name is Backward::kName.
+template <typename Backward>
+struct NamedNode final : public torch::autograd::CppNode<Backward> {
+  std::string name() const override { return Backward::kName; }
+};
+
+namespace detail {
+
+/// A shared_ptr in PyTorch 2.11, an intrusive_ptr in 2.15.
+using NodePointer = std::remove_cvref_t<decltype(std::declval<at::Tensor>().grad_fn())>;
+
+template <typename Node, typename Pointer = NodePointer>
+auto new_node() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
+    return std::shared_ptr<Node>(new Node, [](auto* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<Node>();
+  }
+}
+
+/// Calls the hooks that PyTorch 2.15 has for new nodes.
+template <typename Pointer>
+void announce(const Pointer& node) {
+  if constexpr (requires { fire_node_creation_hooks(node); }) {
+    fire_node_creation_hooks(node);
+  }
+}
+
+}  // namespace detail
+
+/// Records a node whose Backward takes the gradients of `outputs` to those of `inputs`. Either may
+/// have undefined tensors. Backward finds `saved` by get_saved_variables(), and `data` as
+/// saved_data. Gradients that are undefined stay so.
+template <typename Backward>
+void record_node(const torch::autograd::variable_list& inputs,
+                 const torch::autograd::variable_list& outputs,
+                 torch::autograd::variable_list saved,
+                 std::initializer_list<std::pair<const char*, at::IValue>> data = {}) {
+  const auto node = detail::new_node<NamedNode<Backward>>();
+  node->set_ctx_grad_fn(node);
+  node->is_variable_input_.assign(inputs.size(), true);
+  node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+  torch::autograd::set_history(outputs, node);
+  node->ctx_.set_materialize_grads(false);
+  for (const auto& [key, value] : data) {
+    node->ctx_.saved_data[key] = value;
+  }
+  node->ctx_.save_for_backward(std::move(saved));
+  node->save_variables_to_ctx();
+  detail::announce(detail::NodePointer(node));
+}
+
+/// Which gradients Backward::backward() needs, in the order of the inputs of its node.
+template <size_t count>
+std::array<bool, count> wanted_gradients(const torch::autograd::AutogradContext& context) {
+  std::array<bool, count> wanted{};
+  for (size_t input = 0; input < count; ++input) {
+    wanted[input] = context.needs_input_grad(input);
+  }
+  return wanted;
+}
+
+/// The results of an operator, undefined where absent.
+template <typename... Results>
+torch::autograd::variable_list variables(const std::tuple<Results...>& results) {
+  return std::apply(
+      [](const auto&... tensors) {
+        return torch::autograd::variable_list{or_undefined(tensors)...};
+      },
+      results);
+}
+
+inline bool any_defined(const torch::autograd::variable_list& gradients) {
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.defined()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace lltm
