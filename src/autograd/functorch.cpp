@@ -1,22 +1,185 @@
-// vmap. The operations of the composite formula have batching rules, so the formula needs none of
-// its own. The dispatcher calls these kernels before those of autocast, and the formula runs with
-// autocast off, so the forward operators cast their arguments here.
+// vmap. Where the examples share the weights, their rows are folded into one batch. Where each
+// example has weights of its own, the operator is called for one example after the other.
+//
+// The dispatcher calls these kernels before those of autocast, so the forward operators cast their
+// arguments here: a vmap computes in the dtypes of a plain call.
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../formula/cell.h"
 #include "../formula/sequence.h"
+#include "../gate_gradients.h"
+#include "../optional_tensor.h"
 #include "autocast.h"
+#include "lltm/lltm.h"
+#include "vmap.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
+
+#include <array>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 namespace lltm {
 namespace {
 
 using at::Tensor;
 
+// The dimension that has the rows of a batch, for each argument and result of an operator.
+
+constexpr int kNone = -1;  // weights and bias, which all rows share, and their gradients
+
+template <size_t arguments, size_t results>
+struct RowDimensions {
+  std::array<int, arguments> of_arguments;
+  std::array<int, results> of_results;
+};
+
+constexpr RowDimensions<5, 3> kForward{{0, kNone, kNone, 0, 0}, {0, 0, 0}};
+constexpr RowDimensions<8, 5> kBackward{{0, 0, 0, 0, 0, kNone, kNone, 0}, {0, kNone, kNone, 0, 0}};
+constexpr RowDimensions<7, 5> kSequence{{1, kNone, kNone, 0, 0, 0, 1}, {1, 0, 0, 1, 1}};
+constexpr std::array kOfSequenceBackward{1, 0, 0, 1, 1, 1, 1, 1, kNone, kNone, 0, 0, 0, 1};
+constexpr RowDimensions<14, 5> kSequenceBackward{kOfSequenceBackward, {1, kNone, kNone, 0, 0}};
+constexpr RowDimensions<14, 3> kGateGradients{kOfSequenceBackward, {1, 0, 0}};
+
+template <size_t count>
+using Arguments = std::array<std::optional<Tensor>, count>;
+
+/// An argument of an operator, of type Tensor or Tensor?.
+struct Argument {
+  const std::optional<Tensor>& tensor;
+
+  operator const Tensor&() const { return *tensor; }
+  operator const std::optional<Tensor>&() const { return tensor; }
+};
+
+template <typename Operator, size_t count, typename... Rest>
+auto call(const Operator& typed_operator, const Arguments<count>& arguments, const Rest&... rest) {
+  return std::apply(
+      [&](const auto&... tensors) { return typed_operator(Argument{tensors}..., rest...); },
+      arguments);
+}
+
+bool is_given(const Tensor& tensor) {
+  return tensor.defined();
+}
+using lltm::is_given;
+
+/// Applies wrap(result, index) to every result that is not absent.
+template <typename Results, typename Wrap>
+Results map_results(Results results, const Wrap& wrap) {
+  [&]<size_t... index>(std::index_sequence<index...>) {
+    const auto replace = [&](auto& result, size_t i) {
+      if (is_given(result)) {
+        result = wrap(i);
+      }
+    };
+    (replace(std::get<index>(results), index), ...);
+  }(std::make_index_sequence<std::tuple_size_v<Results>>());
+  return results;
+}
+
+const Tensor& tensor_of(const Tensor& result) {
+  return result;
+}
+const Tensor& tensor_of(const std::optional<Tensor>& result) {
+  return *result;
+}
+
+template <typename Results>
+const Tensor& result_at(const Results& results, size_t index) {
+  return std::apply(
+      [&](const auto&... result) -> const Tensor& {
+        const std::array<const Tensor*, sizeof...(result)> all{
+            (is_given(result) ? &tensor_of(result) : nullptr)...};
+        return *all[index];
+      },
+      results);
+}
+
+/// Calls run(arguments) once, on the rows of all examples.
+template <size_t count, size_t result_count, typename Run>
+auto in_one_batch(const Vmap& vmap,
+                  Arguments<count> arguments,
+                  const RowDimensions<count, result_count>& rows,
+                  const c10::SymInt& batch,
+                  const Run& run) {
+  for (size_t i = 0; i < count; ++i) {
+    if (rows.of_arguments[i] != kNone && is_given(arguments[i])) {
+      arguments[i] = vmap.fold(*arguments[i], rows.of_arguments[i]);
+    }
+  }
+  const auto results = run(arguments);
+  return map_results(results, [&](size_t i) {
+    return vmap.unfold(result_at(results, i), rows.of_results[i], batch);
+  });
+}
+
+/// Calls run(arguments) for every example. There must be at least one.
+template <size_t count, typename Run>
+auto one_by_one(const Vmap& vmap, const Arguments<count>& arguments, const Run& run) {
+  std::array<std::vector<Tensor>, count> examples;
+  for (size_t i = 0; i < count; ++i) {
+    if (vmap.maps(arguments[i])) {
+      examples[i] = vmap.examples(*arguments[i]);
+    }
+  }
+  std::vector<decltype(run(arguments))> results;
+  const int64_t size = vmap.size().guard_int(__FILE__, __LINE__);
+  for (int64_t example = 0; example < size; ++example) {
+    Arguments<count> of_example = arguments;
+    for (size_t i = 0; i < count; ++i) {
+      if (!examples[i].empty()) {
+        of_example[i] = examples[i][example];
+      }
+    }
+    results.push_back(run(of_example));
+  }
+  return map_results(results.front(), [&](size_t i) {
+    std::vector<Tensor> of_examples;
+    for (const auto& of_example : results) {
+      of_examples.push_back(result_at(of_example, i));
+    }
+    return vmap.stack(of_examples);
+  });
+}
+
+/// Calls run(arguments), an operator or a formula that can be given wrapped tensors, below vmap.
+template <size_t count, size_t result_count, typename Run, typename Formula>
+auto map(const Arguments<count>& arguments,
+         const RowDimensions<count, result_count>& rows,
+         const c10::SymInt& batch,
+         const Run& run,
+         const Formula& formula) {
+  const auto vmap = Vmap::over(arguments);
+  bool shared = true;
+  for (size_t i = 0; vmap && i < count; ++i) {
+    shared &= rows.of_arguments[i] != kNone || !vmap->maps(arguments[i]);
+  }
+  if (!shared && vmap->size() == 0) {
+    return formula();  // which computes nothing
+  }
+  const c10::impl::ExcludeDispatchKeyGuard below_vmap(c10::DispatchKey::FuncTorchBatched);
+  return !vmap    ? run(arguments)
+         : shared ? in_one_batch(*vmap, arguments, rows, batch, run)
+                  : one_by_one(*vmap, arguments, run);
+}
+
 bool is_autocast_on(c10::DeviceType device) {
   return at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
+}
+
+std::tuple<Tensor, Tensor, Tensor> forward_in_its_dtype(const ForwardArguments& arguments) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  const auto& [input, weights, bias, old_h, old_cell] = arguments;
+  return map(
+      Arguments<5>{input, weights, bias, old_h, old_cell},
+      kForward,
+      sizes.batch,
+      [](const auto& unwrapped) { return call(forward, unwrapped); },
+      [&] { return formula::forward(arguments); });
 }
 
 std::tuple<Tensor, Tensor, Tensor> forward_batched(const ForwardArguments& arguments) {
@@ -24,10 +187,23 @@ std::tuple<Tensor, Tensor, Tensor> forward_batched(const ForwardArguments& argum
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
   const auto device = input.device().type();
   if (!is_autocast_on(device)) {
-    return formula::forward(arguments);
+    return forward_in_its_dtype(arguments);
   }
   const auto cast = autocast_on(device);
-  return formula::forward({cast(input), cast(weights), cast(bias), cast(old_h), cast(old_cell)});
+  return forward_in_its_dtype(
+      {cast(input), cast(weights), cast(bias), cast(old_h), cast(old_cell)});
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_in_its_dtype(
+    const SequenceArguments& arguments, bool reverse, bool keep) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
+  return map(
+      Arguments<7>{input, weights, bias, h0, c0, lengths, reset},
+      kSequence,
+      sizes.batch,
+      [&](const auto& unwrapped) { return call(sequence, unwrapped, reverse, keep); },
+      [&] { return formula::sequence(arguments, reverse, keep); });
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_batched(
@@ -36,25 +212,141 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_batched(
   const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
   const auto device = input.device().type();
   if (!is_autocast_on(device)) {
-    return formula::sequence(arguments, reverse, keep);
+    return sequence_in_its_dtype(arguments, reverse, keep);
   }
   const auto cast = autocast_on(device);
-  return formula::sequence(
+  return sequence_in_its_dtype(
       {cast(input), cast(weights), cast(bias), cast(h0), c0, lengths, reset}, reverse, keep);
+}
+
+Arguments<14> tensors_of(const SequenceBackwardArguments& a) {
+  return {a.grad_output,
+          a.grad_h_n,
+          a.grad_c_n,
+          a.grad_cells,
+          a.output,
+          a.cells,
+          a.gates,
+          a.input,
+          a.weights,
+          a.bias,
+          a.h0,
+          a.c0,
+          a.lengths,
+          a.reset};
+}
+
+GateGradients sequence_gate_gradients_batched(const SequenceBackwardArguments& arguments,
+                                              bool reverse,
+                                              std::array<bool, 2> state_mask) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  return map(
+      tensors_of(arguments),
+      kGateGradients,
+      sizes.batch,
+      [&](const auto& unwrapped) {
+        return call(sequence_gate_gradients, unwrapped, reverse, state_mask);
+      },
+      [&] { return formula::sequence_gate_gradients(arguments, reverse, state_mask); });
+}
+
+/// Whether each example has gradients of its own with respect to weights that all of them share.
+/// The rows of a batch cannot have these: they are sums over rows.
+bool has_gradients_of_shared_weights(c10::ArrayRef<std::optional<Tensor>> arguments,
+                                     const Tensor& weights,
+                                     const std::optional<Tensor>& bias,
+                                     const std::array<bool, 5>& output_mask) {
+  const auto vmap = Vmap::over(arguments);
+  return (output_mask[kWeights] || output_mask[kBias]) && vmap && !vmap->maps(weights) &&
+         !vmap->maps(bias);
+}
+
+OptionalGradients sequence_backward_batched(const SequenceBackwardArguments& arguments,
+                                            bool reverse,
+                                            std::array<bool, 5> output_mask) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  const auto tensors = tensors_of(arguments);
+  if (has_gradients_of_shared_weights(tensors, arguments.weights, arguments.bias, output_mask)) {
+    return formula::finish_sequence_gradients(
+        sequence_gate_gradients_batched(arguments, reverse, {output_mask[kH0], output_mask[kC0]}),
+        arguments,
+        reverse,
+        output_mask);
+  }
+  return map(
+      tensors,
+      kSequenceBackward,
+      sizes.batch,
+      [&](const auto& unwrapped) {
+        return optional_gradients(call(sequence_backward, unwrapped, reverse, output_mask));
+      },
+      [&] { return formula::sequence_backward(arguments, reverse, output_mask); });
+}
+
+/// The cell is a sequence of one step, which reads no earlier output.
+OptionalGradients backward_of_one_step(const BackwardArguments& arguments,
+                                       std::array<bool, 5> output_mask) {
+  const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
+  const auto step = [](const std::optional<Tensor>& tensor) {
+    return is_given(tensor) ? std::optional(tensor->unsqueeze(0)) : std::nullopt;
+  };
+  const Tensor cells = new_cell.unsqueeze(0);
+  auto gradients = sequence_backward_batched({.grad_output = step(grad_h),
+                                              .grad_h_n = std::nullopt,
+                                              .grad_c_n = std::nullopt,
+                                              .grad_cells = step(grad_cell),
+                                              .output = cells,
+                                              .cells = cells,
+                                              .gates = gates.unsqueeze(0),
+                                              .input = input.unsqueeze(0),
+                                              .weights = weights,
+                                              .bias = bias,
+                                              .h0 = old_h,
+                                              .c0 = std::nullopt,
+                                              .lengths = std::nullopt,
+                                              .reset = std::nullopt},
+                                             /*reverse=*/false,
+                                             output_mask);
+  auto& d_input = std::get<kInput>(gradients);
+  if (d_input) {
+    d_input = d_input->squeeze(0);
+  }
+  return gradients;
+}
+
+OptionalGradients backward_batched(const BackwardArguments& arguments,
+                                   std::array<bool, 5> output_mask) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
+  const Arguments<8> tensors{grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h};
+  if (has_gradients_of_shared_weights(tensors, weights, bias, output_mask)) {
+    return backward_of_one_step(arguments, output_mask);
+  }
+  return map(
+      tensors,
+      kBackward,
+      sizes.batch,
+      [&](const auto& unwrapped) {
+        return optional_gradients(call(backward, unwrapped, output_mask));
+      },
+      [&] { return formula::backward(arguments, output_mask); });
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, FuncTorchBatched, m) {
   m.impl("forward", dispatcher_kernel<forward_batched, lltm::forward>());
-  m.impl("backward", dispatcher_kernel<formula::backward, lltm::backward>());
+  m.impl("backward", dispatcher_kernel<backward_batched, lltm::backward>());
   m.impl("sequence", dispatcher_kernel<sequence_batched, lltm::sequence>());
   m.impl("sequence_backward",
-         dispatcher_kernel<formula::sequence_backward, lltm::sequence_backward>());
+         dispatcher_kernel<sequence_backward_batched, lltm::sequence_backward>());
+  m.impl("_sequence_gate_gradients",
+         dispatcher_kernel<sequence_gate_gradients_batched, lltm::sequence_gate_gradients>());
 }
 
 // The legacy vmap, which torch.autograd.grad(is_grads_batched=True) and gradcheck still use. Its
-// fallback, a loop over the examples, does not support operators with optional results.
+// fallback, a loop over the examples, does not support operators with optional results. The
+// operations of the composite formula have batching rules.
 TORCH_LIBRARY_IMPL(lltm, Batched, m) {
   m.impl("backward", dispatcher_kernel<formula::backward, lltm::backward>());
   m.impl("sequence_backward",

@@ -1,0 +1,81 @@
+#include "vmap.h"
+
+#include "../optional_tensor.h"
+
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/functorch/LegacyVmapTransforms.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+namespace lltm {
+
+using at::Tensor;
+using at::functorch::BatchedTensorImpl;
+
+namespace {
+
+const BatchedTensorImpl* wrapper_of(const std::optional<Tensor>& tensor) {
+  return is_given(tensor) ? at::functorch::maybeGetBatchedImpl(*tensor) : nullptr;
+}
+
+/// Whether a tensor is mapped over by the innermost vmap, and not by an outer one alone.
+/// ATen/functorch/DynamicLayer.h, which knows the level of the innermost vmap, includes a header
+/// that PyTorch does not ship, so this asks a function that raises an error if it is another one.
+bool is_mapped_by_innermost(const Tensor& tensor) {
+  const c10::impl::ExcludeDispatchKeyGuard below_vmap(c10::DispatchKey::FuncTorchBatched);
+  try {
+    at::functorch::MultiBatchVmapTransform::logicalToPhysical(at::TensorList(tensor));
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::optional<Vmap> Vmap::over(c10::ArrayRef<std::optional<Tensor>> tensors) {
+  const std::optional<Tensor>* innermost = nullptr;
+  for (const auto& tensor : tensors) {
+    const auto* wrapper = wrapper_of(tensor);
+    if (wrapper && (!innermost || wrapper->level() > wrapper_of(*innermost)->level())) {
+      innermost = &tensor;
+    }
+  }
+  if (!innermost || !is_mapped_by_innermost(**innermost)) {
+    return std::nullopt;
+  }
+  const auto* wrapper = wrapper_of(*innermost);
+  return Vmap(wrapper->level(), wrapper->value().sym_size(wrapper->bdim()));
+}
+
+bool Vmap::maps(const std::optional<Tensor>& tensor) const {
+  const auto* wrapper = wrapper_of(tensor);
+  return wrapper && wrapper->level() == level_;
+}
+
+Tensor Vmap::fold(const Tensor& tensor, int64_t dim) const {
+  if (maps(tensor)) {
+    const auto* wrapper = wrapper_of(tensor);
+    return wrapper->value().movedim(wrapper->bdim(), dim).flatten(dim, dim + 1);
+  }
+  c10::SymDimVector sizes(tensor.sym_sizes());
+  sizes.insert(sizes.begin() + dim, size_);
+  return tensor.unsqueeze(dim).expand_symint(sizes).flatten(dim, dim + 1);
+}
+
+Tensor Vmap::unfold(const Tensor& folded, int64_t dim, const c10::SymInt& rows) const {
+  const std::array<c10::SymInt, 2> sizes{size_, rows};
+  return at::functorch::makeBatched(folded.unflatten_symint(dim, sizes), dim, level_);
+}
+
+std::vector<Tensor> Vmap::examples(const Tensor& tensor) const {
+  const auto* wrapper = wrapper_of(tensor);
+  return wrapper->value().unbind(wrapper->bdim());
+}
+
+Tensor Vmap::stack(const std::vector<Tensor>& examples) const {
+  return at::functorch::makeBatched(at::stack(examples), /*dim=*/0, level_);
+}
+
+}  // namespace lltm
