@@ -37,6 +37,7 @@ Largest = Annotated[
     str | None, typer.Option(rich_help_panel=RANDOM, help="Largest sizes: [STEPS,]BATCH,INPUT_FEATURES,STATE_SIZE.")
 ]
 Sequence = Annotated[bool, typer.Option("--sequence", help="Sequences, compared with nn.LSTM and nn.GRU.")]
+Transforms = Annotated[bool, typer.Option("--transforms", help="vmap, gradients of each sample, jvp.")]
 Devices = Annotated[list[str] | None, typer.Option("--devices", rich_help_panel=WHAT, help="cpu, cuda.")]
 Cases = Annotated[
     list[str] | None,
@@ -80,6 +81,7 @@ def run(
     output: Output = None,
     sweep: Sweep = None,
     sequence: Sequence = False,
+    transforms: Transforms = False,
     seed: Seeds = None,
     largest: Largest = None,
     devices: Devices = None,
@@ -122,6 +124,8 @@ def run(
         (True, False): runs.sequence,
         (True, True): runs.sequence_sweep,
     }[sequence, sweep is not None]
+    if transforms:
+        mode = runs.transforms
     try:
         mode(request, sweep)
     except ValueError as error:

@@ -40,6 +40,8 @@ METHOD = {
     + "\n".join(f"- {name}: {what}" for name, what in VARIANTS.items()),
     "sequence sweep": "Random sequences (steps, batch, input features, state size): speedup over the faster of nn.LSTM"
     " and nn.GRU, and microseconds per step, measured as fixed sequences are.",
+    "transforms": "Milliseconds in float32, wall time. *loop*: the same calls in Python, without the copies of a stack;"
+    " *plain*: one call that does not tell the examples apart, such as the gradient of the whole batch.",
     "memory": "Bytes that autograd keeps between forward and backward beyond the parameters and the arguments, in"
     " float32: all / those that are no result of forward either.",
     "calls": "Microseconds of a forward call by caller: (16,32,128), float32, no gradients, one thread; wall time.",
@@ -138,6 +140,16 @@ def _sweep(rows: DataFrame) -> Iterator[str]:
         yield table(DataFrame(formed).reset_index()[["shape", *formed]])
 
 
+def _transforms(rows: DataFrame) -> Iterator[str]:
+    """Milliseconds, and how many times as long as the loop and the plain call a transform takes."""
+    for (device, threads), of in rows.groupby(["device", "threads"], sort=False):
+        wide = of.pivot_table(index=["variant", "shape"], columns="peer", values="us", aggfunc="last", sort=False) / 1e3
+        wide = wide.reindex(columns=["transform", "loop", "plain"])
+        quotients = {f"/ {other}": (wide["transform"] / wide[other]).map(ratio) for other in ("loop", "plain")}
+        yield f"## {title(('', device, threads, 'float32', 'wall'))}"
+        yield table(DataFrame({name: wide[name].map(number) for name in wide} | quotients).reset_index())
+
+
 def _memory(rows: DataFrame) -> Iterator[str]:
     kept = rows.assign(
         kept=[f"{a:.0f} / {b:.0f}" for a, b in zip(rows["bytes"], rows["bytes_beyond_results"], strict=True)]
@@ -159,6 +171,7 @@ SECTIONS = {
     "sweep": _sweep,
     "sequence": _cases,
     "sequence sweep": _sweep,
+    "transforms": _transforms,
     "memory": _memory,
     "calls": _calls,
     "tutorial": _tutorial,

@@ -12,6 +12,7 @@ import results
 import sweep as random_shapes
 import timing
 import torch
+import transforms as of_transforms
 from cases import DTYPES, QUICK_SHAPES, SHAPES, UGLY_SHAPES, Shape, Work
 from peers import FIXED_SHAPE_PEERS, OURS, SWEEP_PEERS, load_libraries
 from rich.console import Console
@@ -163,3 +164,16 @@ def sequence_sweep(request: Request, count: int) -> None:
     peers = [sequence_peers.MODULE, *choice(request.peers, sequence_peers.BASELINES, "peer")]
     tasks = sequence_measure.tasks("sequence sweep", cases, peers, timing.BRIEF)
     request.run("sequence-sweep", request.one_device(), tasks, request.seconds)
+
+
+def transforms(request: Request, _: object) -> None:
+    """torch.func's transforms of lltm.LLTM, with a loop and a plain call beside them."""
+    shapes = request.chosen_shapes(sequence_cases.SequenceShape) or of_transforms.SHAPES[: 1 if request.quick else None]
+    threads = {"cpu": request.chosen_threads(), "cuda": [request.cores]}
+    tasks = [
+        task
+        for device in request.chosen_devices()
+        for count in threads[device]
+        for task in of_transforms.tasks(device, count, shapes, request.budget())
+    ]
+    request.run("transforms", request.chosen_devices(), tasks, request.seconds)
