@@ -16,12 +16,12 @@ namespace {
 /// terms: each row that runs a step.
 class RunningSteps {
  public:
-  explicit RunningSteps(const SequenceSteps& steps) : schedule(steps) {
+  explicit RunningSteps(const Steps& steps) : schedule(steps) {
     int64_t longest = 0;
-    while (longest < steps.steps && schedule.running(longest) > 0) {
+    while (longest < steps.count && schedule.running(longest) > 0) {
       ++longest;
     }
-    begin = steps.reverse ? steps.steps - longest : 0;
+    begin = steps.reverse ? steps.count - longest : 0;
     end = begin + longest;
     terms_before_.push_back(0);
     for (int64_t i = begin; i < end; ++i) {
@@ -86,10 +86,10 @@ struct StepsOfChunk {
 
 /// The gradients of the state that is passed between two steps, of all rows.
 template <typename scalar_t>
-struct StateGradients {
+struct CarriedGradients {
   using real = accumulate_t<scalar_t>;
 
-  explicit StateGradients(const SequenceBackward<scalar_t>& s)
+  explicit CarriedGradients(const SequenceBackward<scalar_t>& s)
       : padded(sequence_kernels<scalar_t>().padded_state_size(s.state_size)),
         h(s.steps.batch * padded),
         cell(s.steps.batch * padded) {}
@@ -110,7 +110,7 @@ class BackwardRows {
  public:
   BackwardRows(const SequenceBackward<scalar_t>& sequence,
                const real* panels,
-               const StateGradients<scalar_t>& state,
+               const CarriedGradients<scalar_t>& state,
                int64_t first_row,
                int64_t last_row)
       : s(sequence), panels(panels), state(state), first_row(first_row), last_row(last_row) {}
@@ -217,7 +217,7 @@ class BackwardRows {
   const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>();
   const SequenceBackward<scalar_t>& s;
   const real* panels;
-  const StateGradients<scalar_t>& state;
+  const CarriedGradients<scalar_t>& state;
   const int64_t first_row;
   const int64_t last_row;
   std::vector<BackwardRow<scalar_t>> rows;
@@ -264,8 +264,8 @@ void clear_input_gradient(const SequenceBackward<scalar_t>& s) {
     return;
   }
   const int64_t batch = s.steps.batch, features = s.input.features;
-  for_each_task(s.steps.steps,
-                s.steps.steps * batch * features,
+  for_each_task(s.steps.count,
+                s.steps.count * batch * features,
                 kShortCopies,
                 [&](int64_t begin, int64_t end) {
                   for (int64_t step = begin; step < end; ++step) {
@@ -308,8 +308,8 @@ void run(const SequenceBackward<scalar_t>& s) {
   const std::vector<scalar_t> zeros(s.state_size, scalar_t(0));
 
   const auto panels = pack_columns<scalar_t>(
-      {.data = s.weights, .stride = s.weights_stride, .columns = s.state_size}, 3 * s.state_size);
-  const StateGradients<scalar_t> state(s);
+      {.data = s.weights.h, .stride = s.weights.stride, .columns = s.state_size}, 3 * s.state_size);
+  const CarriedGradients<scalar_t> state(s);
   ParameterGradients<scalar_t> parameters(
       s.state_size,
       s.input.features,
@@ -320,11 +320,11 @@ void run(const SequenceBackward<scalar_t>& s) {
   std::optional<StateGradient<scalar_t>> input;
   if (s.d_input) {
     clear_input_gradient(s);
-    input.emplace(s.state_size,
-                  WeightColumns<scalar_t>{.data = s.weights + s.state_size,
-                                          .stride = s.weights_stride,
-                                          .columns = s.input.features},
-                  all_terms);
+    input.emplace(
+        s.state_size,
+        WeightColumns<scalar_t>{
+            .data = s.weights.input, .stride = s.weights.stride, .columns = s.input.features},
+        all_terms);
   }
   int64_t last = end;
   do {

@@ -3,7 +3,7 @@
 #include "../optional_tensor.h"
 #include "../products.h"
 #include "cell_run.h"
-#include "choice.h"
+#include "plan.h"
 
 #include <ATen/Dispatch.h>
 
@@ -14,7 +14,7 @@ using at::Tensor;
 
 /// With this library's kernels.
 template <typename scalar_t>
-void own_cell_out(const CellOutputs& outputs, const ForwardArguments& arguments) {
+void fused_cell_out(const CellOutputs& outputs, const ForwardArguments& arguments) {
   const Tensor input = with_contiguous_rows(arguments.input);
   const Tensor weights = with_contiguous_rows(arguments.weights);
   const Tensor old_h = with_contiguous_rows(arguments.old_h);
@@ -38,7 +38,7 @@ void own_cell_out(const CellOutputs& outputs, const ForwardArguments& arguments)
 
 /// With ATen's product of the states and the weights.
 template <typename scalar_t>
-void aten_cell_out(const CellOutputs& outputs, const ForwardArguments& arguments) {
+void library_cell_out(const CellOutputs& outputs, const ForwardArguments& arguments) {
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
   const int64_t batch = old_h.size(0), state_size = old_h.size(1);
   pre_activations_out(outputs.gates.view({batch, 3 * state_size}),
@@ -65,10 +65,10 @@ void cell_out(const CellOutputs& outputs, const ForwardArguments& arguments) {
   const CellSizes<int64_t> sizes{.batch = arguments.old_h.size(0),
                                  .input_features = arguments.input.size(-1),
                                  .state_size = arguments.old_h.size(1)};
-  const bool is_own = has_own_products(dtype, Pass::kForward, sizes);
+  const Path path = plan_cell(dtype, Pass::kForward, sizes);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "lltm::forward", [&] {
-    is_own ? own_cell_out<scalar_t>(outputs, arguments)
-           : aten_cell_out<scalar_t>(outputs, arguments);
+    path == Path::kFused ? fused_cell_out<scalar_t>(outputs, arguments)
+                         : library_cell_out<scalar_t>(outputs, arguments);
   });
 }
 

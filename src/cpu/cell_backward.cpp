@@ -3,10 +3,10 @@
 #include "../dispatcher_kernel.h"
 #include "../gradients.h"
 #include "../optional_tensor.h"
-#include "choice.h"
 #include "gradient_products.h"
 #include "kernel_arguments.h"
 #include "parallel.h"
+#include "plan.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
@@ -46,8 +46,8 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
             pointwise.backward(params, begin, end);
           });
         });
-    if (has_own_products(input.scalar_type(), Pass::kBackward, sizes)) {
-      finish_own_gradients(gradients, input, weights, old_h);
+    if (plan_cell(input.scalar_type(), Pass::kBackward, sizes) == Path::kFused) {
+      finish_fused_gradients(gradients, input, weights, old_h);
       return gradients.results();
     }
   }

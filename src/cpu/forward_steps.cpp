@@ -24,15 +24,15 @@ struct PackedWeights {
                   3 * s.state_size * (s.state_size + s.input.features),
                   kShortCopies,
                   [&](int64_t begin, int64_t end) {
-                    kernels.pack_gates({.weights = s.weights,
-                                        .weights_stride = s.weights_stride,
+                    kernels.pack_gates({.weights = s.weights.h,
+                                        .weights_stride = s.weights.stride,
                                         .state_size = s.state_size,
                                         .terms = s.state_size,
                                         .panels = of_h.data()},
                                        begin,
                                        end);
-                    kernels.pack_gates({.weights = s.weights + s.state_size,
-                                        .weights_stride = s.weights_stride,
+                    kernels.pack_gates({.weights = s.weights.input,
+                                        .weights_stride = s.weights.stride,
                                         .state_size = s.state_size,
                                         .terms = s.input.features,
                                         .panels = of_input.data()},
@@ -65,7 +65,7 @@ class ForwardRows {
         steps_per_chunk(
             std::clamp<int64_t>(std::min(kRowsPerChunk, rows_at_once) / (last_row - first_row),
                                 1,
-                                std::max<int64_t>(1, s.steps.steps))),
+                                std::max<int64_t>(1, s.steps.count))),
         x(s.input.feature_stride == 1
               ? 0
               : steps_per_chunk * (last_row - first_row) * s.input.features),
@@ -89,8 +89,8 @@ class ForwardRows {
   void run(const Spread& spread) {
     const int64_t groups = kernels.groups(s.state_size);
     start_cells();
-    for (int64_t first = 0; first < s.steps.steps; first += steps_per_chunk) {
-      const int64_t last = std::min(first + steps_per_chunk, s.steps.steps);
+    for (int64_t first = 0; first < s.steps.count; first += steps_per_chunk) {
+      const int64_t last = std::min(first + steps_per_chunk, s.steps.count);
       collect_rows(first, last);
       if (rows.empty()) {
         continue;
@@ -253,7 +253,7 @@ void run(const SequenceForward<scalar_t>& sequence) {
   const int64_t rows_per_tile = sequence_kernels<scalar_t>().rows_per_tile;
   const int64_t bytes_per_row = ForwardRows<scalar_t>::bytes_per_row(sequence);
   run_rows(SequenceWork{.batch = sequence.steps.batch,
-                        .steps = sequence.steps.steps,
+                        .steps = sequence.steps.count,
                         .multiplications_per_row = 3 * sequence.state_size *
                                                    (sequence.state_size + sequence.input.features),
                         .multiplications_per_step = multiplications(

@@ -184,10 +184,10 @@ void ParameterGradients<scalar_t>::add_to_weights(int64_t first_group, int64_t l
                 });
 }
 
-void finish_own_gradients(const CellGradients& gradients,
-                          const Tensor& input,
-                          const Tensor& weights,
-                          const Tensor& old_h) {
+void finish_fused_gradients(const CellGradients& gradients,
+                            const Tensor& input,
+                            const Tensor& weights,
+                            const Tensor& old_h) {
   const Tensor input_ = with_contiguous_rows(input);
   const Tensor weights_ = with_contiguous_rows(weights);
   const Tensor old_h_ = with_contiguous_rows(old_h);

@@ -15,10 +15,10 @@
 namespace lltm::cpu {
 
 /// Does the same as finish_gradients(), for a non-empty batch and state.
-void finish_own_gradients(const CellGradients& gradients,
-                          const at::Tensor& input,
-                          const at::Tensor& weights,
-                          const at::Tensor& old_h);
+void finish_fused_gradients(const CellGradients& gradients,
+                            const at::Tensor& input,
+                            const at::Tensor& weights,
+                            const at::Tensor& old_h);
 
 /// d_weights = the sum over rows of d_gates.T @ [old_h | input], and d_bias = that of d_gates. The
 /// rows may come in several calls.

@@ -7,10 +7,6 @@
 
 namespace lltm::cpu {
 
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 /// The kernels accept any stride between rows, but the elements of a row, the last dimension, must
 /// be contiguous.
 inline bool has_contiguous_rows(const at::Tensor& tensor) {

@@ -8,6 +8,10 @@
 
 namespace lltm::cpu {
 
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
 // Short work runs on one thread. What counts as short follows from two measurements:
 //  - On an idle machine, handing work to another thread takes 5 to 10 us. At (16,32,128) in
 //    float32, 45 us on one thread of a Zen 4 core, a second thread saved a tenth; from 75 us on it

@@ -9,18 +9,18 @@
 namespace lltm::cpu {
 
 /// The steps of a sequence, and the order in which a row runs them.
-struct SequenceSteps {
-  int64_t steps;
+struct Steps {
+  int64_t count;
   int64_t batch;
-  const int64_t* lengths;  // (batch), clamped to 0..steps here, or null for all steps
-  const bool* reset;       // (steps, batch), or null for never
+  const int64_t* lengths;  // (batch), clamped to 0..count here, or null for all steps
+  const bool* reset;       // (count, batch), or null for never
   bool reverse;
 
   int64_t length(int64_t row) const {
-    return lengths ? std::clamp<int64_t>(lengths[row], 0, steps) : steps;
+    return lengths ? std::clamp<int64_t>(lengths[row], 0, count) : count;
   }
   /// The i-th step that a row of full length runs.
-  int64_t step(int64_t i) const { return reverse ? steps - 1 - i : i; }
+  int64_t step(int64_t i) const { return reverse ? count - 1 - i : i; }
   bool runs(int64_t step, int64_t row) const { return step < length(row); }
   bool resets(int64_t step, int64_t row) const { return reset && reset[step * batch + row]; }
   bool is_first(int64_t step, int64_t row) const {
@@ -35,7 +35,7 @@ struct SequenceSteps {
 /// without lengths, a row's place is its index.
 class Schedule {
  public:
-  explicit Schedule(const SequenceSteps& steps_) : steps(steps_) {
+  explicit Schedule(const Steps& steps_) : steps(steps_) {
     if (!has_lengths()) {
       return;
     }
@@ -48,9 +48,9 @@ class Schedule {
     for (int64_t place = 0; place < steps.batch; ++place) {
       places_[rows_[place]] = place;
     }
-    running_.resize(steps.steps);
+    running_.resize(steps.count);
     int64_t places = steps.batch;
-    for (int64_t step = 0; step < steps.steps; ++step) {
+    for (int64_t step = 0; step < steps.count; ++step) {
       while (places > 0 && !steps.runs(step, rows_[places - 1])) {
         --places;
       }
@@ -64,7 +64,7 @@ class Schedule {
   /// How many rows run a step.
   int64_t running(int64_t step) const { return has_lengths() ? running_[step] : steps.batch; }
 
-  const SequenceSteps steps;
+  const Steps steps;
 
  private:
   std::vector<int64_t> rows_, places_, running_;

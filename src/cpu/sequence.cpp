@@ -4,9 +4,10 @@
 #include "../int64_lengths.h"
 #include "../optional_tensor.h"
 #include "../sequence_outputs.h"
-#include "aten_sequence.h"
 #include "cell.h"
-#include "own_sequence.h"
+#include "fused_sequence.h"
+#include "library_sequence.h"
+#include "plan.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
@@ -18,16 +19,6 @@ namespace lltm::cpu {
 namespace {
 
 using at::Tensor;
-
-/// Whether to run the sequence as a cell: packing the weights does not pay for a single step. But
-/// the cell's workspace, gates and the states once more, must not be too large.
-bool is_cell(const SequenceArguments& arguments, const SequenceSizes<int64_t>& sizes) {
-  constexpr int64_t kMaxBytes = 48 << 20;
-  const int64_t numbers = sizes.batch * (4 * sizes.state_size + sizes.input_features);
-  return sizes.steps == 1 && !is_given(arguments.lengths) && !is_given(arguments.reset) &&
-         final_cell_dtype(arguments) == arguments.input.scalar_type() &&
-         numbers * static_cast<int64_t>(sizeof(double)) <= kMaxBytes;
-}
 
 /// Runs the only step as a cell.
 void only_step_out(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
@@ -63,12 +54,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
         return Tensor(at::detail::empty_cpu(shape, dtype));
       });
   if (sizes.batch * sizes.state_size > 0) {
-    if (is_cell(arguments, sizes)) {
-      only_step_out(outputs, arguments);
-    } else if (has_own_sequence(arguments.weights)) {
-      own_sequence_out(outputs, arguments, reverse);
-    } else {
-      aten_sequence_out(outputs, arguments, sizes, reverse);
+    switch (plan_sequence(arguments, sizes, Pass::kForward)) {
+      case Path::kCell:
+        only_step_out(outputs, arguments);
+        break;
+      case Path::kFused:
+        fused_sequence_out(outputs, arguments, reverse);
+        break;
+      case Path::kLibrary:
+        library_sequence_out(outputs, arguments, reverse);
+        break;
     }
   }
   return outputs.results();

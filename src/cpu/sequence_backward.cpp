@@ -4,8 +4,9 @@
 #include "../gate_gradients.h"
 #include "../gradients.h"
 #include "../int64_lengths.h"
-#include "aten_sequence.h"
-#include "own_sequence.h"
+#include "fused_sequence.h"
+#include "library_sequence.h"
+#include "plan.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -26,11 +27,11 @@ SequenceGradients gradients_of(const SequenceBackwardArguments& arguments,
   const auto& [steps, batch, input_features, state_size] = sizes;
   const Tensor &input = arguments.input, &weights = arguments.weights;
   const bool anything_to_do = arguments.any_gradient() && batch * state_size > 0;
-  // Our kernels write every element; aten_sequence_backward_out() expects zeros.
-  const bool is_own = anything_to_do && has_own_sequence(weights);
   const auto new_if = [&](bool wanted, at::IntArrayRef shape, at::ScalarType dtype) {
     const auto options = input.options().dtype(dtype);
-    return !wanted ? Tensor() : is_own ? at::empty(shape, options) : at::zeros(shape, options);
+    return !wanted          ? Tensor()
+           : anything_to_do ? at::empty(shape, options)
+                            : at::zeros(shape, options);
   };
   const auto dtype = input.scalar_type();
   const SequenceGradients gradients{
@@ -40,10 +41,10 @@ SequenceGradients gradients_of(const SequenceBackwardArguments& arguments,
       .h0 = new_if(output_mask[kH0], {batch, state_size}, dtype),
       .c0 = new_if(output_mask[kC0], {batch, state_size}, final_cell_dtype(arguments.sequence())),
       .gates = new_if(with_gates, {steps, batch, 3 * state_size}, dtype)};
-  if (is_own && gradients.any_wanted()) {
-    own_sequence_backward_out(gradients, arguments, reverse);
-  } else if (anything_to_do && gradients.any_wanted()) {
-    aten_sequence_backward_out(gradients, arguments, sizes, reverse);
+  if (anything_to_do && gradients.any_wanted()) {
+    const Path path = plan_sequence(arguments.sequence(), sizes, Pass::kBackward);
+    (path == Path::kFused ? fused_sequence_backward_out : library_sequence_backward_out)(
+        gradients, arguments, reverse);
   }
   return gradients;
 }

@@ -107,7 +107,7 @@ class Chunk {
   Chunk(const Schedule& schedule, int64_t first, int64_t last, const Span& places)
       : schedule_(schedule),
         times_(schedule.steps.reverse
-                   ? Span{schedule.steps.steps - last, schedule.steps.steps - first}
+                   ? Span{schedule.steps.count - last, schedule.steps.count - first}
                    : Span{first, last}),
         places_(places) {
     first_.reserve(times_.size() + 1);

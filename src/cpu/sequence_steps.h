@@ -28,14 +28,21 @@ struct SequenceInput {
   int64_t feature_stride;
 };
 
+/// The two blocks of columns of weights, (3*state_size, state_size) and (3*state_size, features).
+template <typename scalar_t>
+struct Weights {
+  const scalar_t* h;
+  const scalar_t* input;
+  int64_t stride;  // between rows of either
+};
+
 /// Plain pointers are to contiguous arrays.
 template <typename scalar_t>
 struct SequenceForward {
-  SequenceSteps steps;
+  Steps steps;
   SequenceInput<scalar_t> input;
   int64_t state_size;
-  const scalar_t* weights;  // (3*state_size, state_size + input features)
-  int64_t weights_stride;
+  Weights<scalar_t> weights;
   const scalar_t* bias;  // (3*state_size), or null
   const scalar_t* h0;    // (batch, state_size), or null for zeros
   const scalar_t* c0;    // (batch, state_size), or null for zeros or exact_c0
@@ -54,11 +61,10 @@ void run(const SequenceForward<scalar_t>& sequence);
 
 template <typename scalar_t>
 struct SequenceBackward {
-  SequenceSteps steps;
+  Steps steps;
   SequenceInput<scalar_t> input;
   int64_t state_size;
-  const scalar_t* weights;  // (3*state_size, state_size + input features)
-  int64_t weights_stride;
+  Weights<scalar_t> weights;
   const scalar_t* h0;                      // (batch, state_size), or null for zeros
   const scalar_t* output;                  // (steps, batch, state_size)
   const scalar_t* cells;                   // (steps, batch, state_size)

@@ -55,7 +55,7 @@ void run_rows(const SequenceWork& work, const Run& run) {
   };
   const int64_t threads = threads_of_sequence();
   const int64_t multiplications = work.batch * work.steps * work.multiplications_per_row;
-  const int64_t rows_per_thread = (work.batch + threads - 1) / threads;
+  const int64_t rows_per_thread = ceil_div(work.batch, threads);
   const int64_t threads_per_step =
       std::min(threads, work.multiplications_per_step / kMultiplicationsPerShare);
   const auto run_alone = [&](int64_t begin, int64_t end) {

@@ -14,14 +14,14 @@ struct StepsOfCall {
   StepsOfCall(const SequenceArguments& arguments, bool reverse)
       : lengths(contiguous_or_undefined(arguments.lengths)),
         reset(contiguous_or_undefined(arguments.reset)),
-        steps{.steps = arguments.input.size(0),
+        steps{.count = arguments.input.size(0),
               .batch = arguments.input.size(1),
               .lengths = data_or_null<int64_t>(lengths),
               .reset = data_or_null<bool>(reset),
               .reverse = reverse} {}
 
   const at::Tensor lengths, reset;  // before steps, which points into them
-  const SequenceSteps steps;
+  const Steps steps;
 };
 
 }  // namespace lltm::cpu

@@ -1,7 +1,6 @@
-#include "own_sequence.h"
+#include "fused_sequence.h"
 
 #include "../optional_tensor.h"
-#include "choice.h"
 #include "kernel_arguments.h"
 #include "sequence_steps.h"
 #include "steps_of_call.h"
@@ -15,10 +14,6 @@ namespace lltm::cpu {
 namespace {
 
 using at::Tensor;
-
-/// The limit for packed operands and a copy of weights with strided rows, out of the 64 MiB that a
-/// call's workspace may take.
-constexpr int64_t kMaxPackedBytes = 48 << 20;
 
 template <typename scalar_t>
 RowsOfSteps<scalar_t> rows_of_steps(const Tensor& tensor) {
@@ -42,6 +37,12 @@ struct Sources {
     return {.rows = rows_of_steps<scalar_t>(input),
             .features = input.size(2),
             .feature_stride = has_contiguous_rows(input) ? 1 : input.stride(2)};
+  }
+
+  template <typename scalar_t>
+  Weights<scalar_t> blocks() const {
+    const scalar_t* const data = weights.const_data_ptr<scalar_t>();
+    return {.h = data, .input = data + weights.size(0) / 3, .stride = weights.stride(0)};
   }
 
   Tensor input, weights, h0;
@@ -80,8 +81,7 @@ void forward(const SequenceOutputs& outputs, const SequenceArguments& arguments,
       .steps = call.steps,
       .input = sources.inputs<scalar_t>(),
       .state_size = outputs.output.size(2),
-      .weights = sources.weights.const_data_ptr<scalar_t>(),
-      .weights_stride = sources.weights.stride(0),
+      .weights = sources.blocks<scalar_t>(),
       .bias = data_or_null<scalar_t>(bias),
       .h0 = data_or_null<scalar_t>(sources.h0),
       .c0 = exact ? nullptr : data_or_null<scalar_t>(c0),
@@ -119,8 +119,7 @@ void backward(const SequenceGradients& gradients,
   run(SequenceBackward<scalar_t>{.steps = call.steps,
                                  .input = sources.inputs<scalar_t>(),
                                  .state_size = output.size(2),
-                                 .weights = sources.weights.const_data_ptr<scalar_t>(),
-                                 .weights_stride = sources.weights.stride(0),
+                                 .weights = sources.blocks<scalar_t>(),
                                  .h0 = data_or_null<scalar_t>(sources.h0),
                                  .output = output.const_data_ptr<scalar_t>(),
                                  .cells = cells.const_data_ptr<scalar_t>(),
@@ -140,38 +139,18 @@ void backward(const SequenceGradients& gradients,
 
 }  // namespace
 
-bool has_own_sequence(const Tensor& weights) {
-  const auto dtype = weights.scalar_type();
-  if (!has_own_sequence_products(dtype)) {
-    return false;
-  }
-  if (are_own_products_forced()) {
-    return true;
-  }
-  const int64_t state_size = weights.size(0) / 3;
-  const int64_t input_features = weights.size(1) - state_size;
-  return AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "lltm::sequence", [&] {
-    const int64_t elements = packed_gates_size<scalar_t>(state_size, state_size) +
-                             packed_gates_size<scalar_t>(state_size, input_features);
-    const int64_t copied = has_contiguous_rows(weights) ? 0 : weights.numel();
-    return elements * static_cast<int64_t>(sizeof(accumulate_t<scalar_t>)) +
-               copied * static_cast<int64_t>(sizeof(scalar_t)) <=
-           kMaxPackedBytes;
-  });
-}
-
-void own_sequence_out(const SequenceOutputs& outputs,
-                      const SequenceArguments& arguments,
-                      bool reverse) {
+void fused_sequence_out(const SequenceOutputs& outputs,
+                        const SequenceArguments& arguments,
+                        bool reverse) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence", [&] {
         forward<scalar_t>(outputs, arguments, reverse);
       });
 }
 
-void own_sequence_backward_out(const SequenceGradients& gradients,
-                               const SequenceBackwardArguments& arguments,
-                               bool reverse) {
+void fused_sequence_backward_out(const SequenceGradients& gradients,
+                                 const SequenceBackwardArguments& arguments,
+                                 bool reverse) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence_backward", [&] {
         backward<scalar_t>(gradients, arguments, reverse);

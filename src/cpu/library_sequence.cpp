@@ -1,7 +1,7 @@
 // Everything is computed in the accumulation type, float for 16-bit tensors. The product with the
 // inputs, z_x, is not rounded, nor is z before the cell reads it. The cell state is carried
 // unrounded, and rounded only where it is written. h alone is rounded in every step, as in output.
-#include "aten_sequence.h"
+#include "library_sequence.h"
 
 #include "../optional_tensor.h"
 #include "../products.h"
@@ -17,6 +17,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <optional>
 #include <type_traits>
 
 namespace lltm::cpu {
@@ -127,7 +129,7 @@ void run_forward(const SequenceOutputs& outputs,
 template <typename scalar_t>
 Tensor old_h_of(const Chunk& chunk, const Tensor& h0, const Tensor& output) {
   using acc_t = accumulate_t<scalar_t>;
-  const SequenceSteps& steps = chunk.schedule().steps;
+  const Steps& steps = chunk.schedule().steps;
   const int64_t state_size = output.size(2);
   const Tensor old_h =
       at::zeros({chunk.rows(), state_size}, c10::CppTypeToScalarType<acc_t>::value);
@@ -263,35 +265,46 @@ void run_backward(const SequenceGradients& gradients,
   round(gradients.bias, d_bias);
 }
 
-}  // namespace
+SequenceSizes<int64_t> sizes_of(const SequenceArguments& arguments) {
+  const Tensor& input = arguments.input;
+  return {.steps = input.size(0),
+          .batch = input.size(1),
+          .input_features = input.size(2),
+          .state_size = arguments.weights.size(0) / 3};
+}
 
-void aten_sequence_out(const SequenceOutputs& outputs,
-                       const SequenceArguments& arguments,
-                       const SequenceSizes<int64_t>& sizes,
-                       bool reverse) {
-  if (is_given(arguments.lengths)) {
-    // Steps beyond a row's length are not run; their results are zero.
-    for (Tensor steps_of_rows : {outputs.output, outputs.cells, outputs.gates}) {
-      steps_of_rows.zero_();
+/// Steps beyond a row's length are not run; what they would write is zero.
+void zero_if_not_run(const std::optional<Tensor>& lengths, std::initializer_list<Tensor> steps) {
+  for (Tensor of_steps : steps) {
+    if (is_given(lengths) && of_steps.defined()) {
+      of_steps.zero_();
     }
   }
+}
+
+}  // namespace
+
+void library_sequence_out(const SequenceOutputs& outputs,
+                          const SequenceArguments& arguments,
+                          bool reverse) {
+  zero_if_not_run(arguments.lengths, {outputs.output, outputs.cells, outputs.gates});
   const StepsOfCall call(arguments, reverse);
   const Schedule schedule(call.steps);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence", [&] {
-        run_forward<scalar_t>(outputs, arguments, sizes, schedule);
+        run_forward<scalar_t>(outputs, arguments, sizes_of(arguments), schedule);
       });
 }
 
-void aten_sequence_backward_out(const SequenceGradients& gradients,
-                                const SequenceBackwardArguments& arguments,
-                                const SequenceSizes<int64_t>& sizes,
-                                bool reverse) {
+void library_sequence_backward_out(const SequenceGradients& gradients,
+                                   const SequenceBackwardArguments& arguments,
+                                   bool reverse) {
+  zero_if_not_run(arguments.lengths, {gradients.input, gradients.gates});
   const StepsOfCall call(arguments.sequence(), reverse);
   const Schedule schedule(call.steps);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence_backward", [&] {
-        run_backward<scalar_t>(gradients, arguments, sizes, schedule);
+        run_backward<scalar_t>(gradients, arguments, sizes_of(arguments.sequence()), schedule);
       });
 }
 

@@ -1,0 +1,132 @@
+#include "plan.h"
+
+#include "../optional_tensor.h"
+#include "kernel_arguments.h"
+
+#include <ATen/Dispatch.h>
+#include <c10/util/Exception.h>
+#include <c10/util/env.h>
+
+#include <optional>
+#include <string>
+
+namespace lltm::cpu {
+namespace {
+
+/// The limit for packed operands and a copy of weights with strided rows, or for the workspace of a
+/// cell, out of the 64 MiB that a call's workspace may take.
+constexpr int64_t kMaxWorkspaceBytes = 48 << 20;
+
+/// The value of LLTM_CPU_GEMM. Like LLTM_CUDA_PATH, it is read at every call, under the lock with
+/// which PyTorch changes the environment.
+std::optional<Path> forced() {
+  const std::string value = c10::utils::get_env("LLTM_CPU_GEMM").value_or("auto");
+  if (value.empty() || value == "auto") {
+    return std::nullopt;
+  }
+  if (value == "own") {
+    return Path::kFused;
+  }
+  TORCH_CHECK(value == "aten",
+              "lltm: expected the environment variable LLTM_CPU_GEMM to be auto, own or aten, got ",
+              value);
+  return Path::kLibrary;
+}
+
+/// When the fused kernels are the faster ones, by the measurements of docs/cpu-kernels.md.
+enum class Fused { kNever, kForward, kSmall, kAlways };
+
+struct FusedByDtype {
+  InstructionSet instruction_set;
+  Fused float64, float32, float16, bfloat16;
+};
+
+using enum Fused;
+
+// clang-format off
+constexpr FusedByDtype kTable[] = {
+    //                             float64   float32    float16   bfloat16
+    {InstructionSet::kAvx512Amx,   kNever,   kAlways,   kAlways,  kSmall},
+    {InstructionSet::kAvx512Bf16,  kAlways,  kAlways,   kAlways,  kAlways},
+    {InstructionSet::kAvx512,      kNever,   kAlways,   kAlways,  kAlways},
+    {InstructionSet::kAvx2,        kNever,   kForward,  kAlways,  kAlways},
+    {InstructionSet::kBaseline,    kNever,   kNever,    kNever,   kNever},
+};
+// clang-format on
+
+Fused fused_by_measurement(at::ScalarType dtype) {
+  const InstructionSet here = instruction_set();
+  for (const FusedByDtype& row : kTable) {
+    if (row.instruction_set == here) {
+      return dtype == at::kDouble  ? row.float64
+             : dtype == at::kFloat ? row.float32
+             : dtype == at::kHalf  ? row.float16
+                                   : row.bfloat16;
+    }
+  }
+  return kNever;
+}
+
+bool cell_is_fused(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& sizes) {
+  switch (fused_by_measurement(dtype)) {
+    case kNever:
+      return false;
+    case kForward:
+      return pass == Pass::kForward;
+    case kSmall: {
+      // Up to seven rows, or as many more as are multiplied while ATen prepares its product.
+      const int64_t weights = 3 * sizes.state_size * (sizes.state_size + sizes.input_features);
+      return (sizes.batch - 7) * weights < 3'000'000;
+    }
+    case kAlways:
+      break;
+  }
+  return true;
+}
+
+/// Whether a forward of a single step may run as a cell: packing the weights does not pay for it.
+bool is_cell(const SequenceArguments& arguments, const SequenceSizes<int64_t>& sizes) {
+  const int64_t numbers = sizes.batch * (4 * sizes.state_size + sizes.input_features);
+  return sizes.steps == 1 && !is_given(arguments.lengths) && !is_given(arguments.reset) &&
+         final_cell_dtype(arguments) == arguments.input.scalar_type() &&
+         numbers * static_cast<int64_t>(sizeof(double)) <= kMaxWorkspaceBytes;
+}
+
+bool packed_weights_fit(const at::Tensor& weights, const SequenceSizes<int64_t>& sizes) {
+  return AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, weights.scalar_type(), "lltm::sequence", [&] {
+        const int64_t elements =
+            packed_gates_size<scalar_t>(sizes.state_size, sizes.state_size) +
+            packed_gates_size<scalar_t>(sizes.state_size, sizes.input_features);
+        const int64_t copied = has_contiguous_rows(weights) ? 0 : weights.numel();
+        return elements * static_cast<int64_t>(sizeof(accumulate_t<scalar_t>)) +
+                   copied * static_cast<int64_t>(sizeof(scalar_t)) <=
+               kMaxWorkspaceBytes;
+      });
+}
+
+}  // namespace
+
+Path plan_cell(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& sizes) {
+  const std::optional<Path> path = forced();
+  return path ? *path : cell_is_fused(dtype, pass, sizes) ? Path::kFused : Path::kLibrary;
+}
+
+Path plan_sequence(const SequenceArguments& arguments,
+                   const SequenceSizes<int64_t>& sizes,
+                   Pass pass) {
+  if (pass == Pass::kForward && is_cell(arguments, sizes)) {
+    return Path::kCell;
+  }
+  if (const std::optional<Path> path = forced()) {
+    return *path;
+  }
+  // Without the fused kernels, a 16-bit sequence multiplies in float, so the choice for float
+  // applies to it. The forward and the backward take the same path.
+  const bool is_double = arguments.input.scalar_type() == at::kDouble;
+  const Fused fused = fused_by_measurement(is_double ? at::kDouble : at::kFloat);
+  return fused != kNever && packed_weights_fit(arguments.weights, sizes) ? Path::kFused
+                                                                         : Path::kLibrary;
+}
+
+}  // namespace lltm::cpu
