@@ -42,15 +42,14 @@ def run_demo(folder: Path, *options, **settings) -> str:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel for the CPU in a folder. The object files, without optimization, stay in lltm's build tree."""
+    """Build the wheel for the CPU in a folder. The object files stay in lltm's build tree."""
     with open(lltm.library_path.parent / "wheel.lock", "w") as lock:  # only one of several test processes compiles
         fcntl.flock(lock, fcntl.LOCK_EX)
         run(
             sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder,
             f"--config-settings=build-dir={kept_folder('wheel', folder)}",
             "--config-settings=cmake.define.LLTM_CUDA=OFF", "--config-settings=cmake.define.CMAKE_UNITY_BUILD=ON",
-            "--config-settings=cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=0",
-            "--config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0", ROOT,
+            "--config-settings=cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=0", ROOT,
         )  # fmt: skip
     (wheel,) = folder.glob("*.whl")
     return wheel

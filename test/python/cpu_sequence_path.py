@@ -1,15 +1,10 @@
-"""A program that checks sequences on the CPU path selected by the environment, as cpu_path.py does for the cell.
-
-Prints only failures.
-"""
+"""Tests of sequences on the CPU path that the environment selects, as in cpu_path.py for the cell."""
 
 import os
-from itertools import product
 
-import conftest  # noqa: F401  finds lltm
+import pytest
 import torch
 from sequence_reference import (
-    Sequence,
     assert_gradients_close,
     assert_results_close,
     call,
@@ -27,67 +22,47 @@ EDGES = [
     (130, 1, 3, 5), (40, 15, 20, 24), (2, 129, 6, 8), (2, 3, 258, 260), (90, 15, 37, 50), (2, 35, 545, 173),
 ]  # fmt: skip
 OWN = os.environ.get("LLTM_CPU_GEMM") == "own"
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def check(arguments: Sequence, keep: bool, what: str) -> None:
-    try:
-        assert_results_close(call(arguments, keep), arguments, keep)
-        gradients = make_gradients(arguments)
-        assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
-    except AssertionError as error:
-        print(f"{what}: {error}")
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@pytest.mark.parametrize("number", range(len(EDGES)), ids=[str(sizes) for sizes in EDGES])
+def test_is_the_formula(dtype, number, masked):
+    """Every size once without options, and once with all of them, in one of the directions."""
+    turn = 4 * number + [torch.float64, torch.float32, torch.float16, torch.bfloat16].index(dtype)
+    options = {}
+    if masked:
+        options = {"lengths": True, "reset": True, "bias": turn % 3 > 0, "state": turn % 5 > 0, "reverse": turn % 2 > 0}
+    arguments, keep = make(EDGES[number], dtype, **options), not masked or turn % 2 == 0
+    assert_results_close(call(arguments, keep), arguments, keep)
+    gradients = make_gradients(arguments)
+    assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
 
 
-def check_edges() -> None:
-    """Every size once with all options, in one of the directions, and once without."""
-    for number, (sizes, dtype) in enumerate(product(EDGES, DTYPES)):
-        reverse = number % 2 == 1
-        check(make(sizes, dtype), True, f"{dtype} {sizes}")
-        check(
-            make(sizes, dtype, bias=number % 3 > 0, state=number % 5 > 0, lengths=True, reset=True, reverse=reverse),
-            number % 2 == 0,
-            f"{dtype} {sizes} with lengths and resets, reverse={reverse}",
-        )
+def test_nothing_beyond_a_length_is_read(dtype):
+    """Neither inputs nor gradients."""
+    arguments = make((6, 11, 5, 21), dtype, lengths=True)
+    beyond = torch.arange(6).unsqueeze(1) >= arguments.lengths.clamp(0, 6)
+    gradients = make_gradients(arguments)
+    for tensor in (arguments.input, gradients[0], gradients[3]):
+        tensor[beyond] = torch.nan
+    clean = arguments._replace(input=arguments.input.nan_to_num())
+    zeroed = [gradient.nan_to_num() for gradient in gradients]
+    found = [*call(arguments, True), *call_backward(gradients, arguments)]
+    expected = [*call(clean, True), *call_backward(zeroed, clean)]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def check_poison() -> None:
-    """Neither inputs nor gradients beyond a row's length are read."""
-    for dtype in DTYPES:
-        arguments = make((6, 11, 5, 21), dtype, lengths=True)
-        beyond = torch.arange(6).unsqueeze(1) >= arguments.lengths.clamp(0, 6)
-        gradients = make_gradients(arguments)
-        for tensor in (arguments.input, gradients[0], gradients[3]):
-            tensor[beyond] = torch.nan
-        clean = arguments._replace(input=arguments.input.nan_to_num())
-        for got, want in zip(call(arguments, True), call(clean, True), strict=True):
-            if not torch.equal(got, want):
-                print(f"{dtype}: a NaN beyond the length changes a result")
-        zeroed = [gradient.nan_to_num() for gradient in gradients]
-        results = call_backward(gradients, arguments), call_backward(zeroed, clean)
-        for got, want in zip(*results, strict=True):
-            if not torch.equal(got, want):
-                print(f"{dtype}: a NaN beyond the length changes a gradient")
+@pytest.mark.skipif(not OWN, reason="ATen's results are reproducible only for the same number of threads")
+@pytest.mark.parametrize("sizes", [(9, 40, 70, 130), (12, 20, 130, 128), (400, 1, 130, 128), (3, 3, 700, 900)], ids=str)
+def test_bits_do_not_depend_on_threads(dtype, sizes, set_threads):
+    """With rows for all threads, rows for some, and one row."""
+    arguments = make(sizes, dtype, lengths=True, reset=True)
+    gradients = make_gradients(arguments)
 
+    def results(threads: int) -> list[torch.Tensor]:
+        set_threads(threads)
+        return [*call(arguments, True), *call_backward(gradients, arguments)]
 
-def check_bits() -> None:
-    """The bits are the same for any number of threads, with rows for all of them, rows for some, and one row."""
-    for dtype, sizes in product(DTYPES, [(9, 40, 70, 130), (12, 20, 130, 128), (400, 1, 130, 128), (3, 3, 700, 900)]):
-        arguments = make(sizes, dtype, lengths=True, reset=True)
-        gradients = make_gradients(arguments)
-        first = None
-        for threads in (1, 2, 3, 8):
-            torch.set_num_threads(threads)
-            results = [*call(arguments, True), *call_backward(gradients, arguments)]
-            first = results if first is None else first
-            if not all(torch.equal(a, b) for a, b in zip(first, results, strict=True)):
-                print(f"{dtype} {sizes}: other bits with {threads} threads")
-    torch.set_num_threads(2)
-
-
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    check_edges()
-    check_poison()
-    if OWN:  # ATen's results are reproducible only for the same number of threads
-        check_bits()
+    first = results(1)
+    for threads in (2, 3, 8):
+        assert all(torch.equal(a, b) for a, b in zip(first, results(threads), strict=True)), f"with {threads} threads"

@@ -108,8 +108,8 @@ def test_packed_costs_a_gather_in_and_one_out():
         moves = [name for name in names if name.startswith("aten::index") and name.endswith("of features")]
         assert moves == ["aten::index_copy of features", "aten::index_select of features"]
         assert not {"aten::nonzero", "aten::masked_select"}.intersection(names)
-        # A size, whether it increases, and the sum are read from batch_sizes, which are on the host.
-        assert names.count("aten::_local_scalar_dense") == 3
+        # Numbers are read from batch_sizes alone, which are on the host.
+        assert "aten::_local_scalar_dense of features" not in names
     assert counts[0] == counts[1]
 
 

@@ -1,6 +1,7 @@
 """The wheel: what it contains, and that it works for Python and C++ when it is installed.
 
-It is built once, without CUDA, in a folder next to the library under test, so that a second run compiles nothing.
+It is built once, without CUDA and as optimized as for users, in a folder next to the library under test, so that a
+second run compiles nothing.
 """
 
 import email
@@ -88,7 +89,7 @@ def test_an_isolated_build_is_refused():
     """An isolated environment has what [build-system] requires. If that included torch, it would be the newest one, and
     the wheel would replace the user's PyTorch."""
     (requirements,) = re.findall(r"^requires = (.*)$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert requirements == '["scikit-build-core>=1.1"]'
+    assert "torch" not in requirements
     refusal = run(sys.executable, "-I", "-S", ROOT / "cmake" / "wheel_metadata.py", fails=True)
     assert refusal.startswith("lltm: found no PyTorch to build with.")
     assert refusal.endswith("then pip install --no-build-isolation .\n")
