@@ -62,43 +62,24 @@ std::string_view chosen(const BackwardShape& shape) {
   return choose_backward(shape, kH200).candidate->name;
 }
 
-struct Case {
-  int64_t batch, input_features, state_size;
-  // In float32, in TF32, and in 16 bits.
-  std::string float32, tf32, half;
-};
-
-TEST(BackwardChoice, IsWhatMeasuredBestOnAnH200) {
-  const Case cases[] = {
-      {1, 512, 512, "few_rows", "few_rows", "few_rows"},
-      {5, 1000, 1000, "few_rows", "few_rows", "few_rows"},
-      {1, 955, 1114, "few_rows", "few_rows", "few_rows"},
-      {8, 852, 419, "few_rows", "few_rows", "few_rows"},
-      {8, 512, 512, "few_rows", "few_rows", "wgmma_small"},
-      {8, 2048, 2048, "few_rows", "few_rows", "wgmma"},
-      {16, 32, 128, "tiles", "tiles", "wgmma_small"},
-      {64, 1024, 128, "wgmma_float32", "tiles", "wgmma_small"},
-      {64, 512, 512, "wgmma_float32", "wgmma", "wgmma_small"},
-      {128, 1024, 1024, "wgmma_float32", "wgmma", "wgmma"},
-      {256, 2048, 2048, "wgmma_float32", "wgmma", "wgmma"},
-      {1024, 1024, 1024, "wgmma_float32", "wgmma", "wgmma"},
-      {2048, 128, 128, "wgmma_float32", "wgmma", "wgmma"},
-      {65536, 32, 128, "wgmma_float32", "wgmma", "library"},
-      {32, 64, 4096, "wgmma_float32", "wgmma", "wgmma"},
-      {18, 464, 76, "wgmma_float32", "tiles", "tiles"},
-      {1804, 9, 18, "wgmma_float32", "wgmma", "wgmma"},
-      {139, 71, 37, "wgmma_float32", "wgmma", "wgmma"},
-  };
-  for (const Case& c : cases) {
-    for (const Arithmetic arithmetic : kArithmetics) {
-      const std::string& expected = arithmetic == Arithmetic::kFloat32 ? c.float32
-                                    : arithmetic == Arithmetic::kTf32  ? c.tf32
-                                                                       : c.half;
-      EXPECT_EQ(chosen(shape_of(arithmetic, c.batch, c.input_features, c.state_size)),
-                "backward_" + expected)
-          << c.batch << " " << c.input_features << " " << c.state_size << " "
-          << static_cast<int>(arithmetic);
+TEST(BackwardChoice, HasTheLeastEstimateOfWhatIsSupported) {
+  for (const BackwardShape& shape : random_shapes(400)) {
+    const auto choice = choose_backward(shape, kH200);
+    for (const BackwardCandidate& other : backward_candidates()) {
+      if (const auto estimate = estimate_if_supported(other, shape, kH200)) {
+        EXPECT_LE(choice.estimate.us, estimate->us) << choice.candidate->name << " " << other.name;
+      }
     }
+  }
+}
+
+// Whatever the constants of a GPU.
+TEST(BackwardChoice, IsOfTheGroupThatSuitsTheSizes) {
+  for (const Arithmetic arithmetic : kArithmetics) {
+    EXPECT_EQ(choose_backward(shape_of(arithmetic, 1, 512, 512), kH200).candidate->group,
+              Group::kFewRows);
+    EXPECT_EQ(choose_backward(shape_of(arithmetic, 256, 2048, 2048), kH200).candidate->group,
+              Group::kHopper);
   }
 }
 

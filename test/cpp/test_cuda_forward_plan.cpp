@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <set>
-#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -49,121 +48,6 @@ TEST(Model, ShiftsBoxesToLinesOfTheCacheWhereThatPays) {
   EXPECT_EQ(line_shift(1000, 60, 64), 0);  // two boxes instead of one
 }
 
-struct Case {
-  int64_t batch, input_features, state_size;
-  // In float32, in TF32, and in 16 bits.
-  std::string float32, tf32, half;
-};
-
-class ModelChoice : public testing::TestWithParam<Case> {};
-
-TEST_P(ModelChoice, IsWhatMeasuredBestOnAnH200) {
-  const Case& c = GetParam();
-  for (const Arithmetic arithmetic : kArithmetics) {
-    const auto choice =
-        choose_forward(shape_of(arithmetic, c.batch, c.input_features, c.state_size), kH200);
-    EXPECT_EQ(choice.candidate->name,
-              arithmetic == Arithmetic::kFloat32 ? c.float32
-              : arithmetic == Arithmetic::kTf32  ? c.tf32
-                                                 : c.half)
-        << static_cast<int>(arithmetic);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Of,
-    ModelChoice,
-    testing::Values(
-        Case{16, 32, 128, "forward_tiles_16x8", "forward_wgmma_64x8", "forward_wgmma_64x8"},
-        Case{64,
-             1024,
-             128,
-             "forward_wgmma_float32_64x8",
-             "forward_wgmma_64x8",
-             "forward_wgmma_64x8"},
-        Case{
-            282, 168, 48, "forward_wgmma_float32_64x8", "forward_wgmma_64x8", "forward_wgmma_64x8"},
-        Case{64,
-             512,
-             512,
-             "forward_wgmma_float32_64x32",
-             "forward_wgmma_64x24",
-             "forward_wgmma_64x8"},
-        Case{128,
-             1024,
-             1024,
-             "forward_wgmma_float32_64x32",
-             "forward_wgmma_64x40_pairs",
-             "forward_wgmma_64x40_pairs"},
-        Case{256,
-             2048,
-             2048,
-             "forward_wgmma_float32_128x32",
-             "forward_wgmma_128x32_pairs",
-             "forward_wgmma_128x32_pairs"},
-        Case{64,
-             500,
-             500,
-             "forward_wgmma_float32_64x32",
-             "forward_wgmma_64x24",
-             "forward_wgmma_64x24"},
-        Case{105,
-             256,
-             1536,
-             "forward_wgmma_float32_128x32",
-             "forward_wgmma_128x32",
-             "forward_wgmma_128x32"},
-        Case{4096,
-             256,
-             256,
-             "forward_wgmma_float32_128x32",
-             "forward_wgmma_128x64_pairs",
-             "forward_wgmma_128x64_pairs"},
-        Case{131,
-             64,
-             2016,
-             "forward_wgmma_float32_128x32",
-             "forward_wgmma_192x32",
-             "forward_wgmma_192x32"},
-        Case{1690,
-             664,
-             568,
-             "forward_wgmma_float32_128x32",
-             "forward_wgmma_128x64_pairs",
-             "forward_wgmma_128x64_pairs"},
-        Case{1, 955, 1114, "forward_few_rows", "forward_few_rows", "forward_few_rows"},
-        Case{4, 270, 1080, "forward_few_rows", "forward_few_rows", "forward_few_rows"},
-        Case{8, 1024, 1024, "forward_few_rows", "forward_wgmma_64x24", "forward_wgmma_64x24"},
-        Case{8, 2048, 2048, "forward_few_rows", "forward_wgmma_128x32", "forward_wgmma_128x32"},
-        Case{9, 133, 923, "forward_few_rows", "forward_wgmma_64x24", "forward_wgmma_64x24"},
-        Case{30,
-             25,
-             1540,
-             "forward_wgmma_float32_64x32_by_words",
-             "forward_wgmma_64x40_by_words",
-             "forward_wgmma_64x40"},
-        Case{30,
-             97,
-             1750,
-             "forward_wgmma_float32_64x32_by_words",
-             "forward_wgmma_64x48_by_words",
-             "forward_wgmma_64x40"}),
-    [](const auto& info) {
-      const Case& c = info.param;
-      return std::to_string(c.batch) + "_" + std::to_string(c.input_features) + "_" +
-             std::to_string(c.state_size);
-    });
-
-// In short rows of 16 bits that start anywhere, tiles take 2.7 to 3.0, and wgmma, packing included,
-// 3.5 to 4.1.
-TEST(Model, ShiftsShortRowsRatherThanPackThem) {
-  for (const auto& [batch, input, state] :
-       {std::tuple{202, 10, 40}, {19, 254, 38}, {79, 25, 49}, {145, 77, 17}, {13, 70, 161}}) {
-    const ForwardShape shape = shape_of(Arithmetic::kBFloat16, batch, input, state);
-    EXPECT_EQ(choose_forward(shape, kH200).candidate->name, "forward_tiles_16x8");
-  }
-}
-
 std::vector<ForwardShape> many_shapes() {
   std::vector<ForwardShape> shapes;
   for (const Arithmetic arithmetic : kArithmetics) {
@@ -176,6 +60,26 @@ std::vector<ForwardShape> many_shapes() {
     }
   }
   return shapes;
+}
+
+TEST(ModelChoice, HasTheLeastEstimateOfWhatIsSupported) {
+  for (const ForwardShape& shape : many_shapes()) {
+    const auto choice = choose_forward(shape, kH200);
+    for (const ForwardCandidate& other : forward_candidates()) {
+      if (const auto estimate = estimate_if_supported(other, shape, kH200, /*ranks=*/0);
+          estimate && is_exact(other, shape)) {
+        EXPECT_LE(choice.estimate.us, estimate->us) << choice.candidate->name << " " << other.name;
+      }
+    }
+  }
+}
+
+// Whatever the constants of a GPU, a large product needs the instructions for matrices.
+TEST(ModelChoice, TakesHoppersInstructionsForLargeProducts) {
+  for (const Arithmetic arithmetic : kArithmetics) {
+    EXPECT_EQ(choose_forward(shape_of(arithmetic, 256, 2048, 2048), kH200).candidate->group,
+              Group::kHopper);
+  }
 }
 
 // Facts of smaller GPUs and of slices of one, among them Hopper GPUs with 114 and with 78
