@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,9 +43,18 @@ def run_demo(folder: Path, *options, **settings) -> str:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel for the CPU in a folder. The object files stay in lltm's build tree."""
-    with open(lltm.library_path.parent / "wheel.lock", "w") as lock:  # only one of several test processes compiles
+    """The wheel for the CPU, built in a folder, or once for all processes of a run of the tests. The object files stay
+    in lltm's build tree, and so does the wheel until the next run."""
+    if name := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
+        folder = lltm.library_path.parent / f"wheel-of-run-{name}"
+        folder.mkdir(exist_ok=True)
+        for other in folder.parent.glob("wheel-of-run-*"):
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+    with open(lltm.library_path.parent / "wheel.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if built := list(folder.glob("*.whl")):
+            return built[0]
         run(
             sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder,
             f"--config-settings=build-dir={kept_folder('wheel', folder)}",

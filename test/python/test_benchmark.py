@@ -24,6 +24,8 @@ from sequence.cases import VARIANTS, SequenceShape, make_cases, make_sweep
 from sequence.cases import draw as draw_sequences
 from sweep import LARGEST, SMALLEST, WORK_LIMIT, draw
 
+pytestmark = pytest.mark.any_pytorch
+
 MACHINE = {"date": "today", "CPU": "a CPU", "command": "bench.py"}
 
 

@@ -18,6 +18,8 @@ from reference import (
 )
 
 BACKWARD_NAMES = named_arguments.NAMES["backward"]
+pytestmark = pytest.mark.any_pytorch
+
 SIZES = [(6, 5, 7), (8, 16, 32)]
 
 
