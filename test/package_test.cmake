@@ -64,6 +64,15 @@ elseif(CASE STREQUAL "api")
   run("${case_folder}/names_no_symbol")
   run("${case_folder}/calls_the_api")
 
+elseif(CASE STREQUAL "example")
+  run(${configure} "-DCMAKE_PREFIX_PATH=${package}")
+  run("${CMAKE_COMMAND}" --build "${case_folder}")
+  execute_process(COMMAND "${case_folder}/train" 400 RESULT_VARIABLE result OUTPUT_VARIABLE output)
+  # Always answering 1 has a loss of 0.167.
+  if(NOT result EQUAL 0 OR NOT output MATCHES "lltm::LLTM.* 400 +0\\.0[0-9]+ .*torch::nn::LSTM.* 400 +0\\.[0-9]+ ")
+    message(FATAL_ERROR "expected two trained models, got (${result}): ${output}")
+  endif()
+
 elseif(CASE MATCHES "^torch_(before|after)$")
   string(TOUPPER "${CMAKE_MATCH_1}" when)
   # find_package(Torch) fails if PyTorch has CUDA and the machine has no toolkit.

@@ -209,11 +209,19 @@ class LLTM(_leaf.Leaf):
         """The weights and bias of each layer and direction, in the order of the states."""
         return [[getattr(self, name) for name in names] for names in self._parameter_names()]
 
-    def reset_parameters(self) -> None:
-        """Reinitialize the parameters uniformly in +-1/sqrt(hidden_size)."""
+    def reset_parameters(self, leak: float = 0.0) -> None:
+        """Reinitialize the parameters uniformly in +-1/sqrt(hidden_size).
+
+        ``leak``, such as 2, is subtracted from the weight of each h in the candidate of its own cell. A positive cell
+        is then pulled down and a negative one up, in place of a forget gate. docs/the-cell.md measures what that does.
+        """
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             torch.nn.init.uniform_(parameter, -bound, bound)
+        if leak:
+            with torch.no_grad():
+                for weights, *_ in self.all_weights:
+                    weights[2 * self.hidden_size :, : self.hidden_size].diagonal().sub_(leak)
 
     def flatten_parameters(self) -> None:
         """Does nothing: the operator reads the parameters in place."""

@@ -467,6 +467,28 @@ def test_moves(device):
     assert shapes(rnn.to("meta")(torch.empty(5, 2, 3, device="meta").half())) == ((5, 2, 4), (1, 2, 4), (1, 2, 4))
 
 
+def test_a_leak_pulls_each_cell_back():
+    rnn = lltm.LLTM(3, 4, 2, bidirectional=True)
+    torch.manual_seed(0)
+    rnn.reset_parameters()
+    without = [weights.detach().clone() for weights, _ in rnn.all_weights]
+    torch.manual_seed(0)
+    rnn.reset_parameters(leak=2.0)
+    for (weights, _), expected in zip(rnn.all_weights, without, strict=True):
+        expected[8:, :4] -= 2 * torch.eye(4)  # rows of the candidate, columns of h
+        torch.testing.assert_close(weights.detach(), expected)
+    # Without an input, each cell returns towards zero, wherever it begins.
+    rnn = lltm.LLTM(1, 4, bias=False)
+    torch.nn.init.zeros_(rnn.weights_l0)
+    state = torch.tensor([-2.0, -0.1, 0.1, 2.0]).repeat(2, 1, 1)
+    assert torch.equal(rnn(torch.zeros(9, 1), (state[0], state[1]))[1][1], state[1])
+    rnn.reset_parameters(leak=2.0)
+    with torch.no_grad():
+        rnn.weights_l0[8:] = torch.cat([-2 * torch.eye(4), torch.zeros(4, 1)], 1)
+    _, (_, c_n) = rnn(torch.zeros(9, 1), (state[0], state[1]))
+    assert (c_n.abs() < state[1].abs()).all()
+
+
 def test_parameters_that_are_replaced_are_used():
     rnn = lltm.LLTM(3, 4)
     rnn.weights_l0 = nn.Parameter(torch.zeros_like(rnn.weights_l0))
