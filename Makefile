@@ -39,12 +39,13 @@ for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),$(can_test_cuda)) -DLLTM
 # The options only apply to the build of this checkout, not to the builds of tests.
 unexport CMAKE_ARGS
 
-.PHONY: help build build-tests demo stream check test test-cpp test-python fuzz soak sanitize bench wheel release-check lint format clean distclean
+.PHONY: help build build-tests demo stream rl check test test-cpp test-python fuzz soak sanitize bench wheel release-check lint format clean distclean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo       train a classifier of handwritten digits in Python, serve it from C++'
 	@echo 'make stream     train a byte-level model of Python source, let C++ continue a line (LINE="def read(")'
+	@echo 'make rl         train two recurrent agents by reinforcement learning, draw how they learn'
 	@echo 'make check      the CPU tests of values, gradients, errors and modules: a minute or so, for daily work'
 	@echo 'make test       every test, in C++ and in Python (one side: make test-cpp, make test-python)'
 	@echo 'make build      the library: $(BUILD)/liblltm_ops.so'
@@ -119,6 +120,9 @@ demo:
 stream:
 	$(call build,demo,$(for_use))
 	@$(call with,demo) python3 examples/stream/demo.py --build-dir $(BUILD) $(if $(LINE),"--line=$$LINE")
+
+rl: build
+	@$(call with,demo) python3 examples/rl/demo.py --output $(BUILD)/rl
 
 bench:
 	$(call build,bench,$(for_use) -DLLTM_BENCHMARK=ON)

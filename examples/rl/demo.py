@@ -1,0 +1,89 @@
+"""Trains two recurrent agents with PPO, one with lltm.LLTM and one with nn.LSTM, and draws how they learn.
+
+    python examples/rl/demo.py --output build/rl
+
+lltm, torch and matplotlib must be importable: `make rl` takes care of that. The runs are shared out among processes of
+one thread each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import picture
+import ppo
+import torch
+from cartpole import FEATURES
+from torch import nn
+
+import lltm
+
+LAYERS = {"LLTM": lltm.LLTM, "LSTM": nn.LSTM}
+
+LEAK = 2.0
+"""How strongly each cell of the LLTM is pulled back to zero, in place of a forget gate: see docs/the-cell.md."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path("build/rl"), help="the folder of the picture")
+    parser.add_argument("--updates", type=int, default=ppo.Options().updates, help="the number of rollouts")
+    parser.add_argument("--seeds", type=int, default=2, help="the number of runs of each agent")
+    parser.add_argument("--hidden-size", type=int, default=64, help="of the LLTM; the LSTM has as many parameters")
+    args = parser.parse_args()
+    if min(args.updates, args.seeds, args.hidden_size) < 1:
+        parser.error("--updates, --seeds and --hidden-size must be 1 or more")
+    return args
+
+
+def make_agent(name: str, hidden_size: int, seed: int) -> ppo.Agent:
+    torch.manual_seed(seed)
+    layer = LAYERS[name](FEATURES, hidden_size)
+    if isinstance(layer, lltm.LLTM):
+        layer.reset_parameters(leak=LEAK)
+    return ppo.Agent(layer)
+
+
+def run(name: str, hidden_size: int, options: ppo.Options) -> list[ppo.Report]:
+    torch.set_num_threads(1)  # the tensors are small
+    return list(ppo.train(make_agent(name, hidden_size, options.seed), options))
+
+
+def main() -> None:
+    args = arguments()
+    start = time.monotonic()
+    args.output.mkdir(parents=True, exist_ok=True)
+    sizes = {name: ppo.twin_size(layer, FEATURES, args.hidden_size) for name, layer in LAYERS.items()}
+    print(f"-- Training {len(sizes)} agents with {args.seeds} seeds each (PyTorch {torch.__version__})", flush=True)
+    # Not forked: OpenMP's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
+        jobs = {
+            name: [
+                pool.submit(run, name, size, ppo.Options(updates=args.updates, seed=seed)) for seed in range(args.seeds)
+            ]
+            for name, size in sizes.items()
+        }
+        runs = {name: [job.result() for job in of_agent] for name, of_agent in jobs.items()}
+
+    print(
+        f"\n{'':6}{'steps of an episode':>20}{'collecting':>12}{'learning':>12}   seconds of processor time, each seed"
+    )
+    for name, of_agent in runs.items():
+        for reports in of_agent:
+            last = reports[-1]
+            print(f"{name:6}{last.length:20.0f}{last.collecting:12.1f}{last.learning:12.1f}")
+    picture_file = args.output / "rl.png"
+    parameters = {name: ppo.parameter_count(make_agent(name, size, 0).layer) for name, size in sizes.items()}
+    picture.draw(picture_file, runs, parameters)
+    print(f"\nupdates: nn.LSTM takes {picture.learning_speedup(runs):.1f} times as long as lltm.LLTM")
+    print(f"picture: {os.path.relpath(picture_file)} ({time.monotonic() - start:.0f} s in all)")
+
+
+if __name__ == "__main__":
+    main()
