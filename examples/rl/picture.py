@@ -93,11 +93,9 @@ def draw(path: Path, runs: Runs, parameters: Mapping[str, int]) -> None:
         )
         count = len(next(iter(runs.values())))
         caption = ", ".join(f"{LABELS[name]} ({parameters[name]:,} parameters)" for name in runs)
+        caption += f", whose updates take {learning_speedup(runs):.1f} times as long; {count} runs each"
         figure.text(0.055, 0.9, "Recurrent PPO balances poles whose velocity it cannot see", fontsize=17, weight="bold")
-        figure.text(
-            0.055, 0.845, f"Mean length of the last episodes, {count} seeds: {caption}. "
-            f"The updates take {learning_speedup(runs):.1f} times as long in pieces.", color=MUTED,
-        )  # fmt: skip
+        figure.text(0.055, 0.845, caption, color=MUTED)
         left, middle, right = (figure.add_subplot(cell) for cell in grid)
         draw_learning(left, runs, "Steps of an episode, by steps", by_time=False)
         left.legend(frameon=False, loc="lower right")
