@@ -14,7 +14,10 @@ endif()
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/lltm)
 
 install(TARGETS lltm_ops EXPORT lltm-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/include/lltm/lltm.h ${PROJECT_SOURCE_DIR}/include/lltm/nn.h
+install(FILES
+    ${PROJECT_SOURCE_DIR}/include/lltm/lltm.h
+    ${PROJECT_SOURCE_DIR}/include/lltm/nn.h
+    ${PROJECT_SOURCE_DIR}/include/lltm/registered.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lltm)
 install(EXPORT lltm-targets NAMESPACE lltm:: DESTINATION ${package_folder})
 

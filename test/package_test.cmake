@@ -51,7 +51,9 @@ if(CASE STREQUAL "install")
   file(REMOVE_RECURSE "${package}")
   run("${CMAKE_COMMAND}" --install "${BUILD_FOLDER}" --config "${CONFIGURATION}" --prefix "${case_folder}")
   file(RENAME "${case_folder}" "${package}")
-  foreach(file IN ITEMS lib/liblltm_ops.so include/lltm/lltm.h include/lltm/nn.h lib/cmake/lltm/lltm-config.cmake)
+  foreach(file IN ITEMS
+      lib/liblltm_ops.so include/lltm/lltm.h include/lltm/nn.h include/lltm/registered.h
+      lib/cmake/lltm/lltm-config.cmake)
     if(NOT EXISTS "${package}/${file}")
       message(FATAL_ERROR "the install has no ${file}")
     endif()
@@ -60,9 +62,17 @@ if(CASE STREQUAL "install")
 elseif(CASE STREQUAL "api")
   # CMAKE_PREFIX_PATH only names the package, so libtorch is the one recorded at build time.
   run(${configure} "-DCMAKE_PREFIX_PATH=${package}")
-  run("${CMAKE_COMMAND}" --build "${case_folder}" --target all calls_the_api)
+  run("${CMAKE_COMMAND}" --build "${case_folder}" --target all calls_the_api only_checks)
   run("${case_folder}/names_no_symbol")
   run("${case_folder}/calls_the_api")
+  # A program that does not link the library says what to do, and runs if the library is preloaded. LD_PRELOAD cannot
+  # contain spaces, as the package's path does.
+  execute_process(COMMAND "${case_folder}/only_checks" RESULT_VARIABLE result OUTPUT_VARIABLE output)
+  if(result EQUAL 0 OR NOT output MATCHES "link lltm::lltm_ops, or set LD_PRELOAD to liblltm_ops.so")
+    message(FATAL_ERROR "without the library: ${output}")
+  endif()
+  file(COPY_FILE "${package}/lib/liblltm_ops.so" "${case_folder}/liblltm_ops.so")
+  run("${CMAKE_COMMAND}" -E env "LD_PRELOAD=${case_folder}/liblltm_ops.so" "${case_folder}/only_checks")
 
 elseif(CASE STREQUAL "example")
   run(${configure} "-DCMAKE_PREFIX_PATH=${package}")

@@ -7,6 +7,8 @@
 // with the digits predicted for all images in one batch and for each image alone. DEVICE defaults
 // to cpu.
 
+#include <lltm/registered.h>
+
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/script.h>
 
@@ -79,6 +81,7 @@ void run(const std::string& model_path,
          const std::string& images_path,
          const std::string& predictions_path,
          const c10::Device& device) {
+  lltm::check_registered();
   const c10::InferenceMode no_gradients;
   torch::jit::Module model = torch::jit::load(model_path, device);
   model.eval();

@@ -8,6 +8,8 @@
 // is carried along, so every byte takes the same time; the model itself resets it at the beginning
 // of each line. DEVICE defaults to cpu.
 
+#include <lltm/registered.h>
+
 #include <ATen/Context.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -65,6 +67,7 @@ void run(const std::string& package,
          double temperature,
          uint64_t seed,
          const c10::Device& device) {
+  lltm::check_registered();
   const c10::InferenceMode no_gradients;
   at::manual_seed(seed);
   Stream stream(package, device);
