@@ -52,8 +52,8 @@ if(CASE STREQUAL "install")
   run("${CMAKE_COMMAND}" --install "${BUILD_FOLDER}" --config "${CONFIGURATION}" --prefix "${case_folder}")
   file(RENAME "${case_folder}" "${package}")
   foreach(file IN ITEMS
-      lib/liblltm_ops.so include/lltm/lltm.h include/lltm/nn.h include/lltm/registered.h
-      lib/cmake/lltm/lltm-config.cmake)
+      lib/liblltm_ops.so lib/liblltm_ops.so.${SOVERSION}
+      include/lltm/lltm.h include/lltm/nn.h include/lltm/registered.h lib/cmake/lltm/lltm-config.cmake)
     if(NOT EXISTS "${package}/${file}")
       message(FATAL_ERROR "the install has no ${file}")
     endif()

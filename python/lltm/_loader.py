@@ -130,7 +130,8 @@ def find_library(package_folders: list[str]) -> Path:
     candidates = [Path(override)] if override else [Path(folder, "lib", LIBRARY_NAME) for folder in package_folders]
     for candidate in candidates:
         if candidate.is_file():
-            return candidate.resolve()
+            # Not what liblltm_ops.so is a link to: that has the version in its name.
+            return candidate.parent.resolve() / candidate.name
     searched = ", ".join(str(candidate.absolute()) for candidate in candidates)
     if override:
         raise ImportError(f"lltm: LLTM_LIBRARY names {searched}, which is not a file")
@@ -148,8 +149,9 @@ def find_loaded_library() -> Path | None:
     with open("/proc/self/maps") as maps:
         for line in maps:
             *_, path = line.rstrip("\n").split(maxsplit=5)
-            if path.endswith(f"/{LIBRARY_NAME}"):
-                return Path(path)
+            if re.fullmatch(rf"{re.escape(LIBRARY_NAME)}(\.[0-9.]+)?", Path(path).name):
+                plain = Path(path).with_name(LIBRARY_NAME)  # the name that find_library() returns
+                return plain if plain.exists() and plain.samefile(path) else Path(path)
     return None
 
 

@@ -111,6 +111,18 @@ def test_library_of_an_installed_prefix(library, tmp_path):
     assert python(program, library=tmp_path / "lib" / "liblltm_ops.so") == "1.2.3 True"
 
 
+def test_a_library_with_its_version_in_its_name(library, tmp_path):
+    """As CMake builds and installs it. It is known by its plain name, also if the program itself has loaded it."""
+    shutil.copy(library, tmp_path / "liblltm_ops.so.1.2.3")
+    (tmp_path / "liblltm_ops.so").symlink_to("liblltm_ops.so.1.2.3")
+    for before in ("", "import sys, torch; torch.ops.load_library(sys.argv[1]); "):
+        program = f"{before}import lltm; print(lltm.library_path)"
+        found = python(program, tmp_path / "liblltm_ops.so.1.2.3", library=tmp_path / "liblltm_ops.so")
+        assert found == str(tmp_path / "liblltm_ops.so")
+    (tmp_path / "liblltm_ops.so").unlink()
+    assert python(program, tmp_path / "liblltm_ops.so.1.2.3") == str(tmp_path / "liblltm_ops.so.1.2.3")
+
+
 @pytest.mark.parametrize(
     ("architectures", "wgmma"), [((), False), (("80", "90"), False), (("80", "90a"), True), (("90a-real",), True)]
 )
