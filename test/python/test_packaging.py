@@ -83,6 +83,8 @@ def test_requires_any_supported_torch_so_that_none_is_replaced(unpacked):
     assert metadata["Version"] == lltm.__version__
     assert metadata.get_all("Requires-Dist") == ["torch>=2.11.0a0"]
     assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert metadata["Author"] == "The LLTM operator library's authors"
+    assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["Requires-Python"] == ">=3.10"
 
 
