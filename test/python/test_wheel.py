@@ -248,6 +248,7 @@ def test_of_two_builds_one_waits(wheel):
 @pytest.mark.build_ways
 def test_a_wheel_builds_the_library_for_its_pytorch(tmp_path):
     """make wheel and python -m lltm.build, for one version, without CUDA and optimization."""
+    pytest.importorskip("wheel")  # requirements/test.txt has it
     build, site = tmp_path / "build", tmp_path / "site"
     options = ["-DLLTM_CUDA=OFF", "-DCMAKE_CXX_FLAGS_RELEASE=-O0"]
     run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *options)
