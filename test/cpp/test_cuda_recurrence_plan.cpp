@@ -108,6 +108,10 @@ TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
     other.*pairs = false;
     EXPECT_FALSE(is_inside(other));
   }
+  DeviceFacts small = kA100;
+  small.shared_bytes_a_block = 99 * 1024;
+  EXPECT_TRUE(choose_recurrence(many, kA100, {}, kNever)->tile.x_inside);
+  EXPECT_FALSE(choose_recurrence(many, small, {}, kNever)->tile.x_inside);
   // It needs no workspace, and no more launches.
   other = many;
   other.launches = 0;

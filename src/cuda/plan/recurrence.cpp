@@ -72,10 +72,11 @@ RecurrenceProduct product_of(Arithmetic arithmetic) {
   return is_float(arithmetic) ? kFma : kMma;
 }
 
-/// Whether a kernel takes the input itself, and needs no z_x.
-bool takes_input(const RecurrenceShape& shape) {
+/// Whether a kernel multiplies the input itself, and needs no z_x.
+bool multiplies_input(const RecurrenceShape& shape, const DeviceFacts& device) {
   return !shape.backward && !is_float(*shape.arithmetic) && shape.input_features > 0 &&
-         shape.input_features <= kLargestRecurrentInput && shape.in_pairs && shape.input_in_pairs;
+         shape.input_features <= kLargestRecurrentInput && shape.in_pairs && shape.input_in_pairs &&
+         device.shared_bytes_a_block >= kBytesToMultiplyInput;
 }
 
 }  // namespace
@@ -113,7 +114,7 @@ std::string why_no_recurrence(const RecurrenceShape& shape, const DeviceFacts& d
            "has " +
            std::to_string(device.shared_bytes_a_block / 1024);
   }
-  if (shape.launches == 0 && shape.steps > 0 && !takes_input(shape)) {
+  if (shape.launches == 0 && shape.steps > 0 && !multiplies_input(shape, device)) {
     return "has no workspace for a step of " + std::to_string(shape.rows) + " rows";
   }
   if (shape.steps >= kMost || shape.rows >= kMost) {
@@ -129,7 +130,7 @@ bool supports(const RecurrenceCandidate& candidate,
   return shape.steps > 0 && why_no_recurrence(shape, device).empty() &&
          candidate.product == product_of(*shape.arithmetic) &&
          shape.state_size <= candidate.tile.state_size &&
-         (candidate.tile.x_inside ? takes_input(shape) : shape.launches > 0) &&
+         (candidate.tile.x_inside ? multiplies_input(shape, device) : shape.launches > 0) &&
          (candidate.product == kFma || candidate.tile.rows <= 8 || shape.in_pairs);
 }
 

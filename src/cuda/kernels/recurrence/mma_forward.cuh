@@ -88,6 +88,7 @@ struct MmaForward {
   static constexpr int kWeightsAt = kXInside ? kInputsAt : kOperandsAt;
   static constexpr int kSharedBytes =
       std::max(kOperandsAt + Operands::kBytes, kWeightsAt + WeightFragments<Shape>::kSharedBytes);
+  static_assert(!kXInside || kSharedBytes <= kBytesToMultiplyInput);
   static_assert(!kXInside ||
                 kWeightsAt + WeightFragments<Shape>::kSharedBytes <=
                     kInputsAt + SharedWeights<Shape, kLargestRecurrentInput, true>::kBytes);

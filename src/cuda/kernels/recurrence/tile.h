@@ -18,6 +18,8 @@ struct RecurrenceTile {
 
 /// The largest input_features of a kernel that multiplies the input itself.
 constexpr int kLargestRecurrentInput = 128;
+/// The shared memory that its blocks need at most.
+constexpr int kBytesToMultiplyInput = 160 * 1024;
 
 /// The blocks of a launch.
 inline int64_t recurrence_blocks(int64_t rows, const RecurrenceTile& tile) {
