@@ -1,0 +1,95 @@
+"""What is compared: recurrent layers of as many parameters, and what may help the LLTM."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import ppo
+import torch
+from torch import Tensor, nn
+
+import lltm
+
+
+class GRU(nn.GRU):
+    """A GRU with the interface of nn.LSTM: c is h."""
+
+    def forward(self, input: Tensor, state: ppo.State | None = None) -> tuple[Tensor, ppo.State]:
+        output, h_n = super().forward(input, None if state is None else state[0])
+        return output, (h_n, h_n)
+
+
+LAYERS = {"LSTM": nn.LSTM, "GRU": GRU, "LLTM": lltm.LLTM}
+
+
+class Variant(NamedTuple):
+    """A layer and how it is initialized and trained."""
+
+    name: str
+    layer: str
+    leak: float = 0.0
+    """Subtracted from the weight of each h in the candidate of its own cell, which pulls the cell back to zero."""
+    input_gate: float = 0.0
+    """Added to the bias of the input gates."""
+    normalizes: bool = False
+    """Whether a LayerNorm follows the layer."""
+    rate: float = 1.0
+    """Multiplies the learning rate of the task."""
+    clip: float | None = 1.0
+    """The largest norm of the gradients."""
+
+
+BASELINES = (Variant("nn.LSTM", "LSTM"), Variant("nn.GRU", "GRU"), Variant("lltm.LLTM", "LLTM"))
+REMEDIES = (
+    Variant("leak of 2", "LLTM", leak=2.0),
+    Variant("input-gate bias -2", "LLTM", input_gate=-2.0),
+    Variant("LayerNorm after it", "LLTM", normalizes=True),
+    Variant("no clipping", "LLTM", clip=None),
+)
+VARIANTS = {variant.name: variant for variant in BASELINES + REMEDIES}
+
+
+def make_layer(variant: Variant, features: int, hidden_size: int) -> nn.Module:
+    """The layer of a variant, with as many parameters as an LLTM with this state size."""
+    kind = LAYERS[variant.layer]
+    layer = kind(features, ppo.twin_size(kind, features, hidden_size))
+    with torch.no_grad():
+        if variant.leak:
+            layer.weights_l0[2 * hidden_size :, :hidden_size].diagonal().sub_(variant.leak)
+        if variant.input_gate:
+            layer.bias_l0[:hidden_size].add_(variant.input_gate)
+    return layer
+
+
+def make_readout(variant: Variant, features: int, outputs: int) -> nn.Module:
+    linear = nn.Linear(features, outputs)
+    return nn.Sequential(nn.LayerNorm(features), linear) if variant.normalizes else linear
+
+
+class Model(nn.Module):
+    """A recurrent layer and a linear readout of its outputs.
+
+    Inputs: input (T, N, I), or (T, N) in int64 with ``symbols``, which are embedded; the state; begins (T, N), or None.
+    Outputs: (T, N, O) and the state.
+    """
+
+    def __init__(
+        self, variant: Variant, features: int, hidden_size: int, outputs: int, symbols: int | None = None
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Identity() if symbols is None else nn.Embedding(symbols, features)
+        self.layer = make_layer(variant, features, hidden_size)
+        self.readout = make_readout(variant, self.layer.hidden_size, outputs)
+
+    def initial_state(self, rows: int) -> ppo.State:
+        return torch.zeros(1, rows, self.layer.hidden_size), torch.zeros(1, rows, self.layer.hidden_size)
+
+    def forward(
+        self, input: Tensor, state: ppo.State | None = None, begins: Tensor | None = None
+    ) -> tuple[Tensor, ppo.State]:
+        features = self.embedding(input)
+        if begins is None:
+            output, state = self.layer(features, state)
+        else:
+            output, state = ppo.run_with_resets(self.layer, features, state, begins)
+        return self.readout(output), state

@@ -1,0 +1,91 @@
+"""The tables of docs/the-cell.md, from the results of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+BASELINES = ("nn.LSTM", "nn.GRU", "lltm.LLTM")
+BEGIN, END = "<!-- written by benchmark/quality/run.py -->\n", "<!-- end of what it writes -->\n"
+
+
+class Row(NamedTuple):
+    """One trained model."""
+
+    task: str
+    variant: str
+    seed: int
+    score: float
+    cell_mean: float | None
+    """The mean of |c| after the last step of the evaluation; None for a layer without c."""
+    cell_max: float | None
+    seconds: float
+    """The processor time of training and evaluation."""
+
+
+def number(value: float) -> str:
+    """Two or three significant digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.2g}"
+
+
+def spread(values: list[float]) -> str:
+    """The mean and, in parentheses, the range."""
+    if len(values) == 1:
+        return number(values[0])
+    return f"{number(mean(values))} ({number(min(values))} to {number(max(values))})"
+
+
+def table(columns: list[str], lines: list[list[str]]) -> str:
+    rows = [columns, ["---"] * len(columns), *lines]
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def tables(results: dict) -> str:
+    """Three tables: the scores of the layers, what helps the LLTM, and the sizes of the cells' states."""
+    rows = [Row(**row) for row in results["rows"]]
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    variants = list(dict.fromkeys(row.variant for row in rows))
+    baselines = [name for name in BASELINES if name in variants]
+    ours = [name for name in variants if name not in BASELINES[:2]]
+
+    def values(task: str, variant: str, field: str) -> list[float]:
+        return [getattr(row, field) for row in rows if (row.task, row.variant) == (task, variant)]
+
+    def scores(task: str, names: list[str], show) -> list[str]:
+        """The scores of some variants; the best mean is bold."""
+        metric = results["metrics"][task]
+        means = {name: mean(values(task, name, "score")) for name in names if values(task, name, "score")}
+        best = (min if metric["lower_is_better"] else max)(means.values())
+        cells = {name: show(values(task, name, "score")) for name in means}
+        return [f"**{cells[name]}**" if means.get(name) == best else cells.get(name, "") for name in names]
+
+    def titled(task: str) -> str:
+        metric = results["metrics"][task]
+        return f"{task}: {metric['name']}" + ("" if metric["lower_is_better"] else " (more is better)")
+
+    def cells(task: str, variant: str) -> str:
+        means, largest = values(task, variant, "cell_mean"), values(task, variant, "cell_max")
+        return f"{number(mean(means))}, {number(max(largest))}" if means else ""
+
+    seeds = len({row.seed for row in rows})
+    shortened = "" if results["part"] == 1 else f" after {results['part']:.0%} of the updates"
+    with_cells = [name for name in variants if values(tasks[0], name, "cell_mean")[0] is not None]
+    return "\n".join(
+        [
+            f"Scores{shortened}: the mean of {seeds} seeds and their range. Less is better, except where noted.\n",
+            table(["task", *baselines], [[titled(task), *scores(task, baselines, spread)] for task in tasks]),
+            "Scores of the LLTM with one thing changed, means:\n",
+            table(["task", *ours], [[task, *scores(task, ours, lambda v: number(mean(v)))] for task in tasks]),
+            "|c| after the last step of the evaluation, mean and largest:\n",
+            table(["task", *with_cells], [[task, *(cells(task, name) for name in with_cells)] for task in tasks]),
+        ]
+    )
+
+
+def write_tables(page: Path, results: dict) -> None:
+    """Replaces the part of the page between the two marks."""
+    text = page.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    page.write_text(f"{before}{BEGIN}\n{tables(results)}\n{END}{after}")
