@@ -83,6 +83,14 @@ elseif(CASE STREQUAL "example")
     message(FATAL_ERROR "expected two trained models, got (${result}): ${output}")
   endif()
 
+elseif(CASE STREQUAL "example")
+  run(${configure} "-DCMAKE_PREFIX_PATH=${package}")
+  run("${CMAKE_COMMAND}" --build "${case_folder}")
+  execute_process(COMMAND "${case_folder}/train" 80 RESULT_VARIABLE result OUTPUT_VARIABLE output)
+  if(NOT result EQUAL 0 OR NOT output MATCHES "lltm::LLTM.* 80 +0\\.[0-9]+ .*torch::nn::LSTM.* 80 +0\\.[0-9]+ ")
+    message(FATAL_ERROR "expected two trained models, got (${result}): ${output}")
+  endif()
+
 elseif(CASE MATCHES "^torch_(before|after)$")
   string(TOUPPER "${CMAKE_MATCH_1}" when)
   # find_package(Torch) fails if PyTorch has CUDA and the machine has no toolkit.

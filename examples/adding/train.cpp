@@ -35,7 +35,7 @@ struct Examples {
 
 Examples draw_examples() {
   const auto numbers = torch::rand({kSteps, kBatch});
-  const auto marked = torch::rand({kSteps, kBatch}).argsort(0).slice(0, 0, 2);
+  const auto marked = std::get<1>(torch::rand({kSteps, kBatch}).topk(2, /*dim=*/0));
   const auto marks = torch::zeros({kSteps, kBatch}).scatter_(0, marked, 1.0);
   return {torch::stack({numbers, marks}, 2), (numbers * marks).sum(0)};
 }
