@@ -61,12 +61,16 @@ OptionalGradients backward_autograd(const BackwardArguments& arguments,
   if (any_has_tangent(grad_h, grad_cell, new_cell, input, weights, bias, old_h)) {
     return formula::backward(arguments, output_mask);
   }
+  const bool records = any_requires_grad(grad_h, grad_cell, new_cell, input, weights, bias, old_h);
+  if (records) {
+    check<c10::SymInt>(arguments);  // before the dispatcher looks for a backend of their layout
+  }
   auto results = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return optional_gradients(lltm::backward(
         grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask));
   }();
-  if (any_requires_grad(grad_h, grad_cell, new_cell, input, weights, bias, old_h)) {
+  if (records) {
     const variable_list inputs{or_undefined(grad_h),
                                or_undefined(grad_cell),
                                new_cell,

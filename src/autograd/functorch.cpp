@@ -37,18 +37,19 @@ struct RowDimensions {
   std::array<int, results> of_results;
 };
 
-constexpr RowDimensions<5, 3> kForward{{0, kNone, kNone, 0, 0}, {0, 0, 0}};
-constexpr RowDimensions<8, 5> kBackward{{0, 0, 0, 0, 0, kNone, kNone, 0}, {0, kNone, kNone, 0, 0}};
-constexpr RowDimensions<7, 5> kSequence{{1, kNone, kNone, 0, 0, 0, 1}, {1, 0, 0, 1, 1}};
+constexpr RowDimensions<5, 3> kForwardRows{{0, kNone, kNone, 0, 0}, {0, 0, 0}};
+constexpr RowDimensions<8, 5> kBackwardRows{{0, 0, 0, 0, 0, kNone, kNone, 0},
+                                            {0, kNone, kNone, 0, 0}};
+constexpr RowDimensions<7, 5> kSequenceRows{{1, kNone, kNone, 0, 0, 0, 1}, {1, 0, 0, 1, 1}};
 constexpr std::array kOfSequenceBackward{1, 0, 0, 1, 1, 1, 1, 1, kNone, kNone, 0, 0, 0, 1};
-constexpr RowDimensions<14, 5> kSequenceBackward{kOfSequenceBackward, {1, kNone, kNone, 0, 0}};
-constexpr RowDimensions<14, 3> kGateGradients{kOfSequenceBackward, {1, 0, 0}};
+constexpr RowDimensions<14, 5> kSequenceBackwardRows{kOfSequenceBackward, {1, kNone, kNone, 0, 0}};
+constexpr RowDimensions<14, 3> kGateGradientsRows{kOfSequenceBackward, {1, 0, 0}};
 
 template <size_t count>
 using Arguments = std::array<std::optional<Tensor>, count>;
 
 /// An argument of an operator, of type Tensor or Tensor?.
-struct Argument {
+struct AnyTensor {
   const std::optional<Tensor>& tensor;
 
   operator const Tensor&() const { return *tensor; }
@@ -58,7 +59,7 @@ struct Argument {
 template <typename Operator, size_t count, typename... Rest>
 auto call(const Operator& typed_operator, const Arguments<count>& arguments, const Rest&... rest) {
   return std::apply(
-      [&](const auto&... tensors) { return typed_operator(Argument{tensors}..., rest...); },
+      [&](const auto&... tensors) { return typed_operator(AnyTensor{tensors}..., rest...); },
       arguments);
 }
 
@@ -176,7 +177,7 @@ std::tuple<Tensor, Tensor, Tensor> forward_in_its_dtype(const ForwardArguments& 
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
   return map(
       Arguments<5>{input, weights, bias, old_h, old_cell},
-      kForward,
+      kForwardRows,
       sizes.batch,
       [](const auto& unwrapped) { return call(forward, unwrapped); },
       [&] { return formula::forward(arguments); });
@@ -200,7 +201,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_in_its_dtype(
   const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
   return map(
       Arguments<7>{input, weights, bias, h0, c0, lengths, reset},
-      kSequence,
+      kSequenceRows,
       sizes.batch,
       [&](const auto& unwrapped) { return call(sequence, unwrapped, reverse, keep); },
       [&] { return formula::sequence(arguments, reverse, keep); });
@@ -242,7 +243,7 @@ GateGradients sequence_gate_gradients_batched(const SequenceBackwardArguments& a
   const auto sizes = check<c10::SymInt>(arguments);
   return map(
       tensors_of(arguments),
-      kGateGradients,
+      kGateGradientsRows,
       sizes.batch,
       [&](const auto& unwrapped) {
         return call(sequence_gate_gradients, unwrapped, reverse, state_mask);
@@ -275,7 +276,7 @@ OptionalGradients sequence_backward_batched(const SequenceBackwardArguments& arg
   }
   return map(
       tensors,
-      kSequenceBackward,
+      kSequenceBackwardRows,
       sizes.batch,
       [&](const auto& unwrapped) {
         return optional_gradients(call(sequence_backward, unwrapped, reverse, output_mask));
@@ -324,7 +325,7 @@ OptionalGradients backward_batched(const BackwardArguments& arguments,
   }
   return map(
       tensors,
-      kBackward,
+      kBackwardRows,
       sizes.batch,
       [&](const auto& unwrapped) {
         return optional_gradients(call(backward, unwrapped, output_mask));

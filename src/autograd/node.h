@@ -19,6 +19,9 @@
 
 namespace lltm {
 
+/// The name under which a node of a sequence saves the argument.
+constexpr const char* kReverse = "reverse";
+
 /// A node that calls Backward::backward(context, gradients), as the node of a Function does. In
 /// profiles its name is Backward::kName.
 template <typename Backward>

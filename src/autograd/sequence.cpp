@@ -22,8 +22,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kReverse = "reverse";
-
 struct SequenceBackward {
   static constexpr const char* kName = "LltmSequenceBackward";
   // backward() reads only saved variables, so compiled autograd may trace it.

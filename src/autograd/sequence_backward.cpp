@@ -22,8 +22,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kReverse = "reverse";
-
 /// The arguments that have a gradient.
 variable_list inputs_of(const SequenceBackwardArguments& a) {
   return {or_undefined(a.grad_output),
@@ -122,6 +120,10 @@ auto autograd_kernel(const SequenceBackwardArguments& arguments,
   if (any([](const auto&... tensors) { return any_has_tangent(tensors...); })) {
     return Operator::differentiable(arguments, reverse, mask);
   }
+  const bool records = any([](const auto&... tensors) { return any_requires_grad(tensors...); });
+  if (records) {
+    check<c10::SymInt>(arguments);  // as in backward.cpp
+  }
   auto results = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return Operator::call(a.grad_output,
@@ -141,7 +143,7 @@ auto autograd_kernel(const SequenceBackwardArguments& arguments,
                           reverse,
                           mask);
   }();
-  if (any([](const auto&... tensors) { return any_requires_grad(tensors...); })) {
+  if (records) {
     const variable_list inputs = inputs_of(arguments), constants = constants_of(arguments);
     variable_list saved = inputs;
     saved.insert(saved.end(), constants.begin(), constants.end());

@@ -8,6 +8,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
+#include <optional>
+
 namespace lltm {
 
 using at::Tensor;
@@ -29,6 +31,8 @@ bool is_mapped_by_innermost(const Tensor& tensor) {
     return true;
   } catch (const c10::Error&) {
     return false;
+  } catch (const std::bad_optional_access&) {  // there is no vmap
+    TORCH_CHECK(false, "lltm: got a tensor that escaped from inside a function being vmapped");
   }
 }
 
