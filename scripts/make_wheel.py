@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build-dir", type=Path, default=ROOT / "build-wheel", help="configured by CMake")
     parser.add_argument("--wheel-dir", type=Path, default=ROOT / "dist")
-    parser.add_argument("--versions", nargs="+", default=minor_versions(), help="minor versions of PyTorch")
+    parser.add_argument("--versions", nargs="*", default=minor_versions(), help="minor versions of PyTorch")
     parser.add_argument("--torch", nargs="*", type=Path, default=[], help="folders of torch packages to use")
     options = parser.parse_args()
     builder = load_builder()

@@ -78,8 +78,9 @@ def _sequence_backward(
 
 
 def _sequence_gate_gradients(*args: Any, **kwargs: Any) -> int:
-    *arguments, (d_h0, d_c0) = args
-    return _sequence_backward(*arguments, (False, False, False, d_h0, d_c0), **kwargs)
+    d_h0, d_c0 = args[-1]
+    arguments = (*args[:-1], (False, False, False, d_h0, d_c0))
+    return _sequence_backward(*arguments, **kwargs)
 
 
 def register() -> None:

@@ -157,7 +157,8 @@ def test_the_wheels_library_comes_before_that_in_the_cache(wheel):
 def test_the_named_library_comes_before_both(wheel):
     wheel.add(wheel.entry() / "lib" / "liblltm_ops.so", works=False)
     wheel.add_glue(works=False)
-    assert wheel.run(library=lltm.library_path) == str(lltm.library_path)
+    cuda = lltm.build_info and lltm.build_info.cuda
+    assert wheel.run(library=lltm.library_path, cuda=cuda or None) == str(lltm.library_path)
 
 
 @pytest.mark.parametrize("place", ["cache", "entry", "library"])
