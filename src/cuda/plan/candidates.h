@@ -2,7 +2,7 @@
 // sequence's backward.
 //
 // The functions in C are for programs that measure the candidates and fit the model's constants to
-// the times (benchmark/fit.py). They and their structs may change with any version.
+// the times (tools/tune). They and their structs may change with any version.
 #pragma once
 
 #include "choice.h"

@@ -1,6 +1,6 @@
-// The fitted constants of the cost model, which belong to a GPU. `bench.py --candidates --ranks`
-// measures all candidates on the GPU at hand, and `bench.py fit --write` fits the numbers at the
-// end of this file to the times.
+// The fitted constants of the cost model, which belong to a GPU. `tools/tune/tune.py measure
+// --ranks` measures all candidates on the GPU at hand, and `tune.py fit --write` fits the numbers
+// at the end of this file to the times.
 //
 // Microseconds, and bytes per microsecond, unless a comment says otherwise. All members are
 // doubles, so that a program can pass others as an array (candidates.h). The fit leaves zeros as
