@@ -40,7 +40,7 @@ for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),$(can_test_cuda)) -DLLTM
 # The options only apply to the build of this checkout, not to the builds of tests.
 unexport CMAKE_ARGS
 
-.PHONY: help build build-tests demo stream rl quality check test test-cpp test-python fuzz soak sanitize bench wheel release-check lint format clean distclean
+.PHONY: help build build-tests demo stream rl quality docs check test test-cpp test-python fuzz soak sanitize bench wheel release-check lint format clean distclean
 .NOTPARALLEL:
 
 help:
@@ -56,6 +56,7 @@ help:
 	@echo '                CPU code under a sanitizer of GCC (SANITIZER=address, undefined or thread)'
 	@echo 'make bench      measure this library and its peers (QUICK=1: in two minutes; see benchmark/README.md)'
 	@echo 'make quality    train LLTMs, LSTMs and GRUs on small tasks (ten minutes; docs/the-cell.md has the tables)'
+	@echo 'make docs       the documentation: $(BUILD)/docs/index.html'
 	@echo 'make wheel      one wheel for all supported versions of PyTorch, in dist/ (CUDA=0: without CUDA)'
 	@echo 'make release-check  install it beside each of them, and use it from Python and C++'
 	@echo 'make lint       check the formatting and lint;  make format fixes it'
@@ -128,6 +129,9 @@ rl: build
 
 quality: build
 	@$(call with,demo) python3 benchmark/quality/run.py --output $(BUILD)/quality/results.json $(QUALITY_ARGS)
+
+docs: build
+	@$(call with,docs) python3 -m sphinx --fail-on-warning --keep-going --fresh-env docs $(BUILD)/docs
 
 bench:
 	$(call build,bench,$(for_use) -DLLTM_BENCHMARK=ON)
