@@ -19,7 +19,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-import report
+import scores
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,17 +50,17 @@ def selected(names, words: list[str]) -> list[str]:
     return [name for name in names if not words or any(word in name for word in words)]
 
 
-def measure(task: str, variant: str, seed: int, part: float) -> report.Row:
+def measure(task: str, variant: str, seed: int, part: float) -> scores.Row:
     torch.set_num_threads(1)  # the tensors are small
     start = time.process_time()
     score, cell_mean, cell_max = TASKS[task].run(VARIANTS[variant], seed, part)
-    return report.Row(task, variant, seed, score, cell_mean, cell_max, time.process_time() - start)
+    return scores.Row(task, variant, seed, score, cell_mean, cell_max, time.process_time() - start)
 
 
 def main() -> None:
     args = arguments()
     if args.report:
-        report.write_tables(PAGE, json.loads(args.report.read_text()))
+        scores.write_tables(PAGE, json.loads(args.report.read_text()))
         return
     jobs = [
         (task, variant, seed)
@@ -70,7 +70,7 @@ def main() -> None:
         if task not in SLOW or variant in SLOW_VARIANTS
     ]
     start = time.monotonic()
-    rows: list[report.Row] = []
+    rows: list[scores.Row] = []
     args.output.parent.mkdir(parents=True, exist_ok=True)
     # Not forked: OpenMP's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
@@ -90,7 +90,7 @@ def main() -> None:
             # After every row, so that an interrupted run keeps what it has measured.
             args.output.write_text(json.dumps(results, indent=1) + "\n")
             print(f"{len(rows):4}/{len(jobs)} {row.task}, {row.variant}, seed {row.seed}: {row.score:.4g}", flush=True)
-    print(report.tables(results))
+    print(scores.tables(results))
     print(f"results: {os.path.relpath(args.output)} ({results['seconds']} s in all)")
 
 

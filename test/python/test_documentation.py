@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [
-    path
-    for pattern in ("src/**/*.cpp", "src/*.h", "include/lltm/*.h", "python/lltm/*.py", "CMakeLists.txt", "cmake/*.cmake")
-    for path in ROOT.glob(pattern)
-]
+PATTERNS = ["src/**/*.cpp", "src/*.h", "include/lltm/*.h", "python/lltm/*.py", "CMakeLists.txt", "cmake/*.cmake"]
+SOURCES = [path for pattern in PATTERNS for path in ROOT.glob(pattern)]
 
 
 def joined_literals(text: str) -> str:

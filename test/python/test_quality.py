@@ -12,7 +12,7 @@ sys.path.append(str(ROOT / "benchmark" / "quality"))
 
 import models
 import ppo
-import report
+import scores
 import tasks
 
 RESULTS = ROOT / "benchmark" / "quality" / "results.json"
@@ -76,24 +76,24 @@ def test_bytes(name, resets):
 def test_the_page_has_the_tables_of_the_results():
     results = json.loads(RESULTS.read_text())
     page = (ROOT / "docs" / "the-cell.md").read_text()
-    assert page.split(report.BEGIN)[1].split(report.END)[0].strip() == report.tables(results).strip()
+    assert page.split(scores.BEGIN)[1].split(scores.END)[0].strip() == scores.tables(results).strip()
     measured = {(row["task"], row["variant"], row["seed"]) for row in results["rows"]}
-    assert {(task, name, seed) for task, _, _ in measured for name in report.BASELINES for seed in range(3)} <= measured
+    assert {(task, name, seed) for task, _, _ in measured for name in scores.BASELINES for seed in range(3)} <= measured
 
 
 def test_tables():
     def row(variant, seed, score, cell):
-        return report.Row("toy", variant, seed, score, cell, cell and 2 * cell, 1.0)._asdict()
+        return scores.Row("toy", variant, seed, score, cell, cell and 2 * cell, 1.0)._asdict()
 
     rows = [row("nn.LSTM", 0, 0.25, 1.0), row("nn.LSTM", 1, 0.75, 3.0), row("nn.GRU", 0, 2.0, None)]
     rows += [row("nn.GRU", 1, 2.0, None), row("lltm.LLTM", 0, 1.0, 0.5), row("lltm.LLTM", 1, 3.0, 0.5)]
     rows += [row("leak of 2", 0, 1.0, 0.1), row("leak of 2", 1, 1.0, 0.1)]
     metrics = {"toy": {"name": "errors", "lower_is_better": True}}
-    text = report.tables({"part": 1, "metrics": metrics, "rows": rows})
+    text = scores.tables({"part": 1, "metrics": metrics, "rows": rows})
     assert "| toy: errors | **0.5 (0.25 to 0.75)** | 2 (2 to 2) | 2 (1 to 3) |\n" in text
     assert "| toy | 2 | **1** |\n" in text
     assert "| toy | 2, 6 | 0.5, 1 | 0.1, 0.2 |\n" in text
     metrics["toy"]["lower_is_better"] = False
-    assert "| toy: errors (more is better) | 0.5 (0.25 to 0.75) | **2 (2 to 2)** | **2 (1 to 3)** |\n" in report.tables(
+    assert "| toy: errors (more is better) | 0.5 (0.25 to 0.75) | **2 (2 to 2)** | **2 (1 to 3)** |\n" in scores.tables(
         {"part": 1, "metrics": metrics, "rows": rows}
     )

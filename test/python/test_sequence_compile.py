@@ -102,33 +102,31 @@ def test_one_compilation_for_all_steps_and_batches(device, training, keep):
     assert counter.frame_count == 1
 
 
-def test_compiled_graphs_are_cached(monkeypatch):
+@torch._inductor.config.patch(fx_graph_cache=True)
+@torch._functorch.config.patch(enable_autograd_cache=True)
+def test_compiled_graphs_are_cached():
     """Without pointwise operators beside the sequence, nothing is compiled in C++."""
-    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", True)
-    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", True)
     arguments = make((5, 4, 3, 7), lengths=True, reset=True)
     gradients = make_gradients(arguments, (True, False, False, False))
 
     def train():
         torch._dynamo.reset()
+        counters.clear()
         leaves = arguments.require_grad()
         compiled = torch.compile(lambda *t: torch.ops.lltm.sequence(*t)[0], fullgraph=True)
         compiled(*leaves).backward(gradients[0])
         assert_gradients_close([leaf.grad for leaf in leaves[:5]], gradients, arguments)
 
     with fresh_cache():
-        counters.clear()
         train()
         assert counters["aot_autograd"]["autograd_cache_miss"] == 1
         assert counters["aot_autograd"]["autograd_cache_hit"] == counters["inductor"]["fxgraph_cache_hit"] == 0
-        counters.clear()
         train()
         assert counters["aot_autograd"]["autograd_cache_hit"] == 1
         assert counters["aot_autograd"]["autograd_cache_miss"] == counters["inductor"]["fxgraph_cache_miss"] == 0
         # Of inductor's own cache alone.
-        monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
-        counters.clear()
-        train()
+        with torch._functorch.config.patch(enable_autograd_cache=False):
+            train()
         assert counters["inductor"]["fxgraph_cache_hit"] == 2  # forward and backward
         assert counters["inductor"]["fxgraph_cache_miss"] == 0
 
