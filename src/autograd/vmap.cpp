@@ -32,7 +32,7 @@ bool is_mapped_by_innermost(const Tensor& tensor) {
   } catch (const c10::Error&) {
     return false;
   } catch (const std::bad_optional_access&) {  // there is no vmap
-    TORCH_CHECK(false, "lltm: got a tensor that escaped from inside a function being vmapped");
+    C10_THROW_ERROR(Error, "lltm: got a tensor that escaped from inside a function being vmapped");
   }
 }
 
