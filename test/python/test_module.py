@@ -517,14 +517,16 @@ def test_typed_function(device):
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/sequences.md"])
-def test_code_of_a_page_runs(page):
-    """Runs all Python blocks of the page in order."""
+def test_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    """Runs all Python blocks of the page in order, except for the ONNX export, which test_decompositions.py runs."""
+    monkeypatch.chdir(tmp_path)  # for the files that they write
     text = (Path(__file__).resolve().parents[2] / page).read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert blocks
     names = {}
     for block in blocks:
-        exec(block, names)
+        if "torch.onnx" not in block:
+            exec(block, names)
     output, (h_n, c_n) = names["rnn"](torch.randn(2, 3, 32))
     assert h_n.isfinite().all() and c_n.isfinite().all() and len(output) == 2
 
