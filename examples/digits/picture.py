@@ -23,24 +23,7 @@ INK = LinearSegmentedColormap.from_list("ink", ["#ffffff", TEXT])
 DIGITS_SHOWN = 14
 MISTAKES_SHOWN = 4
 
-STYLE = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 10,
-    "text.color": TEXT,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": MUTED,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-}
+STYLE = Path(__file__).parents[1] / "picture.mplstyle"
 
 
 def chosen(predicted: Tensor, labels: Tensor) -> list[int]:
@@ -107,7 +90,7 @@ def draw_confusion(axis: Axes, predicted: Tensor, labels: Tensor) -> None:
 
 def draw(path: Path, history: Sequence[Epoch], held_out: Examples, predicted: Tensor, caption: str) -> None:
     """Writes the picture as a PNG. predicted holds the predicted digit (N) of each held-out image."""
-    with plt.rc_context(STYLE):
+    with plt.style.context(STYLE):
         figure = plt.figure(figsize=(12, 7.6), dpi=150, facecolor="white")
         top = figure.add_gridspec(1, DIGITS_SHOWN, left=0.06, right=0.97, top=0.845, bottom=0.72, wspace=0.25)
         bottom = figure.add_gridspec(1, 2, left=0.06, right=0.97, top=0.575, bottom=0.085, width_ratios=(3, 2))

@@ -14,26 +14,11 @@ matplotlib.use("Agg")  # write a file without opening a window
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-TEXT, MUTED, GRID = "#22272e", "#6e7781", "#e4e7eb"
+MUTED, GRID = "#6e7781", "#e4e7eb"
 COLORS = {"LLTM": "#1f6feb", "LSTM": "#bf8700"}
 LABELS = {"LLTM": "lltm.LLTM with reset", "LSTM": "nn.LSTM in pieces"}
 
-STYLE = {
-    "font.size": 10,
-    "text.color": TEXT,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": MUTED,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-}
+STYLE = Path(__file__).parents[1] / "picture.mplstyle"
 
 Runs = Mapping[str, Sequence[Sequence[Report]]]
 """The reports of each run of each agent."""
@@ -86,7 +71,7 @@ def draw_times(axis: Axes, runs: Runs) -> None:
 
 def draw(path: Path, runs: Runs, parameters: Mapping[str, int]) -> None:
     """Writes the picture as a PNG: the reports of each run, and the number of parameters of each agent's layer."""
-    with plt.rc_context(STYLE):
+    with plt.style.context(STYLE):
         figure = plt.figure(figsize=(12, 5), dpi=150, facecolor="white")
         grid = figure.add_gridspec(
             1, 3, left=0.055, right=0.98, top=0.73, bottom=0.12, wspace=0.2, width_ratios=(4, 4, 2)

@@ -13,26 +13,11 @@ matplotlib.use("Agg")  # write a file without opening a window
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-TEXT, MUTED, GRID = "#22272e", "#6e7781", "#e4e7eb"
+MUTED, GRID = "#6e7781", "#e4e7eb"
 COLORS = {"LLTM": "#1f6feb", "LSTM": "#bf8700"}
 LABELS = {"LLTM": "lltm.LLTM", "LSTM": "nn.LSTM"}
 
-STYLE = {
-    "font.size": 10,
-    "text.color": TEXT,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": MUTED,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-}
+STYLE = Path(__file__).parents[1] / "picture.mplstyle"
 
 
 def draw_loss(axis: Axes, curves: Mapping[str, Sequence[Report]], title: str, by_time: bool) -> None:
@@ -66,7 +51,7 @@ def draw(
     path: Path, curves: Mapping[str, Sequence[Report]], parameters: Mapping[str, int], bytes_per_step: int
 ) -> None:
     """Writes the picture as a PNG: the reports of each model's training, and its number of parameters."""
-    with plt.rc_context(STYLE):
+    with plt.style.context(STYLE):
         figure = plt.figure(figsize=(12, 5), dpi=150, facecolor="white")
         grid = figure.add_gridspec(
             1, 3, left=0.055, right=0.98, top=0.73, bottom=0.12, wspace=0.2, width_ratios=(4, 4, 2)
