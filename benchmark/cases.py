@@ -75,6 +75,16 @@ TORCH_DTYPES = {
 DTYPES = {"cpu": ("float32", "bfloat16", "float16"), "cuda": ("float32", "tf32", "bfloat16", "float16")}
 
 
+def threads_on(device: str, threads: list[int]) -> list[int]:
+    """The numbers of threads to measure with: on a GPU, the first alone."""
+    return threads if device == "cpu" else threads[:1]
+
+
+def dtypes_on(device: str, dtypes: list[str]) -> list[str]:
+    """Those of the dtypes that are measured on a device, in the order of DTYPES."""
+    return [dtype for dtype in DTYPES[device] if dtype in dtypes]
+
+
 @dataclass(frozen=True)
 class Case:
     device: str
@@ -122,10 +132,9 @@ def make_cases(
     return [
         case
         for device in devices
-        for count in (threads if device == "cpu" else threads[:1])
+        for count in threads_on(device, threads)
         for work in works
-        for dtype in DTYPES[device]
-        if dtype in dtypes
+        for dtype in dtypes_on(device, dtypes)
         for shape in shapes
         if _is_worthwhile(case := Case(device, count, work, dtype, shape))
     ]

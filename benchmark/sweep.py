@@ -10,7 +10,7 @@ from functools import partial
 from statistics import median
 
 import timing
-from cases import DTYPES, Case, Shape, Work
+from cases import Case, Shape, Work, dtypes_on, threads_on
 from peers import OURS, PEERS, applicable, prepare_dynamic_compilation
 from results import Row, Task
 from workload import environment, make_call
@@ -60,9 +60,8 @@ def cases_of(
         (seed, Case(device, count, work, dtype, shape))
         for seed, shape in draws
         for device in devices
-        for count in (threads if device == "cpu" else threads[:1])
-        for dtype in DTYPES[device]
-        if dtype in dtypes
+        for count in threads_on(device, threads)
+        for dtype in dtypes_on(device, dtypes)
         for work in works
     ]
 

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 
 import torch
-from cases import DTYPES, TORCH_DTYPES, Work, parse_sizes
+from cases import TORCH_DTYPES, Work, dtypes_on, parse_sizes, threads_on
 
 VARIANTS = {
     "padded": "every row has all steps",
@@ -111,9 +111,8 @@ def make_cases(
     return [
         SequenceCase(device, count, dtype, variant, work, shape)
         for device in devices
-        for count in (threads if device == "cpu" else threads[:1])
-        for dtype in DTYPES[device]
-        if dtype in dtypes
+        for count in threads_on(device, threads)
+        for dtype in dtypes_on(device, dtypes)
         for variant in variants
         for shape in (shapes or SHAPES[device])
         if shapes or _is_worthwhile(device, dtype, variant, shape)
@@ -155,8 +154,7 @@ def make_sweep(
         SequenceCase(device, count, dtype, "padded", work, shape, seed)
         for seed, shape in draws
         for device in devices
-        for count in (threads if device == "cpu" else threads[:1])
-        for dtype in DTYPES[device]
-        if dtype in dtypes
+        for count in threads_on(device, threads)
+        for dtype in dtypes_on(device, dtypes)
         for work in works
     ]
