@@ -147,6 +147,7 @@ void run_recurrence(const RecurrenceCandidate& candidate,
         .first_step = 0,
         .step_count = 0,
         .rows = batch,
+        .group_rows = rows_of_group(candidate.tile, batch, device.facts()),
         .state_size = state_size,
         .reverse = reverse,
         .rows_of_sequence = rows_of_sequence(arguments, /*first_row=*/0),
@@ -202,14 +203,17 @@ void run_recurrence_backward(const RecurrenceCandidate& candidate,
                              const Device& device,
                              bool reverse) {
   const Tensor gates = arguments.gates.contiguous(), cells = arguments.cells.contiguous();
-  const int64_t batch = cells.size(1), blocks = recurrence_blocks(batch, candidate.tile);
+  const int64_t batch = cells.size(1);
+  const int group_rows = rows_of_group(candidate.tile, batch, device.facts());
+  const int64_t groups = ceil_div(batch, group_rows);
   const Tensor& d_bias = gradients.bias;
   const Tensor parts =
-      d_bias.defined() ? device.empty({blocks, d_bias.size(0)}, at::kFloat) : Tensor();
+      d_bias.defined() ? device.empty({groups, d_bias.size(0)}, at::kFloat) : Tensor();
   with_scalar(arguments.input.scalar_type(), [&]<typename scalar_t>() {
     const RecurrenceBackward<scalar_t> problem{
         .steps = cells.size(0),
         .rows = batch,
+        .group_rows = group_rows,
         .state_size = cells.size(2),
         .reverse = reverse,
         .rows_of_sequence = rows_of_sequence(arguments.sequence(), /*first_row=*/0),
@@ -229,7 +233,7 @@ void run_recurrence_backward(const RecurrenceCandidate& candidate,
     check_launch(launch(problem, candidate.tile, device.stream()));
     if (d_bias.defined()) {
       check_launch(launch_add_bias_parts(parts.const_data_ptr<float>(),
-                                         blocks,
+                                         groups,
                                          d_bias.size(0),
                                          d_bias.mutable_data_ptr<scalar_t>(),
                                          device.stream()));

@@ -520,7 +520,10 @@ std::string sequence_plan(const SequenceArguments& arguments, bool reverse, bool
   const RecurrenceCandidate* const candidate =
       plan(outputs, arguments, sizes, device, steps.time());
   return candidate != nullptr
-             ? describe_plan(candidate->name, 1, candidate->tile.rows, candidate->tile.x_inside)
+             ? describe_plan(candidate->name,
+                             candidate->tile.cluster,
+                             rows_of_group(candidate->tile, sizes.batch, device.facts()),
+                             candidate->tile.x_inside)
              : steps.description();
 }
 

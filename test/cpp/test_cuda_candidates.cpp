@@ -43,6 +43,7 @@ TEST(Selection, TakesWhatIsListed) {
   EXPECT_EQ(parse_selection(""), Selection{});
   EXPECT_EQ(parse_selection("few_rows"), Selection{.group = Group::kFewRows});
   EXPECT_EQ(parse_selection("block"), Selection{.sequence = SequenceKernel::kBlock});
+  EXPECT_EQ(parse_selection("cluster"), Selection{.sequence = SequenceKernel::kCluster});
 }
 
 TEST(Selection, TakesRanksFromOneToEight) {

@@ -18,13 +18,24 @@ using test::kH200;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-RecurrenceShape shape_of(int64_t steps, int64_t rows, int64_t state_size, bool backward = false) {
-  return {.arithmetic = Arithmetic::kFloat32,
+RecurrenceShape shape_of(int64_t steps,
+                         int64_t rows,
+                         int64_t state_size,
+                         bool backward = false,
+                         Arithmetic arithmetic = Arithmetic::kFloat32) {
+  return {.arithmetic = arithmetic,
           .steps = steps,
           .rows = rows,
           .input_features = state_size,
           .state_size = state_size,
           .backward = backward};
+}
+
+std::string why_no_block(const RecurrenceShape& shape, const DeviceFacts& device) {
+  return why_no_recurrence(shape, device, /*in_clusters=*/false);
+}
+std::string why_no_cluster(const RecurrenceShape& shape, const DeviceFacts& device) {
+  return why_no_recurrence(shape, device, /*in_clusters=*/true);
 }
 
 TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
@@ -33,8 +44,9 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
   for (int i = 0; i < 5000; ++i) {
     const auto shape = shape_of(test::log_uniform(random, 1, 2000),
                                 test::log_uniform(random, 1, 1e5),
-                                test::log_uniform(random, 1, 300),
-                                i % 2 == 1);
+                                test::log_uniform(random, 1, 600),
+                                i % 2 == 1,
+                                test::kArithmetics[i / 2 % 4]);
     const double time_of_steps = 2.0 * static_cast<double>(shape.steps);
     const RecurrenceCandidate* const chosen = choose_recurrence(shape, kH200, {}, time_of_steps);
     for (const RecurrenceCandidate& other : recurrence_candidates()) {
@@ -115,12 +127,12 @@ TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
   // It needs no workspace, and no more launches.
   other = many;
   other.launches = 0;
-  EXPECT_EQ(why_no_recurrence(other, kH200), "");
+  EXPECT_EQ(why_no_block(other, kH200), "");
   EXPECT_TRUE(is_inside(other));
   EXPECT_EQ(recurrence_time(*chosen(other), other, kH200),
             recurrence_time(*chosen(other), many, kH200));
   other.input_in_pairs = false;
-  EXPECT_EQ(why_no_recurrence(other, kH200), "has no workspace for a step of 4096 rows");
+  EXPECT_EQ(why_no_block(other, kH200), "has no workspace for a step of 4096 rows");
 }
 
 TEST(RecurrencePlan, LeavesStepsToTheirKernelsWhereTheseAreSelected) {
@@ -140,32 +152,79 @@ TEST(RecurrencePlan, LeavesStepsToTheirKernelsWhereTheseAreSelected) {
 }
 
 TEST(RecurrencePlan, NamesTheLimit) {
-  EXPECT_EQ(why_no_recurrence(shape_of(27, 3, 128), kH200), "");
-  EXPECT_EQ(why_no_recurrence(shape_of(27, 3, 128), kA100), "");
-  EXPECT_EQ(why_no_recurrence(shape_of(27, 3, 633), kH200),
+  EXPECT_EQ(why_no_block(shape_of(27, 3, 128), kH200), "");
+  EXPECT_EQ(why_no_block(shape_of(27, 3, 128), kA100), "");
+  EXPECT_EQ(why_no_block(shape_of(27, 3, 633), kH200),
             "takes a state_size of at most 128, got 633");
-  EXPECT_EQ(why_no_recurrence(shape_of(int64_t{1} << 30, 3, 8), kH200),
+  EXPECT_EQ(why_no_block(shape_of(int64_t{1} << 30, 3, 8), kH200),
             "takes fewer than 2^30 steps and rows, got 1073741824 and 3");
   DeviceFacts small = kA100;
   small.shared_bytes_a_block = 99 * 1024;
   RecurrenceShape in_16_bits = shape_of(27, 3, 65);
   in_16_bits.arithmetic = Arithmetic::kFloat16;
-  EXPECT_EQ(why_no_recurrence(in_16_bits, kA100), "");
-  EXPECT_EQ(why_no_recurrence(in_16_bits, small),
+  EXPECT_EQ(why_no_block(in_16_bits, kA100), "");
+  EXPECT_EQ(why_no_block(in_16_bits, small),
             "needs 150 KiB of shared memory a block for a 16-bit state_size of more than 64, and "
             "the GPU has 99");
   in_16_bits.state_size = 64;
-  EXPECT_EQ(why_no_recurrence(in_16_bits, small), "");
+  EXPECT_EQ(why_no_block(in_16_bits, small), "");
   DeviceFacts old = kA100;
   old.tiles = false;
-  EXPECT_EQ(why_no_recurrence(shape_of(27, 3, 8), old),
+  EXPECT_EQ(why_no_block(shape_of(27, 3, 8), old),
             "needs a GPU of compute capability 8.0 or newer");
   RecurrenceShape other = shape_of(27, 3, 8);
   other.arithmetic = std::nullopt;
-  EXPECT_EQ(why_no_recurrence(other, kH200), "has no kernel for float64");
+  EXPECT_EQ(why_no_block(other, kH200), "has no kernel for float64");
   other = shape_of(27, 1 << 28, 8);
   other.launches = 0;
-  EXPECT_EQ(why_no_recurrence(other, kH200), "has no workspace for a step of 268435456 rows");
+  EXPECT_EQ(why_no_block(other, kH200), "has no workspace for a step of 268435456 rows");
+}
+
+TEST(RecurrencePlan, SpreadsRowsOverTheClustersThatAreResident) {
+  const RecurrenceTile tile{.state_size = 512, .rows = 16, .cluster = 8};
+  const int resident = kH200.resident_in_clusters_of(8) / 8;
+  ASSERT_EQ(resident, 15);
+  EXPECT_EQ(rows_of_group(tile, 1, kH200), 1);
+  EXPECT_EQ(rows_of_group(tile, 15, kH200), 1);
+  EXPECT_EQ(rows_of_group(tile, 16, kH200), 2);
+  EXPECT_EQ(rows_of_group(tile, 240, kH200), 16);
+  EXPECT_EQ(rows_of_group(tile, 241, kH200), 9);  // twice 15 clusters
+  EXPECT_EQ(rows_of_group({.state_size = 128, .rows = 8}, 2, kH200), 8);
+}
+
+TEST(RecurrencePlan, NamesTheLimitOfClusters) {
+  const auto in_16_bits = [](int64_t state_size) {
+    return shape_of(27, 3, state_size, /*backward=*/false, Arithmetic::kFloat16);
+  };
+  EXPECT_EQ(why_no_cluster(in_16_bits(20), kH200), "");
+  EXPECT_EQ(why_no_cluster(in_16_bits(512), kH200), "");
+  EXPECT_EQ(why_no_cluster(in_16_bits(633), kH200), "takes a state_size of at most 512, got 633");
+  EXPECT_EQ(why_no_cluster(in_16_bits(200), kA100),
+            "needs a cluster of 4 blocks, which is not resident on this GPU");
+  EXPECT_EQ(why_no_cluster(in_16_bits(200), test::kSliceOfSmallClusters), "");
+  EXPECT_EQ(why_no_cluster(in_16_bits(300), test::kSliceOfSmallClusters),
+            "needs a cluster of 6 blocks, which is not resident on this GPU");
+  EXPECT_EQ(why_no_cluster(in_16_bits(512), test::kEighthOfAnH200),
+            "needs a cluster of 8 blocks, which is not resident on this GPU");
+  RecurrenceShape other = in_16_bits(200);
+  other.arithmetic = std::nullopt;
+  EXPECT_EQ(why_no_cluster(other, kH200), "has no kernel for float64");
+  other = in_16_bits(200);
+  other.launches = 0;
+  EXPECT_EQ(why_no_cluster(other, kH200), "has no workspace for a step of 3 rows");
+  // A cluster that is not resident is not chosen either.
+  for (const DeviceFacts& device : {kA100, test::kSliceOfSmallClusters, test::kEighthOfAnH200}) {
+    EXPECT_EQ(choose_recurrence(in_16_bits(512), device, {}, kNever), nullptr);
+  }
+  const auto* const chosen = choose_recurrence(in_16_bits(512), kH200, {}, kNever);
+  ASSERT_NE(chosen, nullptr);
+  EXPECT_TRUE(chosen->in_clusters());
+}
+
+TEST(RecurrencePlan, TakesClustersWhereTheyAreSelected) {
+  const auto shape = shape_of(100, 16, 64, /*backward=*/true, Arithmetic::kBFloat16);
+  EXPECT_TRUE(choose_recurrence(shape, kH200, *parse_selection("cluster"), 0)->in_clusters());
+  EXPECT_FALSE(choose_recurrence(shape, kH200, *parse_selection("block"), 0)->in_clusters());
 }
 
 }  // namespace

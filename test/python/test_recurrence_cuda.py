@@ -18,9 +18,10 @@ import lltm
 
 pytestmark = pytest.mark.usefixtures("needs_cuda")
 
+CLUSTERS = [(256, "32_cluster4"), (384, "32_cluster6"), (512, "16_cluster8")]
 TILES = {
     "fma": [(state, rows) for state in (32, 64, 128) for rows in (1, 2, 4)],
-    "mma": [*((state, rows) for state in (32, 64, 128) for rows in (1, 8)), (128, 32), (128, "32_x")],
+    "mma": [*((state, rows) for state in (32, 64, 128) for rows in (1, 8)), (128, 32), (128, "32_x"), *CLUSTERS],
 }
 DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16)}
 KERNELS = [
@@ -39,11 +40,18 @@ def kernel(request, monkeypatch) -> tuple[torch.dtype, int]:
     return dtype, state
 
 
-@pytest.fixture(params=[dtype for dtypes in DTYPES.values() for dtype in dtypes], ids=lambda dtype: str(dtype)[6:])
-def block_dtype(request, monkeypatch) -> torch.dtype:
+@pytest.fixture(
+    params=[
+        pytest.param((path, dtype), id=f"{path}-{str(dtype)[6:]}")
+        for path, dtypes in {"block": DTYPES["fma"] + DTYPES["mma"], "cluster": DTYPES["mma"]}.items()
+        for dtype in dtypes
+    ]
+)
+def recurrent_dtype(request, monkeypatch) -> torch.dtype:
     """Forces a kernel for all steps, for every dtype that has one."""
-    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
-    return request.param
+    path, dtype = request.param
+    monkeypatch.setenv("LLTM_CUDA_PATH", path)
+    return dtype
 
 
 def check(arguments):
@@ -76,6 +84,18 @@ def test_every_kernel(kernel, steps, rows, missing, rows_of_their_own, reverse):
     dtype, state = kernel
     sizes = Sizes(steps, rows, 6, state - missing)
     check(make(sizes, dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse))
+
+
+@pytest.mark.parametrize("missing", [0, 1, 66])
+@pytest.mark.parametrize("rows", [100, 263, 700])
+@pytest.mark.parametrize(("state_size", "name"), CLUSTERS)
+@pytest.mark.parametrize("dtype", DTYPES["mma"], ids=lambda dtype: str(dtype)[6:])
+def test_clusters_of_many_rows(dtype, state_size, name, rows, missing, monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", f"recurrence_mma_{state_size}x{name}")
+    sizes = Sizes(4, rows, 5, state_size - missing)
+    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True)
+    assert f"x{name} cluster={name[-1]} rows=" in lltm.sequence_plan(*arguments)
+    check(arguments)
 
 
 @pytest.fixture(params=DTYPES["mma"], ids=lambda dtype: str(dtype)[6:])
@@ -153,14 +173,14 @@ def test_inside_there_is_no_workspace(x_inside_dtype):
 
 
 @pytest.mark.parametrize("sizes", [(3, 2, 0, 1), (4, 3, 8, 17), (7, 4, 5, 100)], ids=str)
-def test_absent_states_and_bias(block_dtype, sizes):
-    check(make(sizes, block_dtype, "cuda", bias=False, state=False))
+def test_absent_states_and_bias(recurrent_dtype, sizes):
+    check(make(sizes, recurrent_dtype, "cuda", bias=False, state=False))
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-def test_lengths_that_are_all_zero(block_dtype, reverse):
+def test_lengths_that_are_all_zero(recurrent_dtype, reverse):
     """The state passes through, whatever the weights are."""
-    arguments = make((5, 4, 3, 24), block_dtype, "cuda", reverse=reverse)
+    arguments = make((5, 4, 3, 24), recurrent_dtype, "cuda", reverse=reverse)
     weights = arguments.weights.clone()
     weights[0, 0], weights[-1, -1] = torch.inf, torch.nan
     arguments = arguments._replace(lengths=torch.zeros(4, dtype=torch.int64, device="cuda"), weights=weights)
@@ -175,8 +195,8 @@ def test_lengths_that_are_all_zero(block_dtype, reverse):
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
-def test_nothing_beyond_a_length_counts(block_dtype, value, reverse):
-    arguments = make((6, 9, 5, 30), block_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+def test_nothing_beyond_a_length_counts(recurrent_dtype, value, reverse):
+    arguments = make((6, 9, 5, 30), recurrent_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
     gradients = make_gradients(arguments)
     results, found = call(arguments, keep=True), call_backward(gradients, arguments)
     beyond = torch.arange(6, device="cuda").unsqueeze(1) >= arguments.lengths
@@ -191,8 +211,8 @@ def test_nothing_beyond_a_length_counts(block_dtype, value, reverse):
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
-def test_weights_that_are_not_finite(block_dtype, value):
-    arguments = make((4, 5, 3, 20), block_dtype, "cuda", lengths=True, reset=True)
+def test_weights_that_are_not_finite(recurrent_dtype, value):
+    arguments = make((4, 5, 3, 20), recurrent_dtype, "cuda", lengths=True, reset=True)
     arguments.weights[7, 2] = value
     exact = call(
         arguments.map(lambda tensor: tensor.double().cpu())._replace(
@@ -204,17 +224,17 @@ def test_weights_that_are_not_finite(block_dtype, value):
         assert torch.equal(found.isnan().cpu(), expected.isnan())
 
 
-def test_a_state_that_is_reset_is_not_multiplied(block_dtype):
-    arguments = make((3, 4, 5, 16), block_dtype, "cuda", reset=True)
+def test_a_state_that_is_reset_is_not_multiplied(recurrent_dtype):
+    arguments = make((3, 4, 5, 16), recurrent_dtype, "cuda", reset=True)
     arguments.reset[0] = True
     arguments.h0.fill_(torch.nan)
     arguments.c0.fill_(torch.inf)
     assert all(result.isfinite().all() for result in call(arguments)[:3])
 
 
-def test_gradients_of_any_layout(block_dtype):
+def test_gradients_of_any_layout(recurrent_dtype):
     """Expanded, transposed and absent ones."""
-    arguments = make((6, 5, 4, 12), block_dtype, "cuda", lengths=True)
+    arguments = make((6, 5, 4, 12), recurrent_dtype, "cuda", lengths=True)
     dense = make_gradients(arguments)
     layouts = {
         "expanded": [dense[0][:1, :1, :1].expand_as(dense[0]), None, None, dense[3][..., :1].expand_as(dense[3])],
@@ -227,16 +247,16 @@ def test_gradients_of_any_layout(block_dtype):
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-def test_chunks_of_steps(block_dtype, reverse):
+def test_chunks_of_steps(recurrent_dtype, reverse):
     """Without keep, z_x of 40 steps of 20,000 rows is computed in several chunks."""
-    arguments = make((40, 20_000, 3, 32), block_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    arguments = make((40, 20_000, 3, 32), recurrent_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
     kept = call(arguments, keep=True)
     for found, expected in zip(call(arguments)[:3], kept[:3], strict=True):
         torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01)
 
 
-def test_the_workspace_of_inference(block_dtype):
-    arguments = make((256, 4096, 16, 64), block_dtype, "cuda")
+def test_the_workspace_of_inference(recurrent_dtype):
+    arguments = make((256, 4096, 16, 64), recurrent_dtype, "cuda")
     call(arguments)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -257,13 +277,13 @@ def test_tf32_is_as_exact_as_float32(monkeypatch):
         assert torch.equal(with_tf32, without)
 
 
-def test_more_than_two_to_the_31_elements(block_dtype):
+def test_more_than_two_to_the_31_elements(recurrent_dtype):
     if torch.cuda.mem_get_info()[0] < 48 << 30:
         pytest.skip("the GPU has too little memory that is free")
     steps, batch, state_size = 24, 1 << 18, 128
-    inputs = torch.randn(steps, batch, 1, device="cuda", dtype=block_dtype)
+    inputs = torch.randn(steps, batch, 1, device="cuda", dtype=recurrent_dtype)
     inputs[:, -2:] = inputs[:, :2]
-    weights = torch.randn(3 * state_size, state_size + 1, device="cuda").to(block_dtype) / 12
+    weights = torch.randn(3 * state_size, state_size + 1, device="cuda").to(recurrent_dtype) / 12
     output, h_n, c_n, cells, gates = torch.ops.lltm.sequence(inputs, weights, keep=True)
     assert gates.numel() > 2**31
     for kept in (output, cells, gates):
@@ -271,20 +291,27 @@ def test_more_than_two_to_the_31_elements(block_dtype):
     assert torch.equal(output[-1], h_n) and torch.equal(c_n[-2:], c_n[:2])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=lambda dtype: str(dtype)[6:])
-def test_block_where_it_is_impossible(dtype, monkeypatch):
-    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
+@pytest.mark.parametrize(
+    ("path", "dtype", "limit"),
+    [
+        ("block", torch.float32, "takes a state_size of at most 128, got 633"),
+        ("block", torch.float64, "has no kernel for float64"),
+        ("cluster", torch.bfloat16, "takes a state_size of at most 512, got 633"),
+        ("cluster", torch.float64, "has no kernel for float64"),
+    ],
+)
+def test_where_a_kernel_is_impossible(path, dtype, limit, monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", path)
     arguments = make((2, 3, 4, 633), dtype, "cuda")
-    limit = "has no kernel for float64" if dtype == torch.float64 else "takes a state_size of at most 128, got 633"
-    with pytest.raises(RuntimeError, match=f"lltm::sequence: LLTM_CUDA_PATH=block {limit}"):
+    with pytest.raises(RuntimeError, match=f"lltm::sequence: LLTM_CUDA_PATH={path} {limit}"):
         call(arguments)
     with pytest.raises(RuntimeError, match=limit):
         lltm.sequence_plan(*arguments)
     monkeypatch.setenv("LLTM_CUDA_PATH", "steps")
     results = call(arguments, keep=True)
     gradients = make_gradients(arguments)
-    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
-    with pytest.raises(RuntimeError, match=f"lltm::sequence_backward: LLTM_CUDA_PATH=block {limit}"):
+    monkeypatch.setenv("LLTM_CUDA_PATH", path)
+    with pytest.raises(RuntimeError, match=f"lltm::sequence_backward: LLTM_CUDA_PATH={path} {limit}"):
         lltm.sequence_backward(*gradients, results[0], results[3], results[4], *arguments)
 
 

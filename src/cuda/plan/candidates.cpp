@@ -24,7 +24,9 @@ constexpr struct {
 constexpr struct {
   std::string_view name;
   SequenceKernel kernel;
-} kSequenceKernels[] = {{"block", SequenceKernel::kBlock}, {"steps", SequenceKernel::kSteps}};
+} kSequenceKernels[] = {{"block", SequenceKernel::kBlock},
+                        {"cluster", SequenceKernel::kCluster},
+                        {"steps", SequenceKernel::kSteps}};
 
 const std::vector<std::string_view>& candidate_names() {
   static const std::vector<std::string_view> names = [] {

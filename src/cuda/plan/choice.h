@@ -17,9 +17,9 @@ namespace lltm::cuda {
 /// A group of candidates, which LLTM_CUDA_PATH can select by its name.
 enum class Group { kFewRows, kHopper, kTiles, kLibrary };
 
-/// How a sequence is run, which LLTM_CUDA_PATH can select: all steps in one launch, each block by
-/// itself, or one step after the other.
-enum class SequenceKernel { kBlock, kSteps };
+/// How a sequence is run, which LLTM_CUDA_PATH can select: all steps in one launch, by blocks by
+/// themselves or by clusters of blocks, or one step after the other.
+enum class SequenceKernel { kBlock, kCluster, kSteps };
 
 /// What LLTM_CUDA_PATH selects: a group, or a candidate by its name, and how many blocks share the
 /// K of its tiles; or how sequences are run. By default all candidates, and the number of ranks

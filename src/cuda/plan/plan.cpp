@@ -55,11 +55,13 @@ const RecurrenceCandidate* plan_recurrence(const DeviceFacts& device,
                                            const RecurrenceShape& shape,
                                            double time_of_steps) {
   const Selection selected = selection();
-  if (selected.sequence == SequenceKernel::kBlock) {
-    const std::string why = why_no_recurrence(shape, device);
+  if (selected.sequence && *selected.sequence != SequenceKernel::kSteps) {
+    const bool in_clusters = *selected.sequence == SequenceKernel::kCluster;
+    const std::string why = why_no_recurrence(shape, device, in_clusters);
     TORCH_CHECK(why.empty(),
                 shape.backward ? "lltm::sequence_backward" : "lltm::sequence",
-                ": LLTM_CUDA_PATH=block ",
+                ": LLTM_CUDA_PATH=",
+                in_clusters ? "cluster " : "block ",
                 why);
   }
   return choose_recurrence(shape, device, selected, time_of_steps);

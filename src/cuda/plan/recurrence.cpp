@@ -23,6 +23,10 @@ constexpr RecurrenceCandidate mma(std::string_view name,
   return {name, kMma, tile, blocks_a_multiprocessor, forward, backward};
 }
 
+constexpr RecurrenceTile in_cluster(int state_size, int rows, int cluster) {
+  return {.state_size = state_size, .rows = rows, .cluster = cluster};
+}
+
 // Measured on an H100.
 constexpr RecurrenceCandidate kCandidates[] = {
     fma("recurrence_fma_32x1", {32, 1}, {0.27, 0.063}, {0.30, 0.065}),
@@ -46,10 +50,15 @@ constexpr RecurrenceCandidate kCandidates[] = {
         1,
         {2.60, 2.60},
         {}),
+    mma("recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), 1, {0.67, 0.14}, {0.95, 0.10}),
+    mma("recurrence_mma_384x32_cluster6", in_cluster(384, 32, 6), 1, {0.80, 0.11}, {1.20, 0.11}),
+    mma("recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), 1, {0.83, 0.15}, {1.55, 0.21}),
 };
 
 // Microseconds of a launch that loads the weights, and of the launch of a product of the library.
-constexpr double kPrologue = 6, kProductLaunch = 4;
+constexpr double kPrologue = 6, kClusterPrologue = 12, kProductLaunch = 4;
+// How much longer a cluster takes that reads and writes elements one by one.
+constexpr double kOddInCluster = 1.2;
 // Bytes per microsecond at which the library writes z_x and the kernel reads it.
 constexpr double kTraffic = 2.5e6;
 
@@ -65,16 +74,68 @@ double product_rate(Arithmetic arithmetic) {
   }
 }
 
-// The shared memory of the largest blocks by mma.sync, which have 128 columns of the state.
-constexpr int kLargestMmaBytes = 150 * 1024;
+// The shared memory of the largest blocks by mma.sync, which have 128 columns of the state, and of
+// the blocks of clusters.
+constexpr int kLargestMmaBytes = 150 * 1024, kClusterBytes = 227 * 1024;
+
+constexpr int kLargestStateOfBlock = 128;
 
 RecurrenceProduct product_of(Arithmetic arithmetic) {
   return is_float(arithmetic) ? kFma : kMma;
 }
 
+int resident_clusters(int size, const DeviceFacts& device) {
+  return device.resident_in_clusters_of(size) / size;
+}
+
+/// Why clusters do not take a state of this size; or empty.
+std::string why_no_cluster(const RecurrenceShape& shape, const DeviceFacts& device) {
+  const RecurrenceProduct product = product_of(*shape.arithmetic);
+  int largest = 0;
+  const RecurrenceCandidate* fits = nullptr;  // the first is the smallest
+  for (const RecurrenceCandidate& of : kCandidates) {
+    if (of.in_clusters() && of.product == product) {
+      largest = std::max(largest, of.tile.state_size);
+      if (fits == nullptr && shape.state_size <= of.tile.state_size) {
+        fits = &of;
+      }
+    }
+  }
+  if (largest == 0) {
+    return "has no kernel for float32";
+  }
+  if (fits == nullptr) {
+    return "takes a state_size of at most " + std::to_string(largest) + ", got " +
+           std::to_string(shape.state_size);
+  }
+  if (device.shared_bytes_a_block < kClusterBytes ||
+      resident_clusters(fits->tile.cluster, device) == 0) {
+    return "needs a cluster of " + std::to_string(fits->tile.cluster) +
+           " blocks, which is not resident on this GPU";
+  }
+  return {};
+}
+
+/// Why a block by itself does not take a state of this size; or empty.
+std::string why_no_block(const RecurrenceShape& shape, const DeviceFacts& device) {
+  if (shape.state_size > kLargestStateOfBlock) {
+    return "takes a state_size of at most " + std::to_string(kLargestStateOfBlock) + ", got " +
+           std::to_string(shape.state_size);
+  }
+  if (!is_float(*shape.arithmetic) && shape.state_size > 64 &&
+      device.shared_bytes_a_block < kLargestMmaBytes) {
+    return "needs " + std::to_string(kLargestMmaBytes / 1024) +
+           " KiB of shared memory a block for a 16-bit state_size of more than 64, and the GPU "
+           "has " +
+           std::to_string(device.shared_bytes_a_block / 1024);
+  }
+  return {};
+}
+
 /// Whether a kernel multiplies the input itself, and needs no z_x.
 bool multiplies_input(const RecurrenceShape& shape, const DeviceFacts& device) {
-  return !shape.backward && !is_float(*shape.arithmetic) && shape.input_features > 0 &&
+  return !shape.backward && !is_float(*shape.arithmetic) &&
+         shape.state_size <= kLargestStateOfBlock && shape.input_features > 0 &&
          shape.input_features <= kLargestRecurrentInput && shape.in_pairs && shape.input_in_pairs &&
          device.shared_bytes_a_block >= kBytesToMultiplyInput;
 }
@@ -94,7 +155,9 @@ std::span<const RecurrenceCandidate> recurrence_candidates() {
   return kCandidates;
 }
 
-std::string why_no_recurrence(const RecurrenceShape& shape, const DeviceFacts& device) {
+std::string why_no_recurrence(const RecurrenceShape& shape,
+                              const DeviceFacts& device,
+                              bool in_clusters) {
   // Kernels count steps, and the grid blocks, in 32 bits.
   constexpr int64_t kMost = int64_t{1} << 30;
   if (!shape.arithmetic) {
@@ -103,18 +166,11 @@ std::string why_no_recurrence(const RecurrenceShape& shape, const DeviceFacts& d
   if (!device.tiles) {
     return "needs a GPU of compute capability 8.0 or newer";
   }
-  if (shape.state_size > kLargestRecurrentState) {
-    return "takes a state_size of at most " + std::to_string(kLargestRecurrentState) + ", got " +
-           std::to_string(shape.state_size);
+  std::string why = in_clusters ? why_no_cluster(shape, device) : why_no_block(shape, device);
+  if (!why.empty()) {
+    return why;
   }
-  if (!is_float(*shape.arithmetic) && shape.state_size > 64 &&
-      device.shared_bytes_a_block < kLargestMmaBytes) {
-    return "needs " + std::to_string(kLargestMmaBytes / 1024) +
-           " KiB of shared memory a block for a 16-bit state_size of more than 64, and the GPU "
-           "has " +
-           std::to_string(device.shared_bytes_a_block / 1024);
-  }
-  if (shape.launches == 0 && shape.steps > 0 && !multiplies_input(shape, device)) {
+  if (shape.launches == 0 && shape.steps > 0 && (in_clusters || !multiplies_input(shape, device))) {
     return "has no workspace for a step of " + std::to_string(shape.rows) + " rows";
   }
   if (shape.steps >= kMost || shape.rows >= kMost) {
@@ -127,26 +183,48 @@ std::string why_no_recurrence(const RecurrenceShape& shape, const DeviceFacts& d
 bool supports(const RecurrenceCandidate& candidate,
               const RecurrenceShape& shape,
               const DeviceFacts& device) {
-  return shape.steps > 0 && why_no_recurrence(shape, device).empty() &&
-         candidate.product == product_of(*shape.arithmetic) &&
-         shape.state_size <= candidate.tile.state_size &&
-         (candidate.tile.x_inside ? multiplies_input(shape, device) : shape.launches > 0) &&
+  if (shape.steps == 0 || !why_no_recurrence(shape, device, candidate.in_clusters()).empty() ||
+      candidate.product != product_of(*shape.arithmetic) ||
+      shape.state_size > candidate.tile.state_size) {
+    return false;
+  }
+  if (candidate.in_clusters()) {
+    return resident_clusters(candidate.tile.cluster, device) > 0;
+  }
+  return (candidate.tile.x_inside ? multiplies_input(shape, device) : shape.launches > 0) &&
          (candidate.product == kFma || candidate.tile.rows <= 8 || shape.in_pairs);
+}
+
+int rows_of_group(const RecurrenceTile& tile, int64_t rows, const DeviceFacts& device) {
+  if (tile.cluster == 1) {
+    return tile.rows;
+  }
+  const int64_t at_once = resident_clusters(tile.cluster, device);
+  const int64_t waves = ceil_div(rows, at_once * tile.rows);
+  return static_cast<int>(ceil_div(rows, waves * at_once));
 }
 
 double recurrence_time(const RecurrenceCandidate& candidate,
                        const RecurrenceShape& shape,
                        const DeviceFacts& device) {
   const RecurrenceStep& step = shape.backward ? candidate.backward : candidate.forward;
-  const int64_t blocks = ceil_div(shape.rows, candidate.tile.rows);
-  const int64_t a_multiprocessor = ceil_div(blocks, device.multiprocessors);
+  const int group_rows = rows_of_group(candidate.tile, shape.rows, device);
+  const int64_t groups = ceil_div(shape.rows, group_rows);
+  const int64_t a_multiprocessor =
+      ceil_div(groups,
+               candidate.in_clusters() ? resident_clusters(candidate.tile.cluster, device)
+                                       : device.multiprocessors);
   const int64_t resident = std::min<int64_t>(a_multiprocessor, candidate.blocks_a_multiprocessor);
   const auto steps = static_cast<double>(shape.steps);
   const bool x_inside = candidate.tile.x_inside;
   const auto launches = x_inside ? 1.0 : static_cast<double>(shape.launches);
-  const double time_of_step = std::max(step.latency, static_cast<double>(resident) * step.busy);
-  double time = static_cast<double>(ceil_div(a_multiprocessor, resident)) *
-                (launches * kPrologue + steps * time_of_step);
+  double time_of_step = std::max(step.latency, static_cast<double>(resident) * step.busy);
+  if (candidate.in_clusters()) {
+    time_of_step = (step.latency + group_rows * step.busy) * (shape.in_pairs ? 1 : kOddInCluster);
+  }
+  double time =
+      static_cast<double>(ceil_div(a_multiprocessor, resident)) *
+      (launches * (candidate.in_clusters() ? kClusterPrologue : kPrologue) + steps * time_of_step);
   if (!shape.backward && !x_inside) {
     time += launches * kProductLaunch + input_product_time(*shape.arithmetic,
                                                            shape.steps * shape.rows,
@@ -162,7 +240,8 @@ const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
                                              double time_of_steps) {
   const bool by_name = std::ranges::any_of(
       kCandidates, [&](const RecurrenceCandidate& of) { return of.name == selection.name; });
-  const bool is_forced = by_name || selection.sequence == SequenceKernel::kBlock;
+  const bool by_kind = selection.sequence && *selection.sequence != SequenceKernel::kSteps;
+  const bool is_forced = by_name || by_kind;
   if (!is_forced && (selection.sequence == SequenceKernel::kSteps || selection.group ||
                      !selection.name.empty())) {
     return nullptr;
@@ -170,7 +249,9 @@ const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
   const RecurrenceCandidate* best = nullptr;
   double least = is_forced ? std::numeric_limits<double>::infinity() : time_of_steps;
   for (const RecurrenceCandidate& candidate : kCandidates) {
-    if ((by_name && candidate.name != selection.name) || !supports(candidate, shape, device)) {
+    if ((by_name && candidate.name != selection.name) ||
+        (by_kind && candidate.in_clusters() != (selection.sequence == SequenceKernel::kCluster)) ||
+        !supports(candidate, shape, device)) {
       continue;
     }
     if (const double time = recurrence_time(candidate, shape, device); time < least) {

@@ -36,8 +36,9 @@ double input_product_time(Arithmetic arithmetic,
 /// How a kernel multiplies.
 enum class RecurrenceProduct { kFma, kMma };
 
-/// Microseconds of a step: at least `latency`, and `busy` for each of the blocks that a
-/// multiprocessor runs at once.
+/// Microseconds of a step: of blocks by themselves at least `latency`, and `busy` for each of those
+/// that a multiprocessor runs at once; of a cluster `latency`, and `busy` for each of its rows,
+/// which its blocks send to each other.
 struct RecurrenceStep {
   double latency, busy;
 };
@@ -49,14 +50,20 @@ struct RecurrenceCandidate {
   RecurrenceTile tile;
   int blocks_a_multiprocessor;  // that are resident at once
   RecurrenceStep forward, backward;
+
+  bool in_clusters() const { return tile.cluster > 1; }
 };
 std::span<const RecurrenceCandidate> recurrence_candidates();
 
-/// The largest state_size of a kernel.
-constexpr int kLargestRecurrentState = 128;
+/// Why no kernel of blocks by themselves, or of clusters, takes a sequence, in words that follow
+/// "LLTM_CUDA_PATH=block "; or empty.
+std::string why_no_recurrence(const RecurrenceShape& shape,
+                              const DeviceFacts& device,
+                              bool in_clusters);
 
-/// Why no kernel takes a sequence, in words that follow "LLTM_CUDA_PATH=block "; or empty.
-std::string why_no_recurrence(const RecurrenceShape& shape, const DeviceFacts& device);
+/// The rows that a block or a cluster takes at once: in clusters as few as keep all that are
+/// resident busy.
+int rows_of_group(const RecurrenceTile& tile, int64_t rows, const DeviceFacts& device);
 
 /// Whether a candidate computes a sequence correctly, even if slowly.
 bool supports(const RecurrenceCandidate& candidate,

@@ -6,10 +6,9 @@ namespace lltm::cuda {
 cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(recurrence_blocks(problem.rows, tile));
   return with_fma_tile<LltmCell, false>(tile, [&]<typename Tile>() {
     return launch_in_clusters<&recurrence_forward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
-        problem, dim3(blocks), 1, stream);
+        problem, recurrence_grid(problem, tile), 1, stream);
   });
 }
 

@@ -14,9 +14,14 @@
 //
 // A block of one row reads this row as all of B's, so all q have the same sums. There, a thread has
 // one element, of column 2g + q % 2, and the threads with q >= 2 only take part in the product.
+//
+// The blocks of a cluster share the columns of a larger state, and each has all of B. Two warps
+// have the same columns, each a half of K; of the rows 2q and 2q + 1 each finishes one
+// (mma_cluster.cuh).
 #pragma once
 
 #include "../../ptx/barrier.cuh"
+#include "../../ptx/cluster.cuh"
 #include "../../ptx/cp_async.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/mma.cuh"
@@ -31,21 +36,50 @@ namespace lltm::cuda {
 
 /// The sizes of a block. kPairs: two neighboring columns are read and written at once (pairs.h).
 /// Otherwise elements are read and written one by one.
-template <typename CellType, typename ElementType, int kStateSize, int kRowCount, bool kInPairs>
+template <typename CellType,
+          typename ElementType,
+          int kStateSize,
+          int kRowCount,
+          bool kInPairs,
+          int kClusterSize = 1>
 struct MmaShape {
   using Cell = CellType;
   using Element = ElementType;
-  static constexpr int kState = kStateSize, kRows = kRowCount;
+  static constexpr int kState = kStateSize, kRows = kRowCount, kCluster = kClusterSize;
   static constexpr bool kPairs = kInPairs;
-  static_assert(kState % 32 == 0 && (kRows == 1 || kRows == 8 || kRows == 16 || kRows == 32));
+  static constexpr int kColumns = kState / kCluster;    // of a block
+  static constexpr int kHalves = kCluster > 1 ? 2 : 1;  // warps that share K
+  static_assert(kState % (32 * kHalves) == 0 && kColumns % 32 == 0);
+  static_assert(kRows == 1 || kRows == 8 || kRows == 16 || kRows == 32);
 
-  static constexpr int kThreads = 2 * kState;
+  static constexpr int kThreads = 2 * kColumns * kHalves;
   static constexpr bool kOneRow = kRows == 1;
   static constexpr int kTiles = kOneRow ? 1 : kRows / 8;
-  static constexpr int kTilesAtOnce = kTiles > 1 ? 2 : 1;
-  static_assert(kTiles % kTilesAtOnce == 0);
+  // In a cluster the others' results of a tile are on their way during the product of the next one.
+  static constexpr int kTilesAtOnce = kTiles > 1 && kCluster == 1 ? 2 : 1;
+  static_assert(kTiles % kTilesAtOnce == 0 && (kCluster == 1 || !kOneRow));
   // What a thread has of a tile.
-  static constexpr int kOwnRows = kOneRow ? 1 : 2, kOwnColumns = kOwnRows;
+  static constexpr int kOwnRows = kOneRow ? 1 : 2 / kHalves, kOwnColumns = kOneRow ? 1 : 2;
+};
+
+/// The rows of a cluster, or of a block by itself.
+template <typename Shape>
+struct GroupRows {
+  int64_t group, first;
+  int count;
+
+  template <typename Problem>
+  __device__ __forceinline__ explicit GroupRows(const Problem& p) {
+    const int most = Shape::kCluster == 1 ? Shape::kRows : p.group_rows;
+    group = blockIdx.x / Shape::kCluster;
+    first = group * most;
+    count = at_most(p.rows - first, most);
+  }
+
+  /// The tiles that have any of them.
+  __device__ __forceinline__ int tiles() const {
+    return Shape::kCluster == 1 ? Shape::kTiles : (count + 7) / 8;
+  }
 };
 
 /// Keeps a parameter in a register (ptx/registers.cuh). The assembler, too, would read it again at
@@ -56,10 +90,18 @@ __device__ __forceinline__ Value parameter_in_register(Value value) {
   return Shape::kTiles == 1 ? __shfl_sync(~0u, value, 0) : value;
 }
 
+/// The first of the block's columns.
+template <typename Shape>
+__device__ __forceinline__ int first_column() {
+  return Shape::kCluster == 1 ? 0 : cluster_rank() * Shape::kColumns;
+}
+
 /// Which elements a thread has.
 template <typename Shape>
 struct OwnElements {
-  int lane, warp;
+  int lane;
+  int warp;     // of those that have different columns
+  int half;     // of K
   int column;   // the first of its columns
   int columns;  // how many of them exist
   int row;      // the first of its rows in a tile
@@ -69,10 +111,13 @@ struct OwnElements {
   int rows_of_second;
 
   __device__ __forceinline__ OwnElements(int block_rows, int state_size) {
+    constexpr int kWarps = Shape::kColumns / 16;  // that have different columns
     lane = static_cast<int>(threadIdx.x) % 32;
-    warp = static_cast<int>(threadIdx.x) / 32;
-    column = 16 * warp + 2 * (lane / 4) + (Shape::kOneRow ? lane % 2 : 0);
-    row = Shape::kOneRow ? 0 : 2 * (lane % 4);
+    const int warp_of_block = static_cast<int>(threadIdx.x) / 32;
+    warp = Shape::kHalves == 1 ? warp_of_block : warp_of_block % kWarps;
+    half = Shape::kHalves == 1 ? 0 : warp_of_block / kWarps;
+    column = first_column<Shape>() + 16 * warp + 2 * (lane / 4) + (Shape::kOneRow ? lane % 2 : 0);
+    row = Shape::kOneRow ? 0 : 2 * (lane % 4) + half;
     columns = in_register(takes_part() ? max(min(state_size - column, Shape::kOwnColumns), 0) : 0);
     rows = in_register(columns > 0 ? max(block_rows - row, 0) : 0);
     rows_of_second = in_register(columns > 1 ? rows : 0);
@@ -123,6 +168,35 @@ __device__ __forceinline__ void store_columns(const OwnElements<Shape>& own,
     store_low_half(to + 1, word >> 16, row_exists && row < own.rows_of_second);
   }
 }
+
+/// The order in which a thread reads a group's tiles, step after step, some of them ahead.
+template <typename Shape>
+class TilesAhead {
+ public:
+  __device__ __forceinline__ explicit TilesAhead(const GroupRows<Shape>& group)
+      : tiles_(group.tiles()) {}
+
+  /// Of the tiles read before the first step, number `i`.
+  __device__ __forceinline__ int first(int i) {
+    return Shape::kCluster == 1 ? i % Shape::kTiles : next();
+  }
+  /// The one that is read when `tile` is used, `ahead` of it.
+  __device__ __forceinline__ int after(int tile, int ahead) {
+    return Shape::kCluster == 1 ? (tile + ahead) % Shape::kTiles : next();
+  }
+  __device__ __forceinline__ bool is_last(int tile) const {
+    return tile == (Shape::kCluster == 1 ? Shape::kTiles : tiles_) - 1;
+  }
+
+ private:
+  __device__ __forceinline__ int next() {
+    const int tile = next_;
+    next_ = next_ + 1 == tiles_ ? 0 : next_ + 1;
+    return tile;
+  }
+
+  int tiles_, next_ = 0;
+};
 
 /// Some neighboring columns of a row in memory.
 template <typename Element>
@@ -216,39 +290,45 @@ class ColumnsAhead {
   uint32_t halves_[kWordCount][Shape::kOwnRows][Shape::kOwnColumns];
 };
 
-/// Some columns of weights in shared memory, for reading operand A from: for all gates kState rows
-/// of kColumns, with zeros where they do not exist.
-template <typename Shape, int kColumns, bool kEvenRowsFirst>
+/// Some weights in shared memory, for reading operand A from: for all gates kRows rows of kColumns,
+/// with zeros where they do not exist.
+template <typename Shape, int kRows, int kColumns, bool kEvenRowsFirst>
 class SharedWeights {
  public:
   static constexpr int kPitch = kColumns + 8;  // keeps rows in different banks
-  static constexpr int kBytes = Shape::Cell::kGates * Shape::kState * kPitch * 2;
+  static constexpr int kBytes = Shape::Cell::kGates * kRows * kPitch * 2;
   using Weights = RecurrentWeights<typename Shape::Element>;
 
   __device__ __forceinline__ SharedWeights(const OwnElements<Shape>& own, uint32_t shared)
       : shared_(shared),
-        fragments_(in_register(
-            shared + ((16 * own.warp + own.lane % 16) * kPitch + own.lane / 16 * 8) * 2)) {}
+        fragments_(
+            in_register(shared + ((16 * own.warp + own.lane % 16) * kPitch +
+                                  own.half * (kColumns / Shape::kHalves) + own.lane / 16 * 8) *
+                                     2)) {}
 
-  /// Copies the weights, of which `columns` exist. They can be read after a block barrier.
-  __device__ __forceinline__ void load(const Weights& weights, int state_size, int columns) const {
+  /// Copies the weights, of which `rows` of each gate and `columns` exist. They can be read after a
+  /// block barrier.
+  __device__ __forceinline__ void load(const Weights& weights,
+                                       int state_size,
+                                       int rows,
+                                       int columns) const {
     const auto starts_at = [&](int count) {
       return weights.strides[1] == 1 && weights.strides[0] % count == 0 &&
              reinterpret_cast<uintptr_t>(weights.data) % (2 * count) == 0;
     };
     if (starts_at(8)) {
-      copy<8>(weights, state_size, columns);
+      copy<8>(weights, state_size, rows, columns);
     } else if (starts_at(2)) {
-      copy<2>(weights, state_size, columns);
+      copy<2>(weights, state_size, rows, columns);
     } else {
-      copy<1>(weights, state_size, columns);
+      copy<1>(weights, state_size, rows, columns);
     }
   }
 
   /// Operand A of the warp's columns of the state.
   __device__ __forceinline__ void fragment(uint32_t (&a)[4], int gate, int chunk) const {
     static_assert(kEvenRowsFirst);
-    load_matrices_x4(a, fragments_ + (gate * Shape::kState * kPitch + 16 * chunk) * 2);
+    load_matrices_x4(a, fragments_ + (gate * kRows * kPitch + 16 * chunk) * 2);
   }
 
   /// Two neighboring columns of a row.
@@ -266,17 +346,20 @@ class SharedWeights {
 
   /// kCount neighbors at a time.
   template <int kCount>
-  __device__ __forceinline__ void copy(const Weights& weights, int state_size, int columns) const {
+  __device__ __forceinline__ void copy(const Weights& weights,
+                                       int state_size,
+                                       int rows,
+                                       int columns) const {
     constexpr int kRowVectors = kColumns / kCount;
-    constexpr int kVectors = Shape::Cell::kGates * Shape::kState * kRowVectors;
+    constexpr int kVectors = Shape::Cell::kGates * kRows * kRowVectors;
     static_assert(kVectors % Shape::kThreads == 0);
     // Copies are asynchronous, loads of elements are not.
 #pragma unroll kCount> 1 ? 2 : 8
     for (int i = 0; i < kVectors / Shape::kThreads; ++i) {
       const int vector = i * Shape::kThreads + static_cast<int>(threadIdx.x);
       const int row = vector / kRowVectors, column = vector % kRowVectors * kCount;
-      const int gate = row / Shape::kState, row_of_gate = row % Shape::kState;
-      const int count = row_of_gate < state_size ? max(min(columns - column, kCount), 0) : 0;
+      const int gate = row / kRows, row_of_gate = row % kRows;
+      const int count = row_of_gate < rows ? max(min(columns - column, kCount), 0) : 0;
       const auto* const from = weights.data +
                                (int64_t{gate} * state_size + row_of_gate) * weights.strides[0] +
                                column * weights.strides[1];
@@ -298,62 +381,14 @@ class SharedWeights {
   uint32_t shared_, fragments_;
 };
 
-/// The weights of a warp's columns: operand A for every gate and 16 of its K.
-template <typename Shape>
-struct WeightFragments {
-  // Of the shared memory that they are loaded through.
-  static constexpr int kSharedBytes = SharedWeights<Shape, Shape::kState, true>::kBytes;
-  static constexpr int kChunks = Shape::kState / 16;
-  uint32_t of[Shape::Cell::kGates][kChunks][4];
-
-  /// Through `shared`, which is free for other uses after the next block barrier. With kTransposed
-  /// the columns of the state are those of the weights, and else their rows.
-  template <bool kTransposed>
-  __device__ __forceinline__ void load(const RecurrentWeights<typename Shape::Element>& weights,
-                                       int64_t state_size,
-                                       const OwnElements<Shape>& own,
-                                       uint32_t shared) {
-    const SharedWeights<Shape, Shape::kState, !kTransposed> loaded(own, shared);
-    loaded.load(weights, static_cast<int>(state_size), static_cast<int>(state_size));
-    __syncthreads();
-    // Opaque zero bits. An operation on each fragment waits for its load here. Otherwise every step
-    // would wait where it uses the fragment, since the wait also covers the loads of the steps.
-    const uint32_t none = static_cast<uint32_t>(state_size >> 32);
-#pragma unroll
-    for (int gate = 0; gate < Shape::Cell::kGates; ++gate) {
-#pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        uint32_t(&a)[4] = of[gate][chunk];
-        if constexpr (kTransposed) {
-          const auto word_at = [&](int k) {
-            const int row = gate * Shape::kState + 16 * chunk + 2 * (own.lane % 4) + k;
-            const int column = 16 * own.warp + 2 * (own.lane / 4);
-            return loaded.word(row, column);
-          };
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const uint32_t first = word_at(8 * half), second = word_at(8 * half + 1);
-            a[2 * half] = __byte_perm(first, second, 0x5410);
-            a[2 * half + 1] = __byte_perm(first, second, 0x7632);
-          }
-        } else {
-          loaded.fragment(a, gate, chunk);
-#pragma unroll
-          for (uint32_t& word : a) {
-            word ^= none;
-          }
-        }
-      }
-    }
-  }
-};
-
 /// Adds products of weights and some tiles of operand B, rows of `kPitch` elements of which a
 /// lane's are at `rows`, to kSums sums for each tile: one for each gate, or one in all if B has a
-/// part of kColumns for each gate. Chunks of K take turns at kChains sums of their own.
-/// `fragment(a, gate, chunk)` loads operand A, which serves all the tiles.
+/// part for each gate, kPartPitch elements apart, of which kColumns are multiplied. Chunks of K
+/// take turns at kChains sums of their own. `fragment(a, gate, chunk)` loads operand A, which
+/// serves all the tiles.
 template <typename Element,
           int kParts,
+          int kPartPitch,
           int kColumns,
           int kPitch,
           int kTiles,
@@ -370,7 +405,7 @@ __device__ __forceinline__ void multiply_tiles(const Fragment& fragment,
       uint32_t b[kTiles][4];
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        load_matrices_x4(b[tile], rows + (8 * tile * kPitch + part * kColumns + 16 * chunk) * 2);
+        load_matrices_x4(b[tile], rows + (8 * tile * kPitch + part * kPartPitch + 16 * chunk) * 2);
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -390,8 +425,84 @@ __device__ __forceinline__ void multiply_tiles(const Fragment& fragment,
   }
 }
 
+/// The weights of a warp's columns: operand A for every gate and 16 of its K. With kTransposed the
+/// columns of the state are those of the weights, and else their rows.
+template <typename Shape, bool kTransposed>
+struct WeightFragments {
+  static constexpr int kKOfWarp = Shape::kState / Shape::kHalves;
+  static constexpr int kChunks = kKOfWarp / 16;
+  using Loaded = SharedWeights<Shape,
+                               kTransposed ? Shape::kState : Shape::kColumns,
+                               kTransposed ? Shape::kColumns : Shape::kState,
+                               !kTransposed>;
+  // Of the shared memory that they are loaded through.
+  static constexpr int kSharedBytes = Loaded::kBytes;
+  uint32_t of[Shape::Cell::kGates][kChunks][4];
+
+  /// Through `shared`, which is free for other uses after the next block barrier.
+  __device__ __forceinline__ void load(RecurrentWeights<typename Shape::Element> weights,
+                                       int64_t state_size,
+                                       const OwnElements<Shape>& own,
+                                       uint32_t shared) {
+    const Loaded loaded(own, shared);
+    const int size = static_cast<int>(state_size), first = first_column<Shape>();
+    if constexpr (Shape::kCluster > 1) {
+      weights.data += first * weights.strides[kTransposed ? 1 : 0];
+    }
+    loaded.load(
+        weights, size, kTransposed ? size : size - first, kTransposed ? size - first : size);
+    __syncthreads();
+    // Opaque zero bits. An operation on each fragment waits for its load here. Otherwise every step
+    // would wait where it uses the fragment, since the wait also covers the loads of the steps.
+    const uint32_t none = static_cast<uint32_t>(state_size >> 32);
+#pragma unroll
+    for (int gate = 0; gate < Shape::Cell::kGates; ++gate) {
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        uint32_t(&a)[4] = of[gate][chunk];
+        if constexpr (kTransposed) {
+          const auto word_at = [&](int k) {
+            const int row =
+                gate * Shape::kState + own.half * kKOfWarp + 16 * chunk + 2 * (own.lane % 4) + k;
+            const int column = 16 * own.warp + 2 * (own.lane / 4);
+            return loaded.word(row, column);
+          };
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const uint32_t first = word_at(8 * half), second = word_at(8 * half + 1);
+            a[2 * half] = __byte_perm(first, second, 0x5410);
+            a[2 * half + 1] = __byte_perm(first, second, 0x7632);
+          }
+        } else {
+          loaded.fragment(a, gate, chunk);
+#pragma unroll
+          for (uint32_t& word : a) {
+            word ^= none;
+          }
+        }
+      }
+    }
+  }
+
+  /// Adds the products with some tiles' rows of operand B, of which a lane's are at `rows`
+  /// (multiply_tiles).
+  template <int kParts, int kPitch, int kTiles, int kSums, int kChains>
+  __device__ __forceinline__ void multiply(uint32_t rows,
+                                           float (&sums)[kTiles][kSums][kChains][4]) const {
+    multiply_tiles<typename Shape::Element, kParts, Shape::kState, kKOfWarp, kPitch>(
+        [&](uint32_t(&a)[4], int gate, int chunk) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            a[i] = of[gate][chunk][i];
+          }
+        },
+        rows,
+        sums);
+  }
+};
+
 /// Operand B of a step and of the next one, in shared memory: for each row of the block, kParts
-/// times the columns of the state.
+/// times the columns of the state. For blocks by themselves.
 ///
 /// A step calls start_tiles() and finish_tiles() for every kTilesAtOnce tiles in order.
 template <typename Shape, int kParts>
@@ -409,6 +520,7 @@ class RowOperands {
 
   /// A block barrier must follow before the first finish_tiles().
   __device__ __forceinline__ RowOperands(const OwnElements<Shape>& own,
+                                         const GroupRows<Shape>&,
                                          uint32_t shared,
                                          uint32_t barriers)
       : publishes_(own.takes_part()),
@@ -483,21 +595,13 @@ class RowOperands {
   }
 
   /// Adds the products of the weights and kTilesAtOnce tiles' rows (multiply_tiles).
-  template <int kSums, int kChains>
+  template <typename Weights, int kSums, int kChains>
   __device__ __forceinline__ void multiply(
-      const WeightFragments<Shape>& weights,
+      const Weights& weights,
       int tile,
       float (&sums)[Shape::kTilesAtOnce][kSums][kChains][4]) const {
     static_assert(kSums == (kParts == 1 ? Shape::Cell::kGates : 1));
-    multiply_tiles<Element, kParts, Shape::kState, kPitch>(
-        [&](uint32_t(&a)[4], int gate, int chunk) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            a[i] = weights.of[gate][chunk][i];
-          }
-        },
-        read_ + now_ + 8 * tile * kPitch * 2,
-        sums);
+    weights.template multiply<kParts, kPitch>(read_ + now_ + 8 * tile * kPitch * 2, sums);
   }
 
  private:
@@ -508,12 +612,16 @@ class RowOperands {
   uint32_t parity_ = 1;  // of the phase of the last step
 };
 
-/// The thread's sum of a row and column of a tile.
+/// The thread's sum of a row and column of a tile. If two warps share K, their sums have been added
+/// (HalvesOfK).
 template <typename Shape, int kChains>
 __device__ __forceinline__ float sum_of(const OwnElements<Shape>& own,
                                         const float (&chains)[kChains][4],
                                         int row,
                                         int column) {
+  if constexpr (Shape::kHalves > 1) {
+    return chains[0][2 * column];
+  }
   float sum = 0;
 #pragma unroll
   for (int chain = 0; chain < kChains; ++chain) {
@@ -528,8 +636,8 @@ __device__ __forceinline__ float sum_of(const OwnElements<Shape>& own,
 template <typename Run>
 cudaError_t with_mma_tile(const RecurrenceTile& tile, bool pairs, const Run& run) {
   const auto with_pairs = [&]<int kState, int kRows>() {
-    return pairs ? run.template operator()<kState, kRows, true>()
-                 : run.template operator()<kState, kRows, false>();
+    return pairs ? run.template operator()<kState, kRows, true, 1>()
+                 : run.template operator()<kState, kRows, false, 1>();
   };
   const auto with_rows = [&]<int kState>() {
     switch (tile.rows) {
@@ -539,13 +647,32 @@ cudaError_t with_mma_tile(const RecurrenceTile& tile, bool pairs, const Run& run
         return with_pairs.template operator()<kState, 8>();
       case 32:
         if constexpr (kState == 128) {
-          return pairs ? run.template operator()<kState, 32, true>() : cudaErrorInvalidValue;
+          return pairs ? run.template operator()<kState, 32, true, 1>() : cudaErrorInvalidValue;
         }
         return cudaErrorInvalidValue;
       default:
         return cudaErrorInvalidValue;
     }
   };
+  if (tile.cluster > 1) {
+    const auto in_cluster = [&]<int kState, int kRows, int kCluster>() {
+      if (tile.state_size != kState || tile.rows != kRows) {
+        return cudaErrorInvalidValue;
+      }
+      return pairs ? run.template operator()<kState, kRows, true, kCluster>()
+                   : run.template operator()<kState, kRows, false, kCluster>();
+    };
+    switch (tile.cluster) {
+      case 4:
+        return in_cluster.template operator()<256, 32, 4>();
+      case 6:
+        return in_cluster.template operator()<384, 32, 6>();
+      case 8:
+        return in_cluster.template operator()<512, 16, 8>();
+      default:
+        return cudaErrorInvalidValue;
+    }
+  }
   switch (tile.state_size) {
     case 32:
       return with_rows.template operator()<32>();

@@ -7,6 +7,7 @@
 #include "block_rows.cuh"
 #include "lltm_cell.cuh"
 #include "mma.cuh"
+#include "mma_cluster.cuh"
 #include "pairs.h"
 
 #include <algorithm>
@@ -22,13 +23,18 @@ struct MmaBackward {
   static constexpr int kOwnRows = Shape::kOwnRows;
   // The gates, the cell state, and the gradients of output and cells.
   using Inputs = ColumnsAhead<Shape, kGates + 3>;
-  using Operands = RowOperands<Shape, kGates>;
+  using Operands = OperandsOf<Shape, kGates>;
+  using Weights = WeightFragments<Shape, true>;
+  using Halves = HalvesOfK<Shape, 1>;
 
-  // In shared memory, after the barriers. The weights are read before the operands are written.
+  // In shared memory, after the barriers. The weights are read before the operands are written. In
+  // a cluster they take the place of everything else.
   static constexpr int kInputsAt = Operands::kBarrierBytes;
   static constexpr int kOperandsAt = kInputsAt + Inputs::kBytes;
+  static constexpr int kHalvesAt = kOperandsAt + Operands::kBytes;
+  static constexpr int kWeightsAt = Shape::kCluster > 1 ? kInputsAt : kOperandsAt;
   static constexpr int kSharedBytes =
-      kOperandsAt + std::max(WeightFragments<Shape>::kSharedBytes, Operands::kBytes);
+      std::max(kHalvesAt + Halves::kBytes, kWeightsAt + Weights::kSharedBytes);
 
   /// Where a thread reads at a time.
   struct Sources {
@@ -146,10 +152,16 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   // Products wait for each other unless there are four sums.
   constexpr int kChains = 4 / kTilesAtOnce;
   extern __shared__ __align__(16) unsigned char shared[];
+#if __CUDA_ARCH__ < 900
+  if (Shape::kCluster > 1) {
+    return;
+  }
+#endif
   wait_for_previous_kernel();
 
-  const int64_t first_row = int64_t{blockIdx.x} * Shape::kRows;
-  const int block_rows = at_most(p.rows - first_row, Shape::kRows);
+  const GroupRows<Shape> group(p);
+  const int64_t first_row = group.first;
+  const int block_rows = group.count, tiles = group.tiles();
   const int size = parameter_in_register<Shape>(static_cast<int>(p.state_size)),
             steps = static_cast<int>(p.steps);
   const OwnElements<Shape> own(block_rows, size);
@@ -160,24 +172,30 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   const uint32_t shared_at = shared_address(shared);
   typename Kernel::Inputs inputs(own, shared_at + Kernel::kInputsAt);
   typename Kernel::Sources sources(p, own, size, first_row, times);
+  TilesAhead<Shape> tiles_ahead(group);
   int times_to_fetch = times.count, rows_to_fetch = times.count > 0 ? own.rows : 0;
   const auto fetch = [&](int tile) {
     inputs.fetch([&](int word, int r) {
       const int row = 8 * tile + r;
       return sources.at(word, row, row < rows_to_fetch);
     });
-    if (tile == kTiles - 1) {
+    if (tiles_ahead.is_last(tile)) {
       sources.advance();
       rows_to_fetch = --times_to_fetch > 0 ? rows_to_fetch : 0;
     }
   };
+  const auto fetch_first = [&] {
 #pragma unroll
-  for (int i = 0; i < inputs.kTilesAhead; ++i) {
-    fetch(i % kTiles);
+    for (int i = 0; i < inputs.kTilesAhead; ++i) {
+      fetch(tiles_ahead.first(i));
+    }
+  };
+  if constexpr (Shape::kCluster == 1) {
+    fetch_first();
   }
 
-  WeightFragments<Shape> weights;
-  weights.template load<true>(p.weights, p.state_size, own, shared_at + Kernel::kOperandsAt);
+  typename Kernel::Weights weights;
+  weights.load(p.weights, p.state_size, own, shared_at + Kernel::kWeightsAt);
 
   // The gradient of the cell state that a row's next step starts from, in the order of the
   // backward, and that of h, except for the product with the gates of the step before.
@@ -207,8 +225,13 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
     }
   });
 
-  typename Kernel::Operands operands(own, shared_at + Kernel::kOperandsAt, shared_at);
+  typename Kernel::Operands operands(own, group, shared_at + Kernel::kOperandsAt, shared_at);
+  [[maybe_unused]] typename Kernel::Halves halves(own, shared_at + Kernel::kHalvesAt);
   __syncthreads();  // all weights have been read
+  if constexpr (Shape::kCluster > 1) {
+    fetch_first();
+    operands.start_cluster();
+  }
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -230,6 +253,14 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   // The rows whose h has been the operand of the step that the backward did last. For others the
   // product says nothing.
   uint32_t linked = 0;
+  // The product of a step.
+  const auto multiply = [&](int first_tile, float(&sums)[kTilesAtOnce][1][kChains][4]) {
+    operands.start_tiles(first_tile);
+    operands.multiply(weights, first_tile, sums);
+    if constexpr (Shape::kHalves > 1) {
+      halves.add(sums[0]);
+    }
+  };
   // The gradient of h after the product.
   const auto gradient_of_h = [&](const float(&sums)[1][kChains][4], int tile, int r, int j) {
     const float product = sum_of(own, sums[0], r, j);
@@ -241,9 +272,11 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
     uint32_t running = 0, resets = 0;
 #pragma unroll
     for (int first_tile = 0; first_tile < kTiles; first_tile += kTilesAtOnce) {
+      if (Shape::kCluster > 1 && first_tile >= tiles) {
+        break;
+      }
       float sums[kTilesAtOnce][1][kChains][4] = {};
-      operands.start_tiles(first_tile);
-      operands.multiply(weights, first_tile, sums);
+      multiply(first_tile, sums);
       if (first_tile == 0) {
         running = own.own(rows.running(t));
         resets = own.own(rows.resets());
@@ -258,7 +291,7 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
         const int tile = first_tile + i;
         typename Kernel::Inputs::Words words;
         inputs.take(words);
-        fetch((tile + inputs.kTilesAhead) % kTiles);
+        fetch(tiles_ahead.after(tile, inputs.kTilesAhead));
         typename Cell::Derivatives derivatives[kOwnRows][kOwnColumns];
 #pragma unroll
         for (int r = 0; r < kOwnRows; ++r) {
@@ -330,7 +363,7 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   start_next_kernel();
 
   if (p.d_bias_parts != nullptr) {
-    float* const to = p.d_bias_parts + int64_t{blockIdx.x} * kGates * size + own.column;
+    float* const to = p.d_bias_parts + group.group * kGates * size + own.column;
 #pragma unroll
     for (int gate = 0; gate < kGates; ++gate) {
 #pragma unroll
@@ -340,18 +373,25 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
           sum += __shfl_xor_sync(~0u, sum, 1);
           sum += __shfl_xor_sync(~0u, sum, 2);
         }
-        if ((Shape::kOneRow || own.lane % 4 == 0) && j < own.columns) {
+        if constexpr (Shape::kHalves > 1) {
+          float of_both[1][1][4] = {{{sum, sum}}};
+          halves.add(of_both);
+          sum = of_both[0][0][0];
+        }
+        if ((Shape::kOneRow || own.lane % 4 == 0) && own.half == 0 && j < own.columns) {
           to[gate * size + j] = sum;
         }
       }
     }
   }
-  if (p.d_h0 != nullptr) {
+  if (p.d_h0 != nullptr || Shape::kCluster > 1) {  // a cluster's blocks receive all that was sent
 #pragma unroll
     for (int first_tile = 0; first_tile < kTiles; first_tile += kTilesAtOnce) {
+      if (Shape::kCluster > 1 && first_tile >= tiles) {
+        break;
+      }
       float sums[kTilesAtOnce][1][kChains][4] = {};
-      operands.start_tiles(first_tile);
-      operands.multiply(weights, first_tile, sums);
+      multiply(first_tile, sums);
 #pragma unroll
       for (int i = 0; i < kTilesAtOnce; ++i) {
         const int tile = first_tile + i;
@@ -395,12 +435,13 @@ cudaError_t launch_recurrence_mma(const RecurrenceBackward<Element>& problem,
   if (problem.state_size > tile.state_size || problem.steps > std::numeric_limits<int>::max()) {
     return cudaErrorInvalidValue;
   }
-  return with_mma_tile(tile, is_in_pairs(problem), [&]<int kState, int kRows, bool kPairs>() {
-    using Shape = MmaShape<LltmCell, Element, kState, kRows, kPairs>;
+  const bool pairs = is_in_pairs(problem);
+  return with_mma_tile(tile, pairs, [&]<int kState, int kRows, bool kPairs, int kCluster>() {
+    using Shape = MmaShape<LltmCell, Element, kState, kRows, kPairs, kCluster>;
     return launch_in_clusters<&recurrence_backward_mma_kernel<Shape>,
                               Shape::kThreads,
                               MmaBackward<Shape>::kSharedBytes>(
-        problem, dim3(static_cast<unsigned>(recurrence_blocks(problem.rows, tile))), 1, stream);
+        problem, recurrence_grid(problem, tile), tile.cluster, stream);
   });
 }
 

@@ -7,6 +7,7 @@
 #include "block_rows.cuh"
 #include "lltm_cell.cuh"
 #include "mma.cuh"
+#include "mma_cluster.cuh"
 #include "mma_input.cuh"
 #include "pairs.h"
 
@@ -17,7 +18,7 @@
 
 namespace lltm::cuda {
 
-/// z_x of a block's elements, which a thread reads some tiles ahead.
+/// z_x of a block's elements, which a thread reads some tiles ahead. start() is called first.
 template <typename Shape>
 class ZxAhead {
  public:
@@ -31,26 +32,29 @@ class ZxAhead {
   __device__ __forceinline__ ZxAhead(const RecurrenceForward<Element>& p,
                                      const OwnElements<Shape>& own,
                                      int state_size,
-                                     int64_t first_row,
+                                     const GroupRows<Shape>& group,
                                      const BlockTimes& times,
                                      int low,
                                      uint32_t shared)
       : columns_(own, shared),
-        data_(p.z_x + ((times.first - low) * p.rows + first_row + own.row) * kGates * state_size +
+        tiles_(group),
+        data_(p.z_x + ((times.first - low) * p.rows + group.first + own.row) * kGates * state_size +
               own.column),
         time_stride_(times.step * p.rows * kGates * state_size),
         size_(state_size),
         times_to_fetch_(times.count),
-        rows_(times.count > 0 ? own.rows : 0) {
+        rows_(times.count > 0 ? own.rows : 0) {}
+
+  __device__ __forceinline__ void start() {
 #pragma unroll
     for (int i = 0; i < Columns::kTilesAhead; ++i) {
-      fetch(i % Shape::kTiles);
+      fetch(tiles_.first(i));
     }
   }
 
   __device__ __forceinline__ void take(int tile, Words& words) {
     columns_.take(words);
-    fetch((tile + Columns::kTilesAhead) % Shape::kTiles);
+    fetch(tiles_.after(tile, Columns::kTilesAhead));
   }
 
  private:
@@ -59,13 +63,14 @@ class ZxAhead {
       const int row = 8 * tile + r;
       return ColumnsAt<Element>{data_ + (row * kGates + gate) * size_, 1, row < rows_};
     });
-    if (tile == Shape::kTiles - 1) {
+    if (tiles_.is_last(tile)) {
       data_ += time_stride_;
       rows_ = --times_to_fetch_ > 0 ? rows_ : 0;
     }
   }
 
   Columns columns_;
+  TilesAhead<Shape> tiles_;
   const Element* data_;
   int64_t time_stride_;
   int size_;  // of the state
@@ -79,19 +84,23 @@ struct MmaForward {
   static constexpr int kGates = Shape::Cell::kGates;
   static constexpr int kOwnRows = Shape::kOwnRows, kOwnColumns = Shape::kOwnColumns;
   using Inputs = std::conditional_t<kXInside, InputProduct<Shape>, ZxAhead<Shape>>;
-  using Operands = RowOperands<Shape, 1>;
+  using Operands = OperandsOf<Shape, 1>;
+  using Weights = WeightFragments<Shape, false>;
+  using Halves = HalvesOfK<Shape, kGates>;
 
   // In shared memory, after the barriers. The weights of h are read before operands are written, or
-  // weights of the input.
+  // weights of the input. In a cluster they take the place of everything else.
   static constexpr int kInputsAt = Operands::kBarrierBytes;
   static constexpr int kOperandsAt = kInputsAt + Inputs::kBytes;
-  static constexpr int kWeightsAt = kXInside ? kInputsAt : kOperandsAt;
+  static constexpr int kHalvesAt = kOperandsAt + Operands::kBytes;
+  static constexpr int kWeightsAt = kXInside || Shape::kCluster > 1 ? kInputsAt : kOperandsAt;
   static constexpr int kSharedBytes =
-      std::max(kOperandsAt + Operands::kBytes, kWeightsAt + WeightFragments<Shape>::kSharedBytes);
+      std::max(kHalvesAt + Halves::kBytes, kWeightsAt + Weights::kSharedBytes);
   static_assert(!kXInside || kSharedBytes <= kBytesToMultiplyInput);
   static_assert(!kXInside ||
-                kWeightsAt + WeightFragments<Shape>::kSharedBytes <=
-                    kInputsAt + SharedWeights<Shape, kLargestRecurrentInput, true>::kBytes);
+                kWeightsAt + Weights::kSharedBytes <=
+                    kInputsAt +
+                        SharedWeights<Shape, Shape::kState, kLargestRecurrentInput, true>::kBytes);
 
   /// What a thread writes for a tile at a step.
   struct Results {
@@ -184,12 +193,18 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
   constexpr int kOwnRows = Shape::kOwnRows, kOwnColumns = Shape::kOwnColumns;
   constexpr int kGates = Cell::kGates;
   // With one tile, products wait for each other unless there are two sums.
-  constexpr int kChains = kTilesAtOnce == 1 ? 2 : 1;
+  constexpr int kChains = kTilesAtOnce == 1 && Shape::kCluster == 1 ? 2 : 1;
   extern __shared__ __align__(16) unsigned char shared[];
+#if __CUDA_ARCH__ < 900
+  if (Shape::kCluster > 1) {
+    return;
+  }
+#endif
   wait_for_previous_kernel();
 
-  const int64_t first_row = int64_t{blockIdx.x} * Shape::kRows;
-  const int block_rows = at_most(p.rows - first_row, Shape::kRows);
+  const GroupRows<Shape> group(p);
+  const int64_t first_row = group.first;
+  const int block_rows = group.count, tiles = group.tiles();
   const int size = parameter_in_register<Shape>(static_cast<int>(p.state_size));
   const OwnElements<Shape> own(block_rows, size);
   BlockRows rows(p.rows_of_sequence, first_row, block_rows, static_cast<int>(p.steps));
@@ -206,16 +221,19 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
     if constexpr (kXInside) {
       return typename Kernel::Inputs(p, own, first_row, block_rows, times, inputs_at);
     } else {
-      return typename Kernel::Inputs(p, own, size, first_row, times, low, inputs_at);
+      return typename Kernel::Inputs(p, own, size, group, times, low, inputs_at);
     }
   }();
+  if constexpr (Shape::kCluster == 1) {
+    inputs.start();
+  }
 
-  WeightFragments<Shape> weights;
-  weights.template load<false>(p.weights, p.state_size, own, shared_at + Kernel::kWeightsAt);
+  typename Kernel::Weights weights;
+  weights.load(p.weights, p.state_size, own, shared_at + Kernel::kWeightsAt);
 
   // The state: h as words of columns. With several tiles registers are scarce, and h is read again
   // from what has been published.
-  constexpr bool kReadsState = kTiles > 1;
+  constexpr bool kReadsState = kTilesAtOnce > 1;
   uint32_t h[kTiles][kOwnRows] = {};
   float cell[kTiles][kOwnRows][kOwnColumns] = {};
   const auto for_each_element = [&](const auto& function) {
@@ -243,7 +261,8 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
     }
   });
 
-  typename Kernel::Operands operands(own, shared_at + Kernel::kOperandsAt, shared_at);
+  typename Kernel::Operands operands(own, group, shared_at + Kernel::kOperandsAt, shared_at);
+  [[maybe_unused]] typename Kernel::Halves halves(own, shared_at + Kernel::kHalvesAt);
   // Replaces the state of the rows in a mask by zeros, and publishes h.
   const auto start_from_state = [&](int tile, int r, uint32_t resets) {
     const bool reset = (resets >> (8 * tile + r) & 1) != 0;
@@ -259,6 +278,10 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
   if constexpr (kXInside) {
     inputs.load_weights(p);
     __syncthreads();
+  }
+  if constexpr (Shape::kCluster > 1) {
+    inputs.start();
+    operands.start_cluster();
   }
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
@@ -282,6 +305,9 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
 #pragma unroll
     for (int first_tile = 0; first_tile < kTiles; first_tile += kTilesAtOnce) {
       const bool is_last = first_tile + kTilesAtOnce == kTiles;
+      if (Shape::kCluster > 1 && first_tile >= tiles) {
+        break;
+      }
       float sums[kTilesAtOnce][kGates][kChains][4] = {};
       if constexpr (kXInside) {
         inputs.multiply(first_tile, sums);
@@ -297,6 +323,9 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
         }
       }
       operands.multiply(weights, first_tile, sums);
+      if constexpr (Shape::kHalves > 1) {
+        halves.add(sums[0]);
+      }
       if (first_tile == 0) {
         running = own.own(rows.running(t));
         next_resets = own.own(rows.resets());
@@ -372,6 +401,9 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
       }
     }
   }
+  if constexpr (Shape::kCluster > 1) {
+    operands.drain(tiles);
+  }
   // Not earlier: blocks of the next kernel that wait would keep other streams' from starting.
   start_next_kernel();
 
@@ -409,7 +441,7 @@ cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
     return launch_in_clusters<&recurrence_forward_mma_kernel<Shape, kXInside>,
                               Shape::kThreads,
                               MmaForward<Shape, kXInside>::kSharedBytes>(
-        problem, dim3(static_cast<unsigned>(recurrence_blocks(problem.rows, tile))), 1, stream);
+        problem, recurrence_grid(problem, tile), tile.cluster, stream);
   };
   if (tile.x_inside) {
     if (tile.state_size != 128 || tile.rows != 32 || !pairs || problem.input_features < 1 ||
@@ -418,8 +450,9 @@ cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
     }
     return run.template operator()<MmaShape<LltmCell, Element, 128, 32, true>, true>();
   }
-  return with_mma_tile(tile, pairs, [&]<int kState, int kRows, bool kPairs>() {
-    return run.template operator()<MmaShape<LltmCell, Element, kState, kRows, kPairs>, false>();
+  return with_mma_tile(tile, pairs, [&]<int kState, int kRows, bool kPairs, int kCluster>() {
+    return run
+        .template operator()<MmaShape<LltmCell, Element, kState, kRows, kPairs, kCluster>, false>();
   });
 }
 

@@ -18,7 +18,7 @@ template <typename Shape>
 class InputProduct {
  public:
   using Element = typename Shape::Element;
-  using Weights = SharedWeights<Shape, kLargestRecurrentInput, true>;
+  using Weights = SharedWeights<Shape, Shape::kState, kLargestRecurrentInput, true>;
   static constexpr int kGates = Shape::Cell::kGates;
   static constexpr int kPitch = kLargestRecurrentInput + 8;  // keeps rows in different banks
   // Rows of a step are used while those of the next one are complete and two more are on their way.
@@ -31,7 +31,6 @@ class InputProduct {
   static constexpr int kBytes = kBiasAt + kBiasBytes;
   static_assert(Shape::kPairs && Shape::kOwnRows == 2 && Shape::kOwnColumns == 2);
 
-  /// Fetches the first rows.
   __device__ __forceinline__ InputProduct(const RecurrenceForward<Element>& p,
                                           const OwnElements<Shape>& own,
                                           int64_t first_row,
@@ -66,6 +65,10 @@ class InputProduct {
       const uint32_t first = bias_of(0), second = bias_of(1);
       store_shared_4(bias_ + gate * (kBiasBytes / kGates), {first, first, second, second});
     }
+  }
+
+  /// Fetches the first rows.
+  __device__ __forceinline__ void start() {
 #pragma unroll
     for (int step = 0; step < kSteps - 1; ++step) {
       fetch(step * kStepBytes);
@@ -74,8 +77,8 @@ class InputProduct {
 
   /// Block barriers must come before, after other uses of their memory, and afterwards.
   __device__ __forceinline__ void load_weights(const RecurrenceForward<Element>& p) {
-    weights_.load(
-        p.input_weights, static_cast<int>(p.state_size), static_cast<int>(p.input_features));
+    const int size = static_cast<int>(p.state_size);
+    weights_.load(p.input_weights, size, size, static_cast<int>(p.input_features));
     wait_copies<0>();
   }
 
@@ -95,7 +98,7 @@ class InputProduct {
         }
       }
     }
-    multiply_tiles<Element, 1, kLargestRecurrentInput, kPitch>(
+    multiply_tiles<Element, 1, kLargestRecurrentInput, kLargestRecurrentInput, kPitch>(
         [&](uint32_t(&a)[4], int gate, int chunk) { weights_.fragment(a, gate, chunk); },
         read_ + now_ + 8 * tile * kPitch * 2,
         sums);

@@ -1,5 +1,6 @@
-// All steps of a sequence in one launch. A block keeps the columns of weights that belong to h on
-// the chip and takes some rows of the batch through all steps, without talking to another block.
+// All steps of a sequence in one launch. A block, or a cluster of blocks, keeps the columns of
+// weights that belong to h on the chip and takes a group of rows of the batch through all steps,
+// without talking to others.
 // The product with the inputs, z_x, has been computed before, unless the kernel computes it.
 //
 // The kernels follow each other in this order: z_x -> recurrence_forward; recurrence_backward ->
@@ -51,6 +52,7 @@ struct RecurrenceForward {
   int64_t steps;  // of the whole sequence
   int64_t first_step, step_count;
   int64_t rows;
+  int group_rows;  // of a cluster: at most those of its tile. A block by itself has all of them.
   int64_t state_size;
   bool reverse;
   RowsOfSequence rows_of_sequence;
@@ -85,6 +87,7 @@ template <typename Element>
 struct RecurrenceBackward {
   int64_t steps;
   int64_t rows;
+  int group_rows;
   int64_t state_size;
   bool reverse;  // of the forward
   RowsOfSequence rows_of_sequence;
@@ -97,12 +100,18 @@ struct RecurrenceBackward {
   AnyCells<Element> grad_c_n;
   Element* d_gates;        // (steps, rows, kGates * state_size); zeros beyond the length
   int64_t d_gates_stride;  // between rows
-  // The sums of d_gates over the steps and rows of a block: (blocks, kGates * state_size), to be
-  // added in order; null if not wanted.
+  // The sums of d_gates over the steps and the rows of a group: (groups, kGates * state_size), to
+  // be added in order; null if not wanted.
   float* d_bias_parts;
   Element* d_h0;  // (rows, state_size), contiguous, or null if not wanted
   CellsOut<Element> d_c0;
 };
+
+/// The blocks of a launch: a group of rows has a block or a cluster of blocks.
+template <typename Problem>
+dim3 recurrence_grid(const Problem& problem, const RecurrenceTile& tile) {
+  return dim3(static_cast<unsigned>(ceil_div(problem.rows, problem.group_rows) * tile.cluster));
+}
 
 /// In float32, by multiply-adds of the CUDA cores (fma.cuh).
 cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,

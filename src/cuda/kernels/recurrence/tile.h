@@ -7,11 +7,13 @@
 namespace lltm::cuda {
 
 /// What a kernel of the recurrence is compiled for: the largest state_size that it takes, and the
-/// rows of a block.
+/// rows of a block, or the most rows of a cluster.
 struct RecurrenceTile {
   int state_size, rows;
   // Whether the forward multiplies the input itself.
   bool x_inside = false;
+  // The blocks that share the state.
+  int cluster = 1;
 
   bool operator==(const RecurrenceTile&) const = default;
 };
@@ -20,11 +22,6 @@ struct RecurrenceTile {
 constexpr int kLargestRecurrentInput = 128;
 /// The shared memory that its blocks need at most.
 constexpr int kBytesToMultiplyInput = 160 * 1024;
-
-/// The blocks of a launch.
-inline int64_t recurrence_blocks(int64_t rows, const RecurrenceTile& tile) {
-  return ceil_div(rows, tile.rows);
-}
 
 /// The blocks of multiply-adds that a multiprocessor has registers for.
 constexpr int resident_fma_blocks(const RecurrenceTile& tile) {
