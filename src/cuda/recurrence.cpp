@@ -54,6 +54,22 @@ CellsOut<scalar_t> cells_out(const Tensor& cells) {
   return {.rounded = nullptr, .exact = cells.mutable_data_ptr<float>()};
 }
 
+template <typename scalar_t>
+InputProductProblem<scalar_t> input_product(const Tensor& z_x,
+                                            const Tensor& input,
+                                            const SequenceArguments& arguments) {
+  const bool has_bias = is_given(arguments.bias);
+  return {.steps = input.size(0),
+          .rows = input.size(1),
+          .input_features = input.size(2),
+          .columns = z_x.size(2),
+          .input = steps_of<scalar_t>(input),
+          .weights = recurrent_weights<scalar_t>(input_columns(arguments.weights)),
+          .bias = has_bias ? arguments.bias->const_data_ptr<scalar_t>() : nullptr,
+          .bias_stride = has_bias ? arguments.bias->stride(0) : 0,
+          .z_x = z_x.mutable_data_ptr<scalar_t>()};
+}
+
 template <template <typename> typename Problem, typename scalar_t>
 cudaError_t launch(const Problem<scalar_t>& problem,
                    const RecurrenceTile& tile,
@@ -153,6 +169,7 @@ void run_recurrence(const RecurrenceCandidate& candidate,
         .rows_of_sequence = rows_of_sequence(arguments, /*first_row=*/0),
         .weights = recurrent_weights<scalar_t>(arguments.weights),
         .z_x = nullptr,
+        .follows_input_product = false,
         .input = {},
         .input_features = 0,
         .input_weights = {},
@@ -181,7 +198,14 @@ void run_recurrence(const RecurrenceCandidate& candidate,
         const int64_t first_time = reverse ? steps - first - count : first;
         const Tensor z_x =
             keeps ? outputs.gates.narrow(0, first_time, count) : workspace.narrow(0, 0, count);
-        input_product_out(z_x, input.narrow(0, first_time, count), arguments);
+        problem.follows_input_product = is_small_input_product(count * batch, input.size(2), gates);
+        if (problem.follows_input_product) {
+          check_launch(launch_input_product(
+              input_product<scalar_t>(z_x, input.narrow(0, first_time, count), arguments),
+              device.stream()));
+        } else {
+          input_product_out(z_x, input.narrow(0, first_time, count), arguments);
+        }
         problem.z_x = z_x.const_data_ptr<scalar_t>();
       }
       if (first > 0) {

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.usefixtures("needs_cuda")
 
 CLUSTERS = [(256, "32_cluster4"), (384, "32_cluster6"), (512, "16_cluster8")]
 TILES = {
-    "fma": [(state, rows) for state in (32, 64, 128) for rows in (1, 2, 4)],
-    "mma": [*((state, rows) for state in (32, 64, 128) for rows in (1, 8)), (128, 32), (128, "32_x"), *CLUSTERS],
+    "fma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 2, 4)), (32, "1_x")],
+    "mma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 8)), (128, 32), (128, "32_x"), *CLUSTERS],
 }
 DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16)}
 KERNELS = [
@@ -98,34 +98,38 @@ def test_clusters_of_many_rows(dtype, state_size, name, rows, missing, monkeypat
     check(arguments)
 
 
-@pytest.fixture(params=DTYPES["mma"], ids=lambda dtype: str(dtype)[6:])
-def x_inside_dtype(request, monkeypatch) -> torch.dtype:
-    """Forces the kernel that multiplies the input itself, where it can."""
-    monkeypatch.setenv("LLTM_CUDA_PATH", "recurrence_mma_128x32_x")
-    return request.param
+@pytest.fixture(params=[param for param in KERNELS if param.values[0][0].endswith("_x")])
+def x_inside(request, monkeypatch) -> tuple[torch.dtype, int]:
+    """Forces a kernel that multiplies the input itself, where it can. Its dtype and its largest input and state."""
+    name, dtype, state = request.param
+    monkeypatch.setenv("LLTM_CUDA_PATH", name)
+    return dtype, state
 
 
 def takes_x_inside(arguments) -> bool:
     plan = lltm.sequence_plan(*arguments)
-    inside = plan == "kernel=recurrence_mma_128x32_x cluster=1 rows=32 x=inside"
+    inside = re.fullmatch(r"kernel=recurrence_\w+_x cluster=1 rows=\d+ x=inside", plan) is not None
     assert inside or "recurrence" not in plan
     return inside
 
 
 @pytest.mark.parametrize("rows_of_their_own", [False, True], ids=["plain", "rows"])
-@pytest.mark.parametrize("input_features", [0, 1, 2, 6, 7, 8, 64, 100, 126, 128, 129, 130])
-@pytest.mark.parametrize("state_size", [10, 128])
-def test_input_features_inside(x_inside_dtype, state_size, input_features, rows_of_their_own):
-    sizes = Sizes(6, 41, input_features, state_size)
-    arguments = make(sizes, x_inside_dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own)
-    assert takes_x_inside(arguments) == (input_features in (2, 6, 8, 64, 100, 126, 128))
+@pytest.mark.parametrize("input_features", [0, 1, 2, 6, 7, 8, 32, 33, 64, 65, 100, 126, 128, 129, 130])
+@pytest.mark.parametrize("missing", [0, 22])
+def test_input_features_inside(x_inside, missing, input_features, rows_of_their_own):
+    dtype, most = x_inside
+    sizes = Sizes(6, 41, input_features, most - missing)
+    arguments = make(sizes, dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own)
+    in_pairs = dtype == torch.float32 or input_features % 2 == 0
+    assert takes_x_inside(arguments) == (0 < input_features <= most and in_pairs)
     check(arguments)
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-def test_layouts_of_what_is_multiplied_inside(x_inside_dtype, reverse):
+def test_layouts_of_what_is_multiplied_inside(x_inside, reverse):
     """Each is computed as its contiguous copy is, to the bit, unless pairs of the input are not aligned."""
-    arguments = make((7, 35, 24, 60), x_inside_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    dtype = x_inside[0]
+    arguments = make((7, 35, 24, 30), dtype, "cuda", lengths=True, reset=True, reverse=reverse)
     expected = call(arguments, keep=True)
     inputs, weights, bias = arguments.input, arguments.weights, arguments.bias
     wide = torch.full((7, 35, 34), torch.nan, dtype=inputs.dtype, device="cuda")
@@ -134,7 +138,7 @@ def test_layouts_of_what_is_multiplied_inside(x_inside_dtype, reverse):
         arguments._replace(input=inputs.transpose(0, 1).contiguous().transpose(0, 1)),
         arguments._replace(input=wide[..., 2:26]),
         arguments._replace(weights=weights.t().contiguous().t()),
-        arguments._replace(weights=torch.cat([weights, weights], dim=1)[:, :84]),
+        arguments._replace(weights=torch.cat([weights, weights], dim=1)[:, :54]),
         arguments._replace(weights=torch.cat([weights[:, :1], weights], dim=1)[:, 1:]),
         arguments._replace(bias=torch.stack([bias, bias], dim=1)[:, 0]),
     ]
@@ -145,13 +149,13 @@ def test_layouts_of_what_is_multiplied_inside(x_inside_dtype, reverse):
     wide[..., 1:25] = inputs
     for layout in (wide[..., 1:25], inputs.transpose(1, 2).contiguous().transpose(1, 2)):
         odd = arguments._replace(input=layout)
-        assert not takes_x_inside(odd)
+        assert takes_x_inside(odd) == (dtype == torch.float32)
         assert_results_close(call(odd, keep=True), odd, keep=True)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
-def test_input_beyond_a_length_inside(x_inside_dtype, value):
-    arguments = make((6, 37, 18, 30), x_inside_dtype, "cuda", lengths=True, reset=True)
+def test_input_beyond_a_length_inside(x_inside, value):
+    arguments = make((6, 37, 18, 30), x_inside[0], "cuda", lengths=True, reset=True)
     results = call(arguments, keep=True)
     beyond = torch.arange(6, device="cuda").unsqueeze(1) >= arguments.lengths
     spoiled = arguments._replace(input=arguments.input.masked_fill(beyond.unsqueeze(2), value))
@@ -160,8 +164,8 @@ def test_input_beyond_a_length_inside(x_inside_dtype, value):
         assert torch.equal(again, first)
 
 
-def test_inside_there_is_no_workspace(x_inside_dtype):
-    arguments = make((64, 4096, 16, 64), x_inside_dtype, "cuda")
+def test_inside_there_is_no_workspace(x_inside):
+    arguments = make((64, 4096, 16, 32), x_inside[0], "cuda")
     assert takes_x_inside(arguments)
     call(arguments)
     torch.cuda.synchronize()

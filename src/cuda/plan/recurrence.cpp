@@ -23,6 +23,9 @@ constexpr RecurrenceCandidate mma(std::string_view name,
   return {name, kMma, tile, blocks_a_multiprocessor, forward, backward};
 }
 
+constexpr RecurrenceTile with_x(int state_size, int rows) {
+  return {.state_size = state_size, .rows = rows, .x_inside = true};
+}
 constexpr RecurrenceTile in_cluster(int state_size, int rows, int cluster) {
   return {.state_size = state_size, .rows = rows, .cluster = cluster};
 }
@@ -32,9 +35,13 @@ constexpr RecurrenceCandidate kCandidates[] = {
     fma("recurrence_fma_32x1", {32, 1}, {0.27, 0.063}, {0.30, 0.065}),
     fma("recurrence_fma_32x2", {32, 2}, {0.41, 0.115}, {0.54, 0.11}),
     fma("recurrence_fma_32x4", {32, 4}, {0.82, 0.24}, {1.32, 0.24}),
+    fma("recurrence_fma_32x1_x", with_x(32, 1), {0.31, 0.064}, {}),
     fma("recurrence_fma_64x1", {64, 1}, {0.40, 0.26}, {0.48, 0.29}),
     fma("recurrence_fma_64x2", {64, 2}, {0.55, 0.38}, {0.46, 0.32}),
     fma("recurrence_fma_64x4", {64, 4}, {0.92, 0.70}, {0.63, 0.52}),
+    fma("recurrence_fma_96x1", {96, 1}, {0.40, 0.40}, {0.55, 0.55}),
+    fma("recurrence_fma_96x2", {96, 2}, {0.62, 0.62}, {0.71, 0.71}),
+    fma("recurrence_fma_96x4", {96, 4}, {1.30, 1.30}, {1.33, 1.33}),
     fma("recurrence_fma_128x1", {128, 1}, {0.52, 0.52}, {0.60, 0.60}),
     fma("recurrence_fma_128x2", {128, 2}, {1.00, 1.00}, {0.94, 0.94}),
     fma("recurrence_fma_128x4", {128, 4}, {2.30, 2.30}, {1.95, 1.95}),
@@ -42,14 +49,12 @@ constexpr RecurrenceCandidate kCandidates[] = {
     mma("recurrence_mma_32x8", {32, 8}, 8, {0.42, 0.26}, {0.74, 0.21}),
     mma("recurrence_mma_64x1", {64, 1}, 4, {0.18, 0.14}, {0.26, 0.19}),
     mma("recurrence_mma_64x8", {64, 8}, 3, {0.48, 0.48}, {0.78, 0.48}),
+    mma("recurrence_mma_96x1", {96, 1}, 2, {0.40, 0.32}, {0.44, 0.35}),
+    mma("recurrence_mma_96x8", {96, 8}, 1, {0.90, 0.90}, {1.12, 1.12}),
     mma("recurrence_mma_128x1", {128, 1}, 1, {0.45, 0.45}, {0.51, 0.51}),
     mma("recurrence_mma_128x8", {128, 8}, 1, {1.00, 1.00}, {1.35, 1.35}),
     mma("recurrence_mma_128x32", {128, 32}, 1, {3.40, 3.40}, {4.60, 4.60}),
-    mma("recurrence_mma_128x32_x",
-        {.state_size = 128, .rows = 32, .x_inside = true},
-        1,
-        {2.60, 2.60},
-        {}),
+    mma("recurrence_mma_128x32_x", with_x(128, 32), 1, {2.60, 2.60}, {}),
     mma("recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), 1, {0.67, 0.14}, {0.95, 0.10}),
     mma("recurrence_mma_384x32_cluster6", in_cluster(384, 32, 6), 1, {0.80, 0.11}, {1.20, 0.11}),
     mma("recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), 1, {0.83, 0.15}, {1.55, 0.21}),
@@ -57,6 +62,8 @@ constexpr RecurrenceCandidate kCandidates[] = {
 
 // Microseconds of a launch that loads the weights, and of the launch of a product of the library.
 constexpr double kPrologue = 6, kClusterPrologue = 12, kProductLaunch = 4;
+// What is hidden of a prologue behind a small product.
+constexpr double kHidden = 3;
 // How much longer a cluster takes that reads and writes elements one by one.
 constexpr double kOddInCluster = 1.2;
 // Bytes per microsecond at which the library writes z_x and the kernel reads it.
@@ -132,12 +139,25 @@ std::string why_no_block(const RecurrenceShape& shape, const DeviceFacts& device
   return {};
 }
 
-/// Whether a kernel multiplies the input itself, and needs no z_x.
-bool multiplies_input(const RecurrenceShape& shape, const DeviceFacts& device) {
-  return !shape.backward && !is_float(*shape.arithmetic) &&
-         shape.state_size <= kLargestStateOfBlock && shape.input_features > 0 &&
-         shape.input_features <= kLargestRecurrentInput && shape.in_pairs && shape.input_in_pairs &&
-         device.shared_bytes_a_block >= kBytesToMultiplyInput;
+/// Whether a candidate multiplies the input itself, and needs no z_x.
+bool multiplies_input(const RecurrenceCandidate& candidate,
+                      const RecurrenceShape& shape,
+                      const DeviceFacts& device) {
+  if (!candidate.tile.x_inside || shape.backward || shape.state_size > candidate.tile.state_size ||
+      candidate.product != product_of(*shape.arithmetic) || shape.input_features == 0) {
+    return false;
+  }
+  return candidate.product == kFma
+             ? shape.input_features <= candidate.tile.state_size
+             : shape.input_features <= kLargestRecurrentInput && shape.in_pairs &&
+                   shape.input_in_pairs && device.shared_bytes_a_block >= kBytesToMultiplyInput;
+}
+
+/// Whether a sequence needs no z_x.
+bool can_multiply_input(const RecurrenceShape& shape, const DeviceFacts& device) {
+  return std::ranges::any_of(kCandidates, [&](const RecurrenceCandidate& of) {
+    return multiplies_input(of, shape, device);
+  });
 }
 
 }  // namespace
@@ -149,6 +169,13 @@ double input_product_time(Arithmetic arithmetic,
   return static_cast<double>(rows) * 3 * static_cast<double>(state_size) *
          (static_cast<double>(input_features) / product_rate(arithmetic) +
           element_size(arithmetic) / kTraffic);
+}
+
+bool is_small_input_product(int64_t rows, int64_t input_features, int64_t columns) {
+  // About three microseconds, as long as the launch of another. An element counts for as many
+  // multiply-adds as its bias and its way to memory take.
+  constexpr int64_t kMultiplyAdds = 24'000'000, kOfElement = 16;
+  return rows <= kMultiplyAdds / ((input_features + kOfElement) * columns);
 }
 
 std::span<const RecurrenceCandidate> recurrence_candidates() {
@@ -170,7 +197,8 @@ std::string why_no_recurrence(const RecurrenceShape& shape,
   if (!why.empty()) {
     return why;
   }
-  if (shape.launches == 0 && shape.steps > 0 && (in_clusters || !multiplies_input(shape, device))) {
+  if (shape.launches == 0 && shape.steps > 0 &&
+      (in_clusters || !can_multiply_input(shape, device))) {
     return "has no workspace for a step of " + std::to_string(shape.rows) + " rows";
   }
   if (shape.steps >= kMost || shape.rows >= kMost) {
@@ -191,7 +219,8 @@ bool supports(const RecurrenceCandidate& candidate,
   if (candidate.in_clusters()) {
     return resident_clusters(candidate.tile.cluster, device) > 0;
   }
-  return (candidate.tile.x_inside ? multiplies_input(shape, device) : shape.launches > 0) &&
+  return (candidate.tile.x_inside ? multiplies_input(candidate, shape, device)
+                                  : shape.launches > 0) &&
          (candidate.product == kFma || candidate.tile.rows <= 8 || shape.in_pairs);
 }
 
@@ -222,9 +251,15 @@ double recurrence_time(const RecurrenceCandidate& candidate,
   if (candidate.in_clusters()) {
     time_of_step = (step.latency + group_rows * step.busy) * (shape.in_pairs ? 1 : kOddInCluster);
   }
-  double time =
-      static_cast<double>(ceil_div(a_multiprocessor, resident)) *
-      (launches * (candidate.in_clusters() ? kClusterPrologue : kPrologue) + steps * time_of_step);
+  const int64_t rows_at_once =
+      ceil_div(shape.steps * shape.rows, std::max<int64_t>(shape.launches, 1));
+  const bool follows_small =
+      !shape.backward && !x_inside &&
+      is_small_input_product(rows_at_once, shape.input_features, 3 * shape.state_size);
+  const double prologue =
+      (candidate.in_clusters() ? kClusterPrologue : kPrologue) - (follows_small ? kHidden : 0);
+  double time = static_cast<double>(ceil_div(a_multiprocessor, resident)) *
+                (launches * prologue + steps * time_of_step);
   if (!shape.backward && !x_inside) {
     time += launches * kProductLaunch + input_product_time(*shape.arithmetic,
                                                            shape.steps * shape.rows,

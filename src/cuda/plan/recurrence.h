@@ -33,6 +33,10 @@ double input_product_time(Arithmetic arithmetic,
                           int64_t input_features,
                           int64_t state_size);
 
+/// Whether a kernel of this library should compute z_x of `rows` rows (input_product.cu). The
+/// recurrence loads its weights meanwhile.
+bool is_small_input_product(int64_t rows, int64_t input_features, int64_t columns);
+
 /// How a kernel multiplies.
 enum class RecurrenceProduct { kFma, kMma };
 

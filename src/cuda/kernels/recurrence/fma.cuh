@@ -27,17 +27,27 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 namespace lltm::cuda {
 
-/// A block of kThreads threads for kRows rows and a state of up to kState columns.
-template <typename Cell_, bool kBackward_, int kState_, int kRows_, int kThreads_, int kColumns_>
+/// A block of kThreads threads for kRows rows and a state of up to kState columns. kXInside: it
+/// multiplies up to as many columns of input, too.
+template <typename Cell_,
+          bool kBackward_,
+          int kState_,
+          int kRows_,
+          bool kXInside_,
+          int kThreads_,
+          int kColumns_>
 struct FmaTile {
   using Cell = Cell_;
-  static constexpr bool kBackward = kBackward_;
+  static constexpr bool kBackward = kBackward_, kXInside = kXInside_;
+  static_assert(!kBackward || !kXInside);
+  static constexpr int kGates = Cell::kGates;
   static constexpr int kState = kState_, kRows = kRows_, kThreads = kThreads_;
   static constexpr int kColumns = kColumns_;  // of a thread
-  static constexpr int kBlocks = resident_fma_blocks({kState, kRows});
+  static constexpr int kBlocks = resident_fma_blocks({kState, kRows, kXInside});
   static constexpr int kVectors = kBackward ? Cell::kGates : 1;  // of kState columns, in a row of V
   static constexpr int kSums = kBackward ? 1 : Cell::kGates;     // of an element
   static constexpr int kK = kVectors * kState;
@@ -47,16 +57,32 @@ struct FmaTile {
   // there are enough rows; otherwise several compute the same element.
   static constexpr int kRowLanes = std::min(kLanes / kColumns, kRows);
   static constexpr int kElements = kRows / kRowLanes;  // of a thread: neighboring rows
-  // What an element reads in a step: its pre-activations and, in the backward, the cell state and
-  // the gradients of output and cells.
-  static constexpr int kOperands = Cell::kGates + (kBackward ? 3 : 0);
+  // What an element reads in a step: its pre-activations, unless they are computed here, and, in
+  // the backward, the cell state and the gradients of output and cells.
+  static constexpr int kOperands = kXInside ? 0 : Cell::kGates + (kBackward ? 3 : 0);
   static constexpr int kAhead = 4;  // steps
   static constexpr int kVectorBytes = 2 * kRows * kK * 4;
   static constexpr int kOperandBytes = kElements * kOperands * kThreads * 4;  // of a step
-  static constexpr int kSharedBytes = kVectorBytes + kAhead * kOperandBytes;
+  static constexpr int kInputBytes = kXInside ? kRows * kState * 4 : 0;       // of a step
+  // Weights are staged in shared memory, of which some GPUs have 99 KiB a block: those of all gates
+  // at once, or of one after the other.
+  static constexpr int kStagedGates = kState <= 64 ? kGates : 1;
+  static constexpr int kStageBytes = kStagedGates * kState * kState * 4;
+  static constexpr int kSharedBytes =
+      std::max(kVectorBytes + kAhead * (kOperandBytes + kInputBytes), kStageBytes);
   static_assert(kThreads * kColumns % kState == 0 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0);
   static_assert(kK % kLanes == 0 && kKOfLane % 4 == 0 && kLanes >= kColumns);
+  static_assert(kStagedGates == kGates || kState % (4 * kLanes) == 0);
 };
+
+template <int kThreads>
+__device__ __forceinline__ void sync_block() {
+  if constexpr (kThreads == 32) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
+}
 
 /// The product of a block, and which elements its threads finish.
 template <typename Tile>
@@ -72,7 +98,8 @@ class FmaProduct {
     column_ = first_column_ + share_ % kColumns;
     first_row_ = share_ / kColumns % Tile::kRowLanes * Tile::kElements;
     is_first_ = share_ / (kColumns * Tile::kRowLanes) == 0;
-    read_ = in_register(vectors + 16 * share_);
+    shared_ = vectors;
+    read_ = first_read(vectors);
     write_ = in_register(vectors + 4 * (first_row_ * Tile::kK + column_));
   }
 
@@ -82,44 +109,30 @@ class FmaProduct {
   /// Whether no thread before this one has the same elements.
   __device__ __forceinline__ bool is_first() const { return is_first_; }
 
-  /// Loads this thread's weights. Those that do not exist are zeros. `zero` is 0, which the
-  /// compiler must not know.
+  /// A thread's weights of h or, in the forward, of the input.
+  using Weights = float[Tile::kSums][kColumns][Tile::kKOfLane];
+
+  /// Loads this thread's weights, of which `rows` of each gate and `columns` exist, with zeros
+  /// for others. `zero` is 0, which the compiler must not know. All threads of the block call it;
+  /// they use all of its shared memory.
   __device__ __forceinline__ void load(const RecurrentWeights<float>& weights,
-                                       int state_size,
-                                       int zero) {
-    const int64_t* const strides = weights.strides;
-    // Four neighbors in memory at once: of K in the forward, of the columns in the backward.
-    constexpr bool kFours = !Tile::kBackward || kColumns % 4 == 0;
-    const bool fours = kFours && state_size % 4 == 0 && strides[1] == 1 && strides[0] % 4 == 0 &&
+                                       int rows,
+                                       int columns,
+                                       int zero,
+                                       Weights& loaded) const {
+    const bool fours = weights.strides[1] == 1 && weights.strides[0] % 4 == 0 &&
                        reinterpret_cast<uintptr_t>(weights.data) % 16 == 0;
 #pragma unroll
-    for (int sum = 0; sum < Tile::kSums; ++sum) {
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-#pragma unroll
-        for (int i = 0; i < Tile::kKOfLane; ++i) {
-          const int k = 4 * kLanes * (i / 4) + 4 * share_ + i % 4;
-          const int column = first_column_ + c, column_of_k = k % Tile::kState;
-          const int gate = Tile::kBackward ? k / Tile::kState : sum;
-          const int64_t row = gate * state_size + (Tile::kBackward ? column_of_k : column);
-          const int64_t in_row = Tile::kBackward ? column : column_of_k;
-          const bool exists = column < state_size && column_of_k < state_size;
-          const float* const from = weights.data + row * strides[0] + in_row * strides[1];
-          float& weight = weights_[sum][c][i];
-          if (!fours) {
-            weight = exists ? *from : 0;
-          } else if constexpr (kFours) {
-            if ((Tile::kBackward ? c : i) % 4 == 0) {
-              const float4 four =
-                  exists ? *reinterpret_cast<const float4*>(from) : make_float4(0, 0, 0, 0);
-              weight = four.x;
-              (Tile::kBackward ? weights_[sum][c + 1][i] : weights_[sum][c][i + 1]) = four.y;
-              (Tile::kBackward ? weights_[sum][c + 2][i] : weights_[sum][c][i + 2]) = four.z;
-              (Tile::kBackward ? weights_[sum][c + 3][i] : weights_[sum][c][i + 3]) = four.w;
-            }
-          }
-        }
+    for (int gate = 0; gate < Tile::kGates; gate += Tile::kStagedGates) {
+      if (fours) {
+        stage<4>(weights, gate, rows, columns);
+      } else {
+        stage<1>(weights, gate, rows, columns);
       }
+      wait_copies<0>();
+      sync_block<Tile::kThreads>();
+      take_staged(gate, loaded);
+      sync_block<Tile::kThreads>();
     }
     // An instruction that waits for the weights here. Otherwise the first product of every step
     // would wait for the latest load of any kind.
@@ -129,7 +142,7 @@ class FmaProduct {
       for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
         for (int i = 0; i < Tile::kKOfLane; ++i) {
-          float& weight = weights_[sum][c][i];
+          float& weight = loaded[sum][c][i];
           weight = __int_as_float(__float_as_int(weight) ^ zero);
         }
       }
@@ -145,41 +158,62 @@ class FmaProduct {
     }
   }
 
-  /// The sums of the rows of a buffer, before they are scattered.
+  // Few sums are computed in two halves, so that few warps fill the pipeline.
+  static constexpr int kHalves = Tile::kSums * kColumns < 6 ? 2 : 1;
+  /// This thread's part of the sums of its columns, of a row.
+  struct Partial {
+    float of[Tile::kSums][kHalves][kColumns] = {};
+  };
+  /// The sums of the rows, before they are scattered.
   struct Sums {
     float of[Tile::kSums][Tile::kRows];
   };
-  __device__ __forceinline__ void multiply(int buffer, Sums& sums) const {
-    const uint32_t from = read_ + 4 * buffer * Tile::kRows * Tile::kK;
+
+  /// Where this thread reads rows of V, or of the input, that start at a shared address.
+  __device__ __forceinline__ uint32_t first_read(uint32_t vectors) const {
+    return in_register(vectors + 16 * share_);
+  }
+
+  /// Adds products with a row (first_read).
+  static __device__ __forceinline__ void multiply(const Weights& weights,
+                                                  uint32_t row,
+                                                  Partial& partial) {
 #pragma unroll
-    for (int row = 0; row < Tile::kRows; ++row) {
-      // Few sums are computed in two halves, so that few warps fill the pipeline.
-      constexpr int kHalves = Tile::kSums * kColumns < 6 ? 2 : 1;
-      float partial[Tile::kSums][kHalves][kColumns] = {};
+    for (int i = 0; i < Tile::kKOfLane / 4; ++i) {
+      uint32_t four[4];
+      load_shared_4(four, row + 16 * kLanes * i);
 #pragma unroll
-      for (int i = 0; i < Tile::kKOfLane / 4; ++i) {
-        uint32_t four[4];
-        load_shared_4(four, from + 4 * row * Tile::kK + 16 * kLanes * i);
+      for (int sum = 0; sum < Tile::kSums; ++sum) {
 #pragma unroll
-        for (int sum = 0; sum < Tile::kSums; ++sum) {
+        for (int j = 0; j < 4; ++j) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-#pragma unroll
-            for (int c = 0; c < kColumns; ++c) {
-              float& to = partial[sum][j % kHalves][c];
-              to = fmaf(weights_[sum][c][4 * i + j], __uint_as_float(four[j]), to);
-            }
+          for (int c = 0; c < kColumns; ++c) {
+            float& to = partial.of[sum][j % kHalves][c];
+            to = fmaf(weights[sum][c][4 * i + j], __uint_as_float(four[j]), to);
           }
         }
       }
+    }
+  }
+
+  /// Adds the products of the rows of a buffer of V, and scatters the sums over the columns.
+  __device__ __forceinline__ void multiply(const Weights& weights,
+                                           int buffer,
+                                           const Partial (&parts)[Tile::kRows],
+                                           Sums& sums) const {
+    const uint32_t from = read_ + 4 * buffer * Tile::kRows * Tile::kK;
+#pragma unroll
+    for (int row = 0; row < Tile::kRows; ++row) {
+      Partial partial = parts[row];
+      multiply(weights, from + 4 * row * Tile::kK, partial);
 #pragma unroll
       for (int sum = 0; sum < Tile::kSums; ++sum) {
         float columns[kColumns];
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
-          columns[c] = partial[sum][0][c];
+          columns[c] = partial.of[sum][0][c];
           if constexpr (kHalves == 2) {
-            columns[c] += partial[sum][1][c];
+            columns[c] += partial.of[sum][1][c];
           }
         }
         scatter_sums<kColumns / 2, 1>(columns, lane_);
@@ -204,10 +238,74 @@ class FmaProduct {
   }
 
  private:
-  float weights_[Tile::kSums][kColumns][Tile::kKOfLane];
+  /// Where a weight is while it is staged. The fours of a row are permuted, so that threads that
+  /// read along K, in the backward down the rows, find them in different banks.
+  static __device__ __forceinline__ int place_of(int row, int column) {
+    const int four = column / 4, permuted = (four & ~7) | ((four ^ row / 4) & 7);
+    return 4 * (row * Tile::kState + 4 * permuted + column % 4);
+  }
+
+  /// Copies the weights of kStagedGates gates to shared memory, kCount neighbors at a time.
+  template <int kCount>
+  __device__ __forceinline__ void stage(const RecurrentWeights<float>& weights,
+                                        int first_gate,
+                                        int rows,
+                                        int columns) const {
+    constexpr int kRowVectors = Tile::kState / kCount;
+    constexpr int kVectors = Tile::kStagedGates * Tile::kState * kRowVectors;
+    static_assert(kVectors % Tile::kThreads == 0);
+#pragma unroll 8
+    for (int i = 0; i < kVectors / Tile::kThreads; ++i) {
+      const int vector = i * Tile::kThreads + static_cast<int>(threadIdx.x);
+      const int row = vector / kRowVectors, column = vector % kRowVectors * kCount;
+      const int gate = first_gate + row / Tile::kState, row_of_gate = row % Tile::kState;
+      const int count = row_of_gate < rows ? max(min(columns - column, kCount), 0) : 0;
+      const float* const from = weights.data +
+                                (int64_t{gate} * rows + row_of_gate) * weights.strides[0] +
+                                column * weights.strides[1];
+      copy_async<4 * kCount>(
+          shared_ + place_of(row, column), count > 0 ? from : weights.data, 4 * count);
+    }
+    commit_copies();
+  }
+
+  /// Takes those of this thread's weights that are staged, of the gates from `first_gate` on.
+  __device__ __forceinline__ void take_staged(int first_gate, Weights& loaded) const {
+    const int first_row = first_gate * Tile::kState;
+#pragma unroll
+    for (int sum = 0; sum < Tile::kSums; ++sum) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int i = 0; i < Tile::kKOfLane; ++i) {
+          const int first_k = 4 * kLanes * (i / 4);  // of all lanes
+          const int gate = Tile::kBackward ? first_k / Tile::kState : sum;
+          if (Tile::kStagedGates < Tile::kGates && gate != first_gate) {
+            continue;
+          }
+          const int k = first_k + 4 * share_ + i % 4, column = first_column_ + c;
+          const int row = (Tile::kBackward ? k : sum * Tile::kState + column) - first_row;
+          const int in_row = Tile::kBackward ? column : k;
+          // Four neighbors at once: of K in the forward, of the columns in the backward.
+          if constexpr (Tile::kBackward && kColumns % 4 != 0) {
+            loaded[sum][c][i] = __uint_as_float(load_shared(shared_ + place_of(row, in_row)));
+          } else if ((Tile::kBackward ? c : i) % 4 == 0) {
+            uint32_t four[4];
+            load_shared_4(four, shared_ + place_of(row, in_row));
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+              (Tile::kBackward ? loaded[sum][c + n][i] : loaded[sum][c][i + n]) =
+                  __uint_as_float(four[n]);
+            }
+          }
+        }
+      }
+    }
+  }
+
   int lane_, share_, first_column_, column_, first_row_;
   bool is_first_;
-  uint32_t read_, write_;
+  uint32_t shared_, read_, write_;
 };
 
 /// What the elements of a thread read, in kAhead slots, each for a step.
@@ -240,14 +338,66 @@ class OperandRing {
   uint32_t base_;
 };
 
-template <int kThreads>
-__device__ __forceinline__ void sync_block() {
-  if constexpr (kThreads == 32) {
-    __syncwarp();
-  } else {
-    __syncthreads();
+/// The rows of input that a block multiplies, in kAhead slots, each for a step. They are read
+/// after a block barrier that follows the wait for them.
+template <typename Tile>
+class InputRing {
+ public:
+  static constexpr int kPasses = ceil_div(Tile::kRows * Tile::kState, Tile::kThreads);
+
+  /// For the times from `first_time` on.
+  __device__ __forceinline__ InputRing(const RecurrenceForward<float>& p,
+                                       int64_t block_row,
+                                       int block_rows,
+                                       int first_time,
+                                       int direction,
+                                       uint32_t shared)
+      : time_stride_(in_register(direction * p.input.strides[0])) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int place = pass * Tile::kThreads + static_cast<int>(threadIdx.x);
+      const int row = place / Tile::kState, column = place % Tile::kState;
+      exists_[pass] = row < block_rows && column < p.input_features;
+      from_[pass] = p.input.data + first_time * p.input.strides[0] +
+                    (block_row + row) * p.input.strides[1] + column * p.input.strides[2];
+    }
+    write_ = in_register(shared + 4 * threadIdx.x);
   }
-}
+
+  static __device__ __forceinline__ int slot(int k) {
+    return (k & (Tile::kAhead - 1)) * Tile::kInputBytes;
+  }
+
+  /// Starts copying the next step's rows, or the last step's again.
+  __device__ __forceinline__ void copy(int slot, bool has_next) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if (Tile::kRows * Tile::kState % Tile::kThreads == 0 ||
+          pass * Tile::kThreads + static_cast<int>(threadIdx.x) < Tile::kRows * Tile::kState) {
+        copy_async<4>(
+            write_ + slot + 4 * pass * Tile::kThreads, from_[pass], exists_[pass] ? 4 : 0);
+      }
+      from_[pass] += has_next ? time_stride_ : 0;
+    }
+    commit_copies();
+  }
+  /// Waits for the copies of all steps but the latest two.
+  static __device__ __forceinline__ void wait() { wait_copies<2>(); }
+
+ private:
+  const float* from_[kPasses];
+  bool exists_[kPasses];
+  int64_t time_stride_;
+  uint32_t write_;
+};
+
+/// In place of an InputRing where z_x is read.
+struct NoInputRing {
+  template <typename... Arguments>
+  __device__ __forceinline__ explicit NoInputRing(const Arguments&...) {}
+};
+template <typename Tile>
+using InputRingOf = std::conditional_t<Tile::kXInside, InputRing<Tile>, NoInputRing>;
 
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
@@ -255,12 +405,33 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Cell = typename Tile::Cell;
   constexpr int kGates = Cell::kGates, kElements = Tile::kElements;
   extern __shared__ __align__(128) unsigned char shared[];
-  wait_for_previous_kernel();
+  if (!p.follows_input_product) {
+    wait_for_previous_kernel();
+  }
   const uint32_t base = shared_address(shared);
   const int steps = static_cast<int>(p.steps), state_size = static_cast<int>(p.state_size);
-  FmaProduct<Tile> product(base);
+  using Product = FmaProduct<Tile>;
+  Product product(base);
   const OperandRing<Tile> ring(base + Tile::kVectorBytes);
-  product.load(p.weights, state_size, steps >> 30);
+  typename Product::Weights weights;
+  product.load(p.weights, state_size, state_size, steps >> 30, weights);
+  [[maybe_unused]] typename Product::Weights input_weights;
+  [[maybe_unused]] const uint32_t input_rows = base + Tile::kVectorBytes;
+  [[maybe_unused]] const uint32_t read_input = product.first_read(input_rows);
+  [[maybe_unused]] float bias[kGates] = {};
+  if constexpr (Tile::kXInside) {
+    product.load(p.input_weights,
+                 state_size,
+                 static_cast<int>(p.input_features),
+                 steps >> 30,
+                 input_weights);
+    if (p.bias != nullptr && product.column() < state_size) {
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        bias[gate] = p.bias[(gate * state_size + product.column()) * p.bias_stride];
+      }
+    }
+  }
 
   const int64_t block_row = int64_t(blockIdx.x) * Tile::kRows;
   const int block_rows = at_most(p.rows - block_row, Tile::kRows);
@@ -289,6 +460,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                                                : 0;
     }
   }
+  wait_for_previous_kernel();
   // Replaces the state of rows that are reset when they run at time t.
   const auto reset_at = [&](int e, int t) {
     return exists[e] && t < length[e] && of_rows.is_reset(row + e, t);
@@ -352,7 +524,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     const float* z_x = p.z_x + gates_index_at(first) - first_time * kGates * elements;
     const int64_t step = in_register(p.reverse ? -elements : elements);
     const int64_t gates_step = in_register(kGates * step);
-    const auto copy_step = [&](uint32_t slot) {
+    [[maybe_unused]] InputRingOf<Tile> input(
+        p, block_row, block_rows, first, p.reverse ? -1 : 1, input_rows);
+    const auto copy_step = [&](int k) {
+      if constexpr (Tile::kXInside) {
+        input.copy(input.slot(k), ++copied < range.end);
+        return;
+      }
+      const uint32_t slot = ring.slot(k);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
 #pragma unroll
@@ -363,8 +542,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       commit_copies();
       z_x += ++copied < range.end ? gates_step : 0;
     };
-    for (int i = 0; i < Tile::kAhead - 1; ++i) {
-      copy_step(ring.slot(i));
+    for (int i = 0; i < Tile::kAhead - (Tile::kXInside ? 0 : 1); ++i) {
+      copy_step(i);
+    }
+    if constexpr (Tile::kXInside) {
+      input.wait();
     }
     for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 4; i += Tile::kThreads) {
       store_shared(base + 4 * i, 0);
@@ -400,22 +582,43 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     };
     const int count = range.end - range.begin;
     int time = first;
+    // The products with the input of the current step are computed during the one before.
+    typename Product::Partial parts[Tile::kRows];
+    const auto multiply_input = [&](int k) {
+      if constexpr (Tile::kXInside) {
+#pragma unroll
+        for (int r = 0; r < Tile::kRows; ++r) {
+          parts[r] = {};
+          product.multiply(
+              input_weights, read_input + input.slot(k) + 4 * r * Tile::kState, parts[r]);
+        }
+      }
+    };
+    multiply_input(0);
+    if constexpr (Tile::kXInside) {
+      sync_block<Tile::kThreads>();
+    }
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      ring.wait();
       float z_of_x[kElements][kGates];
+      if constexpr (!Tile::kXInside) {
+        ring.wait();
+      }
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
 #pragma unroll
         for (int gate = 0; gate < kGates; ++gate) {
-          z_of_x[e][gate] = ring.read(ring.slot(i), e, gate);
+          z_of_x[e][gate] = Tile::kXInside ? bias[gate] : ring.read(ring.slot(i), e, gate);
         }
       }
-      typename FmaProduct<Tile>::Sums sums;
-      product.multiply(i & 1, sums);
+      typename Product::Sums sums;
+      product.multiply(weights, i & 1, parts, sums);
       write_last_step(i > 0);
-      copy_step(ring.slot(i - 1));
+      // In the place of the step before or, if the input's product is already computed, of this
+      // one.
+      copy_step(i - (Tile::kXInside ? 0 : 1));
       product.finish(sums);
+      multiply_input(i + 1);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
         const bool runs = time < length[e];
@@ -440,6 +643,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
       look_for_resets(range.begin + i + 2);
       time += p.reverse ? -1 : 1;
+      if constexpr (Tile::kXInside) {
+        input.wait();
+      }
       sync_block<Tile::kThreads>();
     }
     write_last_step(true);
@@ -468,9 +674,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   wait_for_previous_kernel();
   const uint32_t base = shared_address(shared);
   const int steps = static_cast<int>(p.steps), state_size = static_cast<int>(p.state_size);
-  FmaProduct<Tile> product(base);
+  using Product = FmaProduct<Tile>;
+  Product product(base);
   const OperandRing<Tile> ring(base + Tile::kVectorBytes);
-  product.load(p.weights, state_size, steps >> 30);
+  typename Product::Weights weights;
+  product.load(p.weights, state_size, state_size, steps >> 30, weights);
+  constexpr typename Product::Partial kNoParts[Tile::kRows] = {};
 
   const int64_t block_row = int64_t(blockIdx.x) * Tile::kRows;
   const int block_rows = at_most(p.rows - block_row, Tile::kRows);
@@ -598,7 +807,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
       d_gates += d_gates_step;
     };
-    typename FmaProduct<Tile>::Sums sums;
+    typename Product::Sums sums;
     const int count = range.end - range.begin;
     int time = last_time;
 #pragma unroll 1
@@ -617,7 +826,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         grad_h[e] = ring.read(ring.slot(i), e, kGradOutput);
         grad_cell[e] = ring.read(ring.slot(i), e, kGradCell);
       }
-      product.multiply(i & 1, sums);
+      product.multiply(weights, i & 1, kNoParts, sums);
       write_last_step(i > 0);
       copy_step(ring.slot(i - 1));
       product.finish(sums);
@@ -643,7 +852,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
     write_last_step(true);
     if (p.d_h0 != nullptr) {
-      product.multiply(count & 1, sums);
+      product.multiply(weights, count & 1, kNoParts, sums);
       product.finish(sums);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
@@ -692,13 +901,16 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 }
 
 /// The tiles, for every number of rows: threads and columns of a thread were found by measurement.
-template <typename Cell, bool kBackward, int kState, int kRows>
+template <typename Cell, bool kBackward, int kState, int kRows, bool kXInside>
 using FmaTileOf = FmaTile<Cell,
                           kBackward,
                           kState,
                           kRows,
+                          kXInside,
                           kState == 32 ? 32 : 2 * kState,
-                          kState == 32 ? 1 : (kBackward ? 2 : 1) * kState / 32>;
+                          kState == 32   ? 1
+                          : kState == 96 ? 4
+                                         : (kBackward ? 2 : 1) * kState / 32>;
 
 /// Calls launch<Tile>() for a tile.
 template <typename Cell, bool kBackward, typename Launch>
@@ -706,7 +918,12 @@ cudaError_t with_fma_tile(const RecurrenceTile& tile, const Launch& launch) {
   cudaError_t error = cudaErrorInvalidValue;
   const auto launch_if_it_is = [&]<int kState, int kRows>() {
     if (tile == RecurrenceTile{kState, kRows}) {
-      error = launch.template operator()<FmaTileOf<Cell, kBackward, kState, kRows>>();
+      error = launch.template operator()<FmaTileOf<Cell, kBackward, kState, kRows, false>>();
+    }
+    if constexpr (!kBackward && kState == 32 && kRows == 1) {
+      if (tile == RecurrenceTile{kState, kRows, /*x_inside=*/true}) {
+        error = launch.template operator()<FmaTileOf<Cell, kBackward, kState, kRows, true>>();
+      }
     }
   };
   const auto for_rows = [&]<int kState>() {
@@ -716,6 +933,7 @@ cudaError_t with_fma_tile(const RecurrenceTile& tile, const Launch& launch) {
   };
   for_rows.template operator()<32>();
   for_rows.template operator()<64>();
+  for_rows.template operator()<96>();
   for_rows.template operator()<128>();
   return error;
 }

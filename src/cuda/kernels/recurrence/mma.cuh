@@ -354,7 +354,7 @@ class SharedWeights {
     constexpr int kVectors = Shape::Cell::kGates * kRows * kRowVectors;
     static_assert(kVectors % Shape::kThreads == 0);
     // Copies are asynchronous, loads of elements are not.
-#pragma unroll kCount> 1 ? 2 : 8
+#pragma unroll kCount> 1 ? 2 : 32
     for (int i = 0; i < kVectors / Shape::kThreads; ++i) {
       const int vector = i * Shape::kThreads + static_cast<int>(threadIdx.x);
       const int row = vector / kRowVectors, column = vector % kRowVectors * kCount;
@@ -381,16 +381,14 @@ class SharedWeights {
   uint32_t shared_, fragments_;
 };
 
-/// Adds products of weights and some tiles of operand B, rows of `kPitch` elements of which a
-/// lane's are at `rows`, to kSums sums for each tile: one for each gate, or one in all if B has a
-/// part for each gate, kPartPitch elements apart, of which kColumns are multiplied. Chunks of K
-/// take turns at kChains sums of their own. `fragment(a, gate, chunk)` loads operand A, which
-/// serves all the tiles.
+/// Adds products of weights and some tiles of operand B, of which a lane's rows are at `rows`, to
+/// kSums sums for each tile: one for each gate, or one in all if B has a part for each gate. Layout
+/// has the distances of tiles, parts and 16 columns. Chunks of K take turns at kChains sums of
+/// their own. `fragment(a, gate, chunk)` loads operand A, which serves all the tiles.
 template <typename Element,
+          typename Layout,
           int kParts,
-          int kPartPitch,
           int kColumns,
-          int kPitch,
           int kTiles,
           int kSums,
           int kChains,
@@ -405,7 +403,9 @@ __device__ __forceinline__ void multiply_tiles(const Fragment& fragment,
       uint32_t b[kTiles][4];
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        load_matrices_x4(b[tile], rows + (8 * tile * kPitch + part * kPartPitch + 16 * chunk) * 2);
+        load_matrices_x4(b[tile],
+                         rows + tile * Layout::kTileBytes + part * Layout::kPartBytes +
+                             chunk * Layout::kChunkBytes);
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -486,10 +486,10 @@ struct WeightFragments {
 
   /// Adds the products with some tiles' rows of operand B, of which a lane's are at `rows`
   /// (multiply_tiles).
-  template <int kParts, int kPitch, int kTiles, int kSums, int kChains>
+  template <typename Layout, int kParts, int kTiles, int kSums, int kChains>
   __device__ __forceinline__ void multiply(uint32_t rows,
                                            float (&sums)[kTiles][kSums][kChains][4]) const {
-    multiply_tiles<typename Shape::Element, kParts, Shape::kState, kKOfWarp, kPitch>(
+    multiply_tiles<typename Shape::Element, Layout, kParts, kKOfWarp>(
         [&](uint32_t(&a)[4], int gate, int chunk) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
@@ -509,6 +509,8 @@ template <typename Shape, int kParts>
 class RowOperands {
  public:
   static constexpr int kPitch = kParts * Shape::kState + 8;  // keeps rows in different banks
+  static constexpr int kTileBytes = 8 * kPitch * 2, kPartBytes = Shape::kState * 2;
+  static constexpr int kChunkBytes = 16 * 2;
   static constexpr int kStepBytes = Shape::kRows * kPitch * 2;
   static constexpr int kBytes = 2 * kStepBytes;
   // None: the block's own barrier. They need sm_90; before, it is used there, too.
@@ -601,7 +603,7 @@ class RowOperands {
       int tile,
       float (&sums)[Shape::kTilesAtOnce][kSums][kChains][4]) const {
     static_assert(kSums == (kParts == 1 ? Shape::Cell::kGates : 1));
-    weights.template multiply<kParts, kPitch>(read_ + now_ + 8 * tile * kPitch * 2, sums);
+    weights.template multiply<RowOperands, kParts>(read_ + now_ + tile * kTileBytes, sums);
   }
 
  private:
@@ -678,6 +680,8 @@ cudaError_t with_mma_tile(const RecurrenceTile& tile, bool pairs, const Run& run
       return with_rows.template operator()<32>();
     case 64:
       return with_rows.template operator()<64>();
+    case 96:
+      return with_rows.template operator()<96>();
     case 128:
       return with_rows.template operator()<128>();
     default:

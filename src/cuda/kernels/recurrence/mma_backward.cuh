@@ -27,12 +27,11 @@ struct MmaBackward {
   using Weights = WeightFragments<Shape, true>;
   using Halves = HalvesOfK<Shape, 1>;
 
-  // In shared memory, after the barriers. The weights are read before the operands are written. In
-  // a cluster they take the place of everything else.
+  // In shared memory, after the barriers. The weights are read before anything else is written.
   static constexpr int kInputsAt = Operands::kBarrierBytes;
   static constexpr int kOperandsAt = kInputsAt + Inputs::kBytes;
   static constexpr int kHalvesAt = kOperandsAt + Operands::kBytes;
-  static constexpr int kWeightsAt = Shape::kCluster > 1 ? kInputsAt : kOperandsAt;
+  static constexpr int kWeightsAt = kInputsAt;
   static constexpr int kSharedBytes =
       std::max(kHalvesAt + Halves::kBytes, kWeightsAt + Weights::kSharedBytes);
 
@@ -184,16 +183,6 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
       rows_to_fetch = --times_to_fetch > 0 ? rows_to_fetch : 0;
     }
   };
-  const auto fetch_first = [&] {
-#pragma unroll
-    for (int i = 0; i < inputs.kTilesAhead; ++i) {
-      fetch(tiles_ahead.first(i));
-    }
-  };
-  if constexpr (Shape::kCluster == 1) {
-    fetch_first();
-  }
-
   typename Kernel::Weights weights;
   weights.load(p.weights, p.state_size, own, shared_at + Kernel::kWeightsAt);
 
@@ -228,8 +217,11 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   typename Kernel::Operands operands(own, group, shared_at + Kernel::kOperandsAt, shared_at);
   [[maybe_unused]] typename Kernel::Halves halves(own, shared_at + Kernel::kHalvesAt);
   __syncthreads();  // all weights have been read
+#pragma unroll
+  for (int i = 0; i < inputs.kTilesAhead; ++i) {
+    fetch(tiles_ahead.first(i));
+  }
   if constexpr (Shape::kCluster > 1) {
-    fetch_first();
     operands.start_cluster();
   }
 #pragma unroll

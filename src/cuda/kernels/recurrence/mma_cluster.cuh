@@ -78,11 +78,16 @@ class HalvesOfK {
 
 /// Operand B as RowOperands has it, for the blocks of a cluster. All threads of a warp call its
 /// functions together, and drain() is called last.
+///
+/// What a warp sends to a block of one tile and part is in one piece there: of each 16 columns the
+/// rows of the first half of its warps, then those of the second, with the 8 columns swapped in the
+/// latter, so that the rows that are read at once are in different banks.
 template <typename Shape, int kParts>
 class ClusterOperands {
  public:
-  static constexpr int kPitch = kParts * Shape::kState + 8;  // keeps rows in different banks
-  static constexpr int kStepBytes = Shape::kRows * kPitch * 2;
+  static constexpr int kChunkBytes = 8 * 16 * 2, kPartBytes = Shape::kState / 16 * kChunkBytes;
+  static constexpr int kTileBytes = kParts * kPartBytes;
+  static constexpr int kStepBytes = Shape::kTiles * kTileBytes;
   static constexpr int kBytes = 2 * kStepBytes;
   static constexpr int kBarrierBytes = 2 * Shape::kTiles * 8;
 
@@ -94,10 +99,10 @@ class ClusterOperands {
       : own_(own),
         rows_(rows.count),
         barriers_(in_register(barriers)),
-        read_(in_register(shared + (own.lane % 8 * kPitch + own.half * (Shape::kState / 2) +
-                                    own.lane / 8 * 8) *
-                                       2)),
-        write_(in_register(shared - barriers + (own.row * kPitch + (own.column & ~7)) * 2)) {
+        read_(in_register(shared + own.half * (kPartBytes / 2) + own.lane / 16 * kChunkBytes +
+                          place_of(own.lane % 8, own.lane / 8 % 2))),
+        write_(in_register(shared - barriers + own.column / 16 * kChunkBytes +
+                           place_of(own.row, own.column / 8 % 2))) {
     if (threadIdx.x == 0) {
       for (int i = 0; i < 2 * Shape::kTiles; ++i) {
         init_barrier(barriers + 8 * i, 1);
@@ -126,7 +131,7 @@ class ClusterOperands {
       return __uint_as_float(__shfl_sync(~0u, word, (own_.lane & ~12) | i << 2));
     };
     const float4 vector = {word_of(0), word_of(1), word_of(2), word_of(3)};
-    const uint32_t to = write_ + next_ + (8 * tile * kPitch + part * Shape::kState) * 2;
+    const uint32_t to = write_ + next_ + tile * kTileBytes + part * kPartBytes;
 #pragma unroll
     for (int i = 0; i < kSends; ++i) {
       if (8 * tile + own_.row < rows_ && own_.lane / 4 % 4 + 4 * i < Shape::kCluster) {
@@ -165,12 +170,17 @@ class ClusterOperands {
                                            int tile,
                                            float (&sums)[1][kSums][kChains][4]) const {
     static_assert(kSums == (kParts == 1 ? Shape::Cell::kGates : 1));
-    weights.template multiply<kParts, kPitch>(read_ + now_ + 8 * tile * kPitch * 2, sums);
+    weights.template multiply<ClusterOperands, kParts>(read_ + now_ + tile * kTileBytes, sums);
   }
 
  private:
   static constexpr int kSends = (Shape::kCluster + 3) / 4;
 
+  /// Where 8 columns of a row of a tile are.
+  static __device__ __forceinline__ int place_of(int row, int eight) {
+    const int half = row % 2;
+    return (4 * half + row / 2) * 32 + 16 * (eight ^ half);
+  }
   static __device__ __forceinline__ int barrier_of(int tile, int buffer) {
     return 16 * tile + (buffer == 0 ? 0 : 8);
   }

@@ -88,12 +88,12 @@ struct MmaForward {
   using Weights = WeightFragments<Shape, false>;
   using Halves = HalvesOfK<Shape, kGates>;
 
-  // In shared memory, after the barriers. The weights of h are read before operands are written, or
-  // weights of the input. In a cluster they take the place of everything else.
+  // In shared memory, after the barriers. The weights of h are read before anything else is written
+  // but the bias.
   static constexpr int kInputsAt = Operands::kBarrierBytes;
   static constexpr int kOperandsAt = kInputsAt + Inputs::kBytes;
   static constexpr int kHalvesAt = kOperandsAt + Operands::kBytes;
-  static constexpr int kWeightsAt = kXInside || Shape::kCluster > 1 ? kInputsAt : kOperandsAt;
+  static constexpr int kWeightsAt = kInputsAt;
   static constexpr int kSharedBytes =
       std::max(kHalvesAt + Halves::kBytes, kWeightsAt + Weights::kSharedBytes);
   static_assert(!kXInside || kSharedBytes <= kBytesToMultiplyInput);
@@ -200,7 +200,9 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
     return;
   }
 #endif
-  wait_for_previous_kernel();
+  if (!p.follows_input_product) {
+    wait_for_previous_kernel();
+  }
 
   const GroupRows<Shape> group(p);
   const int64_t first_row = group.first;
@@ -224,10 +226,6 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
       return typename Kernel::Inputs(p, own, size, group, times, low, inputs_at);
     }
   }();
-  if constexpr (Shape::kCluster == 1) {
-    inputs.start();
-  }
-
   typename Kernel::Weights weights;
   weights.load(p.weights, p.state_size, own, shared_at + Kernel::kWeightsAt);
 
@@ -275,12 +273,13 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
   };
   const uint32_t first_resets = own.own(rows.resets());
   __syncthreads();  // all weights have been read
+  wait_for_previous_kernel();
+  inputs.start();
   if constexpr (kXInside) {
     inputs.load_weights(p);
     __syncthreads();
   }
   if constexpr (Shape::kCluster > 1) {
-    inputs.start();
     operands.start_cluster();
   }
 #pragma unroll

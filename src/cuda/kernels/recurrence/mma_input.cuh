@@ -21,6 +21,7 @@ class InputProduct {
   using Weights = SharedWeights<Shape, Shape::kState, kLargestRecurrentInput, true>;
   static constexpr int kGates = Shape::Cell::kGates;
   static constexpr int kPitch = kLargestRecurrentInput + 8;  // keeps rows in different banks
+  static constexpr int kTileBytes = 8 * kPitch * 2, kPartBytes = 0, kChunkBytes = 16 * 2;
   // Rows of a step are used while those of the next one are complete and two more are on their way.
   static constexpr int kSteps = 4;
   static constexpr int kStepBytes = Shape::kRows * kPitch * 2;
@@ -98,9 +99,9 @@ class InputProduct {
         }
       }
     }
-    multiply_tiles<Element, 1, kLargestRecurrentInput, kLargestRecurrentInput, kPitch>(
+    multiply_tiles<Element, InputProduct, 1, kLargestRecurrentInput>(
         [&](uint32_t(&a)[4], int gate, int chunk) { weights_.fragment(a, gate, chunk); },
-        read_ + now_ + 8 * tile * kPitch * 2,
+        read_ + now_ + tile * kTileBytes,
         sums);
   }
 

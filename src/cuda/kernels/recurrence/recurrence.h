@@ -3,10 +3,10 @@
 // without talking to others.
 // The product with the inputs, z_x, has been computed before, unless the kernel computes it.
 //
-// The kernels follow each other in this order: z_x -> recurrence_forward; recurrence_backward ->
-// the products of d_gates. Which rows run at a time is decided on the device; the host knows only
-// sizes. Nothing is read beyond a row's length except z_x, input, gates and cells, whose values
-// there do not matter.
+// The kernels follow each other in this order: z_x, by a kernel of the library or, if it is small,
+// by input_product.cu -> recurrence_forward; recurrence_backward -> the products of d_gates. Which
+// rows run at a time is decided on the device; the host knows only sizes. Nothing is read beyond a
+// row's length except z_x, input, gates and cells, whose values there do not matter.
 //
 // Every launch function enqueues on `stream` of the current device, needs at least one row and one
 // column of the state, and returns the error of its launch.
@@ -45,6 +45,19 @@ struct CellsOut {
   float* exact;
 };
 
+/// z_x of some steps: input times its columns of the weights, plus the bias.
+template <typename Element>
+struct InputProductProblem {
+  int64_t steps, rows;
+  int64_t input_features;
+  int64_t columns;  // of z_x: kGates * state_size
+  Steps<Element> input;
+  RecurrentWeights<Element> weights;
+  const Element* bias;  // or null
+  int64_t bias_stride;
+  Element* z_x;  // (steps, rows, columns), contiguous
+};
+
 /// Some steps of a sequence: in order of execution, those from `first_step` on. A step k is run at
 /// the time k or, in reverse, steps - 1 - k.
 template <typename Element>
@@ -61,8 +74,12 @@ struct RecurrenceForward {
   // time. May be the part of `gates` that belongs to these steps. Unused by a kernel that
   // multiplies the input itself (RecurrenceTile::x_inside).
   const Element* z_x;
+  // Whether launch_input_product, which computes z_x, is the previous kernel of the stream.
+  // Everything else is then read while it runs.
+  bool follows_input_product;
   // What such a kernel multiplies, otherwise unused with null data: input, (steps, rows,
-  // input_features), at least one and at most kLargestRecurrentInput; its columns of the weights,
+  // input_features), at least one and at most as many as the kernel takes; its columns of the
+  // weights,
   // (kGates * state_size, input_features), with any strides; and the bias, (kGates * state_size,),
   // or null.
   Steps<Element> input;
@@ -112,6 +129,11 @@ template <typename Problem>
 dim3 recurrence_grid(const Problem& problem, const RecurrenceTile& tile) {
   return dim3(static_cast<unsigned>(ceil_div(problem.rows, problem.group_rows) * tile.cluster));
 }
+
+/// By multiply-adds with float32 sums. The next kernel of the stream may start when this one has
+/// waited for the kernels before it.
+template <typename Element>
+cudaError_t launch_input_product(const InputProductProblem<Element>& problem, cudaStream_t stream);
 
 /// In float32, by multiply-adds of the CUDA cores (fma.cuh).
 cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,

@@ -18,7 +18,8 @@ struct RecurrenceTile {
   bool operator==(const RecurrenceTile&) const = default;
 };
 
-/// The largest input_features of a kernel that multiplies the input itself.
+/// The largest input_features of a kernel of 16 bits that multiplies the input itself. One of
+/// float32 takes as many as its largest state_size.
 constexpr int kLargestRecurrentInput = 128;
 /// The shared memory that its blocks need at most.
 constexpr int kBytesToMultiplyInput = 160 * 1024;
@@ -27,7 +28,7 @@ constexpr int kBytesToMultiplyInput = 160 * 1024;
 constexpr int resident_fma_blocks(const RecurrenceTile& tile) {
   switch (tile.state_size) {
     case 32:
-      return tile.rows == 1 ? 12 : 8;
+      return tile.rows == 1 && !tile.x_inside ? 12 : 8;
     case 64:
       return tile.rows <= 2 ? 3 : 2;
     default:
