@@ -19,6 +19,10 @@ DEFAULT_COUNT = 32  # random shapes of a seed
 RANDOM, WHAT, HOW = "Random shapes", "What to measure", "How to measure"
 BuildDir = Annotated[Path, typer.Option(help="Build tree with liblltm_ops.so and benchmark/.")]
 Output = Annotated[Path | None, typer.Option(help="Folder for the results; BUILD_DIR/bench by default.")]
+Publish = Annotated[
+    str | None,
+    typer.Option(metavar="MACHINE", help="Keep the measurements in benchmark/results/MACHINE, and update the pages."),
+]
 Sweep = Annotated[
     int | None,
     typer.Option(
@@ -79,6 +83,7 @@ def run(
     context: typer.Context,
     build_dir: BuildDir = ROOT / "build",
     output: Output = None,
+    publish: Publish = None,
     sweep: Sweep = None,
     sequence: Sequence = False,
     transforms: Transforms = False,
@@ -105,6 +110,7 @@ def run(
         console=console,
         build_dir=build_dir.resolve(),
         folder=output or build_dir / "bench",
+        publish_as=publish,
         devices=devices,
         cases=cases,
         variants=variants,
@@ -143,6 +149,17 @@ def report(
 
     write(measurements, output, pictures)
     console.print(f"Tables: {output}")
+
+
+@app.command("publish")
+def publish_files(
+    machine: Annotated[str, typer.Argument(help="A folder of benchmark/results, such as h200.")],
+    measurements: Annotated[list[Path] | None, typer.Argument(help="New files; none: only write the tables.")] = None,
+) -> None:
+    """Keep measurements in benchmark/results, and write the tables of the pages anew. Needs no library."""
+    from pages import publish
+
+    publish(machine, measurements or [])
 
 
 def with_counts(arguments: list[str]) -> list[str]:

@@ -28,6 +28,15 @@ def _matrix_libraries() -> str:
     return "; ".join([f"BLAS {blas}", *versions])
 
 
+def _commit() -> str:
+    """The commit of the checkout, with "-dirty" if it has changes; "unknown" outside of one."""
+    command = ["git", "-C", os.path.dirname(__file__), "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
 def gpu_clocks() -> dict[str, str]:
     """The driver, and the current clocks and temperature, if nvidia-smi reports them."""
     fields = ["driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu"]
@@ -53,6 +62,7 @@ def describe(devices: list[str]) -> dict[str, str]:
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
         "lltm": lltm.__version__,
+        "commit": _commit(),
         "PyTorch": torch.__version__,
         "Python": platform.python_version(),
         "CPU": f"{_cpu_field('model name') or platform.machine()}, {len(os.sched_getaffinity(0))} cores",

@@ -5,13 +5,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas
-from cases import WORK_TITLES, Work
+from cases import DTYPES, WORK_TITLES, Work
 from pandas import DataFrame, Series
 from peers import OURS, PEERS
 from results import Row
@@ -20,6 +21,7 @@ from sequence.peers import BASELINES, MODULE
 from sequence.peers import PEERS as SEQUENCE_PEERS
 
 GROUP = ["section", "device", "threads", "dtype", "clock"]
+ERRORS_OF = ["device", "threads", "dtype", "shape", "work"]
 CASE = [*GROUP, "variant", "seed", "shape"]
 TITLES = {name: peer.title for name, peer in (PEERS | SEQUENCE_PEERS).items()}
 CELLS = [name for name, peer in PEERS.items() if peer.is_cell]
@@ -50,13 +52,19 @@ METHOD = {
 }
 
 
-def read(paths: Sequence[Path]) -> tuple[DataFrame, list[dict[str, str]]]:
-    """The rows of several files, and the machines that they were measured on. Of rows that were measured repeatedly,
-    the tables show the last ones."""
+class Measurements(NamedTuple):
+    rows: DataFrame
+    machines: list[dict[str, str]]
+    published: list[dict]
+    """Tables whose rows were not kept: `columns` and `rows`, and perhaps a `title` and a `text`."""
+
+
+def read(paths: Sequence[Path]) -> Measurements:
+    """The lines of several files. Of rows that were measured repeatedly, the tables show the last ones."""
     lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    machines = [line["machine"] for line in lines if "machine" in line]
-    rows = [vars(Row(**line)) for line in lines if "machine" not in line]
-    return DataFrame(rows, columns=[field.name for field in fields(Row)]), machines
+    machines, published = ([line[name] for line in lines if name in line] for name in ("machine", "published"))
+    rows = [vars(Row(**line)) for line in lines if "section" in line]
+    return Measurements(DataFrame(rows, columns=[field.name for field in fields(Row)]), machines, published)
 
 
 def times(rows: DataFrame) -> DataFrame:
@@ -66,8 +74,8 @@ def times(rows: DataFrame) -> DataFrame:
     wide = wide[[name for name in TITLES if name in wide]]
     baselines = [name for name in wide if name in BASELINES or (name in CELLS and name != OURS)]
     ours = wide.reindex(columns=[MODULE, OURS]).bfill(axis=1).iloc[:, 0]
-    limits = rows.groupby(index, sort=False)["limit"].max()
-    return wide.assign(limit=limits, speedup=wide[baselines].min(axis=1) / ours)
+    given = rows.groupby(index, sort=False)[["limit", "speedup"]].max().astype(float)
+    return wide.assign(limit=given["limit"], speedup=given["speedup"].fillna(wide[baselines].min(axis=1) / ours))
 
 
 def number(value: float) -> str:
@@ -116,10 +124,8 @@ def _cases(rows: DataFrame) -> Iterator[str]:
     if rows["error_mean"].notna().any():
         yield "## Errors"
         yield "Mean error against float64 of the worst result, gradients among them, relative to its mean magnitude."
-        once = rows[rows["error_mean"].notna()].drop_duplicates(["device", "dtype", "work", "shape", "peer"])
-        wide = once.pivot_table(
-            index=["device", "dtype", "shape", "work"], columns="peer", values="error_mean", sort=False
-        )
+        once = rows[rows["error_mean"].notna()].drop_duplicates([*ERRORS_OF, "peer"])
+        wide = once.pivot_table(index=ERRORS_OF, columns="peer", values="error_mean", sort=False)
         yield table(DataFrame({name: pairs(wide[name], lambda error: f"{error:.1e}") for name in wide}).reset_index())
 
 
@@ -178,22 +184,50 @@ SECTIONS = {
 }
 
 
-def markdown(rows: DataFrame, machines: list[dict[str, str]]) -> str:
+def facts(machines: list[dict[str, str]]) -> str:
+    """What is known of each machine and its run, as items of a list."""
+    items = []
+    for machine in machines:
+        named = "; ".join(f"{name} {value}" for name, value in machine.items() if name not in ("command", "notes"))
+        command = f"`{machine['command']}`" if "command" in machine else None
+        items += filter(None, [named, command, machine.get("notes")])
+    return "\n".join(f"- {item}" for item in items)
+
+
+def tables(found: Measurements, with_method: bool = True) -> str:
     """All tables."""
-    hidden = ("date", "command")
-    parts = [
-        f"# {facts.get('GPU', facts['CPU'])}, {facts['date']}\n\n"
-        + f"- {'; '.join(f'{name} {value}' for name, value in facts.items() if name not in hidden)}\n"
-        + f"- `{facts['command']}`"
-        for facts in machines
-    ]
-    for section, tables in SECTIONS.items():
-        of_section = rows[rows["section"] == section]
+    parts = []
+    for section, of in SECTIONS.items():
+        of_section = found.rows[found.rows["section"] == section]
         if len(of_section):
-            parts += [METHOD[section], *tables(of_section)]
-    if len(failures := rows[rows["section"] == "failure"]):
+            parts += [*([METHOD[section]] if with_method else []), *of(of_section)]
+    for kept in found.published:
+        heading = f"## {kept['title']}" if "title" in kept else ""
+        parts += filter(None, [heading, kept.get("text"), table(DataFrame(kept["rows"], columns=kept["columns"]))])
+    if len(failures := found.rows[found.rows["section"] == "failure"]):
         parts += ["## Failures", "\n".join(f"- {message}" for message in failures["message"])]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
+
+
+def markdown(found: Measurements) -> str:
+    """A page with all tables."""
+    heading = " and ".join(dict.fromkeys(machine.get("GPU", machine["CPU"]) for machine in found.machines))
+    return f"# {heading}\n\n{facts(found.machines)}\n\n{tables(found)}\n"
+
+
+def speedups(rows: DataFrame) -> str:
+    """One table: the speedup of each shape, forward / with gradients, by dtype; on a CPU, with all threads."""
+    rows = rows[rows["section"].isin(["cell", "sequence"]) & rows["work"].isin(["forward", "training"])]
+    on_cpu = (rows["device"] == "cpu") & (rows["threads"] == rows["threads"].max())
+    wide = times(rows[rows["variant"].isin(["", "padded"]) & (on_cpu | (rows["clock"] == "device"))])
+    shown = pairs(wide["speedup"], lambda value: f"{value:.1f}")
+    by_dtype = shown.reset_index(name="speedup").pivot(index="shape", columns="dtype", values="speedup")
+    shapes = list(shown.index.unique("shape"))
+    dtypes = [dtype for dtype in DTYPES["cuda"] if dtype in by_dtype]
+    by_dtype = by_dtype.reindex(shapes)[dtypes].fillna("").rename(columns={"tf32": "TF32"})
+    sizes = "batch, input, state" if shapes[0].count(",") == 2 else "steps, batch, input, state"
+    by_dtype.insert(0, sizes, [shape.replace(",", ", ") for shape in shapes])
+    return table(by_dtype)
 
 
 def draw(rows: DataFrame, folder: Path) -> None:
@@ -258,9 +292,9 @@ def _against_state_size(wide: DataFrame) -> plt.Figure:
     return figure
 
 
-def write(paths: Sequence[Path], tables: Path, pictures: Path | None) -> None:
+def write(paths: Sequence[Path], page: Path, pictures: Path | None) -> None:
     """The tables and pictures of the rows in these files, pooled."""
-    rows, machines = read(paths)
-    tables.write_text(markdown(rows, machines))
+    found = read(paths)
+    page.write_text(markdown(found))
     if pictures:
-        draw(rows, pictures)
+        draw(found.rows, pictures)

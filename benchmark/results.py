@@ -38,6 +38,8 @@ class Row:
     """The seed that a random shape was drawn with."""
     limit: float | None = None
     """The least time that the multiply-adds (of a cell on a GPU, or the bytes) take at the rates of the machine."""
+    speedup: float | None = None
+    """Only of transcribed tables, whose times are rounded: otherwise it follows from the times."""
     error_mean: float | None = None
     error_max: float | None = None
     """Of the peer's worst result, against float64, relative to that result's mean magnitude."""

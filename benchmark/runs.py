@@ -7,6 +7,7 @@ from pathlib import Path
 
 import fixed
 import machine
+import pages
 import report
 import results
 import sweep as random_shapes
@@ -41,6 +42,8 @@ class Request:
     console: Console
     build_dir: Path
     folder: Path
+    publish_as: str | None
+    """The folder of benchmark/results that also keeps the measurements."""
     devices: list[str] | None
     cases: list[str] | None
     variants: list[str] | None
@@ -101,6 +104,8 @@ class Request:
         report.write([path], path.with_suffix(".md"), self.folder)
         self.console.print(path.with_suffix(".md").read_text(), markup=False, highlight=False, soft_wrap=True)
         self.console.print(f"Results: {path} and *.md, *.png beside it")
+        if self.publish_as:
+            pages.publish(self.publish_as, [path])
 
 
 def fixed_shapes(request: Request, _: object) -> None:

@@ -1,6 +1,7 @@
 """The pure functions of benchmark/: drawing shapes, racing peers, and making tables and pictures of rows."""
 
 import io
+import json
 import math
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmark"))
 
 import bench
 import numpy
+import pages
 import report
 import results
 import timing
@@ -103,15 +105,16 @@ class TestReport:
         good = Row("sweep", "cpu", shape="1,8,16", peer="lltm", us=2.0)
         with Progress(console=console) as progress:
             results.run([("first", fails), ("second", lambda: [good])], path, MACHINE, progress)
-        rows, machines = report.read([path])
-        assert machines == [MACHINE] and list(rows["message"]) == ["first: ValueError: no such shape", ""]
-        assert rows.iloc[1][["peer", "us"]].to_list() == ["lltm", 2.0]
-        assert "- first: ValueError: no such shape" in report.markdown(rows, machines).splitlines()
+        found = report.read([path])
+        assert found.machines == [MACHINE]
+        assert list(found.rows["message"]) == ["first: ValueError: no such shape", ""]
+        assert found.rows.iloc[1][["peer", "us"]].to_list() == ["lltm", 2.0]
+        assert "- first: ValueError: no such shape" in report.markdown(found).splitlines()
 
     def test_a_run_ends_in_time(self, tmp_path):
         with Progress(console=Console(file=io.StringIO())) as progress:
             results.run([("a case", list)] * 2, tmp_path / "rows.jsonl", MACHINE, progress, seconds=1e-9)
-        assert report.read([tmp_path / "rows.jsonl"])[0].empty
+        assert report.read([tmp_path / "rows.jsonl"]).rows.empty
 
     def test_forward_and_training_are_pairs_over_the_fastest_baseline(self, tmp_path):
         more = {"low": 1.0, "high": 9.0, "error_mean": 1.5e-7}
@@ -175,6 +178,52 @@ class TestReport:
         assert "| cpu | 1,8,16 | 512 / 64 | 128 / 64 |" in lines
         assert "| C++, lltm::forward | 2.5 |" in lines
         assert "| cpu | lltm | 3 | 4 |" in lines
+
+
+class TestPages:
+    """Tables of Markdown pages, from the measurements in benchmark/results."""
+
+    @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+    def test_the_tables_of_a_page_are_those_of_the_measurements(self, page):
+        text = page.read_text()
+        assert pages.BLOCK.search(text)
+        assert text == pages.written(text), "python benchmark/bench.py publish MACHINE writes the tables"
+
+    def test_every_file_of_measurements_is_on_a_page(self):
+        blocks = [block for page in pages.PAGES for block in pages.BLOCK.findall(page.read_text())]
+        shown = {name for _, _, files, _ in blocks for name in files.split()}
+        assert shown == {str(path.relative_to(pages.RESULTS)) for path in pages.RESULTS.rglob("*.jsonl")}
+
+    def test_publishing_replaces_the_measurements_and_the_tables(self, tmp_path, monkeypatch):
+        page, measured = tmp_path / "page.md", tmp_path / "sequence.jsonl"
+        monkeypatch.setattr(pages, "RESULTS", tmp_path / "results")
+        monkeypatch.setattr(pages, "PAGES", [page])
+        page.write_text("Before.\n\n<!-- speedups: a/sequence.jsonl -->\n<!-- end -->\n\nAfter.\n")
+        for us, shown in ((2.0, "2.0 / 2.0"), (4.0, "1.0 / 1.0")):
+            rows = [
+                row
+                for work in ("forward", "training")
+                for variant in ("padded", "packed")
+                for row in TestReport.rows(
+                    "sequence", "9,1,8,16", {"LLTM": us, "LSTM": 4.0}, work, variant=variant, dtype="tf32"
+                )
+            ]
+            TestReport.write(measured, rows)
+            pages.publish("a", [measured])
+            lines = page.read_text().splitlines()
+            assert lines[0] == "Before." and lines[-1] == "After."
+            assert "| steps, batch, input, state | TF32 |" in lines and f"| 9, 1, 8, 16 | {shown} |" in lines
+
+    def test_a_transcribed_file_has_published_speedups_and_tables(self, tmp_path):
+        path = tmp_path / "cell.jsonl"
+        us = {"lltm": 2.0, "eager": 3.0}
+        TestReport.write(path, TestReport.rows("cell", "1,8,16", us, speedup=1.49))
+        kept = {"title": "Kept", "text": "As published.", "columns": ["a", "b"], "rows": [["1", "2 (met)"]]}
+        with path.open("a") as file:
+            file.write(json.dumps({"published": kept}) + "\n")
+        text = report.tables(report.read([path]))
+        assert "| 1,8,16 | 2 | 3 | 1.49 |" in text
+        assert "## Kept\n\nAs published.\n\n| a | b |" in text and "| 1 | 2 (met) |" in text
 
 
 class TestRace:
