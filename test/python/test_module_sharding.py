@@ -1,10 +1,14 @@
-"""A group of two processes: DTensors with a sharded batch, and FSDP2, give the same results as a single process."""
+"""A group of two processes: DTensors with a sharded batch, DistributedDataParallel and FSDP2 give the same results as a
+single process. Also runs the program of docs/several-gpus.md."""
 
 import os
+import socket
 
 import pytest
 import torch
 import torch.distributed as dist
+from building import ROOT
+from documentation import blocks
 from sequence_reference import Sizes, call, make, make_gradients
 from torch import nn
 
@@ -125,6 +129,20 @@ def check_messages(mesh) -> None:
         lltm.sequence(input, distribute_tensor(torch.zeros(12, 9), mesh))
 
 
+def check_data_parallel(rank) -> None:
+    """Each process trains on its own rows, and the gradients are averaged."""
+    rnn = lltm.LLTM(3, 4, 2, bidirectional=True)
+    input, lengths = torch.randn(STEPS, 4, 3), torch.tensor([5, 0, 3, 2])
+
+    def loss(model, rows):
+        return model(input[:, rows], None, lengths[rows])[0].square().mean()
+
+    expected = torch.autograd.grad(loss(rnn, slice(None)), list(rnn.parameters()))
+    parallel = nn.parallel.DistributedDataParallel(rnn)  # must live until backward has averaged the gradients
+    loss(parallel, slice(2 * rank, 2 * rank + 2)).backward()
+    torch.testing.assert_close([parameter.grad for parameter in rnn.parameters()], list(expected))
+
+
 def check_fully_sharded(mesh, rank) -> None:
     """FSDP2: each process holds half of every parameter, and trains on its own rows."""
     from torch.distributed.fsdp import fully_shard
@@ -143,6 +161,13 @@ def check_fully_sharded(mesh, rank) -> None:
     assert_whole([parameter.grad for parameter in model.parameters()], expected)
 
 
+def check_page(rank) -> None:
+    """The program of docs/several-gpus.md, in the environment that torchrun sets up."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    program = "".join(block.text for block in blocks(ROOT / "docs" / "several-gpus.md", "python"))
+    exec(compile(program, "several-gpus.md", "exec"), {})
+
+
 def check(rank, file) -> None:
     """Runs in each process. test_import.py calls the functions in a single one."""
     torch.set_num_threads(1)
@@ -159,14 +184,22 @@ def check(rank, file) -> None:
     if torch.__version__ >= (2, 12):  # before that, DTensor cannot flatten steps and a sharded batch
         check_second_gradients(mesh)
     check_messages(mesh)
+    check_data_parallel(rank)
     check_fully_sharded(mesh, rank)
     lltm.sharding.register()  # again
     dist.destroy_process_group()
+    check_page(rank)
     # Skips the interpreter's finalization, during which gloo's threads may still release tensors and abort the process
     # (github.com/pytorch/pytorch/pull/179291).
     os._exit(0)
 
 
 @pytest.mark.skipif(not dist.is_available(), reason="PyTorch without torch.distributed")
-def test_a_group_of_two(tmp_path):
+def test_a_group_of_two(tmp_path, monkeypatch):
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    of_the_group = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    for name, value in (of_the_group | {"CUDA_VISIBLE_DEVICES": ""}).items():
+        monkeypatch.setenv(name, value)
     torch.multiprocessing.spawn(check, (tmp_path / "group",), nprocs=2)
