@@ -15,7 +15,7 @@ import report
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
-PAGES = [ROOT / "README.md", ROOT / "benchmark" / "RESULTS.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "benchmark" / "RESULTS.md"]
 
 BLOCK = re.compile(r"(<!-- (method|tables|speedups)(?:: (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 

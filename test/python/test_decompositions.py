@@ -1,13 +1,13 @@
 """The operators' decompositions: their values, and programs that run where lltm is not, in PyTorch and ONNX Runtime."""
 
 import itertools
-import re
 
 import isolated
 import named_arguments
 import pytest
 import torch
 from building import ROOT
+from documentation import blocks
 from reference import SIZES as CELL_SIZES
 from reference import Arguments, assert_forward_close, make_arguments
 from sequence_reference import SIZES, Sequence, assert_results_close, make
@@ -254,15 +254,14 @@ def test_onnx_of_every_dtype(onnxruntime, tmp_path):
             assert_forward_close([result.to(dtype) if dtype == torch.bfloat16 else result for result in of_step], step)
 
 
-def test_readme(onnxruntime, tmp_path, monkeypatch):
-    """The lines of the README run, after those that make the module and its input."""
+def test_the_page(onnxruntime, tmp_path, monkeypatch):
+    """The blocks of docs/export.md run, and their files have the values of the module."""
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    (export,) = [block for block in blocks if "lltm.decompositions()" in block]
     names: dict = {}
-    exec(blocks[0], names)
-    exec(export, names)
-    input = torch.randn(9, 4, 32)
-    (output, h_n, c_n) = run_onnx(onnxruntime, "rnn.onnx", input)
-    expected, state = names["rnn"](input)
-    torch.testing.assert_close([torch.from_numpy(values) for values in (output, h_n, c_n)], [expected, *state])
+    for block in blocks(ROOT / "docs" / "export.md", "python"):
+        exec(block.text, names)
+    input, lengths = torch.randn(9, 4, 32), torch.tensor([9, 0, 4, 1])
+    output, state = names["model"](input, lengths=lengths)
+    found = [torch.from_numpy(values) for values in run_onnx(onnxruntime, "model.onnx", input, lengths)]
+    torch.testing.assert_close(found, [output, *state])
+    torch.testing.assert_close(torch.export.load("model.pt2").module()(input, lengths=lengths), (output, state))
