@@ -38,13 +38,14 @@ def split_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class LLTMCell(_leaf.Leaf):
-    r"""A long-long-term-memory cell: an LSTM cell without a forget gate, with an ELU for the candidate.
+    """A long-long-term-memory cell: an LSTM cell without a forget gate, with an ELU for the candidate.
 
     This is the cell of PyTorch's tutorial on C++ extensions; checkpoints of the tutorial's module can be loaded with
-    ``load_state_dict``. With :math:`z = [h, x] W^T + b`, split into :math:`z_i, z_o, z_g`:
+    ``load_state_dict``. It computes::
 
-    .. math::
-        c' = c + \mathrm{ELU}(z_g) \, \sigma(z_i) \qquad h' = \tanh(c') \, \sigma(z_o)
+        z_i, z_o, z_g = ([h, x] @ weights.T + bias).chunk(3)
+        new_c = c + ELU(z_g) * sigmoid(z_i)
+        new_h = tanh(new_c) * sigmoid(z_o)
 
     It can replace :class:`torch.nn.LSTMCell`, whose names for the arguments are accepted, too.
 
@@ -63,7 +64,7 @@ class LLTMCell(_leaf.Leaf):
         * the next state, both tensors in the shape of old_h.
 
     Attributes:
-        weights: (3H, H+I), initialized uniformly in :math:`\pm 1/\sqrt{H}`. Rows in the order input gate, output gate,
+        weights: (3H, H+I), initialized uniformly in +-1/sqrt(H). Rows in the order input gate, output gate,
             candidate; columns in the order h, x (see :func:`split_weights`).
         bias: (3H), initialized in the same range, or None.
         input_features, state_size, and input_size, hidden_size: I and H.

@@ -27,17 +27,17 @@ class _LayerParameters:
 
 
 class LLTM(_leaf.Leaf):
-    r"""Layers of LLTM cells over whole sequences, in one direction or both. Replaces :class:`torch.nn.LSTM`.
+    """Layers of LLTM cells over whole sequences, in one direction or both. Replaces :class:`torch.nn.LSTM`.
 
     The constructor, inputs, outputs, order of the states, dropout, packed sequences and scripting are those of nn.LSTM:
     a model only has to change the name of the class. Each layer and direction is one call of
-    ``torch.ops.lltm.sequence``, which computes for every step t, with :math:`z = [h_{t-1}, x_t] W^T + b` split into
-    :math:`z_i, z_o, z_g`:
+    ``torch.ops.lltm.sequence``, which computes for every step::
 
-    .. math::
-        c_t = c_{t-1} + \mathrm{ELU}(z_g) \, \sigma(z_i) \qquad h_t = \tanh(c_t) \, \sigma(z_o)
+        z_i, z_o, z_g = ([h, x] @ weights.T + bias).chunk(3)
+        c = c + ELU(z_g) * sigmoid(z_i)
+        h = tanh(c) * sigmoid(z_o)
 
-    There is no forget gate, so :math:`|c|` can grow with the number of steps: if the state is carried from call to
+    There is no forget gate, so ``|c|`` can grow with the number of steps: if the state is carried from call to
     call, ``reset`` it where a new sequence begins.
 
     Args:
@@ -74,7 +74,7 @@ class LLTM(_leaf.Leaf):
         weights_l[k], weights_l[k]_reverse: (3H, H + I) for the first layer, (3H, H + D * H) for the others. Rows in the
             order input gate, output gate, candidate; columns in the order h, x.
         bias_l[k], bias_l[k]_reverse: (3H); absent with ``bias=False``.
-            All parameters are initialized uniformly in :math:`\pm 1/\sqrt{H}`. They correspond to ``weights`` and
+            All parameters are initialized uniformly in +-1/sqrt(H). They correspond to ``weights`` and
             ``bias`` of an :class:`LLTMCell`, so a cell's checkpoint can be loaded into a layer after renaming.
 
     Raises:

@@ -26,7 +26,7 @@ def forward(
         old_h, old_cell: (N, H).
 
     Returns:
-        new_h and new_cell, (N, H), and gates, (N, 3H): the workspace of :func:`backward`, not differentiable.
+        new_h and new_cell, (N, H), and gates, (N, 3H), the workspace of :func:`backward`, which is not differentiable.
     """
     return torch.ops.lltm.forward(input, weights, bias, old_h, old_cell)
 
@@ -88,10 +88,14 @@ def sequence(
         keep: return cells and gates.
 
     Returns:
-        output: (T, N, H), new_h of every step; zero beyond a row's length.
-        h_n, c_n: (N, H), the state after the last step that is run; c_n has c0's dtype if c0 is given.
-        cells: (T, N, H), new_cell of every step, zero beyond a row's length, differentiable; (0, N, H) without keep.
-        gates: (T, N, 3H), the workspace of :func:`sequence_backward`, not differentiable; (0, N, 3H) without keep.
+        Five tensors
+
+        - **output**, (T, N, H), new_h of every step; zero beyond a row's length.
+        - **h_n**, **c_n**, (N, H), the state after the last step that is run; c_n has c0's dtype if c0 is given.
+        - **cells**, (T, N, H), new_cell of every step, zero beyond a row's length, differentiable. (0, N, H) without
+          keep.
+        - **gates**, (T, N, 3H), the workspace of :func:`sequence_backward`, not differentiable. (0, N, 3H) without
+          keep.
 
     Example::
 
