@@ -12,6 +12,7 @@ FUZZ_ARGS ?=
 SOAK_ARGS ?=
 WHEEL_ARGS ?=
 CHECK_ARGS ?=
+CHECK_LINKS ?=
 SECONDS ?= 60
 SANITIZER ?= memcheck
 
@@ -56,7 +57,7 @@ help:
 	@echo '                CPU code under a sanitizer of GCC (SANITIZER=address, undefined or thread)'
 	@echo 'make bench      measure this library and its peers (QUICK=1: in two minutes; see benchmark/README.md)'
 	@echo 'make quality    train LLTMs, LSTMs and GRUs on small tasks (ten minutes; docs/the-cell.md has the tables)'
-	@echo 'make docs       the documentation: $(BUILD)/docs/index.html'
+	@echo 'make docs       the documentation: $(BUILD)/docs/index.html (CHECK_LINKS=1: also checks links to other sites)'
 	@echo 'make wheel      one wheel for all supported versions of PyTorch, in dist/ (CUDA=0: without CUDA)'
 	@echo 'make release-check  install it beside each of them, and use it from Python and C++'
 	@echo 'make lint       check the formatting and lint;  make format fixes it'
@@ -132,6 +133,7 @@ quality: build
 
 docs: build
 	@$(call with,docs) python3 -m sphinx --fail-on-warning --keep-going --fresh-env docs $(BUILD)/docs
+	$(if $(CHECK_LINKS),@$(call with,docs) python3 -m sphinx -b linkcheck docs $(BUILD)/docs/links)
 
 bench:
 	$(call build,bench,$(for_use) -DLLTM_BENCHMARK=ON)

@@ -1,11 +1,21 @@
-"""The pages of docs/ that quote the library."""
+"""The pages of the documentation: their code runs, their links lead somewhere, and they quote the library correctly."""
 
 import re
 from pathlib import Path
 
 import pytest
+from building import ROOT
+from documentation import FENCED, blocks
 
-ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+RUN_ELSEWHERE = {
+    "export.md": "test_decompositions.py",
+    "reinforcement-learning.md": "test_reinforcement_learning.py",
+    "several-gpus.md": "test_module_sharding.py",
+    "writing-an-operator.md": "test_writing_an_operator.py",
+}
+"""The tests that run the blocks of a page, and check more than that they run."""
+
 PATTERNS = ["src/**/*.cpp", "src/*.h", "include/lltm/*.h", "python/lltm/*.py", "CMakeLists.txt", "cmake/*.cmake"]
 SOURCES = [path for pattern in PATTERNS for path in ROOT.glob(pattern)]
 
@@ -33,3 +43,49 @@ def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "index.md").read_text()
     listed = re.findall(r"^[a-z-]+$", index, re.MULTILINE)
     assert sorted(listed) == sorted({path.stem for path in ROOT.glob("docs/*.md")} - {"index"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    """Runs the blocks of Python in their order. Those of shell, and others that are not run, have a comment above them
+    that says why: <!-- not run: the reason -->."""
+    if page.name in RUN_ELSEWHERE:
+        assert page.name in (ROOT / "test" / "python" / RUN_ELSEWHERE[page.name]).read_text()
+        pytest.skip(f"run by {RUN_ELSEWHERE[page.name]}")
+    monkeypatch.chdir(tmp_path)  # for the files that they write
+    names: dict = {}
+    for block in blocks(page):
+        if block.language == "python" and not block.mark:
+            exec(compile(block.text, str(page), "exec"), names)
+        elif block.language in ("python", "sh"):
+            assert re.match(r"not run: .", block.mark), f"is neither run nor marked:\n{block.text}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_exist(page):
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    text = page.read_text()
+    named = re.findall(r"`make ([a-z-]+)", text)
+    for block in blocks(page, "sh"):
+        named += re.findall(r"^make ([a-z-]+)", block.text, re.MULTILINE)
+    assert set(named) <= set(targets)
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link can name on a page: its headings, as GitHub and MyST spell them."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().strip().replace(" ", "-") for heading in headings}
+
+
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def test_links_within_the_repository_lead_somewhere():
+    folders = (ROOT / name for name in ("docs", "benchmark", "examples", "tools"))
+    broken = []
+    for page in [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))]:
+        for target, anchor in LINK.findall(FENCED.sub("", page.read_text())):
+            file = page.parent / target if target else page
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                broken.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
+    assert not broken

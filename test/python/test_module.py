@@ -6,10 +6,8 @@ import io
 import math
 import pickle
 import random
-import re
 import sys
 import typing
-from pathlib import Path
 
 import pytest
 import torch
@@ -514,21 +512,6 @@ def test_typed_function(device):
     assert cells.shape == (5, 2, 4) and gates.shape == (5, 2, 12) and torch.equal(cells[-1], c_n)
     empty = lltm.sequence(input, rnn.weights_l0)[3:]
     assert [tuple(tensor.shape) for tensor in empty] == [(0, 2, 4), (0, 2, 12)]
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/sequences.md"])
-def test_code_of_a_page_runs(page, tmp_path, monkeypatch):
-    """Runs all Python blocks of the page in order, except for the ONNX export, which test_decompositions.py runs."""
-    monkeypatch.chdir(tmp_path)  # for the files that they write
-    text = (Path(__file__).resolve().parents[2] / page).read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert blocks
-    names = {}
-    for block in blocks:
-        if "torch.onnx" not in block:
-            exec(block, names)
-    output, (h_n, c_n) = names["rnn"](torch.randn(2, 3, 32))
-    assert h_n.isfinite().all() and c_n.isfinite().all() and len(output) == 2
 
 
 def test_doctests():

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from building import ROOT
+from documentation import blocks
 
 import lltm
 
@@ -30,6 +31,12 @@ def loop(layer, features, state, begins):
         output, state = layer(features[None, :, step], (state[0] * goes_on, state[1] * goes_on))
         outputs.append(output[0])
     return torch.stack(outputs, dim=1), state
+
+
+def test_the_call():
+    names = {"rnn": lltm.LLTM(4, 8), "observations": torch.randn(6, 3, 4), "begins": torch.rand(6, 3) < 0.3}
+    exec(blocks(PAGE, "python")[0].text, names | {"state": None}, names)
+    assert names["output"].shape == (6, 3, 8)
 
 
 def test_sb3_contrib():
