@@ -21,8 +21,7 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
 //    (benchmark/RESULTS.md, "under load"). Short work loses as much as long work, gains less, and
 //    is called more often.
 // A second thread is therefore used from about 75 us on a Zen 4 core with AVX-512, in the units
-// below. Beyond that, tasks may be smaller: a call that waits for a second thread may as well wait
-// for more.
+// below. Beyond that, tasks may be smaller: once one helper is needed, more cost little.
 
 /// Each takes half a dozen transcendental functions: 1.3 ns in float16, 1.8 in bfloat16, 2.3 in
 /// float32.

@@ -13,7 +13,7 @@ namespace lltm::cpu {
 
 /// One thread leads: it runs the steps, and shares their kernels with the others, which help. When
 /// the leader has done its own share of a kernel, it runs those that no other thread has begun. So
-/// it only waits for a thread that is at work, and needs none of them.
+/// the leader waits only for work already started, and finishes alone if no helper arrives.
 class StepTeam {
  public:
   explicit StepTeam(int64_t threads)
