@@ -9,13 +9,11 @@ another PyTorch; the message says what to do. With ``LLTM_CPU_ONLY=1``, a wheel'
 To find out what a library was built with without loading it, read ``liblltm_ops.json`` next to it.
 """
 
-from pathlib import Path
-
 import torch
 
 from . import _loader, _on_import, flops, sharding
 from ._decompositions import decompositions
-from ._loader import BuildInfo
+from ._loader import BuildInfo, LibraryPath
 from .cell import LLTMCell, split_weights
 from .module import LLTM
 from .operators import backward, forward, sequence, sequence_backward, sequence_plan
@@ -38,8 +36,9 @@ __all__ = [
     "split_weights",
 ]
 
-library_path: Path | None = None
-"""Path of the library that was chosen; None if unknown, because a program may load the operators itself."""
+library_path: LibraryPath | None = None
+"""Path of the library that was chosen, also as a call: ``library_path()``. None if unknown, because a program may load
+the operators itself."""
 
 build_info: BuildInfo | None = None
 """What the library was built with; None if unknown."""

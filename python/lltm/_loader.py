@@ -12,7 +12,7 @@ import re
 import stat
 import sys
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import NamedTuple
 
 import torch
@@ -36,6 +36,13 @@ class BuildInfo(NamedTuple):
     def wgmma(self) -> bool:
         """Whether there are kernels that use Hopper's wgmma instructions, which ``90a`` has and ``90`` lacks."""
         return any(architecture.startswith("90a") for architecture in self.architectures)
+
+
+class LibraryPath(PosixPath):
+    """The path of the library. Calling it gives the same path: ``lltm.library_path`` and ``lltm.library_path()``."""
+
+    def __call__(self) -> Path:
+        return Path(self)
 
 
 def registered() -> bool:
@@ -201,11 +208,11 @@ def _explain(library: Path, info: BuildInfo | None, error: OSError) -> str:
     return f"lltm: cannot load {library}: {reason}"
 
 
-def load(package_folders: list[str]) -> tuple[Path | None, BuildInfo | None]:
+def load(package_folders: list[str]) -> tuple[LibraryPath | None, BuildInfo | None]:
     """Load the operators unless they are registered already. Return the library's path and what it was built with."""
     if registered():
-        library = find_loaded_library()
-        return library, read_build_info(library) if library else None
+        loaded = find_loaded_library()
+        return (LibraryPath(loaded), read_build_info(loaded)) if loaded else (None, None)
     library = find_library(package_folders)
     info = read_build_info(library)
     if info:
@@ -216,7 +223,7 @@ def load(package_folders: list[str]) -> tuple[Path | None, BuildInfo | None]:
         raise ImportError(_explain(library, info, error)) from error
     if not registered():
         raise ImportError(f"lltm: {library} does not register the operators lltm::forward and lltm::backward")
-    return library, info
+    return LibraryPath(library), info
 
 
 def package_version(info: BuildInfo | None) -> str:

@@ -4,6 +4,7 @@ Each test uses a separate process, because registered operators stay registered.
 """
 
 import json
+import pickle
 import shutil
 import subprocess
 from pathlib import Path
@@ -57,6 +58,13 @@ def test_attributes():
     assert (PACKAGE / "py.typed").is_file()
     if lltm.cmake_prefix_path is not None:
         assert Path(lltm.cmake_prefix_path, "lib", "cmake", "lltm", "lltm-config.cmake").is_file()
+
+
+def test_the_path_of_the_library_can_be_called(library):
+    """For those who take it for a function: it gives the same path."""
+    assert isinstance(library, Path) and library() == library
+    assert type(library()) is type(Path()) and str(library()) == str(library)
+    assert pickle.loads(pickle.dumps(library)) == library and {library: 1}[library()] == 1
 
 
 def test_build_info_is_data_next_to_the_library(library):

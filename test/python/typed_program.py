@@ -50,7 +50,8 @@ def call_operators() -> None:
 
 
 def ask_about_the_library() -> None:
-    assert_type(lltm.library_path, Path | None)
+    if lltm.library_path is not None:
+        assert_type(lltm.library_path(), Path)
     assert_type(lltm.cmake_prefix_path, str | None)
     assert_type(lltm.has_cuda, bool)
     assert_type(lltm.__version__, str)
