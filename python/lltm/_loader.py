@@ -83,10 +83,20 @@ def kind_of_library(lib: Path) -> str:
 
 def cache_entry(kind: str, version: str) -> Path:
     """The folder of the cache for the library of this kind, version of lltm and running PyTorch."""
-    named = os.environ.get("LLTM_CACHE")
-    folder = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "lltm")
     cuda = f"-cuda{torch.version.cuda}" if kind != "cpu" else "-cpu"
-    return folder.absolute() / f"{version}-torch{torch.__version__}{cuda}-{platform.machine()}"
+    return cache_folder() / f"{version}-torch{torch.__version__}{cuda}-{platform.machine()}"
+
+
+def cache_folder() -> Path:
+    """Where ``python -m lltm.build`` puts libraries."""
+    if named := os.environ.get("LLTM_CACHE"):
+        return Path(named).absolute()
+    if caches := os.environ.get("XDG_CACHE_HOME"):
+        return Path(caches, "lltm").absolute()
+    try:
+        return Path.home() / ".cache" / "lltm"
+    except RuntimeError as error:  # in a container, the user may be unknown
+        raise ImportError("lltm: this user has no home folder for a cache: let LLTM_CACHE name a folder") from error
 
 
 def check_owner(path: Path) -> None:
@@ -107,8 +117,14 @@ def find_in_cache(kind: str, version: str) -> Path | None:
     """The library that ``python -m lltm.build`` made."""
     entry = cache_entry(kind, version)
     library = entry / "lib" / LIBRARY_NAME
-    if not library.is_file():
+    try:
+        library.stat()
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise ImportError(
+            f"lltm: cannot read {library}: {error.strerror}. Let LLTM_CACHE name a folder of yours"
+        ) from error
     for path in (entry.parent, entry, library.parent, *library.parent.glob("*.so")):
         check_owner(path)
     return library
@@ -247,4 +263,5 @@ def find_cmake_prefix(library: Path | None) -> str | None:
 
 def is_build_command() -> bool:
     """Whether this is ``python -m lltm.build``, which imports the package before it makes the library."""
-    return any(pair == ("-m", "lltm.build") for pair in pairwise(sys.orig_argv))
+    arguments = pairwise([*sys.orig_argv, ""])
+    return any(re.match(r"-[A-Za-z]*m ?lltm\.build( |$)", f"{option} {value}") for option, value in arguments)

@@ -71,7 +71,7 @@ class Parts(NamedTuple):
 
 def find_compiler() -> list[str]:
     """The command of a usable compiler: that of CXX, else g++."""
-    command = os.environ.get("CXX", "g++").split()
+    command = (os.environ.get("CXX") or "g++").split()
     install = f"install g++ {_OLDEST_GCC} or newer (apt-get install g++, conda install gxx), or let CXX name one"
     if shutil.which(command[0]) is None:
         raise BuildError(f"found no C++ compiler, looked for {command[0]}: {install}")
@@ -208,6 +208,7 @@ def build_into_cache() -> Path:
         try:
             _fill(made, package, parts, torch, cuda=kind != "cpu")
             made.chmod(0o755)
+            shutil.rmtree(entry, ignore_errors=True)  # what is left of one without its library
             made.rename(entry)  # readers see all of it or nothing
         finally:
             shutil.rmtree(made, ignore_errors=True)
@@ -233,7 +234,7 @@ def main() -> None:
     ).parse_args()
     try:
         build_into_cache()
-    except (BuildError, ImportError) as error:
+    except (BuildError, ImportError, OSError) as error:  # OSError: for example a full disk
         message = str(error)
         sys.exit(message if message.startswith("lltm") else f"lltm.build: {message}")
 

@@ -67,12 +67,12 @@ class Wheel:
             self.run(**options)
         return str(caught.value).removeprefix("ImportError: ")
 
-    def build(self, before: str = "", **options) -> str:
+    def build(self, before: str = "", *, command: tuple[str, ...] = ("-m", "lltm.build"), **options) -> str:
         """The output of ``python -m lltm.build``, or its message."""
         program = f"""
 import contextlib, os, runpy, sys
 {before}
-sys.orig_argv[:] = ["python", "-m", "lltm.build"]
+sys.orig_argv[:] = ["python", *{command!r}]
 sys.argv[:] = ["build"]
 try:
     runpy.run_module("lltm.build", run_name="__main__")
@@ -80,6 +80,30 @@ except SystemExit as error:
     print(error.code)
 """
         return self.run(program, **options)
+
+    def add_sources(self) -> None:
+        """What the glue is compiled from: an empty file."""
+        settings = json.loads((self.package / "source" / "glue.json").read_text())
+        settings |= {"architectures": [], "glue": ["empty.cpp"], "cuda_glue": [], "cpu_only_glue": []}
+        (self.package / "source" / "glue.json").write_text(json.dumps(settings))
+        (self.package / "source" / "src").mkdir()
+        for name in ("empty.cpp", "src/version.h.in"):
+            (self.package / "source" / name).touch()
+
+
+@pytest.fixture
+def compiler(tmp_path) -> Path:
+    """A compiler that says that it is GCC 12, and makes empty files."""
+    path = tmp_path / "g++"
+    path.write_text("""#!/bin/sh
+echo '#define __GNUC__ 12'
+while [ $# -gt 0 ]; do
+  if [ "$1" = -o ]; then : >"$2"; fi
+  shift
+done
+""")
+    path.chmod(0o755)
+    return path
 
 
 @pytest.fixture
@@ -182,6 +206,28 @@ def test_nothing_of_another_user_is_loaded(wheel, place):
         assert "belongs to another user" in wheel.build(version="2.99.1")
 
 
+def test_a_cache_that_cannot_be_read(wheel):
+    wheel.cache.symlink_to(wheel.cache)
+    library = wheel.entry("2.99.0") / "lib" / "liblltm_ops.so"
+    assert wheel.error(version="2.99.0") == (
+        f"lltm: cannot read {library}: Too many levels of symbolic links. Let LLTM_CACHE name a folder of yours"
+    )
+
+
+def test_a_user_without_a_home_needs_a_cache(wheel):
+    """As in a container that runs as any user."""
+    no_home = """
+import os, pwd
+del os.environ["HOME"]
+def getpwuid(uid): raise KeyError(uid)
+pwd.getpwuid = getpwuid
+"""
+    options = {"version": "2.99.0", "LLTM_CACHE": "", "XDG_CACHE_HOME": ""}
+    message = "lltm: this user has no home folder for a cache: let LLTM_CACHE name a folder"
+    assert wheel.error(program=f"{no_home}import lltm", **options) == message
+    assert wheel.build(no_home, **options) == message
+
+
 def test_build_needs_the_sources_of_a_wheel(wheel):
     shutil.rmtree(wheel.package / "source")
     assert "has no sources to build from" in wheel.build()
@@ -201,6 +247,7 @@ def test_build_needs_a_compiler(wheel, tmp_path):
     (tmp_path / "g++").chmod(0o755)
     assert f"{tmp_path}/g++ is GCC 9, which does not compile lltm: install" in wheel.build(CXX=f"{tmp_path}/g++")
     assert {path.suffix for path in wheel.cache.iterdir()} == {".lock"}  # nothing half built is left
+    assert "found no C++ compiler, looked for g++: install" in wheel.build(CXX="", PATH="/nowhere")
 
 
 def test_build_needs_the_headers_of_cuda(wheel, tmp_path):
@@ -219,6 +266,38 @@ def test_build_needs_a_cache_that_can_be_written(wheel):
         message
         == f"lltm.build: cannot write to the cache {wheel.cache}: File exists: let LLTM_CACHE name a folder of yours"
     )
+
+
+@pytest.mark.parametrize("command", [("-m", "lltm.build"), ("-mlltm.build",), ("-Im", "lltm.build", "--help")])
+def test_build_is_recognized_however_it_is_started(wheel, command):
+    """It imports the package, which has no library then. Without its sources, it says so."""
+    shutil.rmtree(wheel.package / "source")
+    assert "has no sources to build from" in wheel.build(command=command)
+
+
+def test_a_program_that_speaks_of_the_build_is_not_the_build(wheel):
+    program = "import sys; sys.orig_argv[:] = ['python', '-c', 'run -m lltm.build', 'lltm.build']; import lltm"
+    assert wheel.error(program=program, version="2.99.0").startswith("lltm has no library for PyTorch 2.99.0")
+
+
+def test_build_replaces_what_is_left_of_an_entry(wheel, compiler):
+    wheel.add_sources()
+    (wheel.package / "lib" / "liblltm_cpu.so").touch()
+    (wheel.entry() / "lib").mkdir(parents=True)
+    (wheel.entry() / "lib" / "liblltm_ops.json").touch()
+    library = wheel.entry() / "lib" / "liblltm_ops.so"
+    assert wheel.build(CXX=str(compiler)).splitlines()[-1].startswith(f"Built {library} in ")
+    assert {path.name for path in library.parent.iterdir()} == {"liblltm_ops.so", "liblltm_ops.json", "liblltm_cpu.so"}
+    assert json.loads(library.with_suffix(".json").read_text())["torch"] == RELEASE
+
+
+def test_an_error_of_the_system_is_a_message(wheel, compiler):
+    """For example a full disk; here, a file that is missing from the wheel."""
+    wheel.add_sources()
+    missing = wheel.package / "lib" / "liblltm_cpu.so"
+    message = wheel.build(CXX=str(compiler)).splitlines()[-1]
+    assert message == f"lltm.build: [Errno 2] No such file or directory: '{missing}'"
+    assert [path.suffix for path in wheel.cache.iterdir()] == [".lock"]
 
 
 def test_of_two_builds_one_waits(wheel):
