@@ -21,7 +21,7 @@ endfunction()
 add_custom_target(lltm_wheel_parts)
 _lltm_add_kernel_library(lltm_cpu ${LLTM_CPU_KERNELS})
 if(built_with_cuda)
-  _lltm_add_kernel_library(lltm_cuda ${LLTM_CUDA_KERNELS})
+  _lltm_add_kernel_library(lltm_cuda ${LLTM_CUDA_KERNELS} src/wheel/moved_in_glibc_2_34.cpp)
   set_target_properties(lltm_cuda PROPERTIES
     OUTPUT_NAME lltm_cuda${LLTM_PACKAGE_CUDA}
     CUDA_STANDARD 20
@@ -36,7 +36,7 @@ function(_lltm_json_list variable)
   list(JOIN quoted ", " quoted)
   set(${variable} "${quoted}" PARENT_SCOPE)
 endfunction()
-set(glue ${LLTM_SOURCES})
+set(glue ${LLTM_SOURCES} src/wheel/single_threaded.cpp)
 list(FILTER glue EXCLUDE REGEX "/cuda/")
 list(REMOVE_ITEM glue ${LLTM_CPU_KERNELS})
 _lltm_json_list(LLTM_JSON_GLUE ${glue})

@@ -18,6 +18,9 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
+# glibc 2.28, the oldest that PyTorch supports, comes with a libstdc++ up to GLIBCXX_3.4.24 and CXXABI_1.3.11. As in the
+# policies of auditwheel.
+LIBSTDCXX_BESIDE_GLIBC = {28: (24, 11), 31: (28, 12), 34: (29, 13), 35: (30, 13), 39: (33, 15)}
 
 
 def run(*command: object, **variables: str) -> str:
@@ -93,10 +96,18 @@ def stage_package(package: Path, parts: Path) -> None:
             shutil.copy(path, source / file)
 
 
-def needed_glibc(libraries: list[Path]) -> tuple[int, int]:
-    """The newest version of glibc whose symbols the libraries use."""
-    symbols = run("readelf", "--version-info", "--wide", *libraries)
-    return max((int(major), int(minor)) for major, minor in re.findall(r"Name: GLIBC_(\d+)\.(\d+)", symbols))
+def platform_tag(libraries: list[Path]) -> str:
+    """The oldest manylinux platform with everything that the libraries need of glibc and libstdc++. None older than
+    PyTorch's own."""
+    needs = run("readelf", "--version-info", "--wide", *libraries)
+
+    def newest(symbols: str) -> int:
+        return max((int(minor) for minor in re.findall(rf"Name: {re.escape(symbols)}\.(\d+)", needs)), default=0)
+
+    for glibc, (glibcxx, cxxabi) in LIBSTDCXX_BESIDE_GLIBC.items():
+        if glibcxx >= newest("GLIBCXX_3.4") and cxxabi >= newest("CXXABI_1.3"):
+            return f"manylinux_2_{max(glibc, newest('GLIBC_2'))}_{os.uname().machine}"
+    sys.exit("make_wheel.py: the libraries need a newer libstdc++ than LIBSTDCXX_BESIDE_GLIBC lists")
 
 
 def main() -> None:
@@ -136,8 +147,7 @@ def main() -> None:
         f"--config-settings=cmake.define.LLTM_STAGED_WHEEL={package}", ROOT,
     )  # fmt: skip
     (wheel,) = stage.glob("*.whl")
-    major, minor = needed_glibc(list(package.rglob("*.so")))
-    tag = f"manylinux_{major}_{minor}_{os.uname().machine}"
+    tag = platform_tag(list(package.rglob("*.so")))
     options.wheel_dir.mkdir(exist_ok=True)
     name = run(sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, wheel).split()[-1]
     made = shutil.move(stage / name, options.wheel_dir / name)

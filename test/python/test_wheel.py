@@ -5,6 +5,7 @@ process, because registered operators stay registered.
 """
 
 import fcntl
+import importlib
 import json
 import os
 import platform
@@ -325,6 +326,38 @@ def test_of_two_builds_one_waits(wheel):
     assert found.startswith(f"{library} is there already.")
 
 
+@pytest.fixture
+def make_wheel(monkeypatch):
+    """The program scripts/make_wheel.py."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    return importlib.import_module("make_wheel")
+
+
+@pytest.mark.parametrize(
+    ("symbols", "glibc"),
+    [
+        ("GLIBC_2.2.5 GLIBC_2.14 GLIBCXX_3.4.21 CXXABI_1.3.9", 28),  # PyTorch itself needs 2.28
+        ("GLIBC_2.28 GLIBCXX_3.4.24 CXXABI_1.3.11 GCC_3.0", 28),
+        ("GLIBC_2.34 GLIBC_2.3 GLIBCXX_3.4", 34),
+        ("GLIBC_2.14 GLIBCXX_3.4.29 CXXABI_1.3", 34),
+        ("GLIBC_2.14 GLIBCXX_3.4.9 CXXABI_1.3.12", 31),
+        ("GLIBC_2.36 GLIBCXX_3.4.30 CXXABI_1.3.13", 36),
+        ("GLIBC_2.38 GLIBCXX_3.4.32 CXXABI_1.3.14", 39),
+        ("GLIBC_2.2.5", 28),
+    ],
+)
+def test_the_tag_is_what_the_symbols_need(make_wheel, monkeypatch, symbols, glibc):
+    output = "\n".join(f"  0x0010:   Name: {symbol}  Flags: none  Version: 5" for symbol in symbols.split())
+    monkeypatch.setattr(make_wheel, "run", lambda *command: output)
+    assert make_wheel.platform_tag([]) == f"manylinux_2_{glibc}_{platform.machine()}"
+
+
+def test_there_is_no_tag_for_a_newer_libstdcxx(make_wheel, monkeypatch):
+    monkeypatch.setattr(make_wheel, "run", lambda *command: "Name: GLIBCXX_3.4.99")
+    with pytest.raises(SystemExit, match="newer libstdc"):
+        make_wheel.platform_tag([])
+
+
 @pytest.mark.build_ways
 def test_a_wheel_builds_the_library_for_its_pytorch(tmp_path):
     """make wheel and python -m lltm.build, for one version, without CUDA and optimization."""
@@ -342,7 +375,10 @@ make_wheel.main()
 """
     run(sys.executable, "-c", program, ROOT / "scripts", build, tmp_path)
     (wheel,) = tmp_path.glob("lltm-*.whl")
-    assert "-py3-none-manylinux_2_" in wheel.name
+    # GCC 13 uses more of libstdc++.
+    libc, version = platform.libc_ver()
+    oldest = "28" if libc == "glibc" and int(version.split(".")[1]) <= 36 else ""
+    assert f"-py3-none-manylinux_2_{oldest}" in wheel.name
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", site, wheel)
     environment = {"PYTHONPATH": site, "LLTM_CACHE": tmp_path / "cache", "CXX": "g++ -O0"}
     missing = run(sys.executable, "-c", "import lltm", fails=True, **environment)
