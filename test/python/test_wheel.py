@@ -358,6 +358,81 @@ def test_there_is_no_tag_for_a_newer_libstdcxx(make_wheel, monkeypatch):
         make_wheel.platform_tag([])
 
 
+CONSUMER = """
+cmake_minimum_required(VERSION 3.22)
+project(consumer LANGUAGES CXX)
+find_package(lltm CONFIG REQUIRED)
+get_target_property(library lltm::lltm_ops IMPORTED_LOCATION)
+message(STATUS "takes ${library}")
+"""
+
+
+@pytest.fixture
+def find_package(tmp_path):
+    """What find_package(lltm) says in a prefix, for a PyTorch of empty files."""
+
+    def configure(prefix: Path, version: str, cuda: str = "", *, fails: bool = False) -> str:
+        package = prefix / "lib" / "cmake" / "lltm"
+        package.mkdir(parents=True)
+        shutil.copy(ROOT / "cmake" / "lltm-wheel-config.cmake", package / "lltm-config.cmake")
+        for name in ("Libtorch", "CudaChoice", "OperatorLibrary"):
+            shutil.copy(ROOT / "cmake" / f"{name}.cmake", package)
+        torch_folder, consumer = tmp_path / "libtorch", tmp_path / "consumer"
+        files = {
+            "share/cmake/Torch/TorchConfig.cmake": "",
+            "share/cmake/Torch/TorchConfigVersion.cmake": f'set(PACKAGE_VERSION "{version.partition("+")[0]}")\n',
+            "include/torch/csrc/api/include/torch/torch.h": "",
+            "version.py": f"__version__ = '{version}'\n",
+            **{f"lib/lib{name}.so": "" for name in ("torch", "torch_cpu", "c10")},
+            **({"lib/libc10_cuda.so": f"\0libcudart.so.{cuda}\0", "lib/libtorch_cuda.so": ""} if cuda else {}),
+        }
+        for name, text in files.items():
+            (torch_folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (torch_folder / name).write_text(text)
+        consumer.mkdir()
+        (consumer / "CMakeLists.txt").write_text(CONSUMER)
+        paths = f"-DCMAKE_PREFIX_PATH={prefix};{torch_folder}"
+        output = run("cmake", "-S", consumer, "-B", consumer / "build", "-G", "Ninja", paths, fails=fails)
+        return " ".join(output.split())
+
+    return configure
+
+
+def test_cmake_takes_the_library_for_its_pytorch(wheel, find_package):
+    library = wheel.add_glue(works=False)
+    assert f"takes {library} " in find_package(wheel.package, f"{MINOR}.0+cpu")
+
+
+def test_cmake_takes_the_library_with_cuda(wheel, find_package):
+    wheel.add_kernels()
+    wheel.add_glue(works=False)
+    library = wheel.add_glue("cuda13", works=False)
+    assert f"takes {library} " in find_package(wheel.package, f"{MINOR}.0+cu130", "13")
+
+
+def test_cmake_does_not_leave_out_cuda_silently(wheel, find_package):
+    wheel.add_kernels()
+    wheel.add_glue(works=False)
+    message = find_package(wheel.package, f"{MINOR}.0+cu128", "12", fails=True)
+    assert "has CUDA 12: set LLTM_CPU_ONLY=1, or build from source" in message
+
+
+@pytest.mark.parametrize("version", ["2.99.0", f"{MINOR}.0a0+nv25.11", f"{MINOR}.0.post300"])
+def test_cmake_has_no_library_for_another_pytorch(wheel, find_package, version):
+    wheel.add_glue(works=False)
+    message = find_package(wheel.package, version, fails=True)
+    assert f"lltm: there is no library for PyTorch {version}, which is in" in message
+    assert "run python -m lltm.build, and add its lltm.cmake_prefix_path" in message
+
+
+@pytest.mark.parametrize(("built_for", "suits"), [(f"{MINOR}.1a0+nv25.11", True), ("2.99.0", False)])
+def test_cmake_takes_the_library_in_the_cache_for_the_pytorch_it_was_built_for(wheel, find_package, built_for, suits):
+    library = wheel.add(wheel.entry() / "lib" / "liblltm_ops.so", works=False)
+    library.with_suffix(".json").write_text(json.dumps({"torch": built_for}))
+    said = f"takes {library} " if suits else f"there is no library for PyTorch {MINOR}.0a0+nv25.11, which is in"
+    assert said in find_package(wheel.entry(), f"{MINOR}.0a0+nv25.11", fails=not suits)
+
+
 @pytest.mark.build_ways
 def test_a_wheel_builds_the_library_for_its_pytorch(tmp_path):
     """make wheel and python -m lltm.build, for one version, without CUDA and optimization."""
