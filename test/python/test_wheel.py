@@ -13,6 +13,7 @@ import shutil
 import sys
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 import isolated
@@ -331,6 +332,44 @@ def make_wheel(monkeypatch):
     """The program scripts/make_wheel.py."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
     return importlib.import_module("make_wheel")
+
+
+@pytest.fixture
+def check_contents(monkeypatch, tmp_path):
+    """What scripts/release_check.py says about a wheel with one library, which is compiled with these options."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+
+    def check(name: str, *options: str) -> None:
+        (tmp_path / "empty.cpp").touch()
+        for needed in ("c10", "torch_cuda"):
+            run("g++", "-shared", "-o", tmp_path / f"lib{needed}.so", tmp_path / "empty.cpp")
+        link = ["-Wl,--no-as-needed", f"-L{tmp_path}", *options]
+        run("g++", "-shared", "-o", tmp_path / "library.so", tmp_path / "empty.cpp", *link)
+        with zipfile.ZipFile(tmp_path / "made.whl", "w") as wheel:
+            wheel.write(tmp_path / "library.so", f"lltm/lib/{name}")
+        importlib.import_module("release_check").check_contents(tmp_path / "made.whl", tmp_path / "unpacked")
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "problem"),
+    [
+        ("liblltm_cpu.so", ["-lc10"], "liblltm_cpu.so must not need libc10"),
+        ("liblltm_cuda13.so", ["-ltorch_cuda"], "liblltm_cuda13.so must not need libtorch_cuda"),
+        ("torch-2.11/cpu/liblltm_ops.so", ["-lc10", "-ltorch_cuda"], "liblltm_ops.so must not need libtorch_cuda"),
+        ("torch-2.11/cuda13/liblltm_ops.so", ["-ltorch_cuda", "-lgomp"], "liblltm_ops.so must not need libgomp"),
+        ("liblltm_cpu.so", ["-Wl,-rpath,$ORIGIN/..:/opt/torch/lib"], "liblltm_cpu.so looks for libraries in"),
+    ],
+)
+def test_a_release_is_checked_for_what_it_must_not_need(check_contents, name, options, problem):
+    with pytest.raises(SystemExit, match=problem):
+        check_contents(name, *options)
+
+
+def test_a_release_may_need_what_a_wheel_brings_or_stands_beside(check_contents, capsys):
+    check_contents("torch-2.11/cuda13/liblltm_ops.so", "-lc10", "-ltorch_cuda", "-Wl,-rpath,$ORIGIN/../..")
+    assert "torch-2.11/cuda13/liblltm_ops.so: 0." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
