@@ -130,21 +130,23 @@ def find_in_cache(kind: str, version: str) -> Path | None:
     return library
 
 
-def find_in_wheel(package: Path) -> Path | None:
-    """The library for the running PyTorch in a wheel for several versions, or that in the cache. None if the package is
-    not such a wheel."""
+def find_in_wheel(kind: str, lib: Path) -> Path | None:
+    """The library of this kind for the running PyTorch in a wheel for several versions."""
+    major, minor = minor_version(torch.__version__)
+    library = lib / f"torch-{major}.{minor}" / kind / LIBRARY_NAME
+    return library if is_release(torch.__version__) and library.is_file() else None
+
+
+def find_in_wheel_or_cache(package: Path) -> Path | None:
+    """The library for the running PyTorch. None if the package is not a wheel for several versions."""
     glue = package / "source" / "glue.json"
     if not glue.is_file():
         return None
     kind = kind_of_library(package / "lib")
-    major, minor = minor_version(torch.__version__)
-    library = package / "lib" / f"torch-{major}.{minor}" / kind / LIBRARY_NAME
-    if is_release(torch.__version__) and library.is_file():
-        return library
-    cached = find_in_cache(kind, json.loads(glue.read_text())["version"])
-    if cached is None:
+    library = find_in_wheel(kind, package / "lib") or find_in_cache(kind, json.loads(glue.read_text())["version"])
+    if library is None:
         raise ImportError(f"lltm has no library for PyTorch {torch.__version__}: run python -m lltm.build")
-    return cached
+    return library
 
 
 def find_library(package_folders: list[str]) -> Path:
@@ -159,7 +161,7 @@ def find_library(package_folders: list[str]) -> Path:
     if override:
         raise ImportError(f"lltm: LLTM_LIBRARY names {searched}, which is not a file")
     for folder in package_folders:
-        if library := find_in_wheel(Path(folder)):
+        if library := find_in_wheel_or_cache(Path(folder)):
             return library.resolve()
     raise ImportError(
         f"lltm: the operator library is missing, looked for {searched}. Install the package (in a checkout of lltm: "

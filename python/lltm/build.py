@@ -163,7 +163,7 @@ def jobs() -> int:
 
 
 def build_into_cache() -> Path:
-    """Build the library for the running PyTorch, unless the cache has it. Returns its path."""
+    """Build the library for the running PyTorch, unless the wheel or the cache has it. Returns its path."""
     import torch as running
 
     from . import _loader
@@ -181,6 +181,9 @@ def build_into_cache() -> Path:
     if _loader.minor_version(running.__version__) < (int(oldest[1]), int(oldest[2])):
         raise BuildError(f"PyTorch {running.__version__} is too old: lltm needs {oldest[1]}.{oldest[2]} or newer")
     kind = _loader.kind_of_library(parts.lib)
+    if of_wheel := _loader.find_in_wheel(kind, parts.lib):
+        print(f"The wheel has the library for PyTorch {running.__version__}: there is nothing to build")
+        return of_wheel
     entry = _loader.cache_entry(kind, parts.settings["version"])
     library = entry / "lib" / _loader.LIBRARY_NAME
     try:

@@ -235,6 +235,13 @@ def test_build_needs_the_sources_of_a_wheel(wheel):
     assert "has no sources to build from" in wheel.build()
 
 
+def test_build_leaves_alone_what_the_wheel_has(wheel):
+    """It would not be loaded, because the wheel's library comes before that in the cache."""
+    wheel.add_glue()
+    assert wheel.build() == f"The wheel has the library for PyTorch {RELEASE}: there is nothing to build"
+    assert not wheel.cache.exists()
+
+
 def test_build_refuses_an_older_pytorch(wheel):
     assert wheel.build(version="2.10.0") == "lltm.build: PyTorch 2.10.0 is too old: lltm needs 2.11 or newer"
 
