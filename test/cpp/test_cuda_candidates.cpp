@@ -31,7 +31,7 @@ std::vector<std::string> paths() {
 TEST(Selection, TakesWhatIsListed) {
   const std::vector<std::string> all = paths();
   EXPECT_EQ(all.size(),
-            7 + forward_candidates().size() + backward_candidates().size() +
+            8 + forward_candidates().size() + backward_candidates().size() +
                 sequence_gradient_candidates().size() + recurrence_candidates().size());
   for (const std::string& path : all) {
     const auto selection = parse_selection(path);

@@ -135,6 +135,33 @@ TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
   EXPECT_EQ(why_no_block(other, kH200), "has no workspace for a step of 4096 rows");
 }
 
+TEST(RecurrencePlan, MultipliesTheInputOfSmallStatesInside) {
+  const auto is_inside = [](int64_t rows, int64_t state_size) {
+    return choose_recurrence(shape_of(256, rows, state_size), kH200, {}, kNever)->tile.x_inside;
+  };
+  EXPECT_TRUE(is_inside(1000, 32));
+  EXPECT_FALSE(is_inside(1000, 33));
+  RecurrenceShape wide = shape_of(256, 1000, 32);
+  wide.input_features = 33;
+  EXPECT_FALSE(choose_recurrence(wide, kH200, {}, kNever)->tile.x_inside);
+}
+
+TEST(RecurrencePlan, HidesThePrologueBehindASmallProduct) {
+  EXPECT_TRUE(is_small_input_product(100, 32, 96));
+  EXPECT_FALSE(is_small_input_product(int64_t{1} << 40, 0, 3));
+  EXPECT_FALSE(is_small_input_product(1, 10'000, 30'000));
+  // The first product that is not small takes a launch longer than the last one that is.
+  const RecurrenceCandidate& candidate = recurrence_candidates().front();
+  int64_t steps = 1;
+  while (is_small_input_product(steps, 32, 96)) {
+    ++steps;
+  }
+  const auto time = [&](int64_t count) {
+    return recurrence_time(candidate, shape_of(count, 1, 32), kH200);
+  };
+  EXPECT_GT(time(steps) - time(steps - 1), 2 * (time(steps + 1) - time(steps)));
+}
+
 TEST(RecurrencePlan, LeavesStepsToTheirKernelsWhereTheseAreSelected) {
   const auto shape = shape_of(100, 16, 64);
   for (const char* const path : {"steps", "few_rows", "hopper", "tiles", "library"}) {
@@ -160,14 +187,15 @@ TEST(RecurrencePlan, NamesTheLimit) {
             "takes fewer than 2^30 steps and rows, got 1073741824 and 3");
   DeviceFacts small = kA100;
   small.shared_bytes_a_block = 99 * 1024;
-  RecurrenceShape in_16_bits = shape_of(27, 3, 65);
+  RecurrenceShape in_16_bits = shape_of(27, 3, 97);
   in_16_bits.arithmetic = Arithmetic::kFloat16;
   EXPECT_EQ(why_no_block(in_16_bits, kA100), "");
   EXPECT_EQ(why_no_block(in_16_bits, small),
-            "needs 150 KiB of shared memory a block for a 16-bit state_size of more than 64, and "
+            "needs 150 KiB of shared memory a block for a 16-bit state_size of more than 96, and "
             "the GPU has 99");
-  in_16_bits.state_size = 64;
+  in_16_bits.state_size = 96;
   EXPECT_EQ(why_no_block(in_16_bits, small), "");
+  EXPECT_EQ(choose_recurrence(in_16_bits, small, {}, kNever)->tile.state_size, 96);
   DeviceFacts old = kA100;
   old.tiles = false;
   EXPECT_EQ(why_no_block(shape_of(27, 3, 8), old),
@@ -175,7 +203,7 @@ TEST(RecurrencePlan, NamesTheLimit) {
   RecurrenceShape other = shape_of(27, 3, 8);
   other.arithmetic = std::nullopt;
   EXPECT_EQ(why_no_block(other, kH200), "has no kernel for float64");
-  other = shape_of(27, 1 << 28, 8);
+  other = shape_of(27, 1 << 28, 40);
   other.launches = 0;
   EXPECT_EQ(why_no_block(other, kH200), "has no workspace for a step of 268435456 rows");
 }

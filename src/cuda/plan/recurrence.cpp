@@ -84,6 +84,8 @@ double product_rate(Arithmetic arithmetic) {
 // The shared memory of the largest blocks by mma.sync, which have 128 columns of the state, and of
 // the blocks of clusters.
 constexpr int kLargestMmaBytes = 150 * 1024, kClusterBytes = 227 * 1024;
+// The largest state of those whose blocks fit every GPU.
+constexpr int kSmallMmaState = 96;
 
 constexpr int kLargestStateOfBlock = 128;
 
@@ -129,11 +131,11 @@ std::string why_no_block(const RecurrenceShape& shape, const DeviceFacts& device
     return "takes a state_size of at most " + std::to_string(kLargestStateOfBlock) + ", got " +
            std::to_string(shape.state_size);
   }
-  if (!is_float(*shape.arithmetic) && shape.state_size > 64 &&
+  if (!is_float(*shape.arithmetic) && shape.state_size > kSmallMmaState &&
       device.shared_bytes_a_block < kLargestMmaBytes) {
     return "needs " + std::to_string(kLargestMmaBytes / 1024) +
-           " KiB of shared memory a block for a 16-bit state_size of more than 64, and the GPU "
-           "has " +
+           " KiB of shared memory a block for a 16-bit state_size of more than " +
+           std::to_string(kSmallMmaState) + ", and the GPU has " +
            std::to_string(device.shared_bytes_a_block / 1024);
   }
   return {};
@@ -218,6 +220,10 @@ bool supports(const RecurrenceCandidate& candidate,
   }
   if (candidate.in_clusters()) {
     return resident_clusters(candidate.tile.cluster, device) > 0;
+  }
+  if (candidate.product == kMma && candidate.tile.state_size > kSmallMmaState &&
+      device.shared_bytes_a_block < kLargestMmaBytes) {
+    return false;
   }
   return (candidate.tile.x_inside ? multiplies_input(candidate, shape, device)
                                   : shape.launches > 0) &&
