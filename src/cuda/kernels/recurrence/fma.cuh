@@ -455,9 +455,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     h[e] = cell[e] = 0;
     if (exists[e]) {
       h[e] = p.h0.data != nullptr ? p.h0.at(0, row + e, column) : 0;
-      cell[e] = p.c0.exact.data != nullptr     ? p.c0.exact.at(0, row + e, column)
-                : p.c0.rounded.data != nullptr ? p.c0.rounded.at(0, row + e, column)
-                                               : 0;
+      cell[e] = p.c0.at(row + e, column);
     }
   }
   wait_for_previous_kernel();
@@ -700,9 +698,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     d_h[e] = d_cell[e] = 0;
     if (exists[e]) {
       d_h[e] = p.grad_h_n.data != nullptr ? p.grad_h_n.at(0, row + e, column) : 0;
-      d_cell[e] = p.grad_c_n.exact.data != nullptr     ? p.grad_c_n.exact.at(0, row + e, column)
-                  : p.grad_c_n.rounded.data != nullptr ? p.grad_c_n.rounded.at(0, row + e, column)
-                                                       : 0;
+      d_cell[e] = p.grad_c_n.at(row + e, column);
     }
   }
   const bool writes = product.is_first();

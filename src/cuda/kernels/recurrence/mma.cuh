@@ -131,6 +131,25 @@ struct OwnElements {
   __device__ __forceinline__ uint32_t own(uint32_t mask) const {
     return columns > 0 ? mask >> row : 0;
   }
+  /// Calls function(tile, r, j, row, column) for the elements that exist: row r of the thread's in a
+  /// tile and column j of the thread's, of the batch's rows, of which the group's start at
+  /// first_row, and of the state.
+  template <typename Function>
+  __device__ __forceinline__ void for_each(int64_t first_row, const Function& function) const {
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+      for (int r = 0; r < Shape::kOwnRows; ++r) {
+#pragma unroll
+        for (int j = 0; j < Shape::kOwnColumns; ++j) {
+          if (8 * tile + r < rows && j < columns) {
+            function(tile, r, j, first_row + row + 8 * tile + r, column + j);
+          }
+        }
+      }
+    }
+  }
+
   /// Masks out the column that does not exist.
   __device__ __forceinline__ uint32_t existing(uint32_t word) const {
     return !Shape::kPairs && Shape::kOwnColumns == 2 && columns < 2 ? word & 0xffffu : word;

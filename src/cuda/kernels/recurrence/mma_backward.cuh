@@ -189,29 +189,11 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   // The gradient of the cell state that a row's next step starts from, in the order of the
   // backward, and that of h, except for the product with the gates of the step before.
   float d_cell[kTiles][kOwnRows][kOwnColumns] = {}, d_h[kTiles][kOwnRows][kOwnColumns] = {};
-  const auto for_each_element = [&](const auto& function) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) {
-#pragma unroll
-        for (int j = 0; j < kOwnColumns; ++j) {
-          if (8 * tile + r < own.rows && j < own.columns) {
-            function(tile, r, j, first_row + own.row + 8 * tile + r, own.column + j);
-          }
-        }
-      }
-    }
-  };
-  for_each_element([&](int tile, int r, int j, int64_t row, int column) {
+  own.for_each(first_row, [&](int tile, int r, int j, int64_t row, int column) {
     if (p.grad_h_n.data != nullptr) {
       d_h[tile][r][j] = static_cast<float>(p.grad_h_n.at(0, row, column));
     }
-    if (p.grad_c_n.exact.data != nullptr) {
-      d_cell[tile][r][j] = p.grad_c_n.exact.at(0, row, column);
-    } else if (p.grad_c_n.rounded.data != nullptr) {
-      d_cell[tile][r][j] = static_cast<float>(p.grad_c_n.rounded.at(0, row, column));
-    }
+    d_cell[tile][r][j] = p.grad_c_n.at(row, column);
   });
 
   typename Kernel::Operands operands(own, group, shared_at + Kernel::kOperandsAt, shared_at);
@@ -397,17 +379,12 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
       }
     }
   }
-  for_each_element([&](int tile, int r, int j, int64_t row, int column) {
+  own.for_each(first_row, [&](int tile, int r, int j, int64_t row, int column) {
     const int64_t index = row * size + column;
     if (p.d_h0 != nullptr) {
       p.d_h0[index] = element_of<Element>(d_h[tile][r][j]);
     }
-    if (p.d_c0.exact != nullptr) {
-      p.d_c0.exact[index] = d_cell[tile][r][j];
-    }
-    if (p.d_c0.rounded != nullptr) {
-      p.d_c0.rounded[index] = element_of<Element>(d_cell[tile][r][j]);
-    }
+    p.d_c0.store(index, d_cell[tile][r][j], element_of<Element>);
   });
   typename Kernel::Places idle(p, own, size, first_row, rows.longest(), 1);
 #pragma unroll 1

@@ -234,29 +234,11 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
   constexpr bool kReadsState = kTilesAtOnce > 1;
   uint32_t h[kTiles][kOwnRows] = {};
   float cell[kTiles][kOwnRows][kOwnColumns] = {};
-  const auto for_each_element = [&](const auto& function) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) {
-#pragma unroll
-        for (int j = 0; j < kOwnColumns; ++j) {
-          if (8 * tile + r < own.rows && j < own.columns) {
-            function(tile, r, j, first_row + own.row + 8 * tile + r, own.column + j);
-          }
-        }
-      }
-    }
-  };
-  for_each_element([&](int tile, int r, int j, int64_t row, int column) {
+  own.for_each(first_row, [&](int tile, int r, int j, int64_t row, int column) {
     if (p.h0.data != nullptr) {
       h[tile][r] |= uint32_t{p.h0.at(0, row, column).x} << (16 * j);
     }
-    if (p.c0.exact.data != nullptr) {
-      cell[tile][r][j] = p.c0.exact.at(0, row, column);
-    } else if (p.c0.rounded.data != nullptr) {
-      cell[tile][r][j] = static_cast<float>(p.c0.rounded.at(0, row, column));
-    }
+    cell[tile][r][j] = p.c0.at(row, column);
   });
 
   typename Kernel::Operands operands(own, group, shared_at + Kernel::kOperandsAt, shared_at);
@@ -406,15 +388,10 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
   // Not earlier: blocks of the next kernel that wait would keep other streams' from starting.
   start_next_kernel();
 
-  for_each_element([&](int tile, int r, int j, int64_t row, int column) {
+  own.for_each(first_row, [&](int tile, int r, int j, int64_t row, int column) {
     const int64_t index = row * size + column;
     p.h_n[index] = Element(static_cast<uint16_t>(h[tile][r] >> (16 * j)), Element::from_bits());
-    if (p.c_n.exact != nullptr) {
-      p.c_n.exact[index] = cell[tile][r][j];
-    }
-    if (p.c_n.rounded != nullptr) {
-      p.c_n.rounded[index] = element_of<Element>(cell[tile][r][j]);
-    }
+    p.c_n.store(index, cell[tile][r][j], element_of<Element>);
   });
   typename Kernel::Places idle(p, own, size, first_row, max(low, rows.longest()), 1);
 #pragma unroll 1

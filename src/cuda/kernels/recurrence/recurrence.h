@@ -35,6 +35,12 @@ template <typename Element>
 struct AnyCells {
   Steps<Element> rounded;
   Steps<float> exact;
+
+  __device__ __forceinline__ float at(int64_t row, int64_t column) const {
+    return exact.data != nullptr     ? exact.at(0, row, column)
+           : rounded.data != nullptr ? static_cast<float>(rounded.at(0, row, column))
+                                     : 0.0f;
+  }
 };
 
 /// Where a cell state is written, contiguous: in the operands' type or in float32. Null data in
@@ -43,6 +49,17 @@ template <typename Element>
 struct CellsOut {
   Element* rounded;
   float* exact;
+
+  /// round(value) converts to Element.
+  template <typename Round>
+  __device__ __forceinline__ void store(int64_t index, float value, const Round& round) const {
+    if (exact != nullptr) {
+      exact[index] = value;
+    }
+    if (rounded != nullptr) {
+      rounded[index] = round(value);
+    }
+  }
 };
 
 /// z_x of some steps: input times its columns of the weights, plus the bias.
