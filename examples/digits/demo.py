@@ -1,4 +1,5 @@
-"""Trains a classifier of handwritten digits in Python, serves it from C++, and checks that both predict the same.
+"""Trains a classifier of handwritten digits in Python, serves it from C++ in three ways, and checks that all predict
+the same digits. Then measures the latency of each way.
 
     python examples/digits/demo.py --build-dir build
 
@@ -9,21 +10,23 @@ The library must have been built in that folder, and lltm, torch, scikit-learn, 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import digits
+import latency
 import picture
+import programs
 import torch
+from export import FILES, WAYS, PackageUnavailable, export
+from torch import Tensor, nn
 from tqdm import tqdm
 
 import lltm
 
-SOURCE = Path(__file__).resolve().parent
 ACCURACY_WANTED = 0.96
 
 
@@ -32,12 +35,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--build-dir", type=Path, default=Path("build"), help="where the library was built")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the order of the images")
     parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long each latency is measured")
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), help="default: cuda if the library and the machine have it"
     )
     args = parser.parse_args()
     if args.epochs < 1:
         parser.error("--epochs must be 1 or more")
+    if not args.seconds > 0:
+        parser.error("--seconds must be more than 0")
     if not (args.build_dir / "cmake_install.cmake").is_file():
         parser.error(f"--build-dir: the library was not built in {args.build_dir}")
     return args
@@ -45,15 +51,6 @@ def arguments() -> argparse.Namespace:
 
 def say(step: str) -> None:
     print(f"\n-- {step}", flush=True)
-
-
-def run(*command: str | Path, quiet: bool = False) -> None:
-    """Runs a command. With quiet, its output is shown only if it fails."""
-    line = [str(word) for word in command]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if quiet else {}
-    done = subprocess.run(line, text=True, **pipes)
-    if done.returncode:
-        sys.exit(f"{done.stdout or ''}\n{' '.join(line)}\nended with status {done.returncode}")
 
 
 def train(device: torch.device, epochs: int, training: digits.Examples, held_out: digits.Examples):
@@ -71,14 +68,19 @@ def train(device: torch.device, epochs: int, training: digits.Examples, held_out
     return model.eval(), history
 
 
-def build_program(build_dir: Path, output: Path) -> Path:
-    """Installs the library and builds classify.cpp against it, as any other project would."""
-    prefix, tree = output / "prefix", output / "classify"
-    run("cmake", "--install", build_dir, "--prefix", prefix, quiet=True)
-    generator = ("-G", "Ninja") if shutil.which("ninja") and not (tree / "CMakeCache.txt").exists() else ()
-    run("cmake", "-S", SOURCE, "-B", tree, *generator, f"-DCMAKE_PREFIX_PATH={prefix}", quiet=True)
-    run("cmake", "--build", tree)
-    return tree / "classify"
+def export_all(model: nn.Module, images: Tensor, output: Path) -> tuple[dict[str, Path], dict[str, str]]:
+    """Exports the model for every way to serve it. Returns the files, and why others are missing."""
+    models, missing = {}, {}
+    for way, name in FILES.items():
+        try:
+            export(model, images, way, output / name)
+        except PackageUnavailable as error:
+            print(f"{WAYS[way]}: {error}")
+            missing[way] = f"This environment cannot compile one: {str(error).splitlines()[0]}"
+        else:
+            models[way] = output / name
+            print(f"{WAYS[way]}: {name} ({models[way].stat().st_size / 1024:.0f} KiB)")
+    return models, missing
 
 
 def main() -> None:
@@ -93,37 +95,42 @@ def main() -> None:
     say(f"Training on {sizes} (PyTorch {torch.__version__}, {device})")
     torch.manual_seed(args.seed)
     model, history = train(device, args.epochs, training, held_out)
+    images = held_out.images.to(device)
+    with torch.inference_mode():
+        logits = model(images).cpu()
 
-    model_file, images_file, predictions_file = output / "model.pt", output / "images.pt", output / "predictions.pt"
-    torch.jit.script(model).save(model_file)
+    images_file = output / "images.pt"
     torch.save(held_out._asdict(), images_file)
-    say(f"Scripted and saved: {os.path.relpath(model_file)} ({model_file.stat().st_size / 1024:.0f} KiB)")
+    say(f"Exporting to {os.path.relpath(output)}")
+    models, missing = export_all(model, images, output)
 
-    say("Building examples/digits/classify.cpp against the installed library")
-    program = build_program(args.build_dir, output)
+    say("Building the programs of examples/digits against the installed library")
+    built = programs.build(args.build_dir, output)
 
     say("Serving from C++")
-    run(program, model_file, images_file, predictions_file, device)
+    for way, file in models.items():
+        programs.compare(way, programs.classify(built, way, file, images_file, device), logits)
+    predicted = logits.argmax(dim=1)
+    count, accuracy = len(predicted), digits.accuracy(predicted, held_out.labels)
+    print(f"the same digits as in Python in all {count} images, and logits within {programs.TOLERANCE:.0e}")
 
-    predicted = digits.predict(model, held_out.images.to(device)).cpu()
-    at_once, one_by_one = torch.load(predictions_file)
-    for name, other in (("at once", at_once), ("one by one", one_by_one)):
-        differ = torch.nonzero(predicted != other).flatten().tolist()
-        if differ:
-            sys.exit(f"C++, given the images {name}, sees other digits than Python in {len(differ)} images: {differ}")
+    say("Measuring the latency")
+    results = latency.measure(built / "latency", device, images_file, models, missing, args.seconds)
+    results_file = output / "latency.json"
+    results_file.write_text(json.dumps(results, indent=1) + "\n")
+    print(latency.table(results))
 
-    count = len(predicted)
-    in_python, in_cpp = (digits.accuracy(seen, held_out.labels) for seen in (predicted, at_once))
     picture_file = output / "digits.png"
-    size = f"{model.cell.state_size} numbers of state, 8 steps of one row of 8 pixels"
-    picture.draw(picture_file, history, held_out, predicted, f"{size}, {in_python:.1%} of {count} images read right")
-
-    print(f"\naccuracy: {in_python:.2%} in Python, {in_cpp:.2%} in C++, the same digits in all {count} images")
-    print(
-        "shown: a cell trained in Python, scripted, and served by a C++ program that knows only the installed package"
-    )
+    size = f"{model.rnn.hidden_size} numbers of state, 8 steps of one row of 8 pixels"
+    picture.draw(picture_file, history, held_out, predicted, f"{size}, {accuracy:.1%} of {count} images read right")
+    served = ", ".join(WAYS[way] for way in models)
+    print(f"\naccuracy: {accuracy:.2%}, in Python and in C++")
+    print(f"shown: a model trained in Python, and served by C++ programs without Python: {served}")
+    for way, reason in missing.items():
+        print(f"not shown: {WAYS[way]}. {reason}")
+    print(f"latency: {os.path.relpath(results_file)}")
     print(f"picture: {os.path.relpath(picture_file)} ({time.monotonic() - start:.0f} s in all)")
-    if in_python < ACCURACY_WANTED:
+    if accuracy < ACCURACY_WANTED:
         sys.exit(f"the accuracy is below the {ACCURACY_WANTED:.0%} that this model reaches when all is well")
 
 

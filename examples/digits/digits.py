@@ -1,7 +1,7 @@
 """The digits, the model that classifies them, and its training.
 
 An image of 8x8 pixels is read as a sequence: one row of 8 pixels per step, from top to bottom. The digit is predicted
-from the cell's h after the last row.
+from the layer's h after the last row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Epoch(NamedTuple):
 
 
 class DigitReader(nn.Module):
-    """Classifies images by reading their rows with an LLTM cell.
+    """Classifies images by reading their rows with a layer of LLTM cells.
 
     Takes images (N, rows, 8) with pixels from 0 to 16 and returns logits (N, 10). The model scales the pixels itself,
     so programs that load the saved file do not have to.
@@ -46,16 +46,14 @@ class DigitReader(nn.Module):
 
     def __init__(self, state_size: int = 128) -> None:
         super().__init__()
-        self.cell = lltm.LLTMCell(ROW_PIXELS, state_size)
+        self.rnn = lltm.LLTM(ROW_PIXELS, state_size, batch_first=True)
         self.readout = nn.Linear(state_size, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         # Scale to -1 to 1: with pixels from 0 to 1, the final accuracy is clearly worse.
         rows = images / 8 - 1
-        h, cell = self.cell(rows[:, 0])  # no state given: the cell starts from zeros
-        for step in range(1, rows.size(1)):
-            h, cell = self.cell(rows[:, step], (h, cell))
-        return self.readout(h)
+        _, (h_n, _) = self.rnn(rows)
+        return self.readout(h_n[-1])
 
 
 def load(held_out: float = 0.2) -> tuple[Examples, Examples]:

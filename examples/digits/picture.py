@@ -94,7 +94,7 @@ def draw(path: Path, history: Sequence[Epoch], held_out: Examples, predicted: Te
         figure = plt.figure(figsize=(12, 7.6), dpi=150, facecolor="white")
         top = figure.add_gridspec(1, DIGITS_SHOWN, left=0.06, right=0.97, top=0.845, bottom=0.72, wspace=0.25)
         bottom = figure.add_gridspec(1, 2, left=0.06, right=0.97, top=0.575, bottom=0.085, width_ratios=(3, 2))
-        figure.text(0.06, 0.935, "An LLTM cell reads handwritten digits", fontsize=17, fontweight="bold")
+        figure.text(0.06, 0.935, "An LLTM reads handwritten digits", fontsize=17, fontweight="bold")
         figure.text(0.06, 0.9, caption, color=MUTED)
         draw_digits([figure.add_subplot(cell) for cell in top], held_out, predicted)
         draw_learning(figure.add_subplot(bottom[0]), history)

@@ -1,11 +1,13 @@
-"""The parts of examples/digits that need no C++ build. The demo itself is `make demo`."""
+"""The parts of examples/digits, which is `make demo`: the training, and a small model served from C++ in each way."""
 
+import json
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-from building import run_demo
+from building import kept_folder, run, run_python
 
 pytest.importorskip("sklearn", reason="scikit-learn brings the digits")
 
@@ -13,6 +15,18 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "digits"
 sys.path.insert(0, str(FOLDER))
 
 import digits  # noqa: E402
+import latency  # noqa: E402
+import programs  # noqa: E402
+from export import FILES, WAYS, export  # noqa: E402
+
+import lltm  # noqa: E402
+
+
+def run_with_example(program: str, **variables) -> str:
+    """Run a program that can import the example's modules and the lltm under test. The modules of other examples have
+    the same names."""
+    path = f"{FOLDER}:{Path(lltm.__file__).parents[1]}"
+    return run_python(program, PYTHONPATH=path, LLTM_LIBRARY=lltm.library_path, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +62,131 @@ def test_scripted_and_saved_model_is_the_same(device, examples, tmp_path):
     assert torch.equal(digits.predict(loaded, images), digits.predict(model, images))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [(("--epochs", 0), "--epochs must be 1 or more"), ((), "--build-dir: the library was not built in ")],
-    ids=["epochs", "build-dir"],
-)
-def test_wrong_options_are_errors_before_the_training(options, message, tmp_path):
-    assert message in run_demo(FOLDER, "--build-dir", tmp_path, *options, fails=True)
+WRONG_OPTIONS = """
+import demo, sys
+for options in (["--epochs", "0"], ["--seconds", "nan"], ["--build-dir", "/nowhere"]):
+    sys.argv[1:] = options
+    try:
+        demo.main()
+    except SystemExit as error:
+        print("status", error.code)
+"""
+
+
+def test_wrong_options_are_errors_before_the_training():
+    """In one process, because its imports take most of the time."""
+    output = run_with_example(WRONG_OPTIONS)
+    messages = [line.partition("error: ")[2] for line in output.splitlines() if "error: " in line]
+    assert messages == [
+        "--epochs must be 1 or more",
+        "--seconds must be more than 0",
+        "--build-dir: the library was not built in /nowhere",
+    ]
+    assert output.count("status 2") == 3 and "Training" not in output
+
+
+@pytest.fixture(scope="module")
+def model() -> digits.DigitReader:
+    torch.manual_seed(0)
+    return digits.DigitReader(state_size=16).eval()
+
+
+@pytest.fixture(scope="module")
+def images_file(examples, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("images") / "images.pt"
+    torch.save(examples[1]._asdict(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """The folder of the C++ programs. They stay in the build tree for the next run."""
+    if not (lltm.library_path.parent / "CMakeCache.txt").exists():
+        pytest.skip("the library is not in a build tree, from which it could be installed")
+    return programs.build(lltm.library_path.parent, kept_folder("digits_test", tmp_path_factory.mktemp("build")))
+
+
+@pytest.fixture
+def exported(model, examples, tmp_path, aot_inductor) -> dict[str, Path]:
+    """The model's file for each way."""
+    for way, name in FILES.items():
+        export(model, examples[1].images, way, tmp_path / name)
+    return {way: tmp_path / name for way, name in FILES.items()}
+
+
+@pytest.mark.build_ways
+def test_cpp_serves_the_model_in_every_way(model, examples, exported, images_file, built):
+    """The programs, their agreement with Python, their errors, and the measurement of their latency."""
+    images, cpu = examples[1].images, torch.device("cpu")
+    with torch.inference_mode():
+        expected = model(images)
+    for way, file in exported.items():
+        logits = programs.classify(built, way, file, images_file, cpu)
+        programs.compare(way, logits, expected)
+        with pytest.raises(SystemExit, match=f"{way}: C\\+\\+, given the images at once, sees other digits"):
+            programs.compare(way, logits, -expected)
+        with pytest.raises(SystemExit, match="has logits that differ from Python's by up to 0.01"):
+            programs.compare(way, logits, expected + 0.01)
+
+    classify = built / "classify"
+    for way, file, device, message in (
+        ("onnx", exported["typed"], "cpu", "expected script, package or typed, got onnx"),
+        ("package", exported["package"], "meta", "model.pt2 was compiled for cpu, not for meta"),
+        ("typed", "missing.pt", "cpu", "cannot read missing.pt"),
+    ):
+        assert message in run(classify, way, file, images_file, exported["typed"].parent / "logits", device, fails=True)
+
+    results = latency.measure(built / "latency", cpu, images_file, exported, {}, seconds=0.01)
+    servers = {("script", 1), ("package", 1), ("package", 2), ("typed", 1)}
+    loads = {(1, 1), (1, 2), (2, 1)}
+    measured = [
+        ((row["way"], row["runners"]), row["batch"], (row["callers"], row["threads"])) for row in results["rows"]
+    ]
+    assert sorted(measured) == sorted(product(servers, (1, 360), loads))
+    for row in results["rows"]:
+        assert row["calls"] >= 5 * row["callers"] and 0 < row["p50_us"] <= row["p99_us"]
+        # All callers together are at most this fast, if half of the calls take the median or longer.
+        assert 0 < row["images_per_second"] < 2.1e6 * row["batch"] * row["callers"] / row["p50_us"]
+
+
+WITHOUT_COMPILER = """
+import demo, digits, pathlib, sys, torch
+models, missing = demo.export_all(digits.DigitReader(8).eval(), torch.rand(2, 8, 8), pathlib.Path(sys.argv[1]))
+print(*sorted(models), "without", *missing, missing["package"])
+"""
+
+
+@pytest.mark.build_ways
+def test_without_a_compiler_the_demo_says_that_there_is_no_package(tmp_path):
+    program = WITHOUT_COMPILER.replace("sys.argv[1]", repr(str(tmp_path)))
+    output = run_with_example(program, CXX="/bin/false", TORCHINDUCTOR_CACHE_DIR=tmp_path / "cache")
+    assert "AOTInductor package: No working C++ compiler found" in output
+    assert "script typed without package This environment cannot compile one: No working C++ compiler" in output
+    assert not (tmp_path / FILES["package"]).exists()
+
+
+def results_with(rows: list[dict], **facts) -> dict:
+    return {"cpu": "A CPU", "cores": 2, "gpu": None, "torch": "2.15.0", "missing": {}, "rows": rows} | facts
+
+
+def test_the_table_shows_every_measurement():
+    row = {"way": "package", "runners": 2, "batch": 1, "callers": 1, "threads": 1, "calls": 9}
+    row |= {"p50_us": 10.4, "p99_us": 1234.5, "images_per_second": 98765.4}
+    results = results_with(
+        [row, row | {"callers": 2, "p50_us": 20.0, "images_per_second": 2e5}], missing={"script": "No reason."}
+    )
+    lines = latency.table(results).splitlines()
+    assert "on A CPU, 2 cores, PyTorch 2.15.0" in lines[0]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+    assert cells[0] == [
+        "images per call", "served as", "1 caller, 1 thread", "2 callers, 1 thread", "images per second, 2 callers",
+    ]  # fmt: skip
+    assert cells[2] == ["1", f"{WAYS['package']}, num_runners=2", "10 / 1,234", "20 / 1,234", "200,000"]
+    assert lines[-1] == "Not measured: TorchScript. No reason."
+    assert ", A GPU, PyTorch" in latency.table(results_with([row], gpu="A GPU"))
+
+
+def test_the_page_has_the_table_of_the_results():
+    results = json.loads((FOLDER / "latency.json").read_text())
+    page = latency.PAGE.read_text()
+    assert page.split(latency.BEGIN)[1].split(latency.END)[0].strip() == latency.table(results).strip()

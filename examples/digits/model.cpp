@@ -1,0 +1,117 @@
+#include "model.h"
+
+#include <lltm/lltm.h>
+#include <lltm/registered.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/linear.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
+#include <torch/csrc/jit/serialization/pickle.h>
+
+#include <fstream>
+#include <ios>
+#include <iterator>
+#include <stdexcept>
+#include <vector>
+
+namespace digits {
+namespace {
+
+// The interpreter of TorchScript runs the model.
+class ScriptedModel : public Model {
+ public:
+  ScriptedModel(const std::string& path, const c10::Device& device)
+      : module_(torch::jit::load(path, device)) {
+    module_.eval();
+  }
+
+  at::Tensor logits(const at::Tensor& images) override {
+    return module_.forward({images}).toTensor().cpu();
+  }
+
+ private:
+  torch::jit::Module module_;
+};
+
+// Machine code runs the model. It calls the operators, but does not contain them.
+class PackagedModel : public Model {
+ public:
+  PackagedModel(const std::string& path, const c10::Device& device, size_t runners)
+      : loader_(path, "model", /*run_single_threaded=*/false, runners, device.index()) {
+    const std::string compiled_for = loader_.get_metadata().at("AOTI_DEVICE_KEY");
+    if (compiled_for != c10::DeviceTypeName(device.type(), /*lower_case=*/true)) {
+      throw std::runtime_error(path + " was compiled for " + compiled_for + ", not for " +
+                               device.str());
+    }
+  }
+
+  at::Tensor logits(const at::Tensor& images) override { return loader_.run({images})[0].cpu(); }
+
+ private:
+  torch::inductor::AOTIModelPackageLoader loader_;
+};
+
+// This program contains the model, and reads only its weights.
+class TypedModel : public Model {
+ public:
+  TypedModel(const std::string& path, const c10::Device& device) {
+    const c10::IValue weights = read(path);
+    const auto parameter = [&](const char* name) { return tensor(weights, name).to(device); };
+    weights_ = parameter("rnn.weights_l0");
+    bias_ = parameter("rnn.bias_l0");
+    readout_weight_ = parameter("readout.weight");
+    readout_bias_ = parameter("readout.bias");
+  }
+
+  at::Tensor logits(const at::Tensor& images) override {
+    const at::Tensor rows = (images / 8 - 1).transpose(0, 1);  // steps, batch, pixels
+    const auto [output, h_n, c_n, cells, gates] = lltm::sequence(rows, weights_, bias_);
+    return at::linear(h_n, readout_weight_, readout_bias_).cpu();
+  }
+
+ private:
+  at::Tensor weights_, bias_, readout_weight_, readout_bias_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> load(const std::string& way,
+                            const std::string& path,
+                            const c10::Device& device,
+                            size_t runners) {
+  lltm::check_registered();
+  if (way == "script") {
+    return std::make_unique<ScriptedModel>(path, device);
+  }
+  if (way == "package") {
+    return std::make_unique<PackagedModel>(path, device, runners);
+  }
+  if (way == "typed") {
+    return std::make_unique<TypedModel>(path, device);
+  }
+  throw std::invalid_argument("expected script, package or typed, got " + way);
+}
+
+c10::IValue read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    throw std::runtime_error("cannot read " + path);
+  }
+  return torch::jit::pickle_load({std::istreambuf_iterator<char>(file), {}});
+}
+
+void write(const std::string& path, const c10::IValue& value) {
+  const std::vector<char> bytes = torch::jit::pickle_save(value);
+  std::ofstream file(path, std::ios::binary);
+  if (!file.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush()) {
+    throw std::runtime_error("cannot write " + path);
+  }
+}
+
+at::Tensor tensor(const c10::IValue& dictionary, const char* key) {
+  return dictionary.toGenericDict().at(key).toTensor();
+}
+
+}  // namespace digits
