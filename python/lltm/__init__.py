@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 library_path: LibraryPath | None = None
-"""Path of the library that was chosen, also as a call: ``library_path()``. None if unknown, because a program may load
+"""Path of the library that was chosen. ``library_path()`` is the same path. None if unknown, because a program may load
 the operators itself."""
 
 build_info: BuildInfo | None = None

@@ -131,8 +131,8 @@ struct OwnElements {
   __device__ __forceinline__ uint32_t own(uint32_t mask) const {
     return columns > 0 ? mask >> row : 0;
   }
-  /// Calls function(tile, r, j, row, column) for the elements that exist: row r of the thread's in a
-  /// tile and column j of the thread's, of the batch's rows, of which the group's start at
+  /// Calls function(tile, r, j, row, column) for the elements that exist: row r of the thread's in
+  /// a tile and column j of the thread's, of the batch's rows, of which the group's start at
   /// first_row, and of the state.
   template <typename Function>
   __device__ __forceinline__ void for_each(int64_t first_row, const Function& function) const {
