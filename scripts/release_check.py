@@ -79,6 +79,7 @@ def provide_torch(python: Path, minor: str, index_url: str, others: list[Path]) 
         if version.startswith(f"{minor}."):
             (own,) = python.parents[1].glob("lib/python*/site-packages")
             (own / "other.pth").write_text(f"{site}\n")
+            run(python, "-m", "pip", "uninstall", "-q", "-y", "setuptools")  # PyTorch may need a newer one
             return
     index = ["--index-url", index_url] if index_url else []
     run(python, "-m", "pip", "install", "-q", *index, f"torch=={minor}.*")

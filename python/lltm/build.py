@@ -28,7 +28,7 @@ _OLDEST_GCC = 11
 _FLAGS = (
     "-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
 )  # fmt: skip
-_CUDA_HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h", "cublas_v2.h", "cusparse.h")
+_CUDA_HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h", "cublas_v2.h", "cusparse.h", "nv/target")
 
 
 class BuildError(Exception):
@@ -92,16 +92,19 @@ def find_cuda_headers(torch: Torch, major: str) -> list[Path]:
     folders = [Path(toolkit, "include") for toolkit in toolkits if toolkit]
     folders += [Path("/usr/local/cuda/include"), packages / f"cu{major}" / "include", site / f"cu{major}" / "include"]
     folders += [torch.include, torch.include / "targets" / "x86_64-linux" / "include"]  # conda-forge's
+    folders = list(dict.fromkeys(folders))
     for folder in folders:
-        if all((folder / name).is_file() for name in _CUDA_HEADERS):
+        with_cccl = [folder, folder / "cccl"]  # where CUDA 13 has nv/target
+        if all(any((place / name).is_file() for place in with_cccl) for name in _CUDA_HEADERS):
             version = (folder / _CUDA_HEADERS[0]).read_text(errors="replace")
             if re.search(rf"CUDART_VERSION\s+{major}\d{{3}}\b", version):
-                return [folder, *(cccl for cccl in (folder / "cccl",) if cccl.is_dir())]
+                return [place for place in with_cccl if place.is_dir()]
     searched = ", ".join(str(folder) for folder in folders)
     raise BuildError(
         f"found no headers of CUDA {major} ({', '.join(_CUDA_HEADERS)}) in {searched}: install the CUDA toolkit and "
-        "let CUDA_HOME name it (its headers are also in nvidia-cuda-runtime and nvidia-cuda-crt from PyPI), or set "
-        "LLTM_CPU_ONLY=1 to build for the CPU only"
+        "let CUDA_HOME name it, or add what PyTorch's packages lack "
+        f"(pip install nvidia-cuda-crt=={major}.* nvidia-cuda-cccl=={major}.*), or set LLTM_CPU_ONLY=1 to build for "
+        "the CPU only"
     )
 
 

@@ -259,13 +259,18 @@ def test_build_needs_a_compiler(wheel, tmp_path):
     assert "found no C++ compiler, looked for g++: install" in wheel.build(CXX="", PATH="/nowhere")
 
 
-def test_build_needs_the_headers_of_cuda(wheel, tmp_path):
+@pytest.mark.parametrize("missing", ["cuda_runtime_api.h", "host_defines.h", "target"])
+def test_build_needs_the_headers_of_cuda(wheel, missing):
+    """PyTorch's packages lack crt/host_defines.h and nv/target."""
     wheel.add_kernels()
     before = "import pathlib; pathlib.Path.is_file = lambda path, of=pathlib.Path.is_file: "
-    before += "path.name != 'cuda_runtime_api.h' and of(path)"
+    before += f"path.name != {missing!r} and of(path)"
     message = wheel.build(before, cuda="13.2")
     assert "lltm.build: found no headers of CUDA 13 (cuda_runtime_api.h, " in message
-    assert "let CUDA_HOME name it" in message and "LLTM_CPU_ONLY=1" in message
+    assert "let CUDA_HOME name it, or add what PyTorch's packages lack (pip install nvidia-cuda-crt==13.*" in message
+    assert "LLTM_CPU_ONLY=1" in message
+    searched = message.partition(" in ")[2].partition(": ")[0].split(", ")
+    assert len(set(searched)) == len(searched)
 
 
 def test_build_needs_a_cache_that_can_be_written(wheel):
@@ -444,11 +449,13 @@ def find_package(tmp_path):
     return configure
 
 
+@pytest.mark.any_pytorch
 def test_cmake_takes_the_library_for_its_pytorch(wheel, find_package):
     library = wheel.add_glue(works=False)
     assert f"takes {library} " in find_package(wheel.package, f"{MINOR}.0+cpu")
 
 
+@pytest.mark.any_pytorch
 def test_cmake_takes_the_library_with_cuda(wheel, find_package):
     wheel.add_kernels()
     wheel.add_glue(works=False)
@@ -456,6 +463,7 @@ def test_cmake_takes_the_library_with_cuda(wheel, find_package):
     assert f"takes {library} " in find_package(wheel.package, f"{MINOR}.0+cu130", "13")
 
 
+@pytest.mark.any_pytorch
 def test_cmake_does_not_leave_out_cuda_silently(wheel, find_package):
     wheel.add_kernels()
     wheel.add_glue(works=False)
@@ -463,6 +471,7 @@ def test_cmake_does_not_leave_out_cuda_silently(wheel, find_package):
     assert "has CUDA 12: set LLTM_CPU_ONLY=1, or build from source" in message
 
 
+@pytest.mark.any_pytorch
 @pytest.mark.parametrize("version", ["2.99.0", f"{MINOR}.0a0+nv25.11", f"{MINOR}.0.post300"])
 def test_cmake_has_no_library_for_another_pytorch(wheel, find_package, version):
     wheel.add_glue(works=False)
@@ -471,6 +480,7 @@ def test_cmake_has_no_library_for_another_pytorch(wheel, find_package, version):
     assert "run python -m lltm.build, and add its lltm.cmake_prefix_path" in message
 
 
+@pytest.mark.any_pytorch
 @pytest.mark.parametrize(("built_for", "suits"), [(f"{MINOR}.1a0+nv25.11", True), ("2.99.0", False)])
 def test_cmake_takes_the_library_in_the_cache_for_the_pytorch_it_was_built_for(wheel, find_package, built_for, suits):
     library = wheel.add(wheel.entry() / "lib" / "liblltm_ops.so", works=False)
