@@ -89,7 +89,7 @@ def check(wheel: Path, minor: str, index_url: str, others: list[Path], folder: P
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python3"
     provide_torch(python, minor, index_url, others)
-    run(python, "-m", "pip", "install", "-q", "numpy", "onnx", "onnxscript")  # which the README's lines use
+    run(python, "-m", "pip", "install", "-q", "numpy")
     run(python, "-m", "pip", "install", "-q", "--no-index", wheel)  # torch is there, and must be enough
     cache = {"LLTM_CACHE": str(folder / "cache")}
     if built:
