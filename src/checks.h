@@ -10,8 +10,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 
 namespace lltm {
 
@@ -32,12 +34,16 @@ struct SequenceSizes {
   Size state_size;
 };
 
+// The tensors of a call. tensors() returns them in the order of the schema.
+
 struct ForwardArguments {
   const at::Tensor& input;
   const at::Tensor& weights;
   const std::optional<at::Tensor>& bias;
   const at::Tensor& old_h;
   const at::Tensor& old_cell;
+
+  auto tensors() const { return std::tie(input, weights, bias, old_h, old_cell); }
 };
 
 struct BackwardArguments {
@@ -49,6 +55,10 @@ struct BackwardArguments {
   const at::Tensor& weights;
   const std::optional<at::Tensor>& bias;
   const at::Tensor& old_h;
+
+  auto tensors() const {
+    return std::tie(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h);
+  }
 };
 
 struct SequenceArguments {
@@ -59,6 +69,9 @@ struct SequenceArguments {
   const std::optional<at::Tensor>& c0;
   const std::optional<at::Tensor>& lengths;
   const std::optional<at::Tensor>& reset;
+
+  enum Index : size_t { kLengths = 5 };  // in tensors()
+  auto tensors() const { return std::tie(input, weights, bias, h0, c0, lengths, reset); }
 };
 
 struct SequenceBackwardArguments {
@@ -77,6 +90,23 @@ struct SequenceBackwardArguments {
   const std::optional<at::Tensor>& lengths;
   const std::optional<at::Tensor>& reset;
 
+  enum Index : size_t { kInput = 7, kWeights = 8, kLengths = 12 };  // in tensors()
+  auto tensors() const {
+    return std::tie(grad_output,
+                    grad_h_n,
+                    grad_c_n,
+                    grad_cells,
+                    output,
+                    cells,
+                    gates,
+                    input,
+                    weights,
+                    bias,
+                    h0,
+                    c0,
+                    lengths,
+                    reset);
+  }
   /// Whether any gradient of a result was given; otherwise all gradients of arguments are zero.
   bool any_gradient() const {
     return is_given(grad_output) || is_given(grad_h_n) || is_given(grad_c_n) ||

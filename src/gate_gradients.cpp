@@ -1,5 +1,6 @@
 #include "gate_gradients.h"
 
+#include "argument_list.h"
 #include "checks.h"
 #include "dispatcher_kernel.h"
 #include "lltm/lltm.h"
@@ -23,29 +24,15 @@ GateGradients through_identity(const SequenceBackwardArguments& arguments,
                                bool reverse,
                                std::array<bool, 2> state_mask) {
   const auto sizes = check<int64_t>(arguments);
-  const auto& a = arguments;
   const int64_t gates = 3 * sizes.state_size;
-  const Tensor input =
-      at::zeros({1, 1, 1}, a.input.options()).expand({sizes.steps, sizes.batch, gates});
-  const Tensor weights =
-      at::cat({h_columns(a.weights), at::eye(gates, a.weights.options())}, /*dim=*/1);
-  auto [d_gates, d_weights, d_bias, d_h0, d_c0] =
-      sequence_backward(a.grad_output,
-                        a.grad_h_n,
-                        a.grad_c_n,
-                        a.grad_cells,
-                        a.output,
-                        a.cells,
-                        a.gates,
-                        input,
-                        weights,
-                        a.bias,
-                        a.h0,
-                        a.c0,
-                        a.lengths,
-                        a.reset,
-                        reverse,
-                        {true, false, false, state_mask[0], state_mask[1]});
+  const auto options = arguments.weights.options();
+  auto list = list_of(arguments);
+  list[SequenceBackwardArguments::kInput] =
+      at::zeros({1, 1, 1}, options).expand({sizes.steps, sizes.batch, gates});
+  list[SequenceBackwardArguments::kWeights] =
+      at::cat({h_columns(arguments.weights), at::eye(gates, options)}, /*dim=*/1);
+  const std::array mask{true, false, false, state_mask[0], state_mask[1]};
+  auto [d_gates, d_weights, d_bias, d_h0, d_c0] = call(sequence_backward, list, reverse, mask);
   return {std::move(d_gates), if_defined(d_h0), if_defined(d_c0)};
 }
 

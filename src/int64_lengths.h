@@ -2,37 +2,14 @@
 // before the kernel is called.
 #pragma once
 
+#include "argument_list.h"
 #include "checks.h"
 #include "optional_tensor.h"
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-
 namespace lltm {
 namespace detail {
-
-inline SequenceArguments with_lengths(const SequenceArguments& a,
-                                      const std::optional<at::Tensor>& lengths) {
-  return {a.input, a.weights, a.bias, a.h0, a.c0, lengths, a.reset};
-}
-inline SequenceBackwardArguments with_lengths(const SequenceBackwardArguments& a,
-                                              const std::optional<at::Tensor>& lengths) {
-  return {a.grad_output,
-          a.grad_h_n,
-          a.grad_c_n,
-          a.grad_cells,
-          a.output,
-          a.cells,
-          a.gates,
-          a.input,
-          a.weights,
-          a.bias,
-          a.h0,
-          a.c0,
-          lengths,
-          a.reset};
-}
 
 template <auto kernel>
 struct Int64Lengths;
@@ -47,8 +24,9 @@ struct Int64Lengths<kernel> {
       return kernel(arguments, rest...);
     }
     check<int64_t>(arguments);  // before lengths are read
-    const std::optional<at::Tensor> lengths = arguments.lengths->to(at::kLong);
-    return kernel(with_lengths(arguments, lengths), rest...);
+    auto list = list_of(arguments);
+    list[Arguments::kLengths] = arguments.lengths->to(at::kLong);
+    return kernel(arguments_in<Arguments>(list), rest...);
   }
 };
 

@@ -25,6 +25,7 @@ _BATCH_OF_ARGUMENTS: dict[str, tuple[int | None, ...]] = {
     "backward": (0, 0, 0, 0, 0, None, None, 0),
     "sequence": (1, None, None, 0, 0, 0, 1),
     "sequence_backward": (1, 0, 0, 1, 1, 1, 1, 1, None, None, 0, 0, 0, 1),
+    "_sequence_gate_gradients": (1, 0, 0, 1, 1, 1, 1, 1, None, None, 0, 0, 0, 1),
 }
 """The batch dimension of each tensor; None for weights and bias."""
 
@@ -33,6 +34,7 @@ _BATCH_OF_RESULTS: dict[str, tuple[int, ...]] = {
     "backward": (0, _SUM, _SUM, 0, 0),
     "sequence": (1, 0, 0, 1, 1),
     "sequence_backward": (1, _SUM, _SUM, 0, 0),
+    "_sequence_gate_gradients": (1, 0, 0),
 }
 
 

@@ -1,16 +1,22 @@
 // lltm::backward under the Autograd key.
+#include "../argument_list.h"
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../formula/cell.h"
+#include "../formula/double_backward.h"
+#include "../gradient_index.h"
+#include "../one_step.h"
 #include "../optional_tensor.h"
 #include "differentiation.h"
-#include "double_backward.h"
 #include "lltm/lltm.h"
 #include "node.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
+
+#include <array>
+#include <tuple>
 
 namespace lltm {
 namespace {
@@ -19,38 +25,36 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// All arguments but gates, which are not differentiable.
-constexpr size_t kInputCount = 7;
-
 struct BackwardBackward {
   static constexpr const char* kName = "LltmBackwardBackward";
   static constexpr bool is_traceable = false;
 
+  /// The gradients of grad_h, grad_cell, new_cell, input, weights, bias and old_h.
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     if (!any_defined(gradients)) {
-      return variable_list(kInputCount);
+      return variable_list(7);
     }
-    const variable_list saved = ctx->get_saved_variables();
-    const Tensor& gates = saved[kInputCount];
-    std::array<bool, kGradientCount> mask{};
-    for (size_t gradient = 0; gradient < kGradientCount; ++gradient) {
-      mask[gradient] = gradients[gradient].defined();
-    }
-    return differentiate(
-        {saved.begin(), saved.begin() + kInputCount}, gradients, [&](const variable_list& inputs) {
-          const auto grad_h = if_defined(inputs[0]);
-          const auto grad_cell = if_defined(inputs[1]);
-          const auto bias = if_defined(inputs[5]);
-          return variables(formula::backward({grad_h,
-                                              grad_cell,
-                                              /*new_cell=*/inputs[2],
-                                              gates,
-                                              /*input=*/inputs[3],
-                                              /*weights=*/inputs[4],
-                                              bias,
-                                              /*old_h=*/inputs[6]},
-                                             mask));
+    const auto step = [](const Tensor& tensor) {
+      return tensor.defined() ? tensor.unsqueeze(0) : tensor;
+    };
+    const auto saved = saved_list<8>(*ctx);
+    const variable_list found =
+        as_one_step(arguments_in<BackwardArguments>(saved), [&](const auto& arguments) {
+          return formula::double_backward(arguments,
+                                          /*reverse=*/false,
+                                          {.input = step(gradients[kInput]),
+                                           .weights = gradients[kWeights],
+                                           .bias = gradients[kBias],
+                                           .h0 = gradients[kOldH],
+                                           .c0 = gradients[kOldCell]});
         });
+    return {found[0].squeeze(0),
+            found[3].squeeze(0),
+            found[5].squeeze(0),
+            found[6].squeeze(0),
+            found[7],
+            found[8],
+            found[9]};
   }
 };
 
@@ -71,16 +75,10 @@ OptionalGradients backward_autograd(const BackwardArguments& arguments,
         grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask));
   }();
   if (records) {
-    const variable_list inputs{or_undefined(grad_h),
-                               or_undefined(grad_cell),
-                               new_cell,
-                               input,
-                               weights,
-                               or_undefined(bias),
-                               old_h};
-    variable_list saved = inputs;
-    saved.push_back(gates);
-    record_node<BackwardBackward>(inputs, variables(results), std::move(saved));
+    const auto inputs =
+        std::tie(grad_h, grad_cell, new_cell, input, weights, bias, old_h);  // all but gates
+    record_node<BackwardBackward>(
+        variables(inputs), variables(results), variables(arguments.tensors()));
   }
   return results;
 }

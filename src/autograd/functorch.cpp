@@ -3,11 +3,13 @@
 //
 // The dispatcher calls these kernels before those of autocast, so the forward operators cast their
 // arguments here: a vmap computes in the dtypes of a plain call.
+#include "../argument_list.h"
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../formula/cell.h"
 #include "../formula/sequence.h"
 #include "../gate_gradients.h"
+#include "../one_step.h"
 #include "../optional_tensor.h"
 #include "autocast.h"
 #include "lltm/lltm.h"
@@ -44,24 +46,6 @@ constexpr RowDimensions<7, 5> kSequenceRows{{1, kNone, kNone, 0, 0, 0, 1}, {1, 0
 constexpr std::array kOfSequenceBackward{1, 0, 0, 1, 1, 1, 1, 1, kNone, kNone, 0, 0, 0, 1};
 constexpr RowDimensions<14, 5> kSequenceBackwardRows{kOfSequenceBackward, {1, kNone, kNone, 0, 0}};
 constexpr RowDimensions<14, 3> kGateGradientsRows{kOfSequenceBackward, {1, 0, 0}};
-
-template <size_t count>
-using Arguments = std::array<std::optional<Tensor>, count>;
-
-/// An argument of an operator, of type Tensor or Tensor?.
-struct AnyTensor {
-  const std::optional<Tensor>& tensor;
-
-  operator const Tensor&() const { return *tensor; }
-  operator const std::optional<Tensor>&() const { return tensor; }
-};
-
-template <typename Operator, size_t count, typename... Rest>
-auto call(const Operator& typed_operator, const Arguments<count>& arguments, const Rest&... rest) {
-  return std::apply(
-      [&](const auto&... tensors) { return typed_operator(AnyTensor{tensors}..., rest...); },
-      arguments);
-}
 
 bool is_given(const Tensor& tensor) {
   return tensor.defined();
@@ -103,7 +87,7 @@ const Tensor& result_at(const Results& results, size_t index) {
 /// Calls run(arguments) once, on the rows of all examples.
 template <size_t count, size_t result_count, typename Run>
 auto in_one_batch(const Vmap& vmap,
-                  Arguments<count> arguments,
+                  ArgumentList<count> arguments,
                   const RowDimensions<count, result_count>& rows,
                   const c10::SymInt& batch,
                   const Run& run) {
@@ -120,7 +104,7 @@ auto in_one_batch(const Vmap& vmap,
 
 /// Calls run(arguments) for every example. There must be at least one.
 template <size_t count, typename Run>
-auto one_by_one(const Vmap& vmap, const Arguments<count>& arguments, const Run& run) {
+auto one_by_one(const Vmap& vmap, const ArgumentList<count>& arguments, const Run& run) {
   std::array<std::vector<Tensor>, count> examples;
   for (size_t i = 0; i < count; ++i) {
     if (vmap.maps(arguments[i])) {
@@ -130,7 +114,7 @@ auto one_by_one(const Vmap& vmap, const Arguments<count>& arguments, const Run& 
   std::vector<decltype(run(arguments))> results;
   const int64_t size = vmap.size().guard_int(__FILE__, __LINE__);
   for (int64_t example = 0; example < size; ++example) {
-    Arguments<count> of_example = arguments;
+    ArgumentList<count> of_example = arguments;
     for (size_t i = 0; i < count; ++i) {
       if (!examples[i].empty()) {
         of_example[i] = examples[i][example];
@@ -149,7 +133,7 @@ auto one_by_one(const Vmap& vmap, const Arguments<count>& arguments, const Run& 
 
 /// Calls run(arguments), an operator or a formula that can be given wrapped tensors, below vmap.
 template <size_t count, size_t result_count, typename Run, typename Formula>
-auto map(const Arguments<count>& arguments,
+auto map(const ArgumentList<count>& arguments,
          const RowDimensions<count, result_count>& rows,
          const c10::SymInt& batch,
          const Run& run,
@@ -174,9 +158,8 @@ bool is_autocast_on(c10::DeviceType device) {
 
 std::tuple<Tensor, Tensor, Tensor> forward_in_its_dtype(const ForwardArguments& arguments) {
   const auto sizes = check<c10::SymInt>(arguments);
-  const auto& [input, weights, bias, old_h, old_cell] = arguments;
   return map(
-      Arguments<5>{input, weights, bias, old_h, old_cell},
+      list_of(arguments),
       kForwardRows,
       sizes.batch,
       [](const auto& unwrapped) { return call(forward, unwrapped); },
@@ -198,9 +181,8 @@ std::tuple<Tensor, Tensor, Tensor> forward_batched(const ForwardArguments& argum
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_in_its_dtype(
     const SequenceArguments& arguments, bool reverse, bool keep) {
   const auto sizes = check<c10::SymInt>(arguments);
-  const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
   return map(
-      Arguments<7>{input, weights, bias, h0, c0, lengths, reset},
+      list_of(arguments),
       kSequenceRows,
       sizes.batch,
       [&](const auto& unwrapped) { return call(sequence, unwrapped, reverse, keep); },
@@ -220,29 +202,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_batched(
       {cast(input), cast(weights), cast(bias), cast(h0), c0, lengths, reset}, reverse, keep);
 }
 
-Arguments<14> tensors_of(const SequenceBackwardArguments& a) {
-  return {a.grad_output,
-          a.grad_h_n,
-          a.grad_c_n,
-          a.grad_cells,
-          a.output,
-          a.cells,
-          a.gates,
-          a.input,
-          a.weights,
-          a.bias,
-          a.h0,
-          a.c0,
-          a.lengths,
-          a.reset};
-}
-
 GateGradients sequence_gate_gradients_batched(const SequenceBackwardArguments& arguments,
                                               bool reverse,
                                               std::array<bool, 2> state_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
   return map(
-      tensors_of(arguments),
+      list_of(arguments),
       kGateGradientsRows,
       sizes.batch,
       [&](const auto& unwrapped) {
@@ -266,7 +231,7 @@ OptionalGradients sequence_backward_batched(const SequenceBackwardArguments& arg
                                             bool reverse,
                                             std::array<bool, 5> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
-  const auto tensors = tensors_of(arguments);
+  const auto tensors = list_of(arguments);
   if (has_gradients_of_shared_weights(tensors, arguments.weights, arguments.bias, output_mask)) {
     return formula::finish_sequence_gradients(
         sequence_gate_gradients_batched(arguments, reverse, {output_mask[kH0], output_mask[kC0]}),
@@ -284,30 +249,11 @@ OptionalGradients sequence_backward_batched(const SequenceBackwardArguments& arg
       [&] { return formula::sequence_backward(arguments, reverse, output_mask); });
 }
 
-/// The cell is a sequence of one step, which reads no earlier output.
 OptionalGradients backward_of_one_step(const BackwardArguments& arguments,
                                        std::array<bool, 5> output_mask) {
-  const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
-  const auto step = [](const std::optional<Tensor>& tensor) {
-    return is_given(tensor) ? std::optional(tensor->unsqueeze(0)) : std::nullopt;
-  };
-  const Tensor cells = new_cell.unsqueeze(0);
-  auto gradients = sequence_backward_batched({.grad_output = step(grad_h),
-                                              .grad_h_n = std::nullopt,
-                                              .grad_c_n = std::nullopt,
-                                              .grad_cells = step(grad_cell),
-                                              .output = cells,
-                                              .cells = cells,
-                                              .gates = gates.unsqueeze(0),
-                                              .input = input.unsqueeze(0),
-                                              .weights = weights,
-                                              .bias = bias,
-                                              .h0 = old_h,
-                                              .c0 = std::nullopt,
-                                              .lengths = std::nullopt,
-                                              .reset = std::nullopt},
-                                             /*reverse=*/false,
-                                             output_mask);
+  auto gradients = as_one_step(arguments, [&](const SequenceBackwardArguments& of_sequence) {
+    return sequence_backward_batched(of_sequence, /*reverse=*/false, output_mask);
+  });
   auto& d_input = std::get<kInput>(gradients);
   if (d_input) {
     d_input = d_input->squeeze(0);
@@ -318,9 +264,8 @@ OptionalGradients backward_of_one_step(const BackwardArguments& arguments,
 OptionalGradients backward_batched(const BackwardArguments& arguments,
                                    std::array<bool, 5> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
-  const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
-  const Arguments<8> tensors{grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h};
-  if (has_gradients_of_shared_weights(tensors, weights, bias, output_mask)) {
+  const auto tensors = list_of(arguments);
+  if (has_gradients_of_shared_weights(tensors, arguments.weights, arguments.bias, output_mask)) {
     return backward_of_one_step(arguments, output_mask);
   }
   return map(

@@ -2,6 +2,7 @@
 // because torch::autograd::Function refuses to run below a functorch transform.
 #pragma once
 
+#include "../argument_list.h"
 #include "../optional_tensor.h"
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +10,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -85,14 +88,21 @@ std::array<bool, count> wanted_gradients(const torch::autograd::AutogradContext&
   return wanted;
 }
 
-/// The results of an operator, undefined where absent.
-template <typename... Results>
-torch::autograd::variable_list variables(const std::tuple<Results...>& results) {
+/// The tensors of a tuple or an array, undefined where absent.
+template <typename Tensors>
+torch::autograd::variable_list variables(const Tensors& tensors) {
   return std::apply(
-      [](const auto&... tensors) {
-        return torch::autograd::variable_list{or_undefined(tensors)...};
-      },
-      results);
+      [](const auto&... all) { return torch::autograd::variable_list{or_undefined(all)...}; },
+      tensors);
+}
+
+/// What a node has saved, absent where undefined.
+template <size_t count>
+ArgumentList<count> saved_list(const torch::autograd::AutogradContext& context) {
+  const torch::autograd::variable_list saved = context.get_saved_variables();
+  ArgumentList<count> list;
+  std::transform(saved.begin(), saved.end(), list.begin(), if_defined);
+  return list;
 }
 
 inline bool any_defined(const torch::autograd::variable_list& gradients) {

@@ -1,6 +1,7 @@
 // lltm::sequence under the Autograd key.
 #include "../formula/sequence.h"
 
+#include "../argument_list.h"
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
 #include "../gradient_index.h"
@@ -31,24 +32,14 @@ struct SequenceBackward {
     if (!any_defined(gradients)) {
       return variable_list(kGradientCount);
     }
-    const variable_list saved = ctx->get_saved_variables();
-    auto [d_input, d_weights, d_bias, d_h0, d_c0] =
-        lltm::sequence_backward(if_defined(gradients[0]),
-                                if_defined(gradients[1]),
-                                if_defined(gradients[2]),
-                                if_defined(gradients[3]),
-                                /*output=*/saved[7],
-                                /*cells=*/saved[8],
-                                /*gates=*/saved[9],
-                                /*input=*/saved[0],
-                                /*weights=*/saved[1],
-                                /*bias=*/if_defined(saved[2]),
-                                /*h0=*/if_defined(saved[3]),
-                                /*c0=*/if_defined(saved[4]),
-                                /*lengths=*/if_defined(saved[5]),
-                                /*reset=*/if_defined(saved[6]),
-                                ctx->saved_data[kReverse].toBool(),
-                                wanted_gradients<kGradientCount>(*ctx));
+    const auto saved = saved_list<10>(*ctx);
+    ArgumentList<14> list;
+    const auto rest = std::transform(gradients.begin(), gradients.end(), list.begin(), if_defined);
+    std::copy(saved.begin(), saved.end(), rest);
+    auto [d_input, d_weights, d_bias, d_h0, d_c0] = call(lltm::sequence_backward,
+                                                         list,
+                                                         ctx->saved_data[kReverse].toBool(),
+                                                         wanted_gradients<kGradientCount>(*ctx));
     return {std::move(d_input),
             std::move(d_weights),
             std::move(d_bias),
@@ -80,16 +71,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autograd(
   record_node<SequenceBackward>(
       {input, weights, or_undefined(bias), or_undefined(h0), or_undefined(c0)},
       {output, h_n, c_n, cells},
-      {input,
+      {output,
+       cells,
+       gates,
+       input,
        weights,
        or_undefined(bias),
        or_undefined(h0),
        or_undefined(c0),
        or_undefined(lengths),
-       or_undefined(reset),
-       output,
-       cells,
-       gates},
+       or_undefined(reset)},
       {{kReverse, reverse}});
   if (!keep) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -1,8 +1,8 @@
 // The cell written in differentiable ATen operations: the composite formula.
 //
-// It is used where a fused kernel cannot be: for forward-mode AD (jvp) and for the double backward.
-// Matrix products run in the tensors' dtype, pointwise operations in the accumulation type, and
-// autocast is off.
+// It is used where a fused kernel cannot be: for forward-mode AD (jvp) and the legacy vmap. Matrix
+// products run in the tensors' dtype, pointwise operations in the accumulation type, and autocast
+// is off.
 #pragma once
 
 #include "../checks.h"
@@ -20,7 +20,7 @@ namespace lltm::formula {
 std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const ForwardArguments& arguments);
 
 /// The formula of lltm::backward. It recomputes z from the inputs, because gates is not
-/// differentiable. It uses new_cell, so that the double backward's gradient reaches forward's node.
+/// differentiable.
 OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask);
 
 // The building blocks of a sequence's formula.

@@ -24,8 +24,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence(
     const SequenceArguments& arguments, bool reverse, bool keep);
 
 /// The formula of lltm::_sequence_gate_gradients. It recomputes z from input and output, because
-/// gates is not differentiable. The double backward's gradient reaches the sequence's node through
-/// output and cells.
+/// gates is not differentiable.
 GateGradients sequence_gate_gradients(const SequenceBackwardArguments& arguments,
                                       bool reverse,
                                       std::array<bool, 2> state_mask);

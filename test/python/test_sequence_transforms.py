@@ -7,7 +7,7 @@ import torch
 from reference import assert_no_aliases
 from sequence_reference import NAMES, Sizes, call, call_backward, cell_dtype_of, make, make_gradients, run
 from torch.autograd import gradcheck, gradgradcheck
-from torch.func import grad, jacfwd, jacrev, jvp, vmap
+from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
 
 EXAMPLES = 3
 REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -253,6 +253,38 @@ def test_grad_of_grad(device, argnum, reverse):
     def second(results):
         first = grad(lambda *t: loss(results(*t)), argnum)
         return grad(lambda *t: first(*t).sin().sum(), tuple(range(5)))(*arguments[:5])
+
+    assert_equal(second(results_of(arguments)), second(loop_of(arguments)))
+
+
+@REVERSE
+@pytest.mark.parametrize("argnum", range(5), ids=NAMES)
+def test_vjp_of_a_gradient(device, argnum, reverse):
+    """The node of the double backward runs after the transform that recorded it has returned."""
+    arguments = double_arguments(device, reverse=reverse)
+    gradients = torch.randn_like(arguments[argnum])
+
+    examples = torch.stack([arguments.h0, arguments.h0.sin()])
+
+    def second(results, *values):
+        _, pull_back = vjp(grad(lambda *t: loss(results(*t)), argnum), *values)
+        return pull_back(gradients), vmap(pull_back)(torch.stack([gradients, 2 * gradients]))
+
+    def of_examples(results):
+        return vmap(lambda h0: second(results, *arguments[:3], h0, arguments.c0))(examples)
+
+    results, loop = results_of(arguments), loop_of(arguments)
+    assert_equal(second(results, *arguments[:5]), second(loop, *arguments[:5]))
+    assert_equal(of_examples(results), of_examples(loop))
+
+
+@pytest.mark.parametrize("outer", [jacrev, jacfwd])
+@pytest.mark.parametrize("inner", [jacrev, jacfwd])
+def test_second_jacobians(device, inner, outer):
+    arguments = double_arguments(device)
+
+    def second(results):
+        return outer(inner(lambda *t: loss(results(*t)), 0), tuple(range(5)))(*arguments[:5])
 
     assert_equal(second(results_of(arguments)), second(loop_of(arguments)))
 

@@ -255,6 +255,34 @@ def test_vjp(device):
     assert_equal(found(grads), expected(grads))
 
 
+@pytest.mark.parametrize("argnum", range(5), ids=NAMES)
+def test_vjp_of_a_gradient(device, argnum):
+    """The node of the double backward runs after the transform that recorded it has returned."""
+    arguments = double_arguments(device)
+    gradients, examples = torch.randn_like(arguments[argnum]), stacked(arguments.old_h)
+
+    def second(step, *arguments):
+        _, pull_back = vjp(grad(loss(step), argnum), *arguments)
+        return pull_back(gradients), vmap(pull_back)(torch.stack([gradients, 2 * gradients]))
+
+    def of_examples(step):
+        return vmap(lambda h: second(step, *arguments[:3], h, arguments.old_cell))(examples)
+
+    assert_equal(second(operator, *arguments), second(forward, *arguments))
+    assert_equal(of_examples(operator), of_examples(forward))
+
+
+@pytest.mark.parametrize("outer", [jacrev, jacfwd])
+@pytest.mark.parametrize("inner", [jacrev, jacfwd])
+def test_second_jacobians(device, inner, outer):
+    arguments = double_arguments(device, sizes=(2, 1, 2))
+
+    def second(step):
+        return outer(inner(loss(step), 1), tuple(range(5)))(*arguments)
+
+    assert_equal(second(operator), second(forward))
+
+
 def test_gradients_of_each_example(device):
     """Per-example gradients of the parameters."""
     arguments = double_arguments(device)

@@ -1,0 +1,46 @@
+// The tensors of an operator's arguments as one list, in the order of its schema, for code that
+// treats all of them alike.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <tuple>
+
+namespace lltm {
+
+template <size_t count>
+using ArgumentList = std::array<std::optional<at::Tensor>, count>;
+
+/// An argument of an operator, of type Tensor or Tensor?.
+struct AnyTensor {
+  const std::optional<at::Tensor>& tensor;
+
+  operator const at::Tensor&() const { return *tensor; }
+  operator const std::optional<at::Tensor>&() const { return tensor; }
+};
+
+/// The list of one of the structs in checks.h.
+template <typename Arguments>
+auto list_of(const Arguments& arguments) {
+  return std::apply(
+      [](const auto&... tensors) { return ArgumentList<sizeof...(tensors)>{tensors...}; },
+      arguments.tensors());
+}
+
+/// The inverse of list_of(): references to the elements of the list.
+template <typename Arguments, size_t count>
+Arguments arguments_in(const ArgumentList<count>& list) {
+  return std::apply([](const auto&... tensors) { return Arguments{AnyTensor{tensors}...}; }, list);
+}
+
+/// Calls a typed operator with a list, followed by the rest of its arguments.
+template <typename Operator, size_t count, typename... Rest>
+auto call(const Operator& typed_operator, const ArgumentList<count>& list, const Rest&... rest) {
+  return std::apply(
+      [&](const auto&... tensors) { return typed_operator(AnyTensor{tensors}..., rest...); }, list);
+}
+
+}  // namespace lltm

@@ -1,0 +1,34 @@
+// The gradients of lltm::sequence_backward and lltm::_sequence_gate_gradients, in ATen operations
+// that can be differentiated further. z is recomputed from the inputs, because gates is not
+// differentiable. The gradients reach the node of the sequence through output and cells.
+//
+// They are written out, and not left to autograd, because a node calls them. The tensors that it
+// has saved may be wrapped for a transform of torch.func that has returned, as for the function
+// that torch.func.vjp returns. These no longer require a gradient.
+#pragma once
+
+#include "../checks.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace lltm::formula {
+
+/// The gradients that enter: those of the results of the two operators. Any may be undefined.
+struct GradientsOfGradients {
+  at::Tensor gates{};
+  at::Tensor input{};
+  at::Tensor weights{};
+  at::Tensor bias{};
+  at::Tensor h0{};
+  at::Tensor c0{};
+};
+
+/// The gradients of grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, input, weights,
+/// bias and h0, whether they were given or not.
+std::vector<at::Tensor> double_backward(const SequenceBackwardArguments& arguments,
+                                        bool reverse,
+                                        const GradientsOfGradients& gradients);
+
+}  // namespace lltm::formula

@@ -1,0 +1,38 @@
+// The cell as a sequence of one step.
+#pragma once
+
+#include "checks.h"
+#include "optional_tensor.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace lltm {
+
+/// Calls compute() with the arguments of lltm::sequence_backward whose results are those of
+/// lltm::backward, but for a first dimension of one step in the gradient of input.
+template <typename Compute>
+auto as_one_step(const BackwardArguments& arguments, const Compute& compute) {
+  const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
+  const auto step = [](const std::optional<at::Tensor>& tensor) {
+    return is_given(tensor) ? std::optional(tensor->unsqueeze(0)) : std::nullopt;
+  };
+  const at::Tensor cells = new_cell.unsqueeze(0);
+  return compute(SequenceBackwardArguments{.grad_output = step(grad_h),
+                                           .grad_h_n = std::nullopt,
+                                           .grad_c_n = std::nullopt,
+                                           .grad_cells = step(grad_cell),
+                                           .output = cells,  // of the last step, so not read
+                                           .cells = cells,
+                                           .gates = gates.unsqueeze(0),
+                                           .input = input.unsqueeze(0),
+                                           .weights = weights,
+                                           .bias = bias,
+                                           .h0 = old_h,
+                                           .c0 = std::nullopt,
+                                           .lengths = std::nullopt,
+                                           .reset = std::nullopt});
+}
+
+}  // namespace lltm
