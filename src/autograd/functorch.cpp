@@ -66,20 +66,19 @@ Results map_results(Results results, const Wrap& wrap) {
   return results;
 }
 
-const Tensor& tensor_of(const Tensor& result) {
-  return result;
+const Tensor* tensor_of(const Tensor& result) {
+  return &result;
 }
-const Tensor& tensor_of(const std::optional<Tensor>& result) {
-  return *result;
+const Tensor* tensor_of(const std::optional<Tensor>& result) {
+  return &*result;
 }
 
+/// A result, or null if it is absent.
 template <typename Results>
-const Tensor& result_at(const Results& results, size_t index) {
+const Tensor* result_at(const Results& results, size_t index) {
   return std::apply(
-      [&](const auto&... result) -> const Tensor& {
-        const std::array<const Tensor*, sizeof...(result)> all{
-            (is_given(result) ? &tensor_of(result) : nullptr)...};
-        return *all[index];
+      [index](const auto&... result) {
+        return std::array{(is_given(result) ? tensor_of(result) : nullptr)...}[index];
       },
       results);
 }
@@ -98,7 +97,7 @@ auto in_one_batch(const Vmap& vmap,
   }
   const auto results = run(arguments);
   return map_results(results, [&](size_t i) {
-    return vmap.unfold(result_at(results, i), rows.of_results[i], batch);
+    return vmap.unfold(*result_at(results, i), rows.of_results[i], batch);
   });
 }
 
@@ -111,7 +110,9 @@ auto one_by_one(const Vmap& vmap, const ArgumentList<count>& arguments, const Ru
       examples[i] = vmap.examples(*arguments[i]);
     }
   }
-  std::vector<decltype(run(arguments))> results;
+  using Results = decltype(run(arguments));
+  Results last;
+  std::vector<Vmap::Stack> stacks(std::tuple_size_v<Results>, vmap.stack());
   const int64_t size = vmap.size().guard_int(__FILE__, __LINE__);
   for (int64_t example = 0; example < size; ++example) {
     ArgumentList<count> of_example = arguments;
@@ -120,15 +121,17 @@ auto one_by_one(const Vmap& vmap, const ArgumentList<count>& arguments, const Ru
         of_example[i] = examples[i][example];
       }
     }
-    results.push_back(run(of_example));
-  }
-  return map_results(results.front(), [&](size_t i) {
-    std::vector<Tensor> of_examples;
-    for (const auto& of_example : results) {
-      of_examples.push_back(result_at(of_example, i));
+    const Results results = run(of_example);
+    for (size_t i = 0; i < stacks.size(); ++i) {
+      if (const Tensor* result = result_at(results, i)) {
+        stacks[i].push(*result);
+      }
     }
-    return vmap.stack(of_examples);
-  });
+    if (example + 1 == size) {
+      last = results;
+    }
+  }
+  return map_results(last, [&](size_t i) { return stacks[i].tensor(); });
 }
 
 /// Calls run(arguments), an operator or a formula that can be given wrapped tensors, below vmap.

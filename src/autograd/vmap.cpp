@@ -2,6 +2,7 @@
 
 #include "../optional_tensor.h"
 
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/LegacyVmapTransforms.h>
 #include <ATen/ops/stack.h>
@@ -78,8 +79,26 @@ std::vector<Tensor> Vmap::examples(const Tensor& tensor) const {
   return wrapper->value().unbind(wrapper->bdim());
 }
 
-Tensor Vmap::stack(const std::vector<Tensor>& examples) const {
-  return at::functorch::makeBatched(at::stack(examples), /*dim=*/0, level_);
+void Vmap::Stack::push(const Tensor& example) {
+  // On the CPU, an example's memory is used again by the next one, while it is in the cache. What
+  // a derivative or a tracer records should be one operation.
+  if (pushed_ == 0 && example.is_cpu() && !example.requires_grad() &&
+      !at::isTensorSubclassLike(example)) {
+    c10::SymDimVector sizes(example.sym_sizes());
+    sizes.insert(sizes.begin(), size_);
+    all_ = example.new_empty_symint(sizes);
+  }
+  if (all_.defined()) {
+    all_.select(0, pushed_).copy_(example);
+  } else {
+    examples_.push_back(example);
+  }
+  ++pushed_;
+}
+
+Tensor Vmap::Stack::tensor() const {
+  return at::functorch::makeBatched(
+      all_.defined() ? all_ : at::stack(examples_), /*dim=*/0, level_);
 }
 
 }  // namespace lltm

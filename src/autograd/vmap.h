@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace lltm {
@@ -35,8 +36,25 @@ class Vmap {
   /// The examples of a tensor that is mapped over, unwrapped.
   std::vector<at::Tensor> examples(const at::Tensor& tensor) const;
 
-  /// The inverse of examples().
-  at::Tensor stack(const std::vector<at::Tensor>& examples) const;
+  /// The inverse of examples(), for one example after the other.
+  class Stack {
+   public:
+    void push(const at::Tensor& example);
+
+    /// The wrapped tensor, once all examples have been pushed.
+    at::Tensor tensor() const;
+
+   private:
+    friend class Vmap;
+    Stack(int64_t level, c10::SymInt size) : level_(level), size_(std::move(size)) {}
+
+    int64_t level_;
+    c10::SymInt size_;
+    int64_t pushed_ = 0;
+    at::Tensor all_;                    // of all examples, if they are copied as they come
+    std::vector<at::Tensor> examples_;  // otherwise
+  };
+  Stack stack() const { return {level_, size_}; }
 
  private:
   Vmap(int64_t level, c10::SymInt size) : level_(level), size_(std::move(size)) {}
