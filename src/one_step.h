@@ -2,16 +2,17 @@
 #pragma once
 
 #include "checks.h"
+#include "gradient_index.h"
 #include "optional_tensor.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <tuple>
 
 namespace lltm {
 
-/// Calls compute() with the arguments of lltm::sequence_backward whose results are those of
-/// lltm::backward, but for a first dimension of one step in the gradient of input.
+/// Calls compute() with the arguments of lltm::sequence_backward that are those of lltm::backward.
 template <typename Compute>
 auto as_one_step(const BackwardArguments& arguments, const Compute& compute) {
   const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
@@ -33,6 +34,18 @@ auto as_one_step(const BackwardArguments& arguments, const Compute& compute) {
                                            .c0 = std::nullopt,
                                            .lengths = std::nullopt,
                                            .reset = std::nullopt});
+}
+
+/// The results of lltm::backward from those that compute() returns for these arguments.
+template <typename Compute>
+OptionalGradients gradients_of_one_step(const BackwardArguments& arguments,
+                                        const Compute& compute) {
+  OptionalGradients gradients = as_one_step(arguments, compute);
+  auto& d_input = std::get<kInput>(gradients);
+  if (d_input) {
+    d_input = d_input->squeeze(0);
+  }
+  return gradients;
 }
 
 }  // namespace lltm

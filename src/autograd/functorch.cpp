@@ -252,24 +252,14 @@ OptionalGradients sequence_backward_batched(const SequenceBackwardArguments& arg
       [&] { return formula::sequence_backward(arguments, reverse, output_mask); });
 }
 
-OptionalGradients backward_of_one_step(const BackwardArguments& arguments,
-                                       std::array<bool, 5> output_mask) {
-  auto gradients = as_one_step(arguments, [&](const SequenceBackwardArguments& of_sequence) {
-    return sequence_backward_batched(of_sequence, /*reverse=*/false, output_mask);
-  });
-  auto& d_input = std::get<kInput>(gradients);
-  if (d_input) {
-    d_input = d_input->squeeze(0);
-  }
-  return gradients;
-}
-
 OptionalGradients backward_batched(const BackwardArguments& arguments,
                                    std::array<bool, 5> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
   const auto tensors = list_of(arguments);
   if (has_gradients_of_shared_weights(tensors, arguments.weights, arguments.bias, output_mask)) {
-    return backward_of_one_step(arguments, output_mask);
+    return gradients_of_one_step(arguments, [&](const SequenceBackwardArguments& of_sequence) {
+      return sequence_backward_batched(of_sequence, /*reverse=*/false, output_mask);
+    });
   }
   return map(
       tensors,

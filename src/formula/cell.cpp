@@ -1,7 +1,9 @@
 #include "cell.h"
 
 #include "../checks.h"
+#include "../one_step.h"
 #include "../without_autocast.h"
+#include "sequence.h"
 
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
@@ -13,7 +15,6 @@
 #include <ATen/ops/rsub.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
-#include <ATen/ops/zeros_like.h>
 
 namespace lltm::formula {
 
@@ -32,20 +33,14 @@ Gates split(const Tensor& gates) {
   return {chunks[0], chunks[1], chunks[2]};
 }
 
-// 1 - tensor. The operator `-` would fill a tensor with ones and subtract in place, which fails in
-// tracers that run with autograd on: torch.scan and the export of a training step.
-Tensor complement(const Tensor& tensor) {
-  return at::rsub(tensor, 1);
-}
-
-Tensor accumulated_if_given(const std::optional<Tensor>& tensor) {
-  return is_given(tensor) ? accumulated(*tensor) : Tensor();
-}
-
 }  // namespace
 
 Tensor accumulated(const Tensor& tensor) {
   return tensor.to(at::toOpMathType(tensor.scalar_type()));
+}
+
+Tensor complement(const Tensor& tensor) {
+  return at::rsub(tensor, 1);
 }
 
 Tensor columns(const Tensor& matrix, const c10::SymInt& begin, const c10::SymInt& end) {
@@ -71,19 +66,9 @@ StepGradients step_backward(const Tensor& z,
   // z is clamped because exp of a large z is infinite, and its gradient would be NaN.
   const Tensor g_derivative = at::exp(gates.candidate.clamp_max(0));
 
-  // dz_o, and the contribution of new_h to d_cell.
-  Tensor dz_o, d_cell;
-  if (grad_h.defined()) {
-    dz_o = grad_h * t * o * complement(o);
-    d_cell = grad_h * o * complement(t * t);
-  } else {
-    dz_o = at::zeros_like(o);
-    d_cell = at::zeros_like(o);
-  }
-  if (grad_cell.defined()) {
-    d_cell = d_cell + grad_cell;
-  }
+  const Tensor d_cell = grad_cell + grad_h * o * complement(t * t);
   const Tensor dz_i = d_cell * g * i * complement(i);
+  const Tensor dz_o = grad_h * t * o * complement(o);
   const Tensor dz_g = d_cell * i * g_derivative;
   return {at::cat({dz_i, dz_o, dz_g}, 1), d_cell};
 }
@@ -99,28 +84,10 @@ std::tuple<Tensor, Tensor, Tensor> forward(const ForwardArguments& arguments) {
 }
 
 OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
-  const auto sizes = check<c10::SymInt>(arguments);
-  const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
-  const WithoutAutocast without_autocast;
-
-  const Tensor h_and_input = at::cat({old_h, input}, 1);
-  const StepGradients gradients = step_backward(at::linear(h_and_input, weights, bias),
-                                                accumulated(new_cell),
-                                                accumulated_if_given(grad_h),
-                                                accumulated_if_given(grad_cell));
-
-  const auto dtype = input.scalar_type();
-  const Tensor dz = gradients.gates.to(dtype);
-  const c10::SymInt width = sizes.state_size + sizes.input_features;
-  return {
-      if_wanted(output_mask[kInput],
-                [&] { return dz.matmul(columns(weights, sizes.state_size, width)); }),
-      if_wanted(output_mask[kWeights], [&] { return dz.t().matmul(h_and_input); }),
-      if_wanted(output_mask[kBias], [&] { return dz.sum(0); }),
-      if_wanted(output_mask[kOldH],
-                [&] { return dz.matmul(columns(weights, 0, sizes.state_size)); }),
-      if_wanted(output_mask[kOldCell], [&] { return gradients.old_cell.to(dtype); }),
-  };
+  check<c10::SymInt>(arguments);
+  return gradients_of_one_step(arguments, [&](const SequenceBackwardArguments& of_sequence) {
+    return sequence_backward(of_sequence, /*reverse=*/false, output_mask);
+  });
 }
 
 }  // namespace lltm::formula

@@ -28,6 +28,10 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
 /// The tensor in the accumulation type.
 at::Tensor accumulated(const at::Tensor& tensor);
 
+/// 1 - tensor. The operator `-` would fill a tensor with ones and subtract in place, which fails in
+/// tracers that run with autograd on: torch.scan and the export of a training step.
+at::Tensor complement(const at::Tensor& tensor);
+
 /// A copy of columns [begin, end) of a matrix.
 at::Tensor columns(const at::Tensor& matrix, const c10::SymInt& begin, const c10::SymInt& end);
 
@@ -44,7 +48,7 @@ struct StepGradients {
   at::Tensor old_cell;
 };
 
-/// The gradients of step() in the accumulation type. grad_h and grad_cell may be undefined.
+/// The gradients of step() in the accumulation type.
 StepGradients step_backward(const at::Tensor& z,
                             const at::Tensor& new_cell,
                             const at::Tensor& grad_h,

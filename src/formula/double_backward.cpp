@@ -12,7 +12,6 @@
 #include <ATen/ops/elu.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/rsub.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/where.h>
@@ -24,10 +23,6 @@
 
 namespace lltm::formula {
 namespace {
-
-Tensor complement(const Tensor& tensor) {
-  return at::rsub(tensor, 1);  // as in cell.cpp
-}
 
 /// What every step of the backward pass reads, (T, N, H) each. With d_h and d_cell, the gradients
 /// of a step's results, it computes
