@@ -35,8 +35,8 @@ def episodes(length: int, reset: list[bool]) -> list[range]:
 
 
 def run_row(cell, row: Tensor, state, length: int, reset: list[bool], reverse: bool):
-    """Runs one direction over one row (T, I). Returns the outputs (T, H) and the state after the last step."""
-    outputs = [row.new_zeros(cell.state_size)] * row.size(0)
+    """Runs one direction over one row (T, I). Returns h and c of every step, (T, H) each, and the last state."""
+    of_steps = [(row.new_zeros(cell.state_size),) * 2] * row.size(0)
     zeros = torch.zeros_like(state[0]), torch.zeros_like(state[1])
     if length and reset[0] and not reverse:
         state = zeros
@@ -45,13 +45,20 @@ def run_row(cell, row: Tensor, state, length: int, reset: list[bool], reverse: b
         if position:
             state = zeros
         for step in reversed(steps) if reverse else steps:
-            state = cell(row[step], state)
-            outputs[step] = state[0]
-    return torch.stack(outputs) if outputs else row.new_zeros(0, cell.state_size), state
+            state = of_steps[step] = cell(row[step], state)
+    if not of_steps:
+        return *row.new_zeros(2, 0, cell.state_size), state
+    return *map(torch.stack, zip(*of_steps, strict=True)), state
 
 
-def run(module: lltm.LLTM, input: Tensor, hx=None, lengths=None, reset=None, dropout=None):
-    """Runs all layers over a time-first batch (T, N, I). `dropout` is applied to the outputs between two layers."""
+def run(*arguments, **options):
+    """The results of a call of the module."""
+    return run_states(*arguments, **options)[:2]
+
+
+def run_states(module: lltm.LLTM, input: Tensor, hx=None, lengths=None, reset=None, dropout=None):
+    """Runs all layers over a time-first batch (T, N, I), and also returns h and c of every step. `dropout` is applied
+    to the outputs between two layers."""
     steps, batch, _ = input.shape
     cells = layer_cells(module)
     directions = 2 if module.bidirectional else 1
@@ -59,7 +66,7 @@ def run(module: lltm.LLTM, input: Tensor, hx=None, lengths=None, reset=None, dro
         hx = [input.new_zeros(len(cells), batch, module.hidden_size)] * 2
     lengths = [steps] * batch if lengths is None else lengths.clamp(0, steps).tolist()
     resets = [[False] * steps] * batch if reset is None else reset.t().tolist()
-    states = []
+    states, h_of_steps, c_of_steps = [], [], []
     for layer in range(module.num_layers):
         outputs = []
         for direction in range(directions):
@@ -70,12 +77,15 @@ def run(module: lltm.LLTM, input: Tensor, hx=None, lengths=None, reset=None, dro
                 )
                 for n in range(batch)
             ]
-            outputs.append(torch.stack([output for output, _ in rows], dim=1))
-            states.append([torch.stack([state[part] for _, state in rows]) for part in (0, 1)])
+            outputs.append(torch.stack([h for h, _, _ in rows], dim=1))
+            states.append([torch.stack([state[part] for *_, state in rows]) for part in (0, 1)])
+            c_of_steps.append(torch.stack([c for _, c, _ in rows], dim=1))
+        h_of_steps += outputs
         input = torch.cat(outputs, dim=2)
         if dropout is not None and layer + 1 < module.num_layers:
             input = dropout(input)
-    return input, (torch.stack([h for h, _ in states]), torch.stack([c for _, c in states]))
+    last = torch.stack([h for h, _ in states]), torch.stack([c for _, c in states])
+    return input, last, (torch.stack(h_of_steps), torch.stack(c_of_steps))
 
 
 def random_state(module, batch: int, **options) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
-"""torch.compile, torch.export and AOTInductor: no graph breaks, both operators in the graphs, any batch size."""
+"""The cell by torch.compile and torch.export: no graph breaks, both operators in the graphs, any batch size."""
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
+from graphs import calls_of, keep_in
 from reference import NAMES, assert_forward_close, assert_gradients_close, make_arguments, make_gradients
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -12,15 +12,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import lltm
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
-
-
-def calls_of(graphs, operator) -> int:
-    return sum(node.target is operator for graph in graphs for node in graph.graph.nodes)
-
-
-def keep_in(graphs):
-    """A compiler that keeps the graph and runs it as it is."""
-    return lambda graph, _: graphs.append(graph) or make_boxed_func(graph.forward)
 
 
 def is_in_place(node) -> bool:
@@ -131,20 +122,6 @@ def test_training_through_scan(device):
     torch.testing.assert_close(found, torch.autograd.grad(loss(inputs), parameters))
 
 
-def test_compiled_autograd(device):
-    """The whole backward pass is in a separate graph that contains the operator."""
-    arguments = make_arguments((6, 5, 7), device=device)
-    grads = make_gradients(arguments)
-    leaves = arguments.require_grad()
-    graphs = []
-    backend = aot_autograd(fw_compiler=keep_in(graphs))
-    outputs = state(*leaves)
-    with torch._dynamo.compiled_autograd._enable(torch.compile(backend=backend, fullgraph=True)):
-        torch.autograd.backward(outputs, grads)
-    assert calls_of(graphs, torch.ops.lltm.backward.default) == 1
-    assert_gradients_close(leaves.map(lambda leaf: leaf.grad), *grads, arguments)
-
-
 def test_training_through_inductor(device):
     """The compiled module learns exactly like the eager one."""
     eager = lltm.LLTMCell(5, 7, device=device)
@@ -169,26 +146,6 @@ def test_training_through_inductor(device):
     assert found[2] < found[0] and found[3] < found[1]
 
 
-class Steps(torch.nn.Module):
-    """Two steps of a cell and a classifier, as a user might export them."""
-
-    def __init__(self):
-        super().__init__()
-        self.cell = lltm.LLTMCell(5, 7)
-        self.head = torch.nn.Linear(7, 3)
-
-    def forward(self, first, second):
-        state = self.cell(first)
-        new_h, _ = self.cell(second, state)
-        return self.head(new_h)
-
-
-def export(model, device):
-    batch = torch.export.Dim("batch", min=1, max=4096)
-    example = (torch.randn(6, 5, device=device), torch.randn(6, 5, device=device))
-    return torch.export.export(model, example, dynamic_shapes={"first": {0: batch}, "second": {0: batch}})
-
-
 @pytest.mark.parametrize("strict", [False, True], ids=["non_strict", "strict"])
 def test_export(device, tmp_path, strict):
     batch = torch.export.Dim("batch")
@@ -197,6 +154,7 @@ def test_export(device, tmp_path, strict):
     shapes = {"input": {0: batch}, "state": ({0: batch}, {0: batch})}
     program = torch.export.export(cell, (x, (h, c)), dynamic_shapes=shapes, strict=strict)
     assert calls_of([program.graph_module], torch.ops.lltm.forward.default) == 1
+    assert calls_of([program.run_decompositions().graph_module], torch.ops.lltm.forward.default) == 1
     torch.export.save(program, tmp_path / "cell.pt2")
     loaded = torch.export.load(tmp_path / "cell.pt2").module()
     for size in (6, 11, 1):
@@ -224,28 +182,16 @@ def test_export_with_sizes_that_depend_on_data(device):
         program(x, weights, h, c, masks[0], masks[2])
 
 
-def test_decompositions_keep_the_operator(device):
-    program = export(Steps().to(device), device).run_decompositions()
-    assert calls_of([program.graph_module], torch.ops.lltm.forward.default) == 2
-
-
-@pytest.mark.usefixtures("aot_inductor")
-def test_aot_inductor_package(device, tmp_path):
-    model = Steps().to(device).eval()
-    with torch.no_grad():
-        path = torch._inductor.aoti_compile_and_package(export(model, device), package_path=str(tmp_path / "steps.pt2"))
-        package = torch._inductor.aoti_load_package(path)
-        for batch in (6, 11, 1):
-            inputs = torch.randn(batch, 5, device=device), torch.randn(batch, 5, device=device)
-            torch.testing.assert_close(package(*inputs), model(*inputs))
-
-
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-def test_compiled_autograd_traces_the_eager_node(device, bias):
+def test_compiled_autograd(device, bias):
+    """The whole backward pass is in a separate graph that contains the operator."""
     arguments = make_arguments((6, 5, 7), device=device, bias=bias)
     grads = make_gradients(arguments)
     leaves = arguments.require_grad()
+    graphs = []
+    backend = aot_autograd(fw_compiler=keep_in(graphs))
     outputs = state(*leaves)
     with torch._dynamo.config.patch(compiled_autograd=True):
-        torch.compile(lambda: torch.autograd.backward(outputs, grads), backend="aot_eager")()
+        torch.compile(lambda: torch.autograd.backward(outputs, grads), backend=backend)()
+    assert calls_of(graphs, torch.ops.lltm.backward.default) == 1
     assert_gradients_close(leaves.map(lambda leaf: leaf.grad), *grads, arguments)

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from graphs import Operators, calls_of
 from module_reference import assert_same, packed, random_state
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -13,7 +14,6 @@ from torch.export import Dim
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -229,8 +229,7 @@ def test_exported_with_dynamic_steps_and_batch(device):
     dynamic = {0: steps, 1: batch}
     shapes = dynamic, ({1: batch}, {1: batch}), {0: batch}, dynamic
     program = torch.export.export(model, arguments_of(model, device=device), dynamic_shapes=shapes)
-    calls = [node for node in program.graph.nodes if node.target is torch.ops.lltm.sequence.default]
-    assert len(calls) == 4
+    assert calls_of([program.graph_module], torch.ops.lltm.sequence.default) == 4
     for sizes in ((5, 2), (9, 4)):
         arguments = arguments_of(model, *sizes, device=device)
         assert_same(program.module()(*arguments), model(*arguments))
@@ -249,16 +248,6 @@ def test_functional_call_and_grad():
     parameters = dict(rnn.named_parameters())
     expected = torch.autograd.grad(rnn(input)[0].sum(), list(parameters.values()))
     torch.testing.assert_close(tuple(torch.func.grad(loss)(parameters).values()), expected)
-
-
-def test_an_ensemble_by_vmap():
-    models = [lltm.LLTM(3, 4, 2, bidirectional=True) for _ in range(3)]
-    parameters, buffers = torch.func.stack_module_state(models)
-    input = torch.randn(5, 2, 3)
-    together = torch.vmap(lambda p: torch.func.functional_call(models[0], (p, buffers), (input,)))(parameters)
-    for index, model in enumerate(models):
-        output, (h_n, c_n) = together
-        assert_same((output[index], (h_n[index], c_n[index])), model(input))
 
 
 def test_parametrizations():
@@ -357,16 +346,6 @@ def test_checkpointed():
     )
 
 
-class CountCalls(TorchDispatchMode):
-    def __init__(self, operator):
-        super().__init__()
-        self.operator, self.calls = operator, 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.calls += function is self.operator
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize(("saved", "calls"), [(True, 2), (False, 4)], ids=["saved", "recomputed"])
 def test_selectively_checkpointed(saved, calls):
     """Each layer runs once if the policy saves the operator's results, and a second time in backward otherwise."""
@@ -374,10 +353,10 @@ def test_selectively_checkpointed(saved, calls):
     expected = torch.autograd.grad(rnn(input)[0].sum(), input)
     operator = torch.ops.lltm.sequence.default
     contexts = partial(create_selective_checkpoint_contexts, [operator] if saved else [torch.ops.aten.mm.default])
-    with CountCalls(operator) as count:
+    with Operators() as operators:
         output, _ = torch.utils.checkpoint.checkpoint(rnn, input, use_reentrant=False, context_fn=contexts)
         found = torch.autograd.grad(output.sum(), input)
-    assert count.calls == calls
+    assert operators.fused().count("sequence") == calls
     torch.testing.assert_close(found, expected)
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
+from graphs import calls_of, keep_in
 from sequence_reference import Sizes, assert_gradients_close, assert_results_close, call, make, make_gradients
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -18,10 +18,6 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 sequence = torch.ops.lltm.sequence.default
 sequence_backward = torch.ops.lltm.sequence_backward.default
 KEEP = pytest.mark.parametrize("keep", [False, True], ids=["plain", "keep"])
-
-
-def calls_of(graphs, operator) -> int:
-    return sum(node.target is operator for graph in graphs for node in graph.graph.nodes)
 
 
 def backward_tensors(arguments, gradients):
@@ -64,10 +60,6 @@ def test_opcheck_of_backward_with_gradients(device):
     leaves = [t.detach().requires_grad_() if t.is_floating_point() else t for t in tensors]
     leaves[6] = tensors[6]  # gates have no gradient
     opcheck(sequence_backward, (*leaves, True, [True] * 5))
-
-
-def keep_in(graphs):
-    return lambda graph, _: graphs.append(graph) or make_boxed_func(graph.forward)
 
 
 def test_one_node_in_each_graph(device):

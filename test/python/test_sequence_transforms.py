@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from reference import assert_no_aliases
-from sequence_reference import NAMES, Sizes, call, call_backward, cell_dtype_of, make, make_gradients, run
+from sequence_reference import NAMES, Sizes, call, call_backward, make, make_gradients, run
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
 
@@ -298,12 +298,6 @@ def test_jvp(device, reverse):
     assert_equal(found, expected)
 
 
-def test_jacobians(device):
-    arguments = double_arguments(device)
-    results = results_of(arguments)
-    assert_equal(jacrev(results, 1)(*arguments[:5]), jacfwd(results, 1)(*arguments[:5]))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("cell_dtype", [torch.float32, None], ids=["float32_c0", "16_bit_c0"])
 def test_differentiable_gradients_have_the_dtypes_of_the_arguments(device, dtype, cell_dtype):
@@ -367,14 +361,3 @@ def test_autocast_leaves_float64(device, lower):
     with torch.autocast(device.type, dtype=lower):
         results = call(arguments)
     assert all(torch.equal(a, b) for a, b in zip(results, call(arguments), strict=True))
-
-
-@LOWER
-def test_transforms_cast_too(device, lower):
-    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True)
-    with torch.autocast(device.type, dtype=lower):
-        mapped = vmap(lambda x: operator(x, *arguments[1:7])[:3])(arguments.input[None])
-        plain = call(arguments)
-    assert mapped[0].dtype == lower and mapped[2].dtype == cell_dtype_of(arguments)
-    for found, expected in zip(mapped, plain, strict=False):
-        torch.testing.assert_close(found[0].float(), expected.float(), rtol=0.05, atol=0.05)

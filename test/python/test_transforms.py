@@ -6,9 +6,7 @@ import named_arguments
 import pytest
 import torch
 from reference import NAMES, Arguments, call, forward, make_arguments, make_gradients
-from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
-
-import lltm
+from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
 
 operator = torch.ops.lltm.forward
 EXAMPLES = 3
@@ -78,14 +76,6 @@ def test_vmap_gives_the_dtypes_and_shapes_of_a_plain_call(device, dtype, name):
     for mapped, plain in zip(found, named_arguments.call(name, arguments), strict=True):
         assert mapped.dtype == plain.dtype and mapped[0].shape == plain.shape
         assert (mapped[0] - plain).abs().max() <= 0.05 * plain.abs().max()
-
-
-def test_vmap_of_vmap(device):
-    arguments = double_arguments(device)
-    values = [torch.stack([stacked(t) for _ in range(2)]) for t in arguments]
-    found = vmap(vmap(operator))(*values)
-    expected = torch.stack([torch.stack([operator(*(v[a, b] for v in values))[1] for b in range(3)]) for a in range(2)])
-    assert_equal(found[1], expected)
 
 
 @pytest.mark.parametrize("mask", [(True,) * 5, (True, False, True, False, True)], ids=["all", "some"])
@@ -242,19 +232,6 @@ def test_jacobians(device, argnum):
     assert_equal(jacfwd(state(operator), argnum)(*arguments), expected)
 
 
-def test_hessian(device):
-    arguments = double_arguments(device, sizes=(2, 1, 2))
-    assert_equal(hessian(loss(operator), 1)(*arguments), hessian(loss(forward), 1)(*arguments))
-
-
-def test_vjp(device):
-    arguments = double_arguments(device)
-    grads = make_gradients(arguments)
-    _, found = vjp(state(operator), *arguments)
-    _, expected = vjp(state(forward), *arguments)
-    assert_equal(found(grads), expected(grads))
-
-
 @pytest.mark.parametrize("argnum", range(5), ids=NAMES)
 def test_vjp_of_a_gradient(device, argnum):
     """The node of the double backward runs after the transform that recorded it has returned."""
@@ -283,22 +260,6 @@ def test_second_jacobians(device, inner, outer):
     assert_equal(second(operator), second(forward))
 
 
-def test_gradients_of_each_example(device):
-    """Per-example gradients of the parameters."""
-    arguments = double_arguments(device)
-    weights, bias = arguments[1:3]
-
-    def example(weights, bias, x, h, c):
-        new_h, new_cell, _ = operator(x[None], weights, bias, h[None], c[None])
-        return (new_h * new_cell.sin()).sum()
-
-    per_example = vmap(grad(example, (0, 1)), in_dims=(None, None, 0, 0, 0))
-    found = per_example(weights, bias, arguments.input, *arguments[3:])
-    for k in range(4):
-        one = arguments._replace(**{n: getattr(arguments, n)[k : k + 1] for n in ("input", "old_h", "old_cell")})
-        assert_equal(tuple(g[k] for g in found), grad(loss(forward), (1, 2))(*one))
-
-
 def test_autograd_through_vmap(device):
     arguments = double_arguments(device)
     leaves, copies = ([stacked(t) for t in arguments] for _ in range(2))
@@ -318,15 +279,6 @@ def test_batched_gradients(device):
     for k in range(EXAMPLES):
         expected = torch.autograd.grad(outputs, arguments, [g[k] for g in grads], retain_graph=True)
         assert_equal(tuple(g[k] for g in found), expected)
-
-
-def test_ensemble_of_modules(device):
-    cells = [lltm.LLTMCell(5, 7, device=device, dtype=torch.float64) for _ in range(EXAMPLES)]
-    parameters, _ = stack_module_state(cells)
-    x = torch.randn(4, 5, device=device, dtype=torch.float64)
-    found = vmap(lambda p: functional_call(cells[0], p, (x,)))(parameters)
-    for result, expected in zip(found, zip(*(cell(x) for cell in cells), strict=True), strict=True):
-        assert_equal(result, torch.stack(expected))
 
 
 def test_gates_have_no_gradient_below_a_transform(device):

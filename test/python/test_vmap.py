@@ -5,37 +5,15 @@ import itertools
 import pytest
 import sequence_reference
 import torch
+from graphs import Operators
 from reference import make_arguments
 from sequence_reference import NAMES, Sizes, make
 from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module_state, vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import lltm
 
 EXAMPLES = 3
-PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::matmul", "aten::linear"}
 REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-
-
-class Operators(TorchDispatchMode):
-    """The names of the operators that reach a kernel."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.append(function.name())
-        return function(*args, **(kwargs or {}))
-
-    def count(self, name):
-        return self.names.count(name)
-
-    def fused(self):
-        return [name.removeprefix("lltm::") for name in self.names if name.startswith("lltm::")]
-
-    def products(self):
-        return [name for name in self.names if name in PRODUCTS]
 
 
 def assert_equal(found, expected):
@@ -425,16 +403,19 @@ def test_lengths_and_reset_of_each_example_of_a_module(device):
 
 
 def test_an_ensemble_of_modules(device):
-    models = [lltm.LLTM(2, 4, device=device, dtype=torch.float64) for _ in range(EXAMPLES)]
+    options = {"num_layers": 2, "bidirectional": True, "device": device, "dtype": torch.float64}
+    models = [lltm.LLTM(2, 4, **options) for _ in range(EXAMPLES)]
     parameters, _ = stack_module_state(models)
     x = torch.randn(5, 3, 2, device=device, dtype=torch.float64)
+    outputs = vmap(lambda p: functional_call(models[0], p, (x,))[0])(parameters)
+    assert_equal(outputs, torch.stack([model(x)[0] for model in models]))
 
     def gradients(parameters):
         return grad(lambda p: functional_call(models[0], p, (x,))[0].sin().sum())(parameters)
 
     with Operators() as operators:
         found = vmap(gradients)({name: p.detach() for name, p in parameters.items()})
-    assert operators.fused() == ["sequence"] * EXAMPLES + ["sequence_backward"] * EXAMPLES
+    assert sorted(operators.fused()) == ["sequence"] * 4 * EXAMPLES + ["sequence_backward"] * 4 * EXAMPLES
     for k, model in enumerate(models):
         model(x)[0].sin().sum().backward()
         assert_equal({name: g[k] for name, g in found.items()}, {n: p.grad for n, p in model.named_parameters()})
