@@ -1,8 +1,9 @@
 // lltm::backward under the Autograd key.
+#include "../formula/backward.h"
+
 #include "../argument_list.h"
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
-#include "../formula/cell.h"
 #include "../formula/double_backward.h"
 #include "../gradient_index.h"
 #include "../one_step.h"

@@ -1,7 +1,7 @@
 // lltm::forward under the Autograd key.
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
-#include "../formula/cell.h"
+#include "../formula/tangents.h"
 #include "../gradient_index.h"
 #include "../optional_tensor.h"
 #include "differentiation.h"
@@ -47,11 +47,42 @@ struct ForwardBackward {
   }
 };
 
+/// With forward-mode AD.
+std::tuple<Tensor, Tensor, Tensor> dual_forward(const ForwardArguments& arguments) {
+  const auto& [input, weights, bias, old_h, old_cell] = arguments;
+  const Tensor x = primal_of(input), w = primal_of(weights), h = primal_of(old_h);
+  const Tensor c = primal_of(old_cell);
+  const auto b = primal_of(bias);
+  auto results = lltm::forward(x, w, b, h, c);
+  const auto& [new_h, new_cell, gates] = results;
+  const auto step = [](const Tensor& tensor) {
+    return tensor.defined() ? tensor.unsqueeze(0) : tensor;
+  };
+  const auto tangents = formula::tangents_of_sequence({.input = step(x),
+                                                       .weights = w,
+                                                       .bias = b,
+                                                       .h0 = h,
+                                                       .c0 = c,
+                                                       .lengths = std::nullopt,
+                                                       .reset = std::nullopt},
+                                                      /*reverse=*/false,
+                                                      {step(tangent_of(input)),
+                                                       tangent_of(weights),
+                                                       tangent_of(bias),
+                                                       tangent_of(old_h),
+                                                       tangent_of(old_cell)},
+                                                      step(new_h),
+                                                      step(new_cell));
+  set_tangent(new_h, tangents[1]);
+  set_tangent(new_cell, tangents[2]);
+  return results;
+}
+
 std::tuple<Tensor, Tensor, Tensor> forward_autograd(const ForwardArguments& arguments) {
   check_defined(arguments);
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
   if (any_has_tangent(input, weights, bias, old_h, old_cell)) {
-    return formula::forward(arguments);
+    return dual_forward(arguments);
   }
   auto results = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -6,8 +6,7 @@
 #include "../argument_list.h"
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
-#include "../formula/cell.h"
-#include "../formula/sequence.h"
+#include "../formula/backward.h"
 #include "../gate_gradients.h"
 #include "../one_step.h"
 #include "../optional_tensor.h"
@@ -19,6 +18,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 #include <utility>
@@ -101,7 +101,8 @@ auto in_one_batch(const Vmap& vmap,
   });
 }
 
-/// Calls run(arguments) for every example. There must be at least one.
+/// Calls run(arguments) for every example. If there are none, calls it for one of zeros, for the
+/// shapes of the results.
 template <size_t count, typename Run>
 auto one_by_one(const Vmap& vmap, const ArgumentList<count>& arguments, const Run& run) {
   std::array<std::vector<Tensor>, count> examples;
@@ -113,7 +114,7 @@ auto one_by_one(const Vmap& vmap, const ArgumentList<count>& arguments, const Ru
   using Results = decltype(run(arguments));
   Results last;
   std::vector<Vmap::Stack> stacks(std::tuple_size_v<Results>, vmap.stack());
-  const int64_t size = vmap.size().guard_int(__FILE__, __LINE__);
+  const int64_t size = std::max<int64_t>(1, vmap.size().guard_int(__FILE__, __LINE__));
   for (int64_t example = 0; example < size; ++example) {
     ArgumentList<count> of_example = arguments;
     for (size_t i = 0; i < count; ++i) {
@@ -134,20 +135,16 @@ auto one_by_one(const Vmap& vmap, const ArgumentList<count>& arguments, const Ru
   return map_results(last, [&](size_t i) { return stacks[i].tensor(); });
 }
 
-/// Calls run(arguments), an operator or a formula that can be given wrapped tensors, below vmap.
-template <size_t count, size_t result_count, typename Run, typename Formula>
+/// Calls run(arguments) below vmap.
+template <size_t count, size_t result_count, typename Run>
 auto map(const ArgumentList<count>& arguments,
          const RowDimensions<count, result_count>& rows,
          const c10::SymInt& batch,
-         const Run& run,
-         const Formula& formula) {
+         const Run& run) {
   const auto vmap = Vmap::over(arguments);
   bool shared = true;
   for (size_t i = 0; vmap && i < count; ++i) {
     shared &= rows.of_arguments[i] != kNone || !vmap->maps(arguments[i]);
-  }
-  if (!shared && vmap->size() == 0) {
-    return formula();  // which computes nothing
   }
   const c10::impl::ExcludeDispatchKeyGuard below_vmap(c10::DispatchKey::FuncTorchBatched);
   return !vmap    ? run(arguments)
@@ -161,12 +158,9 @@ bool is_autocast_on(c10::DeviceType device) {
 
 std::tuple<Tensor, Tensor, Tensor> forward_in_its_dtype(const ForwardArguments& arguments) {
   const auto sizes = check<c10::SymInt>(arguments);
-  return map(
-      list_of(arguments),
-      kForwardRows,
-      sizes.batch,
-      [](const auto& unwrapped) { return call(forward, unwrapped); },
-      [&] { return formula::forward(arguments); });
+  return map(list_of(arguments), kForwardRows, sizes.batch, [](const auto& unwrapped) {
+    return call(forward, unwrapped);
+  });
 }
 
 std::tuple<Tensor, Tensor, Tensor> forward_batched(const ForwardArguments& arguments) {
@@ -184,12 +178,9 @@ std::tuple<Tensor, Tensor, Tensor> forward_batched(const ForwardArguments& argum
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_in_its_dtype(
     const SequenceArguments& arguments, bool reverse, bool keep) {
   const auto sizes = check<c10::SymInt>(arguments);
-  return map(
-      list_of(arguments),
-      kSequenceRows,
-      sizes.batch,
-      [&](const auto& unwrapped) { return call(sequence, unwrapped, reverse, keep); },
-      [&] { return formula::sequence(arguments, reverse, keep); });
+  return map(list_of(arguments), kSequenceRows, sizes.batch, [&](const auto& unwrapped) {
+    return call(sequence, unwrapped, reverse, keep);
+  });
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_batched(
@@ -209,14 +200,9 @@ GateGradients sequence_gate_gradients_batched(const SequenceBackwardArguments& a
                                               bool reverse,
                                               std::array<bool, 2> state_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
-  return map(
-      list_of(arguments),
-      kGateGradientsRows,
-      sizes.batch,
-      [&](const auto& unwrapped) {
-        return call(sequence_gate_gradients, unwrapped, reverse, state_mask);
-      },
-      [&] { return formula::sequence_gate_gradients(arguments, reverse, state_mask); });
+  return map(list_of(arguments), kGateGradientsRows, sizes.batch, [&](const auto& unwrapped) {
+    return call(sequence_gate_gradients, unwrapped, reverse, state_mask);
+  });
 }
 
 /// Whether each example has gradients of its own with respect to weights that all of them share.
@@ -242,14 +228,9 @@ OptionalGradients sequence_backward_batched(const SequenceBackwardArguments& arg
         reverse,
         output_mask);
   }
-  return map(
-      tensors,
-      kSequenceBackwardRows,
-      sizes.batch,
-      [&](const auto& unwrapped) {
-        return optional_gradients(call(sequence_backward, unwrapped, reverse, output_mask));
-      },
-      [&] { return formula::sequence_backward(arguments, reverse, output_mask); });
+  return map(tensors, kSequenceBackwardRows, sizes.batch, [&](const auto& unwrapped) {
+    return optional_gradients(call(sequence_backward, unwrapped, reverse, output_mask));
+  });
 }
 
 OptionalGradients backward_batched(const BackwardArguments& arguments,
@@ -261,14 +242,9 @@ OptionalGradients backward_batched(const BackwardArguments& arguments,
       return sequence_backward_batched(of_sequence, /*reverse=*/false, output_mask);
     });
   }
-  return map(
-      tensors,
-      kBackwardRows,
-      sizes.batch,
-      [&](const auto& unwrapped) {
-        return optional_gradients(call(backward, unwrapped, output_mask));
-      },
-      [&] { return formula::backward(arguments, output_mask); });
+  return map(tensors, kBackwardRows, sizes.batch, [&](const auto& unwrapped) {
+    return optional_gradients(call(backward, unwrapped, output_mask));
+  });
 }
 
 }  // namespace

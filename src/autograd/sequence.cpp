@@ -1,9 +1,8 @@
 // lltm::sequence under the Autograd key.
-#include "../formula/sequence.h"
-
 #include "../argument_list.h"
 #include "../checks.h"
 #include "../dispatcher_kernel.h"
+#include "../formula/tangents.h"
 #include "../gradient_index.h"
 #include "../optional_tensor.h"
 #include "differentiation.h"
@@ -48,12 +47,53 @@ struct SequenceBackward {
   }
 };
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autograd(
-    const SequenceArguments& arguments, bool reverse, bool keep) {
+using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+/// Without the cells and gates that were only kept for a derivative.
+void forget_steps(Results& results) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  auto& [output, h_n, c_n, cells, gates] = results;
+  const auto none_of = [](const Tensor& steps) {
+    return steps.new_empty_symint({0, steps.sym_size(1), steps.sym_size(2)});
+  };
+  cells = none_of(cells);
+  gates = none_of(gates);
+}
+
+/// With forward-mode AD.
+Results dual_sequence(const SequenceArguments& arguments, bool reverse, bool keep) {
+  const auto primals = std::apply(
+      [](const auto&... tensors) {
+        return ArgumentList<sizeof...(tensors)>{primal_of(tensors)...};
+      },
+      arguments.tensors());
+  auto results = call(lltm::sequence, primals, reverse, /*keep=*/true);
+  const auto& [output, h_n, c_n, cells, gates] = results;
+  const auto tangents = formula::tangents_of_sequence(arguments_in<SequenceArguments>(primals),
+                                                      reverse,
+                                                      {tangent_of(arguments.input),
+                                                       tangent_of(arguments.weights),
+                                                       tangent_of(arguments.bias),
+                                                       tangent_of(arguments.h0),
+                                                       tangent_of(arguments.c0)},
+                                                      output,
+                                                      cells);
+  set_tangent(output, tangents[0]);
+  set_tangent(h_n, tangents[1]);
+  set_tangent(c_n, tangents[2]);
+  if (keep) {
+    set_tangent(cells, tangents[3]);
+  } else {
+    forget_steps(results);
+  }
+  return results;
+}
+
+Results sequence_autograd(const SequenceArguments& arguments, bool reverse, bool keep) {
   check_defined(arguments);
   const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
   if (any_has_tangent(input, weights, bias, h0, c0)) {
-    return formula::sequence(arguments, reverse, keep);
+    return dual_sequence(arguments, reverse, keep);
   }
   const bool recorded = any_requires_grad(input, weights, bias, h0, c0);
   auto results = [&] {
@@ -83,12 +123,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autograd(
        or_undefined(reset)},
       {{kReverse, reverse}});
   if (!keep) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const auto none_of = [](const Tensor& steps) {
-      return steps.new_empty_symint({0, steps.sym_size(1), steps.sym_size(2)});
-    };
-    cells = none_of(cells);
-    gates = none_of(gates);
+    forget_steps(results);
   }
   return results;
 }

@@ -76,13 +76,19 @@ Tensor Vmap::unfold(const Tensor& folded, int64_t dim, const c10::SymInt& rows) 
 
 std::vector<Tensor> Vmap::examples(const Tensor& tensor) const {
   const auto* wrapper = wrapper_of(tensor);
-  return wrapper->value().unbind(wrapper->bdim());
+  const Tensor& value = wrapper->value();
+  if (size_ == 0) {
+    c10::SymDimVector sizes(value.sym_sizes());
+    sizes.erase(sizes.begin() + wrapper->bdim());
+    return {value.new_zeros_symint(sizes)};
+  }
+  return value.unbind(wrapper->bdim());
 }
 
 void Vmap::Stack::push(const Tensor& example) {
   // On the CPU, an example's memory is used again by the next one, while it is in the cache. What
   // a derivative or a tracer records should be one operation.
-  if (pushed_ == 0 && example.is_cpu() && !example.requires_grad() &&
+  if (pushed_ == 0 && size_ != 0 && example.is_cpu() && !example.requires_grad() &&
       !at::isTensorSubclassLike(example)) {
     c10::SymDimVector sizes(example.sym_sizes());
     sizes.insert(sizes.begin(), size_);
@@ -98,7 +104,7 @@ void Vmap::Stack::push(const Tensor& example) {
 
 Tensor Vmap::Stack::tensor() const {
   return at::functorch::makeBatched(
-      all_.defined() ? all_ : at::stack(examples_), /*dim=*/0, level_);
+      all_.defined() ? all_ : at::stack(examples_).narrow_symint(0, 0, size_), /*dim=*/0, level_);
 }
 
 }  // namespace lltm

@@ -33,7 +33,7 @@ class Vmap {
   /// The inverse of fold(): the wrapped tensor, with `rows` rows in each example.
   at::Tensor unfold(const at::Tensor& folded, int64_t dim, const c10::SymInt& rows) const;
 
-  /// The examples of a tensor that is mapped over, unwrapped.
+  /// The examples of a tensor that is mapped over, unwrapped; one of zeros if there are none.
   std::vector<at::Tensor> examples(const at::Tensor& tensor) const;
 
   /// The inverse of examples(), for one example after the other.
@@ -41,7 +41,7 @@ class Vmap {
    public:
     void push(const at::Tensor& example);
 
-    /// The wrapped tensor, once all examples have been pushed.
+    /// The wrapped tensor, once all examples have been pushed, or one of zeros if there are none.
     at::Tensor tensor() const;
 
    private:

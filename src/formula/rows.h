@@ -1,27 +1,51 @@
 // What the formulas of a sequence have in common: which rows run at a step, and lists of steps.
+//
+// Rows that have ended, and resets, are masked by where(), so that inputs and gradients beyond a
+// row's length, and the state of a row of length 0, do not affect other results, even if they are
+// NaN. The arguments of a step are masked, not only its results: the gradient of what where() drops
+// is zero, but a step's derivative multiplies it, and 0 * NaN is NaN.
 #pragma once
 
 #include "../checks.h"
 #include "../optional_tensor.h"
-#include "cell.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/rsub.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <c10/core/SymInt.h>
-#include <c10/core/SymIntArrayRef.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace lltm::formula {
 
 using at::Tensor;
+
+/// The tensor in the accumulation type.
+inline Tensor accumulated(const Tensor& tensor) {
+  return tensor.to(at::toOpMathType(tensor.scalar_type()));
+}
+
+/// 1 - tensor. The operator `-` would fill a tensor with ones and subtract in place, which fails in
+/// tracers that run with autograd on: torch.scan and the export of a training step.
+inline Tensor complement(const Tensor& tensor) {
+  return at::rsub(tensor, 1);
+}
+
+/// A copy of columns [begin, end) of a matrix, because torch.scan saves it for its backward, and
+/// refuses views of its inputs.
+inline Tensor columns(const Tensor& matrix, const c10::SymInt& begin, const c10::SymInt& end) {
+  return matrix.slice_symint(/*dim=*/1, begin, end).clone();
+}
 
 /// Which rows run at which step, and which of them are reset there.
 class Rows {
@@ -32,8 +56,19 @@ class Rows {
         steps_(steps),
         reverse_(reverse) {}
 
+  int64_t steps() const { return steps_; }
+
   /// The time of the k-th step that is run. Its own inverse.
   int64_t time_of(int64_t k) const { return reverse_ ? steps_ - 1 - k : k; }
+
+  /// Stacks tensors like like[0], one for each step that was run, in the order of time.
+  Tensor in_time(std::vector<Tensor> of_steps, const Tensor& like) const {
+    return stacked(std::move(of_steps), reverse_, like);
+  }
+  /// The same for steps that were visited in the reverse order.
+  Tensor in_time_backward(std::vector<Tensor> of_steps, const Tensor& like) const {
+    return stacked(std::move(of_steps), !reverse_, like);
+  }
 
   /// `yes` in the rows that are longer than t, else `no`.
   Tensor where_running(int64_t t, const Tensor& yes, const Tensor& no) const {
@@ -103,6 +138,15 @@ class Rows {
   }
 
  private:
+  static Tensor stacked(std::vector<Tensor> of_steps, bool backward, const Tensor& like) {
+    if (of_steps.empty()) {
+      return at::empty_like(like);
+    }
+    if (backward) {
+      std::reverse(of_steps.begin(), of_steps.end());
+    }
+    return at::stack(of_steps);
+  }
   Tensor running(int64_t t) const { return lengths_.gt(t).unsqueeze(1); }
   Tensor times() const { return at::arange(steps_, lengths_.options()).unsqueeze(1); }
 
@@ -114,22 +158,6 @@ class Rows {
 
 inline int64_t number_of(const c10::SymInt& steps) {
   return steps.guard_int(__FILE__, __LINE__);
-}
-
-/// Stacks the steps in the order of time.
-inline Tensor stacked(std::vector<Tensor> in_order_of_execution,
-                      bool reverse,
-                      const Tensor& like,
-                      at::SymIntArrayRef size_of_a_step) {
-  if (in_order_of_execution.empty()) {
-    c10::SymDimVector sizes{0};
-    sizes.append(size_of_a_step.begin(), size_of_a_step.end());
-    return like.new_empty_symint(sizes);
-  }
-  if (reverse) {
-    std::reverse(in_order_of_execution.begin(), in_order_of_execution.end());
-  }
-  return at::stack(in_order_of_execution);
 }
 
 inline Tensor state_or_zeros(const std::optional<Tensor>& state,

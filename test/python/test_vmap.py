@@ -150,6 +150,20 @@ def test_a_gradient_without_vmap_runs_the_fused_backward(device):
     assert operators.fused() == ["sequence", "sequence_backward"] and not operators.products()
 
 
+@REVERSE
+def test_tangents_run_the_fused_forward(device, reverse):
+    """Its results are those of a plain call, and the products of the tangents are one a step and a few of all steps."""
+    arguments = sequence_arguments(device, reverse, sizes=(20, 3, 2, 4))
+
+    def run(x):
+        return sequence(x, *arguments[1:7], reverse=reverse)[:4]
+
+    with Operators() as operators:
+        found, _ = jvp(run, (arguments.input,), (arguments.input,))
+    assert operators.fused() == ["sequence"] and len(operators.products()) <= 20 + 4
+    assert all(torch.equal(a, b) for a, b in zip(found, run(arguments.input), strict=True))
+
+
 @pytest.mark.parametrize("argnum", [0, 1, 3])
 def test_gradients_of_each_example_of_parameters_that_require_one(device, argnum):
     """As without detach(): the results can be differentiated once more outside."""

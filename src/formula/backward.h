@@ -1,11 +1,8 @@
-// A whole sequence written in differentiable ATen operations, with the cell's step: the composite
-// formula of lltm::sequence and its backward. It is used where the formula in cell.h is. It loops
-// over the steps, so tracers treat their number as a constant.
+// The backward operators written in differentiable ATen operations: the composite formula.
 //
-// Rows that have ended, and resets, are masked by where(), so that inputs and gradients beyond a
-// row's length, and the state of a row of length 0, do not affect other results, even if they are
-// NaN. The arguments of a step are masked, not only its results: the gradient of what where() drops
-// is zero, but a step's derivative multiplies it, and 0 * NaN is NaN.
+// It is used where a fused kernel cannot be: for forward-mode AD of the backward, and the legacy
+// vmap. Matrix products run in the tensors' dtype, pointwise operations in the accumulation type,
+// and autocast is off. It loops over the steps, so tracers treat their number as a constant.
 #pragma once
 
 #include "../checks.h"
@@ -18,10 +15,6 @@
 #include <tuple>
 
 namespace lltm::formula {
-
-/// The formula of lltm::sequence.
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence(
-    const SequenceArguments& arguments, bool reverse, bool keep);
 
 /// The formula of lltm::_sequence_gate_gradients. It recomputes z from input and output, because
 /// gates is not differentiable.
@@ -40,5 +33,8 @@ OptionalGradients finish_sequence_gradients(const GateGradients& gate_gradients,
 OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     std::array<bool, 5> output_mask);
+
+/// The formula of lltm::backward, as that of a sequence of one step.
+OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask);
 
 }  // namespace lltm::formula

@@ -1,9 +1,10 @@
-#include "sequence.h"
+#include "backward.h"
 
+#include "../one_step.h"
 #include "../optional_tensor.h"
 #include "../without_autocast.h"
-#include "cell.h"
 #include "rows.h"
+#include "tangents.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -14,50 +15,6 @@
 namespace lltm::formula {
 
 using at::Tensor;
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArguments& arguments,
-                                                            bool reverse,
-                                                            bool keep) {
-  const auto sizes = check<c10::SymInt>(arguments);
-  const WithoutAutocast without_autocast;
-  const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
-  const int64_t steps = number_of(sizes.steps);
-  const Rows rows(arguments, steps, reverse);
-  const auto dtype = input.scalar_type();
-
-  Tensor h = state_or_zeros(h0, input, sizes);
-  Tensor cell = accumulated(state_or_zeros(c0, input, sizes));
-  std::vector<Tensor> output, cells, gates;
-  for (int64_t k = 0; k < steps; ++k) {
-    const int64_t t = rows.time_of(k);
-    const Tensor old_h = rows.zero_where_reset(t, h);
-    const Tensor old_cell = rows.zero_unless_running(t, rows.zero_where_reset(t, cell));
-    const Tensor h_and_input = rows.zero_unless_running(t, at::cat({old_h, input.select(0, t)}, 1));
-    const Tensor z = at::linear(h_and_input, weights, bias);
-    const State state = step(z, old_cell);
-    const Tensor new_h = state.h.to(dtype);
-    output.push_back(rows.zero_unless_running(t, new_h));
-    if (keep) {
-      cells.push_back(rows.zero_unless_running(t, state.cell).to(dtype));
-      gates.push_back(rows.zero_unless_running(t, z.detach()));
-    }
-    h = rows.where_running(t, new_h, h);
-    cell = rows.where_running(t, state.cell, cell);
-  }
-  if (steps == 0) {
-    // The final state equals the initial one, but must not share storage with it.
-    h = h.clone();
-    cell = cell.clone();
-  }
-  const auto stack = [&](const std::vector<Tensor>& of_steps, const c10::SymInt& columns) {
-    return stacked(of_steps, reverse, input, {sizes.batch, columns});
-  };
-  return {stack(output, sizes.state_size),
-          h,
-          cell.to(final_cell_dtype(arguments)),
-          stack(cells, sizes.state_size),
-          stack(gates, sizes.state_size * 3)};
-}
 
 GateGradients sequence_gate_gradients(const SequenceBackwardArguments& arguments,
                                       bool reverse,
@@ -74,32 +31,33 @@ GateGradients sequence_gate_gradients(const SequenceBackwardArguments& arguments
   const Tensor z =
       at::linear(rows.h_and_input(arguments.output, h0, input), weights, arguments.bias);
 
+  const Factors factors(z, rows.zero_unless_running(arguments.cells));
+  const auto by_i = factors.cell_by_i.unbind(), by_g = factors.cell_by_g.unbind();
+  const auto by_o = factors.h_by_o.unbind(), by_cell = factors.h_by_cell.unbind();
+
   // The gradients of the state that is passed between two steps.
   Tensor dh = accumulated(state_or_zeros(arguments.grad_h_n, input, sizes));
   Tensor d_cell = accumulated(state_or_zeros(arguments.grad_c_n, input, sizes));
   std::vector<Tensor> dz_of_steps;
   for (int64_t k = steps - 1; k >= 0; --k) {
     const int64_t t = rows.time_of(k);
-    const Tensor new_cell = rows.zero_unless_running(t, accumulated(arguments.cells.select(0, t)));
-    const StepGradients gradients = step_backward(z.select(0, t),
-                                                  new_cell,
-                                                  rows.total(t, dh, arguments.grad_output),
-                                                  rows.total(t, d_cell, arguments.grad_cells));
-    const Tensor dz = rows.zero_unless_running(t, gradients.gates).to(dtype);
+    const Tensor d_h = rows.total(t, dh, arguments.grad_output);
+    const Tensor d_total = rows.total(t, d_cell, arguments.grad_cells) + d_h * by_cell[t];
+    const Tensor of_gates = at::cat({d_total * by_i[t], d_h * by_o[t], d_total * by_g[t]}, 1);
+    const Tensor dz = rows.zero_unless_running(t, of_gates).to(dtype);
     if (k > 0 || state_mask[0]) {
       const Tensor d_old_h = accumulated(dz.matmul(h_columns));
       dh = rows.where_running(t, rows.zero_where_reset(t, d_old_h), dh);
     }
-    d_cell = rows.where_running(t, rows.zero_where_reset(t, gradients.old_cell), d_cell);
+    d_cell = rows.where_running(t, rows.zero_where_reset(t, d_total), d_cell);
     dz_of_steps.push_back(dz);
   }
   if (steps == 0) {
     dh = dh.clone();
     d_cell = d_cell.clone();
   }
-  // The steps were visited in the reverse order of their execution.
   return {
-      stacked(dz_of_steps, !reverse, input, {sizes.batch, sizes.state_size * 3}),
+      rows.in_time_backward(dz_of_steps, z),
       if_wanted(state_mask[0], [&] { return dh.to(dtype); }),
       if_wanted(state_mask[1], [&] { return d_cell.to(final_cell_dtype(arguments.sequence())); })};
 }
@@ -141,6 +99,13 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
       arguments,
       reverse,
       output_mask);
+}
+
+OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
+  check<c10::SymInt>(arguments);
+  return gradients_of_one_step(arguments, [&](const SequenceBackwardArguments& of_sequence) {
+    return sequence_backward(of_sequence, /*reverse=*/false, output_mask);
+  });
 }
 
 }  // namespace lltm::formula
