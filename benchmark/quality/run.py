@@ -53,8 +53,16 @@ def selected(names, words: list[str]) -> list[str]:
 def measure(task: str, variant: str, seed: int, part: float) -> scores.Row:
     torch.set_num_threads(1)  # the tensors are small
     start = time.process_time()
-    score, cell_mean, cell_max = TASKS[task].run(VARIANTS[variant], seed, part)
-    return scores.Row(task, variant, seed, score, cell_mean, cell_max, time.process_time() - start)
+    outcome = TASKS[task].run(VARIANTS[variant], seed, part)
+    numbers = (*outcome, time.process_time() - start)
+    return scores.Row(task, variant, seed, *(value and float(f"{value:.5g}") for value in numbers))
+
+
+def write(path: Path, results: dict) -> None:
+    """One row a line, so that the difference between two files is that of their rows."""
+    rows = ",\n".join(f"  {json.dumps(row)}" for row in results["rows"])
+    rest = json.dumps(results | {"rows": []}, indent=1)
+    path.write_text(rest.replace('"rows": []', f'"rows": [\n{rows}\n ]') + "\n")
 
 
 def main() -> None:
@@ -88,7 +96,7 @@ def main() -> None:
                 "rows": [row._asdict() for row in sorted(rows, key=lambda row: jobs.index(row[:3]))],
             }
             # After every row, so that an interrupted run keeps what it has measured.
-            args.output.write_text(json.dumps(results, indent=1) + "\n")
+            write(args.output, results)
             print(f"{len(rows):4}/{len(jobs)} {row.task}, {row.variant}, seed {row.seed}: {row.score:.4g}", flush=True)
     print(scores.tables(results))
     print(f"results: {os.path.relpath(args.output)} ({results['seconds']} s in all)")
