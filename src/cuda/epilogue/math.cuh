@@ -92,9 +92,9 @@ struct ShortMath : cell::StandardMath {
     constexpr float kLog2E = 1.44269504f, kRestOfLog2E = 1.92596303e-8f, kLn2 = 0.693147181f;
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x * kLog2E));
-    // Beyond 87 the power is that of the limit, zero or infinity, whatever the correction: that of 87
-    // is positive. Adding a product keeps bits of the correction that a factor of about one lacks,
-    // whose error has a bias, which the cell state would add up.
+    // Beyond 87 the power is that of the limit, zero or infinity, whatever the correction: that of
+    // 87 is positive. Adding a product keeps bits of the correction that a factor of about one
+    // lacks, whose error has a bias, which the cell state would add up.
     const float limited = fminf(fmaxf(x, -87.0f), 87.0f);
     const float rest = fmaf(limited, kRestOfLog2E, fmaf(limited, kLog2E, -limited * kLog2E));
     return fmaf(power, rest * kLn2, power);
