@@ -55,9 +55,9 @@ constexpr RecurrenceCandidate kCandidates[] = {
     mma("recurrence_mma_128x8", {128, 8}, 1, {1.00, 1.00}, {1.35, 1.35}),
     mma("recurrence_mma_128x32", {128, 32}, 1, {3.40, 3.40}, {4.60, 4.60}),
     mma("recurrence_mma_128x32_x", with_x(128, 32), 1, {2.60, 2.60}, {}),
-    mma("recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), 1, {0.67, 0.14}, {0.95, 0.10}),
+    mma("recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), 1, {0.55, 0.15}, {0.97, 0.10}),
     mma("recurrence_mma_384x32_cluster6", in_cluster(384, 32, 6), 1, {0.80, 0.11}, {1.20, 0.11}),
-    mma("recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), 1, {0.83, 0.15}, {1.55, 0.21}),
+    mma("recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), 1, {0.83, 0.15}, {1.60, 0.165}),
 };
 
 // Microseconds of a launch that loads the weights, and of the launch of a product of the library.
