@@ -234,6 +234,7 @@ TEST(RecurrencePlan, NamesTheLimitOfClusters) {
             "needs a cluster of 6 blocks, which is not resident on this GPU");
   EXPECT_EQ(why_no_cluster(in_16_bits(512), test::kEighthOfAnH200),
             "needs a cluster of 8 blocks, which is not resident on this GPU");
+  EXPECT_EQ(why_no_cluster(shape_of(27, 3, 200), kH200), "has no kernel for float32");
   RecurrenceShape other = in_16_bits(200);
   other.arithmetic = std::nullopt;
   EXPECT_EQ(why_no_cluster(other, kH200), "has no kernel for float64");
