@@ -13,10 +13,8 @@
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/util/Exception.h>
 
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -59,14 +57,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: %s WAY MODEL IMAGES LOGITS [DEVICE]\n", argv[0]);
     return 2;
   }
-  try {
+  return digits::run_program(argv[0], [&] {
     run(argv[1], argv[2], argv[3], argv[4], c10::Device(argc == 6 ? argv[5] : "cpu"));
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what_without_backtrace());
-    return 1;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 1;
-  }
-  return 0;
+  });
 }

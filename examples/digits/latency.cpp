@@ -20,12 +20,10 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <exception>
 #include <future>
 #include <latch>
 #include <memory>
@@ -173,18 +171,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: %s DEVICE IMAGES SECONDS (WAY MODEL)...\n", argv[0]);
     return 2;
   }
-  try {
+  return digits::run_program(argv[0], [&] {
     std::vector<std::pair<std::string, std::string>> models;
     for (int index = 4; index < argc; index += 2) {
       models.emplace_back(argv[index], argv[index + 1]);
     }
     run(c10::Device(argv[1]), argv[2], std::stod(argv[3]), models);
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what_without_backtrace());
-    return 1;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 1;
-  }
-  return 0;
+  });
 }

@@ -5,11 +5,14 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/linear.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
+#include <cstdio>
+#include <exception>
 #include <fstream>
 #include <ios>
 #include <iterator>
@@ -112,6 +115,19 @@ void write(const std::string& path, const c10::IValue& value) {
 
 at::Tensor tensor(const c10::IValue& dictionary, const char* key) {
   return dictionary.toGenericDict().at(key).toTensor();
+}
+
+int run_program(const char* name, const std::function<void()>& program) {
+  try {
+    program();
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "%s: %s\n", name, error.what_without_backtrace());
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", name, error.what());
+    return 1;
+  }
+  return 0;
 }
 
 }  // namespace digits

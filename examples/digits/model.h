@@ -8,6 +8,7 @@
 #include <c10/core/Device.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -46,5 +47,8 @@ void write(const std::string& path, const c10::IValue& value);
 
 /// A tensor of a dictionary of tensors.
 at::Tensor tensor(const c10::IValue& dictionary, const char* key);
+
+/// Runs a program. Returns its exit status: 1 after an exception, whose message is printed.
+int run_program(const char* name, const std::function<void()>& program);
 
 }  // namespace digits
