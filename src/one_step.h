@@ -12,18 +12,23 @@
 
 namespace lltm {
 
+/// A tensor of a cell, which may be absent or undefined, as that of a sequence of one step.
+inline at::Tensor one_step_of(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.unsqueeze(0) : tensor;
+}
+inline std::optional<at::Tensor> one_step_of(const std::optional<at::Tensor>& tensor) {
+  return is_given(tensor) ? std::optional(tensor->unsqueeze(0)) : std::nullopt;
+}
+
 /// Calls compute() with the arguments of lltm::sequence_backward that are those of lltm::backward.
 template <typename Compute>
 auto as_one_step(const BackwardArguments& arguments, const Compute& compute) {
   const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
-  const auto step = [](const std::optional<at::Tensor>& tensor) {
-    return is_given(tensor) ? std::optional(tensor->unsqueeze(0)) : std::nullopt;
-  };
   const at::Tensor cells = new_cell.unsqueeze(0);
-  return compute(SequenceBackwardArguments{.grad_output = step(grad_h),
+  return compute(SequenceBackwardArguments{.grad_output = one_step_of(grad_h),
                                            .grad_h_n = std::nullopt,
                                            .grad_c_n = std::nullopt,
-                                           .grad_cells = step(grad_cell),
+                                           .grad_cells = one_step_of(grad_cell),
                                            .output = cells,  // of the last step, so not read
                                            .cells = cells,
                                            .gates = gates.unsqueeze(0),

@@ -35,15 +35,12 @@ struct BackwardBackward {
     if (!any_defined(gradients)) {
       return variable_list(7);
     }
-    const auto step = [](const Tensor& tensor) {
-      return tensor.defined() ? tensor.unsqueeze(0) : tensor;
-    };
     const auto saved = saved_list<8>(*ctx);
     const variable_list found =
         as_one_step(arguments_in<BackwardArguments>(saved), [&](const auto& arguments) {
           return formula::double_backward(arguments,
                                           /*reverse=*/false,
-                                          {.input = step(gradients[kInput]),
+                                          {.input = one_step_of(gradients[kInput]),
                                            .weights = gradients[kWeights],
                                            .bias = gradients[kBias],
                                            .h0 = gradients[kOldH],

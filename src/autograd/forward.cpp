@@ -3,6 +3,7 @@
 #include "../dispatcher_kernel.h"
 #include "../formula/tangents.h"
 #include "../gradient_index.h"
+#include "../one_step.h"
 #include "../optional_tensor.h"
 #include "differentiation.h"
 #include "lltm/lltm.h"
@@ -55,10 +56,7 @@ std::tuple<Tensor, Tensor, Tensor> dual_forward(const ForwardArguments& argument
   const auto b = primal_of(bias);
   auto results = lltm::forward(x, w, b, h, c);
   const auto& [new_h, new_cell, gates] = results;
-  const auto step = [](const Tensor& tensor) {
-    return tensor.defined() ? tensor.unsqueeze(0) : tensor;
-  };
-  const auto tangents = formula::tangents_of_sequence({.input = step(x),
+  const auto tangents = formula::tangents_of_sequence({.input = one_step_of(x),
                                                        .weights = w,
                                                        .bias = b,
                                                        .h0 = h,
@@ -66,13 +64,13 @@ std::tuple<Tensor, Tensor, Tensor> dual_forward(const ForwardArguments& argument
                                                        .lengths = std::nullopt,
                                                        .reset = std::nullopt},
                                                       /*reverse=*/false,
-                                                      {step(tangent_of(input)),
+                                                      {one_step_of(tangent_of(input)),
                                                        tangent_of(weights),
                                                        tangent_of(bias),
                                                        tangent_of(old_h),
                                                        tangent_of(old_cell)},
-                                                      step(new_h),
-                                                      step(new_cell));
+                                                      one_step_of(new_h),
+                                                      one_step_of(new_cell));
   set_tangent(new_h, tangents[1]);
   set_tangent(new_cell, tangents[2]);
   return results;
