@@ -87,8 +87,6 @@ constexpr int kLargestMmaBytes = 150 * 1024, kClusterBytes = 227 * 1024;
 // The largest state of those whose blocks fit every GPU.
 constexpr int kSmallMmaState = 96;
 
-constexpr int kLargestStateOfBlock = 128;
-
 RecurrenceProduct product_of(Arithmetic arithmetic) {
   return is_float(arithmetic) ? kFma : kMma;
 }
@@ -97,13 +95,13 @@ int resident_clusters(int size, const DeviceFacts& device) {
   return device.resident_in_clusters_of(size) / size;
 }
 
-/// Why clusters do not take a state of this size; or empty.
-std::string why_no_cluster(const RecurrenceShape& shape, const DeviceFacts& device) {
+/// Why no kernel takes a state of this size; or empty.
+std::string why_no_tile(const RecurrenceShape& shape, const DeviceFacts& device, bool in_clusters) {
   const RecurrenceProduct product = product_of(*shape.arithmetic);
   int largest = 0;
   const RecurrenceCandidate* fits = nullptr;  // the first is the smallest
   for (const RecurrenceCandidate& of : kCandidates) {
-    if (of.in_clusters() && of.product == product) {
+    if (of.in_clusters() == in_clusters && of.product == product) {
       largest = std::max(largest, of.tile.state_size);
       if (fits == nullptr && shape.state_size <= of.tile.state_size) {
         fits = &of;
@@ -117,19 +115,12 @@ std::string why_no_cluster(const RecurrenceShape& shape, const DeviceFacts& devi
     return "takes a state_size of at most " + std::to_string(largest) + ", got " +
            std::to_string(shape.state_size);
   }
-  if (device.shared_bytes_a_block < kClusterBytes ||
-      resident_clusters(fits->tile.cluster, device) == 0) {
-    return "needs a cluster of " + std::to_string(fits->tile.cluster) +
-           " blocks, which is not resident on this GPU";
-  }
-  return {};
-}
-
-/// Why a block by itself does not take a state of this size; or empty.
-std::string why_no_block(const RecurrenceShape& shape, const DeviceFacts& device) {
-  if (shape.state_size > kLargestStateOfBlock) {
-    return "takes a state_size of at most " + std::to_string(kLargestStateOfBlock) + ", got " +
-           std::to_string(shape.state_size);
+  if (in_clusters) {
+    return device.shared_bytes_a_block < kClusterBytes ||
+                   resident_clusters(fits->tile.cluster, device) == 0
+               ? "needs a cluster of " + std::to_string(fits->tile.cluster) +
+                     " blocks, which is not resident on this GPU"
+               : "";
   }
   if (!is_float(*shape.arithmetic) && shape.state_size > kSmallMmaState &&
       device.shared_bytes_a_block < kLargestMmaBytes) {
@@ -195,8 +186,7 @@ std::string why_no_recurrence(const RecurrenceShape& shape,
   if (!device.tiles) {
     return "needs a GPU of compute capability 8.0 or newer";
   }
-  std::string why = in_clusters ? why_no_cluster(shape, device) : why_no_block(shape, device);
-  if (!why.empty()) {
+  if (std::string why = why_no_tile(shape, device, in_clusters); !why.empty()) {
     return why;
   }
   if (shape.launches == 0 && shape.steps > 0 &&
