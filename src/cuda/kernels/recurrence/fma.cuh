@@ -343,7 +343,8 @@ class OperandRing {
 template <typename Tile>
 class InputRing {
  public:
-  static constexpr int kPasses = ceil_div(Tile::kRows * Tile::kState, Tile::kThreads);
+  // Each thread copies an element.
+  static_assert(Tile::kRows * Tile::kState == Tile::kThreads);
 
   /// For the times from `first_time` on.
   __device__ __forceinline__ InputRing(const RecurrenceForward<float>& p,
@@ -353,14 +354,11 @@ class InputRing {
                                        int direction,
                                        uint32_t shared)
       : time_stride_(in_register(direction * p.input.strides[0])) {
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const int place = pass * Tile::kThreads + static_cast<int>(threadIdx.x);
-      const int row = place / Tile::kState, column = place % Tile::kState;
-      exists_[pass] = row < block_rows && column < p.input_features;
-      from_[pass] = p.input.data + first_time * p.input.strides[0] +
-                    (block_row + row) * p.input.strides[1] + column * p.input.strides[2];
-    }
+    const int thread = static_cast<int>(threadIdx.x);
+    const int row = thread / Tile::kState, column = thread % Tile::kState;
+    exists_ = row < block_rows && column < p.input_features;
+    from_ = p.input.data + first_time * p.input.strides[0] +
+            (block_row + row) * p.input.strides[1] + column * p.input.strides[2];
     write_ = in_register(shared + 4 * threadIdx.x);
   }
 
@@ -370,23 +368,16 @@ class InputRing {
 
   /// Starts copying the next step's rows, or the last step's again.
   __device__ __forceinline__ void copy(int slot, bool has_next) {
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      if (Tile::kRows * Tile::kState % Tile::kThreads == 0 ||
-          pass * Tile::kThreads + static_cast<int>(threadIdx.x) < Tile::kRows * Tile::kState) {
-        copy_async<4>(
-            write_ + slot + 4 * pass * Tile::kThreads, from_[pass], exists_[pass] ? 4 : 0);
-      }
-      from_[pass] += has_next ? time_stride_ : 0;
-    }
+    copy_async<4>(write_ + slot, from_, exists_ ? 4 : 0);
+    from_ += has_next ? time_stride_ : 0;
     commit_copies();
   }
   /// Waits for the copies of all steps but the latest two.
   static __device__ __forceinline__ void wait() { wait_copies<2>(); }
 
  private:
-  const float* from_[kPasses];
-  bool exists_[kPasses];
+  const float* from_;
+  bool exists_;
   int64_t time_stride_;
   uint32_t write_;
 };

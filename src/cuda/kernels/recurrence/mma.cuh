@@ -656,9 +656,9 @@ __device__ __forceinline__ float sum_of(const OwnElements<Shape>& own,
 /// Calls `run` with the sizes of a tile as template arguments. Others are invalid.
 template <typename Run>
 cudaError_t with_mma_tile(const RecurrenceTile& tile, bool pairs, const Run& run) {
-  const auto with_pairs = [&]<int kState, int kRows>() {
-    return pairs ? run.template operator()<kState, kRows, true, 1>()
-                 : run.template operator()<kState, kRows, false, 1>();
+  const auto with_pairs = [&]<int kState, int kRows, int kCluster = 1>() {
+    return pairs ? run.template operator()<kState, kRows, true, kCluster>()
+                 : run.template operator()<kState, kRows, false, kCluster>();
   };
   const auto with_rows = [&]<int kState>() {
     switch (tile.rows) {
@@ -677,11 +677,9 @@ cudaError_t with_mma_tile(const RecurrenceTile& tile, bool pairs, const Run& run
   };
   if (tile.cluster > 1) {
     const auto in_cluster = [&]<int kState, int kRows, int kCluster>() {
-      if (tile.state_size != kState || tile.rows != kRows) {
-        return cudaErrorInvalidValue;
-      }
-      return pairs ? run.template operator()<kState, kRows, true, kCluster>()
-                   : run.template operator()<kState, kRows, false, kCluster>();
+      return tile.state_size == kState && tile.rows == kRows
+                 ? with_pairs.template operator()<kState, kRows, kCluster>()
+                 : cudaErrorInvalidValue;
     };
     switch (tile.cluster) {
       case 4:
