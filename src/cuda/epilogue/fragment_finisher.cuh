@@ -61,7 +61,7 @@ class FragmentFinisher {
   /// Fetches what the first item needs besides its sums, and the states of the others if the policy
   /// has any.
   __device__ __forceinline__ void fetch() {
-    fetch_item();
+    fetch_item(next_[0], item_);
     // Computed here so that no division follows the product.
     receiver_ = own_unit() / units_a_rank_;
     first_ = place_in_unit(item_);
@@ -108,7 +108,15 @@ class FragmentFinisher {
     }
   }
 
-  /// Called after the first fetch().
+  /// Starts fetching what the next few items need, once the sums need no registers.
+  __device__ __forceinline__ void fetch_further() {
+#pragma unroll
+    for (int i = 1; i < kDepth; ++i) {
+      fetch_item(next_[i], item_ + i * kThreads);
+    }
+  }
+
+  /// Called after fetch() and fetch_further().
   __device__ __forceinline__ void finish(const unsigned char* parts) {
 #pragma unroll 1
     while (item_ < items_) {
@@ -139,14 +147,18 @@ class FragmentFinisher {
       }
       item_ += kThreads;
       if constexpr (kFetchesAhead && kRows == 1) {
-        epilogue_.finish(next_, z);
+        epilogue_.finish(next_[0], z);
         place_next();
       } else {
-        const typename Epilogue::Operands operands = next_;
+        const typename Epilogue::Operands operands = next_[0];
         if constexpr (kFetchesAhead) {
           place_next();
         } else {
-          fetch_item();
+#pragma unroll
+          for (int i = 1; i < kDepth; ++i) {
+            next_[i - 1] = next_[i];
+          }
+          fetch_item(next_[kDepth - 1], item_ + (kDepth - 1) * kThreads);
         }
         epilogue_.finish(operands, z);
       }
@@ -164,17 +176,21 @@ class FragmentFinisher {
   // that this requires, such tiles take 0.1 us longer.
   static constexpr int kMostItems = (kUnits * kItemsAUnit + kThreads - 1) / kThreads;
   static constexpr bool kSameColumns = kThreads % kItemsAUnit == 0;
-  static constexpr bool kFetchesAhead = kSameColumns && !std::is_empty_v<typename Epilogue::State>;
+  static constexpr bool kHasStates = !std::is_empty_v<typename Epilogue::State>;
+  static constexpr bool kFetchesAhead = kSameColumns && kHasStates;
+  // The items of a thread whose operands are on their way while it finishes one. In a step of a
+  // sequence, each comes from L2.
+  static constexpr int kDepth = kHasStates ? 1 : std::min(kMostItems, 3);
 
-  __device__ __forceinline__ void fetch_item() {
-    next_.rows = 0;
-    if (item_ < items_) {
-      epilogue_.fetch(next_, row(item_), column(item_));
+  __device__ __forceinline__ void fetch_item(typename Epilogue::Operands& operands, unsigned item) {
+    operands.rows = 0;
+    if (item < items_) {
+      epilogue_.fetch(operands, row(item), column(item));
     }
   }
   __device__ __forceinline__ void place_next() {
     if constexpr (kMostItems > 1) {
-      epilogue_.place(next_, further_[0], row(item_), column(item_));
+      epilogue_.place(next_[0], further_[0], row(item_), column(item_));
 #pragma unroll
       for (int i = 2; i < kMostItems; ++i) {
         further_[i - 2] = further_[i - 1];
@@ -218,7 +234,7 @@ class FragmentFinisher {
   unsigned item_;
   int receiver_;    // the rank that finishes this thread's sums
   unsigned first_;  // place_in_unit() of its first item
-  typename Epilogue::Operands next_;
+  typename Epilogue::Operands next_[kDepth];
   typename Epilogue::State further_[std::max(kMostItems - 1, 1)];
 };
 

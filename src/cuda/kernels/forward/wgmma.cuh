@@ -163,6 +163,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
       finisher.exchange(
           product.sum, parts, sums_barrier, [&](int to) { return block + to - rank; });
     }
+    finisher.fetch_further();
     wait_phase(sums_barrier, 0);
     finisher.finish(parts);
   };
