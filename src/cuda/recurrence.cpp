@@ -103,6 +103,15 @@ void with_scalar(at::ScalarType dtype, const Run& run) {
   }
 }
 
+/// Shared memory of which a multiprocessor has no more than for its share of the blocks. Otherwise
+/// blocks that start while other kernels run go to the first multiprocessors that have room.
+int bytes_to_spread(int64_t blocks, const DeviceFacts& device) {
+  constexpr int kReserved = 1024;  // by the system, of each block
+  const int64_t share = ceil_div(blocks, device.multiprocessors);
+  const int64_t all = device.shared_bytes_a_block + kReserved;
+  return static_cast<int>(std::min<int64_t>(all / (share + 1), kSpreadBytes));
+}
+
 }  // namespace
 
 bool is_in_pairs(const SequenceArguments& arguments) {
@@ -157,19 +166,23 @@ void run_recurrence(const RecurrenceCandidate& candidate,
   const Tensor carried_cell = is_last_at_once || outputs.c_n.scalar_type() == at::kFloat
                                   ? outputs.c_n
                                   : device.empty({batch, state_size}, at::kFloat);
+  const DeviceFacts facts = device.facts();
+  const int group_rows = rows_of_group(candidate.tile, batch, facts);
+  const int64_t groups = ceil_div(batch, group_rows);
   with_scalar(input.scalar_type(), [&]<typename scalar_t>() {
     RecurrenceForward<scalar_t> problem{
         .steps = steps,
         .first_step = 0,
         .step_count = 0,
         .rows = batch,
-        .group_rows = rows_of_group(candidate.tile, batch, device.facts()),
+        .group_rows = group_rows,
         .state_size = state_size,
         .reverse = reverse,
         .rows_of_sequence = rows_of_sequence(arguments, /*first_row=*/0),
         .weights = recurrent_weights<scalar_t>(arguments.weights),
         .z_x = nullptr,
         .follows_input_product = false,
+        .least_shared_bytes = 0,
         .input = {},
         .input_features = 0,
         .input_weights = {},
@@ -200,6 +213,7 @@ void run_recurrence(const RecurrenceCandidate& candidate,
             keeps ? outputs.gates.narrow(0, first_time, count) : workspace.narrow(0, 0, count);
         problem.follows_input_product = is_small_input_product(count * batch, input.size(2), gates);
         if (problem.follows_input_product) {
+          problem.least_shared_bytes = bytes_to_spread(groups, facts);
           check_launch(launch_input_product(
               input_product<scalar_t>(z_x, input.narrow(0, first_time, count), arguments),
               device.stream()));

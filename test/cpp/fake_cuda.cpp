@@ -98,7 +98,7 @@ CUresult launch(const CUlaunchConfig* config, CUfunction function, void** params
     }
   }
   expect(function != nullptr && params[0] != nullptr, "a kernel and its parameters");
-  expect(cluster >= 1 && cluster <= 8, "clusters of 1 to 8 blocks");
+  expect(cluster >= 1 && cluster <= 16, "clusters of 1 to 16 blocks");
   expect(config->gridDimX >= 1 && config->gridDimX < 1u << 31, "1 to 2^31 - 1 blocks in x");
   expect(config->gridDimY >= 1 && config->gridDimY < 1 << 16, "1 to 2^16 - 1 blocks in y");
   expect(config->gridDimZ >= 1 && config->gridDimZ < 1 << 16, "1 to 2^16 - 1 blocks in z");
@@ -140,6 +140,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name,
                                                  : nullptr;
   *result = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
   return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 227 * 1024;
+  return lltm::test::fails() ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;

@@ -234,7 +234,11 @@ TEST(RecurrencePlan, NamesTheLimitOfClusters) {
             "needs a cluster of 6 blocks, which is not resident on this GPU");
   EXPECT_EQ(why_no_cluster(in_16_bits(512), test::kEighthOfAnH200),
             "needs a cluster of 8 blocks, which is not resident on this GPU");
-  EXPECT_EQ(why_no_cluster(shape_of(27, 3, 200), kH200), "has no kernel for float32");
+  EXPECT_EQ(why_no_cluster(shape_of(27, 3, 200), kH200), "");
+  EXPECT_EQ(why_no_cluster(shape_of(27, 3, 633), kH200),
+            "takes a state_size of at most 512, got 633");
+  EXPECT_EQ(why_no_cluster(shape_of(27, 3, 300), test::kSliceOfSmallClusters),
+            "needs a cluster of 16 blocks, which is not resident on this GPU");
   RecurrenceShape other = in_16_bits(200);
   other.arithmetic = std::nullopt;
   EXPECT_EQ(why_no_cluster(other, kH200), "has no kernel for float64");

@@ -18,16 +18,19 @@ import lltm
 
 pytestmark = pytest.mark.usefixtures("needs_cuda")
 
-CLUSTERS = [(256, "32_cluster4"), (384, "32_cluster6"), (512, "16_cluster8")]
+CLUSTERS = {
+    "fma": [(state, f"{rows}_cluster{blocks}") for state, blocks in ((256, 4), (512, 16)) for rows in (1, 2, 4)],
+    "mma": [(256, "32_cluster4"), (384, "32_cluster6"), (512, "16_cluster8")],
+}
 TILES = {
     "fma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 2, 4)), (32, "1_x")],
-    "mma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 8)), (128, 32), (128, "32_x"), *CLUSTERS],
+    "mma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 8)), (128, 32), (128, "32_x")],
 }
 DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16)}
 KERNELS = [
     pytest.param((f"recurrence_{product}_{state}x{rows}", dtype, state), id=f"{state}x{rows}-{str(dtype)[6:]}")
     for product, tiles in TILES.items()
-    for state, rows in tiles
+    for state, rows in [*tiles, *CLUSTERS[product]]
     for dtype in DTYPES[product]
 ]
 
@@ -43,8 +46,8 @@ def kernel(request, monkeypatch) -> tuple[torch.dtype, int]:
 @pytest.fixture(
     params=[
         pytest.param((path, dtype), id=f"{path}-{str(dtype)[6:]}")
-        for path, dtypes in {"block": DTYPES["fma"] + DTYPES["mma"], "cluster": DTYPES["mma"]}.items()
-        for dtype in dtypes
+        for path in ("block", "cluster")
+        for dtype in DTYPES["fma"] + DTYPES["mma"]
     ]
 )
 def recurrent_dtype(request, monkeypatch) -> torch.dtype:
@@ -88,13 +91,21 @@ def test_every_kernel(kernel, steps, rows, missing, rows_of_their_own, reverse):
 
 @pytest.mark.parametrize("missing", [0, 1, 66])
 @pytest.mark.parametrize("rows", [100, 263, 700])
-@pytest.mark.parametrize(("state_size", "name"), CLUSTERS)
-@pytest.mark.parametrize("dtype", DTYPES["mma"], ids=lambda dtype: str(dtype)[6:])
-def test_clusters_of_many_rows(dtype, state_size, name, rows, missing, monkeypatch):
-    monkeypatch.setenv("LLTM_CUDA_PATH", f"recurrence_mma_{state_size}x{name}")
+@pytest.mark.parametrize(
+    ("dtype", "kernel", "state_size"),
+    [
+        pytest.param(dtype, f"recurrence_{product}_{state}x{rows}", state, id=f"{state}x{rows}-{str(dtype)[6:]}")
+        for product, clusters in CLUSTERS.items()
+        for state, rows in clusters
+        for dtype in DTYPES[product]
+    ],
+)
+def test_clusters_of_many_rows(dtype, kernel, state_size, rows, missing, monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", kernel)
     sizes = Sizes(4, rows, 5, state_size - missing)
     arguments = make(sizes, dtype, "cuda", lengths=True, reset=True)
-    assert f"x{name} cluster={name[-1]} rows=" in lltm.sequence_plan(*arguments)
+    blocks = kernel.rpartition("cluster")[2]
+    assert f"kernel={kernel} cluster={blocks} rows=" in lltm.sequence_plan(*arguments)
     check(arguments)
 
 

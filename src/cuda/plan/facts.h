@@ -17,16 +17,16 @@ struct DeviceFacts {
   bool wgmma = false;  // compute capability 9.0, and code built for 90a
   // The number of blocks, each filling a multiprocessor, that are resident at once in clusters of
   // 1, 2, ... blocks. Zero where such clusters are not available. A cluster lies within one GPC.
-  std::array<int, kLargestCluster> resident{};
+  std::array<int, kLargestClusterOfAny> resident{};
   // The same of blocks of which two fill a multiprocessor: at least twice as many.
-  std::array<int, kLargestCluster> resident_by_two{};
+  std::array<int, kLargestClusterOfAny> resident_by_two{};
   const Costs* costs = &kCosts;
 
   bool operator==(const DeviceFacts&) const = default;
   bool clusters() const { return resident[1] > 0; }
   int resident_in_clusters_of(int blocks, bool by_two = false) const {
     const auto& all = by_two ? resident_by_two : resident;
-    return blocks <= kLargestCluster ? all[static_cast<size_t>(blocks - 1)] : 0;
+    return blocks <= kLargestClusterOfAny ? all[static_cast<size_t>(blocks - 1)] : 0;
   }
 };
 

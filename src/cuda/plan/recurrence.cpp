@@ -32,27 +32,33 @@ constexpr RecurrenceTile in_cluster(int state_size, int rows, int cluster) {
 
 // Measured on an H100.
 constexpr RecurrenceCandidate kCandidates[] = {
-    fma("recurrence_fma_32x1", {32, 1}, {0.27, 0.063}, {0.30, 0.065}),
-    fma("recurrence_fma_32x2", {32, 2}, {0.41, 0.115}, {0.54, 0.11}),
-    fma("recurrence_fma_32x4", {32, 4}, {0.82, 0.24}, {1.32, 0.24}),
-    fma("recurrence_fma_32x1_x", with_x(32, 1), {0.31, 0.064}, {}),
-    fma("recurrence_fma_64x1", {64, 1}, {0.40, 0.26}, {0.48, 0.29}),
-    fma("recurrence_fma_64x2", {64, 2}, {0.55, 0.38}, {0.46, 0.32}),
-    fma("recurrence_fma_64x4", {64, 4}, {0.92, 0.70}, {0.63, 0.52}),
-    fma("recurrence_fma_96x1", {96, 1}, {0.40, 0.40}, {0.55, 0.55}),
-    fma("recurrence_fma_96x2", {96, 2}, {0.62, 0.62}, {0.71, 0.71}),
-    fma("recurrence_fma_96x4", {96, 4}, {1.30, 1.30}, {1.33, 1.33}),
-    fma("recurrence_fma_128x1", {128, 1}, {0.52, 0.52}, {0.60, 0.60}),
-    fma("recurrence_fma_128x2", {128, 2}, {1.00, 1.00}, {0.94, 0.94}),
-    fma("recurrence_fma_128x4", {128, 4}, {2.30, 2.30}, {1.95, 1.95}),
-    mma("recurrence_mma_32x1", {32, 1}, 12, {0.17, 0.06}, {0.23, 0.073}),
-    mma("recurrence_mma_32x8", {32, 8}, 8, {0.42, 0.26}, {0.74, 0.21}),
-    mma("recurrence_mma_64x1", {64, 1}, 4, {0.18, 0.14}, {0.26, 0.19}),
-    mma("recurrence_mma_64x8", {64, 8}, 3, {0.48, 0.48}, {0.78, 0.48}),
-    mma("recurrence_mma_96x1", {96, 1}, 2, {0.40, 0.32}, {0.44, 0.35}),
-    mma("recurrence_mma_96x8", {96, 8}, 1, {0.90, 0.90}, {1.12, 1.12}),
-    mma("recurrence_mma_128x1", {128, 1}, 1, {0.45, 0.45}, {0.51, 0.51}),
-    mma("recurrence_mma_128x8", {128, 8}, 1, {1.00, 1.00}, {1.35, 1.35}),
+    fma("recurrence_fma_32x1", {32, 1}, {0.21, 0.075}, {0.29, 0.058}),
+    fma("recurrence_fma_32x2", {32, 2}, {0.33, 0.14}, {0.54, 0.105}),
+    fma("recurrence_fma_32x4", {32, 4}, {0.65, 0.31}, {1.14, 0.35}),
+    fma("recurrence_fma_32x1_x", with_x(32, 1), {0.30, 0.056}, {}),
+    fma("recurrence_fma_64x1", {64, 1}, {0.24, 0.26}, {0.31, 0.23}),
+    fma("recurrence_fma_64x2", {64, 2}, {0.32, 0.39}, {0.41, 0.30}),
+    fma("recurrence_fma_64x4", {64, 4}, {0.53, 0.75}, {0.62, 0.53}),
+    fma("recurrence_fma_96x1", {96, 1}, {0.46, 0.46}, {0.51, 0.51}),
+    fma("recurrence_fma_96x2", {96, 2}, {0.68, 0.68}, {0.71, 0.71}),
+    fma("recurrence_fma_96x4", {96, 4}, {1.30, 1.30}, {1.36, 1.36}),
+    fma("recurrence_fma_128x1", {128, 1}, {0.54, 0.54}, {0.64, 0.64}),
+    fma("recurrence_fma_128x2", {128, 2}, {0.95, 0.95}, {0.97, 0.97}),
+    fma("recurrence_fma_128x4", {128, 4}, {1.95, 1.95}, {1.95, 1.95}),
+    fma("recurrence_fma_256x1_cluster4", in_cluster(256, 1, 4), {0.69, 0}, {0.78, 0}),
+    fma("recurrence_fma_256x2_cluster4", in_cluster(256, 2, 4), {1.17, 0}, {1.35, 0}),
+    fma("recurrence_fma_256x4_cluster4", in_cluster(256, 4, 4), {1.95, 0}, {2.35, 0}),
+    fma("recurrence_fma_512x1_cluster16", in_cluster(512, 1, 16), {0.83, 0}, {1.22, 0}),
+    fma("recurrence_fma_512x2_cluster16", in_cluster(512, 2, 16), {1.41, 0}, {1.87, 0}),
+    fma("recurrence_fma_512x4_cluster16", in_cluster(512, 4, 16), {2.45, 0}, {3.25, 0}),
+    mma("recurrence_mma_32x1", {32, 1}, 12, {0.23, 0.075}, {0.28, 0.073}),
+    mma("recurrence_mma_32x8", {32, 8}, 8, {0.65, 0.42}, {0.78, 0.21}),
+    mma("recurrence_mma_64x1", {64, 1}, 4, {0.25, 0.17}, {0.29, 0.19}),
+    mma("recurrence_mma_64x8", {64, 8}, 3, {0.70, 0.50}, {0.82, 0.37}),
+    mma("recurrence_mma_96x1", {96, 1}, 2, {0.40, 0.32}, {0.42, 0.31}),
+    mma("recurrence_mma_96x8", {96, 8}, 1, {0.90, 0.90}, {1.10, 1.10}),
+    mma("recurrence_mma_128x1", {128, 1}, 1, {0.46, 0.46}, {0.52, 0.52}),
+    mma("recurrence_mma_128x8", {128, 8}, 1, {1.00, 1.00}, {1.30, 1.30}),
     mma("recurrence_mma_128x32", {128, 32}, 1, {3.40, 3.40}, {4.60, 4.60}),
     mma("recurrence_mma_128x32_x", with_x(128, 32), 1, {2.60, 2.60}, {}),
     mma("recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), 1, {0.55, 0.15}, {0.97, 0.10}),
@@ -107,9 +113,6 @@ std::string why_no_tile(const RecurrenceShape& shape, const DeviceFacts& device,
         fits = &of;
       }
     }
-  }
-  if (largest == 0) {
-    return "has no kernel for float32";
   }
   if (fits == nullptr) {
     return "takes a state_size of at most " + std::to_string(largest) + ", got " +

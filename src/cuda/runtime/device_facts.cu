@@ -12,8 +12,8 @@ __global__ void filling_kernel() {}
 
 // The number of blocks with `bytes` of shared memory that are resident at once, by cluster size
 // from two.
-cudaError_t ask_resident(int bytes, std::array<int, kLargestCluster>* resident) {
-  for (int size = 2; size <= kLargestCluster; ++size) {
+cudaError_t ask_resident(int bytes, std::array<int, kLargestClusterOfAny>* resident) {
+  for (int size = 2; size <= kLargestClusterOfAny; ++size) {
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim.x = static_cast<unsigned>(size);

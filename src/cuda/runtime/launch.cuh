@@ -20,8 +20,9 @@ struct Kernel {
   bool clusters;
 };
 
-/// Finds kKernel in the current context and allows it cluster_bytes of shared memory per block if
-/// it can use clusters, else block_bytes: more than 48 KiB must be requested.
+/// Finds kKernel in the current context and allows it cluster_bytes of shared memory per block and
+/// the largest clusters if it can use clusters, else block_bytes: more than 48 KiB must be
+/// requested. A GPU that has less allows what it has.
 template <auto kKernel>
 cudaError_t find_kernel(int block_bytes, int cluster_bytes, Kernel* kernel) {
   static PerContext<Kernel> known;
@@ -32,11 +33,22 @@ cudaError_t find_kernel(int block_bytes, int cluster_bytes, Kernel* kernel) {
   return known.get(context, kernel, [&](Kernel* found) {
     cudaFuncAttributes attributes{};
     cudaError_t error = cudaFuncGetAttributes(&attributes, kKernel);
+    int device = 0, most = 0;
+    if (error == cudaSuccess) {
+      error = cudaGetDevice(&device);
+    }
+    if (error == cudaSuccess) {
+      error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    }
     if (error == cudaSuccess) {
       found->clusters = attributes.ptxVersion >= 90;
+      most -= static_cast<int>(attributes.sharedSizeBytes);
       error = cudaFuncSetAttribute(kKernel,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   found->clusters ? cluster_bytes : block_bytes);
+                                   std::min(found->clusters ? cluster_bytes : block_bytes, most));
+    }
+    if (error == cudaSuccess && found->clusters) {
+      error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     }
     if (error == cudaSuccess) {
       error = cudaGetFuncBySymbol(&found->function, reinterpret_cast<const void*>(kKernel));

@@ -10,8 +10,8 @@ inline int tiles_of(int64_t size, int64_t tile) {
   return static_cast<int>((size + tile - 1) / tile);
 }
 
-/// The largest cluster that every GPU with clusters supports.
-constexpr int kLargestCluster = 8;
+/// The largest cluster that every GPU with clusters supports, and the largest of some.
+constexpr int kLargestCluster = 8, kLargestClusterOfAny = 16;
 
 /// A block's tile of a product. In the forward, the columns are those of the hidden state, each
 /// with all three gates. A launch function returns cudaErrorInvalidValue for a tile that it is not

@@ -7,6 +7,8 @@
 // thread, which computes it and puts it into the V of the next step. V has two buffers, so a step
 // needs one barrier.
 //
+// The blocks of a cluster share the columns of a larger state, and each has all of V.
+//
 // What makes a step short: nothing of a step but the product and the math of an element lies on the
 // path from one V to the next. What the elements read is copied to shared memory some steps ahead,
 // by the threads that need it; what a step leaves is written after the next product. Nothing of it
@@ -15,13 +17,16 @@
 #pragma once
 
 #include "../../epilogue/math.cuh"
+#include "../../ptx/barrier.cuh"
+#include "../../ptx/bulk_copy.cuh"
+#include "../../ptx/cluster.cuh"
 #include "../../ptx/cp_async.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../../ptx/registers.cuh"
 #include "../../ptx/shared.cuh"
 #include "../../reduction/lane_sums.cuh"
-#include "../../runtime/launch.cuh"
+#include "launch_groups.cuh"
 #include "recurrence.h"
 #include "rows.cuh"
 
@@ -39,19 +44,22 @@ template <typename Cell_,
           int kRows_,
           bool kXInside_,
           int kThreads_,
-          int kColumns_>
+          int kColumns_,
+          int kCluster_ = 1>
 struct FmaTile {
   using Cell = Cell_;
   static constexpr bool kBackward = kBackward_, kXInside = kXInside_;
-  static_assert(!kBackward || !kXInside);
+  static constexpr int kCluster = kCluster_;
+  static_assert(!kXInside || (!kBackward && kCluster == 1));
   static constexpr int kGates = Cell::kGates;
   static constexpr int kState = kState_, kRows = kRows_, kThreads = kThreads_;
-  static constexpr int kColumns = kColumns_;  // of a thread
-  static constexpr int kBlocks = resident_fma_blocks({kState, kRows, kXInside});
+  static constexpr int kOwnState = kState / kCluster;  // the columns of a block
+  static constexpr int kColumns = kColumns_;           // of a thread
+  static constexpr int kBlocks = resident_fma_blocks({kState, kRows, kXInside, kCluster});
   static constexpr int kVectors = kBackward ? Cell::kGates : 1;  // of kState columns, in a row of V
   static constexpr int kSums = kBackward ? 1 : Cell::kGates;     // of an element
   static constexpr int kK = kVectors * kState;
-  static constexpr int kLanes = kThreads * kColumns / kState;  // that share K
+  static constexpr int kLanes = kThreads * kColumns / kOwnState;  // that share K
   static constexpr int kKOfLane = kK / kLanes;
   // Of the lanes that share K, each has one of the columns and some of the rows in the end, where
   // there are enough rows; otherwise several compute the same element.
@@ -67,10 +75,15 @@ struct FmaTile {
   // Weights are staged in shared memory, of which some GPUs have 99 KiB a block: those of all gates
   // at once, or of one after the other.
   static constexpr int kStagedGates = kState <= 64 ? kGates : 1;
-  static constexpr int kStageBytes = kStagedGates * kState * kState * 4;
+  // The rows and columns of a gate's weights that are staged: those of h are the K of a forward.
+  static constexpr int kStagedRows = kBackward ? kState : kOwnState;
+  static constexpr int kStagedColumns = kBackward ? kOwnState : kState;
+  static constexpr int kStageBytes = kStagedGates * kStagedRows * kStagedColumns * 4;
+  static constexpr int kBarrierBytes = kCluster > 1 ? 16 : 0;
   static constexpr int kSharedBytes =
-      std::max(kVectorBytes + kAhead * (kOperandBytes + kInputBytes), kStageBytes);
-  static_assert(kThreads * kColumns % kState == 0 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0);
+      kBarrierBytes + std::max(kVectorBytes + kAhead * (kOperandBytes + kInputBytes), kStageBytes);
+  static_assert(kThreads * kColumns % kOwnState == 0);
+  static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0);
   static_assert(kK % kLanes == 0 && kKOfLane % 4 == 0 && kLanes >= kColumns);
   static_assert(kStagedGates == kGates || kState % (4 * kLanes) == 0);
 };
@@ -84,6 +97,12 @@ __device__ __forceinline__ void sync_block() {
   }
 }
 
+/// The first of the block's columns of the state.
+template <typename Tile>
+__device__ __forceinline__ int first_column_of_block() {
+  return Tile::kCluster == 1 ? 0 : cluster_rank() * Tile::kOwnState;
+}
+
 /// The product of a block, and which elements its threads finish.
 template <typename Tile>
 class FmaProduct {
@@ -95,19 +114,20 @@ class FmaProduct {
     lane_ = in_register(thread % 32);
     share_ = thread % kLanes;
     first_column_ = thread / kLanes * kColumns;
-    column_ = first_column_ + share_ % kColumns;
+    first_of_block_ = first_column_of_block<Tile>();
+    column_ = first_of_block_ + first_column_ + share_ % kColumns;
     first_row_ = share_ / kColumns % Tile::kRowLanes * Tile::kElements;
-    is_first_ = share_ / (kColumns * Tile::kRowLanes) == 0;
+    copy_ = share_ / (kColumns * Tile::kRowLanes);
     shared_ = vectors;
     read_ = first_read(vectors);
-    write_ = in_register(vectors + 4 * (first_row_ * Tile::kK + column_));
   }
 
   /// The elements of this thread: a column of the state, and kElements rows of the block.
   __device__ __forceinline__ int column() const { return column_; }
   __device__ __forceinline__ int first_row() const { return first_row_; }
-  /// Whether no thread before this one has the same elements.
-  __device__ __forceinline__ bool is_first() const { return is_first_; }
+  /// How many threads before this one have the same elements.
+  __device__ __forceinline__ int copy() const { return copy_; }
+  __device__ __forceinline__ bool is_first() const { return copy_ == 0; }
 
   /// A thread's weights of h or, in the forward, of the input.
   using Weights = float[Tile::kSums][kColumns][Tile::kKOfLane];
@@ -146,15 +166,6 @@ class FmaProduct {
           weight = __int_as_float(__float_as_int(weight) ^ zero);
         }
       }
-    }
-  }
-
-  /// Puts a value of an element into a buffer of V.
-  __device__ __forceinline__ void put(int buffer, int element, int vector, float value) const {
-    if (is_first_) {
-      store_shared(
-          write_ + 4 * ((buffer * Tile::kRows + element) * Tile::kK + vector * Tile::kState),
-          __float_as_uint(value));
     }
   }
 
@@ -242,7 +253,7 @@ class FmaProduct {
   /// read along K, in the backward down the rows, find them in different banks.
   static __device__ __forceinline__ int place_of(int row, int column) {
     const int four = column / 4, permuted = (four & ~7) | ((four ^ row / 4) & 7);
-    return 4 * (row * Tile::kState + 4 * permuted + column % 4);
+    return 4 * (row * Tile::kStagedColumns + 4 * permuted + column % 4);
   }
 
   /// Copies the weights of kStagedGates gates to shared memory, kCount neighbors at a time.
@@ -251,18 +262,22 @@ class FmaProduct {
                                         int first_gate,
                                         int rows,
                                         int columns) const {
-    constexpr int kRowVectors = Tile::kState / kCount;
-    constexpr int kVectors = Tile::kStagedGates * Tile::kState * kRowVectors;
+    constexpr int kRowVectors = Tile::kStagedColumns / kCount;
+    constexpr int kVectors = Tile::kStagedGates * Tile::kStagedRows * kRowVectors;
+    const int first_row = Tile::kBackward ? 0 : first_of_block_;
+    const int first_column = Tile::kBackward ? first_of_block_ : 0;
     static_assert(kVectors % Tile::kThreads == 0);
 #pragma unroll 8
     for (int i = 0; i < kVectors / Tile::kThreads; ++i) {
       const int vector = i * Tile::kThreads + static_cast<int>(threadIdx.x);
       const int row = vector / kRowVectors, column = vector % kRowVectors * kCount;
-      const int gate = first_gate + row / Tile::kState, row_of_gate = row % Tile::kState;
-      const int count = row_of_gate < rows ? max(min(columns - column, kCount), 0) : 0;
+      const int gate = first_gate + row / Tile::kStagedRows;
+      const int row_of_gate = first_row + row % Tile::kStagedRows;
+      const int left = columns - first_column - column;
+      const int count = row_of_gate < rows ? max(min(left, kCount), 0) : 0;
       const float* const from = weights.data +
                                 (int64_t{gate} * rows + row_of_gate) * weights.strides[0] +
-                                column * weights.strides[1];
+                                (first_column + column) * weights.strides[1];
       copy_async<4 * kCount>(
           shared_ + place_of(row, column), count > 0 ? from : weights.data, 4 * count);
     }
@@ -271,7 +286,7 @@ class FmaProduct {
 
   /// Takes those of this thread's weights that are staged, of the gates from `first_gate` on.
   __device__ __forceinline__ void take_staged(int first_gate, Weights& loaded) const {
-    const int first_row = first_gate * Tile::kState;
+    const int first_row = first_gate * Tile::kStagedRows;
 #pragma unroll
     for (int sum = 0; sum < Tile::kSums; ++sum) {
 #pragma unroll
@@ -284,7 +299,7 @@ class FmaProduct {
             continue;
           }
           const int k = first_k + 4 * share_ + i % 4, column = first_column_ + c;
-          const int row = (Tile::kBackward ? k : sum * Tile::kState + column) - first_row;
+          const int row = (Tile::kBackward ? k : sum * Tile::kStagedRows + column) - first_row;
           const int in_row = Tile::kBackward ? column : k;
           // Four neighbors at once: of K in the forward, of the columns in the backward.
           if constexpr (Tile::kBackward && kColumns % 4 != 0) {
@@ -303,10 +318,127 @@ class FmaProduct {
     }
   }
 
-  int lane_, share_, first_column_, column_, first_row_;
-  bool is_first_;
-  uint32_t shared_, read_, write_;
+  int lane_, share_, first_column_, column_, first_row_, copy_;
+  int first_of_block_;
+  uint32_t shared_, read_;
 };
+
+/// Where the elements of a block by itself leave V for the next step.
+template <typename Tile>
+class BlockVectors {
+ public:
+  __device__ __forceinline__ BlockVectors(const FmaProduct<Tile>& product, uint32_t vectors)
+      : is_first_(product.is_first()),
+        vectors_(vectors),
+        write_(in_register(vectors + 4 * (product.first_row() * Tile::kK + product.column()))) {}
+
+  /// Fills both buffers with zeros, after the weights have been loaded. All threads call it, as all
+  /// functions here.
+  __device__ __forceinline__ void start() const {
+    for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 4; i += Tile::kThreads) {
+      store_shared(vectors_ + 4 * i, 0);
+    }
+    sync_block<Tile::kThreads>();
+  }
+
+  /// Puts a value of an element into a buffer of V.
+  __device__ __forceinline__ void put(int buffer, int element, int vector, float value) const {
+    if (is_first_) {
+      store_shared(
+          write_ + 4 * ((buffer * Tile::kRows + element) * Tile::kK + vector * Tile::kState),
+          __float_as_uint(value));
+    }
+  }
+
+  /// Waits for what all threads have put into a buffer.
+  __device__ __forceinline__ void receive(int /*buffer*/) const { sync_block<Tile::kThreads>(); }
+
+ private:
+  bool is_first_;
+  uint32_t vectors_, write_;
+};
+
+/// The same for the blocks of a cluster, each of which has all of V. What is put arrives on a
+/// barrier of the buffer in every block, and nothing else synchronizes them. Two buffers are
+/// enough: whoever has received all of a step knows that all warps of all blocks have read the step
+/// before.
+template <typename Tile>
+class ClusterVectors {
+ public:
+  static_assert(Tile::kColumns % 4 == 0);
+
+  __device__ __forceinline__ ClusterVectors(const FmaProduct<Tile>& product, uint32_t vectors)
+      : vectors_(vectors), barriers_(in_register(vectors + Tile::kSharedBytes - 16)) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    four_ = in_register(lane & ~3);
+    write_ = in_register(4 * (product.first_row() * Tile::kK + (product.column() & ~3)));
+    const int sender = lane % 4 + 4 * product.copy();
+#pragma unroll
+    for (int i = 0; i < kSends; ++i) {
+      const int block = sender + kSenders * i;
+      sends_[i] = block < Tile::kCluster;
+      blocks_[i] = address_in_block(vectors, sends_[i] ? block : 0);
+    }
+  }
+
+  __device__ __forceinline__ void start() {
+    for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 4; i += Tile::kThreads) {
+      store_shared(vectors_ + 4 * i, 0);
+    }
+    if (threadIdx.x == 0) {
+      for (int buffer = 0; buffer < 2; ++buffer) {
+        init_barrier(barriers_ + 8 * buffer, 1);
+      }
+      fence_barriers();
+      expect(0);
+      expect(1);
+    }
+    cluster_arrive_with_stores();
+    cluster_wait();
+  }
+
+  /// Sends a value of an element to all blocks.
+  __device__ __forceinline__ void put(int buffer, int element, int vector, float value) const {
+    // Four neighboring lanes have four neighboring columns, which they send to different blocks.
+    const auto of = [&](int i) { return __shfl_sync(~0u, value, four_ | i); };
+    const float4 columns = {of(0), of(1), of(2), of(3)};
+    const uint32_t to =
+        write_ + 4 * ((buffer * Tile::kRows + element) * Tile::kK + vector * Tile::kState);
+#pragma unroll
+    for (int i = 0; i < kSends; ++i) {
+      if (sends_[i]) {
+        send_16(blocks_[i] + to, columns, blocks_[i] + (barriers_ - vectors_) + 8 * buffer);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void receive(int buffer) {
+    wait_phase(barriers_ + 8 * buffer, parities_ >> buffer & 1);
+    parities_ ^= 1 << buffer;
+    if (threadIdx.x == 0) {
+      expect(buffer);
+    }
+  }
+
+ private:
+  // The lanes that have the same four columns of a row.
+  static constexpr int kSenders = 4 * Tile::kLanes / (Tile::kColumns * Tile::kRowLanes);
+  static constexpr int kSends = (Tile::kCluster + kSenders - 1) / kSenders;
+
+  __device__ __forceinline__ void expect(int buffer) const {
+    arrive_expecting(barriers_ + 8 * buffer, Tile::kVectorBytes / 2);
+  }
+
+  int four_;
+  uint32_t vectors_, barriers_, write_;
+  uint32_t blocks_[kSends];
+  bool sends_[kSends];
+  uint32_t parities_ = 0;  // of each buffer's next phase
+};
+
+template <typename Tile>
+using VectorsOf =
+    std::conditional_t<(Tile::kCluster > 1), ClusterVectors<Tile>, BlockVectors<Tile>>;
 
 /// What the elements of a thread read, in kAhead slots, each for a step.
 template <typename Tile>
@@ -396,6 +528,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Cell = typename Tile::Cell;
   constexpr int kGates = Cell::kGates, kElements = Tile::kElements;
   extern __shared__ __align__(128) unsigned char shared[];
+#if __CUDA_ARCH__ < 900
+  if (Tile::kCluster > 1) {
+    return;
+  }
+#endif
   if (!p.follows_input_product) {
     wait_for_previous_kernel();
   }
@@ -403,6 +540,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int steps = static_cast<int>(p.steps), state_size = static_cast<int>(p.state_size);
   using Product = FmaProduct<Tile>;
   Product product(base);
+  VectorsOf<Tile> vectors(product, base);
   const OperandRing<Tile> ring(base + Tile::kVectorBytes);
   typename Product::Weights weights;
   product.load(p.weights, state_size, state_size, steps >> 30, weights);
@@ -424,8 +562,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
   }
 
-  const int64_t block_row = int64_t(blockIdx.x) * Tile::kRows;
-  const int block_rows = at_most(p.rows - block_row, Tile::kRows);
+  const int64_t group = blockIdx.x / Tile::kCluster, block_row = group * p.group_rows;
+  const int block_rows = at_most(p.rows - block_row, p.group_rows);
   const int column = product.column();
   const int64_t row = block_row + product.first_row();  // of the first element
   const RowsOfSequence& of_rows = p.rows_of_sequence;
@@ -537,13 +675,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     if constexpr (Tile::kXInside) {
       input.wait();
     }
-    for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 4; i += Tile::kThreads) {
-      store_shared(base + 4 * i, 0);
-    }
-    sync_block<Tile::kThreads>();
+    vectors.start();
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      product.put(0, e, 0, h[e]);
+      vectors.put(0, e, 0, h[e]);
     }
     bool resets_next[kElements] = {};
     const auto look_for_resets = [&](int k) {
@@ -555,7 +690,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
     };
     look_for_resets(range.begin + 1);
-    sync_block<Tile::kThreads>();
+    vectors.receive(0);
 
     // Of the step before the current one, which is written now.
     float* output = p.output + index_at(first) - step;
@@ -622,7 +757,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         if (of_rows.reset != nullptr && resets_next[e]) {
           h[e] = cell[e] = 0;
         }
-        product.put(~i & 1, e, 0, h[e]);
+        vectors.put(~i & 1, e, 0, h[e]);
         out[e] = runs ? new_h : 0;
         new_cell[e] = runs ? c : 0;
 #pragma unroll
@@ -635,7 +770,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       if constexpr (Tile::kXInside) {
         input.wait();
       }
-      sync_block<Tile::kThreads>();
+      vectors.receive(~i & 1);
     }
     write_last_step(true);
   }
@@ -660,18 +795,24 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   constexpr int kGates = Cell::kGates, kElements = Tile::kElements;
   constexpr int kCell = kGates, kGradOutput = kGates + 1, kGradCell = kGates + 2;  // operands
   extern __shared__ __align__(128) unsigned char shared[];
+#if __CUDA_ARCH__ < 900
+  if (Tile::kCluster > 1) {
+    return;
+  }
+#endif
   wait_for_previous_kernel();
   const uint32_t base = shared_address(shared);
   const int steps = static_cast<int>(p.steps), state_size = static_cast<int>(p.state_size);
   using Product = FmaProduct<Tile>;
   Product product(base);
+  VectorsOf<Tile> vectors(product, base);
   const OperandRing<Tile> ring(base + Tile::kVectorBytes);
   typename Product::Weights weights;
   product.load(p.weights, state_size, state_size, steps >> 30, weights);
   constexpr typename Product::Partial kNoParts[Tile::kRows] = {};
 
-  const int64_t block_row = int64_t(blockIdx.x) * Tile::kRows;
-  const int block_rows = at_most(p.rows - block_row, Tile::kRows);
+  const int64_t group = blockIdx.x / Tile::kCluster, block_row = group * p.group_rows;
+  const int block_rows = at_most(p.rows - block_row, p.group_rows);
   const int column = product.column();
   const int64_t row = block_row + product.first_row();
   const RowsOfSequence& of_rows = p.rows_of_sequence;
@@ -764,9 +905,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     for (int i = 0; i < Tile::kAhead - 1; ++i) {
       copy_step(ring.slot(i));
     }
-    for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 4; i += Tile::kThreads) {
-      store_shared(base + 4 * i, 0);
-    }
+    vectors.start();
     // Whether a gradient comes from the step that was computed before, and whether the step that is
     // computed next starts from a reset state.
     bool passes[kElements] = {}, is_reset[kElements] = {};
@@ -781,7 +920,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
     };
     look_for_resets(range.end - 1);
-    sync_block<Tile::kThreads>();
 
     // Of the step computed before the current one.
     const int64_t d_gates_step = in_register(towards * d_gates_of_step);
@@ -826,7 +964,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
         for (int gate = 0; gate < kGates; ++gate) {
           d_z[e][gate] = runs ? d_z[e][gate] : 0;
-          product.put(~i & 1, e, gate, d_z[e][gate]);
+          vectors.put(~i & 1, e, gate, d_z[e][gate]);
           d_bias[gate] += d_z[e][gate];
         }
         d_h[e] = runs ? 0 : from_h;
@@ -835,7 +973,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
       look_for_resets(range.end - 2 - i);
       time += towards;
-      sync_block<Tile::kThreads>();
+      vectors.receive(~i & 1);
     }
     write_last_step(true);
     if (p.d_h0 != nullptr) {
@@ -879,49 +1017,56 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       for (int lane_of_rows = 0; lane_of_rows < Tile::kRowLanes; ++lane_of_rows) {
         sum += __uint_as_float(load_shared(base + 4 * (lane_of_rows * Tile::kK + i)));
       }
-      if (of_gate < state_size) {
-        p.d_bias_parts[int64_t(blockIdx.x) * kGates * state_size + gate * state_size + of_gate] =
-            sum;
+      const int of_block = of_gate - first_column_of_block<Tile>();
+      if (of_gate < state_size && of_block >= 0 && of_block < Tile::kOwnState) {
+        p.d_bias_parts[(group * kGates + gate) * state_size + of_gate] = sum;
       }
     }
   }
 }
 
 /// The tiles, for every number of rows: threads and columns of a thread were found by measurement.
-template <typename Cell, bool kBackward, int kState, int kRows, bool kXInside>
+template <typename Cell, bool kBackward, int kState, int kRows, bool kXInside, int kCluster>
 using FmaTileOf = FmaTile<Cell,
                           kBackward,
                           kState,
                           kRows,
                           kXInside,
-                          kState == 32 ? 32 : 2 * kState,
-                          kState == 32   ? 1
-                          : kState == 96 ? 4
-                                         : (kBackward ? 2 : 1) * kState / 32>;
+                          kState == 32      ? 32
+                          : (kCluster == 1) ? 2 * kState
+                                            : 256,
+                          kState == 32                                                      ? 1
+                          : kState == 96 || (kCluster > 1 && !(kBackward && kState == 256)) ? 4
+                          : (kCluster == 1) ? (kBackward ? 2 : 1) * kState / 32
+                                            : 8,
+                          kCluster>;
 
 /// Calls launch<Tile>() for a tile.
 template <typename Cell, bool kBackward, typename Launch>
 cudaError_t with_fma_tile(const RecurrenceTile& tile, const Launch& launch) {
   cudaError_t error = cudaErrorInvalidValue;
-  const auto launch_if_it_is = [&]<int kState, int kRows>() {
-    if (tile == RecurrenceTile{kState, kRows}) {
-      error = launch.template operator()<FmaTileOf<Cell, kBackward, kState, kRows, false>>();
+  const auto launch_if_it_is = [&]<int kState, int kRows, int kCluster>() {
+    if (tile == RecurrenceTile{kState, kRows, /*x_inside=*/false, kCluster}) {
+      error =
+          launch.template operator()<FmaTileOf<Cell, kBackward, kState, kRows, false, kCluster>>();
     }
     if constexpr (!kBackward && kState == 32 && kRows == 1) {
       if (tile == RecurrenceTile{kState, kRows, /*x_inside=*/true}) {
-        error = launch.template operator()<FmaTileOf<Cell, kBackward, kState, kRows, true>>();
+        error = launch.template operator()<FmaTileOf<Cell, kBackward, kState, kRows, true, 1>>();
       }
     }
   };
-  const auto for_rows = [&]<int kState>() {
-    launch_if_it_is.template operator()<kState, 1>();
-    launch_if_it_is.template operator()<kState, 2>();
-    launch_if_it_is.template operator()<kState, 4>();
+  const auto for_rows = [&]<int kState, int kCluster>() {
+    launch_if_it_is.template operator()<kState, 1, kCluster>();
+    launch_if_it_is.template operator()<kState, 2, kCluster>();
+    launch_if_it_is.template operator()<kState, 4, kCluster>();
   };
-  for_rows.template operator()<32>();
-  for_rows.template operator()<64>();
-  for_rows.template operator()<96>();
-  for_rows.template operator()<128>();
+  for_rows.template operator()<32, 1>();
+  for_rows.template operator()<64, 1>();
+  for_rows.template operator()<96, 1>();
+  for_rows.template operator()<128, 1>();
+  for_rows.template operator()<256, 4>();
+  for_rows.template operator()<512, 16>();
   return error;
 }
 

@@ -7,8 +7,8 @@ cudaError_t launch_recurrence_fma(const RecurrenceBackward<float>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream) {
   return with_fma_tile<LltmCell, true>(tile, [&]<typename Tile>() {
-    return launch_in_clusters<&recurrence_backward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
-        problem, recurrence_grid(problem, tile), 1, stream);
+    return launch_groups<&recurrence_backward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
+        problem, tile, stream);
   });
 }
 

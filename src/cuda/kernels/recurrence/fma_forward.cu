@@ -10,8 +10,8 @@ cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,
     return cudaErrorInvalidValue;
   }
   return with_fma_tile<LltmCell, false>(tile, [&]<typename Tile>() {
-    return launch_in_clusters<&recurrence_forward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
-        problem, recurrence_grid(problem, tile), 1, stream);
+    return launch_groups<&recurrence_forward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
+        problem, tile, stream, problem.least_shared_bytes);
   });
 }
 

@@ -3,8 +3,8 @@
 
 #include "../../epilogue/math.cuh"
 #include "../../ptx/overlap.cuh"
-#include "../../runtime/launch.cuh"
 #include "block_rows.cuh"
+#include "launch_groups.cuh"
 #include "lltm_cell.cuh"
 #include "mma.cuh"
 #include "mma_cluster.cuh"
@@ -407,10 +407,9 @@ cudaError_t launch_recurrence_mma(const RecurrenceBackward<Element>& problem,
   const bool pairs = is_in_pairs(problem);
   return with_mma_tile(tile, pairs, [&]<int kState, int kRows, bool kPairs, int kCluster>() {
     using Shape = MmaShape<LltmCell, Element, kState, kRows, kPairs, kCluster>;
-    return launch_in_clusters<&recurrence_backward_mma_kernel<Shape>,
-                              Shape::kThreads,
-                              MmaBackward<Shape>::kSharedBytes>(
-        problem, recurrence_grid(problem, tile), tile.cluster, stream);
+    return launch_groups<&recurrence_backward_mma_kernel<Shape>,
+                         Shape::kThreads,
+                         MmaBackward<Shape>::kSharedBytes>(problem, tile, stream);
   });
 }
 

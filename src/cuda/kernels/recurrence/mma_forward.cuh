@@ -3,8 +3,8 @@
 
 #include "../../epilogue/math.cuh"
 #include "../../ptx/overlap.cuh"
-#include "../../runtime/launch.cuh"
 #include "block_rows.cuh"
+#include "launch_groups.cuh"
 #include "lltm_cell.cuh"
 #include "mma.cuh"
 #include "mma_cluster.cuh"
@@ -414,10 +414,10 @@ cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
   }
   const bool pairs = is_in_pairs(problem);
   const auto run = [&]<typename Shape, bool kXInside>() {
-    return launch_in_clusters<&recurrence_forward_mma_kernel<Shape, kXInside>,
-                              Shape::kThreads,
-                              MmaForward<Shape, kXInside>::kSharedBytes>(
-        problem, recurrence_grid(problem, tile), tile.cluster, stream);
+    return launch_groups<&recurrence_forward_mma_kernel<Shape, kXInside>,
+                         Shape::kThreads,
+                         MmaForward<Shape, kXInside>::kSharedBytes>(
+        problem, tile, stream, problem.least_shared_bytes);
   };
   if (tile.x_inside) {
     if (tile.state_size != 128 || tile.rows != 32 || !pairs || problem.input_features < 1 ||

@@ -94,6 +94,9 @@ struct RecurrenceForward {
   // Whether launch_input_product, which computes z_x, is the previous kernel of the stream.
   // Everything else is then read while it runs.
   bool follows_input_product;
+  // What a block by itself gets of shared memory at least, up to kSpreadBytes, so that blocks that
+  // start early do not crowd onto a few multiprocessors.
+  int least_shared_bytes;
   // What such a kernel multiplies, otherwise unused with null data: input, (steps, rows,
   // input_features), at least one and at most as many as the kernel takes; its columns of the
   // weights,
@@ -141,11 +144,8 @@ struct RecurrenceBackward {
   CellsOut<Element> d_c0;
 };
 
-/// The blocks of a launch: a group of rows has a block or a cluster of blocks.
-template <typename Problem>
-dim3 recurrence_grid(const Problem& problem, const RecurrenceTile& tile) {
-  return dim3(static_cast<unsigned>(ceil_div(problem.rows, problem.group_rows) * tile.cluster));
-}
+/// More than half of the shared memory of any multiprocessor.
+constexpr int kSpreadBytes = 116 * 1024;
 
 /// By multiply-adds with float32 sums. The next kernel of the stream may start when this one has
 /// waited for the kernels before it.
