@@ -78,10 +78,6 @@ struct Matrix {
   bool starts_at_vectors(int size, int64_t first = 0) const {
     return starts_at_multiples_of(16, size, first);
   }
-  /// The same for words of 4 bytes.
-  bool starts_at_words(int size, int64_t first = 0) const {
-    return starts_at_multiples_of(4, size, first);
-  }
   /// The same for cache lines.
   bool starts_at_lines(int size) const { return starts_at_multiples_of(128, size, 0); }
   /// The same for multiples of `count` elements.

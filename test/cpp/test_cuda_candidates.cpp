@@ -236,7 +236,7 @@ TEST(ContiguousEstimates, OfStepsAreLaidOutLikeTheCopiesOfASequence) {
   // Rows that start anywhere are copied, and nothing is packed.
   const ContiguousProblem anywhere{3, 64, 500, 300, 0}, aligned{3, 64, 504, 304, 0};
   for (const ForwardCandidate& candidate : forward_candidates()) {
-    if (candidate.group == Group::kHopper && !candidate.float32 && !candidate.tile.by_words) {
+    if (candidate.group == Group::kHopper && !candidate.float32) {
       const auto found = estimates_of(candidate.name, true, kH200, {anywhere, aligned});
       EXPECT_GT(found[0].us, found[1].us) << candidate.name;
       EXPECT_LT(found[0].us, found[1].us + 3.5) << candidate.name;

@@ -35,7 +35,6 @@ ForwardShape shape_of(Arithmetic arithmetic,
     if (columns * size % 16 != 0) {
       shape.pack_bytes += rows * columns * size;
       shape.vector_rows = false;
-      shape.word_rows = shape.word_rows && columns * size % 4 == 0;
     }
   }
   return shape;
@@ -177,7 +176,6 @@ TEST(Model, AddsWhatPackingTakes) {
   const auto time = [](int64_t pack_bytes) {
     ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
     shape.pack_bytes = pack_bytes;
-    shape.word_rows = false;  // none is copied word by word instead
     return choose_forward(shape, kH200, {.group = Group::kHopper}).estimate.us;
   };
   EXPECT_GT(time(1), time(0));

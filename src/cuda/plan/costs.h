@@ -59,13 +59,6 @@ struct ForwardCosts {
   // Factors for boxes of states whose rows span two cache lines: on their bytes, and on the time of
   // a chunk.
   double states_across_lines, chunk_across_lines;
-  // The additional time of a block whose operands warps copy, and a row of a chunk of the batch and
-  // of weights.
-  struct ByWords {
-    double block, state_row, weight_row;
-  };
-  ByWords by_words_64x8, by_words_64x40;  // the latter also of 64x48
-  ByWords by_words_float32_64x8, by_words_float32_64x32;
   // The additional time of a block that writes 64 rows that start anywhere, and the same per hidden
   // column: from the sums of 16 bits and TF32, and from those of three TF32 products.
   struct {
@@ -237,10 +230,6 @@ LLTM_COSTS(kCosts, {
         .read_rate = 4.07e6, .write_rate = 3.05e6, .chunk_rate = 9.83e6,
         .cache_bytes = 31.1e6, .block_read_rate = 3.72e4, .read_across_lines = 1.2,
         .states_across_lines = 1.39, .chunk_across_lines = 1.2,
-        .by_words_64x8 = {.block = 0.27, .state_row = 0.00075, .weight_row = 0.0198},
-        .by_words_64x40 = {.block = 1.52, .state_row = 0.00063, .weight_row = 0.0062},
-        .by_words_float32_64x8 = {.block = 0.02, .state_row = 0.0037, .weight_row = 0.012},
-        .by_words_float32_64x32 = {.block = 0.03, .state_row = 0.0022, .weight_row = 0.0072},
         .unaligned = {.block = 0.366, .column = 0.028},
         .float32_unaligned = {.block = 0.727, .column = 0.0186},
         .arithmetic = {.float32_columns_8 = 1.12, .float32_rows_64 = 1.69, .float32 = 1.89,

@@ -12,7 +12,7 @@ namespace {
 
 constexpr ForwardCandidate kCandidates[] = {
     // clang-format off
-    // name, group, {rows, columns, row tiles, by words}, most ranks, blocks per multiprocessor, costs, float32, costs of a step, two steps fit, costs by words
+    // name, group, {rows, columns, row tiles}, most ranks, blocks per multiprocessor, costs, float32, costs of a step, two steps fit
     {"forward_few_rows",                    Group::kFewRows,  {kMostFewRows, 1}, 1, 1,   nullptr, false},
     {"forward_wgmma_64x8",                  Group::kHopper,   {64, 8},           8, 1,   &ForwardCosts::wgmma_64x8, false, &StepCosts::wgmma_64x8, true},
     {"forward_wgmma_64x24",                 Group::kHopper,   {64, 24},          8, 1,   &ForwardCosts::wgmma_64x24, false, &StepCosts::wgmma_64x24},
@@ -22,14 +22,9 @@ constexpr ForwardCandidate kCandidates[] = {
     {"forward_wgmma_128x32_pairs",          Group::kHopper,   {128, 32, 2},      1, 1,   &ForwardCosts::wgmma_128x32_pairs, false, &StepCosts::wgmma_128x32_pairs},
     {"forward_wgmma_128x64_pairs",          Group::kHopper,   {128, 64, 2},      1, 1,   &ForwardCosts::wgmma_128x64_pairs, false, &StepCosts::wgmma_128x64_pairs},
     {"forward_wgmma_192x32",                Group::kHopper,   {192, 32},         8, 1,   &ForwardCosts::wgmma_192x32, false, &StepCosts::wgmma_192x32},
-    {"forward_wgmma_64x8_by_words",         Group::kHopper,   {64, 8, 1, true},  8, 1,   &ForwardCosts::wgmma_64x8, false, nullptr, false, &ForwardCosts::by_words_64x8},
-    {"forward_wgmma_64x40_by_words",        Group::kHopper,   {64, 40, 1, true}, 8, 1,   &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x40},
-    {"forward_wgmma_64x48_by_words",        Group::kHopper,   {64, 48, 1, true}, 8, 1,   &ForwardCosts::wgmma_64x40, false, nullptr, false, &ForwardCosts::by_words_64x40},
     {"forward_wgmma_float32_64x8",          Group::kHopper,   {64, 8},           8, 1,   &ForwardCosts::wgmma_float32_64x8, true, &StepCosts::wgmma_float32_64x8},
     {"forward_wgmma_float32_64x32",         Group::kHopper,   {64, 32},          8, 1,   &ForwardCosts::wgmma_float32_64x32, true, &StepCosts::wgmma_float32_64x32},
     {"forward_wgmma_float32_128x32",        Group::kHopper,   {128, 32},         8, 1,   &ForwardCosts::wgmma_float32_128x32, true, &StepCosts::wgmma_float32_128x32},
-    {"forward_wgmma_float32_64x8_by_words", Group::kHopper,   {64, 8, 1, true},  8, 1,   &ForwardCosts::wgmma_float32_64x8, true, nullptr, false, &ForwardCosts::by_words_float32_64x8},
-    {"forward_wgmma_float32_64x32_by_words", Group::kHopper,   {64, 32, 1, true}, 8, 1,   &ForwardCosts::wgmma_float32_64x32, true, nullptr, false, &ForwardCosts::by_words_float32_64x32},
     {"forward_tiles_16x8",                  Group::kTiles,    {16, 8},           8, 2.2, &ForwardCosts::tiles_16x8, false},
     {"forward_tiles_64x8",                  Group::kTiles,    {64, 8},           8, 1,   &ForwardCosts::tiles_64x8, false},
     {"forward_tiles_64x32",                 Group::kTiles,    {64, 32},          8, 1,   &ForwardCosts::tiles_64x32, false},
@@ -174,9 +169,8 @@ Estimate tiles_time(const ForwardCandidate& of,
   const int64_t chunk_k = chunk_columns(shape.arithmetic);
   const int64_t chunks = std::max<int64_t>(
       ceil_div(shape.state_size, chunk_k) +
-          ceil_div(shape.input_features + (hopper && !of.tile.by_words
-                                               ? shape.packs.input_lead + shape.packs.input_shift
-                                               : 0),
+          ceil_div(shape.input_features +
+                       (hopper ? shape.packs.input_lead + shape.packs.input_shift : 0),
                    chunk_k),
       1);
   const int64_t tiles = count_tiles(of, shape);
@@ -199,11 +193,6 @@ Estimate tiles_time(const ForwardCandidate& of,
       chunk = std::max(chunk * across_lines(shape, costs.chunk_across_lines),
                        active * chunk_bytes(of, shape, costs) / costs.chunk_rate);
     }
-    if (of.tile.by_words) {
-      const ForwardCosts::ByWords& words = costs.*of.by_words;
-      const auto rows = static_cast<double>(std::min<int64_t>(shape.batch, of.tile.rows));
-      chunk = std::max(chunk, rows * words.state_row + 3 * of.tile.columns * words.weight_row);
-    }
     double exchange = 0;
     if (ranks > 1 && of.float32) {
       const auto& of_float32 = costs.float32_exchange;
@@ -220,12 +209,11 @@ Estimate tiles_time(const ForwardCandidate& of,
                   (shape.weights_in_lines ? 1 : costs.read_across_lines);
     }
     const double work = std::max(waves * chunks_a_rank * chunk, weights_bytes(shape) / read_rate);
-    const double end = tile.block + exchange + unaligned / ranks +
-                       (of.tile.by_words ? (costs.*of.by_words).block : 0);
+    const double end = tile.block + exchange + unaligned / ranks;
     return work + waves * end + state_traffic(shape) / costs.write_rate;
   };
   Estimate best = best_ranks(of.max_ranks, wanted_ranks, time_with);
-  if (hopper && !of.tile.by_words && shape.pack_bytes > 0) {
+  if (hopper && shape.pack_bytes > 0) {
     best.us += device.costs->packing.time(static_cast<double>(shape.pack_bytes));
   }
   return best;
@@ -331,12 +319,6 @@ ForwardShape forward_shape(Arithmetic arithmetic, const ForwardProblem& p, bool 
   shape.vector_rows = p.input.starts_at_vectors(size) && p.old_h.starts_at_vectors(size) &&
                       p.weights.starts_at_vectors(size) &&
                       p.weights.starts_at_vectors(size, p.input_column());
-  const int64_t most = (int64_t{1} << 32) / size;
-  shape.word_rows = p.input.starts_at_words(size) && p.old_h.starts_at_words(size) &&
-                    p.weights.starts_at_words(size) &&
-                    p.weights.starts_at_words(size, p.input_column()) &&
-                    shape.gates() * p.weights.stride < most && 128 * p.old_h.stride < most &&
-                    128 * p.input.stride < most;
   return shape;
 }
 
@@ -370,8 +352,7 @@ bool supports(const ForwardCandidate& candidate,
     case Group::kHopper:
       return device.wgmma && candidate.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
              shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
-             device.resident_in_clusters_of(candidate.tile.row_tiles) > 0 &&
-             (!candidate.tile.by_words || (!shape.is_step && shape.word_rows));
+             device.resident_in_clusters_of(candidate.tile.row_tiles) > 0;
     default:
       // The largest tiles need the shared memory of sm_80 or sm_90.
       return candidate.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024;

@@ -34,9 +34,8 @@ struct ForwardShape {
   int64_t pack_bytes = 0;          // of these
   bool weights_in_lines = true;    // rows of weights start at cache lines, as packed rows do
   double states_across_lines = 0;  // the share of the columns of old_h and input whose rows do not
-  // Whether all rows, also of weights' columns of input, start at multiples of 16 bytes; and
-  // whether of 4 bytes, less than 4 GiB apart in a tile.
-  bool vector_rows = true, word_rows = true;
+  // Whether all rows, also of weights' columns of input, start at multiples of 16 bytes.
+  bool vector_rows = true;
 
   bool operator==(const ForwardShape&) const = default;
   int64_t width() const { return state_size + input_features; }
@@ -54,7 +53,7 @@ int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line);
 struct ForwardCandidate {
   std::string_view name;
   Group group;
-  TileShape tile;  // the row tiles of a cluster are in addition to the ranks; by words: not packed
+  TileShape tile;  // the row tiles of a cluster are in addition to the ranks
   int max_ranks;   // limited by the shared memory for their sums
   double blocks_a_multiprocessor;
   MemberOf<ForwardCosts, ForwardCosts::Tile> costs;
@@ -63,8 +62,6 @@ struct ForwardCandidate {
   // multiprocessor.
   MemberOf<StepCosts, StepCosts::Tile> step_costs = nullptr;
   bool two_steps_fit = false;
-  // For tiles that are copied by words.
-  MemberOf<ForwardCosts, ForwardCosts::ByWords> by_words = nullptr;
 };
 std::span<const ForwardCandidate> forward_candidates();
 

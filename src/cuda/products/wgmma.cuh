@@ -13,27 +13,22 @@ namespace lltm::cuda {
 
 /// A tile with 64 rows for each of kGroups warpgroups. kHelpers more threads do not take part in
 /// the product. One more warp starts the copies; in a product that overlaps the previous kernel,
-/// one warp starts those of A and another one those of B. If kCopierWarps is not zero, as many
-/// warps copy the operands instead of TMA. kRowTiles_ blocks of a cluster have the same columns,
-/// and each copies its share of B's chunks to all of them.
+/// one warp starts those of A and another one those of B. kRowTiles_ blocks of a cluster have the
+/// same columns, and each copies its share of B's chunks to all of them.
 template <Arithmetic kArithmetic_,
           int kGroups_,
           int kTileN_,
           int kStages_,
           int kRowTiles_,
           int kHelpers,
-          bool kOverlaps = false,
-          int kCopierWarps_ = 0>
+          bool kOverlaps = false>
 struct WgmmaProduct {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
   static constexpr int kGroups = kGroups_, kStages = kStages_, kRowTiles = kRowTiles_;
   using Element = TensorElement<kArithmetic>;
   static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
   static constexpr int kMultipliers = 128 * kGroups, kFinishers = kMultipliers + kHelpers;
-  static constexpr int kCopierWarps = kCopierWarps_;
-  static constexpr bool kByWords = kCopierWarps > 0;
-  static_assert(!kByWords || (kRowTiles == 1 && !kOverlaps));
-  static constexpr int kLoaders = kByWords ? kCopierWarps : kOverlaps ? 2 : 1;
+  static constexpr int kLoaders = kOverlaps ? 2 : 1;
   static constexpr int kThreads = kFinishers + 32 * kLoaders;
   static constexpr int kChunkBytes = 128, kChunkK = kChunkBytes / sizeof(Element);
   static constexpr int kBytesA = kTileM * kChunkBytes, kBytesB = kTileN * kChunkBytes;
@@ -120,10 +115,6 @@ struct WgmmaProduct {
 #pragma unroll 1
     for (int chunk = begin; chunk < end; ++chunk) {
       slots.wait_full();
-      if constexpr (kByWords) {
-        // Not before the arrivals: in a warp that copies, the fence would wait for all its loads.
-        fence_for_copies();
-      }
       const uint64_t a = describe_matrix(slots.data() + rows);
       const uint64_t b = describe_matrix(slots.data() + kBytesA);
       fence_products();

@@ -2,14 +2,12 @@
 // operands to shared memory in chunks of K, and wgmma multiplies them in three TF32 products. wgmma
 // reads B only with K contiguous, and cannot split operands into high and low parts. So some warps
 // rewrite each chunk of B, and A passes through registers. Where K is contiguous, they only write
-// the low parts, since wgmma reads B itself as if its values were truncated to TF32. Where rows
-// also start anywhere, these warps read B from global memory instead, and others copy A.
+// the low parts, since wgmma reads B itself as if its values were truncated to TF32.
 #pragma once
 
 #include "../pipeline/ring.cuh"
 #include "../ptx/barrier.cuh"
 #include "../ptx/bulk_copy.cuh"
-#include "../ptx/cp_async.cuh"
 #include "../ptx/mma.cuh"
 #include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
@@ -20,27 +18,12 @@
 
 namespace lltm::cuda {
 
-/// A chunk of A and of B in global memory, where K is contiguous: its first row of each, and how
-/// many of its columns exist.
-struct RowsOfChunk {
-  const float *a, *b;
-  int64_t stride_a, stride_b;
-  int columns;
-};
-
 /// A tile with 64 rows for each of kGroups warpgroups, and 96 or 24 columns. kFeederGroups more
-/// warpgroups feed them: three warps of each rewrite B, and one thread starts the copies, or, with
-/// kByWords, a warp of each copies A.
-template <Major kMajorB,
-          int kGroups_,
-          int kFeederGroups,
-          int kStages_,
-          int kTileN_ = 96,
-          bool kByWords_ = false>
+/// warpgroups feed them: three warps of each rewrite B, and one thread starts the copies.
+template <Major kMajorB, int kGroups_, int kFeederGroups, int kStages_, int kTileN_ = 96>
 struct ThreeTf32Product {
   using Element = float;
   static constexpr Arithmetic kArithmetic = Arithmetic::kFloat32;
-  static constexpr bool kByWords = kByWords_;
   static constexpr int kGroups = kGroups_, kStages = kStages_;
   static constexpr int kTileM = 64 * kGroups, kTileN = kTileN_;
   static constexpr int kMultipliers = 128 * kGroups, kFinishers = kMultipliers;
@@ -67,8 +50,7 @@ struct ThreeTf32Product {
 
   // The threads that rewrite B, and how many of them share a row.
   static constexpr int kRewriters = 96 * kFeederGroups, kShare = kRewriters / kTileN;
-  static constexpr int kPieces = 8 / kShare;           // of 16 bytes, that each of them rewrites
-  static constexpr int kCopiers = 32 * kFeederGroups;  // of A, by words
+  static constexpr int kPieces = 8 / kShare;  // of 16 bytes, that each of them rewrites
 
   static constexpr int kSums = kTileN / 2;
   float sum[kSums];
@@ -79,7 +61,7 @@ struct ThreeTf32Product {
   /// Initializes the barriers. Called before a block barrier.
   static __device__ __forceinline__ void prepare(const unsigned char* shared) {
     if (threadIdx.x == 0) {
-      Slots(shared).prepare(kByWords ? kCopiers : 1, kMultipliers, kRewriters, 1);
+      Slots(shared).prepare(1, kMultipliers, kRewriters, 1);
       fence_barriers();
     }
   }
@@ -142,7 +124,10 @@ struct ThreeTf32Product {
               [&](const auto& work) { work(Unit{chunks}); },
               [](const Unit&, int n) { return BoxB::column(n); });
         },
-        [&](Slots& slots) { multiply_tile(slots, chunks, finish); });
+        [&](Slots& slots) {
+          multiply<Major::kK>(slots, chunks);
+          finish();
+        });
   }
 
   /// Computes the units of a block in sequence: each_unit(work) calls work(unit) for all of them,
@@ -186,27 +171,6 @@ struct ThreeTf32Product {
             finish(unit);
           });
         });
-  }
-
-  /// Computes one tile of which rows_a rows exist, from matrices whose rows start anywhere.
-  /// rows_of(chunk) is a chunk, counted from zero, and row_of_b(n) the row of B, counted from that
-  /// of the chunk, for row n of the tile. A third of the tile's rows follow each other in B, or are
-  /// the last one.
-  template <typename RowsOf, typename RowOfB, typename Finish>
-  __device__ __forceinline__ void run_by_words(const unsigned char* shared,
-                                               int chunks,
-                                               int rows_a,
-                                               const RowsOf& rows_of,
-                                               const RowOfB& row_of_b,
-                                               const Finish& finish) {
-    static_assert(kByWords && kMajorB == Major::kK);
-    run_feeders_and_multipliers(
-        shared,
-        [&](Slots& slots) { copy_a_by_words(slots, chunks, rows_a, rows_of); },
-        [&](Slots& slots, int thread) {
-          read_rows_and_rewrite(slots, thread / 32, chunks, rows_of, row_of_b);
-        },
-        [&](Slots& slots) { multiply_tile(slots, chunks, finish); });
   }
 
   /// Maps row r, of 16, of a warp to a row of the tile. Where M is contiguous in A, rows are
@@ -253,8 +217,8 @@ struct ThreeTf32Product {
     __device__ __forceinline__ uint32_t full_b() const { return this->barrier(3); }
   };
 
-  // feed(slots) is called by the thread that loads, or, with kByWords, by those that copy A,
-  // rewrite(slots, thread) by those that rewrite B, and multiply(slots) by those that multiply.
+  // feed(slots) is called by the thread that loads, rewrite(slots, thread) by those that rewrite B,
+  // and multiply(slots) by those that multiply.
   template <typename Feed, typename Rewrite, typename Multiply>
   __device__ __forceinline__ void run_feeders_and_multipliers(const unsigned char* shared,
                                                               const Feed& feed,
@@ -268,7 +232,7 @@ struct ThreeTf32Product {
       }
       if (thread < kRewriters) {
         rewrite(slots, thread);
-      } else if (kByWords || thread == kRewriters) {
+      } else if (thread == kRewriters) {
         feed(slots);
       }
       __syncwarp();
@@ -368,73 +332,9 @@ struct ThreeTf32Product {
     });
   }
 
-  // Writes both parts of B in global memory, of which a warp reads a row at a time.
-  template <typename RowsOf, typename RowOfB>
-  static __device__ __forceinline__ void read_rows_and_rewrite(
-      Slots& slots, int warp, int chunks, const RowsOf& rows_of, const RowOfB& row_of_b) {
-    constexpr int kRows = kTileN / (kRewriters / 32);  // of a warp
-    static_assert(kRows % 8 == 0 && kTileN / 3 % kRows == 0);
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int64_t first = row_of_b(warp * kRows);
-    const auto more = static_cast<int>(row_of_b(warp * kRows + kRows - 1) - first);
-#pragma unroll 1
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      const RowsOfChunk rows = rows_of(chunk);
-      const float* from = rows.b + first * rows.stride_b + lane;
-      uint32_t values[kRows][1];
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        values[i][0] = lane < rows.columns ? __float_as_uint(*from) : 0;
-        from += i < more ? rows.stride_b : 0;
-      }
-      slots.wait_empty();
-      const uint32_t b = slots.b() + warp * kRows * 128;
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        uint32_t low[1];
-        take_apart(values[i], low);
-        const uint32_t to = word_of_row(b, i, lane);
-        store_shared(to + kBytesB, low[0]);
-        store_shared(to, values[i][0]);
-      }
-      fence_for_copies();
-      arrive(slots.ready());
-      slots.advance();
-    }
-  }
-
-  // Starts copying all chunks of A.
-  template <typename RowsOf>
-  static __device__ __forceinline__ void copy_a_by_words(Slots& slots,
-                                                         int chunks,
-                                                         int rows_a,
-                                                         const RowsOf& rows_of) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int warp = (static_cast<int>(threadIdx.x) - kMultipliers - kRewriters) / 32;
-    constexpr int kRows = kTileM / kFeederGroups;  // of a warp
-    const int rows = min(rows_a - warp * kRows, kRows);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      slots.wait_empty();
-      const RowsOfChunk of = rows_of(chunk);
-      const float* from = of.a + warp * kRows * of.stride_a + lane;
-      const uint32_t a = slots.a() + warp * kRows * 128;
-#pragma unroll 8
-      for (int r = 0; r < rows; ++r) {
-        copy_async<4>(word_of_row(a, r, lane), from, lane < of.columns ? 4 : 0);
-        from += of.stride_a;
-      }
-      arrive_after_copies(slots.full());
-      slots.advance();
-    }
-  }
-
   // The address of 16 bytes of row `row` of B or A, whose vectors are permuted.
   static __device__ __forceinline__ uint32_t piece_of_row(uint32_t rows, int row, int piece) {
     return rows + row * 128 + ((piece ^ (row % 8)) * 16);
-  }
-  // The same for a lane's word.
-  static __device__ __forceinline__ uint32_t word_of_row(uint32_t rows, int row, int lane) {
-    return piece_of_row(rows, row, lane / 4) + lane % 4 * 4;
   }
 
   static __device__ __forceinline__ void wait_for_chunk(const Slots& slots) {
@@ -447,12 +347,6 @@ struct ThreeTf32Product {
     for (int i = 0; i < kSums; ++i) {
       sum[i] += values[i];
     }
-  }
-
-  template <typename Finish>
-  __device__ __forceinline__ void multiply_tile(Slots& slots, int chunks, const Finish& finish) {
-    multiply<Major::kK>(slots, chunks);
-    finish();
   }
 
   // The tensor core truncates its sums. Products with a low part are small, and stay in it for all

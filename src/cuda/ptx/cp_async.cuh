@@ -29,12 +29,4 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
-// Arrives at a barrier, which has counted this arrival, when all earlier copies of this thread are
-// complete.
-__device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(barrier) : "memory");
-#endif
-}
-
 }  // namespace lltm::cuda

@@ -18,8 +18,7 @@ constexpr int kLargestCluster = 8, kLargestClusterOfAny = 16;
 /// compiled for.
 struct TileShape {
   int rows, columns;
-  int row_tiles = 1;      // of a cluster, which have the same columns and read the weights once
-  bool by_words = false;  // rows of operands may start at any multiple of 4 bytes
+  int row_tiles = 1;  // of a cluster, which have the same columns and read the weights once
 
   bool operator==(const TileShape&) const = default;
 };

@@ -22,9 +22,8 @@ cudaError_t launch_forward_tiles(const Problem& problem,
                                  int split,
                                  cudaStream_t stream);
 
-/// As launch_forward_tiles, on compute capability 9.0 with code built for 90a. Except for the tiles
-/// that copy by words, input, weights and old_h that TMA cannot describe (is_describable) must be
-/// packed first.
+/// As launch_forward_tiles, on compute capability 9.0 with code built for 90a. Input, weights and
+/// old_h that TMA cannot describe (is_describable) must be packed first.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& problem,
                                  const TileShape& tile,

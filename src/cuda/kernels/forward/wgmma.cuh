@@ -3,8 +3,7 @@
 // computes the same hidden columns of all three gates, and a cluster shares K, which runs over
 // old_h and then over input, in a step over input first. The product is a policy: 16 bits and TF32,
 // read from shared memory (products/wgmma.cuh), or float32 by three TF32 products
-// (products/wgmma_three_tf32.cuh). What TMA cannot describe is either packed before (pack.h) or
-// copied word by word.
+// (products/wgmma_three_tf32.cuh). What TMA cannot describe is packed before (pack.h).
 #pragma once
 
 #include "../../epilogue/cell.cuh"
@@ -23,7 +22,6 @@
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/split_of_k.h"
-#include "../../tile/word_copier.cuh"
 #include "kernels.h"
 
 #include <algorithm>
@@ -50,7 +48,6 @@ struct ForwardWgmmaTile {
   using Problem = Problem_;
   static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
   using Product = Product_;
-  static constexpr bool kByWords = Product::kByWords;
   // Two threads load, one per operand, where the kernel overlaps the previous one.
   static constexpr bool kLoadsByTwo = kOfSequence && Product::kArithmetic != Arithmetic::kFloat32;
   static constexpr int kHidden = Product::kTileN / 3;
@@ -114,13 +111,11 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     init_barrier(sums_barrier, 1 + finisher.own_arrivals());
     fence_barriers();
     arrive_expecting(sums_barrier, finisher.expected_bytes());
-    if constexpr (!Tile::kByWords) {
-      prefetch_map(&arguments.maps.weights_h);
-      prefetch_map(&arguments.maps.old_h);
-      if (p.input_features > 0) {
-        prefetch_map(&arguments.maps.weights_input);
-        prefetch_map(&arguments.maps.input);
-      }
+    prefetch_map(&arguments.maps.weights_h);
+    prefetch_map(&arguments.maps.old_h);
+    if (p.input_features > 0) {
+      prefetch_map(&arguments.maps.weights_input);
+      prefetch_map(&arguments.maps.input);
     }
   }
   __syncwarp();
@@ -276,12 +271,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
         rank,
         ranks,
         [&](auto slots) {
-          if constexpr (Tile::kByWords) {
-            const int warp = (static_cast<int>(threadIdx.x) - Product::kFinishers) / 32;
-            WordCopier<Product::kArithmetic, Product::kTileM, Tile::kHidden, Product::kCopierWarps>(
-                p, first_row, first_hidden, warp)
-                .copy(slots, end - begin, Product::kBytesA, piece_of);
-          } else if (threadIdx.x == Product::kFinishers) {
+          if (threadIdx.x == Product::kFinishers) {
             const int bytes = arguments.bytes_a + Product::kBytesB;
 #pragma unroll 1
             for (int chunk = 0; chunk < end - begin; ++chunk) {
@@ -296,43 +286,12 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
         fetch,
         finish);
   } else {
-    // A float32 product leaves few registers: what the epilogue needs is fetched after it.
-    const auto fetch_and_finish = [&] {
-      fetch();
-      finish();
-    };
-    if constexpr (Tile::kByWords) {
-      product.run_by_words(
-          shared,
-          end - begin,
-          at_most(p.batch - first_row, Product::kTileM),
-          [&](int chunk) {
-            const auto piece = piece_of(chunk);
-            const Matrix& states = piece.of(p.old_h, p.input);
-            return RowsOfChunk{
-                .a = static_cast<const float*>(states.data) + first_row * states.stride +
-                     piece.first,
-                .b = static_cast<const float*>(p.weights.data) +
-                     piece.of(int64_t{0}, p.input_column()) + piece.first,
-                .stride_a = states.stride,
-                .stride_b = p.weights.stride,
-                .columns = at_most(piece.of(p.state_size, p.input_features) - piece.first,
-                                   Product::kChunkK)};
-          },
-          [&](int n) {
-            return n / Tile::kHidden * p.state_size +
-                   min(int64_t(first_hidden + n % Tile::kHidden), p.state_size - 1);
-          },
-          fetch_and_finish);
-    } else {
-      product.run(shared,
-                  end - begin,
-                  early_chunks,
-                  loads_early(arguments.problem),
-                  load_a,
-                  load_b,
-                  fetch_and_finish);
-    }
+    product.run(
+        shared, end - begin, early_chunks, loads_early(arguments.problem), load_a, load_b, [&] {
+          // The product leaves few registers: what the epilogue needs is fetched after it.
+          fetch();
+          finish();
+        });
   }
 #else
   trap_wrong_image();
@@ -355,8 +314,7 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
   arguments.x_split = split_of_k(split, arguments.chunks.x_pieces, Product::kTileM);
   const int rows = Product::box_rows(p.batch);
   arguments.bytes_a = rows * 128;
-  if (!Tile::kByWords &&
-      !describe_forward(&arguments.maps, p, Product::kArithmetic, rows, Tile::kHidden)) {
+  if (!describe_forward(&arguments.maps, p, Product::kArithmetic, rows, Tile::kHidden)) {
     return cudaErrorInvalidValue;
   }
   const int64_t row_tiles = tiles_of(p.batch, Product::kTileM);
@@ -416,31 +374,12 @@ cudaError_t launch_product(const Problem& problem,
   cudaError_t error = cudaErrorInvalidValue;
   const auto launch_if_it_has = [&]<typename Product>() {
     constexpr int kHidden = Product::kTileN / 3;
-    if (tile == TileShape{Product::kTileM, kHidden, Product::kRowTiles, Product::kByWords}) {
+    if (tile == TileShape{Product::kTileM, kHidden, Product::kRowTiles}) {
       error = launch_for_neighbors<Product>(problem, split, stream);
     }
   };
   (launch_if_it_has.template operator()<Products>(), ...);
   return error;
-}
-
-// A few stages are enough: loads that are in flight need registers, and lines of the L1 cache,
-// which has what shared memory leaves.
-template <Arithmetic kArithmetic>
-cudaError_t launch_by_words(const ForwardProblem& p,
-                            const TileShape& tile,
-                            int split,
-                            cudaStream_t stream) {
-  if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    return launch_product<ThreeTf32Product<Major::kK, 1, 1, 4, 24, true>,
-                          ThreeTf32Product<Major::kK, 1, 1, 3, 96, true>>(p, tile, split, stream);
-  } else {
-    constexpr int kCopiers = 12;
-    return launch_product<WgmmaProduct<kArithmetic, 1, 24, 4, 1, 0, false, kCopiers>,
-                          WgmmaProduct<kArithmetic, 1, 120, 3, 1, 0, false, kCopiers>,
-                          WgmmaProduct<kArithmetic, 1, 144, 3, 1, 0, false, kCopiers>>(
-        p, tile, split, stream);
-  }
 }
 
 // There are enough stages to fill a multiprocessor with one block, so that blocks of the next
@@ -453,11 +392,6 @@ cudaError_t launch_forward_wgmma(const Problem& p,
                                  int split,
                                  cudaStream_t stream) {
   constexpr bool kOverlaps = kOfSequence<Problem>;
-  if constexpr (!kOverlaps) {
-    if (tile.by_words) {
-      return launch_by_words<kArithmetic>(p, tile, split, stream);
-    }
-  }
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
     return launch_product<ThreeTf32Product<Major::kK, 1, 1, 8, 24>,
                           ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
