@@ -29,7 +29,7 @@ struct Outputs {
 Tensor pack(ForwardProblem& p, const ForwardPlan& plan, const Device& device) {
   const int64_t h = p.state_size, x = p.input_features;
   const ForwardPacks& packs = plan.packs;
-  return pack({{packs.input, p.input, p.batch, x, packs.input_lead, packs.input_shift},
+  return pack({{packs.input, p.input, p.batch, x, packs.input_lead},
                {packs.old_h, p.old_h, p.batch, h},
                {packs.weights, p.weights, 3 * h, h + x}},
               element_size(plan.arithmetic),
@@ -87,7 +87,6 @@ void forward_by_plan(const Outputs& outputs,
     return;
   }
   problem.input_lead = plan.packs.input_lead;
-  problem.input_shift = plan.packs.input_shift;
   const Tensor packed = pack(problem, plan, device);
   check_launch(launch_forward(plan, problem, device.stream()));
 }

@@ -16,14 +16,14 @@ struct PackedRows {
   bool wanted;
   Matrix& matrix;
   int64_t rows, columns;
-  int64_t lead = 0, shift = 0;  // columns of zeros in front, and before these columns never read
+  int64_t lead = 0;  // columns of zeros in front
 };
 
 /// Makes all wanted copies in one launch, and points their matrices to them. The returned memory
 /// must live until the copies have been used; it is undefined if there are none.
 inline at::Tensor pack(std::initializer_list<PackedRows> copies, int size, const Device& device) {
   const auto stride_of = [&](const PackedRows& of) {
-    return packed_stride(of.shift + of.lead + of.columns, size);
+    return packed_stride(of.lead + of.columns, size);
   };
   int64_t bytes = 0;
   for (const PackedRows& of : copies) {
@@ -40,7 +40,7 @@ inline at::Tensor pack(std::initializer_list<PackedRows> copies, int size, const
     if (!of.wanted) {
       continue;
     }
-    const Matrix packed{to + of.shift * size, stride_of(of)};
+    const Matrix packed{to, stride_of(of)};
     params.add({of.matrix, of.rows, of.columns, packed, static_cast<int>(of.lead)});
     of.matrix = packed;
     to += of.rows * packed.stride * size;

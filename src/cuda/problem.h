@@ -178,9 +178,6 @@ struct ForwardProblem {
   // of 16 bytes. Where the columns of weights that belong to input do not, their boxes start this
   // many columns earlier, inside the columns of h.
   int64_t input_lead = 0;
-  // How many columns earlier still the first boxes of input and of its weights start, in front of
-  // both matrices, where TMA reads zeros. Those of weights then start at cache lines.
-  int64_t input_shift = 0;
   // The columns between those of h and those of input in weights that were copied so that both
   // start at multiples of 16 bytes.
   int64_t weights_gap = 0;
@@ -188,9 +185,7 @@ struct ForwardProblem {
   /// The first column of weights that belongs to input.
   LLTM_HOST_DEVICE int64_t input_column() const { return state_size + weights_gap; }
   /// The columns that the boxes of input cover, including those in front of it.
-  int64_t input_columns() const {
-    return input_features == 0 ? 0 : input_shift + input_lead + input_features;
-  }
+  int64_t input_columns() const { return input_features == 0 ? 0 : input_lead + input_features; }
 };
 
 /// d_bias as a sum of parts, each over a part of the batch, which are added in order.

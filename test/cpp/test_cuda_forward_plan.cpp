@@ -40,13 +40,6 @@ ForwardShape shape_of(Arithmetic arithmetic,
   return shape;
 }
 
-TEST(Model, ShiftsBoxesToLinesOfTheCacheWhereThatPays) {
-  EXPECT_EQ(line_shift(512, 512, 64), 0);
-  EXPECT_EQ(line_shift(976, 1072, 64), 16);
-  EXPECT_EQ(line_shift(1000, 8, 64), 40);
-  EXPECT_EQ(line_shift(1000, 60, 64), 0);  // two boxes instead of one
-}
-
 std::vector<ForwardShape> many_shapes() {
   std::vector<ForwardShape> shapes;
   for (const Arithmetic arithmetic : kArithmetics) {

@@ -169,9 +169,7 @@ Estimate tiles_time(const ForwardCandidate& of,
   const int64_t chunk_k = chunk_columns(shape.arithmetic);
   const int64_t chunks = std::max<int64_t>(
       ceil_div(shape.state_size, chunk_k) +
-          ceil_div(shape.input_features +
-                       (hopper ? shape.packs.input_lead + shape.packs.input_shift : 0),
-                   chunk_k),
+          ceil_div(shape.input_features + (hopper ? shape.packs.input_lead : 0), chunk_k),
       1);
   const int64_t tiles = count_tiles(of, shape);
   const double arithmetic = hopper ? 1 : tile_arithmetic(of, shape, costs);
@@ -283,11 +281,6 @@ bool countable(const ForwardShape& shape) {
 
 }  // namespace
 
-int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line) {
-  const int64_t shift = first % columns_a_line, boxes = ceil_div(columns, columns_a_line);
-  return boxes >= 4 || ceil_div(shift + columns, columns_a_line) == boxes ? shift : 0;
-}
-
 ForwardShape forward_shape(Arithmetic arithmetic, const ForwardProblem& p, bool is_step) {
   ForwardShape shape{.arithmetic = arithmetic,
                      .batch = p.batch,
@@ -306,12 +299,6 @@ ForwardShape forward_shape(Arithmetic arithmetic, const ForwardProblem& p, bool 
   packs.old_h = must_pack(p.old_h, p.batch, p.state_size, false);
   packs.weights = must_pack(p.weights, shape.gates(), p.input_column() + p.input_features, false);
   shape.weights_in_lines = packs.weights || p.weights.starts_at_lines(size);
-  // Boxes of input that start at cache lines stay there, unless input is packed.
-  if (!is_step && shape.weights_in_lines && p.input_features > 0 &&
-      (packs.input || !p.input.starts_at_lines(size))) {
-    const int64_t first = p.input_column() - packs.input_lead;
-    packs.input_shift = line_shift(first, packs.input_lead + p.input_features, 128 / size);
-  }
   const int64_t across = (packs.old_h || p.old_h.starts_at_lines(size) ? 0 : p.state_size) +
                          (packs.input || p.input.starts_at_lines(size) ? 0 : p.input_features);
   shape.states_across_lines =

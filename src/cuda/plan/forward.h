@@ -18,7 +18,7 @@ namespace lltm::cuda {
 /// What Hopper's kernels need packed first, and where their boxes start.
 struct ForwardPacks {
   bool input = false, weights = false, old_h = false;
-  int64_t input_lead = 0, input_shift = 0;  // as in ForwardProblem
+  int64_t input_lead = 0;  // as in ForwardProblem
 
   bool operator==(const ForwardPacks&) const = default;
 };
@@ -44,10 +44,6 @@ struct ForwardShape {
 
 /// The shape of a problem, of which only sizes, strides and alignment count.
 ForwardShape forward_shape(Arithmetic arithmetic, const ForwardProblem& problem, bool is_step);
-
-/// How many columns before `first` the first of the boxes that cover `columns` columns has to start
-/// so that boxes start at cache lines. Zero if this would add a box to fewer than four.
-int64_t line_shift(int64_t first, int64_t columns, int64_t columns_a_line);
 
 /// One way to compute a forward.
 struct ForwardCandidate {

@@ -110,7 +110,7 @@ bool describe_forward(
     ForwardMaps* maps, const ForwardProblem& p, Arithmetic arithmetic, int rows, int hidden) {
   const int size = element_size(arithmetic), chunk_k = chunk_columns(arithmetic);
   const int64_t h = p.state_size;
-  const int64_t x = p.input_features == 0 ? 0 : p.input_lead + p.input_features;
+  const int64_t x = p.input_columns();
   const Matrix weights_input = p.weights.from(p.input_column() - p.input_lead, size);
   return describe(&maps->old_h, {arithmetic, p.old_h, p.batch, h, rows, chunk_k}) &&
          describe(&maps->weights_h, {arithmetic, p.weights, h, h, hidden, chunk_k, 3}) &&

@@ -199,17 +199,13 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
                                   Product::kChunkK,
                                   /*x_first=*/Tile::kOfSequence);
   };
-  const auto column_of = [&](const Segments::Piece& piece) {
-    const bool is_shifted = !Tile::kOfSequence && !piece.of_h;
-    return static_cast<int>(piece.first) - (is_shifted ? static_cast<int>(p.input_shift) : 0);
-  };
   const auto load_a = [&](uint32_t to, uint32_t barrier, int chunk) {
     const auto piece = piece_of(chunk);
-    copy_a(to, barrier, piece.of_h, column_of(piece));
+    copy_a(to, barrier, piece.of_h, static_cast<int>(piece.first));
   };
   const auto load_b = [&](uint32_t to, uint32_t barrier, int chunk) {
     const auto piece = piece_of(chunk);
-    copy_b(to, barrier, piece.of_h, column_of(piece), begin + chunk);
+    copy_b(to, barrier, piece.of_h, static_cast<int>(piece.first), begin + chunk);
   };
   if constexpr (Tile::kLoadsByTwo) {
     const bool early = loads_early(arguments.problem);
