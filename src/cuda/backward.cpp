@@ -45,6 +45,7 @@ GateGradientsParams<scalar_t> cell_params(const CellGradients& gradients,
 // Copies the operands that TMA cannot describe, and points the problem to the copies.
 Tensor pack(BackwardProblem& p,
             Arithmetic arithmetic,
+            bool by_wgmma,
             const GradientPlan& plan,
             const Device& device) {
   const int size = element_size(arithmetic);
@@ -53,17 +54,26 @@ Tensor pack(BackwardProblem& p,
     return columns > 0 && (starts_anywhere ? !has_describable_stride(matrix, columns)
                                            : !is_describable(matrix, columns, size));
   };
-  const bool float32 = arithmetic == Arithmetic::kFloat32, tf32 = arithmetic == Arithmetic::kTf32;
+  const bool float32 = by_wgmma && arithmetic == Arithmetic::kFloat32;
+  const bool tf32 = by_wgmma && arithmetic == Arithmetic::kTf32;
   const bool unaligned_weights = float32 || (tf32 && plan.has_large_tiles());
   // In TF32 the inputs are transposed into a copy, from rows that start anywhere.
   const bool reads_inputs = p.d_weights != nullptr && !tf32;
   const bool reads_weights = p.d_old_h != nullptr || p.d_input != nullptr;
-  return pack(
-      {{reads_inputs && must_pack(p.old_h, h, float32), p.old_h, p.batch, h},
-       {reads_inputs && must_pack(p.input, x, float32), p.input, p.batch, x},
-       {reads_weights && must_pack(p.weights, h + x, unaligned_weights), p.weights, 3 * h, h + x}},
-      size,
-      device);
+  // By mma.sync, their columns of h and those of input are matrices of their own.
+  const int64_t columns = by_wgmma ? h + x : h;
+  return pack({{reads_inputs && must_pack(p.old_h, h, float32), p.old_h, p.batch, h},
+               {reads_inputs && must_pack(p.input, x, float32), p.input, p.batch, x},
+               {reads_weights && must_pack(p.weights, columns, unaligned_weights),
+                p.weights,
+                3 * h,
+                columns},
+               {reads_weights && !by_wgmma && must_pack(p.weights_input, x, false),
+                p.weights_input,
+                3 * h,
+                x}},
+              size,
+              device);
 }
 
 // Computes d_gates, d_old_cell and d_bias. If `later` is not null, it receives the parts of d_bias
@@ -126,11 +136,13 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
   const bool few_rows = kernel == BackwardKernel::kFewRows;
   const bool by_library = kernel == BackwardKernel::kLibrary;
   const bool by_wgmma = kernel == BackwardKernel::kWgmma;
+  const bool in_tiles =
+      by_wgmma || kernel == BackwardKernel::kWgmmaSmall || kernel == BackwardKernel::kTiles;
   CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },
       output_mask,
-      /*with_gates=*/!few_rows && !by_wgmma);
+      /*with_gates=*/by_library);
   const cudaStream_t stream = device.stream();
   if (sizes.batch * sizes.state_size == 0 || !gradients.any_wanted()) {
     // The gradients of an empty batch are zeros.
@@ -149,6 +161,8 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
       .d_gates_stride = 3 * sizes.state_size,
       .input = input_rows.matrix(),
       .weights = weights_rows.matrix(),
+      .weights_input =
+          weights_rows.matrix().from(sizes.state_size, static_cast<int>(input.element_size())),
       .old_h = old_h_rows.matrix(),
       .d_old_h = data_of(gradients.old_h),
       .d_input = data_of(gradients.input),
@@ -156,14 +170,15 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
   };
   const bool any_product =
       products.d_old_h != nullptr || products.d_input != nullptr || products.d_weights != nullptr;
-  if (by_wgmma && any_product) {
-    // d_gates need rows that TMA can describe.
+  if (in_tiles && any_product) {
+    // d_gates need rows that TMA can describe, too.
     products.d_gates_stride =
         packed_stride(products.d_gates_stride, static_cast<int>(input.element_size()));
     gradients.gates = device.empty({sizes.batch, products.d_gates_stride}, input.scalar_type());
     products.d_gates = data_of(gradients.gates);
-    packed = pack(products, *arithmetic, plan, device);
-    if (const int64_t floats = workspace_floats(*arithmetic, products, plan); floats > 0) {
+    packed = pack(products, *arithmetic, by_wgmma, plan, device);
+    const int64_t floats = by_wgmma ? workspace_floats(*arithmetic, products, plan) : 0;
+    if (floats > 0) {
       workspace = device.empty({floats}, at::kFloat);
     }
   }
@@ -196,7 +211,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
     CellGradients all_but_bias = gradients;
     all_but_bias.bias.reset();
     finish_gradients(all_but_bias, input, weights, old_h);
-  } else if (any_product && !few_rows) {
+  } else if (any_product && in_tiles) {
     check_launch(launch_products(products, *arithmetic, kernel, plan, floats, stream));
   }
   return gradients.results();

@@ -174,9 +174,9 @@ struct ForwardProblem {
   void* new_h;       // (batch, state_size), contiguous
   void* new_cell;    // (batch, state_size), contiguous
   void* gates;       // (batch, 3*state_size), contiguous, pre-activations
-  // The columns of zeros in front of input, for the hopper kernels. TMA's boxes start at multiples
-  // of 16 bytes. Where the columns of weights that belong to input do not, their boxes start this
-  // many columns earlier, inside the columns of h.
+  // The columns of zeros in front of input, for the kernels with tiles. Boxes start at multiples of
+  // 16 bytes. Where the columns of weights that belong to input do not, their boxes start this many
+  // columns earlier, inside the columns of h.
   int64_t input_lead = 0;
   // The columns between those of h and those of input in weights that were copied so that both
   // start at multiples of 16 bytes.
@@ -185,7 +185,9 @@ struct ForwardProblem {
   /// The first column of weights that belongs to input.
   LLTM_HOST_DEVICE int64_t input_column() const { return state_size + weights_gap; }
   /// The columns that the boxes of input cover, including those in front of it.
-  int64_t input_columns() const { return input_features == 0 ? 0 : input_lead + input_features; }
+  LLTM_HOST_DEVICE int64_t input_columns() const {
+    return input_features == 0 ? 0 : input_lead + input_features;
+  }
 };
 
 /// d_bias as a sum of parts, each over a part of the batch, which are added in order.
@@ -200,15 +202,16 @@ struct BackwardProblem {
   int64_t batch;
   int64_t input_features;
   int64_t state_size;
-  const void* d_gates;  // (batch, 3*state_size), contiguous except for wgmma
+  const void* d_gates;  // (batch, 3*state_size)
   int64_t d_gates_stride;
-  Matrix input;      // (batch, input_features)
-  Matrix weights;    // (3*state_size, state_size + input_features)
-  Matrix old_h;      // (batch, state_size)
-  void* d_old_h;     // (batch, state_size), contiguous, or null if not wanted
-  void* d_input;     // (batch, input_features), contiguous, or null if not wanted
-  void* d_weights;   // (3*state_size, state_size + input_features), contiguous, or null
-  BiasParts bias{};  // which the products by wgmma add, if there are any
+  Matrix input;          // (batch, input_features)
+  Matrix weights;        // (3*state_size, state_size + input_features)
+  Matrix weights_input;  // its columns of input, or a copy of these
+  Matrix old_h;          // (batch, state_size)
+  void* d_old_h;         // (batch, state_size), contiguous, or null if not wanted
+  void* d_input;         // (batch, input_features), contiguous, or null if not wanted
+  void* d_weights;       // (3*state_size, state_size + input_features), contiguous, or null
+  BiasParts bias{};      // which the products by wgmma add, if there are any
 };
 
 }  // namespace lltm::cuda

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -219,14 +220,14 @@ TEST(Model, MultipliesTheInputOfStepsAhead) {
   }
 }
 
-TEST(Model, LeavesToOthersWhatItMayNotPack) {
+TEST(Model, LeavesStepsThatMayNotBePackedToTheLibrary) {
   ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 500, 500);
   ASSERT_GT(shape.pack_bytes, 0);
   EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kHopper);
   shape.is_step = true;
-  EXPECT_NE(choose_forward(shape, kH200).candidate->group, Group::kHopper);
-  EXPECT_EQ(choose_forward(shape, kH200, {.group = Group::kHopper}).candidate->group,
-            Group::kTiles);
+  for (const auto group : {std::optional<Group>(), std::optional(Group::kHopper)}) {
+    EXPECT_EQ(choose_forward(shape, kH200, {.group = group}).candidate->group, Group::kLibrary);
+  }
   shape.pack_bytes = 0;
   EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kHopper);
 }

@@ -45,6 +45,7 @@ void expect_described() {
           return Matrix{memory(index) + 4 * random.below(4), columns + random.below(9)};
         };
         problem.weights = anywhere(1, p.state_size + p.input_features);
+        problem.weights_input = problem.weights.from(p.state_size, sizeof(float));
         problem.old_h = anywhere(2, p.state_size);
         problem.input = p.input_features > 0 ? anywhere(3, p.input_features) : Matrix{};
       }

@@ -154,10 +154,9 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const GradientPlan plan = plan_of(s, device);
   const int size = plan.rows;
   const bool small = size == 64;
-  const double factor = s.vector_rows ? 1 : of.unaligned;
   const auto block = [&](int64_t k, int shares) {
     const auto chunks = static_cast<double>(ceil_div(s.chunks(k), shares));
-    return chunks * (small ? of.small_chunk : of.large_chunk) * factor +
+    return chunks * (small ? of.small_chunk : of.large_chunk) +
            (small ? of.small_rest : of.large_rest);
   };
   const double state = block(s.gates(), plan.ranks), weight = block(s.batch, 1);
@@ -167,7 +166,9 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
       (small ? 2 : 1) * device.multiprocessors,
       state,
       weight);
-  return {plan, of.launch + shares.makespan(state, weight)};
+  return {plan,
+          of.launch + shares.makespan(state, weight) +
+              packing_time(s, /*weights_in_halves=*/true, device)};
 }
 
 }  // namespace mma_sync

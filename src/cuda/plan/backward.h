@@ -48,6 +48,22 @@ struct BackwardEstimate {
   double us;
 };
 
+/// The time to pack what TMA cannot describe of contiguous operands, if there is anything.
+/// weights_in_halves: their columns of h and those of input are matrices of their own.
+inline double packing_time(const BackwardShape& s,
+                           bool weights_in_halves,
+                           const DeviceFacts& device) {
+  if (s.vector_rows) {
+    return 0;
+  }
+  const auto is_whole = [&](int64_t columns) { return columns * s.element_bytes() % 16 == 0; };
+  const int64_t columns = !is_whole(s.width())                           ? s.width()
+                          : weights_in_halves && !is_whole(s.state_size) ? s.input_features
+                                                                         : 0;
+  return device.costs->packing.time(static_cast<double>(s.batch * s.width() + s.gates() * columns) *
+                                    s.element_bytes());
+}
+
 /// The plan of the products by wgmma with the least estimated time, without that of d_gates: in 16
 /// bits and TF32, and in float32. The plan, and so the order of all sums, depends only on the
 /// sizes, not on which gradients are wanted.

@@ -64,12 +64,10 @@ struct ForwardCosts {
   struct {
     double block, column;
   } unaligned, float32_unaligned;
-  // A chunk by mma.sync relative to 16 bits in aligned rows: in float32 for tiles of 8 columns, of
-  // 64 rows, and others; float32_words multiplies these. Rows that do not start at multiples of 16
-  // bytes are copied in words of 4 bytes in float, and shifted in 16 bits.
+  // A chunk by mma.sync relative to 16 bits: in float32 for tiles of 8 columns, of 64 rows, and
+  // others; and in TF32.
   struct {
-    double float32_columns_8, float32_rows_64, float32, float32_words;
-    double tf32, tf32_words, half_shifted;
+    double float32_columns_8, float32_rows_64, float32, tf32;
   } arithmetic;
   struct {
     FewRows floats, halves, unaligned;  // unaligned: one element at a time, of any size
@@ -147,10 +145,9 @@ struct BackwardCosts {
   struct Float32Tile {
     double chunk, state_tile, weight_tile, exchange;
   };
-  /// A chunk of K and the rest of a tile, of 64x64 and 128x128, and the factor on a chunk whose
-  /// rows start anywhere: it is copied in words of 4 bytes in float, and shifted in 16 bits.
+  /// A chunk of K and the rest of a tile, of 64x64 and 128x128.
   struct Tiles {
-    double launch, small_chunk, small_rest, large_chunk, large_rest, unaligned;
+    double launch, small_chunk, small_rest, large_chunk, large_rest;
   };
   /// Floating-point operations per microsecond, with the columns rounded up to tiles of 64; the
   /// bytes of weights and of d_gates. Where rows start anywhere, the products take `unaligned`
@@ -233,8 +230,7 @@ LLTM_COSTS(kCosts, {
         .unaligned = {.block = 0.366, .column = 0.028},
         .float32_unaligned = {.block = 0.727, .column = 0.0186},
         .arithmetic = {.float32_columns_8 = 1.12, .float32_rows_64 = 1.69, .float32 = 1.89,
-                       .float32_words = 2.08, .tf32 = 1.41, .tf32_words = 1.91,
-                       .half_shifted = 2.3},
+                       .tf32 = 1.41},
         .few_rows = {
             .floats = {.launch = 2.4, .launch_a_row = 0.1, .rate = 2.17e6, .a_row = 0.19},
             .halves = {.launch = 2.5, .launch_a_row = 0.101, .rate = 3.39e6, .a_row = 0.298},
@@ -341,11 +337,11 @@ LLTM_COSTS(kCosts, {
                 .exchange = {0.0321, 1.64, 1.14, 1.43}}},
         .tiles = {
             .float32 = {.launch = 0.75, .small_chunk = 1.6, .small_rest = 2.5,
-                        .large_chunk = 2.37, .large_rest = 7.87, .unaligned = 1.3},
+                        .large_chunk = 2.37, .large_rest = 7.87},
             .tf32 = {.launch = 1.64, .small_chunk = 0.806, .small_rest = 2.23,
-                     .large_chunk = 1.07, .large_rest = 3.23, .unaligned = 1.6},
+                     .large_chunk = 1.07, .large_rest = 3.23},
             .half = {.launch = 2.37, .small_chunk = 0.725, .small_rest = 1.61,
-                     .large_chunk = 1.11, .large_rest = 0.22, .unaligned = 2.3}},
+                     .large_chunk = 1.11, .large_rest = 0.22}},
         .library = {
             .float32 = {.launch = 23.4, .rate = 42e6, .weights_rate = 4.5e6,
                         .gates_rate = 7.5e6, .unaligned = 1.02, .unaligned_launch = 0},

@@ -113,21 +113,20 @@ double few_rows_time(const ForwardShape& shape, const DeviceFacts& device) {
   return launch + of.launch_a_row * more_rows + elements * (1 + of.a_row * more_rows) / of.rate;
 }
 
-// The time of a chunk of 128 bytes by mma.sync, relative to 16 bits in aligned rows.
+// The time of a chunk of 128 bytes by mma.sync, relative to 16 bits.
 double tile_arithmetic(const ForwardCandidate& of,
                        const ForwardShape& shape,
                        const ForwardCosts& costs) {
   const auto& factor = costs.arithmetic;
   switch (shape.arithmetic) {
     case Arithmetic::kFloat32:
-      return (of.tile.columns == 8 ? factor.float32_columns_8
-              : of.tile.rows == 64 ? factor.float32_rows_64
-                                   : factor.float32) *
-             (shape.vector_rows ? 1 : factor.float32_words);
+      return of.tile.columns == 8 ? factor.float32_columns_8
+             : of.tile.rows == 64 ? factor.float32_rows_64
+                                  : factor.float32;
     case Arithmetic::kTf32:
-      return shape.vector_rows ? factor.tf32 : factor.tf32_words;
+      return factor.tf32;
     default:
-      return shape.vector_rows ? 1 : factor.half_shifted;
+      return 1;
   }
 }
 
@@ -167,10 +166,10 @@ Estimate tiles_time(const ForwardCandidate& of,
   const ForwardCosts::Tile& tile = costs.*of.costs;
   const bool hopper = of.group == Group::kHopper;
   const int64_t chunk_k = chunk_columns(shape.arithmetic);
-  const int64_t chunks = std::max<int64_t>(
-      ceil_div(shape.state_size, chunk_k) +
-          ceil_div(shape.input_features + (hopper ? shape.packs.input_lead : 0), chunk_k),
-      1);
+  const int64_t chunks =
+      std::max<int64_t>(ceil_div(shape.state_size, chunk_k) +
+                            ceil_div(shape.input_features + shape.packs.input_lead, chunk_k),
+                        1);
   const int64_t tiles = count_tiles(of, shape);
   const double arithmetic = hopper ? 1 : tile_arithmetic(of, shape, costs);
   const auto& anywhere = of.float32 ? costs.float32_unaligned : costs.unaligned;
@@ -211,7 +210,7 @@ Estimate tiles_time(const ForwardCandidate& of,
     return work + waves * end + state_traffic(shape) / costs.write_rate;
   };
   Estimate best = best_ranks(of.max_ranks, wanted_ranks, time_with);
-  if (hopper && shape.pack_bytes > 0) {
+  if (shape.pack_bytes > 0) {
     best.us += device.costs->packing.time(static_cast<double>(shape.pack_bytes));
   }
   return best;
@@ -342,7 +341,8 @@ bool supports(const ForwardCandidate& candidate,
              device.resident_in_clusters_of(candidate.tile.row_tiles) > 0;
     default:
       // The largest tiles need the shared memory of sm_80 or sm_90.
-      return candidate.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024;
+      return (!shape.is_step || shape.pack_bytes == 0) &&
+             (candidate.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024);
   }
 }
 

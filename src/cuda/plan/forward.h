@@ -15,7 +15,7 @@
 
 namespace lltm::cuda {
 
-/// What Hopper's kernels need packed first, and where their boxes start.
+/// What the kernels with tiles need packed first, and where the boxes of Hopper's start.
 struct ForwardPacks {
   bool input = false, weights = false, old_h = false;
   int64_t input_lead = 0;  // as in ForwardProblem

@@ -141,9 +141,8 @@ BackwardEstimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts&
   const auto inputs_bytes = static_cast<double>(s.batch * s.width()) * s.element_bytes();
   if (tf32) {
     best.us += 2 * inputs_bytes / device.costs->backward.gate_gradients_rate;
-  } else if (!s.vector_rows) {
-    const bool packs_weights = s.width() * s.element_bytes() % 16 != 0;
-    best.us += device.costs->packing.time(inputs_bytes + (packs_weights ? s.weights_bytes() : 0));
+  } else {
+    best.us += packing_time(s, /*weights_in_halves=*/false, device);
   }
   return best;
 }

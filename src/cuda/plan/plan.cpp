@@ -47,7 +47,8 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                          bool is_step) {
   const ForwardShape shape = forward_shape(arithmetic, problem, is_step);
   const ForwardChoice choice = recent_choice<choose_forward>(shape, device, selection());
-  const bool packs = choice.candidate->group == Group::kHopper;
+  const Group group = choice.candidate->group;
+  const bool packs = group == Group::kHopper || group == Group::kTiles;
   return {arithmetic, choice, packs ? shape.packs : ForwardPacks{}, device.multiprocessors};
 }
 

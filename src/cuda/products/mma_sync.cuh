@@ -79,17 +79,11 @@ struct TileProduct {
 
   /// Multiplies the chunks [begin, end) of K. load(a, b, chunk, operands) starts the copies of
   /// these operands of a chunk. started() is called once the copies of as many chunks as fit have
-  /// been started. All threads call arrived(a, b, chunk) before a chunk is multiplied, between
-  /// barriers of the block. With kOverlaps, the block has not yet waited for the previous kernel;
-  /// if `early`, what is available of the first chunks is loaded before it does.
-  template <bool kOverlaps = true, typename Load, typename Started, typename Arrived>
-  __device__ __forceinline__ void run(Element* shared,
-                                      int begin,
-                                      int end,
-                                      bool early,
-                                      const Load& load,
-                                      const Started& started,
-                                      const Arrived& arrived) {
+  /// been started. With kOverlaps, the block has not yet waited for the previous kernel; if
+  /// `early`, what is available of the first chunks is loaded before it does.
+  template <bool kOverlaps = true, typename Load, typename Started>
+  __device__ __forceinline__ void run(
+      Element* shared, int begin, int end, bool early, const Load& load, const Started& started) {
     // The first iterations only fill the pipeline. If all chunks fit, they are awaited together.
     const bool fits = end - begin < kStages;
     const int filling = min(end - begin, kStages - 1);
@@ -142,7 +136,6 @@ struct TileProduct {
       commit_copies();
       free_slot = free_slot + 1 == kStages ? 0 : free_slot + 1;
       if (filled) {
-        arrived(a_of(shared, slot), b_of(shared, slot), next - filling);
         if constexpr (kSumsChunks) {
           Fragments chunk_sum = {};
           multiply(chunk_sum, a_of(shared, slot), b_of(shared, slot));

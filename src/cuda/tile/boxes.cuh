@@ -15,7 +15,6 @@ struct Box {
   const Element* data;
   int64_t stride;
   int rows;
-  bool at_vectors;  // whether rows start at multiples of 16 bytes
 
   __device__ __forceinline__ bool has(int r) const { return r < rows; }
   __device__ __forceinline__ int64_t offset(int r) const { return r * stride; }
@@ -29,7 +28,6 @@ struct GateRows {
   int64_t stride;
   int64_t state_size;
   int hidden;  // the number of hidden columns inside the matrix
-  bool at_vectors;
 
   __device__ __forceinline__ bool has(int r) const { return r % kHidden < hidden; }
   __device__ __forceinline__ int64_t offset(int r) const {
@@ -38,8 +36,8 @@ struct GateRows {
 };
 
 /// Copies one kRows x kColumns box after another to shared memory, with zeros for whatever lies
-/// outside the source. A source says whether it `has` a row, the `offset` of a row from its `data`,
-/// and whether all rows are `at_vectors`, which those of 16 bits have to be.
+/// outside the source. A source says whether it `has` a row, and the `offset` of a row from its
+/// `data`. All rows start at multiples of 16 bytes.
 ///
 /// A thread's addresses are computed once and advanced from box to box: a block has few warps, so
 /// nothing hides the latency between a box's first and last copy.
@@ -60,21 +58,16 @@ class BoxCopier {
   /// Starts copying a box of which `columns` columns are inside the source. The next box is
   /// `advance` elements further on.
   __device__ __forceinline__ void copy(Element* shared, int columns, int64_t advance) {
-    if (kSize == 2 || source_.at_vectors) {
-      const int valid = min(max(columns - column(), 0), kPieceElements) * kSize;
-      const uint32_t to = shared_address(shared + first_row() * kPitch + column());
+    const int valid = min(max(columns - column(), 0), kPieceElements) * kSize;
+    const uint32_t to = shared_address(shared + first_row() * kPitch + column());
 #pragma unroll
-      for (int i = 0; i < kPasses; ++i) {
-        const int r = first_row() + i * kRowsPerPass;
-        if (kRows % kRowsPerPass == 0 || r < kRows) {
-          copy_async<16>(
-              to + i * kRowsPerPass * kPitch * kSize, pointers_[i], source_.has(r) ? valid : 0);
-        }
-        pointers_[i] += advance;
+    for (int i = 0; i < kPasses; ++i) {
+      const int r = first_row() + i * kRowsPerPass;
+      if (kRows % kRowsPerPass == 0 || r < kRows) {
+        copy_async<16>(
+            to + i * kRowsPerPass * kPitch * kSize, pointers_[i], source_.has(r) ? valid : 0);
       }
-    } else {
-      copy_words(shared, columns);
-      source_.data += advance;
+      pointers_[i] += advance;
     }
   }
 
@@ -93,19 +86,6 @@ class BoxCopier {
   }
   static __device__ __forceinline__ int first_row() {
     return static_cast<int>(threadIdx.x) / kPiecesPerRow;
-  }
-
-  __device__ __forceinline__ void copy_words(Element* shared, int columns) const {
-    constexpr int kRowsAtOnce = kThreads / kColumns;
-    static_assert(kThreads % kColumns == 0);
-    const int column = static_cast<int>(threadIdx.x) % kColumns;
-#pragma unroll 2
-    for (int r = static_cast<int>(threadIdx.x) / kColumns; r < kRows; r += kRowsAtOnce) {
-      const int valid = source_.has(r) ? min(max(columns - column, 0), 1) * kSize : 0;
-      copy_async<4>(shared_address(shared + r * kPitch + column),
-                    source_.data + source_.offset(r) + column,
-                    valid);
-    }
   }
 
   const Element* pointers_[kPasses];

@@ -146,7 +146,7 @@ def common_choices(random, operator: str, device: str) -> dict:
 
 def draw_poison(random, choices: dict, names) -> tuple[tuple[str, float], ...]:
     """Rarely any. NaN and infinity propagate as in the formula, except for infinite arguments on CUDA: a product made
-    of three TF32 products gives infinity minus infinity, and Hopper's kernels multiply some weights by zeros that pad
+    of three TF32 products gives infinity minus infinity, and kernels with tiles multiply some weights by zeros that pad
     the input (docs/cuda-kernels.md)."""
     if choices["operator"] == "double_backward" or random.randrange(12):
         return ()

@@ -114,7 +114,9 @@ cudaError_t launch_backward_wgmma<Arithmetic::kFloat32>(const BackwardProblem& p
                                                         cudaStream_t stream);
 
 /// Computes all wanted products in one launch, in tiles of 64x64 or 128x128. The ranks share the K
-/// = 3*state_size of a tile of d_old_h and d_input. More than one requires sm_90.
+/// = 3*state_size of a tile of d_old_h and d_input. More than one requires sm_90. Rows of all
+/// operands start at multiples of 16 bytes. Of weights, only the columns of h are read: those of
+/// input are weights_input.
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_tiles(const BackwardProblem& problem,
                                   const GradientPlan& plan,

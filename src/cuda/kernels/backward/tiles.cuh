@@ -15,7 +15,6 @@
 #include "../../scheduler/split_of_k.h"
 #include "../../tile/boxes.cuh"
 #include "../../tile/elements.h"
-#include "../../tile/shifted_boxes.cuh"
 #include "kernels.h"
 
 #include <algorithm>
@@ -29,15 +28,11 @@ struct BackwardTilesArguments {
   Segments weight_columns;  // of d_weights
   unsigned state_blocks;    // of d_old_h and d_input, ranks included
   unsigned weight_tiles;
-  // Whether their rows start at multiples of 16 bytes, for both column ranges of weights.
-  bool gates_at_vectors, old_h_at_vectors, input_at_vectors;
-  bool weights_h_at_vectors, weights_input_at_vectors;
   // Whether four elements of a row of the results may be written at once.
   bool d_old_h_fours, d_input_fours, d_weights_fours;
 };
 
-/// kShifts: rows of 16 bits may start anywhere. Otherwise these start at multiples of 16 bytes.
-template <typename StateProduct, typename WeightProduct, int kBlocksPerSm, bool kShifts>
+template <typename StateProduct, typename WeightProduct, int kBlocksPerSm>
 __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     backward_tiles_kernel(const __grid_constant__ BackwardTilesArguments arguments) {
   using Element = typename StateProduct::Element;
@@ -46,8 +41,6 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
   constexpr int kChunkK = StateProduct::kChunkK;
   static_assert(WeightProduct::kTileM == kTileM && WeightProduct::kTileN == kTileN &&
                 WeightProduct::kThreads == kThreads);
-  // The rows of a chunk of K begin as those of the first one do, whatever their stride.
-  static_assert(kChunkK * sizeof(Element) % 16 == 0);
   using Rows = Box<Element>;
   extern __shared__ __align__(16) unsigned char shared[];
   const BackwardProblem& p = arguments.cell;
@@ -66,47 +59,31 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     const int end = arguments.split.first_chunk(cluster_rank() + 1);
     ClusterSums<StateProduct> sums(shared, arguments.split);
 
-    using CopierA = BoxCopierFor<kShifts, kTileM, kChunkK, StateProduct::kPitchA, kThreads, Rows>;
-    using CopierB = BoxCopierFor<kShifts, kChunkK, kTileN, StateProduct::kPitchB, kThreads, Rows>;
-    CopierA copier_a;
-    CopierB copier_b;
-    // The operands from row or column `k` of K on.
-    const auto rows_a = [&](int64_t k) {
-      return Rows{
-          d_gates + first_row * gate_columns + k, gate_columns, rows, arguments.gates_at_vectors};
-    };
-    const auto rows_b = [&](int64_t k) {
-      return Rows{static_cast<const Element*>(p.weights.data) + k * p.weights.stride +
-                      piece.of(int64_t{0}, p.state_size) + first_column,
-                  p.weights.stride,
-                  0,
-                  piece.of(arguments.weights_h_at_vectors, arguments.weights_input_at_vectors)};
-    };
+    BoxCopier<kTileM, kChunkK, StateProduct::kPitchA, kThreads, Rows> copier_a;
+    BoxCopier<kChunkK, kTileN, StateProduct::kPitchB, kThreads, Rows> copier_b;
+    const Matrix& weights = piece.of(p.weights, p.weights_input);
     const auto load = [&](Element* a, Element* b, int chunk, Operands which) {
       const int64_t k = int64_t(chunk) * kChunkK;
       const int depth = at_most(gate_columns - k, kChunkK);
       if (which != Operands::kAvailable) {
         if (chunk == begin) {
-          copier_a.start(rows_a(k));
+          copier_a.start({d_gates + first_row * p.d_gates_stride + k, p.d_gates_stride, rows});
         }
         copier_a.copy(a, depth, kChunkK);
       }
       if (which != Operands::kAwaited) {
         if (chunk == begin) {
-          copier_b.start(rows_b(k));
+          copier_b.start(
+              {static_cast<const Element*>(weights.data) + k * weights.stride + first_column,
+               weights.stride,
+               0});
         }
         copier_b.source_.rows = depth;
-        copier_b.copy(b, columns, kChunkK * p.weights.stride);
-      }
-    };
-    const auto arrived = [&](Element* a, Element* b, int) {
-      if constexpr (kShifts) {
-        shift_boxes<CopierA, CopierB>(a, rows_a(0), b, rows_b(0));
+        copier_b.copy(b, columns, kChunkK * weights.stride);
       }
     };
     StateProduct product;
-    product.run(
-        reinterpret_cast<Element*>(shared), begin, end, /*early=*/true, load, [] {}, arrived);
+    product.run(reinterpret_cast<Element*>(shared), begin, end, /*early=*/true, load, [] {});
     sums.exchange(product);
     const int64_t row = first_row + sums.first_row();
     write_tile<kThreads, kTileN>(
@@ -129,46 +106,30 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     const int64_t first_row = int64_t(tile / tiles_a_row) * kTileM;
     const int rows = at_most(gate_columns - first_row, kTileM);
 
-    using CopierA = BoxCopierFor<kShifts, kChunkK, kTileM, WeightProduct::kPitchA, kThreads, Rows>;
-    using CopierB = BoxCopierFor<kShifts, kChunkK, kTileN, WeightProduct::kPitchB, kThreads, Rows>;
-    CopierA copier_a;
-    CopierB copier_b;
+    BoxCopier<kChunkK, kTileM, WeightProduct::kPitchA, kThreads, Rows> copier_a;
+    BoxCopier<kChunkK, kTileN, WeightProduct::kPitchB, kThreads, Rows> copier_b;
     const Matrix& source = piece.of(p.old_h, p.input);
-    const auto rows_a = [&] {
-      return Rows{d_gates + first_row, gate_columns, 0, arguments.gates_at_vectors};
-    };
-    const auto rows_b = [&] {
-      return Rows{static_cast<const Element*>(source.data) + first_column,
-                  source.stride,
-                  0,
-                  piece.of(arguments.old_h_at_vectors, arguments.input_at_vectors)};
-    };
     const auto load = [&](Element* a, Element* b, int chunk, Operands which) {
       const int depth = at_most(p.batch - int64_t(chunk) * kChunkK, kChunkK);
       if (which != Operands::kAvailable) {
         if (chunk == 0) {
-          copier_a.start(rows_a());
+          copier_a.start({d_gates + first_row, p.d_gates_stride, 0});
         }
         copier_a.source_.rows = depth;
-        copier_a.copy(a, rows, kChunkK * gate_columns);
+        copier_a.copy(a, rows, kChunkK * p.d_gates_stride);
       }
       if (which != Operands::kAwaited) {
         if (chunk == 0) {
-          copier_b.start(rows_b());
+          copier_b.start(
+              {static_cast<const Element*>(source.data) + first_column, source.stride, 0});
         }
         copier_b.source_.rows = depth;
         copier_b.copy(b, columns, kChunkK * source.stride);
       }
     };
-    const auto arrived = [&](Element* a, Element* b, int) {
-      if constexpr (kShifts) {
-        shift_boxes<CopierA, CopierB>(a, rows_a(), b, rows_b());
-      }
-    };
     WeightProduct product;
     const int chunks = static_cast<int>((p.batch + kChunkK - 1) / kChunkK);
-    product.run(
-        reinterpret_cast<Element*>(shared), 0, chunks, /*early=*/true, load, [] {}, arrived);
+    product.run(reinterpret_cast<Element*>(shared), 0, chunks, /*early=*/true, load, [] {});
     float* const result = reinterpret_cast<float*>(shared);
     product.store(result);
     __syncthreads();
@@ -215,11 +176,6 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
       .weight_columns = weight_columns,
       .state_blocks = state_blocks,
       .weight_tiles = weight_tiles,
-      .gates_at_vectors = Matrix{params.d_gates, gate_columns}.starts_at_vectors(kSize),
-      .old_h_at_vectors = params.old_h.starts_at_vectors(kSize),
-      .input_at_vectors = params.input.starts_at_vectors(kSize),
-      .weights_h_at_vectors = params.weights.starts_at_vectors(kSize),
-      .weights_input_at_vectors = params.weights.starts_at_vectors(kSize, state),
       .d_old_h_fours = fours(params.d_old_h, state),
       .d_input_fours = fours(params.d_input, features),
       .d_weights_fours = fours(params.d_weights, state + features) && state % 4 == 0};
@@ -227,21 +183,12 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
   if (blocks == 0) {
     return cudaSuccess;
   }
-  const auto launch = [&]<bool kShifts>() {
-    return launch_in_clusters<
-        &backward_tiles_kernel<StateProduct, WeightProduct, kBlocksPerSm, kShifts>,
-        StateProduct::kThreads,
-        std::max(StateProduct::kSharedBytes, WeightProduct::kSharedBytes),
-        std::max(ClusterSums<StateProduct>::kSharedBytes, WeightProduct::kSharedBytes)>(
-        arguments, dim3(blocks), split, stream);
-  };
-  if constexpr (kSize == 2) {
-    if (!arguments.gates_at_vectors || !arguments.old_h_at_vectors || !arguments.input_at_vectors ||
-        !arguments.weights_h_at_vectors || !arguments.weights_input_at_vectors) {
-      return launch.template operator()<true>();
-    }
-  }
-  return launch.template operator()<false>();
+  return launch_in_clusters<&backward_tiles_kernel<StateProduct, WeightProduct, kBlocksPerSm>,
+                            StateProduct::kThreads,
+                            std::max(StateProduct::kSharedBytes, WeightProduct::kSharedBytes),
+                            std::max(ClusterSums<StateProduct>::kSharedBytes,
+                                     WeightProduct::kSharedBytes)>(
+      arguments, dim3(blocks), split, stream);
 }
 
 template <Arithmetic kArithmetic>

@@ -42,9 +42,9 @@ bool describe_backward(BackwardMaps* maps, Arithmetic arithmetic, const Backward
     return describe(map, {arithmetic, part, rows, columns, kBoxSize, kBoxSize});
   };
   const Matrix d_weights{p.d_weights, width};
-  return describe_part(&maps->d_gates, {p.d_gates, gates}, p.batch, gates) &&
+  return describe_part(&maps->d_gates, {p.d_gates, p.d_gates_stride}, p.batch, gates) &&
          describe_part(&maps->weights_h, p.weights, gates, state) &&
-         describe_part(&maps->weights_input, p.weights.from(state, 2), gates, features) &&
+         describe_part(&maps->weights_input, p.weights_input, gates, features) &&
          describe_part(&maps->old_h, p.old_h, p.batch, state) &&
          describe_part(&maps->input, p.input, p.batch, features) &&
          describe_part(&maps->d_weights_h, d_weights, gates, state) &&

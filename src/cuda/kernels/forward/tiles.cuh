@@ -16,7 +16,6 @@
 #include "../../scheduler/split_of_k.h"
 #include "../../tile/boxes.cuh"
 #include "../../tile/elements.h"
-#include "../../tile/shifted_boxes.cuh"
 #include "kernels.h"
 
 namespace lltm::cuda {
@@ -26,12 +25,9 @@ struct ForwardTilesArguments {
   Problem problem;
   KSplit split;
   Segments chunks;  // of K
-  // Whether their rows start at multiples of 16 bytes, for both column ranges of weights.
-  bool old_h_at_vectors, input_at_vectors, weights_h_at_vectors, weights_input_at_vectors;
 };
 
-/// kShifts: rows of 16 bits may start anywhere. Otherwise these start at multiples of 16 bytes.
-template <typename Problem, typename Product, int kBlocksPerSm, bool kShifts>
+template <typename Problem, typename Product, int kBlocksPerSm>
 __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     forward_tiles_kernel(const __grid_constant__ ForwardTilesArguments<Problem> arguments) {
   using Element = typename Product::Element;
@@ -69,12 +65,8 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   using RowsA = Box<Element>;
   using RowsB = GateRows<Element, kHidden>;
   constexpr int kThreads = Product::kThreads;
-  using CopierA =
-      BoxCopierFor<kShifts, Product::kTileM, kChunkK, Product::kPitchA, kThreads, RowsA>;
-  using CopierB =
-      BoxCopierFor<kShifts, Product::kTileN, kChunkK, Product::kPitchB, kThreads, RowsB>;
-  CopierA copier_a;
-  CopierB copier_b;
+  BoxCopier<Product::kTileM, kChunkK, Product::kPitchA, kThreads, RowsA> copier_a;
+  BoxCopier<Product::kTileN, kChunkK, Product::kPitchB, kThreads, RowsB> copier_b;
   // In a sequence, the chunks of x come first, since x is available before h.
   const auto piece_at = [&](int chunk) {
     return arguments.chunks.piece(chunk, kChunkK, /*x_first=*/kOfSequence<Problem>);
@@ -85,35 +77,25 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   };
   // The operands from a piece of K on.
   const auto rows_a = [&](const Segments::Piece& piece) {
-    return RowsA{piece.of(old_h, input) + piece.first,
-                 piece.of(p.old_h, p.input).stride,
-                 rows,
-                 piece.of(arguments.old_h_at_vectors, arguments.input_at_vectors)};
+    return RowsA{piece.of(old_h, input) + piece.first, piece.of(p.old_h, p.input).stride, rows};
   };
   const auto rows_b = [&](const Segments::Piece& piece) {
-    return RowsB{weights + piece.of(int64_t{0}, p.input_column()) + piece.first,
+    return RowsB{weights + piece.of(int64_t{0}, p.input_column() - p.input_lead) + piece.first,
                  p.weights.stride,
                  p.state_size,
-                 hidden,
-                 piece.of(arguments.weights_h_at_vectors, arguments.weights_input_at_vectors)};
+                 hidden};
   };
   int depth_a = 0, depth_b = 0;  // columns left in the segment
   const auto load = [&](auto& copier, int& depth, const auto& rows_of, Element* to, int chunk) {
     if (begins_segment(chunk)) {
       const auto piece = piece_at(chunk);
-      depth = static_cast<int>(piece.of(p.state_size, p.input_features) - piece.first);
+      depth = static_cast<int>(piece.of(p.state_size, p.input_columns()) - piece.first);
       copier.start(rows_of(piece));
     }
     copier.copy(to, depth, kChunkK);
     depth -= kChunkK;
   };
   const auto fetch = [&] { finisher.fetch(); };
-  const auto arrived = [&](Element* a, Element* b, int chunk) {
-    if constexpr (kShifts) {
-      const auto piece = piece_at(chunk);
-      shift_boxes<CopierA, CopierB>(a, rows_a(piece), b, rows_b(piece));
-    }
-  };
   Product product;
   auto* const slots = reinterpret_cast<Element*>(shared);
   product.template run<kOfSequence<Problem>>(
@@ -129,8 +111,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
           load(copier_b, depth_b, rows_b, b, chunk);
         }
       },
-      fetch,
-      arrived);
+      fetch);
   if constexpr (kHidden == 8) {
     // Kernels with small tiles are so short that an early start of the next one matters. After
     // larger tiles, its blocks would crowd onto the first multiprocessors with room.
@@ -161,32 +142,15 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
                               kWarpsN,
                               kWarpsK,
                               kStages>;
-  constexpr int kSize = sizeof(typename Product::Element);
-  const Segments chunks = segments_of(params.state_size, params.input_features, Product::kChunkK);
+  const Segments chunks = segments_of(params.state_size, params.input_columns(), Product::kChunkK);
   const ForwardTilesArguments<Problem> arguments{
-      .problem = problem,
-      .split = split_of_k(split, chunks.pieces(), kTileM),
-      .chunks = chunks,
-      .old_h_at_vectors = params.old_h.starts_at_vectors(kSize),
-      .input_at_vectors = params.input.starts_at_vectors(kSize),
-      .weights_h_at_vectors = params.weights.starts_at_vectors(kSize),
-      .weights_input_at_vectors = params.weights.starts_at_vectors(kSize, params.input_column())};
+      .problem = problem, .split = split_of_k(split, chunks.pieces(), kTileM), .chunks = chunks};
   const dim3 grid =
       grid_of_tiles(ceil_div(params.batch, kTileM), ceil_div(params.state_size, kHidden), split);
-  const auto launch = [&]<bool kShifts>() {
-    return launch_in_clusters<&forward_tiles_kernel<Problem, Product, kBlocksPerSm, kShifts>,
-                              Product::kThreads,
-                              Product::kSharedBytes,
-                              ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
-  };
-  if constexpr (kSize == 2) {
-    // Copying such rows in words, as in float, takes more instructions.
-    if (!arguments.old_h_at_vectors || !arguments.input_at_vectors ||
-        !arguments.weights_h_at_vectors || !arguments.weights_input_at_vectors) {
-      return launch.template operator()<true>();
-    }
-  }
-  return launch.template operator()<false>();
+  return launch_in_clusters<&forward_tiles_kernel<Problem, Product, kBlocksPerSm>,
+                            Product::kThreads,
+                            Product::kSharedBytes,
+                            ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
 }
 
 // Warps along M, N and K, stages, and blocks per multiprocessor are those that measured best for

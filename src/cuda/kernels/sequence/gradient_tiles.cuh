@@ -54,14 +54,12 @@ __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_
   weights_copier.start({static_cast<const Element*>(weights.data) +
                             int64_t(begin) * kChunkK * weights.stride + first_column,
                         weights.stride,
-                        0,
-                        true});
+                        0});
   BoxCopier<kTileM, kChunkK, Product::kPitchA, kThreads, Box<Element>> gates_copier;
   gates_copier.start({p.all_d_gates + (p.last_t * p.rows + first_row) * p.d_gates_stride +
                           int64_t(begin) * kChunkK,
                       p.d_gates_stride,
-                      rows,
-                      true});
+                      rows});
   const auto load = [&](Element* a, Element* b, int chunk, Operands which) {
     const int depth = at_most(gate_columns - int64_t(chunk) * kChunkK, kChunkK);
     if (which != Operands::kAvailable) {
@@ -80,8 +78,7 @@ __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_
     start_next_kernel();
     elements.fetch_carried();
   };
-  const auto arrived = [](Element*, Element*, int) {};
-  product.run(pipeline, begin, end, /*early=*/true, load, started, arrived);
+  product.run(pipeline, begin, end, /*early=*/true, load, started);
   sums.exchange(product);
   elements.finish(sums);
   sums.finish();
