@@ -42,40 +42,6 @@ GateGradientsParams<scalar_t> cell_params(const CellGradients& gradients,
   return params;
 }
 
-// Copies the operands that TMA cannot describe, and points the problem to the copies.
-Tensor pack(BackwardProblem& p,
-            Arithmetic arithmetic,
-            bool by_wgmma,
-            const GradientPlan& plan,
-            const Device& device) {
-  const int size = element_size(arithmetic);
-  const int64_t h = p.state_size, x = p.input_features;
-  const auto must_pack = [&](const Matrix& matrix, int64_t columns, bool starts_anywhere) {
-    return columns > 0 && (starts_anywhere ? !has_describable_stride(matrix, columns)
-                                           : !is_describable(matrix, columns, size));
-  };
-  const bool float32 = by_wgmma && arithmetic == Arithmetic::kFloat32;
-  const bool tf32 = by_wgmma && arithmetic == Arithmetic::kTf32;
-  const bool unaligned_weights = float32 || (tf32 && plan.has_large_tiles());
-  // In TF32 the inputs are transposed into a copy, from rows that start anywhere.
-  const bool reads_inputs = p.d_weights != nullptr && !tf32;
-  const bool reads_weights = p.d_old_h != nullptr || p.d_input != nullptr;
-  // By mma.sync, their columns of h and those of input are matrices of their own.
-  const int64_t columns = by_wgmma ? h + x : h;
-  return pack({{reads_inputs && must_pack(p.old_h, h, float32), p.old_h, p.batch, h},
-               {reads_inputs && must_pack(p.input, x, float32), p.input, p.batch, x},
-               {reads_weights && must_pack(p.weights, columns, unaligned_weights),
-                p.weights,
-                3 * h,
-                columns},
-               {reads_weights && !by_wgmma && must_pack(p.weights_input, x, false),
-                p.weights_input,
-                3 * h,
-                x}},
-              size,
-              device);
-}
-
 // Computes d_gates, d_old_cell and d_bias. If `later` is not null, it receives the parts of d_bias
 // instead. The returned memory must live until these are added.
 template <typename scalar_t>
@@ -176,7 +142,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
         packed_stride(products.d_gates_stride, static_cast<int>(input.element_size()));
     gradients.gates = device.empty({sizes.batch, products.d_gates_stride}, input.scalar_type());
     products.d_gates = data_of(gradients.gates);
-    packed = pack(products, *arithmetic, by_wgmma, plan, device);
+    packed = pack(products, *arithmetic, by_wgmma, device);
     const int64_t floats = by_wgmma ? workspace_floats(*arithmetic, products, plan) : 0;
     if (floats > 0) {
       workspace = device.empty({floats}, at::kFloat);

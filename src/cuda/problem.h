@@ -113,15 +113,11 @@ struct Steps {
   }
 };
 
-/// Whether rows do not overlap and are not too far apart for TMA.
-inline bool has_describable_stride(const Matrix& matrix, int64_t columns) {
-  return matrix.stride >= columns && matrix.stride < (int64_t{1} << 36);
-}
-
 /// Whether TMA can describe a matrix of `columns` columns (at least one) of `size` bytes: all rows
 /// start at multiples of 16 bytes, do not overlap, and are not too far apart.
 inline bool is_describable(const Matrix& matrix, int64_t columns, int size) {
-  return matrix.starts_at_vectors(size) && has_describable_stride(matrix, columns);
+  return matrix.starts_at_vectors(size) && matrix.stride >= columns &&
+         matrix.stride < (int64_t{1} << 36);
 }
 
 /// The columns of [h | x] in pieces of `size`, which are chunks of K or tiles of columns: first
@@ -213,5 +209,11 @@ struct BackwardProblem {
   void* d_weights;       // (3*state_size, state_size + input_features), contiguous, or null
   BiasParts bias{};      // which the products by wgmma add, if there are any
 };
+
+/// Whether a backward's products read the columns of h of weights and those of input as matrices of
+/// their own, so that rows of both start at multiples of 16 bytes.
+constexpr bool has_weights_in_halves(Arithmetic arithmetic, bool by_wgmma) {
+  return !by_wgmma || arithmetic == Arithmetic::kFloat32;
+}
 
 }  // namespace lltm::cuda

@@ -12,6 +12,7 @@
 #include "../optional_tensor.h"
 #include "kernels/backward/kernels.h"
 #include "kernels/sequence/kernels.h"
+#include "packed_rows.h"
 #include "plan/plan.h"
 #include "plan/sequence_gradients.h"
 #include "recurrence.h"
@@ -209,11 +210,6 @@ void sum_rows(const Tensor& d_bias, const Tensor& d_gates) {
   }
 }
 
-/// Whether the kernel of the cell's products reads a matrix in place.
-bool is_read_in_place(const Tensor& matrix) {
-  return has_rows(matrix) && has_describable_stride(rows_of(matrix), matrix.size(1));
-}
-
 /// The products over all steps at once: d_weights and d_input, if wanted. Only d_weights read input
 /// and old_h, so their layout affects neither which kernel computes d_input nor its bits.
 void run_products(const SequenceGradients& gradients,
@@ -232,28 +228,26 @@ void run_products(const SequenceGradients& gradients,
                             .vector_rows = are_describable_halves(weights),
                             .forms_d_old_h = false};
   const auto [candidate, estimate] = plan_backward(facts, shape);
-  // The cell's tiles in float32, if they are faster than the library and weights need no copy.
+  // The cell's tiles in float32, if they are faster than the library.
   if (shape.arithmetic == Arithmetic::kFloat32 && candidate->kernel == BackwardKernel::kWgmma &&
-      is_read_in_place(weights)) {
+      has_rows(weights)) {
     // Without d_weights, any matrices take the places of these.
-    const Tensor& inputs_h = d_weights.defined() ? old_h : weights;
-    const Tensor inputs = !d_weights.defined()      ? weights
-                          : is_read_in_place(input) ? input
-                                                    : input.contiguous();
-    const BackwardProblem problem{
+    const Rows inputs(d_weights.defined() ? input : weights);
+    BackwardProblem problem{
         .batch = shape.batch,
         .input_features = shape.input_features,
         .state_size = state_size,
         .d_gates = d_gates.const_data_ptr(),
         .d_gates_stride = d_gates.stride(0),
-        .input = rows_of(inputs),
+        .input = inputs.matrix(),
         .weights = rows_of(weights),
         .weights_input = rows_of(weights).from(state_size, sizeof(float)),
-        .old_h = rows_of(inputs_h),
+        .old_h = rows_of(d_weights.defined() ? old_h : weights),
         .d_old_h = nullptr,
         .d_input = mutable_data_or_null<float>(d_input),
         .d_weights = mutable_data_or_null<float>(d_weights),
     };
+    const Tensor packed = pack(problem, *shape.arithmetic, /*by_wgmma=*/true, device);
     const Tensor workspace =
         device.empty({workspace_floats(*shape.arithmetic, problem, estimate.plan)}, at::kFloat);
     check_launch(launch_backward_wgmma<Arithmetic::kFloat32>(

@@ -3,7 +3,6 @@
 // their calls fail.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,11 +16,6 @@ struct FakeCuda {
   /// This many calls succeed, and the next one fails. If negative, none fails.
   int calls_before_failure = -1;
   bool has_failed = false;
-};
-/// What a tensor map of the fake driver has in its first bytes: the matrix, and bytes between rows.
-struct FakeMap {
-  uintptr_t address;
-  uint64_t columns, rows, stride;
 };
 /// The state of all calls since it was last cleared.
 FakeCuda& fake_cuda();

@@ -12,7 +12,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <string>
 
 namespace lltm::cuda {
@@ -36,19 +35,6 @@ void expect_described() {
         problem.d_gates_stride = packed_stride(3 * p.state_size, element_size(kArithmetic));
       }
       const GradientPlan plan = candidate.estimate(shape, kH200).plan;
-      if (kArithmetic == Arithmetic::kTf32 && plan.has_large_tiles() && !vectors) {
-        problem.weights = {memory(1) + 4 * random.below(4),
-                           p.state_size + p.input_features + random.below(9)};
-      }
-      if (kArithmetic == Arithmetic::kFloat32 && !vectors) {
-        const auto anywhere = [&](int index, int64_t columns) {
-          return Matrix{memory(index) + 4 * random.below(4), columns + random.below(9)};
-        };
-        problem.weights = anywhere(1, p.state_size + p.input_features);
-        problem.weights_input = problem.weights.from(p.state_size, sizeof(float));
-        problem.old_h = anywhere(2, p.state_size);
-        problem.input = p.input_features > 0 ? anywhere(3, p.input_features) : Matrix{};
-      }
       fake_cuda() = {};
       const cudaError_t error = launch<kArithmetic>(problem, candidate.kernel, plan);
       const auto& violations = fake_cuda().violations;
@@ -75,37 +61,6 @@ TEST(Launches, DescribeTheBackwardsMatricesInFloat16) {
 }
 TEST(Launches, DescribeTheBackwardsMatricesInBFloat16) {
   expect_described<Arithmetic::kBFloat16>();
-}
-
-TEST(Launches, DescribeRowsThatStartAnywhereByResidue) {
-  Random random;
-  for (int i = 0; i < 2000; ++i) {
-    const int64_t rows = random.log_uniform(1, 100), columns = random.log_uniform(1, 100);
-    const Matrix matrix{memory(1) + 4 * random.below(64), columns + random.below(9)};
-    CUtensorMap maps[kRowResidues];
-    int shifts[kRowResidues];
-    ASSERT_TRUE(describe_by_residue(maps,
-                                    shifts,
-                                    {.arithmetic = Arithmetic::kFloat32,
-                                     .matrix = matrix,
-                                     .rows = rows,
-                                     .columns = columns,
-                                     .box_rows = 8,
-                                     .box_columns = 100}));
-    for (int64_t row = 0; row < rows; ++row) {
-      const auto residue = static_cast<size_t>(row % kRowResidues);
-      test::FakeMap map{};
-      std::memcpy(&map, &maps[residue], sizeof(map));
-      const auto first = static_cast<uint64_t>(shifts[residue]);
-      const uint64_t place = static_cast<uint64_t>(row) / kRowResidues;
-      ASSERT_EQ(map.address + place * map.stride + 4 * first,
-                reinterpret_cast<uintptr_t>(matrix.data) +
-                    4 * static_cast<uint64_t>(row * matrix.stride));
-      ASSERT_EQ(map.columns, first + static_cast<uint64_t>(columns));
-      // TMA reads zeros beyond the last of them.
-      ASSERT_EQ(map.rows, static_cast<uint64_t>(ceil_div(rows - row % kRowResidues, kRowResidues)));
-    }
-  }
 }
 
 TEST(Launches, DescribeTheForwardsMatrices) {

@@ -154,7 +154,7 @@ def test_any_width_in_rows_that_start_at_16_bytes(path, tf32, sizes):
     "sizes", [(3, 41, 1), (40, 700, 301), (100, 333, 802), (300, 29, 901), (600, 520, 512)], ids=str
 )
 def test_weights_in_rows_that_start_anywhere(monkeypatch, tf32, sizes, first):
-    """In TF32, where TMA copies what lies before and behind rows of weights, too: here NaN."""
+    """In TF32, with NaN before and behind each row of weights."""
     monkeypatch.setenv("LLTM_CUDA_PATH", "backward_wgmma")
     arguments = make_arguments(sizes, torch.float32, "cuda")
     rows, columns = arguments.weights.shape

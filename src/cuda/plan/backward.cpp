@@ -167,8 +167,7 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
       state,
       weight);
   return {plan,
-          of.launch + shares.makespan(state, weight) +
-              packing_time(s, /*weights_in_halves=*/true, device)};
+          of.launch + shares.makespan(state, weight) + packing_time(s, /*by_wgmma=*/false, device)};
 }
 
 }  // namespace mma_sync

@@ -49,17 +49,16 @@ struct BackwardEstimate {
 };
 
 /// The time to pack what TMA cannot describe of contiguous operands, if there is anything.
-/// weights_in_halves: their columns of h and those of input are matrices of their own.
-inline double packing_time(const BackwardShape& s,
-                           bool weights_in_halves,
-                           const DeviceFacts& device) {
+/// Not for products by wgmma in TF32.
+inline double packing_time(const BackwardShape& s, bool by_wgmma, const DeviceFacts& device) {
   if (s.vector_rows) {
     return 0;
   }
   const auto is_whole = [&](int64_t columns) { return columns * s.element_bytes() % 16 == 0; };
-  const int64_t columns = !is_whole(s.width())                           ? s.width()
-                          : weights_in_halves && !is_whole(s.state_size) ? s.input_features
-                                                                         : 0;
+  const bool in_halves = has_weights_in_halves(*s.arithmetic, by_wgmma);
+  const int64_t columns = !is_whole(s.width())                   ? s.width()
+                          : in_halves && !is_whole(s.state_size) ? s.input_features
+                                                                 : 0;
   return device.costs->packing.time(static_cast<double>(s.batch * s.width() + s.gates() * columns) *
                                     s.element_bytes());
 }

@@ -167,7 +167,6 @@ struct BackwardCosts {
   struct {
     double launch;
     Float32Tile tile_64x96, tile_128x96;
-    double unaligned;      // the factor on a chunk whose rows start anywhere
     double sum, sum_rate;  // the kernel that adds the parts of d_weights, and reading them
   } wgmma_float32;
   struct {
@@ -296,7 +295,6 @@ LLTM_COSTS(kCosts, {
                            .exchange = 1.2},
             .tile_128x96 = {.chunk = 0.755, .state_tile = 1.34, .weight_tile = 1.91,
                             .exchange = 2.35},
-            .unaligned = 1.19,
             .sum = 1.24, .sum_rate = 6.95e6},
         .wgmma = {
             .tf32 = {

@@ -65,10 +65,9 @@ double products_time(const BackwardShape& s, const BackwardCosts& all, const Gra
   const auto& costs = all.wgmma_float32;
   const BackwardCosts::Float32Tile& of = plan.rows == 64 ? costs.tile_64x96 : costs.tile_128x96;
   const GradientSchedule schedule = schedule_of(s, plan, s.forms_d_old_h);
-  const double chunk = of.chunk * (s.vector_rows ? 1 : costs.unaligned);
   const double state =
-      schedule.state.chunks.of(0) * chunk + of.state_tile + (plan.ranks > 1 ? of.exchange : 0);
-  const double weight = schedule.weights.chunks.of(0) * chunk + of.weight_tile;
+      schedule.state.chunks.of(0) * of.chunk + of.state_tile + (plan.ranks > 1 ? of.exchange : 0);
+  const double weight = schedule.weights.chunks.of(0) * of.chunk + of.weight_tile;
   return schedule.shares.makespan(state, weight) +
          (plan.weight_parts > 1
               ? costs.sum + (plan.weight_parts + 1) * s.weights_bytes() / costs.sum_rate
@@ -82,9 +81,6 @@ BackwardEstimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts&
   const bool tf32 = s.arithmetic == Arithmetic::kTf32;
   const GradientCosts& costs = tf32 ? of_products.tf32 : of_products.half;
   const int64_t state_chunks = s.chunks(s.gates()), weight_chunks = s.chunks(s.batch);
-  // In TF32 only tiles of 256 columns read weights whose rows start anywhere.
-  const double packing =
-      tf32 && s.width() % 4 != 0 ? device.costs->packing.time(s.weights_bytes()) : 0;
   BackwardEstimate best{};
   const auto consider = [&](const TileSizes& of, GradientPlan plan, double more) {
     plan.rows = kGradientRows;
@@ -114,7 +110,7 @@ BackwardEstimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts&
                       .shares_state = shares_state,
                       .shares_weights = shares_weights,
                       .blocks = blocks},
-                     costs.exchange[log] + packing);
+                     costs.exchange[log]);
           }
         }
       }
@@ -137,12 +133,13 @@ BackwardEstimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts&
       }
     }
   }
-  // In TF32 weights are read in place, and the inputs transposed by the kernel of d_gates.
-  const auto inputs_bytes = static_cast<double>(s.batch * s.width()) * s.element_bytes();
   if (tf32) {
+    // The kernel of d_gates transposes the inputs.
+    const auto inputs_bytes = static_cast<double>(s.batch * s.width()) * s.element_bytes();
     best.us += 2 * inputs_bytes / device.costs->backward.gate_gradients_rate;
+    best.us += s.width() % 4 != 0 ? device.costs->packing.time(s.weights_bytes()) : 0;
   } else {
-    best.us += packing_time(s, /*weights_in_halves=*/false, device);
+    best.us += packing_time(s, /*by_wgmma=*/true, device);
   }
   return best;
 }
@@ -181,7 +178,8 @@ BackwardEstimate choose_float32_gradient_plan(const BackwardShape& s, const Devi
       }
     }
   }
-  best.us += device.costs->backward.wgmma_float32.launch;
+  best.us +=
+      device.costs->backward.wgmma_float32.launch + packing_time(s, /*by_wgmma=*/true, device);
   return best;
 }
 

@@ -13,8 +13,7 @@ struct GradientPlan {
   int blocks = 0;                         // at most, except where each tile needs a cluster
 
   /// By wgmma in 16 bits and TF32. In TF32, the inputs are then transposed so that a thread has the
-  /// sums of four neighboring elements of a row of d_weights, and rows of weights may start
-  /// anywhere.
+  /// sums of four neighboring elements of a row of d_weights.
   bool has_large_tiles() const { return weight_columns == 256; }
 };
 

@@ -21,20 +21,6 @@ namespace lltm::cuda {
 /// The bytes of a box of 64x64 16-bit elements.
 constexpr int kHalfBoxBytes = 64 * 64 * 2;
 
-/// Rows of floats that start anywhere, as the left operand in TF32. A chunk has a box of each
-/// residue (describe_by_residue); row i of box r is row 4i + r of K.
-struct UnalignedRows {
-  static constexpr int kResidues = kRowResidues, kRows = 32 / kResidues;  // of a box
-  // Box r starts kLead * r columns early, so that the lanes that load a fragment, which has a
-  // column of each box, read from different banks.
-  static constexpr int kLead = 4, kColumns = kGradientRows + kLead * kResidues;
-  static constexpr int kRowBytes = kColumns * 4, kBoxBytes = kRows * kRowBytes;
-  static constexpr int kBytes = kResidues * kBoxBytes;
-
-  /// The columns by which the rows of each residue start behind a multiple of 16 bytes.
-  int shifts[kResidues];
-};
-
 /// Copies the operands of a unit's chunk: kCopiers threads copy the left operand and as many the
 /// right one, a share each. Each of the kRanks ranks with the same columns copies its shares of the
 /// right operand to all of them.
@@ -56,22 +42,6 @@ struct GradientCopies {
     for (int i = 0; i < kBoxes; ++i) {
       const int box = copier * kBoxes + i;
       copy_box_2d(to + box * kBoxBytes, map, row + box * Product::kBoxColumns, k, barrier);
-    }
-  }
-
-  /// The same from rows of K that start anywhere, by a map for each residue (UnalignedRows).
-  static __device__ __forceinline__ void copy_unaligned_left(
-      uint32_t to, const CUtensorMap* maps, int row, int k, int copier, uint32_t barrier) {
-    constexpr int kBoxes = UnalignedRows::kResidues / kCopiers;
-    arrive_expecting(barrier, kBoxes * UnalignedRows::kBoxBytes);
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i) {
-      const int residue = copier * kBoxes + i;
-      copy_box_2d(to + residue * UnalignedRows::kBoxBytes,
-                  &maps[residue],
-                  row - UnalignedRows::kLead * residue,
-                  k / UnalignedRows::kResidues,
-                  barrier);
     }
   }
 
@@ -146,7 +116,6 @@ struct HalfGradientProduct {
   template <int kColumns, typename Rings, typename Release>
   static __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2],
                                                   Rings& rings,
-                                                  const UnalignedRows&,
                                                   bool of_weights,
                                                   int chunks,
                                                   const Release& release_right) {
@@ -211,63 +180,20 @@ struct Tf32GradientProduct {
   template <int kColumns, typename Rings, typename Release>
   static __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2],
                                                   Rings& rings,
-                                                  const UnalignedRows& unaligned,
-                                                  bool of_weights,
+                                                  bool /*of_weights*/,
                                                   int chunks,
                                                   const Release& release_right) {
-    if (Rings::kUnaligned && !of_weights) {
-      run<kColumns>(sum, rings, UnalignedFragments(unaligned), chunks, release_right);
-    } else {
-      run<kColumns>(sum, rings, SwizzledFragments(), chunks, release_right);
-    }
-  }
-
- private:
-  // A warp's rows of a chunk of the left operand, in boxes of 32x32 whose pieces of 16 bytes are
-  // permuted. A fragment's second row is 4 further, and so in the next piece. Its second k is also
-  // 4 further, and so its pieces are 4 further, too.
-  struct SwizzledFragments {
-    uint32_t own;
-
-    __device__ __forceinline__ SwizzledFragments() {
-      own = offset_in_boxes(first_row(), static_cast<int>(threadIdx.x) % 4);
-    }
-    __device__ __forceinline__ uint32_t load(uint32_t box, int step, int i) const {
-      return load_shared(((box + own) ^ (i % 2 * 16 + i / 2 * 64)) + i / 2 * 4 * 128 +
-                         step * 8 * 128);
-    }
-  };
-
-  // The same in boxes of rows that start anywhere.
-  struct UnalignedFragments {
-    uint32_t own;
-
-    __device__ __forceinline__ explicit UnalignedFragments(const UnalignedRows& unaligned) {
-      const int k = static_cast<int>(threadIdx.x) % 4;
-      own = k * UnalignedRows::kBoxBytes +
-            (first_row() + UnalignedRows::kLead * k + unaligned.shifts[k]) * 4;
-    }
-    __device__ __forceinline__ uint32_t load(uint32_t box, int step, int i) const {
-      return load_shared(box + own + i % 2 * 16 + (step * 2 + i / 2) * UnalignedRows::kRowBytes);
-    }
-  };
-
-  static __device__ __forceinline__ int first_row() {
-    return row(static_cast<int>(threadIdx.x) / 32, static_cast<int>(threadIdx.x) % 32 / 4);
-  }
-
-  template <int kColumns, typename Rings, typename Fragments, typename Release>
-  static __device__ __forceinline__ void run(float (&sum)[kColumns / 2],
-                                             Rings& rings,
-                                             const Fragments& fragments,
-                                             int chunks,
-                                             const Release& release_right) {
     clear(sum);
     if (chunks == 0) {
       return;
     }
     // Or the compiler would copy the sums of narrow tiles in the loop, and wait for each wgmma.
     keep_behind(sum);
+    // A warp's rows of a chunk of the left operand, in boxes of 32x32 whose pieces of 16 bytes are
+    // permuted. A fragment's second row is 4 further, and so in the next piece. Its second k is
+    // also 4 further, and so its pieces are 4 further, too.
+    const int thread = static_cast<int>(threadIdx.x);
+    const uint32_t own = offset_in_boxes(row(thread / 32, thread % 32 / 4), thread % 4);
     // The left operand of a chunk is loaded while the previous chunk is multiplied.
     uint32_t a[2][4][4];
     const auto load = [&](uint32_t(&to)[4][4]) {
@@ -276,7 +202,8 @@ struct Tf32GradientProduct {
       for (int step = 0; step < 4; ++step) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          to[step][i] = fragments.load(rings.left.data(), step, i);
+          to[step][i] = load_shared(((rings.left.data() + own) ^ (i % 2 * 16 + i / 2 * 64)) +
+                                    i / 2 * 4 * 128 + step * 8 * 128);
         }
       }
       __syncwarp();

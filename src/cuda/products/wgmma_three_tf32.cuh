@@ -12,7 +12,6 @@
 #include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
-#include "../tile/rows_of_k.cuh"
 #include "../tile/shapes.h"
 #include "operands.cuh"
 
@@ -42,11 +41,9 @@ struct ThreeTf32Product {
 
   // The boxes of a chunk that `load` copies. Where K is contiguous, their rows run along K,
   // swizzled. Otherwise those of A run along M, 32 elements each, swizzled, one box after the
-  // other, and those of B along N, as BoxOfRows has them. These may extend into the place of the
-  // low parts.
+  // other, and those of B along N, as they are.
   static constexpr int kBoxBytesA = kChunkK * 128;
-  using BoxB = BoxOfRows<kChunkK, kTileN>;
-  static_assert(BoxB::kMostBytes <= 2 * kBytesB);
+  static_assert(kMajorB == Major::kK || kTileN != 32, "rows of 128 bytes would be permuted");
 
   // The threads that rewrite B, and how many of them share a row.
   static constexpr int kRewriters = 96 * kFeederGroups, kShare = kRewriters / kTileN;
@@ -122,7 +119,7 @@ struct ThreeTf32Product {
               slots,
               thread,
               [&](const auto& work) { work(Unit{chunks}); },
-              [](const Unit&, int n) { return BoxB::column(n); });
+              [](const Unit&, int n) { return n; });
         },
         [&](Slots& slots) {
           multiply<Major::kK>(slots, chunks);
@@ -134,8 +131,8 @@ struct ThreeTf32Product {
   /// and of K they have unit.chunks chunks from unit.first_chunk on. The rows of B are K, and those
   /// of A if has_rows_of_k(unit). load(a, b, barrier, unit, chunk), called by one thread, which
   /// waits for the previous kernel before, announces and starts the copies of a chunk.
-  /// column_of_b(unit, n) is what row n of the tile's B is made of. finish(unit) is called by the
-  /// threads that hold the sums, while the next unit is loaded.
+  /// column_of_b(unit, n) is the column of the box that row n of the tile's B is made of.
+  /// finish(unit) is called by the threads that hold the sums, while the next unit is loaded.
   template <typename EachUnit,
             typename HasRowsOfK,
             typename Load,
@@ -293,7 +290,7 @@ struct ThreeTf32Product {
                                                  const ColumnOf& column_of_b) {
     const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
     each_unit([&](const auto& unit) {
-      const ColumnOfBox column = column_of_b(unit, n);
+      [[maybe_unused]] const uint32_t first = (first_piece * 4 * kTileN + column_of_b(unit, n)) * 4;
 #pragma unroll 1
       for (int chunk = 0; chunk < unit.chunks; ++chunk) {
         slots.wait(kBByItself ? slots.full_b() : slots.full());
@@ -307,7 +304,7 @@ struct ThreeTf32Product {
         } else {
 #pragma unroll
           for (int k = 0; k < kPieces * 4; ++k) {
-            values[k / 4][k % 4] = load_shared(b + column.offset(first_piece + k / 4, k % 4));
+            values[k / 4][k % 4] = load_shared(b + first + k * kTileN * 4);
           }
           // Threads write rows where others still read columns.
           sync_threads_of<kRewriters>(1);

@@ -85,27 +85,6 @@ bool describe(CUtensorMap* map, const BoxesOf& boxes) {
   return true;
 }
 
-bool describe_by_residue(CUtensorMap* maps, int* shifts, const BoxesOf& boxes) {
-  if (boxes.matrix.data == nullptr || boxes.rows == 0 || boxes.columns == 0) {
-    return true;
-  }
-  for (int residue = 0; residue < kRowResidues; ++residue) {
-    // Three rows have no fourth residue. Zeros are multiplied with what is read in its place.
-    const int64_t row = std::min<int64_t>(residue, boxes.rows - 1);
-    const auto* const start =
-        static_cast<const float*>(boxes.matrix.data) + row * boxes.matrix.stride;
-    shifts[residue] = static_cast<int>(reinterpret_cast<uintptr_t>(start) % 16 / 4);
-    BoxesOf every_fourth = boxes;
-    every_fourth.matrix = {start - shifts[residue], kRowResidues * boxes.matrix.stride};
-    every_fourth.rows = ceil_div(boxes.rows - row, int64_t{kRowResidues});
-    every_fourth.columns = shifts[residue] + boxes.columns;
-    if (!describe(&maps[residue], every_fourth)) {
-      return false;
-    }
-  }
-  return true;
-}
-
 bool describe_forward(
     ForwardMaps* maps, const ForwardProblem& p, Arithmetic arithmetic, int rows, int hidden) {
   const int size = element_size(arithmetic), chunk_k = chunk_columns(arithmetic);

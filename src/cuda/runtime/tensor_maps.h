@@ -28,17 +28,6 @@ struct BoxesOf {
 /// the map. Returns false if TMA cannot describe the boxes.
 bool describe(CUtensorMap* map, const BoxesOf& boxes);
 
-/// Rows of float that start anywhere: TMA reads rows from multiples of 16 bytes on, so rows whose
-/// numbers differ by a multiple of four are one matrix to it, which starts at the multiple of 16
-/// bytes at or before its first row.
-constexpr int kRowResidues = 4;
-
-/// Creates the maps of these matrices, kRowResidues of them, of boxes with every fourth row, and
-/// says by how many columns each matrix starts before its rows. `boxes` describes the whole matrix,
-/// whose rows neither overlap nor repeat (has_describable_stride), in boxes of box_rows rows of
-/// each.
-bool describe_by_residue(CUtensorMap* maps, int* shifts, const BoxesOf& boxes);
-
 /// The maps of the operands of the forward's product.
 struct ForwardMaps {
   CUtensorMap old_h, input;  // boxes have a tile's rows

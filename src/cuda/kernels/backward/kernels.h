@@ -98,10 +98,10 @@ inline int64_t workspace_floats(Arithmetic arithmetic,
 }
 
 /// Computes all wanted products, on compute capability 9.0 with code built for 90a. TMA can
-/// describe d_gates (is_describable). Rows of other operands start at multiples of 16 bytes, except
-/// in kFloat32, and those of weights in kTf32 if plan.has_large_tiles(); these start anywhere, but
-/// neither overlap nor repeat (has_describable_stride). The batch is below 2^30. `workspace` is at
-/// a multiple of 16 bytes. The previous kernel is that of d_gates, or follows it.
+/// describe all operands that these need (is_describable), except in kTf32 input and old_h, of
+/// which there is a transposed copy. In kFloat32, of weights only the columns of h are read: those
+/// of input are weights_input. The batch is below 2^30. `workspace` is at a multiple of 16 bytes.
+/// The previous kernel is that of d_gates, or follows it.
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
                                   const GradientPlan& plan,

@@ -20,8 +20,7 @@
 namespace lltm::cuda {
 
 struct GradientOperandMaps {
-  CUtensorMap weights[UnalignedRows::kResidues];  // left of the state product
-  CUtensorMap gate_rows;                          // right of it
+  CUtensorMap weights, gate_rows;       // left and right of the state product
   CUtensorMap gate_columns, inputs[2];  // of the weight product; inputs[1] is that of input
 };
 
@@ -30,23 +29,17 @@ struct GradientArguments {
   GradientResultMaps result_maps;
   GradientResults results;
   GradientSchedule schedule;
-  UnalignedRows unaligned_weights;
   float4* parts;  // of the state product's tiles, then of the weight product's
 };
 
-/// The columns of a tile of the state product and of the weight product. kUnaligned: in TF32, rows
-/// of weights may start anywhere.
-template <Arithmetic kArithmetic_,
-          int kStateColumns_,
-          int kWeightColumns_,
-          bool kUnaligned_ = false>
+/// The columns of a tile of the state product and of the weight product.
+template <Arithmetic kArithmetic_, int kStateColumns_, int kWeightColumns_>
 struct GradientTile {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
   using Product = GradientProduct<kArithmetic>;
   using Staging = GradientStaging<Product>;
   static constexpr int kRows = kGradientRows;
   static constexpr int kStateColumns = kStateColumns_, kWeightColumns = kWeightColumns_;
-  static constexpr bool kUnaligned = kUnaligned_;
   static constexpr bool kSharesK = kWeightColumns == 64;
   // as GradientPlan::has_large_tiles()
   static constexpr bool kDealsColumns = kArithmetic == Arithmetic::kTf32 && !kSharesK;
@@ -63,9 +56,8 @@ struct GradientTile {
   using WeightCopies = CopiesOf<kWeightColumns>;
   // Where the left operand passes through registers, its slots are empty sooner, and more of them
   // keep more weights on their way.
-  static constexpr int kLeftSlots = kSharesK ? 3 : kDealsColumns && !kUnaligned ? 5 : 4;
-  static constexpr int kLeftBytes = kUnaligned ? UnalignedRows::kBytes : kGradientRows * 128;
-  using LeftRing = Ring<kLeftSlots, kLeftBytes>;
+  static constexpr int kLeftSlots = kSharesK ? 3 : kDealsColumns ? 5 : 4;
+  using LeftRing = Ring<kLeftSlots, kGradientRows * 128>;
   using RightRing = Ring<kSharesK ? 3 : 4, WeightCopies::kBytesB>;
   static_assert(kStateColumns <= kWeightColumns);
   // Behind the rings: the staging that each warpgroup writes tiles from, or sums from other ranks.
@@ -98,7 +90,6 @@ struct GradientTile {
 /// The rings of the operands, in this block's shared memory.
 template <typename Tile>
 struct GradientRings {
-  static constexpr bool kUnaligned = Tile::kUnaligned;
   typename Tile::LeftRing left;
   typename Tile::RightRing right;
 
@@ -121,7 +112,7 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
   const bool of_left = copier < Tile::kCopiers;
   copier %= Tile::kCopiers;
   if (arguments.schedule.state.units > 0) {
-    prefetch_map(of_left ? &maps.weights[0] : &maps.gate_rows);
+    prefetch_map(of_left ? &maps.weights : &maps.gate_rows);
   }
   if (arguments.schedule.weights.units > 0) {
     prefetch_map(of_left ? &maps.gate_columns : &maps.inputs[0]);
@@ -147,7 +138,7 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
         }
         if (of_left) {
           auto& ring = rings.left;
-          const CUtensorMap* const map = unit.of_weights ? &maps.gate_columns : maps.weights;
+          const CUtensorMap* const map = unit.of_weights ? &maps.gate_columns : &maps.weights;
 #pragma unroll 1
           for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
             ring.wait_empty();
@@ -157,12 +148,7 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
               arrive(ring.full());
             } else {
               here = unit.of_weights ? make_int2(unit.row, chunk) : make_int2(-1, -1);
-              if (Tile::kUnaligned && !unit.of_weights) {
-                Tile::WeightCopies::copy_unaligned_left(
-                    ring.data(), map, unit.row, k, copier, ring.full());
-              } else {
-                Tile::WeightCopies::copy_left(ring.data(), map, unit.row, k, copier, ring.full());
-              }
+              Tile::WeightCopies::copy_left(ring.data(), map, unit.row, k, copier, ring.full());
             }
             ring.advance();
           }
@@ -277,7 +263,7 @@ __device__ __forceinline__ void form_gradient_tile(const GradientArguments& argu
   };
   float sum[kColumns / 2];
   Tile::Product::template multiply<kColumns>(
-      sum, rings, arguments.unaligned_weights, unit.of_weights, unit.chunks, release_right);
+      sum, rings, unit.of_weights, unit.chunks, release_right);
   const GradientSchedule& schedule = arguments.schedule;
   const GradientTiles& tiles = unit.of_weights ? schedule.weights : schedule.state;
   if constexpr (Tile::kSharesK) {

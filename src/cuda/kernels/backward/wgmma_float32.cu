@@ -1,8 +1,7 @@
 // The products of the backward in float32 without TF32 on Hopper, by wgmma_three_tf32.cuh, in one
 // launch. Each block computes its share of the units of both products (gradient_schedule.h). A
 // cluster may share the K of a tile of d_old_h or d_input. For a long batch, d_weights are computed
-// in parts of the batch, which another kernel adds. Rows of weights, old_h and input may start
-// anywhere; d_gates have rows that TMA can describe.
+// in parts of the batch, which another kernel adds.
 #include "../../epilogue/dealt_columns.cuh"
 #include "../../epilogue/write_tile.cuh"
 #include "../../problem.h"
@@ -17,7 +16,6 @@
 #include "../../scheduler/schedule_gradients.h"
 #include "../../scheduler/split_of_k.h"
 #include "../../tile/elements.h"
-#include "../../tile/rows_of_k.cuh"
 #include "kernels.h"
 
 namespace lltm::cuda {
@@ -28,7 +26,7 @@ constexpr int kSegments = 2;
 
 struct Float32GradientArguments {
   CUtensorMap gate_rows, gate_columns;  // the left operands of the state and the weight product
-  RowsOfK weights[kSegments], inputs[kSegments];  // the right ones
+  CUtensorMap weights[kSegments], inputs[kSegments];  // the right ones
   BackwardProblem cell;
   GradientSchedule schedule;
   KSplit split;         // of the state product
@@ -66,7 +64,6 @@ template <typename Product>
 __global__ void __launch_bounds__(Product::kThreads, 1)
     backward_wgmma_float32_kernel(const __grid_constant__ Float32GradientArguments arguments) {
 #if defined(LLTM_HOPPER)
-  using BoxB = typename Product::BoxB;
   constexpr int kTileM = Product::kTileM, kTileN = Product::kTileN;
   constexpr int kChunkK = Product::kChunkK;
   // The name differs from that in tiles.cuh, whose alignment is smaller.
@@ -94,8 +91,8 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
         bias.parts, bias.count, 3 * arguments.cell.state_size, static_cast<float*>(bias.d_bias));
   }
 
-  const auto right_of = [&](const GradientUnit& unit) -> const RowsOfK& {
-    return (unit.of_weights ? arguments.inputs : arguments.weights)[unit.second_segment];
+  const auto right_of = [&](const GradientUnit& unit) {
+    return &(unit.of_weights ? arguments.inputs : arguments.weights)[unit.second_segment];
   };
   const auto writes_sums = [&](const GradientUnit& unit) { return unit.of_weights || !shares_k; };
   Product product;
@@ -106,10 +103,9 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
       },
       [](const GradientUnit& unit) { return unit.of_weights; },
       [&](uint32_t a, uint32_t b, uint32_t barrier, const GradientUnit& unit, int chunk) {
-        const RowsOfK& right = right_of(unit);
         const int k = chunk * kChunkK;
-        arrive_expecting(barrier, Product::kBytesA + BoxB::bytes(right));
-        BoxB::copy(b, right, unit.column, k, barrier);
+        arrive_expecting(barrier, Product::kBytesA + Product::kBytesB);
+        copy_box_2d(b, right_of(unit), unit.column, k, barrier);
         if (unit.of_weights) {
 #pragma unroll
           for (int m = 0; m < kTileM; m += 32) {
@@ -123,9 +119,7 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
           copy_box_2d(a, &arguments.gate_rows, k, unit.row, barrier);
         }
       },
-      [&](const GradientUnit& unit, int n) {
-        return BoxB::column(right_of(unit), writes_sums(unit) ? dealt_column(n) : n);
-      },
+      [&](const GradientUnit& unit, int n) { return writes_sums(unit) ? dealt_column(n) : n; },
       [&](const GradientUnit& unit) {
         if (!writes_sums(unit)) {
           return;
@@ -161,7 +155,6 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
 /// Creates the maps of all wanted products' operands.
 template <typename Product>
 bool describe_operands(Float32GradientArguments* to, const BackwardProblem& p) {
-  using BoxB = typename Product::BoxB;
   const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
   const auto describe_d_gates = [&](CUtensorMap* map, int box_rows, int box_columns) {
     return describe(map,
@@ -172,16 +165,22 @@ bool describe_operands(Float32GradientArguments* to, const BackwardProblem& p) {
                      box_rows,
                      box_columns});
   };
+  const auto describe_right =
+      [](CUtensorMap* map, const Matrix& matrix, int64_t rows, int64_t columns) {
+        return describe(
+            map, {Arithmetic::kFloat32, matrix, rows, columns, Product::kChunkK, Product::kTileN});
+      };
   bool done = true;
   if (to->schedule.state.units > 0) {
-    done = describe_d_gates(&to->gate_rows, Product::kTileM, Product::kChunkK) &&
-           BoxB::describe(&to->weights[0], p.weights, gates, state) &&
-           BoxB::describe(&to->weights[1], p.weights.from(state, sizeof(float)), gates, features);
+    done =
+        describe_d_gates(&to->gate_rows, Product::kTileM, Product::kChunkK) &&
+        (p.d_old_h == nullptr || describe_right(&to->weights[0], p.weights, gates, state)) &&
+        (p.d_input == nullptr || describe_right(&to->weights[1], p.weights_input, gates, features));
   }
   if (to->schedule.weights.units > 0) {
     done = done && describe_d_gates(&to->gate_columns, Product::kChunkK, 32) &&
-           BoxB::describe(&to->inputs[0], p.old_h, p.batch, state) &&
-           BoxB::describe(&to->inputs[1], p.input, p.batch, features);
+           describe_right(&to->inputs[0], p.old_h, p.batch, state) &&
+           describe_right(&to->inputs[1], p.input, p.batch, features);
   }
   return done;
 }

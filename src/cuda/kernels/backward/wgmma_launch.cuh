@@ -26,20 +26,8 @@ bool describe_gradients(GradientArguments* arguments, Matrix transposed_inputs) 
   const Matrix d_gates{p.d_gates, p.d_gates_stride};
   if (arguments->schedule.state.units > 0) {
     constexpr int kRows = Tile::StateCopies::kRowsB;
-    if constexpr (Tile::kUnaligned) {
-      done = describe_by_residue(operands.weights,
-                                 arguments->unaligned_weights.shifts,
-                                 {.arithmetic = kOperand,
-                                  .matrix = p.weights,
-                                  .rows = gates,
-                                  .columns = width,
-                                  .box_rows = UnalignedRows::kRows,
-                                  .box_columns = UnalignedRows::kColumns});
-    } else {
-      done = describe(operands.weights, {kOperand, p.weights, gates, width, kBox, kBox});
-    }
-    done =
-        done && describe(&operands.gate_rows, {kOperand, d_gates, p.batch, gates, kRows, kChunk});
+    done = describe(&operands.weights, {kOperand, p.weights, gates, width, kBox, kBox}) &&
+           describe(&operands.gate_rows, {kOperand, d_gates, p.batch, gates, kRows, kChunk});
   }
   if (arguments->schedule.weights.units > 0) {
     done =
@@ -124,19 +112,19 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
       arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
 }
 
-/// Calls `run` with the tile of a plan as a type. Those of 64x64 have no kUnaligned.
-template <Arithmetic kArithmetic, bool kUnaligned = false, typename Run>
+/// Calls `run` with the tile of a plan as a type.
+template <Arithmetic kArithmetic, typename Run>
 auto with_gradient_tile(const GradientPlan& plan, const Run& run) {
   if (plan.weight_columns == 64) {
     return run(GradientTile<kArithmetic, 64, 64>());
   }
   switch (plan.state_columns) {
     case 64:
-      return run(GradientTile<kArithmetic, 64, 256, kUnaligned>());
+      return run(GradientTile<kArithmetic, 64, 256>());
     case 128:
-      return run(GradientTile<kArithmetic, 128, 256, kUnaligned>());
+      return run(GradientTile<kArithmetic, 128, 256>());
     default:
-      return run(GradientTile<kArithmetic, 256, 256, kUnaligned>());
+      return run(GradientTile<kArithmetic, 256, 256>());
   }
 }
 
@@ -154,11 +142,6 @@ cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
   const auto launch = [&](auto tile) {
     return launch_gradient_tiles<decltype(tile)>(problem, plan, transposed, workspace, stream);
   };
-  if constexpr (kArithmetic == Arithmetic::kTf32) {
-    if (!problem.weights.starts_at_vectors(sizeof(float))) {
-      return with_gradient_tile<kArithmetic, true>(plan, launch);
-    }
-  }
   return with_gradient_tile<kArithmetic>(plan, launch);
 }
 
