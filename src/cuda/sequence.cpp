@@ -128,7 +128,8 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   of.cell_in_workspace = outputs.c_n.scalar_type() != of.accumulated;
   of.choose_copies(is_describable(weights),
                    is_describable(input) && input.stride(0) * size % 16 == 0);
-  of.starts_with_h0 = is_given(arguments.h0) && !of.own_rows && is_describable(*arguments.h0);
+  of.starts_with_h0 =
+      is_given(arguments.h0) && !of.own_rows && of.whole_state() && is_describable(*arguments.h0);
   of.starts_with_c0 =
       is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
       has_rows(*arguments.c0) &&
@@ -272,6 +273,7 @@ class StepsOfSequence {
     }
     weights_ = device_.empty({weights.size(0), layout_.weights_stride()}, weights.scalar_type());
     weights_.narrow(1, 0, layout_.state_size).copy_(h_columns(weights));
+    weights_.narrow(1, layout_.state_size, layout_.weights_gap()).zero_();
     if (layout_.input_features > 0) {
       weights_.narrow(1, layout_.state_size + layout_.weights_gap(), layout_.input_features)
           .copy_(input_columns(weights));
@@ -331,6 +333,10 @@ class StepsOfSequence {
     void* const h_n = h.mutable_data_ptr();
     const Tensor h_memory =
         device_.empty({of.by_library ? 0 : of.h_buffers(), count, of.h_stride()}, dtype);
+    if (!of.by_library && plan_.choice.candidate->group == Group::kFewRows &&
+        of.weights_gap() > 0) {
+      h_memory.zero_();  // behind the columns of the state
+    }
     const Tensor cell_memory =
         device_.empty({of.cell_in_workspace ? count : 0, of.state_size}, of.accumulated);
     const auto h_buffer = [&](int64_t k) {

@@ -12,6 +12,8 @@ from sequence_reference import (
     make_gradients,
 )
 
+import lltm
+
 pytestmark = pytest.mark.usefixtures("needs_cuda")
 
 
@@ -44,6 +46,18 @@ def test_steps_by_every_kernel(path, dtype, sizes, rows_of_their_own, reverse):
     assert_results_close(results, arguments, keep=True)
     for again, first in zip(call(arguments)[:3], results[:3], strict=True):
         assert torch.equal(again, first)
+
+
+@pytest.mark.parametrize("state_size", [61, 62, 63, 1018])
+@pytest.mark.parametrize("state", [False, True], ids=["zeros", "state"])
+def test_few_rows_of_an_odd_state(state_size, state, monkeypatch):
+    """Zeros fill up the last vector of h, whatever was in the memory before."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "few_rows")
+    for tensor in [torch.empty(1 << 22, device="cuda") for _ in range(4)]:
+        tensor.fill_(torch.nan)  # what the allocator will hand out
+    arguments = make((5, 3, 12, state_size), torch.float32, "cuda", state=state)
+    assert "kernel=forward_few_rows" in lltm.sequence_plan(*arguments)
+    assert_results_close(call(arguments, keep=True), arguments, keep=True)
 
 
 @pytest.mark.parametrize("sizes", STEP_SIZES, ids=str)

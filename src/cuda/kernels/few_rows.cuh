@@ -9,10 +9,10 @@
 namespace lltm::cuda {
 
 /// Whether `count` neighbors of a row, of `size` bytes each, can be read at once, in both halves of
-/// [h | x].
+/// [h | x], of which x starts at `input_column` in a row of weights.
 template <typename Problem>
-bool rows_are_vectors_of(int count, const Problem& p, int size) {
-  return p.state_size % count == 0 && p.input_features % count == 0 &&
+bool rows_are_vectors_of(int count, const Problem& p, int64_t input_column, int size) {
+  return input_column % count == 0 && p.input_features % count == 0 &&
          p.input.starts_at_neighbors(count, size) && p.old_h.starts_at_neighbors(count, size) &&
          p.weights.starts_at_neighbors(count, size);
 }

@@ -333,8 +333,8 @@ bool supports(const ForwardCandidate& candidate,
       // Only the cell's kernel supports 16 bits, and rows that start anywhere.
       return shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
              shape.width() < (int64_t{1} << 30) &&
-             (!shape.is_step || (is_float(shape.arithmetic) && shape.vector_rows &&
-                                 shape.state_size % 4 == 0 && shape.input_features % 4 == 0));
+             (!shape.is_step ||
+              (is_float(shape.arithmetic) && shape.vector_rows && shape.input_features % 4 == 0));
     case Group::kHopper:
       return device.wgmma && candidate.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
              shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&

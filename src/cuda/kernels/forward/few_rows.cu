@@ -4,7 +4,7 @@
 // column of the state from its three rows of weights, and shares K with other warps of its block.
 // Products are plain multiplications in float32. A lane takes four neighboring columns of K, or
 // eight of 16 bits, if rows start at multiples of as many, as those of a sequence do; otherwise
-// one.
+// one. In a sequence, zeros fill up the last vector of h and of its weights.
 #include "../../../cell.h"
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/step.cuh"
@@ -219,7 +219,7 @@ cudaError_t launch_forward_few_rows_of(const Problem& problem,
                                        cudaStream_t stream) {
   const ForwardProblem& params = problem;
   const int parts = kFewRowsWarps / columns;
-  const int h_pieces = static_cast<int>(params.state_size / kWidth);
+  const int h_pieces = static_cast<int>(params.input_column() / kWidth);
   const int pieces = h_pieces + static_cast<int>(params.input_features / kWidth);
   const ForwardFewRowsArguments<Problem> arguments{
       problem, columns, parts, h_pieces, pieces, (pieces + 32 * parts - 1) / (32 * parts) * 32};
@@ -243,7 +243,7 @@ cudaError_t launch_forward_few_rows(const Problem& problem,
   const int64_t rounds = ceil_div(cell.state_size, kFewRowsWarps * in_a_round);
   const auto columns = static_cast<int>(ceil_div(cell.state_size, rounds * in_a_round));
   const auto in_vectors_of = [&](int count) {
-    return rows_are_vectors_of(count, cell, element_size(kArithmetic));
+    return rows_are_vectors_of(count, cell, cell.input_column(), element_size(kArithmetic));
   };
   return launch_for_rows(ceil_div(cell.batch, groups), [&](auto rows) {
     if constexpr (!is_float(kArithmetic)) {
