@@ -83,29 +83,193 @@ struct ForwardWgmmaTile {
   static constexpr int kFirstStepBytes = kMeetsNextStep ? 116 * 1024 : kClusterBytes;
 };
 
+/// Which part of the product a block computes. In a cluster, blocks are numbered by rank first,
+/// then by row tile.
+template <typename Tile>
+struct ForwardBlock {
+  using Arguments = ForwardWgmmaArguments<typename Tile::Problem>;
+  using Product = typename Tile::Product;
+
+  int ranks, number, rank, row_tile;
+  int64_t first_row;
+  int first_hidden;
+  int first_chunk, chunks;  // of K
+  int early_chunks;         // that need nothing of the previous step
+
+  __device__ __forceinline__ explicit ForwardBlock(const Arguments& of)
+      : ranks(of.split.ranks),
+        number(cluster_rank()),
+        rank(number % ranks),
+        row_tile(number / ranks),
+        first_row((blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Product::kTileM)),
+        first_hidden(static_cast<int>(cluster_index()) * Tile::kHidden),
+        first_chunk(of.split.first_chunk(rank)),
+        chunks(of.split.first_chunk(rank + 1) - first_chunk),
+        early_chunks(!Tile::kOfSequence
+                         ? 0
+                         : of.x_split.first_chunk(rank + 1) - of.x_split.first_chunk(rank)) {}
+
+  /// The number in the cluster of this row tile's block of another rank.
+  __device__ __forceinline__ int number_of(int of_rank) const { return number + of_rank - rank; }
+};
+
+/// Starts the copies of a block's chunks: boxes of old_h and input to A, and of weights to B. The
+/// row tiles of a cluster share the chunks of B, each of which one of them copies to all.
+template <typename Tile>
+class ForwardLoader {
+ public:
+  using Arguments = ForwardWgmmaArguments<typename Tile::Problem>;
+  using Product = typename Tile::Product;
+
+  __device__ __forceinline__ ForwardLoader(const Arguments& arguments,
+                                           const ForwardBlock<Tile>& block)
+      : arguments_(arguments), block_(block) {
+#pragma unroll
+    for (int row = 0; row < Product::kRowTiles; ++row) {
+      sharing_blocks_ |= 1 << (block.rank + block.ranks * row);
+    }
+  }
+
+  /// Copies one operand of a chunk, which counts from zero within the rank.
+  __device__ __forceinline__ void load_a(uint32_t to, uint32_t barrier, int chunk) const {
+    const Segments::Piece piece = piece_of(chunk);
+    copy_a(to, barrier, piece.of_h, static_cast<int>(piece.first));
+  }
+  __device__ __forceinline__ void load_b(uint32_t to, uint32_t barrier, int chunk) const {
+    const Segments::Piece piece = piece_of(chunk);
+    copy_b(to, barrier, piece.of_h, static_cast<int>(piece.first), block_.first_chunk + chunk);
+  }
+
+  /// Copies all chunks to the slots of a ring. Called by all threads that may load.
+  template <typename Slots>
+  __device__ __forceinline__ void load_all(const Slots& slots) const {
+    if constexpr (!Tile::kLoadsByTwo) {
+      if (threadIdx.x == Product::kFinishers) {
+        load_both(slots);
+      }
+    } else if (threadIdx.x == Product::kFinishers) {
+      load_of_step</*kOfA=*/true>(slots);
+    } else if (threadIdx.x == Product::kFinishers + 32) {
+      load_of_step</*kOfA=*/false>(slots);
+    }
+  }
+
+ private:
+  template <typename Slots>
+  __device__ __forceinline__ void load_both(Slots slots) const {
+    const int bytes = arguments_.bytes_a + Product::kBytesB;
+#pragma unroll 1
+    for (int chunk = 0; chunk < block_.chunks; ++chunk) {
+      slots.wait_empty();
+      arrive_expecting(slots.full(), bytes);
+      load_b(slots.data() + Product::kBytesA, slots.full(), chunk);
+      load_a(slots.data(), slots.full(), chunk);
+      slots.advance();
+    }
+  }
+
+  // Copies one operand of all chunks of a step. One thread for both would take longer to issue the
+  // copies than these take.
+  template <bool kOfA, typename Slots>
+  __device__ __forceinline__ void load_of_step(Slots slots) const {
+    const bool early = loads_early(arguments_.problem);
+    int chunk = 0, piece = block_.rank;
+#pragma unroll 1
+    for (int segment = 0; segment < 2; ++segment) {
+      const bool of_h = segment == 1;
+      if ((kOfA && of_h) || !early) {
+        wait_for_previous_kernel();
+      }
+      const int stop = of_h ? arguments_.chunks.pieces() : arguments_.chunks.x_pieces;
+      int k = (piece - segment * arguments_.chunks.x_pieces) * Product::kChunkK;
+#pragma unroll 1
+      for (; piece < stop; piece += block_.ranks) {
+        if (chunk >= Product::kStages) {
+          slots.wait_empty();
+        }
+        arrive_expecting(slots.full(), kOfA ? arguments_.bytes_a : Product::kBytesB);
+        if constexpr (kOfA) {
+          copy_a(slots.data(), slots.full(), of_h, k);
+        } else {
+          copy_b(slots.data() + Product::kBytesA, slots.full(), of_h, k, chunk);
+        }
+        k += block_.ranks * Product::kChunkK;
+        ++chunk;
+        slots.advance();
+      }
+    }
+  }
+
+  __device__ __forceinline__ void copy_a(uint32_t to, uint32_t barrier, bool of_h, int k) const {
+    copy_box_2d(to,
+                of_h ? &arguments_.maps.old_h : &arguments_.maps.input,
+                k,
+                static_cast<int>(block_.first_row),
+                barrier);
+  }
+  __device__ __forceinline__ void copy_b(
+      uint32_t to, uint32_t barrier, bool of_h, int k, int chunk) const {
+    const CUtensorMap* const weights =
+        of_h ? &arguments_.maps.weights_h : &arguments_.maps.weights_input;
+    if constexpr (Product::kRowTiles == 1) {
+      copy_box_3d(to, weights, k, block_.first_hidden, 0, barrier);
+    } else if (chunk % Product::kRowTiles == block_.row_tile) {
+      copy_box_3d(to, weights, k, block_.first_hidden, 0, barrier, sharing_blocks_);
+    }
+  }
+
+  // The chunks of a step are distributed to the ranks one by one, those of x first, so that all
+  // ranks have the same number of them or one more.
+  __device__ __forceinline__ Segments::Piece piece_of(int chunk) const {
+    return arguments_.chunks.piece(
+        Tile::kOfSequence ? block_.rank + chunk * block_.ranks : block_.first_chunk + chunk,
+        Product::kChunkK,
+        /*x_first=*/Tile::kOfSequence);
+  }
+
+  const Arguments& arguments_;
+  const ForwardBlock<Tile>& block_;
+  uint16_t sharing_blocks_ = 0;
+};
+
+/// Makes the barriers of the blocks of a cluster visible to the threads that use them. Called by
+/// all threads.
+template <typename Tile>
+__device__ __forceinline__ void meet_blocks(int ranks) {
+  using Product = typename Tile::Product;
+  __syncwarp();
+  if (Product::kRowTiles * ranks == 1) {
+    __syncthreads();
+    return;
+  }
+  cluster_arrive();
+  if (!Tile::kLoadsByTwo || Product::kRowTiles > 1 || threadIdx.x < Product::kFinishers) {
+    cluster_wait();
+  } else {
+    // Loading uses only barriers of this block, which one of these two warps prepared.
+    sync_threads_of<Product::kThreads - Product::kFinishers>(3);
+  }
+}
+
+/// Of the threads of a block, some load the chunks of K (ForwardLoader), some multiply them, and
+/// some finish the cell with the sums (Tile::Finisher). The product says which do what.
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kernel(
     const __grid_constant__ ForwardWgmmaArguments<typename Tile::Problem> arguments) {
 #if defined(LLTM_HOPPER)
   using Product = typename Tile::Product;
-  constexpr int kRowTiles = Product::kRowTiles;
-  constexpr bool kIsFloat32 = Product::kArithmetic == Arithmetic::kFloat32;
   extern __shared__ __align__(1024) unsigned char shared[];
   const ForwardProblem& p = arguments.problem;
-
-  // In a cluster, blocks are numbered by rank first, then by row tile.
-  const int ranks = arguments.split.ranks;
-  const int block = cluster_rank();
-  const int rank = block % ranks, row_tile = block / ranks;
-  const int64_t first_row =
-      (blockIdx.y + int64_t(gridDim.y) * blockIdx.z) * int64_t(Product::kTileM);
-  if (first_row - row_tile * Product::kTileM >= p.batch) {
+  const ForwardBlock<Tile> block(arguments);
+  if (block.first_row - block.row_tile * Product::kTileM >= p.batch) {
     return;  // as does the whole cluster
   }
-  const int first_hidden = static_cast<int>(cluster_index()) * Tile::kHidden;
   const uint32_t sums_barrier = shared_address(shared + Tile::kSumsBarrier);
-  typename Tile::Finisher finisher(
-      typename Tile::Epilogue(arguments.problem), first_row, first_hidden, rank, ranks);
+  typename Tile::Finisher finisher(typename Tile::Epilogue(arguments.problem),
+                                   block.first_row,
+                                   block.first_hidden,
+                                   block.rank,
+                                   block.ranks);
   Product::prepare(shared);
   if (threadIdx.x == 0) {
     init_barrier(sums_barrier, 1 + finisher.own_arrivals());
@@ -118,18 +282,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
       prefetch_map(&arguments.maps.input);
     }
   }
-  __syncwarp();
-  if (kRowTiles * ranks == 1) {
-    __syncthreads();
-  } else {
-    cluster_arrive();
-    if (!Tile::kLoadsByTwo || kRowTiles > 1 || threadIdx.x < Product::kFinishers) {
-      cluster_wait();
-    } else {
-      // Loading uses only barriers of this block, which one of these two warps prepared.
-      sync_threads_of<Product::kThreads - Product::kFinishers>(3);
-    }
-  }
+  meet_blocks<Tile>(block.ranks);
   if constexpr (!Tile::kOfSequence) {
     start_next_kernel();
     wait_for_previous_kernel();
@@ -142,26 +295,8 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     }
   }
 
-  const int begin = arguments.split.first_chunk(rank);
-  const int end = arguments.split.first_chunk(rank + 1);
-  const int early_chunks = !Tile::kOfSequence ? 0
-                                              : arguments.x_split.first_chunk(rank + 1) -
-                                                    arguments.x_split.first_chunk(rank);
   Product product;
-  unsigned char* const parts = shared + (ranks == 1 ? 0 : Tile::kPartsOffset);
-  const auto finish = [&] {
-    if (threadIdx.x < Product::kMultipliers) {
-      if (ranks == 1) {
-        // All warpgroups are done with the stages, which the sums replace.
-        sync_threads_of<Product::kMultipliers>(2);
-      }
-      finisher.exchange(
-          product.sum, parts, sums_barrier, [&](int to) { return block + to - rank; });
-    }
-    finisher.fetch_further();
-    wait_phase(sums_barrier, 0);
-    finisher.finish(parts);
-  };
+  const ForwardLoader<Tile> loader(arguments, block);
   // The threads that multiply have not waited for the previous kernel. In a step they multiply x,
   // and in float32 all of K, before they read here what that kernel wrote.
   const auto fetch = [&] {
@@ -171,123 +306,43 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     }
     finisher.fetch();
   };
-  uint16_t sharing_blocks = 0;
-#pragma unroll
-  for (int row = 0; row < kRowTiles; ++row) {
-    sharing_blocks |= 1 << (rank + ranks * row);
-  }
-  const auto copy_a = [&](uint32_t to, uint32_t barrier, bool of_h, int k) {
-    copy_box_2d(to,
-                of_h ? &arguments.maps.old_h : &arguments.maps.input,
-                k,
-                static_cast<int>(first_row),
-                barrier);
-  };
-  const auto copy_b = [&](uint32_t to, uint32_t barrier, bool of_h, int k, int chunk) {
-    const CUtensorMap* const weights =
-        of_h ? &arguments.maps.weights_h : &arguments.maps.weights_input;
-    if constexpr (kRowTiles == 1) {
-      copy_box_3d(to, weights, k, first_hidden, 0, barrier);
-    } else if (chunk % kRowTiles == row_tile) {
-      copy_box_3d(to, weights, k, first_hidden, 0, barrier, sharing_blocks);
-    }
-  };
-  // Chunks count from zero within this rank. Those of a step are distributed one by one, those of x
-  // first, so that all ranks have the same number of them or one more.
-  const auto piece_of = [&](int chunk) {
-    return arguments.chunks.piece(Tile::kOfSequence ? rank + chunk * ranks : begin + chunk,
-                                  Product::kChunkK,
-                                  /*x_first=*/Tile::kOfSequence);
-  };
-  const auto load_a = [&](uint32_t to, uint32_t barrier, int chunk) {
-    const auto piece = piece_of(chunk);
-    copy_a(to, barrier, piece.of_h, static_cast<int>(piece.first));
-  };
-  const auto load_b = [&](uint32_t to, uint32_t barrier, int chunk) {
-    const auto piece = piece_of(chunk);
-    copy_b(to, barrier, piece.of_h, static_cast<int>(piece.first), begin + chunk);
-  };
-  if constexpr (Tile::kLoadsByTwo) {
-    const bool early = loads_early(arguments.problem);
-    // Called by each of two threads.
-    const auto load_chunks = [&](auto slots, int bytes, bool awaits_h, const auto& copy) {
-      int chunk = 0, piece = rank;
-#pragma unroll 1
-      for (int segment = 0; segment < 2; ++segment) {
-        const bool of_h = segment == 1;
-        if ((awaits_h && of_h) || !early) {
-          wait_for_previous_kernel();
-        }
-        const int stop = of_h ? arguments.chunks.pieces() : arguments.chunks.x_pieces;
-        int k = (piece - segment * arguments.chunks.x_pieces) * Product::kChunkK;
-#pragma unroll 1
-        for (; piece < stop; piece += ranks) {
-          if (chunk >= Product::kStages) {
-            slots.wait_empty();
-          }
-          arrive_expecting(slots.full(), bytes);
-          copy(slots, of_h, k, chunk);
-          k += ranks * Product::kChunkK;
-          ++chunk;
-          slots.advance();
-        }
+  unsigned char* const parts = shared + (block.ranks == 1 ? 0 : Tile::kPartsOffset);
+  const auto finish = [&] {
+    if (threadIdx.x < Product::kMultipliers) {
+      if (block.ranks == 1) {
+        // All warpgroups are done with the stages, which the sums replace.
+        sync_threads_of<Product::kMultipliers>(2);
       }
-    };
+      finisher.exchange(
+          product.sum, parts, sums_barrier, [&](int to) { return block.number_of(to); });
+    }
+    finisher.fetch_further();
+    wait_phase(sums_barrier, 0);
+    finisher.finish(parts);
+  };
+  if constexpr (Product::kArithmetic == Arithmetic::kFloat32) {
+    // The product leaves few registers: what the epilogue needs is fetched after it.
     product.run(
         shared,
-        end - begin,
-        early_chunks,
-        rank,
-        ranks,
-        [&](const auto& slots) {
-          // One thread for both would take longer to issue the copies than these take.
-          if (threadIdx.x == Product::kFinishers) {
-            load_chunks(slots,
-                        arguments.bytes_a,
-                        /*awaits_h=*/true,
-                        [&](const auto& at, bool of_h, int k, int) {
-                          copy_a(at.data(), at.full(), of_h, k);
-                        });
-          } else if (threadIdx.x == Product::kFinishers + 32) {
-            load_chunks(slots,
-                        Product::kBytesB,
-                        /*awaits_h=*/false,
-                        [&](const auto& at, bool of_h, int k, int chunk) {
-                          copy_b(at.data() + Product::kBytesA, at.full(), of_h, k, chunk);
-                        });
-          }
-        },
-        fetch,
-        finish);
-  } else if constexpr (!kIsFloat32) {
-    product.run(
-        shared,
-        end - begin,
-        early_chunks,
-        rank,
-        ranks,
-        [&](auto slots) {
-          if (threadIdx.x == Product::kFinishers) {
-            const int bytes = arguments.bytes_a + Product::kBytesB;
-#pragma unroll 1
-            for (int chunk = 0; chunk < end - begin; ++chunk) {
-              slots.wait_empty();
-              arrive_expecting(slots.full(), bytes);
-              load_b(slots.data() + Product::kBytesA, slots.full(), chunk);
-              load_a(slots.data(), slots.full(), chunk);
-              slots.advance();
-            }
-          }
-        },
-        fetch,
-        finish);
-  } else {
-    product.run(
-        shared, end - begin, early_chunks, loads_early(arguments.problem), load_a, load_b, [&] {
-          // The product leaves few registers: what the epilogue needs is fetched after it.
+        block.chunks,
+        block.early_chunks,
+        loads_early(arguments.problem),
+        [&](auto... chunk) { loader.load_a(chunk...); },
+        [&](auto... chunk) { loader.load_b(chunk...); },
+        [&] {
           fetch();
           finish();
         });
+  } else {
+    product.run(
+        shared,
+        block.chunks,
+        block.early_chunks,
+        block.rank,
+        block.ranks,
+        [&](const auto& slots) { loader.load_all(slots); },
+        fetch,
+        finish);
   }
 #else
   trap_wrong_image();
