@@ -34,6 +34,7 @@ SIZES = [
     (1500, 40, 24),
     (2900, 33, 45),
     (2, 42, 1753),
+    (40, 31, 33),  # rows of weights start at multiples of 16 bytes, but not their columns of input
 ]
 
 
@@ -188,6 +189,14 @@ def test_the_same_bits_on_every_run(path, dtype, sizes):
     for _ in range(20):
         for found, expected in zip((*call(arguments), *call_backward(*grads, arguments)), first, strict=True):
             assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("sizes", [(40, 31, 33), (37, 77, 200), (130, 72, 264)], ids=str)
+def test_a_gradient_has_the_same_bits_by_itself(path, dtype, sizes):
+    arguments = make_arguments(sizes, dtype, "cuda")
+    grads = make_gradients(arguments)
+    for i, expected in enumerate(call_backward(*grads, arguments)):
+        assert torch.equal(call_backward(*grads, arguments, [i == k for k in range(5)])[i], expected)
 
 
 @pytest.mark.parametrize("sizes", [(5, 8192, 2048), (64, 8192, 1032)], ids=str)
