@@ -81,6 +81,29 @@ cudaError_t launch(const Problem<scalar_t>& problem,
   }
 }
 
+/// Without the parts of d_weights, which have no memory yet.
+template <typename scalar_t>
+GradientProducts<scalar_t> gradient_products(const Tensor& d_gates,
+                                             const SequenceGradients& gradients,
+                                             const SumOfParts<scalar_t>& d_bias,
+                                             const SequenceBackwardArguments& arguments,
+                                             const GradientParts& parts,
+                                             bool reverse) {
+  return {.old_h = old_states_of<scalar_t>(arguments, reverse),
+          .state_size = arguments.output.size(2),
+          .input_features = arguments.input.size(2),
+          .columns = d_gates.size(1),
+          .input = steps_of<scalar_t>(arguments.input),
+          .input_weights = recurrent_weights<scalar_t>(input_columns(arguments.weights)),
+          .d_gates = d_gates.const_data_ptr<scalar_t>(),
+          .d_gates_stride = d_gates.stride(0),
+          .d_bias = d_bias,
+          .d_weights = mutable_data_or_null<scalar_t>(gradients.weights),
+          .parts = parts,
+          .weight_parts = nullptr,
+          .d_input = mutable_data_or_null<scalar_t>(gradients.input)};
+}
+
 /// Whether pairs of neighboring elements of a tensor of three dimensions are aligned, in a dtype of
 /// 16 bits.
 bool starts_at_pairs(const Tensor& tensor) {
@@ -234,7 +257,7 @@ void run_recurrence(const RecurrenceCandidate& candidate,
   });
 }
 
-void run_recurrence_backward(const RecurrenceCandidate& candidate,
+bool run_recurrence_backward(const RecurrenceCandidate& candidate,
                              const Tensor& d_gates,
                              const SequenceGradients& gradients,
                              const SequenceBackwardArguments& arguments,
@@ -243,10 +266,12 @@ void run_recurrence_backward(const RecurrenceCandidate& candidate,
   const Tensor gates = arguments.gates.contiguous(), cells = arguments.cells.contiguous();
   const int64_t batch = cells.size(1);
   const int group_rows = rows_of_group(candidate.tile, batch, device.facts());
-  const int64_t groups = ceil_div(batch, group_rows);
-  const Tensor& d_bias = gradients.bias;
-  const Tensor parts =
-      d_bias.defined() ? device.empty({groups, d_bias.size(0)}, at::kFloat) : Tensor();
+  const int64_t groups = ceil_div(batch, group_rows), columns = d_gates.size(1);
+  const Tensor &d_bias = gradients.bias, &d_weights = gradients.weights;
+  const Tensor bias_parts =
+      d_bias.defined() ? device.empty({groups, columns}, at::kFloat) : Tensor();
+  const bool products_are_small =
+      are_small_gradient_products(d_gates.size(0), arguments.input.size(2), cells.size(2), columns);
   with_scalar(arguments.input.scalar_type(), [&]<typename scalar_t>() {
     const RecurrenceBackward<scalar_t> problem{
         .steps = cells.size(0),
@@ -264,19 +289,31 @@ void run_recurrence_backward(const RecurrenceCandidate& candidate,
         .grad_c_n = any_cells<scalar_t>(arguments.grad_c_n),
         .d_gates = d_gates.mutable_data_ptr<scalar_t>(),
         .d_gates_stride = d_gates.stride(0),
-        .d_bias_parts = mutable_data_or_null<float>(parts),
+        .d_bias_parts = mutable_data_or_null<float>(bias_parts),
         .d_h0 = mutable_data_or_null<scalar_t>(gradients.h0),
         .d_c0 = cells_out<scalar_t>(gradients.c0),
     };
     check_launch(launch(problem, candidate.tile, device.stream()));
-    if (d_bias.defined()) {
-      check_launch(launch_add_bias_parts(parts.const_data_ptr<float>(),
-                                         groups,
-                                         d_bias.size(0),
-                                         d_bias.mutable_data_ptr<scalar_t>(),
-                                         device.stream()));
+    const SumOfParts<scalar_t> sum{.parts = problem.d_bias_parts,
+                                   .count = groups,
+                                   .size = columns,
+                                   .result = mutable_data_or_null<scalar_t>(d_bias)};
+    if (products_are_small) {
+      const GradientParts parts = parts_of_weight_gradient(
+          d_gates.size(0), arguments.input.size(2), cells.size(2), columns, device.facts());
+      const Tensor weight_parts =
+          d_weights.defined() && parts.count > 1
+              ? device.empty({parts.count, columns, d_weights.size(1)}, at::kFloat)
+              : Tensor();
+      auto products =
+          gradient_products<scalar_t>(d_gates, gradients, sum, arguments, parts, reverse);
+      products.weight_parts = mutable_data_or_null<float>(weight_parts);
+      check_launch(launch_gradient_products(products, device.stream()));
+    } else if (d_bias.defined()) {
+      check_launch(launch_add_parts(sum, device.stream()));
     }
   });
+  return products_are_small;
 }
 
 }  // namespace lltm::cuda

@@ -30,8 +30,9 @@ void run_recurrence(const RecurrenceCandidate& candidate,
                     bool reverse);
 
 /// Computes d_gates of all steps, a (steps * batch, 3 * state_size) matrix whose rows may be
-/// padded, and those of d_bias, d_h0 and d_c0 that are wanted.
-void run_recurrence_backward(const RecurrenceCandidate& candidate,
+/// padded, and those of d_bias, d_h0 and d_c0 that are wanted. Where their products are small, also
+/// d_weights and d_input; returns whether it did.
+bool run_recurrence_backward(const RecurrenceCandidate& candidate,
                              const at::Tensor& d_gates,
                              const SequenceGradients& gradients,
                              const SequenceBackwardArguments& arguments,

@@ -5,6 +5,7 @@
 #include "../optional_tensor.h"
 #include "../products.h"
 #include "kernels/sequence/kernels.h"
+#include "runtime/rows.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addmm.h>
@@ -58,6 +59,16 @@ inline RowsOfSequence rows_of_sequence(const SequenceArguments& arguments, int64
     rows.reset = reset.const_data_ptr<bool>() + first_row * rows.reset_strides[1];
   }
   return rows;
+}
+
+template <typename scalar_t>
+OldStates<scalar_t> old_states_of(const SequenceBackwardArguments& arguments, bool reverse) {
+  return {.steps = arguments.output.size(0),
+          .rows = arguments.output.size(1),
+          .reverse = reverse,
+          .rows_of_sequence = rows_of_sequence(arguments.sequence(), /*first_row=*/0),
+          .output = steps_of<scalar_t>(arguments.output),
+          .h0 = steps_of<scalar_t>(arguments.h0)};
 }
 
 }  // namespace lltm::cuda

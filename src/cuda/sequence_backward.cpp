@@ -179,13 +179,8 @@ Tensor old_states(const SequenceBackwardArguments& arguments,
       sizes.steps * sizes.batch, sizes.state_size, arguments.input.scalar_type(), device);
   if (sizes.steps > 0) {
     const OldStatesParams<scalar_t> params{
-        .steps = sizes.steps,
-        .rows = sizes.batch,
+        .states = old_states_of<scalar_t>(arguments, reverse),
         .state_size = sizes.state_size,
-        .reverse = reverse,
-        .rows_of_sequence = rows_of_sequence(arguments.sequence(), /*first_row=*/0),
-        .output = steps_of<scalar_t>(arguments.output),
-        .h0 = steps_of<scalar_t>(arguments.h0),
         .old_h = old_h.mutable_data_ptr<scalar_t>(),
         .old_h_stride = old_h.stride(0),
     };
@@ -290,7 +285,9 @@ void run(const SequenceGradients& gradients,
       rows_of_vectors(rows, 3 * sizes.state_size, arguments.input.scalar_type(), device);
   const DeviceFacts facts = device.facts();
   if (const RecurrenceCandidate* const candidate = plan(arguments, sizes, facts)) {
-    run_recurrence_backward(*candidate, d_gates, gradients, arguments, device, reverse);
+    if (run_recurrence_backward(*candidate, d_gates, gradients, arguments, device, reverse)) {
+      return;
+    }
   } else {
     run_steps<scalar_t>(d_gates, gradients, arguments, sizes, device, facts, reverse);
     if (gradients.bias.defined()) {

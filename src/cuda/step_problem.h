@@ -95,6 +95,39 @@ struct RowsOfSequence {
   }
 };
 
+/// A row with any stride between its elements; null data for zeros.
+template <typename scalar_t>
+struct StridedRow {
+  const scalar_t* data;
+  int64_t stride;
+};
+
+/// The h that every step started from: h0 at a row's first step, zeros if the row is reset,
+/// otherwise the output of the step that was run before. Zeros beyond the length.
+template <typename scalar_t>
+struct OldStates {
+  int64_t steps, rows;
+  bool reverse;
+  RowsOfSequence rows_of_sequence;
+  Steps<scalar_t> output;
+  Steps<scalar_t> h0;  // null data for zeros; its stride of time is unused
+
+  LLTM_HOST_DEVICE StridedRow<scalar_t> at(int64_t t, int64_t row) const {
+    // Both are read at once.
+    const int64_t length = rows_of_sequence.length_of(row);
+    const bool is_reset = rows_of_sequence.is_reset(row, t);
+    if (t >= length || is_reset) {
+      return {};
+    }
+    const int64_t before = reverse ? t + 1 : t - 1;
+    if (before >= 0 && before < steps && before < length) {
+      return {&output.at(before, row, 0), output.strides[2]};
+    }
+    return h0.data == nullptr ? StridedRow<scalar_t>{}
+                              : StridedRow<scalar_t>{&h0.at(0, row, 0), h0.strides[2]};
+  }
+};
+
 /// A step of any rows and any state_size. A row that runs at t writes the state that its step at
 /// next_t starts from, which is zeros if that step is reset; at its last step it writes h_n
 /// instead. A row that does not run at t writes zeros to output, cells and gates, and leaves

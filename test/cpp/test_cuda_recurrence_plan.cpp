@@ -162,6 +162,44 @@ TEST(RecurrencePlan, HidesThePrologueBehindASmallProduct) {
   EXPECT_GT(time(steps) - time(steps - 1), 2 * (time(steps + 1) - time(steps)));
 }
 
+TEST(RecurrencePlan, TakesItsOwnProductsOfGradientsWhereTheseAreSmall) {
+  EXPECT_TRUE(are_small_gradient_products(17 * 43, 78, 78, 3 * 78));
+  EXPECT_TRUE(are_small_gradient_products(290 * 20, 16, 16, 3 * 16));
+  EXPECT_TRUE(are_small_gradient_products(1, 0, 1, 3));
+  EXPECT_FALSE(are_small_gradient_products(128 * 128, 128, 128, 3 * 128));
+  EXPECT_FALSE(are_small_gradient_products(1, 10'000, 10'000, 30'000));
+  EXPECT_FALSE(are_small_gradient_products(int64_t{1} << 59, 0, 1, 3));
+  EXPECT_FALSE(are_small_gradient_products(1000, int64_t{1} << 30, 512, 3 * 512));
+}
+
+TEST(RecurrencePlan, DividesTheGradientOfWeightsIntoParts) {
+  // No part has to be added where a sum is short.
+  EXPECT_EQ(parts_of_weight_gradient(20, 47, 47, 141, kH200).count, 1);
+  EXPECT_GT(parts_of_weight_gradient(17 * 43, 78, 78, 234, kH200).count, 1);
+  std::mt19937_64 random(1);
+  int small = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const int64_t rows = test::log_uniform(random, 1, 1e5),
+                  input_features = test::log_uniform(random, 1, 2000),
+                  state_size = test::log_uniform(random, 1, 512), columns = 3 * state_size;
+    if (!are_small_gradient_products(rows, input_features, state_size, columns)) {
+      continue;
+    }
+    ++small;
+    for (const DeviceFacts& device : {kA100, kH200, test::kEighthOfAnH200}) {
+      const GradientParts parts =
+          parts_of_weight_gradient(rows, input_features, state_size, columns, device);
+      ASSERT_EQ(parts.rows % kGradientChunk, 0);
+      ASSERT_GE(parts.rows * parts.count, rows);
+      ASSERT_LT(parts.rows * (parts.count - 1), rows);  // none is empty
+      if (parts.count > 1) {
+        ASSERT_LE(parts.count * columns * (state_size + input_features) * 4, 16 << 20);
+      }
+    }
+  }
+  EXPECT_GT(small, 1000);
+}
+
 TEST(RecurrencePlan, LeavesStepsToTheirKernelsWhereTheseAreSelected) {
   const auto shape = shape_of(100, 16, 64);
   for (const char* const path : {"steps", "few_rows", "hopper", "tiles", "library"}) {

@@ -261,6 +261,87 @@ def test_gradients_of_any_layout(recurrent_dtype):
         assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
 
 
+# Of d_weights: one tile and several, one part and several. Sums of one term, and tiles that are cut off.
+SMALL_PRODUCTS = [(1, 1, 1, 1), (1, 3, 70, 40), (40, 1, 0, 12), (9, 70, 33, 47), (31, 33, 6, 30)]
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("sizes", SMALL_PRODUCTS, ids=str)
+def test_small_products_of_gradients(recurrent_dtype, sizes, reverse):
+    """Whichever gradients are wanted, and however the arguments are laid out, the bits are the same."""
+    arguments = make(sizes, recurrent_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    arguments.lengths[0] = sizes[0]
+    gradients = make_gradients(arguments)
+    expected = call_backward(gradients, arguments)
+    assert_gradients_close(expected, gradients, arguments)
+    inputs, weights = arguments.input, arguments.weights
+    layouts = [
+        arguments._replace(input=inputs.transpose(0, 1).contiguous().transpose(0, 1)),
+        arguments._replace(input=inputs.transpose(0, 2).contiguous().transpose(0, 2)),
+        arguments._replace(weights=weights.t().contiguous().t()),
+        arguments._replace(h0=arguments.h0.t().contiguous().t()),
+    ]
+    results = call(arguments, keep=True)
+    masks = [tuple(gradient == wanted for gradient in range(5)) for wanted in range(5)]
+    for layout, mask in [*((layout, (True,) * 5) for layout in layouts), *((arguments, mask) for mask in masks)]:
+        found = torch.ops.lltm.sequence_backward(*gradients, results[0], *results[3:], *layout, list(mask))
+        for again, first, wanted in zip(found, expected, mask, strict=True):
+            assert torch.equal(again, first) if wanted else again is None
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["zero", "full"])
+def test_small_products_of_rows_of_any_length(recurrent_dtype, full):
+    arguments = make((6, 30, 7, 21), recurrent_dtype, "cuda", lengths=True)
+    arguments.lengths.fill_(6 if full else 0)
+    gradients = make_gradients(arguments)
+    assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
+
+
+def test_d_input_beyond_a_length_is_zero_whatever_the_weights_are(recurrent_dtype):
+    arguments = make((6, 9, 5, 20), recurrent_dtype, "cuda", lengths=True)
+    arguments.lengths[0] = 3
+    arguments.weights[7, -2] = torch.inf
+    d_input = call_backward(make_gradients(arguments), arguments)[0]
+    beyond = (torch.arange(6, device="cuda").unsqueeze(1) >= arguments.lengths).unsqueeze(2)
+    assert d_input.masked_select(beyond).eq(0).all()
+
+
+def test_small_products_in_a_graph(recurrent_dtype):
+    arguments = make((17, 20, 12, 24), recurrent_dtype, "cuda", lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    results = call(arguments, keep=True)
+    backward = (*gradients, results[0], *results[3:], *arguments, [True] * 5)
+    expected = torch.ops.lltm.sequence_backward(*backward)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = torch.ops.lltm.sequence_backward(*backward)
+    for _ in range(2):
+        for gradient in found:
+            gradient.fill_(torch.nan)
+        graph.replay()
+        for again, first in zip(found, expected, strict=True):
+            assert torch.equal(again, first)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most"), [((20, 1, 47, 47), 2), ((17, 43, 78, 78), 3), ((30, 20, 16, 16), 3)], ids=str
+)
+def test_kernels_of_a_short_backward(recurrent_dtype, sizes, most):
+    arguments = make(sizes, recurrent_dtype, "cuda", lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    results = call(arguments, keep=True)
+    backward = (*gradients, results[0], *results[3:], *arguments, [True] * 5)
+    torch.ops.lltm.sequence_backward(*backward)
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        torch.ops.lltm.sequence_backward(*backward)
+        torch.cuda.synchronize()
+    kernels = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    assert any("recurrence" in name for name in kernels)
+    assert len(kernels) <= most, kernels
+
+
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 def test_chunks_of_steps(recurrent_dtype, reverse):
     """Without keep, z_x of 40 steps of 20,000 rows is computed in several chunks."""

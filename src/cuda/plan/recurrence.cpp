@@ -135,6 +135,10 @@ std::string why_no_tile(const RecurrenceShape& shape, const DeviceFacts& device,
   return {};
 }
 
+int64_t gradient_tiles(int64_t size) {
+  return ceil_div(size, kGradientTile);
+}
+
 /// Whether a candidate multiplies the input itself, and needs no z_x.
 bool multiplies_input(const RecurrenceCandidate& candidate,
                       const RecurrenceShape& shape,
@@ -172,6 +176,41 @@ bool is_small_input_product(int64_t rows, int64_t input_features, int64_t column
   // multiply-adds as its bias and its way to memory take.
   constexpr int64_t kMultiplyAdds = 24'000'000, kOfElement = 16;
   return rows <= kMultiplyAdds / ((input_features + kOfElement) * columns);
+}
+
+bool are_small_gradient_products(int64_t rows,
+                                 int64_t input_features,
+                                 int64_t state_size,
+                                 int64_t columns) {
+  // Of whole tiles, about as many as take as long as the launches of the library. A tile of d_input
+  // counts for as many more as its way from and to memory takes.
+  constexpr int64_t kMultiplyAdds = 80'000'000, kOfTile = 64;
+  constexpr int64_t kMost = kMultiplyAdds / (kGradientTile * kGradientTile);
+  if (rows > kMost) {
+    return false;
+  }
+  return gradient_tiles(columns) * gradient_tiles(state_size + input_features) * rows +
+             gradient_tiles(rows) * gradient_tiles(input_features) * (columns + kOfTile) <=
+         kMost;
+}
+
+GradientParts parts_of_weight_gradient(int64_t rows,
+                                       int64_t input_features,
+                                       int64_t state_size,
+                                       int64_t columns,
+                                       const DeviceFacts& device) {
+  // In chunks of tiles. So many in a row take no longer than adding parts would.
+  constexpr int64_t kOfAMultiprocessor = 3, kOfOnePart = 3;
+  const auto chunks = [](int64_t size) { return ceil_div(size, kGradientChunk); };
+  const int64_t of_tile = chunks(rows);
+  if (of_tile <= kOfOnePart) {
+    return {of_tile * kGradientChunk, 1};
+  }
+  const int64_t all =
+      gradient_tiles(columns) * gradient_tiles(state_size + input_features) * of_tile +
+      gradient_tiles(rows) * gradient_tiles(input_features) * chunks(columns);
+  const int64_t of_part = ceil_div(all, kOfAMultiprocessor * device.multiprocessors);
+  return {of_part * kGradientChunk, ceil_div(of_tile, of_part)};
 }
 
 std::span<const RecurrenceCandidate> recurrence_candidates() {

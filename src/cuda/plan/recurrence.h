@@ -37,6 +37,20 @@ double input_product_time(Arithmetic arithmetic,
 /// recurrence loads its weights meanwhile.
 bool is_small_input_product(int64_t rows, int64_t input_features, int64_t columns);
 
+/// Whether kernels of this library should compute d_weights and d_input from d_gates of `rows` rows
+/// of one or more steps (gradient_products.cu). Which of them are wanted must not matter.
+bool are_small_gradient_products(int64_t rows,
+                                 int64_t input_features,
+                                 int64_t state_size,
+                                 int64_t columns);
+
+/// How such d_weights are divided into parts, which fill the GPU together with d_input.
+GradientParts parts_of_weight_gradient(int64_t rows,
+                                       int64_t input_features,
+                                       int64_t state_size,
+                                       int64_t columns,
+                                       const DeviceFacts& device);
+
 /// How a kernel multiplies.
 enum class RecurrenceProduct { kFma, kMma };
 

@@ -986,6 +986,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
   }
 
+  // Not earlier: blocks of the next kernel that wait would keep other streams' from starting.
+  start_next_kernel();
   if (writes) {
     float* const d_c0 = p.d_c0.exact != nullptr ? p.d_c0.exact : p.d_c0.rounded;
 #pragma unroll

@@ -4,7 +4,8 @@
 // The product with the inputs, z_x, has been computed before, unless the kernel computes it.
 //
 // The kernels follow each other in this order: z_x, by a kernel of the library or, if it is small,
-// by input_product.cu -> recurrence_forward; recurrence_backward -> the products of d_gates. Which
+// by input_product.cu -> recurrence_forward; recurrence_backward -> the products of d_gates, by
+// kernels of the library or, if they are small, by gradient_products.cu. Which
 // rows run at a time is decided on the device; the host knows only sizes. Nothing is read beyond a
 // row's length except z_x, input, gates and cells, whose values there do not matter.
 //
@@ -147,10 +148,48 @@ struct RecurrenceBackward {
 /// More than half of the shared memory of any multiprocessor.
 constexpr int kSpreadBytes = 116 * 1024;
 
+/// Numbers that are computed in parts, which are added in a fixed order.
+template <typename Element>
+struct SumOfParts {
+  const float* parts;  // (count, size)
+  int64_t count, size;
+  Element* result;  // (size,), or null if not wanted
+};
+
+/// What is computed from d_gates of all steps. Null results are not wanted.
+///   d_weights = d_gates.T @ [old_h | input], (columns, state_size + input_features)
+///   d_input = d_gates @ input_weights, (steps, rows, input_features)
+/// Both are contiguous. Beyond a row's length, where d_gates are zeros, input does not matter, and
+/// d_input is zero.
+template <typename Element>
+struct GradientProducts {
+  OldStates<Element> old_h;
+  int64_t state_size, input_features;
+  int64_t columns;  // of d_gates: kGates * state_size
+  Steps<Element> input;
+  RecurrentWeights<Element> input_weights;  // (columns, input_features)
+  const Element* d_gates;
+  int64_t d_gates_stride;  // between rows
+  SumOfParts<Element> d_bias;
+  Element* d_weights;
+  // The parts of d_weights, each a sum over some rows of d_gates, or null if there is one.
+  GradientParts parts;
+  float* weight_parts;  // (parts.count, columns, state_size + input_features)
+  Element* d_input;
+};
+
 /// By multiply-adds with float32 sums. The next kernel of the stream may start when this one has
 /// waited for the kernels before it.
 template <typename Element>
 cudaError_t launch_input_product(const InputProductProblem<Element>& problem, cudaStream_t stream);
+
+/// By multiply-adds with float32 sums, after launch_recurrence_fma or launch_recurrence_mma: what
+/// these do not write is read before they are complete. Fewer than 2^31 rows in all steps.
+template <typename Element>
+cudaError_t launch_gradient_products(const GradientProducts<Element>& problem, cudaStream_t stream);
+
+template <typename Element>
+cudaError_t launch_add_parts(const SumOfParts<Element>& sum, cudaStream_t stream);
 
 /// In float32, by multiply-adds of the CUDA cores (fma.cuh).
 cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,

@@ -24,6 +24,17 @@ constexpr int kLargestRecurrentInput = 128;
 /// The shared memory that its blocks need at most.
 constexpr int kBytesToMultiplyInput = 160 * 1024;
 
+/// The tiles of gradient_products.cu, and how many of the products' summands a block takes at once.
+constexpr int kGradientTile = 32, kGradientChunk = 128;
+
+/// How the sums of d_weights over the rows of all steps are divided.
+struct GradientParts {
+  int64_t rows;  // of a part, a multiple of kGradientChunk; the last one may have fewer
+  int64_t count;
+
+  bool operator==(const GradientParts&) const = default;
+};
+
 /// The blocks of multiply-adds that a multiprocessor has registers for.
 constexpr int resident_fma_blocks(const RecurrenceTile& tile) {
   switch (tile.state_size) {

@@ -97,27 +97,16 @@ cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams
                                                    int split,
                                                    cudaStream_t stream);
 
-/// The h that every step started from: h0 at a row's first step, zero if the row is reset,
-/// otherwise the output of the step that was run before. Zero beyond the length.
+/// Writes the h that every step started from, of all rows.
 template <typename scalar_t>
 struct OldStatesParams {
-  int64_t steps;
-  int64_t rows;
+  OldStates<scalar_t> states;
   int64_t state_size;
-  bool reverse;
-  RowsOfSequence rows_of_sequence;
-  Steps<scalar_t> output;
-  Steps<scalar_t> h0;  // null data for zeros; its stride of time is unused
-  scalar_t* old_h;     // (steps * rows, state_size)
+  scalar_t* old_h;  // (steps * rows, state_size)
   int64_t old_h_stride;
 };
 
 template <typename scalar_t>
 cudaError_t launch_old_states(const OldStatesParams<scalar_t>& params, cudaStream_t stream);
-
-/// d_bias, of `size` elements, as the sum of `count` parts, added in order.
-template <typename scalar_t>
-cudaError_t launch_add_bias_parts(
-    const float* parts, int64_t count, int64_t size, scalar_t* d_bias, cudaStream_t stream);
 
 }  // namespace lltm::cuda

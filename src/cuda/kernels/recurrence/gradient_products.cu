@@ -1,0 +1,409 @@
+// The products over all steps that follow the backward of a short recurrence, or of a small one:
+// d_weights, d_input and d_bias in one launch, or in two where parts of d_weights have to be added.
+// The library's products, and the kernels that prepare their operands, would take longer to launch
+// than to run.
+#include "../../ptx/global.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../ptx/packed.cuh"
+#include "../../ptx/shared.cuh"
+#include "../../runtime/launch.cuh"
+#include "../../tile/elements.h"
+#include "../../tile/vectors.cuh"
+#include "recurrence.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+namespace lltm::cuda {
+namespace {
+
+// A block computes kTile x kTile sums. Each of its warps has all of them, for every kWarps-th row
+// of K, and a thread kOwnRows x kOwnColumns of these.
+constexpr int kTile = kGradientTile, kChunk = kGradientChunk;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kOwnRows = 8, kOwnColumns = 4;
+constexpr int kAtOnce = 4;                         // rows of K in a warp's inner loop
+constexpr int kPitch = kTile + 4;                  // keeps vectors of rows aligned
+constexpr int kLoads = kChunk * kTile / kThreads;  // of a thread, from each operand's chunk
+static_assert(kTile == 32 && kTile * kTile == 32 * kOwnRows * kOwnColumns);
+static_assert(kThreads == 2 * kChunk);  // a thread finds a row
+static_assert(kLoads * kWarps == kChunk && kChunk % (kWarps * kAtOnce) == 0);
+
+/// What a block needs in shared memory.
+template <typename Element>
+struct Shared {
+  // A chunk of the left operand and one of the right, whose rows are K. In their place come the
+  // sums of the warps, and the parts of d_bias.
+  float operands[2 * kChunk][kPitch];
+  // Where the rows of the next right operand are: those of h or of the weights, and those of input.
+  StridedRow<Element> rows[2][kChunk];
+
+  __device__ __forceinline__ float& left(int k, int row) { return operands[k][row]; }
+  __device__ __forceinline__ float& right(int k, int column) {
+    return operands[kChunk + k][column];
+  }
+  __device__ __forceinline__ float& sum(int warp, int row, int column) {
+    return operands[warp * kTile + row][column];
+  }
+};
+static_assert(2 * kChunk == kWarps * kTile);
+
+template <typename Element>
+__device__ __forceinline__ void load(uint32_t& word, const Element* from, bool inside) {
+  if constexpr (sizeof(Element) == 2) {
+    load_half_once(word, from, inside);
+  } else {
+    load_once(word, from, inside);
+  }
+}
+template <typename Element>
+__device__ __forceinline__ float value_of(uint32_t word) {
+  if constexpr (std::is_same_v<Element, float>) {
+    return __uint_as_float(word);
+  } else {
+    return Packed<Element>::low(word);
+  }
+}
+
+/// The blocks of a launch in their order: those of d_bias, of d_input and of d_weights.
+template <typename Element>
+struct GradientBlocks {
+  GradientProducts<Element> problem;
+  int bias_lanes;
+  int bias_blocks, input_blocks, weight_blocks;
+  int input_tiles_across, weight_tiles_across, weight_tiles;
+};
+
+/// Adds parts by kLanes threads for each element, each of which adds every kLanes-th one.
+template <typename Element>
+__device__ __forceinline__ void add_parts(const SumOfParts<Element>& of,
+                                          int lanes,
+                                          int block,
+                                          float* sums) {
+  constexpr int kPartsAtOnce = 8;
+  const int columns = kThreads / lanes, thread = static_cast<int>(threadIdx.x);
+  const int lane = thread / columns;
+  const int64_t column = int64_t{block} * columns + thread % columns;
+  float sum = 0;
+  if (column < of.size) {
+    for (int64_t first = lane; first < of.count; first += kPartsAtOnce * lanes) {
+      float some[kPartsAtOnce];
+#pragma unroll
+      for (int i = 0; i < kPartsAtOnce; ++i) {
+        const int64_t part = first + i * lanes;
+        some[i] = part < of.count ? of.parts[part * of.size + column] : 0;
+      }
+#pragma unroll
+      for (const float part : some) {
+        sum += part;
+      }
+    }
+  }
+  sums[thread] = sum;
+  __syncthreads();
+  if (lane == 0 && column < of.size) {
+    for (int i = 1; i < lanes; ++i) {
+      sum += sums[i * columns + thread];
+    }
+    of.result[column] = static_cast<Element>(sum);
+  }
+}
+
+/// A tile of one of the products, and the part of K that is summed.
+///   d_weights: left is d_gates, right [old_h | input], and K are the rows of all steps.
+///   d_input: left is d_gates transposed, right the weights of input, and K are columns of d_gates.
+template <typename Element>
+class GradientTile {
+ public:
+  __device__ __forceinline__ GradientTile(const GradientBlocks<Element>& blocks, int block)
+      : p_(blocks.problem), of_weights_(block >= blocks.input_blocks) {
+    const int64_t all_rows = p_.old_h.steps * p_.old_h.rows;
+    int tile = block, across = blocks.input_tiles_across;
+    if (of_weights_) {
+      block -= blocks.input_blocks;
+      part_ = block / blocks.weight_tiles;
+      tile = block - part_ * blocks.weight_tiles;
+      across = blocks.weight_tiles_across;
+    }
+    first_row_ = tile / across * kTile;
+    first_column_ = tile % across * kTile;
+    rows_ = static_cast<int>(of_weights_ ? p_.columns : all_rows);
+    columns_ = static_cast<int>(p_.input_features + (of_weights_ ? p_.state_size : 0));
+    begin_ = of_weights_ ? static_cast<int>(part_ * p_.parts.rows) : 0;
+    end_ = of_weights_ ? at_most(begin_ + p_.parts.rows, static_cast<int>(all_rows))
+                       : static_cast<int>(p_.columns);
+
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    // A warp loads a row of d_gates, or eight columns of four rows, which its threads then write to
+    // different banks.
+    left_k_ = of_weights_ ? warp : lane % 8;
+    left_row_ = of_weights_ ? lane : warp * 4 + lane / 8;
+    const int left_row = first_row_ + left_row_;
+    has_left_ = left_row < rows_;
+    left_stride_ = of_weights_ ? p_.d_gates_stride : 1;
+    left_ = p_.d_gates + (begin_ + left_k_) * left_stride_ +
+            left_row * (of_weights_ ? 1 : p_.d_gates_stride);
+    const int right_column = first_column_ + lane;
+    has_right_ = right_column < columns_;
+    of_input_ = of_weights_ && right_column >= p_.state_size;
+    right_column_ = right_column - (of_input_ ? static_cast<int>(p_.state_size) : 0);
+  }
+
+  /// Of K.
+  __device__ __forceinline__ int begin() const { return begin_; }
+  __device__ __forceinline__ int end() const { return end_; }
+
+  /// Finds the rows of the right operand from `chunk` on. Each thread finds one.
+  __device__ __forceinline__ void find_rows(int chunk, Shared<Element>& shared) const {
+    const int of_chunk = static_cast<int>(threadIdx.x) % kChunk;
+    const bool of_input = static_cast<int>(threadIdx.x) >= kChunk;
+    const int k = chunk + of_chunk;
+    StridedRow<Element> found{};
+    if (k < end_ && !of_weights_ && !of_input) {
+      const auto& weights = p_.input_weights;
+      found = {weights.data + k * weights.strides[0], weights.strides[1]};
+    } else if (k < end_ && of_weights_) {
+      const auto [t, row] = step_of(k);
+      if (!of_input) {
+        found = p_.old_h.at(t, row);
+      } else if (p_.old_h.rows_of_sequence.runs(row, t)) {
+        found = {&p_.input.at(t, row, 0), p_.input.strides[2]};
+      }
+    }
+    shared.rows[of_input ? 1 : 0][of_chunk] = found;
+  }
+
+  __device__ __forceinline__ void load_left(int chunk, uint32_t (&words)[kLoads]) const {
+    // Of either product, a thread's elements are eight apart.
+    const Element* const from = left_ + (chunk - begin_) * left_stride_;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      load(words[i], from + i * 8 * left_stride_, has_left_ && chunk + left_k_ + i * 8 < end_);
+    }
+  }
+  __device__ __forceinline__ void load_right(const Shared<Element>& shared,
+                                             uint32_t (&words)[kLoads]) const {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const StridedRow<Element> row = shared.rows[of_input_ ? 1 : 0][warp + i * 8];
+      load(words[i], row.data + right_column_ * row.stride, has_right_ && row.data != nullptr);
+    }
+  }
+  __device__ __forceinline__ void store(const uint32_t (&left)[kLoads],
+                                        const uint32_t (&right)[kLoads],
+                                        Shared<Element>& shared) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      shared.left(left_k_ + i * 8, left_row_) = value_of<Element>(left[i]);
+      shared.right(warp + i * 8, lane) = value_of<Element>(right[i]);
+    }
+  }
+
+  /// Writes a sum, whose row and column count from the tile's first.
+  __device__ __forceinline__ void write(int row_of_tile, int column_of_tile, float sum) const {
+    const int row = first_row_ + row_of_tile, column = first_column_ + column_of_tile;
+    if (row >= rows_ || column >= columns_) {
+      return;
+    }
+    const int64_t at = int64_t{row} * columns_ + column;
+    if (!of_weights_) {
+      const auto [t, row_of_step] = step_of(row);
+      const bool runs = p_.old_h.rows_of_sequence.runs(row_of_step, t);
+      p_.d_input[at] = static_cast<Element>(runs ? sum : 0.0f);
+    } else if (p_.weight_parts != nullptr) {
+      p_.weight_parts[int64_t{part_} * rows_ * columns_ + at] = sum;
+    } else {
+      p_.d_weights[at] = static_cast<Element>(sum);
+    }
+  }
+
+ private:
+  struct Step {
+    uint32_t t, row;
+  };
+  __device__ __forceinline__ Step step_of(int row_of_all) const {
+    const auto all = static_cast<uint32_t>(row_of_all), rows = static_cast<uint32_t>(p_.old_h.rows);
+    return {all / rows, all % rows};
+  }
+
+  const GradientProducts<Element>& p_;
+  bool of_weights_;
+  int part_ = 0;
+  int first_row_, first_column_, rows_, columns_;
+  int begin_, end_;
+  // Which elements of a chunk a thread loads.
+  int left_k_, left_row_, right_column_;
+  bool has_left_, has_right_, of_input_;
+  const Element* left_;
+  int64_t left_stride_;
+};
+
+template <typename Element>
+__global__ void __launch_bounds__(kThreads, 2)
+    gradient_products_kernel(const __grid_constant__ GradientBlocks<Element> blocks) {
+  __shared__ __align__(16) Shared<Element> shared;
+  const int block = static_cast<int>(blockIdx.x) - blocks.bias_blocks;
+  if (block < 0) {
+    wait_for_previous_kernel();
+    start_next_kernel();
+    add_parts(
+        blocks.problem.d_bias, blocks.bias_lanes, static_cast<int>(blockIdx.x), &shared.left(0, 0));
+    return;
+  }
+  const GradientTile<Element> tile(blocks, block);
+  uint32_t left[kLoads], right[kLoads];
+  // The recurrence writes d_gates, but nothing that the right operands consist of.
+  tile.find_rows(tile.begin(), shared);
+  __syncthreads();
+  tile.load_right(shared, right);
+  wait_for_previous_kernel();
+  start_next_kernel();
+  tile.load_left(tile.begin(), left);
+
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int own_row = lane / 8 * kOwnRows, own_column = lane % 8 * kOwnColumns;
+  const uint32_t left_at = shared_address(&shared.left(warp, own_row));
+  const uint32_t right_at = shared_address(&shared.right(warp, own_column));
+  float sums[kOwnRows][kOwnColumns] = {};
+  for (int chunk = tile.begin(); chunk < tile.end(); chunk += kChunk) {
+    const bool has_next = chunk + kChunk < tile.end();
+    __syncthreads();  // the last chunk has been read, and so have the addresses of this one
+    tile.store(left, right, shared);
+    if (has_next) {
+      tile.find_rows(chunk + kChunk, shared);
+    }
+    __syncthreads();
+    if (has_next) {
+      tile.load_left(chunk + kChunk, left);
+      tile.load_right(shared, right);
+    }
+    const int depth = min(tile.end() - chunk, kChunk);  // there are zeros beyond
+    for (int first = 0; first < depth; first += kWarps * kAtOnce) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const uint32_t row = (first + i * kWarps) * kPitch * 4;
+        uint32_t of_left[2][4], of_right[4];
+        load_shared_4(of_left[0], left_at + row);
+        load_shared_4(of_left[1], left_at + row + 16);
+        load_shared_4(of_right, right_at + row);
+#pragma unroll
+        for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+          for (int c = 0; c < kOwnColumns; ++c) {
+            sums[r][c] = fmaf(
+                __uint_as_float(of_left[r / 4][r % 4]), __uint_as_float(of_right[c]), sums[r][c]);
+          }
+        }
+      }
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < kOwnRows; ++r) {
+    *reinterpret_cast<float4*>(&shared.sum(warp, own_row + r, own_column)) = four_of(sums[r]);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kTile / kWarps; ++i) {
+    const int row = i * kWarps + warp;
+    float sum = shared.sum(0, row, lane);
+#pragma unroll
+    for (int other = 1; other < kWarps; ++other) {
+      sum += shared.sum(other, row, lane);
+    }
+    tile.write(row, lane, sum);
+  }
+}
+
+template <typename Element>
+struct AddPartsParams {
+  SumOfParts<Element> of;
+  int lanes;
+};
+
+template <typename Element>
+__global__ void __launch_bounds__(kThreads)
+    add_parts_kernel(const __grid_constant__ AddPartsParams<Element> params) {
+  __shared__ float sums[kThreads];
+  wait_for_previous_kernel();
+  add_parts(params.of, params.lanes, static_cast<int>(blockIdx.x), sums);
+}
+
+/// How many threads share the parts of an element: a power of two. Few parts are added by one.
+int lanes_of(int64_t parts) {
+  constexpr int64_t kPartsOfALane = 8, kMostLanes = 32;
+  return static_cast<int>(
+      std::bit_ceil(static_cast<uint64_t>(std::min(ceil_div(parts, kPartsOfALane), kMostLanes))));
+}
+
+int64_t blocks_to_add(int64_t size, int lanes) {
+  return ceil_div(size, kThreads / lanes);
+}
+
+}  // namespace
+
+template <typename Element>
+cudaError_t launch_add_parts(const SumOfParts<Element>& sum, cudaStream_t stream) {
+  const int lanes = lanes_of(sum.count);
+  return launch_in_clusters<&add_parts_kernel<Element>, kThreads>(
+      AddPartsParams<Element>{sum, lanes},
+      dim3(static_cast<unsigned>(blocks_to_add(sum.size, lanes))),
+      1,
+      stream);
+}
+
+template <typename Element>
+cudaError_t launch_gradient_products(const GradientProducts<Element>& problem,
+                                     cudaStream_t stream) {
+  const int64_t rows = problem.old_h.steps * problem.old_h.rows;
+  const int64_t inputs = problem.state_size + problem.input_features;
+  const auto tiles = [](int64_t size) { return static_cast<int>(ceil_div(size, kTile)); };
+  GradientBlocks<Element> blocks{.problem = problem,
+                                 .bias_lanes = lanes_of(problem.d_bias.count),
+                                 .bias_blocks = 0,
+                                 .input_blocks = 0,
+                                 .weight_blocks = 0,
+                                 .input_tiles_across = tiles(problem.input_features),
+                                 .weight_tiles_across = tiles(inputs),
+                                 .weight_tiles = tiles(problem.columns) * tiles(inputs)};
+  if (problem.d_bias.result != nullptr) {
+    blocks.bias_blocks = static_cast<int>(blocks_to_add(problem.d_bias.size, blocks.bias_lanes));
+  }
+  if (problem.d_input != nullptr) {
+    blocks.input_blocks = tiles(rows) * blocks.input_tiles_across;
+  }
+  if (problem.d_weights != nullptr) {
+    blocks.weight_blocks = blocks.weight_tiles * static_cast<int>(problem.parts.count);
+  }
+  const int count = blocks.bias_blocks + blocks.input_blocks + blocks.weight_blocks;
+  if (count == 0) {
+    return cudaSuccess;
+  }
+  const cudaError_t error = launch_in_clusters<&gradient_products_kernel<Element>, kThreads>(
+      blocks, dim3(static_cast<unsigned>(count)), 1, stream);
+  if (error != cudaSuccess || problem.d_weights == nullptr || problem.weight_parts == nullptr) {
+    return error;
+  }
+  return launch_add_parts(SumOfParts<Element>{.parts = problem.weight_parts,
+                                              .count = problem.parts.count,
+                                              .size = problem.columns * inputs,
+                                              .result = problem.d_weights},
+                          stream);
+}
+
+#define LLTM_INSTANTIATE(Element)                                                  \
+  template cudaError_t launch_add_parts(const SumOfParts<Element>&, cudaStream_t); \
+  template cudaError_t launch_gradient_products(const GradientProducts<Element>&, cudaStream_t);
+LLTM_INSTANTIATE(float)
+LLTM_INSTANTIATE(c10::Half)
+LLTM_INSTANTIATE(c10::BFloat16)
+#undef LLTM_INSTANTIATE
+
+}  // namespace lltm::cuda
