@@ -545,7 +545,6 @@ class RowOperands {
                                          uint32_t shared,
                                          uint32_t barriers)
       : publishes_(own.takes_part()),
-        lane_(own.lane),
         barriers_(in_register(barriers)),
         read_(in_register(shared +
                           ((Shape::kOneRow ? 0 : own.lane % 8 * kPitch) + own.lane / 8 * 8) * 2)),
@@ -553,7 +552,7 @@ class RowOperands {
     if constexpr (kBarriers > 0) {
       if (threadIdx.x == 0) {
         for (int i = 0; i < kBarriers; ++i) {
-          init_barrier(barriers + 8 * i, Shape::kThreads / 32);
+          init_barrier(barriers + 8 * i, Shape::kThreads);
         }
         fence_barriers();
       }
@@ -602,10 +601,7 @@ class RowOperands {
   /// shared memory before is visible to others after their start_tiles() of the next step.
   __device__ __forceinline__ void finish_tiles(int tile) const {
     if constexpr (kBarriers > 0) {
-      __syncwarp();
-      if (lane_ == 0) {
-        arrive(barriers_ + tile / Shape::kTilesAtOnce * 8);
-      }
+      arrive(barriers_ + tile / Shape::kTilesAtOnce * 8);
     }
   }
   __device__ __forceinline__ void finish_all_tiles() const {
@@ -627,7 +623,6 @@ class RowOperands {
 
  private:
   bool publishes_;
-  int lane_;
   uint32_t barriers_, read_, write_;
   int now_ = 0, next_ = 0;
   uint32_t parity_ = 1;  // of the phase of the last step
