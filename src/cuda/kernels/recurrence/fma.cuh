@@ -323,7 +323,16 @@ class FmaProduct {
   uint32_t shared_, read_;
 };
 
-/// Where the elements of a block by itself leave V for the next step.
+/// Fills both buffers of V with zeros.
+template <typename Tile>
+__device__ __forceinline__ void clear_vectors(uint32_t vectors) {
+  for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 4; i += Tile::kThreads) {
+    store_shared(vectors + 4 * i, 0);
+  }
+}
+
+/// Where the elements of a block by itself leave V for the next step. All threads call its
+/// functions.
 template <typename Tile>
 class BlockVectors {
  public:
@@ -332,12 +341,9 @@ class BlockVectors {
         vectors_(vectors),
         write_(in_register(vectors + 4 * (product.first_row() * Tile::kK + product.column()))) {}
 
-  /// Fills both buffers with zeros, after the weights have been loaded. All threads call it, as all
-  /// functions here.
+  /// Starts from zeros, after the weights have been loaded.
   __device__ __forceinline__ void start() const {
-    for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 4; i += Tile::kThreads) {
-      store_shared(vectors_ + 4 * i, 0);
-    }
+    clear_vectors<Tile>(vectors_);
     sync_block<Tile::kThreads>();
   }
 
@@ -368,7 +374,13 @@ class ClusterVectors {
   static_assert(Tile::kColumns % 4 == 0);
 
   __device__ __forceinline__ ClusterVectors(const FmaProduct<Tile>& product, uint32_t vectors)
-      : vectors_(vectors), barriers_(in_register(vectors + Tile::kSharedBytes - 16)) {
+      : vectors_(vectors),
+        barriers_(in_register(vectors + Tile::kSharedBytes - Tile::kBarrierBytes)) {
+    if (threadIdx.x == 0) {
+      init_barrier(barriers_, 1);
+      init_barrier(barriers_ + 8, 1);
+      fence_barriers();
+    }
     const int lane = static_cast<int>(threadIdx.x) % 32;
     four_ = in_register(lane & ~3);
     write_ = in_register(4 * (product.first_row() * Tile::kK + (product.column() & ~3)));
@@ -381,15 +393,9 @@ class ClusterVectors {
     }
   }
 
-  __device__ __forceinline__ void start() {
-    for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 4; i += Tile::kThreads) {
-      store_shared(vectors_ + 4 * i, 0);
-    }
+  __device__ __forceinline__ void start() const {
+    clear_vectors<Tile>(vectors_);
     if (threadIdx.x == 0) {
-      for (int buffer = 0; buffer < 2; ++buffer) {
-        init_barrier(barriers_ + 8 * buffer, 1);
-      }
-      fence_barriers();
       expect(0);
       expect(1);
     }
