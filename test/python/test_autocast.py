@@ -1,116 +1,143 @@
-"""Autocast on both devices: all five arguments are cast, float64 is not, and gradients have the parameters' dtype."""
+"""Autocast on both devices: all arguments are cast but the c0 of a sequence, float64 is not, and gradients have the
+parameters' dtype."""
 
+import named_arguments
 import pytest
 import torch
-from reference import NAMES, Arguments, assert_gradients_close, call, make_arguments, make_gradients
+from named_arguments import NAMES, call
+from reference import make_arguments
+from torch import Tensor
 
 LOWER = pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+each_operator = pytest.mark.parametrize("operator", ["forward", "sequence"])
 
 
-def cast(arguments: Arguments, dtype) -> Arguments:
-    return arguments.map(lambda tensor: tensor.to(dtype))
+def cast(arguments: dict, dtype: torch.dtype) -> dict:
+    """What autocast does."""
+    return {
+        name: t.to(dtype) if t is not None and t.is_floating_point() and name != "c0" else t
+        for name, t in arguments.items()
+    }
+
+
+def leaves_of(arguments: dict) -> dict:
+    return {
+        name: t.detach().clone().requires_grad_() if t is not None and t.is_floating_point() else t
+        for name, t in arguments.items()
+    }
+
+
+def gradients_of(results, leaves: dict, create_graph=False) -> tuple[Tensor, ...]:
+    """Of a number that depends on all differentiable results."""
+    wanted = [leaf for leaf in leaves.values() if leaf is not None and leaf.requires_grad]
+    loss = sum(result.double().sin().sum() for result in results[:-1])
+    return torch.autograd.grad(loss, wanted, create_graph=create_graph)
+
+
+def assert_same(found, expected) -> None:
+    for result, value in zip(found, expected, strict=True):
+        assert result.dtype == value.dtype and torch.equal(result, value)
 
 
 @LOWER
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-def test_all_arguments_are_cast(device, lower, bias):
-    arguments = make_arguments((6, 5, 7), device=device, bias=bias)
+@pytest.mark.parametrize("absent", [(), ("bias",), ("bias", "h0", "c0")], ids=str)
+@each_operator
+def test_arguments_are_cast(device, lower, operator, absent):
+    arguments = named_arguments.make(operator, device)
+    arguments |= dict.fromkeys(set(absent) & set(arguments))
     with torch.autocast(device.type, dtype=lower):
-        results = call(arguments)
-    for result, expected in zip(results, call(cast(arguments, lower)), strict=True):
-        assert result.dtype == lower and torch.equal(result, expected)
+        results = call(operator, arguments)
+    assert results[0].dtype == lower
+    assert_same(results, call(operator, cast(arguments, lower)))
 
 
 @LOWER
-@pytest.mark.parametrize("name", NAMES)
-def test_a_mixture_is_cast(device, lower, name):
+@pytest.mark.parametrize(("operator", "name"), [(o, n) for o in ("forward", "sequence") for n in NAMES[o][:5]])
+def test_a_mixture_is_cast(device, lower, operator, name):
     """The results of an earlier layer under autocast are in the lower precision already."""
-    arguments = make_arguments((6, 5, 7), device=device)
-    mixture = arguments._replace(**{name: getattr(arguments, name).to(lower)})
+    arguments = named_arguments.make(operator, device)
+    mixture = arguments | {name: arguments[name].to(lower)}
     with torch.autocast(device.type, dtype=lower):
-        results = call(mixture)
-    for result, expected in zip(results, call(cast(arguments, lower)), strict=True):
-        assert result.dtype == lower and torch.equal(result, expected)
+        results = call(operator, mixture)
+    assert_same(results, call(operator, cast(mixture, lower)))
 
 
 @LOWER
-def test_float64_is_left_alone(device, lower):
-    arguments = make_arguments((6, 5, 7), torch.float64, device)
-    grads = make_gradients(arguments)
-    leaves = arguments.require_grad()
+@each_operator
+def test_float64_is_left_alone(device, lower, operator):
+    leaves = leaves_of(named_arguments.make(operator, device, torch.float64))
     with torch.autocast(device.type, dtype=lower):
-        results = call(leaves)
-        torch.autograd.backward(results[:2], grads)
-    for result, expected in zip(results, call(arguments), strict=True):
-        assert result.dtype == torch.float64 and torch.equal(result, expected)
-    assert_gradients_close(leaves.map(lambda leaf: leaf.grad), *grads, arguments)
+        results = call(operator, leaves)
+        found = *results, *gradients_of(results, leaves)
+    results = call(operator, leaves)
+    assert_same(found, (*results, *gradients_of(results, leaves)))
 
 
-def test_float64_among_float32_is_an_error(device):
-    arguments = make_arguments((6, 5, 7), device=device)
-    mixture = arguments._replace(weights=arguments.weights.double())
+@each_operator
+def test_float64_among_float32_is_an_error(device, operator):
+    arguments = named_arguments.make(operator, device)
+    arguments["weights"] = arguments["weights"].double()
     with torch.autocast(device.type, dtype=torch.bfloat16):
         with pytest.raises(RuntimeError, match="expected weights of input's dtype bfloat16, got float64"):
-            call(mixture)
+            call(operator, arguments)
 
 
 @LOWER
+@each_operator
 @pytest.mark.parametrize("inside", [True, False], ids=["backward_inside", "backward_outside"])
-def test_gradients(device, lower, inside):
+def test_gradients(device, lower, operator, inside):
     """float32 parameters get float32 gradients, with the accuracy of the lower precision."""
-    arguments = cast(cast(make_arguments((6, 5, 7), device=device), lower), torch.float32)
-    grads = tuple(gradient.to(lower) for gradient in make_gradients(arguments))
-    leaves = arguments.require_grad()
+    leaves = leaves_of(named_arguments.make(operator, device))
     with torch.autocast(device.type, dtype=lower):
-        new_h, new_cell, _ = call(leaves)
-        if inside:
-            torch.autograd.backward((new_h, new_cell), grads)
-    if not inside:
-        torch.autograd.backward((new_h, new_cell), grads)
-    assert all(leaf.grad.dtype == torch.float32 for leaf in leaves)
-    assert_gradients_close(leaves.map(lambda leaf: leaf.grad.to(lower)), *grads, cast(arguments, lower))
+        results = call(operator, leaves)
+        with torch.autocast(device.type, enabled=inside):
+            found = gradients_of(results, leaves)
+    lowered = leaves_of(cast(leaves, lower))
+    expected = gradients_of(call(operator, lowered), lowered)
+    assert_same(found, [gradient.float() for gradient in expected])
 
 
-@pytest.mark.parametrize("differentiable", [False, True])
-def test_backward_by_itself_keeps_the_dtype(device, differentiable):
-    """Autograd passes it the tensors that forward received after the casts, so nothing is left to cast."""
-    arguments = make_arguments((6, 5, 7), device=device)
-    _, new_cell, gates = call(arguments)
-    weights = arguments.weights.requires_grad_(differentiable)
-    given = (*make_gradients(arguments), new_cell, gates, arguments.input, weights, *arguments[2:4])
+@pytest.mark.parametrize("products", ["own", "aten", "differentiable"])
+@pytest.mark.parametrize("operator", ["backward", "sequence_backward"])
+def test_backward_by_itself_keeps_the_dtype(device, monkeypatch, operator, products):
+    """Autograd passes it the tensors that forward received after the casts, and may do so under autocast."""
+    if products != "differentiable":
+        monkeypatch.setenv("LLTM_CPU_GEMM", products)
+    arguments = named_arguments.make(operator, device)
+    arguments["weights"].requires_grad_(products == "differentiable")
+    expected = call(operator, arguments)
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        results = torch.ops.lltm.backward(*given, [True] * 5)
-    for result, expected in zip(results, torch.ops.lltm.backward(*given, [True] * 5), strict=True):
-        assert torch.equal(result, expected)
+        assert_same(call(operator, arguments), expected)
 
 
-def test_second_gradients(device):
-    arguments = make_arguments((6, 5, 7), device=device)
-    leaves = arguments.require_grad()
+@each_operator
+def test_second_gradients(device, operator):
+    leaves = leaves_of(named_arguments.make(operator, device))
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        new_h, new_cell, _ = call(leaves)
-        first = torch.autograd.grad((new_h * new_cell).sum(), leaves, create_graph=True)
-        second = torch.autograd.grad(sum((g**2).sum() for g in first), leaves)
+        first = gradients_of(call(operator, leaves), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), [leaves["input"], leaves["weights"]])
     assert all(g.dtype == torch.float32 and g.isfinite().all() for g in (*first, *second))
 
 
 @LOWER
-def test_transforms_cast_too(device, lower):
-    arguments = make_arguments((6, 5, 7), device=device)
-    expected = call(cast(arguments, lower))[0]
+@each_operator
+def test_transforms_cast_too(device, lower, operator):
+    arguments = named_arguments.make(operator, device)
+    input = arguments.pop("input")
+
+    def output(x):
+        return call(operator, {"input": x} | arguments)[0]
+
+    expected = call(operator, cast({"input": input} | arguments, lower))[0]
     with torch.autocast(device.type, dtype=lower):
-        mapped = torch.func.vmap(lambda x: torch.ops.lltm.forward(x, *arguments[1:])[0])(arguments.input[None])[0]
-        gradient, shifted = torch.func.grad_and_value(lambda c: torch.ops.lltm.forward(*arguments[:4], c)[0].sum())(
-            arguments.old_cell
-        )
-        _, tangent = torch.func.jvp(
-            lambda c: torch.ops.lltm.forward(*arguments[:4], c)[0], (arguments.old_cell,), (arguments.old_cell,)
-        )
-    # Not shifted: autocast sums in float32 on CUDA.
+        mapped = torch.func.vmap(output)(input[None])[0]
+        gradient, total = torch.func.grad_and_value(lambda x: output(x).sum())(input)
+        _, tangent = torch.func.jvp(output, (input,), (input,))
+    # Not total: autocast sums in float32 on CUDA.
     assert mapped.dtype == tangent.dtype == lower and gradient.dtype == torch.float32
     units = 8 * torch.finfo(lower).eps
-    torch.testing.assert_close(mapped, expected.to(lower), rtol=units, atol=units)
-    torch.testing.assert_close(shifted.double(), expected.double().sum(), rtol=units, atol=units)
+    torch.testing.assert_close(mapped, expected, rtol=units, atol=units)
+    torch.testing.assert_close(total.double(), expected.double().sum(), rtol=units, atol=units)
 
 
 def test_parameters_are_cast_once(device):
@@ -131,7 +158,7 @@ def test_parameters_are_cast_once(device):
     assert casts.count(tuple(weights.shape)) == 1 and casts.count(tuple(bias.shape)) == 1
 
 
-def test_switched_off_inside(device):
-    arguments = make_arguments((6, 5, 7), device=device)
+@each_operator
+def test_switched_off_inside(device, operator):
     with torch.autocast(device.type, dtype=torch.bfloat16), torch.autocast(device.type, enabled=False):
-        assert call(arguments)[0].dtype == torch.float32
+        assert call(operator, named_arguments.make(operator, device))[0].dtype == torch.float32

@@ -1,197 +1,195 @@
-"""torch.func and forward-mode AD: vmap, grad, jvp, and their compositions."""
+"""torch.func and forward-mode AD: vmap, grad, jvp, and their compositions, of both forward operators and their
+gradients. test_vmap.py tests which kernels run below vmap."""
 
 import itertools
 
 import named_arguments
 import pytest
 import torch
-from reference import NAMES, Arguments, call, forward, make_arguments, make_gradients
+from differentiable import assert_equal, each_argument, each_function, loss, of_cell, of_loss
+from named_arguments import NAMES
+from reference import assert_no_aliases
+from sequence_reference import NAMES as SEQUENCE_NAMES
+from sequence_reference import Sizes, call, call_backward, make, make_gradients
 from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
 
-operator = torch.ops.lltm.forward
 EXAMPLES = 3
+REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+each_operator = pytest.mark.parametrize("operator", NAMES)
+SIXTEEN_BITS = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 
 
-def assert_equal(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+def other_values(argument):
+    """A random tensor of the same kind for each example."""
+    shape, device = (EXAMPLES, *argument.shape), argument.device
+    if argument.dtype == torch.bool:
+        return torch.rand(shape, device=device) < 0.3
+    if not argument.is_floating_point():
+        return torch.randint(-1, 9, shape, device=device)
+    return torch.randn(shape, dtype=argument.dtype, device=device)
 
 
-def state(step):
-    return lambda *arguments: step(*arguments)[:2]
+def subsets(names):
+    """Each by itself, all but one, all, and the pairs."""
+    sizes = {1, 2, len(names) - 1, len(names)} if len(names) <= 8 else {1, len(names) - 1, len(names)}
+    return [subset for size in sorted(sizes) for subset in itertools.combinations(names, size)]
 
 
-def loss(step):
-    """A number that depends nonlinearly on both results."""
-
-    def run(*arguments):
-        new_h, new_cell, _ = step(*arguments)
-        return (new_h * new_cell.sin()).sum()
-
-    return run
+def without_none(results):
+    return tuple(result for result in results if result is not None)
 
 
-def double_arguments(device, bias=True, sizes=(4, 2, 3)) -> Arguments:
-    return make_arguments(sizes, torch.float64, device, bias)
-
-
-def stacked(argument):
-    return torch.randn(EXAMPLES, *argument.shape, dtype=argument.dtype, device=argument.device)
-
-
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
 @pytest.mark.parametrize(
-    "batched", list(itertools.product([False, True], repeat=5))[1:], ids=lambda flags: "".join("01"[f] for f in flags)
+    ("operator", "mapped"), [(name, mapped) for name, names in NAMES.items() for mapped in subsets(names)], ids=str
 )
-def test_vmap_over_each_combination(device, batched, bias):
-    if batched[2] and not bias:
-        pytest.skip("there is no bias to map over")
-    arguments = double_arguments(device, bias)
-    values = [stacked(t) if flag else t for t, flag in zip(arguments, batched, strict=True)]
-    in_dims = tuple(0 if flag else None for flag in batched)
-    found = vmap(operator, in_dims=in_dims)(*values)
-    examples = [
-        operator(*(value[k] if flag else value for value, flag in zip(values, batched, strict=True)))
-        for k in range(EXAMPLES)
-    ]
-    for result, expected in zip(found, zip(*examples, strict=True), strict=True):
-        assert_equal(result, torch.stack(expected))
+def test_vmap_over_any_arguments(device, operator, mapped):
+    """With all arguments, and without those that are optional and not mapped over."""
+    arguments = named_arguments.make(operator, device, torch.float64)
+    values = {name: other_values(t) if name in mapped else t for name, t in arguments.items()}
+    optional = [name for name in values if name.startswith("grad_") or name in ("bias", "h0", "c0", "lengths", "reset")]
+    absent = dict.fromkeys([name for name in optional if name not in mapped])
+    for given, mask in ((values, [True] * 5), (values | absent, [True, False, True, False, True])):
+
+        def run(*tensors, mask=mask):
+            named = dict(zip(values, tensors, strict=True))
+            return without_none(named_arguments.call(operator, named, mask))
+
+        found = vmap(run, tuple(0 if name in mapped else None for name in given))(*given.values())
+        for k in range(EXAMPLES):
+            expected = run(*(t[k] if name in mapped else t for name, t in given.items()))
+            assert_equal(tuple(result[k] for result in found), expected)
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2, -1])
 def test_vmap_over_each_dimension(device, dim):
-    arguments = double_arguments(device)
-    inputs = stacked(arguments.input).movedim(0, dim)
-    in_dims = (dim, None, None, None, None)
-    found = vmap(operator, in_dims=in_dims, out_dims=1)(inputs, *arguments[1:])
-    expected = torch.stack([operator(x, *arguments[1:])[0] for x in inputs.movedim(dim, 0)], dim=1)
-    assert_equal(found[0], expected)
+    operator, _, (input, *others) = of_cell(device)
+    inputs = other_values(input)
+    found = vmap(lambda x: operator(x, *others), dim, out_dims=1)(inputs.movedim(0, dim))
+    assert_equal(found[0], torch.stack([operator(x, *others)[0] for x in inputs], dim=1))
 
 
-@pytest.mark.parametrize("name", named_arguments.NAMES)
-def test_vmap_gives_the_dtypes_and_shapes_of_a_plain_call(device, dtype, name):
+@each_operator
+def test_vmap_gives_the_dtypes_and_shapes_of_a_plain_call(device, dtype, operator):
     """In 16 bits, the formula computes in float32, and rounds what is not the carried cell state."""
-    arguments = named_arguments.make(name, device, dtype, torch.float32 if dtype.itemsize == 2 else dtype)
+    arguments = named_arguments.make(operator, device, dtype, torch.float32 if dtype.itemsize == 2 else dtype)
     weights = arguments["weights"]
-    found = vmap(lambda w: named_arguments.call(name, arguments | {"weights": w}))(weights[None])
-    for mapped, plain in zip(found, named_arguments.call(name, arguments), strict=True):
+    found = vmap(lambda w: named_arguments.call(operator, arguments | {"weights": w}))(weights[None])
+    for mapped, plain in zip(found, named_arguments.call(operator, arguments), strict=True):
         assert mapped.dtype == plain.dtype and mapped[0].shape == plain.shape
         assert (mapped[0] - plain).abs().max() <= 0.05 * plain.abs().max()
 
 
-@pytest.mark.parametrize("mask", [(True,) * 5, (True, False, True, False, True)], ids=["all", "some"])
-@pytest.mark.parametrize("incoming", [(True, True), (True, False), (False, True)], ids=str)
-def test_vmap_of_backward(device, incoming, mask):
-    arguments = double_arguments(device)
-    values = Arguments(*(stacked(t) for t in arguments))
-    _, new_cell, gates = vmap(operator)(*values)
-    grads = [g if given else None for g, given in zip(make_gradients(values), incoming, strict=True)]
-    given = (*grads, new_cell, gates, *values[:4])
-
-    def run(*tensors):
-        results = torch.ops.lltm.backward(*tensors, list(mask))
-        return tuple(result for result in results if result is not None)
-
-    found = vmap(run, in_dims=tuple(None if t is None else 0 for t in given))(*given)
-    examples = [run(*(None if t is None else t[k] for t in given)) for k in range(EXAMPLES)]
-    for result, expected in zip(found, zip(*examples, strict=True), strict=True):
-        assert_equal(result, torch.stack(expected))
+def test_vmap_keeps_the_shapes_of_what_is_not_kept(device):
+    arguments = make((3, 3, 1, 2), torch.float64, device)
+    found = vmap(lambda x: call(arguments._replace(input=x)))(arguments.input.expand(2, 3, 3, 1))
+    assert found[3].shape == (2, 0, 3, 2) and found[4].shape == (2, 0, 3, 6)
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-@pytest.mark.parametrize("argnum", range(5), ids=NAMES)
-def test_grad(device, argnum, bias):
-    arguments = double_arguments(device, bias)
-    if arguments[argnum] is None:
-        pytest.skip("there is no bias")
-    assert_equal(grad(loss(operator), argnum)(*arguments), grad(loss(forward), argnum)(*arguments))
+def test_no_steps_below_vmap(device):
+    """The final state is the initial one, and its gradient that of the final one, but they are copies."""
+    arguments = make(Sizes(0, 3, 1, 2), torch.float64, device)
+    state = [part[None] for part in arguments[3:5]]
+    final = vmap(lambda h, c: call(arguments._replace(h0=h, c0=c))[1:3])(*state)
+    assert_no_aliases(final, state)
+    output, _, _, cells, gates = call(arguments, keep=True)
+
+    def backward(grad_h_n, grad_c_n):
+        given = None, grad_h_n, grad_c_n, None, output, cells, gates, *arguments
+        return torch.ops.lltm.sequence_backward(*given, [True] * 5)
+
+    d_input, d_weights, d_bias, *d_state = vmap(backward)(*state)
+    assert_no_aliases(d_state, state)
+    for found, expected in ((final, state), (d_state, state)):
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert d_input.numel() == 0 and not d_weights.any() and not d_bias.any()
+    assert d_weights.shape[-2:] == (6, 3) and d_bias.shape[-1:] == (6,)
 
 
-def test_grad_of_all(device):
-    arguments = double_arguments(device)
-    everything = tuple(range(5))
-    assert_equal(grad(loss(operator), everything)(*arguments), grad(loss(forward), everything)(*arguments))
+@each_argument
+def test_grad(device, make, argnum):
+    operator, formula, tensors = make(device)
+    for argnums in (argnum, tuple(range(len(tensors)))):
+        assert_equal(grad(of_loss(operator), argnums)(*tensors), grad(of_loss(formula), argnums)(*tensors))
 
 
-@pytest.mark.parametrize("argnum", range(5), ids=NAMES)
-def test_grad_of_grad(device, argnum):
-    arguments = double_arguments(device)
+@each_argument
+def test_grad_of_grad(device, make, argnum):
+    operator, formula, tensors = make(device)
 
-    def second(step):
-        first = grad(loss(step), argnum)
-        return grad(lambda *a: first(*a).sin().sum(), tuple(range(5)))(*arguments)
+    def second(run):
+        first = grad(of_loss(run), argnum)
+        return grad(lambda *t: first(*t).sin().sum(), tuple(range(len(tensors))))(*tensors)
 
-    assert_equal(second(operator), second(forward))
+    assert_equal(second(operator), second(formula))
 
 
-def test_grad_through_autograd(device):
+@each_function
+def test_grad_through_autograd(device, make):
     """A transform inside of a computation on leaves that require gradients."""
-    arguments = double_arguments(device)
+    operator, formula, tensors = make(device)
+    leaves = [t.requires_grad_() for t in tensors]
 
-    def outer(step):
-        leaves = arguments.require_grad()
-        first = grad(loss(step), 1)(*leaves)
-        return torch.autograd.grad(first.sin().sum(), leaves)
+    def outer(run):
+        return torch.autograd.grad(grad(of_loss(run), 1)(*leaves).sin().sum(), leaves)
 
-    assert_equal(outer(operator), outer(forward))
-
-
-@pytest.mark.parametrize("names", [*((name,) for name in NAMES), NAMES], ids=str)
-def test_jvp(device, names):
-    arguments = double_arguments(device)
-    chosen = [NAMES.index(name) for name in names]
-    tangents = tuple(torch.randn_like(arguments[k]) for k in chosen)
-
-    def run(step):
-        def of_chosen(*values):
-            return state(step)(*(values[chosen.index(k)] if k in chosen else t for k, t in enumerate(arguments)))
-
-        return jvp(of_chosen, tuple(arguments[k] for k in chosen), tangents)
-
-    assert_equal(run(operator), run(forward))
+    assert_equal(outer(operator), outer(formula))
 
 
+@each_argument
+def test_jvp(device, make, argnum):
+    """Of one argument, and of all."""
+    operator, formula, tensors = make(device)
+    tangents = tuple(torch.randn_like(t) for t in tensors)
+
+    def of_one(run):
+        return lambda value: run(*tensors[:argnum], value, *tensors[argnum + 1 :])
+
+    one = (tensors[argnum],), (tangents[argnum],)
+    assert_equal(jvp(of_one(operator), *one), jvp(of_one(formula), *one))
+    assert_equal(jvp(operator, tensors, tangents), jvp(formula, tensors, tangents))
+
+
+@each_function
 @pytest.mark.parametrize("requires_grad", [False, True])
-def test_forward_mode(device, requires_grad):
-    arguments = double_arguments(device)
-    tangents = [torch.randn_like(t) for t in arguments]
+def test_forward_mode(device, make, requires_grad):
+    operator, formula, tensors = make(device)
+    tangents = [torch.randn_like(t) for t in tensors]
 
-    def run(step):
-        leaves = arguments.require_grad(NAMES if requires_grad else ())
+    def run(function):
+        leaves = [t.detach().clone().requires_grad_(requires_grad) for t in tensors]
         with torch.autograd.forward_ad.dual_level():
-            duals = [
-                torch.autograd.forward_ad.make_dual(t, tangent) for t, tangent in zip(leaves, tangents, strict=True)
-            ]
-            results = [torch.autograd.forward_ad.unpack_dual(r) for r in state(step)(*duals)]
+            results = function(*map(torch.autograd.forward_ad.make_dual, leaves, tangents))
+            results = [torch.autograd.forward_ad.unpack_dual(result) for result in results]
         return [tensor.detach() for result in results for tensor in result]
 
-    assert_equal(run(operator), run(forward))
+    assert_equal(run(operator), run(formula))
 
 
 # The values of c0 do not affect the gradients.
 ALONE = [
-    (name, argument)
-    for name, arguments in named_arguments.NAMES.items()
+    (operator, argument)
+    for operator, arguments in NAMES.items()
     for argument in arguments
-    if argument not in ("gates", "lengths", "reset") and (name, argument) != ("sequence_backward", "c0")
+    if argument not in ("gates", "lengths", "reset") and (operator, argument) != ("sequence_backward", "c0")
 ]
-each_argument_alone = pytest.mark.parametrize(("name", "argument"), ALONE)
+each_argument_alone = pytest.mark.parametrize(("operator", "argument"), ALONE)
 
 
-def function_of_one(device, name, argument):
+def function_of_one(device, operator, argument):
     """The differentiable results of an operator as a function of one argument, and the argument's value."""
-    arguments = named_arguments.make(name, device, torch.float64)
+    arguments = named_arguments.make(operator, device, torch.float64)
 
     def results(value):
-        results = named_arguments.call(name, arguments | {argument: value})
-        return results if "backward" in name else results[:-1]
+        results = named_arguments.call(operator, arguments | {argument: value})
+        return results if "backward" in operator else results[:-1]
 
     return results, arguments[argument]
 
 
 @each_argument_alone
-def test_forward_mode_of_one_argument(device, name, argument):
+def test_forward_mode_of_one_argument(device, operator, argument):
     """A single tangent is enough, even if nothing requires a gradient."""
-    results, value = function_of_one(device, name, argument)
+    results, value = function_of_one(device, operator, argument)
     tangent = torch.randn_like(value)
     with torch.autograd.forward_ad.dual_level():
         duals = results(torch.autograd.forward_ad.make_dual(value, tangent))
@@ -202,9 +200,9 @@ def test_forward_mode_of_one_argument(device, name, argument):
 
 
 @each_argument_alone
-def test_gradient_of_one_argument(device, name, argument):
+def test_gradient_of_one_argument(device, operator, argument):
     """A single argument that requires a gradient is enough, also in the double backward."""
-    results, value = function_of_one(device, name, argument)
+    results, value = function_of_one(device, operator, argument)
 
     def total(value):
         return sum(result.sin().sum() for result in results(value))
@@ -213,84 +211,186 @@ def test_gradient_of_one_argument(device, name, argument):
     assert_equal(torch.autograd.grad(total(leaf), leaf)[0], grad(total)(value))
 
 
-def test_forward_mode_over_reverse(device):
+@each_function
+def test_forward_mode_over_reverse(device, make):
     """The tangent of a gradient, as in a Hessian-vector product."""
-    arguments = double_arguments(device)
-    tangents = tuple(torch.randn_like(t) for t in arguments)
+    operator, formula, tensors = make(device)
+    tangents = tuple(torch.randn_like(t) for t in tensors)
 
-    def run(step):
-        return jvp(grad(loss(step), tuple(range(5))), tuple(arguments), tangents)
+    def run(function):
+        return jvp(grad(of_loss(function), tuple(range(len(tensors)))), tensors, tangents)
 
-    assert_equal(run(operator), run(forward))
-
-
-@pytest.mark.parametrize("argnum", range(5), ids=NAMES)
-def test_jacobians(device, argnum):
-    arguments = double_arguments(device, sizes=(2, 2, 3))
-    expected = jacrev(state(forward), argnum)(*arguments)
-    assert_equal(jacrev(state(operator), argnum)(*arguments), expected)
-    assert_equal(jacfwd(state(operator), argnum)(*arguments), expected)
+    assert_equal(run(operator), run(formula))
 
 
-@pytest.mark.parametrize("argnum", range(5), ids=NAMES)
-def test_vjp_of_a_gradient(device, argnum):
-    """The node of the double backward runs after the transform that recorded it has returned."""
-    arguments = double_arguments(device)
-    gradients, examples = torch.randn_like(arguments[argnum]), stacked(arguments.old_h)
-
-    def second(step, *arguments):
-        _, pull_back = vjp(grad(loss(step), argnum), *arguments)
-        return pull_back(gradients), vmap(pull_back)(torch.stack([gradients, 2 * gradients]))
-
-    def of_examples(step):
-        return vmap(lambda h: second(step, *arguments[:3], h, arguments.old_cell))(examples)
-
-    assert_equal(second(operator, *arguments), second(forward, *arguments))
-    assert_equal(of_examples(operator), of_examples(forward))
+@each_argument
+def test_jacobians(device, make, argnum):
+    operator, formula, tensors = make(device)
+    expected = jacrev(formula, argnum)(*tensors)
+    assert_equal(jacrev(operator, argnum)(*tensors), expected)
+    assert_equal(jacfwd(operator, argnum)(*tensors), expected)
 
 
+@each_function
 @pytest.mark.parametrize("outer", [jacrev, jacfwd])
 @pytest.mark.parametrize("inner", [jacrev, jacfwd])
-def test_second_jacobians(device, inner, outer):
-    arguments = double_arguments(device, sizes=(2, 1, 2))
+def test_second_jacobians(device, make, inner, outer):
+    operator, formula, tensors = make(device)
 
-    def second(step):
-        return outer(inner(loss(step), 1), tuple(range(5)))(*arguments)
+    def second(run):
+        return outer(inner(of_loss(run), 1), tuple(range(len(tensors))))(*tensors)
 
-    assert_equal(second(operator), second(forward))
-
-
-def test_autograd_through_vmap(device):
-    arguments = double_arguments(device)
-    leaves, copies = ([stacked(t) for t in arguments] for _ in range(2))
-    leaves = [t.requires_grad_() for t in leaves]
-    copies = [t.detach().clone().requires_grad_() for t in leaves]
-    vmap(loss(operator))(*leaves).sum().backward()
-    sum(loss(forward)(*(t[k] for t in copies)) for k in range(EXAMPLES)).backward()
-    assert_equal([t.grad for t in leaves], [t.grad for t in copies])
+    assert_equal(second(operator), second(formula))
 
 
-def test_batched_gradients(device):
+@each_argument
+def test_vjp_of_a_gradient(device, make, argnum):
+    """The node of the double backward runs after the transform that recorded it has returned."""
+    operator, formula, tensors = make(device)
+    gradients, examples = torch.randn_like(tensors[argnum]), other_values(tensors[-2])
+
+    def second(run, *tensors):
+        _, pull_back = vjp(grad(of_loss(run), argnum), *tensors)
+        return pull_back(gradients), vmap(pull_back)(torch.stack([gradients, 2 * gradients]))
+
+    def of_examples(run):
+        return vmap(lambda h: second(run, *tensors[:-2], h, tensors[-1]))(examples)
+
+    assert_equal(second(operator, *tensors), second(formula, *tensors))
+    assert_equal(of_examples(operator), of_examples(formula))
+
+
+@each_function
+def test_autograd_through_vmap(device, make):
+    operator, formula, tensors = make(device)
+    leaves = [other_values(t).requires_grad_() for t in tensors]
+    found = torch.autograd.grad(vmap(of_loss(operator))(*leaves).sum(), leaves)
+    total = sum(loss(formula(*(t[k] for t in leaves))) for k in range(EXAMPLES))
+    assert_equal(found, torch.autograd.grad(total, leaves))
+
+
+@each_function
+def test_batched_gradients(device, make):
     """is_grads_batched maps over the incoming gradients of an ordinary graph."""
-    arguments = double_arguments(device).require_grad()
-    outputs = state(operator)(*arguments)
-    grads = [stacked(output) for output in outputs]
-    found = torch.autograd.grad(outputs, arguments, grads, is_grads_batched=True, retain_graph=True)
+    operator, _, tensors = make(device)
+    leaves = [t.requires_grad_() for t in tensors]
+    outputs = operator(*leaves)
+    grads = [other_values(output) for output in outputs]
+    found = torch.autograd.grad(outputs, leaves, grads, is_grads_batched=True, retain_graph=True)
     for k in range(EXAMPLES):
-        expected = torch.autograd.grad(outputs, arguments, [g[k] for g in grads], retain_graph=True)
+        expected = torch.autograd.grad(outputs, leaves, [g[k] for g in grads], retain_graph=True)
         assert_equal(tuple(g[k] for g in found), expected)
 
 
-def test_gates_have_no_gradient_below_a_transform(device):
-    arguments = double_arguments(device)
-    found = grad(lambda *a: operator(*a)[2].sum(), 1)(*arguments)
+@pytest.mark.parametrize("operator", ["forward", "sequence"])
+def test_gates_have_no_gradient_below_a_transform(device, operator):
+    arguments = named_arguments.make(operator, device)
+    found = grad(lambda w: named_arguments.call(operator, arguments | {"weights": w})[-1].sum())(arguments["weights"])
     assert torch.equal(found, torch.zeros_like(found))
 
 
-def test_call_without_a_transform_stays_fused(device):
+@each_function
+def test_call_without_a_transform_stays_fused(device, make):
     """After a transform, ordinary calls take the same path as before."""
-    arguments = double_arguments(device)
-    before = call(arguments)
-    grad(loss(operator), 1)(*arguments)
-    for a, b in zip(before, call(arguments), strict=True):
-        assert torch.equal(a, b)
+    operator, _, tensors = make(device)
+    before = operator(*tensors)
+    grad(of_loss(operator), 1)(*tensors)
+    assert all(map(torch.equal, before, operator(*tensors)))
+
+
+def ragged_arguments(device, reverse):
+    """A row that is not run, one that ends early and a whole one; and where steps are beyond a row's length."""
+    lengths = torch.tensor([0, 2, 3], device=device)
+    beyond = (torch.arange(3, device=device)[:, None] >= lengths).unsqueeze(2)
+    arguments = make((3, 3, 1, 2), torch.float64, device, reset=True, reverse=reverse)
+    return arguments._replace(lengths=lengths), beyond
+
+
+@REVERSE
+@pytest.mark.parametrize("name", ["h0", "c0"])
+@pytest.mark.parametrize("unused", ["not run", "reset"])
+def test_transforms_never_use_a_state_that_is_not_used(device, reverse, name, unused):
+    """That of a row that is not run, or is reset in the first step that is run. It is replaced: multiplied by zero, NaN
+    would stay."""
+    arguments, _ = ragged_arguments(device, reverse)
+    if unused == "reset":
+        reset = torch.zeros_like(arguments.reset)
+        reset[-1 if reverse else 0, 0] = True
+        arguments = arguments._replace(reset=reset, lengths=None)
+    spoiled = arguments._replace(**{name: getattr(arguments, name).clone()})
+    getattr(spoiled, name)[0] = torch.nan
+    found, expected = (
+        grad(lambda w, a=a: sum(r.sin().sum() for r in call(a._replace(weights=w), keep=True)[:4]))(a.weights)
+        for a in (spoiled, arguments)
+    )
+    assert torch.equal(found, expected)
+
+
+@REVERSE
+def test_second_gradients_never_use_what_is_beyond_the_length(device, reverse):
+    arguments, beyond = ragged_arguments(device, reverse)
+    *results, _ = call(arguments, keep=True)
+    clean = [torch.randn_like(result) for result in results]
+    # The gradients of h_n and c_n of a row that is not run go to h0 and c0.
+    spoiled = [g.masked_fill(beyond if g.dim() == 3 else beyond.all(0), torch.nan) for g in clean]
+    found = []
+    for incoming in (spoiled, clean):
+        leaves = arguments.require_grad()
+        *results, _ = call(leaves, keep=True)
+        first = torch.autograd.grad(results, (leaves.input, leaves.weights, leaves.bias), incoming, create_graph=True)
+        found.append(first + torch.autograd.grad(sum(g.square().sum() for g in first), leaves.leaves()))
+    for result, expected in zip(*found, strict=True):
+        assert torch.equal(result, expected)
+
+
+def test_differentiable_d_input_beyond_the_length_is_zero_whatever_the_weights(device):
+    arguments, beyond = ragged_arguments(device, reverse=False)
+    leaves = arguments._replace(weights=torch.full_like(arguments.weights, torch.nan)).require_grad()
+    (d_input,) = torch.autograd.grad(call(leaves)[0].sum(), leaves.input, create_graph=True)
+    assert d_input.masked_select(beyond).eq(0).all()
+
+
+@SIXTEEN_BITS
+def test_the_formula_carries_the_cell_state_in_float32(device, dtype):
+    """200 increments, each of which a 16-bit cell state would lose."""
+    steps, start, increment = 200, 64.0, 0.005
+    # sigmoid(0) * elu(2 * increment), with weights of zero.
+    bias = torch.tensor([0.0, 0.0, 2 * increment], device=device, dtype=dtype)
+    inputs = torch.zeros(1, steps, 2, 1, device=device, dtype=dtype)
+    c0 = torch.full((2, 1), start, device=device, dtype=dtype)
+    c_n = vmap(lambda x: torch.ops.lltm.sequence(x, x.new_zeros(3, 2), bias, None, c0)[2])(inputs)
+    expected = start + steps * bias[2].item() / 2
+    assert abs(c_n.float() / expected - 1).max() < torch.finfo(dtype).eps
+
+
+@SIXTEEN_BITS
+@pytest.mark.parametrize("cell_dtype", [torch.float32, None], ids=["float32_c0", "16_bit_c0"])
+def test_differentiable_gradients_have_the_dtypes_of_the_arguments(device, dtype, cell_dtype):
+    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True, cell_dtype=cell_dtype)
+    gradients = make_gradients(arguments)
+    expected = call_backward(gradients, arguments)
+    arguments.weights.requires_grad_()
+    for found, plain in zip(call_backward(gradients, arguments), expected, strict=True):
+        assert found.requires_grad and found.dtype == plain.dtype
+        assert (found - plain).abs().max() <= 0.05 * plain.abs().max()
+
+
+@REVERSE
+def test_lengths_in_int32(device, reverse):
+    """vmap, one and two derivatives, and jvp."""
+    long = make((3, 3, 1, 2), torch.float64, device, lengths=True, reset=True, reverse=reverse)
+    short = long._replace(lengths=long.lengths.int())
+    batch = torch.randint(-1, 5, (3, 3), device=device)
+    assert_equal(*(vmap(lambda n: call(long._replace(lengths=n), keep=True))(n) for n in (batch.int(), batch)))
+
+    def results(arguments):
+        def run(*tensors):
+            named = dict(zip(SEQUENCE_NAMES, tensors, strict=True))
+            return call(arguments._replace(**named), keep=True)[:4]
+
+        first = grad(of_loss(run), (0, 1))
+        second = grad(lambda *t: sum(part.sin().sum() for part in first(*t)), tuple(range(5)))
+        tensors = arguments[:5]
+        return first(*tensors), second(*tensors), jvp(run, tensors, tensors)
+
+    assert_equal(results(short), results(long))

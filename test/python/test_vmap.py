@@ -2,9 +2,11 @@
 
 import itertools
 
+import differentiable
 import pytest
 import sequence_reference
 import torch
+from differentiable import assert_equal
 from graphs import Operators
 from reference import make_arguments
 from sequence_reference import NAMES, Sizes, make
@@ -14,10 +16,6 @@ import lltm
 
 EXAMPLES = 3
 REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-
-
-def assert_equal(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
 def sequence_arguments(device, reverse=False, lengths=True, reset=True, sizes=(5, 3, 2, 4), **kwargs):
@@ -51,8 +49,14 @@ def sequence(*tensors, reverse=False, keep=True):
 
 
 def loss(results):
-    output, h_n, c_n, cells = results[:4]
-    return (output * cells.sin()).sum() + (h_n * c_n).sum()
+    return differentiable.loss(results[:4])
+
+
+def assert_examples_equal(found, function, values, in_dims):
+    """Those of a vmap, to calls of the function."""
+    for k in range(EXAMPLES):
+        one = function(*(v[k] if dim == 0 else v for v, dim in zip(values, in_dims, strict=True)))
+        assert_equal(tuple(f[k] for f in found), one)
 
 
 ROWS = ("input", "h0", "c0", "lengths", "reset")
@@ -91,9 +95,7 @@ def test_a_cell_runs_fused(device, name):
         found = vmap(gradients, in_dims)(*values)
     count = 1 if name == "input" else EXAMPLES
     assert operators.fused() == ["forward"] * count + ["backward"] * count and not operators.products()
-    for k in range(EXAMPLES):
-        one = gradients(*(v[k] if n == name else v for n, v in zip(arguments._fields, values, strict=True)))
-        assert_equal(tuple(f[k] for f in found), one)
+    assert_examples_equal(found, gradients, values, in_dims)
 
 
 @REVERSE
@@ -113,9 +115,7 @@ def test_gradients_of_each_example(device, names, plain, reverse):
         found = vmap(gradients, in_dims)(*values)
     assert operators.fused() == ["sequence", "_sequence_gate_gradients"]
     assert len(operators.products()) == 2  # d_weights and d_input
-    for k in range(EXAMPLES):
-        one = [v[k] if dim == 0 else v for v, dim in zip(values, in_dims, strict=True)]
-        assert_equal(tuple(f[k] for f in found), gradients(*one))
+    assert_examples_equal(found, gradients, values, in_dims)
 
 
 def test_only_the_wanted_gradients_of_each_example_are_computed(device):
@@ -137,9 +137,7 @@ def test_gradients_with_weights_of_each_example(device, name):
     with Operators() as operators:
         found = vmap(gradients, in_dims)(*values)
     assert operators.fused() == ["sequence"] * EXAMPLES + ["sequence_backward"] * EXAMPLES
-    for k in range(EXAMPLES):
-        one = [v[k] if dim == 0 else v for v, dim in zip(values, in_dims, strict=True)]
-        assert_equal(tuple(f[k] for f in found), gradients(*one))
+    assert_examples_equal(found, gradients, values, in_dims)
 
 
 def test_a_gradient_without_vmap_runs_the_fused_backward(device):
@@ -309,9 +307,7 @@ def test_empty_and_single(device, names, sizes):
     gradients = grad(lambda *t: loss(sequence(*t)), tuple(range(5)))
     for function in (sequence, gradients):
         found = vmap(function, in_dims)(*values)
-        for k in range(EXAMPLES):
-            one = [v[k] if dim == 0 else v for v, dim in zip(values, in_dims, strict=True)]
-            assert_equal(tuple(f[k] for f in found), function(*one))
+        assert_examples_equal(found, function, values, in_dims)
 
 
 @pytest.mark.parametrize("names", [("input",), ("weights",)], ids=str)
