@@ -80,7 +80,7 @@ ctest = @$(call with,test) ctest --test-dir $(BUILD) --parallel "$$(nproc)" --ou
 pytest = @$(call with,test) python3 -m pytest -n auto --maxprocesses=8 --dist worksteal
 
 # For daily work: at most 90 s on two cores once everything is built.
-CHECKED := backward errors forward gradcheck meta module module_errors sequence sequence_backward
+CHECKED := backward contract errors forward gradcheck meta module module_errors sequence sequence_backward
 check: build-tests
 	$(ctest) --label-regex check $(CTEST_ARGS)
 	$(pytest) -m "not slow" -k "not cuda" $(CHECKED:%=test/python/test_%.py) $(PYTEST_ARGS)

@@ -20,6 +20,11 @@ NAMES = {
 }
 
 
+def optional(operator: str) -> tuple[str, ...]:
+    """The names of the arguments that may be None."""
+    return tuple(n for n in NAMES[operator] if n.startswith("grad_") or n in ("bias", "h0", "c0", "lengths", "reset"))
+
+
 def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None) -> dict[str, Tensor]:
     """Valid arguments, none of them absent. The c0 of a sequence has cell_dtype, or the others' dtype."""
     if operator in ("forward", "backward"):

@@ -97,43 +97,6 @@ def test_autograd_computes_what_is_wanted(device, wanted, bias):
     assert_gradients_close(results, *grads, arguments)
 
 
-def test_autograd_asks_only_for_what_is_wanted(device):
-    """The mask that is passed to lltm::backward, and which gradients, recorded by a dispatch mode."""
-    calls = []
-
-    class Calls(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func is torch.ops.lltm.backward.default:
-                calls.append((tuple(gradient is not None for gradient in args[:2]), tuple(args[-1])))
-            return func(*args, **(kwargs or {}))
-
-    arguments = make_arguments((3, 5, 4), device=device, bias=False).require_grad(["weights", "old_h"])
-    new_h, _, _ = call(arguments)
-    with Calls():
-        new_h.sum().backward()
-    assert calls == [((True, False), (False, True, False, True, False))]
-
-
-@INCOMING
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-def test_no_aliases(device, dtype, bias, incoming):
-    arguments = make_arguments((6, 5, 7), dtype, device, bias)
-    _, new_cell, gates = call(arguments)
-    grads = choose(make_gradients(arguments), incoming)
-    results = torch.ops.lltm.backward(*grads, new_cell, gates, *arguments[:4], [True] * 5)
-    assert_no_aliases(results, (*grads, new_cell, gates, *arguments))
-
-
-def test_arguments_stay_as_they_were(device, dtype):
-    arguments = make_arguments((6, 5, 7), dtype, device)
-    _, new_cell, gates = call(arguments)
-    given = (*make_gradients(arguments), new_cell, gates, *arguments[:4])
-    copies = [tensor.clone() for tensor in given]
-    torch.ops.lltm.backward(*given, [True] * 5)
-    for argument, copy in zip(given, copies, strict=True):
-        assert torch.equal(argument, copy) and argument._version == 0
-
-
 @pytest.mark.parametrize("sizes", [(0, 5, 7), (0, 0, 1)], ids=str)
 def test_empty_batch_gives_zero_parameter_gradients(device, dtype, sizes):
     arguments = make_arguments(sizes, dtype, device)
@@ -161,27 +124,6 @@ def test_only_gates_are_saved_beyond_what_is_alive(device):
         _, new_cell, gates = call(arguments)
     alive = {t.data_ptr() for t in (*arguments, new_cell, gates)}
     assert saved and {t.data_ptr() for t in saved} <= alive
-
-
-@pytest.mark.parametrize("name", ["input", "weights", "old_h"])
-def test_changing_a_saved_tensor_is_an_error(device, name):
-    arguments = make_arguments((6, 5, 7), device=device).require_grad()
-    new_h, _, _ = call(arguments)
-    with torch.no_grad():
-        getattr(arguments, name).add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        new_h.sum().backward()
-
-
-def test_backward_twice(device):
-    arguments = make_arguments((6, 5, 7), device=device).require_grad()
-    new_h, new_cell, _ = call(arguments)
-    loss = new_h.sum() + (new_cell * 2).sum()
-    first = torch.autograd.grad(loss, arguments, retain_graph=True)
-    second = torch.autograd.grad(loss, arguments)
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    with pytest.raises(RuntimeError, match="second time"):
-        torch.autograd.grad(loss, arguments)
 
 
 def test_through_many_steps(device):

@@ -8,12 +8,11 @@ import re
 import named_arguments
 import pytest
 import torch
-from named_arguments import NAMES
+from named_arguments import NAMES, optional
 
 import lltm
 
 ARGUMENTS = [(operator, name) for operator, names in NAMES.items() for name in names]
-OPTIONAL = ("bias", "h0", "c0", "lengths", "reset")
 
 WEIGHTS = "weights of shape [3*state_size, state_size+input_features]"
 COMMON_SHAPES = [
@@ -209,7 +208,7 @@ def test_unsupported_dtypes(operator, which, dtype):
 
 @pytest.mark.parametrize(
     ("operator", "name"),
-    [(operator, name) for operator, name in ARGUMENTS if name not in OPTIONAL and not name.startswith("grad_")],
+    [(operator, name) for operator, name in ARGUMENTS if name not in optional(operator)],
     indirect=["operator"],
 )
 def test_none_where_a_tensor_is_due(operator, name):

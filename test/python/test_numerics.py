@@ -4,6 +4,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import sequence_reference
 import torch
 from reference import (
     Arguments,
@@ -169,17 +170,29 @@ def test_what_is_wrong_in_one_row_stays_there(device, dtype, sizes, name, poison
         assert torch.equal(found[k][others], expected[k][others])
 
 
+def assert_same_bits(run, arguments) -> None:
+    """In several calls, also from several threads at once."""
+    first = run()
+    with ThreadPoolExecutor(4) as pool:
+        runs = [run() for _ in range(4)] + list(pool.map(lambda _: run(), range(12)))
+    for results in runs:
+        assert all(torch.equal(a, b) for a, b in zip(first, results, strict=True))
+        assert_no_aliases((*first, *results), arguments)
+
+
 @pytest.mark.parametrize("sizes", [(16, 32, 128), (33, 17, 65), (2048, 3, 5)], ids=str)
 def test_the_same_bits_every_time(device, dtype, sizes):
     arguments = make_arguments(sizes, dtype, device)
     grads = make_gradients(arguments)
+    assert_same_bits(lambda: (*call(arguments), *call_backward(*grads, arguments)), (*arguments, *grads))
 
-    def run(_=None):
-        return (*call(arguments), *call_backward(*grads, arguments))
 
-    first = run()
-    with ThreadPoolExecutor(4) as pool:
-        runs = [run() for _ in range(4)] + list(pool.map(run, range(12)))
-    for results in runs:
-        assert all(torch.equal(a, b) for a, b in zip(first, results, strict=True))
-        assert_no_aliases((*first, *results), (*arguments, *grads))
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_the_same_bits_of_a_sequence_every_time(device, dtype, reverse):
+    arguments = sequence_reference.make((20, 65, 33, 65), dtype, device, lengths=True, reset=True, reverse=reverse)
+    grads = sequence_reference.make_gradients(arguments)
+
+    def run():
+        return *sequence_reference.call(arguments, True), *sequence_reference.call_backward(grads, arguments)
+
+    assert_same_bits(run, (*arguments[:7], *grads))

@@ -201,22 +201,6 @@ def test_workspace_on_the_cpu_does_not_grow_with_the_steps(one_thread, batch_fir
     assert max(itertools.accumulate(changes)) - of_results < output.nbytes / 2
 
 
-def test_what_is_not_wanted_is_not_computed(device):
-    """With constant input, weights and bias, no tensor of their sizes is created, and absent gradients stay absent."""
-    calls = []
-
-    class Calls(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func is torch.ops.lltm.sequence_backward.default:
-                calls.append((tuple(gradient is not None for gradient in args[:4]), tuple(args[-1])))
-            return func(*args, **(kwargs or {}))
-
-    arguments = make(Sizes(5, 6, 5, 7), device=device).require_grad(["weights", "bias"])
-    with Calls():
-        call(arguments)[0].sum().backward()
-    assert calls == [((True, False, False, False), (False, True, True, False, False))]
-
-
 @pytest.mark.parametrize("strides", ["expanded", "batch_first", "features_first"])
 def test_gradients_of_any_strides(device, dtype, strides):
     arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
@@ -248,38 +232,6 @@ def test_backward_operator_takes_any_strides(device, dtype, products):
     assert_gradients_close(found, gradients, arguments)
 
 
-@REVERSE
-def test_the_same_bits_again(device, dtype, reverse):
-    arguments = make(Sizes(20, 65, 33, 65), dtype, device, lengths=True, reset=True, reverse=reverse)
-    gradients = make_gradients(arguments)
-    first = call_backward(gradients, arguments)
-    for _ in range(3):
-        for found, expected in zip(call_backward(gradients, arguments), first, strict=True):
-            assert torch.equal(found, expected)
-
-
-def test_arguments_stay_as_they_were(device, dtype):
-    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
-    gradients = make_gradients(arguments)
-    output, _, _, cells, gates = call(arguments, keep=True)
-    given = [*gradients, output, cells, gates, *arguments[:7]]
-    copies = [tensor.clone() for tensor in given]
-    torch.ops.lltm.sequence_backward(*given, False, [True] * 5)
-    for argument, copy in zip(given, copies, strict=True):
-        assert torch.equal(argument, copy) and argument._version == 0
-
-
-def test_backward_twice(device, dtype):
-    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True).require_grad()
-    output, h_n, c_n, cells, _ = call(arguments, keep=True)
-    loss = sum(t.sum() for t in (output, h_n, c_n, cells))
-    first = torch.autograd.grad(loss, arguments.leaves(), retain_graph=True)
-    second = torch.autograd.grad(loss, arguments.leaves())
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    with pytest.raises(RuntimeError, match="second time"):
-        torch.autograd.grad(loss, arguments.leaves())
-
-
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_under_checkpointing(device, use_reentrant):
     arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True)
@@ -295,16 +247,6 @@ def test_under_checkpointing(device, use_reentrant):
         assert torch.equal(a.grad, b.grad)
 
 
-@pytest.mark.parametrize("name", ["input", "weights", "h0", "lengths", "reset"])
-def test_changing_a_saved_tensor_is_an_error(device, name):
-    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True).require_grad()
-    output = call(arguments)[0]
-    with torch.no_grad():
-        getattr(arguments, name).zero_()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        output.sum().backward()
-
-
 @pytest.mark.parametrize("sizes", [(0, 6, 5, 7), (5, 0, 5, 7)], ids=str)
 def test_nothing_to_run_gives_zero_parameter_gradients(device, dtype, sizes):
     arguments = make(sizes, dtype, device, lengths=True, reset=True)
@@ -312,21 +254,3 @@ def test_nothing_to_run_gives_zero_parameter_gradients(device, dtype, sizes):
     for results in (by_autograd(arguments, gradients), call_backward(gradients, arguments)):
         assert results[1].eq(0).all() and results[2].eq(0).all()
         assert torch.equal(results[3], gradients[1]) and torch.equal(results[4], gradients[2])
-
-
-def test_no_incoming_gradient_leaves_the_leaves_without_one(device):
-    """A gradient that is undefined is not the same as one of zeros: optimizers skip parameters without a gradient."""
-
-    class Stop(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, tensor):
-            return tensor.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return None
-
-    arguments = make(Sizes(5, 6, 5, 7), device=device).require_grad()
-    for output in (call(arguments)[0], torch.ops.lltm.forward(arguments.input[0], *arguments[1:5])[0]):
-        Stop.apply(output).sum().backward()
-        assert all(leaf.grad is None for leaf in arguments.leaves())

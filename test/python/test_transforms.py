@@ -46,8 +46,7 @@ def test_vmap_over_any_arguments(device, operator, mapped):
     """With all arguments, and without those that are optional and not mapped over."""
     arguments = named_arguments.make(operator, device, torch.float64)
     values = {name: other_values(t) if name in mapped else t for name, t in arguments.items()}
-    optional = [name for name in values if name.startswith("grad_") or name in ("bias", "h0", "c0", "lengths", "reset")]
-    absent = dict.fromkeys([name for name in optional if name not in mapped])
+    absent = dict.fromkeys(name for name in named_arguments.optional(operator) if name not in mapped)
     for given, mask in ((values, [True] * 5), (values | absent, [True, False, True, False, True])):
 
         def run(*tensors, mask=mask):
