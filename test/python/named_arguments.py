@@ -1,6 +1,6 @@
 """The tensor arguments of the four operators by name, and calls with them.
 
-T = 7, N = 6, I = 5, H = 4: weights are (12, 9).
+By default, T = 7, N = 6, I = 5, H = 4: weights are (12, 9).
 """
 
 from typing import Any
@@ -25,22 +25,28 @@ def optional(operator: str) -> tuple[str, ...]:
     return tuple(n for n in NAMES[operator] if n.startswith("grad_") or n in ("bias", "h0", "c0", "lengths", "reset"))
 
 
-def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None) -> dict[str, Tensor]:
+def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None, sizes=(7, 6, 5, 4)) -> dict[str, Tensor]:
     """Valid arguments, none of them absent. The c0 of a sequence has cell_dtype, or the others' dtype."""
     if operator in ("forward", "backward"):
-        arguments = reference.make_arguments((6, 5, 4), dtype, device)
+        arguments = reference.make_arguments(sizes[1:], dtype, device)
         _, new_cell, gates = reference.call(arguments)
         grad_h, grad_cell = reference.make_gradients(arguments)
         values = {"new_cell": new_cell, "gates": gates, "grad_h": grad_h, "grad_cell": grad_cell}
     else:
-        arguments = sequence_reference.make(
-            (7, 6, 5, 4), dtype, device, lengths=True, reset=True, cell_dtype=cell_dtype
-        )
+        arguments = sequence_reference.make(sizes, dtype, device, lengths=True, reset=True, cell_dtype=cell_dtype)
         output, _, _, cells, gates = sequence_reference.call(arguments, keep=True)
         gradients = dict(zip(GRADIENTS, sequence_reference.make_gradients(arguments), strict=True))
         values = {"output": output, "cells": cells, "gates": gates} | gradients
     values |= arguments._asdict()
     return {name: values[name] for name in NAMES[operator]}
+
+
+def leaves_of(arguments: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+    """New leaves with the same values. All require gradients but gates, lengths and reset, which have none."""
+    return {
+        name: t.detach().clone().requires_grad_() if t is not None and t.is_floating_point() and name != "gates" else t
+        for name, t in arguments.items()
+    }
 
 
 def call(operator: str, arguments: dict[str, Any], mask=(True,) * 5):

@@ -4,7 +4,7 @@ parameters' dtype."""
 import named_arguments
 import pytest
 import torch
-from named_arguments import NAMES, call
+from named_arguments import NAMES, call, leaves_of
 from reference import make_arguments
 from torch import Tensor
 
@@ -16,13 +16,6 @@ def cast(arguments: dict, dtype: torch.dtype) -> dict:
     """What autocast does."""
     return {
         name: t.to(dtype) if t is not None and t.is_floating_point() and name != "c0" else t
-        for name, t in arguments.items()
-    }
-
-
-def leaves_of(arguments: dict) -> dict:
-    return {
-        name: t.detach().clone().requires_grad_() if t is not None and t.is_floating_point() else t
         for name, t in arguments.items()
     }
 

@@ -1,92 +1,158 @@
-"""The cell by torch.compile and torch.export: no graph breaks, both operators in the graphs, any batch size."""
+"""torch.compile, torch.export and AOTInductor: no graph breaks, the operators in the graphs, any sizes."""
 
+import named_arguments
 import pytest
 import torch
 from graphs import calls_of, keep_in
-from reference import NAMES, assert_forward_close, assert_gradients_close, make_arguments, make_gradients
+from named_arguments import leaves_of
+from reference import assert_gradients_close, make_arguments, make_gradients
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 from torch._higher_order_ops.scan import scan
+from torch._inductor.utils import fresh_cache
+from torch.export import Dim
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import lltm
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
-
-def is_in_place(node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
-def state(*arguments):
-    new_h, new_cell, _ = torch.ops.lltm.forward(*arguments)
-    return new_h, new_cell
+ops = torch.ops.lltm
+each_forward = pytest.mark.parametrize("operator", ["forward", "sequence"])
+ABSENT = pytest.mark.parametrize("absent", [(), ("bias", "h0", "c0", "lengths", "reset")], ids=["all", "required"])
+SIZES = [(5, 4, 3, 7), (9, 6, 3, 7), (2, 3, 3, 7), (17, 2, 3, 7)]
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-def test_both_operators_are_in_the_graphs(device, bias):
+def make(operator, device, absent=(), sizes=SIZES[0]) -> dict:
+    arguments = named_arguments.make(operator, device, sizes=sizes)
+    return arguments | {name: None for name in absent if name in arguments}
+
+
+def results_of(operator, keep=True):
+    """The differentiable results as a function of all tensors."""
+    if operator == "forward":
+        return lambda *tensors: ops.forward(*tensors)[:2]
+    return lambda *tensors: ops.sequence(*tensors, keep=keep)[: 3 + keep]
+
+
+def gradients_of(results, leaves: dict):
+    wanted = [t for t in leaves.values() if t is not None and t.requires_grad]
+    return torch.autograd.grad([r.sin().sum() for r in results], wanted)
+
+
+def assert_same(compiled, function, leaves: dict) -> None:
+    """The results, and the gradients if any are required."""
+    results, expected = compiled(*leaves.values()), function(*leaves.values())
+    torch.testing.assert_close(results, expected)
+    if expected[0].requires_grad:
+        torch.testing.assert_close(gradients_of(results, leaves), gradients_of(expected, leaves))
+
+
+@ABSENT
+@each_forward
+def test_one_node_in_each_graph(device, operator, absent):
     forward_graphs, backward_graphs = [], []
     backend = aot_autograd(fw_compiler=keep_in(forward_graphs), bw_compiler=keep_in(backward_graphs))
-    compiled = torch.compile(state, backend=backend, fullgraph=True)
-    arguments = make_arguments((6, 5, 7), device=device, bias=bias)
-    grads = make_gradients(arguments)
-    leaves = arguments.require_grad()
-    outputs = compiled(*leaves)
-    torch.autograd.backward(outputs, grads)
-    assert calls_of(forward_graphs, torch.ops.lltm.forward.default) == 1
-    assert calls_of(backward_graphs, torch.ops.lltm.backward.default) == 1
-    assert calls_of(backward_graphs, torch.ops.lltm.forward.default) == 0
-    assert_gradients_close(leaves.map(lambda leaf: leaf.grad), *grads, arguments)
+    function = results_of(operator, keep=False)
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    assert_same(compiled, function, leaves_of(make(operator, device, absent)))
+    forward = getattr(ops, operator).default
+    backward = ops.backward.default if operator == "forward" else ops.sequence_backward.default
+    assert calls_of(forward_graphs, forward) == 1 and calls_of(forward_graphs, backward) == 0
+    assert calls_of(backward_graphs, forward) == 0 and calls_of(backward_graphs, backward) == 1
 
 
-@pytest.mark.parametrize("names", [(), NAMES], ids=["inference", "training"])
-def test_one_compilation_for_two_batch_sizes(device, names):
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize(("operator", "keep"), [("forward", True), ("sequence", False), ("sequence", True)])
+def test_one_compilation_for_all_sizes(device, operator, training, keep):
     counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(torch.ops.lltm.forward, backend=counter, fullgraph=True, dynamic=True)
-    for batch in (6, 11):
-        arguments = make_arguments((batch, 5, 7), device=device)
-        grads = make_gradients(arguments)
-        leaves = arguments.require_grad(names)
-        results = compiled(*leaves)
-        assert_forward_close(results, arguments)
-        if names:
-            torch.autograd.backward(results[:2], grads)
-            assert_gradients_close(leaves.map(lambda leaf: leaf.grad), *grads, arguments)
+    function = results_of(operator, keep)
+    compiled = torch.compile(function, backend=counter, fullgraph=True, dynamic=True)
+    for sizes in SIZES:
+        arguments = make(operator, device, sizes=sizes)
+        assert_same(compiled, function, leaves_of(arguments) if training else arguments)
     assert counter.frame_count == 1
 
 
-def test_backward_compiles_with_dynamic_shapes(device):
+def test_shapes_become_dynamic_by_themselves(device):
     counter = CompileCounterWithBackend("aot_eager")
-    mask = [True, True, False, True, True]
-    compiled = torch.compile(
-        lambda *tensors: torch.ops.lltm.backward(*tensors, mask), backend=counter, fullgraph=True, dynamic=True
-    )
-    for batch in (6, 11):
-        arguments = make_arguments((batch, 5, 7), device=device)
-        _, new_cell, gates = torch.ops.lltm.forward(*arguments)
-        grads = make_gradients(arguments)
-        results = compiled(*grads, new_cell, gates, *arguments[:4])
-        assert tuple(result is not None for result in results) == tuple(mask)
-        assert_gradients_close(results, *grads, arguments)
+    compiled = torch.compile(lambda *t: ops.sequence(*t)[0], backend=counter, fullgraph=True)
+    for sizes in SIZES:
+        compiled(*make("sequence", device, ("lengths", "reset"), sizes).values())
+    assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("mask", [(True, True, False, True, False), (False,) * 5], ids=["some", "none"])
+@pytest.mark.parametrize("operator", ["backward", "sequence_backward"])
+def test_backward_is_traced_and_compiled_for_all_sizes(device, operator, mask):
+    def function(*tensors):
+        return getattr(ops, operator)(*tensors, *named_arguments.after_tensors(operator, mask))
+
+    tensors = list(make(operator, device).values())
+    graph = make_fx(function, tracing_mode="symbolic")(*tensors)
+    assert calls_of([graph], getattr(ops, operator).default) == 1
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(function, backend=counter, fullgraph=True, dynamic=True)
+    for sizes in SIZES[:2]:
+        tensors = list(make(operator, device, sizes=sizes).values())
+        expected = function(*tensors)
+        assert tuple(result is not None for result in expected) == mask
+        torch.testing.assert_close(graph(*tensors), expected)
+        torch.testing.assert_close(compiled(*tensors), expected)
     assert counter.frame_count == 1
+
+
+@torch._inductor.config.patch(fx_graph_cache=True)
+@torch._functorch.config.patch(enable_autograd_cache=True)
+def test_compiled_graphs_are_cached():
+    """Without pointwise operators beside the sequence, nothing is compiled in C++."""
+    arguments = make("sequence", "cpu")
+
+    def train():
+        torch._dynamo.reset()
+        counters.clear()
+        found = []
+        for run in (torch.compile(lambda *t: ops.sequence(*t)[0], fullgraph=True), lambda *t: ops.sequence(*t)[0]):
+            leaves = leaves_of(arguments)
+            output = run(*leaves.values())
+            output.backward(torch.ones_like(output))
+            found.append([leaf.grad for leaf in leaves.values() if leaf.requires_grad])
+        torch.testing.assert_close(*found)
+
+    with fresh_cache():
+        train()
+        assert counters["aot_autograd"]["autograd_cache_miss"] == 1
+        assert counters["aot_autograd"]["autograd_cache_hit"] == counters["inductor"]["fxgraph_cache_hit"] == 0
+        train()
+        assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+        assert counters["aot_autograd"]["autograd_cache_miss"] == counters["inductor"]["fxgraph_cache_miss"] == 0
+        # Of inductor's own cache alone.
+        with torch._functorch.config.patch(enable_autograd_cache=False):
+            train()
+        assert counters["inductor"]["fxgraph_cache_hit"] == 2  # forward and backward
+        assert counters["inductor"]["fxgraph_cache_miss"] == 0
 
 
 def test_the_typed_functions_compile(device):
-    compiled = torch.compile(lambda *arguments: lltm.forward(*arguments), backend="aot_eager", fullgraph=True)
-    arguments = make_arguments((6, 5, 7), device=device)
-    assert_forward_close(compiled(*arguments), arguments)
+    for operator, function in (("forward", lltm.forward), ("sequence", lltm.sequence)):
+        compiled = torch.compile(lambda *t, function=function: function(*t), backend="aot_eager", fullgraph=True)
+        assert_same(compiled, function, make(operator, device))
 
 
-def test_autocast_compiles(device):
-    arguments = make_arguments((6, 5, 7), device=device)
-
-    def step(*arguments):
+@each_forward
+def test_autocast_compiles(device, operator):
+    def run(*tensors):
         with torch.autocast(device.type, dtype=torch.bfloat16):
-            return state(*arguments)
+            return results_of(operator)(*tensors)
 
-    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
-    for result, expected in zip(compiled(*arguments), step(*arguments), strict=True):
-        assert result.dtype == torch.bfloat16 and torch.equal(result, expected)
+    arguments = make(operator, device)
+    assert run(*arguments.values())[0].dtype == torch.bfloat16
+    assert_same(torch.compile(run, backend="aot_eager", fullgraph=True), run, arguments)
+
+
+def is_in_place(node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def test_a_traced_differentiable_backward_is_functional(device):
@@ -95,7 +161,7 @@ def test_a_traced_differentiable_backward_is_functional(device):
     grads = make_gradients(arguments)
 
     def gradients(*leaves):
-        return torch.autograd.grad(state(*leaves), leaves, grads, create_graph=True)
+        return torch.autograd.grad(results_of("forward")(*leaves), leaves, grads, create_graph=True)
 
     leaves = arguments.require_grad()
     graph = make_fx(gradients)(*leaves)
@@ -146,21 +212,81 @@ def test_training_through_inductor(device):
     assert found[2] < found[0] and found[3] < found[1]
 
 
+class Tagger(torch.nn.Module):
+    """Both directions of a sequence of padded rows, as a user might export them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.randn(2, 21, 12) / 3)
+        self.head = torch.nn.Linear(14, 3)
+
+    def forward(self, x, lengths):
+        ahead = torch.ops.lltm.sequence(x, self.weights[0], lengths=lengths)
+        back = torch.ops.lltm.sequence(x, self.weights[1], lengths=lengths, reverse=True)
+        return self.head(torch.cat([ahead[0], back[0]], dim=-1)), ahead[1]
+
+
+class Gradients(torch.nn.Module):
+    """Both backward operators with partial masks, as in a training step without autograd."""
+
+    def forward(self, x, weights, h, c):
+        output, h_n, c_n, cells, gates = torch.ops.lltm.sequence(x, weights, None, h, c, keep=True)
+        of_sequence = torch.ops.lltm.sequence_backward(
+            output, None, c_n, None, output, cells, gates, x, weights, None, h, c, None, None, False,
+            [False, True, False, True, False],
+        )  # fmt: skip
+        new_h, new_cell, gates = torch.ops.lltm.forward(x[0], weights, None, h, c)
+        of_cell = torch.ops.lltm.backward(
+            new_h, None, new_cell, gates, x[0], weights, None, h, [True, False, True, False, False]
+        )
+        return [t for t in (*of_sequence, *of_cell) if t is not None]
+
+
+def export(model, inputs, shapes, strict=False):
+    return torch.export.export(model, inputs, dynamic_shapes=shapes, strict=strict)
+
+
+def inputs_of_cell(batch, device):
+    return torch.randn(batch, 5, device=device), tuple(torch.randn(2, batch, 7, device=device).unbind())
+
+
+def inputs_of_tagger(steps, batch, device):
+    return torch.randn(steps, batch, 5, device=device), torch.randint(steps + 1, (batch,), device=device)
+
+
 @pytest.mark.parametrize("strict", [False, True], ids=["non_strict", "strict"])
-def test_export(device, tmp_path, strict):
-    batch = torch.export.Dim("batch")
-    cell = lltm.LLTMCell(5, 7, device=device)
-    x, h, c = (torch.randn(6, size, device=device) for size in (5, 7, 7))
-    shapes = {"input": {0: batch}, "state": ({0: batch}, {0: batch})}
-    program = torch.export.export(cell, (x, (h, c)), dynamic_shapes=shapes, strict=strict)
-    assert calls_of([program.graph_module], torch.ops.lltm.forward.default) == 1
-    assert calls_of([program.run_decompositions().graph_module], torch.ops.lltm.forward.default) == 1
-    torch.export.save(program, tmp_path / "cell.pt2")
-    loaded = torch.export.load(tmp_path / "cell.pt2").module()
-    for size in (6, 11, 1):
-        x, h, c = (torch.randn(size, features, device=device) for features in (5, 7, 7))
-        for result, expected in zip(loaded(x, (h, c)), cell(x, (h, c)), strict=True):
-            assert torch.equal(result, expected)
+@pytest.mark.parametrize(
+    ("make_model", "inputs_of", "operator", "calls", "shapes", "sizes"),
+    [
+        (
+            lambda: lltm.LLTMCell(5, 7),
+            inputs_of_cell,
+            ops.forward.default,
+            1,
+            {"input": {0: Dim("batch")}, "state": ({0: Dim("batch")}, {0: Dim("batch")})},
+            [(6,), (11,), (1,)],
+        ),
+        (
+            Tagger,
+            inputs_of_tagger,
+            ops.sequence.default,
+            2,
+            {"x": {0: Dim("steps", min=2), 1: Dim("batch", min=2)}, "lengths": {0: Dim("batch", min=2)}},
+            [(5, 4), (9, 6), (2, 3)],
+        ),
+    ],
+    ids=["cell", "tagger"],
+)
+def test_export(device, tmp_path, strict, make_model, inputs_of, operator, calls, shapes, sizes):
+    model = make_model().to(device).eval()
+    program = export(model, inputs_of(*sizes[0], device), shapes, strict)
+    assert calls_of([program.graph_module], operator) == calls
+    assert calls_of([program.run_decompositions().graph_module], operator) == calls
+    torch.export.save(program, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2").module()
+    for given in sizes:
+        inputs = inputs_of(*given, device)
+        assert all(map(torch.equal, loaded(*inputs), model(*inputs)))
 
 
 class Selected(torch.nn.Module):
@@ -182,16 +308,46 @@ def test_export_with_sizes_that_depend_on_data(device):
         program(x, weights, h, c, masks[0], masks[2])
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-def test_compiled_autograd(device, bias):
+@ABSENT
+@each_forward
+def test_compiled_autograd(device, operator, absent):
     """The whole backward pass is in a separate graph that contains the operator."""
-    arguments = make_arguments((6, 5, 7), device=device, bias=bias)
-    grads = make_gradients(arguments)
-    leaves = arguments.require_grad()
+    leaves = leaves_of(make(operator, device, absent))
+    wanted = [leaf for leaf in leaves.values() if leaf is not None and leaf.requires_grad]
     graphs = []
     backend = aot_autograd(fw_compiler=keep_in(graphs))
-    outputs = state(*leaves)
+    losses = [sum(r.sin().sum() for r in results_of(operator)(*leaves.values())) for _ in range(2)]
+    expected = torch.autograd.grad(losses[0], wanted)
     with torch._dynamo.config.patch(compiled_autograd=True):
-        torch.compile(lambda: torch.autograd.backward(outputs, grads), backend=backend)()
-    assert calls_of(graphs, torch.ops.lltm.backward.default) == 1
-    assert_gradients_close(leaves.map(lambda leaf: leaf.grad), *grads, arguments)
+        torch.compile(lambda: losses[1].backward(), backend=backend)()
+    backward = ops.backward.default if operator == "forward" else ops.sequence_backward.default
+    assert calls_of(graphs, backward) == 1
+    torch.testing.assert_close([leaf.grad for leaf in wanted], list(expected))
+
+
+@pytest.mark.usefixtures("aot_inductor")
+def test_aot_inductor_package(device, tmp_path):
+    """A single package with all four operators, because building one takes half a minute."""
+    steps, batch = Dim("steps", min=2), Dim("batch", min=2)
+
+    class Both(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tagger, self.gradients = Tagger(), Gradients()
+
+        def forward(self, x, lengths, h, c):
+            return *self.tagger(x, lengths), *self.gradients(x, self.tagger.weights[0], h, c)
+
+    def inputs(steps, batch):
+        tensors = torch.randn(steps, batch, 5), torch.randint(steps + 1, (batch,)), *torch.randn(2, batch, 7)
+        return tuple(t.to(device) for t in tensors)
+
+    model = Both().to(device).eval()
+    shapes = {"x": {0: steps, 1: batch}, "lengths": {0: batch}, "h": {0: batch}, "c": {0: batch}}
+    with torch.no_grad():
+        program = export(model, inputs(5, 4), shapes)
+        path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "both.pt2"))
+        package = torch._inductor.aoti_load_package(path)
+        for sizes in ((5, 4), (9, 6), (2, 3)):
+            given = inputs(*sizes)
+            torch.testing.assert_close(list(package(*given)), list(model(*given)))

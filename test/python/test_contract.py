@@ -14,9 +14,8 @@ SAVED = [
 ]
 
 
-def leaves_of(operator, device, dtype=torch.float32) -> dict:
-    arguments = named_arguments.make(operator, device, dtype)
-    return {name: t.requires_grad_() if t.is_floating_point() else t for name, t in arguments.items()}
+def make_leaves(operator, device, dtype=torch.float32) -> dict:
+    return named_arguments.leaves_of(named_arguments.make(operator, device, dtype))
 
 
 def loss(results):
@@ -50,7 +49,7 @@ def test_inference_mode(device, operator):
 @forward_operators
 def test_without_gradients_there_is_no_node(device, operator):
     assert all(result.grad_fn is None for result in call(operator, named_arguments.make(operator, device)))
-    leaves = leaves_of(operator, device)
+    leaves = make_leaves(operator, device)
     with torch.no_grad():
         assert all(result.grad_fn is None for result in call(operator, leaves))
     assert [result.requires_grad for result in call(operator, leaves)][-1] is False  # gates
@@ -83,7 +82,7 @@ def test_autograd_asks_only_for_what_is_wanted(device, operator, leaves, given, 
 
 @pytest.mark.parametrize(("operator", "name"), [(operator, name) for operator, names in SAVED for name in names])
 def test_changing_a_saved_tensor_is_an_error(device, operator, name):
-    leaves = leaves_of(operator, device)
+    leaves = make_leaves(operator, device)
     output = call(operator, leaves)[0]
     with torch.no_grad():
         leaves[name].zero_()
@@ -93,7 +92,7 @@ def test_changing_a_saved_tensor_is_an_error(device, operator, name):
 
 @forward_operators
 def test_backward_twice(device, dtype, operator):
-    leaves = leaves_of(operator, device, dtype)
+    leaves = make_leaves(operator, device, dtype)
     total, wanted = loss(call(operator, leaves)), [leaf for leaf in leaves.values() if leaf.requires_grad]
     first = torch.autograd.grad(total, wanted, retain_graph=True)
     assert all(map(torch.equal, first, torch.autograd.grad(total, wanted)))
@@ -114,6 +113,6 @@ def test_no_incoming_gradient_leaves_the_leaves_without_one(device, operator):
         def backward(ctx, grad):
             return None
 
-    leaves = leaves_of(operator, device)
+    leaves = make_leaves(operator, device)
     Stop.apply(call(operator, leaves)[0]).sum().backward()
     assert all(leaf.grad is None for leaf in leaves.values())

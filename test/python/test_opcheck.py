@@ -1,48 +1,64 @@
 """PyTorch's own checks of a custom operator: schema, fake tensors, autograd registration, AOT dispatch."""
 
+import named_arguments
 import pytest
 import torch
-from reference import NAMES, call, make_arguments, make_gradients
+from named_arguments import NAMES, after_tensors, leaves_of, optional
 from torch.library import opcheck
 
-BIAS = pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-SIZES = pytest.mark.parametrize("sizes", [(4, 5, 7), (0, 5, 7), (3, 0, 1)], ids=str)
+SIZES = (4, 3, 2, 3)
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+each_operator = pytest.mark.parametrize("operator", NAMES)
 
 
-@BIAS
-@SIZES
-@pytest.mark.parametrize("names", [(), NAMES, ("weights", "old_h")], ids=["none", "all", "some"])
-def test_forward(device, sizes, bias, names):
-    opcheck(torch.ops.lltm.forward.default, make_arguments(sizes, device=device, bias=bias).require_grad(names))
+def check(operator, arguments, mask=(True,) * 5) -> None:
+    opcheck(getattr(torch.ops.lltm, operator).default, (*arguments.values(), *after_tensors(operator, mask)))
 
 
-def test_forward_of_every_dtype(device, dtype):
-    opcheck(torch.ops.lltm.forward.default, make_arguments((4, 5, 7), dtype, device).require_grad())
+def make(operator, device, sizes=SIZES, **options) -> dict:
+    return named_arguments.make(operator, device, sizes=sizes, **options)
 
 
-def check_backward(sizes, device, bias=True, incoming=(True, True), mask=(True,) * 5):
-    arguments = make_arguments(sizes, device=device, bias=bias)
-    _, new_cell, gates = call(arguments)
-    grads = [g if given else None for g, given in zip(make_gradients(arguments), incoming, strict=True)]
-    opcheck(torch.ops.lltm.backward.default, (*grads, new_cell, gates, *arguments[:4], list(mask)))
+@each_operator
+@pytest.mark.parametrize("sizes", [SIZES, (0, 3, 2, 3), (4, 0, 2, 3), (3, 2, 0, 1)], ids=str)
+def test_sizes(device, operator, sizes):
+    check(operator, make(operator, device, sizes))
+    if not operator.endswith("backward"):
+        check(operator, leaves_of(make(operator, device, sizes)))
 
 
-@BIAS
-@SIZES
-def test_backward(device, sizes, bias):
-    check_backward(sizes, device, bias)
+@each_operator
+def test_dtypes(device, dtype, operator):
+    check(operator, make(operator, device, dtype=dtype))
+    if operator.startswith("sequence") and dtype.itemsize == 2:
+        check(operator, make(operator, device, dtype=dtype, cell_dtype=torch.float32))
 
 
-@pytest.mark.parametrize("incoming", [(True, True), (True, False), (False, True), (False, False)], ids=str)
-@pytest.mark.parametrize(
-    "mask", [(True,) * 5, (False, True, False, True, False), (False,) * 5], ids=["all", "some", "none"]
-)
-def test_backward_of_what_is_wanted(device, incoming, mask):
-    check_backward((4, 5, 7), device, incoming=incoming, mask=mask)
+@pytest.mark.parametrize("operator", ["forward", "sequence"])
+@pytest.mark.parametrize("names", [("weights", "old_h", "h0"), ("bias",)], ids=str)
+def test_some_gradients(device, operator, names):
+    """Without what may be absent, and does not require one."""
+    leaves = {name: t for name, t in leaves_of(make(operator, device)).items() if name in names}
+    absent = dict.fromkeys(name for name in optional(operator) if name not in leaves)
+    check(operator, make(operator, device) | absent | leaves)
 
 
-def test_backward_with_gradients(device):
-    arguments = make_arguments((4, 5, 7), torch.float64, device)
-    _, new_cell, gates = call(arguments)
-    differentiable = [t.requires_grad_() for t in (*make_gradients(arguments), new_cell, *arguments[:4])]
-    opcheck(torch.ops.lltm.backward.default, (*differentiable[:3], gates, *differentiable[3:], [True] * 5))
+def test_a_sequence_without_options(device):
+    arguments = list(make("sequence", device).values())[:2]
+    opcheck(torch.ops.lltm.sequence.default, tuple(arguments))
+    opcheck(torch.ops.lltm.sequence.default, tuple(tensor.requires_grad_() for tensor in arguments))
+
+
+@pytest.mark.parametrize("operator", ["backward", "sequence_backward"])
+@pytest.mark.parametrize("mask", [(True,) * 5, (False, True, False, True, False), (False,) * 5], ids=str)
+@pytest.mark.parametrize("given", [(True, False), (False, True), (False, False)], ids=str)
+def test_backward_of_what_is_wanted(device, operator, mask, given):
+    """From some of the incoming gradients, without what else may be absent."""
+    kept = [name for name, flag in zip(NAMES[operator], given, strict=False) if flag]
+    absent = dict.fromkeys(name for name in optional(operator) if name not in kept)
+    check(operator, make(operator, device) | absent, mask)
+
+
+@pytest.mark.parametrize("operator", ["backward", "sequence_backward"])
+def test_backward_with_gradients(device, operator):
+    check(operator, leaves_of(make(operator, device, (3, 2, 2, 3), dtype=torch.float64)))

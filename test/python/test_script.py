@@ -1,10 +1,12 @@
 """TorchScript: scripted and traced, saved, frozen, loaded, with gradients."""
 
+import itertools
 import os
 import subprocess
 import sys
 
 import pytest
+import sequence_reference
 import torch
 from reference import assert_forward_close, assert_gradients_close, gradients, make_arguments, make_gradients
 
@@ -31,14 +33,8 @@ class Sequence(torch.nn.Module):
         return new_h
 
 
-def operator(
-    input: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor | None, old_h: torch.Tensor, old_cell: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return torch.ops.lltm.forward(input, weights, bias, old_h, old_cell)
-
-
 def scripted(arguments):
-    return torch.jit.script(operator)
+    return torch.jit.script(lltm.forward)
 
 
 def traced(arguments):
@@ -59,18 +55,6 @@ def test_operator(device, dtype, bias, make):
         grads = make_gradients(arguments)
         assert_forward_close(step(*arguments), arguments)
         assert_gradients_close(gradients(arguments, *grads, lambda a: step(*a)), *grads, arguments)
-
-
-def test_backward_is_scriptable(device):
-    @torch.jit.script
-    def step(dh: torch.Tensor, dc: torch.Tensor, cell: torch.Tensor, gates: torch.Tensor, x: torch.Tensor,
-             w: torch.Tensor, b: torch.Tensor, h: torch.Tensor):  # fmt: skip
-        return torch.ops.lltm.backward(dh, dc, cell, gates, x, w, b, h, [True, True, True, True, True])
-
-    arguments = make_arguments((3, 5, 7), device=device)
-    grads = make_gradients(arguments)
-    _, new_cell, gates = torch.ops.lltm.forward(*arguments)
-    assert_gradients_close(step(*grads, new_cell, gates, *arguments[:4]), *grads, arguments)
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
@@ -152,3 +136,18 @@ def test_a_process_that_only_has_the_library(device, tmp_path):
     command = [sys.executable, "-c", program, str(lltm.library_path), *files]
     subprocess.run(command, check=True, env=dict(os.environ), timeout=300)
     assert torch.equal(torch.load(files[-1]), model(inputs).detach())
+
+
+def test_sequence(device, tmp_path):
+    torch.jit.script(lltm.sequence).save(str(tmp_path / "sequence.pt"))
+    loaded = torch.jit.load(tmp_path / "sequence.pt")
+    for given, reverse in itertools.product([False, True], repeat=2):
+        arguments = sequence_reference.make(
+            (5, 4, 3, 7), device=device, bias=given, state=given, lengths=given, reset=given, reverse=reverse
+        )
+        for _ in range(3):  # TorchScript specializes after some calls
+            leaves = arguments.require_grad()
+            results = loaded(*leaves, keep=True)
+            sequence_reference.assert_results_close(results, arguments, keep=True)
+            results[0].sum().backward()
+            assert leaves.weights.grad.isfinite().all()
