@@ -1,12 +1,9 @@
 """lltm.LLTM.states: the state after every step."""
 
-import io
-
 import pytest
 import torch
-from module_reference import assert_same, packed, random_state, run_states
-from torch import Tensor, nn
-from torch.export import Dim
+from module_reference import States, assert_same, packed, random_state, run_states, tensors_of
+from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
 import lltm
@@ -98,54 +95,19 @@ def test_of_a_packed_sequence(options, enforce_sorted, segmented, monkeypatch):
 
 @each_options
 def test_gradients_flow_through_both(options):
-    rnn = lltm.LLTM(3, 4, **(options | {"dropout": 0.0}), dtype=torch.float64)
-    input, hx, lengths, reset = arguments_of(rnn, steps=3, batch=2, dtype=torch.float64)
+    model = States(**(options | {"dropout": 0.0})).double()
+    input, hx, lengths, reset = arguments_of(model.rnn, steps=3, batch=2, dtype=torch.float64)
 
     def states_of(input, h0, c0, *weights):
-        output, state, states = torch.func.functional_call(
-            Calls(rnn), dict(zip(names, weights, strict=True)), (input, (h0, c0), lengths, reset)
-        )
-        return output, *state, *states
+        parameters = dict(zip(names, weights, strict=True))
+        return tuple(tensors_of(functional_call(model, parameters, (input, (h0, c0), lengths, reset))))
 
-    names = [f"rnn.{name}" for name, _ in rnn.named_parameters()]
-    given = [tensor.detach().requires_grad_() for tensor in (input, *hx, *rnn.parameters())]
+    names = [name for name, _ in model.named_parameters()]
+    given = [tensor.detach().requires_grad_() for tensor in (input, *hx, *model.parameters())]
     assert torch.autograd.gradcheck(states_of, given)
     for which in (3, 4):  # either alone reaches every layer's weights
         gradients = torch.autograd.grad(states_of(*given)[which].sum(), given)
         assert all(gradient.any() for gradient in gradients)
-
-
-class Calls(nn.Module):
-    """A model that calls states()."""
-
-    def __init__(self, rnn: lltm.LLTM):
-        super().__init__()
-        self.rnn = rnn
-
-    def forward(
-        self,
-        input: Tensor,
-        hx: tuple[Tensor, Tensor] | None = None,
-        lengths: Tensor | None = None,
-        reset: Tensor | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        return self.rnn.states(input, hx, lengths, reset)
-
-
-class CallsPacked(nn.Module):
-    def __init__(self, rnn: lltm.LLTM):
-        super().__init__()
-        self.rnn = rnn
-
-    def forward(
-        self, input: PackedSequence
-    ) -> tuple[PackedSequence, tuple[Tensor, Tensor], tuple[PackedSequence, PackedSequence]]:
-        return self.rnn.states(input)
-
-
-def assert_close(actual, expected, **tolerances):
-    for part, other in zip(actual, expected, strict=True):
-        torch.testing.assert_close(part, other, **tolerances)
 
 
 def test_dropout_comes_after(device):
@@ -155,7 +117,7 @@ def test_dropout_comes_after(device):
     first.load_state_dict({name: rnn.state_dict()[name] for name in ("weights_l0", "bias_l0")})
     input = torch.randn(5, 3, 3, device=device)
     _, _, (h, c) = rnn.states(input)
-    assert_close((h[:1], c[:1]), first.states(input)[2], rtol=0, atol=0)
+    assert_same((h[:1], c[:1]), first.states(input)[2], rtol=0, atol=0)
     torch.manual_seed(1)
     output, _ = rnn(input)
     torch.manual_seed(1)
@@ -191,65 +153,8 @@ def test_needs_no_gradients():
     input = torch.randn(5, 3, 3)
     with torch.inference_mode():
         without = rnn.states(input)
-    assert_close(without, rnn.states(input), rtol=0, atol=0)
+    assert_same(without, rnn.states(input), rtol=0, atol=0)
     assert not without[2][0].requires_grad
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
-@each_options
-def test_scripted(options):
-    rnn = lltm.LLTM(3, 4, **options).eval()
-    file = io.BytesIO()
-    torch.jit.save(torch.jit.script(Calls(rnn)), file)
-    file.seek(0)
-    loaded = torch.jit.load(file)
-    arguments = arguments_of(rnn)
-    for count in (1, 2, 3, 4):
-        assert_close(loaded(*arguments[:count]), rnn.states(*arguments[:count]), rtol=0, atol=0)
-    single = torch.randn(5, 3)
-    assert_close(loaded(single), rnn.states(single), rtol=0, atol=0)
-
-    sequence = pack_sequence([torch.randn(3, 3), torch.randn(5, 3)], enforce_sorted=False)
-    output, state, states = torch.jit.script(CallsPacked(rnn))(sequence)
-    expected = rnn.states(sequence)
-    assert_same((PackedSequence(*output), state), expected[:2], rtol=0, atol=0)
-    for steps, other in zip(states, expected[2], strict=True):
-        assert torch.equal(steps[0], other.data) and torch.equal(steps[2], other.sorted_indices)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
-def test_traced():
-    model = Calls(lltm.LLTM(3, 4, 2, bidirectional=True))
-    traced = torch.jit.trace(model, arguments_of(model.rnn))
-    arguments = arguments_of(model.rnn, steps=7, batch=2)
-    assert_close(traced(*arguments), model(*arguments), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
-def test_compiled(options, device, fresh_compiler):
-    rnn = lltm.LLTM(3, 4, **options).to(device)
-    compiled = torch.compile(rnn.states, fullgraph=True, dynamic=True, backend="aot_eager")
-    for steps, batch in ((5, 2), (7, 3)):
-        with torch._dynamo.config.patch(error_on_recompile=steps != 5):
-            arguments = arguments_of(rnn, steps, batch, device=device)
-            output, state, states = compiled(*arguments)
-        assert_close((output, state, states), rnn.states(*arguments))
-    gradients, expected = (
-        torch.autograd.grad(sum(part.sum() for part in of), list(rnn.parameters()))
-        for of in (states, rnn.states(*arguments)[2])
-    )
-    torch.testing.assert_close(gradients, expected)
-
-
-def test_exported():
-    model = Calls(lltm.LLTM(3, 4, 2, bidirectional=True)).eval()
-    steps, batch = Dim("steps", min=2), Dim("batch", min=2)
-    shapes = {0: steps, 1: batch}, ({1: batch}, {1: batch}), {0: batch}, {0: steps, 1: batch}
-    program = torch.export.export(model, arguments_of(model.rnn), dynamic_shapes=shapes)
-    assert sum(node.target is torch.ops.lltm.sequence.default for node in program.graph.nodes) == 4
-    for sizes in ((5, 3), (9, 2)):
-        arguments = arguments_of(model.rnn, *sizes)
-        assert_close(program.module()(*arguments), model(*arguments))
 
 
 def test_by_vmap():
@@ -273,4 +178,4 @@ def test_errors_are_those_of_a_call():
     with pytest.raises(ValueError, match="expected lengths to be None"):
         rnn.states(pack_sequence([torch.zeros(2, 3)]), lengths=torch.tensor([2]))
     with pytest.raises(torch.fx.proxy.TraceError):  # only a call of the module can be recorded
-        torch.fx.symbolic_trace(Calls(rnn))
+        torch.fx.symbolic_trace(States())

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from graphs import Operators, calls_of
-from module_reference import assert_same, packed, random_state
+from module_reference import States, assert_same, packed, random_state, tensors_of
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.export import Dim
@@ -42,6 +42,9 @@ class Padded(nn.Module):
         return self.head(output), state
 
 
+each_model = pytest.mark.parametrize("make_model", [Padded, States])
+
+
 class Packed(nn.Module):
     def __init__(self, rnn: lltm.LLTM):
         super().__init__()
@@ -52,6 +55,13 @@ class Packed(nn.Module):
     ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
         output, state = self.rnn(input, hx)
         return output, state
+
+
+class PackedStates(Packed):
+    def forward(
+        self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor], tuple[PackedSequence, PackedSequence]]:
+        return self.rnn.states(input, hx)
 
 
 OPTIONS = [
@@ -79,9 +89,10 @@ def arguments_of(model, steps=5, batch=2, dtype=torch.float32, device="cpu"):
 
 
 @script_warnings
+@each_model
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_scripted_as_a_submodule(options, device):
-    model = Padded(**options).to(device).eval()
+def test_scripted_as_a_submodule(options, device, make_model):
+    model = make_model(**options).to(device).eval()
     loaded = saved_and_loaded(model)
     for steps in (1, 3, 4):
         arguments = arguments_of(model, steps, device=device)
@@ -105,13 +116,13 @@ def test_scripted_with_integers_as_options(options):
 @script_warnings
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("lengths", [[5, 2], [2, 5]], ids=["sorted", "unsorted"])
-def test_scripted_with_a_packed_sequence(options, lengths):
-    rnn = lltm.LLTM(3, 4, **options).eval()
-    loaded = saved_and_loaded(Packed(rnn))
+@pytest.mark.parametrize("make_model", [Packed, PackedStates])
+def test_scripted_with_a_packed_sequence(options, lengths, make_model):
+    model = make_model(lltm.LLTM(3, 4, **options).eval())
+    loaded = saved_and_loaded(model)
     sequence = packed(torch.randn(5, 2, 3), lengths, enforce_sorted=lengths == [5, 2])
-    for state in (None, random_state(rnn, 2)):
-        output, state_n = loaded(sequence, state)
-        assert_same((PackedSequence(*output), state_n), rnn(sequence, state), rtol=0, atol=0)
+    for state in (None, random_state(model.rnn, 2)):
+        assert_same(loaded(sequence, state), model(sequence, state), rtol=0, atol=0)
 
 
 @script_warnings
@@ -138,8 +149,9 @@ def traced_without_warning(model, arguments):
 
 
 @script_warnings
-def test_traced():
-    model = Padded(num_layers=2, bidirectional=True)
+@each_model
+def test_traced(make_model):
+    model = make_model(num_layers=2, bidirectional=True)
     traced = traced_without_warning(model, arguments_of(model))
     arguments = arguments_of(model, steps=7, batch=3)
     assert_same(traced(*arguments), model(*arguments), rtol=0, atol=0)
@@ -203,10 +215,11 @@ def test_typed_functions_are_scriptable():
     torch.testing.assert_close(sequence_backward(*given), lltm.sequence_backward(*given))
 
 
+@each_model
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_compiled_without_a_graph_break(options, device, fresh_compiler):
+def test_compiled_without_a_graph_break(options, device, fresh_compiler, make_model):
     """And, for T and N of at least two, without a recompilation."""
-    model = Padded(**options).to(device).train("dropout" not in options)
+    model = make_model(**options).to(device).train("dropout" not in options)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for steps, batch in ((5, 2), (7, 3), (2, 4)):
@@ -218,13 +231,15 @@ def test_compiled_without_a_graph_break(options, device, fresh_compiler):
         assert_same(results, model(*arguments))
     assert counter.frame_count == 2  # without gradients and with gradients
     grads, expected = (
-        torch.autograd.grad(module(*arguments)[0].sum(), list(model.parameters())) for module in (compiled, model)
+        torch.autograd.grad(sum(t.sum() for t in tensors_of(module(*arguments))), list(model.parameters()))
+        for module in (compiled, model)
     )
     torch.testing.assert_close(grads, expected)
 
 
-def test_exported_with_dynamic_steps_and_batch(device):
-    model = Padded(num_layers=2, bidirectional=True).to(device).eval()
+@each_model
+def test_exported_with_dynamic_steps_and_batch(device, make_model):
+    model = make_model(num_layers=2, bidirectional=True).to(device).eval()
     steps, batch = Dim("steps", min=2), Dim("batch", min=2)
     dynamic = {0: steps, 1: batch}
     shapes = dynamic, ({1: batch}, {1: batch}), {0: batch}, dynamic
