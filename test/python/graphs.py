@@ -15,20 +15,23 @@ def keep_in(graphs):
 
 
 class Operators(TorchDispatchMode):
-    """The names of the operators that reach a kernel."""
+    """Records the operators that reach a kernel, and their arguments."""
 
     PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::matmul", "aten::linear"}
 
     def __init__(self) -> None:
         super().__init__()
-        self.names: list[str] = []
+        self.calls: list[tuple[torch._ops.OpOverload, tuple]] = []
 
     def __torch_dispatch__(self, function: torch._ops.OpOverload, types, args=(), kwargs=None):
-        self.names.append(function.name())
+        self.calls.append((function, args))
         return function(*args, **(kwargs or {}))
 
+    def names(self) -> list[str]:
+        return [function.name() for function, _ in self.calls]
+
     def fused(self) -> list[str]:
-        return [name.removeprefix("lltm::") for name in self.names if name.startswith("lltm::")]
+        return [name.removeprefix("lltm::") for name in self.names() if name.startswith("lltm::")]
 
     def products(self) -> list[str]:
-        return [name for name in self.names if name in self.PRODUCTS]
+        return [name for name in self.names() if name in self.PRODUCTS]

@@ -3,9 +3,9 @@
 import named_arguments
 import pytest
 import torch
+from graphs import Operators
 from named_arguments import NAMES, call, optional
 from reference import assert_no_aliases
-from torch.utils._python_dispatch import TorchDispatchMode
 
 forward_operators = pytest.mark.parametrize("operator", ["forward", "sequence"])
 SAVED = [
@@ -64,20 +64,14 @@ def test_without_gradients_there_is_no_node(device, operator):
 )
 def test_autograd_asks_only_for_what_is_wanted(device, operator, leaves, given, mask):
     """The mask that is passed to backward, and which gradients: absent ones stay absent."""
-    calls = []
-
-    class Calls(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func._schema.name in ("lltm::backward", "lltm::sequence_backward"):
-                calls.append((tuple(gradient is not None for gradient in args[: len(given)]), tuple(args[-1])))
-            return func(*args, **(kwargs or {}))
-
     arguments = named_arguments.make(operator, device)
     for name in leaves:
         arguments[name].requires_grad_()
-    with Calls():
+    with Operators() as operators:
         call(operator, arguments)[0].sum().backward()
-    assert calls == [(given, mask)]
+    (arguments,) = (args for function, args in operators.calls if "backward" in function.name())
+    assert tuple(gradient is not None for gradient in arguments[: len(given)]) == given
+    assert tuple(arguments[-1]) == mask
 
 
 @pytest.mark.parametrize(("operator", "name"), [(operator, name) for operator, names in SAVED for name in names])

@@ -1,8 +1,8 @@
 """Tensor subclasses, wrappers and modes: everything that can intercept a call intercepts these."""
 
 import torch
+from graphs import Operators
 from reference import call, make_arguments
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 
@@ -130,17 +130,9 @@ def test_function_mode(device):
 def test_dispatch_mode(device):
     """Below autograd, there is one operator forward and one backward, and no other computation (saving a result
     detaches it)."""
-    log = []
-
-    class Mode(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            log.append(func)
-            return func(*args, **(kwargs or {}))
-
     arguments = make_arguments((3, 5, 4), device=device).require_grad()
-    with Mode():
+    with Operators() as operators:
         new_h, new_cell, _ = call(arguments)
-        assert [func for func in log if func is not torch.ops.aten.detach.default] == [torch.ops.lltm.forward.default]
+        assert [name for name in operators.names() if name != "aten::detach"] == ["lltm::forward"]
         torch.autograd.backward((new_h, new_cell), (torch.ones_like(new_h), torch.ones_like(new_cell)))
-    ours = [func for func in log if func.namespace == "lltm"]
-    assert ours == [torch.ops.lltm.forward.default, torch.ops.lltm.backward.default]
+    assert operators.fused() == ["forward", "backward"]
