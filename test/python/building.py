@@ -34,12 +34,31 @@ def run_python(program: str, **options) -> str:
     return run(sys.executable, "-c", program, **options)
 
 
+def with_lltm(*folders: Path) -> dict[str, object]:
+    """Variables for a program that imports the lltm under test, and the modules in these folders."""
+    path = os.pathsep.join(map(str, (*folders, Path(lltm.__file__).parents[1])))
+    return {"PYTHONPATH": path, "LLTM_LIBRARY": lltm.library_path}
+
+
 def run_demo(folder: Path, *options, **settings) -> str:
     """Run the demo of an example with the lltm under test."""
-    return run(
-        sys.executable, folder / "demo.py", *options, **settings,
-        PYTHONPATH=Path(lltm.__file__).parents[1], LLTM_LIBRARY=lltm.library_path,
-    )  # fmt: skip
+    return run(sys.executable, folder / "demo.py", *options, **settings, **with_lltm())
+
+
+def make_libtorch(folder: Path, version: str, cuda: str | None = None) -> Path:
+    """A PyTorch of empty files, as find_package(Torch) finds it; ``version`` may have a label, such as 2.12.0+cpu."""
+    files = {
+        "share/cmake/Torch/TorchConfig.cmake": "",
+        "share/cmake/Torch/TorchConfigVersion.cmake": f'set(PACKAGE_VERSION "{version.partition("+")[0]}")\n',
+        "include/torch/csrc/api/include/torch/torch.h": "",
+        "build-version": f"{version}\n",
+        **{f"lib/lib{name}.so": "" for name in ("torch", "torch_cpu", "c10")},
+        **({"lib/libtorch_cuda.so": "", "lib/libc10_cuda.so": f"\0libcudart.so.{cuda}\0"} if cuda else {}),
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
 
 
 def build_wheel(folder: Path) -> Path:

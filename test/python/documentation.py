@@ -16,7 +16,8 @@ class Block(NamedTuple):
     text: str
 
 
-def blocks(page: Path, language: str | None = None) -> list[Block]:
-    """The blocks of a page, or those in one language."""
-    found = (match.groupdict(default="") for match in FENCED.finditer(page.read_text()))
+def blocks(page: Path | str, language: str | None = None) -> list[Block]:
+    """The blocks of a page, or of its text, or those in one language."""
+    text = page if isinstance(page, str) else page.read_text()
+    found = (match.groupdict(default="") for match in FENCED.finditer(text))
     return [Block(**block) for block in found if language in (None, block["language"])]

@@ -11,6 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import building
 import pytest
 import torch
 from building import ROOT, run
@@ -44,20 +45,8 @@ def build(tmp_path) -> Build:
 @pytest.fixture
 def make_libtorch(tmp_path):
     def make(version: str, *, cuda: str | None) -> str:
-        folder = tmp_path / "libtorch"
-        files = {
-            "share/cmake/Torch/TorchConfig.cmake": "",
-            "share/cmake/Torch/TorchConfigVersion.cmake": f'set(PACKAGE_VERSION "{version}")\n',
-            "include/torch/csrc/api/include/torch/torch.h": "",
-            "build-version": f"{version}+{f'cu{cuda}0' if cuda else 'cpu'}\n",
-            **{f"lib/lib{name}.so": "" for name in ("torch", "torch_cpu", "c10")},
-        }
-        if cuda:
-            files |= {"lib/libtorch_cuda.so": "", "lib/libc10_cuda.so": f"\0libcudart.so.{cuda}\0"}
-        for name, text in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
-        return f"-DTorch_DIR={folder / 'share/cmake/Torch'}"
+        libtorch = building.make_libtorch(tmp_path / "libtorch", f"{version}+{f'cu{cuda}0' if cuda else 'cpu'}", cuda)
+        return f"-DTorch_DIR={libtorch / 'share/cmake/Torch'}"
 
     return make
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from building import kept_folder, run, run_python
+from building import kept_folder, run, run_python, with_lltm
 
 pytest.importorskip("sklearn", reason="scikit-learn brings the digits")
 
@@ -25,8 +25,7 @@ import lltm  # noqa: E402
 def run_with_example(program: str, **variables) -> str:
     """Run a program that can import the example's modules and the lltm under test. The modules of other examples have
     the same names."""
-    path = f"{FOLDER}:{Path(lltm.__file__).parents[1]}"
-    return run_python(program, PYTHONPATH=path, LLTM_LIBRARY=lltm.library_path, **variables)
+    return run_python(program, **with_lltm(FOLDER), **variables)
 
 
 @pytest.fixture(scope="module")

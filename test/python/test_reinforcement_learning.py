@@ -15,11 +15,11 @@ PAGE = ROOT / "docs" / "reinforcement-learning.md"
 def run_recipe(title: str) -> dict:
     """The names that the blocks of Python under this heading define."""
     (section,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    blocks = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+    recipe = blocks(section, "python")
+    assert len(recipe) == 2
     names = {"__name__": "recipe"}
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
+    for block in recipe:
+        exec(compile(block.text, str(PAGE), "exec"), names)
     return names
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from building import kept_folder, run, run_demo
+from building import kept_folder, run, run_demo, with_lltm
 from torch import nn
 
 import lltm
@@ -79,7 +79,7 @@ def test_two_processes_train_what_one_does(tmp_path, device, monkeypatch):
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
         FOLDER / "demo.py", "--build-dir", tmp_path, "--train-only",
         "--steps", 4, "--hidden-size", 16, "--device", device.type,
-        PYTHONPATH=Path(lltm.__file__).parents[1], LLTM_LIBRARY=lltm.library_path, OMP_NUM_THREADS=1,
+        **with_lltm(), OMP_NUM_THREADS=1,
         NVIDIA_TF32_OVERRIDE=0,  # cuDNN would use TF32 for the LSTM
     )  # fmt: skip
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
@@ -108,8 +108,8 @@ assert before > threads_of_gloo() == 0
 def test_the_process_group_ends_with_its_threads():
     """A thread of gloo that releases a tensor while the interpreter finalizes aborts the process."""
     run(
-        sys.executable, "-c", THREADS_OF_A_GROUP, PYTHONPATH=f"{FOLDER}:{Path(lltm.__file__).parents[1]}",
-        LLTM_LIBRARY=lltm.library_path, RANK=0, LOCAL_RANK=0, WORLD_SIZE=1, MASTER_ADDR="localhost", MASTER_PORT=0,
+        sys.executable, "-c", THREADS_OF_A_GROUP, **with_lltm(FOLDER),
+        RANK=0, LOCAL_RANK=0, WORLD_SIZE=1, MASTER_ADDR="localhost", MASTER_PORT=0,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import isolated
 import pytest
 import torch
-from building import ROOT, run
+from building import ROOT, make_libtorch, run
 
 import lltm
 
@@ -422,24 +422,13 @@ message(STATUS "takes ${library}")
 def find_package(tmp_path):
     """What find_package(lltm) says in a prefix, for a PyTorch of empty files."""
 
-    def configure(prefix: Path, version: str, cuda: str = "", *, fails: bool = False) -> str:
+    def configure(prefix: Path, version: str, cuda: str | None = None, *, fails: bool = False) -> str:
         package = prefix / "lib" / "cmake" / "lltm"
         package.mkdir(parents=True)
         shutil.copy(ROOT / "cmake" / "lltm-wheel-config.cmake", package / "lltm-config.cmake")
         for name in ("Libtorch", "CudaChoice", "OperatorLibrary"):
             shutil.copy(ROOT / "cmake" / f"{name}.cmake", package)
-        torch_folder, consumer = tmp_path / "libtorch", tmp_path / "consumer"
-        files = {
-            "share/cmake/Torch/TorchConfig.cmake": "",
-            "share/cmake/Torch/TorchConfigVersion.cmake": f'set(PACKAGE_VERSION "{version.partition("+")[0]}")\n',
-            "include/torch/csrc/api/include/torch/torch.h": "",
-            "version.py": f"__version__ = '{version}'\n",
-            **{f"lib/lib{name}.so": "" for name in ("torch", "torch_cpu", "c10")},
-            **({"lib/libc10_cuda.so": f"\0libcudart.so.{cuda}\0", "lib/libtorch_cuda.so": ""} if cuda else {}),
-        }
-        for name, text in files.items():
-            (torch_folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (torch_folder / name).write_text(text)
+        torch_folder, consumer = make_libtorch(tmp_path / "libtorch", version, cuda), tmp_path / "consumer"
         consumer.mkdir()
         (consumer / "CMakeLists.txt").write_text(CONSUMER)
         paths = f"-DCMAKE_PREFIX_PATH={prefix};{torch_folder}"

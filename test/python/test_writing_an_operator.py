@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from building import ROOT, run, torch_cuda_arch_list
+from documentation import blocks
 
 import lltm
 
@@ -12,17 +13,16 @@ pytestmark = pytest.mark.build_ways
 
 PAGE = ROOT / "docs" / "writing-an-operator.md"
 
-FENCED_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"^(?://|#) ([\w.]+)\n")
 
 
-def make_script(page: str) -> tuple[str, list[str]]:
+def make_script() -> tuple[str, list[str]]:
     """The page as a shell script, and the outputs that it shows.
 
     Blocks of `sh` are commands, blocks of `text` outputs. All others are files, named in a comment on the first line.
     """
     script, outputs = [], []
-    for language, block in FENCED_BLOCK.findall(page):
+    for _, language, block in blocks(PAGE):
         if language == "sh":
             script.append(block)
         elif language == "text":
@@ -37,7 +37,7 @@ def make_script(page: str) -> tuple[str, list[str]]:
 def test_page(tmp_path):
     if lltm.cmake_prefix_path is not None:
         pytest.skip("the page begins with a build tree of lltm")
-    script, outputs = make_script(PAGE.read_text())
+    script, outputs = make_script()
     assert script.count("cat > ") == 9 and len(outputs) == 2
 
     checkout = tmp_path / "checkout"
