@@ -257,28 +257,6 @@ std::vector<StateGradientRow<scalar_t>> input_gradient_rows(const StepsOfChunk<s
   return rows;
 }
 
-/// Zeroes d_input where a row does not run.
-template <typename scalar_t>
-void clear_input_gradient(const SequenceBackward<scalar_t>& s) {
-  if (!s.steps.lengths) {
-    return;
-  }
-  const int64_t batch = s.steps.batch, features = s.input.features;
-  for_each_task(s.steps.count,
-                s.steps.count * batch * features,
-                kShortCopies,
-                [&](int64_t begin, int64_t end) {
-                  for (int64_t step = begin; step < end; ++step) {
-                    for (int64_t row = 0; row < batch; ++row) {
-                      if (!s.steps.runs(step, row)) {
-                        std::fill_n(
-                            s.d_input + (step * batch + row) * features, features, scalar_t(0));
-                      }
-                    }
-                  }
-                });
-}
-
 /// The terms that are added to d_weights at a time: as many as a sum takes whose d_gates stay in
 /// the L2 cache. It does not depend on the number of threads, and neither do the bits.
 template <typename scalar_t>
@@ -319,7 +297,6 @@ void run(const SequenceBackward<scalar_t>& s) {
       s.d_bias);
   std::optional<StateGradient<scalar_t>> input;
   if (s.d_input) {
-    clear_input_gradient(s);
     input.emplace(
         s.state_size,
         WeightColumns<scalar_t>{

@@ -1,9 +1,6 @@
-#include "fused_sequence.h"
-
-#include "../optional_tensor.h"
 #include "kernel_arguments.h"
+#include "sequence_paths.h"
 #include "sequence_steps.h"
-#include "steps_of_call.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
@@ -113,9 +110,7 @@ void backward(const SequenceGradients& gradients,
   const Tensor grad_h_n = contiguous_or_undefined(arguments.grad_h_n);
   const Tensor grad_c_n = accumulated_or_undefined(arguments.grad_c_n, accumulated);
   const Tensor d_c0 = accumulated_like(gradients.c0, accumulated);
-  if (gradients.gates.defined() && is_given(arguments.lengths)) {
-    gradients.gates.zero_();
-  }
+  zero_if_not_run(arguments.lengths, {gradients.input, gradients.gates});
   run(SequenceBackward<scalar_t>{.steps = call.steps,
                                  .input = sources.inputs<scalar_t>(),
                                  .state_size = output.size(2),

@@ -1,15 +1,13 @@
 // Everything is computed in the accumulation type, float for 16-bit tensors. The product with the
 // inputs, z_x, is not rounded, nor is z before the cell reads it. The cell state is carried
 // unrounded, and rounded only where it is written. h alone is rounded in every step, as in output.
-#include "library_sequence.h"
-
 #include "../optional_tensor.h"
 #include "../products.h"
 #include "../without_autocast.h"
 #include "kernel_arguments.h"
 #include "parallel.h"
 #include "sequence_blocks.h"
-#include "steps_of_call.h"
+#include "sequence_paths.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/addmm.h>
@@ -17,7 +15,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <optional>
 #include <type_traits>
 
@@ -271,15 +268,6 @@ SequenceSizes<int64_t> sizes_of(const SequenceArguments& arguments) {
           .batch = input.size(1),
           .input_features = input.size(2),
           .state_size = arguments.weights.size(0) / 3};
-}
-
-/// Steps beyond a row's length are not run; what they would write is zero.
-void zero_if_not_run(const std::optional<Tensor>& lengths, std::initializer_list<Tensor> steps) {
-  for (Tensor of_steps : steps) {
-    if (is_given(lengths) && of_steps.defined()) {
-      of_steps.zero_();
-    }
-  }
 }
 
 }  // namespace

@@ -5,9 +5,8 @@
 #include "../optional_tensor.h"
 #include "../sequence_outputs.h"
 #include "cell.h"
-#include "fused_sequence.h"
-#include "library_sequence.h"
 #include "plan.h"
+#include "sequence_paths.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>

@@ -4,9 +4,8 @@
 #include "../gate_gradients.h"
 #include "../gradients.h"
 #include "../int64_lengths.h"
-#include "fused_sequence.h"
-#include "library_sequence.h"
 #include "plan.h"
+#include "sequence_paths.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

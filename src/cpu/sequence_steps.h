@@ -73,13 +73,13 @@ struct SequenceBackward {
   RowsOfSteps<scalar_t> grad_cells;        // (steps, batch, state_size), or null for zero
   const scalar_t* grad_h_n;                // (batch, state_size), or null for zero
   const accumulate_t<scalar_t>* grad_c_n;  // (batch, state_size), or null for zero
-  scalar_t* d_input;                       // (steps, batch, input features), or null
-  scalar_t* d_weights;                     // (3*state_size, state_size + features), or null
-  scalar_t* d_bias;                        // (3*state_size), or null
-  scalar_t* d_h0;                          // (batch, state_size), or null where not wanted
-  accumulate_t<scalar_t>* d_c0;            // (batch, state_size), or null where not wanted
-  // (steps, batch, 3*state_size), or null where not wanted. Not written beyond a row's length.
-  scalar_t* d_gates;
+  // Neither d_input nor d_gates is written beyond a row's length.
+  scalar_t* d_input;             // (steps, batch, input features), or null
+  scalar_t* d_weights;           // (3*state_size, state_size + features), or null
+  scalar_t* d_bias;              // (3*state_size), or null
+  scalar_t* d_h0;                // (batch, state_size), or null where not wanted
+  accumulate_t<scalar_t>* d_c0;  // (batch, state_size), or null where not wanted
+  scalar_t* d_gates;             // (steps, batch, 3*state_size), or null
 };
 
 template <typename scalar_t>
