@@ -1,9 +1,12 @@
 // Shared by the C++ tests: random arguments of a cell, and its formula in float64 on the CPU.
 #pragma once
 
+#include "lltm/lltm.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -56,6 +59,11 @@ struct Arguments {
             old_cell.to(options)};
   }
 };
+
+inline auto call_forward(const Arguments& arguments) {
+  const auto& [input, weights, bias, old_h, old_cell] = arguments;
+  return forward(input, weights, bias, old_h, old_cell);
+}
 
 inline Arguments random_arguments(const Sizes& sizes, const at::TensorOptions& options) {
   const auto [batch, input_features, state_size] = sizes;
@@ -118,6 +126,17 @@ inline void expect_close(const at::Tensor& actual,
   EXPECT_TRUE(
       (difference <= limit.value_or(tolerance(actual.scalar_type())) * scale).all().item<bool>())
       << what << ": largest difference " << difference.max().item<double>() << ", scale " << scale;
+}
+
+/// Expects an error of this type with exactly this message.
+template <typename Error = c10::Error>
+void expect_error(const std::function<void()>& call, const std::string& message) {
+  try {
+    call();
+    ADD_FAILURE() << "no error, expected: " << message;
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what_without_backtrace(), message.c_str());
+  }
 }
 
 }  // namespace lltm::test

@@ -57,7 +57,7 @@ Tensors list(const Tuple& results) {
 }
 
 inline Tensors run_forward(const Arguments& a) {
-  return list(forward(a.input, a.weights, a.bias, a.old_h, a.old_cell));
+  return list(call_forward(a));
 }
 
 inline Tensors run_backward(const Arguments& a) {
@@ -79,8 +79,7 @@ inline Tensors run_autograd(const Arguments& a) {
                          a.bias->detach().requires_grad_(),
                          a.old_h.detach().requires_grad_(),
                          a.old_cell.detach().requires_grad_()};
-  const auto [new_h, new_cell, gates] =
-      forward(leaves.input, leaves.weights, leaves.bias, leaves.old_h, leaves.old_cell);
+  const auto [new_h, new_cell, gates] = call_forward(leaves);
   return torch::autograd::grad(
       {new_h, new_cell},
       {leaves.input, leaves.weights, *leaves.bias, leaves.old_h, leaves.old_cell},

@@ -74,8 +74,7 @@ Gradients backward_of(const at::Tensor& grad_h,
 }
 
 Outputs forward_of(const Arguments& arguments) {
-  const auto [new_h, new_cell, gates] = forward(
-      arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+  const auto [new_h, new_cell, gates] = call_forward(arguments);
   return {new_h, new_cell, gates};
 }
 

@@ -18,8 +18,7 @@ TEST(Library, KnowsItsVersion) {
 
 TEST(TypedApi, GivesWhatTheBoxedCallGives) {
   const Arguments arguments = random_arguments({5, 4, 3}, at::kFloat);
-  const auto [new_h, new_cell, gates] = forward(
-      arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+  const auto [new_h, new_cell, gates] = call_forward(arguments);
   torch::jit::Stack stack{
       arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell};
   c10::Dispatcher::singleton().findSchemaOrThrow("lltm::forward", "").callBoxed(stack);
@@ -40,8 +39,7 @@ TEST_P(Forward, IsTheFormula) {
     if (!with_bias) {
       arguments.bias = std::nullopt;
     }
-    const auto [new_h, new_cell, gates] = forward(
-        arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+    const auto [new_h, new_cell, gates] = call_forward(arguments);
     const Outputs expected = reference_forward(arguments);
     expect_close(new_h, expected.new_h, "new_h");
     expect_close(new_cell, expected.new_cell, "new_cell");
@@ -59,26 +57,19 @@ INSTANTIATE_TEST_SUITE_P(Everywhere,
 TEST(Errors, NameTheOperatorTheArgumentAndBothShapes) {
   Arguments arguments = random_arguments({2, 32, 128}, at::kFloat);
   arguments.weights = at::zeros({384, 128});
-  try {
-    forward(
-        arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
-    FAIL() << "weights of the wrong shape were taken";
-  } catch (const c10::Error& error) {
-    EXPECT_STREQ(error.what_without_backtrace(),
-                 "lltm::forward: expected weights of shape [3*state_size, "
-                 "state_size+input_features] = [384, 160], got [384, 128]");
-  }
+  const std::string message =
+      ": expected weights of shape [3*state_size, state_size+input_features] = [384, 160], got "
+      "[384, 128]";
+  expect_error([&] { call_forward(arguments); }, "lltm::forward" + message);
+  expect_error([&] { sequence(arguments.input.unsqueeze(0), arguments.weights); },
+               "lltm::sequence" + message);
 }
 
 TEST(Errors, AnUndefinedTensorIsNamed) {
-  const Arguments arguments = random_arguments({2, 3, 4}, at::kFloat);
-  try {
-    forward(arguments.input, arguments.weights, arguments.bias, at::Tensor(), arguments.old_cell);
-    FAIL() << "an undefined old_h was taken";
-  } catch (const c10::Error& error) {
-    EXPECT_STREQ(error.what_without_backtrace(),
-                 "lltm::forward: expected old_h to be a tensor, got None or an undefined tensor");
-  }
+  Arguments arguments = random_arguments({2, 3, 4}, at::kFloat);
+  arguments.old_h = at::Tensor();
+  expect_error([&] { call_forward(arguments); },
+               "lltm::forward: expected old_h to be a tensor, got None or an undefined tensor");
 }
 
 }  // namespace

@@ -91,17 +91,11 @@ void check_gradients(const Case& parameters, int64_t steps) {
 
 TEST_P(Sequence, IsALoopOfTheFormula) {
   check_values(GetParam(), kSteps);
+  check_values(GetParam(), 1);
 }
 
 TEST_P(Sequence, HasTheGradientsOfTheFormula) {
   check_gradients(GetParam(), kSteps);
-}
-
-TEST_P(Sequence, OfOneStepIsTheFormula) {
-  check_values(GetParam(), 1);
-}
-
-TEST_P(Sequence, OfOneStepHasTheGradientsOfTheFormula) {
   check_gradients(GetParam(), 1);
 }
 
@@ -143,18 +137,6 @@ TEST(SequenceBackward, LeavesOutWhatIsNotWanted) {
   EXPECT_EQ(d_bias.sizes(), at::IntArrayRef({21}));
   EXPECT_FALSE(d_h0.defined());
   EXPECT_EQ(d_c0.sizes(), h_n.sizes());
-}
-
-TEST(SequenceErrors, NameTheOperatorTheArgumentAndBothShapes) {
-  const Arguments arguments = random_arguments({2, 32, 128}, at::kFloat);
-  try {
-    sequence(random_input(arguments), at::zeros({384, 128}));
-    FAIL() << "weights of the wrong shape were taken";
-  } catch (const c10::Error& error) {
-    EXPECT_STREQ(error.what_without_backtrace(),
-                 "lltm::sequence: expected weights of shape [3*state_size, "
-                 "state_size+input_features] = [384, 160], got [384, 128]");
-  }
 }
 
 }  // namespace

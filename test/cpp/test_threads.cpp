@@ -19,8 +19,7 @@ constexpr int kRepetitions = 5;
 
 /// The gradients and results of the cell, and of a sequence of three equal steps.
 std::vector<at::Tensor> call(const Arguments& arguments) {
-  const auto [new_h, new_cell, gates] = forward(
-      arguments.input, arguments.weights, arguments.bias, arguments.old_h, arguments.old_cell);
+  const auto [new_h, new_cell, gates] = call_forward(arguments);
   const auto [output, h_n, c_n, cells, all_gates] =
       sequence(arguments.input.unsqueeze(0).expand({3, -1, -1}),
                arguments.weights,
