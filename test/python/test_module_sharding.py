@@ -1,19 +1,20 @@
 """A group of two processes: DTensors with a sharded batch, DistributedDataParallel and FSDP2 give the same results as a
-single process. Also runs the program of docs/several-gpus.md."""
+single process. Also nn.DataParallel, and docs/several-gpus.md."""
 
 import os
-import socket
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
-from building import ROOT
+from building import ROOT, run, with_lltm
 from documentation import blocks
 from sequence_reference import Sizes, call, make, make_gradients
 from torch import nn
 
 import lltm
 
+PAGE = ROOT / "docs" / "several-gpus.md"
 STEPS = 5
 
 
@@ -161,13 +162,6 @@ def check_fully_sharded(mesh, rank) -> None:
     assert_whole([parameter.grad for parameter in model.parameters()], expected)
 
 
-def check_page(rank) -> None:
-    """The program of docs/several-gpus.md, in the environment that torchrun sets up."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-    program = "".join(block.text for block in blocks(ROOT / "docs" / "several-gpus.md", "python"))
-    exec(compile(program, "several-gpus.md", "exec"), {})
-
-
 def check(rank, file) -> None:
     """Runs in each process. test_import.py calls the functions in a single one."""
     torch.set_num_threads(1)
@@ -188,18 +182,53 @@ def check(rank, file) -> None:
     check_fully_sharded(mesh, rank)
     lltm.sharding.register()  # again
     dist.destroy_process_group()
-    check_page(rank)
     # Skips the interpreter's finalization, during which gloo's threads may still release tensors and abort the process
     # (github.com/pytorch/pytorch/pull/179291).
     os._exit(0)
 
 
-@pytest.mark.skipif(not dist.is_available(), reason="PyTorch without torch.distributed")
+needs_distributed = pytest.mark.skipif(not dist.is_available(), reason="PyTorch without torch.distributed")
+
+
+@needs_distributed
 def test_a_group_of_two(tmp_path, monkeypatch):
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    of_the_group = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    for name, value in (of_the_group | {"CUDA_VISIBLE_DEVICES": ""}).items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     torch.multiprocessing.spawn(check, (tmp_path / "group",), nprocs=2)
+
+
+@pytest.fixture
+def on_two_gpus(device):
+    """Two processes or replicas, each with a GPU of its own, or on the CPU."""
+    if device.type == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+
+
+@needs_distributed
+@pytest.mark.usefixtures("on_two_gpus")
+def test_the_page(device, tmp_path):
+    """docs/several-gpus.md: its program, started by its command, with gloo or NCCL."""
+    (command,) = blocks(PAGE, "sh")
+    (tmp_path / "train.py").write_text("".join(block.text for block in blocks(PAGE, "python")))
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device.type == "cpu" else {}
+    run("sh", "-c", command.text, cwd=tmp_path, OMP_NUM_THREADS=1, **hidden, **with_lltm())
+
+
+@pytest.mark.usefixtures("on_two_gpus")
+@pytest.mark.parametrize("make", [lltm.LLTMCell, lltm.LLTM, partial(lltm.LLTM, num_layers=2, bidirectional=True)])
+def test_data_parallel(device, make):
+    """nn.DataParallel replicates a module and splits the batch. On the CPU, where it does neither, the replica of a
+    module is tested, whose parameters are plain tensors."""
+    module = make(3, 4, device=device, dtype=torch.float64)
+    dim = 0 if isinstance(module, lltm.LLTMCell) else 1
+    input = torch.randn(5, 4, 3, device=device, dtype=torch.float64)[0 if dim == 0 else slice(None)]
+    if device.type == "cuda":
+        parallel = nn.DataParallel(module, dim=dim)
+    else:
+        parallel = module._replicate_for_data_parallel()
+        parallel._former_parameters = {}
+        for name, parameter in module.named_parameters():
+            setattr(parallel, name, 1 * parameter)
+    results, expected = parallel(input), module(input)
+    torch.testing.assert_close(results, expected)
+    found, gradients = (torch.autograd.grad(r[0].sin().sum(), list(module.parameters())) for r in (results, expected))
+    torch.testing.assert_close(found, gradients)
