@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from building import ROOT, run
 from documentation import FENCED, blocks
+from torch.utils.cpp_extension import include_paths
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 RUN_ELSEWHERE = {
@@ -71,6 +72,28 @@ def test_the_commands_of_a_page_exist(page):
         named += re.findall(r"^make ([a-z-]+)", block.text, re.MULTILINE)
     if named:
         run("make", "--dry-run", *named, cwd=ROOT, MAKEFLAGS=None)
+
+
+CPP_PAGES = ("cpp.md", "sequences.md", "serving.md")  # test_writing_an_operator.py compiles the blocks of its page
+CPP_NAMES = """const at::Tensor &input, const at::Tensor &weights, const at::Tensor &bias, const at::Tensor &h0,
+    const at::Tensor &c0, const at::Tensor &lengths, const at::Tensor &begins,
+    const torch::nn::utils::rnn::PackedSequence &packed"""
+
+
+@pytest.mark.any_pytorch
+def test_the_cpp_of_the_pages_compiles(tmp_path):
+    """As one program, because PyTorch's headers take most of the time: a function for each block."""
+    headers, functions = set(), []
+    for page in CPP_PAGES:
+        for number, block in enumerate(blocks(ROOT / "docs" / page, "cpp")):
+            includes = re.findall(r"^#include .*$", block.text, re.MULTILINE)
+            headers.update(line.partition("  //")[0] for line in includes)
+            body = re.sub(r"^#include .*$", "", block.text, flags=re.MULTILINE)
+            functions.append(f"void {Path(page).stem}_{number}({CPP_NAMES}) {{\n{body}}}\n")
+    assert len(functions) == 3
+    (tmp_path / "pages.cpp").write_text("\n".join([*sorted(headers), *functions]))
+    folders = [f"-I{ROOT / 'include'}", *(f"-isystem{path}" for path in include_paths())]
+    run("c++", "-std=c++20", "-fsyntax-only", *folders, tmp_path / "pages.cpp")
 
 
 def anchors(page: Path) -> set[str]:
