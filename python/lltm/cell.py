@@ -25,6 +25,8 @@ def split_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
     :class:`LLTMCell` or of a layer of :class:`LLTM`. Their rows are those of the input gate, the output gate and the
     candidate, H each: ``weights.chunk(3)``, as ``bias.chunk(3)``.
 
+    Raises ValueError if weights do not have this shape, (3H, H+I), for any H of 1 or more and I of 0 or more.
+
     Example::
 
         >>> rnn = lltm.LLTM(10, 20)
@@ -33,7 +35,9 @@ def split_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
         >>> weight_hh.shape, weight_ih.shape
         (torch.Size([60, 20]), torch.Size([60, 10]))
     """
-    state_size = weights.size(0) // 3
+    state_size = weights.size(0) // 3 if weights.dim() == 2 else 0
+    if state_size == 0 or weights.size(0) % 3 != 0 or weights.size(1) < state_size:
+        raise ValueError(f"split_weights: expected weights of shape (3H, H+I), got {list(weights.shape)}")
     return weights[:, :state_size], weights[:, state_size:]
 
 

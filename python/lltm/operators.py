@@ -167,8 +167,10 @@ def sequence_plan(
         (``recurrence_...``) or one; the blocks of a cluster; the rows of the batch that a block or cluster takes; and
         whether the kernel multiplies the input itself. Names of kernels may change with any version.
 
-    Raises RuntimeError if an argument is invalid, or if LLTM_CUDA_PATH asks for what is impossible.
+    Raises RuntimeError if an argument is invalid or not on a GPU, or if LLTM_CUDA_PATH asks for what is impossible.
     """
+    if not input.is_cuda:
+        raise RuntimeError(f"lltm::sequence_plan: expected input on a CUDA device, got {input.device}")
     return torch.ops.lltm.sequence_plan(input, weights, bias, h0, c0, lengths, reset, reverse, keep)
 
 

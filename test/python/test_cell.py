@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import pickle
+import re
 
 import named_arguments
 import pytest
@@ -104,6 +105,13 @@ def test_split_weights():
     with torch.no_grad():
         cell.weights[:, :7], cell.weights[:, 7:] = 2, 3
     torch.testing.assert_close(cell(x, (h, c)), (expected.tanh() * o.sigmoid(), expected))
+
+
+@pytest.mark.parametrize("shape", [(21,), (1, 21, 12), (20, 12), (21, 6), (0, 5)], ids=str)
+def test_split_weights_of_another_shape(shape):
+    message = rf"^split_weights: expected weights of shape \(3H, H\+I\), got {re.escape(str(list(shape)))}$"
+    with pytest.raises(ValueError, match=message):
+        lltm.split_weights(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])

@@ -342,3 +342,9 @@ def test_a_cuda_tensor_in_a_build_without_cuda(path):
     operator = Operator("forward", path)
     with pytest.raises(RuntimeError, match="^lltm was built without CUDA"):
         operator({name: tensor.cuda() for name, tensor in operator.arguments().items()})
+
+
+def test_a_plan_is_for_a_gpu():
+    arguments = named_arguments.make("sequence")
+    with pytest.raises(RuntimeError, match="^lltm::sequence_plan: expected input on a CUDA device, got cpu$"):
+        lltm.sequence_plan(**arguments)
