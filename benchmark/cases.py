@@ -1,9 +1,13 @@
 """The cases to measure: shapes, dtypes, devices, threads and kinds of work."""
 
-from dataclasses import dataclass
+import math
+import random
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields
 from enum import Enum
 
 import torch
+from typing_extensions import Self
 
 
 class Work(str, Enum):
@@ -27,16 +31,27 @@ WORK_TITLES = {
 }
 
 
-def parse_sizes(text: str, what: str, names: str) -> list[int]:
-    """The sizes that a text such as "64,512,512" gives, one for each of the names."""
-    sizes = text.split(",")
-    if len(sizes) != len(names.split(",")) or not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
-        raise ValueError(f"expected {what} as {names}, got {text!r}")
-    return [int(size) for size in sizes]
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a call, written as "64,512,512"."""
+
+    def __str__(self) -> str:
+        return ",".join(map(str, astuple(self)))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        names, sizes = [field.name.upper() for field in fields(cls)], text.split(",")
+        if len(sizes) != len(names) or not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
+            raise ValueError(f"expected a shape as {','.join(names)}, got {text!r}")
+        return cls(*map(int, sizes))
+
+
+def log_uniform(generator: random.Random, low: int, high: int) -> int:
+    return min(high, max(low, round(math.exp(generator.uniform(math.log(low), math.log(high))))))
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Sizes):
     batch: int
     input_features: int
     state_size: int
@@ -44,13 +59,6 @@ class Shape:
     @property
     def multiply_adds_of_a_gate(self) -> int:
         return self.batch * (self.input_features + self.state_size) * self.state_size
-
-    def __str__(self) -> str:
-        return f"{self.batch},{self.input_features},{self.state_size}"
-
-    @classmethod
-    def parse(cls, text: str) -> "Shape":
-        return cls(*parse_sizes(text, "a shape", "BATCH,INPUT_FEATURES,STATE_SIZE"))
 
 
 TUTORIAL_SHAPES = (Shape(16, 32, 128), Shape(64, 1024, 128))
@@ -91,7 +99,9 @@ class Case:
     threads: int
     work: Work
     dtype: str
-    shape: Shape
+    shape: Sizes
+    seed: int = 0
+    """The seed that a random shape was drawn with."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -99,13 +109,8 @@ class Case:
 
     def columns(self) -> dict[str, str | int]:
         """As in a row of the results."""
-        return {
-            "device": self.device,
-            "threads": self.threads,
-            "dtype": self.dtype,
-            "work": str(self.work),
-            "shape": str(self.shape),
-        }
+        names = ("device", "threads", "dtype", "seed")
+        return {name: getattr(self, name) for name in names} | {"work": str(self.work), "shape": str(self.shape)}
 
     def __str__(self) -> str:
         threads = f" {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "cpu" else ""
@@ -137,4 +142,24 @@ def make_cases(
         for dtype in dtypes_on(device, dtypes)
         for shape in shapes
         if _is_worthwhile(case := Case(device, count, work, dtype, shape))
+    ]
+
+
+def sweep_cases(
+    make: Callable[..., Case],
+    draws: list[tuple[int, Sizes]],
+    devices: list[str],
+    threads: list[int],
+    dtypes: list[str],
+    works: list[Work],
+) -> list[Case]:
+    """Every combination with shapes and their seeds, shape by shape: an interrupted run has as many shapes for every
+    dtype."""
+    return [
+        make(device, count, work, dtype, shape, seed)
+        for seed, shape in draws
+        for device in devices
+        for count in threads_on(device, threads)
+        for dtype in dtypes_on(device, dtypes)
+        for work in works
     ]

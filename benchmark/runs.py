@@ -14,7 +14,7 @@ import sweep as random_shapes
 import timing
 import torch
 import transforms as of_transforms
-from cases import DTYPES, QUICK_SHAPES, SHAPES, UGLY_SHAPES, Shape, Work
+from cases import DTYPES, QUICK_SHAPES, SHAPES, UGLY_SHAPES, Case, Shape, Work, sweep_cases
 from peers import FIXED_SHAPE_PEERS, OURS, SWEEP_PEERS, load_libraries
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -79,7 +79,7 @@ class Request:
     def chosen_shapes(self, of: type) -> list:
         return [of.parse(text) for text in self.shapes or ()]
 
-    def sweep_cases(self) -> dict[str, list]:
+    def sweep_settings(self) -> dict[str, list]:
         return {
             "devices": self.one_device(),
             "threads": self.threads or [self.cores],
@@ -132,7 +132,7 @@ def sweep(request: Request, count: int) -> None:
     draws = [(seed, shape) for seed in request.seeds or [1] for shape in random_shapes.draw(count, seed, largest)]
     if shapes := request.chosen_shapes(Shape):
         draws = [(0, shape) for shape in shapes]
-    cases = random_shapes.cases_of(draws, **request.sweep_cases())
+    cases = sweep_cases(Case, draws, **request.sweep_settings())
     tasks = random_shapes.tasks(cases, choice(request.peers, SWEEP_PEERS, "peer")) if cases else []
     request.run("sweep", request.one_device(), tasks, request.seconds)
 
@@ -165,7 +165,7 @@ def sequence_sweep(request: Request, count: int) -> None:
     draws = sequence_cases.draw(count, request.seeds or [1, 2, 3], largest)
     if shapes := request.chosen_shapes(sequence_cases.SequenceShape):
         draws = [(0, shape) for shape in shapes]
-    cases = sequence_cases.make_sweep(draws=draws, **request.sweep_cases())
+    cases = sweep_cases(sequence_cases.SequenceCase, draws, **request.sweep_settings())
     peers = [sequence_peers.MODULE, *choice(request.peers, sequence_peers.BASELINES, "peer")]
     tasks = sequence_measure.tasks("sequence sweep", cases, peers, timing.BRIEF)
     request.run("sequence-sweep", request.one_device(), tasks, request.seconds)

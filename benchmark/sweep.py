@@ -10,7 +10,7 @@ from functools import partial
 from statistics import median
 
 import timing
-from cases import Case, Shape, Work, dtypes_on, threads_on
+from cases import Case, Shape, Work, log_uniform
 from peers import OURS, PEERS, applicable, prepare_dynamic_compilation
 from results import Row, Task
 from workload import environment, make_call
@@ -28,17 +28,14 @@ def draw(count: int, seed: int, largest: Shape = LARGEST) -> list[Shape]:
     state size are rounded up to a multiple of 8; the others are not rounded, so most of them are unaligned."""
     generator = random.Random(seed)
 
-    def log_uniform(low: int, high: int) -> int:
-        return min(high, max(low, round(math.exp(generator.uniform(math.log(low), math.log(high))))))
-
     def rounded(size: int, high: int) -> int:
         return min(math.ceil(size / MULTIPLE) * MULTIPLE, high)
 
     shapes = []
     for index in range(count):
-        batch = log_uniform(SMALLEST.batch, largest.batch)
-        features = log_uniform(SMALLEST.input_features, largest.input_features)
-        state = log_uniform(SMALLEST.state_size, largest.state_size)
+        batch = log_uniform(generator, SMALLEST.batch, largest.batch)
+        features = log_uniform(generator, SMALLEST.input_features, largest.input_features)
+        state = log_uniform(generator, SMALLEST.state_size, largest.state_size)
         if index % 5 >= UNROUNDED_OF_FIVE:
             features, state = rounded(features, largest.input_features), rounded(state, largest.state_size)
         shape = Shape(batch, features, state)
@@ -52,25 +49,11 @@ REPETITIONS = 3
 """How often a case is measured if a peer is faster."""
 
 
-def cases_of(
-    draws: list[tuple[int, Shape]], devices: list[str], threads: list[int], dtypes: list[str], works: list[Work]
-) -> list[tuple[int, Case]]:
-    """The cases with their seeds, shape by shape: an interrupted run has equally many shapes for every dtype."""
-    return [
-        (seed, Case(device, count, work, dtype, shape))
-        for seed, shape in draws
-        for device in devices
-        for count in threads_on(device, threads)
-        for dtype in dtypes_on(device, dtypes)
-        for work in works
-    ]
-
-
-def tasks(cases: list[tuple[int, Case]], peers: list[str]) -> list[Task]:
+def tasks(cases: list[Case], peers: list[str]) -> list[Task]:
     prepare_dynamic_compilation()
     return [
-        ("compiling", partial(_compile, [case for _, case in cases], peers)),
-        *((str(case), partial(_measure, seed, case, peers)) for seed, case in cases),
+        ("compiling", partial(_compile, cases, peers)),
+        *((str(case), partial(_measure, case, peers)) for case in cases),
     ]
 
 
@@ -96,7 +79,7 @@ def calls_per_graph(case: Case) -> int:
     return 20 if work < 3e7 else 12 if work < 3e8 else 4
 
 
-def _measure(seed: int, case: Case, names: list[str]) -> Iterator[Row]:
+def _measure(case: Case, names: list[str]) -> Iterator[Row]:
     with environment(case):
         samplers, failures = timing.samplers(
             case,
@@ -110,7 +93,7 @@ def _measure(seed: int, case: Case, names: list[str]) -> Iterator[Row]:
         times = _times(samplers, timing.GPU_RACE if case.device == "cuda" else timing.CPU_RACE)
     clock = "device" if case.device == "cuda" else "wall"
     for name, us in times.items():
-        yield Row("sweep", **case.columns(), peer=name, us=us, clock=clock, seed=seed)
+        yield Row("sweep", **case.columns(), peer=name, us=us, clock=clock)
     yield from failures
 
 

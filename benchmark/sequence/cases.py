@@ -1,11 +1,10 @@
 """The sequences to measure: shapes, dtypes, threads and variants."""
 
-import math
 import random
 from dataclasses import dataclass
 
 import torch
-from cases import TORCH_DTYPES, Work, dtypes_on, parse_sizes, threads_on
+from cases import Case, Sizes, Work, dtypes_on, log_uniform, threads_on
 
 VARIANTS = {
     "padded": "every row has all steps",
@@ -16,34 +15,16 @@ VARIANTS = {
 
 
 @dataclass(frozen=True)
-class SequenceShape:
+class SequenceShape(Sizes):
     steps: int
     batch: int
     input_features: int
     state_size: int
 
-    def __str__(self) -> str:
-        return f"{self.steps},{self.batch},{self.input_features},{self.state_size}"
-
-    @classmethod
-    def parse(cls, text: str) -> "SequenceShape":
-        return cls(*parse_sizes(text, "a sequence", "STEPS,BATCH,INPUT_FEATURES,STATE_SIZE"))
-
 
 @dataclass(frozen=True)
-class SequenceCase:
-    device: str
-    threads: int
-    dtype: str
-    variant: str
-    work: Work
-    shape: SequenceShape
-    seed: int = 0
-    """The seed that the shape was drawn with."""
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        return TORCH_DTYPES[self.dtype]
+class SequenceCase(Case):
+    variant: str = "padded"
 
     @property
     def lengths(self) -> torch.Tensor:
@@ -69,13 +50,10 @@ class SequenceCase:
         return "device" if self.device == "cuda" and self.variant != "packed" else "wall"
 
     def columns(self) -> dict[str, str | int]:
-        """As in a row of the results."""
-        names = ("device", "threads", "dtype", "variant", "seed")
-        return {name: getattr(self, name) for name in names} | {"work": str(self.work), "shape": str(self.shape)}
+        return super().columns() | {"variant": self.variant}
 
     def __str__(self) -> str:
-        threads = f" {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "cpu" else ""
-        return f"{self.device}{threads} {self.dtype} {self.shape} {self.variant}, {self.work}"
+        return f"{super().__str__()}, {self.variant}"
 
 
 QUICK_SHAPE = SequenceShape(128, 16, 128, 128)
@@ -109,7 +87,7 @@ def make_cases(
 ) -> list[SequenceCase]:
     """Every worthwhile combination. Requested shapes are measured in all of them."""
     return [
-        SequenceCase(device, count, dtype, variant, work, shape)
+        SequenceCase(device, count, work, dtype, shape, variant=variant)
         for device in devices
         for count in threads_on(device, threads)
         for dtype in dtypes_on(device, dtypes)
@@ -128,9 +106,6 @@ def draw(count: int, seeds: list[int], largest: SequenceShape = LARGEST) -> list
     """Draws `count` shapes of each seed, with log-uniform sizes between SMALLEST and `largest`. In half of them, the
     input has as many features as the state. The seeds take turns, so that a run that ends early has shapes of each."""
 
-    def log_uniform(generator: random.Random, low: int, high: int) -> int:
-        return min(high, max(low, round(math.exp(generator.uniform(math.log(low), math.log(high))))))
-
     def one(generator: random.Random) -> SequenceShape:
         steps = log_uniform(generator, SMALLEST.steps, largest.steps)
         batch = log_uniform(generator, SMALLEST.batch, largest.batch)
@@ -140,21 +115,3 @@ def draw(count: int, seeds: list[int], largest: SequenceShape = LARGEST) -> list
 
     generators = {seed: random.Random(seed) for seed in seeds}
     return [(seed, one(generator)) for _ in range(count) for seed, generator in generators.items()]
-
-
-def make_sweep(
-    devices: list[str],
-    threads: list[int],
-    dtypes: list[str],
-    works: list[Work],
-    draws: list[tuple[int, SequenceShape]],
-) -> list[SequenceCase]:
-    """Every combination, padded, shape by shape: an interrupted run has as many shapes for every dtype."""
-    return [
-        SequenceCase(device, count, dtype, "padded", work, shape, seed)
-        for seed, shape in draws
-        for device in devices
-        for count in threads_on(device, threads)
-        for dtype in dtypes_on(device, dtypes)
-        for work in works
-    ]

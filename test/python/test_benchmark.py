@@ -16,13 +16,13 @@ import pages
 import report
 import results
 import timing
-from cases import Shape, Work
+from cases import Shape, Work, sweep_cases
 from results import Row
 from rich.console import Console
 from rich.progress import Progress
 from sequence.cases import LARGEST as LARGEST_SEQUENCE
 from sequence.cases import SMALLEST as SMALLEST_SEQUENCE
-from sequence.cases import VARIANTS, SequenceShape, make_cases, make_sweep
+from sequence.cases import VARIANTS, SequenceCase, SequenceShape, make_cases
 from sequence.cases import draw as draw_sequences
 from sweep import LARGEST, SMALLEST, WORK_LIMIT, draw
 
@@ -272,7 +272,7 @@ class TestSequenceCases:
 
     def test_a_shape_has_four_sizes_of_one_or_more(self):
         for text in ("1,2", "1,2,3,x", "1,0,3,4"):
-            message = f"expected a sequence as STEPS,BATCH,INPUT_FEATURES,STATE_SIZE, got '{text}'"
+            message = f"expected a shape as STEPS,BATCH,INPUT_FEATURES,STATE_SIZE, got '{text}'"
             with pytest.raises(ValueError, match=message):
                 SequenceShape.parse(text)
 
@@ -294,7 +294,9 @@ class TestSequenceSweep:
         assert 0.4 < numpy.mean([shape.input_features == shape.state_size for shape in shapes]) < 0.6
 
     def test_an_interrupted_run_has_every_dtype_of_its_shapes(self):
-        cases = make_sweep(["cuda"], [2], ["float32", "tf32"], [Work.FORWARD, Work.TRAINING], draw_sequences(2, [5]))
+        cases = sweep_cases(
+            SequenceCase, draw_sequences(2, [5]), ["cuda"], [2], ["float32", "tf32"], [Work.FORWARD, Work.TRAINING]
+        )
         assert [(case.seed, case.dtype, str(case.work)) for case in cases[:4]] == [
             (5, dtype, work) for dtype in ("float32", "tf32") for work in ("forward", "training")
         ]
