@@ -11,6 +11,7 @@ from sequence_reference import (
     call_backward,
     make,
     make_gradients,
+    ragged,
 )
 
 # Around the edges of every tile: 4, 8 and 16 lanes; tiles of 4, 6 and 8 rows; panels of 2 and 4 vectors; blocks of 128
@@ -40,16 +41,11 @@ def test_is_the_formula(dtype, number, masked):
 
 def test_nothing_beyond_a_length_is_read(dtype):
     """Neither inputs nor gradients."""
-    arguments = make((6, 11, 5, 21), dtype, lengths=True)
-    beyond = torch.arange(6).unsqueeze(1) >= arguments.lengths.clamp(0, 6)
+    arguments, poisoned, beyond = ragged(make((6, 11, 5, 21), dtype))
     gradients = make_gradients(arguments)
-    for tensor in (arguments.input, gradients[0], gradients[3]):
-        tensor[beyond] = torch.nan
-    clean = arguments._replace(input=arguments.input.nan_to_num())
-    zeroed = [gradient.nan_to_num() for gradient in gradients]
-    found = [*call(arguments, True), *call_backward(gradients, arguments)]
-    expected = [*call(clean, True), *call_backward(zeroed, clean)]
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    spoil = [t.masked_fill(beyond.unsqueeze(2), torch.nan) if t.dim() == 3 else t for t in gradients]
+    found = [*call(poisoned, True), *call_backward(spoil, poisoned)]
+    assert all(map(torch.equal, found, [*call(arguments, True), *call_backward(gradients, arguments)]))
 
 
 @pytest.mark.skipif(not OWN, reason="ATen's results are reproducible only for the same number of threads")

@@ -98,6 +98,29 @@ def make(
     )
 
 
+def ragged(arguments: Sequence) -> tuple[Sequence, Sequence, Tensor]:
+    """The arguments, of at least five rows, with lengths from none to more than all steps; the same with NaN in the
+    input and resets beyond the lengths, which have no effect; and where that is, (steps, batch)."""
+    steps, batch, _ = arguments.input.shape
+    lengths = torch.tensor([0, 1, steps // 2, steps, steps + 3], device=arguments.input.device)
+    lengths = lengths[torch.arange(batch, device=lengths.device) % 5]
+    beyond = torch.arange(steps, device=lengths.device)[:, None] >= lengths
+    arguments = arguments._replace(lengths=lengths)
+    input = arguments.input.masked_fill(beyond.unsqueeze(2), torch.nan)
+    reset = beyond if arguments.reset is None else arguments.reset | beyond
+    return arguments, arguments._replace(input=input, reset=reset), beyond
+
+
+def assert_carries_the_cell_in_float32(run, dtype: torch.dtype, device, steps: int) -> None:
+    """run(input, weights, bias, h0, c0) gives c_n after many small increments, which the cell state would lose if it
+    were rounded after each of them."""
+    start, increment = 64.0, 0.005
+    # sigmoid(0) * elu(2 * increment), with weights of zero.
+    bias = torch.tensor([0.0, 0.0, 2 * increment], device=device, dtype=dtype)
+    c_n = run(bias.new_zeros(steps, 2, 1), bias.new_zeros(3, 2), bias, None, bias.new_full((2, 1), start))
+    assert abs(c_n.float() / (start + steps * bias[2].item() / 2) - 1).max() < torch.finfo(dtype).eps
+
+
 def call(arguments: Sequence, keep: bool = False) -> tuple[Tensor, ...]:
     return torch.ops.lltm.sequence(*arguments, keep=keep)
 

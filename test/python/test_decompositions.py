@@ -10,7 +10,7 @@ from building import ROOT
 from documentation import blocks
 from reference import SIZES as CELL_SIZES
 from reference import Arguments, assert_forward_close, make_arguments
-from sequence_reference import SIZES, Sequence, assert_results_close, make
+from sequence_reference import SIZES, Sequence, assert_carries_the_cell_in_float32, assert_results_close, make, ragged
 
 import lltm
 
@@ -67,23 +67,15 @@ def test_c0_may_be_float32_beside_16_bits(device, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 def test_the_cell_state_is_carried_in_float32(device, dtype):
-    """1,000 small increments, which the cell state would lose if it were rounded after each of them."""
-    bias = torch.tensor([0.0, 0.0, 0.01], device=device, dtype=dtype)
-    inputs = torch.zeros(1000, 2, 1, device=device, dtype=dtype)
-    _, _, c_n, _, _ = decomposed(ops.sequence.default, inputs, inputs.new_zeros(3, 2), bias)
-    assert abs(c_n.float() / (500 * bias[2].item()) - 1).max() < torch.finfo(dtype).eps
+    def run(*tensors):
+        return decomposed(ops.sequence.default, *tensors)[2]
+
+    assert_carries_the_cell_in_float32(run, dtype, device, steps=1000)
 
 
 def test_what_is_beyond_the_length_is_never_used(device):
-    arguments = make((6, 5, 3, 4), torch.float64, device, reset=True)
-    lengths = torch.tensor([0, 1, 3, 6, 9], device=device)
-    beyond = torch.arange(6, device=device)[:, None] >= lengths
-    poisoned = arguments._replace(
-        input=arguments.input.masked_fill(beyond.unsqueeze(2), float("nan")),
-        reset=arguments.reset | beyond,
-        lengths=lengths,
-    )
-    assert_results_close(decomposed(ops.sequence.default, *poisoned), arguments._replace(lengths=lengths))
+    arguments, poisoned, _ = ragged(make((6, 5, 3, 4), torch.float64, device, reset=True))
+    assert_results_close(decomposed(ops.sequence.default, *poisoned), arguments)
 
 
 class Keeps(torch.nn.Module):

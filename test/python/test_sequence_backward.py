@@ -20,6 +20,7 @@ from sequence_reference import (
     expected_gradients,
     make,
     make_gradients,
+    ragged,
 )
 from torch.utils.checkpoint import checkpoint
 
@@ -130,29 +131,21 @@ def test_c0_may_be_float32_beside_16_bits(device, dtype, reverse):
 @REVERSE
 def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
     """Neither inputs nor incoming gradients beyond the length are used: 0 * NaN would give NaN in d_weights."""
-    arguments = make(Sizes(6, 5, 3, 4), dtype, device, reset=True, reverse=reverse)
-    lengths = torch.tensor([0, 1, 3, 6, 9], device=device)
-    beyond = (torch.arange(6, device=device)[:, None] >= lengths).unsqueeze(2)
-    arguments = arguments._replace(lengths=lengths)
+    arguments, poisoned, beyond = ragged(make(Sizes(6, 5, 3, 4), dtype, device, reset=True, reverse=reverse))
     gradients = make_gradients(arguments)
-    spoil = [t.masked_fill(beyond, float("nan")) if t.dim() == 3 else t for t in gradients]
-    poisoned = arguments._replace(input=arguments.input.masked_fill(beyond, float("nan")))
+    spoil = [t.masked_fill(beyond.unsqueeze(2), torch.nan) if t.dim() == 3 else t for t in gradients]
     found = by_autograd(poisoned, spoil)
-    for result, expected in zip(found, by_autograd(arguments, gradients), strict=True):
-        assert torch.equal(result, expected)
-    assert found[0].masked_select(beyond).eq(0).all()
+    assert all(map(torch.equal, found, by_autograd(arguments, gradients)))
+    assert found[0][beyond].eq(0).all()
     # A row that is not run passes its gradients on.
     assert torch.equal(found[3][0], gradients[1][0]) and torch.equal(found[4][0], gradients[2][0])
 
 
 def test_d_input_beyond_the_length_is_zero_whatever_the_weights(device, dtype):
-    arguments = make(Sizes(6, 5, 3, 4), dtype, device)
-    lengths = torch.tensor([0, 1, 3, 6, 9], device=device)
-    beyond = (torch.arange(6, device=device)[:, None] >= lengths).unsqueeze(2)
-    arguments = arguments._replace(lengths=lengths, weights=torch.full_like(arguments.weights, float("nan")))
+    arguments, _, beyond = ragged(make(Sizes(6, 5, 3, 4), dtype, device))
+    arguments = arguments._replace(weights=torch.full_like(arguments.weights, torch.nan))
     d_input = by_autograd(arguments, make_gradients(arguments))[0]
-    assert d_input.masked_select(beyond).eq(0).all()
-    assert d_input.masked_select(~beyond).isnan().all()
+    assert d_input[beyond].eq(0).all() and d_input[~beyond].isnan().all()
 
 
 def test_gradients_stop_at_a_reset(device, dtype):
