@@ -26,10 +26,15 @@ def sizes(shape: Shape) -> tuple[int, int, int]:
 
 COSTS_H = (Path(__file__).resolve().parents[2] / "src/cuda/plan/costs.h").read_text()
 # Cf. test/cpp/device_facts.h.
-H200 = model.Facts.of(
-    [132, 227 * 1024, 1, 1, 132, 132, 126, 120, 100, 126, 98, 120, 264, 264, 252, 248, 235, 252, 224, 240]
-)
+RESIDENT = [132, 132, 126, 120, 100, 126, 98, 120, *[0] * 7, 112]
+RESIDENT_BY_TWO = [264, 264, 252, 248, 235, 252, 224, 240, *[0] * 8]
+H200 = model.Facts.of([132, 227 * 1024, 1, 1, *RESIDENT, *RESIDENT_BY_TWO])
 GPU = f"NVIDIA H200, 2026-11-22: {' '.join(map(str, H200.numbers()))}"
+
+
+def test_facts_of_another_version_are_refused():
+    with pytest.raises(ValueError, match="expected 36 facts about the GPU, got 20: measure them again"):
+        model.Facts.of(H200.numbers()[:20])
 
 
 def row(candidate: str, us: float, batch: int = 64, direction: str = "forward", dtype: str = "float32") -> fit.Row:

@@ -15,6 +15,8 @@ PROBLEM = numpy.dtype([(name, "i8") for name in ("arithmetic", "batch", "input_f
 """Zero ranks are those with the least estimate."""
 ESTIMATE = numpy.dtype([("us", "f8"), ("ranks", "i4"), ("by_default", "i4")])
 """Microseconds are NaN if the candidate does not support the problem, and ranks 0 if the model does not choose them."""
+_CLUSTERS = ctypes.c_int * 16
+"""A number for each size of a cluster."""
 
 
 class Facts(ctypes.Structure):
@@ -25,8 +27,8 @@ class Facts(ctypes.Structure):
         ("shared_bytes_a_block", ctypes.c_int),
         ("tiles", ctypes.c_bool),
         ("wgmma", ctypes.c_bool),
-        ("resident", ctypes.c_int * 8),
-        ("resident_by_two", ctypes.c_int * 8),
+        ("resident", _CLUSTERS),
+        ("resident_by_two", _CLUSTERS),
         ("costs", ctypes.c_void_p),
     )
 
@@ -37,9 +39,12 @@ class Facts(ctypes.Structure):
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Facts:
-        eight = ctypes.c_int * 8
+        sizes = _CLUSTERS._length_
+        if len(numbers) != 4 + 2 * sizes:
+            raise ValueError(f"expected {4 + 2 * sizes} facts about the GPU, got {len(numbers)}: measure them again")
         tiles, wgmma = (bool(number) for number in numbers[2:4])
-        return cls(*numbers[:2], tiles, wgmma, eight(*numbers[4:12]), eight(*numbers[12:20]))
+        resident, by_two = numbers[4 : 4 + sizes], numbers[4 + sizes :]
+        return cls(*numbers[:2], tiles, wgmma, _CLUSTERS(*resident), _CLUSTERS(*by_two))
 
 
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
