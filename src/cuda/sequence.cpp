@@ -266,6 +266,13 @@ class StepsOfSequence {
     return !plan_.by_library();
   }
 
+  /// Whether the kernel reads h in vectors that go on in the gap behind the columns of the state,
+  /// where both operands must be zeros.
+  bool multiplies_gap() const {
+    return !layout_.by_library && plan_.choice.candidate->group == Group::kFewRows &&
+           layout_.weights_gap() > 0;
+  }
+
   void copy_weights() {
     const Tensor& weights = arguments_.weights;
     if (!layout_.copies_weights) {
@@ -273,7 +280,9 @@ class StepsOfSequence {
     }
     weights_ = device_.empty({weights.size(0), layout_.weights_stride()}, weights.scalar_type());
     weights_.narrow(1, 0, layout_.state_size).copy_(h_columns(weights));
-    weights_.narrow(1, layout_.state_size, layout_.weights_gap()).zero_();
+    if (multiplies_gap()) {
+      weights_.narrow(1, layout_.state_size, layout_.weights_gap()).zero_();
+    }
     if (layout_.input_features > 0) {
       weights_.narrow(1, layout_.state_size + layout_.weights_gap(), layout_.input_features)
           .copy_(input_columns(weights));
@@ -333,9 +342,8 @@ class StepsOfSequence {
     void* const h_n = h.mutable_data_ptr();
     const Tensor h_memory =
         device_.empty({of.by_library ? 0 : of.h_buffers(), count, of.h_stride()}, dtype);
-    if (!of.by_library && plan_.choice.candidate->group == Group::kFewRows &&
-        of.weights_gap() > 0) {
-      h_memory.zero_();  // behind the columns of the state
+    if (multiplies_gap()) {
+      h_memory.zero_();
     }
     const Tensor cell_memory =
         device_.empty({of.cell_in_workspace ? count : 0, of.state_size}, of.accumulated);

@@ -23,7 +23,7 @@ struct StepOperands {
   bool whole_state() const { return state_size * size % 16 == 0; }
   int64_t h_stride() const { return packed_stride(state_size, size); }
   int64_t input_stride() const { return packed_stride(input_features, size); }
-  /// Columns of zeros, which kernels that read vectors of h multiply by zeros.
+  /// Between the columns of h and those of input, if weights are copied.
   int64_t weights_gap() const {
     return copies_weights ? whole_vectors(state_size, size) - state_size : 0;
   }
