@@ -22,6 +22,12 @@ __device__ __forceinline__ int cluster_rank() {
 #endif
 }
 
+/// The first of the `count` items that this block has, where kCluster blocks have as many each.
+template <int kCluster>
+__device__ __forceinline__ int first_of_block(int count) {
+  return kCluster == 1 ? 0 : cluster_rank() * count;
+}
+
 // The two halves of a barrier of all threads of the cluster. cluster_arrive orders no memory
 // accesses.
 __device__ __forceinline__ void cluster_arrive() {

@@ -45,7 +45,7 @@ template <typename Cell_,
           bool kXInside_,
           int kThreads_,
           int kColumns_,
-          int kCluster_ = 1>
+          int kCluster_>
 struct FmaTile {
   using Cell = Cell_;
   static constexpr bool kBackward = kBackward_, kXInside = kXInside_;
@@ -97,12 +97,6 @@ __device__ __forceinline__ void sync_block() {
   }
 }
 
-/// The first of the block's columns of the state.
-template <typename Tile>
-__device__ __forceinline__ int first_column_of_block() {
-  return Tile::kCluster == 1 ? 0 : cluster_rank() * Tile::kOwnState;
-}
-
 /// The product of a block, and which elements its threads finish.
 template <typename Tile>
 class FmaProduct {
@@ -114,7 +108,7 @@ class FmaProduct {
     lane_ = in_register(thread % 32);
     share_ = thread % kLanes;
     first_column_ = thread / kLanes * kColumns;
-    first_of_block_ = first_column_of_block<Tile>();
+    first_of_block_ = first_of_block<Tile::kCluster>(Tile::kOwnState);
     column_ = first_of_block_ + first_column_ + share_ % kColumns;
     first_row_ = share_ / kColumns % Tile::kRowLanes * Tile::kElements;
     copy_ = share_ / (kColumns * Tile::kRowLanes);
@@ -1025,7 +1019,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       for (int lane_of_rows = 0; lane_of_rows < Tile::kRowLanes; ++lane_of_rows) {
         sum += __uint_as_float(load_shared(base + 4 * (lane_of_rows * Tile::kK + i)));
       }
-      const int of_block = of_gate - first_column_of_block<Tile>();
+      const int of_block = of_gate - first_of_block<Tile::kCluster>(Tile::kOwnState);
       if (of_gate < state_size && of_block >= 0 && of_block < Tile::kOwnState) {
         p.d_bias_parts[(group * kGates + gate) * state_size + of_gate] = sum;
       }

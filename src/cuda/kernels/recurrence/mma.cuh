@@ -90,12 +90,6 @@ __device__ __forceinline__ Value parameter_in_register(Value value) {
   return Shape::kTiles == 1 ? __shfl_sync(~0u, value, 0) : value;
 }
 
-/// The first of the block's columns.
-template <typename Shape>
-__device__ __forceinline__ int first_column() {
-  return Shape::kCluster == 1 ? 0 : cluster_rank() * Shape::kColumns;
-}
-
 /// Which elements a thread has.
 template <typename Shape>
 struct OwnElements {
@@ -116,7 +110,8 @@ struct OwnElements {
     const int warp_of_block = static_cast<int>(threadIdx.x) / 32;
     warp = Shape::kHalves == 1 ? warp_of_block : warp_of_block % kWarps;
     half = Shape::kHalves == 1 ? 0 : warp_of_block / kWarps;
-    column = first_column<Shape>() + 16 * warp + 2 * (lane / 4) + (Shape::kOneRow ? lane % 2 : 0);
+    column = first_of_block<Shape::kCluster>(Shape::kColumns) + 16 * warp + 2 * (lane / 4) +
+             (Shape::kOneRow ? lane % 2 : 0);
     row = Shape::kOneRow ? 0 : 2 * (lane % 4) + half;
     columns = in_register(takes_part() ? max(min(state_size - column, Shape::kOwnColumns), 0) : 0);
     rows = in_register(columns > 0 ? max(block_rows - row, 0) : 0);
@@ -464,7 +459,8 @@ struct WeightFragments {
                                        const OwnElements<Shape>& own,
                                        uint32_t shared) {
     const Loaded loaded(own, shared);
-    const int size = static_cast<int>(state_size), first = first_column<Shape>();
+    const int size = static_cast<int>(state_size),
+              first = first_of_block<Shape::kCluster>(Shape::kColumns);
     if constexpr (Shape::kCluster > 1) {
       weights.data += first * weights.strides[kTransposed ? 1 : 0];
     }
