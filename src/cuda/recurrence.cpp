@@ -265,7 +265,8 @@ bool run_recurrence_backward(const RecurrenceCandidate& candidate,
                              bool reverse) {
   const Tensor gates = arguments.gates.contiguous(), cells = arguments.cells.contiguous();
   const int64_t batch = cells.size(1);
-  const int group_rows = rows_of_group(candidate.tile, batch, device.facts());
+  const DeviceFacts facts = device.facts();
+  const int group_rows = rows_of_group(candidate.tile, batch, facts);
   const int64_t groups = ceil_div(batch, group_rows), columns = d_gates.size(1);
   const Tensor &d_bias = gradients.bias, &d_weights = gradients.weights;
   const Tensor bias_parts =
@@ -300,7 +301,7 @@ bool run_recurrence_backward(const RecurrenceCandidate& candidate,
                                    .result = mutable_data_or_null<scalar_t>(d_bias)};
     if (products_are_small) {
       const GradientParts parts = parts_of_weight_gradient(
-          d_gates.size(0), arguments.input.size(2), cells.size(2), columns, device.facts());
+          d_gates.size(0), arguments.input.size(2), cells.size(2), columns, facts);
       const Tensor weight_parts =
           d_weights.defined() && parts.count > 1
               ? device.empty({parts.count, columns, d_weights.size(1)}, at::kFloat)
