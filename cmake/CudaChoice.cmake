@@ -11,8 +11,8 @@
 #                             environment): the architectures.
 #                             Default: that of the GPU that is present, else 80 and 90a.
 # Architectures older than the oldest, such as 8.0, are left out with a warning; it is an error if no other is given. With
-# 90a, that is built wherever 9.0 is asked for, because code for 9.0 does not contain Hopper's own instructions. Needs
-# lltm::libtorch. This is a macro because CMake enables languages in a directory, not in a function.
+# 90a, that is built wherever 9.0 is asked for, because code for 9.0 does not contain Hopper's own instructions. 90a means
+# 90a-real. Needs lltm::libtorch. This is a macro because CMake enables languages in a directory, not in a function.
 
 include_guard(DIRECTORY)
 include(CheckLanguage)
@@ -178,6 +178,8 @@ function(_lltm_choose_cuda_architectures architectures_variable obstacle_variabl
     message(STATUS "${PROJECT_NAME}: building for 9.0a as well as 9.0, because only 9.0a has Hopper's wgmma instructions")
     list(APPEND kept 90a-real)
   endif()
+  # PTX for 90a would only run where its machine code does.
+  list(TRANSFORM kept REPLACE "^([0-9]+a)$" "\\1-real")
   set(${architectures_variable} "${kept}" PARENT_SCOPE)
 endfunction()
 

@@ -370,9 +370,9 @@ needs_nvcc = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("options", "environment", "architectures"),
     [
-        (["-DCMAKE_CUDA_ARCHITECTURES=90a"], {}, ("90a",)),
+        (["-DCMAKE_CUDA_ARCHITECTURES=80;90a"], {}, ("80", "90a-real")),
         (["-DCMAKE_CUDA_ARCHITECTURES=80"], {"TORCH_CUDA_ARCH_LIST": "9.0"}, ("80",)),
-        ([], {"TORCH_CUDA_ARCH_LIST": "8.0 9.0a+PTX"}, ("80-real", "90a")),
+        ([], {"TORCH_CUDA_ARCH_LIST": "8.0 9.0a+PTX"}, ("80-real", "90a-real")),
         ([], {"TORCH_CUDA_ARCH_LIST": "9.0"}, ("90-real", "90a-real")),
         ([], {"TORCH_CUDA_ARCH_LIST": CONTAINER}, ("80-real", "86-real", "90-real", "100-real", "120", "90a-real")),
         (["-DCMAKE_CUDA_ARCHITECTURES=90"], {}, ("90",)),
