@@ -151,12 +151,6 @@ inline Segments segments_of(int64_t state_size, int64_t input_features, int64_t 
           static_cast<int>(ceil_div(input_features, size))};
 }
 
-/// How many neighboring elements the epilogue of a forward reads and writes at once, provided that
-/// rows are aligned to as many: four or two if state_size is a multiple of that, otherwise one.
-inline int neighbors_in(int64_t state_size) {
-  return state_size % 4 == 0 ? 4 : state_size % 2 == 0 ? 2 : 1;
-}
-
 /// A forward: new_h, new_cell and gates from input, weights, bias, old_h and old_cell.
 struct ForwardProblem {
   int64_t batch;

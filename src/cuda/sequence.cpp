@@ -133,7 +133,7 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   of.starts_with_c0 =
       is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
       has_rows(*arguments.c0) &&
-      rows_of(*arguments.c0).starts_at_neighbors(neighbors_in(of.state_size), sizeof(float));
+      (of.state_size % 4 != 0 || rows_of(*arguments.c0).starts_at_neighbors(4, sizeof(float)));
   return of;
 }
 

@@ -32,19 +32,22 @@ __device__ __forceinline__ int64_t index_of(int64_t row, int64_t columns) {
                               static_cast<uint32_t>(columns));
 }
 
-/// Writes `columns` neighboring values of a row, or zeros if the values do not count. With kWhole,
-/// all of them are written at once.
-template <int kColumns, bool kWhole, typename Element, typename Value>
-__device__ __forceinline__ void write_columns(Element* to,
-                                              const Value* values,
-                                              int columns,
-                                              bool values_count = true) {
+/// Whether all of the neighboring columns of a thread exist, so that they are read and written at
+/// once: four of a state_size that is a multiple of four, or one. Two may only be one, and are only
+/// written at once, if state_size is even.
+template <int kColumns>
+constexpr bool kAllExist = kColumns != 2;
+
+/// Writes `columns` neighboring values of a row of the state, or zeros if the values do not count.
+template <int kColumns, typename Element, typename Value>
+__device__ __forceinline__ void write_columns(
+    Element* to, const Value* values, int columns, int64_t state_size, bool values_count = true) {
   Vector<Element, kColumns> vector;
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     vector.values[c] = static_cast<Element>(values_count ? values[c] : 0);
   }
-  if constexpr (kWhole) {
+  if (kAllExist<kColumns> || state_size % kColumns == 0) {
     write_vector(to, vector);
   } else {
 #pragma unroll
@@ -56,10 +59,8 @@ __device__ __forceinline__ void write_columns(Element* to,
   }
 }
 
-/// kWhole: state_size is a multiple of kColumns, so that all columns exist and are written at once.
-/// Four columns are also read at once: bias and the rows of old_cell are then aligned to four
-/// elements.
-template <typename Element, typename Math, int kRows, int kColumns, bool kWhole>
+/// If there are four columns, bias and the rows of old_cell are aligned to four elements.
+template <typename Element, typename Math, int kRows, int kColumns>
 class CellEpilogue {
  public:
   static constexpr int kItemRows = kRows, kItemColumns = kColumns;
@@ -85,7 +86,7 @@ class CellEpilogue {
       return;
     }
     o.rows = kRows == 2 && row + kFragmentRowStep < p_.batch ? 2 : 1;
-    o.columns = kWhole ? kColumns : at_most(p_.state_size - column, kColumns);
+    o.columns = kAllExist<kColumns> ? kColumns : at_most(p_.state_size - column, kColumns);
     o.index = index_of(row, p_.state_size) + column;
     o.gates_index = index_of(row, 3 * p_.state_size) + column;
   }
@@ -156,12 +157,15 @@ class CellEpilogue {
         const int64_t below = r * kFragmentRowStep;
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          write_columns<kColumns, kWhole>(
-              gates + (below * 3 + gate) * p_.state_size, z[gate] + r * kColumns, o.columns);
+          write_columns<kColumns>(gates + (below * 3 + gate) * p_.state_size,
+                                  z[gate] + r * kColumns,
+                                  o.columns,
+                                  p_.state_size);
         }
-        write_columns<kColumns, kWhole>(new_h + below * p_.state_size, h + r * kColumns, o.columns);
-        write_columns<kColumns, kWhole>(
-            new_cell + below * p_.state_size, c + r * kColumns, o.columns);
+        write_columns<kColumns>(
+            new_h + below * p_.state_size, h + r * kColumns, o.columns, p_.state_size);
+        write_columns<kColumns>(
+            new_cell + below * p_.state_size, c + r * kColumns, o.columns, p_.state_size);
       }
     }
   }
@@ -173,7 +177,7 @@ class CellEpilogue {
     } else {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        if ((kWhole && kColumns == 1) || c < columns) {
+        if (kAllExist<kColumns> || c < columns) {
           to.values[c] = from[c];
         }
       }

@@ -22,8 +22,9 @@ enum class Turn {
   kEnds,        // its last step
 };
 
-/// Problem is StepProblem, whose rows all run, or StepOfRowsProblem. kWhole is as in CellEpilogue.
-template <typename Problem, typename Element, typename Math, int kRows, int kColumns, bool kWhole>
+/// Problem is StepProblem, whose rows all run, or StepOfRowsProblem. Columns are as in
+/// CellEpilogue.
+template <typename Problem, typename Element, typename Math, int kRows, int kColumns>
 class StepEpilogue {
  public:
   using acc_t = accumulate_t<Element>;
@@ -44,7 +45,7 @@ class StepEpilogue {
     o.rows = 0;
     if (column < p_.state_size && row < p_.batch) {
       o.rows = kRows == 2 && row + kFragmentRowStep < p_.batch ? 2 : 1;
-      o.columns = kWhole ? kColumns : at_most(p_.state_size - column, kColumns);
+      o.columns = kAllExist<kColumns> ? kColumns : at_most(p_.state_size - column, kColumns);
       o.column = static_cast<int>(column);
       o.row = row;
     }
@@ -109,7 +110,7 @@ class StepEpilogue {
       const bool runs = !kOfAnyRows || turn != Turn::kIdle;
       acc_t* const next_cell = static_cast<acc_t*>(p_.next_cell);
       const auto write = [&](auto* to, const acc_t* values, bool values_count) {
-        write_columns<kColumns, kWhole>(to, values, o.columns, values_count);
+        write_columns<kColumns>(to, values, o.columns, p_.state_size, values_count);
       };
       write(element(p_.new_h, index), h[r], runs);
       if (p_.new_cell != nullptr) {
@@ -165,7 +166,7 @@ class StepEpilogue {
   static __device__ __forceinline__ void read(Vector<T, kColumns>& vector,
                                               const T* from,
                                               int columns) {
-    if constexpr (kWhole) {
+    if constexpr (kAllExist<kColumns>) {
       vector = read_vector<kColumns>(from);
     } else {
 #pragma unroll
@@ -181,9 +182,9 @@ class StepEpilogue {
 };
 
 /// The epilogue of a problem.
-template <typename Problem, typename Element, typename Math, int kRows, int kColumns, bool kWhole>
+template <typename Problem, typename Element, typename Math, int kRows, int kColumns>
 using EpilogueOf = std::conditional_t<kOfSequence<Problem>,
-                                      StepEpilogue<Problem, Element, Math, kRows, kColumns, kWhole>,
-                                      CellEpilogue<Element, Math, kRows, kColumns, kWhole>>;
+                                      StepEpilogue<Problem, Element, Math, kRows, kColumns>,
+                                      CellEpilogue<Element, Math, kRows, kColumns>>;
 
 }  // namespace lltm::cuda

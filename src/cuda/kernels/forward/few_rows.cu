@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   using Math = std::conditional_t<kArithmetic == Arithmetic::kFloat32,
                                   cell::StandardMath,
                                   ForwardMath<kArithmetic>>;
-  using Epilogue = EpilogueOf<Problem, Element, Math, 1, 1, true>;
+  using Epilogue = EpilogueOf<Problem, Element, Math, 1, 1>;
   const Epilogue epilogue(arguments.problem);
   typename Epilogue::Operands operands;
   const auto fetch = [&] {

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   const int end = arguments.split.first_chunk(rank + 1);
 
   ClusterSums<Product> sums(shared, arguments.split);
-  using Epilogue = EpilogueOf<Problem, Element, cell::StandardMath, 1, 1, true>;
+  using Epilogue = EpilogueOf<Problem, Element, cell::StandardMath, 1, 1>;
   ElementFinisher<Epilogue, kHidden, Product::kThreads> finisher(
       Epilogue(arguments.problem), first_row, first_hidden, sums.first_row(), sums.rows());
   if constexpr (!kOfSequence<Problem>) {

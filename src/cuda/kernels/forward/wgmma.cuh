@@ -42,8 +42,8 @@ struct ForwardWgmmaArguments {
 /// the same columns, in addition to the ranks that share their K: a chunk of weights is read once
 /// for all of them.
 ///
-/// kNeighbors: how many neighbors of a row the epilogue writes at once: four, two or one.
-template <typename Problem_, typename Product_, int kNeighbors>
+/// kFours: the epilogue reads and writes four neighbors of a row at once.
+template <typename Problem_, typename Product_, bool kFours>
 struct ForwardWgmmaTile {
   using Problem = Problem_;
   static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
@@ -52,13 +52,8 @@ struct ForwardWgmmaTile {
   static constexpr bool kLoadsByTwo = kOfSequence && Product::kArithmetic != Arithmetic::kFloat32;
   static constexpr int kHidden = Product::kTileN / 3;
   using Math = ForwardMath<Product::kArithmetic>;
-  static constexpr int kItemRows = kNeighbors == 4 ? 1 : 2;
-  using Epilogue = EpilogueOf<Problem,
-                              typename Product::Element,
-                              Math,
-                              kItemRows,
-                              4 / kItemRows,
-                              (kNeighbors > 1)>;
+  static constexpr int kItemRows = kFours ? 1 : 2;
+  using Epilogue = EpilogueOf<Problem, typename Product::Element, Math, kItemRows, 4 / kItemRows>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
 
   // Shared memory: the pipeline, a barrier for the sums, and the sums. The sums of a block without
@@ -386,34 +381,25 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
       Tile::kMeetsNextStep && !loads_early(problem) ? Tile::kFirstStepBytes : 0);
 }
 
-/// How many neighbors of a row an epilogue reads and writes at once. Two are only written at once.
-inline int neighbors_of(const ForwardProblem& p, int size) {
-  const bool fours =
-      p.old_cell.starts_at_neighbors(4, size) && Matrix{p.bias, 0}.starts_at_neighbors(4, size);
-  return std::min(neighbors_in(p.state_size), fours ? 4 : 2);
+/// Whether an epilogue can read and write four neighbors of a row at once.
+inline bool in_fours(const ForwardProblem& p, int size) {
+  return p.state_size % 4 == 0 && p.old_cell.starts_at_neighbors(4, size) &&
+         Matrix{p.bias, 0}.starts_at_neighbors(4, size);
 }
-inline int neighbors_of(const StepOfRowsProblem& p, int) {
-  return neighbors_in(p.state_size);
+inline bool in_fours(const StepOfRowsProblem& p, int) {
+  return p.state_size % 4 == 0;
 }
 
 template <typename Product, typename Problem>
-cudaError_t launch_for_neighbors(const Problem& problem, int split, cudaStream_t stream) {
-  const auto launch = [&]<int kNeighbors>() {
-    using Tile = ForwardWgmmaTile<Problem, Product, kNeighbors>;
-    return launch_forward_wgmma_tile<Tile>(problem, split, stream);
-  };
-  if constexpr (std::is_same_v<Problem, StepProblem>) {
-    return launch.template operator()<4>();  // as a StepProblem allows
-  } else {
-    switch (neighbors_of(problem, sizeof(typename Product::Element))) {
-      case 4:
-        return launch.template operator()<4>();
-      case 2:
-        return launch.template operator()<2>();
-      default:
-        return launch.template operator()<1>();
+cudaError_t launch_in_fours_or_not(const Problem& problem, int split, cudaStream_t stream) {
+  if constexpr (!std::is_same_v<Problem, StepProblem>) {  // which has fours
+    if (!in_fours(problem, sizeof(typename Product::Element))) {
+      return launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Product, false>>(
+          problem, split, stream);
     }
   }
+  return launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Product, true>>(
+      problem, split, stream);
 }
 
 /// Launches the one of these products that has the tile.
@@ -426,7 +412,7 @@ cudaError_t launch_product(const Problem& problem,
   const auto launch_if_it_has = [&]<typename Product>() {
     constexpr int kHidden = Product::kTileN / 3;
     if (tile == TileShape{Product::kTileM, kHidden, Product::kRowTiles}) {
-      error = launch_for_neighbors<Product>(problem, split, stream);
+      error = launch_in_fours_or_not<Product>(problem, split, stream);
     }
   };
   (launch_if_it_has.template operator()<Products>(), ...);

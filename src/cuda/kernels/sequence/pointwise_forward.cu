@@ -15,7 +15,7 @@ namespace {
 template <typename scalar_t>
 __global__ void __launch_bounds__(kElementThreads)
     sequence_step_kernel(const __grid_constant__ SequenceStepParams<scalar_t> params) {
-  using Epilogue = StepEpilogue<StepOfRowsProblem, scalar_t, cell::StandardMath, 1, 1, true>;
+  using Epilogue = StepEpilogue<StepOfRowsProblem, scalar_t, cell::StandardMath, 1, 1>;
   wait_for_previous_kernel();
   const Epilogue epilogue(params.step);
   const int64_t state_size = params.step.state_size;
