@@ -17,10 +17,9 @@ constexpr RecurrenceCandidate fma(std::string_view name,
 
 constexpr RecurrenceCandidate mma(std::string_view name,
                                   RecurrenceTile tile,
-                                  int blocks_a_multiprocessor,
                                   RecurrenceStep forward,
                                   RecurrenceStep backward) {
-  return {name, kMma, tile, blocks_a_multiprocessor, forward, backward};
+  return {name, kMma, tile, resident_mma_blocks(tile), forward, backward};
 }
 
 constexpr RecurrenceTile with_x(int state_size, int rows) {
@@ -51,27 +50,27 @@ constexpr RecurrenceCandidate kCandidates[] = {
     fma("recurrence_fma_512x1_cluster16", in_cluster(512, 1, 16), {0.83, 0}, {1.22, 0}),
     fma("recurrence_fma_512x2_cluster16", in_cluster(512, 2, 16), {1.41, 0}, {1.87, 0}),
     fma("recurrence_fma_512x4_cluster16", in_cluster(512, 4, 16), {2.45, 0}, {3.25, 0}),
-    mma("recurrence_mma_32x1", {32, 1}, 12, {0.23, 0.075}, {0.28, 0.073}),
-    mma("recurrence_mma_32x8", {32, 8}, 8, {0.65, 0.42}, {0.78, 0.21}),
-    mma("recurrence_mma_64x1", {64, 1}, 4, {0.25, 0.17}, {0.29, 0.19}),
-    mma("recurrence_mma_64x8", {64, 8}, 3, {0.70, 0.50}, {0.82, 0.37}),
-    mma("recurrence_mma_96x1", {96, 1}, 2, {0.40, 0.32}, {0.42, 0.31}),
-    mma("recurrence_mma_96x8", {96, 8}, 1, {0.90, 0.90}, {1.10, 1.10}),
-    mma("recurrence_mma_128x1", {128, 1}, 1, {0.46, 0.46}, {0.52, 0.52}),
-    mma("recurrence_mma_128x8", {128, 8}, 1, {1.00, 1.00}, {1.30, 1.30}),
-    mma("recurrence_mma_128x32", {128, 32}, 1, {3.40, 3.40}, {4.60, 4.60}),
-    mma("recurrence_mma_128x32_x", with_x(128, 32), 1, {2.60, 2.60}, {}),
-    mma("recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), 1, {0.55, 0.15}, {0.97, 0.10}),
-    mma("recurrence_mma_384x32_cluster6", in_cluster(384, 32, 6), 1, {0.80, 0.11}, {1.20, 0.11}),
-    mma("recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), 1, {0.83, 0.15}, {1.60, 0.165}),
+    mma("recurrence_mma_32x1", {32, 1}, {0.21, 0.068}, {0.19, 0.072}),
+    mma("recurrence_mma_32x8", {32, 8}, {0.30, 0.26}, {0.42, 0.21}),
+    mma("recurrence_mma_64x1", {64, 1}, {0.23, 0.13}, {0.24, 0.17}),
+    mma("recurrence_mma_64x8", {64, 8}, {0.35, 0.40}, {0.46, 0.44}),
+    mma("recurrence_mma_96x1", {96, 1}, {0.37, 0.30}, {0.41, 0.30}),
+    mma("recurrence_mma_96x8", {96, 8}, {0.60, 0.60}, {0.82, 0.82}),
+    mma("recurrence_mma_128x1", {128, 1}, {0.40, 0.40}, {0.50, 0.50}),
+    mma("recurrence_mma_128x8", {128, 8}, {0.65, 0.65}, {0.97, 0.97}),
+    mma("recurrence_mma_128x32", {128, 32}, {3.50, 3.50}, {3.90, 3.90}),
+    mma("recurrence_mma_128x32_x", with_x(128, 32), {2.60, 2.60}, {}),
+    mma("recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), {0.70, 0.073}, {0.90, 0.075}),
+    mma("recurrence_mma_384x32_cluster6", in_cluster(384, 32, 6), {0.75, 0.135}, {1.10, 0.165}),
+    mma("recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), {0.75, 0.065}, {1.30, 0.15}),
 };
 
 // Microseconds of a launch that loads the weights, and of the launch of a product of the library.
-constexpr double kPrologue = 6, kClusterPrologue = 12, kProductLaunch = 4;
+constexpr double kPrologue = 5, kClusterPrologue = 11, kProductLaunch = 4;
 // What is hidden of a prologue behind a small product.
 constexpr double kHidden = 3;
-// How much longer a cluster takes that reads and writes elements one by one.
-constexpr double kOddInCluster = 1.2;
+// How much longer a step of several rows takes that reads and writes elements one by one.
+constexpr double kOddInBlock = 1.7, kOddInCluster = 1.3;
 // Bytes per microsecond at which the library writes z_x and the kernel reads it.
 constexpr double kTraffic = 2.5e6;
 
@@ -285,9 +284,11 @@ double recurrence_time(const RecurrenceCandidate& candidate,
   const auto steps = static_cast<double>(shape.steps);
   const bool x_inside = candidate.tile.x_inside;
   const auto launches = x_inside ? 1.0 : static_cast<double>(shape.launches);
-  double time_of_step = std::max(step.latency, static_cast<double>(resident) * step.busy);
-  if (candidate.in_clusters()) {
-    time_of_step = (step.latency + group_rows * step.busy) * (shape.in_pairs ? 1 : kOddInCluster);
+  double time_of_step = candidate.in_clusters()
+                            ? step.latency + group_rows * step.busy
+                            : std::max(step.latency, static_cast<double>(resident) * step.busy);
+  if (candidate.product == kMma && candidate.tile.rows > 1 && !shape.in_pairs) {
+    time_of_step *= candidate.in_clusters() ? kOddInCluster : kOddInBlock;
   }
   const int64_t rows_at_once =
       ceil_div(shape.steps * shape.rows, std::max<int64_t>(shape.launches, 1));

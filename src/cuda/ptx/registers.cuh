@@ -14,4 +14,14 @@ __device__ __forceinline__ Value in_register(Value value) {
   return value;
 }
 
+// Waits for a value that is being loaded, by an operation on it. Otherwise a loop would wait where
+// it uses the value, in each iteration, and for its own loads as well. `zero` is 0, which the
+// compiler must not know.
+__device__ __forceinline__ void wait_for(unsigned& value, unsigned zero) {
+  value ^= zero;
+}
+__device__ __forceinline__ void wait_for(float& value, unsigned zero) {
+  value = __uint_as_float(__float_as_uint(value) ^ zero);
+}
+
 }  // namespace lltm::cuda

@@ -26,6 +26,7 @@
 #include "../../ptx/registers.cuh"
 #include "../../ptx/shared.cuh"
 #include "../../reduction/lane_sums.cuh"
+#include "copy_weights.cuh"
 #include "launch_groups.cuh"
 #include "recurrence.h"
 #include "rows.cuh"
@@ -132,32 +133,22 @@ class FmaProduct {
   __device__ __forceinline__ void load(const RecurrentWeights<float>& weights,
                                        int rows,
                                        int columns,
-                                       int zero,
+                                       unsigned zero,
                                        Weights& loaded) const {
-    const bool fours = weights.strides[1] == 1 && weights.strides[0] % 4 == 0 &&
-                       reinterpret_cast<uintptr_t>(weights.data) % 16 == 0;
 #pragma unroll
     for (int gate = 0; gate < Tile::kGates; gate += Tile::kStagedGates) {
-      if (fours) {
-        stage<4>(weights, gate, rows, columns);
-      } else {
-        stage<1>(weights, gate, rows, columns);
-      }
-      wait_copies<0>();
+      stage(weights, gate, rows, columns);
       sync_block<Tile::kThreads>();
       take_staged(gate, loaded);
       sync_block<Tile::kThreads>();
     }
-    // An instruction that waits for the weights here. Otherwise the first product of every step
-    // would wait for the latest load of any kind.
 #pragma unroll
     for (int sum = 0; sum < Tile::kSums; ++sum) {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
         for (int i = 0; i < Tile::kKOfLane; ++i) {
-          float& weight = loaded[sum][c][i];
-          weight = __int_as_float(__float_as_int(weight) ^ zero);
+          wait_for(loaded[sum][c][i], zero);
         }
       }
     }
@@ -250,32 +241,26 @@ class FmaProduct {
     return 4 * (row * Tile::kStagedColumns + 4 * permuted + column % 4);
   }
 
-  /// Copies the weights of kStagedGates gates to shared memory, kCount neighbors at a time.
-  template <int kCount>
+  /// Copies the weights of kStagedGates gates to shared memory.
   __device__ __forceinline__ void stage(const RecurrentWeights<float>& weights,
                                         int first_gate,
                                         int rows,
                                         int columns) const {
-    constexpr int kRowVectors = Tile::kStagedColumns / kCount;
-    constexpr int kVectors = Tile::kStagedGates * Tile::kStagedRows * kRowVectors;
     const int first_row = Tile::kBackward ? 0 : first_of_block_;
     const int first_column = Tile::kBackward ? first_of_block_ : 0;
-    static_assert(kVectors % Tile::kThreads == 0);
-#pragma unroll 8
-    for (int i = 0; i < kVectors / Tile::kThreads; ++i) {
-      const int vector = i * Tile::kThreads + static_cast<int>(threadIdx.x);
-      const int row = vector / kRowVectors, column = vector % kRowVectors * kCount;
-      const int gate = first_gate + row / Tile::kStagedRows;
-      const int row_of_gate = first_row + row % Tile::kStagedRows;
-      const int left = columns - first_column - column;
-      const int count = row_of_gate < rows ? max(min(left, kCount), 0) : 0;
-      const float* const from = weights.data +
-                                (int64_t{gate} * rows + row_of_gate) * weights.strides[0] +
-                                (first_column + column) * weights.strides[1];
-      copy_async<4 * kCount>(
-          shared_ + place_of(row, column), count > 0 ? from : weights.data, 4 * count);
-    }
-    commit_copies();
+    const int64_t gate_stride = rows * weights.strides[0];
+    const float* const data = weights.data + first_gate * gate_stride +
+                              first_row * weights.strides[0] + first_column * weights.strides[1];
+    copy_weights<Tile::kThreads, Tile::kStagedRows, Tile::kStagedColumns>(
+        WeightsOfBlock<float>{data,
+                              {weights.strides[0], weights.strides[1]},
+                              gate_stride,
+                              Tile::kStagedGates,
+                              rows - first_row,
+                              columns - first_column},
+        [&](int gate, int row, int column) {
+          return shared_ + place_of(gate * Tile::kStagedRows + row, column);
+        });
   }
 
   /// Takes those of this thread's weights that are staged, of the gates from `first_gate` on.
@@ -320,8 +305,8 @@ class FmaProduct {
 /// Fills both buffers of V with zeros.
 template <typename Tile>
 __device__ __forceinline__ void clear_vectors(uint32_t vectors) {
-  for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 4; i += Tile::kThreads) {
-    store_shared(vectors + 4 * i, 0);
+  for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 16; i += Tile::kThreads) {
+    store_shared_4(vectors + 16 * i, {0, 0, 0, 0});
   }
 }
 
@@ -542,26 +527,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   Product product(base);
   VectorsOf<Tile> vectors(product, base);
   const OperandRing<Tile> ring(base + Tile::kVectorBytes);
-  typename Product::Weights weights;
-  product.load(p.weights, state_size, state_size, steps >> 30, weights);
-  [[maybe_unused]] typename Product::Weights input_weights;
-  [[maybe_unused]] const uint32_t input_rows = base + Tile::kVectorBytes;
-  [[maybe_unused]] const uint32_t read_input = product.first_read(input_rows);
-  [[maybe_unused]] float bias[kGates] = {};
-  if constexpr (Tile::kXInside) {
-    product.load(p.input_weights,
-                 state_size,
-                 static_cast<int>(p.input_features),
-                 steps >> 30,
-                 input_weights);
-    if (p.bias != nullptr && product.column() < state_size) {
-#pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        bias[gate] = p.bias[(gate * state_size + product.column()) * p.bias_stride];
-      }
-    }
-  }
-
   const int64_t group = blockIdx.x / Tile::kCluster, block_row = group * p.group_rows;
   const int block_rows = at_most(p.rows - block_row, p.group_rows);
   const int column = product.column();
@@ -585,6 +550,25 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     if (exists[e]) {
       h[e] = p.h0.data != nullptr ? p.h0.at(0, row + e, column) : 0;
       cell[e] = p.c0.at(row + e, column);
+    }
+  }
+  typename Product::Weights weights;
+  product.load(p.weights, state_size, state_size, steps >> 30, weights);
+  [[maybe_unused]] typename Product::Weights input_weights;
+  [[maybe_unused]] const uint32_t input_rows = base + Tile::kVectorBytes;
+  [[maybe_unused]] const uint32_t read_input = product.first_read(input_rows);
+  [[maybe_unused]] float bias[kGates] = {};
+  if constexpr (Tile::kXInside) {
+    product.load(p.input_weights,
+                 state_size,
+                 static_cast<int>(p.input_features),
+                 steps >> 30,
+                 input_weights);
+    if (p.bias != nullptr && product.column() < state_size) {
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        bias[gate] = p.bias[(gate * state_size + product.column()) * p.bias_stride];
+      }
     }
   }
   wait_for_previous_kernel();
@@ -632,6 +616,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
   };
   const auto write_zeros = [&](int begin, int end) {
+#pragma unroll 1
     for (int k = begin; k < end; ++k) {
       const int t = range.time_of(k);
 #pragma unroll
@@ -669,6 +654,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       commit_copies();
       z_x += ++copied < range.end ? gates_step : 0;
     };
+#pragma unroll 1
     for (int i = 0; i < Tile::kAhead - (Tile::kXInside ? 0 : 1); ++i) {
       copy_step(i);
     }
@@ -807,8 +793,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   Product product(base);
   VectorsOf<Tile> vectors(product, base);
   const OperandRing<Tile> ring(base + Tile::kVectorBytes);
-  typename Product::Weights weights;
-  product.load(p.weights, state_size, state_size, steps >> 30, weights);
   constexpr typename Product::Partial kNoParts[Tile::kRows] = {};
 
   const int64_t group = blockIdx.x / Tile::kCluster, block_row = group * p.group_rows;
@@ -833,6 +817,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       d_cell[e] = p.grad_c_n.at(row + e, column);
     }
   }
+  typename Product::Weights weights;
+  product.load(p.weights, state_size, state_size, steps >> 30, weights);
   const bool writes = product.is_first();
   float d_bias[kGates] = {};
 
@@ -902,6 +888,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       grad_output += further * p.grad_output.strides[0];
       grad_cells += further * p.grad_cells.strides[0];
     };
+#pragma unroll 1
     for (int i = 0; i < Tile::kAhead - 1; ++i) {
       copy_step(ring.slot(i));
     }

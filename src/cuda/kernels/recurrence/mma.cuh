@@ -28,6 +28,7 @@
 #include "../../ptx/packed.cuh"
 #include "../../ptx/registers.cuh"
 #include "../../ptx/shared.cuh"
+#include "copy_weights.cuh"
 #include "recurrence.h"
 
 #include <cstdint>
@@ -52,7 +53,9 @@ struct MmaShape {
   static_assert(kState % (32 * kHalves) == 0 && kColumns % 32 == 0);
   static_assert(kRows == 1 || kRows == 8 || kRows == 16 || kRows == 32);
 
-  static constexpr int kThreads = 2 * kColumns * kHalves;
+  static constexpr RecurrenceTile kTile{.state_size = kState, .rows = kRows, .cluster = kCluster};
+  static constexpr int kThreads = mma_threads(kTile);
+  static constexpr int kBlocks = resident_mma_blocks(kTile);
   static constexpr bool kOneRow = kRows == 1;
   static constexpr int kTiles = kOneRow ? 1 : kRows / 8;
   // In a cluster the others' results of a tile are on their way during the product of the next one.
@@ -82,12 +85,13 @@ struct GroupRows {
   }
 };
 
-/// Keeps a parameter in a register (ptx/registers.cuh). The assembler, too, would read it again at
-/// each step, which takes 35 cycles, so it must not know the value's origin. With several tiles
-/// registers are scarcer.
+/// Keeps a value in a register. The assembler, too, would compute it again at each step, and to
+/// read a parameter takes 35 cycles, so it must not know the value's origin. With several tiles
+/// registers are scarcer. All threads call it.
 template <typename Shape, typename Value>
-__device__ __forceinline__ Value parameter_in_register(Value value) {
-  return Shape::kTiles == 1 ? __shfl_sync(~0u, value, 0) : value;
+__device__ __forceinline__ Value kept_in_register(Value value) {
+  return Shape::kTiles == 1 ? __shfl_sync(~0u, value, static_cast<int>(threadIdx.x))
+                            : in_register(value);
 }
 
 /// Which elements a thread has.
@@ -143,6 +147,49 @@ struct OwnElements {
         }
       }
     }
+  }
+
+  /// Calls take(tile, r, j, bits) with the elements of a matrix that exist, and with zeros for
+  /// others; not at all if the matrix is absent.
+  template <typename Scalar, typename Take>
+  __device__ __forceinline__ void load(const Steps<Scalar>& of,
+                                       int64_t first_row,
+                                       const Take& take) const {
+    if (of.data == nullptr) {
+      return;
+    }
+    const Scalar* const first = &of.at(0, first_row + row, column);
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+      for (int r = 0; r < Shape::kOwnRows; ++r) {
+#pragma unroll
+        for (int j = 0; j < Shape::kOwnColumns; ++j) {
+          const Scalar* const from = first + (8 * tile + r) * of.strides[1] + j * of.strides[2];
+          const bool exists = 8 * tile + r < (j == 0 ? rows : rows_of_second);
+          uint32_t bits;
+          if constexpr (sizeof(Scalar) == 2) {
+            load_half_once(bits, from, exists);
+          } else {
+            load_once(bits, from, exists);
+          }
+          take(tile, r, j, bits);
+        }
+      }
+    }
+  }
+
+  /// The same for a cell state, whose elements are numbers.
+  template <typename Take>
+  __device__ __forceinline__ void load(const AnyCells<typename Shape::Element>& cells,
+                                       int64_t first_row,
+                                       const Take& take) const {
+    load(cells.exact, first_row, [&](int tile, int r, int j, uint32_t bits) {
+      take(tile, r, j, __uint_as_float(bits));
+    });
+    load(cells.rounded, first_row, [&](int tile, int r, int j, uint32_t bits) {
+      take(tile, r, j, Packed<typename Shape::Element>::low(bits));
+    });
   }
 
   /// Masks out the column that does not exist.
@@ -217,7 +264,7 @@ template <typename Element>
 struct ColumnsAt {
   const Element* data;
   int64_t column_stride;  // one for pairs
-  bool exist;
+  int rows;               // how many of the thread's rows exist from this one on, if any
 };
 
 /// What a thread reads for its elements at each step: kWords words of columns for each of its rows,
@@ -237,7 +284,8 @@ class ColumnsAhead {
 
   __device__ __forceinline__ ColumnsAhead(const OwnElements<Shape>& own, uint32_t shared)
       : own_(own),
-        slots_(in_register(shared + threadIdx.x * static_cast<uint32_t>(sizeof(uint32_t)))) {}
+        slots_(kept_in_register<Shape>(shared +
+                                       threadIdx.x * static_cast<uint32_t>(sizeof(uint32_t)))) {}
 
   template <typename At>
   __device__ __forceinline__ void fetch(const At& at) {
@@ -249,13 +297,14 @@ class ColumnsAhead {
         if constexpr (Shape::kPairs) {
           // The pair that the thread's column belongs to.
           const auto* const pair = columns.data - (Shape::kOneRow ? own_.lane % 2 : 0);
-          copy_async<4>(slots_ + fetched_ + offset_of(word, row), pair, columns.exist ? 4 : 0);
+          copy_async<4>(slots_ + fetched_ + offset_of(word, row), pair, columns.rows > 0 ? 4 : 0);
         } else {
 #pragma unroll
           for (int column = 0; column < Shape::kOwnColumns; ++column) {
-            load_half_once(halves_[word][row][column],
-                           columns.data + column * columns.column_stride,
-                           columns.exist && column < own_.columns);
+            load_half_once(
+                halves_[word][row][column],
+                columns.data + column * columns.column_stride,
+                (column == 0 ? columns.rows : min(columns.rows, own_.rows_of_second)) > 0);
           }
         }
       }
@@ -326,17 +375,17 @@ class SharedWeights {
                                        int state_size,
                                        int rows,
                                        int columns) const {
-    const auto starts_at = [&](int count) {
-      return weights.strides[1] == 1 && weights.strides[0] % count == 0 &&
-             reinterpret_cast<uintptr_t>(weights.data) % (2 * count) == 0;
-    };
-    if (starts_at(8)) {
-      copy<8>(weights, state_size, rows, columns);
-    } else if (starts_at(2)) {
-      copy<2>(weights, state_size, rows, columns);
-    } else {
-      copy<1>(weights, state_size, rows, columns);
-    }
+    const int64_t gate_stride = state_size * weights.strides[0];
+    copy_weights<Shape::kThreads, kRows, kColumns>(
+        WeightsOfBlock<typename Shape::Element>{weights.data,
+                                                {weights.strides[0], weights.strides[1]},
+                                                gate_stride,
+                                                Shape::Cell::kGates,
+                                                rows,
+                                                columns},
+        [&](int gate, int row, int column) {
+          return shared_ + ((gate * kRows + place_of(row)) * kPitch + column) * 2;
+        });
   }
 
   /// Operand A of the warp's columns of the state.
@@ -356,40 +405,6 @@ class SharedWeights {
   /// the state.
   static __device__ __forceinline__ int place_of(int row) {
     return kEvenRowsFirst ? (row & ~15) + row % 2 * 8 + row % 16 / 2 : row;
-  }
-
-  /// kCount neighbors at a time.
-  template <int kCount>
-  __device__ __forceinline__ void copy(const Weights& weights,
-                                       int state_size,
-                                       int rows,
-                                       int columns) const {
-    constexpr int kRowVectors = kColumns / kCount;
-    constexpr int kVectors = Shape::Cell::kGates * kRows * kRowVectors;
-    static_assert(kVectors % Shape::kThreads == 0);
-    // Copies are asynchronous, loads of elements are not.
-#pragma unroll kCount> 1 ? 2 : 32
-    for (int i = 0; i < kVectors / Shape::kThreads; ++i) {
-      const int vector = i * Shape::kThreads + static_cast<int>(threadIdx.x);
-      const int row = vector / kRowVectors, column = vector % kRowVectors * kCount;
-      const int gate = row / kRows, row_of_gate = row % kRows;
-      const int count = row_of_gate < rows ? max(min(columns - column, kCount), 0) : 0;
-      const auto* const from = weights.data +
-                               (int64_t{gate} * state_size + row_of_gate) * weights.strides[0] +
-                               column * weights.strides[1];
-      const uint32_t place = shared_ + (place_of(row) * kPitch + column) * 2;
-      if constexpr (kCount > 1) {
-        copy_async<2 * kCount>(place, count > 0 ? from : weights.data, 2 * count);
-      } else {
-        uint32_t element;
-        load_half_once(element, from, count > 0);
-        store_shared_low_half(place, element);
-      }
-    }
-    if constexpr (kCount > 1) {
-      commit_copies();
-      wait_copies<0>();
-    }
   }
 
   uint32_t shared_, fragments_;
@@ -467,9 +482,7 @@ struct WeightFragments {
     loaded.load(
         weights, size, kTransposed ? size : size - first, kTransposed ? size - first : size);
     __syncthreads();
-    // Opaque zero bits. An operation on each fragment waits for its load here. Otherwise every step
-    // would wait where it uses the fragment, since the wait also covers the loads of the steps.
-    const uint32_t none = static_cast<uint32_t>(state_size >> 32);
+    const uint32_t zero = static_cast<uint32_t>(state_size >> 32);
 #pragma unroll
     for (int gate = 0; gate < Shape::Cell::kGates; ++gate) {
 #pragma unroll
@@ -492,7 +505,7 @@ struct WeightFragments {
           loaded.fragment(a, gate, chunk);
 #pragma unroll
           for (uint32_t& word : a) {
-            word ^= none;
+            wait_for(word, zero);
           }
         }
       }
@@ -542,9 +555,9 @@ class RowOperands {
                                          uint32_t barriers)
       : publishes_(own.takes_part()),
         barriers_(in_register(barriers)),
-        read_(in_register(shared +
-                          ((Shape::kOneRow ? 0 : own.lane % 8 * kPitch) + own.lane / 8 * 8) * 2)),
-        write_(in_register(shared + (own.row * kPitch + own.column) * 2)) {
+        read_(kept_in_register<Shape>(
+            shared + ((Shape::kOneRow ? 0 : own.lane % 8 * kPitch) + own.lane / 8 * 8) * 2)),
+        write_(kept_in_register<Shape>(shared + (own.row * kPitch + own.column) * 2)) {
     if constexpr (kBarriers > 0) {
       if (threadIdx.x == 0) {
         for (int i = 0; i < kBarriers; ++i) {

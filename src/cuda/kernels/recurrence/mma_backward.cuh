@@ -40,7 +40,9 @@ struct MmaBackward {
     const Element *gates, *cells, *grad_output, *grad_cells;
     int size;  // of the state
     int64_t cells_time_stride, grad_output_strides[3], grad_cells_strides[3];
-    bool has_grad_output, has_grad_cells;
+    // All rows or, of a gradient that is absent, none: a bool would be kept as a predicate in the
+    // loop, which nvcc 13.0 loses.
+    int grad_output_rows, grad_cells_rows;
 
     __device__ __forceinline__ Sources(const RecurrenceBackward<Element>& p,
                                        const OwnElements<Shape>& own,
@@ -49,8 +51,8 @@ struct MmaBackward {
                                        const BlockTimes& times)
         : size(state_size),
           cells_time_stride(times.step * p.rows * p.state_size),
-          has_grad_output(p.grad_output.data != nullptr),
-          has_grad_cells(p.grad_cells.data != nullptr) {
+          grad_output_rows(in_register(p.grad_output.data != nullptr ? Shape::kRows : 0)),
+          grad_cells_rows(in_register(p.grad_cells.data != nullptr ? Shape::kRows : 0)) {
       const int64_t row = first_row + own.row, step = times.first * p.rows + row;
       gates = p.gates + step * kGates * size + own.column;
       cells = p.cells + step * size + own.column;
@@ -58,22 +60,22 @@ struct MmaBackward {
       grad_cells = start(p.grad_cells, grad_cells_strides, times, row, own.column);
     }
 
-    /// Where word `word` of a row is; it exists if the row does.
-    __device__ __forceinline__ ColumnsAt<Element> at(int word, int row, bool exists) const {
+    /// Where word `word` of a row is, of the thread's first `rows` rows.
+    __device__ __forceinline__ ColumnsAt<Element> at(int word, int row, int rows) const {
       if (word < kGates) {
-        return {gates + (row * kGates + word) * size, 1, exists};
+        return {gates + (row * kGates + word) * size, 1, rows - row};
       }
       if (word == kGates) {
-        return {cells + row * size, 1, exists};
+        return {cells + row * size, 1, rows - row};
       }
       if (word == kGates + 1) {
         return {grad_output + row * grad_output_strides[1],
                 grad_output_strides[2],
-                exists && has_grad_output};
+                min(rows - row, grad_output_rows)};
       }
       return {grad_cells + row * grad_cells_strides[1],
               grad_cells_strides[2],
-              exists && has_grad_cells};
+              min(rows - row, grad_cells_rows)};
     }
 
     __device__ __forceinline__ void advance() {
@@ -116,7 +118,7 @@ struct MmaBackward {
                                       int direction)
         : d_gates(p.d_gates + (t * p.rows + first_row + own.row) * p.d_gates_stride + own.column),
           size(state_size),
-          row_stride(parameter_in_register<Shape>(p.d_gates_stride)),
+          row_stride(kept_in_register<Shape>(p.d_gates_stride)),
           time_stride(direction * p.rows * p.d_gates_stride) {}
 
     __device__ __forceinline__ void store(const OwnElements<Shape>& own,
@@ -139,7 +141,7 @@ struct MmaBackward {
 };
 
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kernel(
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_backward_mma_kernel(
     const __grid_constant__ RecurrenceBackward<typename Shape::Element> p) {
   using Kernel = MmaBackward<Shape>;
   using Cell = typename Shape::Cell;
@@ -161,7 +163,7 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   const GroupRows<Shape> group(p);
   const int64_t first_row = group.first;
   const int block_rows = group.count, tiles = group.tiles();
-  const int size = parameter_in_register<Shape>(static_cast<int>(p.state_size)),
+  const int size = kept_in_register<Shape>(static_cast<int>(p.state_size)),
             steps = static_cast<int>(p.steps);
   const OwnElements<Shape> own(block_rows, size);
   BlockRows rows(p.rows_of_sequence, first_row, block_rows, steps);
@@ -174,10 +176,7 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   TilesAhead<Shape> tiles_ahead(group);
   int times_to_fetch = times.count, rows_to_fetch = times.count > 0 ? own.rows : 0;
   const auto fetch = [&](int tile) {
-    inputs.fetch([&](int word, int r) {
-      const int row = 8 * tile + r;
-      return sources.at(word, row, row < rows_to_fetch);
-    });
+    inputs.fetch([&](int word, int r) { return sources.at(word, 8 * tile + r, rows_to_fetch); });
     if (tiles_ahead.is_last(tile)) {
       sources.advance();
       rows_to_fetch = --times_to_fetch > 0 ? rows_to_fetch : 0;
@@ -189,17 +188,15 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_backward_mma_kerne
   // The gradient of the cell state that a row's next step starts from, in the order of the
   // backward, and that of h, except for the product with the gates of the step before.
   float d_cell[kTiles][kOwnRows][kOwnColumns] = {}, d_h[kTiles][kOwnRows][kOwnColumns] = {};
-  own.for_each(first_row, [&](int tile, int r, int j, int64_t row, int column) {
-    if (p.grad_h_n.data != nullptr) {
-      d_h[tile][r][j] = static_cast<float>(p.grad_h_n.at(0, row, column));
-    }
-    d_cell[tile][r][j] = p.grad_c_n.at(row, column);
+  own.load(p.grad_h_n, first_row, [&](int tile, int r, int j, uint32_t bits) {
+    d_h[tile][r][j] = Packed<Element>::low(bits);
   });
+  own.load(p.grad_c_n, first_row, [&](int tile, int r, int j, float d) { d_cell[tile][r][j] = d; });
 
   typename Kernel::Operands operands(own, group, shared_at + Kernel::kOperandsAt, shared_at);
   [[maybe_unused]] typename Kernel::Halves halves(own, shared_at + Kernel::kHalvesAt);
   __syncthreads();  // all weights have been read
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < inputs.kTilesAhead; ++i) {
     fetch(tiles_ahead.first(i));
   }

@@ -46,7 +46,7 @@ class ZxAhead {
         rows_(times.count > 0 ? own.rows : 0) {}
 
   __device__ __forceinline__ void start() {
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < Columns::kTilesAhead; ++i) {
       fetch(tiles_.first(i));
     }
@@ -61,7 +61,7 @@ class ZxAhead {
   __device__ __forceinline__ void fetch(int tile) {
     columns_.fetch([&](int gate, int r) {
       const int row = 8 * tile + r;
-      return ColumnsAt<Element>{data_ + (row * kGates + gate) * size_, 1, row < rows_};
+      return ColumnsAt<Element>{data_ + (row * kGates + gate) * size_, 1, rows_ - row};
     });
     if (tiles_.is_last(tile)) {
       data_ += time_stride_;
@@ -183,7 +183,7 @@ struct MmaForward {
 };
 
 template <typename Shape, bool kXInside>
-__global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel(
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_forward_mma_kernel(
     const __grid_constant__ RecurrenceForward<typename Shape::Element> p) {
   using Kernel = MmaForward<Shape, kXInside>;
   using Cell = typename Shape::Cell;
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
   const GroupRows<Shape> group(p);
   const int64_t first_row = group.first;
   const int block_rows = group.count, tiles = group.tiles();
-  const int size = parameter_in_register<Shape>(static_cast<int>(p.state_size));
+  const int size = kept_in_register<Shape>(static_cast<int>(p.state_size));
   const OwnElements<Shape> own(block_rows, size);
   BlockRows rows(p.rows_of_sequence, first_row, block_rows, static_cast<int>(p.steps));
   // The chunk of time, and the part of it at which rows run.
@@ -234,12 +234,10 @@ __global__ void __launch_bounds__(Shape::kThreads) recurrence_forward_mma_kernel
   constexpr bool kReadsState = kTilesAtOnce > 1;
   uint32_t h[kTiles][kOwnRows] = {};
   float cell[kTiles][kOwnRows][kOwnColumns] = {};
-  own.for_each(first_row, [&](int tile, int r, int j, int64_t row, int column) {
-    if (p.h0.data != nullptr) {
-      h[tile][r] |= uint32_t{p.h0.at(0, row, column).x} << (16 * j);
-    }
-    cell[tile][r][j] = p.c0.at(row, column);
+  own.load(p.h0, first_row, [&](int tile, int r, int j, uint32_t bits) {
+    h[tile][r] |= bits << (16 * j);
   });
+  own.load(p.c0, first_row, [&](int tile, int r, int j, float c) { cell[tile][r][j] = c; });
 
   typename Kernel::Operands operands(own, group, shared_at + Kernel::kOperandsAt, shared_at);
   [[maybe_unused]] typename Kernel::Halves halves(own, shared_at + Kernel::kHalvesAt);

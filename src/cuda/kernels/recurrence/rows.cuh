@@ -35,6 +35,7 @@ __device__ __forceinline__ RecurrenceSteps recurrence_steps(const RowsOfSequence
   RecurrenceSteps of{steps, first, last, first, last, reverse};
   if (rows.lengths != nullptr) {
     int longest = 0;
+#pragma unroll 1
     for (int row = 0; row < count; ++row) {
       longest = max(longest, length_of(rows, first_row + row, steps));
     }

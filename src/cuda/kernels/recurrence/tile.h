@@ -35,6 +35,19 @@ struct GradientParts {
   bool operator==(const GradientParts&) const = default;
 };
 
+/// The threads of a block by mma.sync: a warp has 16 columns of the state and, in a cluster, a half
+/// of K.
+constexpr int mma_threads(const RecurrenceTile& tile) {
+  return 2 * tile.state_size / tile.cluster * (tile.cluster > 1 ? 2 : 1);
+}
+
+/// The blocks by mma.sync that a multiprocessor has registers for: as many as a thread can use.
+/// Without a number, the assembler aims for more blocks, and a step takes up to 1.2 times as long.
+constexpr int resident_mma_blocks(const RecurrenceTile& tile) {
+  const int registers = tile.rows == 1 ? 168 : 240;
+  return 65536 / (registers * mma_threads(tile));
+}
+
 /// The blocks of multiply-adds that a multiprocessor has registers for.
 constexpr int resident_fma_blocks(const RecurrenceTile& tile) {
   switch (tile.state_size) {
