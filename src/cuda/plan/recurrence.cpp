@@ -60,9 +60,9 @@ constexpr RecurrenceCandidate kCandidates[] = {
     mma("recurrence_mma_128x8", {128, 8}, {0.65, 0.65}, {0.97, 0.97}),
     mma("recurrence_mma_128x32", {128, 32}, {3.50, 3.50}, {3.90, 3.90}),
     mma("recurrence_mma_128x32_x", with_x(128, 32), {2.60, 2.60}, {}),
-    mma("recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), {0.70, 0.073}, {0.90, 0.075}),
-    mma("recurrence_mma_384x32_cluster6", in_cluster(384, 32, 6), {0.75, 0.135}, {1.10, 0.165}),
-    mma("recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), {0.75, 0.065}, {1.30, 0.15}),
+    mma("recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), {0.55, 0.15}, {0.97, 0.10}),
+    mma("recurrence_mma_384x32_cluster6", in_cluster(384, 32, 6), {0.80, 0.11}, {1.20, 0.11}),
+    mma("recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), {0.83, 0.15}, {1.60, 0.165}),
 };
 
 // Microseconds of a launch that loads the weights, and of the launch of a product of the library.
