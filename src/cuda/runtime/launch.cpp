@@ -1,0 +1,83 @@
+#include "launch.cuh"
+
+#include <algorithm>
+
+namespace lltm::cuda {
+
+cudaError_t find_kernel(const KernelSymbol& of, const BlockSize& block, Kernel* kernel) {
+  uint64_t context = 0;
+  if (const cudaError_t error = current_context(&context); error != cudaSuccess) {
+    return error;
+  }
+  return of.known.get(context, kernel, [&](Kernel* found) {
+    cudaFuncAttributes attributes{};
+    cudaError_t error = cudaFuncGetAttributes(&attributes, of.symbol);
+    int device = 0, most = 0;
+    if (error == cudaSuccess) {
+      error = cudaGetDevice(&device);
+    }
+    if (error == cudaSuccess) {
+      error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    }
+    if (error == cudaSuccess) {
+      found->clusters = attributes.ptxVersion >= 90;
+      most -= static_cast<int>(attributes.sharedSizeBytes);
+      error = cudaFuncSetAttribute(
+          of.symbol,
+          cudaFuncAttributeMaxDynamicSharedMemorySize,
+          std::min(found->clusters ? block.most_bytes : block.bytes_alone, most));
+    }
+    if (error == cudaSuccess && found->clusters) {
+      error = cudaFuncSetAttribute(of.symbol, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    }
+    if (error == cudaSuccess) {
+      error = cudaGetFuncBySymbol(&found->function, of.symbol);
+    }
+    return error;
+  });
+}
+
+cudaError_t launch_in_clusters(const KernelSymbol& of,
+                               const BlockSize& block,
+                               const void* params,
+                               dim3 grid,
+                               dim3 cluster,
+                               cudaStream_t stream,
+                               int least_bytes) {
+  static DriverFunction<decltype(&cuLaunchKernelEx)> launch_kernel("cuLaunchKernelEx");
+  const auto launch = launch_kernel.get();
+  if (launch == nullptr) {
+    return cudaErrorInsufficientDriver;
+  }
+  Kernel kernel{};
+  if (const cudaError_t error = find_kernel(of, block, &kernel); error != cudaSuccess) {
+    return error;
+  }
+  const bool alone = cluster.x * cluster.y * cluster.z == 1;
+  if (!alone && !kernel.clusters) {
+    return cudaErrorInvalidClusterSize;  // blocks would wait for others that do not exist
+  }
+  CUlaunchAttribute attributes[2]{};
+  attributes[0].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  attributes[0].value.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  attributes[1].value.clusterDim.x = cluster.x;
+  attributes[1].value.clusterDim.y = cluster.y;
+  attributes[1].value.clusterDim.z = cluster.z;
+  CUlaunchConfig config{};
+  config.gridDimX = grid.x;
+  config.gridDimY = grid.y;
+  config.gridDimZ = grid.z;
+  config.blockDimX = static_cast<unsigned>(block.threads);
+  config.blockDimY = config.blockDimZ = 1;
+  config.sharedMemBytes = static_cast<unsigned>(
+      std::max(alone ? block.bytes_alone : block.bytes_in_cluster, least_bytes));
+  config.hStream = stream;
+  config.attrs = attributes;
+  config.numAttrs = !kernel.clusters ? 0 : alone ? 1 : 2;
+  void* all_params[] = {const_cast<void*>(params)};
+  // The driver's errors have the same values as the runtime's.
+  return static_cast<cudaError_t>(launch(&config, kernel.function, all_params, /*extra=*/nullptr));
+}
+
+}  // namespace lltm::cuda
