@@ -135,18 +135,11 @@ struct OwnElements {
   /// first_row, and of the state.
   template <typename Function>
   __device__ __forceinline__ void for_each(int64_t first_row, const Function& function) const {
-#pragma unroll
-    for (int tile = 0; tile < Shape::kTiles; ++tile) {
-#pragma unroll
-      for (int r = 0; r < Shape::kOwnRows; ++r) {
-#pragma unroll
-        for (int j = 0; j < Shape::kOwnColumns; ++j) {
-          if (8 * tile + r < rows && j < columns) {
-            function(tile, r, j, first_row + row + 8 * tile + r, column + j);
-          }
-        }
+    for_all([&](int tile, int r, int j) {
+      if (8 * tile + r < rows && j < columns) {
+        function(tile, r, j, first_row + row + 8 * tile + r, column + j);
       }
-    }
+    });
   }
 
   /// Calls take(tile, r, j, bits) with the elements of a matrix that exist, and with zeros for
@@ -159,24 +152,17 @@ struct OwnElements {
       return;
     }
     const Scalar* const first = &of.at(0, first_row + row, column);
-#pragma unroll
-    for (int tile = 0; tile < Shape::kTiles; ++tile) {
-#pragma unroll
-      for (int r = 0; r < Shape::kOwnRows; ++r) {
-#pragma unroll
-        for (int j = 0; j < Shape::kOwnColumns; ++j) {
-          const Scalar* const from = first + (8 * tile + r) * of.strides[1] + j * of.strides[2];
-          const bool exists = 8 * tile + r < (j == 0 ? rows : rows_of_second);
-          uint32_t bits;
-          if constexpr (sizeof(Scalar) == 2) {
-            load_half_once(bits, from, exists);
-          } else {
-            load_once(bits, from, exists);
-          }
-          take(tile, r, j, bits);
-        }
+    for_all([&](int tile, int r, int j) {
+      const Scalar* const from = first + (8 * tile + r) * of.strides[1] + j * of.strides[2];
+      const bool exists = 8 * tile + r < (j == 0 ? rows : rows_of_second);
+      uint32_t bits;
+      if constexpr (sizeof(Scalar) == 2) {
+        load_half_once(bits, from, exists);
+      } else {
+        load_once(bits, from, exists);
       }
-    }
+      take(tile, r, j, bits);
+    });
   }
 
   /// The same for a cell state, whose elements are numbers.
@@ -195,6 +181,22 @@ struct OwnElements {
   /// Masks out the column that does not exist.
   __device__ __forceinline__ uint32_t existing(uint32_t word) const {
     return !Shape::kPairs && Shape::kOwnColumns == 2 && columns < 2 ? word & 0xffffu : word;
+  }
+
+ private:
+  /// Calls function(tile, r, j) for the places of all elements.
+  template <typename Function>
+  static __device__ __forceinline__ void for_all(const Function& function) {
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+      for (int r = 0; r < Shape::kOwnRows; ++r) {
+#pragma unroll
+        for (int j = 0; j < Shape::kOwnColumns; ++j) {
+          function(tile, r, j);
+        }
+      }
+    }
   }
 };
 
