@@ -49,10 +49,7 @@ cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
   facts->resident_by_two[0] = 2 * facts->multiprocessors;
   Kernel kernel{};
   const int bytes = facts->shared_bytes_a_block;
-  const cudaError_t error = find_kernel(
-      symbol_of<&filling_kernel>(),
-      {.threads = 1, .bytes_alone = bytes, .bytes_in_cluster = bytes, .most_bytes = bytes},
-      &kernel);
+  const cudaError_t error = find_kernel(symbol_of<&filling_kernel>(), bytes, bytes, &kernel);
   if (error != cudaSuccess || !kernel.clusters) {
     return error;
   }

@@ -4,7 +4,7 @@
 
 namespace lltm::cuda {
 
-cudaError_t find_kernel(const KernelSymbol& of, const BlockSize& block, Kernel* kernel) {
+cudaError_t find_kernel(const KernelSymbol& of, int bytes_alone, int most_bytes, Kernel* kernel) {
   uint64_t context = 0;
   if (const cudaError_t error = current_context(&context); error != cudaSuccess) {
     return error;
@@ -22,10 +22,9 @@ cudaError_t find_kernel(const KernelSymbol& of, const BlockSize& block, Kernel* 
     if (error == cudaSuccess) {
       found->clusters = attributes.ptxVersion >= 90;
       most -= static_cast<int>(attributes.sharedSizeBytes);
-      error = cudaFuncSetAttribute(
-          of.symbol,
-          cudaFuncAttributeMaxDynamicSharedMemorySize,
-          std::min(found->clusters ? block.most_bytes : block.bytes_alone, most));
+      error = cudaFuncSetAttribute(of.symbol,
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   std::min(found->clusters ? most_bytes : bytes_alone, most));
     }
     if (error == cudaSuccess && found->clusters) {
       error = cudaFuncSetAttribute(of.symbol, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
@@ -50,7 +49,8 @@ cudaError_t launch_in_clusters(const KernelSymbol& of,
     return cudaErrorInsufficientDriver;
   }
   Kernel kernel{};
-  if (const cudaError_t error = find_kernel(of, block, &kernel); error != cudaSuccess) {
+  if (const cudaError_t error = find_kernel(of, block.bytes_alone, block.most_bytes, &kernel);
+      error != cudaSuccess) {
     return error;
   }
   const bool alone = cluster.x * cluster.y * cluster.z == 1;

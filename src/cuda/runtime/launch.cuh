@@ -40,7 +40,7 @@ struct BlockSize {
 /// Finds a kernel in the current context and allows it most_bytes of shared memory per block and
 /// the largest clusters if it can use clusters, else bytes_alone: more than 48 KiB must be
 /// requested. A GPU that has less allows what it has.
-cudaError_t find_kernel(const KernelSymbol& of, const BlockSize& block, Kernel* kernel);
+cudaError_t find_kernel(const KernelSymbol& of, int bytes_alone, int most_bytes, Kernel* kernel);
 
 /// Launches a kernel on `grid` in clusters of `cluster` blocks (one: no clusters). Each block gets
 /// least_bytes of shared memory, at most most_bytes, if that is more than what it gets anyway.
