@@ -57,8 +57,7 @@ struct StepOperands {
 /// A step in which all rows run, starting and ending together, and state_size is a multiple of 16
 /// bytes. The next step reads h from output. new_h is this step's part of output. old_cell has the
 /// accumulation type. Its rows and those of `added` are aligned so that four columns can be read at
-/// once if state_size is a multiple of four, and two if it is even. new_cell and gates are null if
-/// not kept.
+/// once if state_size is a multiple of four. new_cell and gates are null if not kept.
 struct StepProblem : ForwardProblem {
   // What is added to the products, instead of ForwardProblem's bias: bias for every row, with a
   // stride of 0, or null; or z_x of this step, with the bias, if the product with input was

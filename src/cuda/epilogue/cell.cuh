@@ -33,8 +33,8 @@ __device__ __forceinline__ int64_t index_of(int64_t row, int64_t columns) {
 }
 
 /// Whether all of the neighboring columns of a thread exist, so that they are read and written at
-/// once: four of a state_size that is a multiple of four, or one. Two may only be one, and are only
-/// written at once, if state_size is even.
+/// once: four of a state_size that is a multiple of four, or one. Of two, one may not exist; they
+/// are read one by one, and written at once if state_size is even.
 template <int kColumns>
 constexpr bool kAllExist = kColumns != 2;
 
