@@ -1,10 +1,11 @@
-// The host code of the recurrence in one kernel. Unless the kernel multiplies the input itself, the
-// library computes z_x, the product with the inputs, by one product over many steps. With 16-bit
+// The host code of the recurrence in one kernel. Unless the kernel multiplies the input itself,
+// z_x, the product with the inputs, is computed before, by one product over many steps. With 16-bit
 // tensors z_x is then rounded to 16 bits, as a cell made of PyTorch's operators rounds all of z.
 #include "recurrence.h"
 
 #include "../optional_tensor.h"
 #include "../products.h"
+#include "input_product.h"
 #include "kernels/recurrence/recurrence.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
@@ -22,13 +23,8 @@ namespace {
 
 using at::Tensor;
 
-// Of z_x, and of a copy of the input where its rows are not evenly spaced.
+// Of z_x, and of a copy of the input where there is one.
 constexpr int64_t kChunkBytes = 48 << 20;
-
-template <typename scalar_t>
-RecurrentWeights<scalar_t> recurrent_weights(const Tensor& weights) {
-  return {weights.const_data_ptr<scalar_t>(), {weights.stride(0), weights.stride(1)}};
-}
 
 template <typename scalar_t>
 AnyCells<scalar_t> any_cells(const std::optional<Tensor>& cells) {
@@ -52,22 +48,6 @@ CellsOut<scalar_t> cells_out(const Tensor& cells) {
     }
   }
   return {.rounded = nullptr, .exact = cells.mutable_data_ptr<float>()};
-}
-
-template <typename scalar_t>
-InputProductProblem<scalar_t> input_product(const Tensor& z_x,
-                                            const Tensor& input,
-                                            const SequenceArguments& arguments) {
-  const bool has_bias = is_given(arguments.bias);
-  return {.steps = input.size(0),
-          .rows = input.size(1),
-          .input_features = input.size(2),
-          .columns = z_x.size(2),
-          .input = steps_of<scalar_t>(input),
-          .weights = recurrent_weights<scalar_t>(input_columns(arguments.weights)),
-          .bias = has_bias ? arguments.bias->const_data_ptr<scalar_t>() : nullptr,
-          .bias_stride = has_bias ? arguments.bias->stride(0) : 0,
-          .z_x = z_x.mutable_data_ptr<scalar_t>()};
 }
 
 template <template <typename> typename Problem, typename scalar_t>
@@ -113,19 +93,6 @@ bool starts_at_pairs(const Tensor& tensor) {
       .starts_at_neighbors(2);
 }
 
-/// Calls run<scalar_t>() for a dtype that has kernels.
-template <typename Run>
-void with_scalar(at::ScalarType dtype, const Run& run) {
-  switch (dtype) {
-    case at::kHalf:
-      return run.template operator()<c10::Half>();
-    case at::kBFloat16:
-      return run.template operator()<c10::BFloat16>();
-    default:
-      return run.template operator()<float>();
-  }
-}
-
 /// Shared memory of which a multiprocessor has no more than for its share of the blocks. Otherwise
 /// blocks that start while other kernels run go to the first multiprocessors that have room.
 int bytes_to_spread(int64_t blocks, const DeviceFacts& device) {
@@ -168,7 +135,7 @@ int64_t steps_of_z_x(const SequenceOutputs& outputs, const SequenceArguments& ar
   if (outputs.gates.size(0) > 0) {
     return most;
   }
-  const int64_t columns = arguments.weights.size(0) + (input.is_contiguous() ? 0 : input.size(2));
+  const int64_t columns = arguments.weights.size(0) + copied_input_columns(input);
   return std::min(most, kChunkBytes / (batch * columns * input.element_size()));
 }
 
@@ -234,15 +201,10 @@ void run_recurrence(const RecurrenceCandidate& candidate,
         const int64_t first_time = reverse ? steps - first - count : first;
         const Tensor z_x =
             keeps ? outputs.gates.narrow(0, first_time, count) : workspace.narrow(0, 0, count);
-        problem.follows_input_product = is_small_input_product(count * batch, input.size(2), gates);
-        if (problem.follows_input_product) {
-          problem.least_shared_bytes = bytes_to_spread(groups, facts);
-          check_launch(launch_input_product(
-              input_product<scalar_t>(z_x, input.narrow(0, first_time, count), arguments),
-              device.stream()));
-        } else {
-          input_product_out(z_x, input.narrow(0, first_time, count), arguments);
-        }
+        problem.follows_input_product =
+            compute_input_product(z_x, input.narrow(0, first_time, count), arguments, device);
+        problem.least_shared_bytes =
+            problem.follows_input_product ? bytes_to_spread(groups, facts) : 0;
         problem.z_x = z_x.const_data_ptr<scalar_t>();
       }
       if (first > 0) {

@@ -8,8 +8,8 @@
 // cells or c_n where these are float, otherwise in a buffer. Weights and input that do not start at
 // multiples of 16 bytes are copied to rows that every kernel can read in vectors: weights once per
 // call, input in chunks of steps. Where that is faster, as it is if L2 has room for the weights of
-// h alone, the library computes z_x, the product with the inputs, in chunks of steps, and the
-// kernels multiply h alone.
+// h alone, z_x, the product with the inputs, is computed before, in chunks of steps, and the kernels
+// multiply h alone.
 //
 // The library computes the product with the inputs, z_x, in chunks of steps, by one product each,
 // and a product with h in each step. Both are kept in the accumulation type, float32 for 16-bit
@@ -23,7 +23,9 @@
 #include "../int64_lengths.h"
 #include "../optional_tensor.h"
 #include "../sequence_outputs.h"
+#include "input_product.h"
 #include "kernels/forward/launch.h"
+#include "plan/input_product.h"
 #include "plan/plan.h"
 #include "recurrence.h"
 #include "runtime/device.h"
@@ -69,6 +71,7 @@ struct Layout : StepOperands {
   int64_t steps = 0, batch = 0;
   bool by_library = false;
   bool hoists_input = false;  // z_x is computed before the steps, in the operands' type
+  int64_t hoisted_row = 0;    // elements of a row of z_x, and of a copy of the input
   c10::ScalarType accumulated = at::kFloat;  // the type of the carried cell state
   // Whether rows have lengths or resets of their own. Otherwise all run, starting and ending
   // together.
@@ -106,7 +109,7 @@ struct Layout : StepOperands {
       rows = std::min(rows, chunk_bytes() / (input_stride() * size));
     }
     if (hoists_input) {
-      rows = std::min(rows, chunk_bytes() / (3 * state_size * size));
+      rows = std::min(rows, chunk_bytes() / (hoisted_row * size));
     }
     return std::max<int64_t>(rows, 1);
   }
@@ -138,8 +141,9 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
 }
 
 /// The same if z_x is computed before the steps.
-Layout layout_with_hoisted_input(Layout of) {
+Layout layout_with_hoisted_input(Layout of, const Tensor& input) {
   of.hoists_input = true;
+  of.hoisted_row = 3 * of.state_size + copied_input_columns(input);
   of.input_features = 0;
   of.copies_input = false;
   return of;
@@ -232,9 +236,8 @@ class StepsOfSequence {
     const Layout planned = layout_;
     const ForwardPlan plan = plan_;
     const double us = found ? plan.choice.estimate.us : kSlowStep;
-    if (plan_layout(*arithmetic, layout_with_hoisted_input(with_input))) {
-      const double of_input = input_product_time(
-          *arithmetic, layout_.batch, arguments_.input.size(2), layout_.state_size);
+    if (plan_layout(*arithmetic, layout_with_hoisted_input(with_input, arguments_.input))) {
+      const double of_input = time_of_hoisted_input(*arithmetic);
       constexpr double kMargin = 1.1;  // the estimates are that uncertain
       if (kMargin * (plan_.choice.estimate.us + of_input) < us) {
         plan_.choice.estimate.us += of_input;
@@ -245,6 +248,19 @@ class StepsOfSequence {
     plan_ = plan;
     rows_at_a_time_ = layout_.rows_at_a_time();
     return found;
+  }
+
+  /// What z_x takes of a step.
+  double time_of_hoisted_input(Arithmetic arithmetic) const {
+    const int64_t steps =
+        layout_.steps_a_chunk(rows_at_a_time_ * layout_.hoisted_row * layout_.size);
+    const InputProductPlan product = plan_input_product(arithmetic,
+                                                        steps * rows_at_a_time_,
+                                                        arguments_.input.size(2),
+                                                        layout_.state_size,
+                                                        device_.facts());
+    return product.us / static_cast<double>(steps) *
+           static_cast<double>(ceil_div(layout_.batch, rows_at_a_time_));
   }
 
   /// Plans the steps of a layout.
@@ -442,9 +458,9 @@ class StepsOfSequence {
       return device_.empty({of.steps_a_chunk(count * row_bytes), count, gates}, of.accumulated);
     }
     if (of.hoists_input) {
-      const int64_t gates = 3 * of.state_size;
-      return device_.empty({of.steps_a_chunk(count * gates * of.size), count, gates},
-                           arguments_.input.scalar_type());
+      return device_.empty(
+          {of.steps_a_chunk(count * of.hoisted_row * of.size), count, 3 * of.state_size},
+          arguments_.input.scalar_type());
     }
     if (of.copies_input) {
       const int64_t stride = of.input_stride();
@@ -459,7 +475,7 @@ class StepsOfSequence {
     if (layout_.by_library) {
       product_out(chunk.flatten(0, 1), input.flatten(0, 1), input_columns(arguments_.weights).t());
     } else if (layout_.hoists_input) {
-      input_product_out(chunk, input, arguments_);
+      compute_input_product(chunk, input, arguments_, device_);
     } else {
       chunk.narrow(2, 0, layout_.input_features).copy_(input);
     }

@@ -4,13 +4,13 @@
 #include "../checks.h"
 #include "../optional_tensor.h"
 #include "../products.h"
+#include "kernels/recurrence/recurrence.h"
 #include "kernels/sequence/kernels.h"
+#include "runtime/device.h"
 #include "runtime/rows.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/zeros.h>
 
 #include <cstdint>
 
@@ -28,20 +28,41 @@ inline void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b
   }
 }
 
-/// z_x of some steps, with the bias: the product of input, of shape (steps, rows, input_features),
-/// in z_x's dtype.
-inline void input_product_out(const at::Tensor& z_x,
-                              const at::Tensor& input,
-                              const SequenceArguments& arguments) {
-  at::Tensor out = z_x.flatten(0, 1);
-  const at::Tensor rows = input.reshape({out.size(0), input.size(2)});
-  const at::Tensor weights = input_columns(arguments.weights).t();
-  // Zeros in place of an absent bias: another product would round differently.
-  at::addmm_out(
-      out,
-      is_given(arguments.bias) ? *arguments.bias : at::zeros({out.size(1)}, out.options()),
-      rows,
-      weights);
+/// An uninitialized matrix whose rows start at multiples of 16 bytes.
+inline at::Tensor rows_of_vectors(int64_t rows,
+                                  int64_t columns,
+                                  c10::ScalarType dtype,
+                                  const Device& device) {
+  const auto size = static_cast<int>(c10::elementSize(dtype));
+  return device.empty({rows, whole_vectors(columns, size)}, dtype).narrow(1, 0, columns);
+}
+
+/// A matrix, copied if necessary so that TMA can describe it.
+inline at::Tensor in_rows_of_vectors(const at::Tensor& matrix, const Device& device) {
+  return is_describable(matrix)
+             ? matrix
+             : rows_of_vectors(matrix.size(0), matrix.size(1), matrix.scalar_type(), device)
+                   .copy_(matrix);
+}
+
+/// The columns of weights that belong to h, or to the input, as the kernels for all steps read
+/// them.
+template <typename scalar_t>
+RecurrentWeights<scalar_t> recurrent_weights(const at::Tensor& weights) {
+  return {weights.const_data_ptr<scalar_t>(), {weights.stride(0), weights.stride(1)}};
+}
+
+/// Calls run<scalar_t>() for a dtype that has kernels for all steps.
+template <typename Run>
+void with_scalar(at::ScalarType dtype, const Run& run) {
+  switch (dtype) {
+    case at::kHalf:
+      return run.template operator()<c10::Half>();
+    case at::kBFloat16:
+      return run.template operator()<c10::BFloat16>();
+    default:
+      return run.template operator()<float>();
+  }
 }
 
 /// The lengths and resets of the rows from first_row on.

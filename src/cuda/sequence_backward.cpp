@@ -39,22 +39,6 @@ namespace {
 
 using at::Tensor;
 
-/// An uninitialized matrix whose rows start at multiples of 16 bytes.
-Tensor rows_of_vectors(int64_t rows, int64_t columns, c10::ScalarType dtype, const Device& device) {
-  const auto size = static_cast<int>(c10::elementSize(dtype));
-  return device.empty({rows, whole_vectors(columns, size)}, dtype).narrow(1, 0, columns);
-}
-
-/// The columns of weights that belong to h, copied if necessary so that rows start at multiples of
-/// 16 bytes.
-Tensor padded_h_columns(const Tensor& weights, const Device& device) {
-  const Tensor of_h = h_columns(weights);
-  return is_describable(of_h)
-             ? of_h
-             : rows_of_vectors(of_h.size(0), of_h.size(1), weights.scalar_type(), device)
-                   .copy_(of_h);
-}
-
 /// Launches the kernel that computes a step and its product.
 template <typename scalar_t>
 cudaError_t launch_with_product(const SequenceGradientsParams<scalar_t>& params,
@@ -110,7 +94,7 @@ void run_steps(const Tensor& d_gates,
   bool by_library = false;
   Tensor weights_h, from_h;
   if (steps > 1 || (steps == 1 && gradients.h0.defined())) {
-    weights_h = padded_h_columns(arguments.weights, device);
+    weights_h = in_rows_of_vectors(h_columns(arguments.weights), device);
     plan = choose_sequence_gradients({arithmetic, steps, batch, state_size}, facts, selection());
     by_library = plan.candidate->group == Group::kLibrary;
     if (by_library) {

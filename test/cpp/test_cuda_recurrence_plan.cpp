@@ -1,5 +1,6 @@
 // Which kernel runs all steps of a sequence on CUDA: plain host code, tested without a GPU.
 #include "cuda/plan/candidates.h"
+#include "cuda/plan/input_product.h"
 #include "cuda/plan/recurrence.h"
 #include "device_facts.h"
 
@@ -147,19 +148,46 @@ TEST(RecurrencePlan, MultipliesTheInputOfSmallStatesInside) {
 }
 
 TEST(RecurrencePlan, HidesThePrologueBehindASmallProduct) {
-  EXPECT_TRUE(is_small_input_product(100, 32, 96));
-  EXPECT_FALSE(is_small_input_product(int64_t{1} << 40, 0, 3));
-  EXPECT_FALSE(is_small_input_product(1, 10'000, 30'000));
+  const auto is_small = [](int64_t rows, int64_t input_features, int64_t state_size) {
+    const InputProductPlan plan =
+        plan_input_product(Arithmetic::kFloat32, rows, input_features, state_size, kA100);
+    return plan.kernel == InputProductKernel::kSmall;
+  };
+  EXPECT_TRUE(is_small(100, 32, 32));
+  EXPECT_FALSE(is_small(int64_t{1} << 40, 0, 1));
+  EXPECT_FALSE(is_small(1, 10'000, 10'000));
   // The first product that is not small takes a launch longer than the last one that is.
   const RecurrenceCandidate& candidate = recurrence_candidates().front();
   int64_t steps = 1;
-  while (is_small_input_product(steps, 32, 96)) {
+  while (is_small(steps, 32, 32)) {
     ++steps;
   }
   const auto time = [&](int64_t count) {
-    return recurrence_time(candidate, shape_of(count, 1, 32), kH200);
+    return recurrence_time(candidate, shape_of(count, 1, 32), kA100);
   };
   EXPECT_GT(time(steps) - time(steps - 1), 2 * (time(steps + 1) - time(steps)));
+}
+
+TEST(RecurrencePlan, MultipliesLargeInputsInFloat32ByThreeTf32Products) {
+  const auto plan = [](int64_t rows,
+                       int64_t input_features,
+                       int64_t state_size,
+                       Arithmetic arithmetic = Arithmetic::kFloat32,
+                       const DeviceFacts& device = kH200) {
+    return plan_input_product(arithmetic, rows, input_features, state_size, device);
+  };
+  EXPECT_EQ(plan(8192, 512, 512).kernel, InputProductKernel::kWgmmaFloat32);
+  EXPECT_EQ(plan(8192, 512, 512).tile_rows, 128);
+  EXPECT_TRUE(plan(8192, 511, 511).is_own());
+  for (const Arithmetic other : {Arithmetic::kTf32, Arithmetic::kFloat16, Arithmetic::kBFloat16}) {
+    EXPECT_FALSE(plan(8192, 512, 512, other).is_own());
+  }
+  EXPECT_FALSE(plan(8192, 512, 512, Arithmetic::kFloat32, kA100).is_own());
+  EXPECT_FALSE(plan(100'000, 0, 512).is_own());
+  EXPECT_FALSE(plan(int64_t{1} << 31, 512, 512).is_own());  // TMA counts in 32 bits
+  // A copy of the weights would not fit the workspace.
+  EXPECT_TRUE(plan(8192, 4096, 512).is_own());
+  EXPECT_FALSE(plan(8192, 4095, 512).is_own());
 }
 
 TEST(RecurrencePlan, TakesItsOwnProductsOfGradientsWhereTheseAreSmall) {

@@ -12,6 +12,7 @@ from sequence_reference import (
     call_backward,
     make,
     make_gradients,
+    ragged,
 )
 
 import lltm
@@ -185,6 +186,93 @@ def test_inside_there_is_no_workspace(x_inside):
     results = call(arguments)
     outputs = sum(result.untyped_storage().nbytes() for result in results)
     assert torch.cuda.max_memory_allocated() - before - outputs <= 1 << 20
+
+
+# In tiles of 64 and of 128 rows, with rows of z_x that start at pairs of elements, and with others.
+LARGE_INPUTS = [(2, 1056, 2000, 64), (2, 1056, 2001, 95), (4, 4200, 96, 64), (8, 2000, 130, 99)]
+
+
+@pytest.fixture
+def block_of_float32(monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs wgmma")
+
+
+def runs_wgmma(arguments) -> bool:
+    """Whether a kernel of this library multiplies a large input."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call(arguments)
+        torch.cuda.synchronize()
+    return any("input_product_wgmma" in event.name for event in profile.events())
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("sizes", LARGE_INPUTS, ids=str)
+def test_large_inputs(block_of_float32, sizes, bias):
+    arguments = make(sizes, device="cuda", bias=bias, reset=True)
+    assert runs_wgmma(arguments)
+    results = call(arguments, keep=True)
+    assert_results_close(results, arguments, keep=True)
+    for again, first in zip(call(arguments)[:3], results[:3], strict=True):
+        assert torch.equal(again, first)
+    # Where nothing comes from h, gates are the product and the bias.
+    steps, rows, features, state_size = sizes
+    without_h = arguments.weights.clone()
+    without_h[:, :state_size] = 0
+    gates = call(arguments._replace(weights=without_h), keep=True)[4].reshape(steps * rows, -1).double()
+    input = arguments.input.reshape(steps * rows, features).double()
+    added = arguments.bias.double() if bias else 0
+    exact = input @ arguments.weights[:, state_size:].double().t() + added
+    by_library = (input.float() @ arguments.weights[:, state_size:].t()).double() + added
+    assert (gates - exact).abs().max() <= 2 * (by_library - exact).abs().max()
+
+
+def test_layouts_of_large_inputs(block_of_float32):
+    """Each is computed as its contiguous copy is, to the bit."""
+    arguments = make(LARGE_INPUTS[2], device="cuda")
+    expected = call(arguments, keep=True)
+    input, weights, bias = arguments.input, arguments.weights, arguments.bias
+
+    def inside_wider_rows(first):
+        wide = torch.full((*input.shape[:2], 104), torch.nan, device="cuda")
+        wide[..., first : first + input.size(2)] = input
+        return wide[..., first : first + input.size(2)]
+
+    for layout in [
+        {"input": input.transpose(0, 1).contiguous().transpose(0, 1)},
+        {"input": inside_wider_rows(3)},
+        {"input": inside_wider_rows(4)},
+        {"weights": weights.t().contiguous().t()},
+        {"weights": torch.cat([weights[:, :1], weights], dim=1)[:, 1:]},
+        {"bias": torch.stack([bias, bias], dim=1)[:, 0]},
+    ]:
+        other = arguments._replace(**layout)
+        assert runs_wgmma(other)
+        for found, first in zip(call(other, keep=True), expected, strict=True):
+            assert torch.equal(found, first)
+
+
+@pytest.mark.parametrize("sizes", LARGE_INPUTS[2:], ids=str)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+def test_large_inputs_beyond_a_length(block_of_float32, sizes, value):
+    arguments, other, beyond = ragged(make(sizes, device="cuda"))
+    other = other._replace(input=arguments.input.masked_fill(beyond.unsqueeze(2), value))
+    assert runs_wgmma(other)
+    for found, expected in zip(call(other, keep=True), call(arguments, keep=True), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_the_workspace_of_large_inputs(block_of_float32):
+    """A copy of the input counts."""
+    arguments = make((96, 1024, 301, 128), device="cuda")
+    assert runs_wgmma(arguments)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    results = call(arguments)
+    outputs = sum(result.untyped_storage().nbytes() for result in results)
+    assert torch.cuda.max_memory_allocated() - before - outputs <= 64 << 20
 
 
 @pytest.mark.parametrize("sizes", [(3, 2, 0, 1), (4, 3, 8, 17), (7, 4, 5, 100)], ids=str)

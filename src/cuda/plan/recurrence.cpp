@@ -1,5 +1,7 @@
 #include "recurrence.h"
 
+#include "input_product.h"
+
 #include <algorithm>
 #include <limits>
 
@@ -65,26 +67,12 @@ constexpr RecurrenceCandidate kCandidates[] = {
     mma("recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), {0.83, 0.15}, {1.60, 0.165}),
 };
 
-// Microseconds of a launch that loads the weights, and of the launch of a product of the library.
-constexpr double kPrologue = 5, kClusterPrologue = 11, kProductLaunch = 4;
-// What is hidden of a prologue behind a small product.
+// Microseconds of a launch that loads the weights.
+constexpr double kPrologue = 5, kClusterPrologue = 11;
+// What is hidden of a prologue behind a product of this library.
 constexpr double kHidden = 3;
 // How much longer a step of several rows takes that reads and writes elements one by one.
 constexpr double kOddInBlock = 1.7, kOddInCluster = 1.3;
-// Bytes per microsecond at which the library writes z_x and the kernel reads it.
-constexpr double kTraffic = 2.5e6;
-
-/// Multiply-adds of a large product of the library, per microsecond.
-double product_rate(Arithmetic arithmetic) {
-  switch (arithmetic) {
-    case Arithmetic::kFloat32:
-      return 23e6;
-    case Arithmetic::kTf32:
-      return 190e6;
-    default:
-      return 380e6;
-  }
-}
 
 // The shared memory of the largest blocks by mma.sync, which have 128 columns of the state, and of
 // the blocks of clusters.
@@ -160,22 +148,6 @@ bool can_multiply_input(const RecurrenceShape& shape, const DeviceFacts& device)
 }
 
 }  // namespace
-
-double input_product_time(Arithmetic arithmetic,
-                          int64_t rows,
-                          int64_t input_features,
-                          int64_t state_size) {
-  return static_cast<double>(rows) * 3 * static_cast<double>(state_size) *
-         (static_cast<double>(input_features) / product_rate(arithmetic) +
-          element_size(arithmetic) / kTraffic);
-}
-
-bool is_small_input_product(int64_t rows, int64_t input_features, int64_t columns) {
-  // About three microseconds, as long as the launch of another. An element counts for as many
-  // multiply-adds as its bias and its way to memory take.
-  constexpr int64_t kMultiplyAdds = 24'000'000, kOfElement = 16;
-  return rows <= kMultiplyAdds / ((input_features + kOfElement) * columns);
-}
 
 bool are_small_gradient_products(int64_t rows,
                                  int64_t input_features,
@@ -290,22 +262,17 @@ double recurrence_time(const RecurrenceCandidate& candidate,
   if (candidate.product == kMma && candidate.tile.rows > 1 && !shape.in_pairs) {
     time_of_step *= candidate.in_clusters() ? kOddInCluster : kOddInBlock;
   }
-  const int64_t rows_at_once =
-      ceil_div(shape.steps * shape.rows, std::max<int64_t>(shape.launches, 1));
-  const bool follows_small =
-      !shape.backward && !x_inside &&
-      is_small_input_product(rows_at_once, shape.input_features, 3 * shape.state_size);
-  const double prologue =
-      (candidate.in_clusters() ? kClusterPrologue : kPrologue) - (follows_small ? kHidden : 0);
-  double time = static_cast<double>(ceil_div(a_multiprocessor, resident)) *
-                (launches * prologue + steps * time_of_step);
+  double prologue = candidate.in_clusters() ? kClusterPrologue : kPrologue, time = 0;
   if (!shape.backward && !x_inside) {
-    time += launches * kProductLaunch + input_product_time(*shape.arithmetic,
-                                                           shape.steps * shape.rows,
-                                                           shape.input_features,
-                                                           shape.state_size);
+    const int64_t rows_at_once =
+        ceil_div(shape.steps * shape.rows, std::max<int64_t>(shape.launches, 1));
+    const InputProductPlan product = plan_input_product(
+        *shape.arithmetic, rows_at_once, shape.input_features, shape.state_size, device);
+    prologue -= product.is_own() ? kHidden : 0;
+    time = launches * product.us;
   }
-  return time;
+  return time + static_cast<double>(ceil_div(a_multiprocessor, resident)) *
+                    (launches * prologue + steps * time_of_step);
 }
 
 const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,

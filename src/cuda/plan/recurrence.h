@@ -26,17 +26,6 @@ struct RecurrenceShape {
   bool in_pairs = true, input_in_pairs = true;
 };
 
-/// Microseconds of z_x, the product with the inputs, of `rows` rows of one or more steps by the
-/// library, without what its launch takes.
-double input_product_time(Arithmetic arithmetic,
-                          int64_t rows,
-                          int64_t input_features,
-                          int64_t state_size);
-
-/// Whether a kernel of this library should compute z_x of `rows` rows (input_product.cu). The
-/// recurrence loads its weights meanwhile.
-bool is_small_input_product(int64_t rows, int64_t input_features, int64_t columns);
-
 /// Whether kernels of this library should compute d_weights and d_input from d_gates of `rows` rows
 /// of one or more steps (gradient_products.cu). Which of them are wanted must not matter.
 bool are_small_gradient_products(int64_t rows,

@@ -128,11 +128,11 @@ struct ThreeTf32Product {
   }
 
   /// Computes the units of a block in sequence: each_unit(work) calls work(unit) for all of them,
-  /// and of K they have unit.chunks chunks from unit.first_chunk on. The rows of B are K, and those
-  /// of A if has_rows_of_k(unit). load(a, b, barrier, unit, chunk), called by one thread, which
-  /// waits for the previous kernel before, announces and starts the copies of a chunk.
+  /// and of K they have unit.chunks chunks from unit.first_chunk on. load(a, b, barrier, unit,
+  /// chunk), called by one thread, which waits for the previous kernel before, announces and starts
+  /// the copies of a chunk. finish(unit) is called by the threads that hold the sums, while the
+  /// next unit is loaded. Where the rows of B are K, so are those of A if has_rows_of_k(unit), and
   /// column_of_b(unit, n) is the column of the box that row n of the tile's B is made of.
-  /// finish(unit) is called by the threads that hold the sums, while the next unit is loaded.
   template <typename EachUnit,
             typename HasRowsOfK,
             typename Load,
@@ -144,7 +144,6 @@ struct ThreeTf32Product {
                                             const Load& load,
                                             const ColumnOf& column_of_b,
                                             const Finish& finish) {
-    static_assert(kMajorB == Major::kOther);
     run_feeders_and_multipliers(
         shared,
         [&](Slots& slots) {
@@ -160,7 +159,7 @@ struct ThreeTf32Product {
         [&](Slots& slots, int thread) { rewrite<false>(slots, thread, each_unit, column_of_b); },
         [&](Slots& slots) {
           each_unit([&](const auto& unit) {
-            if (has_rows_of_k(unit)) {
+            if (kMajorB == Major::kOther && has_rows_of_k(unit)) {
               multiply<Major::kOther>(slots, unit.chunks);
             } else {
               multiply<Major::kK>(slots, unit.chunks);

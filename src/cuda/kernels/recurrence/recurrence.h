@@ -3,11 +3,12 @@
 // without talking to others.
 // The product with the inputs, z_x, has been computed before, unless the kernel computes it.
 //
-// The kernels follow each other in this order: z_x, by a kernel of the library or, if it is small,
-// by input_product.cu -> recurrence_forward; recurrence_backward -> the products of d_gates, by
-// kernels of the library or, if they are small, by gradient_products.cu. Which
-// rows run at a time is decided on the device; the host knows only sizes. Nothing is read beyond a
-// row's length except z_x, input, gates and cells, whose values there do not matter.
+// The kernels follow each other in this order: z_x, by a kernel of the library, by input_product.cu
+// if it is small, or by input_product_wgmma_float32.cu -> recurrence_forward; recurrence_backward
+// -> the products of d_gates, by kernels of the library or, if they are small, by
+// gradient_products.cu. Which rows run at a time is decided on the device; the host knows only
+// sizes. Nothing is read beyond a row's length except z_x, input, gates and cells, whose values
+// there do not matter.
 //
 // Every launch function enqueues on `stream` of the current device, needs at least one row and one
 // column of the state, and returns the error of its launch.
@@ -76,6 +77,18 @@ struct InputProductProblem {
   Element* z_x;  // (steps, rows, columns), contiguous
 };
 
+/// The same in float32 for matrices that TMA can describe (is_describable).
+struct Float32InputProduct {
+  int64_t rows;  // of all steps, fewer than 2^31
+  int64_t input_features;
+  int64_t columns;    // of z_x
+  Matrix input;       // (rows, input_features)
+  Matrix weights;     // (columns, input_features)
+  const float* bias;  // or null
+  int64_t bias_stride;
+  float* z_x;  // (rows, columns), contiguous
+};
+
 /// Some steps of a sequence: in order of execution, those from `first_step` on. A step k is run at
 /// the time k or, in reverse, steps - 1 - k.
 template <typename Element>
@@ -92,7 +105,7 @@ struct RecurrenceForward {
   // time. May be the part of `gates` that belongs to these steps. Unused by a kernel that
   // multiplies the input itself (RecurrenceTile::x_inside).
   const Element* z_x;
-  // Whether launch_input_product, which computes z_x, is the previous kernel of the stream.
+  // Whether a kernel of this library, which computes z_x, is the previous one of the stream.
   // Everything else is then read while it runs.
   bool follows_input_product;
   // What a block by itself gets of shared memory at least, up to kSpreadBytes, so that blocks that
@@ -182,6 +195,12 @@ struct GradientProducts {
 /// waited for the kernels before it.
 template <typename Element>
 cudaError_t launch_input_product(const InputProductProblem<Element>& problem, cudaStream_t stream);
+
+/// The same on compute capability 9.0 with code built for 90a, in tiles of 64 or 128 rows.
+cudaError_t launch_input_product_wgmma_float32(const Float32InputProduct& problem,
+                                               int tile_rows,
+                                               int multiprocessors,
+                                               cudaStream_t stream);
 
 /// By multiply-adds with float32 sums, after launch_recurrence_fma or launch_recurrence_mma: what
 /// these do not write is read before they are complete. Fewer than 2^31 rows in all steps.

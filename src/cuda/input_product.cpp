@@ -1,0 +1,123 @@
+#include "input_product.h"
+
+#include "../optional_tensor.h"
+#include "../products.h"
+#include "kernels/recurrence/recurrence.h"
+#include "plan/input_product.h"
+#include "plan/plan.h"
+#include "runtime/launch_check.h"
+#include "runtime/rows.h"
+#include "sequence.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/zeros.h>
+
+namespace lltm::cuda {
+namespace {
+
+using at::Tensor;
+
+void compute_by_library(const Tensor& z_x,
+                        const Tensor& input,
+                        const SequenceArguments& arguments) {
+  Tensor out = z_x.flatten(0, 1);
+  const Tensor rows = input.reshape({out.size(0), input.size(2)});
+  // Zeros in place of an absent bias: another product would round differently.
+  at::addmm_out(
+      out,
+      is_given(arguments.bias) ? *arguments.bias : at::zeros({out.size(1)}, out.options()),
+      rows,
+      input_columns(arguments.weights).t());
+}
+
+template <typename scalar_t>
+const scalar_t* bias_data(const SequenceArguments& arguments) {
+  return is_given(arguments.bias) ? arguments.bias->const_data_ptr<scalar_t>() : nullptr;
+}
+
+int64_t bias_stride(const SequenceArguments& arguments) {
+  return is_given(arguments.bias) ? arguments.bias->stride(0) : 0;
+}
+
+template <typename scalar_t>
+InputProductProblem<scalar_t> small_problem(const Tensor& z_x,
+                                            const Tensor& input,
+                                            const SequenceArguments& arguments) {
+  return {.steps = input.size(0),
+          .rows = input.size(1),
+          .input_features = input.size(2),
+          .columns = z_x.size(2),
+          .input = steps_of<scalar_t>(input),
+          .weights = recurrent_weights<scalar_t>(input_columns(arguments.weights)),
+          .bias = bias_data<scalar_t>(arguments),
+          .bias_stride = bias_stride(arguments),
+          .z_x = z_x.mutable_data_ptr<scalar_t>()};
+}
+
+/// The rows of all steps, copied if TMA cannot describe them.
+Tensor describable_rows(const Tensor& input, const Device& device) {
+  const int64_t steps = input.size(0), batch = input.size(1);
+  if (input.is_contiguous() && is_describable(input)) {
+    return input.view({steps * batch, input.size(2)});
+  }
+  const Tensor copy = rows_of_vectors(steps * batch, input.size(2), input.scalar_type(), device);
+  copy.unflatten(0, {steps, batch}).copy_(input);
+  return copy;
+}
+
+void compute_by_wgmma(const Tensor& z_x,
+                      const Tensor& input,
+                      const SequenceArguments& arguments,
+                      const InputProductPlan& plan,
+                      const Device& device) {
+  const Tensor rows = describable_rows(input, device);
+  const Tensor weights = in_rows_of_vectors(input_columns(arguments.weights), device);
+  const Float32InputProduct problem{.rows = rows.size(0),
+                                    .input_features = rows.size(1),
+                                    .columns = z_x.size(2),
+                                    .input = rows_of(rows),
+                                    .weights = rows_of(weights),
+                                    .bias = bias_data<float>(arguments),
+                                    .bias_stride = bias_stride(arguments),
+                                    .z_x = z_x.mutable_data_ptr<float>()};
+  check_launch(launch_input_product_wgmma_float32(
+      problem, plan.tile_rows, device.facts().multiprocessors, device.stream()));
+}
+
+}  // namespace
+
+bool compute_input_product(const Tensor& z_x,
+                           const Tensor& input,
+                           const SequenceArguments& arguments,
+                           const Device& device) {
+  const auto dtype = input.scalar_type();
+  const InputProductPlan plan = plan_input_product(*arithmetic_of(dtype),
+                                                   input.size(0) * input.size(1),
+                                                   input.size(2),
+                                                   z_x.size(2) / 3,
+                                                   device.facts());
+  switch (plan.kernel) {
+    case InputProductKernel::kLibrary:
+      compute_by_library(z_x, input, arguments);
+      break;
+    case InputProductKernel::kSmall:
+      with_scalar(dtype, [&]<typename scalar_t>() {
+        check_launch(
+            launch_input_product(small_problem<scalar_t>(z_x, input, arguments), device.stream()));
+      });
+      break;
+    case InputProductKernel::kWgmmaFloat32:
+      compute_by_wgmma(z_x, input, arguments, plan, device);
+      break;
+  }
+  return plan.is_own();
+}
+
+int64_t copied_input_columns(const Tensor& input) {
+  if (input.scalar_type() != at::kFloat) {
+    return input.is_contiguous() ? 0 : input.size(2);
+  }
+  return input.is_contiguous() && is_describable(input) ? 0 : whole_vectors(input.size(2), 4);
+}
+
+}  // namespace lltm::cuda

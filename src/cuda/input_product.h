@@ -1,0 +1,24 @@
+// z_x, the product of a sequence's inputs with their columns of the weights, with the bias.
+#pragma once
+
+#include "../checks.h"
+#include "runtime/device.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// Computes z_x of some steps, a contiguous tensor of shape (steps, rows, 3*state_size) in the
+/// dtype of their input, (steps, rows, input_features). Returns whether a kernel of this library
+/// does, which the next one may overlap. Not in float64.
+bool compute_input_product(const at::Tensor& z_x,
+                           const at::Tensor& input,
+                           const SequenceArguments& arguments,
+                           const Device& device);
+
+/// How many elements a copy of a row of the input takes, if that computes z_x from a copy.
+int64_t copied_input_columns(const at::Tensor& input);
+
+}  // namespace lltm::cuda
