@@ -20,7 +20,7 @@ import lltm
 pytestmark = pytest.mark.usefixtures("needs_cuda")
 
 CLUSTERS = {
-    "fma": [(state, f"{rows}_cluster{blocks}") for state, blocks in ((256, 4), (512, 16)) for rows in (1, 2, 4)],
+    "fma": [(state, f"{rows}_cluster{blocks}") for state, blocks in ((256, 4), (512, 16)) for rows in range(1, 6)],
     "mma": [(256, "32_cluster4"), (384, "32_cluster6"), (512, "16_cluster8")],
 }
 TILES = {

@@ -32,6 +32,7 @@
 #include "rows.cuh"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -64,8 +65,10 @@ struct FmaTile {
   static constexpr int kKOfLane = kK / kLanes;
   // Of the lanes that share K, each has one of the columns and some of the rows in the end, where
   // there are enough rows; otherwise several compute the same element.
-  static constexpr int kRowLanes = std::min(kLanes / kColumns, kRows);
-  static constexpr int kElements = kRows / kRowLanes;  // of a thread: neighboring rows
+  static constexpr int kRowLanes =
+      std::min(kLanes / kColumns, static_cast<int>(std::bit_ceil(unsigned{kRows})));
+  static constexpr int kElements = (kRows + kRowLanes - 1) / kRowLanes;  // neighboring rows
+  static constexpr int kScatteredRows = kElements * kRowLanes;  // those past kRows do not exist
   // What an element reads in a step: its pre-activations, unless they are computed here, and, in
   // the backward, the cell state and the gradients of output and cells.
   static constexpr int kOperands = kXInside ? 0 : Cell::kGates + (kBackward ? 3 : 0);
@@ -162,7 +165,7 @@ class FmaProduct {
   };
   /// The sums of the rows, before they are scattered.
   struct Sums {
-    float of[Tile::kSums][Tile::kRows];
+    float of[Tile::kSums][Tile::kScatteredRows];
   };
 
   /// Where this thread reads rows of V, or of the input, that start at a shared address.
@@ -214,6 +217,13 @@ class FmaProduct {
         }
         scatter_sums<kColumns / 2, 1>(columns, lane_);
         sums.of[sum][row] = columns[0];
+      }
+    }
+#pragma unroll
+    for (int sum = 0; sum < Tile::kSums; ++sum) {
+#pragma unroll
+      for (int row = Tile::kRows; row < Tile::kScatteredRows; ++row) {
+        sums.of[sum][row] = 0;
       }
     }
   }
@@ -315,6 +325,8 @@ __device__ __forceinline__ void clear_vectors(uint32_t vectors) {
 template <typename Tile>
 class BlockVectors {
  public:
+  static_assert(Tile::kScatteredRows == Tile::kRows);
+
   __device__ __forceinline__ BlockVectors(const FmaProduct<Tile>& product, uint32_t vectors)
       : is_first_(product.is_first()),
         vectors_(vectors),
@@ -351,6 +363,7 @@ template <typename Tile>
 class ClusterVectors {
  public:
   static_assert(Tile::kColumns % 4 == 0);
+  static_assert(2 * Tile::kRows >= Tile::kRowLanes, "the sums of the bias take the place of V");
 
   __device__ __forceinline__ ClusterVectors(const FmaProduct<Tile>& product, uint32_t vectors)
       : vectors_(vectors),
@@ -361,6 +374,7 @@ class ClusterVectors {
       fence_barriers();
     }
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    first_row_ = Tile::kScatteredRows > Tile::kRows ? product.first_row() : 0;
     four_ = in_register(lane & ~3);
     write_ = in_register(4 * (product.first_row() * Tile::kK + (product.column() & ~3)));
     const int sender = lane % 4 + 4 * product.copy();
@@ -391,7 +405,7 @@ class ClusterVectors {
         write_ + 4 * ((buffer * Tile::kRows + element) * Tile::kK + vector * Tile::kState);
 #pragma unroll
     for (int i = 0; i < kSends; ++i) {
-      if (sends_[i]) {
+      if (sends_[i] && first_row_ + element < Tile::kRows) {
         send_16(blocks_[i] + to, columns, blocks_[i] + (barriers_ - vectors_) + 8 * buffer);
       }
     }
@@ -414,7 +428,7 @@ class ClusterVectors {
     arrive_expecting(barriers_ + 8 * buffer, Tile::kVectorBytes / 2);
   }
 
-  int four_;
+  int first_row_, four_;
   uint32_t vectors_, barriers_, write_;
   uint32_t blocks_[kSends];
   bool sends_[kSends];
@@ -1049,6 +1063,10 @@ cudaError_t with_fma_tile(const RecurrenceTile& tile, const Launch& launch) {
     launch_if_it_is.template operator()<kState, 1, kCluster>();
     launch_if_it_is.template operator()<kState, 2, kCluster>();
     launch_if_it_is.template operator()<kState, 4, kCluster>();
+    if constexpr (kCluster > 1) {  // of which a multiprocessor computes one row after the other
+      launch_if_it_is.template operator()<kState, 3, kCluster>();
+      launch_if_it_is.template operator()<kState, 5, kCluster>();
+    }
   };
   for_rows.template operator()<32, 1>();
   for_rows.template operator()<64, 1>();
