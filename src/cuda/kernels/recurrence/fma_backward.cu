@@ -1,7 +1,256 @@
+// The backward of the recurrence in float32 (fma.cuh).
+#include "../../epilogue/math.cuh"
+#include "../../ptx/global.cuh"
+#include "../../ptx/overlap.cuh"
 #include "fma.cuh"
+#include "launch_groups.cuh"
 #include "lltm_cell.cuh"
+#include "rows.cuh"
 
 namespace lltm::cuda {
+namespace {
+
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    recurrence_backward_fma(const __grid_constant__ RecurrenceBackward<float> p) {
+  using Cell = typename Tile::Cell;
+  constexpr int kGates = Cell::kGates, kElements = Tile::kElements;
+  constexpr int kCell = kGates, kGradOutput = kGates + 1, kGradCell = kGates + 2;  // operands
+  extern __shared__ __align__(128) unsigned char shared[];
+#if __CUDA_ARCH__ < 900
+  if (Tile::kCluster > 1) {
+    return;
+  }
+#endif
+  wait_for_previous_kernel();
+  const uint32_t base = shared_address(shared);
+  const int steps = static_cast<int>(p.steps), state_size = static_cast<int>(p.state_size);
+  using Product = FmaProduct<Tile>;
+  Product product(base);
+  VectorsOf<Tile> vectors(product, base);
+  const OperandRing<Tile> ring(base + Tile::kVectorBytes);
+  constexpr typename Product::Partial kNoParts[Tile::kRows] = {};
+
+  const int64_t group = blockIdx.x / Tile::kCluster, block_row = group * p.group_rows;
+  const int block_rows = at_most(p.rows - block_row, p.group_rows);
+  const int column = product.column();
+  const int64_t row = block_row + product.first_row();
+  const RowsOfSequence& of_rows = p.rows_of_sequence;
+  const RecurrenceSteps range =
+      recurrence_steps(of_rows, block_row, block_rows, steps, 0, steps, p.reverse);
+  bool exists[kElements];
+  int length[kElements];
+  // Gradients of the state that a row's next step, in this order, takes. That of h waits here while
+  // a row does not run; the product adds what comes from the step before.
+  float d_h[kElements], d_cell[kElements];
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) {
+    exists[e] = column < state_size && product.first_row() + e < block_rows;
+    length[e] = exists[e] ? length_of(of_rows, row + e, steps) : 0;
+    d_h[e] = d_cell[e] = 0;
+    if (exists[e]) {
+      d_h[e] = p.grad_h_n.data != nullptr ? p.grad_h_n.at(0, row + e, column) : 0;
+      d_cell[e] = p.grad_c_n.at(row + e, column);
+    }
+  }
+  typename Product::Weights weights;
+  product.load(p.weights, state_size, state_size, steps >> 30, weights);
+  const bool writes = product.is_first();
+  float d_bias[kGates] = {};
+
+  const int64_t elements = p.rows * p.state_size;
+  const int64_t d_gates_of_step = p.rows * p.d_gates_stride;
+  const int64_t in_step = row * p.state_size + column;
+  const int64_t d_gates_stride = in_register(p.d_gates_stride);
+  const auto write = [&](float* to, int e, bool condition, const float(&d_z)[kGates]) {
+#pragma unroll
+    for (int gate = 0; gate < kGates; ++gate) {
+      store_word(to + e * d_gates_stride + gate * state_size,
+                 __float_as_uint(d_z[gate]),
+                 condition && writes);
+    }
+  };
+  const auto d_gates_at = [&](int t) {
+    return p.d_gates + t * d_gates_of_step + row * p.d_gates_stride + column;
+  };
+  const auto write_zeros = [&](int begin, int end) {
+    for (int k = begin; k < end; ++k) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        constexpr float kZeros[kGates] = {};
+        write(d_gates_at(range.time_of(k)), e, exists[e], kZeros);
+      }
+    }
+  };
+  write_zeros(range.first, range.begin);
+  write_zeros(range.end, range.last);
+
+  if (range.begin < range.end) {
+    const int last_time = range.time_of(range.end - 1), towards = p.reverse ? 1 : -1;
+    // Addresses at the time of the step that is copied next. Those of an absent gradient are not
+    // used.
+    int copied = range.end - 1;
+    const float* gates =
+        p.gates + last_time * kGates * elements + row * kGates * p.state_size + column;
+    const float* cells = p.cells + last_time * elements + in_step;
+    const auto first_of = [&](const Steps<float>& of) {
+      return of.data == nullptr ? nullptr : &of.at(last_time, row, column);
+    };
+    const float *grad_output = first_of(p.grad_output), *grad_cells = first_of(p.grad_cells);
+    const bool has_grad_output = grad_output != nullptr, has_grad_cells = grad_cells != nullptr;
+    const auto copy_step = [&](uint32_t slot) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          ring.copy(slot, e, gate, gates + (e * kGates + gate) * state_size, exists[e]);
+        }
+        ring.copy(slot, e, kCell, cells + e * state_size, exists[e]);
+        ring.copy(slot,
+                  e,
+                  kGradOutput,
+                  grad_output + e * p.grad_output.strides[1],
+                  exists[e] && has_grad_output);
+        ring.copy(slot,
+                  e,
+                  kGradCell,
+                  grad_cells + e * p.grad_cells.strides[1],
+                  exists[e] && has_grad_cells);
+      }
+      commit_copies();
+      const int64_t further = --copied >= range.begin ? towards : 0;
+      gates += further * kGates * elements;
+      cells += further * elements;
+      grad_output += further * p.grad_output.strides[0];
+      grad_cells += further * p.grad_cells.strides[0];
+    };
+#pragma unroll 1
+    for (int i = 0; i < Tile::kAhead - 1; ++i) {
+      copy_step(ring.slot(i));
+    }
+    vectors.start();
+    // Whether a gradient comes from the step that was computed before, and whether the step that is
+    // computed next starts from a reset state.
+    bool passes[kElements] = {}, is_reset[kElements] = {};
+    const auto look_for_resets = [&](int k) {
+      if (of_rows.reset != nullptr) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          const int t = range.time_of(k);
+          is_reset[e] =
+              k >= range.begin && exists[e] && t < length[e] && of_rows.is_reset(row + e, t);
+        }
+      }
+    };
+    look_for_resets(range.end - 1);
+
+    // Of the step computed before the current one.
+    const int64_t d_gates_step = in_register(towards * d_gates_of_step);
+    float* d_gates = d_gates_at(last_time) - d_gates_step;
+    float d_z[kElements][kGates];
+    const auto write_last_step = [&](bool has_last) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        write(d_gates, e, has_last && exists[e], d_z[e]);
+      }
+      d_gates += d_gates_step;
+    };
+    typename Product::Sums sums;
+    const int count = range.end - range.begin;
+    int time = last_time;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      ring.wait();
+      typename Cell::Derivatives by[kElements];
+      float grad_h[kElements], grad_cell[kElements];
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        float z[kGates];
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          z[gate] = ring.read(ring.slot(i), e, gate);
+        }
+        by[e] = Cell::template derivatives<ShortMath>(z, ring.read(ring.slot(i), e, kCell));
+        grad_h[e] = ring.read(ring.slot(i), e, kGradOutput);
+        grad_cell[e] = ring.read(ring.slot(i), e, kGradCell);
+      }
+      product.multiply(weights, i & 1, kNoParts, sums);
+      write_last_step(i > 0);
+      copy_step(ring.slot(i - 1));
+      product.finish(sums);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        const bool runs = time < length[e];
+        const float from_h = d_h[e] + (passes[e] ? sums.of[0][e] : 0);
+        float c = d_cell[e] + grad_cell[e];
+        Cell::backward(by[e], from_h + grad_h[e], c, d_z[e]);
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          d_z[e][gate] = runs ? d_z[e][gate] : 0;
+          vectors.put(~i & 1, e, gate, d_z[e][gate]);
+          d_bias[gate] += d_z[e][gate];
+        }
+        d_h[e] = runs ? 0 : from_h;
+        d_cell[e] = !runs ? d_cell[e] : is_reset[e] ? 0 : c;
+        passes[e] = runs && !is_reset[e];
+      }
+      look_for_resets(range.end - 2 - i);
+      time += towards;
+      vectors.receive(~i & 1);
+    }
+    write_last_step(true);
+    if (p.d_h0 != nullptr) {
+      product.multiply(weights, count & 1, kNoParts, sums);
+      product.finish(sums);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        d_h[e] += passes[e] ? sums.of[0][e] : 0;
+      }
+    }
+  }
+
+  // Not earlier: blocks of the next kernel that wait would keep other streams' from starting.
+  start_next_kernel();
+  if (writes) {
+    float* const d_c0 = p.d_c0.exact != nullptr ? p.d_c0.exact : p.d_c0.rounded;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const int64_t to = in_step + e * state_size;
+      if (exists[e] && p.d_h0 != nullptr) {
+        p.d_h0[to] = d_h[e];
+      }
+      if (exists[e] && d_c0 != nullptr) {
+        d_c0[to] = d_cell[e];
+      }
+    }
+  }
+  if (p.d_bias_parts != nullptr) {
+    // The sums of the threads that have the same column, which take the place of V.
+    sync_block<Tile::kThreads>();
+    if (writes) {
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        const int lane_of_rows = product.first_row() / kElements;
+        store_shared(base + 4 * (lane_of_rows * Tile::kK + gate * Tile::kState + column),
+                     __float_as_uint(d_bias[gate]));
+      }
+    }
+    sync_block<Tile::kThreads>();
+    for (int i = static_cast<int>(threadIdx.x); i < Tile::kK; i += Tile::kThreads) {
+      const int gate = i / Tile::kState, of_gate = i % Tile::kState;
+      float sum = 0;
+      for (int lane_of_rows = 0; lane_of_rows < Tile::kRowLanes; ++lane_of_rows) {
+        sum += __uint_as_float(load_shared(base + 4 * (lane_of_rows * Tile::kK + i)));
+      }
+      const int of_block = of_gate - first_of_block<Tile::kCluster>(Tile::kOwnState);
+      if (of_gate < state_size && of_block >= 0 && of_block < Tile::kOwnState) {
+        p.d_bias_parts[(group * kGates + gate) * state_size + of_gate] = sum;
+      }
+    }
+  }
+}
+
+}  // namespace
 
 cudaError_t launch_recurrence_fma(const RecurrenceBackward<float>& problem,
                                   const RecurrenceTile& tile,
