@@ -216,7 +216,7 @@ struct Costs {
   inline constexpr char name##Text[] = #__VA_ARGS__
 
 // clang-format off
-// NVIDIA H200, 2026-11-25, replaying captured graphs.
+// NVIDIA H200, 2026-11-25; steps in float32: NVIDIA H100, 2026-11-26; replaying captured graphs.
 LLTM_COSTS(kCosts, {
     .packing = {.launch = 1.47, .rate = 4.2e6},
     .forward = {
@@ -261,10 +261,10 @@ LLTM_COSTS(kCosts, {
                    .early_start = 1.85, .unaligned = 1.17, .unaligned_a_column = 0.0217,
                    .waves = {.used = 0.48, .whole = 0.236},
                    .waves_of_clusters = {.used = 0.386, .whole = 0.493}},
-        .float32_shared = {.exchange = 0, .exchange_a_rank = 0.0227, .write_rate = 2.06e6,
-                           .early_start = 2.17, .unaligned = 1.14, .unaligned_a_column = 0.0508,
-                           .waves = {.used = 0.254, .whole = 0.404},
-                           .waves_of_clusters = {.used = 0.431, .whole = 0.711}},
+        .float32_shared = {.exchange = 0, .exchange_a_rank = 0.0274, .write_rate = 3.01e6,
+                           .early_start = 2.27, .unaligned = 1.13, .unaligned_a_column = 0.0607,
+                           .waves = {.used = 0.332, .whole = 0.742},
+                           .waves_of_clusters = {.used = 0.409, .whole = 0.669}},
         .few_rows = {.launch = 2.3, .rate = 11.1e6, .a_row = 0.065},
         .library = {.launch = 5, .element = 8.8e-6, .alone = 1.2},
         .wgmma_64x8 = {.chunk = 0.146, .input_chunk = 0.0225, .block = 1.72, .alone = -0.718},
@@ -277,11 +277,11 @@ LLTM_COSTS(kCosts, {
         .wgmma_128x64_pairs = {.chunk = 0.407, .input_chunk = 0.0201, .block = 3.75,
                                 .alone = -0.0737},
         .wgmma_192x32 = {.chunk = 0.323, .input_chunk = 0.25, .block = 3.08, .alone = 0.149},
-        .wgmma_float32_64x8 = {.chunk = 0.31, .input_chunk = 0.144, .block = 1.95, .alone = 0.42},
-        .wgmma_float32_64x32 = {.chunk = 0.522, .input_chunk = 0.372, .block = 2.49,
-                                .alone = 0.33},
-        .wgmma_float32_128x32 = {.chunk = 0.756, .input_chunk = 0.63, .block = 3.41,
-                                .alone = 0.296}},
+        .wgmma_float32_64x8 = {.chunk = 0.314, .input_chunk = 0.154, .block = 2.04, .alone = 0.427},
+        .wgmma_float32_64x32 = {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64,
+                                .alone = 0.254},
+        .wgmma_float32_128x32 = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6,
+                                .alone = 0.221}},
     .backward = {
         .gate_gradients_rate = 2.5e6,
         .few_rows = {

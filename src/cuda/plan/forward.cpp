@@ -246,8 +246,15 @@ Estimate step_time(const ForwardCandidate& of,
       return std::nullopt;
     }
     const int64_t blocks = tiles * ranks;
+    // Blocks that share weights wait for each other.
+    const int64_t steps_at_once =
+        of.tile.row_tiles == 1 ? device.resident_in_clusters_of(cluster, of.two_steps_fit) / blocks
+                               : 1;
+    // Those of a further step load the input for about half of the time.
+    const double loading =
+        static_cast<double>(blocks * (std::max<int64_t>(steps_at_once, 1) + 1)) / 2;
     const double least = of.float32 ? 0
-                                    : static_cast<double>(std::min<int64_t>(blocks, resident)) *
+                                    : std::min(loading, static_cast<double>(resident)) *
                                           chunk_bytes(of, shape, all.forward) / all.step.chunk_rate;
     const auto early = static_cast<double>(input_chunks / ranks);
     const double late = static_cast<double>(ceil_div(chunks, ranks)) - early;
@@ -255,10 +262,6 @@ Estimate step_time(const ForwardCandidate& of,
     const double late_time = late * std::max(tile.chunk, least);
     const double exchange = ranks > 1 ? costs.exchange + costs.exchange_a_rank * ranks : 0;
     const double end = tile.block + exchange + unaligned / ranks;
-    // Blocks that share weights wait for each other.
-    const int64_t steps_at_once =
-        of.tile.row_tiles == 1 ? device.resident_in_clusters_of(cluster, of.two_steps_fit) / blocks
-                               : 1;
     if (steps_at_once > 1) {
       const auto ahead = static_cast<double>(std::min(steps_at_once - 1, kMostAhead));
       return std::max({late_time + end, early_time / ahead + costs.early_start, read}) + traffic;
