@@ -91,11 +91,13 @@ bool compute_input_product(const Tensor& z_x,
                            const SequenceArguments& arguments,
                            const Device& device) {
   const auto dtype = input.scalar_type();
-  const InputProductPlan plan = plan_input_product(*arithmetic_of(dtype),
-                                                   input.size(0) * input.size(1),
-                                                   input.size(2),
-                                                   z_x.size(2) / 3,
-                                                   device.facts());
+  const InputProductPlan plan =
+      plan_input_product({.arithmetic = *arithmetic_of(dtype),
+                          .rows = input.size(0) * input.size(1),
+                          .input_features = input.size(2),
+                          .state_size = h_columns(arguments.weights).size(1),
+                          .columns = z_x.size(2)},
+                         device.facts());
   switch (plan.kernel) {
     case InputProductKernel::kLibrary:
       compute_by_library(z_x, input, arguments);

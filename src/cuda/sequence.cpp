@@ -8,8 +8,8 @@
 // cells or c_n where these are float, otherwise in a buffer. Weights and input that do not start at
 // multiples of 16 bytes are copied to rows that every kernel can read in vectors: weights once per
 // call, input in chunks of steps. Where that is faster, as it is if L2 has room for the weights of
-// h alone, z_x, the product with the inputs, is computed before, in chunks of steps, and the kernels
-// multiply h alone.
+// h alone, z_x, the product with the inputs, is computed before, in chunks of steps, and the
+// kernels multiply h alone.
 //
 // The library computes the product with the inputs, z_x, in chunks of steps, by one product each,
 // and a product with h in each step. Both are kept in the accumulation type, float32 for 16-bit
@@ -254,10 +254,11 @@ class StepsOfSequence {
   double time_of_hoisted_input(Arithmetic arithmetic) const {
     const int64_t steps =
         layout_.steps_a_chunk(rows_at_a_time_ * layout_.hoisted_row * layout_.size);
-    const InputProductPlan product = plan_input_product(arithmetic,
-                                                        steps * rows_at_a_time_,
-                                                        arguments_.input.size(2),
-                                                        layout_.state_size,
+    const InputProductPlan product = plan_input_product({.arithmetic = arithmetic,
+                                                         .rows = steps * rows_at_a_time_,
+                                                         .input_features = arguments_.input.size(2),
+                                                         .state_size = layout_.state_size,
+                                                         .columns = arguments_.weights.size(0)},
                                                         device_.facts());
     return product.us / static_cast<double>(steps) *
            static_cast<double>(ceil_div(layout_.batch, rows_at_a_time_));

@@ -350,7 +350,7 @@ ComputedChunks computed_chunks(const GradientSchedule& schedule) {
   for (int cluster = 0; cluster < schedule.shares.clusters; ++cluster) {
     for (int rank = 0; rank < ranks; ++rank) {
       bool shared = false;  // whether the unit before was one that the ranks share
-      schedule.for_each_unit<kTileRows, kFloat32GradientColumns, kFloat32GradientColumns>(
+      schedule.for_each_unit<kTileRows, kThreeTf32Columns, kThreeTf32Columns>(
           cluster, rank, [&](const GradientUnit& unit) {
             EXPECT_FALSE(shared);
             shared = !unit.of_weights && ranks > 1;
@@ -370,9 +370,9 @@ ComputedChunks expected_chunks(const WantedGradients& of, int tile_rows) {
   ComputedChunks expected;
   const auto add = [&](bool of_weights, bool second, int64_t rows, int64_t columns, int64_t k) {
     for (int row = 0; row < rows; row += tile_rows) {
-      for (int column = 0; column < columns; column += kFloat32GradientColumns) {
+      for (int column = 0; column < columns; column += kThreeTf32Columns) {
         expected[{of_weights, second, row, column}] =
-            std::vector<int>(static_cast<size_t>(tiles_of(k, kFloat32GradientChunk)), 1);
+            std::vector<int>(static_cast<size_t>(tiles_of(k, kThreeTf32Chunk)), 1);
       }
     }
   };
@@ -402,11 +402,11 @@ TEST(Float32GradientSchedule, HasEachChunkOfEachTileOnce) {
       const int ranks = 1 + static_cast<int>(random() % 8);
       const GradientPlan plan{
           .rows = small ? 64 : 128,
-          .state_columns = kFloat32GradientColumns,
-          .weight_columns = kFloat32GradientColumns,
+          .state_columns = kThreeTf32Columns,
+          .weight_columns = kThreeTf32Columns,
           .ranks = ranks,
           .shares_state = ranks > 1,
-          .weight_parts = std::min(parts, tiles_of(shape.batch, kFloat32GradientChunk)),
+          .weight_parts = std::min(parts, tiles_of(shape.batch, kThreeTf32Chunk)),
           .blocks = 8 + static_cast<int>(random() % 256)};
       SCOPED_TRACE(std::to_string(shape.batch) + " " + std::to_string(shape.input_features) + " " +
                    std::to_string(shape.state_size) + " wanted " + std::to_string(wanted) +
@@ -455,8 +455,8 @@ TEST(Float32GradientSchedule, IsResidentAtOnce) {
 // a tile.
 TEST(Float32GradientSchedule, GivesAllClustersTheSame) {
   const GradientPlan plan{.rows = 128,
-                          .state_columns = kFloat32GradientColumns,
-                          .weight_columns = kFloat32GradientColumns,
+                          .state_columns = kThreeTf32Columns,
+                          .weight_columns = kThreeTf32Columns,
                           .blocks = 132};
   const GradientSchedule schedule = schedule_gradients(Arithmetic::kFloat32,
                                                        {.batch = 256,

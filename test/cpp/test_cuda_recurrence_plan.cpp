@@ -149,8 +149,8 @@ TEST(RecurrencePlan, MultipliesTheInputOfSmallStatesInside) {
 
 TEST(RecurrencePlan, HidesThePrologueBehindASmallProduct) {
   const auto is_small = [](int64_t rows, int64_t input_features, int64_t state_size) {
-    const InputProductPlan plan =
-        plan_input_product(Arithmetic::kFloat32, rows, input_features, state_size, kA100);
+    const InputProductPlan plan = plan_input_product(
+        {Arithmetic::kFloat32, rows, input_features, state_size, 3 * state_size}, kA100);
     return plan.kernel == InputProductKernel::kSmall;
   };
   EXPECT_TRUE(is_small(100, 32, 32));
@@ -174,7 +174,8 @@ TEST(RecurrencePlan, MultipliesLargeInputsInFloat32ByThreeTf32Products) {
                        int64_t state_size,
                        Arithmetic arithmetic = Arithmetic::kFloat32,
                        const DeviceFacts& device = kH200) {
-    return plan_input_product(arithmetic, rows, input_features, state_size, device);
+    return plan_input_product({arithmetic, rows, input_features, state_size, 3 * state_size},
+                              device);
   };
   EXPECT_EQ(plan(8192, 512, 512).kernel, InputProductKernel::kWgmmaFloat32);
   EXPECT_EQ(plan(8192, 512, 512).tile_rows, 128);

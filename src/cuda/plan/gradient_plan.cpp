@@ -148,8 +148,7 @@ BackwardEstimate choose_float32_gradient_plan(const BackwardShape& s, const Devi
   const int64_t state_chunks = s.chunks(s.gates()), weight_chunks = s.chunks(s.batch);
   BackwardEstimate best{};
   for (const int rows : {64, 128}) {
-    const int64_t state_tiles =
-        ceil_div(s.batch, rows) * s.state_column_tiles(kFloat32GradientColumns);
+    const int64_t state_tiles = ceil_div(s.batch, rows) * s.state_column_tiles(kThreeTf32Columns);
     for (const int ranks : {1, 2, 4, 8}) {
       // A cluster has at most one tile whose K is shared.
       const int resident = device.resident_in_clusters_of(ranks);
@@ -163,8 +162,8 @@ BackwardEstimate choose_float32_gradient_plan(const BackwardShape& s, const Devi
           continue;
         }
         const GradientPlan plan{.rows = rows,
-                                .state_columns = kFloat32GradientColumns,
-                                .weight_columns = kFloat32GradientColumns,
+                                .state_columns = kThreeTf32Columns,
+                                .weight_columns = kThreeTf32Columns,
                                 .ranks = ranks,
                                 .shares_state = ranks > 1,
                                 .weight_parts = parts,

@@ -2,8 +2,8 @@
 
 #include "../tile/shapes.h"
 
-#include <algorithm>
 #include <limits>
+#include <optional>
 
 namespace lltm::cuda {
 namespace {
@@ -27,67 +27,65 @@ double library_rate(Arithmetic arithmetic) {
 
 /// Whether input_product.cu takes about three microseconds, as long as the launch of another
 /// kernel.
-bool is_small(int64_t rows, int64_t input_features, int64_t columns) {
+bool is_small(const InputProductShape& shape) {
   // An element counts for as many multiply-adds as its bias and its way to memory take.
   constexpr int64_t kMultiplyAdds = 24'000'000, kOfElement = 16;
-  return rows <= kMultiplyAdds / ((input_features + kOfElement) * columns);
+  return shape.rows <= kMultiplyAdds / ((shape.input_features + kOfElement) * shape.columns);
 }
 
-double library_time(Arithmetic arithmetic, int64_t rows, int64_t input_features, int64_t columns) {
-  return kLibraryLaunch + static_cast<double>(rows) * static_cast<double>(columns) *
-                              (static_cast<double>(input_features) / library_rate(arithmetic) +
-                               element_size(arithmetic) / kTraffic);
+double library_time(const InputProductShape& shape) {
+  return kLibraryLaunch +
+         static_cast<double>(shape.rows) * static_cast<double>(shape.columns) *
+             (static_cast<double>(shape.input_features) / library_rate(shape.arithmetic) +
+              element_size(shape.arithmetic) / kTraffic);
 }
 
-/// Tiles of 96 columns and 64 or 128 rows. Microseconds of the launch, a chunk of K, and the rest
-/// of a tile, which is written meanwhile. Measured on an H100.
+/// By three TF32 products, in tiles of 64 or 128 rows. Microseconds of the launch, a chunk of K,
+/// and the rest of a tile, which is written meanwhile. Measured on an H100.
 struct Float32Tile {
   int rows;
   double launch, chunk, rest;
 };
 constexpr Float32Tile kFloat32Tiles[] = {{64, 3.5, 0.52, 1.3}, {128, 3.5, 0.755, 2.5}};
-constexpr int kFloat32Columns = 96, kFloat32Chunk = 32;
 
-double time_of(const Float32Tile& of,
-               int64_t rows,
-               int64_t input_features,
-               int64_t columns,
-               const DeviceFacts& device) {
-  const int64_t tiles = ceil_div(rows, of.rows) * ceil_div(columns, kFloat32Columns);
-  const auto chunks = static_cast<double>(ceil_div(input_features, kFloat32Chunk));
+double time_of(const Float32Tile& of, const InputProductShape& shape, const DeviceFacts& device) {
+  const int64_t tiles = ceil_div(shape.rows, of.rows) * ceil_div(shape.columns, kThreeTf32Columns);
+  const auto chunks = static_cast<double>(ceil_div(shape.input_features, kThreeTf32Chunk));
   return of.launch + static_cast<double>(ceil_div(tiles, device.multiprocessors)) *
                          (chunks * of.chunk + of.rest);
 }
 
+/// The time of the copies of what TMA cannot describe, even if all rows are contiguous; none if a
+/// copy would be too large.
+std::optional<double> copies_time(const InputProductShape& shape, const DeviceFacts& device) {
+  constexpr int64_t kMostBytes = int64_t{8} << 20;  // of weights
+  const int64_t size = element_size(shape.arithmetic), row_bytes = shape.input_features * size;
+  const bool copies_weights =
+      shape.state_size * size % 16 != 0 || (shape.state_size * size + row_bytes) % 16 != 0;
+  if (copies_weights && shape.columns * row_bytes > kMostBytes) {
+    return std::nullopt;
+  }
+  const auto time = [&](bool copies, int64_t rows) {
+    return copies ? device.costs->packing.time(static_cast<double>(rows * row_bytes)) : 0;
+  };
+  return time(row_bytes % 16 != 0, shape.rows) + time(copies_weights, shape.columns);
+}
+
 }  // namespace
 
-InputProductPlan plan_input_product(Arithmetic arithmetic,
-                                    int64_t rows,
-                                    int64_t input_features,
-                                    int64_t state_size,
-                                    const DeviceFacts& device) {
-  const int64_t columns = 3 * state_size;
-  InputProductPlan best{.kernel = is_small(rows, input_features, columns)
-                                      ? InputProductKernel::kSmall
-                                      : InputProductKernel::kLibrary,
-                        .tile_rows = 0,
-                        .us = library_time(arithmetic, rows, input_features, columns)};
-  // TMA counts rows in 32 bits, and copies of operands that it cannot describe must be small.
-  constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max() - 128;
-  constexpr int64_t kMostCopied = int64_t{8} << 20;
-  const int64_t width = state_size + input_features, size = element_size(arithmetic);
-  const bool copies_input = input_features * size % 16 != 0;
-  const bool copies_weights = state_size * size % 16 != 0 || width * size % 16 != 0;
-  if (best.kernel == InputProductKernel::kLibrary && arithmetic == Arithmetic::kFloat32 &&
-      device.wgmma && input_features > 0 && rows <= kMostRows &&
-      (!copies_weights || columns * input_features * size <= kMostCopied)) {
-    const auto& packing = device.costs->packing;
-    const double copies =
-        (copies_input ? packing.time(static_cast<double>(rows * input_features * size)) : 0) +
-        (copies_weights ? packing.time(static_cast<double>(columns * input_features * size)) : 0);
+InputProductPlan plan_input_product(const InputProductShape& shape, const DeviceFacts& device) {
+  InputProductPlan best{
+      .kernel = is_small(shape) ? InputProductKernel::kSmall : InputProductKernel::kLibrary,
+      .tile_rows = 0,
+      .us = library_time(shape)};
+  constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max() - 128;  // TMA counts in 32 bits
+  if (best.is_own() || shape.arithmetic != Arithmetic::kFloat32 || !device.wgmma ||
+      shape.input_features == 0 || shape.rows > kMostRows) {
+    return best;
+  }
+  if (const std::optional<double> copies = copies_time(shape, device)) {
     for (const Float32Tile& tile : kFloat32Tiles) {
-      const double us = copies + time_of(tile, rows, input_features, columns, device);
-      if (us < best.us) {
+      if (const double us = *copies + time_of(tile, shape, device); us < best.us) {
         best = {InputProductKernel::kWgmmaFloat32, tile.rows, us};
       }
     }

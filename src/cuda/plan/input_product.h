@@ -24,12 +24,14 @@ struct InputProductPlan {
   bool is_own() const { return kernel != InputProductKernel::kLibrary; }
 };
 
-/// The plan for z_x of `rows` rows of one or more steps. The layout of the operands must not
-/// matter: the results would differ.
-InputProductPlan plan_input_product(Arithmetic arithmetic,
-                                    int64_t rows,
-                                    int64_t input_features,
-                                    int64_t state_size,
-                                    const DeviceFacts& device);
+/// z_x of `rows` rows of one or more steps. The layout of the operands must not matter: the results
+/// would differ.
+struct InputProductShape {
+  Arithmetic arithmetic;
+  int64_t rows, input_features, state_size;
+  int64_t columns;  // of z_x: state_size of each gate
+};
+
+InputProductPlan plan_input_product(const InputProductShape& shape, const DeviceFacts& device);
 
 }  // namespace lltm::cuda

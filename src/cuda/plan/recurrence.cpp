@@ -270,8 +270,12 @@ double recurrence_time(const RecurrenceCandidate& candidate,
   if (!shape.backward && !x_inside) {
     const int64_t rows_at_once =
         ceil_div(shape.steps * shape.rows, std::max<int64_t>(shape.launches, 1));
-    const InputProductPlan product = plan_input_product(
-        *shape.arithmetic, rows_at_once, shape.input_features, shape.state_size, device);
+    const InputProductPlan product = plan_input_product({.arithmetic = *shape.arithmetic,
+                                                         .rows = rows_at_once,
+                                                         .input_features = shape.input_features,
+                                                         .state_size = shape.state_size,
+                                                         .columns = 3 * shape.state_size},
+                                                        device);
     prologue -= product.is_own() ? kHidden : 0;
     time = launches * product.us;
   }

@@ -19,7 +19,11 @@ namespace lltm::cuda {
 
 /// A tile with 64 rows for each of kGroups warpgroups, and 96 or 24 columns. kFeederGroups more
 /// warpgroups feed them: three warps of each rewrite B, and one thread starts the copies.
-template <Major kMajorB, int kGroups_, int kFeederGroups, int kStages_, int kTileN_ = 96>
+template <Major kMajorB,
+          int kGroups_,
+          int kFeederGroups,
+          int kStages_,
+          int kTileN_ = kThreeTf32Columns>
 struct ThreeTf32Product {
   using Element = float;
   static constexpr Arithmetic kArithmetic = Arithmetic::kFloat32;
@@ -30,7 +34,7 @@ struct ThreeTf32Product {
   static constexpr int kThreads = kMultipliers + 128 * kFeederGroups;
 
   // A stage contains A as it is, B as it is or its high parts, and the low parts of B.
-  static constexpr int kChunkK = 32;
+  static constexpr int kChunkK = kThreeTf32Chunk;
   static constexpr int kBytesA = kTileM * kChunkK * 4, kBytesB = kTileN * kChunkK * 4;
   static constexpr int kStageBytes = kBytesA + 2 * kBytesB;
   using Stages = Ring<kStages, kStageBytes, 4>;
@@ -413,8 +417,6 @@ template <typename Run>
 auto with_float32_gradient_product(int rows, const Run& run) {
   using Small = ThreeTf32Product<Major::kOther, 1, 2, 5>;
   using Large = ThreeTf32Product<Major::kOther, 2, 2, 4>;
-  static_assert(Small::kTileN == kFloat32GradientColumns &&
-                Small::kChunkK == kFloat32GradientChunk);
   return rows == Small::kTileM ? run.template operator()<Small>()
                                : run.template operator()<Large>();
 }

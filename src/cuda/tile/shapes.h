@@ -27,9 +27,9 @@ struct TileShape {
 /// threads that multiply.
 constexpr int kGradientRows = 128, kGradientThreads = 256;
 
-/// The columns of a block's tile in a product of the backward in float32 by wgmma, which has 64 or
-/// 128 rows, and a chunk of its K.
-constexpr int kFloat32GradientColumns = 96, kFloat32GradientChunk = 32;
+/// The columns of a block's tile by three TF32 products (products/wgmma_three_tf32.cuh), which has
+/// 64 or 128 rows, and a chunk of its K. Some tiles of the forward have fewer columns.
+constexpr int kThreeTf32Columns = 96, kThreeTf32Chunk = 32;
 
 /// The most rows that a block of the few_rows kernels multiplies, and the warps per block of the
 /// forward's.

@@ -14,7 +14,7 @@
 namespace lltm::cuda {
 namespace {
 
-struct Arguments {
+struct InputProductArguments {
   CUtensorMap input, weights;
   Float32InputProduct problem;
   int64_t column_tiles, tiles;
@@ -22,7 +22,7 @@ struct Arguments {
 };
 
 /// A tile of z_x.
-struct Unit {
+struct InputProductUnit {
   int row, column;
   int first_chunk, chunks;  // of K
 };
@@ -82,7 +82,7 @@ __device__ __forceinline__ void write_pairs(float* to,
 
 template <typename Product>
 __global__ void __launch_bounds__(Product::kThreads, 1)
-    input_product_wgmma_kernel(const __grid_constant__ Arguments arguments) {
+    input_product_wgmma_kernel(const __grid_constant__ InputProductArguments arguments) {
 #if defined(LLTM_HOPPER)
   extern __shared__ __align__(1024) unsigned char shared_stages[];
   const Float32InputProduct& p = arguments.problem;
@@ -100,25 +100,26 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   const auto each_unit = [&](const auto& work) {
     for (int64_t tile = blockIdx.x; tile < arguments.tiles; tile += gridDim.x) {
       const int64_t row_tile = tile / arguments.column_tiles;
-      work(Unit{static_cast<int>(row_tile * Product::kTileM),
-                static_cast<int>((tile - row_tile * arguments.column_tiles) * Product::kTileN),
-                0,
-                chunks});
+      work(InputProductUnit{
+          static_cast<int>(row_tile * Product::kTileM),
+          static_cast<int>((tile - row_tile * arguments.column_tiles) * Product::kTileN),
+          0,
+          chunks});
     }
   };
   Product product;
   product.run_units(
       shared_stages,
       each_unit,
-      [](const Unit&) { return false; },
-      [&](uint32_t a, uint32_t b, uint32_t barrier, const Unit& unit, int chunk) {
+      [](const InputProductUnit&) { return false; },
+      [&](uint32_t a, uint32_t b, uint32_t barrier, const InputProductUnit& unit, int chunk) {
         const int k = chunk * Product::kChunkK;
         arrive_expecting(barrier, Product::kBytesA + Product::kBytesB);
         copy_box_2d(b, &arguments.weights, k, unit.column, barrier);
         copy_box_2d(a, &arguments.input, k, unit.row, barrier);
       },
-      [](const Unit&, int n) { return n; },
-      [&](const Unit& unit) {
+      [](const InputProductUnit&, int n) { return n; },
+      [&](const InputProductUnit& unit) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         const int warp = static_cast<int>(threadIdx.x) / 32;
         const int64_t first_column = unit.column + lane % 4 * 2;
@@ -143,12 +144,12 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
 
 template <typename Product>
 cudaError_t launch_tile(const Float32InputProduct& p, int multiprocessors, cudaStream_t stream) {
-  Arguments arguments{.input = {},
-                      .weights = {},
-                      .problem = p,
-                      .column_tiles = ceil_div(p.columns, Product::kTileN),
-                      .tiles = 0,
-                      .chunks = tiles_of(p.input_features, Product::kChunkK)};
+  InputProductArguments arguments{.input = {},
+                                  .weights = {},
+                                  .problem = p,
+                                  .column_tiles = ceil_div(p.columns, Product::kTileN),
+                                  .tiles = 0,
+                                  .chunks = tiles_of(p.input_features, Product::kChunkK)};
   arguments.tiles = ceil_div(p.rows, Product::kTileM) * arguments.column_tiles;
   const auto describe_rows = [&](CUtensorMap* map, const Matrix& matrix, int64_t rows, int box) {
     return describe(map,
