@@ -116,10 +116,10 @@ bool compute_input_product(const Tensor& z_x,
 }
 
 int64_t copied_input_columns(const Tensor& input) {
-  if (input.scalar_type() != at::kFloat) {
-    return input.is_contiguous() ? 0 : input.size(2);
-  }
-  return input.is_contiguous() && is_describable(input) ? 0 : whole_vectors(input.size(2), 4);
+  const bool is_copied =
+      !input.is_contiguous() ||
+      (input.scalar_type() == at::kFloat && input.size(2) % 4 == 0 && !is_describable(input));
+  return is_copied ? input.size(2) : 0;
 }
 
 }  // namespace lltm::cuda

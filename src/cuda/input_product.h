@@ -18,7 +18,7 @@ bool compute_input_product(const at::Tensor& z_x,
                            const SequenceArguments& arguments,
                            const Device& device);
 
-/// How many elements a copy of a row of the input takes, if that computes z_x from a copy.
+/// The columns of the input, if z_x is computed from a copy of them that may be large.
 int64_t copied_input_columns(const at::Tensor& input);
 
 }  // namespace lltm::cuda

@@ -179,16 +179,18 @@ TEST(RecurrencePlan, MultipliesLargeInputsInFloat32ByThreeTf32Products) {
   };
   EXPECT_EQ(plan(8192, 512, 512).kernel, InputProductKernel::kWgmmaFloat32);
   EXPECT_EQ(plan(8192, 512, 512).tile_rows, 128);
-  EXPECT_TRUE(plan(8192, 511, 511).is_own());
+  EXPECT_TRUE(plan(3000, 511, 511).is_own());
+  EXPECT_FALSE(plan(8192, 511, 511).is_own());  // a copy of the input would not fit the workspace
   for (const Arithmetic other : {Arithmetic::kTf32, Arithmetic::kFloat16, Arithmetic::kBFloat16}) {
     EXPECT_FALSE(plan(8192, 512, 512, other).is_own());
   }
   EXPECT_FALSE(plan(8192, 512, 512, Arithmetic::kFloat32, kA100).is_own());
   EXPECT_FALSE(plan(100'000, 0, 512).is_own());
   EXPECT_FALSE(plan(int64_t{1} << 31, 512, 512).is_own());  // TMA counts in 32 bits
-  // A copy of the weights would not fit the workspace.
-  EXPECT_TRUE(plan(8192, 4096, 512).is_own());
-  EXPECT_FALSE(plan(8192, 4095, 512).is_own());
+  // Nor would one of the weights.
+  EXPECT_TRUE(plan(8192, 2048, 512).is_own());
+  EXPECT_TRUE(plan(8192, 1000, 511).is_own());
+  EXPECT_FALSE(plan(8192, 2048, 511).is_own());
 }
 
 TEST(RecurrencePlan, TakesItsOwnProductsOfGradientsWhereTheseAreSmall) {

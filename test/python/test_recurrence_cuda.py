@@ -188,15 +188,22 @@ def test_inside_there_is_no_workspace(x_inside):
     assert torch.cuda.max_memory_allocated() - before - outputs <= 1 << 20
 
 
-# In tiles of 64 and of 128 rows, with rows of z_x that start at pairs of elements, and with others.
-LARGE_INPUTS = [(2, 1056, 2000, 64), (2, 1056, 2001, 95), (4, 4200, 96, 64), (8, 2000, 130, 99)]
+# In tiles of 64 and of 128 rows, with rows of z_x that start at pairs of elements, and with others. Of the last, the
+# input and the weights are copied.
+LARGE_INPUTS = [(2, 1056, 2000, 64), (2, 1056, 2000, 95), (4, 4200, 96, 64), (8, 2000, 128, 99), (6, 500, 510, 201)]
 
 
 @pytest.fixture
-def block_of_float32(monkeypatch):
-    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
+def large_input(request, monkeypatch) -> tuple[int, int, int, int]:
+    """Sizes at which a kernel of this library multiplies the input in float32."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs wgmma")
+    monkeypatch.setenv("LLTM_CUDA_PATH", "cluster" if request.param[3] > 128 else "block")
+    return request.param
+
+
+def large_inputs(sizes):
+    return pytest.mark.parametrize("large_input", sizes, ids=str, indirect=True)
 
 
 def runs_wgmma(arguments) -> bool:
@@ -208,16 +215,16 @@ def runs_wgmma(arguments) -> bool:
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize("sizes", LARGE_INPUTS, ids=str)
-def test_large_inputs(block_of_float32, sizes, bias):
-    arguments = make(sizes, device="cuda", bias=bias, reset=True)
+@large_inputs(LARGE_INPUTS)
+def test_large_inputs(large_input, bias):
+    arguments = make(large_input, device="cuda", bias=bias, reset=True)
     assert runs_wgmma(arguments)
     results = call(arguments, keep=True)
     assert_results_close(results, arguments, keep=True)
     for again, first in zip(call(arguments)[:3], results[:3], strict=True):
         assert torch.equal(again, first)
     # Where nothing comes from h, gates are the product and the bias.
-    steps, rows, features, state_size = sizes
+    steps, rows, features, state_size = large_input
     without_h = arguments.weights.clone()
     without_h[:, :state_size] = 0
     gates = call(arguments._replace(weights=without_h), keep=True)[4].reshape(steps * rows, -1).double()
@@ -228,14 +235,15 @@ def test_large_inputs(block_of_float32, sizes, bias):
     assert (gates - exact).abs().max() <= 2 * (by_library - exact).abs().max()
 
 
-def test_layouts_of_large_inputs(block_of_float32):
+@large_inputs([LARGE_INPUTS[2], LARGE_INPUTS[-1]])
+def test_layouts_of_large_inputs(large_input):
     """Each is computed as its contiguous copy is, to the bit."""
-    arguments = make(LARGE_INPUTS[2], device="cuda")
+    arguments = make(large_input, device="cuda")
     expected = call(arguments, keep=True)
     input, weights, bias = arguments.input, arguments.weights, arguments.bias
 
     def inside_wider_rows(first):
-        wide = torch.full((*input.shape[:2], 104), torch.nan, device="cuda")
+        wide = torch.full((*input.shape[:2], input.size(2) + 8), torch.nan, device="cuda")
         wide[..., first : first + input.size(2)] = input
         return wide[..., first : first + input.size(2)]
 
@@ -253,19 +261,26 @@ def test_layouts_of_large_inputs(block_of_float32):
             assert torch.equal(found, first)
 
 
-@pytest.mark.parametrize("sizes", LARGE_INPUTS[2:], ids=str)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
-def test_large_inputs_beyond_a_length(block_of_float32, sizes, value):
-    arguments, other, beyond = ragged(make(sizes, device="cuda"))
+@large_inputs(LARGE_INPUTS[2:])
+def test_large_inputs_beyond_a_length(large_input, value):
+    arguments, other, beyond = ragged(make(large_input, device="cuda"))
     other = other._replace(input=arguments.input.masked_fill(beyond.unsqueeze(2), value))
     assert runs_wgmma(other)
     for found, expected in zip(call(other, keep=True), call(arguments, keep=True), strict=True):
         assert torch.equal(found, expected)
 
 
-def test_the_workspace_of_large_inputs(block_of_float32):
+@large_inputs([(96, 1024, 300, 128)])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "offset"])
+def test_the_workspace_of_large_inputs(large_input, layout):
     """A copy of the input counts."""
-    arguments = make((96, 1024, 301, 128), device="cuda")
+    arguments = make(large_input, device="cuda")
+    if layout == "transposed":
+        arguments = arguments._replace(input=arguments.input.transpose(0, 1).contiguous().transpose(0, 1))
+    elif layout == "offset":
+        memory = torch.cat([arguments.bias[:1], arguments.input.flatten()])
+        arguments = arguments._replace(input=memory[1:].view_as(arguments.input))
     assert runs_wgmma(arguments)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

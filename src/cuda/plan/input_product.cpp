@@ -55,20 +55,20 @@ double time_of(const Float32Tile& of, const InputProductShape& shape, const Devi
                          (chunks * of.chunk + of.rest);
 }
 
-/// The time of the copies of what TMA cannot describe, even if all rows are contiguous; none if a
-/// copy would be too large.
+/// The time of the copies of what TMA cannot describe, even if all rows are contiguous; none if the
+/// workspace has no room for them.
 std::optional<double> copies_time(const InputProductShape& shape, const DeviceFacts& device) {
-  constexpr int64_t kMostBytes = int64_t{8} << 20;  // of weights
-  const int64_t size = element_size(shape.arithmetic), row_bytes = shape.input_features * size;
-  const bool copies_weights =
-      shape.state_size * size % 16 != 0 || (shape.state_size * size + row_bytes) % 16 != 0;
-  if (copies_weights && shape.columns * row_bytes > kMostBytes) {
-    return std::nullopt;
-  }
-  const auto time = [&](bool copies, int64_t rows) {
-    return copies ? device.costs->packing.time(static_cast<double>(rows * row_bytes)) : 0;
+  constexpr int64_t kMostBytes = int64_t{6} << 20;  // of each
+  const int64_t size = element_size(shape.arithmetic);
+  const int64_t of_h = shape.state_size * size, of_x = shape.input_features * size;
+  double us = 0;
+  const auto add = [&](bool copies, int64_t rows) {
+    us += copies ? device.costs->packing.time(static_cast<double>(rows * of_x)) : 0;
+    return !copies || rows * of_x <= kMostBytes;
   };
-  return time(row_bytes % 16 != 0, shape.rows) + time(copies_weights, shape.columns);
+  const bool has_room = add(of_x % 16 != 0, shape.rows) &&
+                        add(of_h % 16 != 0 || (of_h + of_x) % 16 != 0, shape.columns);
+  return has_room ? std::optional(us) : std::nullopt;
 }
 
 }  // namespace
