@@ -176,16 +176,21 @@ def test_input_beyond_a_length_inside(x_inside, value):
         assert torch.equal(again, first)
 
 
-def test_inside_there_is_no_workspace(x_inside):
-    arguments = make((64, 4096, 16, 32), x_inside[0], "cuda")
-    assert takes_x_inside(arguments)
+def workspace_bytes(arguments) -> int:
+    """What a call allocates beside its results, after a first one."""
     call(arguments)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     results = call(arguments)
     outputs = sum(result.untyped_storage().nbytes() for result in results)
-    assert torch.cuda.max_memory_allocated() - before - outputs <= 1 << 20
+    return torch.cuda.max_memory_allocated() - before - outputs
+
+
+def test_inside_there_is_no_workspace(x_inside):
+    arguments = make((64, 4096, 16, 32), x_inside[0], "cuda")
+    assert takes_x_inside(arguments)
+    assert workspace_bytes(arguments) <= 1 << 20
 
 
 # In tiles of 64 and of 128 rows, with rows of z_x that start at pairs of elements, and with others. Of the last, the
@@ -282,12 +287,7 @@ def test_the_workspace_of_large_inputs(large_input, layout):
         memory = torch.cat([arguments.bias[:1], arguments.input.flatten()])
         arguments = arguments._replace(input=memory[1:].view_as(arguments.input))
     assert runs_wgmma(arguments)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    results = call(arguments)
-    outputs = sum(result.untyped_storage().nbytes() for result in results)
-    assert torch.cuda.max_memory_allocated() - before - outputs <= 64 << 20
+    assert workspace_bytes(arguments) <= 64 << 20
 
 
 @pytest.mark.parametrize("sizes", [(3, 2, 0, 1), (4, 3, 8, 17), (7, 4, 5, 100)], ids=str)
@@ -456,13 +456,7 @@ def test_chunks_of_steps(recurrent_dtype, reverse):
 
 def test_the_workspace_of_inference(recurrent_dtype):
     arguments = make((256, 4096, 16, 64), recurrent_dtype, "cuda")
-    call(arguments)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    results = call(arguments)
-    outputs = sum(result.untyped_storage().nbytes() for result in results)
-    assert torch.cuda.max_memory_allocated() - before - outputs <= 64 << 20
+    assert workspace_bytes(arguments) <= 64 << 20
 
 
 def test_tf32_is_as_exact_as_float32(monkeypatch):
