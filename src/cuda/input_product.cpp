@@ -69,7 +69,8 @@ void compute_by_wgmma(const Tensor& z_x,
                       const Tensor& input,
                       const SequenceArguments& arguments,
                       const InputProductPlan& plan,
-                      const Device& device) {
+                      const Device& device,
+                      const DeviceFacts& facts) {
   const Tensor rows = describable_rows(input, device);
   const Tensor weights = in_rows_of_vectors(input_columns(arguments.weights), device);
   const Float32InputProduct problem{.rows = rows.size(0),
@@ -81,7 +82,7 @@ void compute_by_wgmma(const Tensor& z_x,
                                     .bias_stride = bias_stride(arguments),
                                     .z_x = z_x.mutable_data_ptr<float>()};
   check_launch(launch_input_product_wgmma_float32(
-      problem, plan.tile_rows, device.facts().multiprocessors, device.stream()));
+      problem, plan.tile_rows, facts.multiprocessors, device.stream()));
 }
 
 }  // namespace
@@ -91,13 +92,14 @@ bool compute_input_product(const Tensor& z_x,
                            const SequenceArguments& arguments,
                            const Device& device) {
   const auto dtype = input.scalar_type();
+  const DeviceFacts facts = device.facts();
   const InputProductPlan plan =
       plan_input_product({.arithmetic = *arithmetic_of(dtype),
                           .rows = input.size(0) * input.size(1),
                           .input_features = input.size(2),
                           .state_size = h_columns(arguments.weights).size(1),
                           .columns = z_x.size(2)},
-                         device.facts());
+                         facts);
   switch (plan.kernel) {
     case InputProductKernel::kLibrary:
       compute_by_library(z_x, input, arguments);
@@ -109,7 +111,7 @@ bool compute_input_product(const Tensor& z_x,
       });
       break;
     case InputProductKernel::kWgmmaFloat32:
-      compute_by_wgmma(z_x, input, arguments, plan, device);
+      compute_by_wgmma(z_x, input, arguments, plan, device, facts);
       break;
   }
   return plan.is_own();

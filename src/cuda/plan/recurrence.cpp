@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 namespace lltm::cuda {
 namespace {
@@ -246,9 +247,27 @@ int rows_of_group(const RecurrenceTile& tile, int64_t rows, const DeviceFacts& d
   return static_cast<int>(ceil_div(rows, waves * at_once));
 }
 
-double recurrence_time(const RecurrenceCandidate& candidate,
-                       const RecurrenceShape& shape,
-                       const DeviceFacts& device) {
+namespace {
+
+/// z_x of a launch of a forward that does not multiply the input itself.
+std::optional<InputProductPlan> product_of_launch(const RecurrenceShape& shape,
+                                                  const DeviceFacts& device) {
+  if (shape.backward || !shape.arithmetic) {
+    return std::nullopt;
+  }
+  return plan_input_product(
+      {.arithmetic = *shape.arithmetic,
+       .rows = ceil_div(shape.steps * shape.rows, std::max<int64_t>(shape.launches, 1)),
+       .input_features = shape.input_features,
+       .state_size = shape.state_size,
+       .columns = 3 * shape.state_size},
+      device);
+}
+
+double time_of(const RecurrenceCandidate& candidate,
+               const RecurrenceShape& shape,
+               const std::optional<InputProductPlan>& product,
+               const DeviceFacts& device) {
   const RecurrenceStep& step = shape.backward ? candidate.backward : candidate.forward;
   const int group_rows = rows_of_group(candidate.tile, shape.rows, device);
   const int64_t groups = ceil_div(shape.rows, group_rows);
@@ -267,20 +286,20 @@ double recurrence_time(const RecurrenceCandidate& candidate,
     time_of_step *= candidate.in_clusters() ? kOddInCluster : kOddInBlock;
   }
   double prologue = candidate.in_clusters() ? kClusterPrologue : kPrologue, time = 0;
-  if (!shape.backward && !x_inside) {
-    const int64_t rows_at_once =
-        ceil_div(shape.steps * shape.rows, std::max<int64_t>(shape.launches, 1));
-    const InputProductPlan product = plan_input_product({.arithmetic = *shape.arithmetic,
-                                                         .rows = rows_at_once,
-                                                         .input_features = shape.input_features,
-                                                         .state_size = shape.state_size,
-                                                         .columns = 3 * shape.state_size},
-                                                        device);
-    prologue -= product.is_own() ? kHidden : 0;
-    time = launches * product.us;
+  if (product && !x_inside) {
+    prologue -= product->is_own() ? kHidden : 0;
+    time = launches * product->us;
   }
   return time + static_cast<double>(ceil_div(a_multiprocessor, resident)) *
                     (launches * prologue + steps * time_of_step);
+}
+
+}  // namespace
+
+double recurrence_time(const RecurrenceCandidate& candidate,
+                       const RecurrenceShape& shape,
+                       const DeviceFacts& device) {
+  return time_of(candidate, shape, product_of_launch(shape, device), device);
 }
 
 const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
@@ -295,6 +314,7 @@ const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
                      !selection.name.empty())) {
     return nullptr;
   }
+  const std::optional<InputProductPlan> product = product_of_launch(shape, device);
   const RecurrenceCandidate* best = nullptr;
   double least = is_forced ? std::numeric_limits<double>::infinity() : time_of_steps;
   for (const RecurrenceCandidate& candidate : kCandidates) {
@@ -303,7 +323,7 @@ const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
         !supports(candidate, shape, device)) {
       continue;
     }
-    if (const double time = recurrence_time(candidate, shape, device); time < least) {
+    if (const double time = time_of(candidate, shape, product, device); time < least) {
       least = time;
       best = &candidate;
     }
