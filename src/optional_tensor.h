@@ -32,6 +32,10 @@ const scalar_t* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<scalar_t>() : nullptr;
 }
 template <typename scalar_t>
+const scalar_t* data_or_null(const std::optional<at::Tensor>& tensor) {
+  return is_given(tensor) ? tensor->const_data_ptr<scalar_t>() : nullptr;
+}
+template <typename scalar_t>
 scalar_t* mutable_data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
 }

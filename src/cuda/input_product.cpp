@@ -31,15 +31,6 @@ void compute_by_library(const Tensor& z_x,
 }
 
 template <typename scalar_t>
-const scalar_t* bias_data(const SequenceArguments& arguments) {
-  return is_given(arguments.bias) ? arguments.bias->const_data_ptr<scalar_t>() : nullptr;
-}
-
-int64_t bias_stride(const SequenceArguments& arguments) {
-  return is_given(arguments.bias) ? arguments.bias->stride(0) : 0;
-}
-
-template <typename scalar_t>
 InputProductProblem<scalar_t> small_problem(const Tensor& z_x,
                                             const Tensor& input,
                                             const SequenceArguments& arguments) {
@@ -49,7 +40,7 @@ InputProductProblem<scalar_t> small_problem(const Tensor& z_x,
           .columns = z_x.size(2),
           .input = steps_of<scalar_t>(input),
           .weights = recurrent_weights<scalar_t>(input_columns(arguments.weights)),
-          .bias = bias_data<scalar_t>(arguments),
+          .bias = data_or_null<scalar_t>(arguments.bias),
           .bias_stride = bias_stride(arguments),
           .z_x = z_x.mutable_data_ptr<scalar_t>()};
 }
@@ -78,7 +69,7 @@ void compute_by_wgmma(const Tensor& z_x,
                                     .columns = z_x.size(2),
                                     .input = rows_of(rows),
                                     .weights = rows_of(weights),
-                                    .bias = bias_data<float>(arguments),
+                                    .bias = data_or_null<float>(arguments.bias),
                                     .bias_stride = bias_stride(arguments),
                                     .z_x = z_x.mutable_data_ptr<float>()};
   check_launch(launch_input_product_wgmma_float32(

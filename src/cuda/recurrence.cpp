@@ -190,10 +190,8 @@ void run_recurrence(const RecurrenceCandidate& candidate,
       problem.input = steps_of<scalar_t>(input);
       problem.input_features = input.size(2);
       problem.input_weights = recurrent_weights<scalar_t>(input_columns(arguments.weights));
-      if (is_given(arguments.bias)) {
-        problem.bias = arguments.bias->const_data_ptr<scalar_t>();
-        problem.bias_stride = arguments.bias->stride(0);
-      }
+      problem.bias = data_or_null<scalar_t>(arguments.bias);
+      problem.bias_stride = bias_stride(arguments);
     }
     for (int64_t first = 0; first < steps; first += at_once) {
       const int64_t count = std::min(at_once, steps - first);

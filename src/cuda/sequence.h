@@ -45,6 +45,11 @@ inline at::Tensor in_rows_of_vectors(const at::Tensor& matrix, const Device& dev
                    .copy_(matrix);
 }
 
+/// The stride of the bias, which may be absent.
+inline int64_t bias_stride(const SequenceArguments& arguments) {
+  return is_given(arguments.bias) ? arguments.bias->stride(0) : 0;
+}
+
 /// The columns of weights that belong to h, or to the input, as the kernels for all steps read
 /// them.
 template <typename scalar_t>

@@ -144,13 +144,13 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
 
 template <typename Product>
 cudaError_t launch_tile(const Float32InputProduct& p, int multiprocessors, cudaStream_t stream) {
+  const int64_t column_tiles = ceil_div(p.columns, Product::kTileN);
   InputProductArguments arguments{.input = {},
                                   .weights = {},
                                   .problem = p,
-                                  .column_tiles = ceil_div(p.columns, Product::kTileN),
-                                  .tiles = 0,
+                                  .column_tiles = column_tiles,
+                                  .tiles = ceil_div(p.rows, Product::kTileM) * column_tiles,
                                   .chunks = tiles_of(p.input_features, Product::kChunkK)};
-  arguments.tiles = ceil_div(p.rows, Product::kTileM) * arguments.column_tiles;
   const auto describe_rows = [&](CUtensorMap* map, const Matrix& matrix, int64_t rows, int box) {
     return describe(map,
                     {Arithmetic::kFloat32, matrix, rows, p.input_features, box, Product::kChunkK});
