@@ -4,8 +4,8 @@
 // The backward operators need no kernel here, because autograd calls them with the cast tensors.
 #include "autocast.h"
 
-#include "../checks.h"
-#include "../dispatcher_kernel.h"
+#include "../dispatch/dispatcher_kernel.h"
+#include "../operators/checks.h"
 #include "lltm/lltm.h"
 
 #include <ATen/core/Tensor.h>

@@ -1,7 +1,7 @@
 // What the Autograd kernels check to find out whether, and how, a call is differentiated.
 #pragma once
 
-#include "../optional_tensor.h"
+#include "../dispatch/optional_tensor.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>

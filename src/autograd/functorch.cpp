@@ -3,13 +3,13 @@
 //
 // The dispatcher calls these kernels before those of autocast, so the forward operators cast their
 // arguments here: a vmap computes in the dtypes of a plain call.
-#include "../argument_list.h"
-#include "../checks.h"
-#include "../dispatcher_kernel.h"
+#include "../dispatch/argument_list.h"
+#include "../dispatch/dispatcher_kernel.h"
+#include "../dispatch/optional_tensor.h"
 #include "../formula/backward.h"
-#include "../gate_gradients.h"
-#include "../one_step.h"
-#include "../optional_tensor.h"
+#include "../operators/checks.h"
+#include "../operators/gate_gradients.h"
+#include "../operators/one_step.h"
 #include "autocast.h"
 #include "lltm/lltm.h"
 #include "vmap.h"

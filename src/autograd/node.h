@@ -2,8 +2,8 @@
 // because torch::autograd::Function refuses to run below a functorch transform.
 #pragma once
 
-#include "../argument_list.h"
-#include "../optional_tensor.h"
+#include "../dispatch/argument_list.h"
+#include "../dispatch/optional_tensor.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>

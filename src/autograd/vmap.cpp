@@ -1,6 +1,6 @@
 #include "vmap.h"
 
-#include "../optional_tensor.h"
+#include "../dispatch/optional_tensor.h"
 
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/functorch/BatchedTensorImpl.h>

@@ -1,7 +1,7 @@
 #include "cell.h"
 
-#include "../optional_tensor.h"
-#include "../products.h"
+#include "../cell/products.h"
+#include "../dispatch/optional_tensor.h"
 #include "cell_run.h"
 #include "plan.h"
 

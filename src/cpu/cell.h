@@ -1,7 +1,7 @@
 // The forward pass of a cell on the CPU.
 #pragma once
 
-#include "../checks.h"
+#include "../operators/checks.h"
 
 #include <ATen/core/Tensor.h>
 

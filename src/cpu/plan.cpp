@@ -1,6 +1,6 @@
 #include "plan.h"
 
-#include "../optional_tensor.h"
+#include "../dispatch/optional_tensor.h"
 #include "kernel_arguments.h"
 
 #include <ATen/Dispatch.h>

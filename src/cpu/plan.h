@@ -1,7 +1,7 @@
 // Chooses, once a call, which kernels run it: those of kernels/kernels.h or ATen's matrix products.
 #pragma once
 
-#include "../checks.h"
+#include "../operators/checks.h"
 
 #include <c10/core/ScalarType.h>
 

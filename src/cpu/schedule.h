@@ -1,9 +1,16 @@
 // The steps of a sequence, and which rows of its batch run them.
 #pragma once
 
+#include "../dispatch/optional_tensor.h"
+#include "../operators/arguments.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 namespace lltm::cpu {
@@ -29,6 +36,31 @@ struct Steps {
   /// The step that a row runs before `step`, which is not its first.
   int64_t before(int64_t step) const { return reverse ? step + 1 : step - 1; }
 };
+
+/// The steps of a call, and the tensors that they point into.
+struct StepsOfCall {
+  StepsOfCall(const SequenceArguments& arguments, bool reverse)
+      : lengths(contiguous_or_undefined(arguments.lengths)),
+        reset(contiguous_or_undefined(arguments.reset)),
+        steps{.count = arguments.input.size(0),
+              .batch = arguments.input.size(1),
+              .lengths = data_or_null<int64_t>(lengths),
+              .reset = data_or_null<bool>(reset),
+              .reverse = reverse} {}
+
+  const at::Tensor lengths, reset;  // before steps, which points into them
+  const Steps steps;
+};
+
+/// Steps beyond a row's length are not run; what they would write is zero.
+inline void zero_if_not_run(const std::optional<at::Tensor>& lengths,
+                            std::initializer_list<at::Tensor> steps) {
+  for (at::Tensor of_steps : steps) {
+    if (is_given(lengths) && of_steps.defined()) {
+      of_steps.zero_();
+    }
+  }
+}
 
 /// Sorts the rows by length, longest first, into places. The rows that run a step then have its
 /// first running(step) places, in either direction of time. Rows of equal length keep their order:

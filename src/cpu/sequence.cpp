@@ -1,12 +1,14 @@
 // lltm::sequence on the CPU.
-#include "../checks.h"
-#include "../dispatcher_kernel.h"
-#include "../int64_lengths.h"
-#include "../optional_tensor.h"
-#include "../sequence_outputs.h"
+#include "fused/sequence.h"
+
+#include "../dispatch/dispatcher_kernel.h"
+#include "../dispatch/int64_lengths.h"
+#include "../dispatch/optional_tensor.h"
+#include "../operators/checks.h"
+#include "../operators/outputs.h"
 #include "cell.h"
+#include "library/sequence.h"
 #include "plan.h"
-#include "sequence_paths.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>

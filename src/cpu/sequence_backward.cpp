@@ -1,11 +1,12 @@
 // lltm::sequence_backward on the CPU, and lltm::_sequence_gate_gradients.
-#include "../checks.h"
-#include "../dispatcher_kernel.h"
-#include "../gate_gradients.h"
-#include "../gradients.h"
-#include "../int64_lengths.h"
+#include "../dispatch/dispatcher_kernel.h"
+#include "../dispatch/int64_lengths.h"
+#include "../operators/checks.h"
+#include "../operators/gate_gradients.h"
+#include "../operators/gradients.h"
+#include "fused/sequence.h"
+#include "library/sequence.h"
 #include "plan.h"
-#include "sequence_paths.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

@@ -1,8 +1,8 @@
 // lltm::backward on CUDA.
-#include "../checks.h"
-#include "../dispatcher_kernel.h"
-#include "../gradients.h"
-#include "../optional_tensor.h"
+#include "../dispatch/dispatcher_kernel.h"
+#include "../dispatch/optional_tensor.h"
+#include "../operators/checks.h"
+#include "../operators/gradients.h"
 #include "kernels/backward/kernels.h"
 #include "packed_rows.h"
 #include "plan/plan.h"

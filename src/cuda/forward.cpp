@@ -1,8 +1,8 @@
 // lltm::forward on CUDA.
-#include "../checks.h"
-#include "../dispatcher_kernel.h"
-#include "../optional_tensor.h"
-#include "../products.h"
+#include "../cell/products.h"
+#include "../dispatch/dispatcher_kernel.h"
+#include "../dispatch/optional_tensor.h"
+#include "../operators/checks.h"
 #include "kernels/forward/kernels.h"
 #include "kernels/forward/launch.h"
 #include "packed_rows.h"

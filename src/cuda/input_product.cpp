@@ -1,7 +1,7 @@
 #include "input_product.h"
 
-#include "../optional_tensor.h"
-#include "../products.h"
+#include "../cell/products.h"
+#include "../dispatch/optional_tensor.h"
 #include "kernels/recurrence/recurrence.h"
 #include "plan/input_product.h"
 #include "plan/plan.h"

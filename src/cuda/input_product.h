@@ -1,7 +1,7 @@
 // z_x, the product of a sequence's inputs with their columns of the weights, with the bias.
 #pragma once
 
-#include "../checks.h"
+#include "../operators/checks.h"
 #include "runtime/device.h"
 
 #include <ATen/core/Tensor.h>

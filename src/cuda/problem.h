@@ -4,7 +4,7 @@
 // Matrices are row-major. Sizes and strides are 64-bit and count elements.
 #pragma once
 
-#include "../cell.h"
+#include "../cell/math.h"
 
 #include <cstdint>
 

@@ -3,8 +3,8 @@
 // tensors z_x is then rounded to 16 bits, as a cell made of PyTorch's operators rounds all of z.
 #include "recurrence.h"
 
-#include "../optional_tensor.h"
-#include "../products.h"
+#include "../cell/products.h"
+#include "../dispatch/optional_tensor.h"
 #include "input_product.h"
 #include "kernels/recurrence/recurrence.h"
 #include "runtime/launch_check.h"

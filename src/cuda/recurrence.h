@@ -1,9 +1,9 @@
 // All steps of a sequence by one kernel, beside the products over all steps (kernels/recurrence).
 #pragma once
 
-#include "../checks.h"
-#include "../gradients.h"
-#include "../sequence_outputs.h"
+#include "../operators/checks.h"
+#include "../operators/gradients.h"
+#include "../operators/outputs.h"
 #include "plan/recurrence.h"
 #include "runtime/device.h"
 

@@ -18,11 +18,11 @@
 // end.
 #include "sequence.h"
 
-#include "../checks.h"
-#include "../dispatcher_kernel.h"
-#include "../int64_lengths.h"
-#include "../optional_tensor.h"
-#include "../sequence_outputs.h"
+#include "../dispatch/dispatcher_kernel.h"
+#include "../dispatch/int64_lengths.h"
+#include "../dispatch/optional_tensor.h"
+#include "../operators/checks.h"
+#include "../operators/outputs.h"
 #include "input_product.h"
 #include "kernels/forward/launch.h"
 #include "plan/input_product.h"

@@ -1,9 +1,9 @@
 // What lltm::sequence and lltm::sequence_backward share on CUDA.
 #pragma once
 
-#include "../checks.h"
-#include "../optional_tensor.h"
-#include "../products.h"
+#include "../cell/products.h"
+#include "../dispatch/optional_tensor.h"
+#include "../operators/checks.h"
 #include "kernels/recurrence/recurrence.h"
 #include "kernels/sequence/kernels.h"
 #include "runtime/device.h"

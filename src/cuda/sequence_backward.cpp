@@ -5,11 +5,11 @@
 // d_gates are computed, in one launch or two. Then d_input and d_weights are computed over all
 // steps: in float32 usually by the kernel of the cell's products, otherwise by ATen. The gradients
 // of the state are carried in the accumulation type. d_gates are rounded, like those of the cell.
-#include "../checks.h"
-#include "../dispatcher_kernel.h"
-#include "../gradients.h"
-#include "../int64_lengths.h"
-#include "../optional_tensor.h"
+#include "../dispatch/dispatcher_kernel.h"
+#include "../dispatch/int64_lengths.h"
+#include "../dispatch/optional_tensor.h"
+#include "../operators/checks.h"
+#include "../operators/gradients.h"
 #include "kernels/backward/kernels.h"
 #include "kernels/sequence/kernels.h"
 #include "packed_rows.h"

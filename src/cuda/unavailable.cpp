@@ -23,4 +23,5 @@ TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   m.impl("sequence", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("sequence_plan", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("sequence_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("_sequence_gate_gradients", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
 }

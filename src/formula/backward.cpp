@@ -1,8 +1,8 @@
 #include "backward.h"
 
-#include "../one_step.h"
-#include "../optional_tensor.h"
-#include "../without_autocast.h"
+#include "../dispatch/optional_tensor.h"
+#include "../dispatch/without_autocast.h"
+#include "../operators/one_step.h"
 #include "rows.h"
 #include "tangents.h"
 

@@ -5,9 +5,9 @@
 // and autocast is off. It loops over the steps, so tracers treat their number as a constant.
 #pragma once
 
-#include "../checks.h"
-#include "../gate_gradients.h"
-#include "../gradient_index.h"
+#include "../operators/checks.h"
+#include "../operators/gate_gradients.h"
+#include "../operators/gradient_index.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,9 +1,9 @@
 #include "double_backward.h"
 
-#include "../argument_list.h"
-#include "../gate_gradients.h"
-#include "../optional_tensor.h"
-#include "../without_autocast.h"
+#include "../dispatch/argument_list.h"
+#include "../dispatch/optional_tensor.h"
+#include "../dispatch/without_autocast.h"
+#include "../operators/gate_gradients.h"
 #include "rows.h"
 #include "tangents.h"
 

@@ -7,7 +7,7 @@
 // that torch.func.vjp returns. These no longer require a gradient.
 #pragma once
 
-#include "../checks.h"
+#include "../operators/checks.h"
 
 #include <ATen/core/Tensor.h>
 

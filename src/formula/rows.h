@@ -6,8 +6,8 @@
 // is zero, but a step's derivative multiplies it, and 0 * NaN is NaN.
 #pragma once
 
-#include "../checks.h"
-#include "../optional_tensor.h"
+#include "../dispatch/optional_tensor.h"
+#include "../operators/checks.h"
 
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>

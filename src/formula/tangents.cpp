@@ -1,7 +1,7 @@
 #include "tangents.h"
 
-#include "../optional_tensor.h"
-#include "../without_autocast.h"
+#include "../dispatch/optional_tensor.h"
+#include "../dispatch/without_autocast.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/elu.h>

@@ -5,7 +5,7 @@
 // of the backward pass runs in the order of the sequence.
 #pragma once
 
-#include "../checks.h"
+#include "../operators/checks.h"
 #include "rows.h"
 
 #include <ATen/core/Tensor.h>

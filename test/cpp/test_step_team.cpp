@@ -1,6 +1,6 @@
 // The threads that run the steps of a sequence together on the CPU. Run under ThreadSanitizer by
 // make sanitize SANITIZER=thread, which does not see the threads of at::parallel_for.
-#include "cpu/step_team.h"
+#include "cpu/fused/step_team.h"
 
 #include <gtest/gtest.h>
 

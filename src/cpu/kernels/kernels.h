@@ -9,7 +9,7 @@
 // panels hold operands of its size (operand.h).
 #pragma once
 
-#include "../../accumulate.h"
+#include "../../cell/accumulate.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>

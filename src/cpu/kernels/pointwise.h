@@ -1,7 +1,7 @@
 // The cell's pointwise math: the new state from the pre-activations, and its gradients.
 #pragma once
 
-#include "../../cell.h"
+#include "../../cell/lltm.h"
 #include "access.h"
 #include "kernels.h"
 #include "simd_math.h"

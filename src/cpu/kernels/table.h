@@ -6,7 +6,7 @@
 #pragma once
 
 #include "bias_gradient.h"
-#include "cell.h"
+#include "cell_forward.h"
 #include "pointwise.h"
 #include "sequence_backward.h"
 #include "sequence_forward.h"

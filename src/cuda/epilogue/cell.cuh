@@ -15,7 +15,7 @@
 //   place(operands, state, row, column)
 #pragma once
 
-#include "../../cell.h"
+#include "../../cell/lltm.h"
 #include "../problem.h"
 #include "../tile/elements.h"
 #include "../tile/vectors.cuh"

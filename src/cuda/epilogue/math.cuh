@@ -2,7 +2,7 @@
 // branches, not even that of a division, since elements would wait for each other at a branch.
 #pragma once
 
-#include "../../cell.h"
+#include "../../cell/math.h"
 #include "../problem.h"
 #include "../ptx/select.cuh"
 

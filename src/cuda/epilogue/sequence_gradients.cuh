@@ -2,7 +2,7 @@
 // step left into d_gates and the gradient of the previous cell state.
 #pragma once
 
-#include "../../cell.h"
+#include "../../cell/lltm.h"
 #include "../kernels/sequence/kernels.h"
 #include "../ptx/global.cuh"
 #include "../tile/elements.h"

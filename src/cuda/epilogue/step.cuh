@@ -3,8 +3,8 @@
 // short as possible: 3 KB more of it cost a kernel of 2 us another 0.2 us.
 #pragma once
 
-#include "../../accumulate.h"
-#include "../../cell.h"
+#include "../../cell/accumulate.h"
+#include "../../cell/lltm.h"
 #include "../step_problem.h"
 #include "../tile/elements.h"
 #include "../tile/vectors.cuh"

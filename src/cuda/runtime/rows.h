@@ -1,7 +1,7 @@
 // Matrices and other tensors as the kernels read them.
 #pragma once
 
-#include "../../optional_tensor.h"
+#include "../../dispatch/optional_tensor.h"
 #include "../problem.h"
 
 #include <ATen/core/Tensor.h>

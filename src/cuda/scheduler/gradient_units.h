@@ -6,7 +6,7 @@
 // A unit is a tile and a range of its K.
 #pragma once
 
-#include "../../cell.h"
+#include "../../cell/math.h"
 
 #include <bit>
 #include <cstdint>

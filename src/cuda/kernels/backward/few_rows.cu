@@ -4,7 +4,7 @@
 // writes their gradients, which are products of d_gates with the old_h or input that it keeps. A
 // cluster shares the rows, and each block computes d_gates of its own. A thread has four columns if
 // rows, including those of d_weights, start at multiples of four elements, otherwise one.
-#include "../../../cell.h"
+#include "../../../cell/lltm.h"
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/write_tile.cuh"
 #include "../../problem.h"

@@ -3,7 +3,7 @@
 // if it does that (bias_in_parts), otherwise by a cluster that has all of the batch, or, if the
 // batch is long or not all clusters would be resident, by a kernel of their own. For products in
 // TF32, more blocks transpose the inputs.
-#include "../../../cell.h"
+#include "../../../cell/lltm.h"
 #include "../../epilogue/dealt_columns.cuh"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/cluster.cuh"

@@ -4,7 +4,7 @@
 // column of the state, and returns the error of its launch.
 #pragma once
 
-#include "../../../accumulate.h"
+#include "../../../cell/accumulate.h"
 #include "../../problem.h"
 #include "../../scheduler/schedule_gradients.h"
 

@@ -1,6 +1,6 @@
 // The elements of a cell from their pre-activations, where the library has computed the products.
-#include "../../../accumulate.h"
-#include "../../../cell.h"
+#include "../../../cell/accumulate.h"
+#include "../../../cell/lltm.h"
 #include "../../ptx/overlap.cuh"
 #include "../../tile/vectors.cuh"
 #include "../elementwise.cuh"

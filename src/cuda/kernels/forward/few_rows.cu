@@ -5,7 +5,7 @@
 // Products are plain multiplications in float32. A lane takes four neighboring columns of K, or
 // eight of 16 bits, if rows start at multiples of as many, as those of a sequence do; otherwise
 // one. In a sequence, zeros fill up the last vector of h and of its weights.
-#include "../../../cell.h"
+#include "../../../cell/lltm.h"
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/step.cuh"
 #include "../../ptx/global.cuh"

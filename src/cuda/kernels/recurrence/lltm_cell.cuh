@@ -3,7 +3,7 @@
 // with a forget gate, is another policy.
 #pragma once
 
-#include "../../../cell.h"
+#include "../../../cell/lltm.h"
 
 namespace lltm::cuda {
 

@@ -6,7 +6,7 @@
 // 16-bit types are computed in float.
 #pragma once
 
-#include "../../../accumulate.h"
+#include "../../../cell/accumulate.h"
 #include "../../step_problem.h"
 #include "../../tile/elements.h"
 #include "../../tile/shapes.h"

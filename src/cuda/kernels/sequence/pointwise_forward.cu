@@ -1,6 +1,6 @@
 // The pointwise kernels of a sequence's forward: the start of the state, and a step whose products
 // are ATen's. Steps in one launch are in kernels/forward.
-#include "../../../cell.h"
+#include "../../../cell/lltm.h"
 #include "../../epilogue/step.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../elementwise.cuh"

@@ -1,6 +1,6 @@
 #include "gradients.h"
 
-#include "products.h"
+#include "../cell/products.h"
 
 #include <ATen/ops/sum.h>
 

@@ -1,9 +1,10 @@
+#include "backward_steps.h"
+
+#include "../kernel_arguments.h"
+#include "../parallel.h"
+#include "../scratch.h"
 #include "gradient_products.h"
-#include "kernel_arguments.h"
-#include "parallel.h"
-#include "scratch.h"
-#include "sequence_steps.h"
-#include "step_threads.h"
+#include "run_rows.h"
 
 #include <algorithm>
 #include <optional>

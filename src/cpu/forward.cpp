@@ -1,6 +1,6 @@
 // lltm::forward on the CPU.
-#include "../checks.h"
-#include "../dispatcher_kernel.h"
+#include "../dispatch/dispatcher_kernel.h"
+#include "../operators/checks.h"
 #include "cell.h"
 
 #include <ATen/EmptyTensor.h>

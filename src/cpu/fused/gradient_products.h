@@ -2,10 +2,10 @@
 // batch or of all steps of a sequence.
 #pragma once
 
-#include "../gradients.h"
-#include "kernels/kernels.h"
+#include "../../operators/gradients.h"
+#include "../kernels/kernels.h"
+#include "../scratch.h"
 #include "packed_columns.h"
-#include "scratch.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,9 +1,9 @@
 // The Meta kernels: the shapes and dtypes of the results, with symbolic sizes.
+#include "../dispatch/dispatcher_kernel.h"
 #include "checks.h"
-#include "dispatcher_kernel.h"
 #include "gate_gradients.h"
 #include "gradient_index.h"
-#include "sequence_outputs.h"
+#include "outputs.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

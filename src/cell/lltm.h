@@ -1,17 +1,7 @@
 // The scalar math of the LLTM cell. All kernels share this implementation of the formula.
-//
-// A kernel supplies a Math policy: static functions exp, expm1, tanh, reciprocal, abs and where
-// (an elementwise selection) on its value type, a floating-point scalar or a SIMD vector.
-// Everything here runs in the accumulation type: float for 16-bit tensors.
 #pragma once
 
-#include <cmath>
-
-#if defined(__CUDACC__)
-#define LLTM_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define LLTM_HOST_DEVICE inline __attribute__((always_inline))
-#endif
+#include "math.h"
 
 namespace lltm::cell {
 
@@ -34,70 +24,6 @@ struct Gradients {
   Gates<Value> gates;  // dz
   Value old_cell;
 };
-
-/// The standard library's functions on a scalar, on the host and in CUDA device code.
-struct StandardMath {
-  template <typename Value>
-  static LLTM_HOST_DEVICE Value exp(Value x) {
-    return std::exp(x);
-  }
-  template <typename Value>
-  static LLTM_HOST_DEVICE Value expm1(Value x) {
-    return std::expm1(x);
-  }
-  template <typename Value>
-  static LLTM_HOST_DEVICE Value tanh(Value x) {
-    return std::tanh(x);
-  }
-  template <typename Value>
-  static LLTM_HOST_DEVICE Value reciprocal(Value x) {
-    return Value(1) / x;
-  }
-  template <typename Value>
-  static LLTM_HOST_DEVICE Value abs(Value x) {
-    return std::abs(x);
-  }
-  template <typename Value>
-  static LLTM_HOST_DEVICE Value where(bool condition, Value yes, Value no) {
-    return condition ? yes : no;
-  }
-};
-
-/// sigmoid(z) and its derivative. Both are computed from e = exp(-|z|), which cannot overflow, and
-/// so keep their relative accuracy in both tails, where s*(1-s) would cancel.
-template <typename Value>
-struct Sigmoid {
-  Value value;
-  Value derivative;
-};
-
-template <typename Math, typename Value>
-LLTM_HOST_DEVICE Sigmoid<Value> sigmoid(Value z) {
-  const Value e = Math::exp(-Math::abs(z));
-  const Value r = Math::reciprocal(Value(1) + e);
-  return {Math::where(z >= Value(0), r, e * r), e * r * r};
-}
-
-/// The value of sigmoid(z) alone, by the policy's own function if it has one.
-template <typename Math, typename Value>
-LLTM_HOST_DEVICE Value sigmoid_value(Value z) {
-  if constexpr (requires { Math::sigmoid(z); }) {
-    return Math::sigmoid(z);
-  } else {
-    return sigmoid<Math>(z).value;
-  }
-}
-
-/// The same for the output gate. Its error ends in new_h, while the cell state adds up that of the
-/// input gate from step to step, so a policy may have a shorter function for it.
-template <typename Math, typename Value>
-LLTM_HOST_DEVICE Value output_gate_value(Value z) {
-  if constexpr (requires { Math::output_gate(z); }) {
-    return Math::output_gate(z);
-  } else {
-    return sigmoid_value<Math>(z);
-  }
-}
 
 /// ELU with alpha = 1. expm1 keeps the relative accuracy for small z.
 template <typename Math, typename Value>

@@ -6,7 +6,7 @@
 // columns of the state, are divided among them.
 #pragma once
 
-#include "parallel.h"
+#include "../parallel.h"
 #include "step_team.h"
 
 #include <algorithm>

@@ -1,8 +1,9 @@
-#include "kernel_arguments.h"
-#include "parallel.h"
-#include "scratch.h"
-#include "sequence_steps.h"
-#include "step_threads.h"
+#include "forward_steps.h"
+
+#include "../kernel_arguments.h"
+#include "../parallel.h"
+#include "../scratch.h"
+#include "run_rows.h"
 
 #include <algorithm>
 #include <vector>

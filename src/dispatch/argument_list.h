@@ -22,7 +22,7 @@ struct AnyTensor {
   operator const std::optional<at::Tensor>&() const { return tensor; }
 };
 
-/// The list of one of the structs in checks.h.
+/// The list of one of the structs in arguments.h.
 template <typename Arguments>
 auto list_of(const Arguments& arguments) {
   return std::apply(

@@ -1,7 +1,7 @@
 #include "gradient_products.h"
 
-#include "kernel_arguments.h"
-#include "parallel.h"
+#include "../kernel_arguments.h"
+#include "../parallel.h"
 
 #include <ATen/Dispatch.h>
 

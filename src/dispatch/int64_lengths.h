@@ -2,8 +2,8 @@
 // before the kernel is called.
 #pragma once
 
+#include "../operators/checks.h"
 #include "argument_list.h"
-#include "checks.h"
 #include "optional_tensor.h"
 
 #include <ATen/core/Tensor.h>

@@ -1,9 +1,9 @@
 // Columns of weights that are packed once and then multiplied with many rows.
 #pragma once
 
-#include "kernel_arguments.h"
-#include "parallel.h"
-#include "scratch.h"
+#include "../kernel_arguments.h"
+#include "../parallel.h"
+#include "../scratch.h"
 
 namespace lltm::cpu {
 

@@ -1,6 +1,9 @@
-#include "kernel_arguments.h"
-#include "sequence_paths.h"
-#include "sequence_steps.h"
+#include "sequence.h"
+
+#include "../kernel_arguments.h"
+#include "../schedule.h"
+#include "backward_steps.h"
+#include "forward_steps.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>

@@ -2,9 +2,9 @@
 // lltm::backward, the matrix products that follow once a kernel has written d_gates.
 #pragma once
 
+#include "../dispatch/optional_tensor.h"
 #include "checks.h"
 #include "gradient_index.h"
-#include "optional_tensor.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>

@@ -1,6 +1,5 @@
-#include "checks.h"
-
 #include "checker.h"
+#include "checks.h"
 
 namespace lltm {
 namespace {

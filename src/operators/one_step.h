@@ -1,9 +1,9 @@
 // The cell as a sequence of one step.
 #pragma once
 
+#include "../dispatch/optional_tensor.h"
 #include "checks.h"
 #include "gradient_index.h"
-#include "optional_tensor.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,6 +1,6 @@
 #include "products.h"
 
-#include "optional_tensor.h"
+#include "../dispatch/optional_tensor.h"
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>

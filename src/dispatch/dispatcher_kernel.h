@@ -1,4 +1,4 @@
-// Kernels that take the tensors of an operator as one struct (checks.h). The dispatcher calls a
+// Kernels that take the tensors of an operator as one struct (arguments.h). The dispatcher calls a
 // kernel with the arguments of the schema one by one, as the typed C++ API has them.
 #pragma once
 

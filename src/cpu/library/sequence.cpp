@@ -1,13 +1,15 @@
 // Everything is computed in the accumulation type, float for 16-bit tensors. The product with the
 // inputs, z_x, is not rounded, nor is z before the cell reads it. The cell state is carried
 // unrounded, and rounded only where it is written. h alone is rounded in every step, as in output.
-#include "../optional_tensor.h"
-#include "../products.h"
-#include "../without_autocast.h"
-#include "kernel_arguments.h"
-#include "parallel.h"
-#include "sequence_blocks.h"
-#include "sequence_paths.h"
+#include "sequence.h"
+
+#include "../../cell/products.h"
+#include "../../dispatch/optional_tensor.h"
+#include "../../dispatch/without_autocast.h"
+#include "../kernel_arguments.h"
+#include "../parallel.h"
+#include "../schedule.h"
+#include "blocks.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/addmm.h>

@@ -1,7 +1,7 @@
 // The five gradients of a backward operator, in the order of its results and of its output_mask.
 #pragma once
 
-#include "optional_tensor.h"
+#include "../dispatch/optional_tensor.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -4,8 +4,8 @@
 // Rows are independent, so each block runs its whole sequence by itself.
 #pragma once
 
-#include "../checks.h"
-#include "schedule.h"
+#include "../../operators/checks.h"
+#include "../schedule.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

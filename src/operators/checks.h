@@ -1,0 +1,29 @@
+// The argument checks of the operators. They run before anything is computed, in the CPU, CUDA and
+// Meta kernels and before the composite formula. The Autograd and Autocast kernels, which only pass
+// tensors on, check for undefined tensors alone.
+//
+// Every check raises c10::Error with a message that names the operator, the argument, what was
+// expected and what was received.
+#pragma once
+
+#include "arguments.h"
+
+namespace lltm {
+
+/// Checks for undefined tensors, which is how None is passed to an argument of type Tensor.
+void check_defined(const ForwardArguments& arguments);
+void check_defined(const BackwardArguments& arguments);
+void check_defined(const SequenceArguments& arguments);
+void check_defined(const SequenceBackwardArguments& arguments);
+
+/// Checks every argument: whether it is defined, and its dtype, device, rank and sizes.
+template <typename Size>
+CellSizes<Size> check(const ForwardArguments& arguments);
+template <typename Size>
+CellSizes<Size> check(const BackwardArguments& arguments);
+template <typename Size>
+SequenceSizes<Size> check(const SequenceArguments& arguments);
+template <typename Size>
+SequenceSizes<Size> check(const SequenceBackwardArguments& arguments);
+
+}  // namespace lltm
