@@ -4,6 +4,8 @@
 <!-- speedups: h200/sequence.jsonl -->   one table: speedup by shape and dtype
 <!-- method -->                          how each kind of table was measured
 <!-- end -->
+
+The picture of speed, docs/_static/speed.svg, is drawn from the same files.
 """
 
 import re
@@ -12,10 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import report
+import speed
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
 PAGES = [ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "benchmark" / "RESULTS.md"]
+
+SPEED = ROOT / "docs" / "_static" / "speed.svg"
+SPEED_OF = "h100/sequence.jsonl"
+"""The measurements that the picture of speed shows."""
 
 BLOCK = re.compile(r"(<!-- (method|tables|speedups)(?:: (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -31,6 +38,12 @@ def content(kind: str, files: str | None) -> str:
     return f"{report.facts(found.machines)}\n\n{below_the_headings_of_the_page}"
 
 
+def speed_picture() -> str:
+    """The picture of speed, as SVG."""
+    found = report.read([RESULTS / SPEED_OF])
+    return speed.svg(found.rows, found.machines[0]["GPU"])
+
+
 def written(text: str) -> str:
     """The text of a page with the tables of the present measurements."""
     return BLOCK.sub(lambda block: f"{block[1]}\n{content(block[2], block[3])}\n\n{block[4]}", text)
@@ -44,3 +57,4 @@ def publish(machine: str, measurements: Sequence[Path]) -> None:
         shutil.copy(path, folder)
     for page in PAGES:
         page.write_text(written(page.read_text()))
+    SPEED.write_text(speed_picture())

@@ -40,6 +40,7 @@ METHOD = {
     " CPU: wall time, the minimum of the samples. *limit*: the multiply-adds of three gates alone, as fast as the cores"
     " do them in registers, or the GPU in a large product.\n\n"
     + "\n".join(f"- {name}: {what}" for name, what in VARIANTS.items()),
+    "hidden size": "Sequences that differ only in their hidden size, as docs/_static/speed.svg shows them.",
     "sequence sweep": "Random sequences (steps, batch, input features, state size): speedup over the faster of nn.LSTM"
     " and nn.GRU, and microseconds per step, measured as fixed sequences are.",
     "transforms": "Milliseconds in float32, wall time. *loop*: the same calls in Python, without the copies of a stack;"
@@ -176,6 +177,7 @@ SECTIONS = {
     "cell": _cases,
     "sweep": _sweep,
     "sequence": _cases,
+    "hidden size": _cases,
     "sequence sweep": _sweep,
     "transforms": _transforms,
     "memory": _memory,

@@ -10,6 +10,7 @@ import machine
 import pages
 import report
 import results
+import speed
 import sweep as random_shapes
 import timing
 import torch
@@ -153,7 +154,22 @@ def sequence(request: Request, _: object) -> None:
     ours = [sequence_peers.MODULE, sequence_peers.OPERATOR]
     peers = ours + choice(request.peers, [name for name in sequence_peers.PEERS if name not in ours], "peer")
     tasks = sequence_measure.tasks("sequence", cases, peers, request.budget())
+    if not (shapes or request.quick):
+        shown = [name for name in peers if name in speed.SERIES]
+        tasks += sequence_measure.tasks("hidden size", _series(request, devices), shown, request.budget())
     request.run("sequence", devices, tasks, request.seconds)
+
+
+def _series(request: Request, devices: list[str]) -> list[sequence_cases.SequenceCase]:
+    """The cases of the picture of speed, on a GPU."""
+    return sequence_cases.make_cases(
+        devices=[device for device in devices if device == "cuda"],
+        threads=request.chosen_threads(),
+        dtypes=[dtype for dtype in speed.DTYPES if dtype in request.chosen_dtypes()],
+        works=[Work.TRAINING],
+        variants=["padded"],
+        shapes=list(sequence_cases.HIDDEN_SIZES),
+    )
 
 
 def sequence_sweep(request: Request, count: int) -> None:

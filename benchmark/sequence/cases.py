@@ -69,6 +69,9 @@ SHAPES = {
     ),
 }
 
+HIDDEN_SIZES = tuple(SequenceShape(256, 64, size, size) for size in (64, 128, 256, 384, 512, 768, 1024, 1536, 2048))
+"""The series that the picture of speed shows: sequences that differ only in their hidden size."""
+
 
 def _is_worthwhile(device: str, dtype: str, variant: str, shape: SequenceShape) -> bool:
     if device == "cpu" and dtype != "float32":

@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,8 +14,10 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmark"))
 import bench
 import numpy
 import pages
+import pandas
 import report
 import results
+import speed
 import timing
 from cases import Shape, Work, sweep_cases
 from results import Row
@@ -189,6 +192,9 @@ class TestPages:
         assert pages.BLOCK.search(text)
         assert text == pages.written(text), "python benchmark/bench.py publish MACHINE writes the tables"
 
+    def test_the_picture_of_speed_is_that_of_the_measurements(self):
+        assert pages.SPEED.read_text() == pages.speed_picture(), "publish draws it, too"
+
     def test_every_file_of_measurements_is_on_a_page(self):
         blocks = [block for page in pages.PAGES for block in pages.BLOCK.findall(page.read_text())]
         shown = {name for _, _, files, _ in blocks for name in files.split()}
@@ -198,6 +204,8 @@ class TestPages:
         page, measured = tmp_path / "page.md", tmp_path / "sequence.jsonl"
         monkeypatch.setattr(pages, "RESULTS", tmp_path / "results")
         monkeypatch.setattr(pages, "PAGES", [page])
+        monkeypatch.setattr(pages, "SPEED", tmp_path / "speed.svg")
+        monkeypatch.setattr(pages, "speed_picture", lambda: "<svg>")
         page.write_text("Before.\n\n<!-- speedups: a/sequence.jsonl -->\n<!-- end -->\n\nAfter.\n")
         for us, shown in ((2.0, "2.0 / 2.0"), (4.0, "1.0 / 1.0")):
             rows = [
@@ -210,6 +218,7 @@ class TestPages:
             ]
             TestReport.write(measured, rows)
             pages.publish("a", [measured])
+            assert "<svg" in (tmp_path / "speed.svg").read_text()
             lines = page.read_text().splitlines()
             assert lines[0] == "Before." and lines[-1] == "After."
             assert "| steps, batch, input, state | TF32 |" in lines and f"| 9, 1, 8, 16 | {shown} |" in lines
@@ -224,6 +233,39 @@ class TestPages:
         text = report.tables(report.read([path]))
         assert "| 1,8,16 | 2 | 3 | 1.49 |" in text
         assert "## Kept\n\nAs published.\n\n| a | b |" in text and "| 1 | 2 (met) |" in text
+
+
+class TestSpeed:
+    """The picture of microseconds per step against the hidden size."""
+
+    @staticmethod
+    def picture(section: str, shapes: list[str]) -> ElementTree.Element:
+        rows = [
+            vars(Row(section, "cuda", 1, dtype, "training", shape, peer, us, clock="device", variant="padded"))
+            for dtype in speed.DTYPES
+            for shape in shapes
+            for peer, us in {"LLTM": 2.0, "LSTM": 9.0, "GRU": 5.0, "loop": 1.0}.items()
+        ]
+        return ElementTree.fromstring(speed.svg(pandas.DataFrame(rows), "NVIDIA H100 80GB HBM3"))
+
+    @staticmethod
+    def texts(picture: ElementTree.Element) -> list[str]:
+        return [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+
+    def test_a_series_is_drawn_as_lines(self):
+        picture = self.picture("hidden size", ["256,64,128,128", "256,64,384,384", "256,64,512,512"])
+        lines = list(picture.iter("{http://www.w3.org/2000/svg}polyline"))
+        assert [line.get("class") for line in lines] == ["line ours", "line cudnn-lstm", "line cudnn-gru"] * 2
+        texts = self.texts(picture)
+        assert texts.count("2.5x") == 6 and "384" not in texts and texts.count("512") == 2
+        assert texts[0].endswith("NVIDIA H100 (lower is better)") and texts[1].startswith("256 steps, batch 64;")
+
+    def test_other_shapes_are_points_with_their_batches(self):
+        picture = self.picture("sequence", ["256,64,384,384", "128,16,128,128"])
+        assert not list(picture.iter("{http://www.w3.org/2000/svg}polyline"))
+        texts = self.texts(picture)
+        assert [text for text in texts if text.startswith("N = ")] == ["N = 16", "N = 64"] * 2
+        assert "384" in texts and texts[1].startswith("batch N;")
 
 
 class TestRace:
