@@ -15,6 +15,7 @@ CHECK_ARGS ?=
 CHECK_LINKS ?=
 SECONDS ?= 60
 SANITIZER ?= memcheck
+CALLS ?= 800
 
 BUILD := build$(if $(TORCH),-torch-$(TORCH))
 # Use the package of this checkout, and the library that was just built.
@@ -33,10 +34,11 @@ build = @$(call with,$(1)) sh -ec '\
 # build folder keeps its options, because that of the tests serves as well, and other options would compile it anew.
 for_use = -DBUILD_TESTING=OFF $(if $(CUDA),-DLLTM_CUDA=$(CUDA)) \
   $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(if $(CUDA),,-DLLTM_CUDA=GPU) -DCMAKE_UNITY_BUILD=ON)
-# To test it: each source by itself, without warnings, and with CUDA if this machine can compile and run it.
+# To test it: without warnings, and with CUDA if this machine can compile and run it. Sources are joined into larger
+# units, which compiles in a third of the time; .ci/full compiles each by itself.
 can_test_cuda = $(shell nvidia-smi --list-gpus 2>/dev/null | grep -q ^GPU && \
   { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1 && echo ON || echo OFF)
-for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),$(can_test_cuda)) -DLLTM_WERROR=ON -DCMAKE_UNITY_BUILD=OFF
+for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),$(can_test_cuda)) -DLLTM_WERROR=ON -DCMAKE_UNITY_BUILD=ON
 
 # The options only apply to the build of this checkout, not to the builds of tests.
 unexport CMAKE_ARGS
@@ -49,7 +51,7 @@ help:
 	@echo 'make stream     train a byte-level model of Python source, let C++ continue a line (LINE="def read(")'
 	@echo 'make rl         train two recurrent agents by reinforcement learning, draw how they learn'
 	@echo 'make check      the CPU tests of values, gradients, errors and modules: a minute or so, for daily work'
-	@echo 'make test       every test, in C++ and in Python (one side: make test-cpp, make test-python)'
+	@echo 'make test       the tests, in C++ and in Python (one side: make test-cpp, make test-python)'
 	@echo 'make build      the library: $(BUILD)/liblltm_ops.so'
 	@echo 'make fuzz       random calls against the formula in float64 (SECONDS=600, FUZZ_ARGS="--device cuda --jobs 8")'
 	@echo 'make soak       a million calls from eight threads (SOAK_ARGS="--device cuda --calls 1000000 --threads 8")'
@@ -77,13 +79,14 @@ build-tests:
 	$(call build,test,$(for_tests))
 
 ctest = @$(call with,test) ctest --test-dir $(BUILD) --parallel "$$(nproc)" --output-on-failure --no-tests=error
-pytest = @$(call with,test) python3 -m pytest -n auto --maxprocesses=8 --dist worksteal
+# Without the tests marked `release`, most of which build something for minutes: PYTEST_ARGS="-m ''" runs them, too.
+pytest = @$(call with,test) python3 -m pytest -n auto --maxprocesses=8 --dist worksteal -m "not release"
 
 # For daily work: at most 90 s on two cores once everything is built.
 CHECKED := backward contract errors forward gradcheck meta module module_errors sequence sequence_backward
 check: build-tests
 	$(ctest) --label-regex check $(CTEST_ARGS)
-	$(pytest) -m "not slow" -k "not cuda" $(CHECKED:%=test/python/test_%.py) $(PYTEST_ARGS)
+	$(pytest) -m "not slow and not release" -k "not cuda" $(CHECKED:%=test/python/test_%.py) $(PYTEST_ARGS)
 
 test: test-cpp test-python
 
@@ -114,7 +117,7 @@ sanitize:
 	  cmake -S . -B $(INSTRUMENTED) -DLLTM_CUDA=OFF -DBUILD_TESTING=ON -DLLTM_SANITIZER=$(SANITIZER) \
 	    -DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG" $(CMAKE_ARGS); \
 	  cmake --build $(INSTRUMENTED); \
-	  scripts/sanitize $(SANITIZER) $(INSTRUMENTED)'
+	  CALLS=$(CALLS) scripts/sanitize $(SANITIZER) $(INSTRUMENTED)'
 endif
 
 demo:

@@ -25,13 +25,15 @@ EDGES = [
     (600, 3, 3), (6, 600, 33), (7, 40, 19), (11, 31, 35), (12, 64, 40), (13, 33, 18),
     (20, 900, 40),
 ]  # fmt: skip
+# A part of them: the first, and the distance to the next.
+FIRST, STEP = map(int, os.environ.get("SIZES", "0:1").split(":"))
 OWN = os.environ.get("LLTM_CPU_GEMM") == "own"
 RESULTS = ("new_h", "new_cell", "gates")
 GRADIENTS = ("d_input", "d_weights", "d_bias", "d_old_h", "d_old_cell")
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-@pytest.mark.parametrize("sizes", EDGES, ids=str)
+@pytest.mark.parametrize("sizes", EDGES[FIRST::STEP], ids=str)
 def test_is_the_formula(dtype, sizes, bias):
     arguments = make_arguments(sizes, dtype, bias=bias)
     gradients = make_gradients(arguments)

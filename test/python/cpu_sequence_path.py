@@ -22,11 +22,13 @@ EDGES = [
     (3, 9, 33, 49), (2, 12, 129, 64), (2, 13, 5, 65), (2, 16, 64, 31), (2, 17, 31, 129), (3, 33, 9, 70),
     (130, 1, 3, 5), (40, 15, 20, 24), (2, 129, 6, 8), (2, 3, 258, 260), (90, 15, 37, 50), (2, 35, 545, 173),
 ]  # fmt: skip
+# A part of them: the first, and the distance to the next.
+FIRST, STEP = map(int, os.environ.get("SIZES", "0:1").split(":"))
 OWN = os.environ.get("LLTM_CPU_GEMM") == "own"
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
-@pytest.mark.parametrize("number", range(len(EDGES)), ids=[str(sizes) for sizes in EDGES])
+@pytest.mark.parametrize("number", range(FIRST, len(EDGES), STEP), ids=lambda number: str(EDGES[number]))
 def test_is_the_formula(dtype, number, masked):
     """Every size once without options, and once with all of them, in one of the directions."""
     turn = 4 * number + [torch.float64, torch.float32, torch.float16, torch.bfloat16].index(dtype)

@@ -9,6 +9,8 @@ from named_arguments import NAMES, call, leaves_of
 from reference import make_arguments
 from torch import Tensor
 
+pytestmark = pytest.mark.pytorch
+
 LOWER = pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 each_operator = pytest.mark.parametrize("operator", ["forward", "sequence"])
 

@@ -29,8 +29,6 @@ from sequence.cases import VARIANTS, SequenceCase, SequenceShape, make_cases
 from sequence.cases import draw as draw_sequences
 from sweep import LARGEST, SMALLEST, WORK_LIMIT, draw
 
-pytestmark = pytest.mark.any_pytorch
-
 MACHINE = {"date": "today", "CPU": "a CPU", "command": "bench.py"}
 
 

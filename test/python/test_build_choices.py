@@ -16,8 +16,6 @@ import pytest
 import torch
 from building import ROOT, run
 
-pytestmark = pytest.mark.any_pytorch
-
 CPU_ONLY = "lltm: building for the CPU only: "
 
 

@@ -5,7 +5,7 @@ just-in-time build has CUDA if lltm has. The CMake build of examples/operators a
 the tests in examples/operators/test, so it is not repeated here. For the other ways, one of its operators, which has a
 CUDA kernel, is enough: every file takes many seconds to compile.
 
-These tests take minutes, and hardly depend on the version of PyTorch: -m "not build_ways" skips them.
+These tests take minutes, and are not part of make test: see the marker `release`.
 """
 
 import os
@@ -21,7 +21,7 @@ from torch.utils.cpp_extension import CUDA_HOME
 
 import lltm
 
-pytestmark = pytest.mark.build_ways
+pytestmark = pytest.mark.release
 
 EXAMPLE = ROOT / "examples" / "operators"
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch.export.passes import move_to_device_pass
 
+pytestmark = pytest.mark.pytorch
+
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 # Changing an operator's schema can break every saved model. The only compatible change is to append an argument with a

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import lltm
 
-pytestmark = pytest.mark.usefixtures("fresh_compiler")
+pytestmark = [pytest.mark.pytorch, pytest.mark.usefixtures("fresh_compiler")]
 
 ops = torch.ops.lltm
 each_forward = pytest.mark.parametrize("operator", ["forward", "sequence"])
@@ -188,6 +188,7 @@ def test_training_through_scan(device):
     torch.testing.assert_close(found, torch.autograd.grad(loss(inputs), parameters))
 
 
+@pytest.mark.release
 def test_training_through_inductor(device):
     """The compiled module learns exactly like the eager one."""
     eager = lltm.LLTMCell(5, 7, device=device)

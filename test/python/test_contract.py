@@ -7,6 +7,8 @@ from graphs import Operators
 from named_arguments import NAMES, call, optional
 from reference import assert_no_aliases
 
+pytestmark = pytest.mark.pytorch
+
 forward_operators = pytest.mark.parametrize("operator", ["forward", "sequence"])
 SAVED = [
     ("forward", ("input", "weights", "old_h")),

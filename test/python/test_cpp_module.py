@@ -6,6 +6,8 @@ from building import run
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 
 def write_archive(path, tensors: dict[str, torch.Tensor]) -> None:
     """Write what torch::load reads: an archive of TorchScript whose parameters have these names."""

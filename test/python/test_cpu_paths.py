@@ -1,8 +1,7 @@
-"""Every path of the CPU kernels, forced by the environment, each in a separate process that runs the tests of
-cpu_path.py and cpu_sequence_path.py."""
+"""Every path of the CPU kernels, forced by the environment, each in a separate process: cpu_paths.py runs the tests of
+cpu_path.py and cpu_sequence_path.py, and then trapping.py."""
 
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +14,7 @@ from reference import backward, call, call_backward, forward, make_arguments, ma
 import lltm
 
 ROOT = Path(__file__).resolve().parents[2]
-CELL_TESTS = Path(__file__).parent / "cpu_path.py"
-SEQUENCE_TESTS = Path(__file__).parent / "cpu_sequence_path.py"
-TRAPPING_PROGRAM = Path(__file__).parent / "trapping.py"
+EVERY_TEST_OF_A_PATH = Path(__file__).parent / "cpu_paths.py"
 
 
 def run(*arguments: str, program: Path | str, **environment: str) -> subprocess.CompletedProcess:
@@ -37,16 +34,20 @@ on_every_capability = pytest.mark.parametrize(
 )
 
 
-def run_tests(tests: Path, **environment: str) -> None:
-    """Run pytest on these tests in a separate process."""
-    result = run("-q", "-p", "no:cacheprovider", str(tests), program="-mpytest", **environment)
+def run_every_test(**environment: str) -> None:
+    result = run(program=EVERY_TEST_OF_A_PATH, **environment)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.any_pytorch
 @on_every_capability
-def test_own_products(held_to):
-    run_tests(CELL_TESTS, LLTM_CPU_GEMM="own", **held_to)
+def test_own_kernels(held_to):
+    """Every size on what the machine has and on its highest capability, and a third of them on each of the others."""
+    lesser = max(0, FORCED.index(held_to) - 1)
+    run_every_test(LLTM_CPU_GEMM="own", SIZES=f"{lesser % 3}:3" if lesser else "0:1", **held_to)
+
+
+def test_products_of_aten():
+    run_every_test(LLTM_CPU_GEMM="aten")
 
 
 RESULTS_OF_BFLOAT16 = """
@@ -58,7 +59,6 @@ print(torch.cat([result.flatten() for result in torch.ops.lltm.forward(*argument
 """
 
 
-@pytest.mark.any_pytorch
 def test_a_capability_that_names_nothing_does_not_hold_back():
     """Dot products of bfloat16, where the machine has them, give other bits than AVX-512 without them."""
     everything, empty = (
@@ -67,24 +67,6 @@ def test_a_capability_that_names_nothing_does_not_hold_back():
     )
     assert everything.returncode == 0, everything.stderr
     assert everything.stdout == empty.stdout
-
-
-@pytest.mark.any_pytorch
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="floating-point exceptions need not trap elsewhere")
-@on_every_capability
-def test_finite_arguments_raise_no_floating_point_exception(held_to):
-    result = run(program=TRAPPING_PROGRAM, LLTM_CPU_GEMM="own", **held_to)
-    assert result.returncode == 0, f"died at {result.stdout.splitlines()[-1]}: {result.stderr}"
-
-
-@pytest.mark.any_pytorch
-@on_every_capability
-def test_sequences_by_own_kernels(held_to):
-    run_tests(SEQUENCE_TESTS, LLTM_CPU_GEMM="own", **held_to)
-
-
-def test_sequences_by_products_of_aten():
-    run_tests(SEQUENCE_TESTS, LLTM_CPU_GEMM="aten")
 
 
 def test_choice_is_read_at_every_call(monkeypatch):
@@ -140,11 +122,7 @@ def test_the_environment_is_read_under_the_lock_of_pytorch():
     assert any("get_env(" in path.read_text() for path in sources)
 
 
-def test_products_of_aten():
-    run_tests(CELL_TESTS, LLTM_CPU_GEMM="aten")
-
-
-@pytest.mark.any_pytorch
+@pytest.mark.release
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=lambda dtype: str(dtype)[6:])
 @pytest.mark.parametrize("sizes", [(16, 32, 128), (64, 1024, 128), (8, 512, 512), (64, 512, 512)], ids=str)
 def test_accuracy_is_not_behind_eager(dtype, sizes, monkeypatch, set_threads):

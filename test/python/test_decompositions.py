@@ -15,6 +15,7 @@ from sequence_reference import SIZES, Sequence, assert_carries_the_cell_in_float
 import lltm
 
 pytestmark = [
+    pytest.mark.pytorch,
     pytest.mark.usefixtures("fresh_compiler"),
     # Of PyTorch's exporter and ONNX's optimizer.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),

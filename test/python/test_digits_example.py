@@ -113,7 +113,6 @@ def exported(model, examples, tmp_path, aot_inductor) -> dict[str, Path]:
     return {way: tmp_path / name for way, name in FILES.items()}
 
 
-@pytest.mark.build_ways
 def test_cpp_serves_the_model_in_every_way(model, examples, exported, images_file, built):
     """The programs, their agreement with Python, their errors, and the measurement of their latency."""
     images, cpu = examples[1].images, torch.device("cpu")
@@ -155,7 +154,6 @@ print(*sorted(models), "without", *missing, missing["package"])
 """
 
 
-@pytest.mark.build_ways
 def test_without_a_compiler_the_demo_says_that_there_is_no_package(tmp_path):
     program = WITHOUT_COMPILER.replace("sys.argv[1]", repr(str(tmp_path)))
     output = run_with_example(program, CXX="/bin/false", TORCHINDUCTOR_CACHE_DIR=tmp_path / "cache")

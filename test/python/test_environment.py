@@ -13,8 +13,6 @@ from pathlib import Path
 import pip
 import pytest
 
-pytestmark = pytest.mark.any_pytorch
-
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "in-environment"
 
 

@@ -1,5 +1,7 @@
 """The messages for invalid arguments of the four operators, on every path of a call.
 
+pytestmark = pytest.mark.pytorch
+
 T = 7, N = 6, I = 5, H = 4 throughout (named_arguments.py): weights are (12, 9).
 """
 

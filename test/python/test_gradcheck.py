@@ -12,6 +12,8 @@ from sequence_reference import call as call_sequence
 from sequence_reference import make as make_sequence
 from torch.autograd import gradcheck, gradgradcheck
 
+pytestmark = pytest.mark.pytorch
+
 FROZEN = pytest.mark.parametrize("frozen", [None, *range(5)])
 
 

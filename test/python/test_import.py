@@ -11,6 +11,8 @@ import torch.distributed
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 
 def python(program: str) -> str:
     return isolated.run(program, package=Path(lltm.__file__).parents[1], library=lltm.library_path)

@@ -18,8 +18,6 @@ from reference import (
 )
 
 BACKWARD_NAMES = named_arguments.NAMES["backward"]
-pytestmark = pytest.mark.any_pytorch
-
 SIZES = [(6, 5, 7), (8, 16, 32)]
 
 

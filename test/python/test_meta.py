@@ -6,6 +6,8 @@ from torch.func import grad, jvp, vmap
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 SHAPES = [(3, 5), (21, 12), (21,), (3, 7), (3, 7)]
 STATE = [(3, 7), (3, 7), (3, 21)]
 

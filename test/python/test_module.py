@@ -20,6 +20,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequenc
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 LAYOUTS = [
     {"num_layers": layers, "bidirectional": both, "batch_first": batch_first}
     for layers in (1, 2)

@@ -12,6 +12,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 WRONG_OPTIONS = {
     "dropout above 1": ({"dropout": 1.5, "num_layers": 2}, r"range \[0, 1\], got 1.5"),
     "dropout below 0": ({"dropout": -0.1, "num_layers": 2}, r"range \[0, 1\], got -0.1"),

@@ -14,6 +14,8 @@ from torch import nn
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 PAGE = ROOT / "docs" / "several-gpus.md"
 STEPS = 5
 

@@ -8,6 +8,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequenc
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 OPTIONS = [
     {},
     {"num_layers": 2, "bidirectional": True, "bias": False},

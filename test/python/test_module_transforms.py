@@ -19,6 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 # TorchScript is deprecated, but deployed models use it.
 script_warnings = pytest.mark.filterwarnings(
     "ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning"

@@ -7,7 +7,7 @@ from named_arguments import NAMES, after_tensors, leaves_of, optional
 from torch.library import opcheck
 
 SIZES = (4, 3, 2, 3)
-pytestmark = pytest.mark.usefixtures("fresh_compiler")
+pytestmark = [pytest.mark.pytorch, pytest.mark.usefixtures("fresh_compiler")]
 each_operator = pytest.mark.parametrize("operator", NAMES)
 
 

@@ -20,7 +20,7 @@ from building import ROOT, build_wheel, run
 
 import lltm
 
-pytestmark = pytest.mark.build_ways
+pytestmark = pytest.mark.release
 
 TORCH = Path(torch.__file__).parent
 

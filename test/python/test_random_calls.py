@@ -60,7 +60,6 @@ def run_fuzz(*arguments: str, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.mark.any_pytorch
 def test_every_path_of_the_cpu():
     result = run_fuzz("--calls", "250", "--jobs", "2", OMP_NUM_THREADS="1")
     assert result.returncode == 0, result.stdout + result.stderr

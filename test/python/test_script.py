@@ -14,6 +14,7 @@ import lltm
 
 # TorchScript is deprecated, but deployed models use it.
 pytestmark = [
+    pytest.mark.pytorch,
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning"),
 ]

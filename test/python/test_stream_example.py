@@ -135,7 +135,6 @@ def test_make_passes_a_line_with_quotes_on():
     assert run("sh", "-c", script, LINE=line).splitlines()[-1] == f"--line={line}"
 
 
-@pytest.mark.build_ways
 def test_cpp_writes_what_python_writes(tmp_path):
     """The demo's export, program and comparison. The program stays in the build tree for the next run."""
     import demo

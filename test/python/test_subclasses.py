@@ -1,9 +1,12 @@
 """Tensor subclasses, wrappers and modes: everything that can intercept a call intercepts these."""
 
+import pytest
 import torch
 from graphs import Operators
 from reference import call, make_arguments
 from torch.utils._pytree import tree_map
+
+pytestmark = pytest.mark.pytorch
 
 
 class LoggingTensor(torch.Tensor):

@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_flatten
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 STEPS, BATCH = 5, 2
 
 

@@ -21,6 +21,8 @@ from sequence_reference import (
 )
 from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
 
+pytestmark = pytest.mark.pytorch
+
 EXAMPLES = 3
 REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 each_operator = pytest.mark.parametrize("operator", NAMES)

@@ -17,8 +17,6 @@ import numpy
 from cases import Case, Shape, Work
 from sweep import draw
 
-pytestmark = pytest.mark.any_pytorch
-
 
 def sizes(shape: Shape) -> tuple[int, int, int]:
     return (shape.batch, shape.input_features, shape.state_size)

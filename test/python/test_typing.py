@@ -27,7 +27,6 @@ def test_a_typed_program_runs():
     runpy.run_path(str(PROGRAM), run_name="__main__")
 
 
-@pytest.mark.any_pytorch
 def test_mypy_accepts_the_package_and_a_program_and_rejects_mistakes(tmp_path):
     """In a single run, because reading PyTorch takes most of it."""
     pytest.importorskip("mypy", reason="mypy checks the types")

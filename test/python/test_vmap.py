@@ -14,6 +14,8 @@ from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 EXAMPLES = 3
 REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 

@@ -438,13 +438,11 @@ def find_package(tmp_path):
     return configure
 
 
-@pytest.mark.any_pytorch
 def test_cmake_takes_the_library_for_its_pytorch(wheel, find_package):
     library = wheel.add_glue(works=False)
     assert f"takes {library} " in find_package(wheel.package, f"{MINOR}.0+cpu")
 
 
-@pytest.mark.any_pytorch
 def test_cmake_takes_the_library_with_cuda(wheel, find_package):
     wheel.add_kernels()
     wheel.add_glue(works=False)
@@ -452,7 +450,6 @@ def test_cmake_takes_the_library_with_cuda(wheel, find_package):
     assert f"takes {library} " in find_package(wheel.package, f"{MINOR}.0+cu130", "13")
 
 
-@pytest.mark.any_pytorch
 def test_cmake_does_not_leave_out_cuda_silently(wheel, find_package):
     wheel.add_kernels()
     wheel.add_glue(works=False)
@@ -460,7 +457,6 @@ def test_cmake_does_not_leave_out_cuda_silently(wheel, find_package):
     assert "has CUDA 12: set LLTM_CPU_ONLY=1, or build from source" in message
 
 
-@pytest.mark.any_pytorch
 @pytest.mark.parametrize("version", ["2.99.0", f"{MINOR}.0a0+nv25.11", f"{MINOR}.0.post300"])
 def test_cmake_has_no_library_for_another_pytorch(wheel, find_package, version):
     wheel.add_glue(works=False)
@@ -469,7 +465,6 @@ def test_cmake_has_no_library_for_another_pytorch(wheel, find_package, version):
     assert "run python -m lltm.build, and add its lltm.cmake_prefix_path" in message
 
 
-@pytest.mark.any_pytorch
 @pytest.mark.parametrize(("built_for", "suits"), [(f"{MINOR}.1a0+nv25.11", True), ("2.99.0", False)])
 def test_cmake_takes_the_library_in_the_cache_for_the_pytorch_it_was_built_for(wheel, find_package, built_for, suits):
     library = wheel.add(wheel.entry() / "lib" / "liblltm_ops.so", works=False)
@@ -478,7 +473,7 @@ def test_cmake_takes_the_library_in_the_cache_for_the_pytorch_it_was_built_for(w
     assert said in find_package(wheel.entry(), f"{MINOR}.0a0+nv25.11", fails=not suits)
 
 
-@pytest.mark.build_ways
+@pytest.mark.release
 def test_a_wheel_builds_the_library_for_its_pytorch(tmp_path):
     """make wheel and python -m lltm.build, for one version, without CUDA and optimization."""
     pytest.importorskip("wheel")  # requirements/test.txt has it

@@ -9,8 +9,6 @@ from documentation import blocks
 
 import lltm
 
-pytestmark = pytest.mark.build_ways
-
 PAGE = ROOT / "docs" / "writing-an-operator.md"
 
 FILE_NAME = re.compile(r"^(?://|#) ([\w.]+)\n")

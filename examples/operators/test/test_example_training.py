@@ -5,10 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.any_pytorch
-
 FOLDER = Path(__file__).resolve().parents[1]
 
 
