@@ -1,4 +1,6 @@
-// The functions that the cells are made of.
+// What the cells are made of (lltm.h, lstm.h). Each cell is a policy with the number of its gates,
+// and the forward and backward of an element, for the host and for CUDA device code. Kernels know a
+// cell by its policy alone: no other code contains a formula.
 //
 // A kernel supplies a Math policy: static functions exp, expm1, tanh, reciprocal, abs and where
 // (an elementwise selection) on its value type, a floating-point scalar or a SIMD vector.
@@ -14,6 +16,13 @@
 #endif
 
 namespace lltm::cell {
+
+/// The state of an element.
+template <typename Value>
+struct State {
+  Value h;
+  Value cell;
+};
 
 /// The standard library's functions on a scalar, on the host and in CUDA device code.
 struct StandardMath {
@@ -68,14 +77,25 @@ LLTM_HOST_DEVICE Value sigmoid_value(Value z) {
   }
 }
 
-/// The same for the output gate. Its error ends in new_h, while the cell state adds up that of the
-/// input gate from step to step, so a policy may have a shorter function for it.
+/// The same for the output gate. Its error ends in new_h, while the cell state adds up those of the
+/// other gates from step to step, so a policy may have a shorter function for it.
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE Value output_gate_value(Value z) {
   if constexpr (requires { Math::output_gate(z); }) {
     return Math::output_gate(z);
   } else {
     return sigmoid_value<Math>(z);
+  }
+}
+
+/// tanh of a candidate, whose error the cell state adds up: a policy with a short tanh has an
+/// accurate one, too.
+template <typename Math, typename Value>
+LLTM_HOST_DEVICE Value candidate_tanh(Value z) {
+  if constexpr (requires { Math::accurate_tanh(z); }) {
+    return Math::accurate_tanh(z);
+  } else {
+    return Math::tanh(z);
   }
 }
 

@@ -34,14 +34,16 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
     const Tensor new_cell_ = new_cell.contiguous();
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
-          const BackwardParams<scalar_t> params{sizes.state_size,
-                                                data_or_null<scalar_t>(grad_h_),
-                                                data_or_null<scalar_t>(grad_cell_),
-                                                gates_.const_data_ptr<scalar_t>(),
-                                                new_cell_.const_data_ptr<scalar_t>(),
-                                                mutable_data_or_null<scalar_t>(gradients.gates),
-                                                mutable_data_or_null<scalar_t>(gradients.old_cell)};
-          const auto& pointwise = pointwise_kernels<scalar_t>();
+          const BackwardParams<scalar_t> params{
+              .state_size = sizes.state_size,
+              .grad_h = data_or_null<scalar_t>(grad_h_),
+              .grad_cell = data_or_null<scalar_t>(grad_cell_),
+              .gates = gates_.const_data_ptr<scalar_t>(),
+              .old_cell = nullptr,
+              .new_cell = new_cell_.const_data_ptr<scalar_t>(),
+              .d_gates = mutable_data_or_null<scalar_t>(gradients.gates),
+              .d_old_cell = mutable_data_or_null<scalar_t>(gradients.old_cell)};
+          const auto& pointwise = pointwise_kernels<scalar_t>(CellType::kLltm);
           for_each_row(sizes.batch, sizes.state_size, [&](int64_t begin, int64_t end) {
             pointwise.backward(params, begin, end);
           });

@@ -52,7 +52,7 @@ void library_cell_out(const CellOutputs& outputs, const ForwardArguments& argume
                                        old_cell_.const_data_ptr<scalar_t>(),
                                        outputs.new_h.mutable_data_ptr<scalar_t>(),
                                        outputs.new_cell.mutable_data_ptr<scalar_t>()};
-  const auto& pointwise = pointwise_kernels<scalar_t>();
+  const auto& pointwise = pointwise_kernels<scalar_t>(CellType::kLltm);
   for_each_row(batch, state_size, [&](int64_t begin, int64_t end) {
     pointwise.forward(params, begin, end);
   });

@@ -17,8 +17,8 @@ inline at::Tensor with_contiguous_rows(const at::Tensor& tensor) {
 }
 
 template <typename scalar_t>
-const PointwiseKernels<scalar_t>& pointwise_kernels() {
-  return std::get<PointwiseKernels<scalar_t>>(kernels().pointwise);
+const PointwiseKernels<scalar_t>& pointwise_kernels(CellType cell) {
+  return std::get<PointwiseKernels<scalar_t>>(kernels().pointwise[static_cast<size_t>(cell)]);
 }
 
 template <typename scalar_t>
@@ -27,14 +27,14 @@ const ProductKernels<scalar_t>& product_kernels() {
 }
 
 template <typename scalar_t>
-const SequenceKernels<scalar_t>& sequence_kernels() {
-  return std::get<SequenceKernels<scalar_t>>(kernels().sequence);
+const SequenceKernels<scalar_t>& sequence_kernels(CellType cell) {
+  return std::get<SequenceKernels<scalar_t>>(kernels().sequence[static_cast<size_t>(cell)]);
 }
 
 /// The size of the panels of pack_gates(), in elements of the accumulation type.
 template <typename scalar_t>
 int64_t packed_gates_size(int64_t state_size, int64_t terms) {
-  const auto& kernels = sequence_kernels<scalar_t>();
+  const auto& kernels = sequence_kernels<scalar_t>(CellType::kLltm);
   return kernels.groups(state_size) * kernels.gate_panel_size(terms);
 }
 

@@ -91,7 +91,7 @@ struct CarriedGradients {
   using real = accumulate_t<scalar_t>;
 
   explicit CarriedGradients(const SequenceBackward<scalar_t>& s)
-      : padded(sequence_kernels<scalar_t>().padded_state_size(s.state_size)),
+      : padded(sequence_kernels<scalar_t>(CellType::kLltm).padded_state_size(s.state_size)),
         h(s.steps.batch * padded),
         cell(s.steps.batch * padded) {}
 
@@ -162,6 +162,7 @@ class BackwardRows {
       rows.push_back({.grad_output = s.grad_output.at(step, row),
                       .grad_cells = s.grad_cells.at(step, row),
                       .gates = s.gates + at * 3 * s.state_size,
+                      .old_cell = nullptr,
                       .new_cell = s.cells + at * s.state_size,
                       .d_h = state.h_of(row),
                       .d_cell = state.cell_of(row),
@@ -215,7 +216,7 @@ class BackwardRows {
     }
   }
 
-  const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>();
+  const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>(CellType::kLltm);
   const SequenceBackward<scalar_t>& s;
   const real* panels;
   const CarriedGradients<scalar_t>& state;
@@ -316,17 +317,18 @@ void run(const SequenceBackward<scalar_t>& s) {
     }
     const StepsOfChunk<scalar_t> chunk{s, steps, first, last, d_gates.data()};
     // Whether the work is short depends on all steps: a chunk follows another one.
-    run_rows(SequenceWork{.batch = s.steps.batch,
-                          .steps = end - begin,
-                          .multiplications_per_row = 3 * s.state_size * s.state_size,
-                          .multiplications_per_step =
-                              multiplications(s.steps.batch, 3 * s.state_size, s.state_size),
-                          .rows_per_tile = sequence_kernels<scalar_t>().rows_per_tile,
-                          .rows_at_once = kMaxRowsAtOnce},
-             [&](int64_t first, int64_t last, int64_t /*rows_at_once*/, const auto& spread) {
-               BackwardRows<scalar_t>(s, panels.data(), state, first, last)
-                   .run(chunk, chunk.last == end, chunk.first == begin, spread);
-             });
+    run_rows(
+        SequenceWork{.batch = s.steps.batch,
+                     .steps = end - begin,
+                     .multiplications_per_row = 3 * s.state_size * s.state_size,
+                     .multiplications_per_step =
+                         multiplications(s.steps.batch, 3 * s.state_size, s.state_size),
+                     .rows_per_tile = sequence_kernels<scalar_t>(CellType::kLltm).rows_per_tile,
+                     .rows_at_once = kMaxRowsAtOnce},
+        [&](int64_t first, int64_t last, int64_t /*rows_at_once*/, const auto& spread) {
+          BackwardRows<scalar_t>(s, panels.data(), state, first, last)
+              .run(chunk, chunk.last == end, chunk.first == begin, spread);
+        });
     do {
       const int64_t start = steps.start_of(last, terms_at_once);
       const auto part = chunk.part(start, last);

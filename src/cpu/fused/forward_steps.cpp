@@ -20,7 +20,7 @@ struct PackedWeights {
   explicit PackedWeights(const SequenceForward<scalar_t>& s)
       : of_h(packed_gates_size<scalar_t>(s.state_size, s.state_size)),
         of_input(packed_gates_size<scalar_t>(s.state_size, s.input.features)) {
-    const auto& kernels = sequence_kernels<scalar_t>();
+    const auto& kernels = sequence_kernels<scalar_t>(CellType::kLltm);
     for_each_task(kernels.groups(s.state_size),
                   3 * s.state_size * (s.state_size + s.input.features),
                   kShortCopies,
@@ -77,7 +77,7 @@ class ForwardRows {
   }
 
   static int64_t bytes_per_row(const SequenceForward<scalar_t>& s) {
-    const auto& kernels = sequence_kernels<scalar_t>();
+    const auto& kernels = sequence_kernels<scalar_t>(CellType::kLltm);
     const int64_t of_input = s.input.feature_stride == 1 ? 0 : s.input.features;
     const int64_t of_state =
         kernels.gate_row_size(s.state_size) + kernels.padded_state_size(s.state_size);
@@ -230,7 +230,7 @@ class ForwardRows {
     }
   }
 
-  const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>();
+  const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>(CellType::kLltm);
   const SequenceForward<scalar_t>& s;
   const PackedWeights<scalar_t>& weights;
   const int64_t first_row;
@@ -251,7 +251,7 @@ class ForwardRows {
 template <typename scalar_t>
 void run(const SequenceForward<scalar_t>& sequence) {
   const PackedWeights<scalar_t> weights(sequence);
-  const int64_t rows_per_tile = sequence_kernels<scalar_t>().rows_per_tile;
+  const int64_t rows_per_tile = sequence_kernels<scalar_t>(CellType::kLltm).rows_per_tile;
   const int64_t bytes_per_row = ForwardRows<scalar_t>::bytes_per_row(sequence);
   run_rows(SequenceWork{.batch = sequence.steps.batch,
                         .steps = sequence.steps.count,

@@ -1,10 +1,13 @@
 // The epilogue of a tile of pre-activations: adds the bias, and computes the new state.
 #pragma once
 
+#include "../../cell/lltm.h"
 #include "pointwise.h"
 
 namespace lltm::cpu {
 namespace {
+
+constexpr int kGates = cell::Lltm::kGates;
 
 /// The pre-activations of one batch row for the state indices of a task, gate by gate.
 template <typename real>
@@ -25,11 +28,14 @@ void finish_cells(const CellParams<scalar_t>& params,
     bias[gate] = params.bias ? A::load(params.bias + gate * state_size + index, count) : V(0);
   }
   for (int64_t r = 0; r < rows; ++r) {
-    const cell::Gates<V> gates{
-        V::load(z[r][0]) + bias[0], V::load(z[r][1]) + bias[1], V::load(z[r][2]) + bias[2]};
+    V gates[kGates];
+    for (int gate = 0; gate < kGates; ++gate) {
+      gates[gate] = V::load(z[r][gate]) + bias[gate];
+    }
     store_gates(gates, params.gates + (row + r) * kGates * state_size + index, state_size, count);
     const int64_t offset = (row + r) * state_size + index;
-    const auto state = cell::forward<SimdMath>(gates, A::load(params.old_cell + offset, count));
+    const auto state =
+        cell::Lltm::forward<SimdMath>(gates, A::load(params.old_cell + offset, count));
     A::store(state.h, params.new_h + offset, count);
     A::store(state.cell, params.new_cell + offset, count);
   }

@@ -19,7 +19,7 @@ void cell_panel(const CellParams<scalar_t>& params,
   using real = typename O::real;
   using V = Simd<real>;
   // A tile holds all three gates of `indices` state indices.
-  constexpr int indices = smaller(vectors * 12 <= kAccumulators ? 4 : 2, V::kLanes);
+  constexpr int indices = smaller(vectors * 4 * kGates <= kAccumulators ? 4 : 2, V::kLanes);
   constexpr int tile_rows = kGates * indices;
   constexpr int width = vectors * V::kLanes;
   const int64_t state_size = params.states.state_size;

@@ -53,7 +53,10 @@ Kernels kernels_for(InstructionSet instruction_set) {
                                  ? amx_bfloat16_kernels()
                                  : avx512_bfloat16_kernels();
       std::get<ProductKernels<c10::BFloat16>>(kernels.products) = std::get<0>(bfloat16.products);
-      std::get<SequenceKernels<c10::BFloat16>>(kernels.sequence) = std::get<0>(bfloat16.sequence);
+      for (size_t cell = 0; cell < kCellTypes; ++cell) {
+        std::get<SequenceKernels<c10::BFloat16>>(kernels.sequence[cell]) =
+            std::get<0>(bfloat16.sequence[cell]);
+      }
       return kernels;
     }
     case InstructionSet::kAvx512:

@@ -1,4 +1,4 @@
-// The CPU kernels: the cell's pointwise math, its matrix products, and the steps of a sequence.
+// The CPU kernels: the cells' pointwise math, their matrix products, and the steps of a sequence.
 // They work on raw pointers and are independent of tensors and threads: a kernel runs the tasks
 // [begin, end) of its work, and its caller may divide the tasks among threads. No two tasks write
 // the same element, and the division into tasks does not change the order of any sum, so results
@@ -6,14 +6,17 @@
 //
 // Matrices are row-major with contiguous rows; strides and sizes are in elements. scalar_t is
 // double, float, c10::Half or c10::BFloat16; sums are accumulated in accumulate_t<scalar_t>, and
-// panels hold operands of its size (operand.h).
+// panels hold operands of its size (operand.h). `gates` is the number of a cell's gates times
+// state_size.
 #pragma once
 
 #include "../../cell/accumulate.h"
+#include "../../cell/cell_type.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include <array>
 #include <cstdint>
 #include <tuple>
 
@@ -22,7 +25,7 @@ namespace lltm::cpu {
 template <typename scalar_t>
 struct ForwardParams {
   int64_t state_size;
-  const scalar_t* gates;     // (batch, 3*state_size), pre-activations
+  const scalar_t* gates;     // (batch, gates), pre-activations
   const scalar_t* old_cell;  // (batch, state_size)
   scalar_t* new_h;           // (batch, state_size)
   scalar_t* new_cell;        // (batch, state_size)
@@ -33,9 +36,10 @@ struct BackwardParams {
   int64_t state_size;
   const scalar_t* grad_h;     // (batch, state_size), or null for zero
   const scalar_t* grad_cell;  // (batch, state_size), or null for zero
-  const scalar_t* gates;      // (batch, 3*state_size), pre-activations
+  const scalar_t* gates;      // (batch, gates), pre-activations
+  const scalar_t* old_cell;   // (batch, state_size), or null for zero; not read by the LLTM
   const scalar_t* new_cell;   // (batch, state_size)
-  scalar_t* d_gates;          // (batch, 3*state_size), or null if not wanted
+  scalar_t* d_gates;          // (batch, gates), or null if not wanted
   scalar_t* d_old_cell;       // (batch, state_size), or null if not wanted
 };
 
@@ -58,7 +62,7 @@ struct StateParams {
   int64_t input_stride;
 };
 
-/// The whole forward pass: gates = states @ weights.T + bias, and the new state.
+/// The whole forward pass of an LLTM: gates = states @ weights.T + bias, and the new state.
 template <typename scalar_t>
 struct CellParams {
   StateParams<scalar_t> states;
@@ -80,7 +84,7 @@ template <typename scalar_t>
 struct PackColumnsParams {
   const scalar_t* weights;  // (gates, columns), the first of these columns
   int64_t weights_stride;
-  int64_t gates;  // 3*state_size
+  int64_t gates;
   int64_t columns;
   accumulate_t<scalar_t>* panels;  // of column_panel_size() each
 };
@@ -94,7 +98,7 @@ struct StateGradientRow {
 /// One of d_old_h and d_input: out = d_gates @ weights[:, some columns].
 template <typename scalar_t>
 struct StateGradientParams {
-  int64_t gates;    // 3*state_size
+  int64_t gates;
   int64_t columns;  // of weights and of out
   const StateGradientRow<scalar_t>* rows;
   int64_t row_count;
@@ -107,7 +111,7 @@ struct StateGradientParams {
 /// A term of d_weights and d_bias, which are sums over rows.
 template <typename scalar_t>
 struct GradientRow {
-  const scalar_t* d_gates;  // (3*state_size)
+  const scalar_t* d_gates;  // (gates)
   const scalar_t* old_h;    // (state_size)
   const scalar_t* input;    // (input_features)
 };
@@ -115,6 +119,7 @@ struct GradientRow {
 /// d_weights = d_gates.T @ states. More than max_rows_per_sum rows take several calls.
 template <typename scalar_t>
 struct WeightGradientParams {
+  int64_t gates;
   int64_t state_size;
   int64_t input_features;
   const GradientRow<scalar_t>* rows;
@@ -122,7 +127,7 @@ struct WeightGradientParams {
   bool is_first;                 // whether these are the first rows
   bool is_last;                  // whether these are the last rows
   accumulate_t<scalar_t>* sums;  // weight_sums_size(), of the previous rows; null for a single call
-  scalar_t* d_weights;           // (3*state_size, state_size + input_features)
+  scalar_t* d_weights;           // (gates, state_size + input_features)
   int64_t panel_groups;          // number of groups of the panels of columns of states
   accumulate_t<scalar_t>* panels;  // from first_panel on, each of weight_panel_size()
   int64_t first_panel;
@@ -135,14 +140,14 @@ struct BiasGradientParams {
   int64_t row_count;
   bool is_first;                 // whether these are the first rows
   bool is_last;                  // whether these are the last rows
-  accumulate_t<scalar_t>* sums;  // (3*state_size), of the previous rows; null for a single call
-  scalar_t* d_bias;              // (3*state_size)
+  accumulate_t<scalar_t>* sums;  // (gates), of the previous rows; null for a single call
+  scalar_t* d_bias;              // (gates)
 };
 
 /// The rows of weights of all gates, packed once per sequence: the columns of h or of the input.
 template <typename scalar_t>
 struct PackGatesParams {
-  const scalar_t* weights;  // (3*state_size, terms), the first column of h or of the input
+  const scalar_t* weights;  // (gates, terms), the first column of h or of the input
   int64_t weights_stride;
   int64_t state_size;
   int64_t terms;
@@ -158,7 +163,7 @@ struct ForwardRow {
   accumulate_t<scalar_t>* cell;  // (padded_state_size()), first old_cell, then new_cell
   scalar_t* new_h;               // (state_size)
   scalar_t* new_cell;            // (state_size), or null if not wanted
-  scalar_t* gates;               // (3*state_size), or null if not wanted
+  scalar_t* gates;               // (gates), or null if not wanted
 };
 
 /// z = input @ W_x.T + bias, for the rows of several steps.
@@ -167,7 +172,7 @@ struct InputGatesParams {
   int64_t state_size;
   int64_t input_features;
   const accumulate_t<scalar_t>* panels;  // of the columns of the input
-  const scalar_t* bias;                  // (3*state_size), or null
+  const scalar_t* bias;                  // (gates), or null
   const ForwardRow<scalar_t>* rows;
   int64_t row_count;
 };
@@ -186,11 +191,12 @@ template <typename scalar_t>
 struct BackwardRow {
   const scalar_t* grad_output;     // (state_size), or null for zero
   const scalar_t* grad_cells;      // (state_size), or null for zero
-  const scalar_t* gates;           // (3*state_size), pre-activations
+  const scalar_t* gates;           // (gates), pre-activations
+  const scalar_t* old_cell;        // (state_size), or null for zero; not read by the LLTM
   const scalar_t* new_cell;        // (state_size)
   accumulate_t<scalar_t>* d_h;     // (padded_state_size()), from the following step
   accumulate_t<scalar_t>* d_cell;  // (padded_state_size()), from the following to the previous step
-  scalar_t* d_gates;               // (3*state_size)
+  scalar_t* d_gates;               // (gates)
 };
 
 /// d_h = d_gates @ W_h for the rows of the following step, then d_gates of this step's rows.
@@ -208,7 +214,7 @@ template <typename scalar_t>
 struct SequenceKernels {
   int64_t rows_per_tile;
 
-  /// The forward pass. A task is a group of state indices, with their three gates.
+  /// The forward pass. A task is a group of state indices, with all of their gates.
   int64_t (*groups)(int64_t state_size);
   int64_t (*gate_panel_size)(int64_t terms);
   int64_t (*gate_row_size)(int64_t state_size);
@@ -270,12 +276,12 @@ struct ProductKernels {
   void (*bias_gradient)(const BiasGradientParams<scalar_t>& params, int64_t begin, int64_t end);
 };
 
-/// The kernels for a list of types.
+/// The kernels for a list of types, and for each cell where its formula matters.
 template <typename... scalars>
 struct KernelsFor {
-  std::tuple<PointwiseKernels<scalars>...> pointwise;
+  std::array<std::tuple<PointwiseKernels<scalars>...>, kCellTypes> pointwise;
   std::tuple<ProductKernels<scalars>...> products;
-  std::tuple<SequenceKernels<scalars>...> sequence;
+  std::array<std::tuple<SequenceKernels<scalars>...>, kCellTypes> sequence;
 };
 
 /// All kernels for one instruction set.

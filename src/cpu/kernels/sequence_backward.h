@@ -14,14 +14,14 @@ int64_t padded_state_size(int64_t state_size) {
   return kPanelWidth<scalar_t> * column_panels<scalar_t>(state_size);
 }
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 void backward_step(const BackwardStepParams<scalar_t>& params, int64_t begin, int64_t end) {
   using A = Access<scalar_t>;
   using V = Simd<typename A::real>;
   constexpr int64_t width = kPanelWidth<scalar_t>;
   constexpr int vectors = kMaxVectors;
   const int64_t state_size = params.state_size;
-  const int64_t gates = kGates * state_size;
+  const int64_t gates = Cell::kGates * state_size;
   const int64_t depth = depth_of<scalar_t>(gates);
   const ProductRegisters<scalar_t> registers(params.product_row_count);
   for (int64_t panel = begin; panel < end; ++panel) {
@@ -53,13 +53,14 @@ void backward_step(const BackwardStepParams<scalar_t>& params, int64_t begin, in
         if (row.grad_cells) {
           d_cell = d_cell + A::load(row.grad_cells + column, count);
         }
-        const auto gradients =
-            cell::backward<SimdMath>(load_gates(row.gates + column, state_size, count),
-                                     A::load(row.new_cell + column, count),
-                                     d_h,
-                                     d_cell);
-        store_gates(gradients.gates, row.d_gates + column, state_size, count);
-        gradients.old_cell.store(row.d_cell + column);
+        V z[Cell::kGates], d_z[Cell::kGates];
+        load_gates(row.gates + column, state_size, count, z);
+        const V old_cell =
+            Cell::kReadsOldCell && row.old_cell ? A::load(row.old_cell + column, count) : V(0);
+        const auto by = Cell::template derivatives<SimdMath>(
+            z, old_cell, A::load(row.new_cell + column, count));
+        Cell::backward(by, d_h, d_cell, d_z).store(row.d_cell + column);
+        store_gates(d_z, row.d_gates + column, state_size, count);
       }
     }
   }

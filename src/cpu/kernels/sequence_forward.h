@@ -1,5 +1,5 @@
 // The steps of a sequence: z = z_x + h @ W_h.T, and the cell while z is in registers. A lane is a
-// state index. The three gates of a group of state indices are side by side in the panels of
+// state index. The gates of a group of state indices are side by side in the panels of
 // weights and in z, so that a tile has all that the cell needs.
 #pragma once
 
@@ -14,29 +14,29 @@ int64_t groups(int64_t state_size) {
   return ceil_div(state_size, Simd<accumulate_t<scalar_t>>::kLanes);
 }
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 int64_t gate_panel_size(int64_t terms) {
-  return kGates * Simd<accumulate_t<scalar_t>>::kLanes * depth_of<scalar_t>(terms);
+  return Cell::kGates * Simd<accumulate_t<scalar_t>>::kLanes * depth_of<scalar_t>(terms);
 }
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 int64_t gate_row_size(int64_t state_size) {
-  return kGates * Simd<accumulate_t<scalar_t>>::kLanes * groups<scalar_t>(state_size);
+  return Cell::kGates * Simd<accumulate_t<scalar_t>>::kLanes * groups<scalar_t>(state_size);
 }
 
 /// Panel g holds the rows of weights of the g-th `lanes` state indices, as [operand][gate][lane];
 /// lanes beyond the state are zero.
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 void pack_gates(const PackGatesParams<scalar_t>& params, int64_t begin, int64_t end) {
   using O = Operand<scalar_t>;
   using real = typename O::real;
   using V = Simd<real>;
-  constexpr int64_t width = kGates * V::kLanes;
+  constexpr int64_t width = Cell::kGates * V::kLanes;
   const int64_t depth = depth_of<scalar_t>(params.terms);
   for (int64_t group = begin; group < end; ++group) {
     const int64_t index = group * V::kLanes;
     const int64_t count = smaller(V::kLanes, params.state_size - index);
-    for (int gate = 0; gate < kGates; ++gate) {
+    for (int gate = 0; gate < Cell::kGates; ++gate) {
       transpose_rows<scalar_t>(
           params.weights + (gate * params.state_size + index) * params.weights_stride,
           params.weights_stride,
@@ -49,23 +49,23 @@ void pack_gates(const PackGatesParams<scalar_t>& params, int64_t begin, int64_t 
 }
 
 /// z_x = input @ W_x.T + bias.
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 void input_gates(const InputGatesParams<scalar_t>& params, int64_t begin, int64_t end) {
   using A = Access<scalar_t>;
   using V = Simd<typename A::real>;
-  constexpr int64_t width = kGates * V::kLanes;
+  constexpr int64_t width = Cell::kGates * V::kLanes;
   const int64_t depth = depth_of<scalar_t>(params.input_features);
   const ProductRegisters<scalar_t> registers(params.row_count);
   for (int64_t group = begin; group < end; ++group) {
     const int64_t index = group * V::kLanes;
     const int64_t count = smaller(V::kLanes, params.state_size - index);
-    V bias[kGates];
-    for (int gate = 0; gate < kGates; ++gate) {
+    V bias[Cell::kGates];
+    for (int gate = 0; gate < Cell::kGates; ++gate) {
       bias[gate] =
           params.bias ? A::load(params.bias + gate * params.state_size + index, count) : V(0);
     }
     const auto z_of = [&](int64_t row) { return params.rows[row].z + group * width; };
-    multiply_by_panel<scalar_t, kGates>(
+    multiply_by_panel<scalar_t, Cell::kGates>(
         params.row_count,
         params.input_features,
         params.panels + group * depth * width,
@@ -73,19 +73,19 @@ void input_gates(const InputGatesParams<scalar_t>& params, int64_t begin, int64_
         PanelSums{.start = [&](int64_t /*row*/, int gate) { return bias[gate]; },
                   .partial = z_of,
                   .finish =
-                      [&](int64_t row, const V(&z)[kGates]) {
-                        for (int gate = 0; gate < kGates; ++gate) {
+                      [&](int64_t row, const V(&z)[Cell::kGates]) {
+                        for (int gate = 0; gate < Cell::kGates; ++gate) {
                           z[gate].store(z_of(row) + gate * V::kLanes);
                         }
                       }});
   }
 }
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 void forward_step(const ForwardStepParams<scalar_t>& params, int64_t begin, int64_t end) {
   using A = Access<scalar_t>;
   using V = Simd<typename A::real>;
-  constexpr int64_t width = kGates * V::kLanes;
+  constexpr int64_t width = Cell::kGates * V::kLanes;
   const int64_t state_size = params.state_size;
   const int64_t depth = depth_of<scalar_t>(state_size);
   const ProductRegisters<scalar_t> registers(params.row_count);
@@ -93,7 +93,7 @@ void forward_step(const ForwardStepParams<scalar_t>& params, int64_t begin, int6
     const int64_t index = group * V::kLanes;
     const int64_t count = smaller(V::kLanes, state_size - index);
     const auto z_of = [&](int64_t row) { return params.rows[row].z + group * width; };
-    multiply_by_panel<scalar_t, kGates>(
+    multiply_by_panel<scalar_t, Cell::kGates>(
         params.row_count,
         state_size,
         params.panels + group * depth * width,
@@ -102,13 +102,12 @@ void forward_step(const ForwardStepParams<scalar_t>& params, int64_t begin, int6
             .start = [&](int64_t row, int gate) { return V::load(z_of(row) + gate * V::kLanes); },
             .partial = z_of,
             .finish =
-                [&](int64_t r, const V(&z)[kGates]) {
+                [&](int64_t r, const V(&z)[Cell::kGates]) {
                   const ForwardRow<scalar_t>& row = params.rows[r];
-                  const cell::Gates<V> gates{z[0], z[1], z[2]};
                   if (row.gates) {
-                    store_gates(gates, row.gates + index, state_size, count);
+                    store_gates(z, row.gates + index, state_size, count);
                   }
-                  const auto state = cell::forward<SimdMath>(gates, V::load(row.cell + index));
+                  const auto state = Cell::template forward<SimdMath>(z, V::load(row.cell + index));
                   state.cell.store(row.cell + index);
                   A::store(state.h, row.new_h + index, count);
                   if (row.new_cell) {

@@ -5,6 +5,8 @@
 //  - then defines LLTM_SIMD_BYTES, and at its end the function that returns make_kernels().
 #pragma once
 
+#include "../../cell/lltm.h"
+#include "../../cell/lstm.h"
 #include "bias_gradient.h"
 #include "cell_forward.h"
 #include "pointwise.h"
@@ -16,9 +18,9 @@
 namespace lltm::cpu {
 namespace {
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 constexpr PointwiseKernels<scalar_t> make_pointwise_kernels() {
-  return {forward_rows<scalar_t>, backward_rows<scalar_t>};
+  return {forward_rows<Cell, scalar_t>, backward_rows<Cell, scalar_t>};
 }
 
 template <typename scalar_t>
@@ -51,26 +53,29 @@ constexpr ProductKernels<scalar_t> make_product_kernels() {
   };
 }
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 constexpr SequenceKernels<scalar_t> make_sequence_kernels() {
   return {
-      .rows_per_tile = kAccumulators / kGates,
+      .rows_per_tile = kAccumulators / Cell::kGates,
       .groups = groups<scalar_t>,
-      .gate_panel_size = gate_panel_size<scalar_t>,
-      .gate_row_size = gate_row_size<scalar_t>,
-      .pack_gates = pack_gates<scalar_t>,
-      .input_gates = input_gates<scalar_t>,
-      .forward_step = forward_step<scalar_t>,
-      .backward_step = backward_step<scalar_t>,
+      .gate_panel_size = gate_panel_size<Cell, scalar_t>,
+      .gate_row_size = gate_row_size<Cell, scalar_t>,
+      .pack_gates = pack_gates<Cell, scalar_t>,
+      .input_gates = input_gates<Cell, scalar_t>,
+      .forward_step = forward_step<Cell, scalar_t>,
+      .backward_step = backward_step<Cell, scalar_t>,
       .padded_state_size = padded_state_size<scalar_t>,
   };
 }
 
 template <typename... scalars>
 constexpr KernelsFor<scalars...> make_kernels(KernelsFor<scalars...>) {
-  return {{make_pointwise_kernels<scalars>()...},
-          {make_product_kernels<scalars>()...},
-          {make_sequence_kernels<scalars>()...}};
+  using cell::Lltm, cell::Lstm;
+  return {.pointwise = {{{make_pointwise_kernels<Lltm, scalars>()...},
+                         {make_pointwise_kernels<Lstm, scalars>()...}}},
+          .products = {make_product_kernels<scalars>()...},
+          .sequence = {{{make_sequence_kernels<Lltm, scalars>()...},
+                        {make_sequence_kernels<Lstm, scalars>()...}}}};
 }
 
 }  // namespace

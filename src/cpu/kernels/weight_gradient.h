@@ -46,8 +46,7 @@ int64_t weight_sums_stride(const WeightGradientParams<scalar_t>& params) {
 template <typename scalar_t>
 int64_t weight_sums_size(const WeightGradientParams<scalar_t>& params) {
   constexpr int64_t gates_per_task = GateTiles<scalar_t>::kGatesPerTask;
-  return ceil_div(kGates * params.state_size, gates_per_task) * gates_per_task *
-         weight_sums_stride(params);
+  return ceil_div(params.gates, gates_per_task) * gates_per_task * weight_sums_stride(params);
 }
 
 /// The first panel of a group.
@@ -92,8 +91,7 @@ void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t be
 
 template <typename scalar_t>
 int64_t weight_gradient_tasks(const WeightGradientParams<scalar_t>& params) {
-  return ceil_div(kGates * params.state_size, GateTiles<scalar_t>::kGatesPerTask) *
-         params.panel_groups;
+  return ceil_div(params.gates, GateTiles<scalar_t>::kGatesPerTask) * params.panel_groups;
 }
 
 template <typename scalar_t>
@@ -102,7 +100,7 @@ void outer_product(const WeightGradientParams<scalar_t>& params, int64_t begin, 
   using real = typename A::real;
   using V = Simd<real>;
   constexpr int64_t gates_per_task = GateTiles<scalar_t>::kGatesPerTask;
-  const int64_t last_gate = smaller(end * gates_per_task, kGates * params.state_size);
+  const int64_t last_gate = smaller(end * gates_per_task, params.gates);
   scalar_t* out =
       params.d_weights + begin * gates_per_task * (params.state_size + params.input_features);
   for (int64_t gate = begin * gates_per_task; gate < last_gate; ++gate) {
@@ -130,15 +128,14 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
     outer_product(params, begin, end);
     return;
   }
-  const int64_t gates = kGates * params.state_size;
   const int64_t columns = params.state_size + params.input_features;
   const int64_t panel_size = weight_panel_size(params);
-  const int64_t tasks_per_group = ceil_div(gates, Tiles::kGatesPerTask);
+  const int64_t tasks_per_group = ceil_div(params.gates, Tiles::kGatesPerTask);
   const int64_t sums_stride = weight_sums_stride(params);
   Tiles d_gates;
   for (int64_t task = begin; task < end; ++task) {
     const int64_t first_gate = task % tasks_per_group * Tiles::kGatesPerTask;
-    const int64_t gate_count = smaller(Tiles::kGatesPerTask, gates - first_gate);
+    const int64_t gate_count = smaller(Tiles::kGatesPerTask, params.gates - first_gate);
     const int64_t tiles = ceil_div(gate_count, Tiles::kHeight);
     const int64_t group = task / tasks_per_group;
     const int64_t first_panel = first_panel_of(params, group);

@@ -44,8 +44,8 @@ template <typename scalar_t>
 void run_step(const StepParams<scalar_t>& params, int64_t begin, int64_t end) {
   using acc_t = accumulate_t<scalar_t>;
   const int64_t state_size = params.state_size;
-  pointwise_kernels<acc_t>().forward(
-      {state_size, params.z, params.cell, params.h, params.cell}, begin, end);
+  pointwise_kernels<acc_t>(CellType::kLltm)
+      .forward({state_size, params.z, params.cell, params.h, params.cell}, begin, end);
   const auto round = [](const acc_t* from, scalar_t* to, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       to[i] = static_cast<scalar_t>(from[i]);
@@ -177,7 +177,7 @@ void run_backward(const SequenceGradients& gradients,
   };
   Tensor d_weights = zeros_if(gradients.weights);
   Tensor d_bias = zeros_if(gradients.bias);
-  const auto& pointwise = pointwise_kernels<acc_t>();
+  const auto& pointwise = pointwise_kernels<acc_t>(CellType::kLltm);
 
   for_each_block(sizes, sizeof(acc_t), [&](const Span& places, int64_t steps_of_chunk) {
     const PlacesOfBlock block(schedule, places);
@@ -216,13 +216,15 @@ void run_backward(const SequenceGradients& gradients,
           d_cell_t.add_(chunk.at_time(grad_cells, t));
         }
         const Tensor dz_t = chunk.at_time(dz, t);
-        const BackwardParams<acc_t> params{state_size,
-                                           dh_t.const_data_ptr<acc_t>(),
-                                           d_cell_t.const_data_ptr<acc_t>(),
-                                           dz_t.const_data_ptr<acc_t>(),
-                                           chunk.at_time(cells, t).template const_data_ptr<acc_t>(),
-                                           dz_t.mutable_data_ptr<acc_t>(),
-                                           d_cell_t.mutable_data_ptr<acc_t>()};
+        const BackwardParams<acc_t> params{
+            .state_size = state_size,
+            .grad_h = dh_t.const_data_ptr<acc_t>(),
+            .grad_cell = d_cell_t.const_data_ptr<acc_t>(),
+            .gates = dz_t.const_data_ptr<acc_t>(),
+            .old_cell = nullptr,
+            .new_cell = chunk.at_time(cells, t).template const_data_ptr<acc_t>(),
+            .d_gates = dz_t.mutable_data_ptr<acc_t>(),
+            .d_old_cell = d_cell_t.mutable_data_ptr<acc_t>()};
         for_each_row(running, state_size, [&](int64_t begin, int64_t end) {
           pointwise.backward(params, begin, end);
         });

@@ -142,9 +142,9 @@ class CellEpilogue {
       for (int gate = 0; gate < 3; ++gate) {
         z[gate][i] = sums[gate][i] + static_cast<float>(bias[gate].values[i % kColumns]);
       }
-      const cell::State<float> state =
-          cell::forward<Math>(cell::Gates<float>{z[0][i], z[1][i], z[2][i]},
-                              static_cast<float>(old_cell[i / kColumns].values[i % kColumns]));
+      const float z_of_element[] = {z[0][i], z[1][i], z[2][i]};
+      const cell::State<float> state = cell::Lltm::forward<Math>(
+          z_of_element, static_cast<float>(old_cell[i / kColumns].values[i % kColumns]));
       h[i] = state.h;
       c[i] = state.cell;
     }

@@ -1,4 +1,4 @@
-// The Math policies of cell.h for threads that compute several elements at a time. They have no
+// The Math policies (cell/math.h) for threads that compute several elements at a time. They have no
 // branches, not even that of a division, since elements would wait for each other at a branch.
 #pragma once
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ float expm1_by_terms(float x) {
   return fmaf(scale, p, scale - 1.0f);
 }
 
-/// In float, within 2 units in the last place. exp and expm1 are for x <= 0: cell.h discards them
+/// In float, within 2 units in the last place. exp and expm1 are for x <= 0: the cells discard them
 /// for other x.
 struct DeviceMath : cell::StandardMath {
   static __device__ __forceinline__ float expm1(float x) { return expm1_by_terms<7>(x); }
@@ -76,6 +76,7 @@ struct RoundedMath : DeviceMath {
 /// tanh, which leaves nothing of a small derivative.
 struct ForwardBFloat16Math : RoundedMath {
   static __device__ __forceinline__ float expm1(float x) { return expm1_by_terms<5>(x); }
+  static __device__ __forceinline__ float accurate_tanh(float x) { return RoundedMath::tanh(x); }
   static __device__ __forceinline__ float tanh(float x) {
     float y;
     asm("tanh.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
@@ -161,6 +162,9 @@ struct ShortRoundedMath : ShortMath {
 /// gate is computed, too.
 struct ShortForwardBFloat16Math : ShortRoundedMath {
   static __device__ __forceinline__ float tanh(float x) { return ForwardBFloat16Math::tanh(x); }
+  static __device__ __forceinline__ float accurate_tanh(float x) {
+    return ShortRoundedMath::tanh(x);
+  }
   static __device__ __forceinline__ float output_gate(float x) {
     return fmaf(0.5f, tanh(0.5f * x), 0.5f);
   }

@@ -90,22 +90,24 @@ class SequenceGradientsEpilogue {
     if (p_.t == kNoTime) {
       return;
     }
-    cell::Gates<acc_t> d_gates{0, 0, 0};
+    acc_t d_z[3] = {0, 0, 0};
     if (o.runs) {
-      const auto gradients =
-          cell::backward<Math>(cell::Gates<acc_t>{static_cast<acc_t>(o.gates[0]),
-                                                  static_cast<acc_t>(o.gates[1]),
-                                                  static_cast<acc_t>(o.gates[2])},
-                               static_cast<acc_t>(o.cell),
-                               d_h + static_cast<acc_t>(o.grad_output),
-                               o.d_cell + static_cast<acc_t>(o.grad_cell));
-      d_gates = gradients.gates;
-      p_.d_cell[index] = o.is_reset ? acc_t(0) : gradients.old_cell;
+      const acc_t z[] = {static_cast<acc_t>(o.gates[0]),
+                         static_cast<acc_t>(o.gates[1]),
+                         static_cast<acc_t>(o.gates[2])};
+      const auto by =
+          cell::Lltm::derivatives<Math>(z, /*old_cell=*/acc_t(0), static_cast<acc_t>(o.cell));
+      const acc_t d_old_cell = cell::Lltm::backward(by,
+                                                    d_h + static_cast<acc_t>(o.grad_output),
+                                                    o.d_cell + static_cast<acc_t>(o.grad_cell),
+                                                    d_z);
+      p_.d_cell[index] = o.is_reset ? acc_t(0) : d_old_cell;
     }
     scalar_t* const to = p_.d_gates + row * p_.d_gates_stride + column;
-    to[0] = static_cast<scalar_t>(d_gates.input_gate);
-    to[p_.state_size] = static_cast<scalar_t>(d_gates.output_gate);
-    to[2 * p_.state_size] = static_cast<scalar_t>(d_gates.candidate);
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      to[gate * p_.state_size] = static_cast<scalar_t>(d_z[gate]);
+    }
   }
 
  private:

@@ -93,8 +93,9 @@ class StepEpilogue {
           z[gate][r][i] =
               sums[gate][r * kColumns + i] + static_cast<acc_t>(o.added[r][gate].values[i]);
         }
-        const cell::State<acc_t> state = cell::forward<Math>(
-            cell::Gates<acc_t>{z[0][r][i], z[1][r][i], z[2][r][i]}, o.old_cell[r].values[i]);
+        const acc_t z_of_element[] = {z[0][r][i], z[1][r][i], z[2][r][i]};
+        const cell::State<acc_t> state =
+            cell::Lltm::forward<Math>(z_of_element, o.old_cell[r].values[i]);
         h[r][i] = state.h;
         c[r][i] = state.cell;
       }

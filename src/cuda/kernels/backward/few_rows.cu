@@ -170,20 +170,22 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
     if (own_row >= kRows) {
       return;
     }
-    const auto gradients = cell::backward<Math>(
-        cell::Gates<float>{
-            static_cast<float>(z[0]), static_cast<float>(z[1]), static_cast<float>(z[2])},
-        static_cast<float>(new_cell),
-        static_cast<float>(grad_h),
-        static_cast<float>(grad_cell));
+    const float z_of_element[] = {
+        static_cast<float>(z[0]), static_cast<float>(z[1]), static_cast<float>(z[2])};
+    const auto by = cell::Lltm::derivatives<Math>(
+        z_of_element, /*old_cell=*/0.0f, static_cast<float>(new_cell));
+    float d_z[3];
+    const float d_old_cell =
+        cell::Lltm::backward(by, static_cast<float>(grad_h), static_cast<float>(grad_cell), d_z);
     const bool exists = first + own < hidden;
     float* const to = d_gates + own * Strip::kPitch + own_row;
-    to[0] = exists ? gradients.gates.input_gate : 0;
-    to[kThreads] = exists ? gradients.gates.output_gate : 0;
-    to[2 * kThreads] = exists ? gradients.gates.candidate : 0;
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      to[gate * kThreads] = exists ? d_z[gate] : 0;
+    }
     if (cell_wanted && exists && cell.d_old_cell != nullptr) {
       cell.d_old_cell[own_row * state_size + begin + first + own] =
-          static_cast<Element>(gradients.old_cell);
+          static_cast<Element>(d_old_cell);
     }
   };
   const auto sum_bias = [&](const float* d_gates, int first) {

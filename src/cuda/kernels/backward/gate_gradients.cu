@@ -161,21 +161,23 @@ __global__ void __launch_bounds__(kThreads, 2)
         Several d_gates[3], d_old_cell;
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
-          const cell::Gradients<acc_t> gradients = cell::backward<Math>(
-              cell::Gates<acc_t>{static_cast<acc_t>(z[i][0].values[v]),
-                                 static_cast<acc_t>(z[i][1].values[v]),
-                                 static_cast<acc_t>(z[i][2].values[v])},
-              static_cast<acc_t>(new_cells[i].values[v]),
+          const acc_t z_of_element[] = {static_cast<acc_t>(z[i][0].values[v]),
+                                        static_cast<acc_t>(z[i][1].values[v]),
+                                        static_cast<acc_t>(z[i][2].values[v])};
+          const auto by = cell::Lltm::derivatives<Math>(
+              z_of_element, /*old_cell=*/acc_t(0), static_cast<acc_t>(new_cells[i].values[v]));
+          acc_t of_gates[3];
+          const acc_t of_old_cell = cell::Lltm::backward(
+              by,
               has_h ? static_cast<acc_t>(grads_h[i].values[v]) : acc_t(0),
-              has_cell ? static_cast<acc_t>(grads_cell[i].values[v]) : acc_t(0));
-          const acc_t of_gates[3] = {
-              gradients.gates.input_gate, gradients.gates.output_gate, gradients.gates.candidate};
+              has_cell ? static_cast<acc_t>(grads_cell[i].values[v]) : acc_t(0),
+              of_gates);
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate) {
             d_gates[gate].values[v] = static_cast<scalar_t>(of_gates[gate]);
             sums[gate][v] += of_gates[gate];
           }
-          d_old_cell.values[v] = static_cast<scalar_t>(gradients.old_cell);
+          d_old_cell.values[v] = static_cast<scalar_t>(of_old_cell);
         }
         if (p.d_gates != nullptr) {
 #pragma unroll

@@ -29,11 +29,11 @@ __global__ void __launch_bounds__(kElementThreads)
     Vector<scalar_t, kWidth> new_h, new_cell;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      const cell::Gates<acc_t> z{static_cast<acc_t>(z_i.values[i]),
-                                 static_cast<acc_t>(z_o.values[i]),
-                                 static_cast<acc_t>(z_g.values[i])};
+      const acc_t z[] = {static_cast<acc_t>(z_i.values[i]),
+                         static_cast<acc_t>(z_o.values[i]),
+                         static_cast<acc_t>(z_g.values[i])};
       const auto state =
-          cell::forward<cell::StandardMath>(z, static_cast<acc_t>(old_cell.values[i]));
+          cell::Lltm::forward<cell::StandardMath>(z, static_cast<acc_t>(old_cell.values[i]));
       new_h.values[i] = static_cast<scalar_t>(state.h);
       new_cell.values[i] = static_cast<scalar_t>(state.cell);
     }

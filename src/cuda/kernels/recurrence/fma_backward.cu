@@ -1,10 +1,10 @@
 // The backward of the recurrence in float32 (fma.cuh).
+#include "../../../cell/lltm.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
 #include "fma.cuh"
 #include "launch_groups.cuh"
-#include "lltm_cell.cuh"
 #include "rows.cuh"
 
 namespace lltm::cuda {
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       ring.wait();
-      typename Cell::Derivatives by[kElements];
+      typename Cell::template Derivatives<float> by[kElements];
       float grad_h[kElements], grad_cell[kElements];
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
@@ -170,7 +170,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         for (int gate = 0; gate < kGates; ++gate) {
           z[gate] = ring.read(ring.slot(i), e, gate);
         }
-        by[e] = Cell::template derivatives<ShortMath>(z, ring.read(ring.slot(i), e, kCell));
+        static_assert(!Cell::kReadsOldCell);
+        by[e] = Cell::template derivatives<ShortMath>(
+            z, /*old_cell=*/0.0f, ring.read(ring.slot(i), e, kCell));
         grad_h[e] = ring.read(ring.slot(i), e, kGradOutput);
         grad_cell[e] = ring.read(ring.slot(i), e, kGradCell);
       }
@@ -182,8 +184,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       for (int e = 0; e < kElements; ++e) {
         const bool runs = time < length[e];
         const float from_h = d_h[e] + (passes[e] ? sums.of[0][e] : 0);
-        float c = d_cell[e] + grad_cell[e];
-        Cell::backward(by[e], from_h + grad_h[e], c, d_z[e]);
+        const float c = Cell::backward(by[e], from_h + grad_h[e], d_cell[e] + grad_cell[e], d_z[e]);
 #pragma unroll
         for (int gate = 0; gate < kGates; ++gate) {
           d_z[e][gate] = runs ? d_z[e][gate] : 0;
@@ -255,7 +256,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 cudaError_t launch_recurrence_fma(const RecurrenceBackward<float>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream) {
-  return with_fma_tile<LltmCell, true>(tile, [&]<typename Tile>() {
+  return with_fma_tile<cell::Lltm, true>(tile, [&]<typename Tile>() {
     return launch_groups<&recurrence_backward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
         problem, tile, stream);
   });

@@ -1,10 +1,10 @@
 // The forward of the recurrence in float32 (fma.cuh).
+#include "../../../cell/lltm.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
 #include "fma.cuh"
 #include "launch_groups.cuh"
-#include "lltm_cell.cuh"
 #include "rows.cuh"
 
 namespace lltm::cuda {
@@ -291,16 +291,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         for (int gate = 0; gate < kGates; ++gate) {
           z[e][gate] = z_of_x[e][gate] + sums.of[gate][e];
         }
-        float c = cell[e];
-        const float new_h = Cell::template forward<ShortMath>(z[e], c);
-        h[e] = runs ? new_h : h[e];
-        cell[e] = runs ? c : cell[e];
+        const cell::State<float> state = Cell::template forward<ShortMath>(z[e], cell[e]);
+        h[e] = runs ? state.h : h[e];
+        cell[e] = runs ? state.cell : cell[e];
         if (of_rows.reset != nullptr && resets_next[e]) {
           h[e] = cell[e] = 0;
         }
         vectors.put(~i & 1, e, 0, h[e]);
-        out[e] = runs ? new_h : 0;
-        new_cell[e] = runs ? c : 0;
+        out[e] = runs ? state.h : 0;
+        new_cell[e] = runs ? state.cell : 0;
 #pragma unroll
         for (int gate = 0; gate < kGates; ++gate) {
           z[e][gate] = runs ? z[e][gate] : 0;
@@ -337,7 +336,7 @@ cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,
   if (tile.x_inside && (problem.input_features < 1 || problem.input_features > tile.state_size)) {
     return cudaErrorInvalidValue;
   }
-  return with_fma_tile<LltmCell, false>(tile, [&]<typename Tile>() {
+  return with_fma_tile<cell::Lltm, false>(tile, [&]<typename Tile>() {
     return launch_groups<&recurrence_forward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
         problem, tile, stream, problem.least_shared_bytes);
   });

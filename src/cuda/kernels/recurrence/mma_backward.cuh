@@ -1,11 +1,11 @@
 // The backward of the recurrence in 16 bits (mma.cuh).
 #pragma once
 
+#include "../../../cell/lltm.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/overlap.cuh"
 #include "block_rows.cuh"
 #include "launch_groups.cuh"
-#include "lltm_cell.cuh"
 #include "mma.cuh"
 #include "mma_cluster.cuh"
 #include "pairs.h"
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
         typename Kernel::Inputs::Words words;
         inputs.take(words);
         fetch(tiles_ahead.after(tile, inputs.kTilesAhead));
-        typename Cell::Derivatives derivatives[kOwnRows][kOwnColumns];
+        typename Cell::template Derivatives<float> derivatives[kOwnRows][kOwnColumns];
 #pragma unroll
         for (int r = 0; r < kOwnRows; ++r) {
 #pragma unroll
@@ -273,8 +273,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
             for (int gate = 0; gate < kGates; ++gate) {
               z[gate] = column_of<Element>(words[gate][r], j);
             }
-            derivatives[r][j] =
-                Cell::template derivatives<Math>(z, column_of<Element>(words[kGates][r], j));
+            static_assert(!Cell::kReadsOldCell);
+            derivatives[r][j] = Cell::template derivatives<Math>(
+                z, /*old_cell=*/0.0f, column_of<Element>(words[kGates][r], j));
           }
         }
 #pragma unroll
@@ -285,12 +286,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
 #pragma unroll
           for (int j = 0; j < kOwnColumns; ++j) {
             const float d_h_here = gradient_of_h(sums[i], tile, r, j);
-            float d_cell_here = d_cell[tile][r][j] + column_of<Element>(words[kGates + 2][r], j);
             float d_z_of_element[kGates];
-            Cell::backward(derivatives[r][j],
-                           d_h_here + column_of<Element>(words[kGates + 1][r], j),
-                           d_cell_here,
-                           d_z_of_element);
+            const float d_cell_here =
+                Cell::backward(derivatives[r][j],
+                               d_h_here + column_of<Element>(words[kGates + 1][r], j),
+                               d_cell[tile][r][j] + column_of<Element>(words[kGates + 2][r], j),
+                               d_z_of_element);
 #pragma unroll
             for (int gate = 0; gate < kGates; ++gate) {
               d_z[gate][j] = d_z_of_element[gate];
@@ -403,7 +404,7 @@ cudaError_t launch_recurrence_mma(const RecurrenceBackward<Element>& problem,
   }
   const bool pairs = is_in_pairs(problem);
   return with_mma_tile(tile, pairs, [&]<int kState, int kRows, bool kPairs, int kCluster>() {
-    using Shape = MmaShape<LltmCell, Element, kState, kRows, kPairs, kCluster>;
+    using Shape = MmaShape<cell::Lltm, Element, kState, kRows, kPairs, kCluster>;
     return launch_groups<&recurrence_backward_mma_kernel<Shape>,
                          Shape::kThreads,
                          MmaBackward<Shape>::kSharedBytes>(problem, tile, stream);

@@ -1,11 +1,11 @@
 // The forward of the recurrence in 16 bits (mma.cuh).
 #pragma once
 
+#include "../../../cell/lltm.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/overlap.cuh"
 #include "block_rows.cuh"
 #include "launch_groups.cuh"
-#include "lltm_cell.cuh"
 #include "mma.cuh"
 #include "mma_cluster.cuh"
 #include "mma_input.cuh"
@@ -341,8 +341,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
               }
               z_of_element[gate] = z[gate][j];
             }
-            new_cell[j] = cell[tile][r][j];
-            new_h[j] = Cell::template forward<Math>(z_of_element, new_cell[j]);
+            const cell::State<float> state =
+                Cell::template forward<Math>(z_of_element, cell[tile][r][j]);
+            new_h[j] = state.h;
+            new_cell[j] = state.cell;
             cell[tile][r][j] = runs ? new_cell[j] : cell[tile][r][j];
           }
           const uint32_t h_word = own.existing(word_of_columns<Element>(new_h));
@@ -422,11 +424,11 @@ cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
         problem.input_features > kLargestRecurrentInput) {
       return cudaErrorInvalidValue;
     }
-    return run.template operator()<MmaShape<LltmCell, Element, 128, 32, true>, true>();
+    return run.template operator()<MmaShape<cell::Lltm, Element, 128, 32, true>, true>();
   }
   return with_mma_tile(tile, pairs, [&]<int kState, int kRows, bool kPairs, int kCluster>() {
-    return run
-        .template operator()<MmaShape<LltmCell, Element, kState, kRows, kPairs, kCluster>, false>();
+    return run.template
+    operator()<MmaShape<cell::Lltm, Element, kState, kRows, kPairs, kCluster>, false>();
   });
 }
 
