@@ -121,8 +121,8 @@ def main() -> None:
     print(latency.table(results))
 
     picture_file = output / "digits.png"
-    size = f"{model.rnn.hidden_size} numbers of state, 8 steps of one row of 8 pixels"
-    picture.draw(picture_file, history, held_out, predicted, f"{size}, {accuracy:.1%} of {count} images read right")
+    size = f"Hidden size {model.rnn.hidden_size}, 8 steps of one row of 8 pixels"
+    picture.draw(picture_file, history, held_out, predicted, f"{size}. Test accuracy {accuracy:.1%} of {count} images")
     served = ", ".join(WAYS[way] for way in models)
     print(f"\naccuracy: {accuracy:.2%}, in Python and in C++")
     print(f"shown: a model trained in Python, and served by C++ programs without Python: {served}")

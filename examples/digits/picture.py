@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import torch
 from digits import CLASSES, Epoch, Examples
-from torch import Tensor
-
-matplotlib.use("Agg")  # write a file without opening a window
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from torch import Tensor
 
-TEXT, MUTED, GRID = "#22272e", "#6e7781", "#e4e7eb"
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pictures
+from pictures import GRID, MUTED, TEXT
+
 RIGHT, WRONG, WRONG_TINT, EMPTY = "#1f6feb", "#d1242f", "#fbdfe1", "#f4f6f8"
 INK = LinearSegmentedColormap.from_list("ink", ["#ffffff", TEXT])
 
 DIGITS_SHOWN = 14
 MISTAKES_SHOWN = 4
-
-STYLE = Path(__file__).parents[1] / "picture.mplstyle"
 
 
 def chosen(predicted: Tensor, labels: Tensor) -> list[int]:
@@ -44,7 +42,8 @@ def draw_digits(axes: Sequence[Axes], held_out: Examples, predicted: Tensor) -> 
             spine.set(visible=True, color=color if seen != truth else GRID, linewidth=1.5 if seen != truth else 1)
         axis.set_xlabel(str(seen), color=color, fontsize=15, fontweight="bold", labelpad=4)
         if seen != truth:
-            axis.annotate(f"is {truth}", (0.5, -0.64), xycoords="axes fraction", ha="center", color=MUTED, fontsize=9)
+            place = {"xy": (0.5, -0.64), "xycoords": "axes fraction", "ha": "center"}
+            axis.annotate(f"label {truth}", color=MUTED, fontsize=9, **place)
 
 
 def draw_learning(axis: Axes, history: Sequence[Epoch]) -> None:
@@ -53,13 +52,13 @@ def draw_learning(axis: Axes, history: Sequence[Epoch]) -> None:
     axis.plot(epochs, [epoch.loss for epoch in history], color=MUTED, linewidth=1.8)
     axis.plot(epochs, errors, color=RIGHT, linewidth=2.4)
     axis.set_yscale("log")
-    axis.set(title="Learning", xlabel="epoch", xlim=(1, len(history)))
+    axis.set(title="Training loss and test error (log scale)", xlabel="epoch", xlim=(1, len(history)))
     axis.tick_params(which="minor", length=0)
     axis.grid(axis="y", color=GRID)
     axis.set_axisbelow(True)
     at_the_end = {"xytext": (-4, 8), "textcoords": "offset points", "ha": "right"}
-    axis.annotate("loss in training", (epochs[-1], history[-1].loss), color=MUTED, **at_the_end)
-    error = f"held-out error {errors[-1]:.1%}"
+    axis.annotate("training loss (cross entropy)", (epochs[-1], history[-1].loss), color=MUTED, **at_the_end)
+    error = f"test error {errors[-1]:.1%}"
     axis.annotate(error, (epochs[-1], errors[-1]), color=RIGHT, fontweight="bold", **at_the_end)
 
 
@@ -80,7 +79,8 @@ def draw_confusion(axis: Axes, predicted: Tensor, labels: Tensor) -> None:
             fontweight="bold",
         )
     axis.imshow([[to_rgb(color) for color in row] for row in colors])
-    axis.set(title="Confusion", xlabel="seen", ylabel="is", xticks=range(CLASSES), yticks=range(CLASSES))
+    axis.set(title="Confusion matrix", xlabel="predicted label", ylabel="true label")
+    axis.set(xticks=range(CLASSES), yticks=range(CLASSES))
     axis.spines[:].set_visible(False)
     axis.set_xticks([edge - 0.5 for edge in range(1, CLASSES)], minor=True)
     axis.set_yticks([edge - 0.5 for edge in range(1, CLASSES)], minor=True)
@@ -90,14 +90,9 @@ def draw_confusion(axis: Axes, predicted: Tensor, labels: Tensor) -> None:
 
 def draw(path: Path, history: Sequence[Epoch], held_out: Examples, predicted: Tensor, caption: str) -> None:
     """Writes the picture as a PNG. predicted holds the predicted digit (N) of each held-out image."""
-    with plt.style.context(STYLE):
-        figure = plt.figure(figsize=(12, 7.6), dpi=150, facecolor="white")
+    with pictures.figure(path, "An LLTM reads handwritten digits", caption, height=7.6) as figure:
         top = figure.add_gridspec(1, DIGITS_SHOWN, left=0.06, right=0.97, top=0.845, bottom=0.72, wspace=0.25)
         bottom = figure.add_gridspec(1, 2, left=0.06, right=0.97, top=0.575, bottom=0.085, width_ratios=(3, 2))
-        figure.text(0.06, 0.935, "An LLTM reads handwritten digits", fontsize=17, fontweight="bold")
-        figure.text(0.06, 0.9, caption, color=MUTED)
         draw_digits([figure.add_subplot(cell) for cell in top], held_out, predicted)
         draw_learning(figure.add_subplot(bottom[0]), history)
         draw_confusion(figure.add_subplot(bottom[1]), predicted, held_out.labels)
-        figure.savefig(path)
-        plt.close(figure)

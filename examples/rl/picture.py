@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib
 from cartpole import LIMIT
 from ppo import Report
 
-matplotlib.use("Agg")  # write a file without opening a window
+sys.path.append(str(Path(__file__).parents[1]))
 
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
+import pictures
+from pictures import Curve
 
-MUTED, GRID = "#6e7781", "#e4e7eb"
-COLORS = {"LLTM": "#1f6feb", "LSTM": "#bf8700"}
 LABELS = {"LLTM": "lltm.LLTM with reset", "LSTM": "nn.LSTM in pieces"}
-
-STYLE = Path(__file__).parents[1] / "picture.mplstyle"
 
 Runs = Mapping[str, Sequence[Sequence[Report]]]
 """The reports of each run of each agent."""
@@ -38,53 +34,42 @@ def learning_speedup(runs: Runs) -> float:
     return times["LSTM"] / times["LLTM"]
 
 
-def draw_learning(axis: Axes, runs: Runs, title: str, by_time: bool) -> None:
-    """A faint line for each run, and one for the mean of the runs of an agent."""
+def curves(runs: Runs, by_time: bool) -> list[Curve]:
+    """The length of the episodes: for each agent the mean of its runs and, without a label, each run."""
+    found = []
     for name, of_agent in runs.items():
-        steps = list(zip(*of_agent, strict=True))  # the reports of all runs after each rollout
         for reports in of_agent:
-            x = [seconds(report) if by_time else report.steps for report in reports]
-            axis.plot(x, [report.length for report in reports], color=COLORS[name], linewidth=0.8, alpha=0.35)
-        x = [mean([seconds(report) for report in reports]) if by_time else reports[0].steps for reports in steps]
-        y = [mean([report.length for report in reports]) for reports in steps]
-        axis.plot(x, y, color=COLORS[name], linewidth=2.2, label=LABELS[name])
-    axis.axhline(LIMIT, color=MUTED, linewidth=0.8, linestyle=":")
-    axis.set(title=title, xlabel="seconds of training" if by_time else "steps", ylim=(0, LIMIT * 1.04))
-    axis.set_xlim(left=0)
-    axis.grid(axis="y", color=GRID)
-    axis.set_axisbelow(True)
+            x = [seconds(report) if by_time else report.steps / 1e3 for report in reports]
+            found.append(Curve(name, x, [report.length for report in reports]))
+        steps = list(zip(*of_agent, strict=True))  # the reports of all runs after each rollout
+        x = [mean([seconds(report) if by_time else report.steps / 1e3 for report in reports]) for reports in steps]
+        found.append(Curve(name, x, [mean([report.length for report in reports]) for reports in steps], LABELS[name]))
+    return found
 
 
-def draw_times(axis: Axes, runs: Runs) -> None:
+def times(runs: Runs) -> dict[str, dict[str, float]]:
     """The processor time of a rollout and of the updates with it, in milliseconds."""
-    for position, (name, of_agent) in enumerate(runs.items()):
-        base = 0.0
-        for part, alpha in (("collecting", 0.4), ("learning", 1.0)):
-            time = mean([1e3 * getattr(reports[-1], part) / len(reports) for reports in of_agent])
-            axis.bar(position, time, bottom=base, color=COLORS[name], alpha=alpha, width=0.6)
-            axis.annotate(f"{part}\n{time:.0f}", (position, base + time / 2), ha="center", va="center", fontsize=9)
-            base += time
-    axis.set(title="A rollout, ms", xticks=range(len(runs)), yticks=[], xlim=(-0.6, len(runs) - 0.4))
-    axis.set_xticklabels(runs)
-    axis.spines["left"].set_visible(False)
+    return {
+        name: {
+            title: mean([1e3 * getattr(reports[-1], part) / len(reports) for reports in of_agent])
+            for part, title in (("collecting", "rollout"), ("learning", "updates"))
+        }
+        for name, of_agent in runs.items()
+    }
 
 
 def draw(path: Path, runs: Runs, parameters: Mapping[str, int]) -> None:
     """Writes the picture as a PNG: the reports of each run, and the number of parameters of each agent's layer."""
-    with plt.style.context(STYLE):
-        figure = plt.figure(figsize=(12, 5), dpi=150, facecolor="white")
-        grid = figure.add_gridspec(
-            1, 3, left=0.055, right=0.98, top=0.73, bottom=0.12, wspace=0.2, width_ratios=(4, 4, 2)
-        )
-        count = len(next(iter(runs.values())))
-        caption = ", ".join(f"{LABELS[name]} ({parameters[name]:,} parameters)" for name in runs)
-        caption += f", whose updates take {learning_speedup(runs):.1f} times as long; {count} runs each"
-        figure.text(0.055, 0.9, "Recurrent PPO balances poles whose velocity it cannot see", fontsize=17, weight="bold")
-        figure.text(0.055, 0.845, caption, color=MUTED)
-        left, middle, right = (figure.add_subplot(cell) for cell in grid)
-        draw_learning(left, runs, "Steps of an episode, by steps", by_time=False)
+    sizes = " and ".join(f"{LABELS[name]} ({count:,} parameters)" for name, count in parameters.items())
+    count = len(next(iter(runs.values())))
+    caption = f"{sizes}. Thick lines: the mean of {count} seeds; thin lines: each seed"
+    with pictures.figure(path, "Recurrent PPO on CartPole without velocities", caption) as figure:
+        left, middle, right = pictures.panels(figure)
+        title = f"Episode length (at most {LIMIT})"
+        pictures.draw_curves(left, curves(runs, by_time=False), title, "environment steps, thousands")
+        pictures.draw_curves(middle, curves(runs, by_time=True), f"{title}, by time", "seconds of processor time")
+        for axis in (left, middle):
+            axis.axhline(LIMIT, color=pictures.MUTED, linewidth=0.8, linestyle=":")
+            axis.set_ylim(0, LIMIT * 1.04)
         left.legend(frameon=False, loc="lower right")
-        draw_learning(middle, runs, "Steps of an episode, by time", by_time=True)
-        draw_times(right, runs)
-        figure.savefig(path)
-        plt.close(figure)
+        pictures.draw_bars(right, times(runs), {name: name for name in runs}, "Time per iteration, ms")

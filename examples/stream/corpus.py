@@ -19,6 +19,7 @@ HELD_OUT_PART = 24
 
 FOREIGN = {
     "__pycache__",
+    "encodings",
     "ensurepip",
     "idlelib",
     "lib2to3",

@@ -1,6 +1,6 @@
-"""Trains a byte-level model on the source of Python's standard library, exports it, and lets a C++ program write.
+"""Trains a byte-level model on the source of Python's standard library, exports it, and completes lines in C++.
 
-    python examples/stream/demo.py --build-dir build --line "def read(self, "
+    python examples/stream/demo.py --build-dir build --line "    def read(self, "
     torchrun --nproc-per-node 2 examples/stream/demo.py --build-dir build
 
 The library must have been built in that folder, and lltm, torch and matplotlib must be importable: `make stream` takes
@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,9 +38,11 @@ DEFAULTS = stream.Options()
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build-dir", type=Path, default=Path("build"), help="where the library was built")
-    parser.add_argument("--line", default="def read(self, ", help="the beginning of the text that is written")
-    parser.add_argument("--count", type=int, default=600, help="how many bytes to write")
-    parser.add_argument("--temperature", type=float, default=0.5, help="0 takes the likeliest byte, 1 draws by chance")
+    parser.add_argument("--line", help="the beginning of a line to complete; by default several")
+    parser.add_argument("--count", type=int, default=72, help="the most bytes to add to a line")
+    parser.add_argument(
+        "--temperature", type=float, default=0.2, help="0 takes the likeliest byte, 1 samples from the model"
+    )
     parser.add_argument("--steps", type=int, default=DEFAULTS.steps, help="of training, for each of the two models")
     parser.add_argument("--hidden-size", type=int, default=160)
     parser.add_argument("--seed", type=int, default=DEFAULTS.seed, help="of weights, order of files and what is drawn")
@@ -149,14 +151,14 @@ def build_program(build_dir: Path, output: Path) -> Path:
     return tree / "write"
 
 
-def compare(program: Path, package: Path, device: torch.device, model: stream.ByteModel, line: str) -> None:
-    """Checks that C++ and Python write the same text when nothing is sampled."""
-    count = 200
-    done = run(program, package, line, count, 0, 0, device)
-    expected = stream.write(model, line.encode(), count)
+def compare(program: Path, package: Path, device: torch.device, model: stream.ByteModel, lines: Sequence[str]) -> None:
+    """Checks that C++ and Python complete the lines alike when nothing is sampled."""
+    count = 72
+    done = run(program, package, count, 0, 0, device, *lines)
+    expected = b"".join(line.encode() + stream.write(model, line.encode(), count) + b"\n" for line in lines)
     if done.stdout != expected:
-        sys.exit(f"C++ and Python go on with {line!r} differently:\n{done.stdout!r}\n{expected!r}")
-    print(f"   the likeliest {count} bytes after {line!r} are the same in C++ and in Python")
+        sys.exit(f"C++ and Python complete the lines differently:\n{done.stdout!r}\n{expected!r}")
+    print(expected.decode(errors="replace"), end="")
 
 
 def main() -> None:
@@ -183,11 +185,12 @@ def main() -> None:
     )
     export(model, package)
     program = build_program(args.build_dir, output)
-    compare(program, package, device, model, args.line)
+    lines = stream.BEGINNINGS if args.line is None else [args.line]
+    say("Completed by the likeliest bytes, the same in C++ and in Python")
+    compare(program, package, device, model, lines)
 
-    say(f"C++ goes on with the line, a byte at a time (temperature {args.temperature})")
-    print(args.line, end="", flush=True)
-    command = [program, package, args.line, args.count, args.temperature, args.seed, device]
+    say(f"Completed in C++, sampled at temperature {args.temperature}")
+    command = [program, package, args.count, args.temperature, args.seed, device, *lines]
     if subprocess.run([str(word) for word in command]).returncode:
         sys.exit("the program failed")
 
@@ -196,7 +199,7 @@ def main() -> None:
     sizes = {name: stream.parameter_count(model) for name, (model, _) in results.items()}
     picture.draw(picture_file, curves, sizes, DEFAULTS.rows * DEFAULTS.chunk)
     for name, (_, (*_, last)) in results.items():
-        print(f"{name}: {last.held_out:.2f} bits per byte on held-out files, {last.seconds:.0f} s of training")
+        print(f"{name}: {last.held_out:.2f} bits per byte on held-out files, {last.seconds:.0f} s of processor time")
     print(f"picture: {os.path.relpath(picture_file)} ({time.monotonic() - start:.0f} s in all)")
 
 

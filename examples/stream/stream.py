@@ -30,6 +30,15 @@ BYTES = 256
 LINE = ord("\n")
 """Ends a line. It is read as the first byte of the next line."""
 
+BEGINNINGS = (
+    "    def __init__(self, name",
+    "    def get_",
+    "        if not isinstance(",
+    "        if self._",
+    "        return self.",
+)
+"""Beginnings of lines, which the trained model completes."""
+
 LEAK = 2.0
 """How strongly each cell of a newly initialized LLTM is pulled back to zero. The LLTM cannot forget: without the leak,
 its cells only grow, until their tanh stays at 1 or -1. The leak plays the role of the LSTM's forget gate."""
@@ -40,7 +49,7 @@ class Options(NamedTuple):
 
     steps: int = 1200
     """The number of chunks, and of updates of the parameters."""
-    rows: int = 16
+    rows: int = 32
     """The number of streams that are read side by side, over all processes."""
     chunk: int = 64
     """The number of bytes of each row in a chunk."""
@@ -58,7 +67,7 @@ class Report(NamedTuple):
     held_out: float
     """Bits per byte, on the held-out files."""
     seconds: float
-    """The time spent on training so far, without evaluation."""
+    """The processor time spent on training so far, without evaluation."""
 
 
 class ByteModel(nn.Module):
@@ -79,8 +88,7 @@ class ByteModel(nn.Module):
         self.embedding = nn.Embedding(BYTES, embedding_size)
         self.layer = layer(embedding_size, hidden_size)
         if self.resets:
-            with torch.no_grad():  # the weight of each h in the candidate of its own cell
-                self.layer.weights_l0[2 * hidden_size :, :hidden_size].diagonal().sub_(LEAK)
+            self.layer.reset_parameters(leak=LEAK)
         self.readout = nn.Linear(hidden_size, BYTES)
 
     def forward(self, bytes: Tensor, state: State | None = None) -> tuple[Tensor, State]:
@@ -149,7 +157,7 @@ def train(
     stream = corpus.chunks(text, options.rows, options.chunk, rank, ranks)
     state, losses, seconds = None, [], 0.0
     for step in range(1, options.steps + 1):
-        start = time.perf_counter()
+        start = time.process_time()
         bytes, next_bytes = (part.to(device) for part in next(stream))
         logits, state = trained(bytes, state)
         state = state[0].detach(), state[1].detach()  # gradients stop here, the state is carried on
@@ -167,21 +175,23 @@ def train(
                 mean /= ranks
             losses.clear()
             mean = mean.item()  # waits for the device, so that the time is correct
-            seconds += time.perf_counter() - start
+            seconds += time.process_time() - start
             if rank == 0:
                 yield Report(step, mean, evaluate(model, held_out), seconds)
         else:
-            seconds += time.perf_counter() - start
+            seconds += time.process_time() - start
 
 
 @torch.inference_mode()
 def write(model: ByteModel, line: bytes, count: int) -> bytes:
-    """Continues a line at the beginning of a file, always with the likeliest byte."""
+    """Completes the first line of a file with the likeliest bytes: until the line ends, or by ``count`` bytes."""
     device = next(model.parameters()).device
     read = torch.tensor([corpus.BEGIN, *line], device=device).unsqueeze(1)
-    written, state = [], None
-    for _ in range(count):
+    written, state = bytearray(), None
+    while len(written) < count:
         logits, state = model(read, state)
         read = logits[-1:].argmax(2)
+        if read.item() == LINE:
+            break
         written.append(read.item())
     return bytes(written)

@@ -1,12 +1,12 @@
-// Writes text with a model that was trained and exported in Python, without Python.
+// Completes lines with a model that was trained and exported in Python, without Python.
 //
-//   write PACKAGE LINE COUNT TEMPERATURE SEED [DEVICE]
+//   write PACKAGE COUNT TEMPERATURE SEED DEVICE LINE [LINE ...]
 //
-// PACKAGE is an AOTInductor package of a model (byte, h, c) -> (logits, h, c). The model reads
-// LINE, and COUNT bytes that continue it are written to standard output as they are generated. They
-// are sampled from softmax(logits / TEMPERATURE), or the likeliest if TEMPERATURE is 0. The state
-// is carried along, so every byte takes the same time; the model itself resets it at the beginning
-// of each line. DEVICE defaults to cpu.
+// PACKAGE is an AOTInductor package of a model (byte, h, c) -> (logits, h, c). The model reads a
+// LINE, which is written to standard output, and then the bytes that complete it, as they are
+// generated: until the line ends, or COUNT bytes. They are sampled from
+// softmax(logits / TEMPERATURE), or the likeliest if TEMPERATURE is 0. The state is carried along,
+// so every byte takes the same time; the model itself resets it where a file or a line begins.
 
 #include <lltm/registered.h>
 
@@ -28,6 +28,7 @@
 namespace {
 
 constexpr uint8_t kBeginOfFile = 0;
+constexpr uint8_t kEndOfLine = '\n';
 
 // A text, with the state of the model that reads and writes it.
 class Stream {
@@ -37,7 +38,6 @@ class Stream {
     const int64_t hidden_size = std::stoll(loader_.get_metadata().at("hidden_size"));
     h_ = at::zeros({1, 1, hidden_size}, device);
     c_ = at::zeros_like(h_);
-    read(kBeginOfFile);
   }
 
   // Advances the state by one byte.
@@ -61,48 +61,69 @@ class Stream {
   at::Tensor logits_, h_, c_;
 };
 
+void write(uint8_t byte) {
+  std::putchar(byte);
+  std::fflush(stdout);
+}
+
+// Returns the number of bytes that complete the line.
+int64_t complete(Stream& stream, const std::string& line, int64_t count, double temperature) {
+  stream.read(kBeginOfFile);
+  for (const char byte : line) {
+    stream.read(static_cast<uint8_t>(byte));
+    write(static_cast<uint8_t>(byte));
+  }
+  int64_t written = 0;
+  for (; written < count; ++written) {
+    const uint8_t byte = stream.draw_next(temperature);
+    if (byte == kEndOfLine) {
+      break;
+    }
+    write(byte);
+    stream.read(byte);
+  }
+  write(kEndOfLine);
+  return written;
+}
+
 void run(const std::string& package,
-         const std::string& line,
          int64_t count,
          double temperature,
          uint64_t seed,
-         const c10::Device& device) {
+         const c10::Device& device,
+         const std::vector<std::string>& lines) {
   lltm::check_registered();
   const c10::InferenceMode no_gradients;
   at::manual_seed(seed);
   Stream stream(package, device);
-  for (const char byte : line) {
-    stream.read(static_cast<uint8_t>(byte));
-  }
   const auto start = std::chrono::steady_clock::now();
-  for (int64_t written = 0; written < count; ++written) {
-    const uint8_t byte = stream.draw_next(temperature);
-    std::putchar(byte);
-    std::fflush(stdout);
-    stream.read(byte);
+  size_t bytes = 0;
+  for (const std::string& line : lines) {
+    bytes += line.size() + complete(stream, line, count, temperature);
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   std::fprintf(stderr,
-               "\n%lld bytes at %.0f bytes per second in C++, on %s\n",
-               static_cast<long long>(count),
-               static_cast<double>(count) / elapsed.count(),
+               "%zu bytes at %.0f bytes per second in C++, on %s\n",
+               bytes,
+               static_cast<double>(bytes) / elapsed.count(),
                device.str().c_str());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6 && argc != 7) {
-    std::fprintf(stderr, "usage: %s PACKAGE LINE COUNT TEMPERATURE SEED [DEVICE]\n", argv[0]);
+  if (argc < 7) {
+    std::fprintf(
+        stderr, "usage: %s PACKAGE COUNT TEMPERATURE SEED DEVICE LINE [LINE ...]\n", argv[0]);
     return 2;
   }
   try {
     run(argv[1],
-        argv[2],
-        std::stoll(argv[3]),
-        std::stod(argv[4]),
-        std::stoull(argv[5]),
-        c10::Device(argc == 7 ? argv[6] : "cpu"));
+        std::stoll(argv[2]),
+        std::stod(argv[3]),
+        std::stoull(argv[4]),
+        c10::Device(argv[5]),
+        {argv + 6, argv + argc});
   } catch (const c10::Error& error) {
     std::fprintf(stderr, "%s: %s\n", argv[0], error.what_without_backtrace());
     return 1;

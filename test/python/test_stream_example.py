@@ -145,6 +145,6 @@ def test_cpp_writes_what_python_writes(tmp_path):
     model = stream.ByteModel(lltm.LLTM, 16).eval()
     demo.export(model, tmp_path / "model.pt2")
     program = demo.build_program(lltm.library_path.parent, kept_folder("stream_test", tmp_path))
-    demo.compare(program, tmp_path / "model.pt2", torch.device("cpu"), model, "import os\nimport ")
+    demo.compare(program, tmp_path / "model.pt2", torch.device("cpu"), model, ["import os\nimport ", "def "])
     with pytest.raises(SystemExit, match="differently"):
-        demo.compare(program, tmp_path / "model.pt2", torch.device("cpu"), stream.ByteModel(nn.LSTM, 16), "import ")
+        demo.compare(program, tmp_path / "model.pt2", torch.device("cpu"), stream.ByteModel(nn.LSTM, 16), ["import "])
