@@ -75,8 +75,8 @@ OptionalGradients backward_autograd(const BackwardArguments& arguments,
   if (records) {
     const auto inputs =
         std::tie(grad_h, grad_cell, new_cell, input, weights, bias, old_h);  // all but gates
-    record_node<BackwardBackward>(
-        variables(inputs), variables(results), variables(arguments.tensors()));
+    save(record_node<BackwardBackward>(variables(inputs), variables(results)),
+         variables(arguments.tensors()));
   }
   return results;
 }

@@ -48,19 +48,14 @@ struct ForwardBackward {
   }
 };
 
-/// With forward-mode AD.
-std::tuple<Tensor, Tensor, Tensor> dual_forward(const ForwardArguments& arguments) {
+/// Sets the tangents of forward-mode AD of the results.
+void set_tangents(const Tensor& new_h, const Tensor& new_cell, const ForwardArguments& arguments) {
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
-  const Tensor x = primal_of(input), w = primal_of(weights), h = primal_of(old_h);
-  const Tensor c = primal_of(old_cell);
-  const auto b = primal_of(bias);
-  auto results = lltm::forward(x, w, b, h, c);
-  const auto& [new_h, new_cell, gates] = results;
-  const auto tangents = formula::tangents_of_sequence({.input = one_step_of(x),
-                                                       .weights = w,
-                                                       .bias = b,
-                                                       .h0 = h,
-                                                       .c0 = c,
+  const auto tangents = formula::tangents_of_sequence({.input = one_step_of(primal_of(input)),
+                                                       .weights = primal_of(weights),
+                                                       .bias = primal_of(bias),
+                                                       .h0 = primal_of(old_h),
+                                                       .c0 = primal_of(old_cell),
                                                        .lengths = std::nullopt,
                                                        .reset = std::nullopt},
                                                       /*reverse=*/false,
@@ -73,29 +68,32 @@ std::tuple<Tensor, Tensor, Tensor> dual_forward(const ForwardArguments& argument
                                                       one_step_of(new_cell));
   set_tangent(new_h, tangents[1]);
   set_tangent(new_cell, tangents[2]);
-  return results;
 }
 
 std::tuple<Tensor, Tensor, Tensor> forward_autograd(const ForwardArguments& arguments) {
   check_defined(arguments);
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
-  if (any_has_tangent(input, weights, bias, old_h, old_cell)) {
-    return dual_forward(arguments);
-  }
+  const bool dual = any_has_tangent(input, weights, bias, old_h, old_cell);
   auto results = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return lltm::forward(input, weights, bias, old_h, old_cell);
   }();
-  if (any_requires_grad(input, weights, bias, old_h, old_cell)) {
-    const auto& [new_h, new_cell, gates] = results;
-    // gates is not an output of the node: it is not differentiable, and compiled autograd does not
-    // support nodes with outputs that are marked as such. Only gates costs extra memory; the caller
-    // or the next step holds the other tensors anyway. With frozen weights, the first backward does
-    // not read input and old_h. They are saved nevertheless, because a double backward, which
-    // recomputes z from them, may follow.
-    record_node<ForwardBackward>({input, weights, or_undefined(bias), old_h, old_cell},
-                                 {new_h, new_cell},
-                                 {input, weights, or_undefined(bias), old_h, new_cell, gates});
+  const auto& [new_h, new_cell, gates] = results;
+  // gates is not an output of the node: it is not differentiable, and compiled autograd does not
+  // support nodes with outputs that are marked as such.
+  const auto node =
+      any_requires_grad(input, weights, bias, old_h, old_cell)
+          ? record_node<ForwardBackward>({input, weights, or_undefined(bias), old_h, old_cell},
+                                         {new_h, new_cell})
+          : nullptr;
+  if (dual) {
+    set_tangents(new_h, new_cell, arguments);
+  }
+  if (node) {
+    // Only gates costs extra memory; the caller or the next step holds the other tensors anyway.
+    // With frozen weights, the first backward does not read input and old_h. They are saved
+    // nevertheless, because a double backward, which recomputes z from them, may follow.
+    save(node, {input, weights, or_undefined(bias), old_h, new_cell, gates});
   }
   return results;
 }

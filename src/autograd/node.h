@@ -57,12 +57,11 @@ void announce(const Pointer& node) {
 }  // namespace detail
 
 /// Records a node whose Backward takes the gradients of `outputs` to those of `inputs`. Either may
-/// have undefined tensors. Backward finds `saved` by get_saved_variables(), and `data` as
-/// saved_data. Gradients that are undefined stay so.
+/// have undefined tensors. Backward finds `data` as saved_data. Gradients that are undefined stay
+/// so. save() has to follow.
 template <typename Backward>
-void record_node(const torch::autograd::variable_list& inputs,
+auto record_node(const torch::autograd::variable_list& inputs,
                  const torch::autograd::variable_list& outputs,
-                 torch::autograd::variable_list saved,
                  std::initializer_list<std::pair<const char*, at::IValue>> data = {}) {
   const auto node = detail::new_node<NamedNode<Backward>>();
   node->set_ctx_grad_fn(node);
@@ -73,9 +72,17 @@ void record_node(const torch::autograd::variable_list& inputs,
   for (const auto& [key, value] : data) {
     node->ctx_.saved_data[key] = value;
   }
+  detail::announce(detail::NodePointer(node));
+  return node;
+}
+
+/// Saves what Backward finds by get_saved_variables(). Of a dual tensor of forward-mode AD, that is
+/// the primal and the tangent, so the results of a node must have their tangents by now: a backward
+/// below a dual level differentiates through everything that was saved.
+template <typename Node>
+void save(const Node& node, torch::autograd::variable_list saved) {
   node->ctx_.save_for_backward(std::move(saved));
   node->save_variables_to_ctx();
-  detail::announce(detail::NodePointer(node));
 }
 
 /// Which gradients Backward::backward() needs, in the order of the inputs of its node.

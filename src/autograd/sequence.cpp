@@ -60,14 +60,13 @@ void forget_steps(Results& results) {
   gates = none_of(gates);
 }
 
-/// With forward-mode AD.
-Results dual_sequence(const SequenceArguments& arguments, bool reverse, bool keep) {
+/// Sets the tangents of forward-mode AD of the results.
+void set_tangents(const Results& results, const SequenceArguments& arguments, bool reverse) {
   const auto primals = std::apply(
       [](const auto&... tensors) {
         return ArgumentList<sizeof...(tensors)>{primal_of(tensors)...};
       },
       arguments.tensors());
-  auto results = call(lltm::sequence, primals, reverse, /*keep=*/true);
   const auto& [output, h_n, c_n, cells, gates] = results;
   const auto tangents = formula::tangents_of_sequence(arguments_in<SequenceArguments>(primals),
                                                       reverse,
@@ -81,48 +80,46 @@ Results dual_sequence(const SequenceArguments& arguments, bool reverse, bool kee
   set_tangent(output, tangents[0]);
   set_tangent(h_n, tangents[1]);
   set_tangent(c_n, tangents[2]);
-  if (keep) {
-    set_tangent(cells, tangents[3]);
-  } else {
-    forget_steps(results);
-  }
-  return results;
+  set_tangent(cells, tangents[3]);
 }
 
 Results sequence_autograd(const SequenceArguments& arguments, bool reverse, bool keep) {
   check_defined(arguments);
   const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
-  if (any_has_tangent(input, weights, bias, h0, c0)) {
-    return dual_sequence(arguments, reverse, keep);
-  }
+  const bool dual = any_has_tangent(input, weights, bias, h0, c0);
   const bool recorded = any_requires_grad(input, weights, bias, h0, c0);
   auto results = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return lltm::sequence(
-        input, weights, bias, h0, c0, lengths, reset, reverse, /*keep=*/keep || recorded);
+        input, weights, bias, h0, c0, lengths, reset, reverse, keep || recorded || dual);
   }();
-  if (!recorded) {
-    return results;
-  }
-  auto& [output, h_n, c_n, cells, gates] = results;
+  const auto& [output, h_n, c_n, cells, gates] = results;
   // gates is not an output of the node: it is not differentiable, and compiled autograd does not
   // support nodes with outputs that are marked as such. cells is one even if the caller did not
   // request it, because the double backward returns a gradient through it.
-  record_node<SequenceBackward>(
-      {input, weights, or_undefined(bias), or_undefined(h0), or_undefined(c0)},
-      {output, h_n, c_n, cells},
-      {output,
-       cells,
-       gates,
-       input,
-       weights,
-       or_undefined(bias),
-       or_undefined(h0),
-       or_undefined(c0),
-       or_undefined(lengths),
-       or_undefined(reset)},
-      {{kReverse, reverse}});
-  if (!keep) {
+  const auto node =
+      recorded ? record_node<SequenceBackward>(
+                     {input, weights, or_undefined(bias), or_undefined(h0), or_undefined(c0)},
+                     {output, h_n, c_n, cells},
+                     {{kReverse, reverse}})
+               : nullptr;
+  if (dual) {
+    set_tangents(results, arguments, reverse);
+  }
+  if (node) {
+    save(node,
+         {output,
+          cells,
+          gates,
+          input,
+          weights,
+          or_undefined(bias),
+          or_undefined(h0),
+          or_undefined(c0),
+          or_undefined(lengths),
+          or_undefined(reset)});
+  }
+  if (!keep && (recorded || dual)) {
     forget_steps(results);
   }
   return results;

@@ -82,8 +82,9 @@ auto autograd_kernel(const SequenceBackwardArguments& arguments,
     return Operator::compute(list, reverse, mask);
   }();
   if (records) {
-    record_node<DoubleBackward<Operator>>(
-        variables(inputs), variables(results), variables(list), {{kReverse, reverse}});
+    save(record_node<DoubleBackward<Operator>>(
+             variables(inputs), variables(results), {{kReverse, reverse}}),
+         variables(list));
   }
   return results;
 }

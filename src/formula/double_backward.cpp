@@ -135,7 +135,7 @@ class DoubleBackward {
     const Tensor of_i = (by_i * f.g * complement(2 * f.i) + by_g * f.g_derivative) * i_derivative;
     const Tensor of_o =
         (by_cell * tanh_derivative + by_o * f.tanh_cell * complement(2 * f.o)) * o_derivative;
-    const Tensor g_second_derivative = at::where(z.chunk(3, /*dim=*/2)[2].le(0), f.g_derivative, 0);
+    const Tensor g_second_derivative = at::where(z.chunk(3, /*dim=*/2)[2].lt(0), f.g_derivative, 0);
     const Tensor of_g = by_i * i_derivative * f.g_derivative + by_g * f.i * g_second_derivative;
     const Tensor of_cells =
         (by_o * o_derivative - 2 * by_cell * f.o * f.tanh_cell) * tanh_derivative;

@@ -9,6 +9,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <vector>
@@ -21,8 +22,9 @@ Factors::Factors(const Tensor& z, const Tensor& cells) {
   o = at::sigmoid(gates[1]);
   g = at::elu(gates[2]);
   tanh_cell = at::tanh(accumulated(cells));
-  // z is clamped because exp of a large z is infinite, and its gradient would be NaN.
-  g_derivative = at::exp(gates[2].clamp_max(0));
+  // exp of a large z is infinite, and its gradient would be NaN. At z = 0, the second derivative is
+  // 0, as that of at::elu.
+  g_derivative = at::exp(at::where(gates[2].ge(0), 0, gates[2]));
   cell_by_i = g * i * complement(i);
   cell_by_g = i * g_derivative;
   h_by_o = tanh_cell * o * complement(o);

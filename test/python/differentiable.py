@@ -14,7 +14,7 @@ from torch import Tensor
 
 class Function(NamedTuple):
     operator: Callable[..., tuple[Tensor, ...]]
-    """The differentiable results of the operator, those of a sequence with keep."""
+    """The differentiable results of the operator, those of a sequence by default with keep."""
     formula: Callable[..., tuple[Tensor, ...]]
     """The same as a composition of PyTorch's operations."""
     tensors: tuple[Tensor, ...]
@@ -39,9 +39,9 @@ def of_cell(device, sizes=(4, 2, 3), bias=True) -> Function:
     return make_function(arguments, reference.call, lambda given: reference.forward(*given))
 
 
-def of_sequence(device, sizes=(3, 3, 1, 2), lengths=True, reset=True, **options) -> Function:
+def of_sequence(device, sizes=(3, 3, 1, 2), lengths=True, reset=True, keep=True, **options) -> Function:
     arguments = sequence_reference.make(sizes, torch.float64, device, lengths=lengths, reset=reset, **options)
-    return make_function(arguments, partial(sequence_reference.call, keep=True), sequence_reference.run)
+    return make_function(arguments, partial(sequence_reference.call, keep=keep), sequence_reference.run)
 
 
 FUNCTIONS = {
