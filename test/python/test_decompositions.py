@@ -253,6 +253,9 @@ def test_the_page(onnxruntime, tmp_path, monkeypatch):
     names: dict = {}
     for block in blocks(ROOT / "docs" / "export.md", "python"):
         exec(block.text, names)
+    expected, states = names["model"](names["input"], lengths=names["lengths"])
+    run_by_the_page = [torch.from_numpy(names[name]) for name in ("output", "h_n", "c_n")]
+    torch.testing.assert_close(run_by_the_page, [expected, *states])
     input, lengths = torch.randn(9, 4, 32), torch.tensor([9, 0, 4, 1])
     output, state = names["model"](input, lengths=lengths)
     found = [torch.from_numpy(values) for values in run_onnx(onnxruntime, "model.onnx", input, lengths)]
