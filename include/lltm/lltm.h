@@ -1,6 +1,6 @@
-// The LLTM recurrent cell for C++ programs.
+// The recurrent cells for C++ programs: the LLTM, and the cell of nn.LSTM over a whole sequence.
 //
-// The cell is an LSTM without a forget gate and with an ELU candidate, from PyTorch's tutorial on
+// The LLTM is an LSTM without a forget gate and with an ELU candidate, from PyTorch's tutorial on
 // C++ extensions. With N = batch, I = input features and H = state size:
 //
 //   z        = [old_h, input] @ weights.T + bias     (N, 3H): input gate, output gate, candidate
@@ -162,6 +162,74 @@ LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> 
     const std::optional<at::Tensor>& reset,
     bool reverse,
     std::array<bool, 5> output_mask);
+
+/// The cell of nn.LSTM over a whole sequence. T = steps, N = batch. With z = input @ weight_ih.T +
+/// bias + old_h @ weight_hh.T (N, 4H), whose columns are input gate, forget gate, candidate and
+/// output gate:
+///
+///   new_cell = sigmoid(z_forget) * old_cell + sigmoid(z_input) * tanh(z_candidate)
+///   new_h    = sigmoid(z_output) * tanh(new_cell)
+///
+/// Except for the cell and its weights, everything is as for sequence(): dtypes, devices, strides,
+/// lengths, reset, reverse and keep.
+///
+/// @param input      (T, N, I), time first
+/// @param weight_ih  (4H, I), as nn.LSTM's weight_ih_l0
+/// @param weight_hh  (4H, H), as nn.LSTM's weight_hh_l0
+/// @param bias       (4H), the sum of nn.LSTM's two biases; or std::nullopt
+/// @param h0, c0     (N, H), the state before the first step that is run; std::nullopt means zeros
+/// @param lengths, reset, reverse, keep  as for sequence()
+/// @return output (T, N, H); h_n, c_n (N, H); cells (T, N, H); and gates (T, N, 4H), the workspace
+///         of lstm_backward(): the pre-activations z, which are unspecified beyond a row's length.
+///         Otherwise as for sequence().
+/// @throws c10::Error if an argument is invalid. The message names the argument, what was expected
+///         and what was received.
+LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstm(
+    const at::Tensor& input,
+    const at::Tensor& weight_ih,
+    const at::Tensor& weight_hh,
+    const std::optional<at::Tensor>& bias = std::nullopt,
+    const std::optional<at::Tensor>& h0 = std::nullopt,
+    const std::optional<at::Tensor>& c0 = std::nullopt,
+    const std::optional<at::Tensor>& lengths = std::nullopt,
+    const std::optional<at::Tensor>& reset = std::nullopt,
+    bool reverse = false,
+    bool keep = false);
+
+/// The gradients of lstm(). Called by autograd; programs rarely need to call it.
+///
+/// @param grad_output, grad_cells  (T, N, H), the gradients of output and cells
+/// @param grad_h_n, grad_c_n       (N, H), the gradients of h_n and c_n, in their dtypes.
+///                                 std::nullopt means a zero gradient for each of the four
+/// @param output, cells, gates     as returned by lstm() with `keep`
+/// @param input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse  as passed to lstm()
+/// @param output_mask              which of the six results to compute, in the order of the results
+/// @return d_input (T, N, I), zero beyond a row's length, d_weight_ih (4H, I), d_weight_hh (4H, H),
+///         d_bias (4H), d_h0 (N, H), and d_c0 (N, H) in c_n's dtype. Results that were not
+///         requested are undefined tensors. d_bias, d_h0 and d_c0 can be requested even if bias, h0
+///         or c0 is absent. Differentiable with respect to every floating-point tensor except
+///         gates.
+/// @throws c10::Error if an argument is invalid. The message names the argument, what was expected
+///         and what was received.
+LLTM_API
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstm_backward(
+    const std::optional<at::Tensor>& grad_output,
+    const std::optional<at::Tensor>& grad_h_n,
+    const std::optional<at::Tensor>& grad_c_n,
+    const std::optional<at::Tensor>& grad_cells,
+    const at::Tensor& output,
+    const at::Tensor& cells,
+    const at::Tensor& gates,
+    const at::Tensor& input,
+    const at::Tensor& weight_ih,
+    const at::Tensor& weight_hh,
+    const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& h0,
+    const std::optional<at::Tensor>& c0,
+    const std::optional<at::Tensor>& lengths,
+    const std::optional<at::Tensor>& reset,
+    bool reverse,
+    std::array<bool, 6> output_mask);
 
 /// The version of the loaded library, as "major.minor.patch".
 LLTM_API const char* version();

@@ -2,27 +2,65 @@
 
 #include "../cell/products.h"
 #include "../dispatch/optional_tensor.h"
-#include "cell_run.h"
+#include "kernel_arguments.h"
+#include "parallel.h"
 #include "plan.h"
+#include "scratch.h"
 
 #include <ATen/Dispatch.h>
+
+#include <optional>
 
 namespace lltm::cpu {
 namespace {
 
 using at::Tensor;
 
+/// Packs the panels of `params` and computes gates, new_h and new_cell.
+template <typename scalar_t>
+void run_cell(CellParams<scalar_t> params, int64_t gates) {
+  const auto& kernels = product_kernels<scalar_t>();
+  const auto& states = params.states;
+  const int64_t work =
+      multiplications(states.batch, gates, states.state_size + states.input_features);
+  std::optional<Scratch<accumulate_t<scalar_t>>> panels;
+  params.panel_vectors = kernels.max_panel_vectors;
+  if (kernels.cell_needs_panels(states.batch)) {
+    const int64_t size = kernels.state_panels_size(states);
+    panels.emplace(size);
+    params.panels = panels->data();
+    // Narrower panels make more tasks.
+    const int64_t wanted = work < kShortMultiplications ? 1 : at::get_num_threads();
+    while (params.panel_vectors > 1 && kernels.cell_tasks(params) < wanted) {
+      --params.panel_vectors;
+    }
+    // The same number of panels, but of equal width.
+    const int64_t vectors = ceil_div(states.batch, kernels.lanes);
+    const int64_t panel_count = ceil_div(vectors, params.panel_vectors);
+    params.panel_vectors = static_cast<int>(ceil_div(vectors, panel_count));
+    for_each_task(kernels.pack_tasks(states), size, kShortCopies, [&](int64_t begin, int64_t end) {
+      kernels.pack_states(states, params.panel_vectors, panels->data(), begin, end);
+    });
+  }
+  for_each_task(
+      kernels.cell_tasks(params), work, kShortMultiplications, [&](int64_t begin, int64_t end) {
+        kernels.cell(params, begin, end);
+      });
+}
+
 /// With this library's kernels.
 template <typename scalar_t>
-void fused_cell_out(const CellOutputs& outputs, const ForwardArguments& arguments) {
+void fused_cell_out(const CellOutputs& outputs,
+                    const ForwardArguments& arguments,
+                    const CellSizes<int64_t>& sizes) {
   const Tensor input = with_contiguous_rows(arguments.input);
   const Tensor weights = with_contiguous_rows(arguments.weights);
   const Tensor old_h = with_contiguous_rows(arguments.old_h);
   const Tensor bias = contiguous_or_undefined(arguments.bias);
   const Tensor old_cell = arguments.old_cell.contiguous();
-  run_cell(CellParams<scalar_t>{.states = {.batch = old_h.size(0),
-                                           .state_size = old_h.size(1),
-                                           .input_features = input.size(-1),
+  run_cell(CellParams<scalar_t>{.states = {.batch = sizes.batch,
+                                           .state_size = sizes.state_size,
+                                           .input_features = sizes.input_features,
                                            .old_h = old_h.const_data_ptr<scalar_t>(),
                                            .old_h_stride = old_h.stride(0),
                                            .input = input.const_data_ptr<scalar_t>(),
@@ -33,42 +71,43 @@ void fused_cell_out(const CellOutputs& outputs, const ForwardArguments& argument
                                 .old_cell = old_cell.const_data_ptr<scalar_t>(),
                                 .gates = outputs.gates.mutable_data_ptr<scalar_t>(),
                                 .new_h = outputs.new_h.mutable_data_ptr<scalar_t>(),
-                                .new_cell = outputs.new_cell.mutable_data_ptr<scalar_t>()});
+                                .new_cell = outputs.new_cell.mutable_data_ptr<scalar_t>()},
+           sizes.gates);
 }
 
 /// With ATen's product of the states and the weights.
 template <typename scalar_t>
-void library_cell_out(const CellOutputs& outputs, const ForwardArguments& arguments) {
+void library_cell_out(const CellOutputs& outputs,
+                      const ForwardArguments& arguments,
+                      const CellSizes<int64_t>& sizes) {
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
-  const int64_t batch = old_h.size(0), state_size = old_h.size(1);
-  pre_activations_out(outputs.gates.view({batch, 3 * state_size}),
+  pre_activations_out(outputs.gates.view({sizes.batch, sizes.gates}),
                       input.dim() == 3 ? input.squeeze(0) : input,
                       weights,
                       bias,
                       old_h);
   const Tensor old_cell_ = old_cell.contiguous();
-  const ForwardParams<scalar_t> params{state_size,
+  const ForwardParams<scalar_t> params{sizes.state_size,
                                        outputs.gates.const_data_ptr<scalar_t>(),
                                        old_cell_.const_data_ptr<scalar_t>(),
                                        outputs.new_h.mutable_data_ptr<scalar_t>(),
                                        outputs.new_cell.mutable_data_ptr<scalar_t>()};
   const auto& pointwise = pointwise_kernels<scalar_t>(CellType::kLltm);
-  for_each_row(batch, state_size, [&](int64_t begin, int64_t end) {
+  for_each_row(sizes.batch, sizes.state_size, [&](int64_t begin, int64_t end) {
     pointwise.forward(params, begin, end);
   });
 }
 
 }  // namespace
 
-void cell_out(const CellOutputs& outputs, const ForwardArguments& arguments) {
+void cell_out(const CellOutputs& outputs,
+              const ForwardArguments& arguments,
+              const CellSizes<int64_t>& sizes) {
   const auto dtype = arguments.input.scalar_type();
-  const CellSizes<int64_t> sizes{.batch = arguments.old_h.size(0),
-                                 .input_features = arguments.input.size(-1),
-                                 .state_size = arguments.old_h.size(1)};
   const Path path = plan_cell(dtype, Pass::kForward, sizes);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "lltm::forward", [&] {
-    path == Path::kFused ? fused_cell_out<scalar_t>(outputs, arguments)
-                         : library_cell_out<scalar_t>(outputs, arguments);
+    path == Path::kFused ? fused_cell_out<scalar_t>(outputs, arguments, sizes)
+                         : library_cell_out<scalar_t>(outputs, arguments, sizes);
   });
 }
 

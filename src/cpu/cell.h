@@ -17,6 +17,8 @@ struct CellOutputs {
 
 /// Writes every element of the outputs. The batch and the state must not be empty, and the input of
 /// a sequence's only step may have a leading dimension of size 1.
-void cell_out(const CellOutputs& outputs, const ForwardArguments& arguments);
+void cell_out(const CellOutputs& outputs,
+              const ForwardArguments& arguments,
+              const CellSizes<int64_t>& sizes);
 
 }  // namespace lltm::cpu

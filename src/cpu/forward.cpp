@@ -18,9 +18,9 @@ std::tuple<Tensor, Tensor, Tensor> forward(const ForwardArguments& arguments) {
     return at::detail::empty_cpu({sizes.batch, columns}, arguments.input.scalar_type());
   };
   Tensor new_h = empty(sizes.state_size), new_cell = empty(sizes.state_size),
-         gates = empty(3 * sizes.state_size);
+         gates = empty(sizes.gates);
   if (new_h.numel() > 0) {
-    cell_out({new_h, new_cell, gates}, arguments);
+    cell_out({new_h, new_cell, gates}, arguments, sizes);
   }
   return {new_h, new_cell, gates};
 }

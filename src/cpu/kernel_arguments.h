@@ -33,8 +33,8 @@ const SequenceKernels<scalar_t>& sequence_kernels(CellType cell) {
 
 /// The size of the panels of pack_gates(), in elements of the accumulation type.
 template <typename scalar_t>
-int64_t packed_gates_size(int64_t state_size, int64_t terms) {
-  const auto& kernels = sequence_kernels<scalar_t>(CellType::kLltm);
+int64_t packed_gates_size(CellType cell, int64_t state_size, int64_t terms) {
+  const auto& kernels = sequence_kernels<scalar_t>(cell);
   return kernels.groups(state_size) * kernels.gate_panel_size(terms);
 }
 

@@ -75,7 +75,7 @@ bool cell_is_fused(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& si
       return pass == Pass::kForward;
     case kSmall: {
       // Up to seven rows, or as many more as are multiplied while ATen prepares its product.
-      const int64_t weights = 3 * sizes.state_size * (sizes.state_size + sizes.input_features);
+      const int64_t weights = sizes.gates * (sizes.state_size + sizes.input_features);
       return (sizes.batch - 7) * weights < 3'000'000;
     }
     case kAlways:
@@ -84,24 +84,18 @@ bool cell_is_fused(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& si
   return true;
 }
 
-/// Whether a forward of a single step may run as a cell: packing the weights does not pay for it.
-bool is_cell(const SequenceArguments& arguments, const SequenceSizes<int64_t>& sizes) {
-  const int64_t numbers = sizes.batch * (4 * sizes.state_size + sizes.input_features);
-  return sizes.steps == 1 && !is_given(arguments.lengths) && !is_given(arguments.reset) &&
-         final_cell_dtype(arguments) == arguments.input.scalar_type() &&
-         numbers * static_cast<int64_t>(sizeof(double)) <= kMaxWorkspaceBytes;
-}
-
-bool packed_weights_fit(const at::Tensor& weights, const SequenceSizes<int64_t>& sizes) {
+bool packed_weights_fit(const RecurrentArguments& arguments, const SequenceSizes<int64_t>& sizes) {
   return AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, weights.scalar_type(), "lltm::sequence", [&] {
-        const int64_t elements =
-            packed_gates_size<scalar_t>(sizes.state_size, sizes.state_size) +
-            packed_gates_size<scalar_t>(sizes.state_size, sizes.input_features);
-        const int64_t copied = has_contiguous_rows(weights) ? 0 : weights.numel();
-        return elements * static_cast<int64_t>(sizeof(accumulate_t<scalar_t>)) +
-                   copied * static_cast<int64_t>(sizeof(scalar_t)) <=
-               kMaxWorkspaceBytes;
+      at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence", [&] {
+        int64_t bytes = 0;
+        for (const at::Tensor* weights : {&arguments.weight_ih, &arguments.weight_hh}) {
+          const int64_t packed =
+              packed_gates_size<scalar_t>(arguments.cell, sizes.state_size, weights->size(1));
+          const int64_t copied = has_contiguous_rows(*weights) ? 0 : weights->numel();
+          bytes += packed * static_cast<int64_t>(sizeof(accumulate_t<scalar_t>)) +
+                   copied * static_cast<int64_t>(sizeof(scalar_t));
+        }
+        return bytes <= kMaxWorkspaceBytes;
       });
 }
 
@@ -112,12 +106,15 @@ Path plan_cell(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& sizes)
   return path ? *path : cell_is_fused(dtype, pass, sizes) ? Path::kFused : Path::kLibrary;
 }
 
-Path plan_sequence(const SequenceArguments& arguments,
-                   const SequenceSizes<int64_t>& sizes,
-                   Pass pass) {
-  if (pass == Pass::kForward && is_cell(arguments, sizes)) {
-    return Path::kCell;
-  }
+// Packing the weights does not pay for a single step.
+bool runs_as_cell(const SequenceArguments& arguments, const SequenceSizes<int64_t>& sizes) {
+  const int64_t numbers = sizes.batch * (sizes.gates + sizes.state_size + sizes.input_features);
+  return sizes.steps == 1 && !is_given(arguments.lengths) && !is_given(arguments.reset) &&
+         final_cell_dtype(arguments) == arguments.input.scalar_type() &&
+         numbers * static_cast<int64_t>(sizeof(double)) <= kMaxWorkspaceBytes;
+}
+
+Path plan_sequence(const RecurrentArguments& arguments, const SequenceSizes<int64_t>& sizes) {
   if (const std::optional<Path> path = forced()) {
     return *path;
   }
@@ -125,8 +122,7 @@ Path plan_sequence(const SequenceArguments& arguments,
   // applies to it. The forward and the backward take the same path.
   const bool is_double = arguments.input.scalar_type() == at::kDouble;
   const Fused fused = fused_by_measurement(is_double ? at::kDouble : at::kFloat);
-  return fused != kNever && packed_weights_fit(arguments.weights, sizes) ? Path::kFused
-                                                                         : Path::kLibrary;
+  return fused != kNever && packed_weights_fit(arguments, sizes) ? Path::kFused : Path::kLibrary;
 }
 
 }  // namespace lltm::cpu

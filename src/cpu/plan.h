@@ -1,7 +1,7 @@
 // Chooses, once a call, which kernels run it: those of kernels/kernels.h or ATen's matrix products.
 #pragma once
 
-#include "../operators/checks.h"
+#include "../operators/recurrent.h"
 
 #include <c10/core/ScalarType.h>
 
@@ -10,7 +10,6 @@
 namespace lltm::cpu {
 
 enum class Path {
-  kCell,     // a sequence of one step, run as a cell, whose path follows
   kFused,    // the kernels of kernels/kernels.h
   kLibrary,  // ATen's matrix products, and pointwise kernels
 };
@@ -22,10 +21,11 @@ enum class Pass { kForward, kBackward };
 /// @throws c10::Error if LLTM_CPU_GEMM has any other value.
 Path plan_cell(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& sizes);
 
+/// Whether a sequence's only step runs as lltm::forward does.
+bool runs_as_cell(const SequenceArguments& arguments, const SequenceSizes<int64_t>& sizes);
+
 /// Without LLTM_CPU_GEMM, the fused kernels only run a sequence if its packed weights fit the
 /// workspace that a call may take. Throws as plan_cell() does.
-Path plan_sequence(const SequenceArguments& arguments,
-                   const SequenceSizes<int64_t>& sizes,
-                   Pass pass);
+Path plan_sequence(const RecurrentArguments& arguments, const SequenceSizes<int64_t>& sizes);
 
 }  // namespace lltm::cpu

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../dispatch/optional_tensor.h"
-#include "../operators/arguments.h"
+#include "../operators/recurrent.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -39,8 +39,9 @@ struct Steps {
 
 /// The steps of a call, and the tensors that they point into.
 struct StepsOfCall {
-  StepsOfCall(const SequenceArguments& arguments, bool reverse)
-      : lengths(contiguous_or_undefined(arguments.lengths)),
+  StepsOfCall(const RecurrentArguments& arguments, bool reverse)
+      : lengths(is_given(arguments.lengths) ? arguments.lengths->to(at::kLong).contiguous()
+                                            : at::Tensor()),
         reset(contiguous_or_undefined(arguments.reset)),
         steps{.count = arguments.input.size(0),
               .batch = arguments.input.size(1),

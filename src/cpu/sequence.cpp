@@ -1,11 +1,11 @@
-// lltm::sequence on the CPU.
+// lltm::sequence and lltm::lstm on the CPU.
 #include "fused/sequence.h"
 
 #include "../dispatch/dispatcher_kernel.h"
-#include "../dispatch/int64_lengths.h"
 #include "../dispatch/optional_tensor.h"
 #include "../operators/checks.h"
 #include "../operators/outputs.h"
+#include "../operators/recurrent.h"
 #include "cell.h"
 #include "library/sequence.h"
 #include "plan.h"
@@ -21,8 +21,10 @@ namespace {
 
 using at::Tensor;
 
-/// Runs the only step as a cell.
-void only_step_out(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
+/// Runs the only step of an LLTM as lltm::forward does.
+void only_step_out(const SequenceOutputs& outputs,
+                   const SequenceArguments& arguments,
+                   const SequenceSizes<int64_t>& sizes) {
   const Tensor &h_n = outputs.h_n, &c_n = outputs.c_n;
   const auto empty = [&](at::IntArrayRef shape) -> Tensor {
     return at::detail::empty_cpu(shape, h_n.scalar_type());
@@ -37,16 +39,45 @@ void only_step_out(const SequenceOutputs& outputs, const SequenceArguments& argu
   };
   const Tensor h0 = given_or_zeros(arguments.h0), c0 = given_or_zeros(arguments.c0);
   const bool keep = outputs.gates.size(0) > 0;
-  const Tensor gates = keep ? outputs.gates : empty({h_n.size(0), 3 * h_n.size(1)});
+  const Tensor gates = keep ? outputs.gates : empty({sizes.batch, sizes.gates});
   cell_out({outputs.output, c_n, gates},
-           {arguments.input, arguments.weights, arguments.bias, h0, c0});
+           {arguments.input, arguments.weights, arguments.bias, h0, c0},
+           {.batch = sizes.batch,
+            .input_features = sizes.input_features,
+            .state_size = sizes.state_size,
+            .gates = sizes.gates});
   std::memcpy(h_n.mutable_data_ptr(), outputs.output.const_data_ptr(), h_n.nbytes());
   if (keep) {
     std::memcpy(outputs.cells.mutable_data_ptr(), c_n.const_data_ptr(), c_n.nbytes());
   }
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArguments& arguments,
+void all_steps_out(const SequenceOutputs& outputs,
+                   const RecurrentArguments& arguments,
+                   const SequenceSizes<int64_t>& sizes,
+                   bool reverse) {
+  plan_sequence(arguments, sizes) == Path::kFused
+      ? fused_sequence_out(outputs, arguments, sizes, reverse)
+      : library_sequence_out(outputs, arguments, sizes, reverse);
+}
+
+void run(const SequenceOutputs& outputs,
+         const SequenceArguments& arguments,
+         const SequenceSizes<int64_t>& sizes,
+         bool reverse) {
+  runs_as_cell(arguments, sizes) ? only_step_out(outputs, arguments, sizes)
+                                 : all_steps_out(outputs, recurrent(arguments), sizes, reverse);
+}
+
+void run(const SequenceOutputs& outputs,
+         const LstmArguments& arguments,
+         const SequenceSizes<int64_t>& sizes,
+         bool reverse) {
+  all_steps_out(outputs, recurrent(arguments), sizes, reverse);
+}
+
+template <typename Arguments>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Arguments& arguments,
                                                             bool reverse,
                                                             bool keep) {
   const auto sizes = check<int64_t>(arguments);
@@ -55,17 +86,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
         return Tensor(at::detail::empty_cpu(shape, dtype));
       });
   if (sizes.batch * sizes.state_size > 0) {
-    switch (plan_sequence(arguments, sizes, Pass::kForward)) {
-      case Path::kCell:
-        only_step_out(outputs, arguments);
-        break;
-      case Path::kFused:
-        fused_sequence_out(outputs, arguments, reverse);
-        break;
-      case Path::kLibrary:
-        library_sequence_out(outputs, arguments, reverse);
-        break;
-    }
+    run(outputs, arguments, sizes, reverse);
   }
   return outputs.results();
 }
@@ -73,7 +94,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("sequence", dispatcher_kernel<with_int64_lengths<sequence>, lltm::sequence>());
+  m.impl("sequence", dispatcher_kernel<sequence<SequenceArguments>, lltm::sequence>());
+  m.impl("lstm", dispatcher_kernel<sequence<LstmArguments>, lltm::lstm>());
 }
 
 }  // namespace lltm::cpu

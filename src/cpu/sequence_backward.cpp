@@ -1,9 +1,11 @@
-// lltm::sequence_backward on the CPU, and lltm::_sequence_gate_gradients.
+// lltm::sequence_backward and lltm::lstm_backward on the CPU, and the private operators that return
+// the gradients of their gates.
+#include "../cell/products.h"
 #include "../dispatch/dispatcher_kernel.h"
-#include "../dispatch/int64_lengths.h"
 #include "../operators/checks.h"
 #include "../operators/gate_gradients.h"
-#include "../operators/gradients.h"
+#include "../operators/gradient_index.h"
+#include "../operators/recurrent.h"
 #include "fused/sequence.h"
 #include "library/sequence.h"
 #include "plan.h"
@@ -18,61 +20,119 @@ namespace {
 
 using at::Tensor;
 
-/// with_gates: whether to return the gradient of the gates, too.
-SequenceGradients gradients_of(const SequenceBackwardArguments& arguments,
-                               bool reverse,
-                               const std::array<bool, 5>& output_mask,
-                               bool with_gates) {
-  const auto sizes = check<int64_t>(arguments);
-  const auto& [steps, batch, input_features, state_size] = sizes;
-  const Tensor &input = arguments.input, &weights = arguments.weights;
-  const bool anything_to_do = arguments.any_gradient() && batch * state_size > 0;
-  const auto new_if = [&](bool wanted, at::IntArrayRef shape, at::ScalarType dtype) {
-    const auto options = input.options().dtype(dtype);
-    return !wanted          ? Tensor()
-           : anything_to_do ? at::empty(shape, options)
-                            : at::zeros(shape, options);
-  };
-  const auto dtype = input.scalar_type();
-  const SequenceGradients gradients{
-      .input = new_if(output_mask[kInput], input.sizes(), dtype),
-      .weights = new_if(output_mask[kWeights], weights.sizes(), dtype),
-      .bias = new_if(output_mask[kBias], {3 * state_size}, dtype),
-      .h0 = new_if(output_mask[kH0], {batch, state_size}, dtype),
-      .c0 = new_if(output_mask[kC0], {batch, state_size}, final_cell_dtype(arguments.sequence())),
-      .gates = new_if(with_gates, {steps, batch, 3 * state_size}, dtype)};
-  if (anything_to_do && gradients.any_wanted()) {
-    const Path path = plan_sequence(arguments.sequence(), sizes, Pass::kBackward);
-    (path == Path::kFused ? fused_sequence_backward_out : library_sequence_backward_out)(
-        gradients, arguments, reverse);
+/// Computes gradients of sequences into new tensors.
+template <typename Arguments>
+class Backward {
+ public:
+  explicit Backward(const Arguments& arguments)
+      : arguments_(arguments),
+        sizes_(check<int64_t>(arguments)),
+        anything_to_do_(any_gradient(arguments) && sizes_.batch * sizes_.state_size > 0) {}
+
+  Tensor empty_if(bool wanted, at::IntArrayRef shape) const {
+    return empty_if(wanted, shape, arguments_.input.scalar_type());
   }
-  return gradients;
-}
+  Tensor state_if(bool wanted) const { return empty_if(wanted, {sizes_.batch, sizes_.state_size}); }
+  Tensor cell_if(bool wanted) const {
+    return empty_if(
+        wanted, {sizes_.batch, sizes_.state_size}, final_cell_dtype(arguments_.sequence()));
+  }
+  const SequenceSizes<int64_t>& sizes() const { return sizes_; }
+
+  void run(const RecurrentGradients& gradients, bool reverse) const {
+    if (!anything_to_do_ || !gradients.any_wanted()) {
+      return;
+    }
+    const RecurrentBackwardArguments arguments = recurrent(arguments_);
+    (plan_sequence(arguments.sequence, sizes_) == Path::kFused
+         ? fused_sequence_backward_out
+         : library_sequence_backward_out)(gradients, arguments, sizes_, reverse);
+  }
+
+ private:
+  /// Zeros if there is nothing to do.
+  Tensor empty_if(bool wanted, at::IntArrayRef shape, at::ScalarType dtype) const {
+    const auto options = arguments_.input.options().dtype(dtype);
+    return !wanted           ? Tensor()
+           : anything_to_do_ ? at::empty(shape, options)
+                             : at::zeros(shape, options);
+  }
+
+  const Arguments& arguments_;
+  const SequenceSizes<int64_t> sizes_;
+  const bool anything_to_do_;
+};
 
 OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     std::array<bool, 5> output_mask) {
-  return gradients_of(arguments, reverse, output_mask, /*with_gates=*/false).results();
+  const Backward backward(arguments);
+  const Tensor d_weights = backward.empty_if(output_mask[kWeights], arguments.weights.sizes());
+  const RecurrentGradients gradients{
+      .input = backward.empty_if(output_mask[kInput], arguments.input.sizes()),
+      .weight_ih = d_weights.defined() ? input_columns(d_weights) : Tensor(),
+      .weight_hh = d_weights.defined() ? h_columns(d_weights) : Tensor(),
+      .bias = backward.empty_if(output_mask[kBias], {backward.sizes().gates}),
+      .h0 = backward.state_if(output_mask[kH0]),
+      .c0 = backward.cell_if(output_mask[kC0]),
+      .gates = {}};
+  backward.run(gradients, reverse);
+  return {if_defined(gradients.input),
+          if_defined(d_weights),
+          if_defined(gradients.bias),
+          if_defined(gradients.h0),
+          if_defined(gradients.c0)};
 }
 
-GateGradients sequence_gate_gradients(const SequenceBackwardArguments& arguments,
-                                      bool reverse,
-                                      std::array<bool, 2> state_mask) {
-  const auto gradients = gradients_of(arguments,
-                                      reverse,
-                                      {false, false, false, state_mask[0], state_mask[1]},
-                                      /*with_gates=*/true);
+OptionalLstmGradients lstm_backward(const LstmBackwardArguments& arguments,
+                                    bool reverse,
+                                    std::array<bool, 6> output_mask) {
+  using Index = LstmGradient;
+  const Backward backward(arguments);
+  const RecurrentGradients gradients{
+      .input = backward.empty_if(output_mask[Index::kInput], arguments.input.sizes()),
+      .weight_ih = backward.empty_if(output_mask[Index::kWeightIh], arguments.weight_ih.sizes()),
+      .weight_hh = backward.empty_if(output_mask[Index::kWeightHh], arguments.weight_hh.sizes()),
+      .bias = backward.empty_if(output_mask[Index::kBias], {backward.sizes().gates}),
+      .h0 = backward.state_if(output_mask[Index::kH0]),
+      .c0 = backward.cell_if(output_mask[Index::kC0]),
+      .gates = {}};
+  backward.run(gradients, reverse);
+  return {if_defined(gradients.input),
+          if_defined(gradients.weight_ih),
+          if_defined(gradients.weight_hh),
+          if_defined(gradients.bias),
+          if_defined(gradients.h0),
+          if_defined(gradients.c0)};
+}
+
+template <typename Arguments>
+GateGradients gate_gradients(const Arguments& arguments,
+                             bool reverse,
+                             std::array<bool, 2> state_mask) {
+  const Backward backward(arguments);
+  const auto& sizes = backward.sizes();
+  const RecurrentGradients gradients{
+      .input = {},
+      .weight_ih = {},
+      .weight_hh = {},
+      .bias = {},
+      .h0 = backward.state_if(state_mask[0]),
+      .c0 = backward.cell_if(state_mask[1]),
+      .gates = backward.empty_if(true, {sizes.steps, sizes.batch, sizes.gates})};
+  backward.run(gradients, reverse);
   return {gradients.gates, if_defined(gradients.h0), if_defined(gradients.c0)};
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("sequence_backward",
-         dispatcher_kernel<with_int64_lengths<sequence_backward>, lltm::sequence_backward>());
+  m.impl("sequence_backward", dispatcher_kernel<sequence_backward, lltm::sequence_backward>());
   m.impl("_sequence_gate_gradients",
-         dispatcher_kernel<with_int64_lengths<sequence_gate_gradients>,
-                           lltm::sequence_gate_gradients>());
+         dispatcher_kernel<gate_gradients<SequenceBackwardArguments>, sequence_gate_gradients>());
+  m.impl("lstm_backward", dispatcher_kernel<lstm_backward, lltm::lstm_backward>());
+  m.impl("_lstm_gate_gradients",
+         dispatcher_kernel<gate_gradients<LstmBackwardArguments>, lstm_gate_gradients>());
 }
 
 }  // namespace lltm::cpu

@@ -305,7 +305,7 @@ OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
   const Tensor &input = arguments.input, &weights = arguments.weights;
   const Device device(input);
   const auto dtype = input.scalar_type();
-  const bool anything_to_do = arguments.any_gradient() && sizes.batch * sizes.state_size > 0;
+  const bool anything_to_do = any_gradient(arguments) && sizes.batch * sizes.state_size > 0;
   const auto if_wanted = [&](Gradient gradient, at::IntArrayRef shape, at::ScalarType of) {
     if (!output_mask[gradient]) {
       return Tensor();

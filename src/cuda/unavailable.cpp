@@ -23,5 +23,8 @@ TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   m.impl("sequence", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("sequence_plan", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("sequence_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("lstm", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("lstm_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("_lstm_gate_gradients", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("_sequence_gate_gradients", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
 }

@@ -12,9 +12,6 @@ inline bool is_given(const std::optional<at::Tensor>& tensor) {
   return tensor.has_value() && tensor->defined();
 }
 
-inline std::optional<at::Tensor> if_given(const std::optional<at::Tensor>& tensor) {
-  return is_given(tensor) ? tensor : std::nullopt;
-}
 inline at::Tensor or_undefined(const std::optional<at::Tensor>& tensor) {
   return tensor.value_or(at::Tensor());
 }

@@ -13,12 +13,13 @@
 namespace lltm {
 
 /// The sizes of a call with valid arguments. Size is int64_t in a kernel, and c10::SymInt where
-/// sizes may be symbolic.
+/// sizes may be symbolic. `gates` is the cell's number of gates times state_size.
 template <typename Size>
 struct CellSizes {
   Size batch;
   Size input_features;
   Size state_size;
+  Size gates;
 };
 
 template <typename Size>
@@ -27,6 +28,7 @@ struct SequenceSizes {
   Size batch;
   Size input_features;
   Size state_size;
+  Size gates;
 };
 
 // The tensors of a call. tensors() returns them in the order of the schema.
@@ -102,18 +104,77 @@ struct SequenceBackwardArguments {
                     lengths,
                     reset);
   }
-  /// Whether any gradient of a result was given; otherwise all gradients of arguments are zero.
-  bool any_gradient() const {
-    return is_given(grad_output) || is_given(grad_h_n) || is_given(grad_c_n) ||
-           is_given(grad_cells);
-  }
   /// The arguments of lltm::sequence.
   SequenceArguments sequence() const { return {input, weights, bias, h0, c0, lengths, reset}; }
 };
 
+struct LstmArguments {
+  const at::Tensor& input;
+  const at::Tensor& weight_ih;
+  const at::Tensor& weight_hh;
+  const std::optional<at::Tensor>& bias;
+  const std::optional<at::Tensor>& h0;
+  const std::optional<at::Tensor>& c0;
+  const std::optional<at::Tensor>& lengths;
+  const std::optional<at::Tensor>& reset;
+
+  auto tensors() const {
+    return std::tie(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset);
+  }
+};
+
+struct LstmBackwardArguments {
+  const std::optional<at::Tensor>& grad_output;
+  const std::optional<at::Tensor>& grad_h_n;
+  const std::optional<at::Tensor>& grad_c_n;
+  const std::optional<at::Tensor>& grad_cells;
+  const at::Tensor& output;
+  const at::Tensor& cells;
+  const at::Tensor& gates;
+  const at::Tensor& input;
+  const at::Tensor& weight_ih;
+  const at::Tensor& weight_hh;
+  const std::optional<at::Tensor>& bias;
+  const std::optional<at::Tensor>& h0;
+  const std::optional<at::Tensor>& c0;
+  const std::optional<at::Tensor>& lengths;
+  const std::optional<at::Tensor>& reset;
+
+  auto tensors() const {
+    return std::tie(grad_output,
+                    grad_h_n,
+                    grad_c_n,
+                    grad_cells,
+                    output,
+                    cells,
+                    gates,
+                    input,
+                    weight_ih,
+                    weight_hh,
+                    bias,
+                    h0,
+                    c0,
+                    lengths,
+                    reset);
+  }
+  /// The arguments of lltm::lstm.
+  LstmArguments sequence() const {
+    return {input, weight_ih, weight_hh, bias, h0, c0, lengths, reset};
+  }
+};
+
+/// Whether the backward of a sequence was given any gradient of a result; otherwise all gradients
+/// of arguments are zero.
+template <typename BackwardOfSequence>
+bool any_gradient(const BackwardOfSequence& arguments) {
+  return is_given(arguments.grad_output) || is_given(arguments.grad_h_n) ||
+         is_given(arguments.grad_c_n) || is_given(arguments.grad_cells);
+}
+
 /// The dtype of a sequence's c_n, and of the gradients of c0 and c_n: c0's dtype if c0 is given,
 /// else input's.
-inline at::ScalarType final_cell_dtype(const SequenceArguments& arguments) {
+template <typename Sequence>
+at::ScalarType final_cell_dtype(const Sequence& arguments) {
   return (is_given(arguments.c0) ? *arguments.c0 : arguments.input).scalar_type();
 }
 

@@ -14,7 +14,8 @@ CellSizes<Size> cell_sizes(const Checker& check,
                            const at::Tensor& weights) {
   check.rank<Size>({"input", input}, 2, "[batch, input_features]");
   const auto sizes = Sizes<Size>::of(input);
-  return {sizes[0], sizes[1], check.weights<Size>(weights, sizes[1])};
+  const Size state_size = check.weights<Size>(weights, sizes[1]);
+  return {sizes[0], sizes[1], state_size, Size(state_size * 3)};
 }
 
 template <typename Size>
@@ -62,7 +63,7 @@ CellSizes<Size> check(const ForwardArguments& arguments) {
   check.like_input({"old_h", old_h});
   check.like_input({"old_cell", old_cell});
   const auto sizes = cell_sizes<Size>(check, input, weights);
-  check.bias<Size>(bias, sizes.state_size);
+  check.bias<Size>(bias, "[3*state_size]", sizes.gates);
   check.state({"old_h", old_h}, sizes.batch, sizes.state_size);
   check.state({"old_cell", old_cell}, sizes.batch, sizes.state_size);
   return sizes;
@@ -80,12 +81,12 @@ CellSizes<Size> check(const BackwardArguments& arguments) {
   check.like_input({"weights", weights});
   check.like_input({"old_h", old_h});
   const auto sizes = cell_sizes<Size>(check, input, weights);
-  check.bias<Size>(bias, sizes.state_size);
+  check.bias<Size>(bias, "[3*state_size]", sizes.gates);
   gradient(check, "grad_h", grad_h, sizes);
   gradient(check, "grad_cell", grad_cell, sizes);
   check.state({"new_cell", new_cell}, sizes.batch, sizes.state_size);
   check.template shape<Size, 2>(
-      {"gates", gates}, "[batch, 3*state_size]", {sizes.batch, Size(sizes.state_size * 3)});
+      {"gates", gates}, "[batch, 3*state_size]", {sizes.batch, sizes.gates});
   check.state({"old_h", old_h}, sizes.batch, sizes.state_size);
   return sizes;
 }

@@ -6,6 +6,8 @@
 // may be symbolic.
 #pragma once
 
+#include "../cell/lltm.h"
+#include "../cell/lstm.h"
 #include "checks.h"
 
 #include <ATen/EmptyTensor.h>
@@ -178,15 +180,28 @@ class Checker {
                 advice);
   }
 
-  /// Checks the shape of weights for this number of input features. Returns the state size.
+  /// Checks the shape of an LLTM's weights for this number of input features. Returns the state
+  /// size.
   template <typename Size>
   Size weights(const at::Tensor& weights, const Size& input_features) const {
+    constexpr std::string_view kTerms = "[3*state_size, state_size+input_features]";
     const Argument argument{"weights", weights};
-    rank<Size>(argument, 2, kWeightsShape);
-    const Size rows = Sizes<Size>::of(weights)[0];
-    divisible_by_three<Size>(argument, rows);
-    const Size state_size = rows / Size(3);
-    shape<Size, 2>(argument, kWeightsShape, {rows, Size(state_size + input_features)});
+    const Size state_size = state_size_of<Size>(argument, cell::Lltm::kGates, kTerms);
+    shape<Size, 2>(argument, kTerms, {Size(state_size * 3), Size(state_size + input_features)});
+    return state_size;
+  }
+
+  /// The same for an LSTM's two matrices.
+  template <typename Size>
+  Size weights(const at::Tensor& weight_ih,
+               const at::Tensor& weight_hh,
+               const Size& input_features) const {
+    constexpr std::string_view kTerms = "[4*state_size, input_features]";
+    const Argument argument{"weight_ih", weight_ih};
+    const Size state_size = state_size_of<Size>(argument, cell::Lstm::kGates, kTerms);
+    shape<Size, 2>(argument, kTerms, {Size(state_size * 4), input_features});
+    shape<Size, 2>(
+        {"weight_hh", weight_hh}, "[4*state_size, state_size]", {Size(state_size * 4), state_size});
     return state_size;
   }
 
@@ -195,17 +210,18 @@ class Checker {
     shape<Size, 2>(argument, "[batch, state_size]", {batch, state_size});
   }
 
+  /// `terms` is the shape in words, as for shape().
   template <typename Size>
-  void bias(const std::optional<at::Tensor>& bias, const Size& state_size) const {
+  void bias(const std::optional<at::Tensor>& bias,
+            std::string_view terms,
+            const Size& gates) const {
     if (is_given(bias)) {
       like_input({"bias", *bias});
-      shape<Size, 1>({"bias", *bias}, "[3*state_size]", {Size(state_size * 3)});
+      shape<Size, 1>({"bias", *bias}, terms, {gates});
     }
   }
 
  private:
-  static constexpr std::string_view kWeightsShape = "[3*state_size, state_size+input_features]";
-
   // A storage may have been resized to less than its tensors need. ATen's operators do not check
   // that, and read past its end.
   void within_storage(const Argument& argument) const {
@@ -225,16 +241,22 @@ class Checker {
                 tensor.storage().nbytes());
   }
 
+  /// From the number of rows of a matrix of weights.
   template <typename Size>
-  void divisible_by_three(const Argument& weights, const Size& rows) const {
-    TORCH_CHECK(Sizes<Size>::equal(rows % Size(3), Size(0)),
+  Size state_size_of(const Argument& weights, int gates, std::string_view terms) const {
+    rank<Size>(weights, 2, terms);
+    const auto sizes = Sizes<Size>::of(weights.tensor);
+    TORCH_CHECK(Sizes<Size>::equal(sizes[0] % Size(gates), Size(0)),
                 operator_,
                 ": expected ",
                 weights.name,
                 " of shape ",
-                kWeightsShape,
-                ", its first size a multiple of 3, got ",
-                Sizes<Size>::of(weights.tensor));
+                terms,
+                ", its first size a multiple of ",
+                gates,
+                ", got ",
+                sizes);
+    return sizes[0] / Size(gates);
   }
 
   std::string_view operator_;

@@ -15,6 +15,8 @@ void check_defined(const ForwardArguments& arguments);
 void check_defined(const BackwardArguments& arguments);
 void check_defined(const SequenceArguments& arguments);
 void check_defined(const SequenceBackwardArguments& arguments);
+void check_defined(const LstmArguments& arguments);
+void check_defined(const LstmBackwardArguments& arguments);
 
 /// Checks every argument: whether it is defined, and its dtype, device, rank and sizes.
 template <typename Size>
@@ -25,5 +27,9 @@ template <typename Size>
 SequenceSizes<Size> check(const SequenceArguments& arguments);
 template <typename Size>
 SequenceSizes<Size> check(const SequenceBackwardArguments& arguments);
+template <typename Size>
+SequenceSizes<Size> check(const LstmArguments& arguments);
+template <typename Size>
+SequenceSizes<Size> check(const LstmBackwardArguments& arguments);
 
 }  // namespace lltm

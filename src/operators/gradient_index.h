@@ -1,4 +1,4 @@
-// The five gradients of a backward operator, in the order of its results and of its output_mask.
+// The gradients of the backward operators, in the order of their results and of output_mask.
 #pragma once
 
 #include "../dispatch/optional_tensor.h"
@@ -10,11 +10,17 @@
 
 namespace lltm {
 
+/// Those of lltm::backward and lltm::sequence_backward.
 enum Gradient { kInput, kWeights, kBias, kOldH, kOldCell, kGradientCount };
 
 /// For a sequence, the last two are the gradients of its initial state.
 constexpr Gradient kH0 = kOldH;
 constexpr Gradient kC0 = kOldCell;
+
+/// Those of lltm::lstm_backward.
+struct LstmGradient {
+  enum Index { kInput, kWeightIh, kWeightHh, kBias, kH0, kC0, kCount };
+};
 
 /// The results of a backward operator: None where output_mask is false. They are optional because
 /// AOTInductor does not accept an undefined tensor as a result of type Tensor.
@@ -23,6 +29,12 @@ using OptionalGradients = std::tuple<std::optional<at::Tensor>,
                                      std::optional<at::Tensor>,
                                      std::optional<at::Tensor>,
                                      std::optional<at::Tensor>>;
+using OptionalLstmGradients = std::tuple<std::optional<at::Tensor>,
+                                         std::optional<at::Tensor>,
+                                         std::optional<at::Tensor>,
+                                         std::optional<at::Tensor>,
+                                         std::optional<at::Tensor>,
+                                         std::optional<at::Tensor>>;
 
 /// A gradient that is only computed if it is wanted.
 template <typename Compute>

@@ -12,7 +12,7 @@ CellGradients empty_gradients(const CellSizes<int64_t>& sizes,
                               c10::function_ref<Tensor(at::IntArrayRef)> empty,
                               const std::array<bool, kGradientCount>& output_mask,
                               bool with_gates) {
-  const auto& [batch, input_features, state_size] = sizes;
+  const auto& [batch, input_features, state_size, gates] = sizes;
   const auto empty_if = [&empty](bool wanted, at::IntArrayRef shape) {
     return wanted ? empty(shape) : Tensor();
   };
@@ -20,11 +20,11 @@ CellGradients empty_gradients(const CellSizes<int64_t>& sizes,
                                            output_mask[kBias] || output_mask[kOldH]);
   return {
       .input = empty_if(output_mask[kInput], {batch, input_features}),
-      .weights = empty_if(output_mask[kWeights], {3 * state_size, state_size + input_features}),
-      .bias = empty_if(output_mask[kBias], {3 * state_size}),
+      .weights = empty_if(output_mask[kWeights], {gates, state_size + input_features}),
+      .bias = empty_if(output_mask[kBias], {gates}),
       .old_h = empty_if(output_mask[kOldH], {batch, state_size}),
       .old_cell = empty_if(output_mask[kOldCell], {batch, state_size}),
-      .gates = empty_if(gates_wanted, {batch, 3 * state_size}),
+      .gates = empty_if(gates_wanted, {batch, gates}),
   };
 }
 

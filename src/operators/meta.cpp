@@ -27,24 +27,22 @@ OptionalGradients empty_if_wanted(const std::array<bool, 5>& output_mask,
                                   const Tensor& weights,
                                   const std::array<c10::SymInt, 2>& state,
                                   at::ScalarType cell_dtype) {
-  const auto if_wanted = [&](Gradient gradient,
-                             at::SymIntArrayRef shape,
-                             at::ScalarType dtype) -> std::optional<Tensor> {
-    return output_mask[gradient] ? std::optional(empty(shape, input, dtype)) : std::nullopt;
+  const auto empty_if = [&](Gradient gradient, at::SymIntArrayRef shape, at::ScalarType dtype) {
+    return if_wanted(output_mask[gradient], [&] { return empty(shape, input, dtype); });
   };
   const auto dtype = input.scalar_type();
-  return {if_wanted(kInput, input.sym_sizes(), dtype),
-          if_wanted(kWeights, weights.sym_sizes(), dtype),
-          if_wanted(kBias, weights.sym_sizes().slice(0, 1), dtype),
-          if_wanted(kOldH, state, dtype),
-          if_wanted(kOldCell, state, cell_dtype)};
+  return {empty_if(kInput, input.sym_sizes(), dtype),
+          empty_if(kWeights, weights.sym_sizes(), dtype),
+          empty_if(kBias, weights.sym_sizes().slice(0, 1), dtype),
+          empty_if(kOldH, state, dtype),
+          empty_if(kOldCell, state, cell_dtype)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> forward_meta(const ForwardArguments& arguments) {
-  const auto [batch, input_features, state_size] = check<c10::SymInt>(arguments);
+  const auto [batch, input_features, state_size, gates] = check<c10::SymInt>(arguments);
   return {empty({batch, state_size}, arguments.input),
           empty({batch, state_size}, arguments.input),
-          empty({batch, state_size * 3}, arguments.input)};
+          empty({batch, gates}, arguments.input)};
 }
 
 OptionalGradients backward_meta(const BackwardArguments& arguments,
@@ -57,7 +55,8 @@ OptionalGradients backward_meta(const BackwardArguments& arguments,
                          arguments.input.scalar_type());
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_meta(const SequenceArguments& arguments,
+template <typename Arguments>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_meta(const Arguments& arguments,
                                                                  bool /*reverse*/,
                                                                  bool keep) {
   const auto sizes = check<c10::SymInt>(arguments);
@@ -81,15 +80,35 @@ OptionalGradients sequence_backward_meta(const SequenceBackwardArguments& argume
                          final_cell_dtype(arguments.sequence()));
 }
 
-GateGradients sequence_gate_gradients_meta(const SequenceBackwardArguments& arguments,
-                                           bool /*reverse*/,
-                                           std::array<bool, 2> state_mask) {
+OptionalLstmGradients lstm_backward_meta(const LstmBackwardArguments& arguments,
+                                         bool /*reverse*/,
+                                         std::array<bool, 6> output_mask) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  const Tensor& input = arguments.input;
+  const auto empty_if =
+      [&](LstmGradient::Index gradient, at::SymIntArrayRef shape, at::ScalarType dtype) {
+        return if_wanted(output_mask[gradient], [&] { return empty(shape, input, dtype); });
+      };
+  const auto dtype = input.scalar_type();
+  const std::array state{sizes.batch, sizes.state_size};
+  return {empty_if(LstmGradient::kInput, input.sym_sizes(), dtype),
+          empty_if(LstmGradient::kWeightIh, arguments.weight_ih.sym_sizes(), dtype),
+          empty_if(LstmGradient::kWeightHh, arguments.weight_hh.sym_sizes(), dtype),
+          empty_if(LstmGradient::kBias, {sizes.gates}, dtype),
+          empty_if(LstmGradient::kH0, state, dtype),
+          empty_if(LstmGradient::kC0, state, final_cell_dtype(arguments.sequence()))};
+}
+
+template <typename Arguments>
+GateGradients gate_gradients_meta(const Arguments& arguments,
+                                  bool /*reverse*/,
+                                  std::array<bool, 2> state_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
   const Tensor& input = arguments.input;
   const auto state_if = [&](bool wanted, at::ScalarType dtype) {
     return if_wanted(wanted, [&] { return empty({sizes.batch, sizes.state_size}, input, dtype); });
   };
-  return {empty({sizes.steps, sizes.batch, sizes.state_size * 3}, input),
+  return {empty({sizes.steps, sizes.batch, sizes.gates}, input),
           state_if(state_mask[0], input.scalar_type()),
           state_if(state_mask[1], final_cell_dtype(arguments.sequence()))};
 }
@@ -99,10 +118,15 @@ GateGradients sequence_gate_gradients_meta(const SequenceBackwardArguments& argu
 TORCH_LIBRARY_IMPL(lltm, Meta, m) {
   m.impl("forward", dispatcher_kernel<forward_meta, lltm::forward>());
   m.impl("backward", dispatcher_kernel<backward_meta, lltm::backward>());
-  m.impl("sequence", dispatcher_kernel<sequence_meta, lltm::sequence>());
+  m.impl("sequence", dispatcher_kernel<sequence_meta<SequenceArguments>, lltm::sequence>());
   m.impl("sequence_backward", dispatcher_kernel<sequence_backward_meta, lltm::sequence_backward>());
-  m.impl("_sequence_gate_gradients",
-         dispatcher_kernel<sequence_gate_gradients_meta, sequence_gate_gradients>());
+  m.impl(
+      "_sequence_gate_gradients",
+      dispatcher_kernel<gate_gradients_meta<SequenceBackwardArguments>, sequence_gate_gradients>());
+  m.impl("lstm", dispatcher_kernel<sequence_meta<LstmArguments>, lltm::lstm>());
+  m.impl("lstm_backward", dispatcher_kernel<lstm_backward_meta, lltm::lstm_backward>());
+  m.impl("_lstm_gate_gradients",
+         dispatcher_kernel<gate_gradients_meta<LstmBackwardArguments>, lstm_gate_gradients>());
 }
 
 }  // namespace lltm

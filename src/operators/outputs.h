@@ -1,4 +1,4 @@
-// The results of lltm::sequence, on every device.
+// The results of lltm::sequence or lltm::lstm, on every device.
 #pragma once
 
 #include "checks.h"
@@ -20,20 +20,20 @@ struct SequenceOutputs {
 };
 
 /// Allocates the results by empty(shape, dtype).
-template <typename Size, typename Empty>
-SequenceOutputs empty_outputs(const SequenceArguments& arguments,
+template <typename Arguments, typename Size, typename Empty>
+SequenceOutputs empty_outputs(const Arguments& arguments,
                               const SequenceSizes<Size>& sizes,
                               bool keep,
                               const Empty& empty) {
   using Shape = c10::ArrayRef<Size>;
-  const auto& [steps, batch, input_features, state_size] = sizes;
+  const auto& [steps, batch, input_features, state_size, gates] = sizes;
   const auto dtype = arguments.input.scalar_type();
   const Size kept_steps = keep ? steps : Size(0);
   return {.output = empty(Shape{steps, batch, state_size}, dtype),
           .h_n = empty(Shape{batch, state_size}, dtype),
           .c_n = empty(Shape{batch, state_size}, final_cell_dtype(arguments)),
           .cells = empty(Shape{kept_steps, batch, state_size}, dtype),
-          .gates = empty(Shape{kept_steps, batch, state_size * 3}, dtype)};
+          .gates = empty(Shape{kept_steps, batch, gates}, dtype)};
 }
 
 }  // namespace lltm

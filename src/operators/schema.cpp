@@ -47,25 +47,45 @@ TORCH_LIBRARY(lltm, m) {
       " Tensor weights, Tensor? bias, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor? reset,"
       " bool reverse, bool[2] state_mask) -> (Tensor d_gates, Tensor? d_h0, Tensor? d_c0)",
       {at::Tag::pt2_compliant_tag});
+  m.def(
+      "lstm(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias=None, Tensor? h0=None,"
+      " Tensor? c0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False,"
+      " bool keep=False)"
+      " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor cells, Tensor gates)",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "lstm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor? grad_cells,"
+      " Tensor output, Tensor cells, Tensor gates, Tensor input, Tensor weight_ih,"
+      " Tensor weight_hh, Tensor? bias, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor? reset,"
+      " bool reverse, bool[6] output_mask)"
+      " -> (Tensor? d_input, Tensor? d_weight_ih, Tensor? d_weight_hh, Tensor? d_bias,"
+      " Tensor? d_h0, Tensor? d_c0)",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "_lstm_gate_gradients(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n,"
+      " Tensor? grad_cells, Tensor output, Tensor cells, Tensor gates, Tensor input,"
+      " Tensor weight_ih, Tensor weight_hh, Tensor? bias, Tensor? h0, Tensor? c0, Tensor? lengths,"
+      " Tensor? reset, bool reverse, bool[2] state_mask)"
+      " -> (Tensor d_gates, Tensor? d_h0, Tensor? d_c0)",
+      {at::Tag::pt2_compliant_tag});
   m.def("has_cuda() -> bool", lltm::has_cuda);
 }
 
 namespace lltm {
 namespace {
 
-using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-
 /// The signature of a backward operator for the dispatcher, from that of its typed function.
 template <typename Function>
 struct WithOptionalGradients;
-template <typename... Parameters>
-struct WithOptionalGradients<Gradients(Parameters...)> {
-  using type = OptionalGradients(Parameters...);
+template <typename... Tensors, typename... Parameters>
+struct WithOptionalGradients<std::tuple<Tensors...>(Parameters...)> {
+  using type = std::tuple<std::optional<Tensors>...>(Parameters...);
 };
 
-Gradients or_undefined(OptionalGradients&& gradients) {
+template <typename... Tensors>
+std::tuple<Tensors...> or_undefined(std::tuple<std::optional<Tensors>...>&& gradients) {
   return std::apply(
-      [](auto&&... tensors) { return Gradients{std::move(tensors).value_or(at::Tensor())...}; },
+      [](auto&&... tensors) { return std::tuple{std::move(tensors).value_or(at::Tensor())...}; },
       std::move(gradients));
 }
 
@@ -166,6 +186,62 @@ std::string sequence_plan(const at::Tensor& input,
                              .findSchemaOrThrow("lltm::sequence_plan", "")
                              .typed<decltype(sequence_plan)>();
   return op.call(input, weights, bias, h0, c0, lengths, reset, reverse, keep);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstm(
+    const at::Tensor& input,
+    const at::Tensor& weight_ih,
+    const at::Tensor& weight_hh,
+    const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& h0,
+    const std::optional<at::Tensor>& c0,
+    const std::optional<at::Tensor>& lengths,
+    const std::optional<at::Tensor>& reset,
+    bool reverse,
+    bool keep) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("lltm::lstm", "").typed<decltype(lstm)>();
+  return op.call(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstm_backward(
+    const std::optional<at::Tensor>& grad_output,
+    const std::optional<at::Tensor>& grad_h_n,
+    const std::optional<at::Tensor>& grad_c_n,
+    const std::optional<at::Tensor>& grad_cells,
+    const at::Tensor& output,
+    const at::Tensor& cells,
+    const at::Tensor& gates,
+    const at::Tensor& input,
+    const at::Tensor& weight_ih,
+    const at::Tensor& weight_hh,
+    const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& h0,
+    const std::optional<at::Tensor>& c0,
+    const std::optional<at::Tensor>& lengths,
+    const std::optional<at::Tensor>& reset,
+    bool reverse,
+    std::array<bool, 6> output_mask) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lltm::lstm_backward", "")
+                             .typed<WithOptionalGradients<decltype(lstm_backward)>::type>();
+  return or_undefined(op.call(grad_output,
+                              grad_h_n,
+                              grad_c_n,
+                              grad_cells,
+                              output,
+                              cells,
+                              gates,
+                              input,
+                              weight_ih,
+                              weight_hh,
+                              bias,
+                              h0,
+                              c0,
+                              lengths,
+                              reset,
+                              reverse,
+                              output_mask));
 }
 
 const char* version() {

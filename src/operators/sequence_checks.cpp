@@ -1,4 +1,4 @@
-// The argument checks of lltm::sequence and lltm::sequence_backward.
+// The argument checks of lltm::sequence, lltm::lstm and their backward operators.
 #include "checker.h"
 #include "checks.h"
 
@@ -7,17 +7,60 @@ namespace {
 
 using at::Tensor;
 
-constexpr std::string_view kSequence = "lltm::sequence";
-constexpr std::string_view kSequenceBackward = "lltm::sequence_backward";
+/// What the messages of the two cells differ in.
+struct Words {
+  std::string_view forward, backward;  // the operators
+  std::string_view bias, gates;        // the shapes
+  std::string_view advice;             // if cells or gates are empty
+};
 
-/// The sizes that every other argument is checked against, taken from input and weights.
-template <typename Size>
-SequenceSizes<Size> sequence_sizes(const Checker& check,
-                                   const Tensor& input,
-                                   const Tensor& weights) {
-  check.rank<Size>({"input", input}, 3, "[steps, batch, input_features]");
-  const auto sizes = Sizes<Size>::of(input);
-  return {sizes[0], sizes[1], sizes[2], check.weights<Size>(weights, sizes[2])};
+constexpr Words kLltm{.forward = "lltm::sequence",
+                      .backward = "lltm::sequence_backward",
+                      .bias = "[3*state_size]",
+                      .gates = "[steps, batch, 3*state_size]",
+                      .advice = " (lltm::sequence returns all of it with keep=True)"};
+constexpr Words kLstm{.forward = "lltm::lstm",
+                      .backward = "lltm::lstm_backward",
+                      .bias = "[4*state_size]",
+                      .gates = "[steps, batch, 4*state_size]",
+                      .advice = " (lltm::lstm returns all of it with keep=True)"};
+
+constexpr const Words& words_for(const SequenceArguments& /*arguments*/) {
+  return kLltm;
+}
+constexpr const Words& words_for(const LstmArguments& /*arguments*/) {
+  return kLstm;
+}
+
+void weights_like_input(const Checker& check, const SequenceArguments& arguments) {
+  check.like_input({"weights", arguments.weights});
+}
+void weights_like_input(const Checker& check, const LstmArguments& arguments) {
+  check.like_input({"weight_ih", arguments.weight_ih});
+  check.like_input({"weight_hh", arguments.weight_hh});
+}
+
+void weights_defined(const Checker& check, const SequenceArguments& arguments) {
+  check.defined({"weights", arguments.weights});
+}
+void weights_defined(const Checker& check, const LstmArguments& arguments) {
+  check.defined({"weight_ih", arguments.weight_ih});
+  check.defined({"weight_hh", arguments.weight_hh});
+}
+
+/// Checks the shapes of input and weights, and takes from them the sizes that every other argument
+/// is checked against.
+template <typename Size, typename Arguments>
+SequenceSizes<Size> sequence_sizes(const Checker& check, const Arguments& arguments) {
+  check.rank<Size>({"input", arguments.input}, 3, "[steps, batch, input_features]");
+  const auto sizes = Sizes<Size>::of(arguments.input);
+  if constexpr (requires { arguments.weights; }) {
+    const Size state_size = check.weights<Size>(arguments.weights, sizes[2]);
+    return {sizes[0], sizes[1], sizes[2], state_size, Size(state_size * cell::Lltm::kGates)};
+  } else {
+    const Size state_size = check.weights<Size>(arguments.weight_ih, arguments.weight_hh, sizes[2]);
+    return {sizes[0], sizes[1], sizes[2], state_size, Size(state_size * cell::Lstm::kGates)};
+  }
 }
 
 template <typename Size>
@@ -59,44 +102,43 @@ void resets(const Checker& check, const Argument& reset) {
   check.on_inputs_device(reset);
 }
 
-/// Checks the optional arguments that both operators share: bias, h0, c0, lengths and reset.
-template <typename Size>
+/// Checks the optional arguments that forward and backward share: bias, h0, c0, lengths and reset.
+template <typename Size, typename Arguments>
 void run_of_sequence(const Checker& check,
-                     const SequenceArguments& arguments,
+                     const Arguments& arguments,
                      const SequenceSizes<Size>& sizes) {
-  const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
-  check.bias<Size>(bias, sizes.state_size);
-  if (is_given(h0)) {
-    check.like_input({"h0", *h0});
-    check.state({"h0", *h0}, sizes.batch, sizes.state_size);
+  check.bias<Size>(arguments.bias, words_for(arguments).bias, sizes.gates);
+  if (is_given(arguments.h0)) {
+    check.like_input({"h0", *arguments.h0});
+    check.state({"h0", *arguments.h0}, sizes.batch, sizes.state_size);
   }
-  if (is_given(c0)) {
-    carried_cell(check, {"c0", *c0}, input);
-    check.state({"c0", *c0}, sizes.batch, sizes.state_size);
+  if (is_given(arguments.c0)) {
+    carried_cell(check, {"c0", *arguments.c0}, arguments.input);
+    check.state({"c0", *arguments.c0}, sizes.batch, sizes.state_size);
   }
-  if (is_given(lengths)) {
-    const Argument argument{"lengths", *lengths};
+  if (is_given(arguments.lengths)) {
+    const Argument argument{"lengths", *arguments.lengths};
     lengths_of_rows(check, argument);
     check.template shape<Size, 1>(argument, "[batch]", {sizes.batch});
   }
-  if (is_given(reset)) {
-    const Argument argument{"reset", *reset};
+  if (is_given(arguments.reset)) {
+    const Argument argument{"reset", *arguments.reset};
     resets(check, argument);
     check.template shape<Size, 2>(argument, "[steps, batch]", {sizes.steps, sizes.batch});
   }
 }
 
-/// Advice for the message about the shape of cells or gates if the sequence was run without `keep`.
-std::string_view advice_for(const Tensor& kept) {
-  return kept.dim() == 3 && kept.sym_size(0).maybe_as_int() == 0
-             ? " (lltm::sequence returns all of it with keep=True)"
-             : "";
+/// `advice` for the message about the shape of cells or gates if the sequence was run without
+/// `keep`.
+std::string_view if_not_kept(const Tensor& kept, std::string_view advice) {
+  return kept.dim() == 3 && kept.sym_size(0).maybe_as_int() == 0 ? advice : "";
 }
 
-/// The arguments that both operators share.
-void check_defined(const Checker& check, const SequenceArguments& arguments) {
+/// The arguments that forward and backward share.
+template <typename Arguments>
+void sequence_defined(const Checker& check, const Arguments& arguments) {
   check.defined({"input", arguments.input});
-  check.defined({"weights", arguments.weights});
+  weights_defined(check, arguments);
   check.defined_or_absent("bias", arguments.bias);
   check.defined_or_absent("h0", arguments.h0);
   check.defined_or_absent("c0", arguments.c0);
@@ -104,14 +146,9 @@ void check_defined(const Checker& check, const SequenceArguments& arguments) {
   check.defined_or_absent("reset", arguments.reset);
 }
 
-}  // namespace
-
-void check_defined(const SequenceArguments& arguments) {
-  check_defined(Checker(kSequence, arguments.input), arguments);
-}
-
-void check_defined(const SequenceBackwardArguments& arguments) {
-  const Checker check(kSequenceBackward, arguments.input);
+template <typename Arguments>
+void backward_defined(const Arguments& arguments) {
+  const Checker check(words_for(arguments.sequence()).backward, arguments.input);
   check.defined_or_absent("grad_output", arguments.grad_output);
   check.defined_or_absent("grad_h_n", arguments.grad_h_n);
   check.defined_or_absent("grad_c_n", arguments.grad_c_n);
@@ -119,34 +156,35 @@ void check_defined(const SequenceBackwardArguments& arguments) {
   check.defined({"output", arguments.output});
   check.defined({"cells", arguments.cells});
   check.defined({"gates", arguments.gates});
-  check_defined(check, arguments.sequence());
+  sequence_defined(check, arguments.sequence());
 }
 
-template <typename Size>
-SequenceSizes<Size> check(const SequenceArguments& arguments) {
+template <typename Size, typename Arguments>
+SequenceSizes<Size> check_forward(const Arguments& arguments) {
   check_defined(arguments);
-  const Checker check(kSequence, arguments.input);
+  const Checker check(words_for(arguments).forward, arguments.input);
   check.dense({"input", arguments.input});
   check.supported_dtype();
-  check.like_input({"weights", arguments.weights});
-  const auto sizes = sequence_sizes<Size>(check, arguments.input, arguments.weights);
+  weights_like_input(check, arguments);
+  const auto sizes = sequence_sizes<Size>(check, arguments);
   run_of_sequence(check, arguments, sizes);
   return sizes;
 }
 
-template <typename Size>
-SequenceSizes<Size> check(const SequenceBackwardArguments& arguments) {
+template <typename Size, typename Arguments>
+SequenceSizes<Size> check_backward(const Arguments& arguments) {
   check_defined(arguments);
-  const Tensor& input = arguments.input;
-  const Checker check(kSequenceBackward, input);
-  check.dense({"input", input});
+  const auto& sequence = arguments.sequence();
+  const Words& words = words_for(sequence);
+  const Checker check(words.backward, arguments.input);
+  check.dense({"input", arguments.input});
   check.supported_dtype();
   check.like_input({"output", arguments.output});
   check.like_input({"cells", arguments.cells});
   check.like_input({"gates", arguments.gates});
-  check.like_input({"weights", arguments.weights});
-  const auto sizes = sequence_sizes<Size>(check, input, arguments.weights);
-  run_of_sequence(check, arguments.sequence(), sizes);
+  weights_like_input(check, sequence);
+  const auto sizes = sequence_sizes<Size>(check, sequence);
+  run_of_sequence(check, sequence, sizes);
 
   const auto gradient = [&](const char* name, const std::optional<Tensor>& tensor, auto shape) {
     if (is_given(tensor)) {
@@ -162,23 +200,59 @@ SequenceSizes<Size> check(const SequenceBackwardArguments& arguments) {
   gradient("grad_h_n", arguments.grad_h_n, of_state);
   if (is_given(arguments.grad_c_n)) {
     const Argument argument{"grad_c_n", *arguments.grad_c_n};
-    check.dense_on_inputs_device(argument, "c_n's dtype", final_cell_dtype(arguments.sequence()));
+    check.dense_on_inputs_device(argument, "c_n's dtype", final_cell_dtype(sequence));
     of_state(argument);
   }
   gradient("grad_cells", arguments.grad_cells, of_steps);
 
   steps_shape(check, {"output", arguments.output}, sizes);
-  steps_shape(check, {"cells", arguments.cells}, sizes, advice_for(arguments.cells));
+  steps_shape(check, {"cells", arguments.cells}, sizes, if_not_kept(arguments.cells, words.advice));
   check.template shape<Size, 3>({"gates", arguments.gates},
-                                "[steps, batch, 3*state_size]",
-                                {sizes.steps, sizes.batch, Size(sizes.state_size * 3)},
-                                advice_for(arguments.gates));
+                                words.gates,
+                                {sizes.steps, sizes.batch, sizes.gates},
+                                if_not_kept(arguments.gates, words.advice));
   return sizes;
 }
 
-template SequenceSizes<int64_t> check(const SequenceArguments&);
-template SequenceSizes<int64_t> check(const SequenceBackwardArguments&);
-template SequenceSizes<c10::SymInt> check(const SequenceArguments&);
-template SequenceSizes<c10::SymInt> check(const SequenceBackwardArguments&);
+}  // namespace
+
+void check_defined(const SequenceArguments& arguments) {
+  sequence_defined(Checker(kLltm.forward, arguments.input), arguments);
+}
+void check_defined(const LstmArguments& arguments) {
+  sequence_defined(Checker(kLstm.forward, arguments.input), arguments);
+}
+void check_defined(const SequenceBackwardArguments& arguments) {
+  backward_defined(arguments);
+}
+void check_defined(const LstmBackwardArguments& arguments) {
+  backward_defined(arguments);
+}
+
+template <typename Size>
+SequenceSizes<Size> check(const SequenceArguments& arguments) {
+  return check_forward<Size>(arguments);
+}
+template <typename Size>
+SequenceSizes<Size> check(const LstmArguments& arguments) {
+  return check_forward<Size>(arguments);
+}
+template <typename Size>
+SequenceSizes<Size> check(const SequenceBackwardArguments& arguments) {
+  return check_backward<Size>(arguments);
+}
+template <typename Size>
+SequenceSizes<Size> check(const LstmBackwardArguments& arguments) {
+  return check_backward<Size>(arguments);
+}
+
+#define LLTM_INSTANTIATE(Size)                                          \
+  template SequenceSizes<Size> check(const SequenceArguments&);         \
+  template SequenceSizes<Size> check(const SequenceBackwardArguments&); \
+  template SequenceSizes<Size> check(const LstmArguments&);             \
+  template SequenceSizes<Size> check(const LstmBackwardArguments&);
+LLTM_INSTANTIATE(int64_t)
+LLTM_INSTANTIATE(c10::SymInt)
+#undef LLTM_INSTANTIATE
 
 }  // namespace lltm

@@ -5,6 +5,9 @@ import os
 import pytest
 import torch
 from sequence_reference import (
+    CELLS,
+    Lstm,
+    Sequence,
     assert_gradients_close,
     assert_results_close,
     call,
@@ -27,23 +30,31 @@ FIRST, STEP = map(int, os.environ.get("SIZES", "0:1").split(":"))
 OWN = os.environ.get("LLTM_CPU_GEMM") == "own"
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+each_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+
+
+@pytest.mark.parametrize(
+    ("cell", "masked"),
+    [(Sequence, False), (Sequence, True), (Lstm, True)],
+    ids=["lltm-plain", "lltm-masked", "lstm-masked"],
+)
 @pytest.mark.parametrize("number", range(FIRST, len(EDGES), STEP), ids=lambda number: str(EDGES[number]))
-def test_is_the_formula(dtype, number, masked):
-    """Every size once without options, and once with all of them, in one of the directions."""
+def test_is_the_formula(dtype, number, cell, masked):
+    """Every size once without options, and once with all of them, in one of the directions; of the LSTM, the second."""
     turn = 4 * number + [torch.float64, torch.float32, torch.float16, torch.bfloat16].index(dtype)
     options = {}
     if masked:
         options = {"lengths": True, "reset": True, "bias": turn % 3 > 0, "state": turn % 5 > 0, "reverse": turn % 2 > 0}
-    arguments, keep = make(EDGES[number], dtype, **options), not masked or turn % 2 == 0
+    arguments, keep = make(EDGES[number], dtype, cell=cell, **options), not masked or turn % 2 == 0
     assert_results_close(call(arguments, keep), arguments, keep)
     gradients = make_gradients(arguments)
     assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
 
 
-def test_nothing_beyond_a_length_is_read(dtype):
+@each_cell
+def test_nothing_beyond_a_length_is_read(dtype, cell):
     """Neither inputs nor gradients."""
-    arguments, poisoned, beyond = ragged(make((6, 11, 5, 21), dtype))
+    arguments, poisoned, beyond = ragged(make((6, 11, 5, 21), dtype, cell=cell))
     gradients = make_gradients(arguments)
     spoil = [t.masked_fill(beyond.unsqueeze(2), torch.nan) if t.dim() == 3 else t for t in gradients]
     found = [*call(poisoned, True), *call_backward(spoil, poisoned)]
@@ -52,9 +63,10 @@ def test_nothing_beyond_a_length_is_read(dtype):
 
 @pytest.mark.skipif(not OWN, reason="ATen's results are reproducible only for the same number of threads")
 @pytest.mark.parametrize("sizes", [(9, 40, 70, 130), (12, 20, 130, 128), (400, 1, 130, 128), (3, 3, 700, 900)], ids=str)
-def test_bits_do_not_depend_on_threads(dtype, sizes, set_threads):
+@each_cell
+def test_bits_do_not_depend_on_threads(dtype, sizes, cell, set_threads):
     """With rows for all threads, rows for some, and one row."""
-    arguments = make(sizes, dtype, lengths=True, reset=True)
+    arguments = make(sizes, dtype, lengths=True, reset=True, cell=cell)
     gradients = make_gradients(arguments)
 
     def results(threads: int) -> list[torch.Tensor]:

@@ -90,6 +90,16 @@ def forward(input, weights, bias, old_h, old_cell, elu=torch.nn.functional.elu) 
     return torch.tanh(new_cell) * torch.sigmoid(z_o), new_cell, z
 
 
+def lstm(input, weight_ih, weight_hh, bias, old_h, old_cell) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for the cell of nn.LSTM."""
+    z = input @ weight_ih.transpose(-1, -2) + old_h @ weight_hh.transpose(-1, -2)
+    if bias is not None:
+        z = z + bias
+    z_i, z_f, z_g, z_o = z.chunk(4, dim=-1)
+    new_cell = torch.sigmoid(z_f) * old_cell + torch.sigmoid(z_i) * torch.tanh(z_g)
+    return torch.sigmoid(z_o) * torch.tanh(new_cell), new_cell, z
+
+
 def library_product_spreads_nan(dtype: torch.dtype) -> bool:
     """oneDNN's 16-bit products with AMX read past the end of an odd row, into the next one, and multiply by 0 there."""
     return dtype.itemsize == 2 and torch.cpu._is_amx_tile_supported()

@@ -1,6 +1,7 @@
-"""A sequence as a loop of the cell's formula in float64, over the rows and steps within the lengths."""
+"""A sequence of either cell as a loop of its formula in float64, over the rows and steps within the lengths."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import reference
 import torch
@@ -36,9 +37,44 @@ SIZES = [
 ]
 
 
-class Sequence(NamedTuple):
-    """The arguments of lltm::sequence except keep."""
+class Fields:
+    """What the arguments of lltm::sequence and lltm::lstm, except keep, have in common."""
 
+    operator: ClassVar[str]
+    names: ClassVar[tuple[str, ...]]
+    """The floating-point arguments, in the order of the gradients."""
+    gates: ClassVar[int]
+    step: ClassVar[Callable]
+    """The cell's formula: new_h, new_cell and gates of an input, the weights, the bias, old_h and old_cell."""
+
+    @property
+    def weights_and_bias(self) -> tuple[Tensor | None, ...]:
+        return tuple(getattr(self, name) for name in self.names[1:-2])
+
+    @property
+    def state_size(self) -> int:
+        return self[1].size(0) // self.gates
+
+    def map(self, function):
+        """Applies the function to the floating-point tensors."""
+        return self._replace(**{name: function(getattr(self, name)) for name in self.given()})
+
+    def given(self) -> list[str]:
+        """The names of the floating-point arguments that are not None."""
+        return [name for name in self.names if getattr(self, name) is not None]
+
+    def require_grad(self, names=None):
+        """New leaves with the same values. The named ones, by default all, require gradients."""
+        leaves = self.map(lambda tensor: tensor.detach().clone())
+        for name in set(self.names if names is None else names).intersection(self.given()):
+            getattr(leaves, name).requires_grad_()
+        return leaves
+
+    def leaves(self) -> list[Tensor]:
+        return [getattr(self, name) for name in self.given() if getattr(self, name).requires_grad]
+
+
+class SequenceFields(NamedTuple):
     input: Tensor
     weights: Tensor
     bias: Tensor | None = None
@@ -48,23 +84,32 @@ class Sequence(NamedTuple):
     reset: Tensor | None = None
     reverse: bool = False
 
-    def map(self, function) -> "Sequence":
-        """Applies the function to the floating-point tensors."""
-        return self._replace(**{name: function(getattr(self, name)) for name in self.given()})
 
-    def given(self) -> list[str]:
-        """The names of the floating-point arguments that are not None."""
-        return [name for name in NAMES if getattr(self, name) is not None]
+class Sequence(Fields, SequenceFields):
+    """The arguments of lltm::sequence except keep."""
 
-    def require_grad(self, names=NAMES) -> "Sequence":
-        """New leaves with the same values. The named ones require gradients."""
-        leaves = self.map(lambda tensor: tensor.detach().clone())
-        for name in set(names).intersection(self.given()):
-            getattr(leaves, name).requires_grad_()
-        return leaves
+    operator, names, gates, step = "sequence", NAMES, 3, staticmethod(reference.forward)
 
-    def leaves(self) -> list[Tensor]:
-        return [getattr(self, name) for name in self.given() if getattr(self, name).requires_grad]
+
+class LstmFields(NamedTuple):
+    input: Tensor
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias: Tensor | None = None
+    h0: Tensor | None = None
+    c0: Tensor | None = None
+    lengths: Tensor | None = None
+    reset: Tensor | None = None
+    reverse: bool = False
+
+
+class Lstm(Fields, LstmFields):
+    """The arguments of lltm::lstm except keep."""
+
+    operator, names, gates, step = "lstm", LstmFields._fields[:6], 4, staticmethod(reference.lstm)
+
+
+CELLS = {"lltm": Sequence, "lstm": Lstm}
 
 
 def make(
@@ -77,18 +122,21 @@ def make(
     reset=False,
     reverse=False,
     cell_dtype=None,
-) -> Sequence:
-    """Random arguments; c0 has cell_dtype, or the others' dtype."""
+    cell=Sequence,
+) -> Sequence | Lstm:
+    """Random arguments of a cell; c0 has cell_dtype, or the others' dtype."""
     steps, batch, input_features, state_size = sizes
 
     def normal(*shape, dtype=dtype):
         return torch.randn(shape, dtype=torch.float64).to(device=device, dtype=dtype)
 
     scale = max(1, state_size + input_features) ** 0.5
-    return Sequence(
-        input=normal(steps, batch, input_features),
-        weights=normal(3 * state_size, state_size + input_features) / scale,
-        bias=normal(3 * state_size) if bias else None,
+    gates = cell.gates * state_size
+    columns = [state_size + input_features] if cell is Sequence else [input_features, state_size]
+    return cell(
+        normal(steps, batch, input_features),
+        *(normal(gates, number) / scale for number in columns),
+        bias=normal(gates) if bias else None,
         h0=normal(batch, state_size) if state else None,
         c0=normal(batch, state_size, dtype=cell_dtype or dtype) if state else None,
         # Including values beyond both ends, as lengths are clamped.
@@ -98,7 +146,7 @@ def make(
     )
 
 
-def ragged(arguments: Sequence) -> tuple[Sequence, Sequence, Tensor]:
+def ragged(arguments):
     """The arguments, of at least five rows, with lengths from none to more than all steps; the same with NaN in the
     input and resets beyond the lengths, which have no effect; and where that is, (steps, batch)."""
     steps, batch, _ = arguments.input.shape
@@ -121,16 +169,18 @@ def assert_carries_the_cell_in_float32(run, dtype: torch.dtype, device, steps: i
     assert abs(c_n.float() / (start + steps * bias[2].item() / 2) - 1).max() < torch.finfo(dtype).eps
 
 
-def call(arguments: Sequence, keep: bool = False) -> tuple[Tensor, ...]:
-    return torch.ops.lltm.sequence(*arguments, keep=keep)
+def call(arguments: Sequence | Lstm, keep: bool = False) -> tuple[Tensor, ...]:
+    return getattr(torch.ops.lltm, arguments.operator)(*arguments, keep=keep)
 
 
-def run(arguments: Sequence, step=reference.forward) -> tuple[Tensor, ...]:
-    """The five results of a loop over `step`, with keep. Differentiable, in the arguments' dtype. Whether a row runs is
-    decided on the host, row by row, so that nothing beyond its length is used."""
-    input, weights, bias, h0, c0, lengths, reset, reverse = arguments
+def run(arguments: Sequence | Lstm, step=None) -> tuple[Tensor, ...]:
+    """The five results of a loop over `step`, by default the cell's formula, with keep. Differentiable, in the
+    arguments' dtype. Whether a row runs is decided on the host, row by row, so that nothing beyond its length is used.
+    """
+    input, *_, h0, c0, lengths, reset, reverse = arguments
+    step = step or arguments.step
     steps, batch, _ = input.shape
-    state_size = weights.size(0) // 3
+    state_size = arguments.state_size
     h = input.new_zeros(batch, state_size) if h0 is None else h0
     cell = input.new_zeros(batch, state_size) if c0 is None else c0
     counts = torch.full((batch,), steps) if lengths is None else lengths.cpu().clamp(0, steps)
@@ -141,39 +191,40 @@ def run(arguments: Sequence, step=reference.forward) -> tuple[Tensor, ...]:
         if reset is not None:
             again = reset[t, rows].unsqueeze(1)
             old_h, old_cell = (torch.where(again, torch.zeros_like(s), s) for s in (old_h, old_cell))
-        new_h, new_cell, z = step(input[t, rows], weights, bias, old_h, old_cell)
+        new_h, new_cell, z = step(input[t, rows], *arguments.weights_and_bias, old_h, old_cell)
         h, cell = h.index_put((rows,), new_h), cell.index_put((rows,), new_cell)
         for of_steps, value in zip(results, (new_h, new_cell, z), strict=True):
             of_steps[t] = value.new_zeros(batch, value.size(1)).index_put((rows,), value)
     output, cells, gates = (
         torch.stack(of_steps) if steps else input.new_zeros(0, batch, columns)
-        for of_steps, columns in zip(results, (state_size, state_size, 3 * state_size), strict=True)
+        for of_steps, columns in zip(results, (state_size, state_size, arguments.gates * state_size), strict=True)
     )
     return output, h, cell, cells, gates
 
 
-def cell_dtype_of(arguments: Sequence) -> torch.dtype:
+def cell_dtype_of(arguments: Sequence | Lstm) -> torch.dtype:
     return (arguments.input if arguments.c0 is None else arguments.c0).dtype
 
 
-def make_gradients(arguments: Sequence, given=(True,) * 4) -> list[Tensor | None]:
+def make_gradients(arguments: Sequence | Lstm, given=(True,) * 4) -> list[Tensor | None]:
     """Random gradients of output, h_n, c_n and cells, None for those that are not given."""
     output, h_n, c_n, cells, _ = call(arguments, keep=True)
     return [torch.randn_like(t) if flag else None for t, flag in zip((output, h_n, c_n, cells), given, strict=True)]
 
 
-def call_backward(gradients, arguments: Sequence, mask=(True,) * 5) -> tuple[Tensor | None, ...]:
-    """lltm::sequence_backward after lltm::sequence with the same arguments."""
+def call_backward(gradients, arguments: Sequence | Lstm, mask=None) -> tuple[Tensor | None, ...]:
+    """The backward operator after the forward with the same arguments. By default, all gradients are wanted."""
     output, _, _, cells, gates = call(arguments, keep=True)
-    return torch.ops.lltm.sequence_backward(*gradients, output, cells, gates, *arguments, list(mask))
+    backward = getattr(torch.ops.lltm, f"{arguments.operator}_backward")
+    return backward(*gradients, output, cells, gates, *arguments, list(mask or [True] * len(arguments.names)))
 
 
-def reference_gradients(gradients, arguments: Sequence, step=reference.forward) -> list[Tensor]:
-    """The five gradients of the loop in float64 by autograd. Absent h0, c0 and bias are replaced by zeros."""
+def reference_gradients(gradients, arguments: Sequence | Lstm, step=None) -> list[Tensor]:
+    """The gradients of the loop in float64 by autograd. Absent h0, c0 and bias are replaced by zeros."""
     steps, batch, _ = arguments.input.shape
-    state_size = arguments.weights.size(0) // 3
+    state_size = arguments.state_size
     exact = arguments.map(Tensor.double)
-    zeros = {"bias": (3 * state_size,), "h0": (batch, state_size), "c0": (batch, state_size)}
+    zeros = {"bias": (arguments.gates * state_size,), "h0": (batch, state_size), "c0": (batch, state_size)}
     exact = exact._replace(
         **{name: exact.input.new_zeros(shape) for name, shape in zeros.items() if getattr(exact, name) is None}
     ).require_grad()
@@ -194,9 +245,9 @@ class Expected(NamedTuple):
 NOISE = 2.0**-30
 
 
-def noisy_forward(*arguments: Tensor) -> tuple[Tensor, ...]:
+def noisy(step: Callable) -> Callable:
     """The cell's formula with a small random relative error in each element of its results and of their gradients."""
-    return tuple(result * (1 + NOISE * torch.randn_like(result)) for result in reference.forward(*arguments))
+    return lambda *arguments: tuple(result * (1 + NOISE * torch.randn_like(result)) for result in step(*arguments))
 
 
 def finite(tensor: Tensor) -> Tensor:
@@ -225,24 +276,24 @@ def with_tolerance(value: Tensor, noisy: Tensor, precision: Precision, terms: in
     return Expected(value, unit * (units * largest + units_of_a_step * amplified))
 
 
-def expected_results(arguments: Sequence, precision: Precision | None = None) -> list[Expected]:
+def expected_results(arguments: Sequence | Lstm, precision: Precision | None = None) -> list[Expected]:
     """The five results, with keep. Differentiable. `precision` defaults to that of the arguments."""
     precision = precision or reference.precision_of(arguments.input)
     exact = arguments.map(Tensor.double)
     with torch.no_grad():
-        noisy = run(exact, noisy_forward)
-    return [with_tolerance(*pair, precision) for pair in zip(run(exact), noisy, strict=True)]
+        others = run(exact, noisy(arguments.step))
+    return [with_tolerance(*pair, precision) for pair in zip(run(exact), others, strict=True)]
 
 
-def expected_gradients(gradients, arguments: Sequence, precision: Precision | None = None) -> list[Expected]:
-    """The five gradients. Absent h0, c0 and bias are replaced by zeros."""
+def expected_gradients(gradients, arguments: Sequence | Lstm, precision: Precision | None = None) -> list[Expected]:
+    """The gradients. Absent h0, c0 and bias are replaced by zeros."""
     precision = precision or reference.precision_of(arguments.input)
     rows = arguments.input.size(0) * arguments.input.size(1)
     values = reference_gradients(gradients, arguments)
-    noisy = reference_gradients(gradients, arguments, noisy_forward)
+    others = reference_gradients(gradients, arguments, noisy(arguments.step))
     return [
-        with_tolerance(value, other, precision, rows if name in ("weights", "bias") else 0)
-        for name, value, other in zip(NAMES, values, noisy, strict=True)
+        with_tolerance(value, other, precision, rows if name.startswith("weight") or name == "bias" else 0)
+        for name, value, other in zip(arguments.names, values, others, strict=True)
     ]
 
 
@@ -257,7 +308,7 @@ def assert_close(actual: Tensor | None, expected: Expected, dtype, name: str) ->
     assert error <= tolerance.item(), f"{name} is off by {error:.3g}, more than {tolerance.item():.3g}"
 
 
-def assert_results_close(actual, arguments: Sequence, keep: bool = False) -> None:
+def assert_results_close(actual, arguments: Sequence | Lstm, keep: bool = False) -> None:
     dtype = arguments.input.dtype
     for name, result, expected in zip(OUTPUTS, actual, expected_results(arguments), strict=True):
         if name in ("cells", "gates") and not keep:
@@ -266,9 +317,10 @@ def assert_results_close(actual, arguments: Sequence, keep: bool = False) -> Non
             assert_close(result, expected, cell_dtype_of(arguments) if name == "c_n" else dtype, name)
 
 
-def assert_gradients_close(actual, gradients, arguments: Sequence, mask=(True,) * 5) -> None:
+def assert_gradients_close(actual, gradients, arguments: Sequence | Lstm, mask=None) -> None:
     expected = expected_gradients(gradients, arguments)
-    for name, found, value, wanted in zip(NAMES, actual, expected, mask, strict=True):
+    mask = mask or [True] * len(expected)
+    for name, found, value, wanted in zip(arguments.names, actual, expected, mask, strict=True):
         if not wanted:
             assert found is None, name
             continue

@@ -39,6 +39,17 @@ SCHEMAS = {
         "lltm::sequence_plan(Tensor input, Tensor weights, Tensor? bias=None, Tensor? h0=None, Tensor? c0=None,"
         " Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool keep=False) -> str"
     ),
+    "lstm": (
+        "lltm::lstm(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias=None, Tensor? h0=None,"
+        " Tensor? c0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool keep=False)"
+        " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor cells, Tensor gates)"
+    ),
+    "lstm_backward": (
+        "lltm::lstm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor? grad_cells,"
+        " Tensor output, Tensor cells, Tensor gates, Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias,"
+        " Tensor? h0, Tensor? c0, Tensor? lengths, Tensor? reset, bool reverse, bool[6] output_mask)"
+        " -> (Tensor? d_input, Tensor? d_weight_ih, Tensor? d_weight_hh, Tensor? d_bias, Tensor? d_h0, Tensor? d_c0)"
+    ),
     "has_cuda": "lltm::has_cuda() -> bool",
 }
 

@@ -49,26 +49,42 @@ class RunningSteps {
   std::vector<int64_t> terms_before_;
 };
 
+/// The row of h or c that a step of `row` starts from: of `initial` at its first step, null after a
+/// reset, else of `results`, of the step that was run before. Null also if `initial` is, for zeros.
+template <typename scalar_t>
+const scalar_t* state_before(const SequenceBackward<scalar_t>& s,
+                             int64_t step,
+                             int64_t row,
+                             const scalar_t* initial,
+                             const scalar_t* results) {
+  if (s.steps.resets(step, row)) {
+    return nullptr;
+  }
+  if (s.steps.is_first(step, row)) {
+    return initial ? initial + row * s.state_size : nullptr;
+  }
+  return results + (s.steps.before(step) * s.steps.batch + row) * s.state_size;
+}
+
 /// Some successive steps, and d_gates of their terms.
 template <typename scalar_t>
 struct StepsOfChunk {
   const SequenceBackward<scalar_t>& sequence;
   const RunningSteps& steps;
   int64_t first, last;
-  scalar_t* data;  // (terms, 3*state_size), or unused if the caller wants d_gates
+  scalar_t* data;  // (terms, gate_columns), or unused if the caller wants d_gates
 
   scalar_t* d_gates(int64_t i, int64_t row) const {
-    const int64_t gates = 3 * sequence.state_size;
+    const int64_t columns = sequence.gate_columns;
     if (sequence.d_gates) {
-      return sequence.d_gates + (sequence.steps.step(i) * sequence.steps.batch + row) * gates;
+      return sequence.d_gates + (sequence.steps.step(i) * sequence.steps.batch + row) * columns;
     }
-    return data + (steps.terms(first, i) + steps.schedule.place(row)) * gates;
+    return data + (steps.terms(first, i) + steps.schedule.place(row)) * columns;
   }
 
   /// The steps from `begin` to `end`.
   StepsOfChunk part(int64_t begin, int64_t end) const {
-    return {
-        sequence, steps, begin, end, data + steps.terms(first, begin) * 3 * sequence.state_size};
+    return {sequence, steps, begin, end, data + steps.terms(first, begin) * sequence.gate_columns};
   }
 
   /// Calls visit(i, step, row) for every term.
@@ -91,7 +107,7 @@ struct CarriedGradients {
   using real = accumulate_t<scalar_t>;
 
   explicit CarriedGradients(const SequenceBackward<scalar_t>& s)
-      : padded(sequence_kernels<scalar_t>(CellType::kLltm).padded_state_size(s.state_size)),
+      : padded(sequence_kernels<scalar_t>(s.cell).padded_state_size(s.state_size)),
         h(s.steps.batch * padded),
         cell(s.steps.batch * padded) {}
 
@@ -145,9 +161,7 @@ class BackwardRows {
       if (s.grad_h_n) {
         std::copy_n(s.grad_h_n + row * s.state_size, s.state_size, state.h_of(row));
       }
-      if (s.grad_c_n) {
-        std::copy_n(s.grad_c_n + row * s.state_size, s.state_size, state.cell_of(row));
-      }
+      s.grad_c_n.read(row, s.state_size, state.cell_of(row));
     }
   }
 
@@ -161,8 +175,8 @@ class BackwardRows {
       const int64_t at = step * s.steps.batch + row;
       rows.push_back({.grad_output = s.grad_output.at(step, row),
                       .grad_cells = s.grad_cells.at(step, row),
-                      .gates = s.gates + at * 3 * s.state_size,
-                      .old_cell = nullptr,
+                      .gates = s.gates + at * s.gate_columns,
+                      .old_cell = state_before(s, step, row, s.c0, s.cells),
                       .new_cell = s.cells + at * s.state_size,
                       .d_h = state.h_of(row),
                       .d_cell = state.cell_of(row),
@@ -181,7 +195,7 @@ class BackwardRows {
         .row_count = static_cast<int64_t>(rows.size())};
     if (params.product_row_count + params.row_count > 0) {
       spread(product_kernels<scalar_t>().column_panels(s.state_size),
-             multiplications(params.product_row_count, 3 * s.state_size, s.state_size),
+             multiplications(params.product_row_count, s.gate_columns, s.state_size),
              [&](int64_t begin, int64_t end) { kernels.backward_step(params, begin, end); });
     }
   }
@@ -210,14 +224,12 @@ class BackwardRows {
       if (s.d_h0) {
         std::copy_n(state.h_of(row), s.state_size, s.d_h0 + row * s.state_size);
       }
-      if (s.d_c0) {
-        std::copy_n(state.cell_of(row), s.state_size, s.d_c0 + row * s.state_size);
-      }
+      s.d_c0.write(row, s.state_size, state.cell_of(row));
     }
   }
 
-  const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>(CellType::kLltm);
   const SequenceBackward<scalar_t>& s;
+  const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>(s.cell);
   const real* panels;
   const CarriedGradients<scalar_t>& state;
   const int64_t first_row;
@@ -235,14 +247,10 @@ std::vector<GradientRow<scalar_t>> gradient_rows(const StepsOfChunk<scalar_t>& c
   std::vector<GradientRow<scalar_t>> rows;
   rows.reserve(chunk.steps.terms(chunk.first, chunk.last));
   chunk.for_each([&](int64_t i, int64_t step, int64_t row) {
-    const scalar_t* start = s.h0 ? s.h0 + row * s.state_size : zeros;
-    rows.push_back(
-        {.d_gates = chunk.d_gates(i, row),
-         .old_h = s.steps.resets(step, row) ? zeros
-                  : s.steps.is_first(step, row)
-                      ? start
-                      : s.output + (s.steps.before(step) * s.steps.batch + row) * s.state_size,
-         .input = s.input.rows.at(step, row)});
+    const scalar_t* const old_h = state_before(s, step, row, s.h0, s.output);
+    rows.push_back({.d_gates = chunk.d_gates(i, row),
+                    .old_h = old_h ? old_h : zeros,
+                    .input = s.input.rows.at(step, row)});
   });
   return rows;
 }
@@ -265,7 +273,7 @@ template <typename scalar_t>
 int64_t terms_of_sum(const SequenceBackward<scalar_t>& s) {
   constexpr int64_t kBytes = 512 << 10;
   const int64_t terms = product_kernels<scalar_t>().max_rows_per_sum;
-  const int64_t bytes = terms * 3 * s.state_size * static_cast<int64_t>(sizeof(scalar_t));
+  const int64_t bytes = terms * s.gate_columns * static_cast<int64_t>(sizeof(scalar_t));
   return terms * std::max<int64_t>(1, kBytes / bytes);
 }
 
@@ -284,26 +292,23 @@ void run(const SequenceBackward<scalar_t>& s) {
   const auto most_terms = [&](int64_t wanted) {
     return std::min(all_terms, std::max(wanted, s.steps.batch));
   };
-  const Scratch<scalar_t> d_gates(s.d_gates ? 0 : most_terms(terms_of_chunk) * 3 * s.state_size);
+  const Scratch<scalar_t> d_gates(s.d_gates ? 0 : most_terms(terms_of_chunk) * s.gate_columns);
   const std::vector<scalar_t> zeros(s.state_size, scalar_t(0));
 
-  const auto panels = pack_columns<scalar_t>(
-      {.data = s.weights.h, .stride = s.weights.stride, .columns = s.state_size}, 3 * s.state_size);
+  const auto panels = pack_columns<scalar_t>(s.weight_hh, s.gate_columns);
   const CarriedGradients<scalar_t> state(s);
   ParameterGradients<scalar_t> parameters(
+      s.gate_columns,
       s.state_size,
       s.input.features,
       most_terms(terms_at_once),
       /*in_one_call=*/steps.start_of(end, terms_at_once) == begin,
-      s.d_weights,
+      s.d_weight_hh,
+      s.d_weight_ih,
       s.d_bias);
   std::optional<StateGradient<scalar_t>> input;
   if (s.d_input) {
-    input.emplace(
-        s.state_size,
-        WeightColumns<scalar_t>{
-            .data = s.weights.input, .stride = s.weights.stride, .columns = s.input.features},
-        all_terms);
+    input.emplace(s.gate_columns, s.weight_ih, all_terms);
   }
   int64_t last = end;
   do {
@@ -317,22 +322,21 @@ void run(const SequenceBackward<scalar_t>& s) {
     }
     const StepsOfChunk<scalar_t> chunk{s, steps, first, last, d_gates.data()};
     // Whether the work is short depends on all steps: a chunk follows another one.
-    run_rows(
-        SequenceWork{.batch = s.steps.batch,
-                     .steps = end - begin,
-                     .multiplications_per_row = 3 * s.state_size * s.state_size,
-                     .multiplications_per_step =
-                         multiplications(s.steps.batch, 3 * s.state_size, s.state_size),
-                     .rows_per_tile = sequence_kernels<scalar_t>(CellType::kLltm).rows_per_tile,
-                     .rows_at_once = kMaxRowsAtOnce},
-        [&](int64_t first, int64_t last, int64_t /*rows_at_once*/, const auto& spread) {
-          BackwardRows<scalar_t>(s, panels.data(), state, first, last)
-              .run(chunk, chunk.last == end, chunk.first == begin, spread);
-        });
+    run_rows(SequenceWork{.batch = s.steps.batch,
+                          .steps = end - begin,
+                          .multiplications_per_row = s.gate_columns * s.state_size,
+                          .multiplications_per_step =
+                              multiplications(s.steps.batch, s.gate_columns, s.state_size),
+                          .rows_per_tile = sequence_kernels<scalar_t>(s.cell).rows_per_tile,
+                          .rows_at_once = kMaxRowsAtOnce},
+             [&](int64_t first, int64_t last, int64_t /*rows_at_once*/, const auto& spread) {
+               BackwardRows<scalar_t>(s, panels.data(), state, first, last)
+                   .run(chunk, chunk.last == end, chunk.first == begin, spread);
+             });
     do {
       const int64_t start = steps.start_of(last, terms_at_once);
       const auto part = chunk.part(start, last);
-      if (s.d_weights || s.d_bias) {
+      if (s.d_weight_hh.data || s.d_weight_ih.data || s.d_bias) {
         parameters.add(gradient_rows(part, zeros.data()), last == end, start == begin);
       }
       if (input) {

@@ -12,25 +12,30 @@ namespace lltm::cpu {
 /// Plain pointers are to contiguous arrays.
 template <typename scalar_t>
 struct SequenceBackward {
+  CellType cell;
   Steps steps;
   SequenceInput<scalar_t> input;
   int64_t state_size;
-  Weights<scalar_t> weights;
-  const scalar_t* h0;                      // (batch, state_size), or null for zeros
-  const scalar_t* output;                  // (steps, batch, state_size)
-  const scalar_t* cells;                   // (steps, batch, state_size)
-  const scalar_t* gates;                   // (steps, batch, 3*state_size)
-  RowsOfSteps<scalar_t> grad_output;       // (steps, batch, state_size), or null for zero
-  RowsOfSteps<scalar_t> grad_cells;        // (steps, batch, state_size), or null for zero
-  const scalar_t* grad_h_n;                // (batch, state_size), or null for zero
-  const accumulate_t<scalar_t>* grad_c_n;  // (batch, state_size), or null for zero
+  int64_t gate_columns;  // the number of gates times state_size
+  WeightColumns<scalar_t> weight_ih;
+  WeightColumns<scalar_t> weight_hh;
+  const scalar_t* h0;                 // (batch, state_size), or null for zeros
+  const scalar_t* c0;                 // (batch, state_size), or null for zeros
+  const scalar_t* output;             // (steps, batch, state_size)
+  const scalar_t* cells;              // (steps, batch, state_size)
+  const scalar_t* gates;              // (steps, batch, gate_columns)
+  RowsOfSteps<scalar_t> grad_output;  // (steps, batch, state_size), or null for zero
+  RowsOfSteps<scalar_t> grad_cells;   // (steps, batch, state_size), or null for zero
+  const scalar_t* grad_h_n;           // (batch, state_size), or null for zero
+  CellsIn<scalar_t> grad_c_n;
   // Neither d_input nor d_gates is written beyond a row's length.
-  scalar_t* d_input;             // (steps, batch, input features), or null
-  scalar_t* d_weights;           // (3*state_size, state_size + features), or null
-  scalar_t* d_bias;              // (3*state_size), or null
-  scalar_t* d_h0;                // (batch, state_size), or null where not wanted
-  accumulate_t<scalar_t>* d_c0;  // (batch, state_size), or null where not wanted
-  scalar_t* d_gates;             // (steps, batch, 3*state_size), or null
+  scalar_t* d_input;                    // (steps, batch, input features), or null
+  GradientBlock<scalar_t> d_weight_ih;  // (gate_columns, input features), or null
+  GradientBlock<scalar_t> d_weight_hh;  // (gate_columns, state_size), or null
+  scalar_t* d_bias;                     // (gate_columns), or null
+  scalar_t* d_h0;                       // (batch, state_size), or null where not wanted
+  CellsOut<scalar_t> d_c0;
+  scalar_t* d_gates;  // (steps, batch, gate_columns), or null
 };
 
 template <typename scalar_t>

@@ -18,32 +18,31 @@ constexpr int64_t kRowsPerChunk = 128;
 template <typename scalar_t>
 struct PackedWeights {
   explicit PackedWeights(const SequenceForward<scalar_t>& s)
-      : of_h(packed_gates_size<scalar_t>(s.state_size, s.state_size)),
-        of_input(packed_gates_size<scalar_t>(s.state_size, s.input.features)) {
-    const auto& kernels = sequence_kernels<scalar_t>(CellType::kLltm);
+      : hh(packed_gates_size<scalar_t>(s.cell, s.state_size, s.weight_hh.columns)),
+        ih(packed_gates_size<scalar_t>(s.cell, s.state_size, s.weight_ih.columns)) {
+    const auto& kernels = sequence_kernels<scalar_t>(s.cell);
+    const auto pack = [&](const WeightColumns<scalar_t>& weights,
+                          const Scratch<accumulate_t<scalar_t>>& panels,
+                          int64_t begin,
+                          int64_t end) {
+      kernels.pack_gates({.weights = weights.data,
+                          .weights_stride = weights.stride,
+                          .state_size = s.state_size,
+                          .terms = weights.columns,
+                          .panels = panels.data()},
+                         begin,
+                         end);
+    };
     for_each_task(kernels.groups(s.state_size),
-                  3 * s.state_size * (s.state_size + s.input.features),
+                  s.gate_columns * (s.weight_hh.columns + s.weight_ih.columns),
                   kShortCopies,
                   [&](int64_t begin, int64_t end) {
-                    kernels.pack_gates({.weights = s.weights.h,
-                                        .weights_stride = s.weights.stride,
-                                        .state_size = s.state_size,
-                                        .terms = s.state_size,
-                                        .panels = of_h.data()},
-                                       begin,
-                                       end);
-                    kernels.pack_gates({.weights = s.weights.input,
-                                        .weights_stride = s.weights.stride,
-                                        .state_size = s.state_size,
-                                        .terms = s.input.features,
-                                        .panels = of_input.data()},
-                                       begin,
-                                       end);
+                    pack(s.weight_hh, hh, begin, end);
+                    pack(s.weight_ih, ih, begin, end);
                   });
   }
 
-  Scratch<accumulate_t<scalar_t>> of_h;
-  Scratch<accumulate_t<scalar_t>> of_input;
+  Scratch<accumulate_t<scalar_t>> hh, ih;
 };
 
 /// Runs all steps of some rows of the batch, in a separate workspace.
@@ -77,7 +76,7 @@ class ForwardRows {
   }
 
   static int64_t bytes_per_row(const SequenceForward<scalar_t>& s) {
-    const auto& kernels = sequence_kernels<scalar_t>(CellType::kLltm);
+    const auto& kernels = sequence_kernels<scalar_t>(s.cell);
     const int64_t of_input = s.input.feature_stride == 1 ? 0 : s.input.features;
     const int64_t of_state =
         kernels.gate_row_size(s.state_size) + kernels.padded_state_size(s.state_size);
@@ -98,23 +97,23 @@ class ForwardRows {
       }
       const InputGatesParams<scalar_t> input{.state_size = s.state_size,
                                              .input_features = s.input.features,
-                                             .panels = weights.of_input.data(),
+                                             .panels = weights.ih.data(),
                                              .bias = s.bias,
                                              .rows = rows.data(),
                                              .row_count = static_cast<int64_t>(rows.size())};
       spread(groups,
-             multiplications(input.row_count, 3 * s.state_size, s.input.features),
+             multiplications(input.row_count, s.gate_columns, s.input.features),
              [&](int64_t begin, int64_t end) { kernels.input_gates(input, begin, end); });
       for (int64_t i = first; i < last; ++i) {
         reset_cells(s.steps.step(i));
         const ForwardStepParams<scalar_t> step{
             .state_size = s.state_size,
-            .panels = weights.of_h.data(),
+            .panels = weights.hh.data(),
             .rows = rows.data() + offsets[i - first],
             .row_count = offsets[i - first + 1] - offsets[i - first]};
         if (step.row_count > 0) {
           spread(groups,
-                 multiplications(step.row_count, 3 * s.state_size, s.state_size),
+                 multiplications(step.row_count, s.gate_columns, s.state_size),
                  [&](int64_t begin, int64_t end) { kernels.forward_step(step, begin, end); });
         }
       }
@@ -134,11 +133,7 @@ class ForwardRows {
   void start_cells() {
     std::fill_n(cells.data(), (last_row - first_row) * padded, real(0));
     for (int64_t row = first_row; row < last_row; ++row) {
-      if (s.exact_c0) {
-        std::copy_n(s.exact_c0 + row * s.state_size, s.state_size, cell_of(row));
-      } else if (s.c0) {
-        std::copy_n(s.c0 + row * s.state_size, s.state_size, cell_of(row));
-      }
+      s.c0.read(row, s.state_size, cell_of(row));
     }
   }
 
@@ -163,11 +158,11 @@ class ForwardRows {
       for (int64_t row = first_row; row < last_row; ++row) {
         const int64_t at = step * s.steps.batch + row;
         scalar_t* new_cell = s.cells ? s.cells + at * s.state_size : nullptr;
-        scalar_t* gates = s.gates ? s.gates + at * 3 * s.state_size : nullptr;
+        scalar_t* gates = s.gates ? s.gates + at * s.gate_columns : nullptr;
         if (!s.steps.runs(step, row)) {
           clear(output(step, row), s.state_size);
           clear(new_cell, s.state_size);
-          clear(gates, 3 * s.state_size);
+          clear(gates, s.gate_columns);
           continue;
         }
         rows.push_back({.input = s.input.rows.at(step, row),
@@ -222,16 +217,12 @@ class ForwardRows {
       const scalar_t* h =
           length > 0 ? output(s.steps.reverse ? 0 : length - 1, row) : start_of_h(row);
       std::copy_n(h, s.state_size, s.h_n + row * s.state_size);
-      if (s.exact_c_n) {
-        std::copy_n(cell_of(row), s.state_size, s.exact_c_n + row * s.state_size);
-      } else {
-        std::copy_n(cell_of(row), s.state_size, s.c_n + row * s.state_size);
-      }
+      s.c_n.write(row, s.state_size, cell_of(row));
     }
   }
 
-  const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>(CellType::kLltm);
   const SequenceForward<scalar_t>& s;
+  const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>(s.cell);
   const PackedWeights<scalar_t>& weights;
   const int64_t first_row;
   const int64_t last_row;
@@ -251,14 +242,14 @@ class ForwardRows {
 template <typename scalar_t>
 void run(const SequenceForward<scalar_t>& sequence) {
   const PackedWeights<scalar_t> weights(sequence);
-  const int64_t rows_per_tile = sequence_kernels<scalar_t>(CellType::kLltm).rows_per_tile;
+  const int64_t rows_per_tile = sequence_kernels<scalar_t>(sequence.cell).rows_per_tile;
   const int64_t bytes_per_row = ForwardRows<scalar_t>::bytes_per_row(sequence);
   run_rows(SequenceWork{.batch = sequence.steps.batch,
                         .steps = sequence.steps.count,
-                        .multiplications_per_row = 3 * sequence.state_size *
-                                                   (sequence.state_size + sequence.input.features),
+                        .multiplications_per_row =
+                            sequence.gate_columns * (sequence.state_size + sequence.input.features),
                         .multiplications_per_step = multiplications(
-                            sequence.steps.batch, 3 * sequence.state_size, sequence.state_size),
+                            sequence.steps.batch, sequence.gate_columns, sequence.state_size),
                         .rows_per_tile = rows_per_tile,
                         .rows_at_once = rows_that_fit(bytes_per_row, rows_per_tile)},
            [&](int64_t first, int64_t last, int64_t rows_at_once, const auto& spread) {

@@ -38,16 +38,16 @@ void state_gradient_of_batch(const Tensor& out,
   const WeightColumns<scalar_t> columns{.data = weights.const_data_ptr<scalar_t>() + first_column,
                                         .stride = weights.stride(0),
                                         .columns = out.size(1)};
-  StateGradient<scalar_t>(d_gates.size(1) / 3, columns, d_gates.size(0)).write(rows);
+  StateGradient<scalar_t>(d_gates.size(1), columns, d_gates.size(0)).write(rows);
 }
 
 }  // namespace
 
 template <typename scalar_t>
-StateGradient<scalar_t>::StateGradient(int64_t state_size,
+StateGradient<scalar_t>::StateGradient(int64_t gates,
                                        const WeightColumns<scalar_t>& weights,
                                        int64_t row_count)
-    : gates_(3 * state_size), weights_(weights) {
+    : gates_(gates), weights_(weights) {
   // With many chunks of rows, all of them share one copy.
   if (row_count > 2 * product_kernels<scalar_t>().max_rows_per_chunk) {
     panels_ = pack_columns(weights, gates_);
@@ -81,21 +81,24 @@ void StateGradient<scalar_t>::write(const std::vector<StateGradientRow<scalar_t>
 }
 
 template <typename scalar_t>
-ParameterGradients<scalar_t>::ParameterGradients(int64_t state_size,
+ParameterGradients<scalar_t>::ParameterGradients(int64_t gates,
+                                                 int64_t state_size,
                                                  int64_t input_features,
                                                  int64_t most_rows,
                                                  bool in_one_call,
-                                                 scalar_t* d_weights,
+                                                 const GradientBlock<scalar_t>& d_weight_hh,
+                                                 const GradientBlock<scalar_t>& d_weight_ih,
                                                  scalar_t* d_bias)
-    : weights_{.gates = 3 * state_size,
-               .state_size = state_size,
-               .input_features = input_features,
+    : weights_{.gates = gates,
+               .h_columns = d_weight_hh.data ? state_size : 0,
+               .input_columns = d_weight_ih.data ? input_features : 0,
                .rows = nullptr,
                .row_count = std::min(most_rows, product_kernels<scalar_t>().max_rows_per_sum),
                .is_first = in_one_call,
                .is_last = in_one_call,
                .sums = nullptr,
-               .d_weights = d_weights,
+               .d_weight_hh = d_weight_hh,
+               .d_weight_ih = d_weight_ih,
                .panel_groups = 1,
                .panels = nullptr,
                .first_panel = 0},
@@ -107,9 +110,9 @@ ParameterGradients<scalar_t>::ParameterGradients(int64_t state_size,
             .d_bias = d_bias} {
   const auto& kernels = product_kernels<scalar_t>();
   if (d_bias && !in_one_call) {
-    bias_.sums = bias_sums_.emplace(3 * state_size).data();
+    bias_.sums = bias_sums_.emplace(gates).data();
   }
-  if (!d_weights) {
+  if (columns() == 0) {
     return;
   }
   const int64_t panel_count = kernels.weight_panels(weights_);
@@ -138,16 +141,15 @@ void ParameterGradients<scalar_t>::add(const std::vector<GradientRow<scalar_t>>&
     bias_.row_count = row_count;
     bias_.is_first = is_first;
     bias_.is_last = is_last;
-    const int64_t gates = 3 * weights_.state_size;
+    const int64_t gates = weights_.gates;
     for_each_task(gates, gates * row_count, kShortCopies, [&](int64_t begin, int64_t end) {
       kernels.bias_gradient(bias_, begin, end);
     });
   }
-  if (weights_.d_weights && row_count == 0) {
-    const int64_t columns = weights_.state_size + weights_.input_features;
-    std::fill_n(weights_.d_weights, 3 * weights_.state_size * columns, scalar_t(0));
+  if (row_count == 0) {
+    zero_weights();
   }
-  const int64_t sums = weights_.d_weights ? ceil_div(row_count, kernels.max_rows_per_sum) : 0;
+  const int64_t sums = columns() > 0 ? ceil_div(row_count, kernels.max_rows_per_sum) : 0;
   for (int64_t sum = 0; sum < sums; ++sum) {
     const int64_t first_row = row_count * sum / sums;
     weights_.rows = rows.data() + first_row;
@@ -157,6 +159,15 @@ void ParameterGradients<scalar_t>::add(const std::vector<GradientRow<scalar_t>>&
     for (int64_t group = 0; group < weights_.panel_groups; group += groups_at_once_) {
       add_to_weights(group, std::min(group + groups_at_once_, weights_.panel_groups));
     }
+  }
+}
+
+template <typename scalar_t>
+void ParameterGradients<scalar_t>::zero_weights() {
+  for (int64_t gate = 0; gate < weights_.gates; ++gate) {
+    const auto &hh = weights_.d_weight_hh, &ih = weights_.d_weight_ih;
+    std::fill_n(hh.data + gate * hh.stride, weights_.h_columns, scalar_t(0));
+    std::fill_n(ih.data + gate * ih.stride, weights_.input_columns, scalar_t(0));
   }
 }
 
@@ -175,9 +186,8 @@ void ParameterGradients<scalar_t>::add_to_weights(int64_t first_group, int64_t l
                 });
   const int64_t tasks_of_group = kernels.weight_gradient_tasks(weights_) / weights_.panel_groups;
   const int64_t first_task = first_group * tasks_of_group;
-  const int64_t columns = weights_.state_size + weights_.input_features;
   for_each_task((last_group - first_group) * tasks_of_group,
-                multiplications(weights_.row_count, 3 * weights_.state_size, columns) *
+                multiplications(weights_.row_count, weights_.gates, columns()) *
                     (last_group - first_group) / weights_.panel_groups,
                 kShortMultiplications,
                 [&](int64_t begin, int64_t end) {
@@ -197,11 +207,15 @@ void finish_fused_gradients(const CellGradients& gradients,
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
         if (gradients.bias.defined() || gradients.weights.defined()) {
           const auto rows = rows_of_batch<scalar_t>(gradients.gates, input_, old_h_);
-          ParameterGradients<scalar_t>(state_size,
+          scalar_t* const d_weights = mutable_data_or_null<scalar_t>(gradients.weights);
+          const int64_t columns = weights.size(1);
+          ParameterGradients<scalar_t>(weights.size(0),
+                                       state_size,
                                        input.size(1),
                                        input.size(0),
                                        /*in_one_call=*/true,
-                                       mutable_data_or_null<scalar_t>(gradients.weights),
+                                       {d_weights, columns},
+                                       {d_weights ? d_weights + state_size : nullptr, columns},
                                        mutable_data_or_null<scalar_t>(gradients.bias))
               .add(rows, /*is_first=*/true, /*is_last=*/true);
         }

@@ -20,17 +20,19 @@ void finish_fused_gradients(const CellGradients& gradients,
                             const at::Tensor& weights,
                             const at::Tensor& old_h);
 
-/// d_weights = the sum over rows of d_gates.T @ [old_h | input], and d_bias = that of d_gates. The
-/// rows may come in several calls.
+/// d_weights = the sum over rows of d_gates.T @ [old_h | input], in two blocks, and d_bias = that
+/// of d_gates. The rows may come in several calls.
 template <typename scalar_t>
 class ParameterGradients {
  public:
-  /// Either of d_weights and d_bias may be null. A call of add() has at most `most_rows` rows.
-  ParameterGradients(int64_t state_size,
+  /// Any of the gradients may be null. A call of add() has at most `most_rows` rows.
+  ParameterGradients(int64_t gates,
+                     int64_t state_size,
                      int64_t input_features,
                      int64_t most_rows,
                      bool in_one_call,
-                     scalar_t* d_weights,
+                     const GradientBlock<scalar_t>& d_weight_hh,
+                     const GradientBlock<scalar_t>& d_weight_ih,
                      scalar_t* d_bias);
 
   /// Adds the rows of a call. Only a single call may have none.
@@ -39,6 +41,8 @@ class ParameterGradients {
  private:
   using Sums = Scratch<accumulate_t<scalar_t>>;
 
+  int64_t columns() const { return weights_.h_columns + weights_.input_columns; }
+  void zero_weights();
   void add_to_weights(int64_t first_group, int64_t last_group);
 
   WeightGradientParams<scalar_t> weights_;
@@ -52,7 +56,7 @@ template <typename scalar_t>
 class StateGradient {
  public:
   /// row_count: the rows of all calls.
-  StateGradient(int64_t state_size, const WeightColumns<scalar_t>& weights, int64_t row_count);
+  StateGradient(int64_t gates, const WeightColumns<scalar_t>& weights, int64_t row_count);
 
   void write(const std::vector<StateGradientRow<scalar_t>>& rows) const;
 

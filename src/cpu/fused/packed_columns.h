@@ -4,16 +4,9 @@
 #include "../kernel_arguments.h"
 #include "../parallel.h"
 #include "../scratch.h"
+#include "arrays.h"
 
 namespace lltm::cpu {
-
-/// Some columns of a (3*state_size, ...) matrix of weights; `data` points to the first of them.
-template <typename scalar_t>
-struct WeightColumns {
-  const scalar_t* data;
-  int64_t stride;
-  int64_t columns;
-};
 
 template <typename scalar_t>
 Scratch<accumulate_t<scalar_t>> pack_columns(const WeightColumns<scalar_t>& weights,

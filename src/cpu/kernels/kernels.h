@@ -116,20 +116,29 @@ struct GradientRow {
   const scalar_t* input;    // (input_features)
 };
 
-/// d_weights = d_gates.T @ states. More than max_rows_per_sum rows take several calls.
+/// Where one block of d_weights is written.
+template <typename scalar_t>
+struct GradientBlock {
+  scalar_t* data;  // null if it is not wanted
+  int64_t stride;  // between rows
+};
+
+/// d_weights = d_gates.T @ [old_h | input], in two blocks. More than max_rows_per_sum rows take
+/// several calls.
 template <typename scalar_t>
 struct WeightGradientParams {
   int64_t gates;
-  int64_t state_size;
-  int64_t input_features;
+  int64_t h_columns;      // state_size, or 0 if d_weight_hh is not wanted
+  int64_t input_columns;  // input_features, or 0 if d_weight_ih is not wanted
   const GradientRow<scalar_t>* rows;
   int64_t row_count;
   bool is_first;                 // whether these are the first rows
   bool is_last;                  // whether these are the last rows
   accumulate_t<scalar_t>* sums;  // weight_sums_size(), of the previous rows; null for a single call
-  scalar_t* d_weights;           // (gates, state_size + input_features)
-  int64_t panel_groups;          // number of groups of the panels of columns of states
-  accumulate_t<scalar_t>* panels;  // from first_panel on, each of weight_panel_size()
+  GradientBlock<scalar_t> d_weight_hh;  // (gates, h_columns)
+  GradientBlock<scalar_t> d_weight_ih;  // (gates, input_columns)
+  int64_t panel_groups;                 // number of groups of the panels of columns
+  accumulate_t<scalar_t>* panels;       // from first_panel on, each of weight_panel_size()
   int64_t first_panel;
 };
 

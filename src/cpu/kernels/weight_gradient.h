@@ -1,4 +1,4 @@
-// d_weights = d_gates.T @ states.
+// d_weights = d_gates.T @ [old_h | input], in two blocks.
 #pragma once
 
 #include "gate_tiles.h"
@@ -23,7 +23,7 @@ template <typename scalar_t>
 int64_t weight_panels(const WeightGradientParams<scalar_t>& params) {
   return is_outer_product(params)
              ? 0
-             : ceil_div(params.state_size + params.input_features, kPanelWidth<scalar_t>);
+             : ceil_div(params.h_columns + params.input_columns, kPanelWidth<scalar_t>);
 }
 
 template <typename scalar_t>
@@ -60,14 +60,14 @@ template <typename scalar_t>
 void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
   using O = Operand<scalar_t>;
   constexpr int64_t width = kPanelWidth<scalar_t>;
-  const int64_t columns = params.state_size + params.input_features;
+  const int64_t columns = params.h_columns + params.input_columns;
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t first = panel * width;
     const int64_t last = smaller(first + width, columns);
-    const int64_t boundary = clamp(params.state_size, first, last);
+    const int64_t boundary = clamp(params.h_columns, first, last);
     // If the panel has no columns of h or of input, its rows may be null, as with no features.
     const int64_t first_of_h = boundary > first ? first : 0;
-    const int64_t first_of_input = last > boundary ? boundary - params.state_size : 0;
+    const int64_t first_of_input = last > boundary ? boundary - params.h_columns : 0;
     auto* to = params.panels + (panel - params.first_panel) * weight_panel_size(params);
     for (int64_t row = 0; row < params.row_count; row += O::kTerms, to += width) {
       const scalar_t* of_h[O::kTerms];
@@ -101,11 +101,12 @@ void outer_product(const WeightGradientParams<scalar_t>& params, int64_t begin, 
   using V = Simd<real>;
   constexpr int64_t gates_per_task = GateTiles<scalar_t>::kGatesPerTask;
   const int64_t last_gate = smaller(end * gates_per_task, params.gates);
-  scalar_t* out =
-      params.d_weights + begin * gates_per_task * (params.state_size + params.input_features);
   for (int64_t gate = begin * gates_per_task; gate < last_gate; ++gate) {
     const V scalar(real(params.rows[0].d_gates[gate]));
-    const auto write = [&](const scalar_t* from, int64_t columns) __attribute__((always_inline)) {
+    const auto write = [&](const scalar_t* from,
+                           const GradientBlock<scalar_t>& block,
+                           int64_t columns) __attribute__((always_inline)) {
+      scalar_t* out = block.data + gate * block.stride;
       int64_t column = 0;
       for (; column + V::kLanes <= columns; column += V::kLanes) {
         A::store(scalar * A::load(from + column, V::kLanes), out + column, V::kLanes);
@@ -113,12 +114,60 @@ void outer_product(const WeightGradientParams<scalar_t>& params, int64_t begin, 
       if (column < columns) {
         A::store(scalar * A::load(from + column, columns - column), out + column, columns - column);
       }
-      out += columns;
     };
-    write(params.rows[0].old_h, params.state_size);
-    write(params.rows[0].input, params.input_features);
+    write(params.rows[0].old_h, params.d_weight_hh, params.h_columns);
+    write(params.rows[0].input, params.d_weight_ih, params.input_columns);
   }
 }
+
+/// The columns of a panel in d_weights: of one block, or of both.
+template <typename scalar_t>
+class PanelOfGradient {
+  static constexpr int64_t kWidth = kPanelWidth<scalar_t>;
+
+ public:
+  LLTM_INLINE PanelOfGradient(const WeightGradientParams<scalar_t>& params, int64_t panel)
+      : params_(params),
+        first_(panel * kWidth),
+        columns_(smaller(kWidth, params.h_columns + params.input_columns - first_)) {
+    const auto& hh = params.d_weight_hh;
+    const auto& ih = params.d_weight_ih;
+    const bool one_matrix = ih.data == hh.data + params.h_columns && ih.stride == hh.stride;
+    if (first_ >= params.h_columns) {
+      block_ = {ih.data + (first_ - params.h_columns), ih.stride};
+    } else if (first_ + columns_ <= params.h_columns || one_matrix) {
+      block_ = {hh.data + first_, hh.stride};
+    }
+  }
+
+  LLTM_INLINE int64_t columns() const { return columns_; }
+
+  /// Calls finish(out_row), which writes the rows from `gate` on to out_row(r) if they are the last
+  /// of the sum.
+  template <int64_t height, typename Finish>
+  LLTM_INLINE void write(int64_t gate, int64_t rows, const Finish& finish) const {
+    if (block_.data || !params_.is_last) {
+      finish([&](int64_t r) { return block_.data + (gate + r) * block_.stride; });
+      return;
+    }
+    scalar_t copy[height][kWidth];
+    finish([&](int64_t r) { return copy[r]; });
+    const auto& hh = params_.d_weight_hh;
+    const auto& ih = params_.d_weight_ih;
+    const int64_t of_h = params_.h_columns - first_;
+    for (int64_t r = 0; r < rows; ++r) {
+      std::memcpy(hh.data + (gate + r) * hh.stride + first_, copy[r], of_h * sizeof(scalar_t));
+      std::memcpy(
+          ih.data + (gate + r) * ih.stride, copy[r] + of_h, (columns_ - of_h) * sizeof(scalar_t));
+    }
+  }
+
+ private:
+  const WeightGradientParams<scalar_t>& params_;
+  const int64_t first_;
+  const int64_t columns_;
+  GradientBlock<scalar_t> block_{nullptr, 0};  // of the panel, if it is in one
+};
 
 template <typename scalar_t>
 void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
@@ -128,7 +177,6 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
     outer_product(params, begin, end);
     return;
   }
-  const int64_t columns = params.state_size + params.input_features;
   const int64_t panel_size = weight_panel_size(params);
   const int64_t tasks_per_group = ceil_div(params.gates, Tiles::kGatesPerTask);
   const int64_t sums_stride = weight_sums_stride(params);
@@ -151,15 +199,19 @@ void weight_gradient(const WeightGradientParams<scalar_t>& params, int64_t begin
         const int64_t gate = first_gate + tile * Tiles::kHeight;
         alignas(64) VectorOf<scalar_t> sums[Tiles::kHeight][kMaxVectors];
         d_gates.multiply(tile, params.panels + (panel - params.first_panel) * panel_size, sums);
-        finish_block<scalar_t>(
-            sums,
-            params.is_first,
-            params.is_last,
-            is_partial ? params.sums + gate * sums_stride + panel * width : nullptr,
-            sums_stride,
-            [&](int64_t r) { return params.d_weights + (gate + r) * columns + panel * width; },
-            smaller(Tiles::kHeight, first_gate + gate_count - gate),
-            columns - panel * width);
+        const int64_t rows = smaller(Tiles::kHeight, first_gate + gate_count - gate);
+        const PanelOfGradient<scalar_t> out(params, panel);
+        out.template write<Tiles::kHeight>(gate, rows, [&](const auto& out_row) {
+          finish_block<scalar_t>(
+              sums,
+              params.is_first,
+              params.is_last,
+              is_partial ? params.sums + gate * sums_stride + panel * width : nullptr,
+              sums_stride,
+              out_row,
+              rows,
+              out.columns());
+        });
       }
     }
   }

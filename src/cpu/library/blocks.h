@@ -4,7 +4,7 @@
 // Rows are independent, so each block runs its whole sequence by itself.
 #pragma once
 
-#include "../../operators/checks.h"
+#include "../../operators/recurrent.h"
 #include "../schedule.h"
 
 #include <ATen/core/Tensor.h>
@@ -37,7 +37,8 @@ template <typename Function>
 void for_each_block(const SequenceSizes<int64_t>& sizes,
                     int64_t element_size,
                     const Function& function) {
-  const int64_t bytes_of_row = (4 * sizes.state_size + sizes.input_features) * element_size;
+  const int64_t bytes_of_row =
+      (sizes.gates + sizes.state_size + sizes.input_features) * element_size;
   const int64_t rows = std::clamp<int64_t>(kStepBytes / bytes_of_row, 1, sizes.batch);
   const int64_t steps_of_chunk = std::max<int64_t>(1, kChunkBytes / (rows * bytes_of_row));
   for (int64_t first = 0; first < sizes.batch; first += rows) {

@@ -1,20 +1,22 @@
-// lltm::sequence and lltm::sequence_backward with ATen's matrix products.
+// A sequence of either cell, and its backward pass, with ATen's matrix products.
 //
-// They write every element of the outputs, or of the requested gradients, which must be contiguous.
-// The batch and the state must not be empty.
+// They write every element of the outputs, or of the requested gradients. The outputs must be
+// contiguous, and so must the gradients, except that those of the weights may have any stride
+// between rows. The batch and the state must not be empty.
 #pragma once
 
-#include "../../operators/checks.h"
-#include "../../operators/gradients.h"
 #include "../../operators/outputs.h"
+#include "../../operators/recurrent.h"
 
 namespace lltm::cpu {
 
 void library_sequence_out(const SequenceOutputs& outputs,
-                          const SequenceArguments& arguments,
+                          const RecurrentArguments& arguments,
+                          const SequenceSizes<int64_t>& sizes,
                           bool reverse);
-void library_sequence_backward_out(const SequenceGradients& gradients,
-                                   const SequenceBackwardArguments& arguments,
+void library_sequence_backward_out(const RecurrentGradients& gradients,
+                                   const RecurrentBackwardArguments& arguments,
+                                   const SequenceSizes<int64_t>& sizes,
                                    bool reverse);
 
 }  // namespace lltm::cpu

@@ -1,0 +1,61 @@
+// A sequence of either cell, as the devices compute it: lltm::sequence or lltm::lstm with the
+// weights as two blocks.
+#pragma once
+
+#include "../cell/cell_type.h"
+#include "../dispatch/optional_tensor.h"
+#include "arguments.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace lltm {
+
+/// Refers to the arguments of the operator.
+struct RecurrentArguments {
+  CellType cell;
+  const at::Tensor& input;
+  at::Tensor weight_ih;  // (gates, input_features)
+  at::Tensor weight_hh;  // (gates, state_size)
+  const std::optional<at::Tensor>& bias;
+  const std::optional<at::Tensor>& h0;
+  const std::optional<at::Tensor>& c0;
+  const std::optional<at::Tensor>& lengths;
+  const std::optional<at::Tensor>& reset;
+};
+
+struct RecurrentBackwardArguments {
+  const std::optional<at::Tensor>& grad_output;
+  const std::optional<at::Tensor>& grad_h_n;
+  const std::optional<at::Tensor>& grad_c_n;
+  const std::optional<at::Tensor>& grad_cells;
+  const at::Tensor& output;
+  const at::Tensor& cells;
+  const at::Tensor& gates;
+  RecurrentArguments sequence;
+};
+
+/// Those that were not requested are undefined.
+struct RecurrentGradients {
+  at::Tensor input;
+  at::Tensor weight_ih;
+  at::Tensor weight_hh;
+  at::Tensor bias;
+  at::Tensor h0;
+  at::Tensor c0;
+  at::Tensor gates;  // of every step, which only the private operators return (gate_gradients.h)
+
+  bool any_wanted() const {
+    return input.defined() || weight_ih.defined() || weight_hh.defined() || bias.defined() ||
+           h0.defined() || c0.defined() || gates.defined();
+  }
+};
+
+/// The weights of lltm::sequence are split by views.
+RecurrentArguments recurrent(const SequenceArguments& arguments);
+RecurrentArguments recurrent(const LstmArguments& arguments);
+RecurrentBackwardArguments recurrent(const SequenceBackwardArguments& arguments);
+RecurrentBackwardArguments recurrent(const LstmBackwardArguments& arguments);
+
+}  // namespace lltm
