@@ -27,8 +27,9 @@ class Variant(NamedTuple):
 
     name: str
     layer: str
-    leak: float = 0.0
-    """Subtracted from the weight of each h in the candidate of its own cell, which pulls the cell back to zero."""
+    leak: float | None = None
+    """Of an LLTM: subtracted from the weight of each h in the candidate of its own cell, which pulls the cell back to
+    zero. None: the default."""
     input_gate: float = 0.0
     """Added to the bias of the input gates."""
     normalizes: bool = False
@@ -40,22 +41,21 @@ class Variant(NamedTuple):
 
 
 BASELINES = (Variant("nn.LSTM", "LSTM"), Variant("nn.GRU", "GRU"), Variant("lltm.LLTM", "LLTM"))
-REMEDIES = (
-    Variant("leak of 2", "LLTM", leak=2.0),
-    Variant("input-gate bias -2", "LLTM", input_gate=-2.0),
-    Variant("LayerNorm after it", "LLTM", normalizes=True),
-    Variant("no clipping", "LLTM", clip=None),
+CHANGES = (
+    Variant("no leak", "LLTM", leak=0.0),
+    Variant("no leak, input-gate bias -2", "LLTM", leak=0.0, input_gate=-2.0),
+    Variant("no leak, LayerNorm after it", "LLTM", leak=0.0, normalizes=True),
+    Variant("no leak, no clipping", "LLTM", leak=0.0, clip=None),
 )
-VARIANTS = {variant.name: variant for variant in BASELINES + REMEDIES}
+VARIANTS = {variant.name: variant for variant in BASELINES + CHANGES}
 
 
 def make_layer(variant: Variant, features: int, hidden_size: int) -> nn.Module:
     """The layer of a variant, with as many parameters as an LLTM with this state size."""
     kind = LAYERS[variant.layer]
-    layer = kind(features, ppo.twin_size(kind, features, hidden_size))
+    options = {} if variant.leak is None else {"leak": variant.leak}
+    layer = kind(features, ppo.twin_size(kind, features, hidden_size), **options)
     with torch.no_grad():
-        if variant.leak:
-            layer.weights_l0[2 * hidden_size :, :hidden_size].diagonal().sub_(variant.leak)
         if variant.input_gate:
             layer.bias_l0[:hidden_size].add_(variant.input_gate)
     return layer

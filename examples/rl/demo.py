@@ -25,9 +25,6 @@ import lltm
 
 LAYERS = {"LLTM": lltm.LLTM, "LSTM": nn.LSTM}
 
-LEAK = 2.0
-"""How strongly each cell of the LLTM is pulled back to zero, in place of a forget gate: see docs/the-cell.md."""
-
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -43,10 +40,7 @@ def arguments() -> argparse.Namespace:
 
 def make_agent(name: str, hidden_size: int, seed: int) -> ppo.Agent:
     torch.manual_seed(seed)
-    layer = LAYERS[name](FEATURES, hidden_size)
-    if isinstance(layer, lltm.LLTM):
-        layer.reset_parameters(leak=LEAK)
-    return ppo.Agent(layer)
+    return ppo.Agent(LAYERS[name](FEATURES, hidden_size))
 
 
 def run(name: str, hidden_size: int, options: ppo.Options) -> list[ppo.Report]:

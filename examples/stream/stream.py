@@ -39,10 +39,6 @@ BEGINNINGS = (
 )
 """Beginnings of lines, which the trained model completes."""
 
-LEAK = 2.0
-"""How strongly each cell of a newly initialized LLTM is pulled back to zero. The LLTM cannot forget: without the leak,
-its cells only grow, until their tanh stays at 1 or -1. The leak plays the role of the LSTM's forget gate."""
-
 
 class Options(NamedTuple):
     """How a model is trained."""
@@ -87,8 +83,6 @@ class ByteModel(nn.Module):
         self.resets = layer is lltm.LLTM
         self.embedding = nn.Embedding(BYTES, embedding_size)
         self.layer = layer(embedding_size, hidden_size)
-        if self.resets:
-            self.layer.reset_parameters(leak=LEAK)
         self.readout = nn.Linear(hidden_size, BYTES)
 
     def forward(self, bytes: Tensor, state: State | None = None) -> tuple[Tensor, State]:

@@ -2,11 +2,10 @@
 
 import numbers
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from .cell import describe_state
 
 
 def check_options(
@@ -37,6 +36,33 @@ def check_options(
         raise TypeError(f"LLTM: num_layers should be of type int, got: {type(num_layers).__name__}")
     if proj_size != 0:
         raise ValueError(f"LLTM: there are no projections, proj_size must be 0, got {proj_size}")
+
+
+def describe_state(state: object) -> str | None:
+    """Describe a state that is not a pair of tensors; None if it is one."""
+    if isinstance(state, Tensor):
+        return "one tensor"
+    if not isinstance(state, tuple | list):
+        return f"an object of type {type(state).__name__}"
+    kinds = ", ".join("Tensor" if isinstance(value, Tensor) else type(value).__name__ for value in state)
+    return None if kinds == "Tensor, Tensor" else f"({kinds})"
+
+
+def check_input_kind(input: object) -> None:
+    if not hasattr(input, "dim"):  # tensors, and what poses as one
+        kind = type(input).__name__
+        raise TypeError(f"LLTM: input should be a tensor or a PackedSequence, got an object of type {kind}")
+
+
+def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], weights: str, errors: list[str]) -> None:
+    """Report a state_dict of nn.LSTM or nn.LSTMCell, which has weights of this name.
+
+    load_state_dict() then raises, also with strict=False, which would otherwise leave the module untrained silently."""
+    if weights in state_dict:
+        errors.append(
+            f"{weights} is a parameter of nn.LSTM or nn.LSTMCell, whose cell has four gates: {type(module).__name__} "
+            "cannot compute it"
+        )
 
 
 def check_kinds(lengths: object, reset: object) -> None:

@@ -19,7 +19,9 @@ class Leaf(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._pose_as_torch_nn()  # pickled by a version of lltm that did not
+        # Pickled by a version of lltm that did not do so, and had no leak.
+        self._pose_as_torch_nn()
+        self.__dict__.setdefault("leak", 0.0)
 
     def _pose_as_torch_nn(self) -> None:
         # In the instance, because pickle finds the class by the __module__ of the class. Without a dot at the end,

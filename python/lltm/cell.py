@@ -1,21 +1,9 @@
 """LLTMCell, the recurrent cell as a module."""
 
-import math
-
 import torch
 from torch import Tensor
 
-from . import _leaf
-
-
-def describe_state(state: object) -> str | None:
-    """Describe a state that is not a pair of tensors; None if it is one."""
-    if isinstance(state, Tensor):
-        return "one tensor"
-    if not isinstance(state, tuple | list):
-        return f"an object of type {type(state).__name__}"
-    kinds = ", ".join("Tensor" if isinstance(value, Tensor) else type(value).__name__ for value in state)
-    return None if kinds == "Tensor, Tensor" else f"({kinds})"
+from . import _checks, _initialization, _leaf
 
 
 def split_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -25,7 +13,8 @@ def split_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
     :class:`LLTMCell` or of a layer of :class:`LLTM`. Their rows are those of the input gate, the output gate and the
     candidate, H each: ``weights.chunk(3)``, as ``bias.chunk(3)``.
 
-    Raises ValueError if weights do not have this shape, (3H, H+I), for any H of 1 or more and I of 0 or more.
+    Raises ValueError if weights do not have this shape, (3H, H+I), for any H of 1 or more and I of 0 or more, or if
+    they are a DTensor whose columns are sharded, of which there are no views.
 
     Example::
 
@@ -38,6 +27,8 @@ def split_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
     state_size = weights.size(0) // 3 if weights.dim() == 2 else 0
     if state_size == 0 or weights.size(0) % 3 != 0 or weights.size(1) < state_size:
         raise ValueError(f"split_weights: expected weights of shape (3H, H+I), got {list(weights.shape)}")
+    if _initialization.shards_columns(weights):
+        raise ValueError("split_weights: there are no views of a DTensor whose columns are sharded")
     return weights[:, :state_size], weights[:, state_size:]
 
 
@@ -58,6 +49,8 @@ class LLTMCell(_leaf.Leaf):
         state_size: the number of features of the state, H. Also called hidden_size.
         bias: if ``False``, the cell has no bias. Default: ``True``.
         device, dtype: the device and dtype of the parameters.
+        leak: what :meth:`reset_parameters` subtracts from the weight of each h in the candidate of its own cell.
+            Default: 0, as in the tutorial. That of :class:`LLTM` is 2, with which most models learn better.
 
     Inputs: input, state
         * **input**: (N, I), or (I) for a single example.
@@ -68,9 +61,9 @@ class LLTMCell(_leaf.Leaf):
         * the next state, both tensors in the shape of old_h.
 
     Attributes:
-        weights: (3H, H+I), initialized uniformly in +-1/sqrt(H). Rows in the order input gate, output gate,
-            candidate; columns in the order h, x (see :func:`split_weights`).
-        bias: (3H), initialized in the same range, or None.
+        weights: (3H, H+I). Rows in the order input gate, output gate, candidate; columns in the order h, x (see
+            :func:`split_weights`).
+        bias: (3H), or None.
         input_features, state_size, and input_size, hidden_size: I and H.
 
     Raises:
@@ -93,6 +86,7 @@ class LLTMCell(_leaf.Leaf):
 
     input_features: int
     state_size: int
+    leak: float
     weights: Tensor
     bias: Tensor | None
 
@@ -106,6 +100,7 @@ class LLTMCell(_leaf.Leaf):
         *,
         input_size: int | None = None,
         hidden_size: int | None = None,
+        leak: float = 0.0,
     ) -> None:
         super().__init__()
         input_features = _either(input_features=input_features, input_size=input_size)
@@ -117,6 +112,7 @@ class LLTMCell(_leaf.Leaf):
             )
         self.input_features = input_features
         self.state_size = state_size
+        self.leak = float(leak)
         shape = (3 * state_size, state_size + input_features)
         self.weights = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         if bias:
@@ -133,11 +129,17 @@ class LLTMCell(_leaf.Leaf):
     def hidden_size(self) -> int:
         return self.state_size
 
-    def reset_parameters(self) -> None:
-        """Reinitialize the parameters uniformly in +-1/sqrt(state_size)."""
-        bound = 1 / math.sqrt(self.state_size)
-        for parameter in self.parameters():
-            torch.nn.init.uniform_(parameter, -bound, bound)
+    def reset_parameters(self, leak: float | None = None) -> None:
+        """Reinitialize the parameters uniformly in +-1/sqrt(state_size), and subtract the leak.
+
+        ``leak``, by default that of the constructor, is that of :meth:`LLTM.reset_parameters`, which also says what it
+        raises.
+        """
+        _initialization.reset_parameters(self, ["weights"], self.state_size, self.leak if leak is None else leak)
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        _checks.refuse_lstm(self, state_dict, prefix + "weight_ih", errors)
 
     def forward(
         self, input: Tensor, state: tuple[Tensor, Tensor] | None = None, hx: tuple[Tensor, Tensor] | None = None
@@ -174,7 +176,8 @@ class LLTMCell(_leaf.Leaf):
         return new_h, new_cell
 
     def extra_repr(self) -> str:
-        return f"input_features={self.input_features}, state_size={self.state_size}, bias={self.bias is not None}"
+        leak = "" if self.leak == 0 else f", leak={self.leak}"
+        return f"input_features={self.input_features}, state_size={self.state_size}, bias={self.bias is not None}{leak}"
 
 
 def _either(**spellings: int | None) -> int:
@@ -186,7 +189,7 @@ def _either(**spellings: int | None) -> int:
 
 
 def _check_pair(state: object) -> None:
-    given = describe_state(state)
+    given = _checks.describe_state(state)
     if given is not None:
         only_tensors = isinstance(state, tuple | list) and all(isinstance(part, Tensor) for part in state)
         kind = RuntimeError if only_tensors else TypeError  # as for nn.LSTMCell

@@ -1,6 +1,5 @@
 """LLTM, layers of the recurrent cell over whole sequences, as a drop-in replacement for nn.LSTM."""
 
-import math
 from itertools import chain
 from typing import Any, overload
 
@@ -8,8 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _leaf, _packed
+from . import _checks, _hooks, _initialization, _leaf, _packed
 from .cell import LLTMCell
+
+_DEFAULT_LEAK = 2.0
+"""Better than none in seven of the eight tasks of docs/the-cell.md."""
 
 
 class _LayerParameters:
@@ -50,6 +52,8 @@ class LLTM(_leaf.Leaf):
         bidirectional: if ``True``, a second direction runs each sequence from its end. D is then 2, otherwise 1.
         proj_size: for compatibility with nn.LSTM; must be 0.
         device, dtype: the device and dtype of the parameters.
+        leak: what :meth:`reset_parameters` subtracts from the weight of each h in the candidate of its own cell.
+            Default: 2.0.
 
     Inputs: input, hx, lengths, reset, for T steps and a batch of N
         * **input**: (T, N, I), or (N, T, I) with ``batch_first``; (T, I) for a single sequence; or a PackedSequence.
@@ -74,7 +78,7 @@ class LLTM(_leaf.Leaf):
         weights_l[k], weights_l[k]_reverse: (3H, H + I) for the first layer, (3H, H + D * H) for the others. Rows in the
             order input gate, output gate, candidate; columns in the order h, x.
         bias_l[k], bias_l[k]_reverse: (3H); absent with ``bias=False``.
-            All parameters are initialized uniformly in +-1/sqrt(H). They correspond to ``weights`` and
+            All parameters are initialized by :meth:`reset_parameters`. They correspond to ``weights`` and
             ``bias`` of an :class:`LLTMCell`, so a cell's checkpoint can be loaded into a layer after renaming.
 
     Raises:
@@ -115,6 +119,7 @@ class LLTM(_leaf.Leaf):
     dropout: float
     bidirectional: bool
     proj_size: int
+    leak: float
     _drops: bool
     _layer_parameters: list[Tensor] = _LayerParameters()  # type: ignore[assignment]
 
@@ -130,6 +135,8 @@ class LLTM(_leaf.Leaf):
         proj_size: int = 0,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        leak: float = _DEFAULT_LEAK,
     ) -> None:
         super().__init__()
         _checks.check_options(input_size, hidden_size, num_layers, bias, batch_first, dropout, proj_size)
@@ -141,6 +148,7 @@ class LLTM(_leaf.Leaf):
         self.dropout = float(dropout)
         self.bidirectional = bool(bidirectional)
         self.proj_size = proj_size
+        self.leak = float(leak)
         self.__dict__["_layer_parameters"] = []  # see _LayerParameters
         directions = 2 if bidirectional else 1
         for index, names in enumerate(self._parameter_names()):
@@ -184,6 +192,7 @@ class LLTM(_leaf.Leaf):
             batch_first=batch_first,
             device=weights.device,
             dtype=weights.dtype,
+            leak=cell.leak,
         )
         for name, source in (("weights_l0", weights), ("bias_l0", bias)):
             if source is not None:
@@ -197,6 +206,22 @@ class LLTM(_leaf.Leaf):
         suffixes = ("", "_reverse") if self.bidirectional else ("",)
         return [[f"{kind}_l{k}{suffix}" for kind in kinds] for k in range(self.num_layers) for suffix in suffixes]
 
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        _checks.refuse_lstm(self, state_dict, prefix + "weight_ih_l0", errors)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if name.startswith(("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")):
+                weights = f"weights_l{name.partition('_l')[2]}"
+                raise AttributeError(
+                    f"{error}. The parameters of LLTM are weights_l[k] and bias_l[k]; "
+                    f"lltm.split_weights(rnn.{weights}) gives the columns for h and for the input"
+                ) from None
+            raise
+
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name == "dropout":
@@ -209,19 +234,19 @@ class LLTM(_leaf.Leaf):
         """The weights and bias of each layer and direction, in the order of the states."""
         return [[getattr(self, name) for name in names] for names in self._parameter_names()]
 
-    def reset_parameters(self, leak: float = 0.0) -> None:
-        """Reinitialize the parameters uniformly in +-1/sqrt(hidden_size).
+    def reset_parameters(self, leak: float | None = None) -> None:
+        """Reinitialize the parameters uniformly in +-1/sqrt(hidden_size), and subtract the leak.
 
-        ``leak``, such as 2, is subtracted from the weight of each h in the candidate of its own cell. A positive cell
-        is then pulled down and a negative one up, in place of a forget gate. docs/the-cell.md measures what that does.
+        ``leak``, by default that of the constructor, is subtracted from the weight of each h in the candidate of its
+        own cell. A positive cell is then pulled down and a negative one up, in place of a forget gate. Use 0 where
+        nothing should be forgotten. docs/the-cell.md measures what that does.
+
+        Raises:
+            RuntimeError: weights are computed from other parameters, by a hook or by a parametrization that has no
+                inverse, so that the leak cannot be written.
         """
-        bound = 1 / math.sqrt(self.hidden_size)
-        for parameter in self.parameters():
-            torch.nn.init.uniform_(parameter, -bound, bound)
-        if leak:
-            with torch.no_grad():
-                for weights, *_ in self.all_weights:
-                    weights[2 * self.hidden_size :, : self.hidden_size].diagonal().sub_(leak)
+        names = [weights for weights, *_ in self._parameter_names()]
+        _initialization.reset_parameters(self, names, self.hidden_size, self.leak if leak is None else leak)
 
     def flatten_parameters(self) -> None:
         """Does nothing: the operator reads the parameters in place."""
@@ -282,7 +307,8 @@ class LLTM(_leaf.Leaf):
     def states(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
         """Run all layers over ``input``, and return the state after every step, too.
 
-        Takes the arguments of the module's call, and returns its results first. The module's hooks do not run.
+        Takes the arguments of the module's call, and returns its results first. Of the module's hooks, those that
+        compute parameters run: those of ``torch.nn.utils.weight_norm``, ``spectral_norm`` and ``prune``.
 
         Returns:
             output, (h_n, c_n), (h, c). At index t, **h** and **c** have the state of each layer and direction after
@@ -301,6 +327,8 @@ class LLTM(_leaf.Leaf):
             >>> torch.allclose(rest, output[2:], atol=1e-6)
             True
         """
+        if not torch.jit.is_scripting():
+            _hooks.compute_parameters(self, chain.from_iterable(self._parameter_names()))
         if isinstance(input, PackedSequence):
             output, state, h, c = self._run_packed(input, hx, lengths, reset, True)
             return output, state, (_packed.like(input, torch.stack(h, 1)), _packed.like(input, torch.stack(c, 1)))
@@ -324,6 +352,8 @@ class LLTM(_leaf.Leaf):
         keep: bool,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], list[Tensor], list[Tensor]]:
         """The results of a call and, with keep, h and c of every step, each a list by layer and direction."""
+        if not torch.jit.is_scripting():
+            _checks.check_input_kind(input)
         if input.dim() != 2 and input.dim() != 3:
             raise ValueError(f"LLTM: Expected input to be 2D or 3D, got {input.dim()}D instead")
         if not torch.jit.is_scripting():
@@ -482,7 +512,14 @@ class LLTM(_leaf.Leaf):
 
     def extra_repr(self) -> str:
         parts = [str(self.input_size), str(self.hidden_size)]
-        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0, "bidirectional": False}
+        defaults: dict[str, float] = {
+            "num_layers": 1,
+            "bias": True,
+            "batch_first": False,
+            "dropout": 0,
+            "bidirectional": False,
+            "leak": _DEFAULT_LEAK,
+        }
         for name, default in defaults.items():
             if getattr(self, name) != default:
                 parts.append(f"{name}={getattr(self, name)}")

@@ -164,6 +164,55 @@ def check_fully_sharded(mesh, rank) -> None:
     assert_whole([parameter.grad for parameter in model.parameters()], expected)
 
 
+def check_initialization(mesh) -> None:
+    """FSDP2's recipe, and a leak on weights of every placement. The random numbers of the shards are their own."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    def assert_leaks(weights, expected) -> None:
+        weights = weights.detach().full_tensor()
+        mean = weights[2 * len(weights) // 3 :].diagonal().mean()
+        torch.testing.assert_close(mean, torch.tensor(-expected), rtol=0, atol=0.15)
+
+    for make_module in (
+        lambda: lltm.LLTM(3, 65, 2, leak=1.5, device="meta"),
+        lambda: lltm.LLTMCell(3, 65, leak=1.5, device="meta"),
+    ):
+        for dim in (0, 1):
+            module = make_module()
+            fully_shard(module, mesh=mesh, shard_placement_fn=lambda p, dim=dim: Shard(dim if p.dim() == 2 else 0))
+            module.to_empty(device="cpu")
+            module.reset_parameters()
+            for parameter in module.parameters():
+                if parameter.dim() == 2:
+                    assert_leaks(parameter, 1.5)
+    rnn = lltm.LLTM(3, 65)
+    for placement in (Replicate(), Shard(0), Shard(1)):
+        rnn.weights_l0 = nn.Parameter(distribute_tensor(torch.empty(195, 68), mesh, [placement]))
+        rnn.reset_parameters(leak=3.0)
+        assert_leaks(rnn.weights_l0, 3.0)
+        if placement == Shard(1):
+            with pytest.raises(ValueError, match="there are no views of a DTensor whose columns are sharded"):
+                lltm.split_weights(rnn.weights_l0)
+        else:
+            h_columns, _ = lltm.split_weights(rnn.weights_l0)
+            with torch.no_grad():
+                h_columns.zero_()
+            assert not rnn.weights_l0.full_tensor()[:, :65].any()
+
+
+def check_states_fully_sharded(mesh) -> None:
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    torch.manual_seed(0)  # the shards of the initialization had random numbers of their own
+    rnn = lltm.LLTM(3, 4, 2)
+    input = torch.randn(STEPS, 2, 3)
+    expected = rnn.states(input)
+    fully_shard(rnn, mesh=mesh)
+    register_fsdp_forward_method(rnn, "states")
+    torch.testing.assert_close(rnn.states(input), expected)
+
+
 def check(rank, file) -> None:
     """Runs in each process. test_import.py calls the functions in a single one."""
     torch.set_num_threads(1)
@@ -182,6 +231,8 @@ def check(rank, file) -> None:
     check_messages(mesh)
     check_data_parallel(rank)
     check_fully_sharded(mesh, rank)
+    check_initialization(mesh)
+    check_states_fully_sharded(mesh)
     lltm.sharding.register()  # again
     dist.destroy_process_group()
     # Skips the interpreter's finalization, during which gloo's threads may still release tensors and abort the process

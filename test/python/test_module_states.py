@@ -181,3 +181,49 @@ def test_errors_are_those_of_a_call():
         rnn.states(pack_sequence([torch.zeros(2, 3)]), lengths=torch.tensor([2]))
     with pytest.raises(torch.fx.proxy.TraceError):  # only a call of the module can be recorded
         torch.fx.symbolic_trace(States())
+
+
+def double_bias(module, arguments) -> None:
+    module.bias_l0 = 2 * module.raw
+
+
+@pytest.mark.filterwarnings("ignore:.*(weight|spectral)_norm.* is deprecated")
+@pytest.mark.parametrize(
+    "constrain",
+    [
+        torch.nn.utils.weight_norm,
+        torch.nn.utils.spectral_norm,
+        lambda rnn, name: torch.nn.utils.prune.l1_unstructured(rnn, name, 0.3),
+        torch.nn.utils.parametrizations.weight_norm,
+    ],
+    ids=["old_weight_norm", "old_spectral_norm", "prune", "parametrization"],
+)
+def test_computed_parameters_are_those_of_now(constrain):
+    rnn = lltm.LLTM(3, 4).eval()
+    constrain(rnn, "weights_l0")
+    input = torch.randn(5, 2, 3)
+    optimizer = torch.optim.SGD(rnn.parameters(), lr=1.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        rnn.states(input)[0].square().sum().backward()
+        optimizer.step()
+    output, state, _ = rnn.states(input)
+    assert_same((output, state), rnn(input), rtol=0, atol=0)
+
+
+def test_parameters_that_an_unknown_hook_computes_are_refused():
+    rnn = lltm.LLTM(3, 4)
+    rnn.raw = torch.nn.Parameter(rnn.bias_l0.detach())
+    del rnn.bias_l0
+    rnn.register_forward_pre_hook(double_bias)
+    rnn(torch.zeros(5, 2, 3))
+    with pytest.raises(
+        RuntimeError, match="LLTM: bias_l0 may be computed by the forward pre-hook <function double_bias"
+    ):
+        rnn.states(torch.zeros(5, 2, 3))
+
+
+def test_hooks_that_compute_no_parameter_do_not_run():
+    rnn = lltm.LLTM(3, 4)
+    rnn.register_forward_pre_hook(lambda module, arguments: pytest.fail("ran"))
+    rnn.states(torch.zeros(5, 2, 3))

@@ -31,14 +31,14 @@ def test_variants_change_one_thing():
         layer = models.make_layer(models.VARIANTS[name], 3, 4)
         return layer.weights_l0.detach(), layer.bias_l0.detach()
 
-    weights, bias = parameters("lltm.LLTM")
+    weights, bias = parameters("no leak")
     leaking = weights.clone()
     leaking[8:, :4] -= 2 * torch.eye(4)
-    torch.testing.assert_close(parameters("leak of 2"), (leaking, bias))
+    torch.testing.assert_close(parameters("lltm.LLTM"), (leaking, bias))
     closed = bias.clone()
     closed[:4] -= 2
-    torch.testing.assert_close(parameters("input-gate bias -2"), (weights, closed))
-    torch.testing.assert_close(parameters("no clipping"), (weights, bias))
+    torch.testing.assert_close(parameters("no leak, input-gate bias -2"), (weights, closed))
+    torch.testing.assert_close(parameters("no leak, no clipping"), (weights, bias))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_tables():
 
     rows = [row("nn.LSTM", 0, 0.25, 1.0), row("nn.LSTM", 1, 0.75, 3.0), row("nn.GRU", 0, 2.0, None)]
     rows += [row("nn.GRU", 1, 2.0, None), row("lltm.LLTM", 0, 1.0, 0.5), row("lltm.LLTM", 1, 3.0, 0.5)]
-    rows += [row("leak of 2", 0, 1.0, 0.1), row("leak of 2", 1, 1.0, 0.1)]
+    rows += [row("no leak", 0, 1.0, 0.1), row("no leak", 1, 1.0, 0.1)]
     metrics = {"toy": {"name": "errors", "lower_is_better": True}}
     text = scores.tables({"part": 1, "metrics": metrics, "rows": rows})
     assert "| toy: errors | **0.5 (0.25 to 0.75)** | 2 (2 to 2) | 2 (1 to 3) |\n" in text
