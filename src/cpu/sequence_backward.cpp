@@ -22,9 +22,9 @@ using at::Tensor;
 
 /// Computes gradients of sequences into new tensors.
 template <typename Arguments>
-class Backward {
+class SequenceBackward {
  public:
-  explicit Backward(const Arguments& arguments)
+  explicit SequenceBackward(const Arguments& arguments)
       : arguments_(arguments),
         sizes_(check<int64_t>(arguments)),
         anything_to_do_(any_gradient(arguments) && sizes_.batch * sizes_.state_size > 0) {}
@@ -66,7 +66,7 @@ class Backward {
 OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     std::array<bool, 5> output_mask) {
-  const Backward backward(arguments);
+  const SequenceBackward backward(arguments);
   const Tensor d_weights = backward.empty_if(output_mask[kWeights], arguments.weights.sizes());
   const RecurrentGradients gradients{
       .input = backward.empty_if(output_mask[kInput], arguments.input.sizes()),
@@ -88,7 +88,7 @@ OptionalLstmGradients lstm_backward(const LstmBackwardArguments& arguments,
                                     bool reverse,
                                     std::array<bool, 6> output_mask) {
   using Index = LstmGradient;
-  const Backward backward(arguments);
+  const SequenceBackward backward(arguments);
   const RecurrentGradients gradients{
       .input = backward.empty_if(output_mask[Index::kInput], arguments.input.sizes()),
       .weight_ih = backward.empty_if(output_mask[Index::kWeightIh], arguments.weight_ih.sizes()),
@@ -110,7 +110,7 @@ template <typename Arguments>
 GateGradients gate_gradients(const Arguments& arguments,
                              bool reverse,
                              std::array<bool, 2> state_mask) {
-  const Backward backward(arguments);
+  const SequenceBackward backward(arguments);
   const auto& sizes = backward.sizes();
   const RecurrentGradients gradients{
       .input = {},
