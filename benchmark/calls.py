@@ -1,9 +1,6 @@
-"""The time of a call from Python, TorchScript and C++; and the tutorial's table."""
+"""The time of a call from Python and TorchScript; and the tutorial's table."""
 
-import json
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import timing
 import torch
@@ -32,32 +29,13 @@ def python_calls(device: str, budget: timing.Budget) -> dict[str, timing.Timing]
         return timing.wall(callers, budget, _synchronizer(device))
 
 
-def cpp_calls(build_dir: Path) -> dict[str, dict[str, float]]:
-    """The same from C++. Runs the Google Benchmark program, and returns microseconds by device and caller."""
-    program = build_dir / "benchmark" / "lltm_cpp_calls"
-    shape = TUTORIAL_SHAPES[0]
-    module = build_dir / "benchmark" / "cell.pt"
-    torch.jit.script(lltm.LLTMCell(shape.input_features, shape.state_size)).save(module)
-    output = subprocess.run(
-        [program, "--benchmark_format=json", "--benchmark_min_time=0.2", "--benchmark_repetitions=5",
-         "--benchmark_enable_random_interleaving=true", "--benchmark_report_aggregates_only=true", module],
-        capture_output=True, text=True, check=True, timeout=300,
-    ).stdout  # fmt: skip
-    found: dict[str, dict[str, float]] = {}
-    for entry in json.loads(output)["benchmarks"]:
-        if entry.get("aggregate_name") == "median":
-            device, caller = entry["run_name"].split("/")[:2]
-            found.setdefault(device, {})["C++, " + caller.replace("_", " ")] = entry["real_time"] * 1e-3
-    return found
-
-
 def tutorial_table(device: str, peers: list[Peer], budget: timing.Budget) -> dict[str, tuple[float, float]]:
     """Microseconds of forward and backward of new_h.sum() + new_cell.sum(), each synchronized, as in the tutorial:
     batch 16, 32 input features, state 128."""
     case = Case(device, torch.get_num_threads(), Work.TRAINING, "float32", TUTORIAL_SHAPES[0])
     synchronize = _synchronizer(device)
     with environment(case):
-        cells = {peer.name: peer.make(case.shape, device, torch.float32) for peer in peers}
+        cells = {peer.name: peer.make(case) for peer in peers}
         inputs = Inputs(case, seed=0)
         results: dict[str, tuple[Tensor, Tensor]] = {}  # as a caller keeps them for backward
 

@@ -1,9 +1,11 @@
-"""The cases to measure: shapes, dtypes, devices, threads and kinds of work."""
+"""The cases to measure, of cells and of sequences: shapes, dtypes, devices, threads and kinds of work."""
+
+from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import torch
@@ -31,33 +33,34 @@ WORK_TITLES = {
 }
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a call, written as "64,512,512"."""
-
-    def __str__(self) -> str:
-        return ",".join(map(str, astuple(self)))
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        names, sizes = [field.name.upper() for field in fields(cls)], text.split(",")
-        if len(sizes) != len(names) or not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
-            raise ValueError(f"expected a shape as {','.join(names)}, got {text!r}")
-        return cls(*map(int, sizes))
-
-
 def log_uniform(generator: random.Random, low: int, high: int) -> int:
     return min(high, max(low, round(math.exp(generator.uniform(math.log(low), math.log(high))))))
 
 
 @dataclass(frozen=True)
-class Shape(Sizes):
+class Shape:
+    """The sizes of a call: "64,512,512" of a cell, "128,64,512,512" of a sequence, whose steps come first."""
+
     batch: int
     input_features: int
     state_size: int
+    steps: int = 1
+
+    def __str__(self) -> str:
+        steps = (self.steps,) if self.steps > 1 else ()
+        return ",".join(map(str, (*steps, self.batch, self.input_features, self.state_size)))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        sizes = text.split(",")
+        if len(sizes) not in (3, 4) or not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
+            raise ValueError(f"expected a shape as [STEPS,]BATCH,INPUT_FEATURES,STATE_SIZE, got {text!r}")
+        *steps, batch, input_features, state_size = map(int, sizes)
+        return cls(batch, input_features, state_size, *steps)
 
     @property
     def multiply_adds_of_a_gate(self) -> int:
+        """Those of a step."""
         return self.batch * (self.input_features + self.state_size) * self.state_size
 
 
@@ -73,12 +76,36 @@ SHAPES = (
 UGLY_SHAPES = (Shape(37, 77, 200), Shape(33, 65, 129), Shape(5, 1000, 1000))
 QUICK_SHAPES = (Shape(16, 32, 128), Shape(64, 512, 512))
 
+QUICK_SEQUENCE = Shape(16, 128, 128, steps=128)
+SEQUENCES = {
+    "cpu": (QUICK_SEQUENCE, Shape(32, 512, 512, steps=64), Shape(1, 256, 256, steps=512)),
+    "cuda": (
+        QUICK_SEQUENCE,
+        Shape(32, 512, 512, steps=256),
+        Shape(64, 1024, 1024, steps=256),
+        Shape(128, 2048, 2048, steps=128),
+        Shape(4096, 128, 128, steps=64),
+        Shape(256, 384, 384, steps=256),
+    ),
+}
+HIDDEN_SIZES = tuple(Shape(64, size, size, steps=256) for size in (64, 128, 256, 384, 512, 768, 1024, 1536, 2048))
+"""The series that the picture of speed shows: sequences that differ only in their hidden size."""
+
+VARIANTS = {
+    "padded": "every row has all steps",
+    "packed": "rows have from a quarter of the steps to all of them",
+    "two layers": "two layers, every row has all steps",
+    "both directions": "a bidirectional layer, every row has all steps",
+}
+"""Of a sequence."""
+
 # "tf32" means float32 tensors with PyTorch's TF32 setting turned on.
 TORCH_DTYPES = {
     "float32": torch.float32,
     "tf32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
+    "float64": torch.float64,
 }
 DTYPES = {"cpu": ("float32", "bfloat16", "float16"), "cuda": ("float32", "tf32", "bfloat16", "float16")}
 
@@ -99,22 +126,50 @@ class Case:
     threads: int
     work: Work
     dtype: str
-    shape: Sizes
+    shape: Shape
     seed: int = 0
     """The seed that a random shape was drawn with."""
+    variant: str = ""
+    """Of a sequence, one of VARIANTS; empty for a cell."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
         return TORCH_DTYPES[self.dtype]
 
+    @property
+    def lengths(self) -> torch.Tensor:
+        """The number of steps that each row runs."""
+        first = max(1, self.shape.steps // 4) if self.variant == "packed" else self.shape.steps
+        return torch.linspace(self.shape.steps, first, self.shape.batch).round().long()
+
+    @property
+    def multiply_adds(self) -> float:
+        """Those of three gates in a step's forward, of all layers and directions, on average over the steps."""
+        shape = self.shape
+        features = [shape.input_features]  # of each call of the operator
+        if self.variant == "two layers":
+            features.append(shape.state_size)
+        elif self.variant == "both directions":
+            features *= 2
+        rows = self.lengths.sum().item() / shape.steps
+        return sum(rows * 3 * shape.state_size * (shape.state_size + count) for count in features)
+
+    @property
+    def clocks(self) -> tuple[str, ...]:
+        """Of a cell on a GPU both; of a sequence "wall" if it is packed, because nn.LSTM cannot be captured then."""
+        if self.device == "cpu" or self.variant == "packed":
+            return ("wall",)
+        return ("device",) if self.variant else ("device", "wall")
+
     def columns(self) -> dict[str, str | int]:
         """As in a row of the results."""
-        names = ("device", "threads", "dtype", "seed")
+        names = ("device", "threads", "dtype", "seed", "variant")
         return {name: getattr(self, name) for name in names} | {"work": str(self.work), "shape": str(self.shape)}
 
     def __str__(self) -> str:
         threads = f" {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "cpu" else ""
-        return f"{self.device}{threads} {self.work} {self.dtype} {self.shape}"
+        variant = f", {self.variant}" if self.variant else ""
+        return f"{self.device}{threads} {self.work} {self.dtype} {self.shape}{variant}"
 
 
 def _is_worthwhile(case: Case) -> bool:
@@ -130,10 +185,17 @@ def _is_worthwhile(case: Case) -> bool:
     return True
 
 
+def _is_worthwhile_sequence(case: Case) -> bool:
+    if case.device == "cpu" and case.dtype != "float32":
+        return case.dtype == "bfloat16" and case.variant == "padded" and case.shape == SEQUENCES["cpu"][1]
+    # The other variants only at the most common shapes.
+    return case.variant == "padded" or case.shape in SEQUENCES[case.device][:2]
+
+
 def make_cases(
-    devices: list[str], threads: list[int], works: list[Work], dtypes: list[str], shapes: list[Shape]
+    devices: list[str], threads: list[int], works: list[Work], dtypes: list[str], shapes: Sequence[Shape]
 ) -> list[Case]:
-    """Every worthwhile combination. CUDA cases do not depend on the number of threads, and use the first one."""
+    """Every worthwhile combination of a cell. On CUDA, with the first number of threads alone."""
     return [
         case
         for device in devices
@@ -145,18 +207,39 @@ def make_cases(
     ]
 
 
+def make_sequences(
+    devices: list[str],
+    threads: list[int],
+    works: list[Work],
+    dtypes: list[str],
+    variants: list[str],
+    shapes: Sequence[Shape] | None,
+) -> list[Case]:
+    """Every worthwhile combination of a sequence. Requested shapes are measured in all of them."""
+    return [
+        case
+        for device in devices
+        for count in threads_on(device, threads)
+        for dtype in dtypes_on(device, dtypes)
+        for variant in variants
+        for shape in (shapes or SEQUENCES[device])
+        for work in works
+        if _is_worthwhile_sequence(case := Case(device, count, work, dtype, shape, variant=variant)) or shapes
+    ]
+
+
 def sweep_cases(
-    make: Callable[..., Case],
-    draws: list[tuple[int, Sizes]],
+    draws: list[tuple[int, Shape]],
     devices: list[str],
     threads: list[int],
     dtypes: list[str],
     works: list[Work],
+    variant: str = "",
 ) -> list[Case]:
     """Every combination with shapes and their seeds, shape by shape: an interrupted run has as many shapes for every
     dtype."""
     return [
-        make(device, count, work, dtype, shape, seed)
+        Case(device, count, work, dtype, shape, seed, variant)
         for seed, shape in draws
         for device in devices
         for count in threads_on(device, threads)

@@ -1,21 +1,25 @@
-"""The operator and its peers, each a module with the parameters of the same LLTM cell.
+"""This library and its peers: cells, and modules that run sequences.
 
-`cell(input, old_h, old_cell)` returns (new_h, new_cell). nn.LSTMCell is a different cell, with four gates instead of
-three; it is included because it is the alternative for users. `addmm` and `empty` are not cells: a bare product of the
-same size, and an operator that only allocates the results, are lower bounds for the others.
+A cell is called as `cell(input, old_h, old_cell)` and returns (new_h, new_cell). Each has the parameters of the same
+LLTM cell; nn.LSTMCell is a different cell, with four gates instead of three, and included because it is the alternative
+for users. What runs sequences is called with workload.SequenceInputs and returns the output.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from cases import Case, Shape, Work
+from cases import VARIANTS, Case, Shape, Work
 from torch import Tensor, nn
 
-OURS = "lltm"
+if TYPE_CHECKING:
+    from workload import SequenceInputs
 
 
 class Cell(nn.Module):
@@ -74,25 +78,6 @@ class Tutorial(Cell):
         return TutorialFunction.apply(input, self.weights, self.bias, old_h, old_cell)
 
 
-class Empty(Cell):
-    """An operator with the same signature that only allocates its results: see empty.cpp."""
-
-    def forward(self, input: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-        new_h, new_cell, _ = torch.ops.lltm_peers.empty_forward(input, self.weights, self.bias, old_h, old_cell)
-        return new_h, new_cell
-
-
-class Addmm(Cell):
-    """Only the product, with an existing concatenation; not a cell."""
-
-    def __init__(self, shape: Shape, device: str, dtype: torch.dtype) -> None:
-        super().__init__(shape, device, dtype)
-        self.register_buffer("x", torch.randn(shape.batch, self.weights.size(1), device=device, dtype=dtype))
-
-    def forward(self, input: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor]:
-        return (torch.addmm(self.bias, self.x, self.weights.t()),)
-
-
 class LSTM(nn.LSTMCell):
     def __init__(self, shape: Shape, device: str, dtype: torch.dtype) -> None:
         super().__init__(shape.input_features, shape.state_size, device=device, dtype=dtype)
@@ -124,40 +109,116 @@ def prepare_dynamic_compilation() -> None:
     torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
+class Recurrent(nn.Module):
+    """A module that is called like nn.LSTM, with a padded tensor or a PackedSequence. Returns the output."""
+
+    def __init__(self, kind: type[nn.Module], case: Case) -> None:
+        super().__init__()
+        self.module = kind(
+            case.shape.input_features,
+            case.shape.state_size,
+            num_layers=2 if case.variant == "two layers" else 1,
+            bidirectional=case.variant == "both directions",
+            device=case.device,
+            dtype=case.torch_dtype,
+        )
+
+    def forward(self, inputs: SequenceInputs) -> Tensor:
+        if inputs.packed is None:
+            return self.module(inputs.padded)[0]
+        return self.module(inputs.packed)[0].data
+
+
+class SequenceOperator(Cell):
+    """lltm::sequence, padded; if rows have lengths, with the lengths on the device."""
+
+    def forward(self, inputs: SequenceInputs) -> Tensor:
+        return torch.ops.lltm.sequence(inputs.padded, self.weights, self.bias, lengths=inputs.lengths)[0]
+
+
+class LoopOfCells(Operator):
+    """lltm::forward, once per step."""
+
+    def forward(self, inputs: SequenceInputs) -> Tensor:
+        h = cell = inputs.padded.new_zeros(inputs.padded.size(1), self.weights.size(0) // 3)
+        outputs = []
+        for step in inputs.padded.unbind():
+            h, cell = super().forward(step, h, cell)
+            outputs.append(h)
+        return torch.stack(outputs)
+
+
 @dataclass(frozen=True)
 class Peer:
     name: str
     title: str
-    make: Callable[[Shape, str, torch.dtype], Callable]
-    reference: type[nn.Module] | None
-    """The module that it must agree with in float64; None if it does not compute a cell."""
-    runs_backward: bool = True
-    runs_under_autocast: bool = True
+    make: Callable[[Case], Callable]
+    variants: tuple[str, ...] = ("",)
+    """The variants of sequences that it computes; of a cell an empty one."""
+    works: tuple[Work, ...] = tuple(Work)
+    reference: type[nn.Module] | None = None
+    """Of a cell: the module that it must agree with in float64."""
 
     @property
     def is_cell(self) -> bool:
-        return self.reference is not None
+        return "" in self.variants
 
+
+def _cell(
+    name: str,
+    title: str,
+    make: Callable[[Shape, str, torch.dtype], Callable],
+    reference: type[nn.Module] = Plain,
+    works: tuple[Work, ...] = tuple(Work),
+) -> Peer:
+    return Peer(
+        name, title, lambda case: make(case.shape, case.device, case.torch_dtype), works=works, reference=reference
+    )
+
+
+def _module(name: str, title: str, kind: Callable[[], type[nn.Module]]) -> Peer:
+    return Peer(name, title, lambda case: Recurrent(kind(), case), tuple(VARIANTS))
+
+
+def _sequence(name: str, title: str, kind: type[Cell], *variants: str) -> Peer:
+    return Peer(name, title, lambda case: kind(case.shape, case.device, case.torch_dtype), variants)
+
+
+def _lltm(name: str) -> Callable[[], type[nn.Module]]:
+    def find() -> type[nn.Module]:
+        import lltm  # only here: reports are also written on machines without the library
+
+        return getattr(lltm, name)
+
+    return find
+
+
+OURS, MODULE, OPERATOR, LSTM_MODULE = "lltm", "LLTM", "sequence", "lltm.LSTM"
+BASELINES = ("LSTM", "GRU")
 
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer(OURS, "this library", Operator, Plain),
-        Peer("eager", "plain PyTorch module", Plain, Plain),
+        _cell(OURS, "this library", Operator),
+        _cell("eager", "plain PyTorch module", Plain),
         # Its kernel does not support mixed dtypes.
-        Peer("tutorial", "the tutorial's design", Tutorial, Plain, runs_under_autocast=False),
-        Peer("compile", "torch.compile of the plain module", compiled, Plain),
-        Peer("dynamic", "torch.compile with dynamic shapes", DynamicallyCompiled, Plain),
-        Peer("LSTMCell", "nn.LSTMCell (four gates)", LSTM, LSTM),
-        Peer("addmm", "the bare product", Addmm, None, runs_backward=False),
-        Peer("empty", "an operator that only allocates", Empty, None, runs_under_autocast=False),
+        _cell("tutorial", "the tutorial's design", Tutorial, works=(Work.FORWARD, Work.TRAINING)),
+        _cell("compile", "torch.compile of the plain module", compiled),
+        _cell("dynamic", "torch.compile with dynamic shapes", DynamicallyCompiled),
+        _cell("LSTMCell", "nn.LSTMCell (four gates)", LSTM, LSTM),
+        _module(MODULE, "lltm.LLTM", _lltm("LLTM")),
+        _sequence(OPERATOR, "lltm::sequence, with lengths", SequenceOperator, "padded", "packed"),
+        _module(LSTM_MODULE, "lltm.LSTM (four gates)", _lltm("LSTM")),
+        _sequence("loop", "a loop of lltm::forward", LoopOfCells, "padded"),
+        _module("LSTM", "nn.LSTM (four gates)", lambda: nn.LSTM),
+        _module("GRU", "nn.GRU (three gates)", lambda: nn.GRU),
     )
 }
-
-
-# The peers at fixed shapes, and those at random shapes.
-FIXED_SHAPE_PEERS = tuple(name for name in PEERS if name != "dynamic")
+CELLS = tuple(name for name, peer in PEERS.items() if peer.is_cell)
+# The peers at fixed shapes, at random shapes, and of sequences.
+FIXED_SHAPE_PEERS = tuple(name for name in CELLS if name != "dynamic")
 SWEEP_PEERS = ("eager", "tutorial", "dynamic", "LSTMCell")
+SEQUENCE_PEERS = tuple(name for name in PEERS if name not in CELLS)
 
 
 def load_libraries(build_dir: Path) -> None:
@@ -171,10 +232,6 @@ def load_libraries(build_dir: Path) -> None:
 
 
 def applicable(case: Case, names: list[str]) -> list[Peer]:
-    """The peers with these names that support the case's work."""
-    return [
-        peer
-        for peer in (PEERS[name] for name in names)
-        if (case.work is not Work.TRAINING or peer.runs_backward)
-        and (case.work is not Work.AUTOCAST or peer.runs_under_autocast)
-    ]
+    """The peers with these names that compute the case."""
+    peers = [PEERS[name] for name in names]
+    return [peer for peer in peers if case.variant in peer.variants and case.work in peer.works]

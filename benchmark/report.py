@@ -12,36 +12,32 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas
-from cases import DTYPES, WORK_TITLES, Work
+from cases import DTYPES, VARIANTS, WORK_TITLES, Work
 from pandas import DataFrame, Series
-from peers import OURS, PEERS
+from peers import BASELINES, CELLS, LSTM_MODULE, MODULE, OURS, PEERS
 from results import Row
-from sequence.cases import VARIANTS
-from sequence.peers import BASELINES, MODULE
-from sequence.peers import PEERS as SEQUENCE_PEERS
 
 GROUP = ["section", "device", "threads", "dtype", "clock"]
 ERRORS_OF = ["device", "threads", "dtype", "shape", "work"]
 CASE = [*GROUP, "variant", "seed", "shape"]
-TITLES = {name: peer.title for name, peer in (PEERS | SEQUENCE_PEERS).items()}
-CELLS = [name for name, peer in PEERS.items() if peer.is_cell]
+TITLES = {name: peer.title for name, peer in PEERS.items()}
 WORST = 10
 
 METHOD = {
     "cell": "Microseconds per call, forward / forward and backward: the median of samples that the peers take in turns."
-    " *speedup* is over the fastest baseline, nn.LSTMCell with its four gates among them; `addmm` (the bare product)"
-    " and `empty` (an operator that only allocates) are lower bounds, not baselines. *limit* is the least time for this"
-    " GPU at its measured rates of a large product (float32: on the CUDA cores) and of a copy.",
-    "sweep": "Random shapes (batch, input features, state size): speedup over the fastest baseline. A shape whose"
+    " *speedup* is over the fastest baseline, nn.LSTMCell with its four gates among them. *limit* is the least time"
+    " for this GPU at its measured rates of a large product (float32: on the CUDA cores) and of a copy.",
+    "sweep": "Random shapes (batch, input size, hidden size): speedup over the fastest baseline. A shape whose"
     " speedup is below 1 is measured three times, and counts with the median.",
     "sequence": "Microseconds per step, forward / forward and backward with the gradients of input and all parameters."
-    " Shape: steps, batch, input features, state size. *speedup* is over the faster of nn.LSTM and nn.GRU. On a GPU:"
+    " Shape: steps, batch, input size, hidden size. *speedup* is that of lltm.LLTM over the faster of nn.LSTM and"
+    " nn.GRU, *LSTM speedup* that of lltm.LSTM over nn.LSTM. On a GPU:"
     " device time, a graph of one call, five replays a sample, the median of seven samples; packed: wall time. On a"
     " CPU: wall time, the minimum of the samples. *limit*: the multiply-adds of three gates alone, as fast as the cores"
     " do them in registers, or the GPU in a large product.\n\n"
     + "\n".join(f"- {name}: {what}" for name, what in VARIANTS.items()),
     "hidden size": "Sequences that differ only in their hidden size, as docs/_static/speed.svg shows them.",
-    "sequence sweep": "Random sequences (steps, batch, input features, state size): speedup over the faster of nn.LSTM"
+    "sequence sweep": "Random sequences (steps, batch, input size, hidden size): speedup over the faster of nn.LSTM"
     " and nn.GRU, and microseconds per step, measured as fixed sequences are.",
     "transforms": "Milliseconds in float32, wall time. *loop*: the same calls in Python, without the copies of a stack;"
     " *plain*: one call that does not tell the examples apart, such as the gradient of the whole batch.",
@@ -76,7 +72,9 @@ def times(rows: DataFrame) -> DataFrame:
     baselines = [name for name in wide if name in BASELINES or (name in CELLS and name != OURS)]
     ours = wide.reindex(columns=[MODULE, OURS]).bfill(axis=1).iloc[:, 0]
     given = rows.groupby(index, sort=False)[["limit", "speedup"]].max().astype(float)
-    return wide.assign(limit=given["limit"], speedup=given["speedup"].fillna(wide[baselines].min(axis=1) / ours))
+    speedup = given["speedup"].fillna(wide[baselines].min(axis=1) / ours)
+    of_lstm = {"LSTM speedup": wide["LSTM"] / wide[LSTM_MODULE]} if {"LSTM", LSTM_MODULE} <= set(wide) else {}
+    return wide.assign(limit=given["limit"], speedup=speedup, **of_lstm)
 
 
 def number(value: float) -> str:
@@ -117,8 +115,9 @@ def _cases(rows: DataFrame) -> Iterator[str]:
     for works in (["forward", "training"], ["autocast"]):
         of_works = rows[rows["work"].isin(works)]
         for group, wide in times(of_works).groupby(GROUP, sort=False) if len(of_works) else ():
-            columns = {name: pairs(wide[name]) for name in wide if name != "speedup" and wide[name].notna().any()}
-            shown = DataFrame(columns | {"speedup": pairs(wide["speedup"], ratio)}).reset_index()
+            columns = {name: pairs(wide[name]) for name in wide if "speedup" not in name and wide[name].notna().any()}
+            columns |= {name: pairs(wide[name], ratio) for name in wide if "speedup" in name}
+            shown = DataFrame(columns).reset_index()
             hidden = [*GROUP, "seed", *(["variant"] if not shown["variant"].any() else [])]
             yield f"## {title(group, 'autocast' if works == ['autocast'] else '')}"
             yield table(shown.drop(columns=hidden))
@@ -142,7 +141,7 @@ def _sweep(rows: DataFrame) -> Iterator[str]:
     yield table(summary)
     for key, of_group in wide.groupby([*GROUP, "work"], sort=False):
         shown = of_group.nsmallest(WORST, "speedup").dropna(axis=1, how="all")
-        formed = {name: shown[name].map(ratio if name == "speedup" else number) for name in shown}
+        formed = {name: shown[name].map(ratio if "speedup" in name else number) for name in shown}
         yield f"## {title(key[:-1], key[-1])}: worst shapes"
         yield table(DataFrame(formed).reset_index()[["shape", *formed]])
 
@@ -227,7 +226,7 @@ def speedups(rows: DataFrame) -> str:
     shapes = list(shown.index.unique("shape"))
     dtypes = [dtype for dtype in DTYPES["cuda"] if dtype in by_dtype]
     by_dtype = by_dtype.reindex(shapes)[dtypes].fillna("").rename(columns={"tf32": "TF32"})
-    sizes = "batch, input, state" if shapes[0].count(",") == 2 else "steps, batch, input, state"
+    sizes = "batch, input, hidden" if shapes[0].count(",") == 2 else "steps, batch, input, hidden"
     by_dtype.insert(0, sizes, [shape.replace(",", ", ") for shape in shapes])
     return table(by_dtype)
 
@@ -284,7 +283,7 @@ def _against_state_size(wide: DataFrame) -> plt.Figure:
     figure, panels = _panels(wide, GROUP)
     for axes, key, of in panels:
         sizes = of.index.get_level_values("shape").str.rpartition(",").get_level_values(2).astype(int)
-        for name in of.columns.drop(["limit", "speedup"]):
+        for name in (name for name in of if name in TITLES):
             axes.scatter(sizes, of[name], s=14, label=TITLES[name])
         axes.scatter(sizes, of["limit"], s=30, color="black", marker="_", label="multiply-adds alone")
         axes.set(xscale="log", yscale="log", xlabel="state size", ylabel="microseconds per step")

@@ -34,7 +34,7 @@ class Row:
     clock: str = "wall"
     """"wall", or "device": the time on the GPU, by replay of a graph."""
     variant: str = ""
-    """Of a sequence: sequence.cases.VARIANTS."""
+    """Of a sequence: cases.VARIANTS."""
     seed: int = 0
     """The seed that a random shape was drawn with."""
     limit: float | None = None

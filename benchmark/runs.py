@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import fixed
+import extras
 import machine
+import measure
 import pages
 import report
 import results
@@ -15,14 +16,35 @@ import sweep as random_shapes
 import timing
 import torch
 import transforms as of_transforms
-from cases import DTYPES, QUICK_SHAPES, SHAPES, UGLY_SHAPES, Case, Shape, Work, sweep_cases
-from peers import FIXED_SHAPE_PEERS, OURS, SWEEP_PEERS, load_libraries
+from cases import (
+    DTYPES,
+    HIDDEN_SIZES,
+    QUICK_SEQUENCE,
+    QUICK_SHAPES,
+    SHAPES,
+    UGLY_SHAPES,
+    VARIANTS,
+    Shape,
+    Work,
+    make_cases,
+    make_sequences,
+    sweep_cases,
+)
+from peers import (
+    BASELINES,
+    FIXED_SHAPE_PEERS,
+    LSTM_MODULE,
+    MODULE,
+    OPERATOR,
+    OURS,
+    SEQUENCE_PEERS,
+    SWEEP_PEERS,
+    load_libraries,
+)
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from sequence import cases as sequence_cases
-from sequence import measure as sequence_measure
-from sequence import peers as sequence_peers
 
+OUR_SEQUENCES = (MODULE, OPERATOR, LSTM_MODULE)
 ALL_DTYPES = tuple(dict.fromkeys(name for names in DTYPES.values() for name in names))
 CELL_WORKS = (str(Work.FORWARD), str(Work.TRAINING))
 
@@ -77,8 +99,8 @@ class Request:
     def chosen_works(self) -> list[Work]:
         return [Work(name) for name in choice(self.cases, CELL_WORKS, "case")]
 
-    def chosen_shapes(self, of: type) -> list:
-        return [of.parse(text) for text in self.shapes or ()]
+    def chosen_shapes(self) -> list[Shape]:
+        return [Shape.parse(text) for text in self.shapes or ()]
 
     def sweep_settings(self) -> dict[str, list]:
         return {
@@ -112,18 +134,15 @@ class Request:
 def fixed_shapes(request: Request, _: object) -> None:
     """The cell at the shapes of RESULTS.md, with errors, memory and ways to call it."""
     load_libraries(request.build_dir)
-    settings = fixed.Settings(
-        build_dir=request.build_dir,
-        devices=request.chosen_devices(),
-        threads=request.chosen_threads(),
-        sections=choice(request.cases, fixed.SECTIONS, "case"),
-        dtypes=request.chosen_dtypes(),
-        shapes=request.chosen_shapes(Shape) or list(QUICK_SHAPES if request.quick else (*SHAPES, *UGLY_SHAPES)),
-        peers=[OURS, *choice(request.peers, FIXED_SHAPE_PEERS[1:], "peer")],
-        quick=request.quick,
-        seconds=request.seconds,
-    )
-    request.run("cell", settings.devices, fixed.tasks(settings))
+    devices = request.chosen_devices()
+    sections = choice(request.cases, [*map(str, Work), *extras.SECTIONS], "case")
+    shapes = request.chosen_shapes() or list(QUICK_SHAPES if request.quick else (*SHAPES, *UGLY_SHAPES))
+    peers = [OURS, *choice(request.peers, FIXED_SHAPE_PEERS[1:], "peer")]
+    works = [work for work in Work if str(work) in sections]
+    cases = make_cases(devices, request.chosen_threads(), works, request.chosen_dtypes(), shapes)
+    budget = replace(request.budget(), seconds=request.seconds) if request.seconds else request.budget()
+    tasks = measure.tasks("cell", cases, peers, budget) + extras.tasks(devices, sections, peers, budget)
+    request.run("cell", devices, tasks)
 
 
 def sweep(request: Request, count: int) -> None:
@@ -131,9 +150,9 @@ def sweep(request: Request, count: int) -> None:
     load_libraries(request.build_dir)
     largest = Shape.parse(request.largest) if request.largest else random_shapes.LARGEST
     draws = [(seed, shape) for seed in request.seeds or [1] for shape in random_shapes.draw(count, seed, largest)]
-    if shapes := request.chosen_shapes(Shape):
+    if shapes := request.chosen_shapes():
         draws = [(0, shape) for shape in shapes]
-    cases = sweep_cases(Case, draws, **request.sweep_settings())
+    cases = sweep_cases(draws, **request.sweep_settings())
     tasks = random_shapes.tasks(cases, choice(request.peers, SWEEP_PEERS, "peer")) if cases else []
     request.run("sweep", request.one_device(), tasks, request.seconds)
 
@@ -141,55 +160,50 @@ def sweep(request: Request, count: int) -> None:
 def sequence(request: Request, _: object) -> None:
     """Whole sequences, compared with nn.LSTM, nn.GRU and a loop of cells."""
     load_libraries(request.build_dir)
-    devices, variants = request.chosen_devices(), list(sequence_cases.VARIANTS)
-    shapes = request.chosen_shapes(sequence_cases.SequenceShape)
-    cases = sequence_cases.make_cases(
+    devices, shapes = request.chosen_devices(), request.chosen_shapes()
+    settings = {"threads": request.chosen_threads(), "works": request.chosen_works()}
+    cases = make_sequences(
         devices=devices,
-        threads=request.chosen_threads(),
         dtypes=request.chosen_dtypes(),
-        works=request.chosen_works(),
-        variants=choice(request.variants, variants, "variant", variants[:2] if request.quick else variants),
-        shapes=shapes or ([sequence_cases.QUICK_SHAPE] if request.quick else None),
+        variants=choice(request.variants, list(VARIANTS), "variant", list(VARIANTS)[:2] if request.quick else None),
+        shapes=shapes or ([QUICK_SEQUENCE] if request.quick else None),
+        **settings,
     )
-    ours = [sequence_peers.MODULE, sequence_peers.OPERATOR]
-    peers = ours + choice(request.peers, [name for name in sequence_peers.PEERS if name not in ours], "peer")
-    tasks = sequence_measure.tasks("sequence", cases, peers, request.budget())
-    if not (shapes or request.quick):
+    ours = our_sequence_peers()
+    peers = ours + choice(request.peers, [name for name in SEQUENCE_PEERS if name not in OUR_SEQUENCES], "peer")
+    tasks = measure.tasks("sequence", cases, peers, request.budget())
+    if "cuda" in devices and not (shapes or request.quick):
+        dtypes = [dtype for dtype in speed.DTYPES if dtype in request.chosen_dtypes()]
+        settings["works"] = [Work.TRAINING]
+        series = make_sequences(["cuda"], dtypes=dtypes, variants=["padded"], shapes=HIDDEN_SIZES, **settings)
         shown = [name for name in peers if name in speed.SERIES]
-        tasks += sequence_measure.tasks("hidden size", _series(request, devices), shown, request.budget())
+        tasks += measure.tasks("hidden size", series, shown, request.budget())
     request.run("sequence", devices, tasks, request.seconds)
-
-
-def _series(request: Request, devices: list[str]) -> list[sequence_cases.SequenceCase]:
-    """The cases of the picture of speed, on a GPU."""
-    return sequence_cases.make_cases(
-        devices=[device for device in devices if device == "cuda"],
-        threads=request.chosen_threads(),
-        dtypes=[dtype for dtype in speed.DTYPES if dtype in request.chosen_dtypes()],
-        works=[Work.TRAINING],
-        variants=["padded"],
-        shapes=list(sequence_cases.HIDDEN_SIZES),
-    )
 
 
 def sequence_sweep(request: Request, count: int) -> None:
     """Random sequences, compared with nn.LSTM and nn.GRU."""
     load_libraries(request.build_dir)
-    largest = sequence_cases.LARGEST
-    if request.largest:
-        largest = sequence_cases.SequenceShape.parse(request.largest)
-    draws = sequence_cases.draw(count, request.seeds or [1, 2, 3], largest)
-    if shapes := request.chosen_shapes(sequence_cases.SequenceShape):
+    largest = Shape.parse(request.largest) if request.largest else random_shapes.LARGEST_SEQUENCE
+    draws = random_shapes.draw_sequences(count, request.seeds or [1, 2, 3], largest)
+    if shapes := request.chosen_shapes():
         draws = [(0, shape) for shape in shapes]
-    cases = sweep_cases(sequence_cases.SequenceCase, draws, **request.sweep_settings())
-    peers = [sequence_peers.MODULE, *choice(request.peers, sequence_peers.BASELINES, "peer")]
-    tasks = sequence_measure.tasks("sequence sweep", cases, peers, timing.BRIEF)
+    cases = sweep_cases(draws, **request.sweep_settings(), variant="padded")
+    peers = [*our_sequence_peers(), *choice(request.peers, BASELINES, "peer")]
+    tasks = measure.tasks("sequence sweep", cases, [name for name in peers if name != OPERATOR], timing.BRIEF)
     request.run("sequence-sweep", request.one_device(), tasks, request.seconds)
+
+
+def our_sequence_peers() -> list[str]:
+    """What this library runs sequences with; lltm.LSTM if it has it."""
+    import lltm
+
+    return [name for name in OUR_SEQUENCES if name != LSTM_MODULE or hasattr(lltm, "LSTM")]
 
 
 def transforms(request: Request, _: object) -> None:
     """torch.func's transforms of lltm.LLTM, with a loop and a plain call beside them."""
-    shapes = request.chosen_shapes(sequence_cases.SequenceShape) or of_transforms.SHAPES[: 1 if request.quick else None]
+    shapes = request.chosen_shapes() or of_transforms.SHAPES[: 1 if request.quick else None]
     threads = {"cpu": request.chosen_threads(), "cuda": [request.cores]}
     tasks = [
         task

@@ -45,6 +45,27 @@ def draw(count: int, seed: int, largest: Shape = LARGEST) -> list[Shape]:
     return shapes
 
 
+SMALLEST_SEQUENCE = Shape(1, 8, 16, steps=16)
+LARGEST_SEQUENCE = Shape(1024, 1024, 1024, steps=512)
+
+
+def draw_sequences(count: int, seeds: list[int], largest: Shape = LARGEST_SEQUENCE) -> list[tuple[int, Shape]]:
+    """Draws `count` sequences of each seed, with log-uniform sizes between SMALLEST_SEQUENCE and `largest`. In half of
+    them, the input has as many features as the state. The seeds take turns, so that a run that ends early has shapes of
+    each."""
+    smallest = SMALLEST_SEQUENCE
+
+    def one(generator: random.Random) -> Shape:
+        steps = log_uniform(generator, smallest.steps, largest.steps)
+        batch = log_uniform(generator, smallest.batch, largest.batch)
+        features = log_uniform(generator, smallest.input_features, largest.input_features)
+        state = log_uniform(generator, smallest.state_size, largest.state_size)
+        return Shape(batch, state if generator.random() < 0.5 else features, state, steps)
+
+    generators = {seed: random.Random(seed) for seed in seeds}
+    return [(seed, one(generator)) for _ in range(count) for seed, generator in generators.items()]
+
+
 REPETITIONS = 3
 """How often a case is measured if a peer is faster."""
 
@@ -66,7 +87,7 @@ def _compile(cases: list[Case], peers: list[str]) -> list[Row]:
     if "dynamic" in peers:
         for case in dict.fromkeys(Case(c.device, c.threads, c.work, c.dtype, _TYPICAL) for c in cases):
             with environment(case):
-                make_call(case, PEERS["dynamic"].make(case.shape, case.device, case.torch_dtype))()
+                make_call(case, PEERS["dynamic"].make(case))()
     return []
 
 
@@ -81,12 +102,10 @@ def calls_per_graph(case: Case) -> int:
 
 def _measure(case: Case, names: list[str]) -> Iterator[Row]:
     with environment(case):
-        samplers, failures = timing.samplers(
+        samplers, failures = timing.attempt(
             case,
             {
-                peer.name: lambda peer=peer: _sampler(
-                    case, make_call(case, peer.make(case.shape, case.device, case.torch_dtype))
-                )
+                peer.name: lambda peer=peer: _sampler(case, make_call(case, peer.make(case)))
                 for peer in applicable(case, [OURS, *names])
             },
         )

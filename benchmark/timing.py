@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf
 from statistics import median, quantiles
+from typing import TypeVar
 
 import torch
 from results import Row, failure
 
 Call = Callable[[], object]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ def interleave(samplers: dict[str, Sampler], budget: Budget) -> dict[str, Timing
     return timings
 
 
-def samplers(case: object, makers: dict[str, Callable[[], Sampler]]) -> tuple[dict[str, Sampler], list[Row]]:
-    """The samplers of the peers, and a row for each one that fails: the others are still measured."""
+def attempt(case: object, makers: dict[str, Callable[[], T]]) -> tuple[dict[str, T], list[Row]]:
+    """What is made for the peers, and a row for each one that fails: the others are still measured."""
     made, failures = {}, []
     for name, make in makers.items():
         try:

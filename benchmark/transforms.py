@@ -8,15 +8,15 @@ from functools import partial
 
 import timing
 import torch
+from cases import Shape
 from results import Row, Task
-from sequence.cases import SequenceShape
 from torch import Tensor
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 from workload import switches
 
 import lltm
 
-SHAPES = (SequenceShape(50, 32, 64, 128), SequenceShape(50, 4, 64, 128))
+SHAPES = (Shape(32, 64, 128, steps=50), Shape(4, 64, 128, steps=50))
 EXAMPLES = 4
 """The number of batches, and of sets of parameters, that a vmap maps over. Per-sample gradients map over the batch."""
 
@@ -26,7 +26,7 @@ VMAP, LOOP, PLAIN = "transform", "loop", "plain"
 Calls = dict[str, Callable[[], object]]
 
 
-def transforms(shape: SequenceShape, layers: int, device: str) -> Iterator[tuple[str, Calls]]:
+def transforms(shape: Shape, layers: int, device: str) -> Iterator[tuple[str, Calls]]:
     """The calls to compare, by the name of their clock. Parameters and inputs are made anew, from a fixed seed."""
     torch.manual_seed(0)
     models = [lltm.LLTM(shape.input_features, shape.state_size, layers, device=device) for _ in range(EXAMPLES)]
@@ -81,7 +81,7 @@ def transforms(shape: SequenceShape, layers: int, device: str) -> Iterator[tuple
     )
 
 
-def tasks(device: str, threads: int, shapes: Sequence[SequenceShape], budget: timing.Budget) -> list[Task]:
+def tasks(device: str, threads: int, shapes: Sequence[Shape], budget: timing.Budget) -> list[Task]:
     return [
         (
             f"{device}, transforms of {layers} layers, {shape}",
@@ -92,7 +92,7 @@ def tasks(device: str, threads: int, shapes: Sequence[SequenceShape], budget: ti
     ]
 
 
-def _measure(device: str, threads: int, shape: SequenceShape, layers: int, budget: timing.Budget) -> Iterator[Row]:
+def _measure(device: str, threads: int, shape: Shape, layers: int, budget: timing.Budget) -> Iterator[Row]:
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     with switches(threads, tf32=False, gradients=True):
         for name, calls in transforms(shape, layers, device):

@@ -9,14 +9,16 @@ import torch
 from cases import Case, Work
 from peers import Peer
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 # Like the steps of a recurrent network, successive calls use the same parameters, but different inputs and states. Only
 # the parameters may be in a cache.
 INPUT_SETS = 4
+SEQUENCE_INPUT_SETS = 2
 
 
 class Inputs:
-    """Input, old_h, old_cell and the two incoming gradients of one call."""
+    """Input, old_h, old_cell and the two incoming gradients of one call of a cell."""
 
     def __init__(self, case: Case, seed: int) -> None:
         generator = torch.Generator(case.device).manual_seed(seed)
@@ -31,6 +33,25 @@ class Inputs:
             for columns in (shape.input_features, shape.state_size, shape.state_size)
         )
         self.gradients = (draw(shape.state_size), draw(shape.state_size))
+
+
+class SequenceInputs:
+    """The input of one call of a module: padded (steps, batch, input features), or `packed`, which has the same rows in
+    another order, without those beyond the lengths."""
+
+    def __init__(self, case: Case, seed: int) -> None:
+        shape, wants_gradient = case.shape, case.work is Work.TRAINING
+        generator = torch.Generator(case.device).manual_seed(seed)
+        sizes = shape.steps, shape.batch, shape.input_features
+        padded = torch.randn(sizes, generator=generator, device=case.device).to(case.torch_dtype)
+        self.padded = padded.requires_grad_(wants_gradient)
+        self.lengths: Tensor | None = None
+        self.packed: PackedSequence | None = None
+        if case.variant == "packed":
+            packed = pack_padded_sequence(padded.detach(), case.lengths)
+            data = packed.data.detach().requires_grad_(wants_gradient)
+            self.packed = PackedSequence(data, packed.batch_sizes)
+            self.lengths = case.lengths.to(case.device)
 
 
 @contextmanager
@@ -60,15 +81,36 @@ def _step(cell: Callable, inputs: Inputs, work: Work) -> tuple[Tensor, ...]:
     return outputs + torch.autograd.grad(outputs, wanted, inputs.gradients)
 
 
-def make_call(case: Case, cell: Callable) -> Callable[[], object]:
+def make_call(case: Case, module: Callable) -> Callable[[], object]:
+    """A call that computes the outputs and, in training, the gradients of all inputs and parameters."""
+    if case.variant:
+        return _make_sequence_call(case, module)
     sets = cycle([Inputs(case, seed) for seed in range(INPUT_SETS)])
     if case.work is not Work.TRAINING:
-        return lambda: cell(*next(sets).states)
-    parameters = tuple(cell.parameters())
+        return lambda: module(*next(sets).states)
+    parameters = tuple(module.parameters())
 
     def call() -> tuple[Tensor, ...]:
         inputs = next(sets)
-        return torch.autograd.grad(cell(*inputs.states), (*inputs.states, *parameters), inputs.gradients)
+        return torch.autograd.grad(module(*inputs.states), (*inputs.states, *parameters), inputs.gradients)
+
+    return call
+
+
+def _make_sequence_call(case: Case, module: Callable) -> Callable[[], object]:
+    sets = cycle([SequenceInputs(case, seed) for seed in range(SEQUENCE_INPUT_SETS)])
+    if case.work is not Work.TRAINING:
+        return lambda: module(next(sets))
+    parameters = tuple(module.parameters())
+    output = module(next(sets))
+    gradient = torch.randn_like(output)
+    # The peers that read the padded input of packed sequences have its gradient.
+    is_packed = case.variant == "packed" and output.dim() == 2
+
+    def call() -> tuple[Tensor, ...]:
+        inputs = next(sets)
+        input = inputs.packed.data if is_packed else inputs.padded
+        return torch.autograd.grad(module(inputs), (input, *parameters), gradient)
 
     return call
 
@@ -82,8 +124,6 @@ def errors(case: Case, cells: dict[Peer, Callable]) -> dict[str, tuple[float, fl
     double.gradients = tuple(gradient.double() for gradient in inputs.gradients)
     found = {}
     for peer, cell in cells.items():
-        if not peer.is_cell:
-            continue
         reference = peer.reference(case.shape, case.device, torch.float64)
         with torch.no_grad():
             for of_reference, of_cell in zip(reference.parameters(), cell.parameters(), strict=True):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
 BASELINES = ("nn.LSTM", "nn.GRU", "lltm.LLTM")
-BEGIN, END = "<!-- written by benchmark/quality/run.py -->\n", "<!-- end of what it writes -->\n"
 
 
 class Row(NamedTuple):
@@ -81,11 +79,3 @@ def tables(results: dict) -> str:
             table(["task", *with_cells], [[task, *(cells(task, name) for name in with_cells)] for task in tasks]),
         ]
     )
-
-
-def write_tables(page: Path, results: dict) -> None:
-    """Replaces the part of the page between the two marks."""
-    text = page.read_text()
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    page.write_text(f"{before}{BEGIN}\n{tables(results)}\n{END}{after}")

@@ -1,5 +1,5 @@
 """Trains a classifier of handwritten digits in Python, serves it from C++ in three ways, and checks that all predict
-the same digits. Then measures the latency of each way.
+the same digits.
 
     python examples/digits/demo.py --build-dir build
 
@@ -10,14 +10,12 @@ The library must have been built in that folder, and lltm, torch, scikit-learn, 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from pathlib import Path
 
 import digits
-import latency
 import picture
 import programs
 import torch
@@ -35,15 +33,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--build-dir", type=Path, default=Path("build"), help="where the library was built")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the order of the images")
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long each latency is measured")
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), help="default: cuda if the library and the machine have it"
     )
     args = parser.parse_args()
     if args.epochs < 1:
         parser.error("--epochs must be 1 or more")
-    if not args.seconds > 0:
-        parser.error("--seconds must be more than 0")
     if not (args.build_dir / "cmake_install.cmake").is_file():
         parser.error(f"--build-dir: the library was not built in {args.build_dir}")
     return args
@@ -114,12 +109,6 @@ def main() -> None:
     count, accuracy = len(predicted), digits.accuracy(predicted, held_out.labels)
     print(f"the same digits as in Python in all {count} images, and logits within {programs.TOLERANCE:.0e}")
 
-    say("Measuring the latency")
-    results = latency.measure(built / "latency", device, images_file, models, missing, args.seconds)
-    results_file = output / "latency.json"
-    results_file.write_text(json.dumps(results, indent=1) + "\n")
-    print(latency.table(results))
-
     picture_file = output / "digits.png"
     size = f"Hidden size {model.rnn.hidden_size}, 8 steps of one row of 8 pixels"
     picture.draw(picture_file, history, held_out, predicted, f"{size}. Test accuracy {accuracy:.1%} of {count} images")
@@ -128,7 +117,6 @@ def main() -> None:
     print(f"shown: a model trained in Python, and served by C++ programs without Python: {served}")
     for way, reason in missing.items():
         print(f"not shown: {WAYS[way]}. {reason}")
-    print(f"latency: {os.path.relpath(results_file)}")
     print(f"picture: {os.path.relpath(picture_file)} ({time.monotonic() - start:.0f} s in all)")
     if accuracy < ACCURACY_WANTED:
         sys.exit(f"the accuracy is below the {ACCURACY_WANTED:.0%} that this model reaches when all is well")

@@ -24,12 +24,12 @@ def run(*command: object, quiet: bool = False) -> str:
     return done.stdout or ""
 
 
-def build(build_dir: Path, output: Path) -> Path:
-    """Installs the library and builds the programs against it, as any other project would. Returns their folder."""
+def build(build_dir: Path, output: Path, source: Path = SOURCE) -> Path:
+    """Installs the library and builds programs against it, as any other project would. Returns their folder."""
     prefix, tree = output / "prefix", output / "programs"
     run("cmake", "--install", build_dir, "--prefix", prefix, quiet=True)
     generator = ("-G", "Ninja") if shutil.which("ninja") and not (tree / "CMakeCache.txt").exists() else ()
-    run("cmake", "-S", SOURCE, "-B", tree, *generator, f"-DCMAKE_PREFIX_PATH={prefix}", quiet=True)
+    run("cmake", "-S", source, "-B", tree, *generator, f"-DCMAKE_PREFIX_PATH={prefix}", quiet=True)
     run("cmake", "--build", tree)
     return tree
 

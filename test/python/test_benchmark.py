@@ -3,11 +3,14 @@
 import io
 import json
 import math
+import re
 import sys
+from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from building import run, with_lltm
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmark"))
 
@@ -19,25 +22,42 @@ import report
 import results
 import speed
 import timing
-from cases import Shape, Work, sweep_cases
+from cases import VARIANTS, Case, Shape, Work, make_sequences, sweep_cases
+from peers import CELLS, SEQUENCE_PEERS, applicable
 from results import Row
 from rich.console import Console
 from rich.progress import Progress
-from sequence.cases import LARGEST as LARGEST_SEQUENCE
-from sequence.cases import SMALLEST as SMALLEST_SEQUENCE
-from sequence.cases import VARIANTS, SequenceCase, SequenceShape, make_cases
-from sequence.cases import draw as draw_sequences
-from sweep import LARGEST, SMALLEST, WORK_LIMIT, draw
+from serving import latency
+from sweep import LARGEST, LARGEST_SEQUENCE, SMALLEST, SMALLEST_SEQUENCE, WORK_LIMIT, draw, draw_sequences
 
 MACHINE = {"date": "today", "CPU": "a CPU", "command": "bench.py"}
 
 
 class TestShape:
-    def test_has_three_sizes_of_one_or_more(self):
+    def test_of_a_cell_has_three_sizes_and_of_a_sequence_four(self):
         assert Shape.parse("64, 32,128") == Shape(64, 32, 128)
-        for text in ("64,32", "64,32,128,1", "a,b,c", "64,32,", "0,32,128", "64,-1,128", "64,32,1.5", ""):
-            with pytest.raises(ValueError, match=f"expected a shape as BATCH,INPUT_FEATURES,STATE_SIZE, got '{text}'"):
-                Shape.parse(text)
+        assert Shape.parse("9,64,32,128") == Shape(64, 32, 128, steps=9)
+        assert [str(Shape.parse(text)) for text in ("64,32,128", "9,64,32,128")] == ["64,32,128", "9,64,32,128"]
+
+    @pytest.mark.parametrize(
+        "text", ["64,32", "9,64,32,128,1", "a,b,c", "64,32,", "0,32,128", "64,-1,128", "64,32,1.5", "1,0,3,4", ""]
+    )
+    def test_other_sizes_are_errors(self, text):
+        message = f"expected a shape as [STEPS,]BATCH,INPUT_FEATURES,STATE_SIZE, got '{text}'"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            Shape.parse(text)
+
+
+class TestPeers:
+    @pytest.mark.parametrize("work", Work)
+    def test_of_a_cell(self, work):
+        found = [peer.name for peer in applicable(Case("cpu", 1, work, "float32", Shape(1, 8, 16)), list(CELLS))]
+        assert found == [name for name in CELLS if name != "tutorial" or work is not Work.AUTOCAST]
+
+    def test_of_a_packed_sequence(self):
+        case = Case("cpu", 1, Work.FORWARD, "float32", Shape(1, 8, 16, steps=4), variant="packed")
+        found = [peer.name for peer in applicable(case, [*CELLS, *SEQUENCE_PEERS])]
+        assert found == ["LLTM", "sequence", "lltm.LSTM", "LSTM", "GRU"]
 
 
 class TestDraw:
@@ -121,11 +141,11 @@ class TestReport:
         more = {"low": 1.0, "high": 9.0, "error_mean": 1.5e-7}
         lines, pictures = self.tables(
             tmp_path,
-            self.rows("cell", "1,8,16", {"lltm": 2.0, "eager": 3.0, "addmm": 1.0}, **more)
+            self.rows("cell", "1,8,16", {"lltm": 2.0, "eager": 3.0}, **more)
             + self.rows("cell", "1,8,16", {"lltm": 5.0, "eager": 20.0}, "training", **more),
         )
         assert "## CPU, 1 thread, float32" in lines
-        assert "| 1,8,16 | 2 / 5 | 3 / 20 | 1 / - | 1.50 / 4.00 |" in lines
+        assert "| 1,8,16 | 2 / 5 | 3 / 20 | 1.50 / 4.00 |" in lines
         assert any("| 1,8,16 |" in line and "| 1.5e-07 / 1.5e-07 | 1.5e-07 / 1.5e-07 |" in line for line in lines)
         assert pictures == ["cell.png"]
 
@@ -141,6 +161,12 @@ class TestReport:
         found = [line for line in lines if line.startswith("| padded | 128,16,128,128 |")]
         assert len(found) == 1 and found[0].endswith("| 4 / 4 | 2.7 / 2.7 | 0.5 / 0.5 | 1.35 / 1.35 |")
         assert pictures == ["sequence.png"]
+
+    def test_our_lstm_has_a_speedup_of_its_own(self, tmp_path):
+        us = {"LLTM": 2.0, "lltm.LSTM": 3.0, "LSTM": 4.5, "GRU": 5.0}
+        lines, _ = self.tables(tmp_path, self.rows("sequence", "9,1,8,16", us, variant="padded"))
+        assert "| variant | shape | LLTM | lltm.LSTM | LSTM | GRU | speedup | LSTM speedup |" in lines
+        assert "| padded | 9,1,8,16 | 2 | 3 | 4.5 | 5 | 2.25 | 1.50 |" in lines
 
     @pytest.mark.parametrize(
         ("section", "ours", "peer"), [("sweep", "lltm", "eager"), ("sequence sweep", "LLTM", "GRU")]
@@ -171,13 +197,13 @@ class TestReport:
             Row("memory", "cpu", work="training", shape="1,8,16", peer=name, bytes=size, bytes_beyond_results=64)
             for name, size in (("lltm", 128), ("eager", 512))
         ]
-        call = Row("calls", "cpu", work="forward", peer="C++, lltm::forward", us=2.5)
+        call = Row("calls", "cpu", work="forward", peer="Python, lltm.LLTMCell", us=2.5)
         tutorial = [
             Row("tutorial", "cpu", work=work, peer="lltm", us=us) for work, us in (("forward", 3), ("backward", 4))
         ]
         lines, _ = self.tables(tmp_path, [*kept, call, *tutorial])
         assert "| cpu | 1,8,16 | 512 / 64 | 128 / 64 |" in lines
-        assert "| C++, lltm::forward | 2.5 |" in lines
+        assert "| Python, lltm.LLTMCell | 2.5 |" in lines
         assert "| cpu | lltm | 3 | 4 |" in lines
 
 
@@ -196,7 +222,7 @@ class TestPages:
     def test_every_file_of_measurements_is_on_a_page(self):
         blocks = [block for page in pages.PAGES for block in pages.BLOCK.findall(page.read_text())]
         shown = {name for _, _, files, _ in blocks for name in files.split()}
-        assert shown == {str(path.relative_to(pages.RESULTS)) for path in pages.RESULTS.rglob("*.jsonl")}
+        assert shown == {str(path.relative_to(pages.RESULTS)) for path in pages.RESULTS.rglob("*.json*")}
 
     def test_publishing_replaces_the_measurements_and_the_tables(self, tmp_path, monkeypatch):
         page, measured = tmp_path / "page.md", tmp_path / "sequence.jsonl"
@@ -219,7 +245,7 @@ class TestPages:
             assert "<svg" in (tmp_path / "speed.svg").read_text()
             lines = page.read_text().splitlines()
             assert lines[0] == "Before." and lines[-1] == "After."
-            assert "| steps, batch, input, state | TF32 |" in lines and f"| 9, 1, 8, 16 | {shown} |" in lines
+            assert "| steps, batch, input, hidden | TF32 |" in lines and f"| 9, 1, 8, 16 | {shown} |" in lines
 
     def test_a_transcribed_file_has_published_speedups_and_tables(self, tmp_path):
         path = tmp_path / "cell.jsonl"
@@ -297,24 +323,20 @@ class TestRace:
 
 
 class TestSequenceCases:
+    @staticmethod
+    def cases(shape: str, threads: list[int]) -> list[Case]:
+        return make_sequences(["cpu"], threads, [Work.FORWARD], ["float32"], list(VARIANTS), [Shape.parse(shape)])
+
     def test_shapes_that_are_asked_for_are_measured_in_every_variant(self):
-        shape = SequenceShape.parse("5,2,3,4")
-        cases = make_cases(["cpu"], [1, 2], ["float32"], ["forward"], list(VARIANTS), [shape])
-        assert [(case.threads, case.variant) for case in cases] == [(t, v) for t in (1, 2) for v in VARIANTS]
+        found = [(case.threads, case.variant) for case in self.cases("5,2,3,4", [1, 2])]
+        assert found == [(t, v) for t in (1, 2) for v in VARIANTS]
 
     def test_multiply_adds_of_a_step_count_layers_directions_and_lengths(self):
-        cases = make_cases(["cpu"], [1], ["float32"], ["forward"], list(VARIANTS), [SequenceShape(8, 2, 3, 4)])
-        found = {case.variant: case.multiply_adds for case in cases}
+        found = {case.variant: case.multiply_adds for case in self.cases("8,2,3,4", [1])}
         assert found["padded"] == 2 * 3 * 4 * (4 + 3)
         assert found["packed"] == found["padded"] * (8 + 2) / 16  # the rows have 8 and 2 steps
         assert found["two layers"] == found["padded"] + 2 * 3 * 4 * (4 + 4)
         assert found["both directions"] == 2 * found["padded"]
-
-    def test_a_shape_has_four_sizes_of_one_or_more(self):
-        for text in ("1,2", "1,2,3,x", "1,0,3,4"):
-            message = f"expected a shape as STEPS,BATCH,INPUT_FEATURES,STATE_SIZE, got '{text}'"
-            with pytest.raises(ValueError, match=message):
-                SequenceShape.parse(text)
 
 
 class TestSequenceSweep:
@@ -323,6 +345,10 @@ class TestSequenceSweep:
         assert [seed for seed, _ in draws[:6]] == [1, 2, 3, 1, 2, 3]
         assert [shape for seed, shape in draws if seed == 2] == [shape for _, shape in draw_sequences(16, [2])]
         assert len({shape for _, shape in draws}) == 48
+
+    def test_the_published_shapes_are_drawn_again(self):
+        published = report.read([pages.RESULTS / "h100" / "sequence-sweep.jsonl"]).rows["shape"].unique()
+        assert list(published) == [str(shape) for _, shape in draw_sequences(8, [1, 2, 3])]
 
     def test_sizes_stay_within_their_bounds_and_reach_both_ends(self):
         shapes = [shape for _, shape in draw_sequences(200, [1, 2, 3])]
@@ -334,9 +360,8 @@ class TestSequenceSweep:
         assert 0.4 < numpy.mean([shape.input_features == shape.state_size for shape in shapes]) < 0.6
 
     def test_an_interrupted_run_has_every_dtype_of_its_shapes(self):
-        cases = sweep_cases(
-            SequenceCase, draw_sequences(2, [5]), ["cuda"], [2], ["float32", "tf32"], [Work.FORWARD, Work.TRAINING]
-        )
+        works = [Work.FORWARD, Work.TRAINING]
+        cases = sweep_cases(draw_sequences(2, [5]), ["cuda"], [2], ["float32", "tf32"], works, "padded")
         assert [(case.seed, case.dtype, str(case.work)) for case in cases[:4]] == [
             (5, dtype, work) for dtype in ("float32", "tf32") for work in ("forward", "training")
         ]
@@ -346,3 +371,45 @@ class TestSequenceSweep:
         assert bench.with_counts(["--sequence", "--sweep"]) == ["--sequence", "--sweep", "32"]
         assert bench.with_counts(["--sweep", "--seed", "4"]) == ["--sweep", "32", "--seed", "4"]
         assert bench.with_counts(["--sweep", "8", "--quick"]) == ["--sweep", "8", "--quick"]
+
+
+class TestServing:
+    """benchmark/serving."""
+
+    @staticmethod
+    def results(rows: list[dict], **facts) -> dict:
+        return {"cpu": "A CPU", "cores": 2, "gpu": None, "torch": "2.15.0", "missing": {}, "rows": rows} | facts
+
+    def test_the_table_shows_every_measurement(self):
+        row = {"way": "package", "runners": 2, "batch": 1, "callers": 1, "threads": 1, "calls": 9}
+        row |= {"p50_us": 10.4, "p99_us": 1234.5, "images_per_second": 98765.4}
+        results = self.results(
+            [row, row | {"callers": 2, "p50_us": 20.0, "images_per_second": 2e5}], missing={"script": "No reason."}
+        )
+        lines = latency.table(results).splitlines()
+        assert "on A CPU, 2 cores, PyTorch 2.15.0" in lines[0]
+        cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+        assert cells[0] == [
+            "images per call", "served as", "1 caller, 1 thread", "2 callers, 1 thread", "images per second, 2 callers",
+        ]  # fmt: skip
+        assert cells[2] == ["1", f"{latency.WAYS['package']}, num_runners=2", "10 / 1,234", "20 / 1,234", "200,000"]
+        assert lines[-1] == "Not measured: TorchScript. No reason."
+        assert ", A GPU, PyTorch" in latency.table(self.results([row], gpu="A GPU"))
+
+    @pytest.mark.release
+    def test_every_way_and_load_is_measured(self):
+        """Builds the program, and runs it for a short time."""
+        pytest.importorskip("sklearn", reason="scikit-learn brings the digits")
+        build_dir = with_lltm()["LLTM_LIBRARY"].parent
+        if not (build_dir / "CMakeCache.txt").exists():
+            pytest.skip("the library is not in a build tree, from which it could be installed")
+        program = pages.ROOT / "benchmark" / "serving" / "run.py"
+        run(sys.executable, program, "--build-dir", build_dir, "--seconds", 0.01, **with_lltm())
+        rows = json.loads((build_dir / "serving" / "serving.json").read_text())["rows"]
+        servers = {("script", 1), ("package", 1), ("package", 2), ("typed", 1)}
+        found = [((row["way"], row["runners"]), row["batch"], (row["callers"], row["threads"])) for row in rows]
+        assert sorted(found) == sorted(product(servers, (1, 360), {(1, 1), (1, 2), (2, 1)}))
+        for row in rows:
+            assert row["calls"] >= 5 * row["callers"] and 0 < row["p50_us"] <= row["p99_us"]
+            # All callers together are at most this fast, if half of the calls take the median or longer.
+            assert 0 < row["images_per_second"] < 2.1e6 * row["batch"] * row["callers"] / row["p50_us"]
