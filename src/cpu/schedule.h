@@ -40,8 +40,7 @@ struct Steps {
 /// The steps of a call, and the tensors that they point into.
 struct StepsOfCall {
   StepsOfCall(const RecurrentArguments& arguments, bool reverse)
-      : lengths(is_given(arguments.lengths) ? arguments.lengths->to(at::kLong).contiguous()
-                                            : at::Tensor()),
+      : lengths(contiguous_or_undefined(arguments.lengths)),
         reset(contiguous_or_undefined(arguments.reset)),
         steps{.count = arguments.input.size(0),
               .batch = arguments.input.size(1),

@@ -1,6 +1,5 @@
 #include "input_product.h"
 
-#include "../cell/products.h"
 #include "../dispatch/optional_tensor.h"
 #include "kernels/recurrence/recurrence.h"
 #include "plan/input_product.h"
@@ -19,7 +18,7 @@ using at::Tensor;
 
 void compute_by_library(const Tensor& z_x,
                         const Tensor& input,
-                        const SequenceArguments& arguments) {
+                        const RecurrentArguments& arguments) {
   Tensor out = z_x.flatten(0, 1);
   const Tensor rows = input.reshape({out.size(0), input.size(2)});
   // Zeros in place of an absent bias: another product would round differently.
@@ -27,21 +26,21 @@ void compute_by_library(const Tensor& z_x,
       out,
       is_given(arguments.bias) ? *arguments.bias : at::zeros({out.size(1)}, out.options()),
       rows,
-      input_columns(arguments.weights).t());
+      arguments.weight_ih.t());
 }
 
 template <typename scalar_t>
 InputProductProblem<scalar_t> small_problem(const Tensor& z_x,
                                             const Tensor& input,
-                                            const SequenceArguments& arguments) {
+                                            const RecurrentArguments& arguments) {
   return {.steps = input.size(0),
           .rows = input.size(1),
           .input_features = input.size(2),
           .columns = z_x.size(2),
           .input = steps_of<scalar_t>(input),
-          .weights = recurrent_weights<scalar_t>(input_columns(arguments.weights)),
+          .weights = recurrent_weights<scalar_t>(arguments.weight_ih),
           .bias = data_or_null<scalar_t>(arguments.bias),
-          .bias_stride = bias_stride(arguments),
+          .bias_stride = bias_stride(arguments.bias),
           .z_x = z_x.mutable_data_ptr<scalar_t>()};
 }
 
@@ -58,19 +57,19 @@ Tensor describable_rows(const Tensor& input, const Device& device) {
 
 void compute_by_wgmma(const Tensor& z_x,
                       const Tensor& input,
-                      const SequenceArguments& arguments,
+                      const RecurrentArguments& arguments,
                       const InputProductPlan& plan,
                       const Device& device,
                       const DeviceFacts& facts) {
   const Tensor rows = describable_rows(input, device);
-  const Tensor weights = in_rows_of_vectors(input_columns(arguments.weights), device);
+  const Tensor weights = in_rows_of_vectors(arguments.weight_ih, device);
   const Float32InputProduct problem{.rows = rows.size(0),
                                     .input_features = rows.size(1),
                                     .columns = z_x.size(2),
                                     .input = rows_of(rows),
                                     .weights = rows_of(weights),
                                     .bias = data_or_null<float>(arguments.bias),
-                                    .bias_stride = bias_stride(arguments),
+                                    .bias_stride = bias_stride(arguments.bias),
                                     .z_x = z_x.mutable_data_ptr<float>()};
   check_launch(launch_input_product_wgmma_float32(
       problem, plan.tile_rows, facts.multiprocessors, device.stream()));
@@ -80,17 +79,16 @@ void compute_by_wgmma(const Tensor& z_x,
 
 bool compute_input_product(const Tensor& z_x,
                            const Tensor& input,
-                           const SequenceArguments& arguments,
+                           const RecurrentArguments& arguments,
                            const Device& device) {
   const auto dtype = input.scalar_type();
   const DeviceFacts facts = device.facts();
-  const InputProductPlan plan =
-      plan_input_product({.arithmetic = *arithmetic_of(dtype),
-                          .rows = input.size(0) * input.size(1),
-                          .input_features = input.size(2),
-                          .state_size = h_columns(arguments.weights).size(1),
-                          .columns = z_x.size(2)},
-                         facts);
+  const InputProductPlan plan = plan_input_product({.arithmetic = *arithmetic_of(dtype),
+                                                    .rows = input.size(0) * input.size(1),
+                                                    .input_features = input.size(2),
+                                                    .state_size = arguments.weight_hh.size(1),
+                                                    .columns = z_x.size(2)},
+                                                   facts);
   switch (plan.kernel) {
     case InputProductKernel::kLibrary:
       compute_by_library(z_x, input, arguments);

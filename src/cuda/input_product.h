@@ -1,7 +1,7 @@
-// z_x, the product of a sequence's inputs with their columns of the weights, with the bias.
+// z_x, the product of a sequence's inputs with their weights, with the bias.
 #pragma once
 
-#include "../operators/checks.h"
+#include "../operators/recurrent.h"
 #include "runtime/device.h"
 
 #include <ATen/core/Tensor.h>
@@ -10,12 +10,12 @@
 
 namespace lltm::cuda {
 
-/// Computes z_x of some steps, a contiguous tensor of shape (steps, rows, 3*state_size) in the
+/// Computes z_x of some steps, a contiguous tensor of shape (steps, rows, gates) in the
 /// dtype of their input, (steps, rows, input_features). Returns whether a kernel of this library
 /// does, which the next one may overlap. Not in float64.
 bool compute_input_product(const at::Tensor& z_x,
                            const at::Tensor& input,
-                           const SequenceArguments& arguments,
+                           const RecurrentArguments& arguments,
                            const Device& device);
 
 /// The columns of the input, if z_x is computed from a copy of them that may be large.

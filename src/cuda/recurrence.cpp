@@ -3,7 +3,6 @@
 // tensors z_x is then rounded to 16 bits, as a cell made of PyTorch's operators rounds all of z.
 #include "recurrence.h"
 
-#include "../cell/products.h"
 #include "../dispatch/optional_tensor.h"
 #include "input_product.h"
 #include "kernels/recurrence/recurrence.h"
@@ -24,7 +23,7 @@ namespace {
 using at::Tensor;
 
 // Of z_x, and of a copy of the input where there is one.
-constexpr int64_t kChunkBytes = 48 << 20;
+constexpr int64_t kInputProductBytes = 48 << 20;
 
 template <typename scalar_t>
 AnyCells<scalar_t> any_cells(const std::optional<Tensor>& cells) {
@@ -64,21 +63,22 @@ cudaError_t launch(const Problem<scalar_t>& problem,
 /// Without the parts of d_weights, which have no memory yet.
 template <typename scalar_t>
 GradientProducts<scalar_t> gradient_products(const Tensor& d_gates,
-                                             const SequenceGradients& gradients,
+                                             const RecurrentGradients& gradients,
                                              const SumOfParts<scalar_t>& d_bias,
-                                             const SequenceBackwardArguments& arguments,
+                                             const RecurrentBackwardArguments& arguments,
                                              const GradientParts& parts,
                                              bool reverse) {
-  return {.old_h = old_states_of<scalar_t>(arguments, reverse),
+  const RecurrentArguments& sequence = arguments.sequence;
+  return {.old_h = old_states_of<scalar_t>(sequence, arguments.output, sequence.h0, reverse),
           .state_size = arguments.output.size(2),
-          .input_features = arguments.input.size(2),
+          .input_features = sequence.input.size(2),
           .columns = d_gates.size(1),
-          .input = steps_of<scalar_t>(arguments.input),
-          .input_weights = recurrent_weights<scalar_t>(input_columns(arguments.weights)),
+          .input = steps_of<scalar_t>(sequence.input),
+          .input_weights = recurrent_weights<scalar_t>(sequence.weight_ih),
           .d_gates = d_gates.const_data_ptr<scalar_t>(),
           .d_gates_stride = d_gates.stride(0),
           .d_bias = d_bias,
-          .d_weights = mutable_data_or_null<scalar_t>(gradients.weights),
+          .d_weights = mutable_data_or_null<scalar_t>(gradients.weight_hh),
           .parts = parts,
           .weight_parts = nullptr,
           .d_input = mutable_data_or_null<scalar_t>(gradients.input)};
@@ -104,12 +104,12 @@ int bytes_to_spread(int64_t blocks, const DeviceFacts& device) {
 
 }  // namespace
 
-bool is_in_pairs(const SequenceArguments& arguments) {
-  return arguments.weights.size(0) / 3 % 2 == 0;  // the kernels' tensors are all allocated here
+bool is_in_pairs(const SequenceSizes<int64_t>& sizes) {
+  return sizes.state_size % 2 == 0;
 }
 
-bool is_in_pairs(const SequenceBackwardArguments& arguments) {
-  if (arguments.input.element_size() > 2) {
+bool is_in_pairs(const RecurrentBackwardArguments& arguments, const SequenceSizes<int64_t>& sizes) {
+  if (arguments.output.element_size() > 2) {
     return true;
   }
   const auto is_aligned = [](const std::optional<Tensor>& tensor) {
@@ -118,37 +118,38 @@ bool is_in_pairs(const SequenceBackwardArguments& arguments) {
   const auto is_aligned_or_copied = [&](const Tensor& tensor) {
     return !tensor.is_contiguous() || is_aligned(tensor);
   };
-  return is_in_pairs(arguments.sequence()) && is_aligned_or_copied(arguments.gates) &&
+  return is_in_pairs(sizes) && is_aligned_or_copied(arguments.gates) &&
          is_aligned_or_copied(arguments.cells) && is_aligned(arguments.grad_output) &&
          is_aligned(arguments.grad_cells);
 }
 
-bool input_is_in_pairs(const SequenceArguments& arguments) {
-  return arguments.input.element_size() > 2 || starts_at_pairs(arguments.input);
+bool input_is_in_pairs(const Tensor& input) {
+  return input.element_size() > 2 || starts_at_pairs(input);
 }
 
-int64_t steps_of_z_x(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
-  const Tensor& input = arguments.input;
-  const int64_t steps = input.size(0), batch = input.size(1);
+int64_t steps_of_z_x(const SequenceOutputs& outputs,
+                     const Tensor& input,
+                     const SequenceSizes<int64_t>& sizes) {
   // Products count rows in 32 bits.
-  const int64_t most = std::min(steps, std::numeric_limits<int32_t>::max() / batch);
+  const int64_t most = std::min(sizes.steps, std::numeric_limits<int32_t>::max() / sizes.batch);
   if (outputs.gates.size(0) > 0) {
     return most;
   }
-  const int64_t columns = arguments.weights.size(0) + copied_input_columns(input);
-  return std::min(most, kChunkBytes / (batch * columns * input.element_size()));
+  const int64_t columns = sizes.gates + copied_input_columns(input);
+  return std::min(most, kInputProductBytes / (sizes.batch * columns * input.element_size()));
 }
 
 void run_recurrence(const RecurrenceCandidate& candidate,
                     const SequenceOutputs& outputs,
-                    const SequenceArguments& arguments,
+                    const RecurrentArguments& arguments,
+                    const SequenceSizes<int64_t>& sizes,
                     const Device& device,
                     bool reverse) {
   const Tensor& input = arguments.input;
-  const int64_t steps = input.size(0), batch = input.size(1);
-  const int64_t gates = arguments.weights.size(0), state_size = outputs.h_n.size(1);
+  const int64_t steps = sizes.steps, batch = sizes.batch;
+  const int64_t gates = sizes.gates, state_size = sizes.state_size;
   const bool x_inside = candidate.tile.x_inside, keeps = outputs.gates.size(0) > 0;
-  const int64_t at_once = x_inside ? steps : steps_of_z_x(outputs, arguments);
+  const int64_t at_once = x_inside ? steps : steps_of_z_x(outputs, input, sizes);
   const bool is_last_at_once = at_once == steps;
   const Tensor workspace =
       keeps || x_inside ? Tensor() : device.empty({at_once, batch, gates}, input.scalar_type());
@@ -168,8 +169,8 @@ void run_recurrence(const RecurrenceCandidate& candidate,
         .group_rows = group_rows,
         .state_size = state_size,
         .reverse = reverse,
-        .rows_of_sequence = rows_of_sequence(arguments, /*first_row=*/0),
-        .weights = recurrent_weights<scalar_t>(arguments.weights),
+        .rows_of_sequence = rows_of_sequence(arguments),
+        .weights = recurrent_weights<scalar_t>(arguments.weight_hh),
         .z_x = nullptr,
         .follows_input_product = false,
         .least_shared_bytes = 0,
@@ -189,9 +190,9 @@ void run_recurrence(const RecurrenceCandidate& candidate,
     if (x_inside) {
       problem.input = steps_of<scalar_t>(input);
       problem.input_features = input.size(2);
-      problem.input_weights = recurrent_weights<scalar_t>(input_columns(arguments.weights));
+      problem.input_weights = recurrent_weights<scalar_t>(arguments.weight_ih);
       problem.bias = data_or_null<scalar_t>(arguments.bias);
-      problem.bias_stride = bias_stride(arguments);
+      problem.bias_stride = bias_stride(arguments.bias);
     }
     for (int64_t first = 0; first < steps; first += at_once) {
       const int64_t count = std::min(at_once, steps - first);
@@ -219,8 +220,8 @@ void run_recurrence(const RecurrenceCandidate& candidate,
 
 bool run_recurrence_backward(const RecurrenceCandidate& candidate,
                              const Tensor& d_gates,
-                             const SequenceGradients& gradients,
-                             const SequenceBackwardArguments& arguments,
+                             const RecurrentGradients& gradients,
+                             const RecurrentBackwardArguments& arguments,
                              const Device& device,
                              bool reverse) {
   const Tensor gates = arguments.gates.contiguous(), cells = arguments.cells.contiguous();
@@ -228,20 +229,20 @@ bool run_recurrence_backward(const RecurrenceCandidate& candidate,
   const DeviceFacts facts = device.facts();
   const int group_rows = rows_of_group(candidate.tile, batch, facts);
   const int64_t groups = ceil_div(batch, group_rows), columns = d_gates.size(1);
-  const Tensor &d_bias = gradients.bias, &d_weights = gradients.weights;
+  const Tensor& d_bias = gradients.bias;
   const Tensor bias_parts =
       d_bias.defined() ? device.empty({groups, columns}, at::kFloat) : Tensor();
-  const bool products_are_small =
-      are_small_gradient_products(d_gates.size(0), arguments.input.size(2), cells.size(2), columns);
-  with_scalar(arguments.input.scalar_type(), [&]<typename scalar_t>() {
+  const bool products_are_small = are_small_gradient_products(
+      d_gates.size(0), arguments.sequence.input.size(2), cells.size(2), columns);
+  with_scalar(arguments.sequence.input.scalar_type(), [&]<typename scalar_t>() {
     const RecurrenceBackward<scalar_t> problem{
         .steps = cells.size(0),
         .rows = batch,
         .group_rows = group_rows,
         .state_size = cells.size(2),
         .reverse = reverse,
-        .rows_of_sequence = rows_of_sequence(arguments.sequence(), /*first_row=*/0),
-        .weights = recurrent_weights<scalar_t>(arguments.weights),
+        .rows_of_sequence = rows_of_sequence(arguments.sequence),
+        .weights = recurrent_weights<scalar_t>(arguments.sequence.weight_hh),
         .gates = gates.const_data_ptr<scalar_t>(),
         .cells = cells.const_data_ptr<scalar_t>(),
         .grad_output = steps_of<scalar_t>(arguments.grad_output),
@@ -261,10 +262,10 @@ bool run_recurrence_backward(const RecurrenceCandidate& candidate,
                                    .result = mutable_data_or_null<scalar_t>(d_bias)};
     if (products_are_small) {
       const GradientParts parts = parts_of_weight_gradient(
-          d_gates.size(0), arguments.input.size(2), cells.size(2), columns, facts);
+          d_gates.size(0), arguments.sequence.input.size(2), cells.size(2), columns, facts);
       const Tensor weight_parts =
-          d_weights.defined() && parts.count > 1
-              ? device.empty({parts.count, columns, d_weights.size(1)}, at::kFloat)
+          gradients.weight_hh.defined() && parts.count > 1
+              ? device.empty({parts.count, columns, gradients.weight_hh.stride(0)}, at::kFloat)
               : Tensor();
       auto products =
           gradient_products<scalar_t>(d_gates, gradients, sum, arguments, parts, reverse);

@@ -1,9 +1,8 @@
 // All steps of a sequence by one kernel, beside the products over all steps (kernels/recurrence).
 #pragma once
 
-#include "../operators/checks.h"
-#include "../operators/gradients.h"
 #include "../operators/outputs.h"
+#include "../operators/recurrent.h"
 #include "plan/recurrence.h"
 #include "runtime/device.h"
 
@@ -15,27 +14,32 @@ namespace lltm::cuda {
 
 /// How many steps of z_x are computed at once: all of them where gates are kept, which z_x is then
 /// written to, otherwise as many as the workspace has room for. Zero if not even one fits.
-int64_t steps_of_z_x(const SequenceOutputs& outputs, const SequenceArguments& arguments);
+int64_t steps_of_z_x(const SequenceOutputs& outputs,
+                     const at::Tensor& input,
+                     const SequenceSizes<int64_t>& sizes);
 
-/// Whether the kernels can read and write pairs of neighboring elements (RecurrenceShape).
-bool is_in_pairs(const SequenceArguments& arguments);
-bool is_in_pairs(const SequenceBackwardArguments& arguments);
-bool input_is_in_pairs(const SequenceArguments& arguments);
+/// Whether the kernels can read and write pairs of neighboring elements (RecurrenceShape). Those of
+/// the forward only depend on the sizes: its tensors are all allocated here.
+bool is_in_pairs(const SequenceSizes<int64_t>& sizes);
+bool is_in_pairs(const RecurrentBackwardArguments& arguments, const SequenceSizes<int64_t>& sizes);
+bool input_is_in_pairs(const at::Tensor& input);
 
-/// lltm::sequence, for at least one step.
+/// The forward, for at least one step.
 void run_recurrence(const RecurrenceCandidate& candidate,
                     const SequenceOutputs& outputs,
-                    const SequenceArguments& arguments,
+                    const RecurrentArguments& arguments,
+                    const SequenceSizes<int64_t>& sizes,
                     const Device& device,
                     bool reverse);
 
-/// Computes d_gates of all steps, a (steps * batch, 3 * state_size) matrix whose rows may be
+/// Computes d_gates of all steps, a (steps * batch, gates) matrix whose rows may be
 /// padded, and those of d_bias, d_h0 and d_c0 that are wanted. Where their products are small, also
-/// d_weights and d_input; returns whether it did.
+/// d_weights and d_input; returns whether it did. The two blocks of d_weights are those of one
+/// contiguous matrix, [h | input].
 bool run_recurrence_backward(const RecurrenceCandidate& candidate,
                              const at::Tensor& d_gates,
-                             const SequenceGradients& gradients,
-                             const SequenceBackwardArguments& arguments,
+                             const RecurrentGradients& gradients,
+                             const RecurrentBackwardArguments& arguments,
                              const Device& device,
                              bool reverse);
 

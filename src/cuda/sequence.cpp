@@ -1,6 +1,7 @@
-// lltm::sequence on CUDA: step by step, each by one of the cell's kernels (plan.h) with the
-// epilogue of a step or, where that is faster, by products of the library and a pointwise kernel.
-// The host knows only sizes, so a call can be captured in a graph.
+// lltm::sequence and lltm::lstm on CUDA. The LSTM runs by products of the library. The LLTM runs in
+// one kernel (recurrence.cpp) or step by step, each by one of the cell's kernels (plan.h) with the
+// epilogue of a step or, where that is faster, by products of the library and a pointwise kernel
+// (library/sequence.cpp). The host knows only sizes, so a call can be captured in a graph.
 //
 // A kernel computes both halves of a step's product, [h | x], and reads h where the previous step
 // left it: in output or, where rows are reset, have lengths of their own or do not start at
@@ -10,21 +11,16 @@
 // call, input in chunks of steps. Where that is faster, as it is if L2 has room for the weights of
 // h alone, z_x, the product with the inputs, is computed before, in chunks of steps, and the
 // kernels multiply h alone.
-//
-// The library computes the product with the inputs, z_x, in chunks of steps, by one product each,
-// and a product with h in each step. Both are kept in the accumulation type, float32 for 16-bit
-// tensors, so z is rounded only where it is written to gates. h is carried in h_n, which each step
-// updates in place. A row that has ended leaves its state alone, so h_n has the final one at the
-// end.
 #include "sequence.h"
 
+#include "../cell/products.h"
 #include "../dispatch/dispatcher_kernel.h"
-#include "../dispatch/int64_lengths.h"
 #include "../dispatch/optional_tensor.h"
 #include "../operators/checks.h"
 #include "../operators/outputs.h"
 #include "input_product.h"
 #include "kernels/forward/launch.h"
+#include "library/sequence.h"
 #include "plan/input_product.h"
 #include "plan/plan.h"
 #include "recurrence.h"
@@ -54,10 +50,6 @@ using at::Tensor;
 // run at a time.
 constexpr int64_t kWorkspaceBytes = 60 << 20, kChunkBytes = 16 << 20;
 
-// What a step by the library takes. This and a chunk leave half of 64 MiB to the workspace that
-// cuBLAS allocates per stream by itself.
-constexpr int64_t kLibraryStepBytes = 12 << 20;
-
 // Microseconds of a step that no model estimates.
 constexpr double kSlowStep = 20;
 
@@ -69,7 +61,6 @@ std::string describe_plan(std::string_view kernel, int cluster, int64_t rows, bo
 /// Where everything is stored. It depends only on sizes and strides.
 struct Layout : StepOperands {
   int64_t steps = 0, batch = 0;
-  bool by_library = false;
   bool hoists_input = false;  // z_x is computed before the steps, in the operands' type
   int64_t hoisted_row = 0;    // elements of a row of z_x, and of a copy of the input
   c10::ScalarType accumulated = at::kFloat;  // the type of the carried cell state
@@ -80,14 +71,11 @@ struct Layout : StepOperands {
   bool starts_with_h0 = false, starts_with_c0 = false;  // read in place
 
   int64_t chunk_bytes() const {
-    return by_library ? kChunkBytes
-           : copies_input || hoists_input
+    return copies_input || hoists_input
                ? std::min((kWorkspaceBytes - weights_bytes()) / 3, kChunkBytes)
                : 0;
   }
-  int64_t h_buffers() const {
-    return by_library ? 1 : steps > 1 && !h_in_output ? 2 : starts_with_h0 ? 0 : 1;
-  }
+  int64_t h_buffers() const { return steps > 1 && !h_in_output ? 2 : starts_with_h0 ? 0 : 1; }
   int64_t steps_a_chunk(int64_t bytes_a_step) const {
     return std::clamp<int64_t>(chunk_bytes() / bytes_a_step, 1, std::max<int64_t>(steps, 1));
   }
@@ -96,9 +84,6 @@ struct Layout : StepOperands {
   /// The number of rows whose part of the workspace fits its share.
   int64_t rows_at_a_time() const {
     const auto cell_size = static_cast<int64_t>(c10::elementSize(accumulated));
-    if (by_library) {
-      return std::clamp<int64_t>(kLibraryStepBytes / (8 * state_size * cell_size), 1, batch);
-    }
     const int64_t state_bytes =
         h_buffers() * h_stride() * size + (cell_in_workspace ? state_size * cell_size : 0);
     int64_t rows = batch;
@@ -149,15 +134,6 @@ Layout layout_with_hoisted_input(Layout of, const Tensor& input) {
   return of;
 }
 
-/// The same if the library computes the products: the state is carried in h_n, and in c_n or a
-/// buffer.
-Layout layout_by_library(Layout of) {
-  of.by_library = of.own_rows = true;
-  of.copies_weights = of.copies_input = false;
-  of.h_in_output = of.cell_in_cells = of.starts_with_h0 = of.starts_with_c0 = false;
-  return of;
-}
-
 /// The address of (t, row) in a contiguous tensor of steps, or null if the tensor is empty.
 void* kept_at(const Tensor& kept, int64_t t, int64_t row) {
   return kept.size(0) > 0 ? static_cast<char*>(kept.mutable_data_ptr()) +
@@ -173,18 +149,17 @@ class StepsOfSequence {
  public:
   StepsOfSequence(const SequenceOutputs& outputs,
                   const SequenceArguments& arguments,
+                  const SequenceSizes<int64_t>& sizes,
                   const Device& device,
                   bool reverse)
       : outputs_(outputs),
         arguments_(arguments),
+        lengths_(int64_lengths(arguments.lengths)),
+        sizes_(sizes),
         device_(device),
         layout_(layout_of(outputs, arguments)),
-        reverse_(reverse) {
-    if (!plan_kernels()) {
-      layout_ = layout_by_library(layout_);
-      rows_at_a_time_ = layout_.rows_at_a_time();
-    }
-  }
+        reverse_(reverse),
+        by_library_(!plan_kernels()) {}
 
   /// An estimate of the time of all steps in microseconds.
   double time() const {
@@ -194,7 +169,7 @@ class StepsOfSequence {
 
   /// The kernel of a step, for lltm::sequence_plan.
   std::string description() const {
-    if (layout_.by_library) {
+    if (by_library_) {
       return describe_plan("library", 1, layout_.batch, /*x_inside=*/false);
     }
     const ForwardCandidate& candidate = *plan_.choice.candidate;
@@ -205,6 +180,15 @@ class StepsOfSequence {
                          /*x_inside=*/!layout_.hoists_input);
   }
 
+  void run() {
+    if (by_library_) {
+      library_sequence_out(outputs_, recurrent(arguments_), sizes_, device_, reverse_);
+      return;
+    }
+    with_scalar(arguments_.input.scalar_type(), [&]<typename scalar_t>() { run<scalar_t>(); });
+  }
+
+ private:
   template <typename scalar_t>
   void run() {
     copy_weights();
@@ -219,7 +203,6 @@ class StepsOfSequence {
     }
   }
 
- private:
   /// Returns false if the library should compute the products: in float64, on GPUs older than
   /// sm_80, without steps, and for sizes at which it is faster.
   bool plan_kernels() {
@@ -286,8 +269,7 @@ class StepsOfSequence {
   /// Whether the kernel reads h in vectors that go on in the gap behind the columns of the state,
   /// where both operands must be zeros.
   bool multiplies_gap() const {
-    return !layout_.by_library && plan_.choice.candidate->group == Group::kFewRows &&
-           layout_.weights_gap() > 0;
+    return plan_.choice.candidate->group == Group::kFewRows && layout_.weights_gap() > 0;
   }
 
   void copy_weights() {
@@ -333,7 +315,7 @@ class StepsOfSequence {
         .state_size = layout_.state_size,
         .steps = layout_.steps,
         .reverse = reverse_,
-        .rows_of_sequence = rows_of_sequence(arguments_, first),
+        .rows_of_sequence = rows_of_sequence(lengths_, arguments_.reset, first),
         .h0 = state_of(arguments_.h0, scalar_t{}),
         .c0 = state_of(arguments_.c0, scalar_t{}),
         .c0_float = state_of(arguments_.c0, float{}),
@@ -357,22 +339,19 @@ class StepsOfSequence {
     const Tensor h = outputs_.h_n.narrow(0, first, count);
     const Tensor last_cell = outputs_.c_n.narrow(0, first, count);
     void* const h_n = h.mutable_data_ptr();
-    const Tensor h_memory =
-        device_.empty({of.by_library ? 0 : of.h_buffers(), count, of.h_stride()}, dtype);
+    const Tensor h_memory = device_.empty({of.h_buffers(), count, of.h_stride()}, dtype);
     if (multiplies_gap()) {
       h_memory.zero_();
     }
     const Tensor cell_memory =
         device_.empty({of.cell_in_workspace ? count : 0, of.state_size}, of.accumulated);
     const auto h_buffer = [&](int64_t k) {
-      return of.by_library ? Matrix{h_n, of.state_size}
-                           : Matrix{kept_at(h_memory, k % std::max<int64_t>(of.h_buffers(), 1), 0),
-                                    of.h_stride()};
+      return Matrix{kept_at(h_memory, k % std::max<int64_t>(of.h_buffers(), 1), 0), of.h_stride()};
     };
     void* const c_n = last_cell.mutable_data_ptr();
     auto* const cell =
         static_cast<acc_t*>(of.cell_in_workspace ? cell_memory.mutable_data_ptr() : c_n);
-    const RowsOfSequence rows = rows_of_sequence(arguments_, first);
+    const RowsOfSequence rows = rows_of_sequence(lengths_, arguments_.reset, first);
 
     if (of.has_start()) {
       start_rows<scalar_t>(first, count, h_buffer, of.starts_with_c0 ? nullptr : cell);
@@ -388,9 +367,6 @@ class StepsOfSequence {
     const bool rounds_last_cell =
         of.h_in_output && of.cell_in_workspace && outputs_.cells.size(0) == 0;
     const Tensor& input = arguments_.input;
-    const Tensor weights_h = of.by_library ? h_columns(arguments_.weights).t() : Tensor();
-    const Tensor z_h =
-        of.by_library ? device_.empty({count, 3 * of.state_size}, of.accumulated) : Tensor();
     const Tensor chunk = empty_chunk(count);
     int64_t first_time = 0;  // in the chunk
     for (int64_t k = 0; k < of.steps; ++k) {
@@ -429,13 +405,6 @@ class StepsOfSequence {
         step.rows = rows;
         step.next_h = h_buffer(k + 1);
         step.h_n = h_n;
-        if (of.by_library) {
-          product_out(z_h, h, weights_h);
-          const SequenceStepParams<scalar_t> params{
-              step, static_cast<const acc_t*>(part), z_h.const_data_ptr<acc_t>()};
-          check_launch(launch_sequence_step(params, device_.stream()));
-          continue;
-        }
       } else if (is_last) {
         step.h_n = h_n;
         if (rounds_last_cell) {
@@ -452,12 +421,6 @@ class StepsOfSequence {
   /// Memory for z_x of some steps or for a copy of their input; undefined if neither is needed.
   Tensor empty_chunk(int64_t count) const {
     const Layout& of = layout_;
-    if (of.by_library) {
-      const int64_t gates = 3 * of.state_size;
-      const int64_t row_bytes = gates * static_cast<int64_t>(c10::elementSize(of.accumulated)) +
-                                of.input_features * of.size;
-      return device_.empty({of.steps_a_chunk(count * row_bytes), count, gates}, of.accumulated);
-    }
     if (of.hoists_input) {
       return device_.empty(
           {of.steps_a_chunk(count * of.hoisted_row * of.size), count, 3 * of.state_size},
@@ -473,10 +436,8 @@ class StepsOfSequence {
 
   /// Computes z_x of some steps, or copies their input.
   void fill(const Tensor& chunk, const Tensor& input) {
-    if (layout_.by_library) {
-      product_out(chunk.flatten(0, 1), input.flatten(0, 1), input_columns(arguments_.weights).t());
-    } else if (layout_.hoists_input) {
-      compute_input_product(chunk, input, arguments_, device_);
+    if (layout_.hoists_input) {
+      compute_input_product(chunk, input, recurrent(arguments_), device_);
     } else {
       chunk.narrow(2, 0, layout_.input_features).copy_(input);
     }
@@ -484,11 +445,14 @@ class StepsOfSequence {
 
   const SequenceOutputs& outputs_;
   const SequenceArguments& arguments_;
+  const std::optional<Tensor> lengths_;  // in int64
+  const SequenceSizes<int64_t>& sizes_;
   const Device& device_;
   Layout layout_;
   int64_t rows_at_a_time_ = 0;
   const bool reverse_;
   ForwardPlan plan_;
+  const bool by_library_;
   Tensor weights_;  // if copied
   Tensor bias_;     // contiguous, or undefined
 };
@@ -499,7 +463,7 @@ const RecurrenceCandidate* plan(const SequenceOutputs& outputs,
                                 const SequenceSizes<int64_t>& sizes,
                                 const Device& device,
                                 double time_of_steps) {
-  const int64_t at_once = steps_of_z_x(outputs, arguments);
+  const int64_t at_once = steps_of_z_x(outputs, arguments.input, sizes);
   const RecurrenceShape shape{.arithmetic = arithmetic_of(arguments.input.scalar_type()),
                               .steps = sizes.steps,
                               .rows = sizes.batch,
@@ -507,12 +471,36 @@ const RecurrenceCandidate* plan(const SequenceOutputs& outputs,
                               .state_size = sizes.state_size,
                               .backward = false,
                               .launches = at_once == 0 ? 0 : ceil_div(sizes.steps, at_once),
-                              .in_pairs = is_in_pairs(arguments),
-                              .input_in_pairs = input_is_in_pairs(arguments)};
+                              .in_pairs = is_in_pairs(sizes),
+                              .input_in_pairs = input_is_in_pairs(arguments.input)};
   return plan_recurrence(device.facts(), shape, time_of_steps);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArguments& arguments,
+void run(const SequenceOutputs& outputs,
+         const SequenceArguments& arguments,
+         const SequenceSizes<int64_t>& sizes,
+         const Device& device,
+         bool reverse) {
+  StepsOfSequence steps(outputs, arguments, sizes, device, reverse);
+  if (const RecurrenceCandidate* const candidate =
+          plan(outputs, arguments, sizes, device, steps.time())) {
+    run_recurrence(*candidate, outputs, recurrent(arguments), sizes, device, reverse);
+  } else {
+    steps.run();
+  }
+}
+
+void run(const SequenceOutputs& outputs,
+         const LstmArguments& arguments,
+         const SequenceSizes<int64_t>& sizes,
+         const Device& device,
+         bool reverse) {
+  require_steps("lltm::lstm");
+  library_sequence_out(outputs, recurrent(arguments), sizes, device, reverse);
+}
+
+template <typename Arguments>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Arguments& arguments,
                                                             bool reverse,
                                                             bool keep) {
   const auto sizes = check<int64_t>(arguments);
@@ -522,16 +510,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const SequenceArgume
         return device.empty(shape, dtype);
       });
   if (sizes.batch * sizes.state_size > 0) {
-    StepsOfSequence steps(outputs, arguments, device, reverse);
-    if (const RecurrenceCandidate* const candidate =
-            plan(outputs, arguments, sizes, device, steps.time())) {
-      run_recurrence(*candidate, outputs, arguments, device, reverse);
-      return outputs.results();
-    }
-    AT_DISPATCH_FLOATING_TYPES_AND2(
-        at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence", [&] {
-          steps.run<scalar_t>();
-        });
+    run(outputs, arguments, sizes, device, reverse);
   }
   return outputs.results();
 }
@@ -547,7 +526,7 @@ std::string sequence_plan(const SequenceArguments& arguments, bool reverse, bool
       empty_outputs(arguments, sizes, keep, [](at::IntArrayRef shape, at::ScalarType dtype) {
         return at::detail::empty_meta(shape, dtype);
       });
-  const StepsOfSequence steps(outputs, arguments, device, reverse);
+  const StepsOfSequence steps(outputs, arguments, sizes, device, reverse);
   const RecurrenceCandidate* const candidate =
       plan(outputs, arguments, sizes, device, steps.time());
   return candidate != nullptr
@@ -561,7 +540,8 @@ std::string sequence_plan(const SequenceArguments& arguments, bool reverse, bool
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("sequence", dispatcher_kernel<with_int64_lengths<sequence>, lltm::sequence>());
+  m.impl("sequence", dispatcher_kernel<sequence<SequenceArguments>, lltm::sequence>());
+  m.impl("lstm", dispatcher_kernel<sequence<LstmArguments>, lltm::lstm>());
   m.impl("sequence_plan", dispatcher_kernel<sequence_plan, lltm::sequence_plan>());
 }
 

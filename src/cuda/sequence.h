@@ -1,11 +1,11 @@
-// What lltm::sequence and lltm::sequence_backward share on CUDA.
+// What the operators of a sequence and of its backward share on CUDA.
 #pragma once
 
-#include "../cell/products.h"
 #include "../dispatch/optional_tensor.h"
-#include "../operators/checks.h"
+#include "../operators/recurrent.h"
 #include "kernels/recurrence/recurrence.h"
 #include "kernels/sequence/kernels.h"
+#include "plan/plan.h"
 #include "runtime/device.h"
 #include "runtime/rows.h"
 
@@ -28,6 +28,16 @@ inline void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b
   }
 }
 
+/// Raises c10::Error if LLTM_CUDA_PATH selects a kernel for all steps, of which the LSTM has none.
+inline void require_steps(const char* operator_name) {
+  const Selection selected = selection();
+  TORCH_CHECK(!selected.sequence || *selected.sequence == SequenceKernel::kSteps,
+              operator_name,
+              ": LLTM_CUDA_PATH=",
+              *selected.sequence == SequenceKernel::kCluster ? "cluster" : "block",
+              " has no kernel for this cell");
+}
+
 /// An uninitialized matrix whose rows start at multiples of 16 bytes.
 inline at::Tensor rows_of_vectors(int64_t rows,
                                   int64_t columns,
@@ -46,12 +56,11 @@ inline at::Tensor in_rows_of_vectors(const at::Tensor& matrix, const Device& dev
 }
 
 /// The stride of the bias, which may be absent.
-inline int64_t bias_stride(const SequenceArguments& arguments) {
-  return is_given(arguments.bias) ? arguments.bias->stride(0) : 0;
+inline int64_t bias_stride(const std::optional<at::Tensor>& bias) {
+  return is_given(bias) ? bias->stride(0) : 0;
 }
 
-/// The columns of weights that belong to h, or to the input, as the kernels for all steps read
-/// them.
+/// A block of weights as the kernels for all steps read it.
 template <typename scalar_t>
 RecurrentWeights<scalar_t> recurrent_weights(const at::Tensor& weights) {
   return {weights.const_data_ptr<scalar_t>(), {weights.stride(0), weights.stride(1)}};
@@ -70,31 +79,39 @@ void with_scalar(at::ScalarType dtype, const Run& run) {
   }
 }
 
-/// The lengths and resets of the rows from first_row on.
-inline RowsOfSequence rows_of_sequence(const SequenceArguments& arguments, int64_t first_row) {
+/// The lengths, in int64, and resets of the rows from first_row on.
+inline RowsOfSequence rows_of_sequence(const std::optional<at::Tensor>& lengths,
+                                       const std::optional<at::Tensor>& reset,
+                                       int64_t first_row) {
   RowsOfSequence rows{};
-  if (is_given(arguments.lengths)) {
-    const at::Tensor& lengths = *arguments.lengths;
-    rows.lengths_stride = lengths.stride(0);
-    rows.lengths = lengths.const_data_ptr<int64_t>() + first_row * rows.lengths_stride;
+  if (is_given(lengths)) {
+    rows.lengths_stride = lengths->stride(0);
+    rows.lengths = lengths->const_data_ptr<int64_t>() + first_row * rows.lengths_stride;
   }
-  if (is_given(arguments.reset)) {
-    const at::Tensor& reset = *arguments.reset;
-    rows.reset_strides[0] = reset.stride(0);
-    rows.reset_strides[1] = reset.stride(1);
-    rows.reset = reset.const_data_ptr<bool>() + first_row * rows.reset_strides[1];
+  if (is_given(reset)) {
+    rows.reset_strides[0] = reset->stride(0);
+    rows.reset_strides[1] = reset->stride(1);
+    rows.reset = reset->const_data_ptr<bool>() + first_row * rows.reset_strides[1];
   }
   return rows;
 }
+inline RowsOfSequence rows_of_sequence(const RecurrentArguments& arguments) {
+  return rows_of_sequence(arguments.lengths, arguments.reset, /*first_row=*/0);
+}
 
+/// The h or c that every step started from: `initial`, or what is in `results` of the step that was
+/// run before.
 template <typename scalar_t>
-OldStates<scalar_t> old_states_of(const SequenceBackwardArguments& arguments, bool reverse) {
-  return {.steps = arguments.output.size(0),
-          .rows = arguments.output.size(1),
+OldStates<scalar_t> old_states_of(const RecurrentArguments& arguments,
+                                  const at::Tensor& results,
+                                  const std::optional<at::Tensor>& initial,
+                                  bool reverse) {
+  return {.steps = results.size(0),
+          .rows = results.size(1),
           .reverse = reverse,
-          .rows_of_sequence = rows_of_sequence(arguments.sequence(), /*first_row=*/0),
-          .output = steps_of<scalar_t>(arguments.output),
-          .h0 = steps_of<scalar_t>(arguments.h0)};
+          .rows_of_sequence = rows_of_sequence(arguments),
+          .results = steps_of<scalar_t>(results),
+          .initial = steps_of<scalar_t>(initial)};
 }
 
 }  // namespace lltm::cuda

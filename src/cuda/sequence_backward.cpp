@@ -1,15 +1,14 @@
-// lltm::sequence_backward on CUDA.
+// lltm::sequence_backward and lltm::lstm_backward on CUDA.
 //
 // Computes d_gates of each step, from the last step that was run to the first. The product of
 // d_gates of the following step with the weights is the gradient of h, from which a step's own
 // d_gates are computed, in one launch or two. Then d_input and d_weights are computed over all
 // steps: in float32 usually by the kernel of the cell's products, otherwise by ATen. The gradients
 // of the state are carried in the accumulation type. d_gates are rounded, like those of the cell.
+#include "../cell/with_cell.h"
 #include "../dispatch/dispatcher_kernel.h"
-#include "../dispatch/int64_lengths.h"
 #include "../dispatch/optional_tensor.h"
-#include "../operators/checks.h"
-#include "../operators/gradients.h"
+#include "../operators/recurrent_gradients.h"
 #include "kernels/backward/kernels.h"
 #include "kernels/sequence/kernels.h"
 #include "packed_rows.h"
@@ -67,11 +66,26 @@ Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
   return at::arange(steps, lengths.options()).unsqueeze(1).ge(lengths).unsqueeze(2);
 }
 
-/// Computes d_gates of all steps, a (steps*batch, 3*state_size) matrix, and d_h0 and d_c0.
+/// How the steps are computed: by a kernel of the LLTM or, if there is no candidate, by products of
+/// the library.
+std::optional<SequenceGradientChoice> choose_step(const RecurrentBackwardArguments& arguments,
+                                                  const SequenceSizes<int64_t>& sizes,
+                                                  const DeviceFacts& facts) {
+  if (arguments.sequence.cell != CellType::kLltm) {
+    return std::nullopt;
+  }
+  const auto choice = choose_sequence_gradients(
+      {arithmetic_of(arguments.output.scalar_type()), sizes.steps, sizes.batch, sizes.state_size},
+      facts,
+      selection());
+  return choice.candidate->group == Group::kLibrary ? std::nullopt : std::optional(choice);
+}
+
+/// Computes d_gates of all steps, a (steps*batch, gates) matrix, and d_h0 and d_c0.
 template <typename scalar_t>
 void run_steps(const Tensor& d_gates,
-               const SequenceGradients& gradients,
-               const SequenceBackwardArguments& arguments,
+               const RecurrentGradients& gradients,
+               const RecurrentBackwardArguments& arguments,
                const SequenceSizes<int64_t>& sizes,
                const Device& device,
                const DeviceFacts& facts,
@@ -79,6 +93,7 @@ void run_steps(const Tensor& d_gates,
   using acc_t = accumulate_t<scalar_t>;
   const int64_t steps = sizes.steps, batch = sizes.batch, state_size = sizes.state_size;
   const auto accumulated = c10::CppTypeToScalarType<acc_t>::value;
+  const RecurrentArguments& sequence = arguments.sequence;
   const cudaStream_t stream = device.stream();
   const auto begin = [&](const std::optional<Tensor>& incoming) {
     Tensor state = device.empty({batch, state_size}, accumulated);
@@ -88,16 +103,16 @@ void run_steps(const Tensor& d_gates,
   const Tensor d_cell = begin(arguments.grad_c_n);
   const Tensor gates = arguments.gates.contiguous();
   const Tensor cells = arguments.cells.contiguous();
+  // A float32 c0 beside 16 bits is rounded, as all other cells are.
+  const std::optional<Tensor> c0 =
+      is_given(sequence.c0) ? std::optional(sequence.c0->to(cells.scalar_type())) : std::nullopt;
 
-  const auto arithmetic = arithmetic_of(arguments.input.scalar_type());
-  SequenceGradientChoice plan;
-  bool by_library = false;
+  std::optional<SequenceGradientChoice> choice;
   Tensor weights_h, from_h;
   if (steps > 1 || (steps == 1 && gradients.h0.defined())) {
-    weights_h = in_rows_of_vectors(h_columns(arguments.weights), device);
-    plan = choose_sequence_gradients({arithmetic, steps, batch, state_size}, facts, selection());
-    by_library = plan.candidate->group == Group::kLibrary;
-    if (by_library) {
+    weights_h = in_rows_of_vectors(sequence.weight_hh, device);
+    choice = choose_step(arguments, sizes, facts);
+    if (!choice) {
       from_h = device.empty({batch, state_size}, accumulated);
     }
   }
@@ -108,7 +123,7 @@ void run_steps(const Tensor& d_gates,
       .state_size = state_size,
       .t = kNoTime,
       .last_t = kNoTime,
-      .rows_of_sequence = rows_of_sequence(arguments.sequence(), /*first_row=*/0),
+      .rows_of_sequence = rows_of_sequence(sequence),
       .grad_output = steps_of<scalar_t>(arguments.grad_output),
       .grad_cells = steps_of<scalar_t>(arguments.grad_cells),
       .from_h = from_h.defined() ? from_h.const_data_ptr<acc_t>() : nullptr,
@@ -119,23 +134,27 @@ void run_steps(const Tensor& d_gates,
       .d_gates = nullptr,
       .all_d_gates = d_gates.const_data_ptr<scalar_t>(),
       .d_gates_stride = d_gates.stride(0),
+      .old_cells = old_states_of<scalar_t>(sequence, cells, c0, reverse),
   };
   // Runs the step at t after the one at params.last_t.
   const auto step = [&](int64_t t) {
     params.t = t;
     if (t != kNoTime) {
-      params.gates = gates.const_data_ptr<scalar_t>() + t * batch * 3 * state_size;
+      params.gates = gates.const_data_ptr<scalar_t>() + t * batch * sizes.gates;
       params.cells = cells.const_data_ptr<scalar_t>() + t * batch * state_size;
       params.d_gates = d_gates.mutable_data_ptr<scalar_t>() + t * batch * params.d_gates_stride;
     }
     const bool has_product = params.last_t != kNoTime;
-    if (has_product && !by_library) {
-      check_launch(launch_with_product(params, rows_of(weights_h), *arithmetic, plan, stream));
+    if (has_product && choice) {
+      const Arithmetic arithmetic = *arithmetic_of(cells.scalar_type());
+      check_launch(launch_with_product(params, rows_of(weights_h), arithmetic, *choice, stream));
     } else {
       if (has_product) {
         product_out(from_h, d_gates.narrow(0, params.last_t * batch, batch), weights_h);
       }
-      check_launch(launch_sequence_gradients(params, stream));
+      check_launch(with_cell(sequence.cell, [&]<typename Cell>() {
+        return launch_sequence_gradients<Cell>(params, stream);
+      }));
     }
     params.last_t = t;
   };
@@ -155,15 +174,16 @@ void run_steps(const Tensor& d_gates,
 
 /// The h that each step started from, for all steps.
 template <typename scalar_t>
-Tensor old_states(const SequenceBackwardArguments& arguments,
+Tensor old_states(const RecurrentBackwardArguments& arguments,
                   const SequenceSizes<int64_t>& sizes,
                   const Device& device,
                   bool reverse) {
   const Tensor old_h = rows_of_vectors(
-      sizes.steps * sizes.batch, sizes.state_size, arguments.input.scalar_type(), device);
+      sizes.steps * sizes.batch, sizes.state_size, arguments.output.scalar_type(), device);
   if (sizes.steps > 0) {
     const OldStatesParams<scalar_t> params{
-        .states = old_states_of<scalar_t>(arguments, reverse),
+        .states = old_states_of<scalar_t>(
+            arguments.sequence, arguments.output, arguments.sequence.h0, reverse),
         .state_size = sizes.state_size,
         .old_h = old_h.mutable_data_ptr<scalar_t>(),
         .old_h_stride = old_h.stride(0),
@@ -189,16 +209,18 @@ void sum_rows(const Tensor& d_bias, const Tensor& d_gates) {
   }
 }
 
-/// The products over all steps at once: d_weights and d_input, if wanted. Only d_weights read input
-/// and old_h, so their layout affects neither which kernel computes d_input nor its bits.
-void run_products(const SequenceGradients& gradients,
-                  const Tensor& d_gates,
-                  const Tensor& input,
-                  const Tensor& weights,
-                  const Tensor& old_h,
-                  const Device& device,
-                  const DeviceFacts& facts) {
-  const Tensor &d_weights = gradients.weights, &d_input = gradients.input;
+/// Computes the products over all steps by the tiles of the LLTM in float32, if they are faster
+/// than the library. Returns whether it did. `weights` and `d_weights` are whole matrices, [h |
+/// input]. Only d_weights read input and old_h, so their layout affects neither which kernel
+/// computes d_input nor its bits.
+bool run_products_of_lltm(const Tensor& d_weights,
+                          const Tensor& d_input,
+                          const Tensor& d_gates,
+                          const Tensor& input,
+                          const Tensor& weights,
+                          const Tensor& old_h,
+                          const Device& device,
+                          const DeviceFacts& facts) {
   const int64_t state_size = weights.size(0) / 3;
   const BackwardShape shape{.arithmetic = arithmetic_of(input.scalar_type()),
                             .batch = input.size(0),
@@ -207,133 +229,192 @@ void run_products(const SequenceGradients& gradients,
                             .vector_rows = are_describable_halves(weights),
                             .forms_d_old_h = false};
   const auto [candidate, estimate] = plan_backward(facts, shape);
-  // The cell's tiles in float32, if they are faster than the library.
-  if (shape.arithmetic == Arithmetic::kFloat32 && candidate->kernel == BackwardKernel::kWgmma &&
-      has_rows(weights)) {
-    // Without d_weights, any matrices take the places of these.
-    const Rows inputs(d_weights.defined() ? input : weights);
-    BackwardProblem problem{
-        .batch = shape.batch,
-        .input_features = shape.input_features,
-        .state_size = state_size,
-        .d_gates = d_gates.const_data_ptr(),
-        .d_gates_stride = d_gates.stride(0),
-        .input = inputs.matrix(),
-        .weights = rows_of(weights),
-        .weights_input = rows_of(weights).from(state_size, sizeof(float)),
-        .old_h = rows_of(d_weights.defined() ? old_h : weights),
-        .d_old_h = nullptr,
-        .d_input = mutable_data_or_null<float>(d_input),
-        .d_weights = mutable_data_or_null<float>(d_weights),
-    };
-    const Tensor packed = pack(problem, *shape.arithmetic, /*by_wgmma=*/true, device);
-    const Tensor workspace =
-        device.empty({workspace_floats(*shape.arithmetic, problem, estimate.plan)}, at::kFloat);
-    check_launch(launch_backward_wgmma<Arithmetic::kFloat32>(
-        problem, estimate.plan, workspace.mutable_data_ptr<float>(), device.stream()));
-    return;
+  if (shape.arithmetic != Arithmetic::kFloat32 || candidate->kernel != BackwardKernel::kWgmma ||
+      !has_rows(weights)) {
+    return false;
   }
-  if (d_weights.defined()) {
-    weight_gradient_out(d_weights, d_gates, input, old_h);
-  }
-  if (d_input.defined()) {
-    input_gradient_out(d_input.view(input.sizes()), d_gates, weights);
-  }
+  // Without d_weights, any matrices take the places of these.
+  const Rows inputs(d_weights.defined() ? input : weights);
+  BackwardProblem problem{
+      .batch = shape.batch,
+      .input_features = shape.input_features,
+      .state_size = state_size,
+      .d_gates = d_gates.const_data_ptr(),
+      .d_gates_stride = d_gates.stride(0),
+      .input = inputs.matrix(),
+      .weights = rows_of(weights),
+      .weights_input = rows_of(weights).from(state_size, sizeof(float)),
+      .old_h = rows_of(d_weights.defined() ? old_h : weights),
+      .d_old_h = nullptr,
+      .d_input = mutable_data_or_null<float>(d_input),
+      .d_weights = mutable_data_or_null<float>(d_weights),
+  };
+  const Tensor packed = pack(problem, *shape.arithmetic, /*by_wgmma=*/true, device);
+  const Tensor workspace =
+      device.empty({workspace_floats(*shape.arithmetic, problem, estimate.plan)}, at::kFloat);
+  check_launch(launch_backward_wgmma<Arithmetic::kFloat32>(
+      problem, estimate.plan, workspace.mutable_data_ptr<float>(), device.stream()));
+  return true;
 }
 
 /// The kernel for all steps, or null.
-const RecurrenceCandidate* plan(const SequenceBackwardArguments& arguments,
+const RecurrenceCandidate* plan(const RecurrentBackwardArguments& arguments,
                                 const SequenceSizes<int64_t>& sizes,
                                 const DeviceFacts& facts) {
-  const auto arithmetic = arithmetic_of(arguments.input.scalar_type());
+  if (arguments.sequence.cell != CellType::kLltm) {
+    require_steps("lltm::lstm_backward");
+    return nullptr;
+  }
+  const auto arithmetic = arithmetic_of(arguments.output.scalar_type());
   const RecurrenceShape shape{.arithmetic = arithmetic,
                               .steps = sizes.steps,
                               .rows = sizes.batch,
                               .input_features = sizes.input_features,
                               .state_size = sizes.state_size,
                               .backward = true,
-                              .in_pairs = is_in_pairs(arguments)};
+                              .in_pairs = is_in_pairs(arguments, sizes)};
   const auto step = choose_sequence_gradients(
       {arithmetic, sizes.steps, sizes.batch, sizes.state_size}, facts, selection());
   return plan_recurrence(facts, shape, static_cast<double>(sizes.steps) * step.estimate.us);
 }
 
+/// `weights` and `d_weights` are the whole matrices of an LLTM, and undefined for an LSTM.
 template <typename scalar_t>
-void run(const SequenceGradients& gradients,
-         const SequenceBackwardArguments& arguments,
+void run(const RecurrentGradients& gradients,
+         const RecurrentBackwardArguments& arguments,
+         const Tensor& weights,
+         const Tensor& d_weights,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
   const int64_t rows = sizes.steps * sizes.batch;
-  const Tensor d_gates =
-      rows_of_vectors(rows, 3 * sizes.state_size, arguments.input.scalar_type(), device);
+  const Tensor& all_input = arguments.sequence.input;
+  const Tensor d_gates = rows_of_vectors(rows, sizes.gates, all_input.scalar_type(), device);
   const DeviceFacts facts = device.facts();
+  bool products_done = false;
   if (const RecurrenceCandidate* const candidate = plan(arguments, sizes, facts)) {
-    if (run_recurrence_backward(*candidate, d_gates, gradients, arguments, device, reverse)) {
-      return;
-    }
+    products_done =
+        run_recurrence_backward(*candidate, d_gates, gradients, arguments, device, reverse);
   } else {
     run_steps<scalar_t>(d_gates, gradients, arguments, sizes, device, facts, reverse);
     if (gradients.bias.defined()) {
       sum_rows(gradients.bias, d_gates);
     }
   }
-  if (!gradients.weights.defined() && !gradients.input.defined()) {
+  if (gradients.gates.defined()) {
+    gradients.gates.view({rows, sizes.gates}).copy_(d_gates);
+  }
+  const bool wants_weights = gradients.weight_ih.defined() || gradients.weight_hh.defined();
+  if (products_done || (!wants_weights && !gradients.input.defined())) {
     return;
   }
-  const Tensor old_h = gradients.weights.defined()
-                           ? old_states<scalar_t>(arguments, sizes, device, reverse)
-                           : Tensor();
+  const Tensor old_h =
+      wants_weights ? old_states<scalar_t>(arguments, sizes, device, reverse) : Tensor();
   // Beyond a row's length d_gates are zeros, which a product must not multiply by a NaN or an
   // infinity.
-  const bool has_lengths = is_given(arguments.lengths);
-  const Tensor beyond = has_lengths ? beyond_lengths(sizes.steps, *arguments.lengths) : Tensor();
-  const Tensor input = has_lengths && gradients.weights.defined()
-                           ? arguments.input.masked_fill(beyond, 0)
-                           : arguments.input;
-  const Tensor input_rows = input.reshape({rows, sizes.input_features});
-  run_products(gradients, d_gates, input_rows, arguments.weights, old_h, device, facts);
+  const bool has_lengths = is_given(arguments.sequence.lengths);
+  const Tensor beyond =
+      has_lengths ? beyond_lengths(sizes.steps, *arguments.sequence.lengths) : Tensor();
+  const Tensor input = (has_lengths && wants_weights ? all_input.masked_fill(beyond, 0) : all_input)
+                           .reshape({rows, sizes.input_features});
+  const bool done = weights.defined() &&
+                    run_products_of_lltm(
+                        d_weights, gradients.input, d_gates, input, weights, old_h, device, facts);
+  if (!done) {
+    if (gradients.weight_hh.defined()) {
+      product_out(gradients.weight_hh, d_gates.t(), old_h);
+    }
+    if (gradients.weight_ih.defined()) {
+      product_out(gradients.weight_ih, d_gates.t(), input);
+    }
+    if (gradients.input.defined()) {
+      product_out(gradients.input.view({rows, sizes.input_features}),
+                  d_gates,
+                  arguments.sequence.weight_ih);
+    }
+  }
   if (has_lengths && gradients.input.defined()) {
     gradients.input.masked_fill_(beyond, 0);
   }
+}
+
+void run(const RecurrentGradients& gradients,
+         const RecurrentBackwardArguments& arguments,
+         const Tensor& weights,
+         const Tensor& d_weights,
+         const SequenceSizes<int64_t>& sizes,
+         const Device& device,
+         bool reverse) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, arguments.output.scalar_type(), "lltm::sequence_backward", [&] {
+        run<scalar_t>(gradients, arguments, weights, d_weights, sizes, device, reverse);
+      });
+}
+
+auto empty_on(const Device& device) {
+  return
+      [&device](at::IntArrayRef shape, at::ScalarType dtype) { return device.empty(shape, dtype); };
 }
 
 OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     std::array<bool, 5> output_mask) {
   const auto sizes = check<int64_t>(arguments);
-  const Tensor &input = arguments.input, &weights = arguments.weights;
-  const Device device(input);
-  const auto dtype = input.scalar_type();
-  const bool anything_to_do = any_gradient(arguments) && sizes.batch * sizes.state_size > 0;
-  const auto if_wanted = [&](Gradient gradient, at::IntArrayRef shape, at::ScalarType of) {
-    if (!output_mask[gradient]) {
-      return Tensor();
-    }
-    const Tensor tensor = device.empty(shape, of);
-    return anything_to_do ? tensor : tensor.zero_();
-  };
-  const SequenceGradients gradients{
-      .input = if_wanted(kInput, input.sizes(), dtype),
-      .weights = if_wanted(kWeights, weights.sizes(), dtype),
-      .bias = if_wanted(kBias, {3 * sizes.state_size}, dtype),
-      .h0 = if_wanted(kH0, {sizes.batch, sizes.state_size}, dtype),
-      .c0 =
-          if_wanted(kC0, {sizes.batch, sizes.state_size}, final_cell_dtype(arguments.sequence()))};
-  if (anything_to_do && gradients.any_wanted()) {
-    AT_DISPATCH_FLOATING_TYPES_AND2(
-        at::kHalf, at::kBFloat16, dtype, "lltm::sequence_backward", [&] {
-          run<scalar_t>(gradients, arguments, sizes, device, reverse);
-        });
-  }
-  return gradients.results();
+  const Device device(arguments.input);
+  return gradients_of_sequence(
+      arguments,
+      sizes,
+      output_mask,
+      empty_on(device),
+      [&](const RecurrentGradients& gradients,
+          const RecurrentBackwardArguments& recurrent,
+          const Tensor& d_weights) {
+        run(gradients, recurrent, arguments.weights, d_weights, sizes, device, reverse);
+      });
+}
+
+OptionalLstmGradients lstm_backward(const LstmBackwardArguments& arguments,
+                                    bool reverse,
+                                    std::array<bool, 6> output_mask) {
+  const auto sizes = check<int64_t>(arguments);
+  const Device device(arguments.input);
+  return gradients_of_sequence(
+      arguments,
+      sizes,
+      output_mask,
+      empty_on(device),
+      [&](const RecurrentGradients& gradients, const RecurrentBackwardArguments& recurrent) {
+        run(gradients, recurrent, /*weights=*/{}, /*d_weights=*/{}, sizes, device, reverse);
+      });
+}
+
+/// The gradients of the gates and the state, without any product over all steps.
+template <typename Arguments>
+GateGradients gradients_of_gates(const Arguments& arguments,
+                                 bool reverse,
+                                 std::array<bool, 2> state_mask) {
+  const auto sizes = check<int64_t>(arguments);
+  const Device device(arguments.input);
+  return gate_gradients_of_sequence(
+      arguments,
+      sizes,
+      state_mask,
+      empty_on(device),
+      [&](const RecurrentGradients& gradients, const RecurrentBackwardArguments& recurrent) {
+        run(gradients, recurrent, /*weights=*/{}, /*d_weights=*/{}, sizes, device, reverse);
+      });
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("sequence_backward",
-         dispatcher_kernel<with_int64_lengths<sequence_backward>, lltm::sequence_backward>());
+  m.impl("sequence_backward", dispatcher_kernel<sequence_backward, lltm::sequence_backward>());
+  m.impl(
+      "_sequence_gate_gradients",
+      dispatcher_kernel<gradients_of_gates<SequenceBackwardArguments>, sequence_gate_gradients>());
+  m.impl("lstm_backward", dispatcher_kernel<lstm_backward, lltm::lstm_backward>());
+  m.impl("_lstm_gate_gradients",
+         dispatcher_kernel<gradients_of_gates<LstmBackwardArguments>, lstm_gate_gradients>());
 }
 
 }  // namespace lltm::cuda

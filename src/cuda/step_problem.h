@@ -101,15 +101,15 @@ struct StridedRow {
   int64_t stride;
 };
 
-/// The h that every step started from: h0 at a row's first step, zeros if the row is reset,
-/// otherwise the output of the step that was run before. Zeros beyond the length.
+/// The h or c that every step started from: that of h0 or c0 at a row's first step, zeros if the
+/// row is reset, otherwise the result of the step that was run before. Zeros beyond the length.
 template <typename scalar_t>
 struct OldStates {
   int64_t steps, rows;
   bool reverse;
   RowsOfSequence rows_of_sequence;
-  Steps<scalar_t> output;
-  Steps<scalar_t> h0;  // null data for zeros; its stride of time is unused
+  Steps<scalar_t> results;
+  Steps<scalar_t> initial;  // null data for zeros; its stride of time is unused
 
   LLTM_HOST_DEVICE StridedRow<scalar_t> at(int64_t t, int64_t row) const {
     // Both are read at once.
@@ -120,10 +120,11 @@ struct OldStates {
     }
     const int64_t before = reverse ? t + 1 : t - 1;
     if (before >= 0 && before < steps && before < length) {
-      return {&output.at(before, row, 0), output.strides[2]};
+      return {&results.at(before, row, 0), results.strides[2]};
     }
-    return h0.data == nullptr ? StridedRow<scalar_t>{}
-                              : StridedRow<scalar_t>{&h0.at(0, row, 0), h0.strides[2]};
+    return initial.data == nullptr
+               ? StridedRow<scalar_t>{}
+               : StridedRow<scalar_t>{&initial.at(0, row, 0), initial.strides[2]};
   }
 };
 

@@ -67,7 +67,6 @@ struct SequenceArguments {
   const std::optional<at::Tensor>& lengths;
   const std::optional<at::Tensor>& reset;
 
-  enum Index : size_t { kLengths = 5 };  // in tensors()
   auto tensors() const { return std::tie(input, weights, bias, h0, c0, lengths, reset); }
 };
 
@@ -87,7 +86,6 @@ struct SequenceBackwardArguments {
   const std::optional<at::Tensor>& lengths;
   const std::optional<at::Tensor>& reset;
 
-  enum Index : size_t { kInput = 7, kWeights = 8, kLengths = 12 };  // in tensors()
   auto tensors() const {
     return std::tie(grad_output,
                     grad_h_n,

@@ -27,7 +27,7 @@ RecurrentArguments recurrent(const SequenceArguments& arguments) {
           .bias = arguments.bias,
           .h0 = arguments.h0,
           .c0 = arguments.c0,
-          .lengths = arguments.lengths,
+          .lengths = int64_lengths(arguments.lengths),
           .reset = arguments.reset};
 }
 
@@ -39,7 +39,7 @@ RecurrentArguments recurrent(const LstmArguments& arguments) {
           .bias = arguments.bias,
           .h0 = arguments.h0,
           .c0 = arguments.c0,
-          .lengths = arguments.lengths,
+          .lengths = int64_lengths(arguments.lengths),
           .reset = arguments.reset};
 }
 

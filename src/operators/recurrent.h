@@ -21,7 +21,7 @@ struct RecurrentArguments {
   const std::optional<at::Tensor>& bias;
   const std::optional<at::Tensor>& h0;
   const std::optional<at::Tensor>& c0;
-  const std::optional<at::Tensor>& lengths;
+  std::optional<at::Tensor> lengths;  // in int64
   const std::optional<at::Tensor>& reset;
 };
 
@@ -51,6 +51,11 @@ struct RecurrentGradients {
            h0.defined() || c0.defined() || gates.defined();
   }
 };
+
+/// The lengths as the kernels read them: those in int32 are converted, on their device.
+inline std::optional<at::Tensor> int64_lengths(const std::optional<at::Tensor>& lengths) {
+  return is_given(lengths) ? std::optional(lengths->to(at::kLong)) : std::nullopt;
+}
 
 /// The weights of lltm::sequence are split by views.
 RecurrentArguments recurrent(const SequenceArguments& arguments);

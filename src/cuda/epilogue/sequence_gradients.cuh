@@ -9,15 +9,17 @@
 
 namespace lltm::cuda {
 
-template <typename scalar_t, typename Math>
+template <typename scalar_t, typename Math, typename Cell = cell::Lltm>
 class SequenceGradientsEpilogue {
+  static constexpr int kGates = Cell::kGates;
+
  public:
   using acc_t = accumulate_t<scalar_t>;
 
   struct Operands {
     bool ran_last, was_reset;  // at last_t
     bool runs, is_reset;       // at t
-    scalar_t gates[3] = {}, cell = 0, grad_output = 0, grad_cell = 0;
+    scalar_t gates[kGates] = {}, old_cell = 0, cell = 0, grad_output = 0, grad_cell = 0;
     acc_t d_cell = 0;
   };
 
@@ -33,9 +35,9 @@ class SequenceGradientsEpilogue {
     if (p_.t == kNoTime) {
       return;
     }
-    const scalar_t* const gates = p_.gates + row * 3 * p_.state_size + column;
+    const scalar_t* const gates = p_.gates + row * kGates * p_.state_size + column;
 #pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
+    for (int gate = 0; gate < kGates; ++gate) {
       prefetch_to_l2(gates + gate * p_.state_size);
     }
     prefetch_to_l2(p_.cells + row * p_.state_size + column);
@@ -54,12 +56,18 @@ class SequenceGradientsEpilogue {
     if (p_.t == kNoTime) {
       return;
     }
-    const scalar_t* const gates = p_.gates + row * 3 * p_.state_size + column;
+    const scalar_t* const gates = p_.gates + row * kGates * p_.state_size + column;
 #pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
+    for (int gate = 0; gate < kGates; ++gate) {
       o.gates[gate] = gates[gate * p_.state_size];
     }
     o.cell = p_.cells[row * p_.state_size + column];
+    if constexpr (Cell::kReadsOldCell) {
+      const StridedRow<scalar_t> old = p_.old_cells.at(p_.t, row);
+      if (old.data != nullptr) {
+        o.old_cell = old.data[column * old.stride];
+      }
+    }
     if (p_.grad_output.data != nullptr) {
       o.grad_output = p_.grad_output.at(p_.t, row, column);
     }
@@ -90,22 +98,24 @@ class SequenceGradientsEpilogue {
     if (p_.t == kNoTime) {
       return;
     }
-    acc_t d_z[3] = {0, 0, 0};
+    acc_t d_z[kGates] = {};
     if (o.runs) {
-      const acc_t z[] = {static_cast<acc_t>(o.gates[0]),
-                         static_cast<acc_t>(o.gates[1]),
-                         static_cast<acc_t>(o.gates[2])};
-      const auto by =
-          cell::Lltm::derivatives<Math>(z, /*old_cell=*/acc_t(0), static_cast<acc_t>(o.cell));
-      const acc_t d_old_cell = cell::Lltm::backward(by,
-                                                    d_h + static_cast<acc_t>(o.grad_output),
-                                                    o.d_cell + static_cast<acc_t>(o.grad_cell),
-                                                    d_z);
+      acc_t z[kGates];
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        z[gate] = static_cast<acc_t>(o.gates[gate]);
+      }
+      const auto by = Cell::template derivatives<Math>(
+          z, static_cast<acc_t>(o.old_cell), static_cast<acc_t>(o.cell));
+      const acc_t d_old_cell = Cell::backward(by,
+                                              d_h + static_cast<acc_t>(o.grad_output),
+                                              o.d_cell + static_cast<acc_t>(o.grad_cell),
+                                              d_z);
       p_.d_cell[index] = o.is_reset ? acc_t(0) : d_old_cell;
     }
     scalar_t* const to = p_.d_gates + row * p_.d_gates_stride + column;
 #pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
+    for (int gate = 0; gate < kGates; ++gate) {
       to[gate * p_.state_size] = static_cast<scalar_t>(d_z[gate]);
     }
   }

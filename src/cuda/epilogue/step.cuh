@@ -24,8 +24,15 @@ enum class Turn {
 
 /// Problem is StepProblem, whose rows all run, or StepOfRowsProblem. Columns are as in
 /// CellEpilogue.
-template <typename Problem, typename Element, typename Math, int kRows, int kColumns>
+template <typename Problem,
+          typename Element,
+          typename Math,
+          int kRows,
+          int kColumns,
+          typename Cell = cell::Lltm>
 class StepEpilogue {
+  static constexpr int kGates = Cell::kGates;
+
  public:
   using acc_t = accumulate_t<Element>;
   static constexpr int kItemRows = kRows, kItemColumns = kColumns;
@@ -35,7 +42,7 @@ class StepEpilogue {
     int column;                 // of the first element
     int64_t row;                // of the first element, in the batch
     Turn turn[kRows] = {};      // of any rows
-    Vector<Element, kColumns> added[kRows][3] = {};
+    Vector<Element, kColumns> added[kRows][kGates] = {};
     Vector<acc_t, kColumns> old_cell[kRows] = {};
   };
 
@@ -66,7 +73,7 @@ class StepEpilogue {
         if (p_.added.data != nullptr) {
           const Element* const of_row = added + r * kFragmentRowStep * p_.added.stride;
 #pragma unroll
-          for (int gate = 0; gate < 3; ++gate) {
+          for (int gate = 0; gate < kGates; ++gate) {
             read(o.added[r][gate], of_row + gate * p_.state_size, o.columns);
           }
         }
@@ -79,23 +86,24 @@ class StepEpilogue {
   }
 
   __device__ __forceinline__ void finish(const Operands& o,
-                                         const acc_t (&sums)[3][kRows * kColumns]) const {
+                                         const acc_t (&sums)[kGates][kRows * kColumns]) const {
     if (o.rows == 0) {
       return;
     }
-    acc_t z[3][kRows][kColumns], h[kRows][kColumns], c[kRows][kColumns];
+    acc_t z[kGates][kRows][kColumns], h[kRows][kColumns], c[kRows][kColumns];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
+        acc_t z_of_element[kGates];
 #pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
-          z[gate][r][i] =
+        for (int gate = 0; gate < kGates; ++gate) {
+          z_of_element[gate] =
               sums[gate][r * kColumns + i] + static_cast<acc_t>(o.added[r][gate].values[i]);
+          z[gate][r][i] = z_of_element[gate];
         }
-        const acc_t z_of_element[] = {z[0][r][i], z[1][r][i], z[2][r][i]};
         const cell::State<acc_t> state =
-            cell::Lltm::forward<Math>(z_of_element, o.old_cell[r].values[i]);
+            Cell::template forward<Math>(z_of_element, o.old_cell[r].values[i]);
         h[r][i] = state.h;
         c[r][i] = state.cell;
       }
@@ -118,9 +126,9 @@ class StepEpilogue {
         write(element(p_.new_cell, index), c[r], runs);
       }
       if (p_.gates != nullptr) {
-        const int64_t first_gate = 3 * index - 2 * o.column;
+        const int64_t first_gate = kGates * index - (kGates - 1) * o.column;
 #pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
+        for (int gate = 0; gate < kGates; ++gate) {
           write(element(p_.gates, first_gate + gate * p_.state_size), z[gate][r], runs);
         }
       }

@@ -17,15 +17,15 @@
 
 namespace lltm::cuda {
 
-/// A step whose products the library has computed.
+/// A step of either cell (src/cell) whose products the library has computed.
 template <typename scalar_t>
 struct SequenceStepParams {
   StepOfRowsProblem step;  // without the operands of its products
-  // (batch, 3*state_size), of input and of h.
+  // (batch, kGates * state_size), of input and of h.
   const accumulate_t<scalar_t>*z_input, *z_h;
 };
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 cudaError_t launch_sequence_step(const SequenceStepParams<scalar_t>& params, cudaStream_t stream);
 
 /// The state that the first step of each row starts from: h0 and c0, or zeros where it is reset.
@@ -65,14 +65,15 @@ struct SequenceGradientsParams {
   accumulate_t<scalar_t>* d_h;           // (rows, state_size)
   accumulate_t<scalar_t>* d_cell;        // (rows, state_size)
   // At time t: a multiplication per element for it would take longer.
-  const scalar_t* gates;        // (rows, 3*state_size), contiguous
-  const scalar_t* cells;        // (rows, state_size), contiguous
-  scalar_t* d_gates;            // (rows, 3*state_size)
-  const scalar_t* all_d_gates;  // (steps*rows, 3*state_size)
-  int64_t d_gates_stride;       // of both
+  const scalar_t* gates;          // (rows, kGates * state_size), contiguous
+  const scalar_t* cells;          // (rows, state_size), contiguous
+  scalar_t* d_gates;              // (rows, kGates * state_size)
+  const scalar_t* all_d_gates;    // (steps*rows, kGates * state_size)
+  int64_t d_gates_stride;         // of both
+  OldStates<scalar_t> old_cells;  // of all steps; not read for the LLTM
 };
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>& params,
                                       cudaStream_t stream);
 
@@ -97,7 +98,7 @@ cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams
                                                    int split,
                                                    cudaStream_t stream);
 
-/// Writes the h that every step started from, of all rows.
+/// Writes the h or c that every step started from, of all rows.
 template <typename scalar_t>
 struct OldStatesParams {
   OldStates<scalar_t> states;

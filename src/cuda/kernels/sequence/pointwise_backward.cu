@@ -1,6 +1,8 @@
 // The pointwise kernels of a sequence's backward: a step without a product or with ATen's, and the
 // h that each step started from. Steps in one launch are in gradient_tiles.cuh and
 // gradient_wgmma_float32.cu.
+#include "../../../cell/lltm.h"
+#include "../../../cell/lstm.h"
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/sequence_gradients.cuh"
 #include "../../ptx/overlap.cuh"
@@ -14,10 +16,10 @@
 namespace lltm::cuda {
 namespace {
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 __global__ void __launch_bounds__(kElementThreads)
     sequence_gradients_kernel(const __grid_constant__ SequenceGradientsParams<scalar_t> params) {
-  using Epilogue = SequenceGradientsEpilogue<scalar_t, TensorMath<scalar_t>>;
+  using Epilogue = SequenceGradientsEpilogue<scalar_t, TensorMath<scalar_t>, Cell>;
   wait_for_previous_kernel();
   const Epilogue epilogue(params);
   for_each_element(params.rows, params.state_size, [&](int64_t row, int64_t column) {
@@ -49,10 +51,10 @@ __global__ void __launch_bounds__(kElementThreads)
 
 }  // namespace
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>& params,
                                       cudaStream_t stream) {
-  return launch_on_elements<&sequence_gradients_kernel<scalar_t>>(
+  return launch_on_elements<&sequence_gradients_kernel<Cell, scalar_t>>(
       params, params.rows * params.state_size, stream);
 }
 
@@ -61,17 +63,19 @@ cudaError_t launch_old_states(const OldStatesParams<scalar_t>& params, cudaStrea
   constexpr int kCount = 16 / sizeof(scalar_t);
   const OldStates<scalar_t>& states = params.states;
   const int64_t elements = states.steps * states.rows * params.state_size;
-  if (params.state_size % kCount == 0 && states.output.starts_at_neighbors(kCount) &&
-      states.h0.starts_at_neighbors(kCount)) {
+  if (params.state_size % kCount == 0 && states.results.starts_at_neighbors(kCount) &&
+      states.initial.starts_at_neighbors(kCount)) {
     return launch_on_elements<&old_states_kernel<scalar_t, kCount>>(
         params, elements / kCount, stream);
   }
   return launch_on_elements<&old_states_kernel<scalar_t, 1>>(params, elements, stream);
 }
 
-#define LLTM_INSTANTIATE(scalar_t)                                                         \
-  template cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>&, \
-                                                 cudaStream_t);                            \
+#define LLTM_INSTANTIATE(scalar_t)                             \
+  template cudaError_t launch_sequence_gradients<cell::Lltm>(  \
+      const SequenceGradientsParams<scalar_t>&, cudaStream_t); \
+  template cudaError_t launch_sequence_gradients<cell::Lstm>(  \
+      const SequenceGradientsParams<scalar_t>&, cudaStream_t); \
   template cudaError_t launch_old_states(const OldStatesParams<scalar_t>&, cudaStream_t);
 LLTM_INSTANTIATE(double)
 LLTM_INSTANTIATE(float)

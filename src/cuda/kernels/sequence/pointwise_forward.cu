@@ -1,6 +1,7 @@
 // The pointwise kernels of a sequence's forward: the start of the state, and a step whose products
 // are ATen's. Steps in one launch are in kernels/forward.
 #include "../../../cell/lltm.h"
+#include "../../../cell/lstm.h"
 #include "../../epilogue/step.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../elementwise.cuh"
@@ -12,20 +13,20 @@
 namespace lltm::cuda {
 namespace {
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 __global__ void __launch_bounds__(kElementThreads)
     sequence_step_kernel(const __grid_constant__ SequenceStepParams<scalar_t> params) {
-  using Epilogue = StepEpilogue<StepOfRowsProblem, scalar_t, cell::StandardMath, 1, 1>;
+  using Epilogue = StepEpilogue<StepOfRowsProblem, scalar_t, cell::StandardMath, 1, 1, Cell>;
   wait_for_previous_kernel();
   const Epilogue epilogue(params.step);
   const int64_t state_size = params.step.state_size;
   for_each_element(params.step.batch, state_size, [&](int64_t row, int64_t column) {
     typename Epilogue::Operands operands;
     epilogue.fetch(operands, row, column);
-    accumulate_t<scalar_t> z[3][1];
+    accumulate_t<scalar_t> z[Cell::kGates][1];
 #pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
-      const int64_t index = (row * 3 + gate) * state_size + column;
+    for (int gate = 0; gate < Cell::kGates; ++gate) {
+      const int64_t index = (row * Cell::kGates + gate) * state_size + column;
       z[gate][0] = params.z_input[index] + params.z_h[index];
     }
     epilogue.finish(operands, z);
@@ -69,9 +70,9 @@ __global__ void __launch_bounds__(kElementThreads)
 
 }  // namespace
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 cudaError_t launch_sequence_step(const SequenceStepParams<scalar_t>& params, cudaStream_t stream) {
-  return launch_on_elements<&sequence_step_kernel<scalar_t>>(
+  return launch_on_elements<&sequence_step_kernel<Cell, scalar_t>>(
       params, params.step.batch * params.step.state_size, stream);
 }
 
@@ -82,8 +83,11 @@ cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>& params,
       params, params.rows * params.state_size, stream);
 }
 
-#define LLTM_INSTANTIATE(scalar_t)                                                              \
-  template cudaError_t launch_sequence_step(const SequenceStepParams<scalar_t>&, cudaStream_t); \
+#define LLTM_INSTANTIATE(scalar_t)                                                           \
+  template cudaError_t launch_sequence_step<cell::Lltm>(const SequenceStepParams<scalar_t>&, \
+                                                        cudaStream_t);                       \
+  template cudaError_t launch_sequence_step<cell::Lstm>(const SequenceStepParams<scalar_t>&, \
+                                                        cudaStream_t);                       \
   template cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>&, cudaStream_t);
 LLTM_INSTANTIATE(double)
 LLTM_INSTANTIATE(float)

@@ -1,0 +1,17 @@
+// From a cell's type to its policy.
+#pragma once
+
+#include "cell_type.h"
+#include "lltm.h"
+#include "lstm.h"
+
+namespace lltm {
+
+/// Calls function.operator()<Cell>() for the policy of a cell.
+template <typename Function>
+auto with_cell(CellType cell, const Function& function) {
+  return cell == CellType::kLltm ? function.template operator()<cell::Lltm>()
+                                 : function.template operator()<cell::Lstm>();
+}
+
+}  // namespace lltm
