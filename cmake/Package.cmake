@@ -17,6 +17,7 @@ install(TARGETS lltm_ops EXPORT lltm-targets LIBRARY DESTINATION ${CMAKE_INSTALL
 install(FILES
     ${PROJECT_SOURCE_DIR}/include/lltm/lltm.h
     ${PROJECT_SOURCE_DIR}/include/lltm/nn.h
+    ${PROJECT_SOURCE_DIR}/include/lltm/recurrent.h
     ${PROJECT_SOURCE_DIR}/include/lltm/registered.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lltm)
 install(EXPORT lltm-targets NAMESPACE lltm:: DESTINATION ${package_folder})

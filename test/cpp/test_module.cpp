@@ -1,5 +1,5 @@
-// lltm::LLTM, the module of torch::nn: values and gradients against a loop of the formula, the
-// conventions of torch::nn::LSTM, errors, and checkpoints.
+// lltm::LLTM, the module of torch::nn: the conventions of torch::nn::LSTM, errors, and checkpoints.
+// test_cpp_module.py compares its results and gradients with those of lltm.LLTM.
 #include "cell_reference.h"
 #include "lltm/nn.h"
 
@@ -11,6 +11,7 @@
 #include <torch/nn/modules/rnn.h>
 #include <torch/serialize.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -58,69 +59,6 @@ LLTM random_module(const LLTMOptions& options) {
   return module;
 }
 
-/// What the module should return, and the states after every step, by a loop over rows and steps.
-struct Expected {
-  at::Tensor output, h_n, c_n, h, c;
-};
-
-Expected expected_results(const LLTM& module, const Call& call) {
-  const LLTMOptions& options = module->options;
-  const auto parameters = module->named_parameters();
-  at::Tensor input = call.input;
-  std::vector<at::Tensor> h_n, c_n, h_of_steps, c_of_steps;
-  for (int64_t layer = 0; layer < options.num_layers(); ++layer) {
-    std::vector<at::Tensor> outputs;
-    for (const std::string suffix : {"", "_reverse"}) {
-      if (!suffix.empty() && !options.bidirectional()) {
-        continue;
-      }
-      const std::string name = "_l" + std::to_string(layer) + suffix;
-      Arguments step{.input = {},
-                     .weights = parameters["weights" + name],
-                     .bias = {},
-                     .old_h = {},
-                     .old_cell = {}};
-      if (options.bias()) {
-        step.bias = parameters["bias" + name];
-      }
-      std::vector<at::Tensor> rows_h, rows_c, last_h, last_c;
-      for (int64_t row = 0; row < input.size(1); ++row) {
-        const int64_t length = call.lengths ? (*call.lengths)[row].item<int64_t>() : kSteps;
-        const at::Tensor zeros = at::zeros({1, kHidden}, at::kDouble);
-        const auto index = static_cast<int64_t>(h_n.size());
-        step.old_h = call.hx ? std::get<0>(*call.hx)[index][row].unsqueeze(0) : zeros;
-        step.old_cell = call.hx ? std::get<1>(*call.hx)[index][row].unsqueeze(0) : zeros;
-        std::vector<at::Tensor> h(kSteps, zeros[0]), c(kSteps, zeros[0]);
-        for (int64_t ran = 0; ran < length; ++ran) {
-          const int64_t t = suffix.empty() ? ran : length - 1 - ran;
-          // The boundary that this direction crosses before step t.
-          const int64_t boundary = suffix.empty() ? t : t + 1;
-          if (call.reset && boundary < length && (*call.reset)[boundary][row].item<bool>()) {
-            step.old_h = step.old_cell = zeros;
-          }
-          step.input = input[t][row].unsqueeze(0);
-          const Outputs outputs_of_step = reference_forward(step);
-          step.old_h = outputs_of_step.new_h;
-          step.old_cell = outputs_of_step.new_cell;
-          h[t] = step.old_h[0];
-          c[t] = step.old_cell[0];
-        }
-        rows_h.push_back(at::stack(h));
-        rows_c.push_back(at::stack(c));
-        last_h.push_back(step.old_h[0]);
-        last_c.push_back(step.old_cell[0]);
-      }
-      outputs.push_back(at::stack(rows_h, 1));
-      h_of_steps.push_back(outputs.back());
-      c_of_steps.push_back(at::stack(rows_c, 1));
-      h_n.push_back(at::stack(last_h));
-      c_n.push_back(at::stack(last_c));
-    }
-    input = at::cat(outputs, 2);
-  }
-  return {input, at::stack(h_n), at::stack(c_n), at::stack(h_of_steps), at::stack(c_of_steps)};
-}
-
 using ModuleCase =
     std::tuple<int64_t, bool, bool, bool>;  // layers, directions, bias, all arguments
 
@@ -138,53 +76,6 @@ class Module : public testing::TestWithParam<ModuleCase> {
     return std::get<3>(GetParam()) ? call : Call{call.input, {}, {}, {}};
   }
 };
-
-TEST_P(Module, IsALoopOfTheFormula) {
-  at::manual_seed(1);
-  LLTM module = random_module(options());
-  const Call arguments = call();
-  const auto& [input, hx, lengths, reset] = arguments;
-  const Expected expected = expected_results(module, arguments);
-
-  const auto [output, state] = module->forward(input, hx, lengths, reset);
-  expect_close(output, expected.output, "output");
-  expect_close(std::get<0>(state), expected.h_n, "h_n");
-  expect_close(std::get<1>(state), expected.c_n, "c_n");
-
-  const auto [same_output, same_state, states] = module->states(input, hx, lengths, reset);
-  EXPECT_TRUE(same_output.equal(output));
-  EXPECT_TRUE(std::get<1>(same_state).equal(std::get<1>(state)));
-  expect_close(std::get<0>(states), expected.h, "h");
-  expect_close(std::get<1>(states), expected.c, "c");
-}
-
-TEST_P(Module, HasTheGradientsOfTheFormula) {
-  at::manual_seed(2);
-  LLTM module = random_module(options());
-  Call arguments = call();
-  arguments.input.requires_grad_();
-  std::vector<at::Tensor> leaves = module->parameters();
-  leaves.push_back(arguments.input);
-  if (arguments.hx) {
-    leaves.push_back(std::get<0>(*arguments.hx).requires_grad_());
-    leaves.push_back(std::get<1>(*arguments.hx).requires_grad_());
-  }
-  const auto& [input, hx, lengths, reset] = arguments;
-  const auto [output, state, states] = module->states(input, hx, lengths, reset);
-  const Expected expected = expected_results(module, arguments);
-  // The row of length 0 returns its initial state, which therefore always has a gradient.
-  const auto loss = [](const Expected& results) {
-    return results.output.sin().sum() + results.h_n.exp().sum() + results.c_n.tanh().sum() +
-           results.h.square().sum() + results.c.cos().sum();
-  };
-  const auto& [h_n, c_n] = state;
-  const auto& [h, c] = states;
-  const auto actual = torch::autograd::grad({loss({output, h_n, c_n, h, c})}, leaves);
-  const auto wanted = torch::autograd::grad({loss(expected)}, leaves);
-  for (size_t k = 0; k < actual.size(); ++k) {
-    expect_close(actual[k], wanted[k], "gradient " + std::to_string(k));
-  }
-}
 
 TEST_P(Module, BatchFirstTransposesAllButTheStates) {
   at::manual_seed(3);
@@ -315,12 +206,44 @@ TEST(ModuleParameters, HaveTheNamesAndOrderOfPython) {
     EXPECT_EQ(parameters[k].value().sizes(), expected[k].second) << expected[k].first;
     EXPECT_TRUE(parameters[k].value().requires_grad());
     EXPECT_TRUE(module->all_weights()[k].is_same(parameters[k].value()));
-    // A uniform distribution in +-0.5.
-    EXPECT_LE(parameters[k].value().abs().max().item<double>(), 0.5);
-    EXPECT_GT(parameters[k].value().abs().max().item<double>(), 0.25);
   }
   LLTM without_bias(LLTMOptions(3, 4).bias(false));
   EXPECT_EQ(without_bias->named_parameters().keys(), std::vector<std::string>{"weights_l0"});
+}
+
+/// The parameters after reset_parameters with this leak, of a module whose options have another.
+void expect_initialized(LLTM& module, double leak) {
+  const int64_t state_size = module->options.hidden_size();
+  const double bound = 1 / std::sqrt(static_cast<double>(state_size));
+  for (const auto& item : module->named_parameters()) {
+    at::Tensor parameter = item.value().detach().clone();
+    if (parameter.dim() == 2) {
+      parameter.slice(0, 2 * state_size).slice(1, 0, state_size).diagonal().add_(leak);
+    }
+    EXPECT_LE(parameter.abs().max().item<double>(), bound + 1e-6) << item.key();
+    EXPECT_GT(parameter.abs().max().item<double>(), bound / 2) << item.key();
+    EXPECT_TRUE(item.value().requires_grad());
+  }
+}
+
+TEST(ModuleParameters, AreInitializedWithALeak) {
+  at::manual_seed(6);
+  const auto options = LLTMOptions(3, 4).num_layers(2).bidirectional(true);
+  EXPECT_EQ(options.leak(), 2);
+  LLTM module(options);
+  expect_initialized(module, 2);
+  module->reset_parameters(0.5);
+  expect_initialized(module, 0.5);
+  module->reset_parameters();
+  expect_initialized(module, 2);
+
+  LLTM other(LLTMOptions(options).leak(3));
+  expect_initialized(other, 3);
+  LLTM copy(std::dynamic_pointer_cast<LLTMImpl>(other->clone()));
+  copy->reset_parameters();
+  expect_initialized(copy, 3);
+  copy->reset_parameters(0);
+  expect_initialized(copy, 0);
 }
 
 TEST(ModuleParameters, MoveToAnotherDtypeAndKeepTheirPlace) {
@@ -369,6 +292,11 @@ TEST(ModulePrinting, ShowsTheOptionsAsLSTMDoes) {
             "lltm::LLTM(input_size=3, hidden_size=4, num_layers=2, bias=true, batch_first=false, "
             "dropout=0.5, bidirectional=true)");
   EXPECT_EQ(ours.str().substr(ours.str().find('(')), lstm.str().substr(lstm.str().find('(')));
+  std::ostringstream with_leak;
+  with_leak << LLTM(LLTMOptions(3, 4).leak(0.5));
+  EXPECT_EQ(with_leak.str(),
+            "lltm::LLTM(input_size=3, hidden_size=4, num_layers=1, bias=true, batch_first=false, "
+            "dropout=0, bidirectional=false, leak=0.5)");
 }
 
 TEST(ModuleErrors, OfOptions) {
@@ -443,6 +371,11 @@ TEST(ModuleErrors, OfArguments) {
   error("expected hx to be the pair (h_0, c_0), got an undefined tensor",
         input,
         State{zeros({2, 2, 4}), {}});
+  const std::optional<at::Tensor> undefined = at::Tensor();
+  error("expected input to be a tensor, got an undefined tensor", at::Tensor());
+  const std::string optional = " to be a tensor or std::nullopt, got an undefined tensor";
+  error("expected lengths" + optional, input, no_state, undefined);
+  error("expected reset" + optional, input, no_state, no_lengths, undefined);
 }
 
 TEST(ModuleErrors, OfPackedInputs) {
@@ -466,24 +399,54 @@ TEST(ModuleErrors, OfPackedInputs) {
         State{at::zeros({1, 3, 4}), at::zeros({1, 3, 4})});
   const std::optional<State> no_state;
   error("Expected reset size [2, 2], got [3, 2]", right, no_state, at::zeros({3, 2}, at::kBool));
+  error("expected reset to be a tensor or std::nullopt, got an undefined tensor",
+        right,
+        no_state,
+        std::optional(at::Tensor()));
 }
 
-// test_cpp_module.py runs this test with a folder that holds Python's checkpoint and arguments.
+// test_cpp_module.py runs this test with a folder for each case, which holds Python's checkpoint
+// and the arguments of a call. The results are the outputs, the states after every step, and the
+// gradients of their weighted sum.
 TEST(ModuleCheckpoint, IsExchangedWithPython) {
   const char* folder = std::getenv("LLTM_CHECKPOINTS");
   if (folder == nullptr) {
-    GTEST_SKIP() << "needs LLTM_CHECKPOINTS, a folder with Python's checkpoint";
+    GTEST_SKIP() << "needs LLTM_CHECKPOINTS, a folder with Python's checkpoints";
   }
-  const std::filesystem::path path(folder);
-  LLTM module(LLTMOptions(3, 4).num_layers(2).bidirectional(true));
-  torch::load(module, (path / "python.pt").string());
-  std::vector<at::Tensor> arguments;
-  torch::load(arguments, (path / "arguments.pt").string());
-  const auto [output, state] =
-      module->forward(arguments[0], State{arguments[1], arguments[2]}, arguments[3], arguments[4]);
-  torch::save(std::vector{output, std::get<0>(state), std::get<1>(state)},
-              (path / "results.pt").string());
-  torch::save(module, (path / "cpp.pt").string());
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto read = [&](const char* name) {
+      std::vector<at::Tensor> tensors;
+      torch::load(tensors, (entry.path() / name).string());
+      return tensors;
+    };
+    const std::vector<at::Tensor> options = read("options.pt");
+    LLTM module(LLTMOptions(kFeatures, kHidden)
+                    .num_layers(options[0].item<int64_t>())
+                    .bidirectional(options[1].item<bool>())
+                    .bias(options[2].item<bool>()));
+    module->to(at::kDouble);
+    torch::load(module, (entry.path() / "python.pt").string());
+    torch::save(module, (entry.path() / "cpp.pt").string());
+
+    std::vector<at::Tensor> arguments = read("arguments.pt");
+    std::vector<at::Tensor> leaves = module->parameters();
+    leaves.push_back(arguments[0].detach().requires_grad_());
+    Call call{leaves.back(), {}, {}, {}};
+    if (arguments.size() > 1) {
+      call.hx =
+          State{arguments[1].detach().requires_grad_(), arguments[2].detach().requires_grad_()};
+      leaves.insert(leaves.end(), {std::get<0>(*call.hx), std::get<1>(*call.hx)});
+      call.lengths = arguments[3];
+      call.reset = arguments[4];
+    }
+    const auto [output, last, states] =
+        module->states(call.input, call.hx, call.lengths, call.reset);
+    std::vector<at::Tensor> results = {
+        output, std::get<0>(last), std::get<1>(last), std::get<0>(states), std::get<1>(states)};
+    const auto gradients = torch::autograd::grad(results, leaves, read("grad_outputs.pt"));
+    results.insert(results.end(), gradients.begin(), gradients.end());
+    torch::save(results, (entry.path() / "results.pt").string());
+  }
 }
 
 }  // namespace
