@@ -1,6 +1,6 @@
-"""The tensor arguments of the four operators by name, and calls with them.
+"""The tensor arguments of the operators by name, and calls with them.
 
-By default, T = 7, N = 6, I = 5, H = 4: weights are (12, 9).
+By default, T = 7, N = 6, I = 5, H = 4: an LLTM's weights are (12, 9).
 """
 
 from typing import Any
@@ -18,11 +18,15 @@ NAMES = {
     "sequence": SEQUENCE,
     "sequence_backward": (*GRADIENTS, "output", "cells", "gates", *SEQUENCE),
 }
+LSTM = sequence_reference.Lstm._fields[:8]
+ALL_NAMES = NAMES | {"lstm": LSTM, "lstm_backward": (*GRADIENTS, "output", "cells", "gates", *LSTM)}
 
 
 def optional(operator: str) -> tuple[str, ...]:
     """The names of the arguments that may be None."""
-    return tuple(n for n in NAMES[operator] if n.startswith("grad_") or n in ("bias", "h0", "c0", "lengths", "reset"))
+    return tuple(
+        n for n in ALL_NAMES[operator] if n.startswith("grad_") or n in ("bias", "h0", "c0", "lengths", "reset")
+    )
 
 
 def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None, sizes=(7, 6, 5, 4)) -> dict[str, Tensor]:
@@ -33,12 +37,14 @@ def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None, size
         grad_h, grad_cell = reference.make_gradients(arguments)
         values = {"new_cell": new_cell, "gates": gates, "grad_h": grad_h, "grad_cell": grad_cell}
     else:
-        arguments = sequence_reference.make(sizes, dtype, device, lengths=True, reset=True, cell_dtype=cell_dtype)
+        cell = sequence_reference.CELLS["lstm" if operator.startswith("lstm") else "lltm"]
+        options = {"lengths": True, "reset": True, "cell_dtype": cell_dtype, "cell": cell}
+        arguments = sequence_reference.make(sizes, dtype, device, **options)
         output, _, _, cells, gates = sequence_reference.call(arguments, keep=True)
         gradients = dict(zip(GRADIENTS, sequence_reference.make_gradients(arguments), strict=True))
         values = {"output": output, "cells": cells, "gates": gates} | gradients
     values |= arguments._asdict()
-    return {name: values[name] for name in NAMES[operator]}
+    return {name: values[name] for name in ALL_NAMES[operator]}
 
 
 def leaves_of(arguments: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
@@ -49,16 +55,19 @@ def leaves_of(arguments: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
     }
 
 
-def call(operator: str, arguments: dict[str, Any], mask=(True,) * 5):
-    """`arguments` are in the order of NAMES. A sequence keeps its cells and gates."""
+def call(operator: str, arguments: dict[str, Any], mask=None):
+    """`arguments` are in the order of ALL_NAMES. A sequence keeps its cells and gates."""
     return getattr(torch.ops.lltm, operator)(*arguments.values(), *after_tensors(operator, mask))
 
 
-def after_tensors(operator: str, mask=(True,) * 5) -> list:
-    """The arguments that follow the tensors."""
+def after_tensors(operator: str, mask=None) -> list:
+    """The arguments that follow the tensors. By default, all gradients are wanted."""
+    mask = list((True,) * (6 if operator == "lstm_backward" else 5) if mask is None else mask)
     return {
         "forward": [],
-        "backward": [list(mask)],
+        "backward": [mask],
         "sequence": [False, True],
-        "sequence_backward": [False, list(mask)],
+        "sequence_backward": [False, mask],
+        "lstm": [False, True],
+        "lstm_backward": [False, mask],
     }[operator]

@@ -1,8 +1,8 @@
-"""The messages for invalid arguments of the four operators, on every path of a call.
+"""The messages for invalid arguments of the operators, on every path of a call.
 
 pytestmark = pytest.mark.pytorch
 
-T = 7, N = 6, I = 5, H = 4 throughout (named_arguments.py): weights are (12, 9).
+T = 7, N = 6, I = 5, H = 4 throughout (named_arguments.py): an LLTM's weights are (12, 9).
 """
 
 import re
@@ -10,13 +10,15 @@ import re
 import named_arguments
 import pytest
 import torch
-from named_arguments import NAMES, optional
+from named_arguments import ALL_NAMES, NAMES, optional
 
 import lltm
 
-ARGUMENTS = [(operator, name) for operator, names in NAMES.items() for name in names]
+ARGUMENTS = [(operator, name) for operator, names in ALL_NAMES.items() for name in names]
 
 WEIGHTS = "weights of shape [3*state_size, state_size+input_features]"
+WEIGHT_IH = "weight_ih of shape [4*state_size, input_features]"
+WEIGHT_HH = "weight_hh of shape [4*state_size, state_size]"
 COMMON_SHAPES = [
     ("weights", (12,), f"{WEIGHTS}, got [12]"),
     ("weights", (12, 9, 1), f"{WEIGHTS}, got [12, 9, 1]"),
@@ -24,6 +26,20 @@ COMMON_SHAPES = [
     ("weights", (9, 9), f"{WEIGHTS} = [9, 8], got [9, 9]"),
     ("weights", (13, 9), f"{WEIGHTS}, its first size a multiple of 3, got [13, 9]"),
     *(("bias", s, f"bias of shape [3*state_size] = [12], got {list(s)}") for s in [(11,), (1,), (), (1, 12)]),
+]
+LSTM_SHAPES = [
+    ("weight_ih", (16,), f"{WEIGHT_IH}, got [16]"),
+    ("weight_ih", (16, 5, 1), f"{WEIGHT_IH}, got [16, 5, 1]"),
+    ("weight_ih", (16, 4), f"{WEIGHT_IH} = [16, 5], got [16, 4]"),
+    ("weight_ih", (12, 5), f"{WEIGHT_HH} = [12, 3], got [16, 4]"),
+    ("weight_ih", (18, 5), f"{WEIGHT_IH}, its first size a multiple of 4, got [18, 5]"),
+    *(
+        ("weight_hh", s, f"{WEIGHT_HH} = [16, 4], got {list(s)}")
+        for s in [(16,), (16, 5), (12, 4), (4, 16), (16, 4, 1)]
+    ),
+    *(("bias", s, f"bias of shape [4*state_size] = [16], got {list(s)}") for s in [(15,), (1,), (), (1, 16)]),
+    *(("input", s, f"input of shape [steps, batch, input_features], got {list(s)}") for s in [(6, 5), (7, 6, 5, 1)]),
+    ("input", (7, 6, 6), f"{WEIGHT_IH} = [16, 6], got [16, 5]"),
 ]
 
 
@@ -41,21 +57,36 @@ def states(*names):
     return shapes_of(names, "[batch, state_size]", [6, 4], *shapes)
 
 
-def kept(name, terms, expected, shape):
+def kept(name, terms, expected, shape, operator="sequence"):
     ((_, _, message),) = shapes_of([name], terms, expected, shape)
-    return name, shape, f"{message} (lltm::sequence returns all of it with keep=True)"
+    return name, shape, f"{message} (lltm::{operator} returns all of it with keep=True)"
 
 
 OF_CELL = [*COMMON_SHAPES, *input_shapes("[batch, input_features]", [(6,), (6, 5, 1), ()], (6, 6))]
-OF_SEQUENCE = [
-    *COMMON_SHAPES,
-    *input_shapes("[steps, batch, input_features]", [(6, 5), (7, 6, 5, 1)], (7, 6, 6)),
+OF_EITHER_CELL = [
     *states("h0", "c0"),
     *shapes_of(["lengths"], "[batch]", [6], (), (1,), (7,), (6, 1)),
     *shapes_of(["reset"], "[steps, batch]", [7, 6], (7,), (6, 7), (1, 6), (7, 6, 1)),
 ]
+OF_SEQUENCE = [
+    *COMMON_SHAPES,
+    *input_shapes("[steps, batch, input_features]", [(6, 5), (7, 6, 5, 1)], (7, 6, 6)),
+    *OF_EITHER_CELL,
+]
 STEPS = "[steps, batch, state_size]"
-GATES = "[steps, batch, 3*state_size]"
+
+
+def results_and_gradients(forward, terms, gates):
+    """Of a backward operator, beside the arguments of its forward."""
+    return [
+        *states("grad_h_n", "grad_c_n"),
+        *shapes_of(["grad_output", "grad_cells", "output", "cells"], STEPS, [7, 6, 4], (6, 4), (6, 6, 4), (7, 6, 3)),
+        *shapes_of(["gates"], terms, [7, 6, gates], (6, gates), (7, 6, 4)),
+        kept("cells", STEPS, [7, 6, 4], (0, 6, 4), forward),
+        kept("gates", terms, [7, 6, gates], (0, 6, gates), forward),
+    ]
+
+
 SHAPES = {
     "forward": [*OF_CELL, *states("old_h", "old_cell")],
     "backward": [
@@ -64,13 +95,12 @@ SHAPES = {
         *shapes_of(["gates"], "[batch, 3*state_size]", [6, 12], (6,), (6, 12, 1), (5, 12), (6, 11), (6, 4)),
     ],
     "sequence": OF_SEQUENCE,
-    "sequence_backward": [
-        *OF_SEQUENCE,
-        *states("grad_h_n", "grad_c_n"),
-        *shapes_of(["grad_output", "grad_cells", "output", "cells"], STEPS, [7, 6, 4], (6, 4), (6, 6, 4), (7, 6, 3)),
-        *shapes_of(["gates"], GATES, [7, 6, 12], (6, 12), (7, 6, 4)),
-        kept("cells", STEPS, [7, 6, 4], (0, 6, 4)),
-        kept("gates", GATES, [7, 6, 12], (0, 6, 12)),
+    "sequence_backward": [*OF_SEQUENCE, *results_and_gradients("sequence", "[steps, batch, 3*state_size]", 12)],
+    "lstm": [*LSTM_SHAPES, *OF_EITHER_CELL],
+    "lstm_backward": [
+        *LSTM_SHAPES,
+        *OF_EITHER_CELL,
+        *results_and_gradients("lstm", "[steps, batch, 4*state_size]", 16),
     ],
 }
 UNSUPPORTED = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn]
@@ -81,12 +111,12 @@ class Operator:
 
     def __init__(self, name, path="plain", device="cpu"):
         self.name, self.path, self.device = name, path, device
-        self.names = NAMES[name]
+        self.names = ALL_NAMES[name]
 
     def arguments(self, dtype=torch.float32, cell_dtype=None) -> dict:
         return named_arguments.make(self.name, self.device, dtype, cell_dtype)
 
-    def __call__(self, arguments: dict, mask=(True,) * 5):
+    def __call__(self, arguments: dict, mask=None):
         if self.path == "gradients":
             arguments = {
                 n: t.detach().requires_grad_() if t is not None and (t.is_floating_point() or t.is_complex()) else t
@@ -110,9 +140,9 @@ def operator(request, path, device):
     return Operator(request.param, path, device)
 
 
-each_operator = pytest.mark.parametrize("operator", NAMES, indirect=True)
+each_operator = pytest.mark.parametrize("operator", ALL_NAMES, indirect=True)
 each_argument = pytest.mark.parametrize(("operator", "name"), ARGUMENTS, indirect=["operator"])
-sequences = pytest.mark.parametrize("operator", ["sequence", "sequence_backward"], indirect=True)
+sequences = pytest.mark.parametrize("operator", list(ALL_NAMES)[2:], indirect=True)
 
 
 @each_operator
@@ -160,8 +190,8 @@ def test_mixed_dtypes(operator, name, other):
 @each_operator
 def test_float32_among_float64(operator):
     arguments = operator.arguments(torch.float64)
-    message = "weights of input's dtype float64, got float32"
-    operator.fails(arguments | {"weights": arguments["weights"].float()}, message)
+    name = "weight_ih" if "weight_ih" in arguments else "weights"
+    operator.fails(arguments | {name: arguments[name].float()}, f"{name} of input's dtype float64, got float32")
 
 
 @sequences
@@ -192,8 +222,9 @@ def test_dtypes_of_c0(operator):
     operator.fails(arguments | {"h0": arguments["h0"].float()}, "h0 of input's dtype float64, got float32")
 
 
-def test_the_gradient_of_c_n_has_its_dtype(path, device):
-    operator = Operator("sequence_backward", path, device)
+@pytest.mark.parametrize("name", ["sequence_backward", "lstm_backward"])
+def test_the_gradient_of_c_n_has_its_dtype(path, device, name):
+    operator = Operator(name, path, device)
     arguments = operator.arguments(torch.bfloat16, cell_dtype=torch.float32)
     lower = arguments["grad_c_n"].bfloat16()
     operator.fails(arguments | {"grad_c_n": lower}, "grad_c_n of c_n's dtype float32, got bfloat16")
@@ -219,7 +250,7 @@ def test_none_where_a_tensor_is_due(operator, name):
 
 @each_operator
 def test_nothing_but_none(operator):
-    first = {"backward": "new_cell", "sequence_backward": "output"}.get(operator.name, "input")
+    first = {"backward": "new_cell"}.get(operator.name, "output" if "_backward" in operator.name else "input")
     operator.fails(dict.fromkeys(operator.names), f"{first} to be a tensor, got None or an undefined tensor")
 
 
@@ -246,7 +277,7 @@ def test_cpu_and_cuda(operator, name):
     assert_another_device_fails(operator, name, "cpu" if operator.device.type == "cuda" else "cuda")
 
 
-@each_argument
+@pytest.mark.parametrize(("operator", "name"), [a for a in ARGUMENTS if a[0] in NAMES], indirect=["operator"])
 def test_sparse(operator, name):
     """Other layouts get the dispatcher's message, or ours where the double backward's formula would run."""
     arguments = operator.arguments()
@@ -258,10 +289,12 @@ def test_sparse(operator, name):
 
 
 @pytest.mark.parametrize("length", [0, 4, 6])
-@pytest.mark.parametrize("operator", ["backward", "sequence_backward"], indirect=True)
+@pytest.mark.parametrize("operator", ["backward", "sequence_backward", "lstm_backward"], indirect=True)
 def test_masks_of_a_wrong_length(operator, length):
     """PyTorch's own conversion error, which does not name the argument."""
-    message = f"^Tried to convert a List with {length} elements to a fixed-size array of size 5$"
+    flags = 6 if operator.name == "lstm_backward" else 5
+    length += length == flags
+    message = f"^Tried to convert a List with {length} elements to a fixed-size array of size {flags}$"
     with pytest.raises(RuntimeError, match=message):
         operator(operator.arguments(), mask=[True] * length)
 
@@ -314,17 +347,18 @@ def test_none_where_a_tensor_is_due_below_vmap(device, name):
         torch.func.vmap(lambda w: operator(arguments | {"weights": w})[0])(weights)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL_NAMES)
 def test_fake_tensors_are_checked(device, name):
     operator = Operator(name, device=device)
     arguments = operator.arguments()
     with torch._subclasses.FakeTensorMode() as mode:
         fakes = {n: mode.from_tensor(t) for n, t in arguments.items()} | {"bias": torch.empty(11, device=device)}
-        operator.fails(fakes, "bias of shape [3*state_size] = [12], got [11]")
+        shape = "[4*state_size] = [16]" if name.startswith("lstm") else "[3*state_size] = [12]"
+        operator.fails(fakes, f"bias of shape {shape}, got [11]")
 
 
 @pytest.mark.skipif(lltm.has_cuda, reason="lltm was built with CUDA")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL_NAMES)
 def test_a_build_without_cuda_says_so(name):
     """Calls the CUDA key directly, as the dispatcher would for a CUDA tensor."""
     cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)

@@ -180,6 +180,21 @@ def test_the_cell_state_is_carried_in_float32(device, products, dtype):
     assert abs(c_n.float() / end - 1).max() < torch.finfo(dtype).eps
 
 
+def test_an_unknown_choice_of_products_is_an_error(monkeypatch):
+    monkeypatch.setenv("LLTM_CPU_GEMM", "mine")
+    with pytest.raises(RuntimeError, match="LLTM_CPU_GEMM to be auto, own or aten, got mine$"):
+        call(make(Sizes(2, 3, 4, 5), cell=Lstm))
+
+
+@pytest.mark.usefixtures("needs_cuda")
+@pytest.mark.parametrize("path", ["block", "cluster"])
+def test_a_kernel_for_all_steps_that_there_is_not_is_an_error(monkeypatch, path):
+    monkeypatch.setenv("LLTM_CUDA_PATH", path)
+    arguments = make(Sizes(2, 3, 4, 5), torch.float64, "cuda", cell=Lstm)
+    with pytest.raises(RuntimeError, match=f"^lltm::lstm: LLTM_CUDA_PATH={path} "):
+        call(arguments)
+
+
 @pytest.mark.parametrize("incoming", INCOMING[1:], ids=flags_id)
 def test_some_incoming_gradients(device, products, incoming):
     arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True, cell=Lstm)
