@@ -24,9 +24,8 @@ ALL_NAMES = NAMES | {"lstm": LSTM, "lstm_backward": (*GRADIENTS, "output", "cell
 
 def optional(operator: str) -> tuple[str, ...]:
     """The names of the arguments that may be None."""
-    return tuple(
-        n for n in ALL_NAMES[operator] if n.startswith("grad_") or n in ("bias", "h0", "c0", "lengths", "reset")
-    )
+    names = ("bias", "h0", "c0", "lengths", "reset")
+    return tuple(n for n in ALL_NAMES[operator] if n.startswith("grad_") or n in names)
 
 
 def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None, sizes=(7, 6, 5, 4)) -> dict[str, Tensor]:

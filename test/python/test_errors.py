@@ -248,7 +248,7 @@ def test_none_where_a_tensor_is_due(operator, name):
     operator.fails(operator.arguments() | {name: None}, f"{name} to be a tensor, got None or an undefined tensor")
 
 
-@each_operator
+@pytest.mark.parametrize("operator", NAMES, indirect=True)
 def test_nothing_but_none(operator):
     first = {"backward": "new_cell"}.get(operator.name, "output" if "_backward" in operator.name else "input")
     operator.fails(dict.fromkeys(operator.names), f"{first} to be a tensor, got None or an undefined tensor")
