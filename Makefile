@@ -33,12 +33,10 @@ build = @$(call with,$(1)) sh -ec '\
 # To use the library: compiled in as short a time as possible, without tests, for the GPU that is present. An existing
 # build folder keeps its options, because that of the tests serves as well, and other options would compile it anew.
 for_use = -DBUILD_TESTING=OFF $(if $(CUDA),-DLLTM_CUDA=$(CUDA)) \
-  $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(if $(CUDA),,-DLLTM_CUDA=GPU) -DCMAKE_UNITY_BUILD=ON)
+  $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DCMAKE_UNITY_BUILD=ON)
 # To test it: without warnings, and with CUDA if this machine can compile and run it. Sources are joined into larger
 # units, which compiles in a third of the time; .ci/full compiles each by itself.
-can_test_cuda = $(shell nvidia-smi --list-gpus 2>/dev/null | grep -q ^GPU && \
-  { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1 && echo ON || echo OFF)
-for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),$(can_test_cuda)) -DLLTM_WERROR=ON -DCMAKE_UNITY_BUILD=ON
+for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),AUTO) -DLLTM_WERROR=ON -DCMAKE_UNITY_BUILD=ON
 
 # The options only apply to the build of this checkout, not to the builds of tests.
 unexport CMAKE_ARGS

@@ -3,13 +3,12 @@
 #   lltm_choose_cuda(<enabled> <oldest architecture> <with 90a>)
 #
 # sets <enabled>, and enables the language CUDA if it is ON. Reads
-#   LLTM_CUDA                 AUTO (the default): build CUDA code if a matching nvcc is found; if not, one line
-#                             says why. GPU: the same, but only if a GPU is present or architectures are given. ON: fail
-#                             if there is no nvcc. OFF: do not build CUDA code. CMake's other booleans (YES, 1, no, ...)
-#                             are ON and OFF, too.
+#   LLTM_CUDA                 AUTO (the default): build CUDA code if a matching nvcc is found, and a GPU is present or
+#                             architectures are given; if not, one line says why. ON: fail if there is no nvcc. OFF: do
+#                             not build CUDA code. CMake's other booleans (YES, 1, no, ...) are ON and OFF, too.
 #   CMAKE_CUDA_ARCHITECTURES  (or CUDAARCHS in the environment), else TORCH_CUDA_ARCH_LIST (variable or
 #                             environment): the architectures.
-#                             Default: that of the GPU that is present, else 80 and 90a.
+#                             Default: that of the GPU that is present; without one, 80 and 90a if LLTM_CUDA is ON.
 # Architectures older than the oldest, such as 8.0, are left out with a warning; it is an error if no other is given. With
 # 90a, that is built wherever 9.0 is asked for, because code for 9.0 does not contain Hopper's own instructions. 90a means
 # 90a-real. Needs lltm::libtorch. This is a macro because CMake enables languages in a directory, not in a function.
@@ -21,16 +20,16 @@ set(LLTM_OLDEST_CUDA 12.8)
 
 macro(lltm_choose_cuda enabled_variable oldest_architecture with_90a)
   if(NOT DEFINED LLTM_CUDA) # With policy CMP0126 unset, set() would replace a normal variable.
-    set(LLTM_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, GPU, ON or OFF")
-    set_property(CACHE LLTM_CUDA PROPERTY STRINGS AUTO GPU ON OFF)
+    set(LLTM_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, ON or OFF")
+    set_property(CACHE LLTM_CUDA PROPERTY STRINGS AUTO ON OFF)
   endif()
   string(TOUPPER "${LLTM_CUDA}" _lltm_choice)
   if(_lltm_choice MATCHES "^(ON|YES|TRUE|Y|1)$")
     set(_lltm_choice ON)
   elseif(_lltm_choice MATCHES "^(OFF|NO|FALSE|N|0)$")
     set(_lltm_choice OFF)
-  elseif(NOT _lltm_choice MATCHES "^(AUTO|GPU)$")
-    message(FATAL_ERROR "expected LLTM_CUDA to be AUTO, GPU, ON or OFF, got ${LLTM_CUDA}.")
+  elseif(NOT _lltm_choice STREQUAL "AUTO")
+    message(FATAL_ERROR "expected LLTM_CUDA to be AUTO, ON or OFF, got ${LLTM_CUDA}.")
   endif()
 
   set(${enabled_variable} OFF)
@@ -139,7 +138,7 @@ function(_lltm_choose_cuda_architectures architectures_variable obstacle_variabl
       string(REPLACE "." "" architectures "${capabilities}")
       # Hopper's wgmma instructions are only in 90a.
       list(TRANSFORM architectures REPLACE "^90$" "90a")
-    elseif(choice STREQUAL "GPU")
+    elseif(choice STREQUAL "AUTO")
       set(${obstacle_variable}
         "this machine has no GPU, and no architecture was asked for (CUDA=1 for make, or LLTM_CUDA=ON, builds the CUDA code all the same)"
         PARENT_SCOPE)

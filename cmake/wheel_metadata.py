@@ -1,21 +1,39 @@
 """The wheel's metadata: a metadata provider for scikit-build-core.
 
 The library must be built with the PyTorch it will run with. Therefore torch is not among the build requirements: an
-isolated build would use the newest one. Without a PyTorch, a build is refused before anything is compiled.
-
-The version has no label such as +torch2.15.cu132 by default: CMake determines whether CUDA kernels are built only after
-the version must be known, and a wheel whose version differs from that of its sdist cannot be installed from an index.
-To distribute several wheels, set the label: LLTM_VERSION_LABEL=torch2.15.cu132. In any case, the wheel's
-lltm/lib/liblltm_ops.json says what it was built with.
+isolated build would use the newest one. Without a PyTorch, or with one that is not supported, a build is refused before
+anything is downloaded or compiled: pip asks for the metadata first.
 
 Run as a program, this checks as for a wheel.
 """
 
+import importlib.metadata
 import importlib.util
-import os
 import platform
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+BUILD_REQUIREMENTS = Path(__file__).parents[1] / "requirements" / "build.txt"
+
+
+def check_version(torch: str) -> None:
+    """Refuse a version of PyTorch that requirements/build.txt excludes."""
+    requirement, lower, upper = re.search(
+        r"^(torch>=2\.(\d+)\.0a0,<2\.(\d+))$", BUILD_REQUIREMENTS.read_text(), re.MULTILINE
+    ).groups()  # type: ignore[union-attr]
+    major, minor = (int(number) for number in re.findall(r"\d+", torch)[:2])
+    if (major, minor) < (2, int(lower)):
+        raise SystemExit(
+            f"lltm: PyTorch {torch} is too old: lltm needs 2.{lower} or newer. Upgrade it, pip install "
+            f"'{requirement}', then pip install --no-build-isolation . again"
+        )
+    if (major, minor) >= (2, int(upper)):
+        raise SystemExit(
+            f"lltm: PyTorch {torch} is newer than this version of lltm, which was tested up to 2.{int(upper) - 1}: "
+            f"take a newer lltm, or pip install '{requirement}', then pip install --no-build-isolation ."
+        )
 
 
 def check() -> None:
@@ -29,6 +47,7 @@ def check() -> None:
             "not isolate the build: pip install torch scikit-build-core cmake ninja, "
             "then pip install --no-build-isolation ."
         )
+    check_version(importlib.metadata.version("torch"))
 
 
 class Provider:
@@ -40,8 +59,7 @@ class Provider:
     def dynamic_metadata(self, settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
         if self.state != "sdist":  # an sdist is not built with any PyTorch
             check()
-        label = os.environ.get("LLTM_VERSION_LABEL")
-        return {"version": f"{project['version']}+{label}"} if label else {}
+        return {}
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ RUN_ELSEWHERE = {
 }
 """The tests that run the blocks of a page, and check more than that they run."""
 
-PATTERNS = ["src/**/*.cpp", "src/**/*.h", "include/lltm/*.h", "python/lltm/*.py", "CMakeLists.txt", "cmake/*.cmake"]
+PATTERNS = ["src/**/*.cpp", "src/**/*.h", "include/lltm/*.h", "python/lltm/*.py", "CMakeLists.txt", "cmake/*.*"]
 SOURCES = [path for pattern in PATTERNS for path in ROOT.glob(pattern)]
 
 

@@ -99,13 +99,27 @@ def test_an_isolated_build_is_refused():
     assert refusal.endswith("then pip install --no-build-isolation .\n")
 
 
-@pytest.mark.parametrize("state", ["sdist", "metadata_wheel"])
-def test_the_version_has_the_label_that_is_asked_for(monkeypatch, state):
+@pytest.mark.parametrize(
+    ("version", "refusal"),
+    [
+        ("1.13.1", "lltm: PyTorch 1.13.1 is too old: lltm needs 2.11 or newer."),
+        ("2.6.0+cu124", "lltm: PyTorch 2.6.0+cu124 is too old: lltm needs 2.11 or newer."),
+        ("2.16.0a0+git", "lltm: PyTorch 2.16.0a0+git is newer than this version of lltm, which was tested up to 2.15:"),
+        ("2.11.0a0+nv", None),
+        ("2.15.9", None),
+    ],
+)
+@pytest.mark.parametrize("state", ["sdist", "metadata_wheel", "wheel"])
+def test_unsupported_pytorch_is_refused_before_anything_is_downloaded(monkeypatch, version, refusal, state):
     provider = runpy.run_path(str(ROOT / "cmake" / "wheel_metadata.py"))["Provider"]()
     provider.build_state(state)
-    assert provider.dynamic_metadata({}, {"version": "1.2"}) == {}
-    monkeypatch.setenv("LLTM_VERSION_LABEL", "torch2.15.cu132")
-    assert provider.dynamic_metadata({}, {"version": "1.2"}) == {"version": "1.2+torch2.15.cu132"}
+    monkeypatch.setattr("importlib.metadata.version", {"torch": version}.__getitem__)
+    if refusal is None or state == "sdist":  # an sdist is not built with any PyTorch
+        assert provider.dynamic_metadata({}, {"version": "1.2"}) == {}
+    else:
+        with pytest.raises(SystemExit, match=re.escape(refusal)) as error:
+            provider.dynamic_metadata({}, {"version": "1.2"})
+        assert "pip install 'torch>=2.11.0a0,<2.16'" in str(error.value)
 
 
 def test_other_systems_are_refused(monkeypatch):
