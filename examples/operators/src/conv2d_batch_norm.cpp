@@ -158,28 +158,19 @@ TORCH_LIBRARY_FRAGMENT(example_ops, m) {
   m.def(
       "_conv2d_batch_norm_backward(Tensor gradient, Tensor input, Tensor weight, Tensor mean,"
       " Tensor deviation, float eps, bool[2] wanted) -> (Tensor d_input, Tensor d_weight)");
-}
-
-// For every device, below Autograd: the operator that it calls has a kernel for each device.
-TORCH_LIBRARY_IMPL(example_ops, CompositeExplicitAutograd, m) {
-  m.impl("conv2d_batch_norm", TORCH_FN(example_ops::without_statistics));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
-  m.impl("_conv2d_batch_norm", TORCH_FN(example_ops::kernel));
-  m.impl("_conv2d_batch_norm_backward", TORCH_FN(example_ops::backward_kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
-  m.impl("_conv2d_batch_norm", TORCH_FN(example_ops::kernel));
-  m.impl("_conv2d_batch_norm_backward", TORCH_FN(example_ops::backward_kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
-  m.impl("_conv2d_batch_norm", TORCH_FN(example_ops::meta));
-  m.impl("_conv2d_batch_norm_backward", TORCH_FN(example_ops::backward_meta));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
-  m.impl("conv2d_batch_norm", TORCH_FN(example_ops::autograd));
+  // For every device, below Autograd: the operator that it calls has a kernel for each device.
+  m.impl("conv2d_batch_norm",
+         c10::DispatchKey::CompositeExplicitAutograd,
+         TORCH_FN(example_ops::without_statistics));
+  m.impl("_conv2d_batch_norm", c10::DispatchKey::CPU, TORCH_FN(example_ops::kernel));
+  m.impl(
+      "_conv2d_batch_norm_backward", c10::DispatchKey::CPU, TORCH_FN(example_ops::backward_kernel));
+  m.impl("_conv2d_batch_norm", c10::DispatchKey::CUDA, TORCH_FN(example_ops::kernel));
+  m.impl("_conv2d_batch_norm_backward",
+         c10::DispatchKey::CUDA,
+         TORCH_FN(example_ops::backward_kernel));
+  m.impl("_conv2d_batch_norm", c10::DispatchKey::Meta, TORCH_FN(example_ops::meta));
+  m.impl(
+      "_conv2d_batch_norm_backward", c10::DispatchKey::Meta, TORCH_FN(example_ops::backward_meta));
+  m.impl("conv2d_batch_norm", c10::DispatchKey::Autograd, TORCH_FN(example_ops::autograd));
 }

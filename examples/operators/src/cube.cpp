@@ -90,20 +90,8 @@ Tensor cube(const Tensor& x) {
 
 TORCH_LIBRARY_FRAGMENT(example_ops, m) {
   m.def("cube(Tensor x) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
-  m.impl("cube", TORCH_FN(example_ops::kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
-  m.impl("cube", TORCH_FN(example_ops::kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
-  m.impl("cube", TORCH_FN(example_ops::meta));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
-  m.impl("cube", TORCH_FN(example_ops::autograd));
+  m.impl("cube", c10::DispatchKey::CPU, TORCH_FN(example_ops::kernel));
+  m.impl("cube", c10::DispatchKey::CUDA, TORCH_FN(example_ops::kernel));
+  m.impl("cube", c10::DispatchKey::Meta, TORCH_FN(example_ops::meta));
+  m.impl("cube", c10::DispatchKey::Autograd, TORCH_FN(example_ops::autograd));
 }

@@ -105,20 +105,8 @@ Tensor elementwise_mult(const Tensor& a, const Tensor& b) {
 
 TORCH_LIBRARY_FRAGMENT(example_ops, m) {
   m.def("elementwise_mult(Tensor a, Tensor b) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
-  m.impl("elementwise_mult", TORCH_FN(example_ops::kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
-  m.impl("elementwise_mult", TORCH_FN(example_ops::kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
-  m.impl("elementwise_mult", TORCH_FN(example_ops::meta));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
-  m.impl("elementwise_mult", TORCH_FN(example_ops::autograd));
+  m.impl("elementwise_mult", c10::DispatchKey::CPU, TORCH_FN(example_ops::kernel));
+  m.impl("elementwise_mult", c10::DispatchKey::CUDA, TORCH_FN(example_ops::kernel));
+  m.impl("elementwise_mult", c10::DispatchKey::Meta, TORCH_FN(example_ops::meta));
+  m.impl("elementwise_mult", c10::DispatchKey::Autograd, TORCH_FN(example_ops::autograd));
 }

@@ -275,24 +275,12 @@ Tensor batch_norm2d(const Tensor& input, double eps) {
 TORCH_LIBRARY_FRAGMENT(example_ops, m) {
   m.def("conv2d(Tensor input, Tensor weight) -> Tensor");
   m.def("batch_norm2d(Tensor input, float eps=1e-3) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
-  m.impl("conv2d", TORCH_FN(example_ops::conv2d_kernel));
-  m.impl("batch_norm2d", TORCH_FN(example_ops::batch_norm2d_kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
-  m.impl("conv2d", TORCH_FN(example_ops::conv2d_kernel));
-  m.impl("batch_norm2d", TORCH_FN(example_ops::batch_norm2d_kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
-  m.impl("conv2d", TORCH_FN(example_ops::conv2d_meta));
-  m.impl("batch_norm2d", TORCH_FN(example_ops::batch_norm2d_meta));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
-  m.impl("conv2d", TORCH_FN(example_ops::conv2d_autograd));
-  m.impl("batch_norm2d", TORCH_FN(example_ops::batch_norm2d_autograd));
+  m.impl("conv2d", c10::DispatchKey::CPU, TORCH_FN(example_ops::conv2d_kernel));
+  m.impl("batch_norm2d", c10::DispatchKey::CPU, TORCH_FN(example_ops::batch_norm2d_kernel));
+  m.impl("conv2d", c10::DispatchKey::CUDA, TORCH_FN(example_ops::conv2d_kernel));
+  m.impl("batch_norm2d", c10::DispatchKey::CUDA, TORCH_FN(example_ops::batch_norm2d_kernel));
+  m.impl("conv2d", c10::DispatchKey::Meta, TORCH_FN(example_ops::conv2d_meta));
+  m.impl("batch_norm2d", c10::DispatchKey::Meta, TORCH_FN(example_ops::batch_norm2d_meta));
+  m.impl("conv2d", c10::DispatchKey::Autograd, TORCH_FN(example_ops::conv2d_autograd));
+  m.impl("batch_norm2d", c10::DispatchKey::Autograd, TORCH_FN(example_ops::batch_norm2d_autograd));
 }

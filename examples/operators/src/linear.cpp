@@ -125,20 +125,8 @@ Tensor linear(const Tensor& input, const Tensor& weight, const std::optional<Ten
 
 TORCH_LIBRARY_FRAGMENT(example_ops, m) {
   m.def("linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
-  m.impl("linear", TORCH_FN(example_ops::kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
-  m.impl("linear", TORCH_FN(example_ops::kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
-  m.impl("linear", TORCH_FN(example_ops::meta));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
-  m.impl("linear", TORCH_FN(example_ops::autograd));
+  m.impl("linear", c10::DispatchKey::CPU, TORCH_FN(example_ops::kernel));
+  m.impl("linear", c10::DispatchKey::CUDA, TORCH_FN(example_ops::kernel));
+  m.impl("linear", c10::DispatchKey::Meta, TORCH_FN(example_ops::meta));
+  m.impl("linear", c10::DispatchKey::Autograd, TORCH_FN(example_ops::autograd));
 }

@@ -77,20 +77,8 @@ Tensor mul_constant(const Tensor& x, double constant) {
 
 TORCH_LIBRARY_FRAGMENT(example_ops, m) {
   m.def("mul_constant(Tensor x, float constant) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
-  m.impl("mul_constant", TORCH_FN(example_ops::kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
-  m.impl("mul_constant", TORCH_FN(example_ops::kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
-  m.impl("mul_constant", TORCH_FN(example_ops::meta));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
-  m.impl("mul_constant", TORCH_FN(example_ops::autograd));
+  m.impl("mul_constant", c10::DispatchKey::CPU, TORCH_FN(example_ops::kernel));
+  m.impl("mul_constant", c10::DispatchKey::CUDA, TORCH_FN(example_ops::kernel));
+  m.impl("mul_constant", c10::DispatchKey::Meta, TORCH_FN(example_ops::meta));
+  m.impl("mul_constant", c10::DispatchKey::Autograd, TORCH_FN(example_ops::autograd));
 }

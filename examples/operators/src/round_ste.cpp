@@ -79,20 +79,8 @@ Tensor round_ste(const Tensor& x) {
 // A fragment, so that each operator of the library can have its own file.
 TORCH_LIBRARY_FRAGMENT(example_ops, m) {
   m.def("round_ste(Tensor x) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CPU, m) {
-  m.impl("round_ste", TORCH_FN(example_ops::kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, CUDA, m) {
-  m.impl("round_ste", TORCH_FN(example_ops::kernel));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Meta, m) {
-  m.impl("round_ste", TORCH_FN(example_ops::meta));
-}
-
-TORCH_LIBRARY_IMPL(example_ops, Autograd, m) {
-  m.impl("round_ste", TORCH_FN(example_ops::autograd));
+  m.impl("round_ste", c10::DispatchKey::CPU, TORCH_FN(example_ops::kernel));
+  m.impl("round_ste", c10::DispatchKey::CUDA, TORCH_FN(example_ops::kernel));
+  m.impl("round_ste", c10::DispatchKey::Meta, TORCH_FN(example_ops::meta));
+  m.impl("round_ste", c10::DispatchKey::Autograd, TORCH_FN(example_ops::autograd));
 }
