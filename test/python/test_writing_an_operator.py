@@ -1,5 +1,6 @@
 """Follows docs/writing-an-operator.md: writes every file and runs every command, in the order of the page."""
 
+import os
 import re
 
 import pytest
@@ -11,7 +12,7 @@ import lltm
 
 PAGE = ROOT / "docs" / "writing-an-operator.md"
 
-FILE_NAME = re.compile(r"^(?://|#) ([\w.]+)\n")
+FILE_NAME = re.compile(r"^(?://|#) ([\w./]+)\n")
 
 
 def make_script() -> tuple[str, list[str]]:
@@ -28,7 +29,8 @@ def make_script() -> tuple[str, list[str]]:
         else:
             name = FILE_NAME.match(block)
             assert name, f"a block of {language} does not begin with the name of a file:\n{block}"
-            script.append(f"cat > {name[1]} <<'END OF FILE'\n{block}END OF FILE\n")
+            folder = name[1].rpartition("/")[0] or "."
+            script.append(f"mkdir -p {folder}\ncat > {name[1]} <<'END OF FILE'\n{block}END OF FILE\n")
     return "".join(script), outputs
 
 
@@ -36,12 +38,16 @@ def test_page(tmp_path):
     if lltm.cmake_prefix_path is not None:
         pytest.skip("the page begins with a build tree of lltm")
     script, outputs = make_script()
-    assert script.count("cat > ") == 9 and len(outputs) == 2
+    assert script.count("cat > ") == 12 and len(outputs) == 3
 
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     (checkout / "build").symlink_to(lltm.library_path.parent)
     variables = {"CMAKE_BUILD_TYPE": "None"}  # not optimized: it takes a compiler less time
+    site = tmp_path / "site"  # where pip installs, instead of the environment
+    variables |= {"PIP_TARGET": site, "PIP_NO_DEPS": "1", "PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}"}
+    # In the same folder and with the same options, so that nothing is compiled again.
+    variables |= {"SKBUILD_CMAKE_BUILD_TYPE": "None", "SKBUILD_BUILD_DIR": "build"}
     if lltm.has_cuda:
         variables["TORCH_CUDA_ARCH_LIST"] = torch_cuda_arch_list()
     (tmp_path / "page.sh").write_text(script)
