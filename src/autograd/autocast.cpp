@@ -38,16 +38,39 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autocast(
       cast(input), cast(weights), cast(bias), cast(h0), c0, lengths, reset, reverse, keep);
 }
 
+template <c10::DeviceType device>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lstm_autocast(const LstmArguments& arguments,
+                                                                 bool reverse,
+                                                                 bool keep) {
+  check_defined(arguments);
+  const c10::impl::ExcludeDispatchKeyGuard without_autocast(
+      at::autocast::get_autocast_dispatch_key_from_device_type(device));
+  const auto cast = autocast_on(device);
+  const auto& [input, weight_ih, weight_hh, bias, h0, c0, lengths, reset] = arguments;
+  return lltm::lstm(cast(input),
+                    cast(weight_ih),
+                    cast(weight_hh),
+                    cast(bias),
+                    cast(h0),
+                    c0,
+                    lengths,
+                    reset,
+                    reverse,
+                    keep);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, AutocastCPU, m) {
   m.impl("forward", dispatcher_kernel<forward_autocast<c10::DeviceType::CPU>, lltm::forward>());
   m.impl("sequence", dispatcher_kernel<sequence_autocast<c10::DeviceType::CPU>, lltm::sequence>());
+  m.impl("lstm", dispatcher_kernel<lstm_autocast<c10::DeviceType::CPU>, lltm::lstm>());
 }
 
 TORCH_LIBRARY_IMPL(lltm, AutocastCUDA, m) {
   m.impl("forward", dispatcher_kernel<forward_autocast<c10::DeviceType::CUDA>, lltm::forward>());
   m.impl("sequence", dispatcher_kernel<sequence_autocast<c10::DeviceType::CUDA>, lltm::sequence>());
+  m.impl("lstm", dispatcher_kernel<lstm_autocast<c10::DeviceType::CUDA>, lltm::lstm>());
 }
 
 }  // namespace lltm

@@ -46,6 +46,10 @@ constexpr RowDimensions<7, 5> kSequenceRows{{1, kNone, kNone, 0, 0, 0, 1}, {1, 0
 constexpr std::array kOfSequenceBackward{1, 0, 0, 1, 1, 1, 1, 1, kNone, kNone, 0, 0, 0, 1};
 constexpr RowDimensions<14, 5> kSequenceBackwardRows{kOfSequenceBackward, {1, kNone, kNone, 0, 0}};
 constexpr RowDimensions<14, 3> kGateGradientsRows{kOfSequenceBackward, {1, 0, 0}};
+constexpr RowDimensions<8, 5> kLstmRows{{1, kNone, kNone, kNone, 0, 0, 0, 1}, {1, 0, 0, 1, 1}};
+constexpr std::array kOfLstmBackward{1, 0, 0, 1, 1, 1, 1, 1, kNone, kNone, kNone, 0, 0, 0, 1};
+constexpr RowDimensions<15, 6> kLstmBackwardRows{kOfLstmBackward, {1, kNone, kNone, kNone, 0, 0}};
+constexpr RowDimensions<15, 3> kLstmGateGradientsRows{kOfLstmBackward, {1, 0, 0}};
 
 bool is_given(const Tensor& tensor) {
   return tensor.defined();
@@ -196,6 +200,31 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_batched(
       {cast(input), cast(weights), cast(bias), cast(h0), c0, lengths, reset}, reverse, keep);
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lstm_in_its_dtype(const LstmArguments& arguments,
+                                                                     bool reverse,
+                                                                     bool keep) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  return map(list_of(arguments), kLstmRows, sizes.batch, [&](const auto& unwrapped) {
+    return call(lstm, unwrapped, reverse, keep);
+  });
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lstm_batched(const LstmArguments& arguments,
+                                                                bool reverse,
+                                                                bool keep) {
+  check_defined(arguments);
+  const auto& [input, weight_ih, weight_hh, bias, h0, c0, lengths, reset] = arguments;
+  const auto device = input.device().type();
+  if (!is_autocast_on(device)) {
+    return lstm_in_its_dtype(arguments, reverse, keep);
+  }
+  const auto cast = autocast_on(device);
+  return lstm_in_its_dtype(
+      {cast(input), cast(weight_ih), cast(weight_hh), cast(bias), cast(h0), c0, lengths, reset},
+      reverse,
+      keep);
+}
+
 GateGradients sequence_gate_gradients_batched(const SequenceBackwardArguments& arguments,
                                               bool reverse,
                                               std::array<bool, 2> state_mask) {
@@ -205,15 +234,23 @@ GateGradients sequence_gate_gradients_batched(const SequenceBackwardArguments& a
   });
 }
 
-/// Whether each example has gradients of its own with respect to weights that all of them share.
-/// The rows of a batch cannot have these: they are sums over rows.
-bool has_gradients_of_shared_weights(c10::ArrayRef<std::optional<Tensor>> arguments,
-                                     const Tensor& weights,
-                                     const std::optional<Tensor>& bias,
-                                     const std::array<bool, 5>& output_mask) {
+GateGradients lstm_gate_gradients_batched(const LstmBackwardArguments& arguments,
+                                          bool reverse,
+                                          std::array<bool, 2> state_mask) {
+  const auto sizes = check<c10::SymInt>(arguments);
+  return map(list_of(arguments), kLstmGateGradientsRows, sizes.batch, [&](const auto& unwrapped) {
+    return call(lstm_gate_gradients, unwrapped, reverse, state_mask);
+  });
+}
+
+/// Whether each example has gradients of its own with respect to weights or a bias that all of them
+/// share. The rows of a batch cannot have these: they are sums over rows.
+template <typename... Parameters>
+bool has_gradients_of_shared_parameters(c10::ArrayRef<std::optional<Tensor>> arguments,
+                                        bool are_wanted,
+                                        const Parameters&... parameters) {
   const auto vmap = Vmap::over(arguments);
-  return (output_mask[kWeights] || output_mask[kBias]) && vmap && !vmap->maps(weights) &&
-         !vmap->maps(bias);
+  return are_wanted && vmap && !(vmap->maps(parameters) || ...);
 }
 
 OptionalGradients sequence_backward_batched(const SequenceBackwardArguments& arguments,
@@ -221,8 +258,10 @@ OptionalGradients sequence_backward_batched(const SequenceBackwardArguments& arg
                                             std::array<bool, 5> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
   const auto tensors = list_of(arguments);
-  if (has_gradients_of_shared_weights(tensors, arguments.weights, arguments.bias, output_mask)) {
-    return formula::finish_sequence_gradients(
+  const bool of_parameters = output_mask[kWeights] || output_mask[kBias];
+  if (has_gradients_of_shared_parameters(
+          tensors, of_parameters, arguments.weights, arguments.bias)) {
+    return formula::finish_gradients(
         sequence_gate_gradients_batched(arguments, reverse, {output_mask[kH0], output_mask[kC0]}),
         arguments,
         reverse,
@@ -233,11 +272,34 @@ OptionalGradients sequence_backward_batched(const SequenceBackwardArguments& arg
   });
 }
 
+OptionalLstmGradients lstm_backward_batched(const LstmBackwardArguments& arguments,
+                                            bool reverse,
+                                            std::array<bool, 6> output_mask) {
+  using Index = LstmGradient::Index;
+  const auto sizes = check<c10::SymInt>(arguments);
+  const auto tensors = list_of(arguments);
+  const bool of_parameters =
+      output_mask[Index::kWeightIh] || output_mask[Index::kWeightHh] || output_mask[Index::kBias];
+  if (has_gradients_of_shared_parameters(
+          tensors, of_parameters, arguments.weight_ih, arguments.weight_hh, arguments.bias)) {
+    const std::array state_mask{output_mask[Index::kH0], output_mask[Index::kC0]};
+    return formula::finish_gradients(lstm_gate_gradients_batched(arguments, reverse, state_mask),
+                                     arguments,
+                                     reverse,
+                                     output_mask);
+  }
+  return map(tensors, kLstmBackwardRows, sizes.batch, [&](const auto& unwrapped) {
+    return optional_gradients(call(lstm_backward, unwrapped, reverse, output_mask));
+  });
+}
+
 OptionalGradients backward_batched(const BackwardArguments& arguments,
                                    std::array<bool, 5> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
   const auto tensors = list_of(arguments);
-  if (has_gradients_of_shared_weights(tensors, arguments.weights, arguments.bias, output_mask)) {
+  const bool of_parameters = output_mask[kWeights] || output_mask[kBias];
+  if (has_gradients_of_shared_parameters(
+          tensors, of_parameters, arguments.weights, arguments.bias)) {
     return gradients_of_one_step(arguments, [&](const SequenceBackwardArguments& of_sequence) {
       return sequence_backward_batched(of_sequence, /*reverse=*/false, output_mask);
     });
@@ -257,6 +319,10 @@ TORCH_LIBRARY_IMPL(lltm, FuncTorchBatched, m) {
          dispatcher_kernel<sequence_backward_batched, lltm::sequence_backward>());
   m.impl("_sequence_gate_gradients",
          dispatcher_kernel<sequence_gate_gradients_batched, lltm::sequence_gate_gradients>());
+  m.impl("lstm", dispatcher_kernel<lstm_batched, lltm::lstm>());
+  m.impl("lstm_backward", dispatcher_kernel<lstm_backward_batched, lltm::lstm_backward>());
+  m.impl("_lstm_gate_gradients",
+         dispatcher_kernel<lstm_gate_gradients_batched, lltm::lstm_gate_gradients>());
 }
 
 // The legacy vmap, which torch.autograd.grad(is_grads_batched=True) and gradcheck still use. Its
@@ -266,6 +332,7 @@ TORCH_LIBRARY_IMPL(lltm, Batched, m) {
   m.impl("backward", dispatcher_kernel<formula::backward, lltm::backward>());
   m.impl("sequence_backward",
          dispatcher_kernel<formula::sequence_backward, lltm::sequence_backward>());
+  m.impl("lstm_backward", dispatcher_kernel<formula::lstm_backward, lltm::lstm_backward>());
 }
 
 }  // namespace lltm

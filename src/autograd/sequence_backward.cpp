@@ -1,4 +1,4 @@
-// lltm::sequence_backward and lltm::_sequence_gate_gradients under the Autograd key.
+// lltm::sequence_backward, lltm::lstm_backward and their private siblings under the Autograd key.
 #include "../dispatch/argument_list.h"
 #include "../dispatch/dispatcher_kernel.h"
 #include "../dispatch/optional_tensor.h"
@@ -17,6 +17,7 @@
 
 #include <array>
 #include <tuple>
+#include <utility>
 
 namespace lltm {
 namespace {
@@ -24,8 +25,6 @@ namespace {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-constexpr size_t kDifferentiable = 10;
 
 /// The arguments that have a gradient, in the order of formula::double_backward().
 auto differentiable(const SequenceBackwardArguments& a) {
@@ -40,21 +39,36 @@ auto differentiable(const SequenceBackwardArguments& a) {
                   a.bias,
                   a.h0);
 }
+auto differentiable(const LstmBackwardArguments& a) {
+  return std::tie(a.grad_output,
+                  a.grad_h_n,
+                  a.grad_c_n,
+                  a.grad_cells,
+                  a.output,
+                  a.cells,
+                  a.input,
+                  a.weight_ih,
+                  a.weight_hh,
+                  a.bias,
+                  a.h0,
+                  a.c0);
+}
 
 /// The node of an operator with these arguments. It computes nothing until it runs, because most
 /// graphs of gradients are never differentiated: torch.func.grad always records one.
 template <typename Operator>
 struct DoubleBackward {
+  using Arguments = typename Operator::Arguments;
   static constexpr const char* kName = Operator::kName;
   static constexpr bool is_traceable = false;
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     if (!any_defined(gradients)) {
-      return variable_list(
-          std::tuple_size_v<decltype(differentiable(std::declval<SequenceBackwardArguments>()))>);
+      return variable_list(std::tuple_size_v<decltype(differentiable(std::declval<Arguments>()))>);
     }
-    const auto saved = saved_list<14>(*ctx);
-    return formula::double_backward(arguments_in<SequenceBackwardArguments>(saved),
+    const auto saved =
+        saved_list<std::tuple_size_v<decltype(std::declval<Arguments>().tensors())>>(*ctx);
+    return formula::double_backward(arguments_in<Arguments>(saved),
                                     ctx->saved_data[kReverse].toBool(),
                                     Operator::of_results(gradients));
   }
@@ -62,7 +76,7 @@ struct DoubleBackward {
 
 /// Calls the operator, or its formula if the call needs forward-mode AD.
 template <typename Operator>
-auto autograd_kernel(const SequenceBackwardArguments& arguments,
+auto autograd_kernel(const typename Operator::Arguments& arguments,
                      bool reverse,
                      typename Operator::Mask mask) {
   check_defined(arguments);
@@ -90,11 +104,13 @@ auto autograd_kernel(const SequenceBackwardArguments& arguments,
 }
 
 struct SequenceBackwardOperator {
+  using Arguments = SequenceBackwardArguments;
   static constexpr const char* kName = "LltmSequenceBackwardBackward";
   using Mask = std::array<bool, 5>;
   static constexpr auto formula = formula::sequence_backward;
 
-  static OptionalGradients compute(const ArgumentList<14>& list, bool reverse, Mask mask) {
+  template <typename List>
+  static OptionalGradients compute(const List& list, bool reverse, Mask mask) {
     return optional_gradients(call(lltm::sequence_backward, list, reverse, mask));
   }
   static formula::GradientsOfGradients of_results(const variable_list& gradients) {
@@ -106,13 +122,38 @@ struct SequenceBackwardOperator {
   }
 };
 
-struct GateGradientsOperator {
-  static constexpr const char* kName = "LltmSequenceGateGradientsBackward";
-  using Mask = std::array<bool, 2>;
-  static constexpr auto formula = formula::sequence_gate_gradients;
+struct LstmBackwardOperator {
+  using Arguments = LstmBackwardArguments;
+  static constexpr const char* kName = "LltmLstmBackwardBackward";
+  using Mask = std::array<bool, 6>;
+  static constexpr auto formula = formula::lstm_backward;
 
-  static GateGradients compute(const ArgumentList<14>& list, bool reverse, Mask mask) {
-    return call(lltm::sequence_gate_gradients, list, reverse, mask);
+  template <typename List>
+  static OptionalLstmGradients compute(const List& list, bool reverse, Mask mask) {
+    return optional_gradients(call(lltm::lstm_backward, list, reverse, mask));
+  }
+  static formula::GradientsOfGradients of_results(const variable_list& gradients) {
+    return {.input = gradients[LstmGradient::kInput],
+            .weight_ih = gradients[LstmGradient::kWeightIh],
+            .weight_hh = gradients[LstmGradient::kWeightHh],
+            .bias = gradients[LstmGradient::kBias],
+            .h0 = gradients[LstmGradient::kH0],
+            .c0 = gradients[LstmGradient::kC0]};
+  }
+};
+
+template <typename BackwardArguments, auto typed_operator>
+struct GateGradientsOperator {
+  using Arguments = BackwardArguments;
+  static constexpr const char* kName = "LltmGateGradientsBackward";
+  using Mask = std::array<bool, 2>;
+
+  static GateGradients formula(const Arguments& arguments, bool reverse, Mask mask) {
+    return formula::gate_gradients(arguments, reverse, mask);
+  }
+  template <typename List>
+  static GateGradients compute(const List& list, bool reverse, Mask mask) {
+    return call(typed_operator, list, reverse, mask);
   }
   static formula::GradientsOfGradients of_results(const variable_list& gradients) {
     return {.gates = gradients[0], .h0 = gradients[1], .c0 = gradients[2]};
@@ -128,7 +169,22 @@ OptionalGradients sequence_backward_autograd(const SequenceBackwardArguments& ar
 GateGradients sequence_gate_gradients_autograd(const SequenceBackwardArguments& arguments,
                                                bool reverse,
                                                std::array<bool, 2> state_mask) {
-  return autograd_kernel<GateGradientsOperator>(arguments, reverse, state_mask);
+  return autograd_kernel<
+      GateGradientsOperator<SequenceBackwardArguments, lltm::sequence_gate_gradients>>(
+      arguments, reverse, state_mask);
+}
+
+OptionalLstmGradients lstm_backward_autograd(const LstmBackwardArguments& arguments,
+                                             bool reverse,
+                                             std::array<bool, 6> output_mask) {
+  return autograd_kernel<LstmBackwardOperator>(arguments, reverse, output_mask);
+}
+
+GateGradients lstm_gate_gradients_autograd(const LstmBackwardArguments& arguments,
+                                           bool reverse,
+                                           std::array<bool, 2> state_mask) {
+  return autograd_kernel<GateGradientsOperator<LstmBackwardArguments, lltm::lstm_gate_gradients>>(
+      arguments, reverse, state_mask);
 }
 
 }  // namespace
@@ -138,6 +194,9 @@ TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
          dispatcher_kernel<sequence_backward_autograd, lltm::sequence_backward>());
   m.impl("_sequence_gate_gradients",
          dispatcher_kernel<sequence_gate_gradients_autograd, lltm::sequence_gate_gradients>());
+  m.impl("lstm_backward", dispatcher_kernel<lstm_backward_autograd, lltm::lstm_backward>());
+  m.impl("_lstm_gate_gradients",
+         dispatcher_kernel<lstm_gate_gradients_autograd, lltm::lstm_gate_gradients>());
 }
 
 }  // namespace lltm

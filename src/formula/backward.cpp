@@ -3,12 +3,12 @@
 #include "../dispatch/optional_tensor.h"
 #include "../dispatch/without_autocast.h"
 #include "../operators/one_step.h"
-#include "rows.h"
+#include "gradient_steps.h"
+#include "problem.h"
 #include "tangents.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/linear.h>
 
 #include <vector>
 
@@ -16,89 +16,113 @@ namespace lltm::formula {
 
 using at::Tensor;
 
-GateGradients sequence_gate_gradients(const SequenceBackwardArguments& arguments,
-                                      bool reverse,
-                                      std::array<bool, 2> state_mask) {
-  const auto sizes = check<c10::SymInt>(arguments);
+namespace {
+
+template <typename Arguments>
+GateGradients compute_gate_gradients(const Arguments& arguments,
+                                     bool reverse,
+                                     std::array<bool, 2> state_mask) {
+  auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
-  const Tensor& input = arguments.input;
-  const Tensor& weights = arguments.weights;
-  const int64_t steps = number_of(sizes.steps);
-  const Rows rows(arguments.sequence(), steps, reverse);
-  const auto dtype = input.scalar_type();
-  const Tensor h_columns = columns(weights, 0, sizes.state_size);
-  const Tensor h0 = state_or_zeros(arguments.h0, input, sizes);
-  const Tensor z =
-      at::linear(rows.h_and_input(arguments.output, h0, input), weights, arguments.bias);
+  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
+  const Rows& rows = problem.rows;
+  const Tensor z = problem.z(problem.h_and_input(arguments.output));
+  const auto factors = factors_of(problem, z, arguments.cells);
+  const Tensor h_weights = problem.h_weights();
+  std::vector<std::vector<Tensor>> by_z;
+  for (const Tensor& factor : factors->by_z) {
+    by_z.push_back(factor.unbind());
+  }
 
-  const Factors factors(z, rows.zero_unless_running(arguments.cells));
-  const auto by_i = factors.cell_by_i.unbind(), by_g = factors.cell_by_g.unbind();
-  const auto by_o = factors.h_by_o.unbind(), by_cell = factors.h_by_cell.unbind();
-
-  // The gradients of the state that is passed between two steps.
-  Tensor dh = accumulated(state_or_zeros(arguments.grad_h_n, input, sizes));
-  Tensor d_cell = accumulated(state_or_zeros(arguments.grad_c_n, input, sizes));
-  std::vector<Tensor> dz_of_steps;
-  for (int64_t k = steps - 1; k >= 0; --k) {
-    const int64_t t = rows.time_of(k);
-    const Tensor d_h = rows.total(t, dh, arguments.grad_output);
-    const Tensor d_total = rows.total(t, d_cell, arguments.grad_cells) + d_h * by_cell[t];
-    const Tensor of_gates = at::cat({d_total * by_i[t], d_h * by_o[t], d_total * by_g[t]}, 1);
-    const Tensor dz = rows.zero_unless_running(t, of_gates).to(dtype);
-    if (k > 0 || state_mask[0]) {
-      const Tensor d_old_h = accumulated(dz.matmul(h_columns));
-      dh = rows.where_running(t, rows.zero_where_reset(t, d_old_h), dh);
+  const int64_t first = rows.steps() == 0 ? 0 : rows.time_of(0);
+  std::vector<Tensor> dz_steps;
+  const auto old_h_gradient = [&](int64_t t, const Tensor& d_h, const Tensor& d_cell) {
+    std::vector<Tensor> d_gates;
+    for (size_t gate = 0; gate < by_z.size(); ++gate) {
+      d_gates.push_back((gate == factors->output_gate ? d_h : d_cell) * by_z[gate][t]);
     }
-    d_cell = rows.where_running(t, rows.zero_where_reset(t, d_total), d_cell);
-    dz_of_steps.push_back(dz);
-  }
-  if (steps == 0) {
-    dh = dh.clone();
-    d_cell = d_cell.clone();
-  }
-  return {
-      rows.in_time_backward(dz_of_steps, z),
-      if_wanted(state_mask[0], [&] { return dh.to(dtype); }),
-      if_wanted(state_mask[1], [&] { return d_cell.to(final_cell_dtype(arguments.sequence())); })};
+    const Tensor dz = rows.zero_unless_running(t, at::cat(d_gates, 1)).to(problem.dtype);
+    dz_steps.push_back(dz);
+    const bool needed = t != first || state_mask[0];
+    return needed ? accumulated(dz.matmul(h_weights)) : Tensor();
+  };
+  const auto steps = run_gradients(problem, *factors, result_gradients(arguments), old_h_gradient);
+  return {rows.in_time_backward(dz_steps, z),
+          if_wanted(state_mask[0], [&] { return steps.h0.to(problem.dtype); }),
+          if_wanted(state_mask[1], [&] { return steps.c0.to(problem.cell_dtype); })};
 }
 
-OptionalGradients finish_sequence_gradients(const GateGradients& gate_gradients,
-                                            const SequenceBackwardArguments& arguments,
-                                            bool reverse,
-                                            std::array<bool, 5> output_mask) {
-  const auto sizes = check<c10::SymInt>(arguments);
+}  // namespace
+
+GateGradients gate_gradients(const SequenceBackwardArguments& arguments,
+                             bool reverse,
+                             std::array<bool, 2> state_mask) {
+  return compute_gate_gradients(arguments, reverse, state_mask);
+}
+
+GateGradients gate_gradients(const LstmBackwardArguments& arguments,
+                             bool reverse,
+                             std::array<bool, 2> state_mask) {
+  return compute_gate_gradients(arguments, reverse, state_mask);
+}
+
+OptionalGradients finish_gradients(const GateGradients& gate_gradients,
+                                   const SequenceBackwardArguments& arguments,
+                                   bool reverse,
+                                   std::array<bool, 5> output_mask) {
+  auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
-  const Tensor& input = arguments.input;
-  const Tensor& weights = arguments.weights;
-  const Rows rows(arguments.sequence(), number_of(sizes.steps), reverse);
-  const auto& [dz, d_h0, d_c0] = gate_gradients;
+  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
+  const Tensor& dz = std::get<0>(gate_gradients);
   return {
-      if_wanted(output_mask[kInput],
-                [&, &dz = dz] {
-                  const c10::SymInt width = sizes.state_size + sizes.input_features;
-                  const Tensor input_columns = columns(weights, sizes.state_size, width);
-                  return rows.zero_unless_running(dz.matmul(input_columns));
-                }),
+      if_wanted(
+          output_mask[kInput],
+          [&] { return problem.rows.zero_unless_running(dz.matmul(problem.input_weights())); }),
       if_wanted(output_mask[kWeights],
-                [&, &dz = dz] {
-                  const Tensor h0 = state_or_zeros(arguments.h0, input, sizes);
-                  const Tensor h_and_input = rows.h_and_input(arguments.output, h0, input);
-                  return sum_of_products(dz, h_and_input);
-                }),
-      if_wanted(output_mask[kBias], [&dz = dz] { return dz.sum(at::IntArrayRef{0, 1}); }),
-      d_h0,
-      d_c0,
+                [&] { return sum_of_products(dz, problem.h_and_input(arguments.output)); }),
+      if_wanted(output_mask[kBias], [&] { return dz.sum(at::IntArrayRef{0, 1}); }),
+      std::get<1>(gate_gradients),
+      std::get<2>(gate_gradients),
+  };
+}
+
+OptionalLstmGradients finish_gradients(const GateGradients& gate_gradients,
+                                       const LstmBackwardArguments& arguments,
+                                       bool reverse,
+                                       std::array<bool, 6> output_mask) {
+  auto sizes = check<c10::SymInt>(arguments);
+  const WithoutAutocast without_autocast;
+  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
+  const Rows& rows = problem.rows;
+  const Tensor& dz = std::get<0>(gate_gradients);
+  return {
+      if_wanted(output_mask[LstmGradient::kInput],
+                [&] { return rows.zero_unless_running(dz.matmul(arguments.weight_ih)); }),
+      if_wanted(output_mask[LstmGradient::kWeightIh],
+                [&] { return sum_of_products(dz, rows.zero_unless_running(arguments.input)); }),
+      if_wanted(output_mask[LstmGradient::kWeightHh],
+                [&] { return sum_of_products(dz, rows.old_states(arguments.output, problem.h0)); }),
+      if_wanted(output_mask[LstmGradient::kBias], [&] { return dz.sum(at::IntArrayRef{0, 1}); }),
+      std::get<1>(gate_gradients),
+      std::get<2>(gate_gradients),
   };
 }
 
 OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     std::array<bool, 5> output_mask) {
-  return finish_sequence_gradients(
-      sequence_gate_gradients(arguments, reverse, {output_mask[kH0], output_mask[kC0]}),
-      arguments,
-      reverse,
-      output_mask);
+  return finish_gradients(gate_gradients(arguments, reverse, {output_mask[kH0], output_mask[kC0]}),
+                          arguments,
+                          reverse,
+                          output_mask);
+}
+
+OptionalLstmGradients lstm_backward(const LstmBackwardArguments& arguments,
+                                    bool reverse,
+                                    std::array<bool, 6> output_mask) {
+  const std::array state_mask{output_mask[LstmGradient::kH0], output_mask[LstmGradient::kC0]};
+  return finish_gradients(
+      gate_gradients(arguments, reverse, state_mask), arguments, reverse, output_mask);
 }
 
 OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {

@@ -16,23 +16,33 @@
 
 namespace lltm::formula {
 
-/// The formula of lltm::_sequence_gate_gradients. It recomputes z from input and output, because
-/// gates is not differentiable.
-GateGradients sequence_gate_gradients(const SequenceBackwardArguments& arguments,
-                                      bool reverse,
-                                      std::array<bool, 2> state_mask);
+/// The formulas of lltm::_sequence_gate_gradients and lltm::_lstm_gate_gradients. They recompute z
+/// from input and output, because gates is not differentiable.
+GateGradients gate_gradients(const SequenceBackwardArguments& arguments,
+                             bool reverse,
+                             std::array<bool, 2> state_mask);
+GateGradients gate_gradients(const LstmBackwardArguments& arguments,
+                             bool reverse,
+                             std::array<bool, 2> state_mask);
 
-/// The results of lltm::sequence_backward from those of lltm::_sequence_gate_gradients: the sums
-/// over d_gates.
-OptionalGradients finish_sequence_gradients(const GateGradients& gate_gradients,
-                                            const SequenceBackwardArguments& arguments,
-                                            bool reverse,
-                                            std::array<bool, 5> output_mask);
+/// The results of lltm::sequence_backward and lltm::lstm_backward from those of the operators
+/// above: the sums over d_gates.
+OptionalGradients finish_gradients(const GateGradients& gate_gradients,
+                                   const SequenceBackwardArguments& arguments,
+                                   bool reverse,
+                                   std::array<bool, 5> output_mask);
+OptionalLstmGradients finish_gradients(const GateGradients& gate_gradients,
+                                       const LstmBackwardArguments& arguments,
+                                       bool reverse,
+                                       std::array<bool, 6> output_mask);
 
-/// The formula of lltm::sequence_backward: the two above.
+/// The formulas of lltm::sequence_backward and lltm::lstm_backward: the two above.
 OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     std::array<bool, 5> output_mask);
+OptionalLstmGradients lstm_backward(const LstmBackwardArguments& arguments,
+                                    bool reverse,
+                                    std::array<bool, 6> output_mask);
 
 /// The formula of lltm::backward, as that of a sequence of one step.
 OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask);

@@ -4,13 +4,11 @@
 #include "../dispatch/optional_tensor.h"
 #include "../dispatch/without_autocast.h"
 #include "../operators/gate_gradients.h"
-#include "rows.h"
+#include "gradient_steps.h"
+#include "problem.h"
 #include "tangents.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <array>
@@ -20,133 +18,126 @@
 namespace lltm::formula {
 namespace {
 
+/// Of the arguments of a backward operator.
+struct Gradients {
+  Tensor output_gradient;
+  Tensor h_n_gradient;
+  Tensor c_n_gradient;
+  Tensor cells_gradient;
+  Tensor output;
+  Tensor cells;
+  Tensor input;
+  Tensor weight_ih;
+  Tensor weight_hh;
+  Tensor bias;
+  Tensor h0;
+  Tensor c0;
+};
+
+/// What both cells have in common. `dz` are the gradients of the gates.
 class DoubleBackward {
  public:
-  DoubleBackward(const SequenceBackwardArguments& arguments,
-                 bool reverse,
-                 const SequenceSizes<c10::SymInt>& sizes)
-      : arguments_(arguments),
-        reverse_(reverse),
-        sizes_(sizes),
-        rows_(arguments.sequence(), number_of(sizes.steps), reverse),
-        h_columns_(columns(arguments.weights, 0, sizes.state_size)) {}
+  template <typename Arguments>
+  DoubleBackward(const Arguments& arguments, const Problem& problem, Tensor dz)
+      : problem_(problem),
+        gradients_(result_gradients(arguments)),
+        output_(arguments.output),
+        dz_(std::move(dz)),
+        old_h_(problem.rows.old_states(output_, problem.h0)),
+        input_(problem.rows.zero_unless_running(problem.input)),
+        h_weights_(problem.h_weights()),
+        input_weights_(problem.input_weights()),
+        factors_(factors_of(problem, problem.z(problem.h_and_input(output_)), arguments.cells)) {}
 
-  std::vector<Tensor> gradients(const GradientsOfGradients& given) const {
-    const Tensor& input = arguments_.input;
-    const Tensor& weights = arguments_.weights;
-    const auto dtype = input.scalar_type();
-    const Tensor h0 = state_or_zeros(arguments_.h0, input, sizes_);
-    const Tensor h_and_input = rows_.h_and_input(arguments_.output, h0, input);
-    const Tensor z = at::linear(h_and_input, weights, arguments_.bias);
-    const Tensor dz = std::get<0>(call(
-        lltm::sequence_gate_gradients, list_of(arguments_), reverse_, std::array{false, false}));
-    const Factors factors(z, rows_.zero_unless_running(arguments_.cells));
-
+  Gradients compute(const GradientsOfGradients& given) const {
+    const Rows& rows = problem_.rows;
     // The sums over dz that follow the steps: d_input, d_weights and d_bias.
-    Tensor of_dz = at::zeros_like(accumulated(dz));
-    Tensor of_d_input = at::zeros_like(input);
+    Tensor of_dz = at::zeros_like(accumulated(dz_));
+    Tensor of_d_input = at::zeros_like(problem_.input);
     if (given.gates.defined()) {
       of_dz = of_dz + given.gates;
     }
     if (given.input.defined()) {
-      of_d_input = rows_.zero_unless_running(given.input);
-      of_dz = of_dz + of_d_input.matmul(input_columns().t());
+      of_d_input = rows.zero_unless_running(given.input);
+      of_dz = of_dz + of_d_input.matmul(input_weights_.t());
     }
-    if (given.weights.defined()) {
-      of_dz = of_dz + h_and_input.matmul(given.weights.t());
+    if (given.weight_hh.defined()) {
+      of_dz = of_dz + old_h_.matmul(given.weight_hh.t());
+    }
+    if (given.weight_ih.defined()) {
+      of_dz = of_dz + input_.matmul(given.weight_ih.t());
     }
     if (given.bias.defined()) {
       of_dz = of_dz + given.bias;
     }
 
     // The last step of the backward pass comes first.
-    const StepTangents of_steps =
-        run_tangents(rows_,
-                     factors,
-                     of_dz,
-                     accumulated(state_or_zeros(if_defined(given.h0), input, sizes_)),
-                     accumulated(state_or_zeros(if_defined(given.c0), input, sizes_)),
-                     h_columns_);
-    const auto [of_z, of_cells] =
-        differentiate_factors(factors, repeat_steps(factors, dz), of_steps, z);
+    const auto initial = [&](const Tensor& gradient) {
+      return accumulated(problem_.state_or_zeros(if_defined(gradient)));
+    };
+    const StepTangents steps =
+        run_tangents(problem_, *factors_, of_dz, initial(given.h0), initial(given.c0));
+    const FactorGradients of_factors = differentiate_factors(steps);
+    const Tensor& of_z = of_factors.z;
 
     // The products from which the steps began.
-    Tensor of_h_and_input = of_z.matmul(weights);
-    if (given.weights.defined()) {
-      of_h_and_input = of_h_and_input + dz.matmul(given.weights);
+    Tensor of_old_h = of_z.matmul(h_weights_), of_input = of_z.matmul(input_weights_);
+    if (given.weight_hh.defined()) {
+      of_old_h = of_old_h + dz_.matmul(given.weight_hh);
     }
-    const Tensor of_products = at::cat({of_steps.old_h.to(dtype), of_d_input}, 2);
-    const auto of_beginning = rows_.h_and_input_backward(of_h_and_input, sizes_.state_size);
-    return {of_steps.h.to(dtype),
-            of_steps.h_n.to(dtype),
-            of_steps.c_n.to(final_cell_dtype(arguments_.sequence())),
-            of_steps.cell.to(dtype),
-            of_beginning.output,
-            of_cells.to(dtype),
-            of_beginning.input,
-            sum_of_products(of_z, h_and_input) + sum_of_products(dz, of_products),
-            of_z.sum(at::IntArrayRef{0, 1}),
-            of_beginning.h0};
+    if (given.weight_ih.defined()) {
+      of_input = of_input + dz_.matmul(given.weight_ih);
+    }
+    const auto [of_output, of_h0] = rows.old_states_backward(of_old_h);
+    Gradients found{.output_gradient = steps.h.to(problem_.dtype),
+                    .h_n_gradient = steps.h_n.to(problem_.dtype),
+                    .c_n_gradient = steps.c_n.to(problem_.cell_dtype),
+                    .cells_gradient = steps.cell.to(problem_.dtype),
+                    .output = of_output,
+                    .cells = of_factors.cells,
+                    .input = rows.zero_unless_running(of_input),
+                    .weight_ih = sum_of_products(of_z, input_) + sum_of_products(dz_, of_d_input),
+                    .weight_hh = sum_of_products(of_z, old_h_) +
+                                 sum_of_products(dz_, steps.old_h.to(problem_.dtype)),
+                    .bias = of_z.sum(at::IntArrayRef{0, 1}),
+                    .h0 = of_h0,
+                    .c0 = {}};
+    if (of_factors.old_cells.defined()) {
+      const auto [of_cells, of_c0] = rows.old_states_backward(of_factors.old_cells);
+      found.cells = found.cells + of_cells;
+      found.c0 = of_c0.to(problem_.cell_dtype);
+    }
+    found.cells = found.cells.to(problem_.dtype);
+    return found;
   }
 
  private:
-  /// The gradients of the results of each step of the backward pass.
-  struct StepGradients {
-    Tensor d_h;      // (T, N, H)
-    Tensor d_total;  // (T, N, H), the gradient of the cell state including what d_h adds to it
-  };
-
-  Tensor input_columns() const {
-    return columns(
-        arguments_.weights, sizes_.state_size, sizes_.state_size + sizes_.input_features);
-  }
-
-  /// Runs the backward pass again, but for its products.
-  StepGradients repeat_steps(const Factors& factors, const Tensor& dz) const {
-    const Tensor d_old_h = accumulated(dz.matmul(h_columns_));
-    const auto d_old_h_at = d_old_h.unbind(), by_cell = factors.h_by_cell.unbind();
-    Tensor dh = accumulated(state_or_zeros(arguments_.grad_h_n, arguments_.input, sizes_));
-    Tensor d_cell = accumulated(state_or_zeros(arguments_.grad_c_n, arguments_.input, sizes_));
-    std::vector<Tensor> d_h_of_steps, d_total_of_steps;
-    for (int64_t k = rows_.steps() - 1; k >= 0; --k) {
-      const int64_t t = rows_.time_of(k);
-      const Tensor d_h = rows_.total(t, dh, arguments_.grad_output);
-      const Tensor d_total = rows_.total(t, d_cell, arguments_.grad_cells) + d_h * by_cell[t];
-      dh = rows_.where_running(t, rows_.zero_where_reset(t, d_old_h_at[t]), dh);
-      d_cell = rows_.where_running(t, rows_.zero_where_reset(t, d_total), d_cell);
-      d_h_of_steps.push_back(d_h);
-      d_total_of_steps.push_back(d_total);
-    }
-    return {rows_.in_time_backward(d_h_of_steps, d_old_h),
-            rows_.in_time_backward(d_total_of_steps, d_old_h)};
-  }
-
   /// The gradients of z, in its dtype, and of the cell states.
-  std::pair<Tensor, Tensor> differentiate_factors(const Factors& f,
-                                                  const StepGradients& gradients,
-                                                  const StepTangents& of_steps,
-                                                  const Tensor& z) const {
-    const auto gates = of_steps.z.chunk(3, /*dim=*/2);
-    const auto& [d_h, d_total] = gradients;
-    const Tensor by_i = gates[0] * d_total, by_o = gates[1] * d_h, by_g = gates[2] * d_total;
-    const Tensor by_cell = of_steps.cell * d_h;
-    const Tensor tanh_derivative = complement(f.tanh_cell * f.tanh_cell);
-    const Tensor i_derivative = f.i * complement(f.i), o_derivative = f.o * complement(f.o);
-    const Tensor of_i = (by_i * f.g * complement(2 * f.i) + by_g * f.g_derivative) * i_derivative;
-    const Tensor of_o =
-        (by_cell * tanh_derivative + by_o * f.tanh_cell * complement(2 * f.o)) * o_derivative;
-    const Tensor g_second_derivative = at::where(z.chunk(3, /*dim=*/2)[2].lt(0), f.g_derivative, 0);
-    const Tensor of_g = by_i * i_derivative * f.g_derivative + by_g * f.i * g_second_derivative;
-    const Tensor of_cells =
-        (by_o * o_derivative - 2 * by_cell * f.o * f.tanh_cell) * tanh_derivative;
-    return {at::cat({of_i, of_o, of_g}, 2).to(z.scalar_type()), of_cells};
+  FactorGradients differentiate_factors(const StepTangents& steps) const {
+    // The backward pass again, but for its products.
+    const Tensor d_old_h = accumulated(dz_.matmul(h_weights_));
+    const auto d_old_h_at = d_old_h.unbind();
+    const StepGradients backward = run_gradients(
+        problem_, *factors_, gradients_, [&](int64_t t, const Tensor&, const Tensor&) {
+          return d_old_h_at[t];
+        });
+    const Tensor d_h = problem_.rows.in_time_backward(backward.h, d_old_h);
+    const Tensor d_cell = problem_.rows.in_time_backward(backward.cell, d_old_h);
+    const auto count = static_cast<int64_t>(factors_->by_z.size());
+    std::vector<Tensor> of_z = steps.z.chunk(count, /*dim=*/2);
+    for (size_t gate = 0; gate < of_z.size(); ++gate) {
+      of_z[gate] = of_z[gate] * (gate == factors_->output_gate ? d_h : d_cell);
+    }
+    return factors_->backward(of_z, steps.cell * d_h, steps.old_cell * d_cell);
   }
 
-  const SequenceBackwardArguments& arguments_;
-  bool reverse_;
-  const SequenceSizes<c10::SymInt>& sizes_;
-  Rows rows_;
-  Tensor h_columns_;
+  const Problem& problem_;
+  ResultGradients gradients_;
+  const Tensor& output_;
+  Tensor dz_;
+  Tensor old_h_, input_;
+  Tensor h_weights_, input_weights_;
+  std::unique_ptr<Factors> factors_;
 };
 
 }  // namespace
@@ -154,9 +145,51 @@ class DoubleBackward {
 std::vector<Tensor> double_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     const GradientsOfGradients& gradients) {
-  const auto sizes = check<c10::SymInt>(arguments);
+  auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
-  return DoubleBackward(arguments, reverse, sizes).gradients(gradients);
+  const Tensor dz = std::get<0>(
+      call(lltm::sequence_gate_gradients, list_of(arguments), reverse, std::array{false, false}));
+  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
+  GradientsOfGradients given = gradients;
+  if (given.weights.defined()) {
+    const c10::SymInt& h = problem.sizes.state_size;
+    given.weight_hh = columns(given.weights, 0, h);
+    given.weight_ih = columns(given.weights, h, h + problem.sizes.input_features);
+  }
+  const Gradients found = DoubleBackward(arguments, problem, dz).compute(given);
+  return {found.output_gradient,
+          found.h_n_gradient,
+          found.c_n_gradient,
+          found.cells_gradient,
+          found.output,
+          found.cells,
+          found.input,
+          at::cat({found.weight_hh, found.weight_ih}, 1),
+          found.bias,
+          found.h0};
+}
+
+std::vector<Tensor> double_backward(const LstmBackwardArguments& arguments,
+                                    bool reverse,
+                                    const GradientsOfGradients& gradients) {
+  auto sizes = check<c10::SymInt>(arguments);
+  const WithoutAutocast without_autocast;
+  const Tensor dz = std::get<0>(
+      call(lltm::lstm_gate_gradients, list_of(arguments), reverse, std::array{false, false}));
+  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
+  const Gradients found = DoubleBackward(arguments, problem, dz).compute(gradients);
+  return {found.output_gradient,
+          found.h_n_gradient,
+          found.c_n_gradient,
+          found.cells_gradient,
+          found.output,
+          found.cells,
+          found.input,
+          found.weight_ih,
+          found.weight_hh,
+          found.bias,
+          found.h0,
+          found.c0};
 }
 
 }  // namespace lltm::formula

@@ -1,6 +1,6 @@
-// The gradients of lltm::sequence_backward and lltm::_sequence_gate_gradients, in ATen operations
-// that can be differentiated further. z is recomputed from the inputs, because gates is not
-// differentiable. The gradients reach the node of the sequence through output and cells.
+// The gradients of the backward operators of sequences, in ATen operations that can be
+// differentiated further. z is recomputed from the inputs, because gates is not differentiable. The
+// gradients reach the node of the sequence through output and cells.
 //
 // They are written out, and not left to autograd, because a node calls them. The tensors that it
 // has saved may be wrapped for a transform of torch.func that has returned, as for the function
@@ -15,11 +15,14 @@
 
 namespace lltm::formula {
 
-/// The gradients that enter: those of the results of the two operators. Any may be undefined.
+/// The gradients that enter: those of the results of lltm::sequence_backward or
+/// lltm::lstm_backward, and of their private siblings. Any may be undefined.
 struct GradientsOfGradients {
   at::Tensor gates{};
   at::Tensor input{};
-  at::Tensor weights{};
+  at::Tensor weights{};    // of an LLTM
+  at::Tensor weight_ih{};  // of an LSTM
+  at::Tensor weight_hh{};
   at::Tensor bias{};
   at::Tensor h0{};
   at::Tensor c0{};
@@ -28,6 +31,12 @@ struct GradientsOfGradients {
 /// The gradients of grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, input, weights,
 /// bias and h0, whether they were given or not.
 std::vector<at::Tensor> double_backward(const SequenceBackwardArguments& arguments,
+                                        bool reverse,
+                                        const GradientsOfGradients& gradients);
+
+/// The gradients of grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, input, weight_ih,
+/// weight_hh, bias, h0 and c0.
+std::vector<at::Tensor> double_backward(const LstmBackwardArguments& arguments,
                                         bool reverse,
                                         const GradientsOfGradients& gradients);
 

@@ -50,9 +50,12 @@ inline Tensor columns(const Tensor& matrix, const c10::SymInt& begin, const c10:
 /// Which rows run at which step, and which of them are reset there.
 class Rows {
  public:
-  Rows(const SequenceArguments& arguments, int64_t steps, bool reverse)
-      : lengths_(or_undefined(arguments.lengths)),
-        reset_(or_undefined(arguments.reset)),
+  Rows(const std::optional<Tensor>& lengths,
+       const std::optional<Tensor>& reset,
+       int64_t steps,
+       bool reverse)
+      : lengths_(or_undefined(lengths)),
+        reset_(or_undefined(reset)),
         steps_(steps),
         reverse_(reverse) {}
 
@@ -96,45 +99,46 @@ class Rows {
         t, is_given(passed) ? following + accumulated(passed->select(0, t)) : following);
   }
 
-  /// [h | input] of every step (T, N, H + I): the h that the step started from, and its input.
-  Tensor h_and_input(const Tensor& output, const Tensor& h0, const Tensor& input) const {
-    const Tensor first = h0.unsqueeze(0);
-    // The output of the step that was run before, or h0 in each row's first step.
-    Tensor old_h = reverse_ ? at::cat({output, first}).narrow(0, 1, steps_)
-                            : at::cat({first, output}).narrow(0, 0, steps_);
+  /// The state (T, N, H) that each step starts from, of the states after each step and the initial
+  /// one (N, H): that after the step that was run before, or the initial one in each row's first
+  /// step; zero after a reset, and beyond a row's length.
+  Tensor old_states(const Tensor& states, const Tensor& initial) const {
+    const Tensor first = initial.unsqueeze(0);
+    Tensor old = reverse_ ? at::cat({states, first}).narrow(0, 1, steps_)
+                          : at::cat({first, states}).narrow(0, 0, steps_);
     if (reverse_ && lengths_.defined()) {
-      old_h = at::where(lengths_.eq(times().add(1)).unsqueeze(2), h0, old_h);
+      old = at::where(begins(), initial, old);
     }
     if (reset_.defined()) {
-      old_h = at::where(reset_.unsqueeze(2).logical_not(), old_h, 0);
+      old = at::where(reset_.unsqueeze(2).logical_not(), old, 0);
     }
-    return zero_unless_running(at::cat({old_h, input}, 2));
+    return zero_unless_running(old);
   }
 
-  /// The gradients of h_and_input(): those of output, h0 and input.
-  struct Gradients {
-    Tensor output;
-    Tensor h0;
-    Tensor input;
+  /// The gradients of the arguments of old_states().
+  struct StateGradients {
+    Tensor states;
+    Tensor initial;
   };
-  Gradients h_and_input_backward(const Tensor& gradient, const c10::SymInt& state_size) const {
-    const Tensor running = zero_unless_running(gradient);
-    const c10::SymInt width = gradient.sym_size(2);
-    Tensor d_old_h = running.slice_symint(/*dim=*/2, 0, state_size);
+  StateGradients old_states_backward(const Tensor& gradient) const {
+    Tensor d_old = zero_unless_running(gradient);
     if (reset_.defined()) {
-      d_old_h = at::where(reset_.unsqueeze(2).logical_not(), d_old_h, 0);
+      d_old = at::where(reset_.unsqueeze(2).logical_not(), d_old, 0);
     }
-    const Tensor none = d_old_h.new_zeros_symint({1, d_old_h.sym_size(1), state_size});
-    Tensor d_h0 = none.squeeze(0);
+    const Tensor none = d_old.new_zeros_symint({1, d_old.sym_size(1), d_old.sym_size(2)});
+    Tensor d_initial = none.squeeze(0);
     if (reverse_ && lengths_.defined()) {
-      const Tensor is_first = lengths_.eq(times().add(1)).unsqueeze(2);
-      d_h0 = at::where(is_first, d_old_h, 0).sum(0);
-      d_old_h = at::where(is_first, 0, d_old_h);
+      d_initial = at::where(begins(), d_old, 0).sum(0);
+      d_old = at::where(begins(), 0, d_old);
     }
-    const Tensor of_all = reverse_ ? at::cat({none, d_old_h}) : at::cat({d_old_h, none});
+    const Tensor of_all = reverse_ ? at::cat({none, d_old}) : at::cat({d_old, none});
     return {of_all.narrow(0, reverse_ ? 0 : 1, steps_),
-            d_h0 + of_all.select(0, reverse_ ? steps_ : 0),
-            running.slice_symint(/*dim=*/2, state_size, width)};
+            d_initial + of_all.select(0, reverse_ ? steps_ : 0)};
+  }
+
+  /// [h | input] of every step (T, N, H + I): the h that the step started from, and its input.
+  Tensor h_and_input(const Tensor& output, const Tensor& h0, const Tensor& input) const {
+    return at::cat({old_states(output, h0), zero_unless_running(input)}, 2);
   }
 
  private:
@@ -148,6 +152,8 @@ class Rows {
     return at::stack(of_steps);
   }
   Tensor running(int64_t t) const { return lengths_.gt(t).unsqueeze(1); }
+  /// Where the reverse direction of a row begins, (T, N, 1).
+  Tensor begins() const { return lengths_.eq(times().add(1)).unsqueeze(2); }
   Tensor times() const { return at::arange(steps_, lengths_.options()).unsqueeze(1); }
 
   Tensor lengths_;
@@ -158,12 +164,6 @@ class Rows {
 
 inline int64_t number_of(const c10::SymInt& steps) {
   return steps.guard_int(__FILE__, __LINE__);
-}
-
-inline Tensor state_or_zeros(const std::optional<Tensor>& state,
-                             const Tensor& input,
-                             const SequenceSizes<c10::SymInt>& sizes) {
-  return is_given(state) ? *state : input.new_zeros_symint({sizes.batch, sizes.state_size});
 }
 
 /// The sum of a.T @ b over all steps, for a and b of (T, N, columns).

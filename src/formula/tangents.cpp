@@ -4,75 +4,123 @@
 #include "../dispatch/without_autocast.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/elu.h>
-#include <ATen/ops/exp.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/tanh.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <vector>
 
 namespace lltm::formula {
+namespace {
 
-Factors::Factors(const Tensor& z, const Tensor& cells) {
-  const auto gates = accumulated(z).chunk(3, /*dim=*/2);
-  i = at::sigmoid(gates[0]);
-  o = at::sigmoid(gates[1]);
-  g = at::elu(gates[2]);
-  tanh_cell = at::tanh(accumulated(cells));
-  // exp of a large z is infinite, and its gradient would be NaN. At z = 0, the second derivative is
-  // 0, as that of at::elu.
-  g_derivative = at::exp(at::where(gates[2].ge(0), 0, gates[2]));
-  cell_by_i = g * i * complement(i);
-  cell_by_g = i * g_derivative;
-  h_by_o = tanh_cell * o * complement(o);
-  h_by_cell = o * complement(tanh_cell * tanh_cell);
+/// The tangents of the arguments. Any may be undefined.
+struct Tangents {
+  const Tensor& input;
+  const Tensor& weight_ih;
+  const Tensor& weight_hh;
+  const Tensor& bias;
+  const Tensor& h0;
+  const Tensor& c0;
+};
+
+std::array<Tensor, 4> tangents_of(const Problem& problem,
+                                  const Tangents& tangents,
+                                  const Tensor& output,
+                                  const Tensor& cells) {
+  const Rows& rows = problem.rows;
+  const Tensor h_and_input = problem.h_and_input(output);
+  const Tensor z = problem.z(h_and_input);
+
+  Tensor z_tangent = at::zeros_like(accumulated(z));
+  if (tangents.input.defined()) {
+    z_tangent =
+        z_tangent + rows.zero_unless_running(tangents.input).matmul(problem.input_weights().t());
+  }
+  if (tangents.weight_hh.defined()) {
+    const Tensor old_h = rows.old_states(output, problem.h0);
+    z_tangent = z_tangent + old_h.matmul(tangents.weight_hh.t());
+  }
+  if (tangents.weight_ih.defined()) {
+    const Tensor input = rows.zero_unless_running(problem.input);
+    z_tangent = z_tangent + input.matmul(tangents.weight_ih.t());
+  }
+  if (tangents.bias.defined()) {
+    z_tangent = z_tangent + tangents.bias;
+  }
+  const auto initial = [&](const Tensor& tangent) {
+    return accumulated(problem.state_or_zeros(if_defined(tangent)));
+  };
+  const auto steps = run_tangents(problem,
+                                  *factors_of(problem, z, cells),
+                                  z_tangent,
+                                  initial(tangents.h0),
+                                  initial(tangents.c0));
+  return {steps.h.to(problem.dtype),
+          steps.h_n.to(problem.dtype),
+          steps.c_n.to(problem.cell_dtype),
+          steps.cell.to(problem.dtype)};
 }
 
-StepTangents run_tangents(const Rows& rows,
+}  // namespace
+
+std::unique_ptr<Factors> factors_of(const Problem& problem, const Tensor& z, const Tensor& cells) {
+  const Tensor old_cells = Factors::reads_old_cells(problem.cell)
+                               ? problem.rows.old_states(accumulated(cells), problem.c0)
+                               : Tensor();
+  return Factors::of(problem.cell, z, problem.rows.zero_unless_running(cells), old_cells);
+}
+
+StepTangents run_tangents(const Problem& problem,
                           const Factors& factors,
-                          const Tensor& of_z,
-                          Tensor of_h,
-                          Tensor of_cell,
-                          const Tensor& h_columns) {
+                          const Tensor& z_tangent,
+                          Tensor h,
+                          Tensor cell) {
+  const Rows& rows = problem.rows;
+  const Tensor h_weights = problem.h_weights();
   // unbind(), because the gradient of each select() would have the size of all steps.
-  const auto of_z_at = of_z.unbind(), by_i = factors.cell_by_i.unbind();
-  const auto by_g = factors.cell_by_g.unbind(), by_o = factors.h_by_o.unbind();
-  const auto by_cell = factors.h_by_cell.unbind();
-  std::vector<Tensor> z_of_steps, old_h_of_steps, h_of_steps, cell_of_steps;
+  const auto z_at = z_tangent.unbind(), h_by_cell = factors.h_by_cell.unbind();
+  std::vector<std::vector<Tensor>> by_z;
+  for (const Tensor& factor : factors.by_z) {
+    by_z.push_back(factor.unbind());
+  }
+  const bool forgets = factors.cell_by_old.defined();
+  const auto cell_by_old = forgets ? factors.cell_by_old.unbind() : std::vector<Tensor>();
+  std::vector<Tensor> z_steps, old_h_steps, old_cell_steps, h_steps, cell_steps;
   for (int64_t k = 0; k < rows.steps(); ++k) {
     const int64_t t = rows.time_of(k);
-    const auto old = [&](const Tensor& of_state) {
-      return rows.zero_unless_running(t, rows.zero_where_reset(t, of_state));
+    const auto old = [&](const Tensor& state) {
+      return rows.zero_unless_running(t, rows.zero_where_reset(t, state));
     };
-    const Tensor old_h = old(of_h);
-    const Tensor product = accumulated(old_h.to(h_columns.scalar_type()).matmul(h_columns.t()));
-    const Tensor z = rows.zero_unless_running(t, of_z_at[t] + product);
-    const auto gates = z.chunk(3, /*dim=*/1);
-    const Tensor cell = old(of_cell) + gates[0] * by_i[t] + gates[2] * by_g[t];
-    const Tensor h = cell * by_cell[t] + gates[1] * by_o[t];
-    of_h = rows.where_running(t, h, of_h);
-    of_cell = rows.where_running(t, cell, of_cell);
-    z_of_steps.push_back(z);
-    old_h_of_steps.push_back(old_h);
-    h_of_steps.push_back(rows.zero_unless_running(t, h));
-    cell_of_steps.push_back(rows.zero_unless_running(t, cell));
+    const Tensor old_h = old(h), old_cell = old(cell);
+    const Tensor product = accumulated(old_h.to(h_weights.scalar_type()).matmul(h_weights.t()));
+    const Tensor z = rows.zero_unless_running(t, z_at[t] + product);
+    const auto gates = z.chunk(static_cast<int64_t>(by_z.size()), /*dim=*/1);
+    Tensor new_cell = forgets ? old_cell * cell_by_old[t] : old_cell;
+    for (size_t gate = 0; gate < by_z.size(); ++gate) {
+      if (gate != factors.output_gate) {
+        new_cell = new_cell + gates[gate] * by_z[gate][t];
+      }
+    }
+    const size_t o = factors.output_gate;
+    const Tensor new_h = new_cell * h_by_cell[t] + gates[o] * by_z[o][t];
+    h = rows.where_running(t, new_h, h);
+    cell = rows.where_running(t, new_cell, cell);
+    z_steps.push_back(z);
+    old_h_steps.push_back(old_h);
+    old_cell_steps.push_back(old_cell);
+    h_steps.push_back(rows.zero_unless_running(t, new_h));
+    cell_steps.push_back(rows.zero_unless_running(t, new_cell));
   }
   if (rows.steps() == 0) {
-    of_h = of_h.clone();  // not the caller's tensors
-    of_cell = of_cell.clone();
+    h = h.clone();  // not the caller's tensors
+    cell = cell.clone();
   }
-  const auto in_time = [&](const std::vector<Tensor>& of_steps, const Tensor& like) {
-    return rows.in_time(of_steps, like);
-  };
-  return {in_time(z_of_steps, of_z),
-          in_time(old_h_of_steps, factors.i),
-          in_time(h_of_steps, factors.i),
-          in_time(cell_of_steps, factors.i),
-          of_h,
-          of_cell};
+  const Tensor& like = factors.h_by_cell;
+  return {.z = rows.in_time(z_steps, z_tangent),
+          .old_h = rows.in_time(old_h_steps, like),
+          .old_cell = rows.in_time(old_cell_steps, like),
+          .h = rows.in_time(h_steps, like),
+          .cell = rows.in_time(cell_steps, like),
+          .h_n = h,
+          .c_n = cell};
 }
 
 std::array<Tensor, 4> tangents_of_sequence(const SequenceArguments& arguments,
@@ -80,37 +128,32 @@ std::array<Tensor, 4> tangents_of_sequence(const SequenceArguments& arguments,
                                            const std::array<Tensor, 5>& tangents,
                                            const Tensor& output,
                                            const Tensor& cells) {
-  const auto sizes = check<c10::SymInt>(arguments);
+  auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
-  const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
-  const auto& [of_input, of_weights, of_bias, of_h0, of_c0] = tangents;
-  const Rows rows(arguments, number_of(sizes.steps), reverse);
-  const c10::SymInt width = sizes.state_size + sizes.input_features;
-  const Tensor h_and_input = rows.h_and_input(output, state_or_zeros(h0, input, sizes), input);
-  const Tensor z = at::linear(h_and_input, weights, bias);
+  const auto& [input, weights, bias, h0, c0] = tangents;
+  const auto part = [&](const c10::SymInt& begin, const c10::SymInt& end) {
+    return weights.defined() ? columns(weights, begin, end) : Tensor();
+  };
+  const Tensor weight_hh = part(0, sizes.state_size);
+  const Tensor weight_ih = part(sizes.state_size, sizes.state_size + sizes.input_features);
+  return tangents_of(Problem(arguments, reverse, std::move(sizes)),
+                     {input, weight_ih, weight_hh, bias, h0, c0},
+                     output,
+                     cells);
+}
 
-  Tensor of_z = at::zeros_like(accumulated(z));
-  if (of_input.defined()) {
-    of_z = of_z +
-           rows.zero_unless_running(of_input).matmul(columns(weights, sizes.state_size, width).t());
-  }
-  if (of_weights.defined()) {
-    of_z = of_z + h_and_input.matmul(of_weights.t());
-  }
-  if (of_bias.defined()) {
-    of_z = of_z + of_bias;
-  }
-  const auto of_steps = run_tangents(rows,
-                                     Factors(z, rows.zero_unless_running(cells)),
-                                     of_z,
-                                     accumulated(state_or_zeros(if_defined(of_h0), input, sizes)),
-                                     accumulated(state_or_zeros(if_defined(of_c0), input, sizes)),
-                                     columns(weights, 0, sizes.state_size));
-  const auto dtype = input.scalar_type();
-  return {of_steps.h.to(dtype),
-          of_steps.h_n.to(dtype),
-          of_steps.c_n.to(final_cell_dtype(arguments)),
-          of_steps.cell.to(dtype)};
+std::array<Tensor, 4> tangents_of_sequence(const LstmArguments& arguments,
+                                           bool reverse,
+                                           const std::array<Tensor, 6>& tangents,
+                                           const Tensor& output,
+                                           const Tensor& cells) {
+  auto sizes = check<c10::SymInt>(arguments);
+  const WithoutAutocast without_autocast;
+  const auto& [input, weight_ih, weight_hh, bias, h0, c0] = tangents;
+  return tangents_of(Problem(arguments, reverse, std::move(sizes)),
+                     {input, weight_ih, weight_hh, bias, h0, c0},
+                     output,
+                     cells);
 }
 
 }  // namespace lltm::formula

@@ -42,10 +42,11 @@ std::optional<at::Tensor> if_wanted(bool wanted, const Compute& compute) {
   return wanted ? std::optional<at::Tensor>(compute()) : std::nullopt;
 }
 
-inline OptionalGradients optional_gradients(
-    const std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>& gradients) {
-  return std::apply(
-      [](const auto&... tensors) { return OptionalGradients{if_defined(tensors)...}; }, gradients);
+/// The results of a typed backward operator as those of the dispatcher's.
+template <typename... Tensors>
+std::tuple<std::optional<Tensors>...> optional_gradients(const std::tuple<Tensors...>& gradients) {
+  return std::apply([](const auto&... tensors) { return std::tuple{if_defined(tensors)...}; },
+                    gradients);
 }
 
 }  // namespace lltm

@@ -1,4 +1,4 @@
-"""lltm::forward and lltm::sequence as functions of their differentiable arguments, beside the formula, in float64."""
+"""The operators as functions of their differentiable arguments, beside the formula, in float64."""
 
 import itertools
 from collections.abc import Callable
@@ -49,6 +49,8 @@ FUNCTIONS = {
     "cell_without_bias": partial(of_cell, bias=False),
     "sequence": of_sequence,
     "reverse": partial(of_sequence, reverse=True),
+    "lstm": partial(of_sequence, cell=sequence_reference.Lstm),
+    "lstm_reverse": partial(of_sequence, cell=sequence_reference.Lstm, reverse=True),
 }
 each_function = pytest.mark.parametrize("make", FUNCTIONS.values(), ids=FUNCTIONS)
 each_argument = pytest.mark.parametrize(
@@ -56,7 +58,7 @@ each_argument = pytest.mark.parametrize(
     [
         pytest.param(make, argnum, id=f"{name}-{argnum}")
         for name, make in FUNCTIONS.items()
-        for argnum in range(4 if name == "cell_without_bias" else 5)
+        for argnum in range(4 if name == "cell_without_bias" else 6 if "lstm" in name else 5)
     ],
 )
 

@@ -1,6 +1,6 @@
 """The tensor arguments of the operators by name, and calls with them.
 
-By default, T = 7, N = 6, I = 5, H = 4: an LLTM's weights are (12, 9).
+By default, T = 7, N = 6, I = 5, H = 4: weights are (12, 9), weight_ih (16, 5) and weight_hh (16, 4).
 """
 
 from typing import Any
@@ -12,20 +12,22 @@ from torch import Tensor
 
 GRADIENTS = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
 SEQUENCE = sequence_reference.Sequence._fields[:7]
+LSTM = sequence_reference.Lstm._fields[:8]
 NAMES = {
     "forward": reference.NAMES,
     "backward": ("grad_h", "grad_cell", "new_cell", "gates", "input", "weights", "bias", "old_h"),
     "sequence": SEQUENCE,
     "sequence_backward": (*GRADIENTS, "output", "cells", "gates", *SEQUENCE),
+    "lstm": LSTM,
+    "lstm_backward": (*GRADIENTS, "output", "cells", "gates", *LSTM),
 }
-LSTM = sequence_reference.Lstm._fields[:8]
-ALL_NAMES = NAMES | {"lstm": LSTM, "lstm_backward": (*GRADIENTS, "output", "cells", "gates", *LSTM)}
+CELLS = {name: sequence_reference.Lstm if "lstm" in name else sequence_reference.Sequence for name in NAMES}
+WEIGHTS = {name: "weight_hh" if "lstm" in name else "weights" for name in NAMES}
 
 
 def optional(operator: str) -> tuple[str, ...]:
     """The names of the arguments that may be None."""
-    names = ("bias", "h0", "c0", "lengths", "reset")
-    return tuple(n for n in ALL_NAMES[operator] if n.startswith("grad_") or n in names)
+    return tuple(n for n in NAMES[operator] if n.startswith("grad_") or n in ("bias", "h0", "c0", "lengths", "reset"))
 
 
 def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None, sizes=(7, 6, 5, 4)) -> dict[str, Tensor]:
@@ -36,14 +38,13 @@ def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None, size
         grad_h, grad_cell = reference.make_gradients(arguments)
         values = {"new_cell": new_cell, "gates": gates, "grad_h": grad_h, "grad_cell": grad_cell}
     else:
-        cell = sequence_reference.CELLS["lstm" if operator.startswith("lstm") else "lltm"]
-        options = {"lengths": True, "reset": True, "cell_dtype": cell_dtype, "cell": cell}
+        options = {"lengths": True, "reset": True, "cell_dtype": cell_dtype, "cell": CELLS[operator]}
         arguments = sequence_reference.make(sizes, dtype, device, **options)
         output, _, _, cells, gates = sequence_reference.call(arguments, keep=True)
         gradients = dict(zip(GRADIENTS, sequence_reference.make_gradients(arguments), strict=True))
         values = {"output": output, "cells": cells, "gates": gates} | gradients
     values |= arguments._asdict()
-    return {name: values[name] for name in ALL_NAMES[operator]}
+    return {name: values[name] for name in NAMES[operator]}
 
 
 def leaves_of(arguments: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
@@ -55,13 +56,18 @@ def leaves_of(arguments: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
 
 
 def call(operator: str, arguments: dict[str, Any], mask=None):
-    """`arguments` are in the order of ALL_NAMES. A sequence keeps its cells and gates."""
+    """`arguments` are in the order of NAMES. A sequence keeps its cells and gates."""
     return getattr(torch.ops.lltm, operator)(*arguments.values(), *after_tensors(operator, mask))
+
+
+def mask_of(operator: str, flags) -> list[bool]:
+    """An output_mask that begins with these five flags."""
+    return [*flags, True] if operator == "lstm_backward" else list(flags)
 
 
 def after_tensors(operator: str, mask=None) -> list:
     """The arguments that follow the tensors. By default, all gradients are wanted."""
-    mask = list((True,) * (6 if operator == "lstm_backward" else 5) if mask is None else mask)
+    mask = mask_of(operator, (True,) * 5) if mask is None else list(mask)
     return {
         "forward": [],
         "backward": [mask],

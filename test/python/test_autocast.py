@@ -72,9 +72,10 @@ def test_float64_is_left_alone(device, lower, operator):
 @each_operator
 def test_float64_among_float32_is_an_error(device, operator):
     arguments = named_arguments.make(operator, device)
-    arguments["weights"] = arguments["weights"].double()
+    name = named_arguments.WEIGHTS[operator]
+    arguments[name] = arguments[name].double()
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        with pytest.raises(RuntimeError, match="expected weights of input's dtype bfloat16, got float64"):
+        with pytest.raises(RuntimeError, match=f"expected {name} of input's dtype bfloat16, got float64"):
             call(operator, arguments)
 
 
@@ -94,13 +95,13 @@ def test_gradients(device, lower, operator, inside):
 
 
 @pytest.mark.parametrize("products", ["own", "aten", "differentiable"])
-@pytest.mark.parametrize("operator", ["backward", "sequence_backward"])
+@pytest.mark.parametrize("operator", ["backward", "sequence_backward", "lstm_backward"])
 def test_backward_by_itself_keeps_the_dtype(device, monkeypatch, operator, products):
     """Autograd passes it the tensors that forward received after the casts, and may do so under autocast."""
     if products != "differentiable":
         monkeypatch.setenv("LLTM_CPU_GEMM", products)
     arguments = named_arguments.make(operator, device)
-    arguments["weights"].requires_grad_(products == "differentiable")
+    arguments[named_arguments.WEIGHTS[operator]].requires_grad_(products == "differentiable")
     expected = call(operator, arguments)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         assert_same(call(operator, arguments), expected)
@@ -111,7 +112,9 @@ def test_second_gradients(device, operator):
     leaves = leaves_of(named_arguments.make(operator, device))
     with torch.autocast(device.type, dtype=torch.bfloat16):
         first = gradients_of(call(operator, leaves), leaves, create_graph=True)
-        second = torch.autograd.grad(sum(g.square().sum() for g in first), [leaves["input"], leaves["weights"]])
+        second = torch.autograd.grad(
+            sum(g.square().sum() for g in first), [leaves["input"], leaves[named_arguments.WEIGHTS[operator]]]
+        )
     assert all(g.dtype == torch.float32 and g.isfinite().all() for g in (*first, *second))
 
 

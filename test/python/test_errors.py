@@ -10,11 +10,11 @@ import re
 import named_arguments
 import pytest
 import torch
-from named_arguments import ALL_NAMES, NAMES, optional
+from named_arguments import NAMES, optional
 
 import lltm
 
-ARGUMENTS = [(operator, name) for operator, names in ALL_NAMES.items() for name in names]
+ARGUMENTS = [(operator, name) for operator, names in NAMES.items() for name in names]
 
 WEIGHTS = "weights of shape [3*state_size, state_size+input_features]"
 WEIGHT_IH = "weight_ih of shape [4*state_size, input_features]"
@@ -111,7 +111,7 @@ class Operator:
 
     def __init__(self, name, path="plain", device="cpu"):
         self.name, self.path, self.device = name, path, device
-        self.names = ALL_NAMES[name]
+        self.names = NAMES[name]
 
     def arguments(self, dtype=torch.float32, cell_dtype=None) -> dict:
         return named_arguments.make(self.name, self.device, dtype, cell_dtype)
@@ -140,9 +140,9 @@ def operator(request, path, device):
     return Operator(request.param, path, device)
 
 
-each_operator = pytest.mark.parametrize("operator", ALL_NAMES, indirect=True)
+each_operator = pytest.mark.parametrize("operator", NAMES, indirect=True)
 each_argument = pytest.mark.parametrize(("operator", "name"), ARGUMENTS, indirect=["operator"])
-sequences = pytest.mark.parametrize("operator", list(ALL_NAMES)[2:], indirect=True)
+sequences = pytest.mark.parametrize("operator", list(NAMES)[2:], indirect=True)
 
 
 @each_operator
@@ -347,7 +347,7 @@ def test_none_where_a_tensor_is_due_below_vmap(device, name):
         torch.func.vmap(lambda w: operator(arguments | {"weights": w})[0])(weights)
 
 
-@pytest.mark.parametrize("name", ALL_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_fake_tensors_are_checked(device, name):
     operator = Operator(name, device=device)
     arguments = operator.arguments()
@@ -358,7 +358,7 @@ def test_fake_tensors_are_checked(device, name):
 
 
 @pytest.mark.skipif(lltm.has_cuda, reason="lltm was built with CUDA")
-@pytest.mark.parametrize("name", ALL_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_build_without_cuda_says_so(name):
     """Calls the CUDA key directly, as the dispatcher would for a CUDA tensor."""
     cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)

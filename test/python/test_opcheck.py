@@ -3,7 +3,7 @@
 import named_arguments
 import pytest
 import torch
-from named_arguments import NAMES, after_tensors, leaves_of, optional
+from named_arguments import NAMES, after_tensors, leaves_of, mask_of, optional
 from torch.library import opcheck
 
 SIZES = (4, 3, 2, 3)
@@ -12,7 +12,10 @@ each_operator = pytest.mark.parametrize("operator", NAMES)
 
 
 def check(operator, arguments, mask=(True,) * 5) -> None:
-    opcheck(getattr(torch.ops.lltm, operator).default, (*arguments.values(), *after_tensors(operator, mask)))
+    opcheck(
+        getattr(torch.ops.lltm, operator).default,
+        (*arguments.values(), *after_tensors(operator, mask_of(operator, mask))),
+    )
 
 
 def make(operator, device, sizes=SIZES, **options) -> dict:
@@ -30,12 +33,12 @@ def test_sizes(device, operator, sizes):
 @each_operator
 def test_dtypes(device, dtype, operator):
     check(operator, make(operator, device, dtype=dtype))
-    if operator.startswith("sequence") and dtype.itemsize == 2:
+    if operator.startswith(("sequence", "lstm")) and dtype.itemsize == 2:
         check(operator, make(operator, device, dtype=dtype, cell_dtype=torch.float32))
 
 
-@pytest.mark.parametrize("operator", ["forward", "sequence"])
-@pytest.mark.parametrize("names", [("weights", "old_h", "h0"), ("bias",)], ids=str)
+@pytest.mark.parametrize("operator", ["forward", "sequence", "lstm"])
+@pytest.mark.parametrize("names", [("weights", "weight_ih", "old_h", "h0"), ("bias",)], ids=str)
 def test_some_gradients(device, operator, names):
     """Without what may be absent, and does not require one."""
     leaves = {name: t for name, t in leaves_of(make(operator, device)).items() if name in names}
@@ -49,7 +52,7 @@ def test_a_sequence_without_options(device):
     opcheck(torch.ops.lltm.sequence.default, tuple(tensor.requires_grad_() for tensor in arguments))
 
 
-@pytest.mark.parametrize("operator", ["backward", "sequence_backward"])
+@pytest.mark.parametrize("operator", ["backward", "sequence_backward", "lstm_backward"])
 @pytest.mark.parametrize("mask", [(True,) * 5, (False, True, False, True, False), (False,) * 5], ids=str)
 @pytest.mark.parametrize("given", [(True, False), (False, True), (False, False)], ids=str)
 def test_backward_of_what_is_wanted(device, operator, mask, given):
@@ -59,6 +62,6 @@ def test_backward_of_what_is_wanted(device, operator, mask, given):
     check(operator, make(operator, device) | absent, mask)
 
 
-@pytest.mark.parametrize("operator", ["backward", "sequence_backward"])
+@pytest.mark.parametrize("operator", ["backward", "sequence_backward", "lstm_backward"])
 def test_backward_with_gradients(device, operator):
     check(operator, leaves_of(make(operator, device, (3, 2, 2, 3), dtype=torch.float64)))

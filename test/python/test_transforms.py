@@ -57,7 +57,8 @@ def test_vmap_over_any_arguments(device, operator, mapped):
     arguments = named_arguments.make(operator, device, torch.float64)
     values = {name: other_values(t) if name in mapped else t for name, t in arguments.items()}
     absent = dict.fromkeys(name for name in named_arguments.optional(operator) if name not in mapped)
-    for given, mask in ((values, [True] * 5), (values | absent, [True, False, True, False, True])):
+    some = named_arguments.mask_of(operator, [True, False, True, False, True])
+    for given, mask in ((values, None), (values | absent, some)):
 
         def run(*tensors, mask=mask):
             named = dict(zip(values, tensors, strict=True))
@@ -81,8 +82,8 @@ def test_vmap_over_each_dimension(device, dim):
 def test_vmap_gives_the_dtypes_and_shapes_of_a_plain_call(device, dtype, operator):
     """In 16 bits, the formula computes in float32, and rounds what is not the carried cell state."""
     arguments = named_arguments.make(operator, device, dtype, torch.float32 if dtype.itemsize == 2 else dtype)
-    weights = arguments["weights"]
-    found = vmap(lambda w: named_arguments.call(operator, arguments | {"weights": w}))(weights[None])
+    name = named_arguments.WEIGHTS[operator]
+    found = vmap(lambda w: named_arguments.call(operator, arguments | {name: w}))(arguments[name][None])
     for mapped, plain in zip(found, named_arguments.call(operator, arguments), strict=True):
         assert mapped.dtype == plain.dtype and mapped[0].shape == plain.shape
         assert (mapped[0] - plain).abs().max() <= 0.05 * plain.abs().max()
@@ -291,10 +292,10 @@ def test_batched_gradients(device, make):
         assert_equal(tuple(g[k] for g in found), expected)
 
 
-@pytest.mark.parametrize("operator", ["forward", "sequence"])
+@pytest.mark.parametrize("operator", ["forward", "sequence", "lstm"])
 def test_gates_have_no_gradient_below_a_transform(device, operator):
-    arguments = named_arguments.make(operator, device)
-    found = grad(lambda w: named_arguments.call(operator, arguments | {"weights": w})[-1].sum())(arguments["weights"])
+    arguments, name = named_arguments.make(operator, device), named_arguments.WEIGHTS[operator]
+    found = grad(lambda w: named_arguments.call(operator, arguments | {name: w})[-1].sum())(arguments[name])
     assert torch.equal(found, torch.zeros_like(found))
 
 

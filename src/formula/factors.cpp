@@ -1,0 +1,139 @@
+#include "factors.h"
+
+#include "rows.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/elu.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/where.h>
+
+namespace lltm::formula {
+namespace {
+
+/// sigmoid(z) and its derivatives.
+struct Sigmoid {
+  explicit Sigmoid(const Tensor& z)
+      : value(at::sigmoid(z)), derivative(value * complement(value)) {}
+  Tensor second_derivative() const { return derivative * complement(2 * value); }
+
+  Tensor value;
+  Tensor derivative;
+};
+
+/// new_h = tanh(new_cell) * o, in both cells.
+struct Output {
+  Output(const Tensor& z, const Tensor& cells) : gate(z), tanh(at::tanh(accumulated(cells))) {}
+
+  Tensor by_z() const { return tanh * gate.derivative; }
+  Tensor by_cell() const { return gate.value * tanh_derivative(); }
+  Tensor z_gradient(const Tensor& of_by_z, const Tensor& of_by_cell) const {
+    return of_by_z * tanh * gate.second_derivative() +
+           of_by_cell * tanh_derivative() * gate.derivative;
+  }
+  Tensor cell_gradient(const Tensor& of_by_z, const Tensor& of_by_cell) const {
+    return (of_by_z * gate.derivative - 2 * of_by_cell * gate.value * tanh) * tanh_derivative();
+  }
+
+ private:
+  Tensor tanh_derivative() const { return complement(tanh * tanh); }
+
+  Sigmoid gate;
+  Tensor tanh;
+};
+
+class LltmFactors final : public Factors {
+ public:
+  LltmFactors(const Tensor& z, const std::vector<Tensor>& gates, const Tensor& cells)
+      : dtype_(z.scalar_type()),
+        i_(gates[0]),
+        output_(gates[1], cells),
+        z_g_(gates[2]),
+        g_(at::elu(z_g_)),
+        // exp of a large z is infinite, and its gradient would be NaN. At z = 0, the second
+        // derivative is 0, as that of at::elu.
+        g_derivative_(at::exp(at::where(z_g_.ge(0), 0, z_g_))) {
+    by_z = {g_ * i_.derivative, output_.by_z(), i_.value * g_derivative_};
+    output_gate = 1;
+    h_by_cell = output_.by_cell();
+  }
+
+  FactorGradients backward(const std::vector<Tensor>& of_z,
+                           const Tensor& of_h_by_cell,
+                           const Tensor& /*of_cell_by_old*/) const override {
+    const Tensor g_second_derivative = at::where(z_g_.lt(0), g_derivative_, 0);
+    const Tensor d_i =
+        of_z[0] * g_ * i_.second_derivative() + of_z[2] * g_derivative_ * i_.derivative;
+    const Tensor d_g =
+        of_z[0] * i_.derivative * g_derivative_ + of_z[2] * i_.value * g_second_derivative;
+    return {.z = at::cat({d_i, output_.z_gradient(of_z[1], of_h_by_cell), d_g}, 2).to(dtype_),
+            .cells = output_.cell_gradient(of_z[1], of_h_by_cell),
+            .old_cells = {}};
+  }
+
+ private:
+  at::ScalarType dtype_;
+  Sigmoid i_;
+  Output output_;
+  Tensor z_g_, g_, g_derivative_;
+};
+
+class LstmFactors final : public Factors {
+ public:
+  LstmFactors(const Tensor& z,
+              const std::vector<Tensor>& gates,
+              const Tensor& cells,
+              const Tensor& old_cells)
+      : dtype_(z.scalar_type()),
+        i_(gates[0]),
+        f_(gates[1]),
+        g_(at::tanh(gates[2])),
+        output_(gates[3], cells),
+        old_cells_(accumulated(old_cells)) {
+    by_z = {
+        g_ * i_.derivative, old_cells_ * f_.derivative, i_.value * g_derivative(), output_.by_z()};
+    output_gate = 3;
+    h_by_cell = output_.by_cell();
+    cell_by_old = f_.value;
+  }
+
+  FactorGradients backward(const std::vector<Tensor>& of_z,
+                           const Tensor& of_h_by_cell,
+                           const Tensor& of_cell_by_old) const override {
+    const Tensor d_i =
+        of_z[0] * g_ * i_.second_derivative() + of_z[2] * g_derivative() * i_.derivative;
+    const Tensor d_f =
+        of_z[1] * old_cells_ * f_.second_derivative() + of_cell_by_old * f_.derivative;
+    const Tensor d_g = (of_z[0] * i_.derivative - 2 * of_z[2] * i_.value * g_) * g_derivative();
+    const Tensor d_o = output_.z_gradient(of_z[3], of_h_by_cell);
+    return {.z = at::cat({d_i, d_f, d_g, d_o}, 2).to(dtype_),
+            .cells = output_.cell_gradient(of_z[3], of_h_by_cell),
+            .old_cells = of_z[1] * f_.derivative};
+  }
+
+ private:
+  Tensor g_derivative() const { return complement(g_ * g_); }
+
+  at::ScalarType dtype_;
+  Sigmoid i_, f_;
+  Tensor g_;
+  Output output_;
+  Tensor old_cells_;
+};
+
+}  // namespace
+
+std::unique_ptr<Factors> Factors::of(CellType cell,
+                                     const Tensor& z,
+                                     const Tensor& cells,
+                                     const Tensor& old_cells) {
+  const Tensor accumulated_z = accumulated(z);
+  if (cell == CellType::kLstm) {
+    return std::make_unique<LstmFactors>(z, accumulated_z.chunk(4, /*dim=*/2), cells, old_cells);
+  }
+  return std::make_unique<LltmFactors>(z, accumulated_z.chunk(3, /*dim=*/2), cells);
+}
+
+}  // namespace lltm::formula
