@@ -277,7 +277,7 @@ def test_cpu_and_cuda(operator, name):
     assert_another_device_fails(operator, name, "cpu" if operator.device.type == "cuda" else "cuda")
 
 
-@pytest.mark.parametrize(("operator", "name"), [a for a in ARGUMENTS if a[0] in NAMES], indirect=["operator"])
+@pytest.mark.parametrize(("operator", "name"), ARGUMENTS, indirect=["operator"])
 def test_sparse(operator, name):
     """Other layouts get the dispatcher's message, or ours where the double backward's formula would run."""
     arguments = operator.arguments()
@@ -341,10 +341,10 @@ def test_the_formula_below_transforms_is_checked(device, name, case, transform):
 @pytest.mark.parametrize("name", NAMES)
 def test_none_where_a_tensor_is_due_below_vmap(device, name):
     operator = Operator(name, device=device)
-    arguments = operator.arguments() | {"input": None}
-    weights = arguments["weights"].expand(3, 12, 9)
+    arguments, name_of_weights = operator.arguments() | {"input": None}, named_arguments.WEIGHTS[name]
+    weights = arguments[name_of_weights]
     with pytest.raises(RuntimeError, match=f"^lltm::{name}: expected input to be a tensor, got None or an undefined"):
-        torch.func.vmap(lambda w: operator(arguments | {"weights": w})[0])(weights)
+        torch.func.vmap(lambda w: operator(arguments | {name_of_weights: w})[0])(weights.expand(3, *weights.shape))
 
 
 @pytest.mark.parametrize("name", NAMES)
