@@ -88,8 +88,10 @@ def test_the_cpp_of_the_pages_compiles(tmp_path):
             includes = re.findall(r"^#include .*$", block.text, re.MULTILINE)
             headers.update(line.partition("  //")[0] for line in includes)
             body = re.sub(r"^#include .*$", "", block.text, flags=re.MULTILINE)
-            functions.append(f"void {Path(page).stem}_{number}({CPP_NAMES}) {{\n{body}}}\n")
-    assert len(functions) == 3
+            name = f"{Path(page).stem}_{number}"
+            is_program = "int main()" in body
+            functions.append(body.replace("main", name) if is_program else f"void {name}({CPP_NAMES}) {{\n{body}}}\n")
+    assert len(functions) == 4
     (tmp_path / "pages.cpp").write_text("\n".join([*sorted(headers), *functions]))
     folders = [f"-I{ROOT / 'include'}", *(f"-isystem{path}" for path in include_paths())]
     run("c++", "-std=c++20", "-fsyntax-only", *folders, tmp_path / "pages.cpp")
