@@ -1,20 +1,22 @@
-// lltm::LLTM, a module of torch::nn: layers of LLTM cells over whole sequences.
+// lltm::LSTM and lltm::LLTM, modules of torch::nn: layers of LSTM or LLTM cells over whole
+// sequences.
 //
-// Replaces torch::nn::LSTM, as lltm.LLTM replaces nn.LSTM in Python. Header-only: it includes
-// PyTorch's C++ frontend, which lltm/lltm.h does not need.
+// Each replaces torch::nn::LSTM, as lltm.LSTM and lltm.LLTM replace nn.LSTM in Python. Header-only:
+// it includes PyTorch's C++ frontend, which lltm/lltm.h does not need.
 //
-//   lltm::LLTM rnn(lltm::LLTMOptions(32, 128).num_layers(2).bidirectional(true));
+//   lltm::LSTM rnn(lltm::LSTMOptions(32, 128).num_layers(2).bidirectional(true));
 //   auto [output, state] = rnn->forward(torch::randn({50, 16, 32}));  // steps, batch, features
 //   auto [h_n, c_n] = state;
 //
-// The parameters have the names, shapes and order of lltm.LLTM's in Python, so a checkpoint of one
-// can be loaded into the other. lltm/recurrent.h describes the arguments and results of a call.
+// The parameters have the names, shapes and order of those in Python, so a checkpoint of one can be
+// loaded into the other. lltm/recurrent.h describes the arguments and results of a call.
 #pragma once
 
 #include <lltm/lltm.h>
 #include <lltm/recurrent.h>
 
 #include <ATen/core/grad_mode.h>
+#include <torch/nn/options/rnn.h>
 #include <torch/nn/pimpl.h>
 
 #include <optional>
@@ -123,5 +125,74 @@ class LLTM_API LLTMImpl : public RecurrentImpl<LLTMImpl, LLTMOptions> {
 
 /// A holder of LLTMImpl, like those of torch::nn: LLTM rnn(32, 128); rnn->forward(input).
 TORCH_MODULE(LLTM);
+
+/// The options of LSTM, which are torch::nn::LSTM's; proj_size must be 0.
+using LSTMOptions = torch::nn::LSTMOptions;
+
+/// torch::nn::LSTM's layers, on this library's kernels. Use it through its holder, LSTM.
+///
+/// Parameters, results to rounding, and initialization after the same seed are those of
+/// torch::nn::LSTM, so that torch::load takes what a torch::nn::LSTM has saved, and the reverse.
+/// For layer k and, with the suffix `_reverse`, its second direction, gates in the order i, f, g,
+/// o:
+///   weight_ih_l[k]  (4H, I) for the first layer, (4H, D * H) for the others
+///   weight_hh_l[k]  (4H, H)
+///   bias_ih_l[k], bias_hh_l[k]  (4H); absent without bias. Their sum is rounded once, in the
+///                               parameters' dtype
+class LLTM_API LSTMImpl : public RecurrentImpl<LSTMImpl, LSTMOptions> {
+ public:
+  LSTMImpl(int64_t input_size, int64_t hidden_size)
+      : LSTMImpl(LSTMOptions(input_size, hidden_size)) {}
+
+  /// @throws c10::ValueError if an option is out of range
+  /// @throws c10::NotImplementedError if proj_size is not 0
+  explicit LSTMImpl(const LSTMOptions& options_) : RecurrentImpl(options_) {
+    TORCH_CHECK_NOT_IMPLEMENTED(options.proj_size() == 0,
+                                "LSTM: there are no projections, proj_size must be 0, got ",
+                                options.proj_size(),
+                                ": keep torch::nn::LSTM");
+    reset();
+  }
+
+  /// Reinitializes the parameters uniformly in +-1/sqrt(hidden_size).
+  void reset_parameters() { initialize_uniformly(); }
+
+  /// Prints the options: `lltm::LSTM(input_size=32, hidden_size=128, ...)`.
+  void pretty_print(std::ostream& stream) const override {
+    print_options(stream);
+    stream << ")";
+  }
+
+ private:
+  friend RecurrentImpl;
+
+  static constexpr const char* kName = "LSTM";
+
+  NamedShapes parameter_shapes(int64_t features) const {
+    const int64_t rows = 4 * options.hidden_size();
+    NamedShapes shapes = {{"weight_ih", {rows, features}},
+                          {"weight_hh", {rows, options.hidden_size()}}};
+    if (options.bias()) {
+      shapes.push_back({"bias_ih", {rows}});
+      shapes.push_back({"bias_hh", {rows}});
+    }
+    return shapes;
+  }
+
+  auto run_direction(const std::vector<Tensor>& parameters,
+                     const Tensor& input,
+                     const std::optional<Tensor>& h0,
+                     const std::optional<Tensor>& c0,
+                     const std::optional<Tensor>& lengths,
+                     const std::optional<Tensor>& reset,
+                     bool reverse,
+                     bool keep) const {
+    const auto bias = options.bias() ? std::optional(parameters[2] + parameters[3]) : std::nullopt;
+    return lstm(input, parameters[0], parameters[1], bias, h0, c0, lengths, reset, reverse, keep);
+  }
+};
+
+/// A holder of LSTMImpl, like those of torch::nn: LSTM rnn(32, 128); rnn->forward(input).
+TORCH_MODULE(LSTM);
 
 }  // namespace lltm
