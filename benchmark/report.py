@@ -21,7 +21,7 @@ GROUP = ["section", "device", "threads", "dtype", "clock"]
 ERRORS_OF = ["device", "threads", "dtype", "shape", "work"]
 CASE = [*GROUP, "variant", "seed", "shape"]
 TITLES = {name: peer.title for name, peer in PEERS.items()}
-WORST = 10
+WORST = 5
 
 METHOD = {
     "cell": "Microseconds per call, forward / forward and backward: the median of samples that the peers take in turns."
