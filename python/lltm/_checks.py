@@ -1,4 +1,7 @@
-"""Argument checks of lltm.LLTM: those of nn.LSTM, with the same exception types, and those of lengths and reset."""
+"""Argument checks of the layers: those of nn.LSTM, with the same exception types, and those of lengths and reset.
+
+Messages begin with the layer's name, which is the first argument.
+"""
 
 import numbers
 import warnings
@@ -9,17 +12,24 @@ from torch import Tensor
 
 
 def check_options(
-    input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool, dropout: float, proj_size: int
+    layer: str,
+    input_size: int,
+    hidden_size: int,
+    num_layers: int,
+    bias: bool,
+    batch_first: bool,
+    dropout: float,
+    proj_size: int,
 ) -> None:
     """Check the constructor's arguments in nn.LSTM's order and with its exception types."""
     probability = float(dropout)
     if not isinstance(dropout, numbers.Number) or isinstance(dropout, bool) or not 0 <= probability <= 1:
-        raise ValueError(f"LLTM: dropout should be a number in range [0, 1], got {dropout!r}")
+        raise ValueError(f"{layer}: dropout should be a number in range [0, 1], got {dropout!r}")
     if probability > 0 and num_layers == 1:
         warnings.warn(
-            "LLTM: dropout acts between layers, so non-zero dropout expects num_layers greater than 1, but got "
+            f"{layer}: dropout acts between layers, so non-zero dropout expects num_layers greater than 1, but got "
             f"dropout={dropout} and num_layers={num_layers}",
-            stacklevel=3,
+            stacklevel=4,
         )
     for name, value, kind in (
         ("bias", bias, bool),
@@ -28,14 +38,16 @@ def check_options(
         ("hidden_size", hidden_size, int),
     ):
         if not isinstance(value, kind):
-            raise TypeError(f"LLTM: {name} should be of type {kind.__name__}, got: {type(value).__name__}")
+            raise TypeError(f"{layer}: {name} should be of type {kind.__name__}, got: {type(value).__name__}")
     for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
         if value <= 0:
-            raise ValueError(f"LLTM: {name} must be greater than zero, got {value}")
+            raise ValueError(f"{layer}: {name} must be greater than zero, got {value}")
     if not isinstance(num_layers, numbers.Integral):
-        raise TypeError(f"LLTM: num_layers should be of type int, got: {type(num_layers).__name__}")
-    if proj_size != 0:
+        raise TypeError(f"{layer}: num_layers should be of type int, got: {type(num_layers).__name__}")
+    if proj_size != 0 and layer == "LLTM":
         raise ValueError(f"LLTM: there are no projections, proj_size must be 0, got {proj_size}")
+    if proj_size != 0:
+        raise NotImplementedError(f"{layer}: there are no projections, so for proj_size={proj_size} keep nn.LSTM")
 
 
 def describe_state(state: object) -> str | None:
@@ -48,10 +60,10 @@ def describe_state(state: object) -> str | None:
     return None if kinds == "Tensor, Tensor" else f"({kinds})"
 
 
-def check_input_kind(input: object) -> None:
+def check_input_kind(layer: str, input: object) -> None:
     if not hasattr(input, "dim"):  # tensors, and what poses as one
         kind = type(input).__name__
-        raise TypeError(f"LLTM: input should be a tensor or a PackedSequence, got an object of type {kind}")
+        raise TypeError(f"{layer}: input should be a tensor or a PackedSequence, got an object of type {kind}")
 
 
 def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], weights: str, errors: list[str]) -> None:
@@ -65,10 +77,10 @@ def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], weights: st
         )
 
 
-def check_kinds(lengths: object, reset: object) -> None:
+def check_kinds(layer: str, lengths: object, reset: object) -> None:
     for name, value in (("lengths", lengths), ("reset", reset)):
         if value is not None and not isinstance(value, Tensor):
-            raise TypeError(f"LLTM: {name} should be a tensor, got an object of type {type(value).__name__}")
+            raise TypeError(f"{layer}: {name} should be a tensor, got an object of type {type(value).__name__}")
 
 
 def captures_graph() -> bool:
@@ -76,44 +88,47 @@ def captures_graph() -> bool:
     return torch.jit.is_tracing() or torch.compiler.is_compiling()
 
 
-def check_batch_sizes(batch_sizes: Tensor, data: Tensor) -> None:
+def check_batch_sizes(layer: str, batch_sizes: Tensor, data: Tensor) -> None:
     """Check a PackedSequence that was not made by pack_sequence() or pack_padded_sequence()."""
     if captures_graph():
         return
     if (batch_sizes[1:] > batch_sizes[:-1]).any():
         raise RuntimeError(
-            f"LLTM: Expected batch_sizes of a PackedSequence never to increase, got {batch_sizes.tolist()}"
+            f"{layer}: Expected batch_sizes of a PackedSequence never to increase, got {batch_sizes.tolist()}"
         )
     rows = int(batch_sizes.sum())
     if data.size(0) != rows:
         raise RuntimeError(
-            f"LLTM: Expected data of a PackedSequence to have {rows} rows, the sum of batch_sizes, got {data.size(0)}"
+            f"{layer}: Expected data of a PackedSequence to have {rows} rows, the sum of batch_sizes, "
+            f"got {data.size(0)}"
         )
 
 
-def check_pair(hx: tuple[Tensor, Tensor], dims: int) -> None:
+def check_pair(layer: str, hx: tuple[Tensor, Tensor], dims: int) -> None:
     """Check that hx is a pair of tensors with as many dimensions as the input."""
     if not torch.jit.is_scripting():
         given = describe_state(hx)
         if given is not None:
-            raise RuntimeError(f"LLTM: expected hx to be the pair (h_0, c_0), got {given}")
+            raise RuntimeError(f"{layer}: expected hx to be the pair (h_0, c_0), got {given}")
     if hx[0].dim() != dims or hx[1].dim() != dims:
         kind = "batched" if dims == 3 else "unbatched"
         raise RuntimeError(
-            f"LLTM: For {kind} {dims}-D input, hx and cx should also be {dims}-D "
+            f"{layer}: For {kind} {dims}-D input, hx and cx should also be {dims}-D "
             f"but got ({hx[0].dim()}-D, {hx[1].dim()}-D) tensors"
         )
 
 
-def check_states(hx: tuple[Tensor, Tensor], num_layers: int, bidirectional: bool, batch: int, hidden_size: int) -> None:
+def check_states(
+    layer: str, hx: tuple[Tensor, Tensor], num_layers: int, bidirectional: bool, batch: int, hidden_size: int
+) -> None:
     expected = [num_layers * (2 if bidirectional else 1), batch, hidden_size]
-    check_size("hidden[0]", hx[0], expected)
-    check_size("hidden[1]", hx[1], expected)
+    check_size(layer, "hidden[0]", hx[0], expected)
+    check_size(layer, "hidden[1]", hx[1], expected)
 
 
-def check_size(name: str, tensor: Tensor, expected: list[int]) -> None:
+def check_size(layer: str, name: str, tensor: Tensor, expected: list[int]) -> None:
     if not torch.jit.is_tracing() and list(tensor.shape) != expected:
-        raise RuntimeError(f"LLTM: Expected {name} size {expected}, got {list(tensor.shape)}")
+        raise RuntimeError(f"{layer}: Expected {name} size {expected}, got {list(tensor.shape)}")
 
 
 def autocasts(device_type: str) -> bool:
