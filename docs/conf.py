@@ -33,6 +33,7 @@ html_title = f"lltm {release}"
 PAGES = {
     "CONTRIBUTING.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
+    "RELEASING.md": "releasing.md",
     "benchmark/README.md": "benchmark.md",
     "benchmark/RESULTS.md": "results.md",
     "examples/operators/README.md": "example-operators.md",
@@ -56,7 +57,7 @@ def link_from_docs(path: Path) -> str:
     if address := repository():
         return f"{address}/{'tree' if path.is_dir() else 'blob'}/main/{name}"
     readme = path / "README.md"
-    return link_from_docs(readme) if readme.exists() else f"../{name}"
+    return link_from_docs(readme) if readme.exists() else f"path:../{name}"
 
 
 def links_from_docs(text: str, folder: Path) -> str:
