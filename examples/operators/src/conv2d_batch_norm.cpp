@@ -16,6 +16,7 @@
 #include "checks.h"
 #include "example_ops.h"
 #include "layers.h"
+#include "typed_call.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
@@ -29,17 +30,14 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::string_view kName = "example_ops::conv2d_batch_norm";
+constexpr const char* kName = "example_ops::conv2d_batch_norm";
 
 // The operator has one output, but backward needs mean and deviation. It is therefore a thin
 // wrapper of an operator that returns all three, as ATen's batch_norm is of native_batch_norm.
 using Outputs = std::tuple<Tensor, Tensor, Tensor>;
 
 Outputs call_with_statistics(const Tensor& input, const Tensor& weight, double eps) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("example_ops::_conv2d_batch_norm", "")
-                             .typed<decltype(call_with_statistics)>();
-  return op.call(input, weight, eps);
+  return call<call_with_statistics>("example_ops::_conv2d_batch_norm", input, weight, eps);
 }
 
 std::tuple<Tensor, Tensor> call_backward(const Tensor& gradient,
@@ -49,10 +47,14 @@ std::tuple<Tensor, Tensor> call_backward(const Tensor& gradient,
                                          const Tensor& deviation,
                                          double eps,
                                          std::array<bool, 2> wanted) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("example_ops::_conv2d_batch_norm_backward", "")
-                             .typed<decltype(call_backward)>();
-  return op.call(gradient, input, weight, mean, deviation, eps, wanted);
+  return call<call_backward>("example_ops::_conv2d_batch_norm_backward",
+                             gradient,
+                             input,
+                             weight,
+                             mean,
+                             deviation,
+                             eps,
+                             wanted);
 }
 
 // CPU and CUDA.
@@ -142,10 +144,7 @@ Tensor autograd(const Tensor& input, const Tensor& weight, double eps) {
 }  // namespace
 
 Tensor conv2d_batch_norm(const Tensor& input, const Tensor& weight, double eps) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow(kName.data(), "")
-                             .typed<decltype(conv2d_batch_norm)>();
-  return op.call(input, weight, eps);
+  return call<conv2d_batch_norm>(kName, input, weight, eps);
 }
 
 }  // namespace example_ops

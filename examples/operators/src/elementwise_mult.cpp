@@ -10,6 +10,7 @@
 #include "checks.h"
 #include "elementwise_host.h"
 #include "example_ops.h"
+#include "typed_call.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -22,7 +23,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::string_view kName = "example_ops::elementwise_mult";
+constexpr const char* kName = "example_ops::elementwise_mult";
 
 // Runs before anything is computed: if b were smaller than a, the kernel would read past its end.
 void check(const Tensor& a, const Tensor& b) {
@@ -95,10 +96,7 @@ Tensor autograd(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 Tensor elementwise_mult(const Tensor& a, const Tensor& b) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow(kName.data(), "")
-                             .typed<decltype(elementwise_mult)>();
-  return op.call(a, b);
+  return call<elementwise_mult>(kName, a, b);
 }
 
 }  // namespace example_ops

@@ -12,6 +12,7 @@
 #include "autocast.h"
 #include "checks.h"
 #include "example_ops.h"
+#include "typed_call.h"
 
 #include <ATen/OpMathType.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -166,8 +167,8 @@ variable_list not_differentiable_again(std::string_view op, variable_list gradie
 
 namespace {
 
-constexpr std::string_view kConv = "example_ops::conv2d";
-constexpr std::string_view kNorm = "example_ops::batch_norm2d";
+constexpr const char* kConv = "example_ops::conv2d";
+constexpr const char* kNorm = "example_ops::batch_norm2d";
 
 Tensor conv2d_kernel(const Tensor& input, const Tensor& weight) {
   check_convolution(kConv, input, weight);
@@ -258,16 +259,11 @@ Tensor batch_norm2d_autograd(const Tensor& input, double eps) {
 }  // namespace
 
 Tensor conv2d(const Tensor& input, const Tensor& weight) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow(kConv.data(), "").typed<decltype(conv2d)>();
-  return op.call(input, weight);
+  return call<conv2d>(kConv, input, weight);
 }
 
 Tensor batch_norm2d(const Tensor& input, double eps) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow(kNorm.data(), "")
-                             .typed<decltype(batch_norm2d)>();
-  return op.call(input, eps);
+  return call<batch_norm2d>(kNorm, input, eps);
 }
 
 }  // namespace example_ops

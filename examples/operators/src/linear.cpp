@@ -15,6 +15,7 @@
 #include "autocast.h"
 #include "checks.h"
 #include "example_ops.h"
+#include "typed_call.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/addmm.h>
@@ -30,7 +31,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::string_view kName = "example_ops::linear";
+constexpr const char* kName = "example_ops::linear";
 
 // `Tensor?` in the schema is std::optional<Tensor> in C++. Python passes None as an empty optional,
 // and some C++ callers pass an optional that contains an undefined tensor. Both mean: no bias.
@@ -116,9 +117,7 @@ Tensor autograd(const Tensor& input, const Tensor& weight, const std::optional<T
 }  // namespace
 
 Tensor linear(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow(kName.data(), "").typed<decltype(linear)>();
-  return op.call(input, weight, bias);
+  return call<linear>(kName, input, weight, bias);
 }
 
 }  // namespace example_ops

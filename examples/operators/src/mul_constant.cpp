@@ -8,6 +8,7 @@
 #include "checks.h"
 #include "elementwise_host.h"
 #include "example_ops.h"
+#include "typed_call.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -20,7 +21,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::string_view kName = "example_ops::mul_constant";
+constexpr const char* kName = "example_ops::mul_constant";
 
 Tensor kernel(const Tensor& x, double constant) {
   check_dtype(kName, "x", x);
@@ -67,10 +68,7 @@ Tensor autograd(const Tensor& x, double constant) {
 }  // namespace
 
 Tensor mul_constant(const Tensor& x, double constant) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow(kName.data(), "")
-                             .typed<decltype(mul_constant)>();
-  return op.call(x, constant);
+  return call<mul_constant>(kName, x, constant);
 }
 
 }  // namespace example_ops

@@ -13,6 +13,7 @@
 #include "checks.h"
 #include "elementwise_host.h"
 #include "example_ops.h"
+#include "typed_call.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -25,7 +26,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::string_view kName = "example_ops::round_ste";
+constexpr const char* kName = "example_ops::round_ste";
 
 // CPU and CUDA: computes the result.
 Tensor kernel(const Tensor& x) {
@@ -69,9 +70,7 @@ Tensor autograd(const Tensor& x) {
 }  // namespace
 
 Tensor round_ste(const Tensor& x) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow(kName.data(), "").typed<decltype(round_ste)>();
-  return op.call(x);
+  return call<round_ste>(kName, x);
 }
 
 }  // namespace example_ops
