@@ -99,13 +99,14 @@ def table(frame: DataFrame) -> str:
 
 
 def title(group: tuple, work: str = "") -> str:
-    _, device, threads, dtype, clock = group
+    section, device, threads, dtype, clock = group
     where = f"CPU, {threads} thread{'s' if threads > 1 else ''}" if device == "cpu" else "GPU"
     parts = [
         where,
         dtype,
         *([] if device == "cpu" else [f"{clock} time"]),
         *([WORK_TITLES[Work(work)]] if work else []),
+        *(["by hidden size"] if section == "hidden size" else []),
     ]
     return ", ".join(parts)
 

@@ -276,6 +276,14 @@ class TestSpeed:
     def texts(picture: ElementTree.Element) -> list[str]:
         return [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
 
+    def test_a_series_has_a_table_of_its_own(self, tmp_path):
+        us = {"LLTM": 2.0, "LSTM": 9.0, "GRU": 5.0}
+        rows = TestReport.rows("hidden size", "256,64,128,128", us, "training", variant="padded")
+        TestReport.write(tmp_path / "rows.jsonl", rows)
+        lines = report.markdown(report.read([tmp_path / "rows.jsonl"])).splitlines()
+        assert "## CPU, 1 thread, float32, by hidden size" in lines
+        assert "| padded | 256,64,128,128 | 2 | 9 | 5 | 2.50 |" in lines
+
     def test_a_series_is_drawn_as_lines(self):
         picture = self.picture("hidden size", ["256,64,128,128", "256,64,384,384", "256,64,512,512"])
         lines = list(picture.iter("{http://www.w3.org/2000/svg}polyline"))
