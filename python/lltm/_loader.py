@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 
 LIBRARY_NAME = "liblltm_ops.so"
+OLDEST_TORCH = (2, 11)  # as in requirements/build.txt
 
 
 class BuildInfo(NamedTuple):
@@ -55,6 +56,15 @@ def minor_version(version: str) -> tuple[int, int]:
     match = re.match(r"(\d+)\.(\d+)", version)
     assert match is not None, version
     return int(match[1]), int(match[2])
+
+
+def check_age(version: str) -> None:
+    """Raise ImportError if this PyTorch is older than any that lltm supports: rebuilding lltm would not help."""
+    if minor_version(version) < OLDEST_TORCH:
+        oldest = "{}.{}".format(*OLDEST_TORCH)
+        raise ImportError(
+            f"lltm: PyTorch {version} is too old: lltm needs {oldest} or newer: pip install --upgrade 'torch>={oldest}'"
+        )
 
 
 def is_release(version: str) -> bool:
@@ -231,6 +241,7 @@ def load(package_folders: list[str]) -> tuple[LibraryPath | None, BuildInfo | No
     if registered():
         loaded = find_loaded_library()
         return (LibraryPath(loaded), read_build_info(loaded)) if loaded else (None, None)
+    check_age(torch.__version__)
     library = find_library(package_folders)
     info = read_build_info(library)
     if info:

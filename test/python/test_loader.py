@@ -5,6 +5,7 @@ Each test uses a separate process, because registered operators stay registered.
 
 import json
 import pickle
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import isolated
 import pytest
 import torch
+from building import ROOT
 
 import lltm
 
@@ -270,6 +272,15 @@ def test_a_folder_named_like_pytorch_is_not_to_blame(tmp_path):
     message = import_error(library=folder / "liblltm_ops.so")
     assert message.startswith(f"ImportError: lltm: cannot load {folder}/liblltm_ops.so: ")
     assert "built with" not in message
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "2.6.0+cu124", "2.10.2"])
+def test_a_pytorch_that_is_too_old_is_refused_at_once(tmp_path, version):
+    """Even without a library: neither another build nor lltm.build would help."""
+    (oldest,) = re.findall(r"^torch>=(2\.\d+)", (ROOT / "requirements" / "build.txt").read_text(), re.MULTILINE)
+    message = import_error(f"import torch; torch.__version__ = {version!r}", library=tmp_path / "missing.so")
+    advice = f"lltm needs {oldest} or newer: pip install --upgrade 'torch>={oldest}'"
+    assert f"lltm: PyTorch {version} is too old: {advice}" in message
 
 
 def test_a_missing_library_of_pytorch_names_both_versions(tmp_path):
