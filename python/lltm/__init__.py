@@ -1,6 +1,8 @@
-"""LLTM, a fused recurrent cell and layer, as PyTorch operators.
+"""Fast recurrent layers as PyTorch operators: nn.LSTM's own cell, and LLTM, its sibling without a forget gate.
 
-:class:`LLTM` replaces :class:`torch.nn.LSTM`; :class:`LLTMCell` computes a single step. Importing this package loads
+:class:`LSTM` and :class:`LSTMCell` replace those of torch.nn with the same parameters and results, and
+:func:`convert_lstm` converts a model; :class:`LLTM` and :class:`LLTMCell` have the interface but a cell of their own.
+Importing this package loads
 the operator library, which registers ``torch.ops.lltm.sequence``, ``torch.ops.lltm.forward`` and their gradients,
 unless they are registered already: the one that ``LLTM_LIBRARY`` names, else the package's own, else the one that
 ``python -m lltm.build`` has made for this PyTorch. ImportError is raised if there is none, or if it was built for
@@ -14,22 +16,27 @@ import torch
 from . import _loader, _on_import, flops, sharding
 from ._decompositions import decompositions
 from ._loader import BuildInfo, LibraryPath
+from ._lstm import LSTM, LSTMCell, convert_lstm
 from .cell import LLTMCell, split_weights
 from .module import LLTM
-from .operators import backward, forward, sequence, sequence_backward, sequence_plan
+from .operators import backward, forward, lstm, sequence, sequence_backward, sequence_plan
 
 __all__ = [
     "BuildInfo",
     "LLTM",
     "LLTMCell",
+    "LSTM",
+    "LSTMCell",
     "__version__",
     "backward",
     "build_info",
     "cmake_prefix_path",
+    "convert_lstm",
     "decompositions",
     "forward",
     "has_cuda",
     "library_path",
+    "lstm",
     "sequence",
     "sequence_backward",
     "sequence_plan",

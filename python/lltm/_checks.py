@@ -77,6 +77,15 @@ def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], weights: st
         )
 
 
+def refuse_lltm(module: torch.nn.Module, state_dict: dict[str, Any], weights: str, errors: list[str]) -> None:
+    """The same for the state_dict of an LLTM or LLTMCell."""
+    if weights in state_dict:
+        errors.append(
+            f"{weights} is a parameter of LLTM or LLTMCell, whose cell has three gates: {type(module).__name__} cannot "
+            "compute it"
+        )
+
+
 def check_kinds(layer: str, lengths: object, reset: object) -> None:
     for name, value in (("lengths", lengths), ("reset", reset)):
         if value is not None and not isinstance(value, Tensor):

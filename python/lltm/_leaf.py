@@ -15,15 +15,14 @@ class Leaf(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._pose_as_torch_nn()
+        pose_as_torch_nn(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        # Pickled by a version of lltm that did not do so, and had no leak.
-        self._pose_as_torch_nn()
-        self.__dict__.setdefault("leak", 0.0)
+        pose_as_torch_nn(self)  # pickled by a version of lltm that did not
 
-    def _pose_as_torch_nn(self) -> None:
-        # In the instance, because pickle finds the class by the __module__ of the class. Without a dot at the end,
-        # because torch.compile takes "torch.nn." for a module that it knows.
-        self.__dict__["__module__"] = "torch.nn"
+
+def pose_as_torch_nn(module: torch.nn.Module) -> None:
+    # In the instance, because pickle finds the class by the __module__ of the class. Without a dot at the end, because
+    # torch.compile takes "torch.nn." for a module that it knows.
+    module.__dict__["__module__"] = "torch.nn"

@@ -101,8 +101,10 @@ class Recurrent(_leaf.Leaf):
                 self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
 
     def _prepare(self) -> None:
-        """Make the attributes that are not the constructor's arguments."""
+        """Make the attributes that follow from the others."""
         self.__dict__["_layer_parameters"] = []  # see _LayerParameters
+        self._drops = self.dropout > 0
+        _leaf.pose_as_torch_nn(self)
 
     def _parameter_shapes(self, features: int) -> list[tuple[int, ...]]:
         """The shapes of the parameters of a direction with this many features, those of the biases last."""

@@ -1,5 +1,7 @@
 """LLTMCell, the recurrent cell as a module."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -120,6 +122,10 @@ class LLTMCell(_leaf.Leaf):
         else:
             self.register_parameter("bias", None)
         self.reset_parameters()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault("leak", 0.0)  # pickled by a version of lltm without one
 
     @property
     def input_size(self) -> int:

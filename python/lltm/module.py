@@ -115,6 +115,10 @@ class LLTM(_recurrent.Recurrent):
         self.leak = float(leak)
         self.reset_parameters()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault("leak", 0.0)  # pickled by a version of lltm without one
+
     @classmethod
     def from_cell(cls, cell: LLTMCell, batch_first: bool = False) -> "LLTM":
         """Make a module of one layer that computes the same as a loop of ``cell``. The parameters are copied.

@@ -107,6 +107,45 @@ def sequence(
     return torch.ops.lltm.sequence(input, weights, bias, h0, c0, lengths, reset, reverse, keep)
 
 
+def lstm(
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None = None,
+    h0: Tensor | None = None,
+    c0: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    keep: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """All steps of a sequence of nn.LSTM's cell in one call, differentiable any number of times.
+
+    With ``z = input @ weight_ih.T + h @ weight_hh.T + bias``, split by columns into z_i, z_f, z_g, z_o, each step is::
+
+        new_c = sigmoid(z_f) * c + sigmoid(z_i) * tanh(z_g)
+        new_h = sigmoid(z_o) * tanh(new_c)
+
+    Args:
+        weight_ih: (4H, I), rows in the order input gate, forget gate, candidate, output gate, as nn.LSTM's.
+        weight_hh: (4H, H).
+        bias: (4H), the sum of nn.LSTM's two biases, or None for zero.
+        input, h0, c0, lengths, reset, reverse, keep: as for :func:`sequence`.
+
+    Returns:
+        The five tensors of :func:`sequence`; gates are (T, N, 4H), or (0, N, 4H) without keep.
+
+    Example::
+
+        >>> rnn = torch.nn.LSTM(16, 32)
+        >>> input, bias = torch.randn(8, 4, 16), rnn.bias_ih_l0 + rnn.bias_hh_l0
+        >>> output, h_n, c_n, _, _ = lltm.lstm(input, rnn.weight_ih_l0, rnn.weight_hh_l0, bias)
+        >>> torch.allclose(output, rnn(input)[0], atol=1e-6)
+        True
+    """
+    return torch.ops.lltm.lstm(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep)
+
+
 def sequence_backward(
     grad_output: Tensor | None,
     grad_h_n: Tensor | None,

@@ -1,0 +1,351 @@
+"""LSTM and LSTMCell, nn.LSTM's own cell on this library's kernels, and the conversion of models."""
+
+import math
+import warnings
+from itertools import chain
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from . import _checks, _hooks, _leaf, _packed, _recurrent
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+# Not derived from nn.LSTM: Dynamo breaks the graph at every instance of nn.RNN, nn.GRU and nn.LSTM
+# (torch/_dynamo/variables/builder.py). Newer versions of PyTorch may lift that.
+class LSTM(_recurrent.Recurrent):
+    """Layers of LSTM cells over whole sequences, in one direction or both, in place of :class:`torch.nn.LSTM`.
+
+    Constructor, parameters, initialization after the same seed, inputs, outputs and checkpoints are those of nn.LSTM: a
+    trained model only has to change the name of the class, or call :func:`convert_lstm`. The results are nn.LSTM's, to
+    rounding. Each layer and direction is one call of ``torch.ops.lltm.lstm``, which computes for every step::
+
+        z_i, z_f, z_g, z_o = (x @ weight_ih.T + bias_ih + h @ weight_hh.T + bias_hh).chunk(4)
+        c = sigmoid(z_f) * c + sigmoid(z_i) * tanh(z_g)
+        h = sigmoid(z_o) * tanh(c)
+
+    Source of the formula: Hochreiter and Schmidhuber, Long Short-Term Memory, 1997, with the forget gate of Gers,
+    Schmidhuber and Cummins, 2000, as nn.LSTM has it.
+
+    Beyond nn.LSTM, it takes lengths and resets, has :meth:`states`, runs in ``torch.vmap``, is differentiable twice on
+    every device, and compiles in one graph. Two differences: a float32 c_0 beside 16-bit inputs gives a float32 c_n,
+    also under autocast; and a sequence may have no steps.
+
+    Args:
+        input_size: the number of features of the input, I.
+        hidden_size: the number of features of the state, H.
+        num_layers: the number of layers, L. Each layer after the first takes the outputs of the previous one.
+        bias: if ``False``, the layers have no biases. Default: ``True``.
+        batch_first: if ``True``, input, output and reset have the batch before the steps. Does not apply to the states.
+        dropout: during training, the probability of zeroing an element of the output of each layer but the last.
+        bidirectional: if ``True``, a second direction runs each sequence from its end. D is then 2, otherwise 1.
+        proj_size: must be 0; nn.LSTM has projections.
+        device, dtype: the device and dtype of the parameters.
+
+    Inputs: input, hx, lengths, reset
+        Those of :class:`LLTM`.
+
+    Outputs: output, (h_n, c_n)
+        Those of :class:`LLTM`.
+
+    Attributes:
+        weight_ih_l[k], weight_ih_l[k]_reverse: (4H, I) for the first layer, (4H, D * H) for the others. Rows in the
+            order input gate, forget gate, candidate, output gate.
+        weight_hh_l[k], weight_hh_l[k]_reverse: (4H, H).
+        bias_ih_l[k], bias_hh_l[k], bias_ih_l[k]_reverse, bias_hh_l[k]_reverse: (4H); absent with ``bias=False``.
+            Their sum is rounded once, in their dtype.
+            All parameters are initialized uniformly in +-1/sqrt(H).
+
+    Raises:
+        NotImplementedError: proj_size is not 0.
+        TypeError, ValueError: the constructor's arguments are invalid, input has the wrong number of dimensions or not
+            the parameters' dtype, lengths or reset is not a tensor, or lengths is given together with a PackedSequence.
+        RuntimeError: any other mismatch of shape, dtype or device.
+
+    Example::
+
+        >>> theirs = torch.nn.LSTM(10, 20, num_layers=2)
+        >>> rnn = lltm.LSTM(10, 20, num_layers=2)
+        >>> rnn.load_state_dict(theirs.state_dict())
+        <All keys matched successfully>
+        >>> input = torch.randn(5, 3, 10)  # 5 steps of a batch of 3
+        >>> torch.allclose(rnn(input)[0], theirs(input)[0], atol=1e-6)
+        True
+        >>> output, (h_n, c_n) = rnn(input, lengths=torch.tensor([5, 2, 0]))
+    """
+
+    _kind = "LSTM"
+    _weight_kinds = ("weight_ih", "weight_hh")
+    _bias_kinds = ("bias_ih", "bias_hh")
+
+    _layer_parameters: list[Tensor]  # again, because TorchScript reads the annotations of one class
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self._set_up(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Reinitialize the parameters uniformly in +-1/sqrt(hidden_size), as nn.LSTM does after the same seed."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            torch.nn.init.uniform_(parameter, -bound, bound)
+
+    def to_torch(self) -> nn.LSTM:
+        """A new nn.LSTM with the same Parameters and training mode, for what only takes that class, such as
+        ``torch.ao.quantization.quantize_dynamic``. This module stays as it is."""
+        module = nn.LSTM(
+            self.input_size,
+            self.hidden_size,
+            self.num_layers,
+            self.bias,
+            self.batch_first,
+            self.dropout,
+            self.bidirectional,
+            device="meta",
+        )
+        _share_parameters(self, module)
+        module.flatten_parameters()
+        return module
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        _checks.refuse_lltm(self, state_dict, prefix + "weights_l0", errors)
+
+    @overload
+    @torch._jit_internal._overload_method
+    def forward(
+        self,
+        input: Tensor,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        pass
+
+    @overload
+    @torch._jit_internal._overload_method
+    def forward(
+        self,
+        input: PackedSequence,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
+        pass
+
+    def forward(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
+        """Run all layers over ``input``. :class:`LLTM` describes the arguments and the results."""
+        if isinstance(input, PackedSequence):
+            output, state, _, _ = self._run_packed(input, hx, lengths, reset, False)
+            return output, state
+        else:
+            output, state, _, _ = self._run_padded(input, hx, lengths, reset, False)
+            return output, state
+
+    @overload
+    @torch._jit_internal._overload_method
+    def states(
+        self,
+        input: Tensor,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        pass
+
+    @overload
+    @torch._jit_internal._overload_method
+    def states(
+        self,
+        input: PackedSequence,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor], tuple[PackedSequence, PackedSequence]]:
+        pass
+
+    def states(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
+        """Run all layers over ``input``, and return the state after every step, too, as :meth:`LLTM.states` does."""
+        if not torch.jit.is_scripting():
+            _hooks.compute_parameters(self, chain.from_iterable(self._parameter_names()))
+        if isinstance(input, PackedSequence):
+            output, state, h, c = self._run_packed(input, hx, lengths, reset, True)
+            return output, state, (_packed.like(input, torch.stack(h, 1)), _packed.like(input, torch.stack(c, 1)))
+        else:
+            output, state, h, c = self._run_padded(input, hx, lengths, reset, True)
+            return output, state, (torch.stack(h), torch.stack(c))
+
+    def _parameter_shapes(self, features: int) -> list[tuple[int, ...]]:
+        rows = 4 * self.hidden_size
+        return [(rows, features), (rows, self.hidden_size), (rows,), (rows,)]
+
+    def _run_direction(
+        self,
+        input: Tensor,
+        parameters: list[Tensor],
+        index: int,
+        h0: Tensor | None,
+        c0: Tensor | None,
+        lengths: Tensor | None,
+        reset: Tensor | None,
+        reverse: bool,
+        keep: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        first = index * (4 if self.bias else 2)
+        bias: Tensor | None = None
+        if self.bias:
+            bias = parameters[first + 2] + parameters[first + 3]
+        output, h_n, c_n, cells, _ = torch.ops.lltm.lstm(
+            input, parameters[first], parameters[first + 1], bias, h0, c0, lengths, reset, reverse, keep
+        )
+        return output, h_n, c_n, cells
+
+
+class LSTMCell(nn.LSTMCell):
+    """One step of nn.LSTM's cell, in place of :class:`torch.nn.LSTMCell`, which describes the constructor's arguments,
+    the parameters, the inputs and the outputs. It runs as a sequence of one step.
+
+    Beyond nn.LSTMCell, it runs in ``torch.vmap``, and is differentiable twice on every device.
+
+    Raises:
+        ValueError: input or a state has neither 1 nor 2 dimensions.
+        RuntimeError: any other mismatch of shape, dtype or device.
+
+    Example::
+
+        >>> cell = lltm.LSTMCell(10, 20)
+        >>> h, c = cell(torch.randn(3, 10))
+        >>> h, c = cell(torch.randn(3, 10), (h, c))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        _leaf.pose_as_torch_nn(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        _leaf.pose_as_torch_nn(self)
+
+    def to_torch(self) -> nn.LSTMCell:
+        """A new nn.LSTMCell with the same Parameters and training mode. This module stays as it is."""
+        module = nn.LSTMCell(self.input_size, self.hidden_size, self.bias, device="meta")
+        _share_parameters(self, module)
+        return module
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        _checks.refuse_lltm(self, state_dict, prefix + "weights", errors)
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Compute one step."""
+        if input.dim() != 1 and input.dim() != 2:
+            raise ValueError(f"LSTMCell: Expected input to be 1D or 2D, got {input.dim()}D instead")
+        if not torch.jit.is_tracing() and input.size(-1) != self.input_size:
+            raise RuntimeError(
+                "LSTMCell: input.size(-1) must be equal to input_size. "
+                f"Expected {self.input_size}, got {input.size(-1)}"
+            )
+        batched = input.dim() == 2
+        steps = input.unsqueeze(0) if batched else input.unsqueeze(0).unsqueeze(0)
+        h0: Tensor | None = None
+        c0: Tensor | None = None
+        if hx is not None:
+            h0, c0 = hx
+            expected = list(input.shape[:-1]) + [self.hidden_size]
+            _check_cell_state(0, h0, expected)
+            _check_cell_state(1, c0, expected)
+            if not batched:
+                h0, c0 = h0.unsqueeze(0), c0.unsqueeze(0)
+        bias: Tensor | None = None
+        if self.bias:
+            bias = self.bias_ih + self.bias_hh
+        _, h, c, _, _ = torch.ops.lltm.lstm(steps, self.weight_ih, self.weight_hh, bias, h0, c0)
+        if not batched:
+            return h.squeeze(0), c.squeeze(0)
+        return h, c
+
+
+def convert_lstm(model: Module) -> Module:
+    """Convert every nn.LSTM and nn.LSTMCell of a model to :class:`LSTM` and :class:`LSTMCell`, in place.
+
+    The modules themselves change their class: parameters, buffers, hooks, attributes and references stay, so an
+    optimizer that was made before goes on. Modules of a subclass, with projections, parametrized, sharded by
+    ``fully_shard``, scripted, or with a replaced ``forward`` are left alone, and named in one warning. Convert before
+    DistributedDataParallel, ``fully_shard``, ``torch.compile`` and ``torch.jit.script``.
+
+    Returns:
+        ``model`` itself, which may be an nn.LSTM.
+
+    Example::
+
+        >>> model = torch.nn.Sequential(torch.nn.LSTM(10, 20))
+        >>> lltm.convert_lstm(model)
+        Sequential(
+          (0): LSTM(10, 20)
+        )
+        >>> type(model[0])
+        <class 'lltm._lstm.LSTM'>
+    """
+    left = []
+    for path, module in model.named_modules():
+        if type(module) is nn.LSTM and module.proj_size == 0 and "forward" not in module.__dict__:
+            for name in ("_flat_weights", "_flat_weights_names", "_flat_weight_refs", "_all_weights", "mode"):
+                module.__dict__.pop(name, None)
+            module.__class__ = LSTM  # type: ignore[assignment]
+            module._prepare()  # type: ignore[operator]
+        elif type(module) is nn.LSTMCell and "forward" not in module.__dict__:
+            module.__class__ = LSTMCell
+            _leaf.pose_as_torch_nn(module)
+        elif _is_other_lstm(module):
+            left.append(path or "the model itself")
+    if left:
+        warnings.warn(
+            f"convert_lstm: left as they are, because they are no plain nn.LSTM or nn.LSTMCell: {', '.join(left)}",
+            stacklevel=2,
+        )
+    return model
+
+
+def _is_other_lstm(module: nn.Module) -> bool:
+    if isinstance(module, LSTMCell):
+        return False
+    scripted = getattr(module, "original_name", None) in ("LSTM", "LSTMCell")
+    return scripted or isinstance(module, nn.LSTM | nn.LSTMCell)
+
+
+def _share_parameters(source: nn.Module, target: nn.Module) -> None:
+    for name, _ in list(target.named_parameters()):
+        setattr(target, name, source._parameters[name])
+    target.train(source.training)
+
+
+def _check_cell_state(index: int, state: Tensor, expected: list[int]) -> None:
+    if state.dim() != 1 and state.dim() != 2:
+        raise ValueError(f"LSTMCell: Expected hx[{index}] to be 1D or 2D, got {state.dim()}D instead")
+    if not torch.jit.is_tracing() and list(state.shape) != expected:
+        raise RuntimeError(f"LSTMCell: Expected hx[{index}] size {expected}, got {list(state.shape)}")
