@@ -1,11 +1,13 @@
-// Trains lltm::LLTM and torch::nn::LSTM on the adding problem, in C++, and prints times and losses.
+// Trains lltm::LLTM, lltm::LSTM and torch::nn::LSTM on the adding problem, in C++, and prints times
+// and losses.
 //
 //   train [UPDATES]
 //
 // Each step of a sequence gives a number between 0 and 1 and a mark. Two steps are marked, and the
 // model has to answer with the sum of their numbers after the last step. Always answering 1 has a
-// loss (mean squared error) of 1/6. Both models have about the same number of parameters and see
-// the same sequences. Times are processor times of one thread.
+// loss (mean squared error) of 1/6. All models have about the same number of parameters and see the
+// same sequences. Both LSTMs begin with the same parameters, and learn the same. Times are
+// processor times of one thread.
 
 #include <lltm/nn.h>
 
@@ -14,6 +16,7 @@
 #include <cstdio>
 #include <ctime>
 #include <exception>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -48,10 +51,10 @@ int64_t count_parameters(const torch::nn::Module& module) {
   return count;
 }
 
-// Trains a layer, lltm::LLTM or torch::nn::LSTM, and a readout of its last output. Returns the loss
-// of the last updates.
+// Trains a layer and a readout of its last output. Returns the loss of the last updates.
 template <typename Layer>
 double train(const char* name, Layer layer, int64_t updates) {
+  torch::manual_seed(1);
   torch::nn::Linear readout(layer->options.hidden_size(), 1);
   std::vector<torch::Tensor> parameters = layer->parameters();
   for (const torch::Tensor& parameter : readout->parameters()) {
@@ -65,7 +68,6 @@ double train(const char* name, Layer layer, int64_t updates) {
               "loss",
               "seconds");
 
-  torch::manual_seed(1);
   std::clock_t ticks = 0;
   double mean_loss = 0;
   for (int64_t report = 1, update = 0; report <= kReports; ++report) {
@@ -93,21 +95,32 @@ double train(const char* name, Layer layer, int64_t updates) {
   return mean_loss;
 }
 
-// The widest LSTM that has no more parameters than this.
-torch::nn::LSTM lstm_of(int64_t parameters) {
+// The hidden size of the widest LSTM that has no more parameters than this.
+int64_t hidden_size_of_lstm(int64_t parameters) {
   int64_t hidden_size = 1;
   while (4 * (hidden_size + 1) * (hidden_size + 1 + kFeatures + 2) <= parameters) {
     ++hidden_size;
   }
-  return torch::nn::LSTM(kFeatures, hidden_size);
+  return hidden_size;
+}
+
+// torch::load takes what a torch::nn::LSTM has saved.
+lltm::LSTM convert(const torch::nn::LSTM& lstm) {
+  std::stringstream checkpoint;
+  torch::save(lstm, checkpoint);
+  lltm::LSTM converted(lstm->options);
+  torch::load(converted, checkpoint);
+  return converted;
 }
 
 void run(int64_t updates) {
   torch::set_num_threads(1);  // the tensors are small
   torch::manual_seed(0);
   lltm::LLTM rnn(kFeatures, kHidden);
-  torch::nn::LSTM lstm = lstm_of(count_parameters(*rnn));
+  torch::nn::LSTM lstm(kFeatures, hidden_size_of_lstm(count_parameters(*rnn)));
+  const lltm::LSTM converted = convert(lstm);
   train("lltm::LLTM", rnn, updates);
+  train("lltm::LSTM", converted, updates);
   train("torch::nn::LSTM", lstm, updates);
 }
 
