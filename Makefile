@@ -163,7 +163,7 @@ format:
 	@$(call formatters,-i,--fix,)
 
 clean:
-	rm -rf build build-torch-* build-sanitize-* build-wheel dist build-cpu build-cuda build-debug build-release
+	rm -rf build build-torch-* build-sanitize-* build-wheel dist build-debug
 
 distclean: clean
 	rm -rf .venv .venv-lint .venv-nvcc .venv-torch-*
