@@ -1,5 +1,5 @@
 // lltm::LSTM, the module of torch::nn, beside torch::nn::LSTM in float64. What it shares with
-// lltm::LLTM is in test_module.cpp.
+// lltm::LLTM is in test_module.cpp, and lengths, resets and states() in test_cpp_module.py.
 #include "cell_reference.h"
 #include "lltm/nn.h"
 
@@ -148,38 +148,6 @@ TEST_P(LSTMModule, LoadsWhatTorchHasSavedAndTheReverse) {
   }
   const at::Tensor input = random_input();
   expect_close(std::get<0>(ours->forward(input)), std::get<0>(torchs->forward(input)), "output");
-}
-
-TEST_P(LSTMModule, RunsRowsToTheirLengthsFromTheirResets) {
-  auto module = seeded<LSTM>(options());
-  const auto time_first = [&](const at::Tensor& tensor) {
-    return options().batch_first() ? tensor.transpose(0, 1) : tensor;
-  };
-  const at::Tensor input = random_input();
-  const State hx = random_state();
-  const at::Tensor lengths = at::tensor({kSteps, int64_t{0}, int64_t{4}, int64_t{1}}, at::kLong);
-  const at::Tensor reset = at::zeros({kSteps, kBatch}, at::kBool);
-  reset[2][2] = true;
-  const auto [output, state, states] = module->states(input, hx, lengths, time_first(reset));
-
-  // Row 2 runs four steps. The first layer's directions do not cross the boundary before step 2.
-  const at::Tensor row = time_first(input).select(1, 2);
-  const State row_hx = {std::get<0>(hx).select(1, 2), std::get<1>(hx).select(1, 2)};
-  const auto [row_output, row_state] =
-      module->forward(row.slice(0, 0, 4), row_hx, std::nullopt, reset.select(1, 2).slice(0, 0, 4));
-  expect_close(time_first(output).select(1, 2).slice(0, 0, 4), row_output, "output");
-  expect_close(std::get<0>(state).select(1, 2), std::get<0>(row_state), "h_n");
-  expect_close(std::get<1>(state).select(1, 2), std::get<1>(row_state), "c_n");
-  EXPECT_EQ(time_first(output).select(1, 2).slice(0, 4).abs().max().item<double>(), 0);
-  EXPECT_TRUE(std::get<0>(state).select(1, 1).equal(std::get<0>(hx).select(1, 1)));
-  if (options().num_layers() == 1 && !options().bidirectional()) {
-    const auto [before, last] = module->forward(row.slice(0, 0, 2), row_hx);
-    const auto [after, next] = module->forward(row.slice(0, 2, 4));
-    expect_close(row_output, at::cat({before, after}), "episodes");
-  }
-  if (!options().bidirectional()) {
-    EXPECT_TRUE(std::get<0>(states)[-1].equal(output));
-  }
 }
 
 std::string lstm_case_name(const testing::TestParamInfo<LSTMCase>& info) {

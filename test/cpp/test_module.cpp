@@ -1,5 +1,5 @@
 // lltm::LLTM, the module of torch::nn: the conventions of torch::nn::LSTM, errors, and checkpoints.
-// test_cpp_module.py compares its results and gradients with those of lltm.LLTM.
+// test_cpp_module.py compares its results and gradients, and lltm::LSTM's, with those in Python.
 #include "cell_reference.h"
 #include "lltm/nn.h"
 
@@ -405,47 +405,53 @@ TEST(ModuleErrors, OfPackedInputs) {
         std::optional(at::Tensor()));
 }
 
-// test_cpp_module.py runs this test with a folder for each case, which holds Python's checkpoint
-// and the arguments of a call. The results are the outputs, the states after every step, and the
-// gradients of their weighted sum.
+// The arguments and results of Python's module in one folder.
+template <typename Module, typename Options>
+void exchange_checkpoint(const std::filesystem::path& folder, Options options) {
+  const auto read = [&](const char* name) {
+    std::vector<at::Tensor> tensors;
+    torch::load(tensors, (folder / name).string());
+    return tensors;
+  };
+  const std::vector<at::Tensor> given = read("options.pt");
+  Module module(options.num_layers(given[0].item<int64_t>())
+                    .bidirectional(given[1].item<bool>())
+                    .bias(given[2].item<bool>()));
+  module->to(at::kDouble);
+  torch::load(module, (folder / "python.pt").string());
+  torch::save(module, (folder / "cpp.pt").string());
+
+  const std::vector<at::Tensor> arguments = read("arguments.pt");
+  std::vector<at::Tensor> leaves = module->parameters();
+  leaves.push_back(arguments[0].detach().requires_grad_());
+  Call call{leaves.back(), {}, {}, {}};
+  if (arguments.size() > 1) {
+    call.hx = State{arguments[1].detach().requires_grad_(), arguments[2].detach().requires_grad_()};
+    leaves.insert(leaves.end(), {std::get<0>(*call.hx), std::get<1>(*call.hx)});
+    call.lengths = arguments[3];
+    call.reset = arguments[4];
+  }
+  const auto [output, last, states] = module->states(call.input, call.hx, call.lengths, call.reset);
+  std::vector<at::Tensor> results = {
+      output, std::get<0>(last), std::get<1>(last), std::get<0>(states), std::get<1>(states)};
+  const auto gradients = torch::autograd::grad(results, leaves, read("grad_outputs.pt"));
+  results.insert(results.end(), gradients.begin(), gradients.end());
+  torch::save(results, (folder / "results.pt").string());
+}
+
+// test_cpp_module.py runs this test with folders of checkpoints and arguments of calls, by module.
+// The results are the outputs, the states after every step, and gradients.
 TEST(ModuleCheckpoint, IsExchangedWithPython) {
   const char* folder = std::getenv("LLTM_CHECKPOINTS");
   if (folder == nullptr) {
     GTEST_SKIP() << "needs LLTM_CHECKPOINTS, a folder with Python's checkpoints";
   }
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const auto read = [&](const char* name) {
-      std::vector<at::Tensor> tensors;
-      torch::load(tensors, (entry.path() / name).string());
-      return tensors;
-    };
-    const std::vector<at::Tensor> options = read("options.pt");
-    LLTM module(LLTMOptions(kFeatures, kHidden)
-                    .num_layers(options[0].item<int64_t>())
-                    .bidirectional(options[1].item<bool>())
-                    .bias(options[2].item<bool>()));
-    module->to(at::kDouble);
-    torch::load(module, (entry.path() / "python.pt").string());
-    torch::save(module, (entry.path() / "cpp.pt").string());
-
-    std::vector<at::Tensor> arguments = read("arguments.pt");
-    std::vector<at::Tensor> leaves = module->parameters();
-    leaves.push_back(arguments[0].detach().requires_grad_());
-    Call call{leaves.back(), {}, {}, {}};
-    if (arguments.size() > 1) {
-      call.hx =
-          State{arguments[1].detach().requires_grad_(), arguments[2].detach().requires_grad_()};
-      leaves.insert(leaves.end(), {std::get<0>(*call.hx), std::get<1>(*call.hx)});
-      call.lengths = arguments[3];
-      call.reset = arguments[4];
-    }
-    const auto [output, last, states] =
-        module->states(call.input, call.hx, call.lengths, call.reset);
-    std::vector<at::Tensor> results = {
-        output, std::get<0>(last), std::get<1>(last), std::get<0>(states), std::get<1>(states)};
-    const auto gradients = torch::autograd::grad(results, leaves, read("grad_outputs.pt"));
-    results.insert(results.end(), gradients.begin(), gradients.end());
-    torch::save(results, (entry.path() / "results.pt").string());
+  const std::filesystem::path path(folder);
+  for (const auto& entry : std::filesystem::directory_iterator(path / "LLTM")) {
+    exchange_checkpoint<LLTM>(entry.path(), LLTMOptions(kFeatures, kHidden));
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(path / "LSTM")) {
+    exchange_checkpoint<LSTM>(entry.path(), LSTMOptions(kFeatures, kHidden));
   }
 }
 

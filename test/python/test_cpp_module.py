@@ -1,4 +1,4 @@
-"""lltm::LLTM, the module of torch::nn, computes what lltm.LLTM does, and their checkpoints are the same."""
+"""The modules of torch::nn, lltm::LLTM and lltm::LSTM, compute what those in Python do, and share their checkpoints."""
 
 from itertools import product
 
@@ -47,10 +47,11 @@ def test_results_gradients_and_checkpoints_are_those_of_python(tmp_path, float64
         pytest.skip("the C++ tests were not built")
     torch.manual_seed(1)
     expected = {}
-    for number, (layers, bidirectional, bias, given) in enumerate(product((1, 3), *3 * [(False, True)])):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        rnn = lltm.LLTM(FEATURES, HIDDEN, layers, bias=bias, bidirectional=bidirectional)
+    cases = product((lltm.LLTM, lltm.LSTM), (1, 3), *3 * [(False, True)])
+    for number, (module, layers, bidirectional, bias, given) in enumerate(cases):
+        folder = tmp_path / module.__name__ / str(number)
+        folder.mkdir(parents=True)
+        rnn = module(FEATURES, HIDDEN, layers, bias=bias, bidirectional=bidirectional)
         input, h_0, c_0, lengths, reset = random_arguments(layers * (1 + bidirectional))
         leaves = [*rnn.parameters(), *((input, h_0, c_0) if given else (input,))]
         for leaf in leaves:
