@@ -12,15 +12,15 @@ from torch._ops import OpOverload
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """A decomposition table for :meth:`torch.export.ExportedProgram.run_decompositions`.
 
-    It replaces ``lltm::sequence`` by one ``scan`` over its steps, and ``lltm::forward`` by matrix products and
-    elementwise operators. The exported program then runs in a process that does not load this library, and
+    It replaces ``lltm::sequence`` and ``lltm::lstm`` by one ``scan`` over their steps, and ``lltm::forward`` by matrix
+    products and elementwise operators. The exported program then runs in a process that does not load this library, and
     ``torch.onnx.export(dynamo=True)`` translates it. The numbers of steps and of rows stay dynamic.
 
     The results have the shapes and dtypes of the operators' results, and differ from them by rounding errors. 16-bit
     arguments are multiplied in float32, and the cell state is carried in float32.
 
-    The table is for inference. ``lltm::sequence`` with ``keep=True``, ``lltm::backward`` and
-    ``lltm::sequence_backward`` raise RuntimeError when they are decomposed.
+    The table is for inference. ``lltm::sequence`` and ``lltm::lstm`` with ``keep=True``, and the backward operators
+    raise RuntimeError when they are decomposed.
 
     Example::
 
@@ -34,8 +34,10 @@ def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     return {
         torch.ops.lltm.forward.default: _forward,
         torch.ops.lltm.sequence.default: _sequence,
-        torch.ops.lltm.backward.default: _backward,
-        torch.ops.lltm.sequence_backward.default: _sequence_backward,
+        torch.ops.lltm.lstm.default: _lstm,
+        torch.ops.lltm.backward.default: _refuse("backward"),
+        torch.ops.lltm.sequence_backward.default: _refuse("sequence_backward"),
+        torch.ops.lltm.lstm_backward.default: _refuse("lstm_backward"),
     }
 
 
@@ -48,11 +50,18 @@ def _without_autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, enabled=False)
 
 
-def _step(z: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
+def _lltm_step(z: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
     """new_h and new_cell from the pre-activations z, all in the accumulation dtype."""
     state_size = old_cell.size(-1)
     input_gate, output_gate, candidate = z.split([state_size] * 3, dim=-1)
     new_cell = old_cell + _elu(candidate) * torch.sigmoid(input_gate)
+    return torch.tanh(new_cell) * torch.sigmoid(output_gate), new_cell
+
+
+def _lstm_step(z: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for the cell of nn.LSTM."""
+    input_gate, forget_gate, candidate, output_gate = z.split([old_cell.size(-1)] * 4, dim=-1)
+    new_cell = torch.sigmoid(forget_gate) * old_cell + torch.sigmoid(input_gate) * torch.tanh(candidate)
     return torch.tanh(new_cell) * torch.sigmoid(output_gate), new_cell
 
 
@@ -69,7 +78,7 @@ def _forward(
     with _without_autocast(input.device):
         h_and_input = torch.cat([old_h, input], dim=1).to(wide)
         z = torch.nn.functional.linear(h_and_input, weights.to(wide), None if bias is None else bias.to(wide))
-        new_h, new_cell = _step(z, old_cell.to(wide))
+        new_h, new_cell = _lltm_step(z, old_cell.to(wide))
         return new_h.to(dtype), new_cell.to(dtype), z.to(dtype)
 
 
@@ -84,19 +93,54 @@ def _sequence(
     reverse: bool = False,
     keep: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    # Slices, because ONNX's optimizer folds those of a constant, but not a split.
+    state_size = weights.size(0) // 3
+    of_h, of_input = weights[:, :state_size], weights[:, state_size:]
+    return _scan("sequence", _lltm_step, input, of_input, of_h, bias, h0, c0, lengths, reset, reverse, keep)
+
+
+def _lstm(
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None = None,
+    h0: Tensor | None = None,
+    c0: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    keep: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _scan("lstm", _lstm_step, input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep)
+
+
+def _scan(
+    operator: str,
+    cell_step: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    reverse: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """A sequence of the cell whose step takes z and the old cell state."""
     if keep:
         raise RuntimeError(
-            "lltm::sequence: lltm.decompositions() is for inference and does not return cells and gates: "
+            f"lltm::{operator}: lltm.decompositions() is for inference and does not return cells and gates: "
             "expected keep=False"
         )
     dtype, wide = input.dtype, _accumulation_dtype(input.dtype)
     steps, batch, _ = input.shape
-    state_size = weights.size(0) // 3
+    gates, state_size = weight_hh.shape
     with _without_autocast(input.device):
-        # Slices, because ONNX's optimizer folds those of a constant, but not a split.
-        of_h, of_input = weights[:, :state_size].to(wide), weights[:, state_size:].to(wide)
+        of_h = weight_hh.to(wide)
         # The products with the input, for all steps at once.
-        z = torch.nn.functional.linear(input.to(wide), of_input, None if bias is None else bias.to(wide))
+        z = torch.nn.functional.linear(input.to(wide), weight_ih.to(wide), None if bias is None else bias.to(wide))
         of_steps = [z]
         if lengths is not None:
             of_steps.append(lengths > torch.arange(steps, device=lengths.device).unsqueeze(1))
@@ -110,7 +154,7 @@ def _sequence(
             if reset is not None:
                 begins = masks[-1].unsqueeze(1)
                 old_h, old_cell = torch.where(begins, 0.0, h), torch.where(begins, 0.0, cell)
-            new_h, new_cell = _step(torch.addmm(z, old_h, of_h), old_cell)
+            new_h, new_cell = cell_step(torch.addmm(z, old_h, of_h), old_cell)
             new_h = new_h.to(dtype).to(wide)
             if lengths is None:
                 return [new_h, new_cell, new_h.clone()]  # scan refuses results that share storage
@@ -132,20 +176,15 @@ def _sequence(
             h_n.to(dtype),
             c_n.to(dtype if c0 is None else c0.dtype),
             input.new_zeros(0, batch, state_size),
-            input.new_zeros(0, batch, 3 * state_size),
+            input.new_zeros(0, batch, gates),
         )
 
 
-def _backward(*args: Any, **kwargs: Any) -> None:
-    _refuse("backward")
+def _refuse(operator: str) -> Callable[..., None]:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError(
+            f"lltm::{operator}: lltm.decompositions() is for inference and has no gradients. Export the model without "
+            "its backward"
+        )
 
-
-def _sequence_backward(*args: Any, **kwargs: Any) -> None:
-    _refuse("sequence_backward")
-
-
-def _refuse(operator: str) -> None:
-    raise RuntimeError(
-        f"lltm::{operator}: lltm.decompositions() is for inference and has no gradients. Export the model without "
-        "its backward"
-    )
+    return refuse

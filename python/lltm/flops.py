@@ -77,10 +77,29 @@ def _sequence_backward(
     return recurrence + _product(steps * batch, weights, d_weights * weights[1] + d_input * input_features)
 
 
+def _lstm(input: Shape, weight_ih: Shape, weight_hh: Shape, *args: Any, **kwargs: Any) -> int:
+    return _product(prod(input[:-1]), weight_ih, weight_ih[1] + weight_hh[1])
+
+
+def _lstm_backward(*args: Any, **kwargs: Any) -> int:
+    input, weight_ih, weight_hh = args[7:10]
+    d_input, d_weight_ih, d_weight_hh, _, d_h0, _ = args[-1]
+    steps, batch = input[0], input[1]
+    recurrent_steps = steps if d_h0 else max(steps - 1, 0)
+    recurrence = _product(recurrent_steps * batch, weight_hh, weight_hh[1])
+    columns = (d_input + d_weight_ih) * weight_ih[1] + d_weight_hh * weight_hh[1]
+    return recurrence + _product(steps * batch, weight_ih, columns)
+
+
 def _sequence_gate_gradients(*args: Any, **kwargs: Any) -> int:
     d_h0, d_c0 = args[-1]
     arguments = (*args[:-1], (False, False, False, d_h0, d_c0))
     return _sequence_backward(*arguments, **kwargs)
+
+
+def _lstm_gate_gradients(*args: Any, **kwargs: Any) -> int:
+    d_h0, d_c0 = args[-1]
+    return _lstm_backward(*args[:-1], (False, False, False, False, d_h0, d_c0), **kwargs)
 
 
 def register() -> None:
@@ -93,6 +112,9 @@ def register() -> None:
         "sequence": _forward,
         "sequence_backward": _sequence_backward,
         "_sequence_gate_gradients": _sequence_gate_gradients,
+        "lstm": _lstm,
+        "lstm_backward": _lstm_backward,
+        "_lstm_gate_gradients": _lstm_gate_gradients,
     }
     for name, formula in formulas.items():
         operator = getattr(torch.ops.lltm, name)

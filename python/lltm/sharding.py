@@ -26,6 +26,9 @@ _BATCH_OF_ARGUMENTS: dict[str, tuple[int | None, ...]] = {
     "sequence": (1, None, None, 0, 0, 0, 1),
     "sequence_backward": (1, 0, 0, 1, 1, 1, 1, 1, None, None, 0, 0, 0, 1),
     "_sequence_gate_gradients": (1, 0, 0, 1, 1, 1, 1, 1, None, None, 0, 0, 0, 1),
+    "lstm": (1, None, None, None, 0, 0, 0, 1),
+    "lstm_backward": (1, 0, 0, 1, 1, 1, 1, 1, None, None, None, 0, 0, 0, 1),
+    "_lstm_gate_gradients": (1, 0, 0, 1, 1, 1, 1, 1, None, None, None, 0, 0, 0, 1),
 }
 """The batch dimension of each tensor; None for weights and bias."""
 
@@ -35,6 +38,9 @@ _BATCH_OF_RESULTS: dict[str, tuple[int, ...]] = {
     "sequence": (1, 0, 0, 1, 1),
     "sequence_backward": (1, _SUM, _SUM, 0, 0),
     "_sequence_gate_gradients": (1, 0, 0),
+    "lstm": (1, 0, 0, 1, 1),
+    "lstm_backward": (1, _SUM, _SUM, _SUM, 0, 0),
+    "_lstm_gate_gradients": (1, 0, 0),
 }
 
 

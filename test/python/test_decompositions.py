@@ -10,7 +10,15 @@ from building import ROOT
 from documentation import blocks
 from reference import SIZES as CELL_SIZES
 from reference import Arguments, assert_forward_close, make_arguments
-from sequence_reference import SIZES, Sequence, assert_carries_the_cell_in_float32, assert_results_close, make, ragged
+from sequence_reference import (
+    CELLS,
+    SIZES,
+    Sequence,
+    assert_carries_the_cell_in_float32,
+    assert_results_close,
+    make,
+    ragged,
+)
 
 import lltm
 
@@ -47,11 +55,12 @@ def test_forward_is_the_operator(device, dtype, sizes, bias):
 @pytest.mark.parametrize("sizes", SIZES[:8], ids=str)
 @pytest.mark.parametrize("masks", list(itertools.product([False, True], repeat=2)), ids=str)
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-def test_sequence_is_the_operator(device, dtype, sizes, masks, reverse):
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+def test_sequence_is_the_operator(device, dtype, sizes, masks, reverse, cell):
     if sizes.steps == 0 and torch.__version__ < (2, 15):
         pytest.skip("the scan of earlier versions, such as 2.11, needs a step")
-    arguments = make(sizes, dtype, device, lengths=masks[0], reset=masks[1], reverse=reverse)
-    assert_results_close(decomposed(ops.sequence.default, *arguments), arguments)
+    arguments = make(sizes, dtype, device, lengths=masks[0], reset=masks[1], reverse=reverse, cell=cell)
+    assert_results_close(decomposed(getattr(ops, cell.operator).default, *arguments), arguments)
 
 
 @pytest.mark.parametrize("absent", ["bias", "h0", "c0"])
@@ -88,7 +97,7 @@ def test_what_has_no_decomposition_is_refused():
     program = torch.export.export(Keeps(), make((3, 2, 5, 4))[:2])
     with pytest.raises(RuntimeError, match=r"lltm::sequence: .* for inference .*: expected keep=False"):
         program.run_decompositions(lltm.decompositions())
-    for operator in ("backward", "sequence_backward"):
+    for operator in ("backward", "sequence_backward", "lstm_backward"):
         arguments = (*named_arguments.make(operator).values(), *named_arguments.after_tensors(operator))
         with pytest.raises(RuntimeError, match=f"^lltm::{operator}: .* for inference and has no gradients"):
             decomposed(getattr(ops, operator).default, *arguments)

@@ -34,11 +34,11 @@ def assert_whole(shards, expected) -> None:
             torch.testing.assert_close(shard.full_tensor(), whole)
 
 
-def check_module(mesh, batch) -> None:
+def check_module(make_module, mesh, batch) -> None:
     """With a sharded batch, lengths and reset, only the gradients of the parameters are summed."""
     from torch.distributed.tensor import Partial, Shard, distribute_tensor
 
-    rnn = lltm.LLTM(3, 4, 2, bidirectional=True, dtype=torch.float64)
+    rnn = make_module(3, 4, 2, bidirectional=True, dtype=torch.float64)
     input, lengths, reset = torch.randn(STEPS, batch, 3).double(), torch.arange(batch), torch.rand(STEPS, batch) < 0.3
     output, state = rnn(input, None, lengths, reset)
     expected = torch.autograd.grad(output.sin().sum() + state[1].sum(), list(rnn.parameters()))
@@ -222,7 +222,8 @@ def check(rank, file) -> None:
 
     mesh = init_device_mesh("cpu", (2,))
     for batch in (4, 3, 1):  # equal and unequal numbers of rows, and no rows in one process
-        check_module(mesh, batch)
+        check_module(lltm.LLTM, mesh, batch)
+        check_module(lltm.LSTM, mesh, batch)
     check_cell(mesh)
     check_cell(init_device_mesh("cpu", (1, 2)))
     check_operators(mesh)
