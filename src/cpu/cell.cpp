@@ -18,8 +18,9 @@ using at::Tensor;
 
 /// Packs the panels of `params` and computes gates, new_h and new_cell.
 template <typename scalar_t>
-void run_cell(CellParams<scalar_t> params, int64_t gates) {
+void run_cell(CellType cell, CellParams<scalar_t> params, int64_t gates) {
   const auto& kernels = product_kernels<scalar_t>();
+  const auto& steps = sequence_kernels<scalar_t>(cell);
   const auto& states = params.states;
   const int64_t work =
       multiplications(states.batch, gates, states.state_size + states.input_features);
@@ -44,35 +45,54 @@ void run_cell(CellParams<scalar_t> params, int64_t gates) {
   }
   for_each_task(
       kernels.cell_tasks(params), work, kShortMultiplications, [&](int64_t begin, int64_t end) {
-        kernels.cell(params, begin, end);
+        steps.cell(params, begin, end);
       });
 }
 
+/// The columns of a matrix of weights from first_column on.
+struct Columns {
+  const Tensor& weights;  // with contiguous rows
+  int64_t first_column = 0;
+
+  template <typename scalar_t>
+  WeightBlock<scalar_t> block() const {
+    return {weights.const_data_ptr<scalar_t>() + first_column, weights.stride(0)};
+  }
+};
+
 /// With this library's kernels.
-template <typename scalar_t>
-void fused_cell_out(const CellOutputs& outputs,
-                    const ForwardArguments& arguments,
+void fused_cell_out(CellType cell,
+                    const CellOutputs& outputs,
+                    const Tensor& input,
+                    const Columns& weight_ih,
+                    const Columns& weight_hh,
+                    const std::optional<Tensor>& bias,
+                    const Tensor& old_h,
+                    const Tensor& old_cell,
                     const CellSizes<int64_t>& sizes) {
-  const Tensor input = with_contiguous_rows(arguments.input);
-  const Tensor weights = with_contiguous_rows(arguments.weights);
-  const Tensor old_h = with_contiguous_rows(arguments.old_h);
-  const Tensor bias = contiguous_or_undefined(arguments.bias);
-  const Tensor old_cell = arguments.old_cell.contiguous();
-  run_cell(CellParams<scalar_t>{.states = {.batch = sizes.batch,
-                                           .state_size = sizes.state_size,
-                                           .input_features = sizes.input_features,
-                                           .old_h = old_h.const_data_ptr<scalar_t>(),
-                                           .old_h_stride = old_h.stride(0),
-                                           .input = input.const_data_ptr<scalar_t>(),
-                                           .input_stride = input.stride(-2)},
-                                .weights = weights.const_data_ptr<scalar_t>(),
-                                .weights_stride = weights.stride(0),
-                                .bias = data_or_null<scalar_t>(bias),
-                                .old_cell = old_cell.const_data_ptr<scalar_t>(),
-                                .gates = outputs.gates.mutable_data_ptr<scalar_t>(),
-                                .new_h = outputs.new_h.mutable_data_ptr<scalar_t>(),
-                                .new_cell = outputs.new_cell.mutable_data_ptr<scalar_t>()},
-           sizes.gates);
+  const Tensor input_ = with_contiguous_rows(input);
+  const Tensor old_h_ = with_contiguous_rows(old_h);
+  const Tensor bias_ = contiguous_or_undefined(bias);
+  const Tensor old_cell_ = old_cell.contiguous();
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::forward", [&] {
+        run_cell(cell,
+                 CellParams<scalar_t>{.states = {.batch = sizes.batch,
+                                                 .state_size = sizes.state_size,
+                                                 .input_features = sizes.input_features,
+                                                 .old_h = old_h_.const_data_ptr<scalar_t>(),
+                                                 .old_h_stride = old_h_.stride(0),
+                                                 .input = input_.const_data_ptr<scalar_t>(),
+                                                 .input_stride = input_.stride(-2)},
+                                      .weight_hh = weight_hh.block<scalar_t>(),
+                                      .weight_ih = weight_ih.block<scalar_t>(),
+                                      .bias = data_or_null<scalar_t>(bias_),
+                                      .old_cell = old_cell_.const_data_ptr<scalar_t>(),
+                                      .gates = outputs.gates.mutable_data_ptr<scalar_t>(),
+                                      .new_h = outputs.new_h.mutable_data_ptr<scalar_t>(),
+                                      .new_cell = outputs.new_cell.mutable_data_ptr<scalar_t>()},
+                 sizes.gates);
+      });
 }
 
 /// With ATen's product of the states and the weights.
@@ -103,12 +123,42 @@ void library_cell_out(const CellOutputs& outputs,
 void cell_out(const CellOutputs& outputs,
               const ForwardArguments& arguments,
               const CellSizes<int64_t>& sizes) {
-  const auto dtype = arguments.input.scalar_type();
-  const Path path = plan_cell(dtype, Pass::kForward, sizes);
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "lltm::forward", [&] {
-    path == Path::kFused ? fused_cell_out<scalar_t>(outputs, arguments, sizes)
-                         : library_cell_out<scalar_t>(outputs, arguments, sizes);
-  });
+  const auto& [input, weights, bias, old_h, old_cell] = arguments;
+  if (plan_cell(input.scalar_type(), Pass::kForward, sizes) == Path::kFused) {
+    const Tensor rows = with_contiguous_rows(weights);
+    fused_cell_out(CellType::kLltm,
+                   outputs,
+                   input,
+                   {rows, /*first_column=*/sizes.state_size},
+                   {rows},
+                   bias,
+                   old_h,
+                   old_cell,
+                   sizes);
+    return;
+  }
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::forward", [&] {
+        library_cell_out<scalar_t>(outputs, arguments, sizes);
+      });
+}
+
+void fused_lstm_cell_out(const CellOutputs& outputs,
+                         const LstmArguments& arguments,
+                         const Tensor& old_h,
+                         const Tensor& old_cell,
+                         const CellSizes<int64_t>& sizes) {
+  const Tensor weight_ih = with_contiguous_rows(arguments.weight_ih);
+  const Tensor weight_hh = with_contiguous_rows(arguments.weight_hh);
+  fused_cell_out(CellType::kLstm,
+                 outputs,
+                 arguments.input,
+                 {weight_ih},
+                 {weight_hh},
+                 arguments.bias,
+                 old_h,
+                 old_cell,
+                 sizes);
 }
 
 }  // namespace lltm::cpu

@@ -8,7 +8,7 @@
 namespace lltm::cpu {
 
 /// Contiguous tensors: new_h and new_cell of shape (batch, state_size), gates of
-/// (batch, 3*state_size). Those of a sequence's only step have a leading dimension of size 1.
+/// (batch, gates). Those of a sequence's only step have a leading dimension of size 1.
 struct CellOutputs {
   const at::Tensor& new_h;
   const at::Tensor& new_cell;
@@ -20,5 +20,13 @@ struct CellOutputs {
 void cell_out(const CellOutputs& outputs,
               const ForwardArguments& arguments,
               const CellSizes<int64_t>& sizes);
+
+/// The only step of an LSTM, with the kernels of kernels/kernels.h. `arguments` also has its state,
+/// but it may be absent there.
+void fused_lstm_cell_out(const CellOutputs& outputs,
+                         const LstmArguments& arguments,
+                         const at::Tensor& old_h,
+                         const at::Tensor& old_cell,
+                         const CellSizes<int64_t>& sizes);
 
 }  // namespace lltm::cpu

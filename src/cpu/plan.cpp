@@ -107,12 +107,16 @@ Path plan_cell(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& sizes)
 }
 
 // Packing the weights does not pay for a single step.
-bool runs_as_cell(const SequenceArguments& arguments, const SequenceSizes<int64_t>& sizes) {
+template <typename Arguments>
+bool runs_as_cell(const Arguments& arguments, const SequenceSizes<int64_t>& sizes) {
   const int64_t numbers = sizes.batch * (sizes.gates + sizes.state_size + sizes.input_features);
   return sizes.steps == 1 && !is_given(arguments.lengths) && !is_given(arguments.reset) &&
          final_cell_dtype(arguments) == arguments.input.scalar_type() &&
          numbers * static_cast<int64_t>(sizeof(double)) <= kMaxWorkspaceBytes;
 }
+
+template bool runs_as_cell(const SequenceArguments&, const SequenceSizes<int64_t>&);
+template bool runs_as_cell(const LstmArguments&, const SequenceSizes<int64_t>&);
 
 Path plan_sequence(const RecurrentArguments& arguments, const SequenceSizes<int64_t>& sizes) {
   if (const std::optional<Path> path = forced()) {

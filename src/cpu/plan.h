@@ -21,8 +21,10 @@ enum class Pass { kForward, kBackward };
 /// @throws c10::Error if LLTM_CPU_GEMM has any other value.
 Path plan_cell(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& sizes);
 
-/// Whether a sequence's only step runs as lltm::forward does.
-bool runs_as_cell(const SequenceArguments& arguments, const SequenceSizes<int64_t>& sizes);
+/// Whether a sequence has a single step, which may run without packing the weights, as
+/// lltm::forward does. Arguments is SequenceArguments or LstmArguments.
+template <typename Arguments>
+bool runs_as_cell(const Arguments& arguments, const SequenceSizes<int64_t>& sizes);
 
 /// Without LLTM_CPU_GEMM, the fused kernels only run a sequence if its packed weights fit the
 /// workspace that a call may take. Throws as plan_cell() does.

@@ -21,10 +21,12 @@ namespace {
 
 using at::Tensor;
 
-/// Runs the only step of an LLTM as lltm::forward does.
+/// Runs the only step as lltm::forward does, by cell_out(outputs, h0, c0, sizes).
+template <typename Arguments, typename CellOut>
 void only_step_out(const SequenceOutputs& outputs,
-                   const SequenceArguments& arguments,
-                   const SequenceSizes<int64_t>& sizes) {
+                   const Arguments& arguments,
+                   const SequenceSizes<int64_t>& sizes,
+                   const CellOut& cell_out) {
   const Tensor &h_n = outputs.h_n, &c_n = outputs.c_n;
   const auto empty = [&](at::IntArrayRef shape) -> Tensor {
     return at::detail::empty_cpu(shape, h_n.scalar_type());
@@ -37,15 +39,15 @@ void only_step_out(const SequenceOutputs& outputs,
     std::memset(zeros.mutable_data_ptr(), 0, zeros.nbytes());
     return zeros;
   };
-  const Tensor h0 = given_or_zeros(arguments.h0), c0 = given_or_zeros(arguments.c0);
   const bool keep = outputs.gates.size(0) > 0;
   const Tensor gates = keep ? outputs.gates : empty({sizes.batch, sizes.gates});
-  cell_out({outputs.output, c_n, gates},
-           {arguments.input, arguments.weights, arguments.bias, h0, c0},
-           {.batch = sizes.batch,
-            .input_features = sizes.input_features,
-            .state_size = sizes.state_size,
-            .gates = sizes.gates});
+  cell_out(CellOutputs{outputs.output, c_n, gates},
+           given_or_zeros(arguments.h0),
+           given_or_zeros(arguments.c0),
+           CellSizes<int64_t>{.batch = sizes.batch,
+                              .input_features = sizes.input_features,
+                              .state_size = sizes.state_size,
+                              .gates = sizes.gates});
   std::memcpy(h_n.mutable_data_ptr(), outputs.output.const_data_ptr(), h_n.nbytes());
   if (keep) {
     std::memcpy(outputs.cells.mutable_data_ptr(), c_n.const_data_ptr(), c_n.nbytes());
@@ -65,15 +67,44 @@ void run(const SequenceOutputs& outputs,
          const SequenceArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          bool reverse) {
-  runs_as_cell(arguments, sizes) ? only_step_out(outputs, arguments, sizes)
-                                 : all_steps_out(outputs, recurrent(arguments), sizes, reverse);
+  if (!runs_as_cell(arguments, sizes)) {
+    all_steps_out(outputs, recurrent(arguments), sizes, reverse);
+    return;
+  }
+  only_step_out(outputs,
+                arguments,
+                sizes,
+                [&](const CellOutputs& outputs,
+                    const Tensor& h0,
+                    const Tensor& c0,
+                    const CellSizes<int64_t>& sizes) {
+                  cell_out(
+                      outputs, {arguments.input, arguments.weights, arguments.bias, h0, c0}, sizes);
+                });
 }
 
 void run(const SequenceOutputs& outputs,
          const LstmArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          bool reverse) {
-  all_steps_out(outputs, recurrent(arguments), sizes, reverse);
+  const CellSizes<int64_t> of_step{.batch = sizes.batch,
+                                   .input_features = sizes.input_features,
+                                   .state_size = sizes.state_size,
+                                   .gates = sizes.gates};
+  if (!runs_as_cell(arguments, sizes) ||
+      plan_cell(arguments.input.scalar_type(), Pass::kForward, of_step) != Path::kFused) {
+    all_steps_out(outputs, recurrent(arguments), sizes, reverse);
+    return;
+  }
+  only_step_out(outputs,
+                arguments,
+                sizes,
+                [&](const CellOutputs& outputs,
+                    const Tensor& h0,
+                    const Tensor& c0,
+                    const CellSizes<int64_t>& sizes) {
+                  fused_lstm_cell_out(outputs, arguments, h0, c0, sizes);
+                });
 }
 
 template <typename Arguments>

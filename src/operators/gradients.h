@@ -1,5 +1,5 @@
-// The parts of the backward operators that all devices share: the requested gradients, and, of
-// lltm::backward, the matrix products that follow once a kernel has written d_gates.
+// The parts of lltm::backward that all devices share: the requested gradients, and the matrix
+// products that follow once a kernel has written d_gates.
 #pragma once
 
 #include "../dispatch/optional_tensor.h"
@@ -33,26 +33,6 @@ struct CellGradients {
             if_defined(bias),
             if_defined(old_h),
             if_defined(old_cell)};
-  }
-};
-
-/// The gradients of a sequence. Those that were not requested are undefined.
-struct SequenceGradients {
-  at::Tensor input;
-  at::Tensor weights;
-  at::Tensor bias;
-  at::Tensor h0;
-  at::Tensor c0;
-  at::Tensor gates{};  // dz of every step, which only lltm::_sequence_gate_gradients returns
-
-  bool any_wanted() const {
-    return input.defined() || weights.defined() || bias.defined() || h0.defined() || c0.defined() ||
-           gates.defined();
-  }
-
-  OptionalGradients results() const {
-    return {
-        if_defined(input), if_defined(weights), if_defined(bias), if_defined(h0), if_defined(c0)};
   }
 };
 

@@ -51,6 +51,14 @@ def test_is_the_formula(dtype, number, cell, masked):
     assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
 
 
+@pytest.mark.parametrize("number", range(FIRST, len(EDGES), STEP), ids=lambda number: str(EDGES[number][1:]))
+def test_the_only_step_of_an_lstm_is_the_formula(dtype, number):
+    """It has kernels that do not pack the weights. cpu_path.py tests those of the LLTM."""
+    keep = number % 2 == 0
+    arguments = make((1, *EDGES[number][1:]), dtype, cell=Lstm, bias=number % 3 > 0, state=number % 5 > 0)
+    assert_results_close(call(arguments, keep), arguments, keep)
+
+
 @each_cell
 def test_nothing_beyond_a_length_is_read(dtype, cell):
     """Neither inputs nor gradients."""

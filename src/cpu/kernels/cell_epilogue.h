@@ -1,21 +1,18 @@
 // The epilogue of a tile of pre-activations: adds the bias, and computes the new state.
 #pragma once
 
-#include "../../cell/lltm.h"
 #include "pointwise.h"
 
 namespace lltm::cpu {
 namespace {
 
-constexpr int kGates = cell::Lltm::kGates;
-
 /// The pre-activations of one batch row for the state indices of a task, gate by gate.
-template <typename real>
-using CellRow = real[kGates][Simd<real>::kLanes];
+template <typename Cell, typename real>
+using CellRow = real[Cell::kGates][Simd<real>::kLanes];
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 void finish_cells(const CellParams<scalar_t>& params,
-                  const CellRow<accumulate_t<scalar_t>>* z,
+                  const CellRow<Cell, accumulate_t<scalar_t>>* z,
                   int64_t row,
                   int64_t rows,
                   int64_t index,
@@ -23,19 +20,20 @@ void finish_cells(const CellParams<scalar_t>& params,
   using A = Access<scalar_t>;
   using V = Simd<typename A::real>;
   const int64_t state_size = params.states.state_size;
-  V bias[kGates];
-  for (int gate = 0; gate < kGates; ++gate) {
+  V bias[Cell::kGates];
+  for (int gate = 0; gate < Cell::kGates; ++gate) {
     bias[gate] = params.bias ? A::load(params.bias + gate * state_size + index, count) : V(0);
   }
   for (int64_t r = 0; r < rows; ++r) {
-    V gates[kGates];
-    for (int gate = 0; gate < kGates; ++gate) {
+    V gates[Cell::kGates];
+    for (int gate = 0; gate < Cell::kGates; ++gate) {
       gates[gate] = V::load(z[r][gate]) + bias[gate];
     }
-    store_gates(gates, params.gates + (row + r) * kGates * state_size + index, state_size, count);
+    store_gates(
+        gates, params.gates + (row + r) * Cell::kGates * state_size + index, state_size, count);
     const int64_t offset = (row + r) * state_size + index;
     const auto state =
-        cell::Lltm::forward<SimdMath>(gates, A::load(params.old_cell + offset, count));
+        Cell::template forward<SimdMath>(gates, A::load(params.old_cell + offset, count));
     A::store(state.h, params.new_h + offset, count);
     A::store(state.cell, params.new_cell + offset, count);
   }

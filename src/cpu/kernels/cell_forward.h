@@ -21,8 +21,8 @@ int64_t cell_tasks(const CellParams<scalar_t>& params) {
                        : groups;
 }
 
-template <typename scalar_t>
-void cell(const CellParams<scalar_t>& params, int64_t begin, int64_t end) {
+template <typename Cell, typename scalar_t>
+void cell_forward(const CellParams<scalar_t>& params, int64_t begin, int64_t end) {
   using real = accumulate_t<scalar_t>;
   using V = Simd<real>;
   const StateParams<scalar_t>& states = params.states;
@@ -33,14 +33,14 @@ void cell(const CellParams<scalar_t>& params, int64_t begin, int64_t end) {
     const int64_t index = task / panels * V::kLanes;
     const int64_t count = smaller(V::kLanes, states.state_size - index);
     if (!params.panels) {
-      cell_rowwise(params, index, count);
+      cell_rowwise<Cell>(params, index, count);
       continue;
     }
     const int64_t row = task % panels * width;
     const int64_t rows = smaller(width, states.batch - row);
     const real* panel = params.panels + row * depth_of_states(states);
     with_constant<kMaxVectors>(ceil_div(rows, V::kLanes), [&]<int vectors>() {
-      cell_panel<vectors>(params, panel, row, rows, index, count);
+      cell_panel<Cell, vectors>(params, panel, row, rows, index, count);
     });
   }
 }

@@ -7,8 +7,14 @@
 namespace lltm::cpu {
 namespace {
 
-/// One task: the three gates of `count` state indices, beginning with `index`, for one panel.
-template <int vectors, typename scalar_t>
+/// The most state indices, up to four, of which all gates fit the accumulators.
+template <typename Cell, int vectors>
+constexpr int kIndicesOfTile = 4 * Cell::kGates * vectors <= kAccumulators   ? 4
+                               : 2 * Cell::kGates * vectors <= kAccumulators ? 2
+                                                                             : 1;
+
+/// One task: all gates of `count` state indices, beginning with `index`, for one panel.
+template <typename Cell, int vectors, typename scalar_t>
 void cell_panel(const CellParams<scalar_t>& params,
                 const accumulate_t<scalar_t>* panel,
                 int64_t row,
@@ -18,51 +24,52 @@ void cell_panel(const CellParams<scalar_t>& params,
   using O = Operand<scalar_t>;
   using real = typename O::real;
   using V = Simd<real>;
-  // A tile holds all three gates of `indices` state indices.
-  constexpr int indices = smaller(vectors * 4 * kGates <= kAccumulators ? 4 : 2, V::kLanes);
-  constexpr int tile_rows = kGates * indices;
+  // A tile holds all gates of `indices` state indices.
+  constexpr int indices = smaller(kIndicesOfTile<Cell, vectors>, V::kLanes);
+  constexpr int tile_rows = Cell::kGates * indices;
   constexpr int width = vectors * V::kLanes;
   const int64_t state_size = params.states.state_size;
-  alignas(64) real sums[kGates][V::kLanes][width];
+  alignas(64) real sums[Cell::kGates][V::kLanes][width];
   if (count < V::kLanes) {  // The epilogue also computes the lanes beyond the state.
     std::memset(sums, 0, sizeof(sums));
   }
   alignas(64) real scratch[tile_rows][kDepth];
-  const auto add_segment = [&](const scalar_t* weights, const real* operands, int64_t terms) {
-    for (int64_t term = 0; term < terms; term += kTermsPerBlock<scalar_t>) {
-      const int64_t terms_here = smaller(kTermsPerBlock<scalar_t>, terms - term);
-      const bool first = weights == params.weights && term == 0;
-      for (int64_t i = 0; i < count; i += indices) {
-        const scalar_t* from[tile_rows];
-        for (int r = 0; r < tile_rows; ++r) {
-          // Past the last state index, the last one is recomputed and not stored.
-          const int64_t at = index + smaller(i + r % indices, count - 1);
-          from[r] = weights + (r / indices * state_size + at) * params.weights_stride + term;
-        }
-        const typename O::Scalar* a[tile_rows];
-        scalars_of_rows<scalar_t>(from, terms_here, scratch, a);
-        typename O::Vector tile[tile_rows][vectors];
-        multiply<scalar_t, 1>(depth_of<scalar_t>(terms_here),
-                              a,
-                              operands + depth_of<scalar_t>(term) * width,
-                              width,
-                              tile);
-        for (int r = 0; r < tile_rows; ++r) {
-          for (int v = 0; v < vectors; ++v) {
-            real* to = &sums[r / indices][i + r % indices][v * V::kLanes];
-            V(first ? V(tile[r][v]) : V::load(to) + V(tile[r][v])).store(to);
+  const auto add_segment =
+      [&](const WeightBlock<scalar_t>& weights, const real* operands, int64_t terms) {
+        for (int64_t term = 0; term < terms; term += kTermsPerBlock<scalar_t>) {
+          const int64_t terms_here = smaller(kTermsPerBlock<scalar_t>, terms - term);
+          const bool first = &weights == &params.weight_hh && term == 0;
+          for (int64_t i = 0; i < count; i += indices) {
+            const scalar_t* from[tile_rows];
+            for (int r = 0; r < tile_rows; ++r) {
+              // Past the last state index, the last one is recomputed and not stored.
+              const int64_t at = index + smaller(i + r % indices, count - 1);
+              from[r] = weights.data + (r / indices * state_size + at) * weights.stride + term;
+            }
+            const typename O::Scalar* a[tile_rows];
+            scalars_of_rows<scalar_t>(from, terms_here, scratch, a);
+            typename O::Vector tile[tile_rows][vectors];
+            multiply<scalar_t, 1>(depth_of<scalar_t>(terms_here),
+                                  a,
+                                  operands + depth_of<scalar_t>(term) * width,
+                                  width,
+                                  tile);
+            for (int r = 0; r < tile_rows; ++r) {
+              for (int v = 0; v < vectors; ++v) {
+                real* to = &sums[r / indices][i + r % indices][v * V::kLanes];
+                V(first ? V(tile[r][v]) : V::load(to) + V(tile[r][v])).store(to);
+              }
+            }
           }
         }
-      }
-    }
-  };
-  add_segment(params.weights, panel, state_size);
-  add_segment(params.weights + state_size,
+      };
+  add_segment(params.weight_hh, panel, state_size);
+  add_segment(params.weight_ih,
               panel + depth_of<scalar_t>(state_size) * width,
               params.states.input_features);
   for (int v = 0; v < vectors && v * V::kLanes < rows; ++v) {
-    alignas(64) CellRow<real> z[V::kLanes];
-    for (int gate = 0; gate < kGates; ++gate) {
+    alignas(64) CellRow<Cell, real> z[V::kLanes];
+    for (int gate = 0; gate < Cell::kGates; ++gate) {
       typename V::Vector square[V::kLanes];
       for (int i = 0; i < V::kLanes; ++i) {
         square[i] = V::load(sums[gate][i] + v * V::kLanes).value;
@@ -73,7 +80,7 @@ void cell_panel(const CellParams<scalar_t>& params,
       }
     }
     const int64_t rows_here = smaller(V::kLanes, rows - v * V::kLanes);
-    finish_cells(params, z, row + v * V::kLanes, rows_here, index, count);
+    finish_cells<Cell>(params, z, row + v * V::kLanes, rows_here, index, count);
   }
 }
 

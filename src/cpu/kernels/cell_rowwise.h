@@ -87,13 +87,30 @@ template <typename real>
 constexpr int kRowwiseWeights = smaller(4, Simd<real>::kLanes);
 constexpr int kRowwiseBatch = LLTM_SIMD_BYTES == 64 ? 4 : 2;
 
+/// Rows of a block of weights that are multiplied at once.
+template <typename scalar_t>
+struct RowsOfWeights {
+  static constexpr int kRows = kRowwiseWeights<accumulate_t<scalar_t>>;
+
+  const scalar_t* rows[kRows];
+  int64_t next;  // from them to those that are multiplied after them
+
+  /// The rows from `first` on. Past the last one, the last is taken again.
+  LLTM_INLINE RowsOfWeights(const WeightBlock<scalar_t>& weights, int64_t first, int64_t last)
+      : next(kRows * weights.stride) {
+    for (int r = 0; r < kRows; ++r) {
+      rows[r] = weights.data + smaller(first + r, last) * weights.stride;
+    }
+  }
+};
+
 /// Computes the pre-activations, without the bias, of `batch` rows, beginning with `row`.
-template <int batch, typename scalar_t>
+template <int batch, typename scalar_t, typename Row>
 LLTM_INLINE void dot_rows(const StateParams<scalar_t>& states,
-                          const scalar_t* const (&weights)[kRowwiseWeights<accumulate_t<scalar_t>>],
-                          int64_t next,
+                          const RowsOfWeights<scalar_t>& weight_hh,
+                          const RowsOfWeights<scalar_t>& weight_ih,
                           int64_t row,
-                          CellRow<accumulate_t<scalar_t>>* z,
+                          Row* z,
                           int gate,
                           int64_t first) {
   using real = accumulate_t<scalar_t>;
@@ -104,45 +121,39 @@ LLTM_INLINE void dot_rows(const StateParams<scalar_t>& states,
     h[b] = states.old_h + (row + b) * states.old_h_stride;
     x[b] = states.input + (row + b) * states.input_stride;
   }
-  const scalar_t* weights_of_input[rows];
-  for (int r = 0; r < rows; ++r) {
-    weights_of_input[r] = weights[r] + states.state_size;
-  }
   VectorOf<scalar_t> sums[batch][rows] = {};
-  dot<batch, rows>(states.state_size, h, weights, next, sums);
-  dot<batch, rows>(states.input_features, x, weights_of_input, next, sums);
+  dot<batch, rows>(states.state_size, h, weight_hh.rows, weight_hh.next, sums);
+  dot<batch, rows>(states.input_features, x, weight_ih.rows, weight_ih.next, sums);
   for (int b = 0; b < batch; ++b) {
     sums_of_lanes<real>(sums[b]).store(&z[row + b][gate][first], rows);
   }
 }
 
-/// One task without panels: the three gates of `count` state indices, beginning with `index`.
-template <typename scalar_t>
+/// One task without panels: all gates of `count` state indices, beginning with `index`.
+template <typename Cell, typename scalar_t>
 void cell_rowwise(const CellParams<scalar_t>& params, int64_t index, int64_t count) {
   using real = accumulate_t<scalar_t>;
   constexpr int rows = kRowwiseWeights<real>;
   const StateParams<scalar_t>& states = params.states;
-  alignas(64) CellRow<real> z[kLargestRowwiseBatch<scalar_t>];
+  alignas(64) CellRow<Cell, real> z[kLargestRowwiseBatch<scalar_t>];
   if (count < Simd<real>::kLanes) {  // The epilogue also computes the lanes beyond the state.
     std::memset(z, 0, sizeof(z));
   }
-  for (int gate = 0; gate < kGates; ++gate) {
+  for (int gate = 0; gate < Cell::kGates; ++gate) {
+    const int64_t first = gate * states.state_size + index;
     for (int64_t i = 0; i < count; i += rows) {
-      const scalar_t* weights[rows];
-      for (int r = 0; r < rows; ++r) {
-        // Past the last state index, the last one is recomputed and not stored.
-        const int64_t at = gate * states.state_size + index + smaller(i + r, count - 1);
-        weights[r] = params.weights + at * params.weights_stride;
-      }
+      // Past the last state index, the last one is recomputed and not stored.
+      const RowsOfWeights<scalar_t> weight_hh(params.weight_hh, first + i, first + count - 1);
+      const RowsOfWeights<scalar_t> weight_ih(params.weight_ih, first + i, first + count - 1);
       for (int64_t row = 0; row < states.batch; row += kRowwiseBatch) {
         with_constant<kRowwiseBatch>(
             states.batch - row, [&]<int batch>() __attribute__((always_inline)) {
-              dot_rows<batch>(states, weights, rows * params.weights_stride, row, z, gate, i);
+              dot_rows<batch>(states, weight_hh, weight_ih, row, z, gate, i);
             });
       }
     }
   }
-  finish_cells(params, z, 0, states.batch, index, count);
+  finish_cells<Cell>(params, z, 0, states.batch, index, count);
 }
 
 }  // namespace

@@ -62,17 +62,24 @@ struct StateParams {
   int64_t input_stride;
 };
 
-/// The whole forward pass of an LLTM: gates = states @ weights.T + bias, and the new state.
+/// A block of weights, whose rows are those of gates.
+template <typename scalar_t>
+struct WeightBlock {
+  const scalar_t* data;
+  int64_t stride;  // between rows
+};
+
+/// The whole forward pass of a step: gates = states @ weights.T + bias, and the new state.
 template <typename scalar_t>
 struct CellParams {
   StateParams<scalar_t> states;
-  const scalar_t* weights;
-  int64_t weights_stride;
-  const scalar_t* bias;      // (3*state_size), or null
-  const scalar_t* old_cell;  // (batch, state_size)
-  scalar_t* gates;           // (batch, 3*state_size)
-  scalar_t* new_h;           // (batch, state_size)
-  scalar_t* new_cell;        // (batch, state_size)
+  WeightBlock<scalar_t> weight_hh;  // (gates, state_size)
+  WeightBlock<scalar_t> weight_ih;  // (gates, input_features)
+  const scalar_t* bias;             // (gates), or null
+  const scalar_t* old_cell;         // (batch, state_size)
+  scalar_t* gates;                  // (batch, gates)
+  scalar_t* new_h;                  // (batch, state_size)
+  scalar_t* new_cell;               // (batch, state_size)
   // The states, transposed by pack_states() into panels of panel_vectors vectors of batch rows;
   // null if cell_needs_panels() is false.
   const accumulate_t<scalar_t>* panels = nullptr;
@@ -221,6 +228,9 @@ struct BackwardStepParams {
 
 template <typename scalar_t>
 struct SequenceKernels {
+  /// A single step, with ProductKernels::cell_tasks tasks. It reads the weights in place.
+  void (*cell)(const CellParams<scalar_t>& params, int64_t begin, int64_t end);
+
   int64_t rows_per_tile;
 
   /// The forward pass. A task is a group of state indices, with all of their gates.
@@ -253,9 +263,8 @@ struct ProductKernels {
                       accumulate_t<scalar_t>* panels,
                       int64_t begin,
                       int64_t end);
-  /// A task is a group of `lanes` state indices, with their three gates, for one panel.
+  /// A task is a group of `lanes` state indices, with all of their gates, for one panel.
   int64_t (*cell_tasks)(const CellParams<scalar_t>& params);
-  void (*cell)(const CellParams<scalar_t>& params, int64_t begin, int64_t end);
 
   /// A task is a panel of columns.
   int64_t (*column_panels)(int64_t columns);

@@ -33,7 +33,6 @@ constexpr ProductKernels<scalar_t> make_product_kernels() {
       .state_panels_size = state_panels_size<scalar_t>,
       .pack_states = pack_states<scalar_t>,
       .cell_tasks = cell_tasks<scalar_t>,
-      .cell = cell<scalar_t>,
       .column_panels = column_panels<scalar_t>,
       .column_panel_size = column_panel_size<scalar_t>,
       .pack_columns = pack_columns<scalar_t>,
@@ -56,6 +55,7 @@ constexpr ProductKernels<scalar_t> make_product_kernels() {
 template <typename Cell, typename scalar_t>
 constexpr SequenceKernels<scalar_t> make_sequence_kernels() {
   return {
+      .cell = cell_forward<Cell, scalar_t>,
       .rows_per_tile = kAccumulators / Cell::kGates,
       .groups = groups<scalar_t>,
       .gate_panel_size = gate_panel_size<Cell, scalar_t>,
