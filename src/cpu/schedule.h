@@ -35,6 +35,24 @@ struct Steps {
   }
   /// The step that a row runs before `step`, which is not its first.
   int64_t before(int64_t step) const { return reverse ? step + 1 : step - 1; }
+
+  /// The h or c, a row of `columns` elements, that a step starts from: that of `initial`, (batch,
+  /// columns), at the row's first step, null after a reset, else that of `results`, (count, batch,
+  /// columns), of the step that was run before. Null also if `initial` is. Null stands for zeros.
+  template <typename scalar_t>
+  const scalar_t* start_of(int64_t step,
+                           int64_t row,
+                           int64_t columns,
+                           const scalar_t* initial,
+                           const scalar_t* results) const {
+    if (resets(step, row)) {
+      return nullptr;
+    }
+    if (is_first(step, row)) {
+      return initial ? initial + row * columns : nullptr;
+    }
+    return results + (before(step) * batch + row) * columns;
+  }
 };
 
 /// The steps of a call, and the tensors that they point into.

@@ -13,8 +13,8 @@
 namespace lltm::cpu {
 namespace {
 
-/// The steps that any row runs, counted in the order in which the forward ran them, and their
-/// terms: each row that runs a step.
+/// The steps that any row runs, counted in the order in which the forward ran them. A row that runs
+/// a step is a row step.
 class RunningSteps {
  public:
   explicit RunningSteps(const Steps& steps) : schedule(steps) {
@@ -24,70 +24,54 @@ class RunningSteps {
     }
     begin = steps.reverse ? steps.count - longest : 0;
     end = begin + longest;
-    terms_before_.push_back(0);
+    row_steps_before_.push_back(0);
     for (int64_t i = begin; i < end; ++i) {
-      terms_before_.push_back(terms_before_.back() + schedule.running(steps.step(i)));
+      row_steps_before_.push_back(row_steps_before_.back() + schedule.running(steps.step(i)));
     }
   }
 
-  int64_t terms(int64_t first, int64_t last) const {
-    return terms_before_[last - begin] - terms_before_[first - begin];
+  int64_t row_steps(int64_t first, int64_t last) const {
+    return row_steps_before_[last - begin] - row_steps_before_[first - begin];
   }
 
-  /// The start of the most steps before `last` with at most `most` terms, of one step at least.
+  /// The start of the most steps before `last` with at most `most` row steps, of one step at least.
   int64_t start_of(int64_t last, int64_t most) const {
-    const auto end = terms_before_.begin() + (last - begin);
-    const auto start = std::lower_bound(terms_before_.begin(), end, *end - most);
+    const auto end = row_steps_before_.begin() + (last - begin);
+    const auto start = std::lower_bound(row_steps_before_.begin(), end, *end - most);
     return std::clamp<int64_t>(
-        begin + (start - terms_before_.begin()), begin, std::max(begin, last - 1));
+        begin + (start - row_steps_before_.begin()), begin, std::max(begin, last - 1));
   }
 
   const Schedule schedule;
   int64_t begin, end;
 
  private:
-  std::vector<int64_t> terms_before_;
+  std::vector<int64_t> row_steps_before_;
 };
 
-/// The row of h or c that a step of `row` starts from: of `initial` at its first step, null after a
-/// reset, else of `results`, of the step that was run before. Null also if `initial` is, for zeros.
-template <typename scalar_t>
-const scalar_t* state_before(const SequenceBackward<scalar_t>& s,
-                             int64_t step,
-                             int64_t row,
-                             const scalar_t* initial,
-                             const scalar_t* results) {
-  if (s.steps.resets(step, row)) {
-    return nullptr;
-  }
-  if (s.steps.is_first(step, row)) {
-    return initial ? initial + row * s.state_size : nullptr;
-  }
-  return results + (s.steps.before(step) * s.steps.batch + row) * s.state_size;
-}
-
-/// Some successive steps, and d_gates of their terms.
+/// Some successive steps, and d_gates of their row steps.
 template <typename scalar_t>
 struct StepsOfChunk {
   const SequenceBackward<scalar_t>& sequence;
   const RunningSteps& steps;
   int64_t first, last;
-  scalar_t* data;  // (terms, gate_columns), or unused if the caller wants d_gates
+  scalar_t* data;  // (row steps, gate_columns), or unused if the caller wants d_gates
 
   scalar_t* d_gates(int64_t i, int64_t row) const {
     const int64_t columns = sequence.gate_columns;
     if (sequence.d_gates) {
       return sequence.d_gates + (sequence.steps.step(i) * sequence.steps.batch + row) * columns;
     }
-    return data + (steps.terms(first, i) + steps.schedule.place(row)) * columns;
+    return data + (steps.row_steps(first, i) + steps.schedule.place(row)) * columns;
   }
 
   /// The steps from `begin` to `end`.
   StepsOfChunk part(int64_t begin, int64_t end) const {
-    return {sequence, steps, begin, end, data + steps.terms(first, begin) * sequence.gate_columns};
+    return {
+        sequence, steps, begin, end, data + steps.row_steps(first, begin) * sequence.gate_columns};
   }
 
-  /// Calls visit(i, step, row) for every term.
+  /// Calls visit(i, step, row) for every row step.
   template <typename Visit>
   void for_each(const Visit& visit) const {
     for (int64_t i = first; i < last; ++i) {
@@ -176,7 +160,7 @@ class BackwardRows {
       rows.push_back({.grad_output = s.grad_output.at(step, row),
                       .grad_cells = s.grad_cells.at(step, row),
                       .gates = s.gates + at * s.gate_columns,
-                      .old_cell = state_before(s, step, row, s.c0, s.cells),
+                      .old_cell = s.steps.start_of(step, row, s.state_size, s.c0, s.cells),
                       .new_cell = s.cells + at * s.state_size,
                       .d_h = state.h_of(row),
                       .d_cell = state.cell_of(row),
@@ -238,16 +222,15 @@ class BackwardRows {
   std::vector<BackwardRow<scalar_t>> product_rows;  // of the following step
 };
 
-/// The terms of the sums over a chunk's steps: every step that a row runs, with the state it
-/// started from.
+/// The rows of the sums over a chunk: every row step, with the state it started from.
 template <typename scalar_t>
 std::vector<GradientRow<scalar_t>> gradient_rows(const StepsOfChunk<scalar_t>& chunk,
                                                  const scalar_t* zeros) {
   const SequenceBackward<scalar_t>& s = chunk.sequence;
   std::vector<GradientRow<scalar_t>> rows;
-  rows.reserve(chunk.steps.terms(chunk.first, chunk.last));
+  rows.reserve(chunk.steps.row_steps(chunk.first, chunk.last));
   chunk.for_each([&](int64_t i, int64_t step, int64_t row) {
-    const scalar_t* const old_h = state_before(s, step, row, s.h0, s.output);
+    const scalar_t* const old_h = s.steps.start_of(step, row, s.state_size, s.h0, s.output);
     rows.push_back({.d_gates = chunk.d_gates(i, row),
                     .old_h = old_h ? old_h : zeros,
                     .input = s.input.rows.at(step, row)});
@@ -259,7 +242,7 @@ template <typename scalar_t>
 std::vector<StateGradientRow<scalar_t>> input_gradient_rows(const StepsOfChunk<scalar_t>& chunk) {
   const SequenceBackward<scalar_t>& s = chunk.sequence;
   std::vector<StateGradientRow<scalar_t>> rows;
-  rows.reserve(chunk.steps.terms(chunk.first, chunk.last));
+  rows.reserve(chunk.steps.row_steps(chunk.first, chunk.last));
   chunk.for_each([&](int64_t i, int64_t step, int64_t row) {
     rows.push_back({.d_gates = chunk.d_gates(i, row),
                     .out = s.d_input + (step * s.steps.batch + row) * s.input.features});
@@ -267,14 +250,14 @@ std::vector<StateGradientRow<scalar_t>> input_gradient_rows(const StepsOfChunk<s
   return rows;
 }
 
-/// The terms that are added to d_weights at a time: as many as a sum takes whose d_gates stay in
-/// the L2 cache. It does not depend on the number of threads, and neither do the bits.
+/// The row steps that are added to d_weights at a time: as many as a sum takes whose d_gates stay
+/// in the L2 cache. It does not depend on the number of threads, and neither do the bits.
 template <typename scalar_t>
-int64_t terms_of_sum(const SequenceBackward<scalar_t>& s) {
+int64_t row_steps_of_sum(const SequenceBackward<scalar_t>& s) {
   constexpr int64_t kBytes = 512 << 10;
-  const int64_t terms = product_kernels<scalar_t>().max_rows_per_sum;
-  const int64_t bytes = terms * s.gate_columns * static_cast<int64_t>(sizeof(scalar_t));
-  return terms * std::max<int64_t>(1, kBytes / bytes);
+  const int64_t row_steps = product_kernels<scalar_t>().max_rows_per_sum;
+  const int64_t bytes = row_steps * s.gate_columns * static_cast<int64_t>(sizeof(scalar_t));
+  return row_steps * std::max<int64_t>(1, kBytes / bytes);
 }
 
 }  // namespace
@@ -285,14 +268,15 @@ template <typename scalar_t>
 void run(const SequenceBackward<scalar_t>& s) {
   const RunningSteps steps(s.steps);
   const int64_t begin = steps.begin, end = steps.end;
-  const int64_t all_terms = steps.terms(begin, end);
-  const int64_t terms_at_once = terms_of_sum(s);
-  const int64_t terms_of_chunk = terms_at_once * threads_of_sequence();
+  const int64_t all_row_steps = steps.row_steps(begin, end);
+  const int64_t row_steps_at_once = row_steps_of_sum(s);
+  const int64_t row_steps_of_chunk = row_steps_at_once * threads_of_sequence();
   // A step is not divided.
-  const auto most_terms = [&](int64_t wanted) {
-    return std::min(all_terms, std::max(wanted, s.steps.batch));
+  const auto most_row_steps = [&](int64_t wanted) {
+    return std::min(all_row_steps, std::max(wanted, s.steps.batch));
   };
-  const Scratch<scalar_t> d_gates(s.d_gates ? 0 : most_terms(terms_of_chunk) * s.gate_columns);
+  const Scratch<scalar_t> d_gates(s.d_gates ? 0
+                                            : most_row_steps(row_steps_of_chunk) * s.gate_columns);
   const std::vector<scalar_t> zeros(s.state_size, scalar_t(0));
 
   const auto panels = pack_columns<scalar_t>(s.weight_hh, s.gate_columns);
@@ -301,21 +285,21 @@ void run(const SequenceBackward<scalar_t>& s) {
       s.gate_columns,
       s.state_size,
       s.input.features,
-      most_terms(terms_at_once),
-      /*in_one_call=*/steps.start_of(end, terms_at_once) == begin,
+      most_row_steps(row_steps_at_once),
+      /*in_one_call=*/steps.start_of(end, row_steps_at_once) == begin,
       s.d_weight_hh,
       s.d_weight_ih,
       s.d_bias);
   std::optional<StateGradient<scalar_t>> input;
   if (s.d_input) {
-    input.emplace(s.gate_columns, s.weight_ih, all_terms);
+    input.emplace(s.gate_columns, s.weight_ih, all_row_steps);
   }
   int64_t last = end;
   do {
-    int64_t first = steps.start_of(last, terms_at_once);
+    int64_t first = steps.start_of(last, row_steps_at_once);
     while (first > begin) {
-      const int64_t next = steps.start_of(first, terms_at_once);
-      if (steps.terms(next, last) > terms_of_chunk) {
+      const int64_t next = steps.start_of(first, row_steps_at_once);
+      if (steps.row_steps(next, last) > row_steps_of_chunk) {
         break;
       }
       first = next;
@@ -334,7 +318,7 @@ void run(const SequenceBackward<scalar_t>& s) {
                    .run(chunk, chunk.last == end, chunk.first == begin, spread);
              });
     do {
-      const int64_t start = steps.start_of(last, terms_at_once);
+      const int64_t start = steps.start_of(last, row_steps_at_once);
       const auto part = chunk.part(start, last);
       if (s.d_weight_hh.data || s.d_weight_ih.data || s.d_bias) {
         parameters.add(gradient_rows(part, zeros.data()), last == end, start == begin);

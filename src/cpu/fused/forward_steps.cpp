@@ -165,10 +165,9 @@ class ForwardRows {
           clear(gates, s.gate_columns);
           continue;
         }
+        const scalar_t* const old_h = s.steps.start_of(step, row, s.state_size, s.h0, s.output);
         rows.push_back({.input = s.input.rows.at(step, row),
-                        .old_h = s.steps.resets(step, row)     ? zeros.data()
-                                 : s.steps.is_first(step, row) ? start_of_h(row)
-                                                               : output(s.steps.before(step), row),
+                        .old_h = old_h ? old_h : zeros.data(),
                         .z = z.data() + static_cast<int64_t>(rows.size()) * z_size,
                         .cell = cell_of(row),
                         .new_h = output(step, row),

@@ -127,9 +127,8 @@ void run_forward(const SequenceOutputs& outputs,
   });
 }
 
-/// The h or c that each step of a chunk starts from: `initial` at a row's first step, zero after a
-/// reset, else that of `results`, (steps, batch, state_size), of the step that was run before.
-/// `initial` is contiguous, in the accumulation type, or undefined for zeros.
+/// The h or c that each step of a chunk starts from (Steps::start_of). `initial` and `results` are
+/// contiguous; `initial` may be undefined.
 template <typename scalar_t>
 Tensor states_before(const Chunk& chunk, const Tensor& initial, const Tensor& results) {
   using acc_t = accumulate_t<scalar_t>;
@@ -138,7 +137,7 @@ Tensor states_before(const Chunk& chunk, const Tensor& initial, const Tensor& re
   const Tensor states =
       at::zeros({chunk.rows(), state_size}, c10::CppTypeToScalarType<acc_t>::value);
   const scalar_t* const results_data = results.const_data_ptr<scalar_t>();
-  const acc_t* const initial_data = data_or_null<acc_t>(initial);
+  const scalar_t* const initial_data = data_or_null<scalar_t>(initial);
   for (int64_t t = chunk.times().begin; t < chunk.times().end; ++t) {
     const int64_t running = chunk.running(t);
     if (running == 0) {
@@ -148,14 +147,9 @@ Tensor states_before(const Chunk& chunk, const Tensor& initial, const Tensor& re
     for_each_task(running, running * state_size, kShortCopies, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = chunk.schedule().row(chunk.places().begin + i);
-        if (steps.resets(t, row)) {
-          continue;
-        }
-        if (!steps.is_first(t, row)) {
-          const int64_t before = steps.before(t) * steps.batch + row;
-          std::copy_n(results_data + before * state_size, state_size, to + i * state_size);
-        } else if (initial_data != nullptr) {
-          std::copy_n(initial_data + row * state_size, state_size, to + i * state_size);
+        if (const scalar_t* const from =
+                steps.start_of(t, row, state_size, initial_data, results_data)) {
+          std::copy_n(from, state_size, to + i * state_size);
         }
       }
     });
@@ -183,8 +177,8 @@ class Backward {
         weight_ih_(arguments.sequence.weight_ih.to(kAccumulated)),
         output_(arguments.output.contiguous()),
         cells_(arguments.cells.contiguous()),
-        h0_(accumulated(arguments.sequence.h0)),
-        c0_(accumulated(arguments.sequence.c0)),
+        h0_(rounded(arguments.sequence.h0)),
+        c0_(rounded(arguments.sequence.c0)),
         d_weight_ih_(zeros_if_wanted(gradients.weight_ih)),
         d_weight_hh_(zeros_if_wanted(gradients.weight_hh)),
         d_bias_(zeros_if_wanted(gradients.bias)) {}
@@ -204,8 +198,10 @@ class Backward {
     Tensor h, cell;
   };
 
-  static Tensor accumulated(const std::optional<Tensor>& state) {
-    return is_given(state) ? state->to(kAccumulated).contiguous() : Tensor();
+  /// A float32 c0 beside 16 bits is rounded, as all other cells are.
+  static Tensor rounded(const std::optional<Tensor>& state) {
+    constexpr auto dtype = c10::CppTypeToScalarType<scalar_t>::value;
+    return is_given(state) ? state->to(dtype).contiguous() : Tensor();
   }
   static Tensor zeros_if_wanted(const Tensor& gradient) {
     return gradient.defined() ? at::zeros(gradient.sizes(), kAccumulated) : Tensor();
