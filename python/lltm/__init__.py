@@ -14,6 +14,7 @@ To find out what a library was built with without loading it, read ``liblltm_ops
 import torch
 
 from . import _loader, _on_import, flops, sharding
+from ._config import show_config
 from ._decompositions import decompositions
 from ._loader import BuildInfo, LibraryPath
 from ._lstm import LSTM, LSTMCell, convert_lstm
@@ -40,6 +41,7 @@ __all__ = [
     "sequence",
     "sequence_backward",
     "sequence_plan",
+    "show_config",
     "split_weights",
 ]
 
