@@ -18,6 +18,7 @@ from ._config import show_config
 from ._decompositions import decompositions
 from ._loader import BuildInfo, LibraryPath
 from ._lstm import LSTM, LSTMCell, convert_lstm
+from ._onnx import onnx_translation_table
 from .cell import LLTMCell, split_weights
 from .module import LLTM
 from .operators import backward, forward, lstm, sequence, sequence_backward, sequence_plan
@@ -38,6 +39,7 @@ __all__ = [
     "has_cuda",
     "library_path",
     "lstm",
+    "onnx_translation_table",
     "sequence",
     "sequence_backward",
     "sequence_plan",

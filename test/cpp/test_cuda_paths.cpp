@@ -300,7 +300,8 @@ TEST_P(CudaPathChoice, AnUnknownPathIsAnError) {
       const std::string message = error.what_without_backtrace();
       EXPECT_EQ(
           message.rfind("lltm: expected the environment variable LLTM_CUDA_PATH to be one of auto "
-                        "few_rows hopper tiles library forward_few_rows forward_wgmma_64x8 ",
+                        "few_rows hopper tiles library block cluster steps forward_few_rows "
+                        "forward_wgmma_64x8 ",
                         0),
           0)
           << message;

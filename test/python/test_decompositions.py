@@ -270,3 +270,61 @@ def test_the_page(onnxruntime, tmp_path, monkeypatch):
     found = [torch.from_numpy(values) for values in run_onnx(onnxruntime, "model.onnx", input, lengths)]
     torch.testing.assert_close(found, [output, *state])
     torch.testing.assert_close(torch.export.load("model.pt2").module()(input, lengths=lengths), (output, state))
+
+
+class StatesOfLstm(torch.nn.Module):
+    """Two layers of LSTM, with everything that ONNX's has, or with what it lacks."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.rnn = lltm.LSTM(3, 4, 2, **options)
+
+    def forward(self, x, lengths=None, h=None, c=None, reset=None):
+        output, (h_n, c_n) = self.rnn(x, None if h is None else (h, c), lengths, reset)
+        return output, h_n, c_n
+
+
+def export_lstm(model, arguments, **options):
+    with torch.no_grad():
+        return torch.onnx.export(
+            model.eval(), arguments, dynamo=True, custom_translation_table=lltm.onnx_translation_table(), **options
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("with_lengths", [False, True], ids=["plain", "lengths"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_lstm_of_onnx(onnxruntime, tmp_path, options, with_lengths, dtype):
+    """With lengths, also of 0 and beyond the steps, which keep the initial state and are clamped."""
+    model = StatesOfLstm(**options).to(dtype)
+    states = 4 if options.get("bidirectional") else 2
+
+    def make_arguments(steps, batch):
+        arguments = [torch.randn(steps, batch, 3).to(dtype)]
+        if with_lengths:
+            lengths = torch.randint(0, steps + 3, (batch,))
+            lengths[0] = 0
+            arguments += [lengths, *torch.randn(2, states, batch, 4).to(dtype)]
+        return tuple(arguments)
+
+    shapes = ({0: DYNAMIC, 1: DYNAMIC}, *(({0: DYNAMIC}, {1: DYNAMIC}, {1: DYNAMIC}) if with_lengths else ()))
+    program = export_lstm(model, make_arguments(5, 3), dynamic_shapes=shapes)
+    kinds = [node.op_type for node in program.model.graph]
+    assert kinds.count("LSTM") == states and "Scan" not in kinds
+    program.save(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    for sizes in ((5, 3), (9, 6), (1, 2)):
+        given = make_arguments(*sizes)
+        found = session.run(None, {i.name: t.numpy() for i, t in zip(session.get_inputs(), given, strict=True)})
+        tolerance = 1e-5 if dtype == torch.float32 else 5e-3
+        for result, expected in zip(found, model(*given), strict=True):
+            torch.testing.assert_close(torch.from_numpy(result), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reset", "message"),
+    [(torch.float64, None, "runs in float32 and float16"), (torch.float32, torch.zeros(5, 2).bool(), "has no resets")],
+)
+def test_what_onnx_does_not_have_is_refused(onnxruntime, dtype, reset, message):
+    with pytest.raises(torch.onnx.OnnxExporterError, match=f"ONNX's LSTM {message}.*lltm.decompositions"):
+        export_lstm(StatesOfLstm().to(dtype), (torch.randn(5, 2, 3).to(dtype), None, None, None, reset))

@@ -60,7 +60,7 @@ def test_is_nn_lstm(device, reverse, packed):
     if packed:
         input = pack_padded_sequence(input, arguments.lengths.cpu(), enforce_sorted=False)
     # Of the two directions, this one.
-    output, (h_n, c_n) = module(input, (leaves.h0.expand(2, -1, -1), leaves.c0.expand(2, -1, -1)))
+    output, (h_n, c_n) = module(input, (leaves.h0.repeat(2, 1, 1), leaves.c0.repeat(2, 1, 1)))
     if packed:
         output, _ = pad_packed_sequence(output)
     expected = output.chunk(2, dim=2)[reverse], h_n[int(reverse)], c_n[int(reverse)]

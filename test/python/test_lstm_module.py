@@ -10,7 +10,6 @@ import torch
 from module_reference import assert_same, packed, random_state
 from torch import nn
 from torch.nn.utils import parametrizations, prune
-from torch.testing._internal import common_modules
 
 import lltm
 
@@ -179,6 +178,8 @@ def test_cell(device, bias, shape, with_state):
 
 def module_inputs(theirs, ours):
     """PyTorch's own arguments of constructors and calls, but those with projections."""
+    from torch.testing._internal import common_modules
+
     for info in common_modules.module_db:
         if info.module_cls is theirs:
             for training in (False, True):
@@ -189,6 +190,7 @@ def module_inputs(theirs, ours):
 
 @pytest.mark.parametrize(("theirs", "ours"), [(nn.LSTM, lltm.LSTM), (nn.LSTMCell, lltm.LSTMCell)], ids=["LSTM", "Cell"])
 def test_inputs_of_pytorchs_own_tests(theirs, ours):
+    pytest.importorskip("expecttest", reason="PyTorch's own tests need expecttest")
     count = 0
     for training, case in module_inputs(theirs, ours):
         args, kwargs = case.constructor_input.args, case.constructor_input.kwargs
