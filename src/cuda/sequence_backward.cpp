@@ -11,6 +11,7 @@
 #include "../operators/recurrent_gradients.h"
 #include "kernels/backward/kernels.h"
 #include "kernels/sequence/kernels.h"
+#include "kernels/transpose.h"
 #include "packed_rows.h"
 #include "plan/plan.h"
 #include "plan/sequence_gradients.h"
@@ -39,7 +40,7 @@ namespace {
 using at::Tensor;
 
 /// Launches the kernel that computes a step and its product.
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 cudaError_t launch_with_product(const SequenceGradientsParams<scalar_t>& params,
                                 const Matrix& weights_h,
                                 Arithmetic arithmetic,
@@ -47,18 +48,39 @@ cudaError_t launch_with_product(const SequenceGradientsParams<scalar_t>& params,
                                 cudaStream_t stream) {
   const TileShape& tile = plan.candidate->tile;
   const int split = plan.estimate.ranks;
-  if constexpr (std::is_same_v<scalar_t, float>) {
-    if (plan.candidate->group == Group::kHopper) {
-      return launch_sequence_gradient_wgmma_float32(params, weights_h, tile, split, stream);
-    }
-  }
   return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
     if constexpr (std::is_same_v<scalar_t, TensorElement<kArithmetic>>) {
-      return launch_sequence_gradient_tiles<kArithmetic>(params, weights_h, tile, split, stream);
-    } else {
-      return cudaErrorInvalidValue;  // other tensors; those of float64 have no arithmetic at all
+      if (plan.candidate->group == Group::kHopper) {
+        return launch_sequence_gradient_wgmma<Cell, kArithmetic>(
+            params, weights_h, tile, split, stream);
+      }
+      if constexpr (std::is_same_v<Cell, cell::Lltm>) {
+        return launch_sequence_gradient_tiles<kArithmetic>(params, weights_h, tile, split, stream);
+      }
     }
+    return cudaErrorInvalidValue;  // other tensors; those of float64 have no arithmetic at all
   });
+}
+
+/// A contiguous tensor that starts at a multiple of 16 bytes: a copy if `tensor` is not one.
+Tensor contiguous_vectors(const Tensor& tensor) {
+  const Tensor contiguous = tensor.contiguous();
+  const bool aligned = reinterpret_cast<uintptr_t>(contiguous.const_data_ptr()) % 16 == 0;
+  return aligned ? contiguous : contiguous.clone();
+}
+
+/// A transposed copy that TMA can describe.
+Tensor transposed(const Tensor& matrix, const Device& device) {
+  const Tensor copy = rows_of_vectors(matrix.size(1), matrix.size(0), matrix.scalar_type(), device);
+  check_launch(launch_transpose({.element_size = static_cast<int>(matrix.element_size()),
+                                 .rows = matrix.size(0),
+                                 .columns = matrix.size(1),
+                                 .from = matrix.const_data_ptr(),
+                                 .from_strides = {matrix.stride(0), matrix.stride(1)},
+                                 .to = copy.mutable_data_ptr(),
+                                 .to_stride = copy.stride(0)},
+                                device.stream()));
+  return copy;
 }
 
 /// A mask of shape (steps, batch, 1) that is true beyond the lengths.
@@ -66,18 +88,18 @@ Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
   return at::arange(steps, lengths.options()).unsqueeze(1).ge(lengths).unsqueeze(2);
 }
 
-/// How the steps are computed: by a kernel of the LLTM or, if there is no candidate, by products of
-/// the library.
+/// How the steps are computed: by a kernel or, if there is no candidate, by products of the
+/// library.
 std::optional<SequenceGradientChoice> choose_step(const RecurrentBackwardArguments& arguments,
                                                   const SequenceSizes<int64_t>& sizes,
                                                   const DeviceFacts& facts) {
-  if (arguments.sequence.cell != CellType::kLltm) {
-    return std::nullopt;
-  }
-  const auto choice = choose_sequence_gradients(
-      {arithmetic_of(arguments.output.scalar_type()), sizes.steps, sizes.batch, sizes.state_size},
-      facts,
-      selection());
+  const auto choice = choose_sequence_gradients({arithmetic_of(arguments.output.scalar_type()),
+                                                 sizes.steps,
+                                                 sizes.batch,
+                                                 sizes.state_size,
+                                                 sizes.gates},
+                                                facts,
+                                                selection());
   return choice.candidate->group == Group::kLibrary ? std::nullopt : std::optional(choice);
 }
 
@@ -101,8 +123,8 @@ void run_steps(const Tensor& d_gates,
   };
   const Tensor d_h = begin(arguments.grad_h_n);
   const Tensor d_cell = begin(arguments.grad_c_n);
-  const Tensor gates = arguments.gates.contiguous();
-  const Tensor cells = arguments.cells.contiguous();
+  const Tensor gates = contiguous_vectors(arguments.gates);
+  const Tensor cells = contiguous_vectors(arguments.cells);
   // A float32 c0 beside 16 bits is rounded, as all other cells are.
   const std::optional<Tensor> c0 =
       is_given(sequence.c0) ? std::optional(sequence.c0->to(cells.scalar_type())) : std::nullopt;
@@ -110,8 +132,10 @@ void run_steps(const Tensor& d_gates,
   std::optional<SequenceGradientChoice> choice;
   Tensor weights_h, from_h;
   if (steps > 1 || (steps == 1 && gradients.h0.defined())) {
-    weights_h = in_rows_of_vectors(sequence.weight_hh, device);
     choice = choose_step(arguments, sizes, facts);
+    weights_h = choice && choice->candidate->group == Group::kHopper
+                    ? transposed(sequence.weight_hh, device)
+                    : in_rows_of_vectors(sequence.weight_hh, device);
     if (!choice) {
       from_h = device.empty({batch, state_size}, accumulated);
     }
@@ -123,6 +147,7 @@ void run_steps(const Tensor& d_gates,
       .state_size = state_size,
       .t = kNoTime,
       .last_t = kNoTime,
+      .follows_a_product = false,
       .rows_of_sequence = rows_of_sequence(sequence),
       .grad_output = steps_of<scalar_t>(arguments.grad_output),
       .grad_cells = steps_of<scalar_t>(arguments.grad_cells),
@@ -147,7 +172,9 @@ void run_steps(const Tensor& d_gates,
     const bool has_product = params.last_t != kNoTime;
     if (has_product && choice) {
       const Arithmetic arithmetic = *arithmetic_of(cells.scalar_type());
-      check_launch(launch_with_product(params, rows_of(weights_h), arithmetic, *choice, stream));
+      check_launch(with_cell(sequence.cell, [&]<typename Cell>() {
+        return launch_with_product<Cell>(params, rows_of(weights_h), arithmetic, *choice, stream);
+      }));
     } else {
       if (has_product) {
         product_out(from_h, d_gates.narrow(0, params.last_t * batch, batch), weights_h);
@@ -157,6 +184,7 @@ void run_steps(const Tensor& d_gates,
       }));
     }
     params.last_t = t;
+    params.follows_a_product = has_product;
   };
   for (int64_t k = steps - 1; k >= 0; --k) {
     step(reverse ? steps - 1 - k : k);
@@ -274,7 +302,7 @@ const RecurrenceCandidate* plan(const RecurrentBackwardArguments& arguments,
                               .backward = true,
                               .in_pairs = is_in_pairs(arguments, sizes)};
   const auto step = choose_sequence_gradients(
-      {arithmetic, sizes.steps, sizes.batch, sizes.state_size}, facts, selection());
+      {arithmetic, sizes.steps, sizes.batch, sizes.state_size, sizes.gates}, facts, selection());
   return plan_recurrence(facts, shape, static_cast<double>(sizes.steps) * step.estimate.us);
 }
 

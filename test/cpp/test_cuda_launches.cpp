@@ -1,5 +1,7 @@
 // The host code of launches with TMA, without a GPU: for any sizes, alignments and wanted
 // gradients, the tensor map of every matrix and all grids and clusters are valid.
+#include "cell/lltm.h"
+#include "cell/lstm.h"
 #include "cuda/kernels/forward/kernels.h"
 #include "cuda/kernels/pack.h"
 #include "cuda/kernels/sequence/kernels.h"
@@ -85,7 +87,7 @@ TEST(Launches, DescribeTheForwardsMatrices) {
   }
 }
 
-template <Arithmetic kArithmetic>
+template <typename Cell, Arithmetic kArithmetic>
 void expect_steps_launched(Group group) {
   Random random;
   for (int i = 0; i < 2000; ++i) {
@@ -95,20 +97,23 @@ void expect_steps_launched(Group group) {
     params.rows = random.log_uniform(1, 1e6);
     params.state_size = random.log_uniform(1, 5000);
     params.last_t = random.below(steps);
+    const int64_t gates = Cell::kGates * params.state_size;
     const auto [candidate, estimate] = choose_sequence_gradients(
-        {kArithmetic, steps, params.rows, params.state_size}, kH200, {.group = group});
+        {kArithmetic, steps, params.rows, params.state_size, gates}, kH200, {.group = group});
     fake_cuda() = {};
     const int size = element_size(kArithmetic);
-    const Matrix weights{memory(0), packed_stride(params.state_size, size)};
+    const bool hopper = candidate->group == Group::kHopper;
+    const Matrix weights{memory(0), packed_stride(hopper ? gates : params.state_size, size)};
     params.d_gates = reinterpret_cast<TensorElement<kArithmetic>*>(memory(1));
-    params.d_gates_stride = packed_stride(3 * params.state_size, size);
+    params.d_gates_stride = packed_stride(gates, size);
     cudaError_t error = cudaSuccess;
-    if (candidate->group == Group::kTiles) {
-      error = launch_sequence_gradient_tiles<kArithmetic>(
+    if (hopper) {
+      params.follows_a_product = random.below(2) == 1;
+      error = launch_sequence_gradient_wgmma<Cell, kArithmetic>(
           params, weights, candidate->tile, estimate.ranks, nullptr);
-    } else if constexpr (kArithmetic == Arithmetic::kFloat32) {
-      ASSERT_EQ(candidate->group, Group::kHopper);
-      error = launch_sequence_gradient_wgmma_float32(
+    } else {
+      ASSERT_EQ(candidate->group, Group::kTiles);
+      error = launch_sequence_gradient_tiles<kArithmetic>(
           params, weights, candidate->tile, estimate.ranks, nullptr);
     }
     const auto& violations = fake_cuda().violations;
@@ -119,12 +124,15 @@ void expect_steps_launched(Group group) {
 }
 
 TEST(Launches, OfAStepOfASequencesGradientsFitTheGrid) {
-  for (const Group group : {Group::kHopper, Group::kTiles}) {
-    expect_steps_launched<Arithmetic::kFloat32>(group);
-    expect_steps_launched<Arithmetic::kTf32>(group);
-    expect_steps_launched<Arithmetic::kFloat16>(group);
-    expect_steps_launched<Arithmetic::kBFloat16>(group);
-  }
+  const auto expect_all_launched = []<typename Cell>(Group group) {
+    expect_steps_launched<Cell, Arithmetic::kFloat32>(group);
+    expect_steps_launched<Cell, Arithmetic::kTf32>(group);
+    expect_steps_launched<Cell, Arithmetic::kFloat16>(group);
+    expect_steps_launched<Cell, Arithmetic::kBFloat16>(group);
+  };
+  expect_all_launched.template operator()<cell::Lltm>(Group::kHopper);
+  expect_all_launched.template operator()<cell::Lstm>(Group::kHopper);
+  expect_all_launched.template operator()<cell::Lltm>(Group::kTiles);
 }
 
 /// A StepProblem is the base of the StepOfRowsProblem that random_step() returns.

@@ -17,6 +17,21 @@ using test::kA100;
 using test::kArithmetics;
 using test::kH200;
 
+SequenceGradientShape shape_of(std::optional<Arithmetic> arithmetic,
+                               int64_t rows,
+                               int64_t state_size,
+                               int64_t gates = 3) {
+  return {arithmetic, /*steps=*/100, rows, state_size, gates * state_size};
+}
+
+SequenceGradientChoice choose(std::optional<Arithmetic> arithmetic,
+                              int64_t rows,
+                              int64_t state_size,
+                              const DeviceFacts& device = kH200,
+                              const Selection& selection = {}) {
+  return choose_sequence_gradients(shape_of(arithmetic, rows, state_size), device, selection);
+}
+
 int64_t blocks(const SequenceGradientChoice& plan, int64_t rows, int64_t state_size) {
   const TileShape& tile = plan.candidate->tile;
   return int64_t{tiles_of(rows, tile.rows)} * tiles_of(state_size, tile.columns) *
@@ -35,7 +50,7 @@ TEST(SequenceGradientPlan, FitsTheDevice) {
     const int64_t state_size = test::log_uniform(random, 1, 5000);
     const Arithmetic arithmetic = kArithmetics[i % 4];
     for (const DeviceFacts& device : {kH200, kA100}) {
-      const auto plan = choose_sequence_gradients({arithmetic, 100, rows, state_size}, device);
+      const auto plan = choose(arithmetic, rows, state_size, device);
       if (!is_fused(plan)) {
         continue;
       }
@@ -52,7 +67,7 @@ TEST(SequenceGradientPlan, FitsTheDevice) {
 
 TEST(SequenceGradientPlan, ReadsTheWeightsByManyMultiprocessors) {
   for (const Arithmetic arithmetic : kArithmetics) {
-    const auto plan = choose_sequence_gradients({arithmetic, 100, 32, 512}, kH200);
+    const auto plan = choose(arithmetic, 32, 512);
     ASSERT_TRUE(is_fused(plan));
     EXPECT_GE(blocks(plan, 32, 512), 96);
   }
@@ -62,8 +77,7 @@ TEST(SequenceGradientPlan, LeavesToTheLibraryWhatTilesCannot) {
   const auto fuses = [](const DeviceFacts& device,
                         std::optional<Arithmetic> arithmetic,
                         std::optional<Group> group = std::nullopt) {
-    return is_fused(
-        choose_sequence_gradients({arithmetic, 100, 16, 128}, device, {.group = group}));
+    return is_fused(choose(arithmetic, 16, 128, device, {.group = group}));
   };
   EXPECT_TRUE(fuses(kH200, Arithmetic::kFloat32));
   EXPECT_FALSE(fuses(kH200, std::nullopt)) << "float64";
@@ -73,56 +87,89 @@ TEST(SequenceGradientPlan, LeavesToTheLibraryWhatTilesCannot) {
   EXPECT_FALSE(fuses(kH200, Arithmetic::kFloat32, Group::kLibrary));
 }
 
-TEST(SequenceGradientPlan, LeavesLargeProductsToTheLibrary) {
-  for (const Arithmetic arithmetic : {Arithmetic::kTf32, Arithmetic::kBFloat16}) {
-    EXPECT_TRUE(is_fused(choose_sequence_gradients({arithmetic, 100, 32, 512}, kH200)));
-    EXPECT_FALSE(is_fused(choose_sequence_gradients({arithmetic, 100, 128, 2048}, kH200)));
-  }
-}
-
-TEST(SequenceGradientPlan, TakesHoppersInstructionsInFloat32) {
-  const auto by_wgmma = [](const SequenceGradientShape& shape,
+TEST(SequenceGradientPlan, TakesHoppersInstructionsForLargeProducts) {
+  const auto by_wgmma = [](Arithmetic arithmetic,
                            const DeviceFacts& device,
                            std::optional<Group> group = std::nullopt) {
-    return choose_sequence_gradients(shape, device, {.group = group}).candidate->group ==
+    return choose(arithmetic, 128, 2048, device, {.group = group}).candidate->group ==
            Group::kHopper;
   };
-  EXPECT_TRUE(by_wgmma({Arithmetic::kFloat32, 128, 128, 2048}, kH200));
-  EXPECT_FALSE(by_wgmma({Arithmetic::kFloat32, 128, 128, 2048}, kA100));
-  EXPECT_FALSE(by_wgmma({Arithmetic::kFloat32, 128, 128, 2048}, kH200, Group::kTiles));
-  EXPECT_FALSE(by_wgmma({Arithmetic::kTf32, 128, 128, 2048}, kH200));
-  EXPECT_FALSE(by_wgmma({Arithmetic::kFloat32, 1 << 20, 1 << 20, 2048}, kH200))
+  for (const Arithmetic arithmetic : kArithmetics) {
+    EXPECT_TRUE(by_wgmma(arithmetic, kH200));
+    EXPECT_FALSE(by_wgmma(arithmetic, kA100));
+    EXPECT_FALSE(by_wgmma(arithmetic, kH200, Group::kTiles));
+  }
+  for (const Arithmetic arithmetic : {Arithmetic::kTf32, Arithmetic::kBFloat16}) {
+    EXPECT_FALSE(is_fused(choose(arithmetic, 128, 2048, kA100)));
+  }
+  SequenceGradientShape shape = shape_of(Arithmetic::kFloat32, 1 << 20, 2048);
+  shape.steps = 1 << 20;
+  EXPECT_NE(choose_sequence_gradients(shape, kH200).candidate->group, Group::kHopper)
       << "more rows than TMA counts";
 }
 
+TEST(SequenceGradientPlan, CountsTransposingTheWeightsOnce) {
+  SequenceGradientShape shape = shape_of(Arithmetic::kBFloat16, 64, 1024);
+  const SequenceGradientCandidate& candidate = *choose_sequence_gradients(shape, kH200).candidate;
+  ASSERT_EQ(candidate.group, Group::kHopper);
+  const double many = estimate(candidate, shape, kH200).us;
+  shape.steps = 1;
+  // Reading and writing 6 MiB takes microseconds.
+  EXPECT_GT(estimate(candidate, shape, kH200).us, many + 3);
+}
+
+TEST(SequenceGradientPlan, TakesHoppersInstructionsForAnyStateSize) {
+  for (const Arithmetic arithmetic : kArithmetics) {
+    for (const int64_t state_size : {1021, 1022, 1023}) {
+      const auto plan = choose(arithmetic, 64, state_size);
+      EXPECT_EQ(plan.candidate->group, Group::kHopper);
+      EXPECT_TRUE(plan.candidate->any_state_size);
+    }
+  }
+}
+
+TEST(SequenceGradientPlan, HasMmaSyncOnlyForThreeGates) {
+  for (const DeviceFacts& device : {kH200, kA100}) {
+    const SequenceGradientShape shape = shape_of(Arithmetic::kBFloat16, 64, 1024, /*gates=*/4);
+    EXPECT_EQ(choose_sequence_gradients(shape, device).candidate->group,
+              device.wgmma ? Group::kHopper : Group::kLibrary);
+    EXPECT_EQ(choose_sequence_gradients(shape, device, {.group = Group::kTiles}).candidate->group,
+              Group::kLibrary);
+  }
+}
+
 TEST(SequenceGradientPlan, TakesACandidateByItsNameAndRanks) {
-  const SequenceGradientShape float32{Arithmetic::kFloat32, 100, 64, 1024};
+  const SequenceGradientShape float32 = shape_of(Arithmetic::kFloat32, 64, 1024);
   const auto plan = [](const SequenceGradientShape& shape, std::string_view name, int ranks = 0) {
     return choose_sequence_gradients(shape, kH200, {.name = name, .ranks = ranks});
   };
+  const SequenceGradientShape tf32 = shape_of(Arithmetic::kTf32, 128, 2048);
   for (const SequenceGradientCandidate& candidate : sequence_gradient_candidates()) {
-    const auto found = plan(float32, candidate.name);
+    const bool of_float32 = supports(candidate, float32, kH200);
+    const SequenceGradientShape& shape = of_float32 ? float32 : tf32;
+    const auto found = plan(shape, candidate.name);
     EXPECT_EQ(found.candidate, &candidate);
-    EXPECT_EQ(found.estimate.ranks, estimate(candidate, float32, kH200).ranks);
+    EXPECT_EQ(found.estimate.ranks, estimate(candidate, shape, kH200).ranks);
   }
   EXPECT_EQ(plan(float32, "sequence_backward_tiles_32x32", 5).estimate.ranks, 5);
-  // Not supported: wgmma in TF32, ranks of the library, and more ranks than chunks.
-  const SequenceGradientShape tf32{Arithmetic::kTf32, 100, 128, 2048};
-  const SequenceGradientShape small{Arithmetic::kFloat32, 100, 64, 8};
+  // Not supported: float32's in TF32 and the reverse, ranks of the library, and more ranks than
+  // chunks.
+  const SequenceGradientShape small = shape_of(Arithmetic::kFloat32, 64, 8);
   for (const auto& found : {plan(tf32, "sequence_backward_wgmma_float32_64x96"),
+                            plan(float32, "sequence_backward_wgmma_64x64"),
                             plan(tf32, "sequence_backward_library", 1),
                             plan(small, "sequence_backward_wgmma_float32_64x96", 2)}) {
     EXPECT_EQ(found.candidate->group, Group::kTiles);
   }
   // The names of other directions select nothing.
-  EXPECT_FALSE(is_fused(plan(tf32, "backward_tiles")));
-  EXPECT_FALSE(is_fused(plan(tf32, "forward_tiles_64x8", 2)));
+  for (const auto& found : {plan(tf32, "backward_tiles"), plan(tf32, "forward_tiles_64x8", 2)}) {
+    EXPECT_EQ(found.candidate->group, Group::kHopper);
+  }
 }
 
 TEST(SequenceGradientPlan, TakesTilesForAnyOtherGroup) {
   for (const Group group : {Group::kFewRows, Group::kHopper, Group::kTiles}) {
-    EXPECT_TRUE(is_fused(
-        choose_sequence_gradients({Arithmetic::kTf32, 100, 4096, 4096}, kH200, {.group = group})));
+    EXPECT_TRUE(is_fused(choose(Arithmetic::kTf32, 4096, 4096, kH200, {.group = group})));
   }
 }
 

@@ -7,7 +7,8 @@
 //   fetch(operands, row, column)  reads it: rows `row`, row + kFragmentRowStep, ..., and
 //                                 neighboring columns; called before the sums are available
 //   place(operands, row, column)  the part of fetch that only computes addresses
-//   finish(operands, z)           z[gate][row * kColumns + column] are the sums over all of K
+//   finish(operands, z)           z[gate][row * kColumns + column] are the sums over all of K, of
+//                                 which an element has kSumsAnElement
 // and, so that a thread with several rows does not wait for memory once per row, what it fetches of
 // further rows before the sums are available:
 //   State                         what Operands have per row, the rest being per column; or empty
@@ -63,7 +64,7 @@ __device__ __forceinline__ void write_columns(
 template <typename Element, typename Math, int kRows, int kColumns>
 class CellEpilogue {
  public:
-  static constexpr int kItemRows = kRows, kItemColumns = kColumns;
+  static constexpr int kItemRows = kRows, kItemColumns = kColumns, kSumsAnElement = 3;
   static constexpr bool kReadsFours = kColumns == 4;
   // Four columns are kept as one word, so that nothing unpacks them before the sums are available.
   using Columns =

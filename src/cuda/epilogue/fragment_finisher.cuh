@@ -1,13 +1,13 @@
-// The epilogue of a forward tile that was computed by wgmma: sums move from the registers of the
-// warps that hold them to the threads that finish them, by a policy as described in
-// epilogue/cell.cuh.
+// The epilogue of a tile that was computed by wgmma, of the forward or of a step's gradients: sums
+// move from the registers of the warps that hold them to the threads that finish them, by a policy
+// as described in epilogue/cell.cuh.
 //
-// For 16 rows and each group of 8 hidden columns, lane l of a warp holds four sums per gate: those
-// of rows l/4 and l/4 + 8 and of columns l%4*2 and the next. A unit is what lanes 8q to 8q + 7 hold
-// of all columns. The ranks of a cluster divide the units among them. Sums are sent in fours, as a
-// lane holds them. A thread finishes items of four: neighbors of a row if these can be read and
-// written at once, otherwise the four of a lane. Consecutive threads take the items of a unit, so
-// that a warp accesses two or four rows of a matrix at a time.
+// An element has one sum, or one per gate. For 16 rows and each group of 8 columns, lane l of a
+// warp holds four of each: those of rows l/4 and l/4 + 8 and of columns l%4*2 and the next. A unit
+// is what lanes 8q to 8q + 7 hold of all columns. The ranks of a cluster divide the units among
+// them. Sums are sent in fours, as a lane holds them. A thread finishes items of four: neighbors of
+// a row if these can be read and written at once, otherwise the four of a lane. Consecutive threads
+// take the items of a unit, so that a warp accesses two or four rows of a matrix at a time.
 //
 // If items are neighbors of a row, lanes and the halves of their fours are permuted in shared
 // memory from one group of 8 columns to the next, so that the threads of a row read from different
@@ -18,29 +18,50 @@
 #include "../ptx/bulk_copy.cuh"
 #include "../ptx/cluster.cuh"
 #include "../ptx/shared.cuh"
+#include "../tile/shapes.h"
 
 #include <algorithm>
 #include <type_traits>
 
 namespace lltm::cuda {
 
-/// The bytes of a unit's sums from one rank.
-constexpr int unit_bytes(int hidden) {
-  return 3 * hidden / 8 * 128;
-}
+/// The shared memory of a block: the pipeline, a barrier for the sums, and the sums. The sums of a
+/// block without a cluster replace the stages.
+template <typename Product>
+struct FragmentMemory {
+  // The bytes of a unit's sums from one rank.
+  static constexpr int kUnitBytes = Product::kTileN / 8 * 128;
+  static constexpr int kUnits = Product::kTileM / 4;
+  static constexpr int kSumsBarrier = (Product::kPipelineBytes + 7) / 8 * 8;
+  static constexpr int kPartsOffset = (kSumsBarrier + 8 + 127) / 128 * 128;
+  static constexpr int kMostBytes = 227 * 1024;
+  static constexpr int kMaxRanks =
+      std::min(kLargestCluster / Product::kRowTiles,
+               std::max(1, (kMostBytes - kPartsOffset) / kUnitBytes - kUnits + 1));
+  static constexpr int kBlockBytes = kPartsOffset;
+  static constexpr int kClusterBytes =
+      kPartsOffset + (kMaxRanks == 1 ? 0 : (kUnits + kMaxRanks - 1) * kUnitBytes);
+  static_assert(kUnits * kUnitBytes <= Product::kStages * Product::kStageBytes);
+  // Whether blocks of a kernel and of the next one fit a multiprocessor together.
+  static constexpr bool kFitsTwice = kClusterBytes <= 113 * 1024;
+  // With this, no two of them do.
+  static constexpr int kAloneBytes = 116 * 1024;
+};
 
-/// The first kWarps warps of a block hold the sums, of 16 rows each, and kThreads threads finish
-/// them. `parts` is shared memory for the sums of this rank's units, from all ranks.
-template <typename Epilogue, int kWarps, int kHidden, int kThreads>
+/// The first kWarps warps of a block hold the sums, of 16 rows and kColumns elements of each, and
+/// kThreads threads finish them. `parts` is shared memory for the sums of this rank's units, from
+/// all ranks.
+template <typename Epilogue, int kWarps, int kColumns, int kThreads>
 class FragmentFinisher {
  public:
-  static constexpr int kSums = 3 * kHidden / 2;
+  static constexpr int kSumsAnElement = Epilogue::kSumsAnElement;
+  static constexpr int kSums = kSumsAnElement * kColumns / 2;
 
   __device__ __forceinline__ FragmentFinisher(
-      const Epilogue& epilogue, int64_t first_row, int first_hidden, int rank, int ranks)
+      const Epilogue& epilogue, int64_t first_row, int first_column, int rank, int ranks)
       : epilogue_(epilogue),
         first_row_(first_row),
-        first_hidden_(first_hidden),
+        first_column_(first_column),
         rank_(rank),
         ranks_(ranks),
         units_a_rank_((kUnits + ranks - 1) / ranks),
@@ -57,6 +78,22 @@ class FragmentFinisher {
   __device__ __forceinline__ int expected_bytes() const {
     return own_units() * (ranks_ - 1) * kUnitBytes;
   }
+
+  /// Prefetches what the policy fetches.
+  __device__ __forceinline__ void prefetch() const {
+#pragma unroll 1
+    for (unsigned item = item_; item < items_; item += kThreads) {
+      epilogue_.prefetch(row(item), column(item));
+    }
+  }
+
+  /// For a policy that has these: prepare(operands) computes, after fetch(), what does not depend
+  /// on the sums, and fetch_carried(operands) fetches what the previous kernel writes.
+  __device__ __forceinline__ void prepare() {
+    epilogue_.prepare(next_[0]);
+    is_prepared_ = true;
+  }
+  __device__ __forceinline__ void fetch_carried() { epilogue_.fetch_carried(next_[0]); }
 
   /// Fetches what the first item needs besides its sums, and the states of the others if the policy
   /// has any.
@@ -113,6 +150,7 @@ class FragmentFinisher {
 #pragma unroll
     for (int i = 1; i < kDepth; ++i) {
       fetch_item(next_[i], item_ + i * kThreads);
+      fetch_carried_of(next_[i]);
     }
   }
 
@@ -122,10 +160,10 @@ class FragmentFinisher {
     while (item_ < items_) {
       const unsigned char* part = parts + item_ / kItemsAUnit * ranks_ * kUnitBytes;
       const unsigned first = kSameColumns ? first_ : place_in_unit(item_);
-      float z[3][4];
+      float z[kSumsAnElement][4];
       const auto add = [&](const auto& to) {
 #pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
+        for (int gate = 0; gate < kSumsAnElement; ++gate) {
           const unsigned char* const of_gate = part + gate * kGroups * 128;
           float4 s;
           if constexpr (kRows == 2) {
@@ -150,7 +188,7 @@ class FragmentFinisher {
         epilogue_.finish(next_[0], z);
         place_next();
       } else {
-        const typename Epilogue::Operands operands = next_[0];
+        typename Epilogue::Operands operands = next_[0];
         if constexpr (kFetchesAhead) {
           place_next();
         } else {
@@ -159,6 +197,13 @@ class FragmentFinisher {
             next_[i - 1] = next_[i];
           }
           fetch_item(next_[kDepth - 1], item_ + (kDepth - 1) * kThreads);
+          fetch_carried_of(next_[kDepth - 1]);
+        }
+        if constexpr (kPrepares) {
+          if (!is_prepared_) {
+            epilogue_.prepare(operands);
+          }
+          is_prepared_ = false;
         }
         epilogue_.finish(operands, z);
       }
@@ -166,11 +211,11 @@ class FragmentFinisher {
   }
 
  private:
-  static constexpr int kUnits = 4 * kWarps, kUnitBytes = unit_bytes(kHidden);
-  static constexpr int kGroups = kHidden / 8;        // of columns
+  static constexpr int kUnits = 4 * kWarps, kUnitBytes = kSumsAnElement * kColumns / 8 * 128;
+  static constexpr int kGroups = kColumns / 8;       // of columns
   static constexpr int kRows = Epilogue::kItemRows;  // of an item
   static_assert(kRows * Epilogue::kItemColumns == 4);
-  static constexpr unsigned kItemsARow = kHidden / 4, kItemsAUnit = kHidden;
+  static constexpr unsigned kItemsARow = kColumns / 4, kItemsAUnit = kColumns;
   // Per thread. States are fetched ahead only if all items of a thread have the same columns. In
   // tiles of 64x24, where a thread usually has one item, they do not: with the number of threads
   // that this requires, such tiles take 0.1 us longer.
@@ -178,14 +223,21 @@ class FragmentFinisher {
   static constexpr bool kSameColumns = kThreads % kItemsAUnit == 0;
   static constexpr bool kHasStates = !std::is_empty_v<typename Epilogue::State>;
   static constexpr bool kFetchesAhead = kSameColumns && kHasStates;
+  static constexpr bool kPrepares =
+      requires(const Epilogue& of, typename Epilogue::Operands& operands) { of.prepare(operands); };
   // The items of a thread whose operands are on their way while it finishes one. In a step of a
   // sequence, each comes from L2.
-  static constexpr int kDepth = kHasStates ? 1 : std::min(kMostItems, 3);
+  static constexpr int kDepth = kHasStates ? 1 : std::min(kMostItems, kPrepares ? 2 : 3);
 
   __device__ __forceinline__ void fetch_item(typename Epilogue::Operands& operands, unsigned item) {
     operands.rows = 0;
     if (item < items_) {
       epilogue_.fetch(operands, row(item), column(item));
+    }
+  }
+  __device__ __forceinline__ void fetch_carried_of(typename Epilogue::Operands& operands) {
+    if constexpr (kPrepares) {
+      epilogue_.fetch_carried(operands);
     }
   }
   __device__ __forceinline__ void place_next() {
@@ -207,7 +259,7 @@ class FragmentFinisher {
   }
   __device__ __forceinline__ int column(unsigned item) const {
     const unsigned in_unit = item % kItemsAUnit;
-    return first_hidden_ + static_cast<int>(kRows == 2 ? in_unit / 8 * 8 + in_unit % 4 * 2
+    return first_column_ + static_cast<int>(kRows == 2 ? in_unit / 8 * 8 + in_unit % 4 * 2
                                                        : in_unit % kItemsARow * 4);
   }
   // The offset of an item's first sums of the first gate.
@@ -229,11 +281,12 @@ class FragmentFinisher {
 
   const Epilogue epilogue_;
   const int64_t first_row_;
-  const int first_hidden_, rank_, ranks_, units_a_rank_, first_unit_;
+  const int first_column_, rank_, ranks_, units_a_rank_, first_unit_;
   const unsigned items_;
   unsigned item_;
-  int receiver_;    // the rank that finishes this thread's sums
-  unsigned first_;  // place_in_unit() of its first item
+  bool is_prepared_ = false;  // next_[0]
+  int receiver_;              // the rank that finishes this thread's sums
+  unsigned first_;            // place_in_unit() of its first item
   typename Epilogue::Operands next_[kDepth];
   typename Epilogue::State further_[std::max(kMostItems - 1, 1)];
 };

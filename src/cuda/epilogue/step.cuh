@@ -35,7 +35,7 @@ class StepEpilogue {
 
  public:
   using acc_t = accumulate_t<Element>;
-  static constexpr int kItemRows = kRows, kItemColumns = kColumns;
+  static constexpr int kItemRows = kRows, kItemColumns = kColumns, kSumsAnElement = 3;
   struct State {};  // nothing is fetched ahead
   struct Operands {
     int rows = 0, columns = 0;  // that exist

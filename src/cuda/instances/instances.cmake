@@ -41,6 +41,12 @@ lltm_instances(recurrence_forward_mma recurrence/mma_forward.cuh ARITHMETICS kFl
   "launch_recurrence_mma(const RecurrenceForward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
 lltm_instances(recurrence_backward_mma recurrence/mma_backward.cuh ARITHMETICS kFloat16 kBFloat16 FUNCTIONS
   "launch_recurrence_mma(const RecurrenceBackward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
+foreach(cell Lltm Lstm)
+  string(TOLOWER "${cell}_sequence_gradient_wgmma" name)
+  lltm_instances(${name} sequence/gradient_wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+    "launch_sequence_gradient_wgmma<cell::${cell}, @A@>(const SequenceGradientsParams<TensorElement<@A@>>&,
+      const Matrix&, const TileShape&, int, cudaStream_t)")
+endforeach()
 lltm_instances(sequence_gradient_tiles sequence/gradient_tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
   "launch_sequence_gradient_tiles<@A@>(const SequenceGradientsParams<TensorElement<@A@>>&,
     const Matrix&, const TileShape&, int, cudaStream_t)")

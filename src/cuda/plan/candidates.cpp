@@ -87,8 +87,12 @@ BackwardShape shape_for(const BackwardCandidate&, const ContiguousProblem& of, b
 SequenceGradientShape shape_for(const SequenceGradientCandidate&,
                                 const ContiguousProblem& of,
                                 bool) {
-  return {
-      .arithmetic = arithmetic_of(of), .steps = 1, .rows = of.batch, .state_size = of.state_size};
+  // As many steps as tools/tune measures.
+  return {.arithmetic = arithmetic_of(of),
+          .steps = 24,
+          .rows = of.batch,
+          .state_size = of.state_size,
+          .gates = 3 * of.state_size};
 }
 
 template <typename Candidate>

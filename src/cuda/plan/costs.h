@@ -189,6 +189,9 @@ struct SequenceBackwardCosts {
   };
 
   double launch, chunk_rate;  // the chunks of all blocks
+  // By wgmma, weights of more than cache_bytes are read from memory.
+  double cache_bytes, memory_rate, beside_memory;
+  Tile wgmma_64x32, wgmma_64x64, wgmma_128x64;
   Tile wgmma_float32_64x96, wgmma_float32_128x96, tiles_32x32, tiles_64x64;
   struct {
     double rows;           // with fewer, tiles are not full
@@ -216,7 +219,8 @@ struct Costs {
   inline constexpr char name##Text[] = #__VA_ARGS__
 
 // clang-format off
-// NVIDIA H200, 2026-11-25; steps in float32: NVIDIA H100, 2026-11-26; replaying captured graphs.
+// NVIDIA H200, 2026-11-25; steps in float32, and those of the backward by wgmma: NVIDIA H100,
+// 2026-11-27; replaying captured graphs.
 LLTM_COSTS(kCosts, {
     .packing = {.launch = 1.47, .rate = 4.2e6},
     .forward = {
@@ -349,10 +353,17 @@ LLTM_COSTS(kCosts, {
                      .gates_rate = 20e6, .unaligned = 4.1, .unaligned_launch = 8.6}}},
     .sequence_backward = {
         .launch = 1.96, .chunk_rate = 4.46e6,
-        .wgmma_float32_64x96 = {.chunk = {.float32 = 0.536, .tf32 = 0, .half = 0},
-                                .finish = 12.9, .exchange = 1.98, .shared = 0},
-        .wgmma_float32_128x96 = {.chunk = {.float32 = 0.869, .tf32 = 0, .half = 0},
-                                 .finish = 21.8, .exchange = 3.09, .shared = 0},
+        .cache_bytes = 40e6, .memory_rate = 2.2e6, .beside_memory = 4,
+        .wgmma_64x32 = {.chunk = {.float32 = 0, .tf32 = 0.161, .half = 0.207},
+                        .finish = 3.66, .exchange = 0, .shared = 1.16},
+        .wgmma_64x64 = {.chunk = {.float32 = 0, .tf32 = 0.214, .half = 0.3},
+                        .finish = 7.5, .exchange = 0.098, .shared = 1.47},
+        .wgmma_128x64 = {.chunk = {.float32 = 0, .tf32 = 0.259, .half = 0.314},
+                         .finish = 8.56, .exchange = 0.629, .shared = 0},
+        .wgmma_float32_64x96 = {.chunk = {.float32 = 0.488, .tf32 = 0, .half = 0},
+                                .finish = 10.2, .exchange = 2.11, .shared = 0},
+        .wgmma_float32_128x96 = {.chunk = {.float32 = 0.771, .tf32 = 0, .half = 0},
+                                 .finish = 12.7, .exchange = 2.61, .shared = 0},
         .tiles_32x32 = {.chunk = {.float32 = 0.467, .tf32 = 0.333, .half = 0.302},
                         .finish = 2.57, .exchange = 0.531, .shared = 1.5},
         .tiles_64x64 = {.chunk = {.float32 = 1.07, .tf32 = 0.578, .half = 0.536},

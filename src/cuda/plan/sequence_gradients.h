@@ -14,19 +14,21 @@
 
 namespace lltm::cuda {
 
-/// The product of a step: (rows, 3*state_size) by (3*state_size, state_size).
+/// The product of a step: (rows, gates) by (gates, state_size).
 struct SequenceGradientShape {
-  std::optional<Arithmetic> arithmetic;  // none for float64
-  int64_t steps, rows, state_size;
+  std::optional<Arithmetic> arithmetic;    // none for float64
+  int64_t steps, rows, state_size, gates;  // gates: of all elements of a row
 };
 
-/// One way to compute a step: in one launch, by mma.sync or in float32 by wgmma; or a product by
-/// ATen and a pointwise kernel.
+/// One way to compute a step: in one launch, by mma.sync, or by wgmma with W_h transposed once for
+/// all steps; or a product by ATen and a pointwise kernel.
 struct SequenceGradientCandidate {
   std::string_view name;
   Group group;
   TileShape tile{};
   MemberOf<SequenceBackwardCosts, SequenceBackwardCosts::Tile> costs = nullptr;
+  bool float32 = false;         // by three TF32 products
+  bool any_state_size = false;  // by wgmma; others need multiples of four
 };
 std::span<const SequenceGradientCandidate> sequence_gradient_candidates();
 

@@ -49,6 +49,7 @@ __device__ __forceinline__ void wait_products() {
 // sixteen rows per warp. With kFresh, d = a * b.
 // clang-format off
 #define LLTM_NAMES_12 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
+#define LLTM_NAMES_16 LLTM_NAMES_12 ", %12, %13, %14, %15"
 #define LLTM_NAMES_24 LLTM_NAMES_12 ", %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
 #define LLTM_NAMES_32 LLTM_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define LLTM_NAMES_36 LLTM_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35"
@@ -65,6 +66,7 @@ __device__ __forceinline__ void wait_products() {
     "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define LLTM_FOUR_SUMS(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define LLTM_SUMS_12 LLTM_FOUR_SUMS(0), LLTM_FOUR_SUMS(4), LLTM_FOUR_SUMS(8)
+#define LLTM_SUMS_16 LLTM_SUMS_12, LLTM_FOUR_SUMS(12)
 #define LLTM_SUMS_24 LLTM_SUMS_12, LLTM_FOUR_SUMS(12), LLTM_FOUR_SUMS(16), LLTM_FOUR_SUMS(20)
 #define LLTM_SUMS_32 LLTM_SUMS_24, LLTM_FOUR_SUMS(24), LLTM_FOUR_SUMS(28)
 #define LLTM_SUMS_36 LLTM_SUMS_24, LLTM_FOUR_SUMS(24), LLTM_FOUR_SUMS(28), LLTM_FOUR_SUMS(32)
@@ -112,6 +114,7 @@ __device__ __forceinline__ void wait_products() {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFresh ? 0 : 1));                \
   }
 LLTM_MULTIPLY_GROUP(24, 12, 13, 14, 15, 16, 17)
+LLTM_MULTIPLY_GROUP(32, 16, 17, 18, 19, 20, 21)
 LLTM_MULTIPLY_GROUP(64, 32, 33, 34, 35, 36, 37)
 LLTM_MULTIPLY_GROUP(72, 36, 37, 38, 39, 40, 41)
 LLTM_MULTIPLY_GROUP(96, 48, 49, 50, 51, 52, 53)

@@ -22,6 +22,7 @@
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/split_of_k.h"
+#include "../meet_blocks.cuh"
 #include "kernels.h"
 
 #include <algorithm>
@@ -44,7 +45,8 @@ struct ForwardWgmmaArguments {
 ///
 /// kFours: the epilogue reads and writes four neighbors of a row at once.
 template <typename Problem_, typename Product_, bool kFours>
-struct ForwardWgmmaTile {
+struct ForwardWgmmaTile : FragmentMemory<Product_> {
+  using Memory = FragmentMemory<Product_>;
   using Problem = Problem_;
   static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
   using Product = Product_;
@@ -56,26 +58,13 @@ struct ForwardWgmmaTile {
   using Epilogue = EpilogueOf<Problem, typename Product::Element, Math, kItemRows, 4 / kItemRows>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
 
-  // Shared memory: the pipeline, a barrier for the sums, and the sums. The sums of a block without
-  // a cluster replace the stages.
-  static constexpr int kUnitBytes = unit_bytes(kHidden), kUnits = Product::kTileM / 4;
-  static constexpr int kSumsBarrier = (Product::kPipelineBytes + 7) / 8 * 8;
-  static constexpr int kPartsOffset = (kSumsBarrier + 8 + 127) / 128 * 128;
-  static constexpr int kMostBytes = 227 * 1024;
-  static constexpr int kMaxRanks =
-      std::min(kLargestCluster / Product::kRowTiles,
-               std::max(1, (kMostBytes - kPartsOffset) / kUnitBytes - kUnits + 1));
-  static constexpr int kBlockBytes = kPartsOffset;
-  static constexpr int kClusterBytes =
-      kPartsOffset + (kMaxRanks == 1 ? 0 : (kUnits + kMaxRanks - 1) * kUnitBytes);
-  static_assert(kUnits * kUnitBytes <= Product::kStages * Product::kStageBytes);
-
   // Whether blocks of a step and of the next one fit a multiprocessor together. If so, x and
   // weights are loaded and x is multiplied by the time h is available. Blocks of the first step get
   // so much shared memory that no two of them fit together, and those that follow find one place on
   // each.
-  static constexpr bool kMeetsNextStep = kOfSequence && kClusterBytes <= 113 * 1024;
-  static constexpr int kFirstStepBytes = kMeetsNextStep ? 116 * 1024 : kClusterBytes;
+  static constexpr bool kMeetsNextStep = kOfSequence && Memory::kFitsTwice;
+  static constexpr int kFirstStepBytes =
+      kMeetsNextStep ? Memory::kAloneBytes : Memory::kClusterBytes;
 };
 
 /// Which part of the product a block computes. In a cluster, blocks are numbered by rank first,
@@ -227,25 +216,6 @@ class ForwardLoader {
   uint16_t sharing_blocks_ = 0;
 };
 
-/// Makes the barriers of the blocks of a cluster visible to the threads that use them. Called by
-/// all threads.
-template <typename Tile>
-__device__ __forceinline__ void meet_blocks(int ranks) {
-  using Product = typename Tile::Product;
-  __syncwarp();
-  if (Product::kRowTiles * ranks == 1) {
-    __syncthreads();
-    return;
-  }
-  cluster_arrive();
-  if (!Tile::kLoadsByTwo || Product::kRowTiles > 1 || threadIdx.x < Product::kFinishers) {
-    cluster_wait();
-  } else {
-    // Loading uses only barriers of this block, which one of these two warps prepared.
-    sync_threads_of<Product::kThreads - Product::kFinishers>(3);
-  }
-}
-
 /// Of the threads of a block, some load the chunks of K (ForwardLoader), some multiply them, and
 /// some finish the cell with the sums (Tile::Finisher). The product says which do what.
 template <typename Tile>
@@ -277,7 +247,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
       prefetch_map(&arguments.maps.input);
     }
   }
-  meet_blocks<Tile>(block.ranks);
+  meet_blocks<Product, Tile::kLoadsByTwo>(block.ranks);
   if constexpr (!Tile::kOfSequence) {
     start_next_kernel();
     wait_for_previous_kernel();

@@ -58,6 +58,8 @@ struct SequenceGradientsParams {
   int64_t state_size;
   int64_t t;       // kNoTime: only the gradient of h is computed
   int64_t last_t;  // the time of the previous step of the backward; kNoTime: there is none
+  // Whether the previous kernel on the stream is another step with a product.
+  bool follows_a_product;
   RowsOfSequence rows_of_sequence;
   Steps<scalar_t> grad_output;           // null data if there is none
   Steps<scalar_t> grad_cells;            // null data if there is none
@@ -77,11 +79,11 @@ template <typename Cell, typename scalar_t>
 cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>& params,
                                       cudaStream_t stream);
 
-/// The same with the product: from_h is d_gates[last_t] @ weights_h, in float32. Rows of both start
-/// at multiples of 16 bytes. `split` blocks, a cluster, share the K = 3*state_size of a tile; more
-/// than one requires sm_90. The previous kernel must have waited for whatever wrote the operands
-/// other than d_gates[last_t], d_h and d_cell before it started this one, as both of these kernels
-/// do.
+/// The same with the product, of the LLTM: from_h is d_gates[last_t] @ weights_h, in float32. Rows
+/// of both start at multiples of 16 bytes. `split` blocks, a cluster, share the K = 3*state_size of
+/// a tile; more than one requires sm_90. The previous kernel must have waited for whatever wrote
+/// the operands other than d_gates[last_t], d_h and d_cell before it started this one, as both of
+/// these kernels do.
 template <Arithmetic kArithmetic>
 cudaError_t launch_sequence_gradient_tiles(
     const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
@@ -90,13 +92,17 @@ cudaError_t launch_sequence_gradient_tiles(
     int split,
     cudaStream_t stream);
 
-/// As launch_sequence_gradient_tiles in kFloat32, on compute capability 9.0 with code built for
-/// 90a, and with fewer than 2^31 rows in all steps.
-cudaError_t launch_sequence_gradient_wgmma_float32(const SequenceGradientsParams<float>& params,
-                                                   const Matrix& weights_h,
-                                                   const TileShape& tile,
-                                                   int split,
-                                                   cudaStream_t stream);
+/// As launch_sequence_gradient_tiles, for either cell, on compute capability 9.0 with code built
+/// for 90a, and with fewer than 2^31 rows in all steps. `weights` is weights_h transposed,
+/// (state_size, kGates * state_size). Only some tiles support a state_size that is no multiple of
+/// four (plan/sequence_gradients.cpp).
+template <typename Cell, Arithmetic kArithmetic>
+cudaError_t launch_sequence_gradient_wgmma(
+    const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
+    const Matrix& weights,
+    const TileShape& tile,
+    int split,
+    cudaStream_t stream);
 
 /// Writes the h or c that every step started from, of all rows.
 template <typename scalar_t>

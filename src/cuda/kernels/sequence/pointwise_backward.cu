@@ -1,6 +1,6 @@
 // The pointwise kernels of a sequence's backward: a step without a product or with ATen's, and the
 // h that each step started from. Steps in one launch are in gradient_tiles.cuh and
-// gradient_wgmma_float32.cu.
+// gradient_wgmma.cuh.
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
 #include "../../epilogue/math.cuh"
@@ -26,7 +26,10 @@ __global__ void __launch_bounds__(kElementThreads)
     typename Epilogue::Operands operands;
     epilogue.fetch(operands, row, column);
     epilogue.fetch_carried(operands, row, column);
-    const auto from_h = operands.ran_last ? params.from_h[row * params.state_size + column] : 0;
+    epilogue.prepare(operands);
+    using acc_t = accumulate_t<scalar_t>;
+    const acc_t from_h[] = {operands.ran_last ? params.from_h[row * params.state_size + column]
+                                              : acc_t(0)};
     epilogue.finish(operands, row, column, from_h);
   });
 }

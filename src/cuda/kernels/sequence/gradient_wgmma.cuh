@@ -1,0 +1,298 @@
+// As gradient_tiles.cuh, on Hopper (sm_90a), with the products and the way to finish them of
+// forward/wgmma.cuh: wgmma reads W_h, which all steps share, from a transposed copy, along K. The
+// first weights are loaded, and in float32 split into high and low parts, by the time d_gates of
+// the previous step are available.
+#pragma once
+
+#include "../../../cell/lltm.h"
+#include "../../../cell/lstm.h"
+#include "../../epilogue/fragment_finisher.cuh"
+#include "../../epilogue/math.cuh"
+#include "../../epilogue/sequence_gradients.cuh"
+#include "../../products/wgmma.cuh"
+#include "../../products/wgmma_three_tf32.cuh"
+#include "../../ptx/barrier.cuh"
+#include "../../ptx/bulk_copy.cuh"
+#include "../../ptx/cluster.cuh"
+#include "../../ptx/overlap.cuh"
+#include "../../ptx/shared.cuh"
+#include "../../ptx/wgmma.cuh"
+#include "../../runtime/launch.cuh"
+#include "../../runtime/tensor_maps.h"
+#include "../../scheduler/split_of_k.h"
+#include "../meet_blocks.cuh"
+#include "kernels.h"
+
+namespace lltm::cuda {
+
+template <typename Element>
+struct SequenceGradientWgmmaArguments {
+  CUtensorMap d_gates;  // of all steps
+  CUtensorMap weights;  // (state_size, 3*state_size)
+  SequenceGradientsParams<Element> step;
+  KSplit split;
+  int bytes_a;  // of A that arrive per chunk
+};
+
+/// Starts the copies of a block's chunks: boxes of d_gates to A, and of weights to B. The ranks of
+/// a cluster take the chunks of K in turn.
+template <typename Product>
+class SequenceGradientLoader {
+ public:
+  using Arguments = SequenceGradientWgmmaArguments<typename Product::Element>;
+
+  __device__ __forceinline__ explicit SequenceGradientLoader(const Arguments& arguments)
+      : arguments_(arguments),
+        ranks_(arguments.split.ranks),
+        rank_(cluster_rank()),
+        first_row_(static_cast<int>((blockIdx.y + int64_t(gridDim.y) * blockIdx.z) *
+                                    int64_t(Product::kTileM))),
+        first_column_(static_cast<int>(cluster_index()) * Product::kTileN),
+        chunks_(arguments.split.first_chunk(rank_ + 1) - arguments.split.first_chunk(rank_)) {}
+
+  __device__ __forceinline__ int ranks() const { return ranks_; }
+  __device__ __forceinline__ int rank() const { return rank_; }
+  __device__ __forceinline__ int first_row() const { return first_row_; }
+  __device__ __forceinline__ int first_column() const { return first_column_; }
+  __device__ __forceinline__ int chunks() const { return chunks_; }
+
+  /// Copies one operand of a chunk, which counts from zero within the rank. The map of A has the
+  /// rows of all steps. Past a step's last row are those of another step, or none; they are not
+  /// used.
+  __device__ __forceinline__ void load_a(uint32_t to, uint32_t barrier, int chunk) const {
+    const SequenceGradientsParams<typename Product::Element>& p = arguments_.step;
+    const int row = static_cast<int>(p.last_t * p.rows) + first_row_;
+    copy_box_2d(to, &arguments_.d_gates, k_of(chunk), row, barrier);
+  }
+  __device__ __forceinline__ void load_b(uint32_t to, uint32_t barrier, int chunk) const {
+    copy_box_2d(to, &arguments_.weights, k_of(chunk), first_column_, barrier);
+  }
+
+  /// Copies all chunks to the slots of a ring. Called by all threads that may load: one copies A,
+  /// once the previous kernel is complete, and one B.
+  template <typename Slots>
+  __device__ __forceinline__ void load_all(Slots slots) const {
+    const bool of_a = threadIdx.x == Product::kFinishers;
+    if (!of_a && threadIdx.x != Product::kFinishers + 32) {
+      return;
+    }
+    if (of_a) {
+      wait_for_previous_kernel();
+    }
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks_; ++chunk) {
+      if (chunk >= Product::kStages) {
+        slots.wait_empty();
+      }
+      arrive_expecting(slots.full(), of_a ? arguments_.bytes_a : Product::kBytesB);
+      if (of_a) {
+        load_a(slots.data(), slots.full(), chunk);
+      } else {
+        load_b(slots.data() + Product::kBytesA, slots.full(), chunk);
+      }
+      slots.advance();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int k_of(int chunk) const {
+    return (rank_ + chunk * ranks_) * Product::kChunkK;
+  }
+
+  const Arguments& arguments_;
+  const int ranks_, rank_, first_row_, first_column_, chunks_;
+};
+
+/// Whether blocks of two steps share a multiprocessor: the next one loads its weights meanwhile. In
+/// TF32, these loads would slow down those of the step before.
+template <typename Product>
+constexpr bool kMeetsNextStep =
+    FragmentMemory<Product>::kFitsTwice && sizeof(typename Product::Element) == 2;
+
+template <typename Cell, typename Product, bool kAtOnce>
+__global__ void __launch_bounds__(Product::kThreads, kMeetsNextStep<Product> ? 2 : 1)
+    sequence_gradient_wgmma_kernel(
+        const __grid_constant__ SequenceGradientWgmmaArguments<typename Product::Element>
+            arguments) {
+#if defined(LLTM_HOPPER)
+  using Memory = FragmentMemory<Product>;
+  using Math = std::
+      conditional_t<Product::kArithmetic == Arithmetic::kFloat32, DeviceMath, ShortRoundedMath>;
+  using Epilogue = SequenceGradientFours<typename Product::Element, Math, Cell, kAtOnce>;
+  using Finisher =
+      FragmentFinisher<Epilogue, 4 * Product::kGroups, Product::kTileN, Product::kFinishers>;
+  constexpr bool kFloat32 = Product::kArithmetic == Arithmetic::kFloat32;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const SequenceGradientLoader<Product> loader(arguments);
+  const int rank = loader.rank(), ranks = loader.ranks();
+  if (loader.first_row() >= arguments.step.rows) {
+    return;  // as does the whole cluster
+  }
+  const uint32_t sums_barrier = shared_address(shared + Memory::kSumsBarrier);
+  Finisher finisher(
+      Epilogue(arguments.step), loader.first_row(), loader.first_column(), rank, ranks);
+  Product::prepare(shared);
+  if (threadIdx.x == 0) {
+    init_barrier(sums_barrier, 1 + finisher.own_arrivals());
+    fence_barriers();
+    arrive_expecting(sums_barrier, finisher.expected_bytes());
+    prefetch_map(&arguments.d_gates);
+    prefetch_map(&arguments.weights);
+  }
+  meet_blocks<Product, !kFloat32>(ranks);
+
+  // While the previous step runs, what no step writes is read, and computed from.
+  const auto begin = [&] {
+    finisher.prefetch();
+    if constexpr (!kFloat32) {
+      finisher.fetch();
+      finisher.prepare();
+    }
+    wait_for_previous_kernel();
+    start_next_kernel();
+  };
+  unsigned char* const parts = shared + (ranks == 1 ? 0 : Memory::kPartsOffset);
+  Product product;
+  const auto finish = [&] {
+    if (threadIdx.x < Product::kMultipliers) {
+      if (ranks == 1) {
+        // All warpgroups are done with the stages, which the sums replace.
+        sync_threads_of<Product::kMultipliers>(2);
+      }
+      finisher.exchange(
+          product.sum, parts, sums_barrier, [&](int to) { return cluster_rank() + to - rank; });
+    }
+    finisher.fetch_further();
+    wait_phase(sums_barrier, 0);
+    finisher.finish(parts);
+  };
+  if constexpr (kFloat32) {
+    // The product leaves few registers: what the epilogue needs is fetched after it.
+    if (threadIdx.x < Product::kMultipliers) {
+      begin();
+    }
+    product.run(
+        shared,
+        loader.chunks(),
+        /*early_chunks=*/0,
+        /*early=*/true,
+        [&](auto... chunk) { loader.load_a(chunk...); },
+        [&](auto... chunk) { loader.load_b(chunk...); },
+        [&] {
+          finisher.fetch();
+          finisher.fetch_carried();
+          finish();
+        });
+  } else {
+    product.run(
+        shared,
+        loader.chunks(),
+        /*early_chunks=*/0,
+        rank,
+        ranks,
+        [&](const auto& slots) { loader.load_all(slots); },
+        [&] {
+          begin();
+          finisher.fetch_carried();
+        },
+        finish);
+  }
+#else
+  trap_wrong_image();
+#endif
+}
+
+template <typename Cell, typename Product, bool kAtOnce>
+cudaError_t launch_sequence_gradient_product(
+    const SequenceGradientsParams<typename Product::Element>& params,
+    const Matrix& weights,
+    int split,
+    cudaStream_t stream) {
+  using Memory = FragmentMemory<Product>;
+  if (split > Memory::kMaxRanks) {
+    return cudaErrorInvalidValue;
+  }
+  constexpr Arithmetic kArithmetic = Product::kArithmetic;
+  const int64_t gate_columns = Cell::kGates * params.state_size;
+  const int rows = Product::box_rows(params.rows);
+  SequenceGradientWgmmaArguments<typename Product::Element> arguments{
+      .d_gates = {},
+      .weights = {},
+      .step = params,
+      .split = split_of_k(split, tiles_of(gate_columns, Product::kChunkK), Product::kTileM),
+      .bytes_a = rows * 128};
+  if (!describe(&arguments.d_gates,
+                {.arithmetic = kArithmetic,
+                 .matrix = {params.all_d_gates, params.d_gates_stride},
+                 .rows = params.steps * params.rows,
+                 .columns = gate_columns,
+                 .box_rows = rows,
+                 .box_columns = Product::kChunkK}) ||
+      !describe(&arguments.weights,
+                {.arithmetic = kArithmetic,
+                 .matrix = weights,
+                 .rows = params.state_size,
+                 .columns = gate_columns,
+                 .box_rows = Product::kTileN,
+                 .box_columns = Product::kChunkK})) {
+    return cudaErrorInvalidValue;
+  }
+  const dim3 grid = grid_of_tiles(
+      tiles_of(params.rows, Product::kTileM), tiles_of(params.state_size, Product::kTileN), split);
+  // With so much shared memory, no two blocks fit a multiprocessor together. If steps meet, the
+  // blocks of the first one get it, and those that follow find one place on each.
+  constexpr int kAloneBytes = std::max(Memory::kAloneBytes, Memory::kClusterBytes);
+  const bool alone = !kMeetsNextStep<Product> || !params.follows_a_product;
+  return launch_in_clusters<&sequence_gradient_wgmma_kernel<Cell, Product, kAtOnce>,
+                            Product::kThreads,
+                            Memory::kBlockBytes,
+                            Memory::kClusterBytes,
+                            kAloneBytes>(arguments, grid, split, stream, alone ? kAloneBytes : 0);
+}
+
+template <typename Cell, typename... Products, typename Params>
+cudaError_t launch_sequence_gradient_product_of(const Params& params,
+                                                const Matrix& weights,
+                                                const TileShape& tile,
+                                                int split,
+                                                cudaStream_t stream) {
+  cudaError_t error = cudaErrorInvalidValue;
+  const auto launch_if_it_has = [&]<typename Product>() {
+    if (tile == TileShape{Product::kTileM, Product::kTileN}) {
+      if (params.state_size % 4 == 0) {
+        error =
+            launch_sequence_gradient_product<Cell, Product, true>(params, weights, split, stream);
+      } else if constexpr (Product::kTileM == 64 && Product::kTileN >= 64) {
+        error =
+            launch_sequence_gradient_product<Cell, Product, false>(params, weights, split, stream);
+      }
+    }
+  };
+  (launch_if_it_has.template operator()<Products>(), ...);
+  return error;
+}
+
+// Only tiles of 64 rows and at least as many columns are compiled for any state_size, and the
+// others for multiples of four.
+template <typename Cell, Arithmetic kArithmetic>
+cudaError_t launch_sequence_gradient_wgmma(
+    const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
+    const Matrix& weights,
+    const TileShape& tile,
+    int split,
+    cudaStream_t stream) {
+  if constexpr (kArithmetic == Arithmetic::kFloat32) {
+    return launch_sequence_gradient_product_of<Cell,
+                                               ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
+                                               ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(
+        params, weights, tile, split, stream);
+  } else {
+    return launch_sequence_gradient_product_of<Cell,
+                                               WgmmaProduct<kArithmetic, 1, 32, 8, 1, 0, true>,
+                                               WgmmaProduct<kArithmetic, 1, 64, 5, 1, 0, true>,
+                                               WgmmaProduct<kArithmetic, 2, 64, 7, 1, 0, true>>(
+        params, weights, tile, split, stream);
+  }
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,57 @@
+#include "../ptx/overlap.cuh"
+#include "../runtime/launch.cuh"
+#include "../tile/elements.h"
+#include "transpose.h"
+
+#include <algorithm>
+
+namespace lltm::cuda {
+namespace {
+
+constexpr int kThreads = 256, kTile = 64, kRowsAtOnce = kThreads / kTile;
+
+// Each block copies a square tile at a time. Word has the size of an element.
+template <typename Word>
+__global__ void __launch_bounds__(kThreads)
+    transpose_kernel(const __grid_constant__ TransposeParams p) {
+  __shared__ Word tile[kTile][kTile + 1];
+  wait_for_previous_kernel();
+  const int x = static_cast<int>(threadIdx.x) % kTile, y = static_cast<int>(threadIdx.x) / kTile;
+  const int64_t column_tiles = (p.columns + kTile - 1) / kTile;
+  const int64_t tiles = column_tiles * ((p.rows + kTile - 1) / kTile);
+#pragma unroll 1
+  for (int64_t n = blockIdx.x; n < tiles; n += gridDim.x) {
+    const int64_t row = n / column_tiles * kTile, column = n % column_tiles * kTile;
+    const int rows = at_most(p.rows - row, kTile), columns = at_most(p.columns - column, kTile);
+    const Word* const from = static_cast<const Word*>(p.from) + row * p.from_strides[0] +
+                             (column + x) * p.from_strides[1];
+#pragma unroll
+    for (int i = 0; i < kTile; i += kRowsAtOnce) {
+      if (x < columns && y + i < rows) {
+        tile[y + i][x] = from[(y + i) * p.from_strides[0]];
+      }
+    }
+    __syncthreads();
+    Word* const to = static_cast<Word*>(p.to) + column * p.to_stride + row + x;
+#pragma unroll
+    for (int i = 0; i < kTile; i += kRowsAtOnce) {
+      if (x < rows && y + i < columns) {
+        to[(y + i) * p.to_stride] = tile[x][y + i];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_transpose(const TransposeParams& params, cudaStream_t stream) {
+  constexpr int64_t kMaxBlocks = 132 * 8;
+  const int64_t tiles = ceil_div(params.rows, kTile) * ceil_div(params.columns, kTile);
+  const dim3 grid(static_cast<unsigned>(std::clamp<int64_t>(tiles, 1, kMaxBlocks)));
+  return params.element_size == 2
+             ? launch_in_clusters<&transpose_kernel<uint16_t>, kThreads>(params, grid, 1, stream)
+             : launch_in_clusters<&transpose_kernel<uint32_t>, kThreads>(params, grid, 1, stream);
+}
+
+}  // namespace lltm::cuda
