@@ -123,8 +123,12 @@ def draw_layouts(random, names, sizes, keeping=()) -> tuple[tuple[str, str], ...
     return tuple((name, layout.__name__) for name, layout in drawn if layout is not contiguous)
 
 
-def common_choices(random, operator: str, device: str) -> dict:
-    """The properties that are drawn in the same way for every operator."""
+def draw_flags(random, count: int) -> tuple[bool, ...]:
+    return tuple(bool(random.randrange(2)) for _ in range(count))
+
+
+def common_choices(random, operator: str, device: str, gradients: int = 5) -> dict:
+    """The properties that are drawn in the same way for every operator, which has this many gradients."""
     dtype = random.choice(DTYPES)
     has_callers = random.randrange(50) == 0
     return {
@@ -133,7 +137,7 @@ def common_choices(random, operator: str, device: str) -> dict:
         "seed": random.getrandbits(48),
         "dtype": dtype,
         "bias": random.randrange(4) > 0,
-        "mask": (True,) * 5 if random.randrange(2) else tuple(bool(random.randrange(2)) for _ in range(5)),
+        "mask": (True,) * gradients if random.randrange(2) else draw_flags(random, gradients),
         "grad_mode": random.choice(("enabled", "enabled", "no_grad", "inference")),
         "autocast": random.choice((torch.bfloat16, torch.float16)) if random.randrange(8) == 0 else None,
         "threads": random.choice((1, 1, 1, 1, 1, 1, 2, 3)),
@@ -153,7 +157,7 @@ def draw_poison(random, choices: dict, names) -> tuple[tuple[str, float], ...]:
     name = random.choice(names)
     is_cuda = choices["device"] == "cuda"
     has_tf32_parts = is_cuda and choices["dtype"] == torch.float32 and not choices["tf32"]
-    may_meet_zeros = is_cuda and name == "weights"
+    may_meet_zeros = is_cuda and name.startswith("weight")
     values = [torch.nan] if has_tf32_parts or may_meet_zeros else [torch.nan, torch.inf, -torch.inf]
     return ((name, random.choice(values)),)
 

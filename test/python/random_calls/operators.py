@@ -20,15 +20,20 @@ OPERATORS = {
     "backward": Operator(draw_cell_case, cells.prepare_backward),
     "autograd": Operator(draw_cell_case, cells.prepare_autograd),
     "double_backward": Operator(draw_cell_case, cells.prepare_double_backward),
-    "sequence": Operator(sequences.draw_sequence_case, sequences.prepare_sequence),
-    "sequence_backward": Operator(sequences.draw_sequence_case, sequences.prepare_sequence_backward),
-    "sequence_autograd": Operator(sequences.draw_sequence_case, sequences.prepare_sequence_autograd),
+} | {
+    name + suffix: Operator(sequences.draw_sequence_case, prepare)
+    for name in ("sequence", "lstm")
+    for suffix, prepare in {
+        "": sequences.prepare_sequence,
+        "_backward": sequences.prepare_sequence_backward,
+        "_autograd": sequences.prepare_sequence_autograd,
+    }.items()
 }
 # Most calls are of the operators themselves, which run this library's kernels.
 WEIGHTS = {"forward": 4, "backward": 4, "autograd": 3, "double_backward": 1} | {
-    "sequence": 3,
-    "sequence_backward": 2,
-    "sequence_autograd": 1,
+    name + suffix: weight
+    for name in ("sequence", "lstm")
+    for suffix, weight in {"": 3, "_backward": 2, "_autograd": 1}.items()
 }
 
 
