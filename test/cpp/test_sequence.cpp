@@ -139,5 +139,71 @@ TEST(SequenceBackward, LeavesOutWhatIsNotWanted) {
   EXPECT_EQ(d_c0.sizes(), h_n.sizes());
 }
 
+TEST(Lstm, IsThatOfPyTorch) {
+  const auto options = at::TensorOptions(at::kDouble);
+  const int64_t batch = 3, features = 5, state_size = 7;
+  const at::Tensor input = at::randn({kSteps, batch, features}, options);
+  const at::Tensor weight_ih = at::randn({4 * state_size, features}, options).requires_grad_();
+  const at::Tensor weight_hh = at::randn({4 * state_size, state_size}, options).requires_grad_();
+  const at::Tensor bias = at::randn({4 * state_size}, options).requires_grad_();
+  const at::Tensor h0 = at::randn({batch, state_size}, options).requires_grad_();
+  const at::Tensor c0 = at::randn({batch, state_size}, options).requires_grad_();
+  const auto [output, h_n, c_n, cells, gates] = lstm(input, weight_ih, weight_hh, bias, h0, c0);
+  const auto [expected, expected_h, expected_c] =
+      at::lstm(input,
+               {h0.unsqueeze(0), c0.unsqueeze(0)},
+               {weight_ih, weight_hh, bias, at::zeros_like(bias)},
+               /*has_biases=*/true,
+               /*num_layers=*/1,
+               /*dropout=*/0.0,
+               /*train=*/false,
+               /*bidirectional=*/false,
+               /*batch_first=*/false);
+  EXPECT_TRUE(at::allclose(output, expected));
+  EXPECT_TRUE(at::allclose(h_n, expected_h[0]));
+  EXPECT_TRUE(at::allclose(c_n, expected_c[0]));
+  EXPECT_EQ(gates.sizes(), at::IntArrayRef({0, batch, 4 * state_size}));  // not kept
+
+  const at::Tensor weight = at::randn_like(output);
+  const auto gradients = [&](const at::Tensor& result) {
+    return torch::autograd::grad({(result * weight).sum()}, {weight_ih, weight_hh, bias, h0, c0});
+  };
+  const auto found = gradients(output), wanted = gradients(expected);
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_TRUE(at::allclose(found[i], wanted[i])) << "gradient " << i;
+  }
+}
+
+TEST(LstmBackward, LeavesOutWhatIsNotRequested) {
+  const at::Tensor input = at::randn({kSteps, 3, 5});
+  const at::Tensor weight_ih = at::randn({28, 5}), weight_hh = at::randn({28, 7});
+  const auto [output, h_n, c_n, cells, gates] =
+      lstm(input, weight_ih, weight_hh, {}, {}, {}, {}, {}, false, true);
+  const auto [d_input, d_weight_ih, d_weight_hh, d_bias, d_h0, d_c0] =
+      lstm_backward(output,
+                    {},
+                    {},
+                    {},
+                    output,
+                    cells,
+                    gates,
+                    input,
+                    weight_ih,
+                    weight_hh,
+                    {},
+                    {},
+                    {},
+                    {},
+                    {},
+                    false,
+                    {false, true, false, true, false, true});
+  EXPECT_FALSE(d_input.defined());
+  EXPECT_EQ(d_weight_ih.sizes(), weight_ih.sizes());
+  EXPECT_FALSE(d_weight_hh.defined());
+  EXPECT_EQ(d_bias.sizes(), at::IntArrayRef({28}));
+  EXPECT_FALSE(d_h0.defined());
+  EXPECT_EQ(d_c0.sizes(), h_n.sizes());
+}
+
 }  // namespace
 }  // namespace lltm::test
