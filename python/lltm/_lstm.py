@@ -130,7 +130,7 @@ class LSTM(_recurrent.Recurrent):
         _checks.refuse_lltm(self, state_dict, prefix + "weights_l0", errors)
 
     @overload
-    @torch._jit_internal._overload_method
+    @_recurrent.overload_in_scripts
     def forward(
         self,
         input: Tensor,
@@ -141,7 +141,7 @@ class LSTM(_recurrent.Recurrent):
         pass
 
     @overload
-    @torch._jit_internal._overload_method
+    @_recurrent.overload_in_scripts
     def forward(
         self,
         input: PackedSequence,
@@ -161,7 +161,7 @@ class LSTM(_recurrent.Recurrent):
             return output, state
 
     @overload
-    @torch._jit_internal._overload_method
+    @_recurrent.overload_in_scripts
     def states(
         self,
         input: Tensor,
@@ -172,7 +172,7 @@ class LSTM(_recurrent.Recurrent):
         pass
 
     @overload
-    @torch._jit_internal._overload_method
+    @_recurrent.overload_in_scripts
     def states(
         self,
         input: PackedSequence,

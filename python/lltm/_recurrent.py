@@ -1,13 +1,21 @@
 """What the recurrent layers have in common: nn.LSTM's interface, over one operator call per layer and direction."""
 
 from itertools import chain
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from . import _checks, _leaf, _packed
+
+if TYPE_CHECKING:  # PyTorch 2.11 has no types for it, and mypy none for what it decorates
+    Function = TypeVar("Function")
+
+    def overload_in_scripts(function: Function) -> Function: ...
+
+else:
+    overload_in_scripts = torch._jit_internal._overload_method
 
 
 class _LayerParameters:

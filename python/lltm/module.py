@@ -192,7 +192,7 @@ class LLTM(_recurrent.Recurrent):
         _initialization.reset_parameters(self, names, self.hidden_size, self.leak if leak is None else leak)
 
     @overload
-    @torch._jit_internal._overload_method
+    @_recurrent.overload_in_scripts
     def forward(
         self,
         input: Tensor,
@@ -203,7 +203,7 @@ class LLTM(_recurrent.Recurrent):
         pass
 
     @overload
-    @torch._jit_internal._overload_method
+    @_recurrent.overload_in_scripts
     def forward(
         self,
         input: PackedSequence,
@@ -223,7 +223,7 @@ class LLTM(_recurrent.Recurrent):
             return output, state
 
     @overload
-    @torch._jit_internal._overload_method
+    @_recurrent.overload_in_scripts
     def states(
         self,
         input: Tensor,
@@ -234,7 +234,7 @@ class LLTM(_recurrent.Recurrent):
         pass
 
     @overload
-    @torch._jit_internal._overload_method
+    @_recurrent.overload_in_scripts
     def states(
         self,
         input: PackedSequence,

@@ -9,6 +9,8 @@ from building import ROOT, kept_folder, run_python
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 PROGRAM = Path(__file__).with_name("typed_program.py")
 # Each line is an error.
 MISTAKES = """
