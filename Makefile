@@ -156,8 +156,14 @@ formatters = $(call with,lint) sh -ec '\
   clang-format $(1) $$(git ls-files "*.h" "*.cpp" "*.cu" "*.cuh"); \
   ruff check $(2) $$(git ls-files "*.py"); ruff format $(3) $$(git ls-files "*.py")'
 
+SHELL_SCRIPTS := scripts/in-environment scripts/sanitize .ci/run .ci/full .ci/setup.sh
+
+# mypy reads PyTorch's types, so it needs an environment with PyTorch.
 lint:
 	@$(call formatters,--dry-run --Werror,,--check)
+	@$(call with,lint) shellcheck --external-sources $(SHELL_SCRIPTS)
+	@$(call with,lint) python3 scripts/check_repository.py
+	@$(call with,types) mypy --cache-dir $(BUILD)/mypy python/lltm
 
 format:
 	@$(call formatters,-i,--fix,)

@@ -53,20 +53,13 @@ fi
 in_test() { scripts/in-environment test "$@"; }
 ask_torch() { in_test python3 -c "import torch; print($1)" | tail -1; }
 
-# The environments are made in the background where something else can be done meanwhile, because pip mostly waits for
-# the network. If one fails, the step that needs it tries again and says why.
-in_test true >/dev/null 2>&1 &
-environment=$!
-
-step 'Formatting and lint'
-make lint
-
 step "Environment with PyTorch $newest"
-wait $environment || true
 in_test true
 torch=$(ask_torch torch.__version__)
 cuda=$(ask_torch 'torch.version.cuda or str()')
 
+# Made in the background, because pip mostly waits for the network. If one fails, the step that needs it tries again and
+# says why.
 others=()
 for version in $newest $oldest; do
   [ "${torch%%+*}" = "$version" ] || others+=("$version")
@@ -76,6 +69,9 @@ for version in "${others[@]}"; do
 done >/dev/null 2>&1 &
 # shellcheck disable=SC2034 # run and full wait for it
 environments=$!
+
+step 'Formatting, lint and types'
+make lint
 
 # The CUDA code is compiled once, for the first run of the tests. The other runs use a library built for the CPU only.
 if [ -z "$cuda" ]; then

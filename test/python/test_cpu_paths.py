@@ -115,13 +115,6 @@ def test_own_products_are_used_however_large_the_weights(monkeypatch):
     assert products_of_aten("auto") == products_of_aten("aten") != set()
 
 
-def test_the_environment_is_read_under_the_lock_of_pytorch():
-    """std::getenv races with a thread that changes the environment; c10::utils::get_env waits for it."""
-    sources = [path for path in (ROOT / "src").rglob("*") if path.is_file()]
-    assert [path for path in sources if "getenv(" in path.read_text()] == []
-    assert any("get_env(" in path.read_text() for path in sources)
-
-
 @pytest.mark.release
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=lambda dtype: str(dtype)[6:])
 @pytest.mark.parametrize("sizes", [(16, 32, 128), (64, 1024, 128), (8, 512, 512), (64, 512, 512)], ids=str)

@@ -1,11 +1,11 @@
-"""The pages of the documentation: their code runs, their links lead somewhere, and they quote the library correctly."""
+"""The pages of the documentation: their code runs, or compiles. scripts/check_repository.py checks their links."""
 
 import re
 from pathlib import Path
 
 import pytest
 from building import ROOT, run
-from documentation import FENCED, blocks
+from documentation import blocks
 from torch.utils.cpp_extension import include_paths
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -16,34 +16,6 @@ RUN_ELSEWHERE = {
     "writing-an-operator.md": "test_writing_an_operator.py",
 }
 """The tests that run the blocks of a page, and check more than that they run."""
-
-PATTERNS = ["src/**/*.cpp", "src/**/*.h", "include/lltm/*.h", "python/lltm/*.py", "CMakeLists.txt", "cmake/*.*"]
-SOURCES = [path for pattern in PATTERNS for path in ROOT.glob(pattern)]
-
-
-def joined_literals(text: str) -> str:
-    """The text without what separates the parts of a message: a message is several literals, with values between."""
-    return re.sub(r'[\s"]+|f"', "", text)
-
-
-def headings() -> list[str]:
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    return re.findall(r"^### `(.*)`$", page, re.MULTILINE)
-
-
-@pytest.mark.parametrize("message", headings())
-def test_a_heading_of_the_troubleshooting_page_is_a_message(message: str):
-    parts = [joined_literals(part) for part in message.split("...")]
-    # Each part is somewhere, because words that several messages share are in another file than the rest.
-    sources = [joined_literals(path.read_text()) for path in SOURCES]
-    for part in filter(None, parts):
-        assert any(part in source for source in sources), part
-
-
-def test_every_page_is_in_the_index():
-    index = (ROOT / "docs" / "index.md").read_text()
-    listed = re.findall(r"^[a-z-]+$", index, re.MULTILINE)
-    assert sorted(listed) == sorted({path.stem for path in ROOT.glob("docs/*.md")} - {"index"})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -65,15 +37,6 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
             assert all((ROOT / name).exists() or Path(__file__).with_name(name).exists() for name in runs_it)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_commands_of_a_page_exist(page):
-    named = re.findall(r"`make ([a-z-]+)", page.read_text())
-    for block in blocks(page, "sh"):
-        named += re.findall(r"^make ([a-z-]+)", block.text, re.MULTILINE)
-    if named:
-        run("make", "--dry-run", *named, cwd=ROOT, MAKEFLAGS=None)
-
-
 CPP_PAGES = ("cpp.md", "sequences.md", "serving.md")  # test_writing_an_operator.py compiles the blocks of its page
 CPP_NAMES = """const at::Tensor &input, const at::Tensor &weights, const at::Tensor &bias, const at::Tensor &h0,
     const at::Tensor &c0, const at::Tensor &lengths, const at::Tensor &begins,
@@ -91,27 +54,7 @@ def test_the_cpp_of_the_pages_compiles(tmp_path):
             name = f"{Path(page).stem}_{number}"
             is_program = "int main()" in body
             functions.append(body.replace("main", name) if is_program else f"void {name}({CPP_NAMES}) {{\n{body}}}\n")
-    assert len(functions) == 4
+    assert functions
     (tmp_path / "pages.cpp").write_text("\n".join([*sorted(headers), *functions]))
     folders = [f"-I{ROOT / 'include'}", *(f"-isystem{path}" for path in include_paths())]
     run("c++", "-std=c++20", "-fsyntax-only", *folders, tmp_path / "pages.cpp")
-
-
-def anchors(page: Path) -> set[str]:
-    """What a link can name on a page: its headings, as GitHub and MyST spell them."""
-    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).lower().strip().replace(" ", "-") for heading in headings}
-
-
-LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
-
-
-def test_links_within_the_repository_lead_somewhere():
-    folders = (ROOT / name for name in ("docs", "benchmark", "examples", "tools"))
-    broken = []
-    for page in [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))]:
-        for target, anchor in LINK.findall(FENCED.sub("", page.read_text())):
-            file = page.parent / target if target else page
-            if not file.exists() or (anchor and anchor not in anchors(file)):
-                broken.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
-    assert not broken

@@ -18,19 +18,16 @@ def python(program: str) -> str:
     return isolated.run(program, package=Path(lltm.__file__).parents[1], library=lltm.library_path)
 
 
-def test_import_is_quick_and_leaves_out_what_most_programs_do_not_use():
+def test_import_leaves_out_what_most_programs_do_not_use():
     program = """
-import sys, time
-before, start = set(sys.modules), time.process_time()
+import sys
+before = set(sys.modules)
 import lltm
-print(1e3 * (time.process_time() - start), *set(sys.modules) - before)
+print(*set(sys.modules) - before)
 """
-    # Of several processes, because others may be using the caches of this core.
-    runs = [python(program).split() for _ in range(3)]
-    _, *imported = runs[0]
+    imported = python(program).split()
     assert "lltm" in imported
     assert not {"triton", "torch.utils.flop_counter", "torch.distributed.tensor"} & set(imported)
-    assert min(float(milliseconds) for milliseconds, *_ in runs) < 50
 
 
 COUNT = """
