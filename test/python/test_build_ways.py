@@ -45,7 +45,7 @@ def example(tmp_path) -> Path:
     for name in ("CMakeLists.txt", "sources.py"):
         lines = (folder / name).read_text().splitlines(keepends=True)
         kept = [line for line in lines if "src/" not in line or "src/elementwise" in line]
-        assert len(lines) - len(kept) == 6
+        assert any("src/elementwise" in line for line in kept)
         (folder / name).write_text("".join(kept))
     return folder
 

@@ -4,6 +4,7 @@ cpu_path.py and cpu_sequence_path.py, and then trapping.py."""
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from reference import backward, call, call_backward, forward, make_arguments, ma
 
 import lltm
 
-ROOT = Path(__file__).resolve().parents[2]
 EVERY_TEST_OF_A_PATH = Path(__file__).parent / "cpu_paths.py"
 
 
@@ -143,7 +143,25 @@ def test_accuracy_is_not_behind_eager(dtype, sizes, monkeypatch, set_threads):
         assert our_max <= 1.5 * largest, name
 
 
-def test_work_is_spread_over_threads():
+def ticks_of_threads() -> dict[str, int]:
+    """The processor time that each thread of this process has taken so far."""
+    times = {}
+    for stat in Path("/proc/self/task").glob("*/stat"):
+        fields = stat.read_text().rpartition(")")[2].split()
+        times[stat.parent.name] = int(fields[11]) + int(fields[12])
+    return times
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_work_is_spread_over_threads(threads, set_threads, monkeypatch):
     """ATen's parallel_for is a template: compiled without OpenMP, it runs every task in the calling thread, which the
     results do not show."""
-    assert b"GOMP_parallel" in lltm.library_path.read_bytes()
+    monkeypatch.setenv("LLTM_CPU_GEMM", "own")  # ATen's products have threads anyway
+    set_threads(threads)
+    arguments = make_arguments((64, 512, 512))
+    lltm.forward(*arguments)
+    before, start = ticks_of_threads(), time.process_time()
+    while time.process_time() - start < 0.5:
+        lltm.forward(*arguments)
+    taken = [ticks - before.get(name, 0) for name, ticks in ticks_of_threads().items()]
+    assert sum(ticks > 0.1 * sum(taken) for ticks in taken) == threads, taken
