@@ -73,7 +73,7 @@ def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], weights: st
     if weights in state_dict:
         errors.append(
             f"{weights} is a parameter of nn.LSTM or nn.LSTMCell, whose cell has four gates: {type(module).__name__} "
-            "cannot compute it"
+            "cannot compute it, but lltm.LSTM and lltm.LSTMCell do"
         )
 
 

@@ -117,10 +117,11 @@ def check_owner(path: Path) -> None:
             f"lltm: {path} belongs to another user (uid {status.st_uid}): nothing is loaded from it. Let LLTM_CACHE "
             "name a folder of yours"
         )
-    if stat.S_IMODE(status.st_mode) & stat.S_IWOTH:
-        raise ImportError(
-            f"lltm: every user can write to {path}: nothing is loaded from it. Let LLTM_CACHE name a folder of yours"
-        )
+    for whose, bit in (("every user", stat.S_IWOTH), ("every user of its group", stat.S_IWGRP)):
+        if status.st_mode & bit:
+            raise ImportError(
+                f"lltm: {whose} can write to {path}: nothing is loaded from it. Let LLTM_CACHE name a folder of yours"
+            )
 
 
 def find_in_cache(kind: str, version: str) -> Path | None:

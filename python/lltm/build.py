@@ -10,6 +10,7 @@ leave out CUDA.
 
 import argparse
 import fcntl
+import glob
 import json
 import os
 import re
@@ -71,7 +72,7 @@ class Parts(NamedTuple):
 
 def find_compiler() -> list[str]:
     """The command of a usable compiler: that of CXX, else g++."""
-    command = (os.environ.get("CXX") or "g++").split()
+    command = os.environ.get("CXX", "").split() or ["g++"]
     install = f"install g++ {_OLDEST_GCC} or newer (apt-get install g++, conda install gxx), or let CXX name one"
     if shutil.which(command[0]) is None:
         raise BuildError(f"found no C++ compiler, looked for {command[0]}: {install}")
@@ -115,7 +116,8 @@ def build_glue(parts: Parts, torch: Torch, output: Path, *, cuda: bool, rpath: I
     folders = [torch.include, torch.include / "torch" / "csrc" / "api" / "include"]
     if cuda:
         folders += find_cuda_headers(torch, settings["cuda"].partition(".")[0])
-    with tempfile.TemporaryDirectory(prefix="lltm-build-") as scratch_name:
+    # Beside the output, which the next build removes if this one is killed.
+    with tempfile.TemporaryDirectory(prefix=".lltm-build-", dir=output.parent) as scratch_name:
         scratch = Path(scratch_name)
         version = (parts.source / "src" / "version.h.in").read_text()
         version = version.replace("@PROJECT_VERSION@", settings["version"])
@@ -203,9 +205,13 @@ def build_into_cache() -> Path:
         except BlockingIOError:
             print(f"Another process is building {library}: waiting for it", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if library.is_file():
+        if all(
+            path.is_file() for path in (library, *(library.with_name(k.name) for k in parts.kernels(kind != "cpu")))
+        ):
             print(f"{library} is there already. To build it again, remove {entry}")
             return library
+        for killed in entry.parent.glob(f".{glob.escape(entry.name)}.*"):  # what builds have left that were killed
+            shutil.rmtree(killed, ignore_errors=True)
         what = f"PyTorch {running.__version__} {f'with {kind}' if kind != 'cpu' else 'on the CPU'}"
         print(f"Building lltm for {what} (a minute or two on two cores)", flush=True)
         begin = time.monotonic()
@@ -214,7 +220,7 @@ def build_into_cache() -> Path:
         try:
             _fill(made, package, parts, torch, cuda=kind != "cpu")
             made.chmod(0o755)
-            shutil.rmtree(entry, ignore_errors=True)  # what is left of one without its library
+            shutil.rmtree(entry, ignore_errors=True)  # what is left of one that lost a library
             made.rename(entry)  # readers see all of it or nothing
         finally:
             shutil.rmtree(made, ignore_errors=True)
@@ -228,7 +234,7 @@ def _fill(prefix: Path, package: Path, parts: Parts, torch: Torch, *, cuda: bool
     lib.mkdir()
     build_glue(parts, torch, lib / "liblltm_ops.so", cuda=cuda, rpath=["$ORIGIN", str(torch.lib)], jobs=jobs())
     for kernels in parts.kernels(cuda):
-        shutil.copy(kernels, lib)
+        shutil.copyfile(kernels, lib / kernels.name)  # not its mode: no group may write to it
     if (parts.lib / "cmake").is_dir():
         shutil.copytree(parts.lib / "cmake", lib / "cmake")
         shutil.copytree(package / "include", prefix / "include")
@@ -238,6 +244,7 @@ def main() -> None:
     argparse.ArgumentParser(
         prog="python -m lltm.build", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
+    os.umask(0o022)  # what others can write is not loaded
     try:
         build_into_cache()
     except (BuildError, ImportError, OSError) as error:  # OSError: for example a full disk

@@ -196,6 +196,17 @@ def test_nothing_is_loaded_that_others_can_write(wheel, place):
     assert message.startswith(f"lltm: every user can write to {path}: nothing is loaded from it. Let LLTM_CACHE")
 
 
+@pytest.mark.parametrize("place", ["cache", "library"])
+def test_nothing_is_loaded_that_a_group_can_write(wheel, place):
+    library = wheel.add(wheel.entry("2.99.0") / "lib" / "liblltm_ops.so")
+    path = {"cache": wheel.cache, "library": library}[place]
+    path.chmod(0o775)
+    message = wheel.error(version="2.99.0")
+    assert message.startswith(f"lltm: every user of its group can write to {path}: nothing is loaded from it.")
+    if place == "cache":
+        assert "every user of its group can write to" in wheel.build(version="2.99.1")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("place", ["cache", "library"])
 def test_nothing_of_another_user_is_loaded(wheel, place):
@@ -256,7 +267,8 @@ def test_build_needs_a_compiler(wheel, tmp_path):
     (tmp_path / "g++").chmod(0o755)
     assert f"{tmp_path}/g++ is GCC 9, which does not compile lltm: install" in wheel.build(CXX=f"{tmp_path}/g++")
     assert {path.suffix for path in wheel.cache.iterdir()} == {".lock"}  # nothing half built is left
-    assert "found no C++ compiler, looked for g++: install" in wheel.build(CXX="", PATH="/nowhere")
+    for unset in ("", " "):
+        assert "found no C++ compiler, looked for g++: install" in wheel.build(CXX=unset, PATH="/nowhere")
 
 
 @pytest.mark.parametrize("missing", ["cuda_runtime_api.h", "host_defines.h", "target"])
@@ -305,6 +317,37 @@ def test_build_replaces_what_is_left_of_an_entry(wheel, compiler):
     assert json.loads(library.with_suffix(".json").read_text())["torch"] == RELEASE
 
 
+def test_build_makes_again_what_lost_its_kernels(wheel, compiler):
+    wheel.add_sources()
+    (wheel.package / "lib" / "liblltm_cpu.so").touch()
+    assert wheel.build(CXX=str(compiler)).splitlines()[-1].startswith("Built ")
+    assert "is there already" in wheel.build(CXX=str(compiler))
+    (wheel.entry() / "lib" / "liblltm_cpu.so").unlink()
+    assert wheel.build(CXX=str(compiler)).splitlines()[-1].startswith("Built ")
+
+
+def test_build_removes_what_killed_builds_have_left(wheel, compiler):
+    wheel.add_sources()
+    (wheel.package / "lib" / "liblltm_cpu.so").touch()
+    left, of_another = wheel.cache / f".{wheel.entry().name}.abc", wheel.cache / f".{wheel.entry('2.99.0').name}.abc"
+    for folder in (left, of_another):
+        (folder / "lib" / ".lltm-build-x").mkdir(parents=True)
+    assert wheel.build(CXX=str(compiler)).splitlines()[-1].startswith("Built ")
+    assert not left.exists() and of_another.exists()
+
+
+def test_no_group_can_write_to_what_is_built(wheel, compiler):
+    """As with the umask of many systems, and in a wheel that was installed with it."""
+    wheel.add_sources()
+    kernels = wheel.package / "lib" / "liblltm_cpu.so"
+    kernels.touch()
+    kernels.chmod(0o664)
+    wheel.build("import os; os.umask(0o002)", CXX=str(compiler))
+    library = wheel.entry() / "lib" / "liblltm_ops.so"
+    for path in (wheel.cache, wheel.entry(), library.parent, *library.parent.glob("*.so")):
+        assert not path.stat().st_mode & 0o022, path
+
+
 def test_an_error_of_the_system_is_a_message(wheel, compiler):
     """For example a full disk; here, a file that is missing from the wheel."""
     wheel.add_sources()
@@ -326,6 +369,7 @@ def test_of_two_builds_one_waits(wheel):
             while not said.exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
             wheel.add(library)
+            library.with_name("liblltm_cpu.so").touch()
             fcntl.flock(lock, fcntl.LOCK_UN)
 
         thread = threading.Thread(target=finish)
