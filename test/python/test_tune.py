@@ -117,7 +117,8 @@ class TestFit:
         case = Case("cuda", 1, Work.FORWARD, "tf32", Shape(64, 512, 512))
         assert "forward_wgmma_64x24" in candidates.names(case, "forward")
         assert "forward_wgmma_float32_64x32" not in candidates.names(case, "forward")
-        tiles = [f"sequence_backward_tiles_{side}" for side in ("32x32", "64x64")]
+        tiles = [f"sequence_backward_wgmma_{tile}" for tile in ("64x32", "64x64", "128x64")]
+        tiles += [f"sequence_backward_tiles_{side}" for side in ("32x32", "64x64")]
         assert candidates.names(case, "step_backward") == [*tiles, "sequence_backward_library"]
         ranks = candidates.names(case, "step_backward", every_rank=True)
         assert {"sequence_backward_tiles_32x32:4", "sequence_backward_library"} <= set(ranks)
