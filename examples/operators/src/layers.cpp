@@ -150,6 +150,17 @@ Tensor normalize_backward(const Tensor& gradient,
   return d_images.sub_(centered.mul_(share)).to(dtype);
 }
 
+namespace {
+
+/// Below autograd, the tangent of an incoming gradient would be lost without an error.
+void refuse_tangent(std::string_view op, const Tensor& gradient) {
+  TORCH_CHECK(!gradient._fw_grad(/*level=*/0).defined(),
+              op,
+              ": forward-mode differentiation of the backward is not implemented");
+}
+
+}  // namespace
+
 variable_list not_differentiable_again(std::string_view op, variable_list gradients) {
   // In a backward pass, grad mode is on only with create_graph=True.
   if (!c10::GradMode::is_enabled()) {
@@ -195,6 +206,7 @@ class Conv2d : public torch::autograd::Function<Conv2d> {
     if (!gradients[0].defined()) {
       return variable_list(2);
     }
+    refuse_tangent(kConv, gradients[0]);
     const variable_list saved = ctx->get_saved_variables();
     Tensor d_input;
     Tensor d_weight;
@@ -240,6 +252,7 @@ class BatchNorm2d : public torch::autograd::Function<BatchNorm2d> {
     if (!gradients[0].defined()) {
       return variable_list(2);
     }
+    refuse_tangent(kNorm, gradients[0]);
     const Tensor input = ctx->get_saved_variables()[0];
     Tensor d_input;
     {

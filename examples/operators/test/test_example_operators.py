@@ -212,6 +212,21 @@ def test_forward_mode_is_refused(case, device):
 
 
 @every_operator
+def test_the_tangent_of_a_gradient_is_not_lost(case, device):
+    """The gradients have one, too, or there is an error."""
+    leaves = [t.requires_grad_() for t in case.arguments(device)]
+    output = case.call(*leaves)
+    with forward_ad.dual_level():
+        gradient = forward_ad.make_dual(torch.ones_like(output), torch.ones_like(output))
+        try:
+            found = torch.autograd.grad(output, leaves, gradient)
+        except RuntimeError as error:
+            assert "not implemented" in str(error)
+        else:
+            assert all(forward_ad.unpack_dual(g).tangent is not None for g in found)
+
+
+@every_operator
 def test_undefined_gradient_stays_undefined(case, device):
     """If there is no incoming gradient, the gradients stay undefined and do not become zeros."""
 
