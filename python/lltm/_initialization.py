@@ -20,6 +20,13 @@ def shards_columns(weights: Tensor) -> bool:
     return any(not (p.is_replicate() or p.is_shard(0)) for p in _placements(weights) or ())
 
 
+def uniform(module: torch.nn.Module, state_size: int) -> None:
+    """Initialize all parameters of a module uniformly in +-1/sqrt(state_size), in their order, as nn.LSTM does."""
+    bound = 1 / math.sqrt(state_size)
+    for parameter in module.parameters():
+        torch.nn.init.uniform_(parameter, -bound, bound)
+
+
 def reset_parameters(module: torch.nn.Module, names: list[str], state_size: int, leak: float) -> None:
     """Initialize all parameters of a module uniformly in +-1/sqrt(state_size), and subtract the leak from the weights
     with these names, (3 * state_size, state_size + input_features).
@@ -27,9 +34,7 @@ def reset_parameters(module: torch.nn.Module, names: list[str], state_size: int,
     Raises:
         RuntimeError: weights are computed from other parameters in a way that cannot be inverted.
     """
-    bound = 1 / math.sqrt(state_size)
-    for parameter in module.parameters():
-        torch.nn.init.uniform_(parameter, -bound, bound)
+    uniform(module, state_size)
     if leak:
         with torch.no_grad():
             for name in names:

@@ -1,6 +1,5 @@
 """LSTM and LSTMCell, nn.LSTM's own cell on this library's kernels, and the conversion of models."""
 
-import math
 import warnings
 from itertools import chain
 from typing import Any, TypeVar, overload
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _hooks, _leaf, _packed, _recurrent
+from . import _checks, _hooks, _initialization, _leaf, _packed, _recurrent
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -104,9 +103,7 @@ class LSTM(_recurrent.Recurrent):
 
     def reset_parameters(self) -> None:
         """Reinitialize the parameters uniformly in +-1/sqrt(hidden_size), as nn.LSTM does after the same seed."""
-        bound = 1 / math.sqrt(self.hidden_size)
-        for parameter in self.parameters():
-            torch.nn.init.uniform_(parameter, -bound, bound)
+        _initialization.uniform(self, self.hidden_size)
 
     def to_torch(self) -> nn.LSTM:
         """A new nn.LSTM with the same Parameters and training mode, for what only takes that class, such as

@@ -69,12 +69,18 @@ def _sequence_backward(
     **kwargs: Any,
 ) -> int:
     d_input, d_weights, _, d_h0, _ = output_mask
-    steps, batch = input[0], input[1]
     state_size, input_features = _features(weights)
+    columns = d_weights * weights[1] + d_input * input_features
+    return _backward_of_steps(input, weights, state_size, d_h0, columns)
+
+
+def _backward_of_steps(input: Shape, weights: Shape, state_size: int, d_h0: bool, columns: int) -> int:
+    """The recurrence, and the products after it, of all steps with this many columns."""
+    steps, batch = input[0], input[1]
     # Between steps the gradient of h always passes through the weights; before the first step, only for d_h0.
     recurrent_steps = steps if d_h0 else max(steps - 1, 0)
     recurrence = _product(recurrent_steps * batch, weights, state_size)
-    return recurrence + _product(steps * batch, weights, d_weights * weights[1] + d_input * input_features)
+    return recurrence + _product(steps * batch, weights, columns)
 
 
 def _lstm(input: Shape, weight_ih: Shape, weight_hh: Shape, *args: Any, **kwargs: Any) -> int:
@@ -84,11 +90,8 @@ def _lstm(input: Shape, weight_ih: Shape, weight_hh: Shape, *args: Any, **kwargs
 def _lstm_backward(*args: Any, **kwargs: Any) -> int:
     input, weight_ih, weight_hh = args[7:10]
     d_input, d_weight_ih, d_weight_hh, _, d_h0, _ = args[-1]
-    steps, batch = input[0], input[1]
-    recurrent_steps = steps if d_h0 else max(steps - 1, 0)
-    recurrence = _product(recurrent_steps * batch, weight_hh, weight_hh[1])
     columns = (d_input + d_weight_ih) * weight_ih[1] + d_weight_hh * weight_hh[1]
-    return recurrence + _product(steps * batch, weight_ih, columns)
+    return _backward_of_steps(input, weight_hh, weight_hh[1], d_h0, columns)
 
 
 def _sequence_gate_gradients(*args: Any, **kwargs: Any) -> int:
