@@ -37,7 +37,8 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
             assert all((ROOT / name).exists() or Path(__file__).with_name(name).exists() for name in runs_it)
 
 
-CPP_PAGES = ("cpp.md", "sequences.md", "serving.md")  # test_writing_an_operator.py compiles the blocks of its page
+# test_writing_an_operator.py compiles the blocks of its page.
+CPP_PAGES = ("cpp.md", "lstm.md", "sequences.md", "serving.md")
 CPP_NAMES = """const at::Tensor &input, const at::Tensor &weights, const at::Tensor &bias, const at::Tensor &h0,
     const at::Tensor &c0, const at::Tensor &lengths, const at::Tensor &begins,
     const torch::nn::utils::rnn::PackedSequence &packed"""
