@@ -88,10 +88,11 @@ ctest = @$(call with,test) ctest --test-dir $(BUILD) --parallel "$$(nproc)" --ou
 pytest = @$(call with,test) python3 -m pytest -n auto --maxprocesses=8 --dist worksteal -m "not release"
 
 # For daily work: at most 90 s on two cores once everything is built.
-CHECKED := backward contract errors forward gradcheck meta module module_errors sequence sequence_backward
+CHECKED := $(patsubst %,operators/test_%,backward contract errors forward gradcheck meta sequence sequence_backward) \
+  module/test_module module/test_module_errors
 check: build-tests
 	$(ctest) --label-regex check $(CTEST_ARGS)
-	$(pytest) -m "not slow and not release" -k "not cuda" $(CHECKED:%=test/python/test_%.py) $(PYTEST_ARGS)
+	$(pytest) -m "not slow and not release" -k "not cuda" $(CHECKED:%=test/%.py) $(PYTEST_ARGS)
 
 test: test-cpp test-python
 
@@ -104,10 +105,10 @@ test-python: build-tests
 	$(pytest) $(PYTEST_ARGS)
 
 fuzz: build
-	@$(call with,test) python3 test/python/fuzz.py --seconds $(SECONDS) $(FUZZ_ARGS)
+	@$(call with,test) python3 test/property/fuzz.py --seconds $(SECONDS) $(FUZZ_ARGS)
 
 soak: build
-	@$(call with,test) python3 test/python/soak.py $(SOAK_ARGS)
+	@$(call with,test) python3 test/property/soak.py $(SOAK_ARGS)
 
 ifneq ($(filter memcheck racecheck synccheck initcheck,$(SANITIZER)),)
 sanitize: build-tests

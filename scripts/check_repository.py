@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "test" / "python"))
+sys.path.insert(0, str(ROOT / "test"))
 
-from documentation import FENCED, blocks  # noqa: E402
+from lltm_testing.documentation import FENCED, blocks  # noqa: E402
 
 PATTERNS = ["src/**/*.cpp", "src/**/*.h", "include/lltm/*.h", "python/lltm/*.py", "CMakeLists.txt", "cmake/*.*"]
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")

@@ -3,8 +3,8 @@
 Each version in turn gets a new environment with PyTorch's wheel for the CPU, with --index-url "" that of PyPI, whose
 CUDA libraries take 5 GB, or that of one of the Pythons of --python. The Python lines of the README run there without a
 compiler on PATH, with the library that the wheel chooses and, if that has CUDA, also with LLTM_CPU_ONLY=1. Then
-test/consumer finds the CMake package and links the library. For a version that the wheel leaves out (--built 2.13), the
-library is first built with python -m lltm.build.
+test/package/consumer finds the CMake package and links the library. For a version that the wheel leaves out (--built
+2.13), the library is first built with python -m lltm.build.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def check(wheel: Path, minor: str, index_url: str, others: list[Path], folder: P
     prefix = run(python, "-c", "import lltm; print(lltm.cmake_prefix_path)", **cache).split()[-1]
     build = folder / "consumer"
     run(
-        "cmake", "-S", ROOT / "test" / "consumer", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+        "cmake", "-S", ROOT / "test" / "package" / "consumer", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
         f"-DCMAKE_PREFIX_PATH={prefix}", f"-DPython_EXECUTABLE={python}",
     )  # fmt: skip
     run("cmake", "--build", build, "--target", "names_no_symbol", "calls_the_api")

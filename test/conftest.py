@@ -1,0 +1,82 @@
+"""Shared by all tests: the devices, dtypes and paths, and a fixed seed."""
+
+import subprocess
+
+import hypothesis
+import lltm_testing.settings  # noqa: F401  finds lltm
+import pytest
+import torch
+
+import lltm
+
+# The same examples in every run, so that failures are reproducible.
+hypothesis.settings.register_profile("lltm", deadline=None, derandomize=True, max_examples=30, database=None)
+hypothesis.settings.load_profile("lltm")
+
+
+@pytest.fixture(scope="session")
+def needs_cuda():
+    if not (torch.cuda.is_available() and lltm.has_cuda):
+        pytest.skip("no GPU, or lltm was built without CUDA")
+
+
+@pytest.fixture(scope="session", params=["cpu", "cuda"])
+def device(request) -> torch.device:
+    if request.param == "cuda":
+        request.getfixturevalue("needs_cuda")
+    return torch.device(request.param)
+
+
+@pytest.fixture(
+    scope="session", params=[torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:]
+)
+def dtype(request) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture(params=["few_rows", "hopper", "tiles", "library"])
+def path(request, monkeypatch) -> str:
+    """Forces each group of CUDA kernels."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", request.param)
+    return request.param
+
+
+@pytest.fixture(params=["own", "aten"])
+def products(request, monkeypatch) -> str:
+    """Forces this library's matrix products on the CPU, or ATen's."""
+    monkeypatch.setenv("LLTM_CPU_GEMM", request.param)
+    return request.param
+
+
+@pytest.fixture
+def set_threads():
+    """Sets the number of PyTorch's threads until the test ends."""
+    threads = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Resets the compiler before and after the test."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def aot_inductor(tmp_path):
+    """Skips the test if the compiler links a static libstdc++. Packages then contain a second copy of it, and crash on
+    load even without our operators."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    source, library = tmp_path / "stream.cpp", tmp_path / "stream.so"
+    source.write_text("#include <iostream>\nvoid print() { std::cout << 1; }\n")
+    subprocess.run([get_cpp_compiler(), "-shared", "-fPIC", source, "-o", library], check=True)
+    if b"libstdc++.so" not in library.read_bytes():
+        pytest.skip(f"{get_cpp_compiler()} links a static libstdc++ into AOTInductor's packages")

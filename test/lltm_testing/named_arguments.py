@@ -1,0 +1,78 @@
+"""The tensor arguments of the operators by name, and calls with them.
+
+By default, T = 7, N = 6, I = 5, H = 4: weights are (12, 9), weight_ih (16, 5) and weight_hh (16, 4).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lltm_testing import reference, sequence_reference
+
+GRADIENTS = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
+SEQUENCE = sequence_reference.Sequence._fields[:7]
+LSTM = sequence_reference.Lstm._fields[:8]
+NAMES = {
+    "forward": reference.NAMES,
+    "backward": ("grad_h", "grad_cell", "new_cell", "gates", "input", "weights", "bias", "old_h"),
+    "sequence": SEQUENCE,
+    "sequence_backward": (*GRADIENTS, "output", "cells", "gates", *SEQUENCE),
+    "lstm": LSTM,
+    "lstm_backward": (*GRADIENTS, "output", "cells", "gates", *LSTM),
+}
+CELLS = {name: sequence_reference.Lstm if "lstm" in name else sequence_reference.Sequence for name in NAMES}
+WEIGHTS = {name: "weight_hh" if "lstm" in name else "weights" for name in NAMES}
+
+
+def optional(operator: str) -> tuple[str, ...]:
+    """The names of the arguments that may be None."""
+    return tuple(n for n in NAMES[operator] if n.startswith("grad_") or n in ("bias", "h0", "c0", "lengths", "reset"))
+
+
+def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None, sizes=(7, 6, 5, 4)) -> dict[str, Tensor]:
+    """Valid arguments, none of them absent. The c0 of a sequence has cell_dtype, or the others' dtype."""
+    if operator in ("forward", "backward"):
+        arguments = reference.make_arguments(sizes[1:], dtype, device)
+        _, new_cell, gates = reference.call(arguments)
+        grad_h, grad_cell = reference.make_gradients(arguments)
+        values = {"new_cell": new_cell, "gates": gates, "grad_h": grad_h, "grad_cell": grad_cell}
+    else:
+        options = {"lengths": True, "reset": True, "cell_dtype": cell_dtype, "cell": CELLS[operator]}
+        arguments = sequence_reference.make(sizes, dtype, device, **options)
+        output, _, _, cells, gates = sequence_reference.call(arguments, keep=True)
+        gradients = dict(zip(GRADIENTS, sequence_reference.make_gradients(arguments), strict=True))
+        values = {"output": output, "cells": cells, "gates": gates} | gradients
+    values |= arguments._asdict()
+    return {name: values[name] for name in NAMES[operator]}
+
+
+def leaves_of(arguments: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+    """New leaves with the same values. All require gradients but gates, lengths and reset, which have none."""
+    return {
+        name: t.detach().clone().requires_grad_() if t is not None and t.is_floating_point() and name != "gates" else t
+        for name, t in arguments.items()
+    }
+
+
+def call(operator: str, arguments: dict[str, Any], mask=None):
+    """`arguments` are in the order of NAMES. A sequence keeps its cells and gates."""
+    return getattr(torch.ops.lltm, operator)(*arguments.values(), *after_tensors(operator, mask))
+
+
+def mask_of(operator: str, flags) -> list[bool]:
+    """An output_mask that begins with these five flags."""
+    return [*flags, True] if operator == "lstm_backward" else list(flags)
+
+
+def after_tensors(operator: str, mask=None) -> list:
+    """The arguments that follow the tensors. By default, all gradients are wanted."""
+    mask = mask_of(operator, (True,) * 5) if mask is None else list(mask)
+    return {
+        "forward": [],
+        "backward": [mask],
+        "sequence": [False, True],
+        "sequence_backward": [False, mask],
+        "lstm": [False, True],
+        "lstm_backward": [False, mask],
+    }[operator]

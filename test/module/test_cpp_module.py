@@ -1,0 +1,78 @@
+"""The modules of torch::nn, lltm::LLTM and lltm::LSTM, compute what those in Python do, and share their checkpoints."""
+
+from itertools import product
+
+import pytest
+import torch
+from lltm_testing.building import run
+
+import lltm
+
+pytestmark = pytest.mark.pytorch
+
+STEPS, BATCH, FEATURES, HIDDEN = 5, 4, 3, 6  # those of test_module.cpp
+
+
+def write_archive(path, tensors: list[torch.Tensor] | dict[str, torch.Tensor]) -> None:
+    """Write what torch::load reads: an archive of TorchScript whose parameters have these names."""
+    archive = torch.nn.Module()
+    for name, tensor in (tensors if isinstance(tensors, dict) else dict(enumerate(tensors))).items():
+        parameter = torch.nn.Parameter(tensor.detach(), requires_grad=tensor.is_floating_point())
+        archive.register_parameter(str(name), parameter)
+    torch.jit.script(archive).save(path)
+
+
+def read_archive(path) -> dict[str, torch.Tensor]:
+    return torch.jit.load(path).state_dict()
+
+
+def random_arguments(states: int) -> list[torch.Tensor]:
+    """input, h_0, c_0, lengths and reset, in float64."""
+    input = torch.randn(STEPS, BATCH, FEATURES)
+    h_0, c_0 = torch.randn(2, states, BATCH, HIDDEN)
+    return [input, h_0, c_0, torch.tensor([5, 0, 2, 4]), torch.rand(STEPS, BATCH) < 0.3]
+
+
+@pytest.fixture
+def float64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def test_results_gradients_and_checkpoints_are_those_of_python(tmp_path, float64):
+    program = lltm.library_path.parent / "lltm_ops_test"
+    if not program.exists():
+        pytest.skip("the C++ tests were not built")
+    torch.manual_seed(1)
+    expected = {}
+    cases = product((lltm.LLTM, lltm.LSTM), (1, 3), *3 * [(False, True)])
+    for number, (module, layers, bidirectional, bias, given) in enumerate(cases):
+        folder = tmp_path / module.__name__ / str(number)
+        folder.mkdir(parents=True)
+        rnn = module(FEATURES, HIDDEN, layers, bias=bias, bidirectional=bidirectional)
+        input, h_0, c_0, lengths, reset = random_arguments(layers * (1 + bidirectional))
+        leaves = [*rnn.parameters(), *((input, h_0, c_0) if given else (input,))]
+        for leaf in leaves:
+            leaf.requires_grad_()
+        arguments = (input, (h_0, c_0), lengths, reset) if given else (input,)
+        output, last, states = rnn.states(*arguments)
+        results = [output, *last, *states]
+        grad_outputs = [torch.randn_like(result) for result in results]
+        gradients = torch.autograd.grad(results, leaves, grad_outputs)
+        expected[folder] = rnn, [*results, *gradients]
+        write_archive(folder / "python.pt", rnn.state_dict())
+        write_archive(folder / "options.pt", [torch.tensor(value) for value in (layers, bidirectional, bias)])
+        write_archive(folder / "arguments.pt", [input, h_0, c_0, lengths, reset] if given else [input])
+        write_archive(folder / "grad_outputs.pt", grad_outputs)
+
+    run(program, "--gtest_filter=ModuleCheckpoint.IsExchangedWithPython", LLTM_CHECKPOINTS=tmp_path)
+
+    for folder, (rnn, tensors) in expected.items():
+        for actual, tensor in zip(read_archive(folder / "results.pt").values(), tensors, strict=True):
+            torch.testing.assert_close(actual, tensor.detach())
+        checkpoint = read_archive(folder / "cpp.pt")
+        assert list(checkpoint) == list(rnn.state_dict())
+        for name, parameter in rnn.named_parameters():
+            assert torch.equal(checkpoint[name], parameter), name

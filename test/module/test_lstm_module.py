@@ -1,0 +1,404 @@
+"""lltm.LSTM, lltm.LSTMCell and lltm.convert_lstm beside nn.LSTM and nn.LSTMCell, in float64."""
+
+import copy
+import itertools
+import pickle
+import warnings
+
+import pytest
+import torch
+from lltm_testing.module_reference import assert_same, packed, random_state
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+
+import lltm
+
+pytestmark = pytest.mark.pytorch
+
+OPTIONS = [
+    {},
+    {"num_layers": 3, "bias": False},
+    {"bidirectional": True, "batch_first": True},
+    {"num_layers": 2, "bidirectional": True, "dropout": 0.5},
+]
+each_options = pytest.mark.parametrize("options", OPTIONS, ids=str)
+
+
+def twins(*sizes, **options) -> tuple[nn.LSTM, lltm.LSTM]:
+    """With the same parameters."""
+    theirs, ours = nn.LSTM(*sizes, **options), lltm.LSTM(*sizes, **options)
+    assert ours.load_state_dict(theirs.state_dict()).missing_keys == []
+    return theirs, ours
+
+
+def gradients(results, leaves) -> tuple[torch.Tensor, ...]:
+    output, (h_n, c_n) = results
+    data = getattr(output, "data", output) if isinstance(output, nn.utils.rnn.PackedSequence) else output
+    return torch.autograd.grad((data.sin().sum() + h_n.square().sum() + c_n.cos().sum()), leaves)
+
+
+@each_options
+@pytest.mark.parametrize("kind", ["padded", "packed", "single"])
+@pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
+def test_results_and_gradients(device, options, kind, with_state):
+    # In training mode, because cuDNN has no backward in evaluation mode; so without dropout.
+    theirs, ours = (m.to(device) for m in twins(5, 7, **(options | {"dropout": 0.0}), dtype=torch.float64))
+    batch_first = options.get("batch_first", False)
+    input = torch.randn(6, 4, 5, dtype=torch.float64, device=device)
+    hx = random_state(ours, 4, dtype=torch.float64, device=device) if with_state else None
+    if kind == "single":
+        input, hx = input[:, 0], None if hx is None else tuple(state[:, 0] for state in hx)
+    elif batch_first:
+        input = input.transpose(0, 1)
+    found, expected = [], []
+    for module, results in ((ours, found), (theirs, expected)):
+        leaf = input.detach().clone().requires_grad_()
+        options = {"batch_first": batch_first, "enforce_sorted": False}
+        given = packed(leaf, [6, 2, 5, 1], **options) if kind == "packed" else leaf
+        results.append(module(given, hx))
+        results.append(gradients(results[0], [leaf, *module.parameters()]))
+    assert_same(found[0], expected[0], rtol=1e-12, atol=1e-12)
+    assert_same(found[1], expected[1], rtol=1e-11, atol=1e-11)
+
+
+@each_options
+def test_parameters_and_repr(options):
+    torch.manual_seed(3)
+    theirs = nn.LSTM(5, 7, **options)
+    torch.manual_seed(3)
+    ours = lltm.LSTM(5, 7, **options)
+    assert repr(ours) == repr(theirs)
+    for (name, expected), (our_name, found) in zip(theirs.named_parameters(), ours.named_parameters(), strict=True):
+        assert name == our_name and torch.equal(found, expected)
+    assert [[p.shape for p in layer] for layer in ours.all_weights] == [
+        [p.shape for p in layer] for layer in theirs.all_weights
+    ]
+    theirs.load_state_dict(ours.state_dict())
+    assert ours.flatten_parameters() is None
+
+
+def test_dropout_after_the_same_seed():
+    theirs, ours = twins(5, 7, 3, dropout=0.5, dtype=torch.float64)
+    input = torch.randn(6, 4, 5, dtype=torch.float64)
+    results = []
+    for module in (theirs, ours):
+        torch.manual_seed(5)
+        results.append(module(input))
+    assert_same(*results, rtol=1e-12, atol=1e-12)
+
+
+@each_options
+def test_lengths_are_those_of_a_pack(device, options):
+    theirs, ours = (m.to(device).eval() for m in twins(5, 7, **(options | {"batch_first": False}), dtype=torch.float64))
+    input, lengths = torch.randn(6, 4, 5, dtype=torch.float64, device=device), [6, 2, 5, 1]
+    output, state = theirs(packed(input, lengths, enforce_sorted=False))
+    expected = nn.utils.rnn.pad_packed_sequence(output)[0], state
+    assert_same(ours(input, lengths=torch.tensor(lengths, device=device)), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_resets_are_calls_from_zeros(device):
+    rnn = lltm.LSTM(3, 4, 2, device=device, dtype=torch.float64)
+    input = torch.randn(7, 2, 3, device=device, dtype=torch.float64)
+    reset = torch.zeros(7, 2, dtype=torch.bool, device=device)
+    reset[3] = True
+    output, state = rnn(input, random_state(rnn, 2, device=device, dtype=torch.float64), reset=reset)
+    assert_same((output[3:], state), rnn(input[3:]), rtol=1e-12, atol=1e-12)
+
+
+def test_states(device):
+    rnn = lltm.LSTM(3, 4, 2, bidirectional=True, device=device)
+    input = torch.randn(5, 2, 3, device=device)
+    output, state, (h, c) = rnn.states(input)
+    assert_same((output, state), rnn(input), rtol=0, atol=0)
+    assert h.shape == c.shape == (4, 5, 2, 4)
+    assert torch.equal(h[0, -1], state[0][0]) and torch.equal(c[3, 0], state[1][3])
+
+
+def test_float32_state_beside_16_bits(device):
+    rnn = lltm.LSTM(3, 4, device=device, dtype=torch.bfloat16)
+    h_0, c_0 = torch.zeros(1, 2, 4, device=device, dtype=torch.bfloat16), torch.zeros(1, 2, 4, device=device)
+    output, (h_n, c_n) = rnn(torch.randn(5, 2, 3, device=device).bfloat16(), (h_0, c_0))
+    assert (output.dtype, h_n.dtype, c_n.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+
+
+def test_no_steps():
+    rnn = lltm.LSTM(3, 4, 2)
+    hx = random_state(rnn, 2)
+    output, state = rnn(torch.zeros(0, 2, 3), hx)
+    assert output.shape == (0, 2, 4) and all(map(torch.equal, state, hx))
+
+
+class Model(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.rnn, self.cell = lltm.LSTM(3, 4, **options), lltm.LSTMCell(4, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output, _ = self.rnn(x)
+        return self.cell(output[-1])
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
+def test_scripted_compiled_and_exported(options, fresh_compiler):
+    model = Model(**options).eval()
+    input = torch.randn(5, 2, 3)
+    expected = model(input)
+    assert_same(torch.jit.script(model)(input), expected, rtol=0, atol=0)
+    assert_same(torch.compile(model, fullgraph=True, backend="aot_eager")(input), expected)
+    steps, batch = torch.export.Dim("steps", min=2), torch.export.Dim("batch", min=2)
+    program = torch.export.export(model, (input,), dynamic_shapes={"x": {0: steps, 1: batch}})
+    longer = torch.randn(9, 6, 3)
+    assert_same(program.module()(longer), model(longer))
+
+
+def test_vmap_and_second_gradients():
+    rnn = lltm.LSTM(3, 4, dtype=torch.float64)
+    input = torch.randn(6, 5, 2, 3, dtype=torch.float64)
+    torch.testing.assert_close(torch.func.vmap(lambda x: rnn(x)[0])(input), torch.stack([rnn(x)[0] for x in input]))
+    assert torch.autograd.gradgradcheck(lambda x: rnn(x)[0], input[0].requires_grad_())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(3,), (2, 3)], ids=["single", "batch"])
+@pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
+def test_cell(device, bias, shape, with_state):
+    theirs = nn.LSTMCell(3, 4, bias, device=device, dtype=torch.float64)
+    ours = lltm.LSTMCell(3, 4, bias, device=device, dtype=torch.float64)
+    ours.load_state_dict(theirs.state_dict())
+    input = torch.randn(shape, device=device, dtype=torch.float64, requires_grad=True)
+    hx = torch.randn(2, *shape[:-1], 4, device=device, dtype=torch.float64).unbind() if with_state else None
+    results = [cell(input, hx) for cell in (ours, theirs)]
+    assert_same(*results, rtol=1e-12, atol=1e-12)
+    found, expected = (
+        torch.autograd.grad(h.sin().sum() + c.square().sum(), [input, *cell.parameters()])
+        for (h, c), cell in zip(results, (ours, theirs), strict=True)
+    )
+    assert_same(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def module_inputs(theirs, ours):
+    """PyTorch's own arguments of constructors and calls, but those with projections."""
+    from torch.testing._internal import common_modules
+
+    for info in common_modules.module_db:
+        if info.module_cls is theirs:
+            for training in (False, True):
+                for case in info.module_inputs_func(info, "cpu", torch.float64, True, training=training):
+                    if not case.constructor_input.kwargs.get("proj_size"):
+                        yield training, case
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(nn.LSTM, lltm.LSTM), (nn.LSTMCell, lltm.LSTMCell)], ids=["LSTM", "Cell"])
+def test_inputs_of_pytorchs_own_tests(theirs, ours):
+    pytest.importorskip("expecttest", reason="PyTorch's own tests need expecttest")
+    count = 0
+    for training, case in module_inputs(theirs, ours):
+        args, kwargs = case.constructor_input.args, case.constructor_input.kwargs
+        if kwargs.get("dropout") and training:
+            continue
+        modules = [cls(*args, **kwargs, dtype=torch.float64).train(training) for cls in (theirs, ours)]
+        modules[1].load_state_dict(modules[0].state_dict())
+        call = case.forward_input
+        results = [m(*copy.deepcopy(call.args), **copy.deepcopy(call.kwargs)) for m in modules]
+        assert_same(results[1], results[0], rtol=1e-11, atol=1e-11)
+        count += 1
+    assert count >= 4
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("ours", "other"),
+    [(lltm.LSTM(3, 4), lltm.LLTM(3, 4)), (lltm.LSTMCell(3, 4), lltm.LLTMCell(3, 4))],
+    ids=["LSTM", "LSTMCell"],
+)
+def test_a_checkpoint_of_an_lltm_is_refused(ours, other, strict):
+    with pytest.raises(RuntimeError, match="is a parameter of LLTM or LLTMCell, whose cell has three gates"):
+        ours.load_state_dict(other.state_dict(), strict=strict)
+
+
+ERRORS = {
+    "projections": (lambda cls: cls(3, 4, proj_size=2), NotImplementedError),
+    "size": (lambda cls: cls(0, 4), ValueError),
+    "kind": (lambda cls: cls(3, 4.0), TypeError),
+    "dropout": (lambda cls: cls(3, 4, dropout=2), ValueError),
+    "dimensions": (lambda cls: cls(3, 4)(torch.zeros(3)), ValueError),
+    "features": (lambda cls: cls(3, 4)(torch.zeros(5, 2, 4)), RuntimeError),
+    "dtype": (lambda cls: cls(3, 4)(torch.zeros(5, 2, 3).double()), ValueError),
+    "rank of hx": (lambda cls: cls(3, 4)(torch.zeros(5, 2, 3), (torch.zeros(2, 4),) * 2), RuntimeError),
+    "size of hx": (lambda cls: cls(3, 4)(torch.zeros(5, 2, 3), (torch.zeros(1, 3, 4),) * 2), RuntimeError),
+    "device": (lambda cls: cls(3, 4)(torch.zeros(5, 2, 3, device="meta")), RuntimeError),
+}
+
+
+@pytest.mark.parametrize(("make", "kind"), ERRORS.values(), ids=ERRORS)
+def test_errors_are_of_nn_lstms_kind(make, kind):
+    with pytest.raises(kind, match="LSTM|lltm::lstm"):
+        make(lltm.LSTM)
+    if kind is not NotImplementedError:
+        with pytest.raises(kind):
+            make(nn.LSTM)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda c: c(torch.zeros(1, 2, 3)), ValueError, "Expected input to be 1D or 2D, got 3D"),
+        (lambda c: c(torch.zeros(2, 4)), RuntimeError, "must be equal to input_size. Expected 3, got 4"),
+        (lambda c: c(torch.zeros(2, 3), (torch.zeros(1, 2, 4),) * 2), ValueError, r"Expected hx\[0\] to be 1D or 2D"),
+        (
+            lambda c: c(torch.zeros(2, 3), (torch.zeros(2, 4), torch.zeros(2, 5))),
+            RuntimeError,
+            r"Expected hx\[1\] size",
+        ),
+    ],
+)
+def test_errors_of_the_cell(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call(lltm.LSTMCell(3, 4))
+    with pytest.raises(kind):
+        call(nn.LSTMCell(3, 4))
+
+
+def make_model() -> nn.Module:
+    model = nn.ModuleDict({"encoder": nn.LSTM(3, 4, 2, bidirectional=True), "cell": nn.LSTMCell(8, 5)})
+    model["again"] = model["encoder"]
+    return model
+
+
+def run(model: nn.Module, input: torch.Tensor) -> torch.Tensor:
+    output, _ = model["encoder"](input)
+    h, c = model["cell"](output[-1])
+    return h.sin().sum() + c.sum()
+
+
+def test_convert_goes_on_with_the_optimizer(device):
+    theirs = make_model().to(device=device, dtype=torch.float64)
+    ours = copy.deepcopy(theirs)
+    input = torch.randn(5, 2, 3, device=device, dtype=torch.float64)
+    optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in (theirs, ours)]
+
+    def step(model, optimizer):
+        optimizer.zero_grad()
+        loss = run(model, input)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    for pair in zip((theirs, ours), optimizers, strict=True):
+        step(*pair)
+    calls = []
+    ours["encoder"].register_forward_hook(lambda *_: calls.append(1))
+    parameters, state = list(ours.parameters()), torch.get_rng_state()
+    assert lltm.convert_lstm(ours) is ours
+    assert type(ours["encoder"]) is lltm.LSTM is type(ours["again"]) and type(ours["cell"]) is lltm.LSTMCell
+    assert all(a is b for a, b in zip(ours.parameters(), parameters, strict=True))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not {"_flat_weights", "_all_weights", "mode"} & set(ours["encoder"].__dict__)
+    for _ in range(2):
+        losses = [step(*pair) for pair in zip((theirs, ours), optimizers, strict=True)]
+        torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-12)
+    assert len(calls) == 2
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    for twin in (copy.deepcopy(ours), pickle.loads(pickle.dumps(lltm.convert_lstm(make_model())))):
+        assert type(twin["encoder"]) is lltm.LSTM
+    lltm.convert_lstm(ours)  # again
+
+
+def test_convert_a_model_that_is_an_lstm():
+    rnn = nn.LSTM(3, 4)
+    assert lltm.convert_lstm(rnn) is rnn and type(rnn) is lltm.LSTM
+
+
+class Subclass(nn.LSTM):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
+def test_what_convert_leaves_alone():
+    replaced = nn.LSTM(3, 4)
+    replaced.forward = lambda input: input
+    model = nn.ModuleDict(
+        {
+            "projections": nn.LSTM(3, 4, proj_size=2),
+            "subclass": Subclass(3, 4),
+            "parametrized": parametrizations.weight_norm(nn.LSTM(3, 4), "weight_hh_l0"),
+            "replaced": replaced,
+            "scripted": torch.jit.script(nn.LSTMCell(3, 4)),
+            "plain": nn.LSTM(3, 4),
+            "ours": lltm.LSTMCell(3, 4),
+        }
+    )
+    types = {name: type(module) for name, module in model.items()}
+    with pytest.warns(
+        UserWarning, match="left as they are.*: projections, subclass, parametrized, replaced, scripted$"
+    ):
+        lltm.convert_lstm(model)
+    assert {n: type(m) for n, m in model.items()} == types | {"plain": lltm.LSTM}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lltm.convert_lstm(nn.Sequential(nn.LSTM(3, 4), nn.GRU(3, 4), nn.Linear(3, 4)))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("constrain", [nn.utils.weight_norm, lambda m, n: prune.l1_unstructured(m, n, 0.5)])
+def test_convert_keeps_hooks_that_compute_parameters(constrain):
+    rnn = nn.LSTM(3, 4)
+    constrain(rnn, "weight_hh_l0")
+    input = torch.randn(5, 2, 3)
+    expected = rnn(input)
+    lltm.convert_lstm(rnn)
+    assert_same(rnn(input), expected)
+    assert_same(rnn.states(input)[:2], expected)
+
+
+@each_options
+def test_to_torch(options):
+    ours = lltm.LSTM(3, 4, **options).eval()
+    theirs = ours.to_torch()
+    assert type(theirs) is nn.LSTM and repr(theirs) == repr(ours) and not theirs.training
+    assert all(a is b for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    input = torch.randn(5, 2, 3)
+    assert_same(theirs(input), ours(input))
+    with torch.no_grad():
+        ours.weight_hh_l0.zero_()
+    assert_same(theirs(input), ours(input))
+    cell = lltm.LSTMCell(3, 4)
+    assert type(cell.to_torch()) is nn.LSTMCell and cell.to_torch().weight_ih is cell.weight_ih
+
+
+def test_shapes_on_meta():
+    rnn = lltm.LSTM(3, 4, 2, bidirectional=True, device="meta")
+    output, (h_n, c_n) = rnn(torch.empty(5, 2, 3, device="meta"))
+    assert output.shape == (5, 2, 8) and h_n.shape == c_n.shape == (4, 2, 4)
+
+
+@pytest.mark.parametrize("bias", [-3.0, 0.0, 3.0, 8.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_errors_of_long_sequences_are_no_larger_than_those_of_a_loop_of_cells(device, dtype, bias):
+    """Over 1,024 steps, with forget gates that are closed, half open and open, against float64."""
+    exact = nn.LSTM(8, 16, device=device, dtype=torch.float64)
+    with torch.no_grad():
+        exact.bias_ih_l0[16:32] += bias
+    ours = lltm.convert_lstm(copy.deepcopy(exact)).to(dtype)
+    exact.load_state_dict(ours.state_dict())
+    cell = nn.LSTMCell(8, 16, device=device, dtype=dtype)
+    cell.load_state_dict({name.removesuffix("_l0"): value for name, value in ours.state_dict().items()})
+    input = torch.randn(1024, 4, 8, device=device).to(dtype)
+    with torch.no_grad():
+        expected, (_, expected_c) = exact(input.double())
+        output, (_, c_n) = ours(input)
+        state, outputs = None, []
+        for x in input:
+            state = cell(x, state)
+            outputs.append(state[0])
+    for found, loop, want in ((output, torch.stack(outputs), expected), (c_n[0], state[1], expected_c[0])):
+        error, of_loop = ((t.double() - want).abs().mean() for t in (found, loop))
+        assert error <= 1.2 * of_loop + 1e-7
+
+
+def test_every_combination_of_options_is_constructed():
+    for layers, bias, bidirectional in itertools.product((1, 2), (True, False), (True, False)):
+        theirs, ours = twins(3, 4, num_layers=layers, bias=bias, bidirectional=bidirectional)
+        input = torch.randn(4, 2, 3)
+        assert_same(ours(input), theirs(input))

@@ -1,0 +1,524 @@
+"""lltm.LLTM against nn.LSTM (shapes and states) and against loops of LLTMCell (values and gradients)."""
+
+import contextlib
+import copy
+import io
+import math
+import pickle
+import random
+import sys
+import typing
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from lltm_testing.graphs import Operators
+from lltm_testing.module_reference import assert_same, packed, random_state, run, twins
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
+
+import lltm
+
+pytestmark = pytest.mark.pytorch
+
+LAYOUTS = [
+    {"num_layers": layers, "bidirectional": both, "batch_first": batch_first}
+    for layers in (1, 2)
+    for both in (False, True)
+    for batch_first in (False, True)
+]
+
+
+def name(options) -> str:
+    return "-".join(f"{key}={value}" for key, value in options.items())
+
+
+def shapes(results):
+    output, (h_n, c_n) = results
+    return output.shape, h_n.shape, c_n.shape
+
+
+@pytest.mark.parametrize("options", LAYOUTS, ids=name)
+def test_shapes(options):
+    lstm, rnn = twins(3, 4, **options)
+    state = random_state(rnn, 2)
+    batched, single = torch.randn(5, 2, 3), torch.randn(5, 3)
+    if options["batch_first"]:
+        batched = batched.transpose(0, 1)
+    single_state = state[0][:, 0], state[1][:, 0]
+    for arguments in [(batched,), (batched, state), (single,), (single, single_state)]:
+        assert shapes(rnn(*arguments)) == shapes(lstm(*arguments))
+
+
+@pytest.mark.parametrize("options", LAYOUTS, ids=name)
+@pytest.mark.parametrize("lengths", [[5, 3, 1], [2, 5, 4]], ids=["sorted", "unsorted"])
+@pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
+def test_packed(options, lengths, with_state):
+    """The metadata agrees with nn.LSTM, the values with the padded batch with lengths."""
+    lstm, rnn = twins(3, 4, **options)
+    padded = torch.randn(3, 5, 3) if options["batch_first"] else torch.randn(5, 3, 3)
+    state = random_state(rnn, 3) if with_state else None
+    sorted_already = lengths == sorted(lengths, reverse=True)
+    sequence = packed(padded, lengths, batch_first=options["batch_first"], enforce_sorted=sorted_already)
+    output, (h_n, c_n) = rnn(sequence, state)
+    other, other_state = lstm(sequence, state)
+    assert isinstance(output, PackedSequence) and output.data.shape == other.data.shape
+    assert (h_n.shape, c_n.shape) == (other_state[0].shape, other_state[1].shape)
+    for field, expected in zip(output[1:], other[1:], strict=True):
+        assert (field is None) == (expected is None) == (field is expected is None)
+        assert field is None or torch.equal(field, expected)
+    unpacked, _ = pad_packed_sequence(output, options["batch_first"])
+    assert_same((unpacked, (h_n, c_n)), rnn(padded, state, torch.tensor(lengths)), rtol=0, atol=0)
+
+
+def test_packed_gradients():
+    """The gradients of data, states and parameters agree with those of the separate sequences."""
+    rnn = lltm.LLTM(3, 4, 2, bidirectional=True, dtype=torch.float64)
+    sequences = [torch.randn(steps, 3, dtype=torch.float64, requires_grad=True) for steps in (2, 5, 3)]
+    state = [part.requires_grad_() for part in random_state(rnn, 3, dtype=torch.float64)]
+    leaves = [*sequences, *state, *rnn.parameters()]
+
+    def loss(results):
+        output, (h_n, c_n) = results
+        return output.pow(2).sum() + h_n.sin().sum() + c_n.cos().sum()
+
+    output, state_n = rnn(pack_sequence(sequences, enforce_sorted=False), state)
+    whole = torch.autograd.grad(loss((output.data, state_n)), leaves)
+    parts = [rnn(x, (state[0][:, n], state[1][:, n])) for n, x in enumerate(sequences)]
+    torch.testing.assert_close(whole, torch.autograd.grad(sum(map(loss, parts)), leaves))
+
+
+def test_packed_costs_a_gather_in_and_one_out():
+    """The number of operations does not grow with the number of steps, and none waits for the device."""
+    rnn = lltm.LLTM(3, 4, 2, bidirectional=True)
+    counts = []
+    for steps in (4, 40):
+        sequence = pack_sequence([torch.randn(steps, 3), torch.randn(steps // 2, 3)])
+        with Operators() as operators, torch.no_grad():
+            rnn(sequence)
+        counts.append(len(operators.calls))
+        of_features = [
+            function.name()
+            for function, args in operators.calls
+            if isinstance(args[0], torch.Tensor) and args[0].is_floating_point()
+        ]
+        moves = [name for name in of_features if name.startswith("aten::index")]
+        assert moves == ["aten::index_copy", "aten::index_select"]
+        assert not {"aten::nonzero", "aten::masked_select"}.intersection(operators.names())
+        # Numbers are read from batch_sizes alone, which are on the host.
+        assert "aten::_local_scalar_dense" not in of_features
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("seed", range(12))
+def test_packs_of_very_different_lengths(device, dtype, seed, monkeypatch):
+    """They run in segments, with the results and gradients of padded ones."""
+    chosen = random.Random(seed)
+    torch.manual_seed(seed)
+    lengths = [chosen.choice([1, 2, 3, 9]) for _ in range(chosen.randint(8, 12))] + [100]
+    flags = {name: chosen.random() < 0.5 for name in ("batch_first", "bidirectional", "bias")}
+    rnn = lltm.LLTM(3, 4, num_layers=chosen.choice([1, 2]), **flags).to(device, dtype)
+    packed = pack_sequence([torch.randn(n, 3, device=device, dtype=dtype) for n in lengths], enforce_sorted=False)
+    size = (rnn.num_layers * (2 if rnn.bidirectional else 1), len(lengths), 4)
+    cell_dtype = dtype if chosen.random() < 0.5 or dtype is torch.float64 else torch.float32
+    hx = (torch.randn(size, device=device, dtype=dtype), torch.randn(size, device=device, dtype=cell_dtype))
+    hx = hx if chosen.random() < 0.7 else None
+    reset = torch.rand(len(lengths), 100, device=device) < 0.2
+    reset = None if chosen.random() < 0.5 else reset if rnn.batch_first else reset.T
+
+    def run(padded_rows):
+        calls = []
+        operator = torch.ops.lltm.sequence
+        monkeypatch.setattr(lltm._packed, "_PADDED_ROWS", padded_rows)
+        monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
+        monkeypatch.setattr(torch.ops.lltm, "sequence", lambda *arguments: calls.append(1) or operator(*arguments))
+        data = packed.data.clone().requires_grad_()
+        states = None if hx is None else tuple(state.clone().requires_grad_() for state in hx)
+        output, final = rnn(packed._replace(data=data), states, reset=reset)
+        monkeypatch.undo()
+        loss = sum(tensor.double().pow(2).sum() for tensor in (output.data, *final))
+        gradients = torch.autograd.grad(loss, [data, *rnn.parameters(), *(states or ())], materialize_grads=True)
+        return len(calls) // size[0], (output.data, *final), gradients
+
+    segments, results, gradients = run(lltm._packed._PADDED_ROWS)
+    padded_segments, padded_results, padded_gradients = run(math.inf)
+    assert segments > padded_segments == 1
+    rounding = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
+    for found, padded in zip((*results, *gradients), (*padded_results, *padded_gradients), strict=True):
+        assert found.dtype == padded.dtype
+        assert (found.double() - padded.double()).abs().max() <= rounding * padded.double().abs().max()
+
+
+@pytest.mark.parametrize(("features", "calls"), [(64, 1), (128, 2)])
+def test_packs_with_little_padding_are_padded(device, features, calls, monkeypatch):
+    """Segments cost more than 1 MiB of padding saves."""
+    packed = pack_sequence([torch.randn(n, features, device=device) for n in [120] + [1] * 32])
+    operator = torch.ops.lltm.sequence
+    lengths = []
+    monkeypatch.setattr(torch.ops.lltm, "sequence", lambda *arguments: lengths.append(1) or operator(*arguments))
+    lltm.LLTM(features, 4).to(device)(packed)
+    assert len(lengths) == calls
+
+
+def test_lengths_of_a_pack_take_no_matrix(device):
+    """One sequence of 5,000 steps and 4,999 of one: a matrix of all steps and sequences would take 200 MB."""
+    steps = 5000
+    batch_sizes = torch.ones(steps, dtype=torch.int64)
+    batch_sizes[0] = steps
+    packed = PackedSequence(torch.randn(2 * steps - 1, 2, device=device), batch_sizes)
+    rnn = lltm.LLTM(2, 2).to(device)
+    with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
+        rnn(packed)
+    name = "self_device_memory_usage" if device.type == "cuda" else "self_cpu_memory_usage"
+    assert max(getattr(event, name) for event in profile.key_averages()) < 10e6
+
+
+@pytest.mark.parametrize("lengths", [[2] + [1] * 9, [40] + [1] * 9], ids=["padded", "segments"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64], ids=str)
+def test_packs_take_no_other_dtype_of_c0(device, lengths, dtype, monkeypatch):
+    monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
+    packed = pack_sequence([torch.randn(n, 4, device=device) for n in lengths])
+    h_0 = torch.zeros(1, 10, 8, device=device)
+    with pytest.raises(RuntimeError, match="expected c0 of input's dtype float32, got"):
+        lltm.LLTM(4, 8).to(device)(packed, (h_0, h_0.to(dtype)))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_16_bit_c0_of_autocast_is_carried_in_float32(device, bidirectional, monkeypatch):
+    """From segment to segment, as within a call. Only c_n has its dtype."""
+    monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
+    operator, dtypes = torch.ops.lltm.sequence, set()
+    monkeypatch.setattr(
+        torch.ops.lltm, "sequence", lambda *arguments: dtypes.add(arguments[4].dtype) or operator(*arguments)
+    )
+    packed = pack_sequence([torch.randn(n, 4, device=device) for n in [40] + [1] * 9])
+    state = torch.zeros(2 if bidirectional else 1, 10, 8, device=device, dtype=torch.bfloat16)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        _, (h_n, c_n) = lltm.LLTM(4, 8, bidirectional=bidirectional).to(device)(packed, (state, state))
+    assert dtypes == {torch.float32} and h_n.dtype == c_n.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("lengths", [[2] + [1] * 9, [40] + [1] * 9], ids=["padded", "segments"])
+def test_a_16_bit_c0_beside_float64_under_autocast(device, lengths, monkeypatch):
+    """Autocast leaves float64 as it is."""
+    monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
+    packed = pack_sequence([torch.randn(n, 4, device=device, dtype=torch.float64) for n in lengths])
+    h_0 = torch.zeros(1, 10, 8, device=device, dtype=torch.float64)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        with pytest.raises(RuntimeError, match="expected c0 of input's dtype float64, got bfloat16"):
+            lltm.LLTM(4, 8, dtype=torch.float64).to(device)(packed, (h_0, h_0.bfloat16()))
+
+
+@st.composite
+def cases(draw):
+    steps, batch = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    options = {
+        "num_layers": draw(st.integers(1, 3)),
+        "bias": draw(st.booleans()),
+        "batch_first": draw(st.booleans()),
+        "bidirectional": draw(st.booleans()),
+    }
+    lengths = draw(st.none() | st.lists(st.integers(-1, steps + 2), min_size=batch, max_size=batch))
+    row = st.lists(st.booleans(), min_size=batch, max_size=batch)
+    reset = draw(st.none() | st.lists(row, min_size=steps, max_size=steps))
+    return steps, batch, options, lengths, reset, draw(st.booleans()), draw(st.integers(0, 2**31))
+
+
+@given(cases())
+@example((1, 1, {"num_layers": 1, "bias": True, "batch_first": False, "bidirectional": False}, [0], None, False, 0))
+def test_is_a_loop_of_cells(case):
+    """Values and gradients of everything, with lengths and reset, layer by layer and in both directions."""
+    steps, batch, options, lengths, reset, with_state, seed = case
+    torch.manual_seed(seed)
+    rnn = lltm.LLTM(3, 4, **options, dtype=torch.float64)
+    input = torch.randn(steps, batch, 3, dtype=torch.float64, requires_grad=True)
+    state = [part.requires_grad_() for part in random_state(rnn, batch, dtype=torch.float64)] if with_state else None
+    lengths = None if lengths is None else torch.tensor(lengths)
+    reset = None if reset is None else torch.tensor(reset)
+
+    given_input, given_reset = input, reset
+    if options["batch_first"]:
+        given_input, given_reset = input.transpose(0, 1), None if reset is None else reset.t()
+    output, (h_n, c_n) = rnn(given_input, state, lengths, given_reset)
+    actual = (output.transpose(0, 1) if options["batch_first"] else output), h_n, c_n
+    expected_output, expected_state = run(rnn, input, state, lengths, reset)
+    expected = expected_output, *expected_state
+    torch.testing.assert_close(actual, expected)
+
+    leaves = [input, *(state or ()), *rnn.parameters()]
+    weights = [torch.randn_like(result) for result in expected]
+
+    def gradients(results):
+        # Connected to the leaves even if no row runs a step.
+        sums = [(r * w).sum() + 0 * input.sum() for r, w in zip(results, weights, strict=True)]
+        return torch.autograd.grad(sums, leaves, allow_unused=True)
+
+    for grad, expected_grad, leaf in zip(gradients(actual), gradients(expected), leaves, strict=True):
+        torch.testing.assert_close(grad, torch.zeros_like(leaf) if expected_grad is None else expected_grad)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_reset_of_a_packed_sequence_is_in_the_order_of_the_batch(batch_first):
+    rnn = lltm.LLTM(3, 4, 2, bidirectional=True, batch_first=batch_first, dtype=torch.float64)
+    padded, reset = torch.randn(5, 3, 3, dtype=torch.float64), torch.rand(5, 3) < 0.4
+    state = random_state(rnn, 3, dtype=torch.float64)
+    output, state_n = rnn(
+        packed(padded, [2, 5, 4], enforce_sorted=False), state, None, reset.t() if batch_first else reset
+    )
+    expected = run(rnn, padded, state, torch.tensor([2, 5, 4]), reset)
+    assert_same((pad_packed_sequence(output)[0], state_n), expected)
+
+
+def test_a_mark_at_the_length_of_a_row_leaves_its_reverse_direction_alone():
+    """A row of three steps does not run step 3, so a reset there has no effect."""
+    rnn = lltm.LLTM(3, 4, bidirectional=True)
+    input, state = torch.randn(5, 1, 3), random_state(rnn, 1)
+    reset = torch.zeros(5, 1, dtype=torch.bool)
+    reset[3] = True
+    lengths = torch.tensor([3])
+    assert_same(rnn(input, state, lengths, reset), rnn(input, state, lengths), rtol=0, atol=0)
+
+
+def test_a_boundary_stays_where_it_is_in_both_directions():
+    """Two successive episodes are equivalent to two calls."""
+    rnn = lltm.LLTM(3, 4, bidirectional=True)
+    input = torch.randn(5, 1, 3)
+    reset = torch.zeros(5, 1, dtype=torch.bool)
+    reset[2] = True
+    whole, _ = rnn(input, None, None, reset)
+    torch.testing.assert_close(whole, torch.cat([rnn(input[:2])[0], rnn(input[2:])[0]]))
+
+
+@pytest.mark.parametrize("shape", [(), (1,)], ids=str)
+def test_single_sequence_with_length_and_reset(shape):
+    rnn = lltm.LLTM(3, 4, bidirectional=True, batch_first=True)
+    input, reset = torch.randn(5, 3), torch.tensor([False, True, False, False, True])
+    output, (h_n, c_n) = rnn(input, None, torch.full(shape, 3), reset)
+    expected, state = rnn(input[None], None, torch.tensor([3]), reset[None])
+    assert_same((output, (h_n, c_n)), (expected[0], (state[0][:, 0], state[1][:, 0])), rtol=0, atol=0)
+
+
+def test_no_state_is_zeros(device, dtype):
+    rnn = lltm.LLTM(3, 4, 2, device=device, dtype=dtype)
+    input = torch.randn(5, 2, 3, device=device, dtype=dtype)
+    zeros = torch.zeros(2, 2, 4, device=device, dtype=dtype)
+    assert_same(rnn(input), rnn(input, (zeros, zeros)), rtol=0, atol=0)
+
+
+def test_a_stream_of_calls_is_one_call(device):
+    """The state, with a float32 cell, is carried exactly, even with 16-bit inputs."""
+    rnn = lltm.LLTM(3, 4, 2, device=device, dtype=torch.bfloat16)
+    input = torch.randn(64, 2, 3, device=device, dtype=torch.bfloat16)
+    h0 = torch.zeros(2, 2, 4, device=device, dtype=torch.bfloat16)
+    state = h0, torch.zeros_like(h0, dtype=torch.float32)
+    whole, (h_n, c_n) = rnn(input, state)
+    assert (h_n.dtype, c_n.dtype) == (torch.bfloat16, torch.float32)
+    parts = []
+    for part in input.split(16):
+        output, state = rnn(part, state)
+        parts.append(output)
+    assert_same((torch.cat(parts), state), (whole, (h_n, c_n)))
+
+
+@pytest.mark.parametrize("options", LAYOUTS, ids=name)
+@pytest.mark.parametrize("as_pack", [False, True], ids=["padded", "packed"])
+def test_states_can_be_detached_in_place(options, as_pack):
+    """As in loops over the chunks of a stream that were written for nn.LSTM."""
+    for module in twins(3, 4, **options):
+        state = random_state(module, 2)
+        for chunk in torch.randn(3, 2, 2, 3):
+            input = pack_sequence(list(chunk)) if as_pack else chunk
+            output, state = module(input, state)
+            (output.data if as_pack else output).sum().backward()
+            for tensor in state:
+                assert tensor.grad_fn is not None
+                tensor.detach_()
+
+
+@pytest.mark.parametrize("sizes", [(0, 2), (5, 0), (1, 1)], ids=str)
+def test_odd_sizes(device, sizes):
+    steps, batch = sizes
+    rnn = lltm.LLTM(3, 4, 2, bidirectional=True, device=device)
+    state = random_state(rnn, batch, device=device)
+    reset = torch.zeros(steps, batch, dtype=torch.bool, device=device)
+    output, (h_n, c_n) = rnn(torch.randn(steps, batch, 3, device=device), state, None, reset)
+    assert output.shape == (steps, batch, 8) and h_n.shape == c_n.shape == (4, batch, 4)
+    if steps == 0:
+        assert torch.equal(h_n, state[0]) and torch.equal(c_n, state[1])
+
+
+def test_dropout_between_layers_in_training_only():
+    rnn = lltm.LLTM(3, 8, 3, dropout=0.5, bidirectional=True, dtype=torch.float64)
+    input = torch.randn(5, 2, 3, dtype=torch.float64)
+    torch.manual_seed(7)
+    results = rnn(input)
+    torch.manual_seed(7)
+    assert_same(results, run(rnn, input, dropout=lambda x: nn.functional.dropout(x, 0.5, True)))
+    torch.manual_seed(7)
+    assert_same(rnn(input), results, rtol=0, atol=0)
+    assert not torch.equal(rnn(input)[0], results[0])
+    assert_same(rnn.eval()(input), run(rnn, input))
+
+
+def test_dropout_that_is_changed():
+    rnn = lltm.LLTM(3, 8, 2)
+    input = torch.randn(5, 2, 3)
+    output, _ = rnn(input)
+    rnn.dropout = 0.5
+    assert not torch.equal(rnn(input)[0], output)
+    rnn.dropout = 0.0
+    assert torch.equal(rnn(input)[0], output)
+
+
+@pytest.mark.parametrize("p", [0, 0.3, 1])
+def test_dropout_draws_what_nn_lstm_draws(p):
+    """The generator's final state is the same as after nn.LSTM, so a seed has the same effect with either module."""
+    states = []
+    for module in twins(3, 8, 3, dropout=p):
+        torch.manual_seed(7)
+        module(torch.randn(5, 2, 3))
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("options", LAYOUTS, ids=name)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
+def test_parameters(options, bias):
+    lstm, rnn = twins(5, 25, bias=bias, **options)
+    rnn.reset_parameters(leak=0)
+    assert all(0.19 < parameter.abs().max() <= 0.2 for parameter in rnn.parameters() if parameter.dim() == 2)
+    weights = {key: value.shape for key, value in rnn.named_parameters() if key.startswith("weights")}
+    for key, shape in weights.items():
+        suffix = key.removeprefix("weights")
+        features = getattr(lstm, f"weight_ih{suffix}").size(1) + getattr(lstm, f"weight_hh{suffix}").size(1)
+        assert shape == (75, features)
+    assert [len(names) for names in rnn.all_weights] == [len(names) // 2 for names in lstm.all_weights]
+    biases = [key for key, _ in rnn.named_parameters() if key.startswith("bias")]
+    assert biases == ([key.replace("weights", "bias") for key in weights] if bias else [])
+
+
+def test_a_cells_checkpoint_becomes_a_layer_by_renaming():
+    cell, rnn = lltm.LLTMCell(3, 4), lltm.LLTM(3, 4)
+    rnn.load_state_dict({f"{key}_l0": value for key, value in cell.state_dict().items()})
+    torch.testing.assert_close(rnn(torch.ones(1, 2, 3))[0][0], cell(torch.ones(2, 3))[0])
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
+def test_from_cell(bias):
+    cell = lltm.LLTMCell(3, 4, bias, dtype=torch.float64, leak=2.0).eval()
+    cell.weights.requires_grad_(False)
+    rnn = lltm.LLTM.from_cell(cell, batch_first=True)
+    assert repr(rnn) == f"LLTM(3, 4{'' if bias else ', bias=False'}, batch_first=True)" and not rnn.training
+    assert rnn.weights_l0.dtype == torch.float64 and not rnn.weights_l0.requires_grad
+    input, state = torch.randn(2, 5, 3, dtype=torch.float64), None
+    output, (h_n, c_n) = rnn(input)
+    for step in range(5):
+        state = cell(input[:, step], state)
+        torch.testing.assert_close(output[:, step], state[0])
+    torch.testing.assert_close((h_n[0], c_n[0]), state)
+    with torch.no_grad():
+        rnn.weights_l0.zero_()
+    assert cell.weights.any()  # a copy
+
+
+def test_from_cell_of_a_subclass():
+    class Layer(lltm.LLTM):
+        pass
+
+    assert type(Layer.from_cell(lltm.LLTMCell(3, 4))) is Layer
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_layers": 2, "dropout": 0.5}, {"bias": False, "batch_first": True}, {"bidirectional": True}],
+    ids=name,
+)
+def test_repr(options):
+    lstm, rnn = twins(3, 4, **options)
+    assert repr(rnn) == repr(lstm).replace("LSTM", "LLTM") and str(nn.Sequential(rnn)).count("LLTM(3, 4") == 1
+
+
+def test_copies(device):
+    rnn = lltm.LLTM(3, 4, 2, bidirectional=True, device=device)
+    input = torch.randn(5, 2, 3, device=device)
+    file = io.BytesIO()
+    torch.save(rnn, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    for twin in (copy.deepcopy(rnn), pickle.loads(pickle.dumps(rnn)), loaded):
+        assert type(twin) is lltm.LLTM and twin.weights_l0.data_ptr() != rnn.weights_l0.data_ptr()
+        assert_same(twin(input), rnn(input), rtol=0, atol=0)
+        with torch.no_grad():
+            twin.weights_l1_reverse.zero_()
+        assert not torch.equal(twin(input)[0], rnn(input)[0])
+
+
+def test_moves(device):
+    rnn = lltm.LLTM(3, 4).to(device=device, dtype=torch.float64)
+    assert rnn(torch.randn(5, 2, 3, device=device, dtype=torch.float64))[0].dtype == torch.float64
+    assert rnn.half()(torch.randn(5, 2, 3, device=device).half())[0].dtype == torch.float16
+    empty = lltm.LLTM(3, 4, 2, device="meta")
+    assert shapes(empty(torch.empty(5, 2, 3, device="meta"))) == ((5, 2, 4), (2, 2, 4), (2, 2, 4))
+    empty.to_empty(device=device).reset_parameters(leak=0)
+    assert empty.weights_l1.device.type == device.type and empty.weights_l1.abs().max() <= 1 / math.sqrt(4)
+    assert shapes(rnn.to("meta")(torch.empty(5, 2, 3, device="meta").half())) == ((5, 2, 4), (1, 2, 4), (1, 2, 4))
+
+
+def test_a_leak_pulls_each_cell_back():
+    rnn = lltm.LLTM(3, 4, 2, bidirectional=True)
+    torch.manual_seed(0)
+    rnn.reset_parameters(leak=0)
+    without = [weights.detach().clone() for weights, _ in rnn.all_weights]
+    torch.manual_seed(0)
+    rnn.reset_parameters(leak=2.0)
+    for (weights, _), expected in zip(rnn.all_weights, without, strict=True):
+        expected[8:, :4] -= 2 * torch.eye(4)  # rows of the candidate, columns of h
+        torch.testing.assert_close(weights.detach(), expected)
+    # Without an input, each cell returns towards zero, wherever it begins.
+    rnn = lltm.LLTM(1, 4, bias=False)
+    torch.nn.init.zeros_(rnn.weights_l0)
+    state = torch.tensor([-2.0, -0.1, 0.1, 2.0]).repeat(2, 1, 1)
+    assert torch.equal(rnn(torch.zeros(9, 1), (state[0], state[1]))[1][1], state[1])
+    rnn.reset_parameters(leak=2.0)
+    with torch.no_grad():
+        rnn.weights_l0[8:] = torch.cat([-2 * torch.eye(4), torch.zeros(4, 1)], 1)
+    _, (_, c_n) = rnn(torch.zeros(9, 1), (state[0], state[1]))
+    assert (c_n.abs() < state[1].abs()).all()
+
+
+def test_parameters_that_are_replaced_are_used():
+    rnn = lltm.LLTM(3, 4)
+    rnn.weights_l0 = nn.Parameter(torch.zeros_like(rnn.weights_l0))
+    rnn.bias_l0.data = torch.zeros(12)
+    assert not rnn(torch.randn(5, 2, 3))[0].any()
+    assert rnn.flatten_parameters() is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not keep overloads")
+def test_forward_is_typed_as_that_of_nn_lstm():
+    def results(cls):
+        hints = [typing.get_type_hints(overload) for overload in typing.get_overloads(cls.forward)]
+        return {hint["input"]: hint["return"] for hint in hints}
+
+    assert results(lltm.LLTM) == results(nn.LSTM)
+
+
+def test_typed_function(device):
+    rnn = lltm.LLTM(3, 4, device=device)
+    input = torch.randn(5, 2, 3, device=device)
+    output, h_n, c_n, cells, gates = lltm.sequence(input, rnn.weights_l0, rnn.bias_l0, keep=True)
+    assert_same((output, (h_n[None], c_n[None])), rnn(input), rtol=0, atol=0)
+    assert cells.shape == (5, 2, 4) and gates.shape == (5, 2, 12) and torch.equal(cells[-1], c_n)
+    empty = lltm.sequence(input, rnn.weights_l0)[3:]
+    assert [tuple(tensor.shape) for tensor in empty] == [(0, 2, 4), (0, 2, 12)]
+
+
+def test_doctests():
+    import doctest
+
+    for module in (lltm.module, lltm.cell, lltm.operators):
+        with contextlib.redirect_stdout(io.StringIO()) as report:
+            failed, tried = doctest.testmod(module, extraglobs={"lltm": lltm, "torch": torch})
+        assert tried and not failed, report.getvalue()

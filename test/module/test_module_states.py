@@ -1,0 +1,229 @@
+"""lltm.LLTM.states: the state after every step."""
+
+import pytest
+import torch
+from lltm_testing.module_reference import States, assert_same, packed, random_state, run_states, tensors_of
+from torch.func import functional_call
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
+
+import lltm
+
+pytestmark = pytest.mark.pytorch
+
+OPTIONS = [
+    {},
+    {"num_layers": 2, "bidirectional": True, "bias": False},
+    {"num_layers": 3, "batch_first": True, "dropout": 0.5},
+]
+each_options = pytest.mark.parametrize("options", OPTIONS, ids=str)
+
+
+def arguments_of(rnn, steps=5, batch=3, **options):
+    sizes = (batch, steps) if rnn.batch_first else (steps, batch)
+    lengths = torch.tensor([steps, 2, 0][:batch], device=options.get("device"))
+    reset = torch.rand(sizes, device=options.get("device")) < 0.3
+    return torch.randn(*sizes, 3, **options), random_state(rnn, batch, **options), lengths, reset
+
+
+@each_options
+def test_against_a_loop_of_cells(options, device):
+    rnn = lltm.LLTM(3, 4, **options, dtype=torch.float64).eval()
+    input, hx, lengths, reset = arguments_of(rnn, dtype=torch.float64)
+    time_first = (input.transpose(0, 1), reset.transpose(0, 1)) if rnn.batch_first else (input, reset)
+    with torch.no_grad():
+        _, _, expected = run_states(rnn, time_first[0], hx, lengths, time_first[1])
+    arguments = [input, hx, lengths, reset]
+    rnn = rnn.to(device)
+    arguments = [tuple(p.to(device) for p in a) if isinstance(a, tuple) else a.to(device) for a in arguments]
+    output, state, (h, c) = rnn.states(*arguments)
+    assert_same((output, state), rnn(*arguments), rtol=0, atol=0)
+    if rnn.batch_first:
+        expected = tuple(steps.transpose(1, 2) for steps in expected)
+    torch.testing.assert_close((h.cpu(), c.cpu()), expected)
+
+
+@each_options
+def test_a_single_sequence(options):
+    rnn = lltm.LLTM(3, 4, **options).eval()
+    input, hx = torch.randn(5, 3), tuple(part[:, 0] for part in random_state(rnn, 1))
+    reset = torch.tensor([False, False, True, False, True])
+    output, state, (h, c) = rnn.states(input, hx, torch.tensor(4), reset)
+    assert_same((output, state), rnn(input, hx, torch.tensor(4), reset), rtol=0, atol=0)
+    batch = 0 if rnn.batch_first else 1
+    _, _, expected = rnn.states(
+        input.unsqueeze(batch), tuple(p.unsqueeze(1) for p in hx), torch.tensor([4]), reset.unsqueeze(batch)
+    )
+    for steps, of_batch in zip((h, c), expected, strict=True):
+        assert steps.shape == (state[0].size(0), 5, 4) and torch.equal(steps, of_batch.squeeze(batch + 1))
+        assert not steps[:, 4].any()
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}], ids=str)
+def test_continues_from_any_step(options):
+    """With the state after step t, a call runs the rest."""
+    rnn = lltm.LLTM(3, 4, 2, **options)
+    time = 1 if rnn.batch_first else 0
+    input, hx, _, reset = arguments_of(rnn)
+    output, state, (h, c) = rnn.states(input, hx, reset=reset)
+    after_two = h.select(time + 1, 1), c.select(time + 1, 1)
+    rest, last = rnn(input.narrow(time, 2, 3), after_two, reset=reset.narrow(time, 2, 3))
+    torch.testing.assert_close((rest, last), (output.narrow(time, 2, 3), state))
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
+@pytest.mark.parametrize("enforce_sorted", [True, False])
+@pytest.mark.parametrize("segmented", [False, True])
+def test_of_a_packed_sequence(options, enforce_sorted, segmented, monkeypatch):
+    if segmented:
+        monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
+    rnn = lltm.LLTM(3, 4, **options)
+    lengths = [40, *[3] * 5, *[1] * 6] if enforce_sorted else [*[1] * 6, 40, *[3] * 5]
+    input, hx = torch.randn(40, len(lengths), 3), random_state(rnn, len(lengths))
+    reset = torch.rand(40, len(lengths)) < 0.2
+    sequence = packed(input, lengths, enforce_sorted=enforce_sorted)
+    assert segmented == (lltm._packed.make_segments(sequence.batch_sizes, len(lengths), sequence.data) is not None)
+    output, state, states = rnn.states(sequence, hx, reset=reset)
+    assert_same((output, state), rnn(sequence, hx, reset=reset), rtol=0, atol=0)
+    _, _, expected = rnn.states(input, hx, torch.tensor(lengths), reset)
+    for steps, padded in zip(states, expected, strict=True):
+        assert isinstance(steps, PackedSequence)
+        assert steps.data.shape == (sum(lengths), state[0].size(0), 4)
+        assert torch.equal(steps.batch_sizes, sequence.batch_sizes)
+        assert (steps.sorted_indices is None) == enforce_sorted
+        back, its_lengths = pad_packed_sequence(steps)
+        assert its_lengths.tolist() == lengths
+        torch.testing.assert_close(back.permute(2, 0, 1, 3), padded)
+
+
+@each_options
+def test_gradients_flow_through_both(options):
+    model = States(**(options | {"dropout": 0.0})).double()
+    input, hx, lengths, reset = arguments_of(model.rnn, steps=3, batch=2, dtype=torch.float64)
+
+    def states_of(input, h0, c0, *weights):
+        parameters = dict(zip(names, weights, strict=True))
+        return tuple(tensors_of(functional_call(model, parameters, (input, (h0, c0), lengths, reset))))
+
+    names = [name for name, _ in model.named_parameters()]
+    given = [tensor.detach().requires_grad_() for tensor in (input, *hx, *model.parameters())]
+    assert torch.autograd.gradcheck(states_of, given)
+    for which in (3, 4):  # either alone reaches every layer's weights
+        gradients = torch.autograd.grad(states_of(*given)[which].sum(), given)
+        assert all(gradient.any() for gradient in gradients)
+
+
+def test_dropout_comes_after(device):
+    """h of the first layer is what it gave, not what the second layer took."""
+    rnn = lltm.LLTM(3, 64, 2, dropout=0.5, device=device)
+    first = lltm.LLTM(3, 64, device=device)
+    first.load_state_dict({name: rnn.state_dict()[name] for name in ("weights_l0", "bias_l0")})
+    input = torch.randn(5, 3, 3, device=device)
+    _, _, (h, c) = rnn.states(input)
+    assert_same((h[:1], c[:1]), first.states(input)[2], rtol=0, atol=0)
+    torch.manual_seed(1)
+    output, _ = rnn(input)
+    torch.manual_seed(1)
+    assert torch.equal(rnn.states(input)[0], output)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (5, 0), (1, 1)], ids=str)
+@each_options
+def test_empty_and_small(options, sizes):
+    rnn = lltm.LLTM(3, 4, **options).eval()
+    steps, batch = sizes
+    input = torch.randn(*((batch, steps) if rnn.batch_first else sizes), 3)
+    output, state, (h, c) = rnn.states(input)
+    assert_same((output, state), rnn(input), rtol=0, atol=0)
+    assert h.shape == c.shape == (state[0].size(0), *input.shape[:2], 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_types(dtype):
+    """c_0 in float32 is carried exactly; c, like output, has the input's dtype."""
+    rnn = lltm.LLTM(3, 4, 2, dtype=dtype)
+    input, (h0, c0), lengths, reset = arguments_of(rnn, dtype=dtype)
+    output, (h_n, c_n), (h, c) = rnn.states(input, (h0, c0.float()))
+    assert output.dtype == h.dtype == c.dtype == dtype and c_n.dtype == torch.float32
+    assert torch.equal(h[:, -1], h_n) and torch.equal(c[:, -1], c_n.to(dtype))
+    plain = lltm.LLTM(3, 4, 2)
+    with torch.autocast("cpu", dtype):
+        assert plain.states(input.float())[2][1].dtype == dtype
+
+
+def test_needs_no_gradients():
+    rnn = lltm.LLTM(3, 4, 2)
+    input = torch.randn(5, 3, 3)
+    with torch.inference_mode():
+        without = rnn.states(input)
+    assert_same(without, rnn.states(input), rtol=0, atol=0)
+    assert not without[2][0].requires_grad
+
+
+def test_by_vmap():
+    rnn = lltm.LLTM(3, 4, 2)
+    inputs = torch.randn(6, 5, 3, 3)
+    _, _, (h, c) = torch.vmap(rnn.states)(inputs)
+    for index, input in enumerate(inputs):
+        torch.testing.assert_close((h[index], c[index]), rnn.states(input)[2])
+
+
+def test_errors_are_those_of_a_call():
+    rnn = lltm.LLTM(3, 4)
+    with pytest.raises(ValueError, match="Expected input to be 2D or 3D, got 4D"):
+        rnn.states(torch.zeros(1, 5, 2, 3))
+    with pytest.raises(RuntimeError, match="input_size. Expected 3, got 4"):
+        rnn.states(torch.zeros(5, 2, 4))
+    with pytest.raises(RuntimeError, match=r"Expected hidden\[0\] size \[1, 2, 4\], got \[1, 3, 4\]"):
+        rnn.states(torch.zeros(5, 2, 3), (torch.zeros(1, 3, 4), torch.zeros(1, 3, 4)))
+    with pytest.raises(TypeError, match="lengths should be a tensor, got an object of type list"):
+        rnn.states(torch.zeros(5, 2, 3), None, [5, 2])
+    with pytest.raises(ValueError, match="expected lengths to be None"):
+        rnn.states(pack_sequence([torch.zeros(2, 3)]), lengths=torch.tensor([2]))
+    with pytest.raises(torch.fx.proxy.TraceError):  # only a call of the module can be recorded
+        torch.fx.symbolic_trace(States())
+
+
+def double_bias(module, arguments) -> None:
+    module.bias_l0 = 2 * module.raw
+
+
+@pytest.mark.filterwarnings("ignore:.*(weight|spectral)_norm.* is deprecated")
+@pytest.mark.parametrize(
+    "constrain",
+    [
+        torch.nn.utils.weight_norm,
+        torch.nn.utils.spectral_norm,
+        lambda rnn, name: torch.nn.utils.prune.l1_unstructured(rnn, name, 0.3),
+        torch.nn.utils.parametrizations.weight_norm,
+    ],
+    ids=["old_weight_norm", "old_spectral_norm", "prune", "parametrization"],
+)
+def test_computed_parameters_are_those_of_now(constrain):
+    rnn = lltm.LLTM(3, 4).eval()
+    constrain(rnn, "weights_l0")
+    input = torch.randn(5, 2, 3)
+    optimizer = torch.optim.SGD(rnn.parameters(), lr=1.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        rnn.states(input)[0].square().sum().backward()
+        optimizer.step()
+    output, state, _ = rnn.states(input)
+    assert_same((output, state), rnn(input), rtol=0, atol=0)
+
+
+def test_parameters_that_an_unknown_hook_computes_are_refused():
+    rnn = lltm.LLTM(3, 4)
+    rnn.raw = torch.nn.Parameter(rnn.bias_l0.detach())
+    del rnn.bias_l0
+    rnn.register_forward_pre_hook(double_bias)
+    rnn(torch.zeros(5, 2, 3))
+    with pytest.raises(
+        RuntimeError, match="LLTM: bias_l0 may be computed by the forward pre-hook <function double_bias"
+    ):
+        rnn.states(torch.zeros(5, 2, 3))
+
+
+def test_hooks_that_compute_no_parameter_do_not_run():
+    rnn = lltm.LLTM(3, 4)
+    rnn.register_forward_pre_hook(lambda module, arguments: pytest.fail("ran"))
+    rnn.states(torch.zeros(5, 2, 3))

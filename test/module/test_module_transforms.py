@@ -1,0 +1,432 @@
+"""lltm.LLTM and LLTMCell under PyTorch's module transforms: scripting, tracing, compiling, exporting, AMP, flops."""
+
+import io
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from lltm_testing.graphs import Operators, calls_of
+from lltm_testing.module_reference import States, assert_same, packed, random_state, tensors_of
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.export import Dim
+from torch.nn.utils import parametrizations, parametrize, prune
+from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
+
+import lltm
+
+pytestmark = pytest.mark.pytorch
+
+# TorchScript is deprecated, but deployed models use it.
+script_warnings = pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning"
+)
+
+
+class Padded(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.rnn = lltm.LLTM(3, 4, **options)
+        self.head = nn.Linear(4 * (2 if self.rnn.bidirectional else 1), 2)
+
+    def forward(
+        self,
+        input: Tensor,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        output, state = self.rnn(input, hx, lengths, reset)
+        return self.head(output), state
+
+
+each_model = pytest.mark.parametrize("make_model", [Padded, States])
+
+
+class Packed(nn.Module):
+    def __init__(self, rnn: lltm.LLTM):
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(
+        self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
+        output, state = self.rnn(input, hx)
+        return output, state
+
+
+class PackedStates(Packed):
+    def forward(
+        self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor], tuple[PackedSequence, PackedSequence]]:
+        return self.rnn.states(input, hx)
+
+
+OPTIONS = [
+    {},
+    {"num_layers": 2, "bidirectional": True, "bias": False},
+    {"num_layers": 3, "batch_first": True, "dropout": 0.1},
+]
+
+
+def saved_and_loaded(model):
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(model), file)
+    file.seek(0)
+    return torch.jit.load(file)
+
+
+def arguments_of(model, steps=5, batch=2, dtype=torch.float32, device="cpu"):
+    sizes = (batch, steps) if model.rnn.batch_first else (steps, batch)
+    return (
+        torch.randn(*sizes, 3, dtype=dtype, device=device),
+        random_state(model.rnn, batch, dtype=dtype, device=device),
+        torch.arange(batch, device=device) + steps - batch + 1,
+        torch.rand(sizes, device=device) < 0.2,
+    )
+
+
+@script_warnings
+@each_model
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_scripted_as_a_submodule(options, device, make_model):
+    model = make_model(**options).to(device).eval()
+    loaded = saved_and_loaded(model)
+    for steps in (1, 3, 4):
+        arguments = arguments_of(model, steps, device=device)
+        for count in (1, 2, 3, 4):
+            assert_same(loaded(*arguments[:count]), model(*arguments[:count]), rtol=0, atol=0)
+    single = torch.randn(5, 3, device=device)
+    assert_same(loaded(single), model(single), rtol=0, atol=0)
+    assert set(loaded.state_dict()) == set(model.state_dict())
+    with pytest.raises(torch.jit.Error, match="Expected input to be 2D or 3D, got 4D"):
+        loaded(torch.zeros(5, 2, 1, 3, device=device))
+
+
+@script_warnings
+@pytest.mark.parametrize("options", [{"bidirectional": 1}, {"num_layers": 2, "dropout": 1}], ids=str)
+def test_scripted_with_integers_as_options(options):
+    """TorchScript does not convert them to bool and float."""
+    model, input = Padded(**options), torch.randn(5, 2, 3)
+    assert_same(saved_and_loaded(model)(input), model(input), rtol=0, atol=0)
+
+
+@script_warnings
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("lengths", [[5, 2], [2, 5]], ids=["sorted", "unsorted"])
+@pytest.mark.parametrize("make_model", [Packed, PackedStates])
+def test_scripted_with_a_packed_sequence(options, lengths, make_model):
+    model = make_model(lltm.LLTM(3, 4, **options).eval())
+    loaded = saved_and_loaded(model)
+    sequence = packed(torch.randn(5, 2, 3), lengths, enforce_sorted=lengths == [5, 2])
+    for state in (None, random_state(model.rnn, 2)):
+        assert_same(loaded(sequence, state), model(sequence, state), rtol=0, atol=0)
+
+
+@script_warnings
+def test_a_scripted_module_keeps_its_parameters():
+    """After training, moving and loading, it uses its current parameters."""
+    model = Padded(num_layers=2)
+    loaded = saved_and_loaded(model)
+    input = torch.randn(5, 2, 3)
+    loss = loaded(input)[0].sum()
+    grads = torch.autograd.grad(loss, list(loaded.parameters()))
+    expected = torch.autograd.grad(model(input)[0].sum(), list(model.parameters()))
+    torch.testing.assert_close(grads, expected)
+    other = Padded(num_layers=2)
+    loaded.load_state_dict(other.state_dict())
+    assert_same(loaded(input), other(input), rtol=0, atol=0)
+    assert loaded.double()(input.double())[0].dtype == torch.float64
+
+
+def traced_without_warning(model, arguments):
+    """The traced model. A warning would say that a decision about a size has become a constant."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        return torch.jit.trace(model, arguments)
+
+
+@script_warnings
+@each_model
+def test_traced(make_model):
+    model = make_model(num_layers=2, bidirectional=True)
+    traced = traced_without_warning(model, arguments_of(model))
+    arguments = arguments_of(model, steps=7, batch=3)
+    assert_same(traced(*arguments), model(*arguments), rtol=0, atol=0)
+
+
+@script_warnings
+def test_traced_cell():
+    cell = lltm.LLTMCell(3, 4)
+    traced = traced_without_warning(cell, (torch.randn(2, 3), tuple(torch.randn(2, 2, 4).unbind())))
+    arguments = torch.randn(5, 3), tuple(torch.randn(2, 5, 4).unbind())
+    assert all(torch.equal(a, b) for a, b in zip(traced(*arguments), cell(*arguments), strict=True))
+
+
+class PacksInside(nn.Module):
+    def __init__(self, rnn: nn.Module, enforce_sorted: bool):
+        super().__init__()
+        self.rnn, self.enforce_sorted = rnn, enforce_sorted
+
+    def forward(self, input, lengths):
+        packed = pack_padded_sequence(input, lengths, enforce_sorted=self.enforce_sorted)
+        output, state = self.rnn(packed)
+        return pad_packed_sequence(output)[0], state
+
+
+@script_warnings
+@pytest.mark.parametrize("enforce_sorted", [True, False], ids=["sorted", "unsorted"])
+@pytest.mark.parametrize("cls", [nn.LSTM, lltm.LLTM])
+def test_traced_where_the_model_packs(cls, enforce_sorted):
+    """With any number of rows and steps, like nn.LSTM."""
+    model = PacksInside(cls(3, 4, 2, bidirectional=True), enforce_sorted)
+    traced = torch.jit.trace(model, (torch.randn(5, 2, 3), torch.tensor([5, 3])))
+    for lengths in ([6, 2, 1], [4], [5, 5, 4, 1]):
+        arguments = torch.randn(max(lengths), len(lengths), 3), torch.tensor(lengths)
+        assert_same(traced(*arguments), model(*arguments))
+
+
+@script_warnings
+def test_traced_with_a_pack_of_very_different_lengths(monkeypatch):
+    """Eagerly, this one runs in segments, which would be constants of the traced graph."""
+    monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
+    model = PacksInside(lltm.LLTM(3, 4, bidirectional=True), enforce_sorted=True)
+    traced = torch.jit.trace(model, (torch.randn(40, 10, 3), torch.tensor([40] + [1] * 9)))
+    arguments = torch.randn(6, 3, 3), torch.tensor([6, 2, 1])
+    assert_same(traced(*arguments), model(*arguments))
+
+
+@script_warnings
+def test_typed_functions_are_scriptable():
+    sequence, backward = torch.jit.script(lltm.sequence), torch.jit.script(lltm.backward)
+    input, weights = torch.randn(5, 2, 3), torch.randn(12, 7)
+    torch.testing.assert_close(sequence(input, weights), lltm.sequence(input, weights))
+    h, c, dh = torch.randn(3, 2, 4).unbind()
+    _, new_cell, gates = lltm.forward(input[0], weights, None, h, c)
+    given = dh, None, new_cell, gates, input[0], weights, None, h
+    torch.testing.assert_close(backward(*given), lltm.backward(*given))
+    only = backward(*given, [False, True, False, False, False])
+    assert [gradient is not None for gradient in only] == [False, True, False, False, False]
+    sequence_backward = torch.jit.script(lltm.sequence_backward)
+    output, h_n, _, cells, gates = lltm.sequence(input, weights, keep=True)
+    given = output, h_n, None, None, output, cells, gates, input, weights
+    torch.testing.assert_close(sequence_backward(*given), lltm.sequence_backward(*given))
+
+
+@each_model
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_compiled_without_a_graph_break(options, device, fresh_compiler, make_model):
+    """And, for T and N of at least two, without a recompilation."""
+    model = make_model(**options).to(device).train("dropout" not in options)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    for steps, batch in ((5, 2), (7, 3), (2, 4)):
+        with torch._dynamo.config.patch(error_on_recompile=steps != 5):
+            for mode in (torch.no_grad(), torch.enable_grad()) if steps == 5 else (torch.enable_grad(),):
+                with mode:
+                    arguments = arguments_of(model, steps, batch, device=device)
+                    results = compiled(*arguments)
+        assert_same(results, model(*arguments))
+    assert counter.frame_count == 2  # without gradients and with gradients
+    grads, expected = (
+        torch.autograd.grad(sum(t.sum() for t in tensors_of(module(*arguments))), list(model.parameters()))
+        for module in (compiled, model)
+    )
+    torch.testing.assert_close(grads, expected)
+
+
+@each_model
+def test_exported_with_dynamic_steps_and_batch(device, make_model):
+    model = make_model(num_layers=2, bidirectional=True).to(device).eval()
+    steps, batch = Dim("steps", min=2), Dim("batch", min=2)
+    dynamic = {0: steps, 1: batch}
+    shapes = dynamic, ({1: batch}, {1: batch}), {0: batch}, dynamic
+    program = torch.export.export(model, arguments_of(model, device=device), dynamic_shapes=shapes)
+    assert calls_of([program.graph_module], torch.ops.lltm.sequence.default) == 4
+    for sizes in ((5, 2), (9, 4)):
+        arguments = arguments_of(model, *sizes, device=device)
+        assert_same(program.module()(*arguments), model(*arguments))
+
+
+def test_functional_call_and_grad():
+    rnn = lltm.LLTM(3, 4, 2)
+    input = torch.randn(5, 2, 3)
+    zeros = {key: torch.zeros_like(value) for key, value in rnn.named_parameters()}
+    assert not torch.func.functional_call(rnn, zeros, (input,))[0].any()
+    assert rnn(input)[0].any()
+
+    def loss(parameters):
+        return torch.func.functional_call(rnn, parameters, (input,))[0].sum()
+
+    parameters = dict(rnn.named_parameters())
+    expected = torch.autograd.grad(rnn(input)[0].sum(), list(parameters.values()))
+    torch.testing.assert_close(tuple(torch.func.grad(loss)(parameters).values()), expected)
+
+
+def test_parametrizations():
+    rnn = lltm.LLTM(3, 4)
+    plain = rnn(torch.ones(5, 2, 3))[0]
+    parametrizations.weight_norm(rnn, "weights_l0")
+    torch.testing.assert_close(rnn(torch.ones(5, 2, 3))[0], plain)
+    rnn(torch.ones(5, 2, 3))[0].sum().backward()
+    assert rnn.parametrizations.weights_l0.original0.grad.any()
+    prune.l1_unstructured(rnn, "bias_l0", amount=12)
+    assert torch.equal(rnn.bias_l0, torch.zeros(12)) and not torch.equal(rnn(torch.ones(5, 2, 3))[0], plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "batch_first": True}, {"bidirectional": True}], ids=str)
+def test_changed_in_place(options, dtype):
+    """The states may be changed before backward, and so may an output that is a concatenation; another output is saved,
+    and changing it raises."""
+    rnn = lltm.LLTM(3, 4, **options, dtype=dtype)
+    input = torch.randn(5, 2, 3, dtype=dtype)
+    for which in (0, 1):
+        rnn.zero_grad()
+        rnn(input)[1][which].mul_(2).sum().backward()
+        changed = rnn.weights_l0.grad.clone()
+        rnn.zero_grad()
+        (rnn(input)[1][which] * 2).sum().backward()
+        assert torch.equal(changed, rnn.weights_l0.grad) and changed.any()
+    output = rnn(input)[0].mul_(2)
+    if rnn.bidirectional:
+        output.sum().backward()
+    else:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            output.sum().backward()
+
+
+def test_per_sample_gradients():
+    """ExpandedWeights, which support only PyTorch's own functions, raise; functorch gives the gradients."""
+    for module in (lltm.LLTM(3, 4, batch_first=True), lltm.LLTMCell(3, 4)):
+        input = torch.randn(2, 3) if isinstance(module, lltm.LLTMCell) else torch.randn(2, 5, 3)
+        with pytest.raises(RuntimeError, match="Expanded Weights encountered but cannot handle"):
+            call_for_per_sample_grads(module)(input)
+
+        def loss(parameters, one, module=module):
+            return torch.func.functional_call(module, parameters, (one,))[0].square().sum()
+
+        gradients = torch.vmap(torch.func.grad(loss), (None, 0))(dict(module.named_parameters()), input)
+        for name, parameter in module.named_parameters():
+            for one, gradient in zip(input, gradients[name], strict=True):
+                (expected,) = torch.autograd.grad(module(one)[0].square().sum(), parameter)
+                torch.testing.assert_close(gradient, expected)
+
+
+def test_the_recipe_for_a_forget_gate():
+    """docs/sequences.md says which biases it fills."""
+    rnn = lltm.LLTM(3, 8)
+    for name, bias in rnn.named_parameters():
+        if "bias" in name:
+            n = bias.size(0)
+            bias.data.zero_()[n // 4 : n // 2].fill_(1)
+    input_gate, output_gate, candidate = rnn.bias_l0.detach().chunk(3)
+    assert input_gate.tolist() == [0] * 6 + [1] * 2 and output_gate.tolist() == [1] * 4 + [0] * 4
+    assert not candidate.any()
+
+
+class Counted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, weights):
+        self.calls += 1
+        return nn.functional.dropout(weights, 0.5)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_a_parametrization_is_evaluated_once(packed):
+    rnn = lltm.LLTM(3, 4)
+    parametrize.register_parametrization(rnn, "weights_l0", Counted(), unsafe=True)
+    input = torch.randn(5, 1, 3)
+    torch.manual_seed(1)
+    weights = nn.functional.dropout(rnn.parametrizations.weights_l0.original, 0.5)
+    expected = lltm.sequence(input, weights, rnn.bias_l0)[0]
+    before = rnn.parametrizations.weights_l0[0].calls
+    torch.manual_seed(1)
+    output = rnn(pack_sequence([input[:, 0]]) if packed else input)[0]
+    assert rnn.parametrizations.weights_l0[0].calls == before + 1
+    torch.testing.assert_close(output.data, expected[:, 0] if packed else expected)
+
+
+def test_checkpointed():
+    rnn = lltm.LLTM(3, 4, 2)
+    input = torch.randn(5, 2, 3, requires_grad=True)
+    output, _ = torch.utils.checkpoint.checkpoint(rnn, input, use_reentrant=False)
+    torch.testing.assert_close(
+        torch.autograd.grad(output.sum(), input), torch.autograd.grad(rnn(input)[0].sum(), input)
+    )
+
+
+@pytest.mark.parametrize(("saved", "calls"), [(True, 2), (False, 4)], ids=["saved", "recomputed"])
+def test_selectively_checkpointed(saved, calls):
+    """Each layer runs once if the policy saves the operator's results, and a second time in backward otherwise."""
+    rnn, input = lltm.LLTM(3, 4, 2), torch.randn(5, 2, 3, requires_grad=True)
+    expected = torch.autograd.grad(rnn(input)[0].sum(), input)
+    operator = torch.ops.lltm.sequence.default
+    contexts = partial(create_selective_checkpoint_contexts, [operator] if saved else [torch.ops.aten.mm.default])
+    with Operators() as operators:
+        output, _ = torch.utils.checkpoint.checkpoint(rnn, input, use_reentrant=False, context_fn=contexts)
+        found = torch.autograd.grad(output.sum(), input)
+    assert operators.fused().count("sequence") == calls
+    torch.testing.assert_close(found, expected)
+
+
+def test_autocast(device):
+    rnn = lltm.LLTM(3, 4, 2, device=device)
+    input = torch.randn(5, 2, 3, device=device)
+    state = random_state(rnn, 2, device=device)
+    with torch.autocast(device.type, torch.bfloat16):
+        output, (h_n, c_n) = rnn(input, state)
+        mixed, _ = rnn(input.bfloat16())
+    assert output.dtype == h_n.dtype == mixed.dtype == torch.bfloat16 and c_n.dtype == torch.float32
+    output.float().sum().backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in rnn.parameters())
+    torch.testing.assert_close(output.float(), rnn(input, state)[0], atol=0.05, rtol=0.05)
+
+
+def count_flops(function) -> int:
+    with FlopCounterMode(display=False) as counter:
+        function()
+    return counter.get_total_flops()
+
+
+def test_flops_of_the_cell():
+    cell = lltm.LLTMCell(3, 4)
+    x, state = torch.randn(2, 3), [part[0] for part in random_state(lltm.LLTM(3, 4), 2)]
+    step = 2 * 2 * 12 * 7
+    assert count_flops(lambda: cell(x, state)) == step
+    # Only the weights require a gradient; then x and h, too.
+    assert count_flops(lambda: cell(x, state)[0].sum().backward()) == 2 * step
+    assert (
+        count_flops(lambda: cell(x.requires_grad_(), (state[0].requires_grad_(), state[1]))[0].sum().backward())
+        == 3 * step
+    )
+    cell.weights.requires_grad_(False)
+    assert count_flops(lambda: cell(x)[0].sum().backward()) == step + 2 * 2 * 12 * 3
+
+
+@pytest.mark.parametrize(("cls", "gates"), [(lltm.LLTM, 3), (lltm.LSTM, 4)], ids=["LLTM", "LSTM"])
+def test_flops_of_a_sequence(cls, gates):
+    rnn = cls(3, 4)
+    input, state = torch.randn(5, 2, 3), random_state(rnn, 2)
+    step_of_h, step_of_x = 2 * 2 * 4 * gates * 4, 2 * 2 * 4 * gates * 3
+    product = 5 * (step_of_h + step_of_x)
+    assert count_flops(lambda: rnn(input)) == product
+    assert count_flops(lambda: rnn(input)[0].sum().backward()) == 2 * product + 4 * step_of_h
+    input.requires_grad_()
+    state[0].requires_grad_()
+    expected = 2 * product + 5 * step_of_h + 5 * step_of_x
+    assert count_flops(lambda: rnn(input, state)[0].sum().backward()) == expected
+    bidirectional = cls(3, 4, bidirectional=True)
+    assert count_flops(lambda: bidirectional(input)) == 2 * product
+    assert count_flops(lambda: rnn(input[:0])[0].sum().backward()) == 0
+    for parameter in rnn.parameters():
+        parameter.requires_grad_(parameter.dim() == 1)
+    expected = product + 4 * step_of_h + 5 * step_of_x
+    assert count_flops(lambda: rnn(input)[0].sum().backward()) == expected

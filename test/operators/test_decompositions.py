@@ -1,0 +1,329 @@
+"""The operators' decompositions: their values, and programs that run where lltm is not, in PyTorch and ONNX Runtime."""
+
+import itertools
+
+import pytest
+import torch
+from lltm_testing import isolated, named_arguments
+from lltm_testing.building import ROOT
+from lltm_testing.documentation import blocks
+from lltm_testing.reference import SIZES as CELL_SIZES
+from lltm_testing.reference import Arguments, assert_forward_close, make_arguments
+from lltm_testing.sequence_reference import (
+    CELLS,
+    SIZES,
+    Sequence,
+    assert_carries_the_cell_in_float32,
+    assert_results_close,
+    make,
+    ragged,
+)
+
+import lltm
+
+pytestmark = [
+    pytest.mark.pytorch,
+    pytest.mark.usefixtures("fresh_compiler"),
+    # Of PyTorch's exporter and ONNX's optimizer.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+
+DYNAMIC = torch.export.Dim.DYNAMIC
+ops = torch.ops.lltm
+
+
+def decomposed(operator, *arguments):
+    with torch.no_grad():
+        return lltm.decompositions()[operator](*arguments)
+
+
+@pytest.fixture
+def onnxruntime():
+    pytest.importorskip("onnxscript", reason="torch.onnx.export needs onnxscript")
+    return pytest.importorskip("onnxruntime", reason="ONNX Runtime runs the exported models")
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "without bias"])
+@pytest.mark.parametrize("sizes", CELL_SIZES, ids=str)
+def test_forward_is_the_operator(device, dtype, sizes, bias):
+    arguments = make_arguments(sizes, dtype, device, bias)
+    results = decomposed(ops.forward.default, *arguments)
+    assert_forward_close(results, arguments)
+
+
+@pytest.mark.parametrize("sizes", SIZES[:8], ids=str)
+@pytest.mark.parametrize("masks", list(itertools.product([False, True], repeat=2)), ids=str)
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+def test_sequence_is_the_operator(device, dtype, sizes, masks, reverse, cell):
+    if sizes.steps == 0 and torch.__version__ < (2, 15):
+        pytest.skip("the scan of earlier versions, such as 2.11, needs a step")
+    arguments = make(sizes, dtype, device, lengths=masks[0], reset=masks[1], reverse=reverse, cell=cell)
+    assert_results_close(decomposed(getattr(ops, cell.operator).default, *arguments), arguments)
+
+
+@pytest.mark.parametrize("absent", ["bias", "h0", "c0"])
+def test_absent_is_zero(device, dtype, absent):
+    arguments = make((7, 6, 5, 4), dtype, device, lengths=True)._replace(**{absent: None})
+    assert_results_close(decomposed(ops.sequence.default, *arguments), arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_c0_may_be_float32_beside_16_bits(device, dtype):
+    arguments = make((7, 6, 5, 4), dtype, device, lengths=True, reset=True, cell_dtype=torch.float32)
+    assert_results_close(decomposed(ops.sequence.default, *arguments), arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_the_cell_state_is_carried_in_float32(device, dtype):
+    def run(*tensors):
+        return decomposed(ops.sequence.default, *tensors)[2]
+
+    assert_carries_the_cell_in_float32(run, dtype, device, steps=1000)
+
+
+def test_what_is_beyond_the_length_is_never_used(device):
+    arguments, poisoned, _ = ragged(make((6, 5, 3, 4), torch.float64, device, reset=True))
+    assert_results_close(decomposed(ops.sequence.default, *poisoned), arguments)
+
+
+class Keeps(torch.nn.Module):
+    def forward(self, x, weights):
+        return ops.sequence(x, weights, keep=True)
+
+
+def test_what_has_no_decomposition_is_refused():
+    program = torch.export.export(Keeps(), make((3, 2, 5, 4))[:2])
+    with pytest.raises(RuntimeError, match=r"lltm::sequence: .* for inference .*: expected keep=False"):
+        program.run_decompositions(lltm.decompositions())
+    for operator in ("backward", "sequence_backward", "lstm_backward"):
+        arguments = (*named_arguments.make(operator).values(), *named_arguments.after_tensors(operator))
+        with pytest.raises(RuntimeError, match=f"^lltm::{operator}: .* for inference and has no gradients"):
+            decomposed(getattr(ops, operator).default, *arguments)
+
+
+class Model(torch.nn.Module):
+    """What users export: layers in both directions, and two steps of a cell over some of their output."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = lltm.LLTM(5, 7, 2, bidirectional=True, batch_first=True)
+        self.cell = lltm.LLTMCell(14, 6)
+
+    def forward(self, x, lengths, reset, h0, c0):
+        output, (h_n, c_n) = self.rnn(x, (h0, c0), lengths, reset)
+        state = self.cell(output[:, -1])
+        return output, h_n, c_n, *self.cell(output[:, 0], state)
+
+
+SHAPES = {
+    "x": {0: DYNAMIC, 1: DYNAMIC},
+    "lengths": {0: DYNAMIC},
+    "reset": {0: DYNAMIC, 1: DYNAMIC},
+    "h0": {1: DYNAMIC},
+    "c0": {1: DYNAMIC},
+}
+
+
+def inputs_of(steps: int, batch: int) -> tuple[torch.Tensor, ...]:
+    state = torch.randn(2, 4, batch, 7)  # one tensor for both: PyTorch's scan would refuse them as they are
+    return torch.randn(batch, steps, 5), torch.randint(steps + 1, (batch,)), torch.rand(batch, steps) < 0.3, *state
+
+
+def export(model, inputs, shapes, table):
+    with torch.no_grad():
+        return torch.export.export(model.eval(), inputs, dynamic_shapes=shapes).run_decompositions(table)
+
+
+def test_exported_program_runs_without_lltm(tmp_path):
+    model = Model()
+    table = torch.export.default_decompositions()
+    table.update(lltm.decompositions())
+    program = export(model, inputs_of(5, 4), SHAPES, table)
+    graphs = [module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
+    targets = [node.target for graph in graphs for node in graph.nodes if node.op == "call_function"]
+    assert targets.count(torch.ops.higher_order.scan) == 4
+    operators = {target for target in targets if isinstance(target, torch._ops.OpOverload)}
+    assert {operator for operator in operators if torch.Tag.core not in operator.tags} == set()
+
+    torch.export.save(program, tmp_path / "program.pt2")
+    cases = [(inputs, model(*inputs)) for inputs in (inputs_of(5, 4), inputs_of(9, 2), inputs_of(1, 3))]
+    torch.save(cases, tmp_path / "cases.pt")
+    run = """
+import sys, torch
+folder = sys.argv[1]
+program = torch.export.load(f"{folder}/program.pt2").module()
+for inputs, expected in torch.load(f"{folder}/cases.pt"):
+    with torch.no_grad():
+        torch.testing.assert_close(program(*inputs), expected)
+print("lltm" in sys.modules or hasattr(torch.ops.lltm, "sequence"))
+"""
+    assert isolated.run(run, tmp_path, package=tmp_path) == "False"
+
+
+class Autocast(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = lltm.LLTM(5, 7)
+        self.cell = lltm.LLTMCell(7, 6)
+
+    def forward(self, x, h0, c0):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output, (h_n, c_n) = self.rnn(x, (h0, c0))
+            return output, h_n, c_n, *self.cell(output[0])
+
+
+def test_autocast():
+    """Casts the arguments once. The decomposition computes in float32, like the operator."""
+    model, inputs = Autocast(), (torch.randn(4, 3, 5), *torch.randn(2, 1, 3, 7))
+    program = export(model, inputs, None, lltm.decompositions())
+    with torch.no_grad():
+        found, expected = program.module()(*inputs), model(*inputs)
+    assert [result.dtype for result in found] == [result.dtype for result in expected]
+    assert {result.dtype for result in found} == {torch.bfloat16, torch.float32}
+    torch.testing.assert_close(found, expected, rtol=0, atol=torch.finfo(torch.bfloat16).eps)
+
+
+def run_onnx(onnxruntime, path, *inputs):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+    return session.run(None, {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)})
+
+
+def export_onnx(model, inputs, shapes, path):
+    program = export(model, inputs, shapes, lltm.decompositions())
+    with torch.no_grad():
+        torch.onnx.export(program, (), path, dynamo=True, verbose=False)
+
+
+def test_onnx_of_modules(onnxruntime, tmp_path):
+    import onnx
+
+    model, path = Model(), tmp_path / "model.onnx"
+    export_onnx(model, inputs_of(5, 4), SHAPES, path)
+    graph = onnx.load(path).graph
+    assert [node.op_type for node in graph.node].count("Scan") == 4  # two layers in two directions
+    dims = [dim.dim_param or dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim]
+    assert isinstance(dims[0], str) and isinstance(dims[1], str) and dims[2] == 5
+    for inputs in (inputs_of(5, 4), inputs_of(12, 3), inputs_of(1, 1)):
+        with torch.no_grad():
+            expected = model(*inputs)
+        found = run_onnx(onnxruntime, path, *inputs)
+        torch.testing.assert_close([torch.from_numpy(values) for values in found], list(expected))
+
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def in_dtype(dtype: torch.dtype, arguments: Sequence) -> tuple[Sequence, Arguments]:
+    """The arguments of a sequence in a dtype, with a float32 c0 beside 16 bits, and those of its first step."""
+    cast = arguments.map(lambda tensor: tensor.to(dtype))
+    step = Arguments(cast.input[0], cast.weights, cast.bias, cast.h0, cast.c0)
+    return (cast._replace(c0=cast.c0.float()) if dtype.itemsize == 2 else cast), step
+
+
+class EveryDtype(torch.nn.Module):
+    """Both operators in every dtype."""
+
+    def forward(self, *arguments):
+        results = []
+        for dtype, reverse in zip(DTYPES, (False, True, True, False), strict=True):
+            sequence, step = in_dtype(dtype, Sequence(*arguments, reverse))
+            results += ops.sequence(*sequence)[:3] + ops.forward(*step)
+        # NumPy has no bfloat16.
+        return [result.float() if result.dtype == torch.bfloat16 else result for result in results]
+
+
+def test_onnx_of_every_dtype(onnxruntime, tmp_path):
+    path = tmp_path / "operators.onnx"
+    shapes = ({0: DYNAMIC, 1: DYNAMIC}, None, None, {0: DYNAMIC}, {0: DYNAMIC}, {0: DYNAMIC}, {0: DYNAMIC, 1: DYNAMIC})
+
+    def make_arguments(steps, batch):
+        return make((steps, batch, 5, 7), torch.float64, lengths=True, reset=True)
+
+    export_onnx(EveryDtype(), make_arguments(5, 4)[:7], (shapes,), path)
+    for arguments in (make_arguments(5, 4), make_arguments(12, 3)):
+        found = iter(map(torch.from_numpy, run_onnx(onnxruntime, path, *arguments[:7])))
+        for dtype, reverse in zip(DTYPES, (False, True, True, False), strict=True):
+            sequence, step = in_dtype(dtype, arguments._replace(reverse=reverse))
+            of_sequence, of_step = itertools.islice(found, 3), itertools.islice(found, 3)
+            results = [next(of_sequence) for _ in range(3)]
+            if dtype == torch.bfloat16:
+                results[:2] = [result.to(dtype) for result in results[:2]]
+            nothing = torch.empty(0, arguments.input.size(1), 7, dtype=dtype)
+            assert_results_close([*results, nothing, nothing.repeat(1, 1, 3)], sequence)
+            assert_forward_close([result.to(dtype) if dtype == torch.bfloat16 else result for result in of_step], step)
+
+
+def test_the_page(onnxruntime, tmp_path, monkeypatch):
+    """The blocks of docs/export.md run, and their files have the values of the module."""
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in blocks(ROOT / "docs" / "export.md", "python"):
+        exec(block.text, names)
+    expected, states = names["model"](names["input"], lengths=names["lengths"])
+    run_by_the_page = [torch.from_numpy(names[name]) for name in ("output", "h_n", "c_n")]
+    torch.testing.assert_close(run_by_the_page, [expected, *states])
+    input, lengths = torch.randn(9, 4, 32), torch.tensor([9, 0, 4, 1])
+    output, state = names["model"](input, lengths=lengths)
+    found = [torch.from_numpy(values) for values in run_onnx(onnxruntime, "model.onnx", input, lengths)]
+    torch.testing.assert_close(found, [output, *state])
+    torch.testing.assert_close(torch.export.load("model.pt2").module()(input, lengths=lengths), (output, state))
+
+
+class StatesOfLstm(torch.nn.Module):
+    """Two layers of LSTM, with everything that ONNX's has, or with what it lacks."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.rnn = lltm.LSTM(3, 4, 2, **options)
+
+    def forward(self, x, lengths=None, h=None, c=None, reset=None):
+        output, (h_n, c_n) = self.rnn(x, None if h is None else (h, c), lengths, reset)
+        return output, h_n, c_n
+
+
+def export_lstm(model, arguments, **options):
+    with torch.no_grad():
+        return torch.onnx.export(
+            model.eval(), arguments, dynamo=True, custom_translation_table=lltm.onnx_translation_table(), **options
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("with_lengths", [False, True], ids=["plain", "lengths"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_lstm_of_onnx(onnxruntime, tmp_path, options, with_lengths, dtype):
+    """With lengths, also of 0 and beyond the steps, which keep the initial state and are clamped."""
+    model = StatesOfLstm(**options).to(dtype)
+    states = 4 if options.get("bidirectional") else 2
+
+    def make_arguments(steps, batch):
+        arguments = [torch.randn(steps, batch, 3).to(dtype)]
+        if with_lengths:
+            lengths = torch.randint(0, steps + 3, (batch,))
+            lengths[0] = 0
+            arguments += [lengths, *torch.randn(2, states, batch, 4).to(dtype)]
+        return tuple(arguments)
+
+    shapes = ({0: DYNAMIC, 1: DYNAMIC}, *(({0: DYNAMIC}, {1: DYNAMIC}, {1: DYNAMIC}) if with_lengths else ()))
+    program = export_lstm(model, make_arguments(5, 3), dynamic_shapes=shapes)
+    kinds = [node.op_type for node in program.model.graph]
+    assert kinds.count("LSTM") == states and "Scan" not in kinds
+    program.save(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    for sizes in ((5, 3), (9, 6), (1, 2)):
+        given = make_arguments(*sizes)
+        found = session.run(None, {i.name: t.numpy() for i, t in zip(session.get_inputs(), given, strict=True)})
+        tolerance = 1e-5 if dtype == torch.float32 else 5e-3
+        for result, expected in zip(found, model(*given), strict=True):
+            torch.testing.assert_close(torch.from_numpy(result), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reset", "message"),
+    [(torch.float64, None, "runs in float32 and float16"), (torch.float32, torch.zeros(5, 2).bool(), "has no resets")],
+)
+def test_what_onnx_does_not_have_is_refused(onnxruntime, dtype, reset, message):
+    with pytest.raises(torch.onnx.OnnxExporterError, match=f"ONNX's LSTM {message}.*lltm.decompositions"):
+        export_lstm(StatesOfLstm().to(dtype), (torch.randn(5, 2, 3).to(dtype), None, None, None, reset))

@@ -1,0 +1,331 @@
+"""lltm::sequence on random inputs, against a loop of the formula in float64."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from lltm_testing import isolated
+from lltm_testing.layouts import KEEPING, column_major, transposed
+from lltm_testing.reference import assert_no_aliases
+from lltm_testing.sequence_reference import (
+    SIZES,
+    Sequence,
+    Sizes,
+    assert_carries_the_cell_in_float32,
+    assert_results_close,
+    call,
+    make,
+    ragged,
+    run,
+)
+
+import lltm
+
+MASKS = list(itertools.product([False, True], repeat=2))
+lengths_and_reset = pytest.mark.parametrize(("lengths", "reset"), MASKS, ids=lambda flag: "with" if flag else "without")
+REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+KEEP = pytest.mark.parametrize("keep", [False, True], ids=["plain", "keep"])
+
+
+@REVERSE
+@lengths_and_reset
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_is_the_formula(device, dtype, sizes, lengths, reset, reverse):
+    arguments = make(sizes, dtype, device, lengths=lengths, reset=reset, reverse=reverse)
+    assert_results_close(call(arguments, keep=True), arguments, keep=True)
+
+
+@given(
+    sizes=st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(0, 40), st.integers(1, 70)),
+    flags=st.tuples(*[st.booleans()] * 6),
+)
+def test_is_the_formula_at_any_size(device, dtype, sizes, flags):
+    bias, state, lengths, reset, reverse, keep = flags
+    arguments = make(sizes, dtype, device, bias, state, lengths, reset, reverse)
+    assert_results_close(call(arguments, keep), arguments, keep)
+
+
+@pytest.mark.slow
+@REVERSE
+@pytest.mark.parametrize("sizes", [Sizes(300, 16, 33, 64), Sizes(3, 16500, 3, 32)], ids=["chunks", "blocks"])
+def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, sizes, reverse):
+    """The CPU takes at most 4 MiB of steps and 16 MiB of rows at once."""
+    for masked in (False, True):
+        arguments = make(sizes, torch.float64, lengths=masked, reset=masked, reverse=reverse)
+        assert_results_close(call(arguments, keep=True), arguments, keep=True)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("absent", ["bias", "h0", "c0"])
+def test_absent_is_zero(device, dtype, absent, steps):
+    several = steps > 1  # a single step without lengths and resets runs as a cell
+    arguments = make(Sizes(steps, 6, 5, 7), dtype, device, lengths=several, reset=several)
+    given = arguments._replace(**{absent: torch.zeros_like(getattr(arguments, absent))})
+    for found, expected in zip(call(arguments._replace(**{absent: None})), call(given), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_keywords_and_defaults(device):
+    arguments = make(Sizes(5, 6, 5, 7), device=device, bias=False, state=False)
+    results = torch.ops.lltm.sequence(input=arguments.input, weights=arguments.weights)
+    assert_results_close(results, arguments)
+    reverse = torch.ops.lltm.sequence(arguments.input, arguments.weights, reverse=True, keep=True)
+    assert_results_close(reverse, arguments._replace(reverse=True), keep=True)
+
+
+@KEEP
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@lengths_and_reset
+@pytest.mark.parametrize("steps", [1, 5])
+def test_c0_may_be_float32_beside_16_bits(device, dtype, keep, lengths, reset, steps):
+    arguments = make(Sizes(steps, 6, 5, 7), dtype, device, lengths=lengths, reset=reset, cell_dtype=torch.float32)
+    results = call(arguments, keep)
+    assert results[2].dtype == torch.float32
+    assert_results_close(results, arguments, keep)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_a_stream_of_calls_keeps_its_state_exact(device, dtype):
+    """A sequence in pieces gives the same results as the whole if the cell state between them is float32."""
+    arguments = make(Sizes(12, 6, 5, 7), dtype, device, cell_dtype=torch.float32)
+    h, cell, outputs = arguments.h0, arguments.c0, []
+    for piece in arguments.input.split(5):
+        output, h, cell, _, _ = call(arguments._replace(input=piece, h0=h, c0=cell))
+        outputs.append(output)
+    output, h_n, c_n, _, _ = call(arguments)
+    torch.testing.assert_close(torch.cat(outputs), output, rtol=0.02, atol=0.02)
+    torch.testing.assert_close((h, cell), (h_n, c_n), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_the_cell_state_is_carried_in_float32(device, dtype):
+    def run(*tensors):
+        _, _, c_n, cells, _ = torch.ops.lltm.sequence(*tensors, keep=True)
+        assert torch.equal(cells[-1], c_n)
+        return c_n
+
+    assert_carries_the_cell_in_float32(run, dtype, device, steps=3000)
+
+
+@REVERSE
+@pytest.mark.parametrize("steps", [6, 1])
+def test_lengths_in_int32(device, dtype, steps, reverse):
+    """Of any strides, forward and backward: the same bits as in int64."""
+    arguments = make(Sizes(steps, 5, 3, 4), dtype, device, reset=True, reverse=reverse)
+
+    def results(lengths):
+        leaves = arguments._replace(lengths=lengths).require_grad()
+        outputs = call(leaves, keep=True)
+        gradients = torch.autograd.grad(sum(output.double().sum() for output in outputs[:4]), leaves.leaves())
+        return *outputs, *gradients, *call(arguments._replace(lengths=lengths))
+
+    several, one = torch.tensor([0, -1, 3, 6, 9], device=device), torch.tensor([2], device=device)
+    for lengths in (several, one.expand(5)):
+        for short in (lengths.int(), lengths.int().repeat_interleave(2)[::2], one.int().expand(5)):
+            assert all(map(torch.equal, results(short), results(short.long())))
+
+
+@REVERSE
+def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
+    arguments, poisoned, beyond = ragged(make(Sizes(6, 5, 3, 4), dtype, device, reset=True, reverse=reverse))
+    results = call(poisoned, keep=True)
+    assert all(map(torch.equal, results, call(arguments, keep=True)))
+    for of_steps in (results[0], results[3], results[4]):
+        assert of_steps[beyond].eq(0).all()
+    assert torch.equal(results[1][0], arguments.h0[0]) and torch.equal(results[2][0], arguments.c0[0])
+
+
+@REVERSE
+def test_a_row_is_the_row_by_itself(device, reverse):
+    """lengths have the same effect as slicing a row, and reset the same as splitting a sequence."""
+    arguments = make(Sizes(8, 3, 5, 7), torch.float64, device, reverse=reverse)
+    lengths = torch.tensor([8, 5, 0], device=device)
+    output, h_n, c_n, _, _ = call(arguments._replace(lengths=lengths))
+    for row, length in enumerate(lengths.tolist()):
+        one = arguments._replace(
+            input=arguments.input[:length, row : row + 1], h0=arguments.h0[row, None], c0=arguments.c0[row, None]
+        )
+        found = output[:length, row : row + 1], h_n[row, None], c_n[row, None]
+        torch.testing.assert_close(found, call(one)[:3])
+    reset = torch.zeros(8, 3, dtype=torch.bool, device=device)
+    reset[4] = True
+    output, h_n, c_n, _, _ = call(arguments._replace(reset=reset))
+    pieces = arguments.input.split([5, 3] if reverse else [4, 4])
+    first, second = reversed(pieces) if reverse else pieces
+    whole = call(arguments._replace(input=first))
+    rest = call(arguments._replace(input=second, h0=None, c0=None))
+    parts = (rest[0], whole[0]) if reverse else (whole[0], rest[0])
+    torch.testing.assert_close(output, torch.cat(parts))
+    torch.testing.assert_close((h_n, c_n), rest[1:3])
+
+
+def test_a_reset_replaces_the_state(device, dtype):
+    """It replaces the state rather than multiplying it: even an infinite state is gone."""
+    arguments = make(Sizes(3, 2, 4, 5), dtype, device)
+    reset = torch.zeros(3, 2, dtype=torch.bool, device=device)
+    reset[0, 1] = True
+    spoiled = arguments._replace(h0=arguments.h0.clone(), c0=arguments.c0.clone(), reset=reset)
+    spoiled.h0[1], spoiled.c0[1] = float("nan"), float("inf")
+    for found, expected in zip(call(spoiled), call(arguments._replace(reset=reset)), strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_a_loop_of_cells_agrees(device, dtype, steps):
+    arguments = make(Sizes(steps, 33, 40, 64), dtype, device)
+    for found, expected in zip(call(arguments, keep=True), run(arguments, step=torch.ops.lltm.forward), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=64 * torch.finfo(dtype).eps * steps**0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("steps", [1, 16, 100])
+def test_no_less_exact_than_a_loop_of_cells(device, dtype, steps):
+    arguments = make(Sizes(steps, 33, 40, 64), dtype, device)
+    exact = run(arguments.map(torch.Tensor.double))
+    ours, loop = call(arguments, keep=True), run(arguments, step=torch.ops.lltm.forward)
+    for name, found, other, value in zip(("output", "h_n", "c_n", "cells"), ours, loop, exact, strict=False):
+        error, of_loop = ((t.double() - value).square().mean().sqrt().item() for t in (found, other))
+        assert error <= 1.02 * of_loop, f"{name} is off by {error:.3g}, a loop of cells by {of_loop:.3g}"
+
+
+@pytest.mark.parametrize("name", ["input", "weights", "bias", "h0", "c0", "lengths", "reset"])
+def test_any_strides(device, dtype, name):
+    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
+    expected = call(arguments, keep=True)
+    for layout in [column_major, *KEEPING]:
+        other = layout(getattr(arguments, name))
+        assert torch.equal(other, getattr(arguments, name))
+        for found, value in zip(call(arguments._replace(**{name: other}), keep=True), expected, strict=True):
+            torch.testing.assert_close(found, value, rtol=0, atol=8 * torch.finfo(dtype).eps)
+
+
+def test_expanded_arguments(device, dtype):
+    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
+    expanded = Sequence(
+        input=arguments.input[:1, :1].expand(5, 6, 5),
+        weights=arguments.weights[:1].expand(21, 12),
+        bias=arguments.bias[:1].expand(21),
+        h0=arguments.h0[:1].expand(6, 7),
+        c0=arguments.c0[:, :1].expand(6, 7),
+        lengths=arguments.lengths[:1].expand(6),
+        reset=arguments.reset[:, :1].expand(5, 6),
+    )
+    assert_results_close(call(expanded, keep=True), expanded, keep=True)
+
+
+@KEEP
+@pytest.mark.parametrize("sizes", [(5, 6, 5, 7), (0, 6, 5, 7)], ids=str)
+def test_no_aliases(device, dtype, sizes, keep):
+    arguments = make(sizes, dtype, device, lengths=True, reset=True)
+    assert_no_aliases(call(arguments, keep), arguments[:7])
+
+
+@lengths_and_reset
+def test_keep_changes_no_bit(device, dtype, lengths, reset):
+    arguments = make(Sizes(7, 6, 5, 7), dtype, device, lengths=lengths, reset=reset)
+    for found, expected in zip(call(arguments)[:3], call(arguments, keep=True)[:3], strict=True):
+        assert torch.equal(found, expected)
+
+
+def peak_of_temporaries(device, function) -> int:
+    """The peak memory of a call in bytes, excluding its results."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        results = function()
+        torch.cuda.synchronize()
+        kept = torch.cuda.memory_allocated() - before
+        peak = torch.cuda.max_memory_allocated() - before - kept
+        del results
+        return peak
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        results = function()
+    held = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most - sum(r.nbytes for r in results)
+
+
+@lengths_and_reset
+@pytest.mark.parametrize("sizes", [Sizes(24, 2048, 4, 256), Sizes(1, 30_000, 1, 512)], ids=["steps", "rows"])
+def test_the_workspace_is_small(device, sizes, lengths, reset):
+    """Neither the product with all inputs (144 MiB) nor that of one step of many rows (176 MiB) is materialized."""
+    arguments = make(sizes, device=device, state=False, lengths=lengths, reset=reset)
+    assert peak_of_temporaries(device, lambda: call(arguments)) <= 64 << 20
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="large weights are copied to float32")
+def test_the_workspace_for_large_weights_is_small():
+    """The weights are packed in pairs, in 48 MiB; in float32 they take 96 MiB."""
+    arguments = make(Sizes(2, 2, 2048, 2048), torch.bfloat16)
+    assert peak_of_temporaries(torch.device("cpu"), lambda: call(arguments)) <= 64 << 20
+    assert_results_close(call(arguments), arguments, keep=False)
+
+
+def test_the_workspace_for_padded_weights_is_small():
+    """A few columns of state are packed as if they filled a vector."""
+    arguments = make(Sizes(2, 2, 1_000_000, 1))
+    assert peak_of_temporaries(torch.device("cpu"), lambda: call(arguments)) <= 64 << 20
+
+
+@pytest.mark.slow
+def test_no_float_copy_of_16_bit_states(device):
+    """Such a copy of c_n alone would take 78 MiB."""
+    arguments = make(Sizes(1, 40_000, 1, 512), torch.bfloat16, device)
+    assert peak_of_temporaries(device, lambda: call(arguments)) <= 64 << 20
+
+
+def test_the_workspace_is_small_with_transposed_weights(device):
+    """Packed weights take 46 MiB, and so does a copy with contiguous rows."""
+    arguments = make(Sizes(2, 1, 700, 1700), device=device)
+    strided = arguments._replace(weights=transposed(arguments.weights))
+    assert peak_of_temporaries(device, lambda: call(strided)) <= 64 << 20
+    assert_results_close(call(strided), arguments)
+
+
+PRINT_PEAK_WITH_MANY_THREADS = """
+import lltm, torch
+
+def resident(name):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith(name))
+
+torch.set_num_threads(32)
+input, weights = torch.randn(1, 8192, 8), torch.randn(3 * 1024, 1024 + 8)
+torch.ops.lltm.sequence(input, weights)  # starts the threads
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")  # resets VmHWM, the peak
+before = resident("VmRSS")
+results = torch.ops.lltm.sequence(input, weights)
+print(resident("VmHWM") - before - sum(result.nbytes for result in results))
+"""
+
+
+def test_the_workspace_is_small_with_many_threads():
+    """Measured from outside, because the profiler does not see what other threads allocate."""
+    package = Path(lltm.__file__).parent.parent
+    assert int(isolated.run(PRINT_PEAK_WITH_MANY_THREADS, package=package, library=lltm.library_path)) <= 64 << 20
+
+
+def test_a_strided_input_is_not_copied_as_a_whole(device):
+    """The innermost dimension of this input, of 96 MiB, is the batch."""
+    arguments = make(Sizes(24, 2048, 512, 16), torch.float32, device, state=False)
+    strided = arguments._replace(input=transposed(arguments.input))
+    assert peak_of_temporaries(device, lambda: call(strided)) <= 64 << 20
+    assert_results_close(call(strided), arguments)
+
+
+def test_one_step_is_the_cell(device, dtype):
+    arguments = make(Sizes(1, 6, 5, 7), dtype, device)
+    output, h_n, c_n, cells, gates = call(arguments, keep=True)
+    expected = torch.ops.lltm.forward(arguments.input[0], *arguments[1:5])
+    for found, value in zip((output[0], cells[0], gates[0]), expected, strict=True):
+        torch.testing.assert_close(found, value, rtol=0, atol=8 * torch.finfo(dtype).eps)
+    assert torch.equal(h_n, output[0]) and torch.equal(c_n, cells[0])

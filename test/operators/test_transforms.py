@@ -1,0 +1,394 @@
+"""torch.func and forward-mode AD: vmap, grad, jvp, and their compositions, of both forward operators and their
+gradients. test_vmap.py tests which kernels run below vmap."""
+
+import itertools
+
+import pytest
+import torch
+from lltm_testing import named_arguments
+from lltm_testing.differentiable import assert_equal, each_argument, each_function, loss, of_cell, of_loss
+from lltm_testing.named_arguments import NAMES
+from lltm_testing.reference import assert_no_aliases
+from lltm_testing.sequence_reference import NAMES as SEQUENCE_NAMES
+from lltm_testing.sequence_reference import (
+    Sizes,
+    assert_carries_the_cell_in_float32,
+    call,
+    call_backward,
+    make,
+    make_gradients,
+    ragged,
+)
+from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
+
+pytestmark = pytest.mark.pytorch
+
+EXAMPLES = 3
+REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+each_operator = pytest.mark.parametrize("operator", NAMES)
+SIXTEEN_BITS = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+
+
+def other_values(argument):
+    """A random tensor of the same kind for each example."""
+    shape, device = (EXAMPLES, *argument.shape), argument.device
+    if argument.dtype == torch.bool:
+        return torch.rand(shape, device=device) < 0.3
+    if not argument.is_floating_point():
+        return torch.randint(-1, 9, shape, device=device)
+    return torch.randn(shape, dtype=argument.dtype, device=device)
+
+
+def subsets(names):
+    """Each by itself, all but one, all, and the pairs."""
+    sizes = {1, 2, len(names) - 1, len(names)} if len(names) <= 8 else {1, len(names) - 1, len(names)}
+    return [subset for size in sorted(sizes) for subset in itertools.combinations(names, size)]
+
+
+def without_none(results):
+    return tuple(result for result in results if result is not None)
+
+
+@pytest.mark.parametrize(
+    ("operator", "mapped"), [(name, mapped) for name, names in NAMES.items() for mapped in subsets(names)], ids=str
+)
+def test_vmap_over_any_arguments(device, operator, mapped):
+    """With all arguments, and without those that are optional and not mapped over."""
+    arguments = named_arguments.make(operator, device, torch.float64)
+    values = {name: other_values(t) if name in mapped else t for name, t in arguments.items()}
+    absent = dict.fromkeys(name for name in named_arguments.optional(operator) if name not in mapped)
+    some = named_arguments.mask_of(operator, [True, False, True, False, True])
+    for given, mask in ((values, None), (values | absent, some)):
+
+        def run(*tensors, mask=mask):
+            named = dict(zip(values, tensors, strict=True))
+            return without_none(named_arguments.call(operator, named, mask))
+
+        found = vmap(run, tuple(0 if name in mapped else None for name in given))(*given.values())
+        for k in range(EXAMPLES):
+            expected = run(*(t[k] if name in mapped else t for name, t in given.items()))
+            assert_equal(tuple(result[k] for result in found), expected)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_vmap_over_each_dimension(device, dim):
+    operator, _, (input, *others) = of_cell(device)
+    inputs = other_values(input)
+    found = vmap(lambda x: operator(x, *others), dim, out_dims=1)(inputs.movedim(0, dim))
+    assert_equal(found[0], torch.stack([operator(x, *others)[0] for x in inputs], dim=1))
+
+
+@each_operator
+def test_vmap_gives_the_dtypes_and_shapes_of_a_plain_call(device, dtype, operator):
+    """In 16 bits, the formula computes in float32, and rounds what is not the carried cell state."""
+    arguments = named_arguments.make(operator, device, dtype, torch.float32 if dtype.itemsize == 2 else dtype)
+    name = named_arguments.WEIGHTS[operator]
+    found = vmap(lambda w: named_arguments.call(operator, arguments | {name: w}))(arguments[name][None])
+    for mapped, plain in zip(found, named_arguments.call(operator, arguments), strict=True):
+        assert mapped.dtype == plain.dtype and mapped[0].shape == plain.shape
+        assert (mapped[0] - plain).abs().max() <= 0.05 * plain.abs().max()
+
+
+def test_vmap_keeps_the_shapes_of_what_is_not_kept(device):
+    arguments = make((3, 3, 1, 2), torch.float64, device)
+    found = vmap(lambda x: call(arguments._replace(input=x)))(arguments.input.expand(2, 3, 3, 1))
+    assert found[3].shape == (2, 0, 3, 2) and found[4].shape == (2, 0, 3, 6)
+
+
+def test_no_steps_below_vmap(device):
+    """The final state is the initial one, and its gradient that of the final one, but they are copies."""
+    arguments = make(Sizes(0, 3, 1, 2), torch.float64, device)
+    state = [part[None] for part in arguments[3:5]]
+    final = vmap(lambda h, c: call(arguments._replace(h0=h, c0=c))[1:3])(*state)
+    assert_no_aliases(final, state)
+    output, _, _, cells, gates = call(arguments, keep=True)
+
+    def backward(grad_h_n, grad_c_n):
+        given = None, grad_h_n, grad_c_n, None, output, cells, gates, *arguments
+        return torch.ops.lltm.sequence_backward(*given, [True] * 5)
+
+    d_input, d_weights, d_bias, *d_state = vmap(backward)(*state)
+    assert_no_aliases(d_state, state)
+    for found, expected in ((final, state), (d_state, state)):
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert d_input.numel() == 0 and not d_weights.any() and not d_bias.any()
+    assert d_weights.shape[-2:] == (6, 3) and d_bias.shape[-1:] == (6,)
+
+
+@each_argument
+def test_grad(device, make, argnum):
+    operator, formula, tensors = make(device)
+    for argnums in (argnum, tuple(range(len(tensors)))):
+        assert_equal(grad(of_loss(operator), argnums)(*tensors), grad(of_loss(formula), argnums)(*tensors))
+
+
+@each_argument
+def test_grad_of_grad(device, make, argnum):
+    operator, formula, tensors = make(device)
+
+    def second(run):
+        first = grad(of_loss(run), argnum)
+        return grad(lambda *t: first(*t).sin().sum(), tuple(range(len(tensors))))(*tensors)
+
+    assert_equal(second(operator), second(formula))
+
+
+@each_function
+def test_grad_through_autograd(device, make):
+    """A transform inside of a computation on leaves that require gradients."""
+    operator, formula, tensors = make(device)
+    leaves = [t.requires_grad_() for t in tensors]
+
+    def outer(run):
+        return torch.autograd.grad(grad(of_loss(run), 1)(*leaves).sin().sum(), leaves)
+
+    assert_equal(outer(operator), outer(formula))
+
+
+@each_argument
+def test_jvp(device, make, argnum):
+    """Of one argument, and of all."""
+    operator, formula, tensors = make(device)
+    tangents = tuple(torch.randn_like(t) for t in tensors)
+
+    def of_one(run):
+        return lambda value: run(*tensors[:argnum], value, *tensors[argnum + 1 :])
+
+    one = (tensors[argnum],), (tangents[argnum],)
+    assert_equal(jvp(of_one(operator), *one), jvp(of_one(formula), *one))
+    assert_equal(jvp(operator, tensors, tangents), jvp(formula, tensors, tangents))
+
+
+@each_function
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_forward_mode(device, make, requires_grad):
+    operator, formula, tensors = make(device)
+    tangents = [torch.randn_like(t) for t in tensors]
+
+    def run(function):
+        leaves = [t.detach().clone().requires_grad_(requires_grad) for t in tensors]
+        with torch.autograd.forward_ad.dual_level():
+            results = function(*map(torch.autograd.forward_ad.make_dual, leaves, tangents))
+            results = [torch.autograd.forward_ad.unpack_dual(result) for result in results]
+        return [tensor.detach() for result in results for tensor in result]
+
+    assert_equal(run(operator), run(formula))
+
+
+# The values of c0 do not affect the gradients.
+ALONE = [
+    (operator, argument)
+    for operator, arguments in NAMES.items()
+    for argument in arguments
+    if argument not in ("gates", "lengths", "reset") and (operator, argument) != ("sequence_backward", "c0")
+]
+each_argument_alone = pytest.mark.parametrize(("operator", "argument"), ALONE)
+
+
+def function_of_one(device, operator, argument):
+    """The differentiable results of an operator as a function of one argument, and the argument's value."""
+    arguments = named_arguments.make(operator, device, torch.float64)
+
+    def results(value):
+        results = named_arguments.call(operator, arguments | {argument: value})
+        return results if "backward" in operator else results[:-1]
+
+    return results, arguments[argument]
+
+
+@each_argument_alone
+def test_forward_mode_of_one_argument(device, operator, argument):
+    """A single tangent is enough, even if nothing requires a gradient."""
+    results, value = function_of_one(device, operator, argument)
+    tangent = torch.randn_like(value)
+    with torch.autograd.forward_ad.dual_level():
+        duals = results(torch.autograd.forward_ad.make_dual(value, tangent))
+        found = [torch.autograd.forward_ad.unpack_dual(result).tangent for result in duals]
+    _, expected = jvp(results, (value,), (tangent,))
+    for of_result, other in zip(found, expected, strict=True):
+        assert_equal(torch.zeros_like(other) if of_result is None else of_result, other)
+
+
+@each_argument_alone
+def test_gradient_of_one_argument(device, operator, argument):
+    """A single argument that requires a gradient is enough, also in the double backward."""
+    results, value = function_of_one(device, operator, argument)
+
+    def total(value):
+        return sum(result.sin().sum() for result in results(value))
+
+    leaf = value.detach().clone().requires_grad_()
+    assert_equal(torch.autograd.grad(total(leaf), leaf)[0], grad(total)(value))
+
+
+@each_function
+def test_forward_mode_over_reverse(device, make):
+    """The tangent of a gradient, as in a Hessian-vector product."""
+    operator, formula, tensors = make(device)
+    tangents = tuple(torch.randn_like(t) for t in tensors)
+
+    def run(function):
+        return jvp(grad(of_loss(function), tuple(range(len(tensors)))), tensors, tangents)
+
+    assert_equal(run(operator), run(formula))
+
+
+@each_argument
+def test_jacobians(device, make, argnum):
+    operator, formula, tensors = make(device)
+    expected = jacrev(formula, argnum)(*tensors)
+    assert_equal(jacrev(operator, argnum)(*tensors), expected)
+    assert_equal(jacfwd(operator, argnum)(*tensors), expected)
+
+
+@each_function
+@pytest.mark.parametrize("outer", [jacrev, jacfwd])
+@pytest.mark.parametrize("inner", [jacrev, jacfwd])
+def test_second_jacobians(device, make, inner, outer):
+    operator, formula, tensors = make(device)
+
+    def second(run):
+        return outer(inner(of_loss(run), 1), tuple(range(len(tensors))))(*tensors)
+
+    assert_equal(second(operator), second(formula))
+
+
+@each_argument
+def test_vjp_of_a_gradient(device, make, argnum):
+    """The node of the double backward runs after the transform that recorded it has returned."""
+    operator, formula, tensors = make(device)
+    gradients, examples = torch.randn_like(tensors[argnum]), other_values(tensors[-2])
+
+    def second(run, *tensors):
+        _, pull_back = vjp(grad(of_loss(run), argnum), *tensors)
+        return pull_back(gradients), vmap(pull_back)(torch.stack([gradients, 2 * gradients]))
+
+    def of_examples(run):
+        return vmap(lambda h: second(run, *tensors[:-2], h, tensors[-1]))(examples)
+
+    assert_equal(second(operator, *tensors), second(formula, *tensors))
+    assert_equal(of_examples(operator), of_examples(formula))
+
+
+@each_function
+def test_autograd_through_vmap(device, make):
+    operator, formula, tensors = make(device)
+    leaves = [other_values(t).requires_grad_() for t in tensors]
+    found = torch.autograd.grad(vmap(of_loss(operator))(*leaves).sum(), leaves)
+    total = sum(loss(formula(*(t[k] for t in leaves))) for k in range(EXAMPLES))
+    assert_equal(found, torch.autograd.grad(total, leaves))
+
+
+@each_function
+def test_batched_gradients(device, make):
+    """is_grads_batched maps over the incoming gradients of an ordinary graph."""
+    operator, _, tensors = make(device)
+    leaves = [t.requires_grad_() for t in tensors]
+    outputs = operator(*leaves)
+    grads = [other_values(output) for output in outputs]
+    found = torch.autograd.grad(outputs, leaves, grads, is_grads_batched=True, retain_graph=True)
+    for k in range(EXAMPLES):
+        expected = torch.autograd.grad(outputs, leaves, [g[k] for g in grads], retain_graph=True)
+        assert_equal(tuple(g[k] for g in found), expected)
+
+
+@pytest.mark.parametrize("operator", ["forward", "sequence", "lstm"])
+def test_gates_have_no_gradient_below_a_transform(device, operator):
+    arguments, name = named_arguments.make(operator, device), named_arguments.WEIGHTS[operator]
+    found = grad(lambda w: named_arguments.call(operator, arguments | {name: w})[-1].sum())(arguments[name])
+    assert torch.equal(found, torch.zeros_like(found))
+
+
+@each_function
+def test_call_without_a_transform_stays_fused(device, make):
+    """After a transform, ordinary calls take the same path as before."""
+    operator, _, tensors = make(device)
+    before = operator(*tensors)
+    grad(of_loss(operator), 1)(*tensors)
+    assert all(map(torch.equal, before, operator(*tensors)))
+
+
+@REVERSE
+@pytest.mark.parametrize("name", ["h0", "c0"])
+@pytest.mark.parametrize("unused", ["not run", "reset"])
+def test_transforms_never_use_a_state_that_is_not_used(device, reverse, name, unused):
+    """That of a row that is not run, or is reset in the first step that is run. It is replaced: multiplied by zero, NaN
+    would stay."""
+    arguments, _, _ = ragged(make((3, 5, 1, 2), torch.float64, device, reset=True, reverse=reverse))
+    if unused == "reset":
+        reset = torch.zeros_like(arguments.reset)
+        reset[-1 if reverse else 0, 0] = True
+        arguments = arguments._replace(reset=reset, lengths=None)
+    spoiled = arguments._replace(**{name: getattr(arguments, name).clone()})
+    getattr(spoiled, name)[0] = torch.nan
+    found, expected = (
+        grad(lambda w, a=a: sum(r.sin().sum() for r in call(a._replace(weights=w), keep=True)[:4]))(a.weights)
+        for a in (spoiled, arguments)
+    )
+    assert torch.equal(found, expected)
+
+
+@REVERSE
+def test_second_gradients_never_use_what_is_beyond_the_length(device, reverse):
+    arguments, _, beyond = ragged(make((3, 5, 1, 2), torch.float64, device, reset=True, reverse=reverse))
+    beyond = beyond.unsqueeze(2)
+    *results, _ = call(arguments, keep=True)
+    clean = [torch.randn_like(result) for result in results]
+    # The gradients of h_n and c_n of a row that is not run go to h0 and c0.
+    spoiled = [g.masked_fill(beyond if g.dim() == 3 else beyond.all(0), torch.nan) for g in clean]
+    found = []
+    for incoming in (spoiled, clean):
+        leaves = arguments.require_grad()
+        *results, _ = call(leaves, keep=True)
+        first = torch.autograd.grad(results, (leaves.input, leaves.weights, leaves.bias), incoming, create_graph=True)
+        found.append(first + torch.autograd.grad(sum(g.square().sum() for g in first), leaves.leaves()))
+    for result, expected in zip(*found, strict=True):
+        assert torch.equal(result, expected)
+
+
+def test_differentiable_d_input_beyond_the_length_is_zero_whatever_the_weights(device):
+    arguments, _, beyond = ragged(make((3, 5, 1, 2), torch.float64, device, reset=True))
+    leaves = arguments._replace(weights=torch.full_like(arguments.weights, torch.nan)).require_grad()
+    (d_input,) = torch.autograd.grad(call(leaves)[0].sum(), leaves.input, create_graph=True)
+    assert d_input[beyond].eq(0).all()
+
+
+@SIXTEEN_BITS
+def test_the_formula_carries_the_cell_state_in_float32(device, dtype):
+    def run(input, *others):
+        return vmap(lambda x: torch.ops.lltm.sequence(x, *others)[2])(input[None])
+
+    assert_carries_the_cell_in_float32(run, dtype, device, steps=200)
+
+
+@SIXTEEN_BITS
+@pytest.mark.parametrize("cell_dtype", [torch.float32, None], ids=["float32_c0", "16_bit_c0"])
+def test_differentiable_gradients_have_the_dtypes_of_the_arguments(device, dtype, cell_dtype):
+    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True, cell_dtype=cell_dtype)
+    gradients = make_gradients(arguments)
+    expected = call_backward(gradients, arguments)
+    arguments.weights.requires_grad_()
+    for found, plain in zip(call_backward(gradients, arguments), expected, strict=True):
+        assert found.requires_grad and found.dtype == plain.dtype
+        assert (found - plain).abs().max() <= 0.05 * plain.abs().max()
+
+
+@REVERSE
+def test_lengths_in_int32(device, reverse):
+    """vmap, one and two derivatives, and jvp."""
+    long = make((3, 3, 1, 2), torch.float64, device, lengths=True, reset=True, reverse=reverse)
+    short = long._replace(lengths=long.lengths.int())
+    batch = torch.randint(-1, 5, (3, 3), device=device)
+    assert_equal(*(vmap(lambda n: call(long._replace(lengths=n), keep=True))(n) for n in (batch.int(), batch)))
+
+    def results(arguments):
+        def run(*tensors):
+            named = dict(zip(SEQUENCE_NAMES, tensors, strict=True))
+            return call(arguments._replace(**named), keep=True)[:4]
+
+        first = grad(of_loss(run), (0, 1))
+        second = grad(lambda *t: sum(part.sin().sum() for part in first(*t)), tuple(range(5)))
+        tensors = arguments[:5]
+        return first(*tensors), second(*tensors), jvp(run, tensors, tensors)
+
+    assert_equal(results(short), results(long))

@@ -1,0 +1,91 @@
+"""What `import lltm` costs, and what is registered with modules of PyTorch that it does not import.
+
+Each test uses a separate process, in which torch is imported and lltm is not.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch.distributed
+from lltm_testing import isolated
+
+import lltm
+
+pytestmark = pytest.mark.pytorch
+
+
+def python(program: str) -> str:
+    return isolated.run(program, package=Path(lltm.__file__).parents[1], library=lltm.library_path)
+
+
+def test_import_leaves_out_what_most_programs_do_not_use():
+    program = """
+import sys
+before = set(sys.modules)
+import lltm
+print(*set(sys.modules) - before)
+"""
+    imported = python(program).split()
+    assert "lltm" in imported
+    assert not {"triton", "torch.utils.flop_counter", "torch.distributed.tensor"} & set(imported)
+
+
+COUNT = """
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+input, weights, state = torch.ones(2, 3), torch.ones(12, 7), torch.zeros(2, 4)
+with FlopCounterMode(display=False) as counter:
+    torch.ops.lltm.forward(input, weights, None, state, state)
+    torch.ops.lltm.sequence(input[None], weights)
+assert counter.get_total_flops() == 2 * (2 * 2 * 12 * 7), counter.get_total_flops()
+"""
+
+SHARD = """
+import torch, torch.distributed
+from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
+if not torch.distributed.is_initialized():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+mesh = init_device_mesh("cpu", (1,))
+input = DTensor.from_local(torch.zeros(5, 2, 3), mesh, [Shard(1)])
+weights = DTensor.from_local(torch.zeros(12, 7), mesh, [Replicate()])
+assert torch.ops.lltm.sequence(input, weights)[0].placements == (Shard(1),)
+"""
+
+USES = [
+    pytest.param("torch.utils.flop_counter", COUNT, id="flops"),
+    pytest.param(
+        "torch.distributed.tensor",
+        SHARD,
+        id="dtensor",
+        marks=pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without torch.distributed"),
+    ),
+]
+IMPORTS = {
+    "lltm first": "import lltm, sys; assert '{module}' not in sys.modules; import {module}",
+    "lltm last": "import {module}; import lltm",
+    "lltm again": "import lltm, sys; del sys.modules['lltm'], sys.modules['lltm._on_import']; import lltm, {module}",
+    "found but not imported": "import lltm, importlib.util; importlib.util.find_spec('{module}'); import {module}",
+    "another way": "import lltm, importlib; importlib.import_module('{module}')",
+}
+
+
+@pytest.mark.parametrize(("module", "use"), USES)
+@pytest.mark.parametrize("imports", IMPORTS.values(), ids=IMPORTS)
+def test_rules_are_registered_whichever_is_imported_first(module, use, imports):
+    python(imports.format(module=module) + use)
+
+
+def test_a_reloaded_flop_counter_gets_the_formulas_again():
+    python(f"import lltm, importlib, torch.utils.flop_counter as f; importlib.reload(f){COUNT}")
+
+
+@pytest.mark.parametrize("module", ["torch.utils.flop_counter", "torch.distributed.tensor"])
+def test_a_module_that_was_waited_for_keeps_its_loader(module):
+    """Tools ask the loader for the source."""
+    program = f"""
+import importlib.machinery, inspect, lltm, {module} as module
+assert type(module.__loader__) is importlib.machinery.SourceFileLoader
+assert module.__spec__.loader is module.__loader__
+print(inspect.getsource(module) == open(module.__file__).read())
+"""
+    assert python(program) == "True"

@@ -1,0 +1,523 @@
+"""The kernels that run all steps of a sequence on a GPU, each forced by its name."""
+
+import re
+
+import pytest
+import torch
+from lltm_testing.sequence_reference import (
+    Sizes,
+    assert_gradients_close,
+    assert_results_close,
+    call,
+    call_backward,
+    make,
+    make_gradients,
+    ragged,
+)
+
+import lltm
+
+pytestmark = pytest.mark.usefixtures("needs_cuda")
+
+CLUSTERS = {
+    "fma": [(state, f"{rows}_cluster{blocks}") for state, blocks in ((256, 4), (512, 16)) for rows in range(1, 6)],
+    "mma": [(256, "32_cluster4"), (384, "32_cluster6"), (512, "16_cluster8")],
+}
+TILES = {
+    "fma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 2, 4)), (32, "1_x")],
+    "mma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 8)), (128, 32), (128, "32_x")],
+}
+DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16)}
+KERNELS = [
+    pytest.param((f"recurrence_{product}_{state}x{rows}", dtype, state), id=f"{state}x{rows}-{str(dtype)[6:]}")
+    for product, tiles in TILES.items()
+    for state, rows in [*tiles, *CLUSTERS[product]]
+    for dtype in DTYPES[product]
+]
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request, monkeypatch) -> tuple[torch.dtype, int]:
+    """Forces a kernel. Its dtype and its largest state."""
+    name, dtype, state = request.param
+    monkeypatch.setenv("LLTM_CUDA_PATH", name)
+    return dtype, state
+
+
+@pytest.fixture(
+    params=[
+        pytest.param((path, dtype), id=f"{path}-{str(dtype)[6:]}")
+        for path in ("block", "cluster")
+        for dtype in DTYPES["fma"] + DTYPES["mma"]
+    ]
+)
+def recurrent_dtype(request, monkeypatch) -> torch.dtype:
+    """Forces a kernel for all steps, for every dtype that has one."""
+    path, dtype = request.param
+    monkeypatch.setenv("LLTM_CUDA_PATH", path)
+    return dtype
+
+
+def check(arguments):
+    """Results and gradients are as close to float64 as rounding allows, and the same again."""
+    results = call(arguments, keep=True)
+    assert_results_close(results, arguments, keep=True)
+    for again, first in zip(call(arguments)[:3], results[:3], strict=True):
+        assert torch.equal(again, first)
+    gradients = make_gradients(arguments)
+    found = call_backward(gradients, arguments)
+    assert_gradients_close(found, gradients, arguments)
+    for again, first in zip(call_backward(gradients, arguments), found, strict=True):
+        assert torch.equal(again, first)
+
+
+def test_the_library_lists_these_kernels(monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", "?")
+    with pytest.raises(RuntimeError, match="LLTM_CUDA_PATH") as error:
+        lltm.sequence_plan(*make((2, 2, 2, 2), device="cuda"))
+    assert set(re.findall(r"recurrence_\w+", str(error.value))) == {param.values[0][0] for param in KERNELS}
+
+
+# Whole and partial tiles of rows, and columns of which some do not exist.
+@pytest.mark.parametrize(
+    ("rows_of_their_own", "reverse"), [(False, False), (True, False), (True, True)], ids=["plain", "rows", "reverse"]
+)
+@pytest.mark.parametrize("missing", [0, 1, 11])
+@pytest.mark.parametrize(("steps", "rows"), [(1, 1), (2, 5), (9, 8), (5, 33)])
+def test_every_kernel(kernel, steps, rows, missing, rows_of_their_own, reverse):
+    dtype, state = kernel
+    sizes = Sizes(steps, rows, 6, state - missing)
+    check(make(sizes, dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse))
+
+
+@pytest.mark.parametrize("missing", [0, 1, 66])
+@pytest.mark.parametrize("rows", [100, 263, 700])
+@pytest.mark.parametrize(
+    ("dtype", "kernel", "state_size"),
+    [
+        pytest.param(dtype, f"recurrence_{product}_{state}x{rows}", state, id=f"{state}x{rows}-{str(dtype)[6:]}")
+        for product, clusters in CLUSTERS.items()
+        for state, rows in clusters
+        for dtype in DTYPES[product]
+    ],
+)
+def test_clusters_of_many_rows(dtype, kernel, state_size, rows, missing, monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", kernel)
+    sizes = Sizes(4, rows, 5, state_size - missing)
+    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True)
+    blocks = kernel.rpartition("cluster")[2]
+    assert f"kernel={kernel} cluster={blocks} rows=" in lltm.sequence_plan(*arguments)
+    check(arguments)
+
+
+@pytest.fixture(params=[param for param in KERNELS if param.values[0][0].endswith("_x")])
+def x_inside(request, monkeypatch) -> tuple[torch.dtype, int]:
+    """Forces a kernel that multiplies the input itself, where it can. Its dtype and its largest input and state."""
+    name, dtype, state = request.param
+    monkeypatch.setenv("LLTM_CUDA_PATH", name)
+    return dtype, state
+
+
+def takes_x_inside(arguments) -> bool:
+    plan = lltm.sequence_plan(*arguments)
+    inside = re.fullmatch(r"kernel=recurrence_\w+_x cluster=1 rows=\d+ x=inside", plan) is not None
+    assert inside or "recurrence" not in plan
+    return inside
+
+
+@pytest.mark.parametrize("rows_of_their_own", [False, True], ids=["plain", "rows"])
+@pytest.mark.parametrize("input_features", [0, 1, 2, 6, 7, 8, 32, 33, 64, 65, 100, 126, 128, 129, 130])
+@pytest.mark.parametrize("missing", [0, 22])
+def test_input_features_inside(x_inside, missing, input_features, rows_of_their_own):
+    dtype, most = x_inside
+    sizes = Sizes(6, 41, input_features, most - missing)
+    arguments = make(sizes, dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own)
+    in_pairs = dtype == torch.float32 or input_features % 2 == 0
+    assert takes_x_inside(arguments) == (0 < input_features <= most and in_pairs)
+    check(arguments)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_layouts_of_what_is_multiplied_inside(x_inside, reverse):
+    """Each is computed as its contiguous copy is, to the bit, unless pairs of the input are not aligned."""
+    dtype = x_inside[0]
+    arguments = make((7, 35, 24, 30), dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    expected = call(arguments, keep=True)
+    inputs, weights, bias = arguments.input, arguments.weights, arguments.bias
+    wide = torch.full((7, 35, 34), torch.nan, dtype=inputs.dtype, device="cuda")
+    wide[..., 2:26] = inputs
+    layouts = [
+        arguments._replace(input=inputs.transpose(0, 1).contiguous().transpose(0, 1)),
+        arguments._replace(input=wide[..., 2:26]),
+        arguments._replace(weights=weights.t().contiguous().t()),
+        arguments._replace(weights=torch.cat([weights, weights], dim=1)[:, :54]),
+        arguments._replace(weights=torch.cat([weights[:, :1], weights], dim=1)[:, 1:]),
+        arguments._replace(bias=torch.stack([bias, bias], dim=1)[:, 0]),
+    ]
+    for layout in layouts:
+        assert takes_x_inside(layout)
+        for found, first in zip(call(layout, keep=True), expected, strict=True):
+            assert torch.equal(found, first)
+    wide[..., 1:25] = inputs
+    for layout in (wide[..., 1:25], inputs.transpose(1, 2).contiguous().transpose(1, 2)):
+        odd = arguments._replace(input=layout)
+        assert takes_x_inside(odd) == (dtype == torch.float32)
+        assert_results_close(call(odd, keep=True), odd, keep=True)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+def test_input_beyond_a_length_inside(x_inside, value):
+    arguments = make((6, 37, 18, 30), x_inside[0], "cuda", lengths=True, reset=True)
+    results = call(arguments, keep=True)
+    beyond = torch.arange(6, device="cuda").unsqueeze(1) >= arguments.lengths
+    spoiled = arguments._replace(input=arguments.input.masked_fill(beyond.unsqueeze(2), value))
+    assert takes_x_inside(spoiled)
+    for again, first in zip(call(spoiled, keep=True), results, strict=True):
+        assert torch.equal(again, first)
+
+
+def workspace_bytes(arguments) -> int:
+    """What a call allocates beside its results, after a first one."""
+    call(arguments)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    results = call(arguments)
+    outputs = sum(result.untyped_storage().nbytes() for result in results)
+    return torch.cuda.max_memory_allocated() - before - outputs
+
+
+def test_inside_there_is_no_workspace(x_inside):
+    arguments = make((64, 4096, 16, 32), x_inside[0], "cuda")
+    assert takes_x_inside(arguments)
+    assert workspace_bytes(arguments) <= 1 << 20
+
+
+# In tiles of 64 and of 128 rows, with rows of z_x that start at pairs of elements, and with others. Of the last, the
+# input and the weights are copied.
+LARGE_INPUTS = [(2, 1056, 2000, 64), (2, 1056, 2000, 95), (4, 4200, 96, 64), (8, 2000, 128, 99), (6, 500, 510, 201)]
+
+
+@pytest.fixture
+def large_input(request, monkeypatch) -> tuple[int, int, int, int]:
+    """Sizes at which a kernel of this library multiplies the input in float32."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs wgmma")
+    monkeypatch.setenv("LLTM_CUDA_PATH", "cluster" if request.param[3] > 128 else "block")
+    return request.param
+
+
+def large_inputs(sizes):
+    return pytest.mark.parametrize("large_input", sizes, ids=str, indirect=True)
+
+
+def runs_wgmma(arguments) -> bool:
+    """Whether a kernel of this library multiplies a large input."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call(arguments)
+        torch.cuda.synchronize()
+    return any("input_product_wgmma" in event.name for event in profile.events())
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@large_inputs(LARGE_INPUTS)
+def test_large_inputs(large_input, bias):
+    arguments = make(large_input, device="cuda", bias=bias, reset=True)
+    assert runs_wgmma(arguments)
+    results = call(arguments, keep=True)
+    assert_results_close(results, arguments, keep=True)
+    for again, first in zip(call(arguments)[:3], results[:3], strict=True):
+        assert torch.equal(again, first)
+    # Where nothing comes from h, gates are the product and the bias.
+    steps, rows, features, state_size = large_input
+    without_h = arguments.weights.clone()
+    without_h[:, :state_size] = 0
+    gates = call(arguments._replace(weights=without_h), keep=True)[4].reshape(steps * rows, -1).double()
+    input = arguments.input.reshape(steps * rows, features).double()
+    added = arguments.bias.double() if bias else 0
+    exact = input @ arguments.weights[:, state_size:].double().t() + added
+    by_library = (input.float() @ arguments.weights[:, state_size:].t()).double() + added
+    assert (gates - exact).abs().max() <= 2 * (by_library - exact).abs().max()
+
+
+@large_inputs([LARGE_INPUTS[2], LARGE_INPUTS[-1]])
+def test_layouts_of_large_inputs(large_input):
+    """Each is computed as its contiguous copy is, to the bit."""
+    arguments = make(large_input, device="cuda")
+    expected = call(arguments, keep=True)
+    input, weights, bias = arguments.input, arguments.weights, arguments.bias
+
+    def inside_wider_rows(first):
+        wide = torch.full((*input.shape[:2], input.size(2) + 8), torch.nan, device="cuda")
+        wide[..., first : first + input.size(2)] = input
+        return wide[..., first : first + input.size(2)]
+
+    for layout in [
+        {"input": input.transpose(0, 1).contiguous().transpose(0, 1)},
+        {"input": inside_wider_rows(3)},
+        {"input": inside_wider_rows(4)},
+        {"weights": weights.t().contiguous().t()},
+        {"weights": torch.cat([weights[:, :1], weights], dim=1)[:, 1:]},
+        {"bias": torch.stack([bias, bias], dim=1)[:, 0]},
+    ]:
+        other = arguments._replace(**layout)
+        assert runs_wgmma(other)
+        for found, first in zip(call(other, keep=True), expected, strict=True):
+            assert torch.equal(found, first)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+@large_inputs(LARGE_INPUTS[2:])
+def test_large_inputs_beyond_a_length(large_input, value):
+    arguments, other, beyond = ragged(make(large_input, device="cuda"))
+    other = other._replace(input=arguments.input.masked_fill(beyond.unsqueeze(2), value))
+    assert runs_wgmma(other)
+    for found, expected in zip(call(other, keep=True), call(arguments, keep=True), strict=True):
+        assert torch.equal(found, expected)
+
+
+@large_inputs([(96, 1024, 300, 128)])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "offset"])
+def test_the_workspace_of_large_inputs(large_input, layout):
+    """A copy of the input counts."""
+    arguments = make(large_input, device="cuda")
+    if layout == "transposed":
+        arguments = arguments._replace(input=arguments.input.transpose(0, 1).contiguous().transpose(0, 1))
+    elif layout == "offset":
+        memory = torch.cat([arguments.bias[:1], arguments.input.flatten()])
+        arguments = arguments._replace(input=memory[1:].view_as(arguments.input))
+    assert runs_wgmma(arguments)
+    assert workspace_bytes(arguments) <= 64 << 20
+
+
+@pytest.mark.parametrize("sizes", [(3, 2, 0, 1), (4, 3, 8, 17), (7, 4, 5, 100)], ids=str)
+def test_absent_states_and_bias(recurrent_dtype, sizes):
+    check(make(sizes, recurrent_dtype, "cuda", bias=False, state=False))
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_lengths_that_are_all_zero(recurrent_dtype, reverse):
+    """The state passes through, whatever the weights are."""
+    arguments = make((5, 4, 3, 24), recurrent_dtype, "cuda", reverse=reverse)
+    weights = arguments.weights.clone()
+    weights[0, 0], weights[-1, -1] = torch.inf, torch.nan
+    arguments = arguments._replace(lengths=torch.zeros(4, dtype=torch.int64, device="cuda"), weights=weights)
+    output, h_n, c_n, cells, gates = call(arguments, keep=True)
+    assert not output.any() and not cells.any() and not gates.any()
+    assert torch.equal(h_n, arguments.h0) and torch.equal(c_n, arguments.c0)
+    gradients = make_gradients(arguments)
+    d_input, _, d_bias, d_h0, d_c0 = call_backward(gradients, arguments)
+    assert not d_input.any() and not d_bias.any()
+    assert torch.equal(d_h0, gradients[1]) and torch.equal(d_c0, gradients[2])
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+def test_nothing_beyond_a_length_counts(recurrent_dtype, value, reverse):
+    arguments = make((6, 9, 5, 30), recurrent_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    gradients = make_gradients(arguments)
+    results, found = call(arguments, keep=True), call_backward(gradients, arguments)
+    beyond = torch.arange(6, device="cuda").unsqueeze(1) >= arguments.lengths
+    spoiled = arguments._replace(input=arguments.input.masked_fill(beyond.unsqueeze(2), value))
+    spoiled_gradients = [
+        gradient.masked_fill(beyond.unsqueeze(2), value) if gradient.dim() == 3 else gradient for gradient in gradients
+    ]
+    for again, first in zip(call(spoiled, keep=True), results, strict=True):
+        assert torch.equal(again, first)
+    for again, first in zip(call_backward(spoiled_gradients, spoiled), found, strict=True):
+        assert torch.equal(again, first)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
+def test_weights_that_are_not_finite(recurrent_dtype, value):
+    arguments = make((4, 5, 3, 20), recurrent_dtype, "cuda", lengths=True, reset=True)
+    arguments.weights[7, 2] = value
+    exact = call(
+        arguments.map(lambda tensor: tensor.double().cpu())._replace(
+            lengths=arguments.lengths.cpu(), reset=arguments.reset.cpu()
+        )
+    )
+    for found, expected in zip(call(arguments)[:3], exact[:3], strict=True):
+        assert torch.equal(found.isfinite().cpu(), expected.isfinite())
+        assert torch.equal(found.isnan().cpu(), expected.isnan())
+
+
+def test_a_state_that_is_reset_is_not_multiplied(recurrent_dtype):
+    arguments = make((3, 4, 5, 16), recurrent_dtype, "cuda", reset=True)
+    arguments.reset[0] = True
+    arguments.h0.fill_(torch.nan)
+    arguments.c0.fill_(torch.inf)
+    assert all(result.isfinite().all() for result in call(arguments)[:3])
+
+
+def test_gradients_of_any_layout(recurrent_dtype):
+    """Expanded, transposed and absent ones."""
+    arguments = make((6, 5, 4, 12), recurrent_dtype, "cuda", lengths=True)
+    dense = make_gradients(arguments)
+    layouts = {
+        "expanded": [dense[0][:1, :1, :1].expand_as(dense[0]), None, None, dense[3][..., :1].expand_as(dense[3])],
+        "transposed": [g.transpose(0, 1).contiguous().transpose(0, 1) for g in dense],
+        "only the last state": [None, dense[1], None, None],
+        "only cells": [None, None, None, dense[3]],
+    }
+    for gradients in layouts.values():
+        assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
+
+
+# Of d_weights: one tile and several, one part and several. Sums of one term, and tiles that are cut off.
+SMALL_PRODUCTS = [(1, 1, 1, 1), (1, 3, 70, 40), (40, 1, 0, 12), (9, 70, 33, 47), (31, 33, 6, 30)]
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("sizes", SMALL_PRODUCTS, ids=str)
+def test_small_products_of_gradients(recurrent_dtype, sizes, reverse):
+    """Whichever gradients are wanted, and however the arguments are laid out, the bits are the same."""
+    arguments = make(sizes, recurrent_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    arguments.lengths[0] = sizes[0]
+    gradients = make_gradients(arguments)
+    expected = call_backward(gradients, arguments)
+    assert_gradients_close(expected, gradients, arguments)
+    inputs, weights = arguments.input, arguments.weights
+    layouts = [
+        arguments._replace(input=inputs.transpose(0, 1).contiguous().transpose(0, 1)),
+        arguments._replace(input=inputs.transpose(0, 2).contiguous().transpose(0, 2)),
+        arguments._replace(weights=weights.t().contiguous().t()),
+        arguments._replace(h0=arguments.h0.t().contiguous().t()),
+    ]
+    results = call(arguments, keep=True)
+    masks = [tuple(gradient == wanted for gradient in range(5)) for wanted in range(5)]
+    for layout, mask in [*((layout, (True,) * 5) for layout in layouts), *((arguments, mask) for mask in masks)]:
+        found = torch.ops.lltm.sequence_backward(*gradients, results[0], *results[3:], *layout, list(mask))
+        for again, first, wanted in zip(found, expected, mask, strict=True):
+            assert torch.equal(again, first) if wanted else again is None
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["zero", "full"])
+def test_small_products_of_rows_of_any_length(recurrent_dtype, full):
+    arguments = make((6, 30, 7, 21), recurrent_dtype, "cuda", lengths=True)
+    arguments.lengths.fill_(6 if full else 0)
+    gradients = make_gradients(arguments)
+    assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
+
+
+def test_d_input_beyond_a_length_is_zero_whatever_the_weights_are(recurrent_dtype):
+    arguments = make((6, 9, 5, 20), recurrent_dtype, "cuda", lengths=True)
+    arguments.lengths[0] = 3
+    arguments.weights[7, -2] = torch.inf
+    d_input = call_backward(make_gradients(arguments), arguments)[0]
+    beyond = (torch.arange(6, device="cuda").unsqueeze(1) >= arguments.lengths).unsqueeze(2)
+    assert d_input.masked_select(beyond).eq(0).all()
+
+
+def test_small_products_in_a_graph(recurrent_dtype):
+    arguments = make((17, 20, 12, 24), recurrent_dtype, "cuda", lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    results = call(arguments, keep=True)
+    backward = (*gradients, results[0], *results[3:], *arguments, [True] * 5)
+    expected = torch.ops.lltm.sequence_backward(*backward)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = torch.ops.lltm.sequence_backward(*backward)
+    for _ in range(2):
+        for gradient in found:
+            gradient.fill_(torch.nan)
+        graph.replay()
+        for again, first in zip(found, expected, strict=True):
+            assert torch.equal(again, first)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most"), [((20, 1, 47, 47), 2), ((17, 43, 78, 78), 3), ((30, 20, 16, 16), 3)], ids=str
+)
+def test_kernels_of_a_short_backward(recurrent_dtype, sizes, most):
+    arguments = make(sizes, recurrent_dtype, "cuda", lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    results = call(arguments, keep=True)
+    backward = (*gradients, results[0], *results[3:], *arguments, [True] * 5)
+    torch.ops.lltm.sequence_backward(*backward)
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        torch.ops.lltm.sequence_backward(*backward)
+        torch.cuda.synchronize()
+    kernels = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    assert any("recurrence" in name for name in kernels)
+    assert len(kernels) <= most, kernels
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_chunks_of_steps(recurrent_dtype, reverse):
+    """Without keep, z_x of 40 steps of 20,000 rows is computed in several chunks."""
+    arguments = make((40, 20_000, 3, 32), recurrent_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    kept = call(arguments, keep=True)
+    for found, expected in zip(call(arguments)[:3], kept[:3], strict=True):
+        torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01)
+
+
+def test_the_workspace_of_inference(recurrent_dtype):
+    arguments = make((256, 4096, 16, 64), recurrent_dtype, "cuda")
+    assert workspace_bytes(arguments) <= 64 << 20
+
+
+def test_tf32_is_as_exact_as_float32(monkeypatch):
+    """Only the product with the inputs is rounded to TF32."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    arguments = make((5, 6, 0, 40), torch.float32, "cuda")
+    found = call(arguments)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    for with_tf32, without in zip(found[:3], call(arguments)[:3], strict=True):
+        assert torch.equal(with_tf32, without)
+
+
+def test_more_than_two_to_the_31_elements(recurrent_dtype):
+    if torch.cuda.mem_get_info()[0] < 48 << 30:
+        pytest.skip("the GPU has too little memory that is free")
+    steps, batch, state_size = 24, 1 << 18, 128
+    inputs = torch.randn(steps, batch, 1, device="cuda", dtype=recurrent_dtype)
+    inputs[:, -2:] = inputs[:, :2]
+    weights = torch.randn(3 * state_size, state_size + 1, device="cuda").to(recurrent_dtype) / 12
+    output, h_n, c_n, cells, gates = torch.ops.lltm.sequence(inputs, weights, keep=True)
+    assert gates.numel() > 2**31
+    for kept in (output, cells, gates):
+        assert torch.equal(kept[:, -2:], kept[:, :2])
+    assert torch.equal(output[-1], h_n) and torch.equal(c_n[-2:], c_n[:2])
+
+
+@pytest.mark.parametrize(
+    ("path", "dtype", "limit"),
+    [
+        ("block", torch.float32, "takes a state_size of at most 128, got 633"),
+        ("block", torch.float64, "has no kernel for float64"),
+        ("cluster", torch.bfloat16, "takes a state_size of at most 512, got 633"),
+        ("cluster", torch.float64, "has no kernel for float64"),
+    ],
+)
+def test_where_a_kernel_is_impossible(path, dtype, limit, monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", path)
+    arguments = make((2, 3, 4, 633), dtype, "cuda")
+    with pytest.raises(RuntimeError, match=f"lltm::sequence: LLTM_CUDA_PATH={path} {limit}"):
+        call(arguments)
+    with pytest.raises(RuntimeError, match=limit):
+        lltm.sequence_plan(*arguments)
+    monkeypatch.setenv("LLTM_CUDA_PATH", "steps")
+    results = call(arguments, keep=True)
+    gradients = make_gradients(arguments)
+    monkeypatch.setenv("LLTM_CUDA_PATH", path)
+    with pytest.raises(RuntimeError, match=f"lltm::sequence_backward: LLTM_CUDA_PATH={path} {limit}"):
+        lltm.sequence_backward(*gradients, results[0], results[3], results[4], *arguments)
+
+
+def test_plan(monkeypatch):
+    arguments = make((128, 16, 128, 128), torch.float32, "cuda")
+    before = torch.cuda.memory_allocated()
+    assert re.fullmatch(r"kernel=recurrence_fma_128x\d cluster=1 rows=\d x=outside", lltm.sequence_plan(*arguments))
+    assert torch.cuda.memory_allocated() == before
+    monkeypatch.setenv("LLTM_CUDA_PATH", "recurrence_fma_128x4")
+    assert lltm.sequence_plan(*arguments) == "kernel=recurrence_fma_128x4 cluster=1 rows=4 x=outside"
+    monkeypatch.setenv("LLTM_CUDA_PATH", "steps")
+    assert re.fullmatch(r"kernel=\w+ cluster=\d rows=\d+ x=(inside|outside)", lltm.sequence_plan(*arguments))
+    monkeypatch.setenv("LLTM_CUDA_PATH", "library")
+    assert lltm.sequence_plan(*arguments) == "kernel=library cluster=1 rows=16 x=outside"
+    monkeypatch.delenv("LLTM_CUDA_PATH")
+    assert lltm.sequence_plan(*make((0, 2, 3, 4), device="cuda")) == "kernel=none cluster=0 rows=0 x=outside"

@@ -1,0 +1,213 @@
+"""Sequences with graphs, streams and several devices."""
+
+import pytest
+import torch
+from lltm_testing.sequence_reference import (
+    Sizes,
+    assert_gradients_close,
+    assert_results_close,
+    call,
+    call_backward,
+    make,
+    make_gradients,
+)
+
+import lltm
+
+pytestmark = pytest.mark.usefixtures("needs_cuda")
+
+
+# Around the tiles of every kernel; rows that start at multiples of 16 bytes and rows that do not; one row and few rows;
+# ranks that share K; more input than fits a chunk of time.
+STEP_SIZES = [
+    Sizes(*sizes)
+    for sizes in [
+        (1, 5, 7, 4),
+        (5, 16, 128, 128),
+        (4, 1, 512, 512),
+        (4, 3, 60, 64),
+        (3, 8, 1000, 40),
+        (3, 70, 33, 65),
+        (4, 130, 72, 264),
+        (3, 300, 0, 248),
+        (3, 257, 16, 1044),
+        (35, 500, 257, 8),
+    ]
+]
+
+
+@pytest.mark.parametrize(
+    ("rows_of_their_own", "reverse"), [(False, False), (True, False), (True, True)], ids=["plain", "rows", "reverse"]
+)
+@pytest.mark.parametrize("sizes", STEP_SIZES, ids=str)
+def test_steps_by_every_kernel(path, dtype, sizes, rows_of_their_own, reverse):
+    arguments = make(sizes, dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse)
+    results = call(arguments, keep=True)
+    assert_results_close(results, arguments, keep=True)
+    for again, first in zip(call(arguments)[:3], results[:3], strict=True):
+        assert torch.equal(again, first)
+
+
+@pytest.mark.parametrize("state_size", [61, 62, 63, 1018])
+@pytest.mark.parametrize("state", [False, True], ids=["zeros", "state"])
+def test_few_rows_of_an_odd_state(state_size, state, monkeypatch):
+    """Zeros fill up the last vector of h, whatever was in the memory before."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "few_rows")
+    for tensor in [torch.empty(1 << 22, device="cuda") for _ in range(4)]:
+        tensor.fill_(torch.nan)  # what the allocator will hand out
+    arguments = make((5, 3, 12, state_size), torch.float32, "cuda", state=state)
+    assert "kernel=forward_few_rows" in lltm.sequence_plan(*arguments)
+    assert_results_close(call(arguments, keep=True), arguments, keep=True)
+
+
+@pytest.mark.parametrize("sizes", STEP_SIZES, ids=str)
+def test_steps_in_tf32(path, sizes, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    arguments = make(sizes, torch.float32, "cuda", lengths=True, reset=True)
+    assert_results_close(call(arguments, keep=True), arguments, keep=True)
+
+
+@pytest.mark.parametrize("state_size", [6, 8, 130, 131])
+def test_c0_that_starts_anywhere(path, dtype, state_size):
+    """The first step reads one, two or four elements of c0 at once, as state_size is a multiple of this number."""
+    sizes = Sizes(3, 20, 16, state_size)
+    carried = torch.promote_types(dtype, torch.float32)  # the dtype in which c0 is read in place
+    c0 = torch.randn(sizes.batch * state_size + 1, dtype=carried, device="cuda")[1:].view(sizes.batch, state_size)
+    arguments = make(sizes, dtype, "cuda")._replace(c0=c0)
+    assert_results_close(call(arguments, keep=True), arguments, keep=True)
+
+
+def test_more_rows_than_a_workspace_has_room_for():
+    """Blocks of rows run one after the other; the last rows are the same as in a separate call."""
+    arguments = make((3, 40_000, 4, 200), torch.bfloat16, "cuda", lengths=True, reset=True)
+    last = arguments._replace(
+        input=arguments.input[:, -300:],
+        h0=arguments.h0[-300:],
+        c0=arguments.c0[-300:],
+        lengths=arguments.lengths[-300:],
+        reset=arguments.reset[:, -300:],
+    )
+    output, h_n, c_n, cells, gates = call(arguments, keep=True)
+    found = output[:, -300:], h_n[-300:], c_n[-300:], cells[:, -300:], gates[:, -300:]
+    for of_all, by_themselves in zip(found, call(last, keep=True), strict=True):
+        torch.testing.assert_close(of_all, by_themselves, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("sizes", [(6, 5, 7, 4), (9, 64, 128, 256)], ids=str)
+def test_graph(dtype, sizes, reverse):
+    """Captured once, and replayed with other values, lengths and resets."""
+    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    gradients = make_gradients(arguments)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call_backward(gradients, arguments)  # warm-up: cuBLAS allocates its workspace
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = call(arguments, keep=True)
+        found = call_backward(gradients, arguments)
+    for _ in range(2):
+        other = make(sizes, dtype, "cuda", lengths=True, reset=True)
+        for tensor, value in zip(arguments[:7], other[:7], strict=True):
+            tensor.copy_(value)
+        for gradient in gradients:
+            gradient.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_results_close(results, arguments, keep=True)
+        assert_gradients_close(found, gradients, arguments)
+
+
+# The product of a step with each of the backward's tiles, by one block of a cluster or by several.
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize(
+    "sizes", [(3, 37, 20, 203), (3, 130, 9, 333), (3, 64, 8, 730), (2, 300, 7, 520), (2, 2000, 5, 130)], ids=str
+)
+def test_gradients_by_every_path(path, dtype, sizes, reverse):
+    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    gradients = make_gradients(arguments)
+    found = call_backward(gradients, arguments)
+    assert_gradients_close(found, gradients, arguments)
+    for again, before in zip(call_backward(gradients, arguments), found, strict=True):
+        assert torch.equal(again, before)
+
+
+INPUT_LAYOUTS = {
+    "strided features": lambda input: torch.stack([input, input], dim=-1).flatten(-2)[..., ::2],
+    "rows that start anywhere": lambda input: torch.nn.functional.pad(input, (1, 0))[..., 1:],
+    "one row for the batch": lambda input: input[:, :1].expand_as(input),
+}
+
+
+@pytest.mark.parametrize("lengths", [False, True], ids=["plain", "lengths"])
+@pytest.mark.parametrize("layout", INPUT_LAYOUTS.values(), ids=INPUT_LAYOUTS.keys())
+def test_d_input_has_the_same_bits_whether_d_weights_are_wanted_or_not(dtype, layout, lengths):
+    """Only d_weights read input, and with lengths they read a copy, in another layout."""
+    arguments = make((20, 64, 256, 256), dtype, "cuda", lengths=lengths)
+    arguments = arguments._replace(input=layout(arguments.input))
+    gradients = make_gradients(arguments)
+    found = call_backward(gradients, arguments)
+    assert_gradients_close(found, gradients, arguments)
+    alone = call_backward(gradients, arguments, (True, False, False, False, False))
+    assert torch.equal(alone[0], found[0])
+
+
+def test_no_synchronisation():
+    arguments = make((6, 5, 7, 4), device="cuda", lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    call_backward(gradients, arguments)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call(arguments)
+        call_backward(gradients, arguments)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("sizes", [(6, 5, 7, 4), (9, 64, 128, 256)], ids=str)
+def test_side_stream(sizes):
+    """All work is on the current stream, after pending work of that stream on the arguments."""
+    arguments = make(sizes, device="cuda", lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    late = arguments._replace(
+        **{n: torch.zeros_like(t) for n, t in zip(arguments._fields, arguments[:7], strict=False)}
+    )
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        for destination, source in zip(late[:7], arguments[:7], strict=True):
+            destination.copy_(source)
+        results = call(late)
+        found = call_backward(gradients, late)
+    stream.synchronize()
+    assert_results_close(results, arguments)
+    assert_gradients_close(found, gradients, arguments)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_second_gpu():
+    """The call runs on the tensors' device, not the current one."""
+    arguments = make((6, 5, 7, 4), device="cuda:1", lengths=True, reset=True)
+    gradients = make_gradients(arguments)
+    assert torch.cuda.current_device() == 0
+    results = call(arguments)
+    assert all(result.device == torch.device("cuda:1") for result in results)
+    assert_results_close(results, arguments)
+    assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
+
+
+def test_more_than_two_to_the_31_elements():
+    """More steps and rows than a 32-bit index can address: the last rows are as accurate as the first."""
+    if torch.cuda.mem_get_info()[0] < 24 << 30:
+        pytest.skip("the GPU has too little memory that is free")
+    steps, batch, state_size = 34, 1 << 18, 256  # 2.3 * 10^9 elements of output
+    inputs = torch.randn(steps, batch, 1, device="cuda", dtype=torch.bfloat16)
+    inputs[:, -2:] = inputs[:, :2]
+    weights = (torch.randn(3 * state_size, state_size + 1, device="cuda") / 16).bfloat16()
+    output, h_n, c_n, _, _ = torch.ops.lltm.sequence(inputs, weights)
+    assert output.numel() > 2**31
+    assert torch.equal(output[:, -2:], output[:, :2]) and torch.equal(h_n[-2:], h_n[:2])
+    assert torch.equal(output[-1], h_n) and torch.equal(c_n[-2:], c_n[:2])

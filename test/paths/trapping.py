@@ -1,0 +1,86 @@
+"""A program that runs every operator such that an invalid operation or a division by zero kills the process.
+
+This covers every lane of a vector, including those beyond the last column, at every size modulo the vector width. The
+environment selects the path, as for cpu_path.py. Prints the sizes as it goes, so the last line says where it died.
+"""
+
+import ctypes
+from contextlib import contextmanager
+
+import lltm_testing.settings  # noqa: F401  finds lltm
+import torch
+from lltm_testing import sequence_reference as sequence
+from lltm_testing.reference import call, call_backward, make_arguments, make_gradients
+
+FE_INVALID, FE_DIVBYZERO = 1, 4  # on x86-64
+libm = ctypes.CDLL("libm.so.6")
+
+
+@contextmanager
+def trapping():
+    """Traps in this library's operators only: PyTorch's operators may divide by zero internally."""
+    assert libm.feenableexcept(FE_INVALID | FE_DIVBYZERO) != -1
+    try:
+        yield
+    finally:
+        libm.fedisableexcept(FE_INVALID | FE_DIVBYZERO)
+
+
+def infinite(weights: torch.Tensor) -> torch.Tensor:
+    """Infinite weights with alternating signs, row by row."""
+    signs = torch.ones_like(weights)
+    signs[::2] = -1
+    return torch.inf * signs
+
+
+def dirty_the_memory() -> None:
+    """Fills freed memory with infinities, so that computing with uninitialized memory traps."""
+    arguments = make_arguments((64, 64, 64), torch.float32)
+    arguments = arguments._replace(weights=infinite(arguments.weights))
+    call(arguments)
+    call_backward(*make_gradients(arguments), arguments)
+
+
+def dirty_the_memory_of_sequences() -> None:
+    arguments = sequence.make((3, 18, 6, 64), torch.float32)
+    arguments = arguments._replace(weights=infinite(arguments.weights))
+    sequence.call_backward(sequence.make_gradients(arguments), arguments)
+
+
+def run_cell(sizes: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
+    arguments = make_arguments(sizes, dtype)
+    gradients = make_gradients(arguments)
+    dirty_the_memory()
+    with trapping():
+        new_h, new_cell, gates = torch.ops.lltm.forward(*arguments)
+    dirty_the_memory()
+    with trapping():
+        results = torch.ops.lltm.backward(*gradients, new_cell, gates, *arguments[:4], [True] * 5)
+    return [new_h, *results]
+
+
+def run_sequence(sizes: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
+    arguments = sequence.make(sizes, dtype, lengths=True, reset=True)
+    gradients = sequence.make_gradients(arguments)
+    dirty_the_memory_of_sequences()
+    with trapping():
+        output, h_n, c_n, cells, gates = sequence.call(arguments, keep=True)
+    dirty_the_memory_of_sequences()
+    with trapping():
+        results = torch.ops.lltm.sequence_backward(*gradients, output, cells, gates, *arguments, [True] * 5)
+    return [output, h_n, c_n, *results]
+
+
+def main() -> None:
+    torch.set_num_threads(1)  # trapping is enabled per thread
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        for batch in (1, 3, 13, 18):
+            for state_size in range(1, 34):
+                sizes = (batch, 1 + state_size % 5, state_size)
+                for run, its_sizes in ((run_cell, sizes), (run_sequence, (3, *sizes))):
+                    print(dtype, its_sizes, flush=True)
+                    assert all(result.isfinite().all() for result in run(its_sizes, dtype))
+
+
+if __name__ == "__main__":
+    main()
