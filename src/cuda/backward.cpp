@@ -73,11 +73,6 @@ cudaError_t launch_products(const BackwardProblem& params,
     if (kernel == BackwardKernel::kWgmma) {
       return launch_backward_wgmma<kArithmetic>(params, plan, workspace, stream);
     }
-    if constexpr (!is_float(kArithmetic)) {
-      if (kernel == BackwardKernel::kWgmmaSmall) {
-        return launch_backward_wgmma_small<kArithmetic>(params, plan.ranks, stream);
-      }
-    }
     return launch_backward_tiles<kArithmetic>(params, plan, stream);
   });
 }
@@ -102,8 +97,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
   const bool few_rows = kernel == BackwardKernel::kFewRows;
   const bool by_library = kernel == BackwardKernel::kLibrary;
   const bool by_wgmma = kernel == BackwardKernel::kWgmma;
-  const bool in_tiles =
-      by_wgmma || kernel == BackwardKernel::kWgmmaSmall || kernel == BackwardKernel::kTiles;
+  const bool in_tiles = by_wgmma || kernel == BackwardKernel::kTiles;
   CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },

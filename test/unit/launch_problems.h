@@ -52,7 +52,7 @@ inline BackwardProblem random_problem(Random& random, int size, bool vectors, in
     return Matrix{memory(index), up(columns) + piece * random.below(3)};
   };
   p.d_gates = memory(0);
-  p.d_gates_stride = vectors ? 3 * h : packed_stride(3 * h, size);
+  p.d_gates_stride = packed_stride(3 * h, size);
   p.weights = matrix(1, h + x);
   // The wgmma of float32 reads these by themselves, and others only all of weights.
   p.weights_input = h % piece == 0 ? p.weights.from(h, size) : matrix(8, x);
@@ -98,16 +98,9 @@ inline std::vector<BackwardCandidate> hopper_candidates(const BackwardShape& sha
 }
 
 template <Arithmetic kArithmetic>
-cudaError_t launch(const BackwardProblem& p, BackwardKernel kernel, const GradientPlan& plan) {
-  if (kernel == BackwardKernel::kWgmma) {
-    EXPECT_GE(workspace_floats(kArithmetic, p, plan), 0);
-    return launch_backward_wgmma<kArithmetic>(
-        p, plan, reinterpret_cast<float*>(memory(7)), nullptr);
-  }
-  if constexpr (!is_float(kArithmetic)) {
-    return launch_backward_wgmma_small<kArithmetic>(p, plan.ranks, nullptr);
-  }
-  return cudaErrorInvalidValue;
+cudaError_t launch(const BackwardProblem& p, const GradientPlan& plan) {
+  EXPECT_GE(workspace_floats(kArithmetic, p, plan), 0);
+  return launch_backward_wgmma<kArithmetic>(p, plan, reinterpret_cast<float*>(memory(7)), nullptr);
 }
 
 /// A step of any batch and sizes, laid out as by sequence.cpp.

@@ -32,13 +32,9 @@ void expect_described() {
     const BackwardProblem p = random_problem(random, element_size(kArithmetic), vectors, wanted);
     const BackwardShape shape = shape_of(kArithmetic, p, vectors);
     for (const BackwardCandidate& candidate : hopper_candidates(shape)) {
-      BackwardProblem problem = p;
-      if (candidate.kernel == BackwardKernel::kWgmma) {
-        problem.d_gates_stride = packed_stride(3 * p.state_size, element_size(kArithmetic));
-      }
       const GradientPlan plan = candidate.estimate(shape, kH200).plan;
       fake_cuda() = {};
-      const cudaError_t error = launch<kArithmetic>(problem, candidate.kernel, plan);
+      const cudaError_t error = launch<kArithmetic>(p, plan);
       const auto& violations = fake_cuda().violations;
       ASSERT_TRUE(violations.empty() && error == cudaSuccess)
           << candidate.name << " (" << p.batch << "," << p.input_features << "," << p.state_size

@@ -23,12 +23,6 @@ int largest_split(const DeviceFacts& device, int64_t tiles, int64_t chunks, doub
   return 1;
 }
 
-/// Multiplications of one product, with the batch rounded up to tiles of 64 rows.
-double multiplications(const BackwardShape& shape) {
-  return static_cast<double>(ceil_div(shape.batch, 64) * 64) * static_cast<double>(shape.gates()) *
-         static_cast<double>(shape.width());
-}
-
 /// Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows
 /// or more could exceed that and still fit a GPU's memory.
 bool ours_run(const BackwardShape& s, const DeviceFacts& device) {
@@ -72,42 +66,6 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
 }
 
 }  // namespace few_rows
-
-namespace wgmma_small {
-
-// Products in 16 bits by wgmma, in small tiles that start while d_gates are computed. TMA reads all
-// matrices in place.
-bool supports(const BackwardShape& s, const DeviceFacts& device) {
-  return ours_run(s, device) && device.wgmma && !is_float(*s.arithmetic) && s.vector_rows &&
-         s.input_features > 0 && s.input_features % 8 == 0 && s.batch <= 64 &&
-         multiplications(s) <= 4e8;
-}
-
-// As many ranks as still give each block a multiprocessor. Even ranks with nothing to multiply
-// help, by sharing the additions.
-int split_of(const BackwardShape& s, const DeviceFacts& device) {
-  int split = kLargestCluster;
-  while (split > 1 && (s.column_tiles(64) * split > device.multiprocessors ||
-                       device.resident_in_clusters_of(split) == 0)) {
-    split /= 2;
-  }
-  return split;
-}
-
-constexpr int kBlocksPerSm = 3;
-
-BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
-  const auto& costs = device.costs->backward.wgmma_small;
-  const int split = split_of(s, device);
-  const auto chunks = static_cast<double>(ceil_div(s.chunks(s.gates()), split));
-  const auto blocks = static_cast<double>(s.column_tiles(64) * split +
-                                          ceil_div(s.gates(), 64) * s.column_tiles(128));
-  return {{.ranks = split},
-          costs.launch + chunks * costs.chunk + split * costs.rank +
-              blocks / (kBlocksPerSm * device.multiprocessors) * costs.block};
-}
-
-}  // namespace wgmma_small
 
 namespace wgmma {
 
@@ -200,7 +158,6 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
 constexpr BackwardCandidate kCandidates[] = {
     // clang-format off
     {"backward_few_rows",      Group::kFewRows, BackwardKernel::kFewRows,    few_rows::supports,      few_rows::estimate},
-    {"backward_wgmma_small",   Group::kHopper,  BackwardKernel::kWgmmaSmall, wgmma_small::supports,   wgmma_small::estimate},
     {"backward_wgmma_float32", Group::kHopper,  BackwardKernel::kWgmma,      wgmma::supports_float32, choose_float32_gradient_plan},
     {"backward_wgmma",         Group::kHopper,  BackwardKernel::kWgmma,      wgmma::supports_others,  choose_gradient_plan},
     {"backward_tiles",         Group::kTiles,   BackwardKernel::kTiles,      ours_run,                mma_sync::estimate},

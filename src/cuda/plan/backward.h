@@ -72,7 +72,7 @@ BackwardEstimate choose_float32_gradient_plan(const BackwardShape& shape,
 
 /// What computes a backward (kernels/backward/kernels.h): kFewRows all of it, the others the
 /// products.
-enum class BackwardKernel { kFewRows, kWgmmaSmall, kWgmma, kTiles, kLibrary };
+enum class BackwardKernel { kFewRows, kWgmma, kTiles, kLibrary };
 
 /// One way to compute a backward. LLTM_CUDA_PATH can select it by its group or its name.
 struct BackwardCandidate {

@@ -162,9 +162,6 @@ struct BackwardCosts {
     double unaligned;
   } few_rows;
   struct {
-    double launch, chunk, rank, block;
-  } wgmma_small;
-  struct {
     double launch;
     Float32Tile tile_64x96, tile_128x96;
     double sum, sum_rate;  // the kernel that adds the parts of d_weights, and reading them
@@ -292,7 +289,6 @@ LLTM_COSTS(kCosts, {
             .floats = {.launch = 2.84, .group = 0.312, .group_a_row = 0.080, .rate = 3.6e6},
             .halves = {.launch = 3.0, .group = 0.082, .group_a_row = 0.112, .rate = 3.4e6},
             .unaligned = 1.39},
-        .wgmma_small = {.launch = 2.76, .chunk = 0.347, .rank = 0.034, .block = 2.51},
         .wgmma_float32 = {
             .launch = 3.56,
             .tile_64x96 = {.chunk = 0.555, .state_tile = 0.662, .weight_tile = 1.1,

@@ -35,7 +35,7 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                          bool is_step = false);
 
 /// The kernel that runs all steps of a sequence, or null if the steps are run one by one
-/// (recurrence.h). Raises c10::Error if LLTM_CUDA_PATH=block is impossible.
+/// (recurrence.h). Raises c10::Error if LLTM_CUDA_PATH=block or cluster is impossible.
 const RecurrenceCandidate* plan_recurrence(const DeviceFacts& device,
                                            const RecurrenceShape& shape,
                                            double time_of_steps);

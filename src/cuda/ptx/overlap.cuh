@@ -17,7 +17,7 @@ namespace lltm::cuda {
 //   kernel starts only when all of these have called start_next_kernel, and are therefore resident.
 //
 // So a kernel must not touch global memory before its wait, unless it is known what the previous
-// kernel waited for (kernels/backward/wgmma_small.cu).
+// kernel waited for (kernels/forward/wgmma.cuh).
 __device__ __forceinline__ void start_next_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\n");

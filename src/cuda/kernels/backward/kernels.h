@@ -122,17 +122,6 @@ cudaError_t launch_backward_tiles(const BackwardProblem& problem,
                                   const GradientPlan& plan,
                                   cudaStream_t stream);
 
-/// As launch_backward_tiles, for kFloat16 and kBFloat16, in small tiles, on compute capability 9.0
-/// with code built for 90a. Matrices start at, and their rows are, multiples of 16 bytes;
-/// state_size and input_features are multiples of 8, and the latter may be zero. `split` blocks, a
-/// cluster, share the K of a tile of d_old_h and d_input; it is a power of two. The previous kernel
-/// must have waited for whatever wrote the operands other than d_gates before it started this one,
-/// as that of launch_gate_gradients does.
-template <Arithmetic kArithmetic>
-cudaError_t launch_backward_wgmma_small(const BackwardProblem& params,
-                                        int split,
-                                        cudaStream_t stream);
-
 /// Computes the whole backward in one launch, for float, c10::Half and c10::BFloat16 and at most
 /// kFewRows rows, without TF32. It does not use cell.d_gates, cell.workspace or problem.d_gates.
 /// `split` blocks, a cluster, share the rows of weights; more than one requires sm_90.
