@@ -6,6 +6,7 @@ import hypothesis
 import lltm_testing.settings  # noqa: F401  finds lltm
 import pytest
 import torch
+from lltm_testing.sequence_reference import CELLS
 
 import lltm
 
@@ -32,6 +33,12 @@ def device(request) -> torch.device:
 )
 def dtype(request) -> torch.dtype:
     return request.param
+
+
+@pytest.fixture(scope="session", params=CELLS)
+def cell(request) -> type:
+    """The arguments of lltm::sequence, or of lltm::lstm."""
+    return CELLS[request.param]
 
 
 @pytest.fixture(params=["few_rows", "hopper", "tiles", "library"])

@@ -37,6 +37,9 @@ SIZES = [
     ]
 ]
 
+FLAGS = [(), ("lengths",), ("reset", "reverse"), ("lengths", "reset", "reverse")]
+"""The options of `make` that a test of all sizes takes."""
+
 
 class Fields:
     """What the arguments of lltm::sequence and lltm::lstm, except keep, have in common."""
@@ -160,14 +163,18 @@ def ragged(arguments):
     return arguments, arguments._replace(input=input, reset=reset), beyond
 
 
-def assert_carries_the_cell_in_float32(run, dtype: torch.dtype, device, steps: int) -> None:
-    """run(input, weights, bias, h0, c0) gives c_n after many small increments, which the cell state would lose if it
-    were rounded after each of them."""
+def assert_carries_the_cell_in_float32(run, dtype: torch.dtype, device, steps: int, cell=Sequence) -> None:
+    """run(input, weights, bias, h0, c0), with two weights for an LSTM, gives c_n after many small increments, which the
+    cell state would lose if it were rounded after each of them."""
     start, increment = 64.0, 0.005
-    # sigmoid(0) * elu(2 * increment), with weights of zero.
-    bias = torch.tensor([0.0, 0.0, 2 * increment], device=device, dtype=dtype)
-    c_n = run(bias.new_zeros(steps, 2, 1), bias.new_zeros(3, 2), bias, None, bias.new_full((2, 1), start))
-    assert abs(c_n.float() / (start + steps * bias[2].item() / 2) - 1).max() < torch.finfo(dtype).eps
+    # The input gate is 1/2, the forget gate 1, and the candidate 2 * increment, or its tanh.
+    bias = [0.0, 40.0, 2 * increment, 0.0] if cell is Lstm else [0.0, 0.0, 2 * increment]
+    bias = torch.tensor(bias, device=device, dtype=dtype)
+    candidate = bias[2].double().tanh() if cell is Lstm else bias[2]
+    weights = bias.new_zeros(len(bias), 2)
+    weights = weights.split(1, dim=1) if cell is Lstm else (weights,)
+    c_n = run(bias.new_zeros(steps, 2, 1), *weights, bias, None, bias.new_full((2, 1), start))
+    assert abs(c_n.float() / (start + steps * candidate.item() / 2) - 1).max() < torch.finfo(dtype).eps
 
 
 def call(arguments: Sequence | Lstm, keep: bool = False) -> tuple[Tensor, ...]:

@@ -10,7 +10,6 @@ from lltm_testing.reference import (
     NAMES,
     SIZES,
     assert_gradients_close,
-    assert_no_aliases,
     call,
     call_backward,
     forward,
@@ -57,28 +56,6 @@ def test_autograd_with_one_incoming_gradient(device, dtype, incoming):
     assert_gradients_close(gradients(arguments, *grads), *grads, arguments)
 
 
-@INCOMING
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-@pytest.mark.parametrize("mask", MASKS, ids=lambda mask: "".join("01"[flag] for flag in mask))
-def test_every_mask(device, mask, bias, incoming):
-    arguments = make_arguments((6, 5, 7), device=device, bias=bias)
-    grads = choose(make_gradients(arguments), incoming)
-    results = call_backward(*grads, arguments, mask)
-    assert tuple(result is not None for result in results) == mask
-    assert_gradients_close(results, *grads, arguments)
-    assert_no_aliases(results, (*arguments, *grads))
-
-
-@pytest.mark.parametrize("mask", MASKS, ids=lambda mask: "".join("01"[flag] for flag in mask))
-def test_no_incoming_gradient_gives_zeros(device, dtype, mask):
-    arguments = make_arguments((6, 5, 7), dtype, device)
-    results = call_backward(None, None, arguments, mask)
-    assert tuple(result is not None for result in results) == mask
-    for result, argument in zip(results, arguments, strict=True):
-        assert result is None or (torch.equal(result, torch.zeros_like(argument)))
-    assert_no_aliases(results, arguments)
-
-
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
 @pytest.mark.parametrize("wanted", MASKS[1:], ids=lambda mask: "".join("01"[flag] for flag in mask))
 def test_autograd_computes_what_is_wanted(device, wanted, bias):
@@ -107,14 +84,6 @@ def test_empty_batch_gives_zero_parameter_gradients(device, dtype, sizes):
     leaves = gradients(arguments, *make_gradients(arguments))
     assert torch.equal(leaves.weights, torch.zeros_like(arguments.weights))
     assert torch.equal(leaves.bias, torch.zeros_like(arguments.bias))
-
-
-def test_d_bias_without_bias_where_asked_for(device):
-    arguments = make_arguments((6, 5, 7), device=device, bias=False)
-    grads = make_gradients(arguments)
-    results = call_backward(*grads, arguments, [False, False, True, False, False])
-    assert results[2].shape == (21,)
-    assert_gradients_close(results, *grads, arguments)
 
 
 def test_only_gates_are_saved_beyond_what_is_alive(device):

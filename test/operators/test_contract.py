@@ -1,14 +1,17 @@
 """What every operator promises: new results, unchanged arguments, and the rules of autograd."""
 
+import itertools
+
 import pytest
 import torch
 from lltm_testing import named_arguments
 from lltm_testing.graphs import Operators
 from lltm_testing.named_arguments import NAMES, call, optional
-from lltm_testing.reference import assert_no_aliases
+from lltm_testing.reference import assert_no_aliases, assert_same_up_to_rounding
 
 pytestmark = pytest.mark.pytorch
 
+each_backward = pytest.mark.parametrize("operator", [name for name in NAMES if "backward" in name])
 forward_operators = pytest.mark.parametrize("operator", ["forward", "sequence"])
 SAVED = [
     ("forward", ("input", "weights", "old_h")),
@@ -37,6 +40,35 @@ def test_results_are_new_and_arguments_stay_as_they_were(device, dtype, operator
     assert all(result.is_contiguous() and result.device == arguments["input"].device for result in results)
     for name, copy in copies.items():
         assert torch.equal(arguments[name], copy) and arguments[name]._version == 0, name
+
+
+@each_backward
+@pytest.mark.parametrize("given", [True, False], ids=["everything", "required"])
+def test_a_mask_leaves_out_what_is_not_wanted(device, products, operator, given):
+    """d_bias, d_h0 and d_c0 have their shapes even if the argument is absent. Without incoming gradients, all are 0."""
+    incoming = [name for name in NAMES[operator] if name.startswith("grad_")]
+    absent = () if given else set(optional(operator)) - set(incoming)
+    arguments = named_arguments.make(operator, device) | dict.fromkeys(absent)
+    everything = call(operator, arguments)
+    for mask in itertools.product([False, True], repeat=len(everything)):
+        expected = [value if wanted else None for value, wanted in zip(everything, mask, strict=True)]
+        results = call(operator, arguments, mask)
+        assert_same_up_to_rounding(results, expected)
+        assert_no_aliases(results, arguments.values())
+        zeros = call(operator, arguments | dict.fromkeys(incoming), mask)
+        assert_no_aliases(zeros, arguments.values())
+        for zero, value in zip(zeros, expected, strict=True):
+            assert zero is value is None or torch.equal(zero, torch.zeros_like(value))
+
+
+@each_backward
+def test_an_absent_gradient_is_one_of_zeros(device, products, dtype, operator):
+    arguments = named_arguments.make(operator, device, dtype)
+    incoming = [name for name in NAMES[operator] if name.startswith("grad_")]
+    for absent in itertools.chain.from_iterable(itertools.combinations(incoming, n) for n in range(1, len(incoming))):
+        zeros = {name: torch.zeros_like(arguments[name]) for name in absent}
+        found, expected = (call(operator, arguments | given) for given in (dict.fromkeys(absent), zeros))
+        assert_same_up_to_rounding(found, expected)
 
 
 @pytest.mark.parametrize("operator", NAMES)

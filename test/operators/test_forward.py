@@ -19,14 +19,6 @@ def test_is_the_formula_at_any_size(device, dtype, sizes, bias):
     assert_forward_close(call(arguments), arguments)
 
 
-def test_results_are_of_the_contract(device, dtype):
-    arguments = make_arguments((6, 5, 4), dtype, device)
-    new_h, new_cell, gates = results = call(arguments)
-    assert (new_h.shape, new_cell.shape, gates.shape) == ((6, 4), (6, 4), (6, 12))
-    for result in results:
-        assert result.dtype == dtype and result.device == arguments.input.device and result.is_contiguous()
-
-
 def test_one_tensor_may_be_several_arguments(device):
     arguments = make_arguments((4, 4, 4), device=device)
     arguments = arguments._replace(old_h=arguments.input, old_cell=arguments.input)

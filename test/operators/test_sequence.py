@@ -1,4 +1,4 @@
-"""lltm::sequence on random inputs, against a loop of the formula in float64."""
+"""lltm::sequence and lltm::lstm on random inputs, against a loop of the cell's formula in float64."""
 
 import itertools
 from pathlib import Path
@@ -8,16 +8,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lltm_testing import isolated
-from lltm_testing.layouts import KEEPING, column_major, transposed
+from lltm_testing.layouts import transposed
 from lltm_testing.reference import assert_no_aliases
 from lltm_testing.sequence_reference import (
+    FLAGS,
     SIZES,
-    Sequence,
     Sizes,
     assert_carries_the_cell_in_float32,
     assert_results_close,
     call,
+    call_backward,
     make,
+    make_gradients,
     ragged,
     run,
 )
@@ -30,11 +32,10 @@ REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "rev
 KEEP = pytest.mark.parametrize("keep", [False, True], ids=["plain", "keep"])
 
 
-@REVERSE
-@lengths_and_reset
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_is_the_formula(device, dtype, sizes, lengths, reset, reverse):
-    arguments = make(sizes, dtype, device, lengths=lengths, reset=reset, reverse=reverse)
+def test_is_the_formula(device, dtype, cell, sizes, flags):
+    arguments = make(sizes, dtype, device, cell=cell, **dict.fromkeys(flags, True))
     assert_results_close(call(arguments, keep=True), arguments, keep=True)
 
 
@@ -42,9 +43,9 @@ def test_is_the_formula(device, dtype, sizes, lengths, reset, reverse):
     sizes=st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(0, 40), st.integers(1, 70)),
     flags=st.tuples(*[st.booleans()] * 6),
 )
-def test_is_the_formula_at_any_size(device, dtype, sizes, flags):
-    bias, state, lengths, reset, reverse, keep = flags
-    arguments = make(sizes, dtype, device, bias, state, lengths, reset, reverse)
+def test_is_the_formula_at_any_size(device, dtype, cell, sizes, flags):
+    *flags, keep = flags
+    arguments = make(sizes, dtype, device, *flags, cell=cell)
     assert_results_close(call(arguments, keep), arguments, keep)
 
 
@@ -60,19 +61,19 @@ def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, sizes, r
 
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("absent", ["bias", "h0", "c0"])
-def test_absent_is_zero(device, dtype, absent, steps):
+def test_absent_is_zero(device, dtype, cell, absent, steps):
     several = steps > 1  # a single step without lengths and resets runs as a cell
-    arguments = make(Sizes(steps, 6, 5, 7), dtype, device, lengths=several, reset=several)
+    arguments = make(Sizes(steps, 6, 5, 7), dtype, device, lengths=several, reset=several, cell=cell)
     given = arguments._replace(**{absent: torch.zeros_like(getattr(arguments, absent))})
     for found, expected in zip(call(arguments._replace(**{absent: None})), call(given), strict=True):
         assert torch.equal(found, expected)
 
 
-def test_keywords_and_defaults(device):
-    arguments = make(Sizes(5, 6, 5, 7), device=device, bias=False, state=False)
-    results = torch.ops.lltm.sequence(input=arguments.input, weights=arguments.weights)
-    assert_results_close(results, arguments)
-    reverse = torch.ops.lltm.sequence(arguments.input, arguments.weights, reverse=True, keep=True)
+def test_keywords_and_defaults(device, cell):
+    arguments = make(Sizes(5, 6, 5, 7), device=device, bias=False, state=False, cell=cell)
+    operator, given = getattr(torch.ops.lltm, cell.operator), {n: getattr(arguments, n) for n in arguments.given()}
+    assert_results_close(operator(**given), arguments)
+    reverse = operator(*given.values(), reverse=True, keep=True)
     assert_results_close(reverse, arguments._replace(reverse=True), keep=True)
 
 
@@ -80,41 +81,42 @@ def test_keywords_and_defaults(device):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 @lengths_and_reset
 @pytest.mark.parametrize("steps", [1, 5])
-def test_c0_may_be_float32_beside_16_bits(device, dtype, keep, lengths, reset, steps):
-    arguments = make(Sizes(steps, 6, 5, 7), dtype, device, lengths=lengths, reset=reset, cell_dtype=torch.float32)
+def test_c0_may_be_float32_beside_16_bits(device, products, dtype, cell, keep, lengths, reset, steps):
+    options = {"lengths": lengths, "reset": reset, "cell_dtype": torch.float32, "cell": cell}
+    arguments = make(Sizes(steps, 6, 5, 7), dtype, device, **options)
     results = call(arguments, keep)
     assert results[2].dtype == torch.float32
     assert_results_close(results, arguments, keep)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
-def test_a_stream_of_calls_keeps_its_state_exact(device, dtype):
+def test_a_stream_of_calls_keeps_its_state_exact(device, dtype, cell):
     """A sequence in pieces gives the same results as the whole if the cell state between them is float32."""
-    arguments = make(Sizes(12, 6, 5, 7), dtype, device, cell_dtype=torch.float32)
-    h, cell, outputs = arguments.h0, arguments.c0, []
+    arguments = make(Sizes(12, 6, 5, 7), dtype, device, cell_dtype=torch.float32, cell=cell)
+    h, c, outputs = arguments.h0, arguments.c0, []
     for piece in arguments.input.split(5):
-        output, h, cell, _, _ = call(arguments._replace(input=piece, h0=h, c0=cell))
+        output, h, c, _, _ = call(arguments._replace(input=piece, h0=h, c0=c))
         outputs.append(output)
     output, h_n, c_n, _, _ = call(arguments)
     torch.testing.assert_close(torch.cat(outputs), output, rtol=0.02, atol=0.02)
-    torch.testing.assert_close((h, cell), (h_n, c_n), rtol=0.02, atol=0.02)
+    torch.testing.assert_close((h, c), (h_n, c_n), rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
-def test_the_cell_state_is_carried_in_float32(device, dtype):
+def test_the_cell_state_is_carried_in_float32(device, products, dtype, cell):
     def run(*tensors):
-        _, _, c_n, cells, _ = torch.ops.lltm.sequence(*tensors, keep=True)
+        _, _, c_n, cells, _ = getattr(torch.ops.lltm, cell.operator)(*tensors, keep=True)
         assert torch.equal(cells[-1], c_n)
         return c_n
 
-    assert_carries_the_cell_in_float32(run, dtype, device, steps=3000)
+    assert_carries_the_cell_in_float32(run, dtype, device, steps=3000, cell=cell)
 
 
 @REVERSE
 @pytest.mark.parametrize("steps", [6, 1])
-def test_lengths_in_int32(device, dtype, steps, reverse):
+def test_lengths_in_int32(device, dtype, cell, steps, reverse):
     """Of any strides, forward and backward: the same bits as in int64."""
-    arguments = make(Sizes(steps, 5, 3, 4), dtype, device, reset=True, reverse=reverse)
+    arguments = make(Sizes(steps, 5, 3, 4), dtype, device, reset=True, reverse=reverse, cell=cell)
 
     def results(lengths):
         leaves = arguments._replace(lengths=lengths).require_grad()
@@ -129,8 +131,9 @@ def test_lengths_in_int32(device, dtype, steps, reverse):
 
 
 @REVERSE
-def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
-    arguments, poisoned, beyond = ragged(make(Sizes(6, 5, 3, 4), dtype, device, reset=True, reverse=reverse))
+def test_what_is_beyond_the_length_is_never_used(device, products, dtype, cell, reverse):
+    arguments = make(Sizes(6, 11, 3, 21), dtype, device, reset=True, reverse=reverse, cell=cell)
+    arguments, poisoned, beyond = ragged(arguments)
     results = call(poisoned, keep=True)
     assert all(map(torch.equal, results, call(arguments, keep=True)))
     for of_steps in (results[0], results[3], results[4]):
@@ -139,9 +142,9 @@ def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
 
 
 @REVERSE
-def test_a_row_is_the_row_by_itself(device, reverse):
+def test_a_row_is_the_row_by_itself(device, cell, reverse):
     """lengths have the same effect as slicing a row, and reset the same as splitting a sequence."""
-    arguments = make(Sizes(8, 3, 5, 7), torch.float64, device, reverse=reverse)
+    arguments = make(Sizes(8, 3, 5, 7), torch.float64, device, reverse=reverse, cell=cell)
     lengths = torch.tensor([8, 5, 0], device=device)
     output, h_n, c_n, _, _ = call(arguments._replace(lengths=lengths))
     for row, length in enumerate(lengths.tolist()):
@@ -162,15 +165,19 @@ def test_a_row_is_the_row_by_itself(device, reverse):
     torch.testing.assert_close((h_n, c_n), rest[1:3])
 
 
-def test_a_reset_replaces_the_state(device, dtype):
-    """It replaces the state rather than multiplying it: even an infinite state is gone."""
-    arguments = make(Sizes(3, 2, 4, 5), dtype, device)
+def test_a_reset_replaces_the_state(device, products, dtype, cell):
+    """It replaces the state rather than multiplying it: even an infinite state is gone, and gets no gradient."""
+    arguments = make(Sizes(3, 2, 4, 5), dtype, device, cell=cell)
     reset = torch.zeros(3, 2, dtype=torch.bool, device=device)
     reset[0, 1] = True
-    spoiled = arguments._replace(h0=arguments.h0.clone(), c0=arguments.c0.clone(), reset=reset)
+    arguments = arguments._replace(reset=reset)
+    spoiled = arguments._replace(h0=arguments.h0.clone(), c0=arguments.c0.clone())
     spoiled.h0[1], spoiled.c0[1] = float("nan"), float("inf")
-    for found, expected in zip(call(spoiled), call(arguments._replace(reset=reset)), strict=True):
-        assert torch.equal(found, expected)
+    assert all(map(torch.equal, call(spoiled), call(arguments)))
+    gradients = make_gradients(arguments)
+    found = call_backward(gradients, spoiled)
+    assert all(map(torch.equal, found, call_backward(gradients, arguments)))
+    assert not found[-2][1].any() and not found[-1][1].any()
 
 
 @pytest.mark.parametrize("steps", [1, 2, 16])
@@ -192,43 +199,18 @@ def test_no_less_exact_than_a_loop_of_cells(device, dtype, steps):
         assert error <= 1.02 * of_loop, f"{name} is off by {error:.3g}, a loop of cells by {of_loop:.3g}"
 
 
-@pytest.mark.parametrize("name", ["input", "weights", "bias", "h0", "c0", "lengths", "reset"])
-def test_any_strides(device, dtype, name):
-    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
-    expected = call(arguments, keep=True)
-    for layout in [column_major, *KEEPING]:
-        other = layout(getattr(arguments, name))
-        assert torch.equal(other, getattr(arguments, name))
-        for found, value in zip(call(arguments._replace(**{name: other}), keep=True), expected, strict=True):
-            torch.testing.assert_close(found, value, rtol=0, atol=8 * torch.finfo(dtype).eps)
-
-
-def test_expanded_arguments(device, dtype):
-    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
-    expanded = Sequence(
-        input=arguments.input[:1, :1].expand(5, 6, 5),
-        weights=arguments.weights[:1].expand(21, 12),
-        bias=arguments.bias[:1].expand(21),
-        h0=arguments.h0[:1].expand(6, 7),
-        c0=arguments.c0[:, :1].expand(6, 7),
-        lengths=arguments.lengths[:1].expand(6),
-        reset=arguments.reset[:, :1].expand(5, 6),
-    )
-    assert_results_close(call(expanded, keep=True), expanded, keep=True)
-
-
 @KEEP
-@pytest.mark.parametrize("sizes", [(5, 6, 5, 7), (0, 6, 5, 7)], ids=str)
-def test_no_aliases(device, dtype, sizes, keep):
-    arguments = make(sizes, dtype, device, lengths=True, reset=True)
-    assert_no_aliases(call(arguments, keep), arguments[:7])
+@pytest.mark.parametrize("steps", [0, 5])
+def test_no_aliases(device, dtype, cell, steps, keep):
+    """Without steps, the last state is a copy of the initial one."""
+    arguments = make((steps, 6, 5, 7), dtype, device, lengths=True, reset=True, cell=cell)
+    assert_no_aliases(call(arguments, keep), arguments[:-1])
 
 
 @lengths_and_reset
-def test_keep_changes_no_bit(device, dtype, lengths, reset):
-    arguments = make(Sizes(7, 6, 5, 7), dtype, device, lengths=lengths, reset=reset)
-    for found, expected in zip(call(arguments)[:3], call(arguments, keep=True)[:3], strict=True):
-        assert torch.equal(found, expected)
+def test_keep_changes_no_bit(device, dtype, cell, lengths, reset):
+    arguments = make(Sizes(7, 6, 5, 7), dtype, device, lengths=lengths, reset=reset, cell=cell)
+    assert all(map(torch.equal, call(arguments)[:3], call(arguments, keep=True)[:3]))
 
 
 def peak_of_temporaries(device, function) -> int:

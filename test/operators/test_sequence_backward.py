@@ -1,4 +1,5 @@
-"""lltm::sequence_backward, called by autograd and directly, against autograd of the loop in float64."""
+"""lltm::sequence_backward and lltm::lstm_backward, called by autograd and directly, against autograd of the loop in
+float64."""
 
 import itertools
 
@@ -6,10 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lltm_testing.layouts import every_other_column
-from lltm_testing.reference import assert_no_aliases
 from lltm_testing.sequence_reference import (
-    NAMES,
+    CELLS,
+    FLAGS,
     SIZES,
     Sizes,
     assert_close,
@@ -24,32 +24,22 @@ from lltm_testing.sequence_reference import (
 )
 from torch.utils.checkpoint import checkpoint
 
-FLAGS = list(itertools.product([False, True], repeat=3))
-lengths_reset_reverse = pytest.mark.parametrize(
-    ("lengths", "reset", "reverse"), FLAGS, ids=lambda flag: "yes" if flag else "no"
-)
 REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-INCOMING = list(itertools.product([False, True], repeat=4))
-MASKS = list(itertools.product([False, True], repeat=5))
-
-
-def flags_id(flags):
-    return "".join("01"[flag] for flag in flags)
 
 
 def by_autograd(arguments, gradients):
-    """The gradients by autograd, in the order of NAMES, None for absent arguments."""
+    """The gradients by autograd, None for absent arguments."""
     leaves = arguments.require_grad()
     output, h_n, c_n, cells, _ = call(leaves, keep=True)
     pairs = [(r, g) for r, g in zip((output, h_n, c_n, cells), gradients, strict=True) if g is not None]
     torch.autograd.backward(*zip(*pairs, strict=True))
-    return [None if (leaf := getattr(leaves, name)) is None else leaf.grad for name in NAMES]
+    return [None if (leaf := getattr(leaves, name)) is None else leaf.grad for name in arguments.names]
 
 
-@lengths_reset_reverse
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_autograd_is_the_formula(device, dtype, sizes, lengths, reset, reverse):
-    arguments = make(sizes, dtype, device, lengths=lengths, reset=reset, reverse=reverse)
+def test_autograd_is_the_formula(device, dtype, cell, sizes, flags):
+    arguments = make(sizes, dtype, device, cell=cell, **dict.fromkeys(flags, True))
     gradients = make_gradients(arguments)
     assert_gradients_close(by_autograd(arguments, gradients), gradients, arguments)
 
@@ -58,10 +48,10 @@ def test_autograd_is_the_formula(device, dtype, sizes, lengths, reset, reverse):
     sizes=st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(0, 40), st.integers(1, 70)),
     flags=st.tuples(*[st.booleans()] * 5),
     incoming=st.tuples(*[st.booleans()] * 4),
-    mask=st.tuples(*[st.booleans()] * 5),
+    mask=st.tuples(*[st.booleans()] * 6),
 )
-def test_is_the_formula_at_any_size(device, dtype, sizes, flags, incoming, mask):
-    arguments = make(sizes, dtype, device, *flags)
+def test_is_the_formula_at_any_size(device, dtype, cell, sizes, flags, incoming, mask):
+    arguments, mask = make(sizes, dtype, device, *flags, cell=cell), mask[: len(cell.names)]
     gradients = make_gradients(arguments, incoming)
     assert_gradients_close(call_backward(gradients, arguments, mask), gradients, arguments, mask)
 
@@ -87,58 +77,30 @@ def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, one_thre
         assert all(torch.equal(a, b) for a, b in zip(without_state[:3], found, strict=False))
 
 
-@pytest.mark.parametrize("incoming", INCOMING[1:], ids=flags_id)
-def test_autograd_with_some_incoming_gradients(device, dtype, incoming):
-    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
-    gradients = make_gradients(arguments, incoming)
-    assert_gradients_close(by_autograd(arguments, gradients), gradients, arguments)
-
-
-@pytest.mark.parametrize("mask", MASKS, ids=flags_id)
-@pytest.mark.parametrize("given_state", [True, False], ids=["state", "no_state"])
-def test_every_mask(device, mask, given_state):
-    """d_bias, d_h0 and d_c0 have their shapes even if the argument is absent."""
-    arguments = make(
-        Sizes(5, 6, 5, 7), device=device, bias=given_state, state=given_state, lengths=True, reset=True, reverse=True
-    )
-    gradients = make_gradients(arguments)
-    results = call_backward(gradients, arguments, mask)
-    assert_gradients_close(results, gradients, arguments, mask)
-    assert_no_aliases(results, (*arguments[:7], *gradients))
-
-
-@pytest.mark.parametrize("mask", MASKS, ids=flags_id)
-def test_no_incoming_gradient_gives_zeros(device, mask):
-    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True)
-    results = call_backward([None] * 4, arguments, mask)
-    for result, name, wanted in zip(results, NAMES, mask, strict=True):
-        assert torch.equal(result, torch.zeros_like(getattr(arguments, name))) if wanted else result is None
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 @REVERSE
-def test_c0_may_be_float32_beside_16_bits(device, dtype, reverse):
-    arguments = make(
-        Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True, reverse=reverse, cell_dtype=torch.float32
-    )
+def test_c0_may_be_float32_beside_16_bits(device, products, dtype, cell, reverse):
+    options = {"lengths": True, "reset": True, "reverse": reverse, "cell_dtype": torch.float32, "cell": cell}
+    arguments = make(Sizes(5, 6, 5, 7), dtype, device, **options)
     gradients = make_gradients(arguments)
     assert gradients[2].dtype == torch.float32
     found = by_autograd(arguments, gradients)
-    assert found[4].dtype == torch.float32
+    assert found[-1].dtype == torch.float32
     assert_gradients_close(found, gradients, arguments)
 
 
 @REVERSE
-def test_what_is_beyond_the_length_is_never_used(device, dtype, reverse):
+def test_what_is_beyond_the_length_is_never_used(device, products, dtype, cell, reverse):
     """Neither inputs nor incoming gradients beyond the length are used: 0 * NaN would give NaN in d_weights."""
-    arguments, poisoned, beyond = ragged(make(Sizes(6, 5, 3, 4), dtype, device, reset=True, reverse=reverse))
+    arguments = make(Sizes(6, 11, 3, 21), dtype, device, reset=True, reverse=reverse, cell=cell)
+    arguments, poisoned, beyond = ragged(arguments)
     gradients = make_gradients(arguments)
     spoil = [t.masked_fill(beyond.unsqueeze(2), torch.nan) if t.dim() == 3 else t for t in gradients]
     found = by_autograd(poisoned, spoil)
     assert all(map(torch.equal, found, by_autograd(arguments, gradients)))
     assert found[0][beyond].eq(0).all()
     # A row that is not run passes its gradients on.
-    assert torch.equal(found[3][0], gradients[1][0]) and torch.equal(found[4][0], gradients[2][0])
+    assert torch.equal(found[-2][0], gradients[1][0]) and torch.equal(found[-1][0], gradients[2][0])
 
 
 def test_d_input_beyond_the_length_is_zero_whatever_the_weights(device, dtype):
@@ -148,34 +110,34 @@ def test_d_input_beyond_the_length_is_zero_whatever_the_weights(device, dtype):
     assert d_input[beyond].eq(0).all() and d_input[~beyond].isnan().all()
 
 
-def test_gradients_stop_at_a_reset(device, dtype):
-    arguments = make(Sizes(6, 3, 5, 7), dtype, device)
+def test_gradients_stop_at_a_reset(device, dtype, cell):
+    arguments = make(Sizes(6, 3, 5, 7), dtype, device, cell=cell)
     reset = torch.zeros(6, 3, dtype=torch.bool, device=device)
     reset[2, 0] = True
     arguments = arguments._replace(reset=reset)
     gradients = make_gradients(arguments, (False, True, True, False))
-    d_input, _, _, d_h0, d_c0 = by_autograd(arguments, gradients)
+    d_input, *_, d_h0, d_c0 = by_autograd(arguments, gradients)
     assert d_input[:2, 0].eq(0).all() and d_input[2, 0].ne(0).any() and d_input[:2, 1].ne(0).any()
     assert d_h0[0].eq(0).all() and d_c0[0].eq(0).all() and d_c0[1].ne(0).all()
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_gates_and_unkept_cells_have_no_gradient(device, keep):
-    arguments = make(Sizes(5, 6, 5, 7), device=device).require_grad()
+def test_gates_and_unkept_cells_have_no_gradient(device, cell, keep):
+    arguments = make(Sizes(5, 6, 5, 7), device=device, cell=cell).require_grad()
     output, h_n, c_n, cells, gates = call(arguments, keep)
     assert output.requires_grad and h_n.requires_grad and c_n.requires_grad
     assert cells.requires_grad == keep and not gates.requires_grad
     assert cells.size(0) == gates.size(0) == (5 if keep else 0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_one_argument_that_requires_a_gradient(device, name):
-    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True)
+@pytest.mark.parametrize(("cell", "name"), [(c, n) for c in CELLS for n in CELLS[c].names], indirect=["cell"])
+def test_one_argument_that_requires_a_gradient(device, cell, name):
+    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True, cell=cell)
     gradients = make_gradients(arguments)
     leaves = arguments.require_grad([name])
     torch.autograd.backward(call(leaves, keep=True)[:4], gradients)
     found = getattr(leaves, name).grad
-    expected = expected_gradients(gradients, arguments)[NAMES.index(name)]
+    expected = expected_gradients(gradients, arguments)[cell.names.index(name)]
     assert_close(found, expected, cell_dtype_of(arguments), f"gradient of {name}")
 
 
@@ -194,37 +156,6 @@ def test_workspace_on_the_cpu_does_not_grow_with_the_steps(one_thread, batch_fir
     assert max(itertools.accumulate(changes)) - of_results < output.nbytes / 2
 
 
-@pytest.mark.parametrize("strides", ["expanded", "batch_first", "features_first"])
-def test_gradients_of_any_strides(device, dtype, strides):
-    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
-    gradients = make_gradients(arguments)
-    if strides == "expanded":  # as .sum() gives them
-        gradients = [torch.ones((), dtype=g.dtype, device=device).expand(g.shape) for g in gradients]
-    else:
-        inner = 1 if strides == "batch_first" else -1
-        gradients = [g.transpose(0, inner).contiguous().transpose(0, inner) for g in gradients]
-    assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
-    assert_gradients_close(by_autograd(arguments, gradients), gradients, arguments)
-
-
-def test_gates_of_one_step_may_be_transposed(device, dtype):
-    """Dense, but not contiguous, so a copy that preserves strides would not be contiguous either."""
-    arguments = make(Sizes(1, 6, 5, 7), dtype, device)
-    gradients = make_gradients(arguments)
-    output, _, _, cells, gates = call(arguments, keep=True)
-    given = [output, cells, gates.mT.contiguous().mT, *arguments[:7], False, [True] * 5]
-    assert_gradients_close(torch.ops.lltm.sequence_backward(*gradients, *given), gradients, arguments)
-
-
-def test_backward_operator_takes_any_strides(device, dtype, products):
-    arguments = make(Sizes(5, 6, 5, 7), dtype, device, lengths=True, reset=True)
-    gradients = make_gradients(arguments)
-    output, _, _, cells, gates = call(arguments, keep=True)
-    given = [every_other_column(t) for t in (*gradients, output, cells, gates, *arguments[:7])]
-    found = torch.ops.lltm.sequence_backward(*given, False, [True] * 5)
-    assert_gradients_close(found, gradients, arguments)
-
-
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_under_checkpointing(device, use_reentrant):
     arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True)
@@ -241,9 +172,10 @@ def test_under_checkpointing(device, use_reentrant):
 
 
 @pytest.mark.parametrize("sizes", [(0, 6, 5, 7), (5, 0, 5, 7)], ids=str)
-def test_nothing_to_run_gives_zero_parameter_gradients(device, dtype, sizes):
-    arguments = make(sizes, dtype, device, lengths=True, reset=True)
+def test_nothing_to_run_gives_zero_parameter_gradients(device, dtype, cell, sizes):
+    arguments = make(sizes, dtype, device, lengths=True, reset=True, cell=cell)
     gradients = make_gradients(arguments)
     for results in (by_autograd(arguments, gradients), call_backward(gradients, arguments)):
-        assert results[1].eq(0).all() and results[2].eq(0).all()
-        assert torch.equal(results[3], gradients[1]) and torch.equal(results[4], gradients[2])
+        _, *of_parameters, d_h0, d_c0 = results
+        assert not any(gradient.any() for gradient in of_parameters)
+        assert torch.equal(d_h0, gradients[1]) and torch.equal(d_c0, gradients[2])
