@@ -50,7 +50,7 @@ help:
 	@echo '  make build          the library: $(BUILD)/liblltm_ops.so (some minutes)'
 	@echo '  make demo           train a classifier of handwritten digits in Python, serve it from C++ (a minute)'
 	@echo '  make stream         train a byte-level model of Python source, let C++ continue a line (LINE="def read(")'
-	@echo '  make rl             train two recurrent agents by reinforcement learning, draw how they learn'
+	@echo '  make rl             train recurrent agents by reinforcement learning, draw how they learn'
 	@echo 'Change it'
 	@echo '  make check          the CPU tests of values, gradients, errors and modules (a minute or so): for daily work'
 	@echo '  make test           every test but those of a release (some minutes; one side: make test-cpp, make test-python)'

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 TEXT, MUTED, GRID = "#22272e", "#6e7781", "#e4e7eb"
-COLORS = {"LLTM": "#1f6feb", "LSTM": "#bf8700"}
+COLORS = {"lltm.LLTM": "#1f6feb", "lltm.LSTM": "#1a7f37", "nn.LSTM": "#bf8700"}
 
 STYLE = {
     "font.family": "sans-serif",
@@ -71,21 +71,21 @@ def draw_curves(axis: Axes, curves: Sequence[Curve], title: str, xlabel: str) ->
     axis.set_axisbelow(True)
 
 
-def draw_bars(axis: Axes, bars: Mapping[str, Mapping[str, float]], labels: Mapping[str, str], title: str) -> None:
+def draw_bars(axis: Axes, bars: Mapping[str, Mapping[str, float]], title: str) -> None:
     """A bar for each name, of labelled parts, the later ones darker."""
     for position, (name, parts) in enumerate(bars.items()):
         base = 0.0
         for index, (part, value) in enumerate(parts.items()):
             alpha = 0.35 if index + 1 < len(parts) else 0.75
-            axis.bar(position, value, bottom=base, color=COLORS[name], alpha=alpha, width=0.6)
+            axis.bar(position, value, bottom=base, color=COLORS[name], alpha=alpha, width=0.7)
             axis.annotate(f"{part}\n{value:.3g}".strip(), (position, base + value / 2), ha="center", va="center")
             base += value
     axis.set(title=title, xticks=range(len(bars)), yticks=[], xlim=(-0.6, len(bars) - 0.4))
-    axis.set_xticklabels([labels[name] for name in bars])
+    axis.set_xticklabels(bars)
     axis.spines["left"].set_visible(False)
 
 
 def panels(drawn: Figure) -> list[Axes]:
     """Two wide panels, and a narrow one on the right."""
-    grid = drawn.add_gridspec(1, 3, left=LEFT, right=0.98, top=0.73, bottom=0.12, wspace=0.2, width_ratios=(4, 4, 2.2))
+    grid = drawn.add_gridspec(1, 3, left=LEFT, right=0.98, top=0.73, bottom=0.12, wspace=0.2, width_ratios=(4, 4, 3))
     return [drawn.add_subplot(cell) for cell in grid]

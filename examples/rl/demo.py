@@ -1,4 +1,4 @@
-"""Trains two recurrent agents with PPO, one with lltm.LLTM and one with nn.LSTM, and draws how they learn.
+"""Trains recurrent agents with PPO, with lltm.LLTM, lltm.LSTM and nn.LSTM, and draws how they learn.
 
     python examples/rl/demo.py --output build/rl
 
@@ -23,7 +23,7 @@ from torch import nn
 
 import lltm
 
-LAYERS = {"LLTM": lltm.LLTM, "LSTM": nn.LSTM}
+LAYERS = {"lltm.LLTM": lltm.LLTM, "lltm.LSTM": lltm.LSTM, "nn.LSTM": nn.LSTM}
 
 
 def arguments() -> argparse.Namespace:
@@ -31,7 +31,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=Path("build/rl"), help="the folder of the picture")
     parser.add_argument("--updates", type=int, default=ppo.Options().updates, help="the number of rollouts")
     parser.add_argument("--seeds", type=int, default=2, help="the number of runs of each agent")
-    parser.add_argument("--hidden-size", type=int, default=64, help="of the LLTM; the LSTM has as many parameters")
+    parser.add_argument("--hidden-size", type=int, default=64, help="of the LLTM; the LSTMs have as many parameters")
     args = parser.parse_args()
     if min(args.updates, args.seeds, args.hidden_size) < 1:
         parser.error("--updates, --seeds and --hidden-size must be 1 or more")
@@ -66,16 +66,19 @@ def main() -> None:
         runs = {name: [job.result() for job in of_agent] for name, of_agent in jobs.items()}
 
     print(
-        f"\n{'':6}{'steps of an episode':>20}{'collecting':>12}{'learning':>12}   seconds of processor time, each seed"
+        f"\n{'':10}{'steps of an episode':>20}{'collecting':>12}{'learning':>12}   seconds of processor time, each seed"
     )
     for name, of_agent in runs.items():
         for reports in of_agent:
             last = reports[-1]
-            print(f"{name:6}{last.length:20.0f}{last.collecting:12.1f}{last.learning:12.1f}")
+            print(f"{name:10}{last.length:20.0f}{last.collecting:12.1f}{last.learning:12.1f}")
     picture_file = args.output / "rl.png"
     parameters = {name: ppo.parameter_count(make_agent(name, size, 0).layer) for name, size in sizes.items()}
     picture.draw(picture_file, runs, parameters)
-    print(f"\nupdates: nn.LSTM takes {picture.learning_speedup(runs):.1f} times as long as lltm.LLTM")
+    ratios = " and ".join(
+        f"{ratio:.1f} times as long as {name}" for name, ratio in picture.learning_speedups(runs).items()
+    )
+    print(f"\nupdates: nn.LSTM takes {ratios}")
     print(f"picture: {os.path.relpath(picture_file)} ({time.monotonic() - start:.0f} s in all)")
 
 

@@ -1,4 +1,4 @@
-"""The demo's picture: how both agents learn, over steps and over time, and how long their updates take."""
+"""The demo's picture: how the agents learn, over steps and over time, and how long their updates take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 import pictures
 from pictures import Curve
 
-LABELS = {"LLTM": "lltm.LLTM with reset", "LSTM": "nn.LSTM in pieces"}
+LABELS = {"lltm.LLTM": "lltm.LLTM with reset", "lltm.LSTM": "lltm.LSTM with reset", "nn.LSTM": "nn.LSTM in pieces"}
 
 Runs = Mapping[str, Sequence[Sequence[Report]]]
 """The reports of each run of each agent."""
@@ -28,10 +28,10 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def learning_speedup(runs: Runs) -> float:
-    """How many times as long the updates of the LSTM take as those of the LLTM."""
+def learning_speedups(runs: Runs) -> dict[str, float]:
+    """How many times as long the updates of nn.LSTM take as those of each other layer."""
     times = {name: mean([reports[-1].learning for reports in of_agent]) for name, of_agent in runs.items()}
-    return times["LSTM"] / times["LLTM"]
+    return {name: times["nn.LSTM"] / time for name, time in times.items() if name != "nn.LSTM"}
 
 
 def curves(runs: Runs, by_time: bool) -> list[Curve]:
@@ -60,9 +60,9 @@ def times(runs: Runs) -> dict[str, dict[str, float]]:
 
 def draw(path: Path, runs: Runs, parameters: Mapping[str, int]) -> None:
     """Writes the picture as a PNG: the reports of each run, and the number of parameters of each agent's layer."""
-    sizes = " and ".join(f"{LABELS[name]} ({count:,} parameters)" for name, count in parameters.items())
+    sizes = ", ".join(f"{name} ({count:,})" for name, count in parameters.items())
     count = len(next(iter(runs.values())))
-    caption = f"{sizes}. Thick lines: the mean of {count} seeds; thin lines: each seed"
+    caption = f"Parameters: {sizes}. Thick lines: the mean of {count} seeds; thin lines: each seed"
     with pictures.figure(path, "Recurrent PPO on CartPole without velocities", caption) as figure:
         left, middle, right = pictures.panels(figure)
         title = f"Episode length (at most {LIMIT})"
@@ -72,4 +72,4 @@ def draw(path: Path, runs: Runs, parameters: Mapping[str, int]) -> None:
             axis.axhline(LIMIT, color=pictures.MUTED, linewidth=0.8, linestyle=":")
             axis.set_ylim(0, LIMIT * 1.04)
         left.legend(frameon=False, loc="lower right")
-        pictures.draw_bars(right, times(runs), {name: name for name in runs}, "Time per iteration, ms")
+        pictures.draw_bars(right, times(runs), "Time per iteration, ms")

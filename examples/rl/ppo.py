@@ -1,8 +1,8 @@
 """Recurrent PPO (proximal policy optimization), and the two ways to run a recurrent layer over rollouts.
 
 A rollout is T steps of N environments. Episodes begin anywhere in it, and no state may cross their boundaries.
-lltm.LLTM takes them as ``reset``: one call per rollout, whatever the episodes are. nn.LSTM has no such argument: the
-rollout is cut wherever any of the episodes begins, and there is one call for each piece.
+lltm.LLTM and lltm.LSTM take them as ``reset``: one call per rollout, whatever the episodes are. nn.LSTM has no such
+argument: the rollout is cut wherever any of the episodes begins, and there is one call for each piece.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Report(NamedTuple):
 
 def run_with_resets(layer: nn.Module, input: Tensor, state: State, begins: Tensor) -> tuple[Tensor, State]:
     """Runs a layer over (T, N, I). Where ``begins`` (T, N) is true, an episode begins, and the state is zero."""
-    if isinstance(layer, lltm.LLTM):
+    if isinstance(layer, lltm.LLTM | lltm.LSTM):
         return layer(input, state, reset=begins)
     cuts = begins.any(1).nonzero().flatten().tolist()
     bounds = sorted({0, *cuts, len(input)})
@@ -82,7 +82,7 @@ class Agent(nn.Module):
     """A policy and a value function of everything that was observed since the episode began.
 
     Args:
-        layer: a recurrent layer of two features, lltm.LLTM or nn.LSTM.
+        layer: a recurrent layer of two features, lltm.LLTM, lltm.LSTM or nn.LSTM.
 
     Inputs: observations (T, N, 2); the state, a pair of (1, N, H); begins (T, N), bool: whether an episode begins with
     the observation. Outputs: logits (T, N, 2) of the actions, values (T, N), and the state.

@@ -11,6 +11,7 @@ training, in evaluation and, as part of the exported model, in C++.
 from __future__ import annotations
 
 import bisect
+import copy
 import math
 import time
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ class Options(NamedTuple):
     chunk: int = 64
     """The number of bytes of each row in a chunk."""
     peak_rate: float = 1.2e-2
-    """The better one of 6e-3 and 1.2e-2 for nn.LSTM, by the held-out loss after 600 steps; used for both models."""
+    """The better one of 6e-3 and 1.2e-2 for nn.LSTM, by the held-out loss after 600 steps; used for all models."""
     seed: int = 0
 
 
@@ -70,8 +71,8 @@ class ByteModel(nn.Module):
     """Predicts the next byte of a text.
 
     Args:
-        layer: lltm.LLTM or nn.LSTM. They have the same interface except for the reset: the forget gate of the LSTM has
-            to learn what the bytes at the beginning of a file and of a line mean.
+        layer: lltm.LLTM, lltm.LSTM or nn.LSTM. Only the LLTM is reset: the forget gate of an LSTM has to learn what the
+            bytes at the beginning of a file and of a line mean.
         hidden_size: the number of features of the state, H.
 
     Inputs: bytes (T, N) in int64; the state, a pair of (1, N, H), or None for zeros. Outputs: logits (T, N, 256) and
@@ -100,7 +101,8 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def twin_models(hidden_size: int = 160, seed: int = 0) -> dict[str, ByteModel]:
-    """A model of each kind. The LSTM is as wide as possible without having more parameters than the LLTM."""
+    """A model of each kind. The LSTMs are as wide as possible without having more parameters than the LLTM, and begin
+    with the same weights."""
     torch.manual_seed(seed)
     ours = ByteModel(lltm.LLTM, hidden_size)
 
@@ -110,7 +112,8 @@ def twin_models(hidden_size: int = 160, seed: int = 0) -> dict[str, ByteModel]:
 
     sizes = range(1, hidden_size + 1)
     wider = bisect.bisect_right(sizes, parameter_count(ours), key=count)
-    return {"LLTM": ours, "LSTM": ByteModel(nn.LSTM, sizes[wider - 1])}
+    theirs = ByteModel(nn.LSTM, sizes[wider - 1])
+    return {"lltm.LLTM": ours, "lltm.LSTM": lltm.convert_lstm(copy.deepcopy(theirs)), "nn.LSTM": theirs}
 
 
 def bits(logits: Tensor, next_bytes: Tensor) -> Tensor:

@@ -43,9 +43,9 @@ def test_sb3_contrib():
     pytest.importorskip("sb3_contrib")
     names = run_recipe("sb3-contrib")
     policy = names["model"].policy
-    assert isinstance(policy.lstm_actor, lltm.LLTM) and isinstance(policy.lstm_critic, lltm.LLTM)
+    assert isinstance(policy.lstm_actor, lltm.LSTM) and isinstance(policy.lstm_critic, lltm.LSTM)
     optimized = {id(parameter) for group in policy.optimizer.param_groups for parameter in group["params"]}
-    assert id(policy.lstm_actor.weights_l0) in optimized
+    assert id(policy.lstm_actor.weight_hh_l0) in optimized
     assert names["model"].num_timesteps >= 256
 
     features, begins = torch.randn(3, 20, policy.features_dim), torch.rand(3, 20) < 0.2
@@ -64,20 +64,10 @@ def test_torchrl():
     module, batch, rnn = names["module"], names["batch"], names["rnn"]
     assert set(module.parameters()) == set(rnn.parameters())
 
-    class Padded(torch.nn.Module):
-        """The layer as torchrl's own handling calls it, which splits a batch into trajectories and pads them."""
-
-        def __init__(self):
-            super().__init__()
-            self.rnn, self.num_layers, self.bidirectional = rnn, rnn.num_layers, rnn.bidirectional
-
-        def forward(self, input, hx, mask):
-            return self.rnn(input, hx, lengths=mask.sum(1))
-
     splitting = names["LSTMModule"](
         4, 32, in_keys=["observation", "h", "c"], out_keys=["features", ("next", "h"), ("next", "c")]
     )
-    splitting.lstm = Padded()
+    splitting.lstm = rnn.to_torch()  # torchrl splits a batch into trajectories and packs them
     with names["set_recurrent_mode"](True):
         expected = splitting(batch.clone())
     torch.testing.assert_close(names["features"], expected["features"])

@@ -48,16 +48,26 @@ def test_chunks_go_on_where_they_stopped(texts):
 
 def test_as_many_parameters():
     counts = {name: stream.parameter_count(model) for name, model in stream.twin_models().items()}
-    assert abs(counts["LLTM"] - counts["LSTM"]) < 0.01 * counts["LLTM"]
+    assert abs(counts["lltm.LLTM"] - counts["nn.LSTM"]) < 0.01 * counts["lltm.LLTM"]
+    assert counts["lltm.LSTM"] == counts["nn.LSTM"]
 
 
-@pytest.mark.parametrize("name", ["LLTM", "LSTM"])
+@pytest.mark.parametrize("name", ["lltm.LLTM", "lltm.LSTM", "nn.LSTM"])
 def test_learns_something_in_a_few_steps(texts, device, name):
     model = stream.twin_models(hidden_size=32)[name].to(device)
     options = stream.Options(steps=30, rows=8, chunk=32, peak_rate=2e-2)
     reports = list(stream.train(model, *texts, options, report_every=10))
     assert [report.step for report in reports] == [10, 20, 30]
     assert reports[-1].held_out < 5 < 6 < reports[0].loss  # guessing gives 8
+
+
+def test_both_lstms_learn_the_same(texts):
+    def losses(name):
+        options = stream.Options(steps=10, rows=8, chunk=32)
+        (report,) = stream.train(stream.twin_models(hidden_size=32)[name], *texts, options)
+        return report.loss, report.held_out
+
+    assert losses("lltm.LSTM") == pytest.approx(losses("nn.LSTM"), rel=1e-4)
 
 
 @pytest.mark.parametrize("first", [corpus.BEGIN, stream.LINE])
