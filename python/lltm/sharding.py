@@ -17,38 +17,35 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Placement
 
-_SUM = -1
-"""Used instead of a batch dimension: each process has the sum over its own rows."""
+_OPERATORS = (
+    "forward",
+    "backward",
+    "sequence",
+    "sequence_backward",
+    "_sequence_gate_gradients",
+    "lstm",
+    "lstm_backward",
+    "_lstm_gate_gradients",
+)
 
-_BATCH_OF_ARGUMENTS: dict[str, tuple[int | None, ...]] = {
-    "forward": (0, None, None, 0, 0),
-    "backward": (0, 0, 0, 0, 0, None, None, 0),
-    "sequence": (1, None, None, 0, 0, 0, 1),
-    "sequence_backward": (1, 0, 0, 1, 1, 1, 1, 1, None, None, 0, 0, 0, 1),
-    "_sequence_gate_gradients": (1, 0, 0, 1, 1, 1, 1, 1, None, None, 0, 0, 0, 1),
-    "lstm": (1, None, None, None, 0, 0, 0, 1),
-    "lstm_backward": (1, 0, 0, 1, 1, 1, 1, 1, None, None, None, 0, 0, 0, 1),
-    "_lstm_gate_gradients": (1, 0, 0, 1, 1, 1, 1, 1, None, None, None, 0, 0, 0, 1),
-}
-"""The batch dimension of each tensor; None for weights and bias."""
+_PARAMETERS = {"weights", "weight_ih", "weight_hh", "bias"}
+"""The arguments that all rows share."""
 
-_BATCH_OF_RESULTS: dict[str, tuple[int, ...]] = {
-    "forward": (0, 0, 0),
-    "backward": (0, _SUM, _SUM, 0, 0),
-    "sequence": (1, 0, 0, 1, 1),
-    "sequence_backward": (1, _SUM, _SUM, 0, 0),
-    "_sequence_gate_gradients": (1, 0, 0),
-    "lstm": (1, 0, 0, 1, 1),
-    "lstm_backward": (1, _SUM, _SUM, _SUM, 0, 0),
-    "_lstm_gate_gradients": (1, 0, 0),
-}
+_WITH_STEPS = {"input", "output", "cells", "gates", "grad_output", "grad_cells", "reset"}
+"""The arguments and results that have steps before the batch, in the operators of a sequence."""
+
+
+def _batch_dimension(name: str, is_sequence: bool) -> int | None:
+    """The batch dimension of an argument or a result; None for parameters and their gradients."""
+    name = name.removeprefix("d_")
+    return None if name in _PARAMETERS else int(is_sequence and name in _WITH_STEPS)
 
 
 def register() -> None:
     """Register the rules, unless an earlier import of this package did. Imports ``torch.distributed.tensor``."""
     from torch.distributed.tensor import DTensor
 
-    for name in _BATCH_OF_ARGUMENTS:
+    for name in _OPERATORS:
         try:
             torch.library.register_torch_dispatch(f"lltm::{name}", DTensor, _run_on_shards)
         except RuntimeError as error:
@@ -64,10 +61,10 @@ def _run_on_shards(
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     schema = operator._schema
-    name = schema.name.removeprefix("lltm::")
     values = [*args, *(kwargs.get(rest.name, rest.default_value) for rest in schema.arguments[len(args) :])]
-    batch_of_arguments = _BATCH_OF_ARGUMENTS[name]
-    tensors = values[: len(batch_of_arguments)]
+    names = [argument.name for argument in schema.arguments if "Tensor" in str(argument.type)]
+    batch_of_arguments = [_batch_dimension(name, "h0" in names) for name in names]
+    tensors = values[: len(names)]
     given = [(tensor, batch) for tensor, batch in zip(tensors, batch_of_arguments, strict=True) if tensor is not None]
     for argument, tensor in zip(schema.arguments, tensors, strict=False):
         if tensor is not None and not isinstance(tensor, DTensor):
@@ -82,13 +79,12 @@ def _run_on_shards(
         for k in range(mesh.ndim)
     ]
 
-    def placements(batch: int | None) -> list["Placement"]:
-        if batch == _SUM:
-            return [Partial() if split else Replicate() for split in splits]
-        return [Shard(batch) if split and batch is not None else Replicate() for split in splits]
+    def placements(batch: int | None, without_batch: "Placement") -> list["Placement"]:
+        on_split = without_batch if batch is None else Shard(batch)
+        return [on_split if split else Replicate() for split in splits]
 
     def local_part(tensor: "DTensor", batch: int | None) -> Tensor:
-        wanted = placements(batch)
+        wanted = placements(batch, Replicate())
         # Outside of autograd, PyTorch 2.11 fails to redistribute a tensor that has this placement already.
         return (tensor if list(tensor.placements) == wanted else tensor.redistribute(mesh, wanted)).to_local()
 
@@ -100,16 +96,17 @@ def _run_on_shards(
 
     rows = next(tensor.size(batch) for tensor, batch in given if batch is not None)
 
-    def whole(result: Tensor | None, batch: int) -> "DTensor | None":
+    def whole(result: Tensor | None, batch: int | None) -> "DTensor | None":
         if result is None:
             return None
         shape = list(result.shape)
-        if batch != _SUM:
+        if batch is not None:
             shape[batch] = rows
         # The shape is passed because processes may have different numbers of rows.
         stride = torch.empty(shape, device="meta").stride()
-        return DTensor.from_local(
-            result, mesh, placements(batch), run_check=False, shape=torch.Size(shape), stride=stride
-        )
+        # Each process has the gradients of parameters summed over its own rows.
+        placed = placements(batch, Partial())
+        return DTensor.from_local(result, mesh, placed, run_check=False, shape=torch.Size(shape), stride=stride)
 
-    return tuple(whole(result, batch) for result, batch in zip(results, _BATCH_OF_RESULTS[name], strict=True))
+    batch_of_results = [_batch_dimension(result.name, "h0" in names) for result in schema.returns]
+    return tuple(whole(result, batch) for result, batch in zip(results, batch_of_results, strict=True))

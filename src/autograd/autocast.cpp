@@ -4,73 +4,38 @@
 // The backward operators need no kernel here, because autograd calls them with the cast tensors.
 #include "autocast.h"
 
-#include "../dispatch/dispatcher_kernel.h"
 #include "../operators/checks.h"
-#include "lltm/lltm.h"
+#include "../operators/operators.h"
 
-#include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
 namespace lltm {
 namespace {
 
-using at::Tensor;
-
-template <c10::DeviceType device>
-std::tuple<Tensor, Tensor, Tensor> forward_autocast(const ForwardArguments& arguments) {
+template <typename Op, c10::DeviceType device, typename... Rest>
+typename Op::Results autocast(const typename Op::Arguments& arguments, Rest... rest) {
   check_defined(arguments);
   const c10::impl::ExcludeDispatchKeyGuard without_autocast(
       at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const auto cast = autocast_on(device);
-  const auto& [input, weights, bias, old_h, old_cell] = arguments;
-  return lltm::forward(cast(input), cast(weights), cast(bias), cast(old_h), cast(old_cell));
+  const auto list = cast_arguments<Op>(arguments, device);
+  return Op::call(arguments_in<typename Op::Arguments>(list), rest...);
 }
 
 template <c10::DeviceType device>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_autocast(
-    const SequenceArguments& arguments, bool reverse, bool keep) {
-  check_defined(arguments);
-  const c10::impl::ExcludeDispatchKeyGuard without_autocast(
-      at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const auto cast = autocast_on(device);
-  const auto& [input, weights, bias, h0, c0, lengths, reset] = arguments;
-  return lltm::sequence(
-      cast(input), cast(weights), cast(bias), cast(h0), c0, lengths, reset, reverse, keep);
-}
-
-template <c10::DeviceType device>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lstm_autocast(const LstmArguments& arguments,
-                                                                 bool reverse,
-                                                                 bool keep) {
-  check_defined(arguments);
-  const c10::impl::ExcludeDispatchKeyGuard without_autocast(
-      at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const auto cast = autocast_on(device);
-  const auto& [input, weight_ih, weight_hh, bias, h0, c0, lengths, reset] = arguments;
-  return lltm::lstm(cast(input),
-                    cast(weight_ih),
-                    cast(weight_hh),
-                    cast(bias),
-                    cast(h0),
-                    c0,
-                    lengths,
-                    reset,
-                    reverse,
-                    keep);
+void register_kernels(torch::Library& m) {
+  m.impl("forward", op::Forward::kernel<autocast<op::Forward, device>>());
+  m.impl("sequence", op::Sequence::kernel<autocast<op::Sequence, device>>());
+  m.impl("lstm", op::Lstm::kernel<autocast<op::Lstm, device>>());
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, AutocastCPU, m) {
-  m.impl("forward", dispatcher_kernel<forward_autocast<c10::DeviceType::CPU>, lltm::forward>());
-  m.impl("sequence", dispatcher_kernel<sequence_autocast<c10::DeviceType::CPU>, lltm::sequence>());
-  m.impl("lstm", dispatcher_kernel<lstm_autocast<c10::DeviceType::CPU>, lltm::lstm>());
+  register_kernels<c10::DeviceType::CPU>(m);
 }
 
 TORCH_LIBRARY_IMPL(lltm, AutocastCUDA, m) {
-  m.impl("forward", dispatcher_kernel<forward_autocast<c10::DeviceType::CUDA>, lltm::forward>());
-  m.impl("sequence", dispatcher_kernel<sequence_autocast<c10::DeviceType::CUDA>, lltm::sequence>());
-  m.impl("lstm", dispatcher_kernel<lstm_autocast<c10::DeviceType::CUDA>, lltm::lstm>());
+  register_kernels<c10::DeviceType::CUDA>(m);
 }
 
 }  // namespace lltm

@@ -2,14 +2,13 @@
 #include "../formula/backward.h"
 
 #include "../dispatch/argument_list.h"
-#include "../dispatch/dispatcher_kernel.h"
 #include "../dispatch/optional_tensor.h"
 #include "../formula/double_backward.h"
 #include "../operators/checks.h"
 #include "../operators/gradient_index.h"
 #include "../operators/one_step.h"
+#include "../operators/operators.h"
 #include "differentiation.h"
-#include "lltm/lltm.h"
 #include "node.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -33,7 +32,7 @@ struct BackwardBackward {
   /// The gradients of grad_h, grad_cell, new_cell, input, weights, bias and old_h.
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     if (!any_defined(gradients)) {
-      return variable_list(7);
+      return variable_list(number_differentiable<op::Backward>());
     }
     const auto saved = saved_list<8>(*ctx);
     const variable_list found =
@@ -59,23 +58,19 @@ struct BackwardBackward {
 OptionalGradients backward_autograd(const BackwardArguments& arguments,
                                     std::array<bool, 5> output_mask) {
   check_defined(arguments);
-  const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
-  if (any_has_tangent(grad_h, grad_cell, new_cell, input, weights, bias, old_h)) {
+  if (any_has_tangent<op::Backward>(arguments)) {
     return formula::backward(arguments, output_mask);
   }
-  const bool records = any_requires_grad(grad_h, grad_cell, new_cell, input, weights, bias, old_h);
+  const bool records = any_requires_grad<op::Backward>(arguments);
   if (records) {
     check<c10::SymInt>(arguments);  // before the dispatcher looks for a backend of their layout
   }
   auto results = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return optional_gradients(lltm::backward(
-        grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask));
+    return op::Backward::call(arguments, output_mask);
   }();
   if (records) {
-    const auto inputs =
-        std::tie(grad_h, grad_cell, new_cell, input, weights, bias, old_h);  // all but gates
-    save(record_node<BackwardBackward>(variables(inputs), variables(results)),
+    save(record_node<BackwardBackward>(differentiable<op::Backward>(arguments), variables(results)),
          variables(arguments.tensors()));
   }
   return results;
@@ -84,7 +79,7 @@ OptionalGradients backward_autograd(const BackwardArguments& arguments,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
-  m.impl("backward", dispatcher_kernel<backward_autograd, lltm::backward>());
+  m.impl("backward", op::Backward::kernel<backward_autograd>());
 }
 
 }  // namespace lltm

@@ -1,12 +1,11 @@
 // lltm::forward under the Autograd key.
-#include "../dispatch/dispatcher_kernel.h"
 #include "../dispatch/optional_tensor.h"
 #include "../formula/tangents.h"
 #include "../operators/checks.h"
 #include "../operators/gradient_index.h"
 #include "../operators/one_step.h"
+#include "../operators/operators.h"
 #include "differentiation.h"
-#include "lltm/lltm.h"
 #include "node.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -30,21 +29,15 @@ struct ForwardBackward {
       return variable_list(kGradientCount);
     }
     const variable_list saved = ctx->get_saved_variables();
-    auto [d_input, d_weights, d_bias, d_old_h, d_old_cell] =
-        lltm::backward(if_defined(gradients[0]),
-                       if_defined(gradients[1]),
-                       /*new_cell=*/saved[4],
-                       /*gates=*/saved[5],
-                       /*input=*/saved[0],
-                       /*weights=*/saved[1],
-                       /*bias=*/if_defined(saved[2]),
-                       /*old_h=*/saved[3],
-                       wanted_gradients<kGradientCount>(*ctx));
-    return {std::move(d_input),
-            std::move(d_weights),
-            std::move(d_bias),
-            std::move(d_old_h),
-            std::move(d_old_cell)};
+    return variables(op::Backward::call({.grad_h = if_defined(gradients[0]),
+                                         .grad_cell = if_defined(gradients[1]),
+                                         .new_cell = saved[4],
+                                         .gates = saved[5],
+                                         .input = saved[0],
+                                         .weights = saved[1],
+                                         .bias = if_defined(saved[2]),
+                                         .old_h = saved[3]},
+                                        wanted_gradients<kGradientCount>(*ctx)));
   }
 };
 
@@ -73,18 +66,17 @@ void set_tangents(const Tensor& new_h, const Tensor& new_cell, const ForwardArgu
 std::tuple<Tensor, Tensor, Tensor> forward_autograd(const ForwardArguments& arguments) {
   check_defined(arguments);
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
-  const bool dual = any_has_tangent(input, weights, bias, old_h, old_cell);
+  const bool dual = any_has_tangent<op::Forward>(arguments);
   auto results = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return lltm::forward(input, weights, bias, old_h, old_cell);
+    return op::Forward::call(arguments);
   }();
   const auto& [new_h, new_cell, gates] = results;
   // gates is not an output of the node: it is not differentiable, and compiled autograd does not
   // support nodes with outputs that are marked as such.
   const auto node =
-      any_requires_grad(input, weights, bias, old_h, old_cell)
-          ? record_node<ForwardBackward>({input, weights, or_undefined(bias), old_h, old_cell},
-                                         {new_h, new_cell})
+      any_requires_grad<op::Forward>(arguments)
+          ? record_node<ForwardBackward>(differentiable<op::Forward>(arguments), {new_h, new_cell})
           : nullptr;
   if (dual) {
     set_tangents(new_h, new_cell, arguments);
@@ -101,7 +93,7 @@ std::tuple<Tensor, Tensor, Tensor> forward_autograd(const ForwardArguments& argu
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
-  m.impl("forward", dispatcher_kernel<forward_autograd, lltm::forward>());
+  m.impl("forward", op::Forward::kernel<forward_autograd>());
 }
 
 }  // namespace lltm

@@ -1,8 +1,8 @@
 // lltm::backward on the CPU.
-#include "../dispatch/dispatcher_kernel.h"
 #include "../dispatch/optional_tensor.h"
 #include "../operators/checks.h"
 #include "../operators/gradients.h"
+#include "../operators/operators.h"
 #include "fused/gradient_products.h"
 #include "kernel_arguments.h"
 #include "parallel.h"
@@ -60,7 +60,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("backward", dispatcher_kernel<backward, lltm::backward>());
+  m.impl("backward", op::Backward::kernel<backward>());
 }
 
 }  // namespace lltm::cpu

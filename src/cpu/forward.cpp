@@ -1,6 +1,6 @@
 // lltm::forward on the CPU.
-#include "../dispatch/dispatcher_kernel.h"
 #include "../operators/checks.h"
+#include "../operators/operators.h"
 #include "cell.h"
 
 #include <ATen/EmptyTensor.h>
@@ -28,7 +28,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const ForwardArguments& arguments) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("forward", dispatcher_kernel<forward, lltm::forward>());
+  m.impl("forward", op::Forward::kernel<forward>());
 }
 
 }  // namespace lltm::cpu

@@ -1,9 +1,9 @@
 // lltm::sequence and lltm::lstm on the CPU.
 #include "fused/sequence.h"
 
-#include "../dispatch/dispatcher_kernel.h"
 #include "../dispatch/optional_tensor.h"
 #include "../operators/checks.h"
+#include "../operators/operators.h"
 #include "../operators/outputs.h"
 #include "../operators/recurrent.h"
 #include "cell.h"
@@ -108,9 +108,7 @@ void run(const SequenceOutputs& outputs,
 }
 
 template <typename Arguments>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Arguments& arguments,
-                                                            bool reverse,
-                                                            bool keep) {
+SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
   const auto sizes = check<int64_t>(arguments);
   const SequenceOutputs outputs =
       empty_outputs(arguments, sizes, keep, [](at::IntArrayRef shape, at::ScalarType dtype) {
@@ -125,8 +123,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Arguments& arg
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("sequence", dispatcher_kernel<sequence<SequenceArguments>, lltm::sequence>());
-  m.impl("lstm", dispatcher_kernel<sequence<LstmArguments>, lltm::lstm>());
+  m.impl("sequence", op::Sequence::kernel<sequence<SequenceArguments>>());
+  m.impl("lstm", op::Lstm::kernel<sequence<LstmArguments>>());
 }
 
 }  // namespace lltm::cpu

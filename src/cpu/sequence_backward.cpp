@@ -1,6 +1,6 @@
 // lltm::sequence_backward and lltm::lstm_backward on the CPU, and the private operators that return
 // the gradients of their gates.
-#include "../dispatch/dispatcher_kernel.h"
+#include "../operators/operators.h"
 #include "../operators/recurrent_gradients.h"
 #include "fused/sequence.h"
 #include "library/sequence.h"
@@ -49,16 +49,14 @@ GateGradients gradients_of_gates(const Arguments& arguments,
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
   m.impl("sequence_backward",
-         dispatcher_kernel<sequence_backward<SequenceBackwardArguments, std::array<bool, 5>>,
-                           lltm::sequence_backward>());
-  m.impl(
-      "_sequence_gate_gradients",
-      dispatcher_kernel<gradients_of_gates<SequenceBackwardArguments>, sequence_gate_gradients>());
+         op::SequenceBackward::kernel<
+             sequence_backward<SequenceBackwardArguments, std::array<bool, 5>>>());
+  m.impl("_sequence_gate_gradients",
+         op::SequenceGateGradients::kernel<gradients_of_gates<SequenceBackwardArguments>>());
   m.impl("lstm_backward",
-         dispatcher_kernel<sequence_backward<LstmBackwardArguments, std::array<bool, 6>>,
-                           lltm::lstm_backward>());
+         op::LstmBackward::kernel<sequence_backward<LstmBackwardArguments, std::array<bool, 6>>>());
   m.impl("_lstm_gate_gradients",
-         dispatcher_kernel<gradients_of_gates<LstmBackwardArguments>, lstm_gate_gradients>());
+         op::LstmGateGradients::kernel<gradients_of_gates<LstmBackwardArguments>>());
 }
 
 }  // namespace lltm::cpu

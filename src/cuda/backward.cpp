@@ -1,8 +1,8 @@
 // lltm::backward on CUDA.
-#include "../dispatch/dispatcher_kernel.h"
 #include "../dispatch/optional_tensor.h"
 #include "../operators/checks.h"
 #include "../operators/gradients.h"
+#include "../operators/operators.h"
 #include "kernels/backward/kernels.h"
 #include "packed_rows.h"
 #include "plan/plan.h"
@@ -180,7 +180,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("backward", dispatcher_kernel<backward, lltm::backward>());
+  m.impl("backward", op::Backward::kernel<backward>());
 }
 
 }  // namespace lltm::cuda

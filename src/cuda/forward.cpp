@@ -1,8 +1,8 @@
 // lltm::forward on CUDA.
 #include "../cell/products.h"
-#include "../dispatch/dispatcher_kernel.h"
 #include "../dispatch/optional_tensor.h"
 #include "../operators/checks.h"
+#include "../operators/operators.h"
 #include "kernels/forward/kernels.h"
 #include "kernels/forward/launch.h"
 #include "packed_rows.h"
@@ -107,7 +107,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const ForwardArguments& arguments) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("forward", dispatcher_kernel<forward, lltm::forward>());
+  m.impl("forward", op::Forward::kernel<forward>());
 }
 
 }  // namespace lltm::cuda

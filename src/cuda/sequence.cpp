@@ -14,9 +14,9 @@
 #include "sequence.h"
 
 #include "../cell/products.h"
-#include "../dispatch/dispatcher_kernel.h"
 #include "../dispatch/optional_tensor.h"
 #include "../operators/checks.h"
+#include "../operators/operators.h"
 #include "../operators/outputs.h"
 #include "input_product.h"
 #include "kernels/forward/launch.h"
@@ -500,9 +500,7 @@ void run(const SequenceOutputs& outputs,
 }
 
 template <typename Arguments>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence(const Arguments& arguments,
-                                                            bool reverse,
-                                                            bool keep) {
+SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
   const auto sizes = check<int64_t>(arguments);
   const Device device(arguments.input);
   const SequenceOutputs outputs =
@@ -540,9 +538,9 @@ std::string sequence_plan(const SequenceArguments& arguments, bool reverse, bool
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("sequence", dispatcher_kernel<sequence<SequenceArguments>, lltm::sequence>());
-  m.impl("lstm", dispatcher_kernel<sequence<LstmArguments>, lltm::lstm>());
-  m.impl("sequence_plan", dispatcher_kernel<sequence_plan, lltm::sequence_plan>());
+  m.impl("sequence", op::Sequence::kernel<sequence<SequenceArguments>>());
+  m.impl("lstm", op::Lstm::kernel<sequence<LstmArguments>>());
+  m.impl("sequence_plan", op::SequencePlan::kernel<sequence_plan>());
 }
 
 }  // namespace lltm::cuda

@@ -6,8 +6,8 @@
 // steps: in float32 usually by the kernel of the cell's products, otherwise by ATen. The gradients
 // of the state are carried in the accumulation type. d_gates are rounded, like those of the cell.
 #include "../cell/with_cell.h"
-#include "../dispatch/dispatcher_kernel.h"
 #include "../dispatch/optional_tensor.h"
+#include "../operators/operators.h"
 #include "../operators/recurrent_gradients.h"
 #include "kernels/backward/kernels.h"
 #include "kernels/sequence/kernels.h"
@@ -436,13 +436,12 @@ GateGradients gradients_of_gates(const Arguments& arguments,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("sequence_backward", dispatcher_kernel<sequence_backward, lltm::sequence_backward>());
-  m.impl(
-      "_sequence_gate_gradients",
-      dispatcher_kernel<gradients_of_gates<SequenceBackwardArguments>, sequence_gate_gradients>());
-  m.impl("lstm_backward", dispatcher_kernel<lstm_backward, lltm::lstm_backward>());
+  m.impl("sequence_backward", op::SequenceBackward::kernel<sequence_backward>());
+  m.impl("_sequence_gate_gradients",
+         op::SequenceGateGradients::kernel<gradients_of_gates<SequenceBackwardArguments>>());
+  m.impl("lstm_backward", op::LstmBackward::kernel<lstm_backward>());
   m.impl("_lstm_gate_gradients",
-         dispatcher_kernel<gradients_of_gates<LstmBackwardArguments>, lstm_gate_gradients>());
+         op::LstmGateGradients::kernel<gradients_of_gates<LstmBackwardArguments>>());
 }
 
 }  // namespace lltm::cuda

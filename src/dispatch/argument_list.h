@@ -36,11 +36,4 @@ Arguments arguments_in(const ArgumentList<count>& list) {
   return std::apply([](const auto&... tensors) { return Arguments{AnyTensor{tensors}...}; }, list);
 }
 
-/// Calls a typed operator with a list, followed by the rest of its arguments.
-template <typename Operator, size_t count, typename... Rest>
-auto call(const Operator& typed_operator, const ArgumentList<count>& list, const Rest&... rest) {
-  return std::apply(
-      [&](const auto&... tensors) { return typed_operator(AnyTensor{tensors}..., rest...); }, list);
-}
-
 }  // namespace lltm

@@ -16,12 +16,10 @@ namespace lltm::formula {
 
 using at::Tensor;
 
-namespace {
-
 template <typename Arguments>
-GateGradients compute_gate_gradients(const Arguments& arguments,
-                                     bool reverse,
-                                     std::array<bool, 2> state_mask) {
+GateGradients gate_gradients(const Arguments& arguments,
+                             bool reverse,
+                             std::array<bool, 2> state_mask) {
   auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
   const Problem problem(arguments.sequence(), reverse, std::move(sizes));
@@ -52,19 +50,8 @@ GateGradients compute_gate_gradients(const Arguments& arguments,
           if_wanted(state_mask[1], [&] { return steps.c0.to(problem.cell_dtype); })};
 }
 
-}  // namespace
-
-GateGradients gate_gradients(const SequenceBackwardArguments& arguments,
-                             bool reverse,
-                             std::array<bool, 2> state_mask) {
-  return compute_gate_gradients(arguments, reverse, state_mask);
-}
-
-GateGradients gate_gradients(const LstmBackwardArguments& arguments,
-                             bool reverse,
-                             std::array<bool, 2> state_mask) {
-  return compute_gate_gradients(arguments, reverse, state_mask);
-}
+template GateGradients gate_gradients(const SequenceBackwardArguments&, bool, std::array<bool, 2>);
+template GateGradients gate_gradients(const LstmBackwardArguments&, bool, std::array<bool, 2>);
 
 OptionalGradients finish_gradients(const GateGradients& gate_gradients,
                                    const SequenceBackwardArguments& arguments,
@@ -106,23 +93,6 @@ OptionalLstmGradients finish_gradients(const GateGradients& gate_gradients,
       std::get<1>(gate_gradients),
       std::get<2>(gate_gradients),
   };
-}
-
-OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
-                                    bool reverse,
-                                    std::array<bool, 5> output_mask) {
-  return finish_gradients(gate_gradients(arguments, reverse, {output_mask[kH0], output_mask[kC0]}),
-                          arguments,
-                          reverse,
-                          output_mask);
-}
-
-OptionalLstmGradients lstm_backward(const LstmBackwardArguments& arguments,
-                                    bool reverse,
-                                    std::array<bool, 6> output_mask) {
-  const std::array state_mask{output_mask[LstmGradient::kH0], output_mask[LstmGradient::kC0]};
-  return finish_gradients(
-      gate_gradients(arguments, reverse, state_mask), arguments, reverse, output_mask);
 }
 
 OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {

@@ -6,8 +6,7 @@
 #pragma once
 
 #include "../operators/checks.h"
-#include "../operators/gate_gradients.h"
-#include "../operators/gradient_index.h"
+#include "../operators/operators.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -18,10 +17,8 @@ namespace lltm::formula {
 
 /// The formulas of lltm::_sequence_gate_gradients and lltm::_lstm_gate_gradients. They recompute z
 /// from input and output, because gates is not differentiable.
-GateGradients gate_gradients(const SequenceBackwardArguments& arguments,
-                             bool reverse,
-                             std::array<bool, 2> state_mask);
-GateGradients gate_gradients(const LstmBackwardArguments& arguments,
+template <typename Arguments>
+GateGradients gate_gradients(const Arguments& arguments,
                              bool reverse,
                              std::array<bool, 2> state_mask);
 
@@ -37,12 +34,13 @@ OptionalLstmGradients finish_gradients(const GateGradients& gate_gradients,
                                        std::array<bool, 6> output_mask);
 
 /// The formulas of lltm::sequence_backward and lltm::lstm_backward: the two above.
-OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
-                                    bool reverse,
-                                    std::array<bool, 5> output_mask);
-OptionalLstmGradients lstm_backward(const LstmBackwardArguments& arguments,
-                                    bool reverse,
-                                    std::array<bool, 6> output_mask);
+template <typename Arguments, size_t count>
+auto sequence_backward(const Arguments& arguments,
+                       bool reverse,
+                       std::array<bool, count> output_mask) {
+  return finish_gradients(
+      gate_gradients(arguments, reverse, state_mask(output_mask)), arguments, reverse, output_mask);
+}
 
 /// The formula of lltm::backward, as that of a sequence of one step.
 OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask);

@@ -1,9 +1,8 @@
 #include "double_backward.h"
 
-#include "../dispatch/argument_list.h"
 #include "../dispatch/optional_tensor.h"
 #include "../dispatch/without_autocast.h"
-#include "../operators/gate_gradients.h"
+#include "../operators/operators.h"
 #include "gradient_steps.h"
 #include "problem.h"
 #include "tangents.h"
@@ -12,6 +11,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <array>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -140,23 +140,28 @@ class DoubleBackward {
   std::unique_ptr<Factors> factors_;
 };
 
+template <typename GateGradientsOp, typename Arguments>
+Gradients compute_gradients(const Arguments& arguments,
+                            bool reverse,
+                            const GradientsOfGradients& gradients) {
+  auto sizes = check<c10::SymInt>(arguments);
+  const WithoutAutocast without_autocast;
+  const Tensor dz = std::get<0>(GateGradientsOp::call(arguments, reverse, {false, false}));
+  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
+  GradientsOfGradients given = gradients;
+  if (given.weights.defined()) {
+    std::tie(given.weight_hh, given.weight_ih) = two_blocks(given.weights, problem.sizes);
+  }
+  return DoubleBackward(arguments, problem, dz).compute(given);
+}
+
 }  // namespace
 
 std::vector<Tensor> double_backward(const SequenceBackwardArguments& arguments,
                                     bool reverse,
                                     const GradientsOfGradients& gradients) {
-  auto sizes = check<c10::SymInt>(arguments);
-  const WithoutAutocast without_autocast;
-  const Tensor dz = std::get<0>(
-      call(lltm::sequence_gate_gradients, list_of(arguments), reverse, std::array{false, false}));
-  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
-  GradientsOfGradients given = gradients;
-  if (given.weights.defined()) {
-    const c10::SymInt& h = problem.sizes.state_size;
-    given.weight_hh = columns(given.weights, 0, h);
-    given.weight_ih = columns(given.weights, h, h + problem.sizes.input_features);
-  }
-  const Gradients found = DoubleBackward(arguments, problem, dz).compute(given);
+  const Gradients found =
+      compute_gradients<op::SequenceGateGradients>(arguments, reverse, gradients);
   return {found.output_gradient,
           found.h_n_gradient,
           found.c_n_gradient,
@@ -172,12 +177,7 @@ std::vector<Tensor> double_backward(const SequenceBackwardArguments& arguments,
 std::vector<Tensor> double_backward(const LstmBackwardArguments& arguments,
                                     bool reverse,
                                     const GradientsOfGradients& gradients) {
-  auto sizes = check<c10::SymInt>(arguments);
-  const WithoutAutocast without_autocast;
-  const Tensor dz = std::get<0>(
-      call(lltm::lstm_gate_gradients, list_of(arguments), reverse, std::array{false, false}));
-  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
-  const Gradients found = DoubleBackward(arguments, problem, dz).compute(gradients);
+  const Gradients found = compute_gradients<op::LstmGateGradients>(arguments, reverse, gradients);
   return {found.output_gradient,
           found.h_n_gradient,
           found.c_n_gradient,

@@ -14,6 +14,7 @@
 #include <c10/core/SymInt.h>
 
 #include <optional>
+#include <utility>
 
 namespace lltm::formula {
 
@@ -30,6 +31,16 @@ inline Tensor one_matrix(const SequenceArguments& arguments) {
 }
 inline Tensor one_matrix(const LstmArguments& arguments) {
   return at::cat({arguments.weight_hh, arguments.weight_ih}, 1);
+}
+
+/// A matrix like the weights of an LLTM as the blocks of h and input, undefined where it is.
+inline std::pair<Tensor, Tensor> two_blocks(const Tensor& matrix,
+                                            const SequenceSizes<c10::SymInt>& sizes) {
+  if (!matrix.defined()) {
+    return {};
+  }
+  const c10::SymInt& h = sizes.state_size;
+  return {columns(matrix, 0, h), columns(matrix, h, h + sizes.input_features)};
 }
 
 /// Refers to the arguments of a call of lltm::sequence or lltm::lstm.

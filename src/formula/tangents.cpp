@@ -131,11 +131,7 @@ std::array<Tensor, 4> tangents_of_sequence(const SequenceArguments& arguments,
   auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
   const auto& [input, weights, bias, h0, c0] = tangents;
-  const auto part = [&](const c10::SymInt& begin, const c10::SymInt& end) {
-    return weights.defined() ? columns(weights, begin, end) : Tensor();
-  };
-  const Tensor weight_hh = part(0, sizes.state_size);
-  const Tensor weight_ih = part(sizes.state_size, sizes.state_size + sizes.input_features);
+  const auto [weight_hh, weight_ih] = two_blocks(weights, sizes);
   return tangents_of(Problem(arguments, reverse, std::move(sizes)),
                      {input, weight_ih, weight_hh, bias, h0, c0},
                      output,

@@ -31,9 +31,11 @@ struct SequenceSizes {
   Size gates;
 };
 
-// The tensors of a call. tensors() returns them in the order of the schema.
+// The tensors of a call of kOperator. tensors() returns them in the order of the schema.
 
 struct ForwardArguments {
+  static constexpr const char* kOperator = "lltm::forward";
+
   const at::Tensor& input;
   const at::Tensor& weights;
   const std::optional<at::Tensor>& bias;
@@ -44,6 +46,8 @@ struct ForwardArguments {
 };
 
 struct BackwardArguments {
+  static constexpr const char* kOperator = "lltm::backward";
+
   const std::optional<at::Tensor>& grad_h;
   const std::optional<at::Tensor>& grad_cell;
   const at::Tensor& new_cell;
@@ -59,6 +63,8 @@ struct BackwardArguments {
 };
 
 struct SequenceArguments {
+  static constexpr const char* kOperator = "lltm::sequence";
+
   const at::Tensor& input;
   const at::Tensor& weights;
   const std::optional<at::Tensor>& bias;
@@ -71,6 +77,8 @@ struct SequenceArguments {
 };
 
 struct SequenceBackwardArguments {
+  static constexpr const char* kOperator = "lltm::sequence_backward";
+
   const std::optional<at::Tensor>& grad_output;
   const std::optional<at::Tensor>& grad_h_n;
   const std::optional<at::Tensor>& grad_c_n;
@@ -107,6 +115,8 @@ struct SequenceBackwardArguments {
 };
 
 struct LstmArguments {
+  static constexpr const char* kOperator = "lltm::lstm";
+
   const at::Tensor& input;
   const at::Tensor& weight_ih;
   const at::Tensor& weight_hh;
@@ -122,6 +132,8 @@ struct LstmArguments {
 };
 
 struct LstmBackwardArguments {
+  static constexpr const char* kOperator = "lltm::lstm_backward";
+
   const std::optional<at::Tensor>& grad_output;
   const std::optional<at::Tensor>& grad_h_n;
   const std::optional<at::Tensor>& grad_c_n;

@@ -4,9 +4,6 @@
 namespace lltm {
 namespace {
 
-constexpr std::string_view kForward = "lltm::forward";
-constexpr std::string_view kBackward = "lltm::backward";
-
 /// The sizes that every other argument is checked against, taken from input and weights.
 template <typename Size>
 CellSizes<Size> cell_sizes(const Checker& check,
@@ -15,7 +12,7 @@ CellSizes<Size> cell_sizes(const Checker& check,
   check.rank<Size>({"input", input}, 2, "[batch, input_features]");
   const auto sizes = Sizes<Size>::of(input);
   const Size state_size = check.weights<Size>(weights, sizes[1]);
-  return {sizes[0], sizes[1], state_size, Size(state_size * 3)};
+  return {sizes[0], sizes[1], state_size, Size(state_size * cell::Lltm::kGates)};
 }
 
 template <typename Size>
@@ -31,32 +28,11 @@ void gradient(const Checker& check,
 
 }  // namespace
 
-void check_defined(const ForwardArguments& arguments) {
-  const Checker check(kForward, arguments.input);
-  check.defined({"input", arguments.input});
-  check.defined({"weights", arguments.weights});
-  check.defined_or_absent("bias", arguments.bias);
-  check.defined({"old_h", arguments.old_h});
-  check.defined({"old_cell", arguments.old_cell});
-}
-
-void check_defined(const BackwardArguments& arguments) {
-  const Checker check(kBackward, arguments.input);
-  check.defined_or_absent("grad_h", arguments.grad_h);
-  check.defined_or_absent("grad_cell", arguments.grad_cell);
-  check.defined({"new_cell", arguments.new_cell});
-  check.defined({"gates", arguments.gates});
-  check.defined({"input", arguments.input});
-  check.defined({"weights", arguments.weights});
-  check.defined_or_absent("bias", arguments.bias);
-  check.defined({"old_h", arguments.old_h});
-}
-
 template <typename Size>
 CellSizes<Size> check(const ForwardArguments& arguments) {
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
   check_defined(arguments);
-  const Checker check(kForward, input);
+  const Checker check(arguments.kOperator, input);
   check.dense({"input", input});
   check.supported_dtype();
   check.like_input({"weights", weights});
@@ -73,7 +49,7 @@ template <typename Size>
 CellSizes<Size> check(const BackwardArguments& arguments) {
   const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
   check_defined(arguments);
-  const Checker check(kBackward, input);
+  const Checker check(arguments.kOperator, input);
   check.dense({"input", input});
   check.supported_dtype();
   check.like_input({"new_cell", new_cell});

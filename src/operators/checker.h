@@ -57,27 +57,6 @@ class Checker {
   Checker(std::string_view operator_name, const at::Tensor& input)
       : operator_(operator_name), input_(input) {}
 
-  void defined(const Argument& argument) const {
-    TORCH_CHECK(argument.tensor.defined(),
-                operator_,
-                ": expected ",
-                argument.name,
-                " to be a tensor, got None or an undefined tensor");
-    // A nested tensor has no sizes, and autograd would ask for them before the dispatcher could
-    // reject it.
-    TORCH_CHECK(!argument.tensor.is_nested(),
-                operator_,
-                ": expected ",
-                argument.name,
-                " to be a dense tensor, got a nested one");
-  }
-
-  void defined_or_absent(std::string_view name, const std::optional<at::Tensor>& tensor) const {
-    if (is_given(tensor)) {
-      defined({name, *tensor});
-    }
-  }
-
   // The dispatcher passes only dense tensors to the kernels, but any layout to the formula.
   void dense(const Argument& argument) const {
     TORCH_CHECK(argument.tensor.layout() == at::kStrided,

@@ -10,13 +10,10 @@
 
 namespace lltm {
 
-/// Checks for undefined tensors, which is how None is passed to an argument of type Tensor.
-void check_defined(const ForwardArguments& arguments);
-void check_defined(const BackwardArguments& arguments);
-void check_defined(const SequenceArguments& arguments);
-void check_defined(const SequenceBackwardArguments& arguments);
-void check_defined(const LstmArguments& arguments);
-void check_defined(const LstmBackwardArguments& arguments);
+/// Checks for undefined tensors, which is how None is passed to an argument of type Tensor, and for
+/// nested ones.
+template <typename Arguments>
+void check_defined(const Arguments& arguments);
 
 /// Checks every argument: whether it is defined, and its dtype, device, rank and sizes.
 template <typename Size>

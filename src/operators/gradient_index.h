@@ -1,10 +1,10 @@
 // The gradients of the backward operators, in the order of their results and of output_mask.
 #pragma once
 
-#include "../dispatch/optional_tensor.h"
-
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstddef>
 #include <optional>
 #include <tuple>
 
@@ -36,17 +36,16 @@ using OptionalLstmGradients = std::tuple<std::optional<at::Tensor>,
                                          std::optional<at::Tensor>,
                                          std::optional<at::Tensor>>;
 
+/// Whether the gradients of h0 and c0 are wanted, the last two of a sequence's.
+template <size_t count>
+constexpr std::array<bool, 2> state_mask(const std::array<bool, count>& output_mask) {
+  return {output_mask[count - 2], output_mask[count - 1]};
+}
+
 /// A gradient that is only computed if it is wanted.
 template <typename Compute>
 std::optional<at::Tensor> if_wanted(bool wanted, const Compute& compute) {
   return wanted ? std::optional<at::Tensor>(compute()) : std::nullopt;
-}
-
-/// The results of a typed backward operator as those of the dispatcher's.
-template <typename... Tensors>
-std::tuple<std::optional<Tensors>...> optional_gradients(const std::tuple<Tensors...>& gradients) {
-  return std::apply([](const auto&... tensors) { return std::tuple{if_defined(tensors)...}; },
-                    gradients);
 }
 
 }  // namespace lltm

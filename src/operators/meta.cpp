@@ -1,14 +1,17 @@
 // The Meta kernels: the shapes and dtypes of the results, with symbolic sizes.
-#include "../dispatch/dispatcher_kernel.h"
 #include "checks.h"
-#include "gate_gradients.h"
-#include "gradient_index.h"
+#include "operators.h"
 #include "outputs.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/SymInt.h>
 #include <torch/library.h>
+
+#include <array>
+#include <cstddef>
+#include <tuple>
+#include <utility>
 
 namespace lltm {
 namespace {
@@ -21,24 +24,20 @@ Tensor empty(at::SymIntArrayRef sizes,
   return at::empty_symint(sizes, like.options().dtype(dtype.value_or(like.scalar_type())));
 }
 
-/// Every gradient has the shape of its argument.
-OptionalGradients empty_if_wanted(const std::array<bool, 5>& output_mask,
-                                  const Tensor& input,
-                                  const Tensor& weights,
-                                  const std::array<c10::SymInt, 2>& state,
-                                  at::ScalarType cell_dtype) {
-  const auto empty_if = [&](Gradient gradient, at::SymIntArrayRef shape, at::ScalarType dtype) {
-    return if_wanted(output_mask[gradient], [&] { return empty(shape, input, dtype); });
-  };
-  const auto dtype = input.scalar_type();
-  return {empty_if(kInput, input.sym_sizes(), dtype),
-          empty_if(kWeights, weights.sym_sizes(), dtype),
-          empty_if(kBias, weights.sym_sizes().slice(0, 1), dtype),
-          empty_if(kOldH, state, dtype),
-          empty_if(kOldCell, state, cell_dtype)};
+/// Gradients of these shapes where they are wanted, the last one, the cell state's, in its dtype.
+template <size_t count>
+auto empty_if_wanted(const std::array<bool, count>& output_mask,
+                     const std::array<at::SymIntArrayRef, count>& shapes,
+                     const Tensor& like,
+                     at::ScalarType cell_dtype) {
+  return [&]<size_t... i>(std::index_sequence<i...>) {
+    return std::tuple{if_wanted(output_mask[i], [&] {
+      return empty(shapes[i], like, i + 1 == count ? cell_dtype : like.scalar_type());
+    })...};
+  }(std::make_index_sequence<count>());
 }
 
-std::tuple<Tensor, Tensor, Tensor> forward_meta(const ForwardArguments& arguments) {
+CellResults forward_meta(const ForwardArguments& arguments) {
   const auto [batch, input_features, state_size, gates] = check<c10::SymInt>(arguments);
   return {empty({batch, state_size}, arguments.input),
           empty({batch, state_size}, arguments.input),
@@ -48,17 +47,16 @@ std::tuple<Tensor, Tensor, Tensor> forward_meta(const ForwardArguments& argument
 OptionalGradients backward_meta(const BackwardArguments& arguments,
                                 std::array<bool, 5> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
-  return empty_if_wanted(output_mask,
-                         arguments.input,
-                         arguments.weights,
-                         {sizes.batch, sizes.state_size},
-                         arguments.input.scalar_type());
+  const Tensor &input = arguments.input, &weights = arguments.weights;
+  const std::array state{sizes.batch, sizes.state_size};
+  return empty_if_wanted<5>(output_mask,
+                            {input.sym_sizes(), weights.sym_sizes(), sizes.gates, state, state},
+                            input,
+                            input.scalar_type());
 }
 
 template <typename Arguments>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_meta(const Arguments& arguments,
-                                                                 bool /*reverse*/,
-                                                                 bool keep) {
+SequenceResults sequence_meta(const Arguments& arguments, bool /*reverse*/, bool keep) {
   const auto sizes = check<c10::SymInt>(arguments);
   return empty_outputs(arguments,
                        sizes,
@@ -73,30 +71,28 @@ OptionalGradients sequence_backward_meta(const SequenceBackwardArguments& argume
                                          bool /*reverse*/,
                                          std::array<bool, 5> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
-  return empty_if_wanted(output_mask,
-                         arguments.input,
-                         arguments.weights,
-                         {sizes.batch, sizes.state_size},
-                         final_cell_dtype(arguments.sequence()));
+  const Tensor &input = arguments.input, &weights = arguments.weights;
+  const std::array state{sizes.batch, sizes.state_size};
+  return empty_if_wanted<5>(output_mask,
+                            {input.sym_sizes(), weights.sym_sizes(), sizes.gates, state, state},
+                            input,
+                            final_cell_dtype(arguments.sequence()));
 }
 
 OptionalLstmGradients lstm_backward_meta(const LstmBackwardArguments& arguments,
                                          bool /*reverse*/,
                                          std::array<bool, 6> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
-  const Tensor& input = arguments.input;
-  const auto empty_if =
-      [&](LstmGradient::Index gradient, at::SymIntArrayRef shape, at::ScalarType dtype) {
-        return if_wanted(output_mask[gradient], [&] { return empty(shape, input, dtype); });
-      };
-  const auto dtype = input.scalar_type();
   const std::array state{sizes.batch, sizes.state_size};
-  return {empty_if(LstmGradient::kInput, input.sym_sizes(), dtype),
-          empty_if(LstmGradient::kWeightIh, arguments.weight_ih.sym_sizes(), dtype),
-          empty_if(LstmGradient::kWeightHh, arguments.weight_hh.sym_sizes(), dtype),
-          empty_if(LstmGradient::kBias, {sizes.gates}, dtype),
-          empty_if(LstmGradient::kH0, state, dtype),
-          empty_if(LstmGradient::kC0, state, final_cell_dtype(arguments.sequence()))};
+  return empty_if_wanted<6>(output_mask,
+                            {arguments.input.sym_sizes(),
+                             arguments.weight_ih.sym_sizes(),
+                             arguments.weight_hh.sym_sizes(),
+                             sizes.gates,
+                             state,
+                             state},
+                            arguments.input,
+                            final_cell_dtype(arguments.sequence()));
 }
 
 template <typename Arguments>
@@ -116,17 +112,16 @@ GateGradients gate_gradients_meta(const Arguments& arguments,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Meta, m) {
-  m.impl("forward", dispatcher_kernel<forward_meta, lltm::forward>());
-  m.impl("backward", dispatcher_kernel<backward_meta, lltm::backward>());
-  m.impl("sequence", dispatcher_kernel<sequence_meta<SequenceArguments>, lltm::sequence>());
-  m.impl("sequence_backward", dispatcher_kernel<sequence_backward_meta, lltm::sequence_backward>());
-  m.impl(
-      "_sequence_gate_gradients",
-      dispatcher_kernel<gate_gradients_meta<SequenceBackwardArguments>, sequence_gate_gradients>());
-  m.impl("lstm", dispatcher_kernel<sequence_meta<LstmArguments>, lltm::lstm>());
-  m.impl("lstm_backward", dispatcher_kernel<lstm_backward_meta, lltm::lstm_backward>());
+  m.impl("forward", op::Forward::kernel<forward_meta>());
+  m.impl("backward", op::Backward::kernel<backward_meta>());
+  m.impl("sequence", op::Sequence::kernel<sequence_meta<SequenceArguments>>());
+  m.impl("sequence_backward", op::SequenceBackward::kernel<sequence_backward_meta>());
+  m.impl("_sequence_gate_gradients",
+         op::SequenceGateGradients::kernel<gate_gradients_meta<SequenceBackwardArguments>>());
+  m.impl("lstm", op::Lstm::kernel<sequence_meta<LstmArguments>>());
+  m.impl("lstm_backward", op::LstmBackward::kernel<lstm_backward_meta>());
   m.impl("_lstm_gate_gradients",
-         dispatcher_kernel<gate_gradients_meta<LstmBackwardArguments>, lstm_gate_gradients>());
+         op::LstmGateGradients::kernel<gate_gradients_meta<LstmBackwardArguments>>());
 }
 
 }  // namespace lltm

@@ -44,7 +44,7 @@ struct RecurrentGradients {
   at::Tensor bias;
   at::Tensor h0;
   at::Tensor c0;
-  at::Tensor gates;  // of every step, which only the private operators return (gate_gradients.h)
+  at::Tensor gates;  // of every step, which only the private operators return
 
   bool any_wanted() const {
     return input.defined() || weight_ih.defined() || weight_hh.defined() || bias.defined() ||

@@ -4,8 +4,8 @@
 #include "../cell/products.h"
 #include "../dispatch/optional_tensor.h"
 #include "checks.h"
-#include "gate_gradients.h"
 #include "gradient_index.h"
+#include "operators.h"
 #include "recurrent.h"
 
 #include <ATen/core/Tensor.h>

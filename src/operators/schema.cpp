@@ -7,11 +7,10 @@
 //  - the derivatives of sigmoid and ELU keep their relative accuracy in the tails. Computed from
 //    activated gates they are s*(1-s) and 1+g, which cancel: in bfloat16, s(5) = 0.9933 rounds to
 //    0.9922, and 1-s is off by 16 %.
-#include "gradient_index.h"
 #include "lltm/lltm.h"
+#include "operators.h"
 #include "version.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 TORCH_LIBRARY(lltm, m) {
@@ -74,14 +73,8 @@ TORCH_LIBRARY(lltm, m) {
 namespace lltm {
 namespace {
 
-/// The signature of a backward operator for the dispatcher, from that of its typed function.
-template <typename Function>
-struct WithOptionalGradients;
-template <typename... Tensors, typename... Parameters>
-struct WithOptionalGradients<std::tuple<Tensors...>(Parameters...)> {
-  using type = std::tuple<std::optional<Tensors>...>(Parameters...);
-};
-
+// The operators return None for gradients that were not requested, and these functions undefined
+// tensors.
 template <typename... Tensors>
 std::tuple<Tensors...> or_undefined(std::tuple<std::optional<Tensors>...>&& gradients) {
   return std::apply(
@@ -96,10 +89,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input,
                                                        const std::optional<at::Tensor>& bias,
                                                        const at::Tensor& old_h,
                                                        const at::Tensor& old_cell) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lltm::forward", "")
-                             .typed<decltype(forward)>();
-  return op.call(input, weights, bias, old_h, old_cell);
+  return op::Forward::call({input, weights, bias, old_h, old_cell});
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
@@ -112,11 +102,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
     const std::optional<at::Tensor>& bias,
     const at::Tensor& old_h,
     std::array<bool, 5> output_mask) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lltm::backward", "")
-                             .typed<WithOptionalGradients<decltype(backward)>::type>();
-  return or_undefined(
-      op.call(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, output_mask));
+  return or_undefined(op::Backward::call(
+      {grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h}, output_mask));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence(
@@ -129,10 +116,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence(
     const std::optional<at::Tensor>& reset,
     bool reverse,
     bool keep) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lltm::sequence", "")
-                             .typed<decltype(sequence)>();
-  return op.call(input, weights, bias, h0, c0, lengths, reset, reverse, keep);
+  return op::Sequence::call({input, weights, bias, h0, c0, lengths, reset}, reverse, keep);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence_backward(
@@ -152,25 +136,22 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence_
     const std::optional<at::Tensor>& reset,
     bool reverse,
     std::array<bool, 5> output_mask) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lltm::sequence_backward", "")
-                             .typed<WithOptionalGradients<decltype(sequence_backward)>::type>();
-  return or_undefined(op.call(grad_output,
-                              grad_h_n,
-                              grad_c_n,
-                              grad_cells,
-                              output,
-                              cells,
-                              gates,
-                              input,
-                              weights,
-                              bias,
-                              h0,
-                              c0,
-                              lengths,
-                              reset,
-                              reverse,
-                              output_mask));
+  return or_undefined(op::SequenceBackward::call({grad_output,
+                                                  grad_h_n,
+                                                  grad_c_n,
+                                                  grad_cells,
+                                                  output,
+                                                  cells,
+                                                  gates,
+                                                  input,
+                                                  weights,
+                                                  bias,
+                                                  h0,
+                                                  c0,
+                                                  lengths,
+                                                  reset},
+                                                 reverse,
+                                                 output_mask));
 }
 
 std::string sequence_plan(const at::Tensor& input,
@@ -182,10 +163,7 @@ std::string sequence_plan(const at::Tensor& input,
                           const std::optional<at::Tensor>& reset,
                           bool reverse,
                           bool keep) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lltm::sequence_plan", "")
-                             .typed<decltype(sequence_plan)>();
-  return op.call(input, weights, bias, h0, c0, lengths, reset, reverse, keep);
+  return op::SequencePlan::call({input, weights, bias, h0, c0, lengths, reset}, reverse, keep);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstm(
@@ -199,9 +177,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstm(
     const std::optional<at::Tensor>& reset,
     bool reverse,
     bool keep) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("lltm::lstm", "").typed<decltype(lstm)>();
-  return op.call(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep);
+  return op::Lstm::call({input, weight_ih, weight_hh, bias, h0, c0, lengths, reset}, reverse, keep);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstm_backward(
@@ -222,26 +198,23 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
     const std::optional<at::Tensor>& reset,
     bool reverse,
     std::array<bool, 6> output_mask) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("lltm::lstm_backward", "")
-                             .typed<WithOptionalGradients<decltype(lstm_backward)>::type>();
-  return or_undefined(op.call(grad_output,
-                              grad_h_n,
-                              grad_c_n,
-                              grad_cells,
-                              output,
-                              cells,
-                              gates,
-                              input,
-                              weight_ih,
-                              weight_hh,
-                              bias,
-                              h0,
-                              c0,
-                              lengths,
-                              reset,
-                              reverse,
-                              output_mask));
+  return or_undefined(op::LstmBackward::call({grad_output,
+                                              grad_h_n,
+                                              grad_c_n,
+                                              grad_cells,
+                                              output,
+                                              cells,
+                                              gates,
+                                              input,
+                                              weight_ih,
+                                              weight_hh,
+                                              bias,
+                                              h0,
+                                              c0,
+                                              lengths,
+                                              reset},
+                                             reverse,
+                                             output_mask));
 }
 
 const char* version() {

@@ -9,27 +9,19 @@ using at::Tensor;
 
 /// What the messages of the two cells differ in.
 struct Words {
-  std::string_view forward, backward;  // the operators
-  std::string_view bias, gates;        // the shapes
-  std::string_view advice;             // if cells or gates are empty
+  std::string_view bias, gates;  // the shapes
+  std::string_view advice;       // if cells or gates are empty
 };
 
-constexpr Words kLltm{.forward = "lltm::sequence",
-                      .backward = "lltm::sequence_backward",
-                      .bias = "[3*state_size]",
-                      .gates = "[steps, batch, 3*state_size]",
-                      .advice = " (lltm::sequence returns all of it with keep=True)"};
-constexpr Words kLstm{.forward = "lltm::lstm",
-                      .backward = "lltm::lstm_backward",
-                      .bias = "[4*state_size]",
-                      .gates = "[steps, batch, 4*state_size]",
-                      .advice = " (lltm::lstm returns all of it with keep=True)"};
-
-constexpr const Words& words_for(const SequenceArguments& /*arguments*/) {
-  return kLltm;
+constexpr Words words_for(const SequenceArguments& /*arguments*/) {
+  return {.bias = "[3*state_size]",
+          .gates = "[steps, batch, 3*state_size]",
+          .advice = " (lltm::sequence returns all of it with keep=True)"};
 }
-constexpr const Words& words_for(const LstmArguments& /*arguments*/) {
-  return kLstm;
+constexpr Words words_for(const LstmArguments& /*arguments*/) {
+  return {.bias = "[4*state_size]",
+          .gates = "[steps, batch, 4*state_size]",
+          .advice = " (lltm::lstm returns all of it with keep=True)"};
 }
 
 void weights_like_input(const Checker& check, const SequenceArguments& arguments) {
@@ -38,14 +30,6 @@ void weights_like_input(const Checker& check, const SequenceArguments& arguments
 void weights_like_input(const Checker& check, const LstmArguments& arguments) {
   check.like_input({"weight_ih", arguments.weight_ih});
   check.like_input({"weight_hh", arguments.weight_hh});
-}
-
-void weights_defined(const Checker& check, const SequenceArguments& arguments) {
-  check.defined({"weights", arguments.weights});
-}
-void weights_defined(const Checker& check, const LstmArguments& arguments) {
-  check.defined({"weight_ih", arguments.weight_ih});
-  check.defined({"weight_hh", arguments.weight_hh});
 }
 
 /// Checks the shapes of input and weights, and takes from them the sizes that every other argument
@@ -134,35 +118,10 @@ std::string_view if_not_kept(const Tensor& kept, std::string_view advice) {
   return kept.dim() == 3 && kept.sym_size(0).maybe_as_int() == 0 ? advice : "";
 }
 
-/// The arguments that forward and backward share.
-template <typename Arguments>
-void sequence_defined(const Checker& check, const Arguments& arguments) {
-  check.defined({"input", arguments.input});
-  weights_defined(check, arguments);
-  check.defined_or_absent("bias", arguments.bias);
-  check.defined_or_absent("h0", arguments.h0);
-  check.defined_or_absent("c0", arguments.c0);
-  check.defined_or_absent("lengths", arguments.lengths);
-  check.defined_or_absent("reset", arguments.reset);
-}
-
-template <typename Arguments>
-void backward_defined(const Arguments& arguments) {
-  const Checker check(words_for(arguments.sequence()).backward, arguments.input);
-  check.defined_or_absent("grad_output", arguments.grad_output);
-  check.defined_or_absent("grad_h_n", arguments.grad_h_n);
-  check.defined_or_absent("grad_c_n", arguments.grad_c_n);
-  check.defined_or_absent("grad_cells", arguments.grad_cells);
-  check.defined({"output", arguments.output});
-  check.defined({"cells", arguments.cells});
-  check.defined({"gates", arguments.gates});
-  sequence_defined(check, arguments.sequence());
-}
-
 template <typename Size, typename Arguments>
 SequenceSizes<Size> check_forward(const Arguments& arguments) {
   check_defined(arguments);
-  const Checker check(words_for(arguments).forward, arguments.input);
+  const Checker check(arguments.kOperator, arguments.input);
   check.dense({"input", arguments.input});
   check.supported_dtype();
   weights_like_input(check, arguments);
@@ -175,8 +134,8 @@ template <typename Size, typename Arguments>
 SequenceSizes<Size> check_backward(const Arguments& arguments) {
   check_defined(arguments);
   const auto& sequence = arguments.sequence();
-  const Words& words = words_for(sequence);
-  const Checker check(words.backward, arguments.input);
+  const Words words = words_for(sequence);
+  const Checker check(arguments.kOperator, arguments.input);
   check.dense({"input", arguments.input});
   check.supported_dtype();
   check.like_input({"output", arguments.output});
@@ -215,19 +174,6 @@ SequenceSizes<Size> check_backward(const Arguments& arguments) {
 }
 
 }  // namespace
-
-void check_defined(const SequenceArguments& arguments) {
-  sequence_defined(Checker(kLltm.forward, arguments.input), arguments);
-}
-void check_defined(const LstmArguments& arguments) {
-  sequence_defined(Checker(kLstm.forward, arguments.input), arguments);
-}
-void check_defined(const SequenceBackwardArguments& arguments) {
-  backward_defined(arguments);
-}
-void check_defined(const LstmBackwardArguments& arguments) {
-  backward_defined(arguments);
-}
 
 template <typename Size>
 SequenceSizes<Size> check(const SequenceArguments& arguments) {

@@ -1,0 +1,89 @@
+// All operators that take tensors. Code of the library calls and registers them by these structs;
+// lltm.h has the functions for programs.
+#pragma once
+
+#include "../dispatch/operator.h"
+#include "arguments.h"
+#include "gradient_index.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace lltm {
+
+/// new_h, new_cell, gates
+using CellResults = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+/// output, h_n, c_n, cells, gates
+using SequenceResults = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+/// d_gates (T, N, gates), zero beyond a row's length, and the gradients of h0 and c0 where
+/// requested.
+using GateGradients = std::tuple<at::Tensor, std::optional<at::Tensor>, std::optional<at::Tensor>>;
+
+namespace op {
+
+struct Forward : Operator<Forward, CellResults, ForwardArguments> {
+  static constexpr const char* kName = Arguments::kOperator;
+};
+
+/// Its last argument is output_mask.
+struct Backward
+    : Operator<Backward, OptionalGradients, BackwardArguments, std::array<bool, kGradientCount>> {
+  static constexpr const char* kName = Arguments::kOperator;
+};
+
+// The operators of a sequence take `reverse`, and then `keep` or a mask.
+
+struct Sequence : Operator<Sequence, SequenceResults, SequenceArguments, bool, bool> {
+  static constexpr const char* kName = Arguments::kOperator;
+};
+
+struct SequencePlan : Operator<SequencePlan, std::string, SequenceArguments, bool, bool> {
+  static constexpr const char* kName = "lltm::sequence_plan";
+};
+
+struct SequenceBackward : Operator<SequenceBackward,
+                                   OptionalGradients,
+                                   SequenceBackwardArguments,
+                                   bool,
+                                   std::array<bool, kGradientCount>> {
+  static constexpr const char* kName = Arguments::kOperator;
+};
+
+struct Lstm : Operator<Lstm, SequenceResults, LstmArguments, bool, bool> {
+  static constexpr const char* kName = Arguments::kOperator;
+};
+
+struct LstmBackward : Operator<LstmBackward,
+                               OptionalLstmGradients,
+                               LstmBackwardArguments,
+                               bool,
+                               std::array<bool, LstmGradient::kCount>> {
+  static constexpr const char* kName = Arguments::kOperator;
+};
+
+// The part of the backward operators that runs step by step. Below torch.vmap, the batch of all
+// examples is folded into one, but each example has gradients of its own with respect to the
+// weights and the bias. They are sums over the rows of d_gates, so the batching rules take d_gates
+// from these operators and compute the sums themselves. state_mask requests the gradients of h0 and
+// c0. The operators are private: their schemas may change at any time.
+
+struct SequenceGateGradients : Operator<SequenceGateGradients,
+                                        GateGradients,
+                                        SequenceBackwardArguments,
+                                        bool,
+                                        std::array<bool, 2>> {
+  static constexpr const char* kName = "lltm::_sequence_gate_gradients";
+};
+
+struct LstmGateGradients
+    : Operator<LstmGateGradients, GateGradients, LstmBackwardArguments, bool, std::array<bool, 2>> {
+  static constexpr const char* kName = "lltm::_lstm_gate_gradients";
+};
+
+}  // namespace op
+}  // namespace lltm
