@@ -8,8 +8,7 @@ import re
 
 import pytest
 import torch
-from lltm_testing import named_arguments, reference
-from lltm_testing.reference import make_arguments
+from lltm_testing import reference
 from torch import nn
 
 import lltm
@@ -277,30 +276,3 @@ def test_a_state_of_other_objects(state):
 def test_impossible_sizes(sizes):
     with pytest.raises(ValueError, match=f"state_size of 1 or more, got {sizes[0]} and {sizes[1]}"):
         lltm.LLTMCell(*sizes)
-
-
-def test_typed_functions(device):
-    """lltm.forward and lltm.backward are the operators."""
-    arguments = make_arguments((6, 5, 7), device=device)
-    results = lltm.forward(*arguments)
-    for result, expected in zip(results, torch.ops.lltm.forward(*arguments), strict=True):
-        assert torch.equal(result, expected)
-    grads = torch.ones_like(results[0]), None
-    given = (*grads, *results[1:], *arguments[:4])
-    expected = torch.ops.lltm.backward(*given, [True] * 5)
-    assert all(torch.equal(a, b) for a, b in zip(lltm.backward(*given), expected, strict=True))
-    only_bias = lltm.backward(*given, (False, False, True, False, False))
-    assert [result is not None for result in only_bias] == [False, False, True, False, False]
-
-
-def test_typed_functions_of_a_sequence(device):
-    """lltm.sequence and lltm.sequence_backward are the operators, with every argument in its place."""
-    arguments = named_arguments.make("sequence", device)
-    results = lltm.sequence(**arguments, reverse=True, keep=True)
-    for result, expected in zip(results, torch.ops.lltm.sequence(**arguments, reverse=True, keep=True), strict=True):
-        assert torch.equal(result, expected)
-    given = named_arguments.make("sequence_backward", device)
-    expected = torch.ops.lltm.sequence_backward(*given.values(), True, [True] * 5)
-    assert all(torch.equal(a, b) for a, b in zip(lltm.sequence_backward(**given, reverse=True), expected, strict=True))
-    only_h0 = lltm.sequence_backward(**given, output_mask=[False, False, False, True, False])
-    assert [result is not None for result in only_h0] == [False, False, False, True, False]

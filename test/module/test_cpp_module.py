@@ -47,12 +47,15 @@ def test_results_gradients_and_checkpoints_are_those_of_python(tmp_path, float64
         pytest.skip("the C++ tests were not built")
     torch.manual_seed(1)
     expected = {}
-    cases = product((lltm.LLTM, lltm.LSTM), (1, 3), *3 * [(False, True)])
-    for number, (module, layers, bidirectional, bias, given) in enumerate(cases):
+    cases = product((lltm.LLTM, lltm.LSTM), (1, 3), *4 * [(False, True)])
+    for number, (module, layers, bidirectional, bias, batch_first, given) in enumerate(cases):
         folder = tmp_path / module.__name__ / str(number)
         folder.mkdir(parents=True)
-        rnn = module(FEATURES, HIDDEN, layers, bias=bias, bidirectional=bidirectional)
+        options = {"bidirectional": bidirectional, "bias": bias, "batch_first": batch_first}
+        rnn = module(FEATURES, HIDDEN, layers, **options)
         input, h_0, c_0, lengths, reset = random_arguments(layers * (1 + bidirectional))
+        if batch_first:
+            input, reset = (t.transpose(0, 1).contiguous() for t in (input, reset))
         leaves = [*rnn.parameters(), *((input, h_0, c_0) if given else (input,))]
         for leaf in leaves:
             leaf.requires_grad_()
@@ -63,7 +66,7 @@ def test_results_gradients_and_checkpoints_are_those_of_python(tmp_path, float64
         gradients = torch.autograd.grad(results, leaves, grad_outputs)
         expected[folder] = rnn, [*results, *gradients]
         write_archive(folder / "python.pt", rnn.state_dict())
-        write_archive(folder / "options.pt", [torch.tensor(value) for value in (layers, bidirectional, bias)])
+        write_archive(folder / "options.pt", [torch.tensor(value) for value in (layers, *options.values())])
         write_archive(folder / "arguments.pt", [input, h_0, c_0, lengths, reset] if given else [input])
         write_archive(folder / "grad_outputs.pt", grad_outputs)
 

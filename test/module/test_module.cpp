@@ -77,23 +77,6 @@ class Module : public testing::TestWithParam<ModuleCase> {
   }
 };
 
-TEST_P(Module, BatchFirstTransposesAllButTheStates) {
-  at::manual_seed(3);
-  LLTM module = random_module(options());
-  LLTM batch_first(std::dynamic_pointer_cast<LLTMImpl>(module->clone()));
-  batch_first->options.batch_first(true);
-  const auto [input, hx, lengths, reset] = call();
-  const auto turned = [](const at::Tensor& tensor) { return tensor.transpose(0, 1); };
-  const auto [output, state, states] = module->states(input, hx, lengths, reset);
-  const auto [turned_output, same_state, turned_states] = batch_first->states(
-      turned(input), hx, lengths, reset ? std::optional(turned(*reset)) : std::nullopt);
-  EXPECT_TRUE(turned(turned_output).equal(output));
-  EXPECT_TRUE(std::get<0>(same_state).equal(std::get<0>(state)));
-  EXPECT_TRUE(std::get<1>(same_state).equal(std::get<1>(state)));
-  EXPECT_TRUE(std::get<0>(turned_states).transpose(1, 2).equal(std::get<0>(states)));
-  EXPECT_TRUE(std::get<1>(turned_states).transpose(1, 2).equal(std::get<1>(states)));
-}
-
 TEST_P(Module, TakesASingleSequence) {
   at::manual_seed(4);
   LLTM module = random_module(options());
@@ -132,32 +115,6 @@ TEST_P(Module, TakesAPackedSequence) {
   EXPECT_TRUE(packed_output.unsorted_indices().equal(packed.unsorted_indices()));
   expect_close(std::get<0>(packed_state), std::get<0>(state), "h_n");
   expect_close(std::get<1>(packed_state), std::get<1>(state), "c_n");
-}
-
-TEST_P(Module, HasTheShapesOfLSTM) {
-  LLTM module(options());
-  torch::nn::LSTM lstm(torch::nn::LSTMOptions(kFeatures, kHidden)
-                           .num_layers(module->options.num_layers())
-                           .bidirectional(module->options.bidirectional()));
-  const at::Tensor input = at::randn({kSteps, kBatch, kFeatures});
-  const auto [output, state] = module->forward(input);
-  const auto [lstm_output, lstm_state] = lstm->forward(input);
-  EXPECT_EQ(output.sizes(), lstm_output.sizes());
-  EXPECT_EQ(std::get<0>(state).sizes(), std::get<0>(lstm_state).sizes());
-  EXPECT_EQ(std::get<1>(state).sizes(), std::get<1>(lstm_state).sizes());
-  const auto [next_output, next_state] = module->forward(input, state);
-  EXPECT_FALSE(next_output.equal(output));
-}
-
-TEST_P(Module, IsSavedAndLoaded) {
-  LLTM module = random_module(options());
-  std::stringstream stream;
-  torch::save(module, stream);
-  LLTM loaded(options());
-  loaded->to(at::kDouble);
-  torch::load(loaded, stream);
-  const at::Tensor input = random({kSteps, kBatch, kFeatures});
-  EXPECT_TRUE(std::get<0>(loaded->forward(input)).equal(std::get<0>(module->forward(input))));
 }
 
 TEST_P(Module, ClonesAreIndependent) {
@@ -416,7 +373,8 @@ void exchange_checkpoint(const std::filesystem::path& folder, Options options) {
   const std::vector<at::Tensor> given = read("options.pt");
   Module module(options.num_layers(given[0].item<int64_t>())
                     .bidirectional(given[1].item<bool>())
-                    .bias(given[2].item<bool>()));
+                    .bias(given[2].item<bool>())
+                    .batch_first(given[3].item<bool>()));
   module->to(at::kDouble);
   torch::load(module, (folder / "python.pt").string());
   torch::save(module, (folder / "cpp.pt").string());

@@ -505,16 +505,6 @@ def test_forward_is_typed_as_that_of_nn_lstm():
     assert results(lltm.LLTM) == results(nn.LSTM)
 
 
-def test_typed_function(device):
-    rnn = lltm.LLTM(3, 4, device=device)
-    input = torch.randn(5, 2, 3, device=device)
-    output, h_n, c_n, cells, gates = lltm.sequence(input, rnn.weights_l0, rnn.bias_l0, keep=True)
-    assert_same((output, (h_n[None], c_n[None])), rnn(input), rtol=0, atol=0)
-    assert cells.shape == (5, 2, 4) and gates.shape == (5, 2, 12) and torch.equal(cells[-1], c_n)
-    empty = lltm.sequence(input, rnn.weights_l0)[3:]
-    assert [tuple(tensor.shape) for tensor in empty] == [(0, 2, 4), (0, 2, 12)]
-
-
 def test_doctests():
     import doctest
 

@@ -159,14 +159,6 @@ def test_traced(make_model):
     assert_same(traced(*arguments), model(*arguments), rtol=0, atol=0)
 
 
-@script_warnings
-def test_traced_cell():
-    cell = lltm.LLTMCell(3, 4)
-    traced = traced_without_warning(cell, (torch.randn(2, 3), tuple(torch.randn(2, 2, 4).unbind())))
-    arguments = torch.randn(5, 3), tuple(torch.randn(2, 5, 4).unbind())
-    assert all(torch.equal(a, b) for a, b in zip(traced(*arguments), cell(*arguments), strict=True))
-
-
 class PacksInside(nn.Module):
     def __init__(self, rnn: nn.Module, enforce_sorted: bool):
         super().__init__()
@@ -198,23 +190,6 @@ def test_traced_with_a_pack_of_very_different_lengths(monkeypatch):
     traced = torch.jit.trace(model, (torch.randn(40, 10, 3), torch.tensor([40] + [1] * 9)))
     arguments = torch.randn(6, 3, 3), torch.tensor([6, 2, 1])
     assert_same(traced(*arguments), model(*arguments))
-
-
-@script_warnings
-def test_typed_functions_are_scriptable():
-    sequence, backward = torch.jit.script(lltm.sequence), torch.jit.script(lltm.backward)
-    input, weights = torch.randn(5, 2, 3), torch.randn(12, 7)
-    torch.testing.assert_close(sequence(input, weights), lltm.sequence(input, weights))
-    h, c, dh = torch.randn(3, 2, 4).unbind()
-    _, new_cell, gates = lltm.forward(input[0], weights, None, h, c)
-    given = dh, None, new_cell, gates, input[0], weights, None, h
-    torch.testing.assert_close(backward(*given), lltm.backward(*given))
-    only = backward(*given, [False, True, False, False, False])
-    assert [gradient is not None for gradient in only] == [False, True, False, False, False]
-    sequence_backward = torch.jit.script(lltm.sequence_backward)
-    output, h_n, _, cells, gates = lltm.sequence(input, weights, keep=True)
-    given = output, h_n, None, None, output, cells, gates, input, weights
-    torch.testing.assert_close(sequence_backward(*given), lltm.sequence_backward(*given))
 
 
 @each_model

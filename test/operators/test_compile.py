@@ -134,12 +134,6 @@ def test_compiled_graphs_are_cached():
         assert counters["inductor"]["fxgraph_cache_miss"] == 0
 
 
-def test_the_typed_functions_compile(device):
-    for operator, function in (("forward", lltm.forward), ("sequence", lltm.sequence)):
-        compiled = torch.compile(lambda *t, function=function: function(*t), backend="aot_eager", fullgraph=True)
-        assert_same(compiled, function, make(operator, device))
-
-
 @each_forward
 def test_autocast_compiles(device, operator):
     def run(*tensors):

@@ -299,13 +299,6 @@ def test_masks_of_a_wrong_length(operator, length):
         operator(operator.arguments(), mask=[True] * length)
 
 
-@pytest.mark.parametrize("length", [0, 4, 6])
-@pytest.mark.parametrize("name", ["backward", "sequence_backward"])
-def test_masks_of_a_wrong_length_in_typed_calls(name, length):
-    with pytest.raises(RuntimeError, match=f"^lltm::{name}: expected output_mask of 5 flags, got {length}$"):
-        getattr(lltm, name)(**named_arguments.make(name), output_mask=[True] * length)
-
-
 @pytest.mark.parametrize(
     ("name", "case"), [(name, case) for name, cases in SHAPES.items() for case in cases[::3]], ids=str
 )

@@ -2,19 +2,19 @@
 
 import pytest
 import torch
+from lltm_testing import named_arguments
+from lltm_testing.named_arguments import NAMES, WEIGHTS, call
 from torch.func import grad, jvp, vmap
 
 import lltm
 
 pytestmark = pytest.mark.pytorch
 
-SHAPES = [(3, 5), (21, 12), (21,), (3, 7), (3, 7)]
-STATE = [(3, 7), (3, 7), (3, 21)]
+each_forward = pytest.mark.parametrize("operator", [name for name in NAMES if "backward" not in name])
 
 
-@pytest.fixture
-def arguments() -> list[torch.Tensor]:
-    return [torch.empty(shape, device="meta", requires_grad=True) for shape in SHAPES]
+def on_meta(arguments: dict) -> dict:
+    return {name: t.to("meta") for name, t in arguments.items()}
 
 
 def shapes(tensors) -> list[tuple[int, ...]]:
@@ -22,33 +22,45 @@ def shapes(tensors) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in tensors]
 
 
-def test_autograd_and_double_backward(arguments):
-    new_h, new_cell, gates = lltm.forward(*arguments)
-    assert shapes([new_h, new_cell, gates]) == STATE
-    gradients = torch.autograd.grad(new_h.sum() + new_cell.sum(), arguments, create_graph=True)
-    assert shapes(gradients) == SHAPES
-    again = torch.autograd.grad(sum(gradient.square().sum() for gradient in gradients), arguments)
-    assert shapes(again) == SHAPES
+@pytest.mark.parametrize("operator", NAMES)
+def test_results_have_the_shapes_and_dtypes_of_others(dtype, operator):
+    arguments = named_arguments.make(operator, dtype=dtype, cell_dtype=torch.float32 if dtype.itemsize == 2 else dtype)
+    found, expected = call(operator, on_meta(arguments)), call(operator, arguments)
+    assert shapes(found) == [tuple(result.shape) for result in expected]
+    assert [result.dtype for result in found] == [result.dtype for result in expected]
 
 
-def test_transforms(arguments):
-    input, *others = (argument.detach() for argument in arguments)
-    batched = vmap(lambda input: lltm.forward(input, *others))(input.expand(4, 3, 5))
-    assert shapes(batched) == [(4, *shape) for shape in STATE]
-    assert shapes([grad(lambda input: lltm.forward(input, *others)[0].sum())(input)]) == [(3, 5)]
-    assert shapes(jvp(lambda input: lltm.forward(input, *others)[0], (input,), (input,))) == [(3, 7), (3, 7)]
+@each_forward
+def test_autograd_and_double_backward(operator):
+    arguments = named_arguments.leaves_of(on_meta(named_arguments.make(operator)))
+    leaves = [t for t in arguments.values() if t.requires_grad]
+    results = call(operator, arguments)[:-1]
+    first = torch.autograd.grad(sum(result.sum() for result in results), leaves, create_graph=True)
+    second = torch.autograd.grad(sum(gradient.square().sum() for gradient in first), leaves)
+    assert shapes(first) == shapes(second) == shapes(leaves)
 
 
-def test_scripted_module():
-    cell = torch.jit.script(lltm.LLTMCell(5, 7, device="meta"))
-    assert shapes(cell(torch.empty(3, 5, device="meta"))) == STATE[:2]
+@each_forward
+def test_transforms(operator):
+    arguments = on_meta(named_arguments.make(operator))
+    weights = arguments[WEIGHTS[operator]]
+
+    def results(weights):
+        return call(operator, arguments | {WEIGHTS[operator]: weights})
+
+    of_one = shapes(results(weights))
+    assert shapes(vmap(results)(weights.expand(4, *weights.shape))) == [(4, *shape) for shape in of_one]
+    assert shapes([grad(lambda w: results(w)[0].sum())(weights)]) == shapes([weights])
+    assert shapes(jvp(lambda w: results(w)[0], (weights,), (weights,))) == of_one[:1] * 2
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_lengths(dtype):
+def test_modules(dtype):
     rnn = lltm.LLTM(5, 7, device="meta")
     lengths = torch.empty(3, dtype=dtype, device="meta")
     output, state = rnn(torch.empty(4, 3, 5, device="meta"), lengths=lengths)
     assert shapes([output, *state]) == [(4, 3, 7), (1, 3, 7), (1, 3, 7)]
     output.sum().backward()
     assert shapes([rnn.weights_l0.grad]) == [(21, 12)]
+    cell = torch.jit.script(lltm.LLTMCell(5, 7, device="meta"))
+    assert shapes(cell(torch.empty(3, 5, device="meta"))) == [(3, 7), (3, 7)]

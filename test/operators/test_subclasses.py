@@ -68,16 +68,6 @@ def test_logging_subclass(device):
         assert torch.equal(result.as_subclass(torch.Tensor), expected)
 
 
-def test_logging_subclass_gets_gradients(device):
-    arguments = make_arguments((3, 5, 4), device=device)
-    leaves, expected = arguments.require_grad(), arguments.require_grad()
-    logging = leaves._replace(weights=leaves.weights.as_subclass(LoggingTensor))
-    call(logging)[0].sum().backward()
-    call(expected)[0].sum().backward()
-    for leaf, other in zip(leaves, expected, strict=True):
-        assert torch.equal(leaf.grad.as_subclass(torch.Tensor), other.grad)
-
-
 def test_metadata_wrapper(device):
     arguments = make_arguments((3, 5, 4), device=device)
     wrapped = arguments._replace(
@@ -86,17 +76,6 @@ def test_metadata_wrapper(device):
     for result, expected in zip(call(wrapped), call(arguments), strict=True):
         assert result.metadata == ("sensor 7", "yesterday")
         assert torch.equal(result.data, expected)
-
-
-def test_metadata_wrapper_in_backward(device):
-    arguments = make_arguments((3, 5, 4), device=device)
-    new_h, new_cell, gates = call(arguments)
-    grads = torch.ones_like(new_h), torch.ones_like(new_h)
-    wrapped = MetadataTensor(new_cell, ("sensor 7",))
-    results = torch.ops.lltm.backward(*grads, wrapped, gates, *arguments[:4], [True] * 5)
-    expected = torch.ops.lltm.backward(*grads, new_cell, gates, *arguments[:4], [True] * 5)
-    for result, value in zip(results, expected, strict=True):
-        assert result.metadata == ("sensor 7",) and torch.equal(result.data, value)
 
 
 def test_wrapper_subclass(device):
@@ -114,20 +93,6 @@ def test_wrapper_subclass(device):
     (other_h.sum() + other_cell.sum()).backward()
     for leaf, other in zip(wrapped, expected, strict=True):
         assert torch.equal(leaf.grad.inner, other.grad)
-
-
-def test_function_mode(device):
-    log = []
-
-    class Mode(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            log.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    arguments = make_arguments((3, 5, 4), device=device)
-    with Mode():
-        call(arguments)
-    assert any(name.startswith("lltm.forward") for name in log)
 
 
 def test_dispatch_mode(device):

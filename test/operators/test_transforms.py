@@ -221,18 +221,6 @@ def test_gradient_of_one_argument(device, operator, argument):
     assert_equal(torch.autograd.grad(total(leaf), leaf)[0], grad(total)(value))
 
 
-@each_function
-def test_forward_mode_over_reverse(device, make):
-    """The tangent of a gradient, as in a Hessian-vector product."""
-    operator, formula, tensors = make(device)
-    tangents = tuple(torch.randn_like(t) for t in tensors)
-
-    def run(function):
-        return jvp(grad(of_loss(function), tuple(range(len(tensors)))), tensors, tangents)
-
-    assert_equal(run(operator), run(formula))
-
-
 @each_argument
 def test_jacobians(device, make, argnum):
     operator, formula, tensors = make(device)
@@ -297,15 +285,6 @@ def test_gates_have_no_gradient_below_a_transform(device, operator):
     arguments, name = named_arguments.make(operator, device), named_arguments.WEIGHTS[operator]
     found = grad(lambda w: named_arguments.call(operator, arguments | {name: w})[-1].sum())(arguments[name])
     assert torch.equal(found, torch.zeros_like(found))
-
-
-@each_function
-def test_call_without_a_transform_stays_fused(device, make):
-    """After a transform, ordinary calls take the same path as before."""
-    operator, _, tensors = make(device)
-    before = operator(*tensors)
-    grad(of_loss(operator), 1)(*tensors)
-    assert all(map(torch.equal, before, operator(*tensors)))
 
 
 @REVERSE
