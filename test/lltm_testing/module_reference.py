@@ -1,4 +1,4 @@
-"""A reference for lltm.LLTM: a loop of LLTMCell over each episode of each row. Also makes pairs with nn.LSTM."""
+"""A reference for the modules: a loop of cells over each episode of each row. Also makes pairs with nn.LSTM."""
 
 import warnings
 
@@ -8,22 +8,27 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import lltm
 
+Module = lltm.LLTM | lltm.LSTM
 
-def twins(*arguments, **options) -> tuple[nn.LSTM, lltm.LLTM]:
+
+def twins(*arguments, cls=lltm.LLTM, **options) -> tuple[nn.LSTM, Module]:
     """The two modules, constructed with the same arguments."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return nn.LSTM(*arguments, **options), lltm.LLTM(*arguments, **options)
+        return nn.LSTM(*arguments, **options), cls(*arguments, **options)
 
 
-def layer_cells(module: lltm.LLTM) -> list[lltm.LLTMCell]:
+def layer_cells(module: Module) -> list[nn.Module]:
     """A cell for each layer and direction that shares its parameters, so that gradients reach them."""
     cells = []
-    for parameters in module.all_weights:
-        weights, bias = (*parameters, None)[:2]
-        features = weights.size(1) - module.hidden_size
-        cell = lltm.LLTMCell(features, module.hidden_size, bias is not None, device="meta")  # draws no random numbers
-        cell.weights, cell.bias = weights, bias
+    for weights, *others in module.all_weights:
+        if isinstance(module, lltm.LSTM):
+            cls, features = lltm.LSTMCell, weights.size(1)
+        else:
+            cls, features = lltm.LLTMCell, weights.size(1) - module.hidden_size
+        cell = cls(features, module.hidden_size, module.bias, device="meta")  # draws no random numbers
+        for (name, _), parameter in zip(list(cell.named_parameters()), (weights, *others), strict=True):
+            setattr(cell, name, parameter)
         cells.append(cell)
     return cells
 
@@ -36,7 +41,7 @@ def episodes(length: int, reset: list[bool]) -> list[range]:
 
 def run_row(cell, row: Tensor, state, length: int, reset: list[bool], reverse: bool):
     """Runs one direction over one row (T, I). Returns h and c of every step, (T, H) each, and the last state."""
-    of_steps = [(row.new_zeros(cell.state_size),) * 2] * row.size(0)
+    of_steps = [(row.new_zeros(cell.hidden_size),) * 2] * row.size(0)
     zeros = torch.zeros_like(state[0]), torch.zeros_like(state[1])
     if length and reset[0] and not reverse:
         state = zeros
@@ -47,7 +52,7 @@ def run_row(cell, row: Tensor, state, length: int, reset: list[bool], reverse: b
         for step in reversed(steps) if reverse else steps:
             state = of_steps[step] = cell(row[step], state)
     if not of_steps:
-        return *row.new_zeros(2, 0, cell.state_size), state
+        return *row.new_zeros(2, 0, cell.hidden_size), state
     return *map(torch.stack, zip(*of_steps, strict=True)), state
 
 
@@ -56,7 +61,7 @@ def run(*arguments, **options):
     return run_states(*arguments, **options)[:2]
 
 
-def run_states(module: lltm.LLTM, input: Tensor, hx=None, lengths=None, reset=None, dropout=None):
+def run_states(module: Module, input: Tensor, hx=None, lengths=None, reset=None, dropout=None):
     """Runs all layers over a time-first batch (T, N, I), and also returns h and c of every step. `dropout` is applied
     to the outputs between two layers."""
     steps, batch, _ = input.shape
@@ -100,9 +105,9 @@ def packed(input: Tensor, lengths: list[int], **options) -> PackedSequence:
 class States(nn.Module):
     """A model that calls states()."""
 
-    def __init__(self, **options):
+    def __init__(self, cls=lltm.LLTM, **options):
         super().__init__()
-        self.rnn = lltm.LLTM(3, 4, **options)
+        self.rnn = cls(3, 4, **options)
 
     def forward(
         self,

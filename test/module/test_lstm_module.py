@@ -1,7 +1,6 @@
 """lltm.LSTM, lltm.LSTMCell and lltm.convert_lstm beside nn.LSTM and nn.LSTMCell, in float64."""
 
 import copy
-import itertools
 import pickle
 import warnings
 
@@ -96,38 +95,6 @@ def test_lengths_are_those_of_a_pack(device, options):
     assert_same(ours(input, lengths=torch.tensor(lengths, device=device)), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_resets_are_calls_from_zeros(device):
-    rnn = lltm.LSTM(3, 4, 2, device=device, dtype=torch.float64)
-    input = torch.randn(7, 2, 3, device=device, dtype=torch.float64)
-    reset = torch.zeros(7, 2, dtype=torch.bool, device=device)
-    reset[3] = True
-    output, state = rnn(input, random_state(rnn, 2, device=device, dtype=torch.float64), reset=reset)
-    assert_same((output[3:], state), rnn(input[3:]), rtol=1e-12, atol=1e-12)
-
-
-def test_states(device):
-    rnn = lltm.LSTM(3, 4, 2, bidirectional=True, device=device)
-    input = torch.randn(5, 2, 3, device=device)
-    output, state, (h, c) = rnn.states(input)
-    assert_same((output, state), rnn(input), rtol=0, atol=0)
-    assert h.shape == c.shape == (4, 5, 2, 4)
-    assert torch.equal(h[0, -1], state[0][0]) and torch.equal(c[3, 0], state[1][3])
-
-
-def test_float32_state_beside_16_bits(device):
-    rnn = lltm.LSTM(3, 4, device=device, dtype=torch.bfloat16)
-    h_0, c_0 = torch.zeros(1, 2, 4, device=device, dtype=torch.bfloat16), torch.zeros(1, 2, 4, device=device)
-    output, (h_n, c_n) = rnn(torch.randn(5, 2, 3, device=device).bfloat16(), (h_0, c_0))
-    assert (output.dtype, h_n.dtype, c_n.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
-
-
-def test_no_steps():
-    rnn = lltm.LSTM(3, 4, 2)
-    hx = random_state(rnn, 2)
-    output, state = rnn(torch.zeros(0, 2, 3), hx)
-    assert output.shape == (0, 2, 4) and all(map(torch.equal, state, hx))
-
-
 class Model(nn.Module):
     def __init__(self, **options):
         super().__init__()
@@ -215,29 +182,6 @@ def test_inputs_of_pytorchs_own_tests(theirs, ours):
 def test_a_checkpoint_of_an_lltm_is_refused(ours, other, strict):
     with pytest.raises(RuntimeError, match="is a parameter of LLTM or LLTMCell, whose cell has three gates"):
         ours.load_state_dict(other.state_dict(), strict=strict)
-
-
-ERRORS = {
-    "projections": (lambda cls: cls(3, 4, proj_size=2), NotImplementedError),
-    "size": (lambda cls: cls(0, 4), ValueError),
-    "kind": (lambda cls: cls(3, 4.0), TypeError),
-    "dropout": (lambda cls: cls(3, 4, dropout=2), ValueError),
-    "dimensions": (lambda cls: cls(3, 4)(torch.zeros(3)), ValueError),
-    "features": (lambda cls: cls(3, 4)(torch.zeros(5, 2, 4)), RuntimeError),
-    "dtype": (lambda cls: cls(3, 4)(torch.zeros(5, 2, 3).double()), ValueError),
-    "rank of hx": (lambda cls: cls(3, 4)(torch.zeros(5, 2, 3), (torch.zeros(2, 4),) * 2), RuntimeError),
-    "size of hx": (lambda cls: cls(3, 4)(torch.zeros(5, 2, 3), (torch.zeros(1, 3, 4),) * 2), RuntimeError),
-    "device": (lambda cls: cls(3, 4)(torch.zeros(5, 2, 3, device="meta")), RuntimeError),
-}
-
-
-@pytest.mark.parametrize(("make", "kind"), ERRORS.values(), ids=ERRORS)
-def test_errors_are_of_nn_lstms_kind(make, kind):
-    with pytest.raises(kind, match="LSTM|lltm::lstm"):
-        make(lltm.LSTM)
-    if kind is not NotImplementedError:
-        with pytest.raises(kind):
-            make(nn.LSTM)
 
 
 @pytest.mark.parametrize(
@@ -367,12 +311,6 @@ def test_to_torch(options):
     assert type(cell.to_torch()) is nn.LSTMCell and cell.to_torch().weight_ih is cell.weight_ih
 
 
-def test_shapes_on_meta():
-    rnn = lltm.LSTM(3, 4, 2, bidirectional=True, device="meta")
-    output, (h_n, c_n) = rnn(torch.empty(5, 2, 3, device="meta"))
-    assert output.shape == (5, 2, 8) and h_n.shape == c_n.shape == (4, 2, 4)
-
-
 @pytest.mark.parametrize("bias", [-3.0, 0.0, 3.0, 8.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_errors_of_long_sequences_are_no_larger_than_those_of_a_loop_of_cells(device, dtype, bias):
@@ -395,10 +333,3 @@ def test_errors_of_long_sequences_are_no_larger_than_those_of_a_loop_of_cells(de
     for found, loop, want in ((output, torch.stack(outputs), expected), (c_n[0], state[1], expected_c[0])):
         error, of_loop = ((t.double() - want).abs().mean() for t in (found, loop))
         assert error <= 1.2 * of_loop + 1e-7
-
-
-def test_every_combination_of_options_is_constructed():
-    for layers, bias, bidirectional in itertools.product((1, 2), (True, False), (True, False)):
-        theirs, ours = twins(3, 4, num_layers=layers, bias=bias, bidirectional=bidirectional)
-        input = torch.randn(4, 2, 3)
-        assert_same(ours(input), theirs(input))

@@ -1,4 +1,4 @@
-"""lltm.LLTM against nn.LSTM (shapes and states) and against loops of LLTMCell (values and gradients)."""
+"""lltm.LLTM and lltm.LSTM against nn.LSTM (shapes and states) and against loops of cells (values and gradients)."""
 
 import contextlib
 import copy
@@ -72,9 +72,9 @@ def test_packed(options, lengths, with_state):
     assert_same((unpacked, (h_n, c_n)), rnn(padded, state, torch.tensor(lengths)), rtol=0, atol=0)
 
 
-def test_packed_gradients():
+def test_packed_gradients(cls):
     """The gradients of data, states and parameters agree with those of the separate sequences."""
-    rnn = lltm.LLTM(3, 4, 2, bidirectional=True, dtype=torch.float64)
+    rnn = cls(3, 4, 2, bidirectional=True, dtype=torch.float64)
     sequences = [torch.randn(steps, 3, dtype=torch.float64, requires_grad=True) for steps in (2, 5, 3)]
     state = [part.requires_grad_() for part in random_state(rnn, 3, dtype=torch.float64)]
     leaves = [*sequences, *state, *rnn.parameters()]
@@ -89,9 +89,9 @@ def test_packed_gradients():
     torch.testing.assert_close(whole, torch.autograd.grad(sum(map(loss, parts)), leaves))
 
 
-def test_packed_costs_a_gather_in_and_one_out():
+def test_packed_costs_a_gather_in_and_one_out(cls):
     """The number of operations does not grow with the number of steps, and none waits for the device."""
-    rnn = lltm.LLTM(3, 4, 2, bidirectional=True)
+    rnn = cls(3, 4, 2, bidirectional=True)
     counts = []
     for steps in (4, 40):
         sequence = pack_sequence([torch.randn(steps, 3), torch.randn(steps // 2, 3)])
@@ -113,13 +113,13 @@ def test_packed_costs_a_gather_in_and_one_out():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("seed", range(12))
-def test_packs_of_very_different_lengths(device, dtype, seed, monkeypatch):
+def test_packs_of_very_different_lengths(device, dtype, seed, cls, segments):
     """They run in segments, with the results and gradients of padded ones."""
     chosen = random.Random(seed)
     torch.manual_seed(seed)
     lengths = [chosen.choice([1, 2, 3, 9]) for _ in range(chosen.randint(8, 12))] + [100]
     flags = {name: chosen.random() < 0.5 for name in ("batch_first", "bidirectional", "bias")}
-    rnn = lltm.LLTM(3, 4, num_layers=chosen.choice([1, 2]), **flags).to(device, dtype)
+    rnn = cls(3, 4, num_layers=chosen.choice([1, 2]), **flags).to(device, dtype)
     packed = pack_sequence([torch.randn(n, 3, device=device, dtype=dtype) for n in lengths], enforce_sorted=False)
     size = (rnn.num_layers * (2 if rnn.bidirectional else 1), len(lengths), 4)
     cell_dtype = dtype if chosen.random() < 0.5 or dtype is torch.float64 else torch.float32
@@ -128,23 +128,19 @@ def test_packs_of_very_different_lengths(device, dtype, seed, monkeypatch):
     reset = torch.rand(len(lengths), 100, device=device) < 0.2
     reset = None if chosen.random() < 0.5 else reset if rnn.batch_first else reset.T
 
-    def run(padded_rows):
-        calls = []
-        operator = torch.ops.lltm.sequence
-        monkeypatch.setattr(lltm._packed, "_PADDED_ROWS", padded_rows)
-        monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
-        monkeypatch.setattr(torch.ops.lltm, "sequence", lambda *arguments: calls.append(1) or operator(*arguments))
+    def run():
         data = packed.data.clone().requires_grad_()
         states = None if hx is None else tuple(state.clone().requires_grad_() for state in hx)
-        output, final = rnn(packed._replace(data=data), states, reset=reset)
-        monkeypatch.undo()
+        with Operators() as operators:
+            output, final = rnn(packed._replace(data=data), states, reset=reset)
         loss = sum(tensor.double().pow(2).sum() for tensor in (output.data, *final))
         gradients = torch.autograd.grad(loss, [data, *rnn.parameters(), *(states or ())], materialize_grads=True)
-        return len(calls) // size[0], (output.data, *final), gradients
+        return len(operators.fused()) // size[0], (output.data, *final), gradients
 
-    segments, results, gradients = run(lltm._packed._PADDED_ROWS)
-    padded_segments, padded_results, padded_gradients = run(math.inf)
-    assert segments > padded_segments == 1
+    calls, results, gradients = run()
+    segments()
+    calls_with_padding, padded_results, padded_gradients = run()
+    assert calls > calls_with_padding == 1
     rounding = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
     for found, padded in zip((*results, *gradients), (*padded_results, *padded_gradients), strict=True):
         assert found.dtype == padded.dtype
@@ -152,14 +148,12 @@ def test_packs_of_very_different_lengths(device, dtype, seed, monkeypatch):
 
 
 @pytest.mark.parametrize(("features", "calls"), [(64, 1), (128, 2)])
-def test_packs_with_little_padding_are_padded(device, features, calls, monkeypatch):
+def test_packs_with_little_padding_are_padded(device, cls, features, calls):
     """Segments cost more than 1 MiB of padding saves."""
     packed = pack_sequence([torch.randn(n, features, device=device) for n in [120] + [1] * 32])
-    operator = torch.ops.lltm.sequence
-    lengths = []
-    monkeypatch.setattr(torch.ops.lltm, "sequence", lambda *arguments: lengths.append(1) or operator(*arguments))
-    lltm.LLTM(features, 4).to(device)(packed)
-    assert len(lengths) == calls
+    with Operators() as operators:
+        cls(features, 4).to(device)(packed)
+    assert len(operators.fused()) == calls
 
 
 def test_lengths_of_a_pack_take_no_matrix(device):
@@ -177,38 +171,32 @@ def test_lengths_of_a_pack_take_no_matrix(device):
 
 @pytest.mark.parametrize("lengths", [[2] + [1] * 9, [40] + [1] * 9], ids=["padded", "segments"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64], ids=str)
-def test_packs_take_no_other_dtype_of_c0(device, lengths, dtype, monkeypatch):
-    monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
+def test_packs_take_no_other_dtype_of_c0(device, cls, lengths, dtype, segments):
     packed = pack_sequence([torch.randn(n, 4, device=device) for n in lengths])
     h_0 = torch.zeros(1, 10, 8, device=device)
     with pytest.raises(RuntimeError, match="expected c0 of input's dtype float32, got"):
-        lltm.LLTM(4, 8).to(device)(packed, (h_0, h_0.to(dtype)))
+        cls(4, 8).to(device)(packed, (h_0, h_0.to(dtype)))
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_a_16_bit_c0_of_autocast_is_carried_in_float32(device, bidirectional, monkeypatch):
+def test_a_16_bit_c0_of_autocast_is_carried_in_float32(device, cls, bidirectional, segments):
     """From segment to segment, as within a call. Only c_n has its dtype."""
-    monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
-    operator, dtypes = torch.ops.lltm.sequence, set()
-    monkeypatch.setattr(
-        torch.ops.lltm, "sequence", lambda *arguments: dtypes.add(arguments[4].dtype) or operator(*arguments)
-    )
     packed = pack_sequence([torch.randn(n, 4, device=device) for n in [40] + [1] * 9])
     state = torch.zeros(2 if bidirectional else 1, 10, 8, device=device, dtype=torch.bfloat16)
-    with torch.autocast(device.type, dtype=torch.bfloat16):
-        _, (h_n, c_n) = lltm.LLTM(4, 8, bidirectional=bidirectional).to(device)(packed, (state, state))
-    assert dtypes == {torch.float32} and h_n.dtype == c_n.dtype == torch.bfloat16
+    with torch.autocast(device.type, dtype=torch.bfloat16), Operators() as operators:
+        _, (h_n, c_n) = cls(4, 8, bidirectional=bidirectional).to(device)(packed, (state, state))
+    c_0 = {args[4 if cls is lltm.LLTM else 5].dtype for function, args in operators.calls if "lltm" in function.name()}
+    assert c_0 == {torch.float32} and h_n.dtype == c_n.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("lengths", [[2] + [1] * 9, [40] + [1] * 9], ids=["padded", "segments"])
-def test_a_16_bit_c0_beside_float64_under_autocast(device, lengths, monkeypatch):
+def test_a_16_bit_c0_beside_float64_under_autocast(device, cls, lengths, segments):
     """Autocast leaves float64 as it is."""
-    monkeypatch.setattr(lltm._packed, "_PADDING_BYTES", 0)
     packed = pack_sequence([torch.randn(n, 4, device=device, dtype=torch.float64) for n in lengths])
     h_0 = torch.zeros(1, 10, 8, device=device, dtype=torch.float64)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         with pytest.raises(RuntimeError, match="expected c0 of input's dtype float64, got bfloat16"):
-            lltm.LLTM(4, 8, dtype=torch.float64).to(device)(packed, (h_0, h_0.bfloat16()))
+            cls(4, 8, dtype=torch.float64).to(device)(packed, (h_0, h_0.bfloat16()))
 
 
 @st.composite
@@ -228,11 +216,11 @@ def cases(draw):
 
 @given(cases())
 @example((1, 1, {"num_layers": 1, "bias": True, "batch_first": False, "bidirectional": False}, [0], None, False, 0))
-def test_is_a_loop_of_cells(case):
+def test_is_a_loop_of_cells(cls, case):
     """Values and gradients of everything, with lengths and reset, layer by layer and in both directions."""
     steps, batch, options, lengths, reset, with_state, seed = case
     torch.manual_seed(seed)
-    rnn = lltm.LLTM(3, 4, **options, dtype=torch.float64)
+    rnn = cls(3, 4, **options, dtype=torch.float64)
     input = torch.randn(steps, batch, 3, dtype=torch.float64, requires_grad=True)
     state = [part.requires_grad_() for part in random_state(rnn, batch, dtype=torch.float64)] if with_state else None
     lengths = None if lengths is None else torch.tensor(lengths)
@@ -260,8 +248,8 @@ def test_is_a_loop_of_cells(case):
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_reset_of_a_packed_sequence_is_in_the_order_of_the_batch(batch_first):
-    rnn = lltm.LLTM(3, 4, 2, bidirectional=True, batch_first=batch_first, dtype=torch.float64)
+def test_reset_of_a_packed_sequence_is_in_the_order_of_the_batch(cls, batch_first):
+    rnn = cls(3, 4, 2, bidirectional=True, batch_first=batch_first, dtype=torch.float64)
     padded, reset = torch.randn(5, 3, 3, dtype=torch.float64), torch.rand(5, 3) < 0.4
     state = random_state(rnn, 3, dtype=torch.float64)
     output, state_n = rnn(
@@ -281,9 +269,9 @@ def test_a_mark_at_the_length_of_a_row_leaves_its_reverse_direction_alone():
     assert_same(rnn(input, state, lengths, reset), rnn(input, state, lengths), rtol=0, atol=0)
 
 
-def test_a_boundary_stays_where_it_is_in_both_directions():
+def test_a_boundary_stays_where_it_is_in_both_directions(cls):
     """Two successive episodes are equivalent to two calls."""
-    rnn = lltm.LLTM(3, 4, bidirectional=True)
+    rnn = cls(3, 4, bidirectional=True)
     input = torch.randn(5, 1, 3)
     reset = torch.zeros(5, 1, dtype=torch.bool)
     reset[2] = True
@@ -292,8 +280,8 @@ def test_a_boundary_stays_where_it_is_in_both_directions():
 
 
 @pytest.mark.parametrize("shape", [(), (1,)], ids=str)
-def test_single_sequence_with_length_and_reset(shape):
-    rnn = lltm.LLTM(3, 4, bidirectional=True, batch_first=True)
+def test_single_sequence_with_length_and_reset(cls, shape):
+    rnn = cls(3, 4, bidirectional=True, batch_first=True)
     input, reset = torch.randn(5, 3), torch.tensor([False, True, False, False, True])
     output, (h_n, c_n) = rnn(input, None, torch.full(shape, 3), reset)
     expected, state = rnn(input[None], None, torch.tensor([3]), reset[None])
@@ -307,9 +295,9 @@ def test_no_state_is_zeros(device, dtype):
     assert_same(rnn(input), rnn(input, (zeros, zeros)), rtol=0, atol=0)
 
 
-def test_a_stream_of_calls_is_one_call(device):
+def test_a_stream_of_calls_is_one_call(device, cls):
     """The state, with a float32 cell, is carried exactly, even with 16-bit inputs."""
-    rnn = lltm.LLTM(3, 4, 2, device=device, dtype=torch.bfloat16)
+    rnn = cls(3, 4, 2, device=device, dtype=torch.bfloat16)
     input = torch.randn(64, 2, 3, device=device, dtype=torch.bfloat16)
     h0 = torch.zeros(2, 2, 4, device=device, dtype=torch.bfloat16)
     state = h0, torch.zeros_like(h0, dtype=torch.float32)
@@ -338,9 +326,9 @@ def test_states_can_be_detached_in_place(options, as_pack):
 
 
 @pytest.mark.parametrize("sizes", [(0, 2), (5, 0), (1, 1)], ids=str)
-def test_odd_sizes(device, sizes):
+def test_odd_sizes(device, cls, sizes):
     steps, batch = sizes
-    rnn = lltm.LLTM(3, 4, 2, bidirectional=True, device=device)
+    rnn = cls(3, 4, 2, bidirectional=True, device=device)
     state = random_state(rnn, batch, device=device)
     reset = torch.zeros(steps, batch, dtype=torch.bool, device=device)
     output, (h_n, c_n) = rnn(torch.randn(steps, batch, 3, device=device), state, None, reset)
@@ -349,8 +337,8 @@ def test_odd_sizes(device, sizes):
         assert torch.equal(h_n, state[0]) and torch.equal(c_n, state[1])
 
 
-def test_dropout_between_layers_in_training_only():
-    rnn = lltm.LLTM(3, 8, 3, dropout=0.5, bidirectional=True, dtype=torch.float64)
+def test_dropout_between_layers_in_training_only(cls):
+    rnn = cls(3, 8, 3, dropout=0.5, bidirectional=True, dtype=torch.float64)
     input = torch.randn(5, 2, 3, dtype=torch.float64)
     torch.manual_seed(7)
     results = rnn(input)

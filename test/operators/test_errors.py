@@ -1,6 +1,5 @@
-"""The messages for invalid arguments of the operators, on every path of a call.
-
-pytestmark = pytest.mark.pytorch
+"""The messages for invalid arguments of the operators, on every path of a call. hostile.py has those of
+other layouts and of what is no tensor.
 
 T = 7, N = 6, I = 5, H = 4 throughout (named_arguments.py): an LLTM's weights are (12, 9).
 """
@@ -275,17 +274,6 @@ def test_meta_among_others(operator, name):
 @each_argument
 def test_cpu_and_cuda(operator, name):
     assert_another_device_fails(operator, name, "cpu" if operator.device.type == "cuda" else "cuda")
-
-
-@pytest.mark.parametrize(("operator", "name"), ARGUMENTS, indirect=["operator"])
-def test_sparse(operator, name):
-    """Other layouts get the dispatcher's message, or ours where the double backward's formula would run."""
-    arguments = operator.arguments()
-    message = f"^Could not run 'lltm::{operator.name}'"
-    if "backward" in operator.name and operator.path == "gradients":
-        message = f"^lltm::{operator.name}: expected {name} to be dense, got the layout Sparse"
-    with pytest.raises(RuntimeError, match=message):
-        operator(arguments | {name: arguments[name].to_sparse()})
 
 
 @pytest.mark.parametrize("length", [0, 4, 6])

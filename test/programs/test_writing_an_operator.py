@@ -38,7 +38,6 @@ def test_page(tmp_path):
     if lltm.cmake_prefix_path is not None:
         pytest.skip("the page begins with a build tree of lltm")
     script, outputs = make_script()
-    assert script.count("cat > ") == 12 and len(outputs) == 3
 
     checkout = tmp_path / "checkout"
     checkout.mkdir()
