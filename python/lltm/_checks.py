@@ -4,7 +4,9 @@ Messages begin with the layer's name, which is the first argument.
 """
 
 import numbers
+import re
 import warnings
+from itertools import chain
 from typing import Any
 
 import torch
@@ -66,24 +68,48 @@ def check_input_kind(layer: str, input: object) -> None:
         raise TypeError(f"{layer}: input should be a tensor or a PackedSequence, got an object of type {kind}")
 
 
-def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], weights: str, errors: list[str]) -> None:
-    """Report a state_dict of nn.LSTM or nn.LSTMCell, which has weights of this name.
+def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, errors: list[str]) -> None:
+    """Report a state_dict of nn.LSTM or nn.LSTMCell, also one whose weights are computed.
 
     load_state_dict() then raises, also with strict=False, which would otherwise leave the module untrained silently."""
-    if weights in state_dict:
+    if key := _foreign_key(module, state_dict, prefix, _KEY_OF_LSTM):
         errors.append(
-            f"{weights} is a parameter of nn.LSTM or nn.LSTMCell, whose cell has four gates: {type(module).__name__} "
+            f"{key} is a parameter of nn.LSTM or nn.LSTMCell, whose cell has four gates: {type(module).__name__} "
             "cannot compute it, but lltm.LSTM and lltm.LSTMCell do"
         )
 
 
-def refuse_lltm(module: torch.nn.Module, state_dict: dict[str, Any], weights: str, errors: list[str]) -> None:
+def refuse_lltm(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, errors: list[str]) -> None:
     """The same for the state_dict of an LLTM or LLTMCell."""
-    if weights in state_dict:
+    if key := _foreign_key(module, state_dict, prefix, _KEY_OF_LLTM):
         errors.append(
-            f"{weights} is a parameter of LLTM or LLTMCell, whose cell has three gates: {type(module).__name__} cannot "
+            f"{key} is a parameter of LLTM or LLTMCell, whose cell has three gates: {type(module).__name__} cannot "
             "compute it"
         )
+
+
+def _pattern_of_keys(weights: str) -> re.Pattern[str]:
+    """Matches the keys of a layer's or cell's weights: as parameters, as the parameters that weight_norm, spectral_norm
+    and prune of torch.nn.utils compute them from, and those of parametrizations."""
+    name = rf"({weights})(_l\d+(_reverse)?)?"
+    return re.compile(rf"{name}(_g|_v|_orig)?|parametrizations\.{name}\.original\d*")
+
+
+_KEY_OF_LSTM = _pattern_of_keys("weight_ih|weight_hh")
+_KEY_OF_LLTM = _pattern_of_keys("weights")
+
+
+def _foreign_key(
+    module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, pattern: re.Pattern[str]
+) -> str | None:
+    """The first key of the other cell's weights, unless the module has a parameter or buffer of that name."""
+    for key in state_dict:
+        name = key.removeprefix(prefix)
+        if key.startswith(prefix) and pattern.fullmatch(name):
+            own = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+            if name not in dict(own):
+                return key
+    return None
 
 
 def check_kinds(layer: str, lengths: object, reset: object) -> None:

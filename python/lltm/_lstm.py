@@ -124,7 +124,7 @@ class LSTM(_recurrent.Recurrent):
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
-        _checks.refuse_lltm(self, state_dict, prefix + "weights_l0", errors)
+        _checks.refuse_lltm(self, state_dict, prefix, errors)
 
     @overload
     @_recurrent.overload_in_scripts
@@ -256,7 +256,7 @@ class LSTMCell(nn.LSTMCell):
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
-        _checks.refuse_lltm(self, state_dict, prefix + "weights", errors)
+        _checks.refuse_lltm(self, state_dict, prefix, errors)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Compute one step."""

@@ -145,7 +145,7 @@ class LLTMCell(_leaf.Leaf):
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
-        _checks.refuse_lstm(self, state_dict, prefix + "weight_ih", errors)
+        _checks.refuse_lstm(self, state_dict, prefix, errors)
 
     def forward(
         self, input: Tensor, state: tuple[Tensor, Tensor] | None = None, hx: tuple[Tensor, Tensor] | None = None

@@ -163,7 +163,7 @@ class LLTM(_recurrent.Recurrent):
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
-        _checks.refuse_lstm(self, state_dict, prefix + "weight_ih_l0", errors)
+        _checks.refuse_lstm(self, state_dict, prefix, errors)
 
     def __getattr__(self, name: str) -> Any:
         try:

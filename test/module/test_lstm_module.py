@@ -173,17 +173,6 @@ def test_inputs_of_pytorchs_own_tests(theirs, ours):
     assert count >= 4
 
 
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(
-    ("ours", "other"),
-    [(lltm.LSTM(3, 4), lltm.LLTM(3, 4)), (lltm.LSTMCell(3, 4), lltm.LLTMCell(3, 4))],
-    ids=["LSTM", "LSTMCell"],
-)
-def test_a_checkpoint_of_an_lltm_is_refused(ours, other, strict):
-    with pytest.raises(RuntimeError, match="is a parameter of LLTM or LLTMCell, whose cell has three gates"):
-        ours.load_state_dict(other.state_dict(), strict=strict)
-
-
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [

@@ -1,4 +1,4 @@
-"""reset_parameters and its leak, also where weights are computed from other parameters; checkpoints of nn.LSTM."""
+"""reset_parameters and its leak, also where weights are computed from other parameters."""
 
 import copy
 import math
@@ -116,18 +116,6 @@ def test_raises_where_it_would_be_lost(make, constrain, message):
     ):
         module.reset_parameters(leak=2.0)
     module.reset_parameters(leak=0)
-
-
-@pytest.mark.parametrize("make", [lambda: lltm.LLTM(3, 4), lambda: lltm.LLTMCell(3, 4)], ids=["LLTM", "LLTMCell"])
-@pytest.mark.parametrize("strict", [True, False])
-def test_a_checkpoint_of_an_lstm_is_refused(make, strict):
-    module = make()
-    theirs = nn.LSTM(3, 4) if isinstance(module, lltm.LLTM) else nn.LSTMCell(3, 4)
-    model, checkpoint = nn.ModuleDict({"rnn": module}), nn.ModuleDict({"rnn": theirs}).state_dict()
-    kind = type(module).__name__
-    expected = rf"rnn\.weight_ih(_l0)? is a parameter of nn\.LSTM or nn\.LSTMCell, whose cell has four gates: {kind} "
-    with pytest.raises(RuntimeError, match=expected):
-        model.load_state_dict(checkpoint, strict=strict)
 
 
 def test_the_parameters_of_an_lstm_are_hinted_at():

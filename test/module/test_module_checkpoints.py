@@ -1,0 +1,97 @@
+"""Checkpoints of one kind of cell in a module of the other: load_state_dict raises, also with strict=False."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune
+
+import lltm
+
+pytestmark = [pytest.mark.pytorch, pytest.mark.filterwarnings("ignore:.*(weight|spectral)_norm.* is deprecated")]
+
+
+class Twice(nn.Module):
+    def forward(self, weights):
+        return 2 * weights
+
+
+CONSTRAINTS = {
+    "plain": lambda module, name: None,
+    "old_weight_norm": nn.utils.weight_norm,
+    "old_spectral_norm": nn.utils.spectral_norm,
+    "prune": lambda module, name: prune.l1_unstructured(module, name, 0.5),
+    "weight_norm": parametrizations.weight_norm,
+    "spectral_norm": parametrizations.spectral_norm,
+    "parametrization": lambda module, name: parametrize.register_parametrization(module, name, Twice()),
+}
+each_constraint = pytest.mark.parametrize("constrain", CONSTRAINTS.values(), ids=CONSTRAINTS)
+
+LSTMS = [nn.LSTM, lltm.LSTM, nn.LSTMCell, lltm.LSTMCell]
+LLTMS = [lltm.LLTM, lltm.LLTMCell]
+OF_LSTM = r"rnn\..*weight_[ih]h.* is a parameter of nn\.LSTM or nn\.LSTMCell, whose cell has four gates: {} cannot"
+OF_LLTM = r"rnn\..*weights.* is a parameter of LLTM or LLTMCell, whose cell has three gates: {} cannot compute it"
+
+
+def constrain_all(module: nn.Module, constrain) -> nn.Module:
+    """Let all weights of a module be computed."""
+    for name, parameter in list(module.named_parameters()):
+        if parameter.dim() == 2:
+            constrain(module, name)
+    return module
+
+
+def load(module: nn.Module, source: nn.Module, strict: bool) -> None:
+    nn.ModuleDict({"rnn": module}).load_state_dict(nn.ModuleDict({"rnn": source}).state_dict(), strict=strict)
+
+
+@each_constraint
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("cls", "other", "message"),
+    [(cls, other, OF_LSTM) for cls in LLTMS for other in LSTMS]
+    + [(cls, other, OF_LLTM) for cls in (lltm.LSTM, lltm.LSTMCell) for other in LLTMS],
+)
+def test_of_the_other_kind(cls, other, message, constrain, strict):
+    with pytest.raises(RuntimeError, match=message.format(cls.__name__)):
+        load(cls(3, 4), constrain_all(other(3, 4), constrain), strict)
+
+
+def test_of_one_weight_of_a_later_layer():
+    source = nn.LSTM(3, 4, 2, bidirectional=True)
+    state = {"weight_hh_l1_reverse_g": source.weight_hh_l1_reverse}
+    with pytest.raises(RuntimeError, match="weight_hh_l1_reverse_g is a parameter of nn.LSTM"):
+        lltm.LLTM(3, 4, 2, bidirectional=True).load_state_dict(state, strict=False)
+
+
+@each_constraint
+@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LLTMCell, lltm.LSTM, lltm.LSTMCell])
+def test_of_the_same_kind(cls, constrain):
+    modules = [constrain_all(cls(3, 4), constrain) for _ in range(2)]
+    load(*modules, strict=True)
+    for found, expected in zip(modules[0].parameters(), modules[1].parameters(), strict=True):
+        assert torch.equal(found, expected)
+
+
+class WithTables(lltm.LSTM):
+    """Has weights whose names an LLTM could have, too."""
+
+    def __init__(self):
+        super().__init__(3, 4)
+        self.weights = nn.Parameter(torch.randn(3))
+        self.register_buffer("weights_l0_g", torch.randn(3))
+        self.weights_of_words = nn.Linear(3, 4)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_weights_of_a_subclass(strict):
+    source, module = WithTables(), WithTables()
+    load(module, source, strict)
+    assert torch.equal(module.weights, source.weights) and torch.equal(module.weights_l0_g, source.weights_l0_g)
+
+
+@pytest.mark.parametrize("make", [partial(lltm.LLTM, 3, 4), partial(lltm.LSTM, 3, 4)], ids=["LLTM", "LSTM"])
+def test_other_keys_are_left_to_strict(make):
+    state = make().state_dict() | {"weights_of_words": torch.zeros(1), "my_weight_ih_l0": torch.zeros(1)}
+    assert len(make().load_state_dict(state, strict=False).unexpected_keys) == 2
