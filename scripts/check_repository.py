@@ -77,6 +77,22 @@ def environment_read_without_lock() -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}: call c10::utils::get_env, not getenv"
 
 
+def sources_that_nothing_compiles() -> Iterator[str]:
+    """Sources are listed, not globbed. Each way to build the example operators has a list of its own."""
+    library, tests = [ROOT / "CMakeLists.txt", *ROOT.glob("cmake/*.cmake")], ROOT / "test" / "CMakeLists.txt"
+    example = ROOT / "examples" / "operators"
+    for root, folder, lists in (
+        (ROOT, ROOT / "src", library),
+        (ROOT / "test", ROOT / "test", [*library, tests]),
+        (example, example / "src", [example / "CMakeLists.txt"]),
+        (example, example / "src", [example / "sources.py"]),
+    ):
+        listed = "".join(path.read_text() for path in lists)
+        for path in [*folder.rglob("*.cpp"), *folder.rglob("*.cu")]:
+            if "consumer" not in path.parts and path.relative_to(root).as_posix() not in listed:
+                yield f"{path.relative_to(ROOT)}: is in none of the lists of sources"
+
+
 def presets_that_make_clean_leaves() -> Iterator[str]:
     removed = dry_run("clean").stdout.split()
     for preset in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]:
@@ -91,6 +107,7 @@ CHECKS = (
     commands_that_do_not_exist,
     broken_links,
     environment_read_without_lock,
+    sources_that_nothing_compiles,
     presets_that_make_clean_leaves,
 )
 

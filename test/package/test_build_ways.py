@@ -116,18 +116,6 @@ def test_an_operator_in_a_script(tmp_path):
     assert output.splitlines()[-1] == "[0.0, 4.0, 9.0] [0.0, 4.0, 6.0]"
 
 
-def test_the_ways_compile_the_same_files():
-    lists = read_sources(EXAMPLE / "CMakeLists.txt")
-    for cuda, names in (("AUTO", ("SOURCES", "CUDA_SOURCES")), ("OFF", ("SOURCES", "CPU_ONLY_SOURCES"))):
-        program = "import sources; print(sources.WITH_CUDA, *sources.SOURCES)"
-        with_cuda, *files = run_python(program, PYTHONPATH=EXAMPLE, LLTM_CUDA=cuda).splitlines()[-1].split()
-        if with_cuda == "False":
-            names = ("SOURCES", "CPU_ONLY_SOURCES")
-        assert sorted(files) == sorted(file for name in names for file in lists[name])
-    everything = {f"src/{file.name}" for file in (EXAMPLE / "src").iterdir() if file.suffix in (".cpp", ".cu")}
-    assert everything == {file for name in ("SOURCES", "CUDA_SOURCES", "CPU_ONLY_SOURCES") for file in lists[name]}
-
-
 def test_lltm_just_in_time(tmp_path):
     """The library's own sources, for users who want to change the cell from Python."""
     cmake_lists = ROOT / "CMakeLists.txt"

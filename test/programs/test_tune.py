@@ -52,7 +52,7 @@ class TestCosts:
 
     def test_are_written_to_the_header(self):
         costs = costs_in(COSTS_H)
-        assert len(costs) > 50
+        assert costs
         changed = dict(random.Random(1).sample(sorted(costs.items()), 5))
         changed = {name: 1.4321 * value - 2e-3 for name, value in changed.items()}
         header = model.write_costs(COSTS_H, costs | changed, "A GPU, today")
