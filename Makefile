@@ -41,7 +41,7 @@ for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),AUTO) -DLLTM_WERROR=ON -
 # The options only apply to the build of this checkout, not to the builds of tests.
 unexport CMAKE_ARGS
 
-.PHONY: help build build-tests demo stream rl quality docs check test test-cpp test-python fuzz soak sanitize bench wheel release-check lint format clean distclean
+.PHONY: help build build-tests demo stream rl quality docs check test test-cpp test-python coverage fuzz soak sanitize bench wheel release-check lint format clean distclean
 .NOTPARALLEL:
 
 # Times are those of two cores, without the first compilation.
@@ -56,6 +56,7 @@ help:
 	@echo '  make test           every test but those of a release (some minutes; one side: make test-cpp, make test-python)'
 	@echo '  make lint           formatting, ruff, mypy, shellcheck, and the links and commands of the pages;  make format'
 	@echo '  make docs           the documentation: $(BUILD)/docs/index.html (CHECK_LINKS=1: also links to other sites)'
+	@echo '  make coverage       the lines of the CPU code and of the package that the tests reach (an hour)'
 	@echo 'Look for rare faults'
 	@echo '  make fuzz           random calls against the formula in float64 (SECONDS=600, FUZZ_ARGS="--device cuda")'
 	@echo '  make soak           a million calls from eight threads (SOAK_ARGS="--device cuda --calls 1000000")'
@@ -103,6 +104,19 @@ test-cpp: build-tests
 test-python: build-tests
 	@echo "-- Tests in Python (takes some minutes)"
 	$(pytest) $(PYTEST_ARGS)
+
+# Of the CPU code. Not optimized much, and with counters in every line.
+coverage:
+	@$(call with,coverage) sh -ec '\
+	  cmake -S . -B build-coverage -DLLTM_CUDA=OFF -DBUILD_TESTING=ON -DCMAKE_UNITY_BUILD=ON \
+	    "-DCMAKE_CXX_FLAGS=--coverage -fprofile-update=atomic" "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" $(CMAKE_ARGS); \
+	  cmake --build build-coverage; \
+	  find build-coverage -name "*.gcda" -delete; \
+	  build-coverage/lltm_ops_test --gtest_brief=1 --gtest_filter=-*CUDA*; \
+	  build-coverage/lltm_model_test --gtest_brief=1; \
+	  LLTM_LIBRARY=$(CURDIR)/build-coverage/liblltm_ops.so python3 -m pytest -n auto --maxprocesses=8 --dist worksteal \
+	    -m "not release" -k "not cuda" --cov=lltm --cov-report=term-missing $(PYTEST_ARGS); \
+	  gcovr --filter src/ --filter include/ --merge-lines --gcov-ignore-errors=all build-coverage'
 
 fuzz: build
 	@$(call with,test) python3 test/property/fuzz.py --seconds $(SECONDS) $(FUZZ_ARGS)
@@ -177,7 +191,7 @@ format:
 	@$(call formatters,-i,--fix,)
 
 clean:
-	rm -rf build build-torch-* build-sanitize-* build-wheel dist build-debug
+	rm -rf build build-torch-* build-sanitize-* build-coverage build-wheel dist build-debug
 
 distclean: clean
 	rm -rf .venv .venv-lint .venv-nvcc .venv-torch-*
