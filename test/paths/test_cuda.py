@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from lltm_testing import named_arguments
+from lltm_testing.named_arguments import NAMES, WEIGHTS, leaves_of
 from lltm_testing.reference import (
     assert_forward_close,
     assert_gradients_close,
+    assert_same_up_to_rounding,
     call,
     call_backward,
-    gradients,
     make_arguments,
     make_gradients,
 )
@@ -16,31 +18,83 @@ import lltm
 
 pytestmark = pytest.mark.usefixtures("needs_cuda")
 
+each_operator = pytest.mark.parametrize("operator", NAMES)
+# A few elements, and aligned rows of more.
+each_size = pytest.mark.parametrize("sizes", [(6, 5, 7, 4), (9, 64, 128, 256)], ids=str)
+several_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 
-def test_graph(dtype):
-    check_graph((6, 5, 7), dtype)
 
-
-def check_graph(sizes, dtype):
-    """Forward and backward are captured once and replayed with new values."""
-    arguments = make_arguments(sizes, dtype, "cuda")
-    grads = make_gradients(arguments)
+def check_graph(operator, sizes, dtype):
+    """Captured once, and replayed with other values, lengths and resets."""
+    arguments = named_arguments.make(operator, "cuda", dtype, sizes=sizes)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        call_backward(*grads, arguments)  # warm-up: cuBLAS allocates its workspace
+        named_arguments.call(operator, arguments)  # warm-up: cuBLAS allocates its workspace
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        results = call(arguments)
-        found = torch.ops.lltm.backward(*grads, *results[1:], *arguments[:4], [True] * 5)
+        results = named_arguments.call(operator, arguments)
     for _ in range(2):
-        for tensor in (*arguments, *grads):
-            tensor.normal_()
+        for name, value in named_arguments.make(operator, "cuda", dtype, sizes=sizes).items():
+            arguments[name].copy_(value)
         graph.replay()
         torch.cuda.synchronize()
-        assert_forward_close(results, arguments)
-        assert_gradients_close(found, *grads, arguments)
+        assert_same_up_to_rounding(results, named_arguments.call(operator, arguments))
+
+
+@each_operator
+@each_size
+def test_graph(dtype, operator, sizes):
+    check_graph(operator, sizes, dtype)
+
+
+@each_operator
+@each_size
+def test_side_stream(operator, sizes):
+    """All work is on the current stream, after pending work of that stream on the arguments."""
+    arguments = named_arguments.make(operator, "cuda", sizes=sizes)
+    expected = named_arguments.call(operator, arguments)
+    late = {name: torch.zeros_like(t) for name, t in arguments.items()}
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        for name, t in arguments.items():
+            late[name].copy_(t)
+        results = named_arguments.call(operator, late)
+    stream.synchronize()
+    assert_same_up_to_rounding(results, expected)
+
+
+@each_operator
+def test_no_synchronisation(operator):
+    arguments = named_arguments.make(operator, "cuda")
+    named_arguments.call(operator, arguments)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        named_arguments.call(operator, arguments)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@several_gpus
+@each_operator
+def test_second_gpu(operator):
+    """The call runs on the tensors' device, not the current one, and so does autograd."""
+    arguments = named_arguments.make(operator, "cuda:1")
+    assert torch.cuda.current_device() == 0
+    results = named_arguments.call(operator, arguments)
+    assert all(result.device == torch.device("cuda:1") for result in results)
+    expected = named_arguments.call(operator, {name: t.to("cuda:0") for name, t in arguments.items()})
+    assert_same_up_to_rounding([result.to("cuda:0") for result in results], expected)
+    leaves = leaves_of(arguments)
+    sum(result.sum() for result in named_arguments.call(operator, leaves) if result.requires_grad).backward()
+    assert leaves[WEIGHTS[operator]].grad.device == torch.device("cuda:1")
+    assert torch.cuda.current_device() == 0
+    name = WEIGHTS[operator]
+    with pytest.raises(RuntimeError, match=f"expected {name} on input's device cuda:1, got cuda:0"):
+        named_arguments.call(operator, arguments | {name: arguments[name].to("cuda:0")})
 
 
 # Sizes that every group of kernels supports, with aligned rows and with others, which Hopper's kernels pack first.
@@ -49,8 +103,9 @@ GROUP_SIZES = [(5, 256, 512), (130, 72, 264), (66, 33, 129)]
 
 @pytest.mark.parametrize("sizes", GROUP_SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_graph_of_every_group(path, sizes, dtype):
-    check_graph(sizes, dtype)
+@pytest.mark.parametrize("operator", ["forward", "backward"])
+def test_graph_of_every_group(path, operator, sizes, dtype):
+    check_graph(operator, (1, *sizes), dtype)
 
 
 @pytest.mark.parametrize("sizes", GROUP_SIZES, ids=str)
@@ -74,8 +129,8 @@ def test_two_streams_at_once(path, sizes, dtype):
                 assert torch.equal(one, other)
 
 
+@several_gpus
 @pytest.mark.parametrize("sizes", GROUP_SIZES, ids=str)
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 def test_second_gpu_of_every_group(path, sizes):
     for device in ("cuda:1", "cuda:0", "cuda:1"):
         arguments = make_arguments(sizes, torch.float32, device)
@@ -117,40 +172,6 @@ def test_graphed_module():
     torch.testing.assert_close(found, expected)
     for a, b in zip(cell.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
-
-
-@pytest.mark.parametrize("sizes", [(64, 128, 256), (6, 5, 7)], ids=str)
-def test_side_stream(sizes):
-    """All work is on the current stream, after pending work of that stream on the arguments."""
-    arguments = make_arguments(sizes, torch.float32, "cuda")
-    grads = make_gradients(arguments)
-    late = arguments.map(torch.zeros_like)
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)
-        for destination, source in zip(late, arguments, strict=True):
-            destination.copy_(source)
-        results = call(late)
-        found = call_backward(*grads, late)
-    stream.synchronize()
-    assert_forward_close(results, arguments)
-    assert_gradients_close(found, *grads, arguments)
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
-def test_second_gpu():
-    """The call runs on the tensors' device, not the current one."""
-    arguments = make_arguments((6, 5, 7), torch.float32, "cuda:1")
-    grads = make_gradients(arguments)
-    assert torch.cuda.current_device() == 0
-    results = call(arguments)
-    assert all(result.device == torch.device("cuda:1") for result in results)
-    assert_forward_close(results, arguments)
-    assert_gradients_close(gradients(arguments, *grads), *grads, arguments)
-    assert torch.cuda.current_device() == 0
-    with pytest.raises(RuntimeError, match="expected weights on input's device cuda:1, got cuda:0"):
-        call(arguments._replace(weights=arguments.weights.to("cuda:0")))
 
 
 def test_memory_is_only_what_is_returned():

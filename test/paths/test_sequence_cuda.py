@@ -1,4 +1,4 @@
-"""Sequences with graphs, streams and several devices."""
+"""The steps of sequences by every kernel, and at sizes at its limits. test_cuda.py has graphs, streams and devices."""
 
 import pytest
 import torch
@@ -93,33 +93,6 @@ def test_more_rows_than_a_workspace_has_room_for():
         torch.testing.assert_close(of_all, by_themselves, rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize("sizes", [(6, 5, 7, 4), (9, 64, 128, 256)], ids=str)
-def test_graph(dtype, sizes, reverse):
-    """Captured once, and replayed with other values, lengths and resets."""
-    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, reverse=reverse)
-    gradients = make_gradients(arguments)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        call_backward(gradients, arguments)  # warm-up: cuBLAS allocates its workspace
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = call(arguments, keep=True)
-        found = call_backward(gradients, arguments)
-    for _ in range(2):
-        other = make(sizes, dtype, "cuda", lengths=True, reset=True)
-        for tensor, value in zip(arguments[:7], other[:7], strict=True):
-            tensor.copy_(value)
-        for gradient in gradients:
-            gradient.normal_()
-        graph.replay()
-        torch.cuda.synchronize()
-        assert_results_close(results, arguments, keep=True)
-        assert_gradients_close(found, gradients, arguments)
-
-
 # The product of a step with each of the backward's tiles, by one block of a cluster or by several.
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize(
@@ -152,51 +125,6 @@ def test_d_input_has_the_same_bits_whether_d_weights_are_wanted_or_not(dtype, la
     assert_gradients_close(found, gradients, arguments)
     alone = call_backward(gradients, arguments, (True, False, False, False, False))
     assert torch.equal(alone[0], found[0])
-
-
-def test_no_synchronisation():
-    arguments = make((6, 5, 7, 4), device="cuda", lengths=True, reset=True)
-    gradients = make_gradients(arguments)
-    call_backward(gradients, arguments)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        call(arguments)
-        call_backward(gradients, arguments)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.parametrize("sizes", [(6, 5, 7, 4), (9, 64, 128, 256)], ids=str)
-def test_side_stream(sizes):
-    """All work is on the current stream, after pending work of that stream on the arguments."""
-    arguments = make(sizes, device="cuda", lengths=True, reset=True)
-    gradients = make_gradients(arguments)
-    late = arguments._replace(
-        **{n: torch.zeros_like(t) for n, t in zip(arguments._fields, arguments[:7], strict=False)}
-    )
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)
-        for destination, source in zip(late[:7], arguments[:7], strict=True):
-            destination.copy_(source)
-        results = call(late)
-        found = call_backward(gradients, late)
-    stream.synchronize()
-    assert_results_close(results, arguments)
-    assert_gradients_close(found, gradients, arguments)
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
-def test_second_gpu():
-    """The call runs on the tensors' device, not the current one."""
-    arguments = make((6, 5, 7, 4), device="cuda:1", lengths=True, reset=True)
-    gradients = make_gradients(arguments)
-    assert torch.cuda.current_device() == 0
-    results = call(arguments)
-    assert all(result.device == torch.device("cuda:1") for result in results)
-    assert_results_close(results, arguments)
-    assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
 
 
 def test_more_than_two_to_the_31_elements():
