@@ -38,7 +38,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 namespace lltm::cuda {
 namespace {
@@ -194,12 +193,7 @@ class StepsOfSequence {
     copy_weights();
     copy_bias();
     for (int64_t first = 0; first < layout_.batch; first += rows_at_a_time_) {
-      const int64_t count = std::min(rows_at_a_time_, layout_.batch - first);
-      if (layout_.h_in_output) {
-        run_rows<scalar_t, StepProblem>(first, count);
-      } else {
-        run_rows<scalar_t, StepOfRowsProblem>(first, count);
-      }
+      run_rows<scalar_t>(first, std::min(rows_at_a_time_, layout_.batch - first));
     }
   }
 
@@ -331,7 +325,7 @@ class StepsOfSequence {
   }
 
   /// Runs the rows [first, first + count) of the batch, for all steps.
-  template <typename scalar_t, typename Problem>
+  template <typename scalar_t>
   void run_rows(int64_t first, int64_t count) {
     using acc_t = accumulate_t<scalar_t>;
     const Layout& of = layout_;
@@ -351,18 +345,19 @@ class StepsOfSequence {
     void* const c_n = last_cell.mutable_data_ptr();
     auto* const cell =
         static_cast<acc_t*>(of.cell_in_workspace ? cell_memory.mutable_data_ptr() : c_n);
-    const RowsOfSequence rows = rows_of_sequence(lengths_, arguments_.reset, first);
 
     if (of.has_start()) {
       start_rows<scalar_t>(first, count, h_buffer, of.starts_with_c0 ? nullptr : cell);
     }
 
-    Problem step{};
+    StepProblem step{};
     static_cast<ForwardProblem&>(step) = of.problem(count, {}, rows_of(arguments_.weights));
     if (of.copies_weights) {
       step.weights.data = weights_.const_data_ptr();
     }
     step.added = {data_or_null<scalar_t>(bias_), 0};
+    step.rows = rows_of_sequence(lengths_, arguments_.reset, first);
+    step.h_n = h_n;
     // If cells are not kept, the last step writes c_n in their place.
     const bool rounds_last_cell =
         of.h_in_output && of.cell_in_workspace && outputs_.cells.size(0) == 0;
@@ -399,18 +394,12 @@ class StepsOfSequence {
       step.new_h = kept_at(outputs_.output, t, first);
       step.new_cell = kept_at(outputs_.cells, t, first);
       step.gates = kept_at(outputs_.gates, t, first);
-      if constexpr (std::is_same_v<Problem, StepOfRowsProblem>) {
-        step.t = t;
-        step.next_t = is_last ? kNever : time_of(k + 1);
-        step.rows = rows;
-        step.next_h = h_buffer(k + 1);
-        step.h_n = h_n;
-      } else if (is_last) {
-        step.h_n = h_n;
-        if (rounds_last_cell) {
-          step.new_cell = c_n;
-        }
+      if (is_last && rounds_last_cell) {
+        step.new_cell = c_n;
       }
+      step.t = t;
+      step.next_t = is_last ? kNever : time_of(k + 1);
+      step.next_h = of.h_in_output ? Matrix{} : h_buffer(k + 1);
       check_launch(launch_forward(plan_, step, device_.stream()));
     }
     if (of.cell_in_workspace && !rounds_last_cell) {

@@ -54,22 +54,6 @@ struct StepOperands {
   }
 };
 
-/// A step in which all rows run, starting and ending together, and state_size is a multiple of 16
-/// bytes. The next step reads h from output. new_h is this step's part of output. old_cell has the
-/// accumulation type. Its rows and those of `added` are aligned so that four columns can be read at
-/// once if state_size is a multiple of four. new_cell and gates are null if not kept.
-struct StepProblem : ForwardProblem {
-  // What is added to the products, instead of ForwardProblem's bias: bias for every row, with a
-  // stride of 0, or null; or z_x of this step, with the bias, if the product with input was
-  // computed before and there are no input_features.
-  Matrix added;
-  void* next_cell;  // as old_cell, contiguous, may be the same; null if it is new_cell
-  void* h_n;        // (batch, state_size), contiguous; null except at the last step
-  // Whether the previous kernel on the stream is another step of the same sequence, so that input
-  // and weights are available before it is done.
-  bool follows_a_step;
-};
-
 /// Stands for the time before the first step and after the last.
 constexpr int64_t kNoTime = -1;
 
@@ -128,18 +112,30 @@ struct OldStates {
   }
 };
 
-/// A step of any rows and any state_size. A row that runs at t writes the state that its step at
-/// next_t starts from, which is zeros if that step is reset; at its last step it writes h_n
-/// instead. A row that does not run at t writes zeros to output, cells and gates, and leaves
-/// everything else untouched.
-struct StepOfRowsProblem : StepProblem {
+/// A step of a sequence. A row that runs at t writes the state that its step at next_t starts from,
+/// which is zeros if that step is reset; at its last step it writes h_n instead. A row that does
+/// not run at t writes zeros to new_h, new_cell and gates, and leaves everything else untouched.
+///
+/// new_h is this step's part of output, new_cell and gates are null if not kept. old_cell has the
+/// accumulation type. Its rows and those of `added` are aligned so that four columns can be read at
+/// once if state_size is a multiple of four.
+struct StepProblem : ForwardProblem {
+  // What is added to the products, instead of ForwardProblem's bias: bias for every row, with a
+  // stride of 0, or null; or z_x of this step, with the bias, if the product with input was
+  // computed before and there are no input_features.
+  Matrix added;
   int64_t t, next_t;  // next_t is kNever at the last step
   RowsOfSequence rows;
-  Matrix next_h;  // of the operands' type
+  Matrix next_h;    // of the operands' type; null data if the next step reads new_h
+  void* next_cell;  // as old_cell, contiguous, may be the same; null if it is new_cell
+  void* h_n;        // (batch, state_size), contiguous
+  // Whether the previous kernel on the stream is another step of the same sequence, so that input
+  // and weights are available before it is done.
+  bool follows_a_step;
 };
 
 template <typename Problem>
-constexpr bool kOfSequence = std::is_base_of_v<StepProblem, Problem>;
+constexpr bool kOfSequence = std::is_same_v<Problem, StepProblem>;
 
 LLTM_HOST_DEVICE bool loads_early(const ForwardProblem&) {
   return false;

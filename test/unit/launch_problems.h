@@ -104,8 +104,8 @@ cudaError_t launch(const BackwardProblem& p, const GradientPlan& plan) {
 }
 
 /// A step of any batch and sizes, laid out as by sequence.cpp.
-inline StepOfRowsProblem random_step(Random& random, int size) {
-  StepOfRowsProblem step{};
+inline StepProblem random_step(Random& random, int size) {
+  StepProblem step{};
   ForwardProblem& p = step;
   p.batch = random.log_uniform(1, 5000);
   p.input_features = random.below(16) == 0 ? 0 : random.log_uniform(1, 2500);

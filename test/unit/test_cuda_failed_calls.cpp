@@ -61,7 +61,7 @@ void expect_failed_launches_leave_nothing() {
         [&] { return launch<kArithmetic>(p, candidate.estimate(shape, kH200).plan); });
     ++candidates;
   }
-  const StepOfRowsProblem step = random_step(random, element_size(kArithmetic));
+  const StepProblem step = random_step(random, element_size(kArithmetic));
   for (const ForwardCandidate& candidate : hopper_candidates(shape_of(kArithmetic, step))) {
     SCOPED_TRACE(candidate.name);
     expect_failures_leave_nothing([&] {

@@ -131,13 +131,12 @@ TEST(Launches, OfAStepOfASequencesGradientsFitTheGrid) {
   expect_all_launched.template operator()<cell::Lltm>(Group::kTiles);
 }
 
-/// A StepProblem is the base of the StepOfRowsProblem that random_step() returns.
-template <Arithmetic kArithmetic, typename Problem>
-void expect_steps_described_as() {
+template <Arithmetic kArithmetic>
+void expect_steps_described() {
   Random random;
   int launched = 0;
   for (int i = 0; i < 2000; ++i) {
-    const Problem step = random_step(random, element_size(kArithmetic));
+    const StepProblem step = random_step(random, element_size(kArithmetic));
     const ForwardShape shape = shape_of(kArithmetic, step);
     for (const ForwardCandidate& candidate : hopper_candidates(shape)) {
       fake_cuda() = {};
@@ -153,12 +152,6 @@ void expect_steps_described_as() {
     }
   }
   EXPECT_GT(launched, 1000);
-}
-
-template <Arithmetic kArithmetic>
-void expect_steps_described() {
-  expect_steps_described_as<kArithmetic, StepProblem>();
-  expect_steps_described_as<kArithmetic, StepOfRowsProblem>();
 }
 
 TEST(Launches, DescribeAStepsMatricesInFloat32) {

@@ -22,14 +22,8 @@ enum class Turn {
   kEnds,        // its last step
 };
 
-/// Problem is StepProblem, whose rows all run, or StepOfRowsProblem. Columns are as in
-/// CellEpilogue.
-template <typename Problem,
-          typename Element,
-          typename Math,
-          int kRows,
-          int kColumns,
-          typename Cell = cell::Lltm>
+/// Columns are as in CellEpilogue.
+template <typename Element, typename Math, int kRows, int kColumns, typename Cell = cell::Lltm>
 class StepEpilogue {
   static constexpr int kGates = Cell::kGates;
 
@@ -41,12 +35,12 @@ class StepEpilogue {
     int rows = 0, columns = 0;  // that exist
     int column;                 // of the first element
     int64_t row;                // of the first element, in the batch
-    Turn turn[kRows] = {};      // of any rows
+    Turn turn[kRows] = {};
     Vector<Element, kColumns> added[kRows][kGates] = {};
     Vector<acc_t, kColumns> old_cell[kRows] = {};
   };
 
-  __device__ __forceinline__ explicit StepEpilogue(const Problem& problem) : p_(problem) {}
+  __device__ __forceinline__ explicit StepEpilogue(const StepProblem& problem) : p_(problem) {}
 
   __device__ __forceinline__ void place(Operands& o, int64_t row, int64_t column) const {
     o.rows = 0;
@@ -78,9 +72,7 @@ class StepEpilogue {
           }
         }
         read(o.old_cell[r], old_cell + r * kFragmentRowStep * p_.old_cell.stride, o.columns);
-        if constexpr (kOfAnyRows) {
-          o.turn[r] = turn_of(row + r * kFragmentRowStep);
-        }
+        o.turn[r] = turn_of(row + r * kFragmentRowStep);
       }
     }
   }
@@ -116,8 +108,7 @@ class StepEpilogue {
       const Turn turn = o.turn[r];
       const int64_t row = o.row + r * kFragmentRowStep;
       const int64_t index = row * p_.state_size + o.column;
-      const bool runs = !kOfAnyRows || turn != Turn::kIdle;
-      acc_t* const next_cell = static_cast<acc_t*>(p_.next_cell);
+      const bool runs = turn != Turn::kIdle, goes_on = turn != Turn::kBeginsAnew;
       const auto write = [&](auto* to, const acc_t* values, bool values_count) {
         write_columns<kColumns>(to, values, o.columns, p_.state_size, values_count);
       };
@@ -132,30 +123,23 @@ class StepEpilogue {
           write(element(p_.gates, first_gate + gate * p_.state_size), z[gate][r], runs);
         }
       }
-      if constexpr (kOfAnyRows) {
-        if (runs) {
-          const bool goes_on = turn != Turn::kBeginsAnew;
-          void* const next_h = const_cast<void*>(p_.next_h.data);
-          write(turn == Turn::kEnds ? element(p_.h_n, index)
-                                    : element(next_h, row * p_.next_h.stride + o.column),
-                h[r],
-                goes_on);
-          write(next_cell + index, c[r], goes_on);
-        }
-      } else {
-        if (next_cell != nullptr) {
-          write(next_cell + index, c[r], true);
-        }
-        if (p_.h_n != nullptr) {
-          write(element(p_.h_n, index), h[r], true);
-        }
+      if (!runs) {
+        continue;
+      }
+      if (void* const next_h = const_cast<void*>(p_.next_h.data);
+          turn == Turn::kEnds || next_h != nullptr) {
+        write(turn == Turn::kEnds ? element(p_.h_n, index)
+                                  : element(next_h, row * p_.next_h.stride + o.column),
+              h[r],
+              goes_on);
+      }
+      if (p_.next_cell != nullptr) {
+        write(static_cast<acc_t*>(p_.next_cell) + index, c[r], goes_on);
       }
     }
   }
 
  private:
-  static constexpr bool kOfAnyRows = std::is_same_v<Problem, StepOfRowsProblem>;
-
   __device__ __forceinline__ Turn turn_of(int64_t row) const {
     const int64_t length = p_.rows.length_of(row);
     if (p_.t >= length) {
@@ -187,13 +171,13 @@ class StepEpilogue {
     }
   }
 
-  const Problem& p_;
+  const StepProblem& p_;
 };
 
 /// The epilogue of a problem.
 template <typename Problem, typename Element, typename Math, int kRows, int kColumns>
 using EpilogueOf = std::conditional_t<kOfSequence<Problem>,
-                                      StepEpilogue<Problem, Element, Math, kRows, kColumns>,
+                                      StepEpilogue<Element, Math, kRows, kColumns>,
                                       CellEpilogue<Element, Math, kRows, kColumns>>;
 
 }  // namespace lltm::cuda

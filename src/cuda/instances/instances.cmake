@@ -28,11 +28,9 @@ lltm_instances(forward_tiles forward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} F
 lltm_instances(forward_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
   "launch_forward_wgmma<@A@>(const ForwardProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(step_tiles forward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
-  "launch_forward_tiles<@A@>(const StepProblem&, const TileShape&, int, cudaStream_t)"
-  "launch_forward_tiles<@A@>(const StepOfRowsProblem&, const TileShape&, int, cudaStream_t)")
+  "launch_forward_tiles<@A@>(const StepProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(step_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
-  "launch_forward_wgmma<@A@>(const StepProblem&, const TileShape&, int, cudaStream_t)"
-  "launch_forward_wgmma<@A@>(const StepOfRowsProblem&, const TileShape&, int, cudaStream_t)")
+  "launch_forward_wgmma<@A@>(const StepProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(backward_tiles backward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
   "launch_backward_tiles<@A@>(const BackwardProblem&, const GradientPlan&, cudaStream_t)")
 lltm_instances(backward_wgmma backward/wgmma_launch.cuh ARITHMETICS kTf32 kFloat16 kBFloat16 FUNCTIONS

@@ -105,7 +105,7 @@ class LibraryForward {
     const int64_t at_once = std::clamp<int64_t>(
         kLibraryChunkBytes / (count * row_bytes), 1, std::max<int64_t>(sizes_.steps, 1));
     const Tensor chunk = device_.empty({at_once, count, gates}, kAccumulated);
-    StepOfRowsProblem step{};
+    StepProblem step{};
     step.batch = count;
     step.state_size = state_size;
     step.added = {data_or_null<scalar_t>(bias_), 0};

@@ -269,7 +269,6 @@ LLTM_INSTANTIATE(kFloat32, ForwardProblem)
 LLTM_INSTANTIATE(kFloat16, ForwardProblem)
 LLTM_INSTANTIATE(kBFloat16, ForwardProblem)
 LLTM_INSTANTIATE(kFloat32, StepProblem)
-LLTM_INSTANTIATE(kFloat32, StepOfRowsProblem)
 #undef LLTM_INSTANTIATE
 
 }  // namespace lltm::cuda

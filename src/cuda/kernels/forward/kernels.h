@@ -11,8 +11,7 @@
 
 namespace lltm::cuda {
 
-/// Problem is ForwardProblem, StepProblem or StepOfRowsProblem: the cell's forward, or a step of a
-/// sequence.
+/// Problem is ForwardProblem or StepProblem: the cell's forward, or a step of a sequence.
 
 /// Computes the whole forward in one launch. `split` blocks, a cluster, share the K of a tile. More
 /// than one requires sm_90.

@@ -32,6 +32,5 @@ cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cuda
 
 template cudaError_t launch_forward(const ForwardPlan&, const ForwardProblem&, cudaStream_t);
 template cudaError_t launch_forward(const ForwardPlan&, const StepProblem&, cudaStream_t);
-template cudaError_t launch_forward(const ForwardPlan&, const StepOfRowsProblem&, cudaStream_t);
 
 }  // namespace lltm::cuda

@@ -356,20 +356,17 @@ inline bool in_fours(const ForwardProblem& p, int size) {
   return p.state_size % 4 == 0 && p.old_cell.starts_at_neighbors(4, size) &&
          Matrix{p.bias, 0}.starts_at_neighbors(4, size);
 }
-inline bool in_fours(const StepOfRowsProblem& p, int) {
+inline bool in_fours(const StepProblem& p, int) {
   return p.state_size % 4 == 0;
 }
 
 template <typename Product, typename Problem>
 cudaError_t launch_in_fours_or_not(const Problem& problem, int split, cudaStream_t stream) {
-  if constexpr (!std::is_same_v<Problem, StepProblem>) {  // which has fours
-    if (!in_fours(problem, sizeof(typename Product::Element))) {
-      return launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Product, false>>(
-          problem, split, stream);
-    }
-  }
-  return launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Product, true>>(
-      problem, split, stream);
+  return in_fours(problem, sizeof(typename Product::Element))
+             ? launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Product, true>>(
+                   problem, split, stream)
+             : launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Product, false>>(
+                   problem, split, stream);
 }
 
 /// Launches the one of these products that has the tile.

@@ -20,7 +20,7 @@ namespace lltm::cuda {
 /// A step of either cell (src/cell) whose products the library has computed.
 template <typename scalar_t>
 struct SequenceStepParams {
-  StepOfRowsProblem step;  // without the operands of its products
+  StepProblem step;  // without the operands of its products
   // (batch, kGates * state_size), of input and of h.
   const accumulate_t<scalar_t>*z_input, *z_h;
 };
