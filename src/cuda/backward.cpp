@@ -65,12 +65,12 @@ Tensor gate_gradients(GateGradientsParams<scalar_t> params,
 
 cudaError_t launch_products(const BackwardProblem& params,
                             Arithmetic arithmetic,
-                            BackwardKernel kernel,
+                            Group group,
                             const GradientPlan& plan,
                             float* workspace,
                             cudaStream_t stream) {
   return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
-    if (kernel == BackwardKernel::kWgmma) {
+    if (group == Group::kHopper) {
       return launch_backward_wgmma<kArithmetic>(params, plan, workspace, stream);
     }
     return launch_backward_tiles<kArithmetic>(params, plan, stream);
@@ -93,11 +93,11 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
                      .vector_rows = is_describable(input) && is_describable(old_h) &&
                                     are_describable_halves(weights)});
   const GradientPlan& plan = estimate.plan;
-  const BackwardKernel kernel = candidate->kernel;
-  const bool few_rows = kernel == BackwardKernel::kFewRows;
-  const bool by_library = kernel == BackwardKernel::kLibrary;
-  const bool by_wgmma = kernel == BackwardKernel::kWgmma;
-  const bool in_tiles = by_wgmma || kernel == BackwardKernel::kTiles;
+  const Group group = candidate->group;
+  const bool few_rows = group == Group::kFewRows;
+  const bool by_library = group == Group::kLibrary;
+  const bool by_wgmma = group == Group::kHopper;
+  const bool in_tiles = by_wgmma || group == Group::kTiles;
   CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },
@@ -172,7 +172,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
     all_but_bias.bias.reset();
     finish_gradients(all_but_bias, input, weights, old_h);
   } else if (any_product && in_tiles) {
-    check_launch(launch_products(products, *arithmetic, kernel, plan, floats, stream));
+    check_launch(launch_products(products, *arithmetic, group, plan, floats, stream));
   }
   return gradients.results();
 }

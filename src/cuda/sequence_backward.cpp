@@ -93,13 +93,13 @@ Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
 std::optional<SequenceGradientChoice> choose_step(const RecurrentBackwardArguments& arguments,
                                                   const SequenceSizes<int64_t>& sizes,
                                                   const DeviceFacts& facts) {
-  const auto choice = choose_sequence_gradients({arithmetic_of(arguments.output.scalar_type()),
-                                                 sizes.steps,
-                                                 sizes.batch,
-                                                 sizes.state_size,
-                                                 sizes.gates},
-                                                facts,
-                                                selection());
+  const auto choice = choose(SequenceGradientShape{arithmetic_of(arguments.output.scalar_type()),
+                                                   sizes.steps,
+                                                   sizes.batch,
+                                                   sizes.state_size,
+                                                   sizes.gates},
+                             facts,
+                             selection());
   return choice.candidate->group == Group::kLibrary ? std::nullopt : std::optional(choice);
 }
 
@@ -257,7 +257,7 @@ bool run_products_of_lltm(const Tensor& d_weights,
                             .vector_rows = are_describable_halves(weights),
                             .forms_d_old_h = false};
   const auto [candidate, estimate] = plan_backward(facts, shape);
-  if (shape.arithmetic != Arithmetic::kFloat32 || candidate->kernel != BackwardKernel::kWgmma ||
+  if (shape.arithmetic != Arithmetic::kFloat32 || candidate->group != Group::kHopper ||
       !has_rows(weights)) {
     return false;
   }
@@ -301,8 +301,10 @@ const RecurrenceCandidate* plan(const RecurrentBackwardArguments& arguments,
                               .state_size = sizes.state_size,
                               .backward = true,
                               .in_pairs = is_in_pairs(arguments, sizes)};
-  const auto step = choose_sequence_gradients(
-      {arithmetic, sizes.steps, sizes.batch, sizes.state_size, sizes.gates}, facts, selection());
+  const auto step = choose(
+      SequenceGradientShape{arithmetic, sizes.steps, sizes.batch, sizes.state_size, sizes.gates},
+      facts,
+      selection());
   return plan_recurrence(facts, shape, static_cast<double>(sizes.steps) * step.estimate.us);
 }
 

@@ -232,7 +232,8 @@ class CudaCandidate : public CudaPath {
                                           sizes.state_size,
                                           /*ranks=*/0};
     cuda::ContiguousEstimate estimate;
-    EXPECT_TRUE(lltm_cuda_estimates(name.c_str(), false, &device, &problem, 1, &estimate));
+    EXPECT_TRUE(lltm_cuda_estimates(
+        name.c_str(), false, &device, /*times=*/nullptr, &problem, 1, &estimate));
     return !std::isnan(estimate.us);
   }
 

@@ -22,7 +22,8 @@ def sizes(shape: Shape) -> tuple[int, int, int]:
     return (shape.batch, shape.input_features, shape.state_size)
 
 
-COSTS_H = (Path(__file__).resolve().parents[2] / "src/cuda/plan/costs.h").read_text()
+PLAN = Path(__file__).resolve().parents[2] / "src/cuda/plan"
+COSTS_H = (PLAN / "costs.h").read_text()
 # Cf. test/unit/device_facts.h.
 RESIDENT = [132, 132, 126, 120, 100, 126, 98, 120, *[0] * 7, 112]
 RESIDENT_BY_TWO = [264, 264, 252, 248, 235, 252, 224, 240, *[0] * 8]
@@ -61,6 +62,33 @@ class TestCosts:
         assert different[0] == "// A GPU, today." and len(different) <= 1 + len(changed)
         with pytest.raises(ValueError, match="other constants than the library"):
             model.write_costs(COSTS_H, {"forward.read_rate": 1.0}, "A GPU, today")
+
+    def test_of_a_candidate_are_written_to_its_row(self):
+        table = """// clang-format off
+    few("forward_few", {1, 1}, {}),
+    tiles("forward_a", {64, 8, 2}, 8,
+        {.cell = {.chunk = 0.128, .block = 1.53}, .step = {.chunk = 2, .alone = -0.7}}, /*float32=*/true),
+    tiles("forward_b", {64, 8}, {.chunk = {.tf32 = 5e-3}, .finish = 3}, true),
+    {"forward_library", Group::kLibrary, {}, {}, supports},
+"""
+        costs = {"forward_a.cell.chunk": 0.2, "forward_a.cell.block": 1.53, "forward_a.step.chunk": 2.0}
+        costs |= {"forward_a.step.alone": -0.8, "forward_b.chunk.tf32": 5e-3, "forward_b.finish": 4.0}
+        expected = table.replace("0.128", "0.2").replace("-0.7", "-0.8").replace("= 3}", "= 4}")
+        assert model.write_times(table, costs) == expected
+        with pytest.raises(ValueError, match="other constants than the library"):
+            model.write_times(table, {"forward_a.cell.chunk": 0.2})
+
+    @pytest.mark.parametrize(("table", "rows"), [("forward.cpp", 15), ("sequence_gradients.cpp", 7)])
+    def test_of_all_candidates_are_written(self, table, rows):
+        source = (PLAN / table).read_text()
+        times = model.times_in(source)
+        assert len({name.partition(".")[0] for name in times}) == rows
+        written = model.write_times(source, {name: 1.4321 * time for name, time in times.items()})
+        assert model.times_in(written) == {name: float(f"{1.4321 * time:.3g}") for name, time in times.items()}
+        assert model.write_times(written, times) == model.write_times(source, times)
+        if known := model.load():
+            nonzero = {name: time for name, time in times.items() if time != 0}
+            assert nonzero.items() <= known.costs.items()
 
 
 class TestFit:
@@ -104,13 +132,14 @@ class TestFit:
         rows = [replace(row, us=1.1 * row.us) for row in rows if row.dtype == "bfloat16"]
         changed = {name for name, value in fit.fit(known, rows, prior=1e-3).items() if value != known.costs[name]}
         assert "sequence_backward.launch" in changed
-        assert not any(name.endswith((".float32", ".tf32")) or "forward." in name for name in changed)
+        assert not any(name.endswith((".float32", ".tf32")) or "forward" in name for name in changed)
 
     def test_fits_only_what_is_named(self, known):
         rows = [replace(row, us=1.1 * row.us) for row in self.rows(known, "forward", known.costs)]
         found = fit.fit(known, rows, only=r"^packing|tiles_16x8")
         changed = {name for name, value in found.items() if value != known.costs[name]}
-        assert changed == {"packing.launch", "packing.rate", "forward.tiles_16x8.chunk", "forward.tiles_16x8.block"}
+        tile = {"forward_tiles_16x8.cell.chunk", "forward_tiles_16x8.cell.block"}
+        assert changed == {"packing.launch", "packing.rate", *tile}
 
     def test_names_what_supports_a_case(self, known, monkeypatch):
         monkeypatch.setattr(known, "current_facts", lambda: H200)

@@ -88,13 +88,13 @@ inline BackwardShape shape_of(Arithmetic arithmetic, const BackwardProblem& p, b
 
 /// The hopper candidates that support this shape.
 inline std::vector<BackwardCandidate> hopper_candidates(const BackwardShape& shape) {
-  std::vector<BackwardCandidate> candidates;
-  for (const BackwardCandidate& candidate : backward_candidates()) {
-    if (candidate.group == Group::kHopper && candidate.supports(shape, test::kH200)) {
-      candidates.push_back(candidate);
+  std::vector<BackwardCandidate> hopper;
+  for (const BackwardCandidate& candidate : candidates<BackwardShape>()) {
+    if (candidate.group == Group::kHopper && supports(candidate, shape, test::kH200)) {
+      hopper.push_back(candidate);
     }
   }
-  return candidates;
+  return hopper;
 }
 
 template <Arithmetic kArithmetic>
@@ -130,13 +130,13 @@ inline ForwardShape shape_of(Arithmetic arithmetic, const StepProblem& step) {
 
 /// The hopper candidates that support this shape.
 inline std::vector<ForwardCandidate> hopper_candidates(const ForwardShape& shape) {
-  std::vector<ForwardCandidate> candidates;
-  for (const ForwardCandidate& candidate : forward_candidates()) {
+  std::vector<ForwardCandidate> hopper;
+  for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
     if (candidate.group == Group::kHopper && supports(candidate, shape, test::kH200)) {
-      candidates.push_back(candidate);
+      hopper.push_back(candidate);
     }
   }
-  return candidates;
+  return hopper;
 }
 
 }  // namespace lltm::cuda

@@ -59,13 +59,13 @@ std::vector<BackwardShape> random_shapes(int count) {
 }
 
 std::string_view chosen(const BackwardShape& shape) {
-  return choose_backward(shape, kH200).candidate->name;
+  return choose(shape, kH200).candidate->name;
 }
 
 TEST(BackwardChoice, HasTheLeastEstimateOfWhatIsSupported) {
   for (const BackwardShape& shape : random_shapes(400)) {
-    const auto choice = choose_backward(shape, kH200);
-    for (const BackwardCandidate& other : backward_candidates()) {
+    const auto choice = choose(shape, kH200);
+    for (const BackwardCandidate& other : candidates<BackwardShape>()) {
       if (const auto estimate = estimate_if_supported(other, shape, kH200)) {
         EXPECT_LE(choice.estimate.us, estimate->us) << choice.candidate->name << " " << other.name;
       }
@@ -76,9 +76,8 @@ TEST(BackwardChoice, HasTheLeastEstimateOfWhatIsSupported) {
 // Whatever the constants of a GPU.
 TEST(BackwardChoice, IsOfTheGroupThatSuitsTheSizes) {
   for (const Arithmetic arithmetic : kArithmetics) {
-    EXPECT_EQ(choose_backward(shape_of(arithmetic, 1, 512, 512), kH200).candidate->group,
-              Group::kFewRows);
-    EXPECT_EQ(choose_backward(shape_of(arithmetic, 256, 2048, 2048), kH200).candidate->group,
+    EXPECT_EQ(choose(shape_of(arithmetic, 1, 512, 512), kH200).candidate->group, Group::kFewRows);
+    EXPECT_EQ(choose(shape_of(arithmetic, 256, 2048, 2048), kH200).candidate->group,
               Group::kHopper);
   }
 }
@@ -87,32 +86,31 @@ TEST(BackwardChoice, IsSupportedOnEveryDevice) {
   std::set<std::string_view> seen;
   for (const DeviceFacts& device : kDevices) {
     for (const BackwardShape& shape : random_shapes(400)) {
-      const auto [candidate, estimate] = choose_backward(shape, device);
-      ASSERT_TRUE(candidate->supports(shape, device)) << candidate->name;
+      const auto [candidate, estimate] = choose(shape, device);
+      ASSERT_TRUE(supports(*candidate, shape, device)) << candidate->name;
       seen.insert(candidate->name);
       const int ranks = estimate.plan.ranks;
       ASSERT_GE(ranks, 1) << candidate->name;
       ASSERT_GT(device.resident_in_clusters_of(ranks), 0) << candidate->name << " " << ranks;
     }
   }
-  EXPECT_EQ(seen.size(), backward_candidates().size());
+  EXPECT_EQ(seen.size(), candidates<BackwardShape>().size());
 }
 
 TEST(BackwardChoice, LeavesNoMoreRowsToTheLibraryThanItCounts) {
   for (const Arithmetic arithmetic : kArithmetics) {
     const BackwardShape shape = shape_of(arithmetic, int64_t{1} << 31, 1, 1);
-    EXPECT_EQ(choose_backward(shape, kH200).candidate->group, Group::kTiles);
+    EXPECT_EQ(choose(shape, kH200).candidate->group, Group::kTiles);
   }
 }
 
 TEST(BackwardChoice, TakesACandidateByItsName) {
   std::set<std::string_view> names;
-  for (const BackwardCandidate& candidate : backward_candidates()) {
+  for (const BackwardCandidate& candidate : candidates<BackwardShape>()) {
     EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
     for (const BackwardShape& shape : random_shapes(100)) {
-      const BackwardCandidate& found =
-          *choose_backward(shape, kH200, {.name = candidate.name}).candidate;
-      if (candidate.supports(shape, kH200)) {
+      const BackwardCandidate& found = *choose(shape, kH200, {.name = candidate.name}).candidate;
+      if (supports(candidate, shape, kH200)) {
         EXPECT_EQ(found.name, candidate.name);
       } else {
         EXPECT_EQ(found.group, Group::kTiles) << candidate.name;
@@ -125,10 +123,10 @@ TEST(BackwardChoice, TakesAGroupWhereItCan) {
   for (const BackwardShape& shape : random_shapes(100)) {
     for (const Group group : {Group::kFewRows, Group::kHopper, Group::kTiles, Group::kLibrary}) {
       bool can = false;
-      for (const BackwardCandidate& candidate : backward_candidates()) {
-        can |= candidate.group == group && candidate.supports(shape, kH200);
+      for (const BackwardCandidate& candidate : candidates<BackwardShape>()) {
+        can |= candidate.group == group && supports(candidate, shape, kH200);
       }
-      EXPECT_EQ(choose_backward(shape, kH200, {.group = group}).candidate->group,
+      EXPECT_EQ(choose(shape, kH200, {.group = group}).candidate->group,
                 can ? group : Group::kTiles);
     }
   }
@@ -174,7 +172,7 @@ TEST(BackwardChoice, CutsALongBatchWhereTilesAreFew) {
   const auto parts = [](int64_t rows, int64_t size) {
     BackwardShape shape = shape_of(Arithmetic::kFloat32, rows, size, size);
     shape.forms_d_old_h = false;
-    return choose_backward(shape, kH200).estimate.plan.weight_parts;
+    return choose(shape, kH200).estimate.plan.weight_parts;
   };
   EXPECT_GE(parts(65536, 384), 4);  // 72 tiles
   EXPECT_GE(parts(262144, 128), 16);
@@ -184,7 +182,7 @@ TEST(BackwardChoice, CutsALongBatchWhereTilesAreFew) {
 TEST(BackwardChoice, LeavesFloat64ToTheLibrary) {
   const BackwardShape shape = shape_of(std::nullopt, 64, 512, 512);
   for (const auto group : {std::optional<Group>(), std::optional(Group::kTiles)}) {
-    EXPECT_EQ(choose_backward(shape, kH200, {.group = group}).candidate->group, Group::kLibrary);
+    EXPECT_EQ(choose(shape, kH200, {.group = group}).candidate->group, Group::kLibrary);
   }
 }
 
@@ -426,9 +424,8 @@ TEST(Float32GradientSchedule, HasEachChunkOfEachTileOnce) {
 TEST(Float32GradientSchedule, IsResidentAtOnce) {
   for (const DeviceFacts& device : kDevices) {
     for (const BackwardShape& shape : random_shapes(200)) {
-      const BackwardChoice choice =
-          choose_backward(shape, device, {.name = "backward_wgmma_float32"});
-      const bool by_wgmma = choice.candidate->kernel == BackwardKernel::kWgmma;
+      const BackwardChoice choice = choose(shape, device, {.name = "backward_wgmma_float32"});
+      const bool by_wgmma = choice.candidate->group == Group::kHopper;
       ASSERT_EQ(by_wgmma, device.wgmma && shape.arithmetic == Arithmetic::kFloat32);
       if (by_wgmma) {
         const GradientPlan& plan = choice.estimate.plan;

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -31,8 +32,8 @@ std::vector<std::string> paths() {
 TEST(Selection, TakesWhatIsListed) {
   const std::vector<std::string> all = paths();
   EXPECT_EQ(all.size(),
-            8 + forward_candidates().size() + backward_candidates().size() +
-                sequence_gradient_candidates().size() + recurrence_candidates().size());
+            8 + candidates<ForwardShape>().size() + candidates<BackwardShape>().size() +
+                candidates<SequenceGradientShape>().size() + recurrence_candidates().size());
   for (const std::string& path : all) {
     const auto selection = parse_selection(path);
     ASSERT_TRUE(selection.has_value()) << path;
@@ -80,11 +81,10 @@ TEST(Ranks, AreTakenOrAnotherCandidateIs) {
       for (const int64_t size : {64, 128, 512, 2048}) {
         ForwardShape shape = half_shape(64, size, size);
         shape.is_step = is_step;
-        for (const ForwardCandidate& candidate : forward_candidates()) {
+        for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
           double least = std::numeric_limits<double>::infinity();
           for (int ranks = 1; ranks <= kLargestCluster; ++ranks) {
-            const auto choice =
-                choose_forward(shape, device, {.name = candidate.name, .ranks = ranks});
+            const auto choice = choose(shape, device, {.name = candidate.name, .ranks = ranks});
             const bool can = supports(candidate, shape, device) &&
                              estimate(candidate, shape, device, ranks).ranks == ranks;
             if (can) {
@@ -95,7 +95,7 @@ TEST(Ranks, AreTakenOrAnotherCandidateIs) {
               EXPECT_EQ(choice.candidate->group, Group::kTiles);
             }
           }
-          if (candidate.costs != nullptr && supports(candidate, shape, device)) {
+          if (candidate.has_ranks() && supports(candidate, shape, device)) {
             EXPECT_EQ(least, estimate(candidate, shape, device).us) << candidate.name;
           }
         }
@@ -107,25 +107,24 @@ TEST(Ranks, AreTakenOrAnotherCandidateIs) {
 TEST(Ranks, AreNotForCandidatesWithoutThem) {
   const ForwardShape shape = half_shape(4, 512, 512);
   const auto forward = [&](std::string_view name, int ranks) {
-    return choose_forward(shape, kH200, {.name = name, .ranks = ranks}).candidate->name;
+    return choose(shape, kH200, {.name = name, .ranks = ranks}).candidate->name;
   };
   EXPECT_EQ(forward("forward_wgmma_64x8", 8), "forward_tiles_16x8") << "16 chunks are too few";
   EXPECT_EQ(forward("forward_wgmma_128x32_pairs", 2), "forward_tiles_16x8") << "ranks are pairs";
   EXPECT_EQ(forward("forward_library", 1), "forward_tiles_16x8");
   const BackwardShape backward{
       .arithmetic = Arithmetic::kBFloat16, .batch = 64, .input_features = 512, .state_size = 512};
-  for (const BackwardCandidate& candidate : backward_candidates()) {
-    EXPECT_EQ(
-        choose_backward(backward, kH200, {.name = candidate.name, .ranks = 2}).candidate->name,
-        "backward_tiles");
+  for (const BackwardCandidate& candidate : candidates<BackwardShape>()) {
+    EXPECT_EQ(choose(backward, kH200, {.name = candidate.name, .ranks = 2}).candidate->name,
+              "backward_tiles");
   }
 }
 
 TEST(Ranks, OfAnotherDirectionChangeNothing) {
   const ForwardShape shape = half_shape(64, 512, 512);
-  const auto by_default = choose_forward(shape, kH200);
+  const auto by_default = choose(shape, kH200);
   for (const char* const name : {"backward_tiles", "sequence_backward_tiles_32x32"}) {
-    const auto choice = choose_forward(shape, kH200, {.name = name, .ranks = 2});
+    const auto choice = choose(shape, kH200, {.name = name, .ranks = 2});
     EXPECT_EQ(choice.candidate, by_default.candidate);
     EXPECT_EQ(choice.estimate.ranks, by_default.estimate.ranks);
   }
@@ -154,6 +153,7 @@ std::vector<ContiguousEstimate> estimates_of(std::string_view name,
   EXPECT_TRUE(lltm_cuda_estimates(std::string(name).c_str(),
                                   of_steps,
                                   &device,
+                                  /*times=*/nullptr,
                                   problems.data(),
                                   static_cast<int64_t>(problems.size()),
                                   found.data()));
@@ -175,13 +175,12 @@ std::vector<ContiguousProblem> many_problems(int64_t ranks = 0) {
 }
 
 /// The least estimate of what may be chosen without being selected.
-template <typename Candidates>
-std::vector<double> least(const Candidates& candidates,
-                          bool of_steps,
+template <typename Shape>
+std::vector<double> least(bool of_steps,
                           const DeviceFacts& device,
                           const std::vector<ContiguousProblem>& problems) {
   std::vector<double> us(problems.size(), std::numeric_limits<double>::infinity());
-  for (const auto& candidate : candidates) {
+  for (const auto& candidate : candidates<Shape>()) {
     const auto found = estimates_of(candidate.name, of_steps, device, problems);
     for (size_t i = 0; i < found.size(); ++i) {
       if (!std::isnan(found[i].us) && found[i].by_default) {
@@ -197,7 +196,7 @@ constexpr DeviceFacts kDevices[] = {kH200, kEighthOfAnH200, kA100};
 TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
   const auto problems = many_problems();
   for (const DeviceFacts& device : kDevices) {
-    const auto found = least(forward_candidates(), false, device, problems);
+    const auto found = least<ForwardShape>(false, device, problems);
     for (size_t i = 0; i < problems.size(); ++i) {
       const auto& [arithmetic, batch, input, state, ranks] = problems[i];
       ForwardProblem problem{};
@@ -209,7 +208,7 @@ TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
       problem.old_h.stride = state;
       const ForwardShape shape =
           forward_shape(static_cast<Arithmetic>(arithmetic), problem, /*is_step=*/false);
-      ASSERT_EQ(found[i], choose_forward(shape, device).estimate.us);
+      ASSERT_EQ(found[i], choose(shape, device).estimate.us);
     }
   }
 }
@@ -217,7 +216,7 @@ TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
 TEST(ContiguousEstimates, AreThoseOfTheBackwardsPlans) {
   const auto problems = many_problems();
   for (const DeviceFacts& device : kDevices) {
-    const auto found = least(backward_candidates(), false, device, problems);
+    const auto found = least<BackwardShape>(false, device, problems);
     for (size_t i = 0; i < problems.size(); ++i) {
       const auto& [arithmetic, batch, input, state, ranks] = problems[i];
       const int size = element_size(static_cast<Arithmetic>(arithmetic));
@@ -227,7 +226,7 @@ TEST(ContiguousEstimates, AreThoseOfTheBackwardsPlans) {
                                 .state_size = state,
                                 .vector_rows = Matrix{nullptr, input}.starts_at_vectors(size) &&
                                                Matrix{nullptr, state}.starts_at_vectors(size)};
-      ASSERT_EQ(found[i], choose_backward(shape, device).estimate.us);
+      ASSERT_EQ(found[i], choose(shape, device).estimate.us);
     }
   }
 }
@@ -235,7 +234,7 @@ TEST(ContiguousEstimates, AreThoseOfTheBackwardsPlans) {
 TEST(ContiguousEstimates, OfStepsAreLaidOutLikeTheCopiesOfASequence) {
   // Rows that start anywhere are copied, and nothing is packed.
   const ContiguousProblem anywhere{3, 64, 500, 300, 0}, aligned{3, 64, 504, 304, 0};
-  for (const ForwardCandidate& candidate : forward_candidates()) {
+  for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
     if (candidate.group == Group::kHopper && !candidate.float32) {
       const auto found = estimates_of(candidate.name, true, kH200, {anywhere, aligned});
       EXPECT_GT(found[0].us, found[1].us) << candidate.name;
@@ -262,7 +261,8 @@ TEST(ContiguousEstimates, TakeRanksAndTellThem) {
     EXPECT_TRUE(std::isnan(found[1].us));
   }
   ContiguousEstimate unknown{};
-  EXPECT_FALSE(lltm_cuda_estimates("fastest", false, &kH200, problems.data(), 1, &unknown));
+  EXPECT_FALSE(
+      lltm_cuda_estimates("fastest", false, &kH200, nullptr, problems.data(), 1, &unknown));
 }
 
 TEST(ContiguousEstimates, UseTheConstantsOfTheDevice) {
@@ -273,6 +273,37 @@ TEST(ContiguousEstimates, UseTheConstantsOfTheDevice) {
   const std::vector<ContiguousProblem> problems{{0, 32, 512, 512, 2}};
   EXPECT_DOUBLE_EQ(estimates_of("sequence_backward_tiles_32x32", false, device, problems)[0].us,
                    estimates_of("sequence_backward_tiles_32x32", false, kH200, problems)[0].us + 1);
+}
+
+TEST(ContiguousEstimates, UseTheTimesOfTheProgram) {
+  std::istringstream lines(lltm_cuda_times());
+  std::vector<double> times;
+  std::vector<std::string> names;
+  std::string name;
+  for (double time; lines >> name >> time;) {
+    names.push_back(name);
+    times.push_back(time);
+  }
+  const ContiguousProblem problem{0, 32, 512, 512, 2};
+  const auto us = [&](const std::string& candidate, const double* of) {
+    ContiguousEstimate found{};
+    EXPECT_TRUE(lltm_cuda_estimates(candidate.c_str(), false, &kH200, of, &problem, 1, &found));
+    return found.us;
+  };
+  for (const std::string candidate : {"forward_tiles_64x32", "sequence_backward_tiles_64x64"}) {
+    EXPECT_EQ(us(candidate, times.data()), us(candidate, nullptr));
+  }
+  // The rest of a block does not depend on anything else.
+  const auto block = std::ranges::find(names, "forward_tiles_64x32.cell.block");
+  ASSERT_NE(block, names.end());
+  times[static_cast<size_t>(block - names.begin())] += 1;
+  EXPECT_DOUBLE_EQ(us("forward_tiles_64x32", times.data()), us("forward_tiles_64x32", nullptr) + 1);
+  EXPECT_EQ(us("forward_tiles_64x8", times.data()), us("forward_tiles_64x8", nullptr));
+  const auto chunk = std::ranges::find(names, "sequence_backward_tiles_64x64.chunk.float32");
+  ASSERT_NE(chunk, names.end());
+  times[static_cast<size_t>(chunk - names.begin())] *= 2;
+  EXPECT_GT(us("sequence_backward_tiles_64x64", times.data()),
+            us("sequence_backward_tiles_64x64", nullptr));
 }
 
 }  // namespace

@@ -57,8 +57,8 @@ std::vector<ForwardShape> many_shapes() {
 
 TEST(ModelChoice, HasTheLeastEstimateOfWhatIsSupported) {
   for (const ForwardShape& shape : many_shapes()) {
-    const auto choice = choose_forward(shape, kH200);
-    for (const ForwardCandidate& other : forward_candidates()) {
+    const auto choice = choose(shape, kH200);
+    for (const ForwardCandidate& other : candidates<ForwardShape>()) {
       if (const auto estimate = estimate_if_supported(other, shape, kH200, /*ranks=*/0);
           estimate && is_exact(other, shape)) {
         EXPECT_LE(choice.estimate.us, estimate->us) << choice.candidate->name << " " << other.name;
@@ -70,7 +70,7 @@ TEST(ModelChoice, HasTheLeastEstimateOfWhatIsSupported) {
 // Whatever the constants of a GPU, a large product needs the instructions for matrices.
 TEST(ModelChoice, TakesHoppersInstructionsForLargeProducts) {
   for (const Arithmetic arithmetic : kArithmetics) {
-    EXPECT_EQ(choose_forward(shape_of(arithmetic, 256, 2048, 2048), kH200).candidate->group,
+    EXPECT_EQ(choose(shape_of(arithmetic, 256, 2048, 2048), kH200).candidate->group,
               Group::kHopper);
   }
 }
@@ -94,7 +94,7 @@ const std::vector<DeviceFacts>& small_devices() {
 TEST(Model, NeverSharesKAmongBlocksThatAreNotResidentAtOnce) {
   for (const DeviceFacts& device : small_devices()) {
     for (const ForwardShape& shape : many_shapes()) {
-      for (const ForwardCandidate& candidate : forward_candidates()) {
+      for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
         if (!supports(candidate, shape, device)) {
           continue;
         }
@@ -114,7 +114,7 @@ TEST(Model, NeverSharesKAmongBlocksThatAreNotResidentAtOnce) {
 TEST(Model, AlwaysChoosesWhatIsSupported) {
   for (const DeviceFacts& device : small_devices()) {
     for (const ForwardShape& shape : many_shapes()) {
-      const auto choice = choose_forward(shape, device);
+      const auto choice = choose(shape, device);
       ASSERT_NE(choice.candidate, nullptr);
       EXPECT_TRUE(supports(*choice.candidate, shape, device)) << choice.candidate->name;
     }
@@ -125,16 +125,15 @@ TEST(Model, HasNoUseForHoppersInstructionsElsewhere) {
   DeviceFacts device = kH200;
   device.wgmma = false;
   for (const ForwardShape& shape : many_shapes()) {
-    EXPECT_NE(choose_forward(shape, device, {.group = Group::kHopper}).candidate->group,
-              Group::kHopper);
+    EXPECT_NE(choose(shape, device, {.group = Group::kHopper}).candidate->group, Group::kHopper);
   }
 }
 
 TEST(Model, GivesATileLessRanksWhereFewerBlocksAreResident) {
   const auto ranks_on = [](const DeviceFacts& device) {
-    return choose_forward(shape_of(Arithmetic::kBFloat16, 64, 1024, 128),
-                          device,
-                          {.name = "forward_wgmma_64x8"})
+    return choose(shape_of(Arithmetic::kBFloat16, 64, 1024, 128),
+                  device,
+                  {.name = "forward_wgmma_64x8"})
         .estimate.ranks;
   };
   EXPECT_EQ(ranks_on(kH200), 6);
@@ -144,7 +143,7 @@ TEST(Model, GivesATileLessRanksWhereFewerBlocksAreResident) {
 
 TEST(Model, LeavesNoMoreRowsToTheLibraryThanItCounts) {
   const auto group_of = [](int64_t batch) {
-    return choose_forward(shape_of(Arithmetic::kBFloat16, batch, 1, 1), kH200).candidate->group;
+    return choose(shape_of(Arithmetic::kBFloat16, batch, 1, 1), kH200).candidate->group;
   };
   EXPECT_EQ(group_of(INT32_MAX), Group::kLibrary);
   EXPECT_EQ(group_of(int64_t{1} << 31), Group::kTiles);
@@ -152,11 +151,11 @@ TEST(Model, LeavesNoMoreRowsToTheLibraryThanItCounts) {
 
 TEST(Model, TakesACandidateByItsName) {
   std::set<std::string_view> names;
-  for (const ForwardCandidate& candidate : forward_candidates()) {
+  for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
     EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
     for (const Arithmetic arithmetic : kArithmetics) {
       const ForwardShape shape = shape_of(arithmetic, 4, 64, 64);
-      const auto choice = choose_forward(shape, kH200, {.name = candidate.name});
+      const auto choice = choose(shape, kH200, {.name = candidate.name});
       if (supports(candidate, shape, kH200)) {
         EXPECT_EQ(choice.candidate->name, candidate.name);
       } else {
@@ -170,7 +169,7 @@ TEST(Model, AddsWhatPackingTakes) {
   const auto time = [](int64_t pack_bytes) {
     ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
     shape.pack_bytes = pack_bytes;
-    return choose_forward(shape, kH200, {.group = Group::kHopper}).estimate.us;
+    return choose(shape, kH200, {.group = Group::kHopper}).estimate.us;
   };
   EXPECT_GT(time(1), time(0));
   EXPECT_GT(time(100'000'000), time(1) + 10);
@@ -184,7 +183,7 @@ TEST(Model, ChoosesForStepsOfASequenceWhatOverlaps) {
                             .input_features = size,
                             .state_size = size,
                             .is_step = true};
-    return choose_forward(step, kH200).candidate->name;
+    return choose(step, kH200).candidate->name;
   };
   EXPECT_EQ(name(Arithmetic::kBFloat16, 32, 512), "forward_wgmma_64x8");
   EXPECT_EQ(name(Arithmetic::kBFloat16, 1, 512), "forward_wgmma_64x8");
@@ -199,7 +198,7 @@ TEST(Model, LeavesStepsOfAFewRowsIn16BitsToOthers) {
                             .input_features = 512,
                             .state_size = 512,
                             .is_step = true};
-    EXPECT_EQ(choose_forward(step, kH200, {.group = Group::kFewRows}).candidate->group,
+    EXPECT_EQ(choose(step, kH200, {.group = Group::kFewRows}).candidate->group,
               is_float(arithmetic) ? Group::kFewRows : Group::kTiles);
   }
 }
@@ -212,7 +211,7 @@ TEST(Model, MultipliesTheInputOfStepsAhead) {
                             .input_features = input_features,
                             .state_size = 64,
                             .is_step = true};
-    return choose_forward(step, kH200, {.group = Group::kHopper}).estimate.us;
+    return choose(step, kH200, {.group = Group::kHopper}).estimate.us;
   };
   for (const Arithmetic arithmetic : {Arithmetic::kFloat32, Arithmetic::kBFloat16}) {
     EXPECT_LT(time(arithmetic, 512), time(arithmetic, 64) + 0.5);
@@ -223,13 +222,13 @@ TEST(Model, MultipliesTheInputOfStepsAhead) {
 TEST(Model, LeavesStepsThatMayNotBePackedToTheLibrary) {
   ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 500, 500);
   ASSERT_GT(shape.pack_bytes, 0);
-  EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kHopper);
+  EXPECT_EQ(choose(shape, kH200).candidate->group, Group::kHopper);
   shape.is_step = true;
   for (const auto group : {std::optional<Group>(), std::optional(Group::kHopper)}) {
-    EXPECT_EQ(choose_forward(shape, kH200, {.group = group}).candidate->group, Group::kLibrary);
+    EXPECT_EQ(choose(shape, kH200, {.group = group}).candidate->group, Group::kLibrary);
   }
   shape.pack_bytes = 0;
-  EXPECT_EQ(choose_forward(shape, kH200).candidate->group, Group::kHopper);
+  EXPECT_EQ(choose(shape, kH200).candidate->group, Group::kHopper);
 }
 
 int choices = 0;
@@ -238,7 +237,7 @@ ForwardChoice choose_and_count(const ForwardShape& shape,
                                const DeviceFacts& device,
                                const Selection& selection) {
   ++choices;
-  return choose_forward(shape, device, selection);
+  return choose(shape, device, selection);
 }
 
 TEST(RecentChoice, IsMadeOnceForTheSameQuestion) {
@@ -251,7 +250,7 @@ TEST(RecentChoice, IsMadeOnceForTheSameQuestion) {
   const auto ask =
       [&](const ForwardShape& of, const DeviceFacts& device, const Selection& selection) {
         const auto recent = recent_choice<choose_and_count>(of, device, selection);
-        const ForwardChoice choice = choose_forward(of, device, selection);
+        const ForwardChoice choice = choose(of, device, selection);
         EXPECT_EQ(recent.candidate, choice.candidate);
         EXPECT_EQ(recent.estimate.ranks, choice.estimate.ranks);
       };

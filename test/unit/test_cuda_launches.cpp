@@ -32,7 +32,7 @@ void expect_described() {
     const BackwardProblem p = random_problem(random, element_size(kArithmetic), vectors, wanted);
     const BackwardShape shape = shape_of(kArithmetic, p, vectors);
     for (const BackwardCandidate& candidate : hopper_candidates(shape)) {
-      const GradientPlan plan = candidate.estimate(shape, kH200).plan;
+      const GradientPlan plan = estimate(candidate, shape, kH200).plan;
       fake_cuda() = {};
       const cudaError_t error = launch<kArithmetic>(p, plan);
       const auto& violations = fake_cuda().violations;
@@ -94,8 +94,10 @@ void expect_steps_launched(Group group) {
     params.state_size = random.log_uniform(1, 5000);
     params.last_t = random.below(steps);
     const int64_t gates = Cell::kGates * params.state_size;
-    const auto [candidate, estimate] = choose_sequence_gradients(
-        {kArithmetic, steps, params.rows, params.state_size, gates}, kH200, {.group = group});
+    const auto [candidate, estimate] =
+        choose(SequenceGradientShape{kArithmetic, steps, params.rows, params.state_size, gates},
+               kH200,
+               {.group = group});
     fake_cuda() = {};
     const int size = element_size(kArithmetic);
     const bool hopper = candidate->group == Group::kHopper;

@@ -29,7 +29,7 @@ SequenceGradientChoice choose(std::optional<Arithmetic> arithmetic,
                               int64_t state_size,
                               const DeviceFacts& device = kH200,
                               const Selection& selection = {}) {
-  return choose_sequence_gradients(shape_of(arithmetic, rows, state_size), device, selection);
+  return choose(shape_of(arithmetic, rows, state_size), device, selection);
 }
 
 int64_t blocks(const SequenceGradientChoice& plan, int64_t rows, int64_t state_size) {
@@ -104,13 +104,12 @@ TEST(SequenceGradientPlan, TakesHoppersInstructionsForLargeProducts) {
   }
   SequenceGradientShape shape = shape_of(Arithmetic::kFloat32, 1 << 20, 2048);
   shape.steps = 1 << 20;
-  EXPECT_NE(choose_sequence_gradients(shape, kH200).candidate->group, Group::kHopper)
-      << "more rows than TMA counts";
+  EXPECT_NE(choose(shape, kH200).candidate->group, Group::kHopper) << "more rows than TMA counts";
 }
 
 TEST(SequenceGradientPlan, CountsTransposingTheWeightsOnce) {
   SequenceGradientShape shape = shape_of(Arithmetic::kBFloat16, 64, 1024);
-  const SequenceGradientCandidate& candidate = *choose_sequence_gradients(shape, kH200).candidate;
+  const SequenceGradientCandidate& candidate = *choose(shape, kH200).candidate;
   ASSERT_EQ(candidate.group, Group::kHopper);
   const double many = estimate(candidate, shape, kH200).us;
   shape.steps = 1;
@@ -131,20 +130,19 @@ TEST(SequenceGradientPlan, TakesHoppersInstructionsForAnyStateSize) {
 TEST(SequenceGradientPlan, HasMmaSyncOnlyForThreeGates) {
   for (const DeviceFacts& device : {kH200, kA100}) {
     const SequenceGradientShape shape = shape_of(Arithmetic::kBFloat16, 64, 1024, /*gates=*/4);
-    EXPECT_EQ(choose_sequence_gradients(shape, device).candidate->group,
+    EXPECT_EQ(choose(shape, device).candidate->group,
               device.wgmma ? Group::kHopper : Group::kLibrary);
-    EXPECT_EQ(choose_sequence_gradients(shape, device, {.group = Group::kTiles}).candidate->group,
-              Group::kLibrary);
+    EXPECT_EQ(choose(shape, device, {.group = Group::kTiles}).candidate->group, Group::kLibrary);
   }
 }
 
 TEST(SequenceGradientPlan, TakesACandidateByItsNameAndRanks) {
   const SequenceGradientShape float32 = shape_of(Arithmetic::kFloat32, 64, 1024);
   const auto plan = [](const SequenceGradientShape& shape, std::string_view name, int ranks = 0) {
-    return choose_sequence_gradients(shape, kH200, {.name = name, .ranks = ranks});
+    return choose(shape, kH200, {.name = name, .ranks = ranks});
   };
   const SequenceGradientShape tf32 = shape_of(Arithmetic::kTf32, 128, 2048);
-  for (const SequenceGradientCandidate& candidate : sequence_gradient_candidates()) {
+  for (const SequenceGradientCandidate& candidate : candidates<SequenceGradientShape>()) {
     const bool of_float32 = supports(candidate, float32, kH200);
     const SequenceGradientShape& shape = of_float32 ? float32 : tf32;
     const auto found = plan(shape, candidate.name);

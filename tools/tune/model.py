@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 import numpy
@@ -71,21 +71,64 @@ def parse_costs(initializer: str) -> dict[str, float]:
     return costs
 
 
-def write_costs(header: str, costs: dict[str, float], measured: str) -> str:
+def parse_times(lines: str) -> dict[str, float]:
+    """The times of the candidates, from lines of a name and a number."""
+    return {name: float(time) for name, time in map(str.split, lines.splitlines())}
+
+
+def write_costs(header: str, costs: Mapping[str, float], measured: str) -> str:
     """The text of costs.h with these constants, rounded to three digits, and a comment on how they were measured."""
     macro = header.index("\nLLTM_COSTS(")
     start, end = header.index("{", macro), header.index("\n});", macro)
-    now = parse_costs(header[start:end])
-    if list(now) != list(costs):
-        raise ValueError("costs.h has other constants than the library that was built")
+    block = _replaced(header[start:end], "", costs)
+    return re.sub(r"// .*$", f"// {measured}.", header[:macro]) + header[macro:start] + block + header[end:]
+
+
+_ROW = re.compile(r'"(\w+)"[^"{]*\{[^"{}]*\}[^"{}]*(?=\{\s*\.)')
+"""A candidate in its table, up to its times."""
+
+
+def _rows(source: str) -> Iterator[tuple[str, int, int]]:
+    """The candidates in a table: their names, and where their times begin and end."""
+    for row in _ROW.finditer(source):
+        depth = 0
+        for match in re.finditer(r"[{}]", source[row.end() :]):
+            depth += 1 if match[0] == "{" else -1
+            if depth == 0:
+                yield row[1], row.end(), row.end() + match.end()
+                break
+
+
+def times_in(source: str) -> dict[str, float]:
+    """The times in a table of candidates."""
+    return {
+        f"{name}.{key}": time
+        for name, start, end in _rows(source)
+        for key, time in parse_costs(source[start:end]).items()
+    }
+
+
+def write_times(source: str, costs: Mapping[str, float]) -> str:
+    """The text of a table of candidates with these times."""
+    parts, last = [], 0
+    for name, start, end in _rows(source):
+        parts += [source[last:start], _replaced(source[start:end], f"{name}.", costs)]
+        last = end
+    return "".join([*parts, source[last:]])
+
+
+def _replaced(initializer: str, prefix: str, costs: Mapping[str, float]) -> str:
+    """An initializer with the constants whose names begin with the prefix."""
+    now = {prefix + name: value for name, value in parse_costs(initializer).items()}
+    if not now.keys() <= costs.keys():
+        raise ValueError("the sources have other constants than the library that was built")
     values = iter(now.items())
 
     def replaced(match: re.Match) -> str:
         name, value = next(values)
         return match[0] if costs[name] == value else match[1] + _rounded(costs[name])
 
-    block = re.sub(rf"([=,{{]\s*)({_NUMBER})", replaced, header[start:end])
-    return re.sub(r"// .*$", f"// {measured}.", header[:macro]) + header[macro:start] + block + header[end:]
+    return re.sub(rf"([=,{{]\s*)({_NUMBER})", replaced, initializer)
 
 
 def _rounded(value: float) -> str:
@@ -97,10 +140,12 @@ class Model:
     """The functions in C of candidates.h."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        for name in ("lltm_cuda_paths", "lltm_cuda_costs"):
+        for name in ("lltm_cuda_paths", "lltm_cuda_costs", "lltm_cuda_times"):
             getattr(library, name).restype = ctypes.c_char_p
         self.selectable = tuple(library.lltm_cuda_paths().decode().split())
-        self.costs = parse_costs(library.lltm_cuda_costs().decode())
+        of_all = parse_costs(library.lltm_cuda_costs().decode())
+        self.costs = of_all | parse_times(library.lltm_cuda_times().decode())
+        self._first_time = len(of_all)
         self._estimates = library.lltm_cuda_estimates
         self._estimates.restype = ctypes.c_bool
         self._facts = getattr(library, "lltm_cuda_device_facts", None)
@@ -126,6 +171,7 @@ class Model:
             candidate.encode(),
             ctypes.c_bool(of_steps),
             ctypes.byref(device),
+            values[self._first_time :].ctypes.data_as(ctypes.c_void_p),
             problems.ctypes.data_as(ctypes.c_void_p),
             ctypes.c_int64(len(problems)),
             found.ctypes.data_as(ctypes.c_void_p),

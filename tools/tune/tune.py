@@ -69,21 +69,24 @@ def fit(
     measurements: Annotated[list[Path], typer.Argument(help="CSV files of one or several runs.")],
     build_dir: BuildDir = ROOT / "build",
     only: Annotated[str, typer.Option(help="A regular expression: other constants stay as they are.")] = "",
-    write: Annotated[bool, typer.Option("--write", help="Write the constants to src/cuda/plan/costs.h.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write the constants to src/cuda/plan.")] = False,
 ) -> None:
     """Fit the constants of the cost model to measurements, and print them."""
     os.environ["LLTM_LIBRARY"] = str(build_dir.resolve() / "liblltm_ops.so")
     import fit as fitting
-    from model import write_costs
+    from model import write_costs, write_times
 
     try:
         known, rows = fitting.required_model(), fitting.read(measurements)
         costs = fitting.fit(known, rows, only=only)
         _show(fitting.markdown(known, rows, costs))
         if write:
-            header = ROOT / "src" / "cuda" / "plan" / "costs.h"
+            plan = ROOT / "src" / "cuda" / "plan"
+            header, tables = plan / "costs.h", (plan / "forward.cpp", plan / "sequence_gradients.cpp")
             header.write_text(write_costs(header.read_text(), costs, fitting.measured_on(rows)))
-            console.print(f"Constants: {header}")
+            for table in tables:
+                table.write_text(write_times(table.read_text(), costs))
+            console.print("Constants:", *map(str, (header, *tables)))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

@@ -34,7 +34,7 @@ bool ours_run(const BackwardShape& s, const DeviceFacts& device) {
 namespace few_rows {
 
 // The whole backward in one launch, without tiles. A thread takes four columns or one.
-bool supports(const BackwardShape& s, const DeviceFacts& device) {
+bool supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
   return ours_run(s, device) && s.batch <= kFewRows;
 }
 
@@ -51,7 +51,7 @@ int split_of(const BackwardShape& s, const DeviceFacts& device) {
   return split;
 }
 
-BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+Estimate time(const BackwardShape& s, const DeviceFacts& device) {
   const auto& costs = device.costs->backward.few_rows;
   const BackwardCosts::FewRows& of = is_float(*s.arithmetic) ? costs.floats : costs.halves;
   const int split = split_of(s, device);
@@ -62,7 +62,7 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
   const BackwardCosts::FewRows& walked = s.vector_rows ? of : costs.floats;
   const double walk = groups * (walked.group + walked.group_a_row * static_cast<double>(s.batch)) *
                       (s.vector_rows ? 1 : costs.unaligned);
-  return {{.ranks = split}, of.launch + std::max(walk, 2 * s.weights_bytes() / of.rate)};
+  return {of.launch + std::max(walk, 2 * s.weights_bytes() / of.rate), 1, {.ranks = split}};
 }
 
 }  // namespace few_rows
@@ -71,23 +71,21 @@ namespace wgmma {
 
 // TMA reads rows that start anywhere, or they are packed. The kernels count rows in int, also those
 // by which the last tile exceeds the matrix.
-bool supports(const BackwardShape& s, const DeviceFacts& device) {
+template <bool kFloat32>
+bool supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
   constexpr int64_t kMost = int64_t{1} << 30;
-  return ours_run(s, device) && device.wgmma && s.batch < kMost && s.gates() < kMost &&
-         s.width() < kMost;
-}
-
-bool supports_float32(const BackwardShape& s, const DeviceFacts& device) {
-  return s.arithmetic == Arithmetic::kFloat32 && supports(s, device);
-}
-
-bool supports_others(const BackwardShape& s, const DeviceFacts& device) {
-  return s.arithmetic != Arithmetic::kFloat32 && supports(s, device);
+  return ours_run(s, device) && device.wgmma &&
+         kFloat32 == (s.arithmetic == Arithmetic::kFloat32) && s.batch < kMost &&
+         s.gates() < kMost && s.width() < kMost;
 }
 
 }  // namespace wgmma
 
 namespace mma_sync {
+
+bool supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
+  return ours_run(s, device);
+}
 
 // Large products take the largest tiles that the shared memory of sm_80 and sm_90 holds.
 GradientPlan plan_of(const BackwardShape& s, const DeviceFacts& device) {
@@ -107,7 +105,7 @@ GradientPlan plan_of(const BackwardShape& s, const DeviceFacts& device) {
   return squares(64, split);
 }
 
-BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+Estimate time(const BackwardShape& s, const DeviceFacts& device) {
   const BackwardCosts::Tiles& of = device.costs->backward.tiles.of(*s.arithmetic);
   const GradientPlan plan = plan_of(s, device);
   const int size = plan.rows;
@@ -124,72 +122,66 @@ BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
       (small ? 2 : 1) * device.multiprocessors,
       state,
       weight);
-  return {plan,
-          of.launch + shares.makespan(state, weight) + packing_time(s, /*by_wgmma=*/false, device)};
+  return {of.launch + shares.makespan(state, weight) + packing_time(s, /*by_wgmma=*/false, device),
+          1,
+          plan};
 }
 
 }  // namespace mma_sync
 
 namespace library {
 
-bool supports(const BackwardShape&, const DeviceFacts&) {
-  return true;
-}
-
-BackwardEstimate estimate(const BackwardShape& s, const DeviceFacts& device) {
+Estimate time(const BackwardShape& s, const DeviceFacts& device) {
   if (!s.arithmetic) {
-    return {};  // There is nothing else for float64.
+    return {0, 1};  // There is nothing else for float64.
   }
   if (s.batch > INT32_MAX) {
-    return {{}, std::numeric_limits<double>::infinity()};  // as in the forward
+    return {std::numeric_limits<double>::infinity(), 1};  // as in the forward
   }
   const BackwardCosts::Library& of = device.costs->backward.library.of(*s.arithmetic);
   const auto gates = static_cast<double>(s.batch * s.gates());
   const auto columns = static_cast<double>(64 * (s.column_tiles(64) + s.state_column_tiles(64)));
   const double products = 2 * gates * columns / of.rate;
-  return {{},
-          of.launch + 3 * s.weights_bytes() / of.weights_rate * (s.vector_rows ? 1 : 2) +
+  return {of.launch + 3 * s.weights_bytes() / of.weights_rate * (s.vector_rows ? 1 : 2) +
               2 * gates * s.element_bytes() / of.gates_rate +
-              (s.vector_rows ? products : of.unaligned_launch + of.unaligned * products)};
+              (s.vector_rows ? products : of.unaligned_launch + of.unaligned * products),
+          1};
 }
 
 }  // namespace library
 
-constexpr BackwardCandidate kCandidates[] = {
-    // clang-format off
-    {"backward_few_rows",      Group::kFewRows, BackwardKernel::kFewRows,    few_rows::supports,      few_rows::estimate},
-    {"backward_wgmma_float32", Group::kHopper,  BackwardKernel::kWgmma,      wgmma::supports_float32, choose_float32_gradient_plan},
-    {"backward_wgmma",         Group::kHopper,  BackwardKernel::kWgmma,      wgmma::supports_others,  choose_gradient_plan},
-    {"backward_tiles",         Group::kTiles,   BackwardKernel::kTiles,      ours_run,                mma_sync::estimate},
-    {"backward_library",       Group::kLibrary, BackwardKernel::kLibrary,    library::supports,       library::estimate},
-    // clang-format on
-};
-
-}  // namespace
-
-std::span<const BackwardCandidate> backward_candidates() {
-  return kCandidates;
-}
-
-std::optional<BackwardEstimate> estimate_if_supported(const BackwardCandidate& candidate,
-                                                      const BackwardShape& shape,
-                                                      const DeviceFacts& device,
-                                                      int ranks) {
-  if (ranks != 0 || !candidate.supports(shape, device)) {
-    return std::nullopt;
+/// The kernel of d_gates, unless `of` has few rows, and the products.
+template <Estimate (*time)(const BackwardShape&, const DeviceFacts&)>
+Estimate estimate(const BackwardCandidate& of,
+                  const BackwardShape& s,
+                  const DeviceFacts& device,
+                  int ranks) {
+  if (ranks != 0) {
+    return {};
   }
-  BackwardEstimate found = candidate.estimate(shape, device);
-  if (candidate.kernel != BackwardKernel::kFewRows) {
-    found.us += 10 * static_cast<double>(shape.batch * shape.state_size) * shape.element_bytes() /
+  Estimate found = time(s, device);
+  if (of.group != Group::kFewRows) {
+    found.us += 10 * static_cast<double>(s.batch * s.state_size) * s.element_bytes() /
                 device.costs->backward.gate_gradients_rate;
   }
   return found;
 }
 
-BackwardChoice choose_backward(const BackwardShape& shape,
-                               const DeviceFacts& device,
-                               const Selection& selection) {
-  return choose(backward_candidates(), shape, device, selection);
+// clang-format off
+constexpr BackwardCandidate kCandidates[] = {
+    {"backward_few_rows",      Group::kFewRows, {}, {}, few_rows::supports,     estimate<few_rows::time>},
+    {"backward_wgmma_float32", Group::kHopper,  {}, {}, wgmma::supports<true>,  estimate<choose_float32_gradient_plan>},
+    {"backward_wgmma",         Group::kHopper,  {}, {}, wgmma::supports<false>, estimate<choose_gradient_plan>},
+    {"backward_tiles",         Group::kTiles,   {}, {}, mma_sync::supports,     estimate<mma_sync::time>},
+    {"backward_library",       Group::kLibrary, {}, {}, supports_everything,    estimate<library::time>},
+};
+// clang-format on
+
+}  // namespace
+
+template <>
+std::span<const BackwardCandidate> candidates() {
+  return kCandidates;
 }
 
 }  // namespace lltm::cuda

@@ -10,12 +10,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string_view>
 
 namespace lltm::cuda {
 
 /// What the candidates know of a problem.
 struct BackwardShape {
+  struct Times {};  // the tiles are chosen with a plan, and have theirs in costs.h
+
   std::optional<Arithmetic> arithmetic;  // none for float64
   int64_t batch, input_features, state_size;
   // Whether TMA can describe input, old_h, both column ranges of weights, and contiguous rows of
@@ -42,12 +43,6 @@ struct BackwardShape {
   }
 };
 
-/// The plan that a candidate would use, and the microseconds that the backward would take.
-struct BackwardEstimate {
-  GradientPlan plan;
-  double us;
-};
-
 /// The time to pack what TMA cannot describe of contiguous operands, if there is anything.
 /// Not for products by wgmma in TF32.
 inline double packing_time(const BackwardShape& s, bool by_wgmma, const DeviceFacts& device) {
@@ -66,38 +61,14 @@ inline double packing_time(const BackwardShape& s, bool by_wgmma, const DeviceFa
 /// The plan of the products by wgmma with the least estimated time, without that of d_gates: in 16
 /// bits and TF32, and in float32. The plan, and so the order of all sums, depends only on the
 /// sizes, not on which gradients are wanted.
-BackwardEstimate choose_gradient_plan(const BackwardShape& shape, const DeviceFacts& device);
-BackwardEstimate choose_float32_gradient_plan(const BackwardShape& shape,
-                                              const DeviceFacts& device);
+Estimate choose_gradient_plan(const BackwardShape& shape, const DeviceFacts& device);
+Estimate choose_float32_gradient_plan(const BackwardShape& shape, const DeviceFacts& device);
 
-/// What computes a backward (kernels/backward/kernels.h): kFewRows all of it, the others the
-/// products.
-enum class BackwardKernel { kFewRows, kWgmma, kTiles, kLibrary };
-
-/// One way to compute a backward. LLTM_CUDA_PATH can select it by its group or its name.
-struct BackwardCandidate {
-  std::string_view name;
-  Group group;
-  BackwardKernel kernel;
-  /// Whether it computes the problem correctly, even if slowly.
-  bool (*supports)(const BackwardShape& shape, const DeviceFacts& device);
-  /// Only for problems that it supports. Without the kernel of d_gates, if there is one.
-  BackwardEstimate (*estimate)(const BackwardShape& shape, const DeviceFacts& device);
-};
-std::span<const BackwardCandidate> backward_candidates();
-
-/// As for the forward (choice.h). No candidate supports a number of ranks.
-std::optional<BackwardEstimate> estimate_if_supported(const BackwardCandidate& candidate,
-                                                      const BackwardShape& shape,
-                                                      const DeviceFacts& device,
-                                                      int ranks = 0);
-
-using BackwardChoice = Choice<BackwardCandidate, BackwardEstimate>;
-
-/// The selected candidate with the least estimate (choice.h). The batch and the state are not
-/// empty.
-BackwardChoice choose_backward(const BackwardShape& shape,
-                               const DeviceFacts& device,
-                               const Selection& selection = {});
+/// One way to compute a backward: those with few rows all of it, the others the products. None
+/// supports a number of ranks.
+using BackwardCandidate = Candidate<BackwardShape>;
+using BackwardChoice = Choice<BackwardShape>;
+template <>
+std::span<const BackwardCandidate> candidates();
 
 }  // namespace lltm::cuda

@@ -7,7 +7,11 @@
 #include "sequence_gradients.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
 #include <limits>
+#include <sstream>
 #include <vector>
 
 namespace lltm::cuda {
@@ -31,21 +35,19 @@ constexpr struct {
 const std::vector<std::string_view>& candidate_names() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> all;
-    const auto add = [&](const auto& candidates) {
-      for (const auto& candidate : candidates) {
+    const auto add = [&](const auto& of) {
+      for (const auto& candidate : of) {
         all.push_back(candidate.name);
       }
     };
-    add(forward_candidates());
-    add(backward_candidates());
-    add(sequence_gradient_candidates());
+    add(candidates<ForwardShape>());
+    add(candidates<BackwardShape>());
+    add(candidates<SequenceGradientShape>());
     add(recurrence_candidates());
     return all;
   }();
   return names;
 }
-
-constexpr ContiguousEstimate kUnsupported{std::numeric_limits<double>::quiet_NaN(), 0, 0};
 
 Arithmetic arithmetic_of(const ContiguousProblem& of) {
   return static_cast<Arithmetic>(of.arithmetic);
@@ -55,7 +57,12 @@ Matrix contiguous(int64_t columns) {
   return {nullptr, columns};
 }
 
-ForwardShape shape_for(const ForwardCandidate&, const ContiguousProblem& of, bool is_step) {
+/// The shape of a problem.
+template <typename Shape>
+Shape shape_for(const ContiguousProblem& of, bool is_step);
+
+template <>
+ForwardShape shape_for(const ContiguousProblem& of, bool is_step) {
   const Matrix input = contiguous(of.input_features);
   const Matrix weights = contiguous(of.state_size + of.input_features);
   StepOperands operands{.size = element_size(arithmetic_of(of)),
@@ -74,7 +81,8 @@ ForwardShape shape_for(const ForwardCandidate&, const ContiguousProblem& of, boo
   return forward_shape(arithmetic_of(of), problem, is_step);
 }
 
-BackwardShape shape_for(const BackwardCandidate&, const ContiguousProblem& of, bool) {
+template <>
+BackwardShape shape_for(const ContiguousProblem& of, bool) {
   const int size = element_size(arithmetic_of(of));
   return {.arithmetic = arithmetic_of(of),
           .batch = of.batch,
@@ -84,9 +92,8 @@ BackwardShape shape_for(const BackwardCandidate&, const ContiguousProblem& of, b
                          contiguous(of.state_size).starts_at_vectors(size)};
 }
 
-SequenceGradientShape shape_for(const SequenceGradientCandidate&,
-                                const ContiguousProblem& of,
-                                bool) {
+template <>
+SequenceGradientShape shape_for(const ContiguousProblem& of, bool) {
   // As many steps as tools/tune measures.
   return {.arithmetic = arithmetic_of(of),
           .steps = 24,
@@ -95,21 +102,53 @@ SequenceGradientShape shape_for(const SequenceGradientCandidate&,
           .gates = 3 * of.state_size};
 }
 
-template <typename Candidate>
-ContiguousEstimate answer(const Candidate& candidate,
+template <typename Shape>
+ContiguousEstimate answer(const Candidate<Shape>& candidate,
                           const DeviceFacts& device,
                           const ContiguousProblem& of,
                           bool of_steps) {
-  const auto shape = shape_for(candidate, of, of_steps);
+  const Shape shape = shape_for<Shape>(of, of_steps);
   const auto found = estimate_if_supported(candidate, shape, device, static_cast<int>(of.ranks));
   if (!found) {
-    return kUnsupported;
+    return {std::numeric_limits<double>::quiet_NaN(), 0, 0};
   }
-  int ranks = 0;
-  if constexpr (requires { found->ranks; }) {
-    ranks = candidate.costs ? found->ranks : 0;
+  return {found->us, candidate.has_ranks() ? found->ranks : 0, is_exact(candidate, shape)};
+}
+
+/// The number of a candidate's times, all of which are doubles.
+template <typename Shape>
+constexpr size_t kTimes = sizeof(typename Shape::Times) / sizeof(double);
+
+/// Calls run<Shape>() for every Shape that has times.
+template <typename Run>
+void for_each_shape_with_times(const Run& run) {
+  run.template operator()<ForwardShape>();
+  run.template operator()<SequenceGradientShape>();
+}
+
+std::string all_times() {
+  std::ostringstream text;
+  text.precision(std::numeric_limits<double>::max_digits10);
+  for_each_shape_with_times([&]<typename Shape>() {
+    for (const Candidate<Shape>& candidate : candidates<Shape>()) {
+      const auto times = std::bit_cast<std::array<double, kTimes<Shape>>>(candidate.times);
+      for (size_t i = 0; i < times.size(); ++i) {
+        text << candidate.name << '.' << Shape::Times::kNames[i] << ' ' << times[i] << '\n';
+      }
+    }
+  });
+  return text.str();
+}
+
+/// A candidate with its part of `times`, which begin with those of its Shape.
+template <typename Shape>
+Candidate<Shape> with_times(const Candidate<Shape>& candidate, const double* times) {
+  Candidate<Shape> changed = candidate;
+  if (kTimes<Shape> > 0 && times != nullptr) {
+    const auto index = &candidate - candidates<Shape>().data();
+    std::memcpy(&changed.times, times + index * kTimes<Shape>, sizeof(changed.times));
   }
-  return {found->us, ranks, is_exact(candidate, shape)};
+  return changed;
 }
 
 }  // namespace
@@ -169,23 +208,33 @@ __attribute__((visibility("default"))) const char* lltm_cuda_costs() {
   return kCostsText;
 }
 
+__attribute__((visibility("default"))) const char* lltm_cuda_times() {
+  static const std::string all = all_times();
+  return all.c_str();
+}
+
 __attribute__((visibility("default"))) bool lltm_cuda_estimates(const char* name,
                                                                 bool of_steps,
                                                                 const DeviceFacts* device,
+                                                                const double* times,
                                                                 const ContiguousProblem* problems,
                                                                 int64_t count,
                                                                 ContiguousEstimate* estimates) {
-  const auto answer_all = [&](const auto& candidates) {
-    const auto found =
-        std::ranges::find_if(candidates, [&](const auto& of) { return of.name == name; });
-    if (found == candidates.end()) {
+  const auto answer_all = [&]<typename Shape>(const double* of_shape) {
+    const auto all = candidates<Shape>();
+    const auto found = std::ranges::find_if(all, [&](const auto& of) { return of.name == name; });
+    if (found == all.end()) {
       return false;
     }
+    const Candidate<Shape> candidate = with_times(*found, of_shape);
     std::transform(problems, problems + count, estimates, [&](const ContiguousProblem& problem) {
-      return answer(*found, *device, problem, of_steps);
+      return answer(candidate, *device, problem, of_steps);
     });
     return true;
   };
-  return answer_all(forward_candidates()) || answer_all(backward_candidates()) ||
-         answer_all(sequence_gradient_candidates());
+  const double* const of_gradients =
+      times == nullptr ? nullptr : times + candidates<ForwardShape>().size() * kTimes<ForwardShape>;
+  return answer_all.template operator()<ForwardShape>(times) ||
+         answer_all.template operator()<BackwardShape>(nullptr) ||
+         answer_all.template operator()<SequenceGradientShape>(of_gradients);
 }

@@ -45,11 +45,16 @@ const char* lltm_cuda_paths();
 /// The initializer of the model's constants in costs.h. They are doubles, in this order.
 const char* lltm_cuda_costs();
 
+/// The times of all candidates' tiles, in lines of a name and a number.
+const char* lltm_cuda_times();
+
 /// Estimates a candidate for `count` problems, or, with `of_steps`, a candidate of the forward for
-/// steps of sequences. Returns false if no candidate has the name.
+/// steps of sequences. `times` are others than lltm_cuda_times(), in its order, or null. Returns
+/// false if no candidate has the name.
 bool lltm_cuda_estimates(const char* name,
                          bool of_steps,
                          const lltm::cuda::DeviceFacts* device,
+                         const double* times,
                          const lltm::cuda::ContiguousProblem* problems,
                          int64_t count,
                          lltm::cuda::ContiguousEstimate* estimates);

@@ -1,7 +1,9 @@
 // Choosing among candidates by their estimates, for every operator alike, and remembering choices.
 #pragma once
 
+#include "../tile/shapes.h"
 #include "facts.h"
+#include "gradient_plan.h"
 
 #include <algorithm>
 #include <array>
@@ -33,10 +35,12 @@ struct Selection {
   bool operator==(const Selection&) const = default;
 };
 
-/// The time of a candidate when `ranks` blocks share the K of a tile.
+/// The time of a candidate when `ranks` blocks share the K of a tile; zero ranks: it does not
+/// support the number. Only backwards have a plan.
 struct Estimate {
   double us;
   int ranks;
+  GradientPlan plan{};
 };
 
 /// The least of the times with 1 to `most` ranks, or the time with `wanted` ranks if that is not
@@ -57,26 +61,70 @@ Estimate best_ranks(int most, int wanted, const TimeWith& time_with) {
   return best;
 }
 
-/// A candidate, and what it was chosen for.
-template <typename Candidate, typename EstimateOfCandidate>
-struct Choice {
-  const Candidate* candidate = nullptr;
-  EstimateOfCandidate estimate{};
+/// One way to compute a problem of a Shape: a row of a table.
+template <typename Shape>
+struct Candidate {
+  std::string_view name;
+  Group group;
+  TileShape tile{};             // the row tiles of a cluster are in addition to the ranks
+  typename Shape::Times times;  // of this tile
+  /// Whether it computes a problem correctly, even if slowly.
+  bool (*supports)(const Candidate&, const Shape&, const DeviceFacts&);
+  /// The time with `ranks` ranks or, if these are zero, the least over all numbers of ranks. Only
+  /// for problems that it supports.
+  Estimate (*estimate)(const Candidate&, const Shape&, const DeviceFacts&, int ranks);
+  /// Whether it is accurate enough to be chosen without being selected; null if it always is.
+  bool (*is_exact)(const Candidate&, const Shape&) = nullptr;
+  int most_ranks = 1;    // limited by the shared memory for their sums
+  bool float32 = false;  // hopper only: three TF32 products
+  // A forward's: by mma.sync, the blocks of a multiprocessor; by wgmma, whether blocks of two steps
+  // of a sequence fit one together.
+  double blocks_a_multiprocessor = 1;
+  bool two_steps_fit = false;
+  bool any_state_size = false;  // a step of a backward by wgmma; others need multiples of four
+
+  /// Whether blocks may share the K of its tile.
+  bool has_ranks() const {
+    return tile.rows > 0 && (group == Group::kHopper || group == Group::kTiles);
+  }
 };
 
-/// Whether a candidate is accurate enough to be chosen without being selected. Some of the
-/// forward are not (forward.h).
-template <typename Candidate, typename Shape>
-bool is_exact(const Candidate&, const Shape&) {
+/// The table of a Shape.
+template <typename Shape>
+std::span<const Candidate<Shape>> candidates();
+
+/// For the candidates of the library.
+template <typename Shape>
+bool supports_everything(const Candidate<Shape>&, const Shape&, const DeviceFacts&) {
   return true;
 }
 
+/// Whether a candidate computes a problem correctly, even if slowly.
+template <typename Shape>
+bool supports(const Candidate<Shape>& candidate, const Shape& shape, const DeviceFacts& device) {
+  return candidate.supports(candidate, shape, device);
+}
+
+/// Only for problems that the candidate supports.
+template <typename Shape>
+Estimate estimate(const Candidate<Shape>& candidate,
+                  const Shape& shape,
+                  const DeviceFacts& device,
+                  int ranks = 0) {
+  return candidate.estimate(candidate, shape, device, ranks);
+}
+
+template <typename Shape>
+bool is_exact(const Candidate<Shape>& candidate, const Shape& shape) {
+  return candidate.is_exact == nullptr || candidate.is_exact(candidate, shape);
+}
+
 /// The estimate of a candidate, unless it does not support the problem or the number of ranks.
-template <typename Candidate, typename Shape>
-std::optional<Estimate> estimate_if_supported(const Candidate& candidate,
+template <typename Shape>
+std::optional<Estimate> estimate_if_supported(const Candidate<Shape>& candidate,
                                               const Shape& shape,
                                               const DeviceFacts& device,
-                                              int ranks) {
+                                              int ranks = 0) {
   if (!supports(candidate, shape, device)) {
     return std::nullopt;
   }
@@ -84,40 +132,45 @@ std::optional<Estimate> estimate_if_supported(const Candidate& candidate,
   return time.ranks > 0 ? std::optional(time) : std::nullopt;
 }
 
+/// A candidate, and what it was chosen for.
+template <typename Shape>
+struct Choice {
+  const Candidate<Shape>* candidate = nullptr;
+  Estimate estimate{};
+};
+
 /// The candidate with the least estimate: the one with the selected name, among those of the
 /// selected group, or, if neither is selected or the name is another operator's, among those that
 /// are exact. What the selection does not support falls back to tiles, then to the library.
-template <typename Candidate, typename Shape>
-auto choose(std::span<const Candidate> candidates,
-            const Shape& shape,
-            const DeviceFacts& device,
-            const Selection& selection) {
-  using Found = decltype(estimate_if_supported(candidates[0], shape, device, 0));
+template <typename Shape>
+Choice<Shape> choose(const Shape& shape,
+                     const DeviceFacts& device,
+                     const Selection& selection = {}) {
   const auto best_of = [&](const auto& wanted, int ranks) {
-    Choice<Candidate, typename Found::value_type> best;
-    for (const Candidate& candidate : candidates) {
+    Choice<Shape> best;
+    for (const Candidate<Shape>& candidate : candidates<Shape>()) {
       if (!wanted(candidate)) {
         continue;
       }
-      if (const Found found = estimate_if_supported(candidate, shape, device, ranks);
+      if (const auto found = estimate_if_supported(candidate, shape, device, ranks);
           found && (best.candidate == nullptr || found->us < best.estimate.us)) {
         best = {&candidate, *found};
       }
     }
     return best;
   };
-  const auto has_the_name = [&](const Candidate& of) { return of.name == selection.name; };
-  auto best =
-      std::ranges::any_of(candidates, has_the_name)
+  const auto has_the_name = [&](const auto& of) { return of.name == selection.name; };
+  Choice<Shape> best =
+      std::ranges::any_of(candidates<Shape>(), has_the_name)
           ? best_of(has_the_name, selection.ranks)
           : best_of(
-                [&](const Candidate& of) {
+                [&](const auto& of) {
                   return selection.group ? of.group == *selection.group : is_exact(of, shape);
                 },
                 0);
   for (const Group other : {Group::kTiles, Group::kLibrary}) {
     if (best.candidate == nullptr) {
-      best = best_of([&](const Candidate& of) { return of.group == other; }, 0);
+      best = best_of([&](const auto& of) { return of.group == other; }, 0);
     }
   }
   return best;

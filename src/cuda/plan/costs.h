@@ -1,6 +1,7 @@
-// The fitted constants of the cost model, which belong to a GPU. `tools/tune/tune.py measure
-// --ranks` measures all candidates on the GPU at hand, and `tune.py fit --write` fits the numbers
-// at the end of this file to the times.
+// The fitted constants of the cost model, which belong to a GPU: those of all candidates alike. The
+// times of a tile stand in its candidate's row (forward.cpp, sequence_gradients.cpp).
+// `tools/tune/tune.py measure --ranks` measures all candidates on the GPU at hand, and `tune.py fit
+// --write` fits the numbers to the times.
 //
 // Microseconds, and bytes per microsecond, unless a comment says otherwise. All members are
 // doubles, so that a program can pass others as an array (candidates.h). The fit leaves zeros as
@@ -28,10 +29,6 @@ struct ByArithmetic {
 };
 
 struct ForwardCosts {
-  /// A chunk of K, and the rest of a block. By mma.sync, the chunk is one of 16 bits.
-  struct Tile {
-    double chunk, block;
-  };
   /// Elements of weights per microsecond, and what each row after the first adds: to the launch,
   /// and to the time of the elements, as a factor.
   struct FewRows {
@@ -80,19 +77,10 @@ struct ForwardCosts {
     double copy_rate, rate, weights_rate;
     double unaligned_launch, unaligned_weights_rate, unaligned_reads;
   } library;
-  Tile wgmma_64x8, wgmma_64x24, wgmma_64x40, wgmma_64x40_pairs, wgmma_128x32, wgmma_128x32_pairs,
-      wgmma_128x64_pairs, wgmma_192x32;
-  Tile wgmma_float32_64x8, wgmma_float32_64x32, wgmma_float32_128x32;
-  Tile tiles_16x8, tiles_64x8, tiles_64x32, tiles_128x32;
 };
 
 /// The forward as a step of a sequence, as far as it differs.
 struct StepCosts {
-  /// A chunk that waits for the previous step, one of input that need not, the rest of a block, and
-  /// what it takes longer if it does not overlap other steps.
-  struct Tile {
-    double chunk, input_chunk, block, alone;
-  };
   /// What more waves than one add, by the share of a wave that is used and in all.
   struct Waves {
     double used, whole;
@@ -115,9 +103,6 @@ struct StepCosts {
   struct {
     double launch, element, alone;
   } library;
-  Tile wgmma_64x8, wgmma_64x24, wgmma_64x40, wgmma_64x40_pairs, wgmma_128x32, wgmma_128x32_pairs,
-      wgmma_128x64_pairs, wgmma_192x32;
-  Tile wgmma_float32_64x8, wgmma_float32_64x32, wgmma_float32_128x32;
 };
 
 /// backward_wgmma's products.
@@ -175,12 +160,6 @@ struct BackwardCosts {
 
 /// A step of a sequence's backward.
 struct SequenceBackwardCosts {
-  /// A chunk of K, to finish a full tile by itself, to exchange the sums of a cluster, and how many
-  /// times as long a chunk takes if two blocks share a multiprocessor. Zero: none do.
-  struct Tile {
-    ByArithmetic<double> chunk;
-    double finish, exchange, shared;
-  };
   struct Library {
     double launch, rate, read_rate, element, unaligned;
   };
@@ -188,8 +167,6 @@ struct SequenceBackwardCosts {
   double launch, chunk_rate;  // the chunks of all blocks
   // By wgmma, weights of more than cache_bytes are read from memory.
   double cache_bytes, memory_rate, beside_memory;
-  Tile wgmma_64x32, wgmma_64x64, wgmma_128x64;
-  Tile wgmma_float32_64x96, wgmma_float32_128x96, tiles_32x32, tiles_64x64;
   struct {
     double rows;           // with fewer, tiles are not full
     double beside_others;  // its steps do not overlap, and take this many times as long
@@ -240,22 +217,7 @@ LLTM_COSTS(kCosts, {
                    .tf32 = {.launch = 6.76, .rate = 3.4e8, .rows = 180, .unaligned = 4},
                    .half = {.launch = 4.84, .rate = 6.71e8, .rows = 80, .unaligned = 6}},
             .copy_rate = 2.85e6, .rate = 4.8e6, .weights_rate = 4.46e6,
-            .unaligned_launch = 2, .unaligned_weights_rate = 3.85e6, .unaligned_reads = 3},
-        .wgmma_64x8 = {.chunk = 0.128, .block = 1.53},
-        .wgmma_64x24 = {.chunk = 0.161, .block = 1.91},
-        .wgmma_64x40 = {.chunk = 0.272, .block = 1.88},
-        .wgmma_64x40_pairs = {.chunk = 0.193, .block = 1.97},
-        .wgmma_128x32 = {.chunk = 0.158, .block = 2.3},
-        .wgmma_128x32_pairs = {.chunk = 0.217, .block = 2.96},
-        .wgmma_128x64_pairs = {.chunk = 0.37, .block = 4.2},
-        .wgmma_192x32 = {.chunk = 0.27, .block = 3.3},
-        .wgmma_float32_64x8 = {.chunk = 0.342, .block = 1.7},
-        .wgmma_float32_64x32 = {.chunk = 0.507, .block = 1.98},
-        .wgmma_float32_128x32 = {.chunk = 0.763, .block = 1.64},
-        .tiles_16x8 = {.chunk = 0.37, .block = 1.69},
-        .tiles_64x8 = {.chunk = 0.455, .block = 1.78},
-        .tiles_64x32 = {.chunk = 0.738, .block = 2.54},
-        .tiles_128x32 = {.chunk = 1.07, .block = 3.46}},
+            .unaligned_launch = 2, .unaligned_weights_rate = 3.85e6, .unaligned_reads = 3}},
     .step = {
         .chunk_rate = 8.44e6,
         .shared = {.exchange = 0.0716, .exchange_a_rank = 0.0458, .write_rate = 1.59e6,
@@ -267,22 +229,7 @@ LLTM_COSTS(kCosts, {
                            .waves = {.used = 0.332, .whole = 0.742},
                            .waves_of_clusters = {.used = 0.409, .whole = 0.669}},
         .few_rows = {.launch = 2.3, .rate = 11.1e6, .a_row = 0.065},
-        .library = {.launch = 5, .element = 8.8e-6, .alone = 1.2},
-        .wgmma_64x8 = {.chunk = 0.146, .input_chunk = 0.0225, .block = 1.72, .alone = -0.718},
-        .wgmma_64x24 = {.chunk = 0.168, .input_chunk = 0.116, .block = 2.12, .alone = 0.125},
-        .wgmma_64x40 = {.chunk = 0.172, .input_chunk = 0.14, .block = 2.5, .alone = 0.146},
-        .wgmma_64x40_pairs = {.chunk = 0.176, .input_chunk = 0.02, .block = 2.02, .alone = 0.24},
-        .wgmma_128x32 = {.chunk = 0.226, .input_chunk = 0.206, .block = 2.82, .alone = 0.153},
-        .wgmma_128x32_pairs = {.chunk = 0.254, .input_chunk = 0.02, .block = 2.48,
-                                .alone = -0.0444},
-        .wgmma_128x64_pairs = {.chunk = 0.407, .input_chunk = 0.0201, .block = 3.75,
-                                .alone = -0.0737},
-        .wgmma_192x32 = {.chunk = 0.323, .input_chunk = 0.25, .block = 3.08, .alone = 0.149},
-        .wgmma_float32_64x8 = {.chunk = 0.314, .input_chunk = 0.154, .block = 2.04, .alone = 0.427},
-        .wgmma_float32_64x32 = {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64,
-                                .alone = 0.254},
-        .wgmma_float32_128x32 = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6,
-                                .alone = 0.221}},
+        .library = {.launch = 5, .element = 8.8e-6, .alone = 1.2}},
     .backward = {
         .gate_gradients_rate = 2.5e6,
         .few_rows = {
@@ -350,20 +297,6 @@ LLTM_COSTS(kCosts, {
     .sequence_backward = {
         .launch = 1.96, .chunk_rate = 4.46e6,
         .cache_bytes = 40e6, .memory_rate = 2.2e6, .beside_memory = 4,
-        .wgmma_64x32 = {.chunk = {.float32 = 0, .tf32 = 0.161, .half = 0.207},
-                        .finish = 3.66, .exchange = 0, .shared = 1.16},
-        .wgmma_64x64 = {.chunk = {.float32 = 0, .tf32 = 0.214, .half = 0.3},
-                        .finish = 7.5, .exchange = 0.098, .shared = 1.47},
-        .wgmma_128x64 = {.chunk = {.float32 = 0, .tf32 = 0.259, .half = 0.314},
-                         .finish = 8.56, .exchange = 0.629, .shared = 0},
-        .wgmma_float32_64x96 = {.chunk = {.float32 = 0.488, .tf32 = 0, .half = 0},
-                                .finish = 10.2, .exchange = 2.11, .shared = 0},
-        .wgmma_float32_128x96 = {.chunk = {.float32 = 0.771, .tf32 = 0, .half = 0},
-                                 .finish = 12.7, .exchange = 2.61, .shared = 0},
-        .tiles_32x32 = {.chunk = {.float32 = 0.467, .tf32 = 0.333, .half = 0.302},
-                        .finish = 2.57, .exchange = 0.531, .shared = 1.5},
-        .tiles_64x64 = {.chunk = {.float32 = 1.07, .tf32 = 0.578, .half = 0.536},
-                        .finish = 8.23, .exchange = 0.947, .shared = 1.71},
         .library = {
             .rows = 78, .beside_others = 1.15,
             .in = {

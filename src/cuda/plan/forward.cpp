@@ -10,29 +10,6 @@
 namespace lltm::cuda {
 namespace {
 
-constexpr ForwardCandidate kCandidates[] = {
-    // clang-format off
-    // name, group, {rows, columns, row tiles}, most ranks, blocks per multiprocessor, costs, float32, costs of a step, two steps fit
-    {"forward_few_rows",                    Group::kFewRows,  {kMostFewRows, 1}, 1, 1,   nullptr, false},
-    {"forward_wgmma_64x8",                  Group::kHopper,   {64, 8},           8, 1,   &ForwardCosts::wgmma_64x8, false, &StepCosts::wgmma_64x8, true},
-    {"forward_wgmma_64x24",                 Group::kHopper,   {64, 24},          8, 1,   &ForwardCosts::wgmma_64x24, false, &StepCosts::wgmma_64x24},
-    {"forward_wgmma_64x40",                 Group::kHopper,   {64, 40},          8, 1,   &ForwardCosts::wgmma_64x40, false, &StepCosts::wgmma_64x40},
-    {"forward_wgmma_64x40_pairs",           Group::kHopper,   {64, 40, 2},       4, 1,   &ForwardCosts::wgmma_64x40_pairs, false, &StepCosts::wgmma_64x40_pairs},
-    {"forward_wgmma_128x32",                Group::kHopper,   {128, 32},         8, 1,   &ForwardCosts::wgmma_128x32, false, &StepCosts::wgmma_128x32},
-    {"forward_wgmma_128x32_pairs",          Group::kHopper,   {128, 32, 2},      1, 1,   &ForwardCosts::wgmma_128x32_pairs, false, &StepCosts::wgmma_128x32_pairs},
-    {"forward_wgmma_128x64_pairs",          Group::kHopper,   {128, 64, 2},      1, 1,   &ForwardCosts::wgmma_128x64_pairs, false, &StepCosts::wgmma_128x64_pairs},
-    {"forward_wgmma_192x32",                Group::kHopper,   {192, 32},         8, 1,   &ForwardCosts::wgmma_192x32, false, &StepCosts::wgmma_192x32},
-    {"forward_wgmma_float32_64x8",          Group::kHopper,   {64, 8},           8, 1,   &ForwardCosts::wgmma_float32_64x8, true, &StepCosts::wgmma_float32_64x8},
-    {"forward_wgmma_float32_64x32",         Group::kHopper,   {64, 32},          8, 1,   &ForwardCosts::wgmma_float32_64x32, true, &StepCosts::wgmma_float32_64x32},
-    {"forward_wgmma_float32_128x32",        Group::kHopper,   {128, 32},         8, 1,   &ForwardCosts::wgmma_float32_128x32, true, &StepCosts::wgmma_float32_128x32},
-    {"forward_tiles_16x8",                  Group::kTiles,    {16, 8},           8, 2.2, &ForwardCosts::tiles_16x8, false},
-    {"forward_tiles_64x8",                  Group::kTiles,    {64, 8},           8, 1,   &ForwardCosts::tiles_64x8, false},
-    {"forward_tiles_64x32",                 Group::kTiles,    {64, 32},          8, 1,   &ForwardCosts::tiles_64x32, false},
-    {"forward_tiles_128x32",                Group::kTiles,    {128, 32},         8, 1,   &ForwardCosts::tiles_128x32, false},
-    {"forward_library",                     Group::kLibrary,  {1, 1},            1, 1,   nullptr, false},
-    // clang-format on
-};
-
 // The bytes of gates, new_h and new_cell, which are written, and of old_cell, which is read.
 double state_traffic(const ForwardShape& shape) {
   return static_cast<double>(shape.batch * shape.state_size) * 6 * element_size(shape.arithmetic);
@@ -61,7 +38,8 @@ double unaligned_end(const ForwardCandidate& of,
 }
 
 // A copy of the operands into one matrix, one product by cuBLAS and one pointwise kernel.
-double library_time(const ForwardShape& shape, const Costs& all) {
+double library_time(const ForwardShape& shape, const DeviceFacts& device) {
+  const Costs& all = *device.costs;
   if (shape.batch > INT32_MAX) {
     return std::numeric_limits<double>::infinity();  // which BLAS counts in 32 bits
   }
@@ -163,7 +141,7 @@ Estimate tiles_time(const ForwardCandidate& of,
                     const DeviceFacts& device,
                     int wanted_ranks) {
   const ForwardCosts& costs = device.costs->forward;
-  const ForwardCosts::Tile& tile = costs.*of.costs;
+  const auto& tile = of.times.cell;
   const bool hopper = of.group == Group::kHopper;
   const int64_t chunk_k = chunk_columns(shape.arithmetic);
   const int64_t chunks =
@@ -209,7 +187,7 @@ Estimate tiles_time(const ForwardCandidate& of,
     const double end = tile.block + exchange + unaligned / ranks;
     return work + waves * end + state_traffic(shape) / costs.write_rate;
   };
-  Estimate best = best_ranks(of.max_ranks, wanted_ranks, time_with);
+  Estimate best = best_ranks(of.most_ranks, wanted_ranks, time_with);
   if (shape.pack_bytes > 0) {
     best.us += device.costs->packing.time(static_cast<double>(shape.pack_bytes));
   }
@@ -228,7 +206,7 @@ Estimate step_time(const ForwardCandidate& of,
   constexpr int64_t kMostAhead = 3;  // steps
   const Costs& all = *device.costs;
   const StepCosts::Shared& costs = of.float32 ? all.step.float32_shared : all.step.shared;
-  const StepCosts::Tile& tile = all.step.*of.step_costs;
+  const auto& tile = of.times.step;
   const int64_t input_chunks = ceil_div(shape.input_features, chunk_columns(shape.arithmetic));
   const int64_t chunks = input_chunks + ceil_div(shape.state_size, chunk_columns(shape.arithmetic));
   const int64_t tiles = count_tiles(of, shape);
@@ -239,7 +217,7 @@ Estimate step_time(const ForwardCandidate& of,
   // Weights that L2 has no room for come from memory in every step.
   constexpr double kCacheBytes = 40e6, kMemoryRate = 2.4e6;
   const double read = weights_bytes(shape) > kCacheBytes ? weights_bytes(shape) / kMemoryRate : 0;
-  return best_ranks(of.max_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
+  return best_ranks(of.most_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
     const int cluster = ranks * of.tile.row_tiles;
     const int resident = device.resident_in_clusters_of(cluster);
     if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
@@ -275,13 +253,139 @@ Estimate step_time(const ForwardCandidate& of,
   });
 }
 
-// Whether tiles can be counted in 32 bits. Only a one-column state of 2^30 rows or more could
-// exceed that and still fit a GPU's memory.
-bool countable(const ForwardShape& shape) {
-  return ceil_div(shape.batch, 16) * ceil_div(shape.state_size, 8) < (int64_t{1} << 28);
+// Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows or
+// more could exceed that and still fit a GPU's memory.
+bool ours_run(const ForwardShape& shape, const DeviceFacts& device) {
+  return device.tiles &&
+         ceil_div(shape.batch, 16) * ceil_div(shape.state_size, 8) < (int64_t{1} << 28);
 }
 
+bool few_rows_supports(const ForwardCandidate&,
+                       const ForwardShape& shape,
+                       const DeviceFacts& device) {
+  // Only the cell's kernel supports 16 bits, and rows that start anywhere.
+  return ours_run(shape, device) && shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
+         shape.width() < (int64_t{1} << 30) &&
+         (!shape.is_step ||
+          (is_float(shape.arithmetic) && shape.vector_rows && shape.input_features % 4 == 0));
+}
+
+bool wgmma_supports(const ForwardCandidate& of,
+                    const ForwardShape& shape,
+                    const DeviceFacts& device) {
+  return ours_run(shape, device) && device.wgmma &&
+         of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
+         shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
+         device.resident_in_clusters_of(of.tile.row_tiles) > 0;
+}
+
+// The largest tiles need the shared memory of sm_80 or sm_90.
+bool tiles_support(const ForwardCandidate& of,
+                   const ForwardShape& shape,
+                   const DeviceFacts& device) {
+  return ours_run(shape, device) && (!shape.is_step || shape.pack_bytes == 0) &&
+         (of.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024);
+}
+
+// The time of a candidate that has no ranks.
+template <double (*time)(const ForwardShape&, const DeviceFacts&)>
+Estimate without_ranks(const ForwardCandidate&,
+                       const ForwardShape& shape,
+                       const DeviceFacts& device,
+                       int ranks) {
+  return {time(shape, device), ranks == 0 ? 1 : 0};
+}
+
+Estimate wgmma_time(const ForwardCandidate& of,
+                    const ForwardShape& shape,
+                    const DeviceFacts& device,
+                    int ranks) {
+  return shape.is_step ? step_time(of, shape, device, ranks) : tiles_time(of, shape, device, ranks);
+}
+
+// Three TF32 products are as accurate as SGEMM, except for few rows and short sums. There SGEMM is
+// more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums.
+bool are_exact(const ForwardCandidate& of, const ForwardShape& shape) {
+  return !of.float32 ||
+         (shape.batch > 16 && (of.tile.columns == 8 || multiplications(shape, 64) >= 1e7));
+}
+
+constexpr ForwardCandidate wgmma(std::string_view name,
+                                 TileShape tile,
+                                 int most_ranks,
+                                 ForwardTimes times,
+                                 bool float32 = false) {
+  return {.name = name,
+          .group = Group::kHopper,
+          .tile = tile,
+          .times = times,
+          .supports = wgmma_supports,
+          .estimate = wgmma_time,
+          .is_exact = are_exact,
+          .most_ranks = most_ranks,
+          .float32 = float32,
+          .two_steps_fit = tile == TileShape{64, 8} && !float32};
+}
+
+constexpr ForwardCandidate tiles(std::string_view name,
+                                 TileShape tile,
+                                 int most_ranks,
+                                 ForwardTimes times) {
+  return {.name = name,
+          .group = Group::kTiles,
+          .tile = tile,
+          .times = times,
+          .supports = tiles_support,
+          .estimate = tiles_time,
+          .most_ranks = most_ranks,
+          .blocks_a_multiprocessor = tile == TileShape{16, 8} ? 2.2 : 1};
+}
+
+// Names, {rows, columns, row tiles}, the most ranks, and times: microseconds, measured as those in
+// costs.h.
+// clang-format off
+constexpr ForwardCandidate kCandidates[] = {
+    {"forward_few_rows", Group::kFewRows, {kMostFewRows, 1}, {}, few_rows_supports, without_ranks<few_rows_time>},
+    wgmma("forward_wgmma_64x8", {64, 8}, 8,
+        {.cell = {.chunk = 0.128, .block = 1.53}, .step = {.chunk = 0.146, .input_chunk = 0.0225, .block = 1.72, .alone = -0.718}}),
+    wgmma("forward_wgmma_64x24", {64, 24}, 8,
+        {.cell = {.chunk = 0.161, .block = 1.91}, .step = {.chunk = 0.168, .input_chunk = 0.116, .block = 2.12, .alone = 0.125}}),
+    wgmma("forward_wgmma_64x40", {64, 40}, 8,
+        {.cell = {.chunk = 0.272, .block = 1.88}, .step = {.chunk = 0.172, .input_chunk = 0.14, .block = 2.5, .alone = 0.146}}),
+    wgmma("forward_wgmma_64x40_pairs", {64, 40, 2}, 4,
+        {.cell = {.chunk = 0.193, .block = 1.97}, .step = {.chunk = 0.176, .input_chunk = 0.02, .block = 2.02, .alone = 0.24}}),
+    wgmma("forward_wgmma_128x32", {128, 32}, 8,
+        {.cell = {.chunk = 0.158, .block = 2.3}, .step = {.chunk = 0.226, .input_chunk = 0.206, .block = 2.82, .alone = 0.153}}),
+    wgmma("forward_wgmma_128x32_pairs", {128, 32, 2}, 1,
+        {.cell = {.chunk = 0.217, .block = 2.96}, .step = {.chunk = 0.254, .input_chunk = 0.02, .block = 2.48, .alone = -0.0444}}),
+    wgmma("forward_wgmma_128x64_pairs", {128, 64, 2}, 1,
+        {.cell = {.chunk = 0.37, .block = 4.2}, .step = {.chunk = 0.407, .input_chunk = 0.0201, .block = 3.75, .alone = -0.0737}}),
+    wgmma("forward_wgmma_192x32", {192, 32}, 8,
+        {.cell = {.chunk = 0.27, .block = 3.3}, .step = {.chunk = 0.323, .input_chunk = 0.25, .block = 3.08, .alone = 0.149}}),
+    wgmma("forward_wgmma_float32_64x8", {64, 8}, 8,
+        {.cell = {.chunk = 0.342, .block = 1.7}, .step = {.chunk = 0.314, .input_chunk = 0.154, .block = 2.04, .alone = 0.427}}, /*float32=*/true),
+    wgmma("forward_wgmma_float32_64x32", {64, 32}, 8,
+        {.cell = {.chunk = 0.507, .block = 1.98}, .step = {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64, .alone = 0.254}}, /*float32=*/true),
+    wgmma("forward_wgmma_float32_128x32", {128, 32}, 8,
+        {.cell = {.chunk = 0.763, .block = 1.64}, .step = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6, .alone = 0.221}}, /*float32=*/true),
+    tiles("forward_tiles_16x8", {16, 8}, 8,
+        {.cell = {.chunk = 0.37, .block = 1.69}}),
+    tiles("forward_tiles_64x8", {64, 8}, 8,
+        {.cell = {.chunk = 0.455, .block = 1.78}}),
+    tiles("forward_tiles_64x32", {64, 32}, 8,
+        {.cell = {.chunk = 0.738, .block = 2.54}}),
+    tiles("forward_tiles_128x32", {128, 32}, 8,
+        {.cell = {.chunk = 1.07, .block = 3.46}}),
+    {"forward_library", Group::kLibrary, {1, 1}, {}, supports_everything, without_ranks<library_time>},
+};
+// clang-format on
+
 }  // namespace
+
+template <>
+std::span<const ForwardCandidate> candidates() {
+  return kCandidates;
+}
 
 ForwardShape forward_shape(Arithmetic arithmetic, const ForwardProblem& p, bool is_step) {
   ForwardShape shape{.arithmetic = arithmetic,
@@ -309,69 +413,6 @@ ForwardShape forward_shape(Arithmetic arithmetic, const ForwardProblem& p, bool 
                       p.weights.starts_at_vectors(size) &&
                       p.weights.starts_at_vectors(size, p.input_column());
   return shape;
-}
-
-// Three TF32 products by wgmma are as accurate as SGEMM, except for few rows and short sums. There
-// SGEMM is more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums.
-bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape) {
-  return candidate.group != Group::kHopper || !candidate.float32 ||
-         (shape.batch > 16 && (candidate.tile.columns == 8 || multiplications(shape, 64) >= 1e7));
-}
-
-std::span<const ForwardCandidate> forward_candidates() {
-  return kCandidates;
-}
-
-bool supports(const ForwardCandidate& candidate,
-              const ForwardShape& shape,
-              const DeviceFacts& device) {
-  if (candidate.group == Group::kLibrary) {
-    return true;
-  }
-  if (!device.tiles || !countable(shape)) {
-    return false;
-  }
-  switch (candidate.group) {
-    case Group::kFewRows:
-      // Only the cell's kernel supports 16 bits, and rows that start anywhere.
-      return shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
-             shape.width() < (int64_t{1} << 30) &&
-             (!shape.is_step ||
-              (is_float(shape.arithmetic) && shape.vector_rows && shape.input_features % 4 == 0));
-    case Group::kHopper:
-      return device.wgmma && candidate.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
-             shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
-             device.resident_in_clusters_of(candidate.tile.row_tiles) > 0;
-    default:
-      // The largest tiles need the shared memory of sm_80 or sm_90.
-      return (!shape.is_step || shape.pack_bytes == 0) &&
-             (candidate.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024);
-  }
-}
-
-Estimate estimate(const ForwardCandidate& candidate,
-                  const ForwardShape& shape,
-                  const DeviceFacts& device,
-                  int ranks) {
-  switch (candidate.group) {
-    case Group::kFewRows:
-      return {few_rows_time(shape, device), ranks == 0 ? 1 : 0};
-    case Group::kLibrary:
-      return {library_time(shape, *device.costs), ranks == 0 ? 1 : 0};
-    case Group::kHopper:
-      if (shape.is_step) {
-        return step_time(candidate, shape, device, ranks);
-      }
-      [[fallthrough]];
-    default:
-      return tiles_time(candidate, shape, device, ranks);
-  }
-}
-
-ForwardChoice choose_forward(const ForwardShape& shape,
-                             const DeviceFacts& device,
-                             const Selection& selection) {
-  return choose(forward_candidates(), shape, device, selection);
 }
 
 }  // namespace lltm::cuda

@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 namespace lltm::cuda {
 
@@ -23,8 +22,26 @@ struct ForwardPacks {
   bool operator==(const ForwardPacks&) const = default;
 };
 
+/// The times of a tile.
+struct ForwardTimes {
+  /// As a cell: a chunk of K, and the rest of a block. By mma.sync, the chunk is one of 16 bits.
+  struct {
+    double chunk, block;
+  } cell{};
+  /// As a step of a sequence by wgmma: a chunk that waits for the previous step, one of input that
+  /// need not, the rest of a block, and what it takes longer if it does not overlap other steps.
+  struct {
+    double chunk, input_chunk, block, alone;
+  } step{};
+
+  static constexpr const char* kNames[] = {
+      "cell.chunk", "cell.block", "step.chunk", "step.input_chunk", "step.block", "step.alone"};
+};
+
 /// What the candidates know of a problem.
 struct ForwardShape {
+  using Times = ForwardTimes;
+
   Arithmetic arithmetic;
   int64_t batch, input_features, state_size;
   // Whether it is a step of a sequence, whose kernel starts during the previous one, and whose
@@ -46,42 +63,9 @@ struct ForwardShape {
 ForwardShape forward_shape(Arithmetic arithmetic, const ForwardProblem& problem, bool is_step);
 
 /// One way to compute a forward.
-struct ForwardCandidate {
-  std::string_view name;
-  Group group;
-  TileShape tile;  // the row tiles of a cluster are in addition to the ranks
-  int max_ranks;   // limited by the shared memory for their sums
-  double blocks_a_multiprocessor;
-  MemberOf<ForwardCosts, ForwardCosts::Tile> costs;
-  bool float32;  // hopper only: three TF32 products
-  // As a step of a sequence, hopper only: its costs, and whether blocks of two steps fit a
-  // multiprocessor.
-  MemberOf<StepCosts, StepCosts::Tile> step_costs = nullptr;
-  bool two_steps_fit = false;
-};
-std::span<const ForwardCandidate> forward_candidates();
-
-/// Whether a candidate computes a problem correctly, even if slowly.
-bool supports(const ForwardCandidate& candidate,
-              const ForwardShape& shape,
-              const DeviceFacts& device);
-
-/// Whether a candidate's sums are as accurate as others' in float32, so that it is chosen unless
-/// another one is selected.
-bool is_exact(const ForwardCandidate& candidate, const ForwardShape& shape);
-
-/// The time with `ranks` ranks or, by default, the least time over all numbers of ranks; no ranks
-/// if the candidate does not support the number. Only for problems that the candidate supports.
-Estimate estimate(const ForwardCandidate& candidate,
-                  const ForwardShape& shape,
-                  const DeviceFacts& device,
-                  int ranks = 0);
-
-using ForwardChoice = Choice<ForwardCandidate, Estimate>;
-
-/// The selected candidate with the least estimate (choice.h).
-ForwardChoice choose_forward(const ForwardShape& shape,
-                             const DeviceFacts& device,
-                             const Selection& selection = {});
+using ForwardCandidate = Candidate<ForwardShape>;
+using ForwardChoice = Choice<ForwardShape>;
+template <>
+std::span<const ForwardCandidate> candidates();
 
 }  // namespace lltm::cuda

@@ -76,19 +76,19 @@ double products_time(const BackwardShape& s, const BackwardCosts& all, const Gra
 
 }  // namespace
 
-BackwardEstimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts& device) {
+Estimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts& device) {
   const auto& of_products = device.costs->backward.wgmma;
   const bool tf32 = s.arithmetic == Arithmetic::kTf32;
   const GradientCosts& costs = tf32 ? of_products.tf32 : of_products.half;
   const int64_t state_chunks = s.chunks(s.gates()), weight_chunks = s.chunks(s.batch);
-  BackwardEstimate best{};
+  Estimate best{};
   const auto consider = [&](const TileSizes& of, GradientPlan plan, double more) {
     plan.rows = kGradientRows;
     plan.state_columns = of.state_columns;
     plan.weight_columns = of.weight_columns;
     const double us = products_time(s, costs.*of.costs, plan) + more;
     if (best.plan.blocks == 0 || us < best.us) {
-      best = {plan, us};
+      best = {us, 1, plan};
     }
   };
   for (const TileSizes& of : kTiles) {
@@ -144,9 +144,9 @@ BackwardEstimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts&
   return best;
 }
 
-BackwardEstimate choose_float32_gradient_plan(const BackwardShape& s, const DeviceFacts& device) {
+Estimate choose_float32_gradient_plan(const BackwardShape& s, const DeviceFacts& device) {
   const int64_t state_chunks = s.chunks(s.gates()), weight_chunks = s.chunks(s.batch);
-  BackwardEstimate best{};
+  Estimate best{};
   for (const int rows : {64, 128}) {
     const int64_t state_tiles = ceil_div(s.batch, rows) * s.state_column_tiles(kThreeTf32Columns);
     for (const int ranks : {1, 2, 4, 8}) {
@@ -172,7 +172,7 @@ BackwardEstimate choose_float32_gradient_plan(const BackwardShape& s, const Devi
         // More parts have to pay off, since all of them are written, read and added.
         const double factor = parts > best.plan.weight_parts ? 1.05 : 1;
         if (best.plan.blocks == 0 || us * factor < best.us) {
-          best = {plan, us};
+          best = {us, 1, plan};
         }
       }
     }

@@ -46,7 +46,7 @@ ForwardPlan plan_forward(const DeviceFacts& device,
                          const ForwardProblem& problem,
                          bool is_step) {
   const ForwardShape shape = forward_shape(arithmetic, problem, is_step);
-  const ForwardChoice choice = recent_choice<choose_forward>(shape, device, selection());
+  const ForwardChoice choice = recent_choice<choose<ForwardShape>>(shape, device, selection());
   const Group group = choice.candidate->group;
   const bool packs = group == Group::kHopper || group == Group::kTiles;
   return {arithmetic, choice, packs ? shape.packs : ForwardPacks{}, device.multiprocessors};
@@ -71,7 +71,7 @@ const RecurrenceCandidate* plan_recurrence(const DeviceFacts& device,
 BackwardChoice plan_backward(const DeviceFacts& device, const BackwardShape& shape) {
   const Selection selected = selection();  // an unknown one is an error for every size
   const bool is_empty = shape.batch == 0 || shape.state_size == 0;
-  return recent_choice<choose_backward>(
+  return recent_choice<choose<BackwardShape>>(
       shape, device, is_empty ? Selection{.group = Group::kLibrary} : selected);
 }
 

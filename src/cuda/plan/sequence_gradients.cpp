@@ -6,19 +6,6 @@
 namespace lltm::cuda {
 namespace {
 
-constexpr SequenceGradientCandidate kCandidates[] = {
-    // clang-format off
-    {"sequence_backward_wgmma_64x32",          Group::kHopper, {64, 32},  &SequenceBackwardCosts::wgmma_64x32},
-    {"sequence_backward_wgmma_64x64",          Group::kHopper, {64, 64},  &SequenceBackwardCosts::wgmma_64x64, false, true},
-    {"sequence_backward_wgmma_128x64",         Group::kHopper, {128, 64}, &SequenceBackwardCosts::wgmma_128x64},
-    {"sequence_backward_wgmma_float32_64x96",  Group::kHopper, {64, 96},  &SequenceBackwardCosts::wgmma_float32_64x96, true, true},
-    {"sequence_backward_wgmma_float32_128x96", Group::kHopper, {128, 96}, &SequenceBackwardCosts::wgmma_float32_128x96, true},
-    {"sequence_backward_tiles_32x32",          Group::kTiles,  {32, 32},  &SequenceBackwardCosts::tiles_32x32},
-    {"sequence_backward_tiles_64x64",          Group::kTiles,  {64, 64},  &SequenceBackwardCosts::tiles_64x64},
-    {"sequence_backward_library",              Group::kLibrary},
-    // clang-format on
-};
-
 double weights_bytes(const SequenceGradientShape& shape) {
   return static_cast<double>(shape.gates * shape.state_size) * element_size(*shape.arithmetic);
 }
@@ -29,7 +16,7 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
                     const DeviceFacts& device,
                     int wanted) {
   const SequenceBackwardCosts& costs = device.costs->sequence_backward;
-  const SequenceBackwardCosts::Tile& tile = costs.*of.costs;
+  const SequenceGradientShape::Times& tile = of.times;
   const int64_t tiles =
       ceil_div(shape.rows, of.tile.rows) * ceil_div(shape.state_size, of.tile.columns);
   const int64_t chunks = ceil_div(shape.gates, chunk_columns(*shape.arithmetic));
@@ -70,10 +57,15 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
 }
 
 /// A product by ATen and a pointwise kernel.
-double library_time(const SequenceGradientShape& shape, const SequenceBackwardCosts& costs) {
+Estimate library_time(const SequenceGradientCandidate&,
+                      const SequenceGradientShape& shape,
+                      const DeviceFacts& device,
+                      int wanted) {
+  const int ranks = wanted == 0 ? 1 : 0;
   if (!shape.arithmetic) {
-    return 0;  // There is nothing else for float64.
+    return {0, ranks};  // There is nothing else for float64.
   }
+  const SequenceBackwardCosts& costs = device.costs->sequence_backward;
   const SequenceBackwardCosts::Library& of = costs.library.in.of(*shape.arithmetic);
   const auto rows = static_cast<double>(shape.rows);
   const auto state_size = static_cast<double>(shape.state_size);
@@ -82,48 +74,81 @@ double library_time(const SequenceGradientShape& shape, const SequenceBackwardCo
   const double rate = of.rate * std::clamp(rows / costs.library.rows, 0.1, 1.0);
   const double product = std::max(2 * rows * weights / rate, weights * size / of.read_rate);
   const bool vector_rows = shape.state_size * size % 16 == 0;
-  return costs.library.beside_others *
-         (of.launch + product * (vector_rows ? 1 : of.unaligned) + rows * state_size * of.element);
+  return {costs.library.beside_others * (of.launch + product * (vector_rows ? 1 : of.unaligned) +
+                                         rows * state_size * of.element),
+          ranks};
 }
+
+// Blocks are counted in 32 bits.
+bool ours_run(const SequenceGradientShape& shape, const DeviceFacts& device) {
+  return shape.arithmetic && device.tiles &&
+         ceil_div(shape.rows, 32) * ceil_div(shape.state_size, 32) <= (1 << 27);
+}
+
+// TMA counts rows in 32 bits.
+bool wgmma_supports(const SequenceGradientCandidate& of,
+                    const SequenceGradientShape& shape,
+                    const DeviceFacts& device) {
+  return ours_run(shape, device) && device.wgmma &&
+         (shape.state_size % 4 == 0 || of.any_state_size) &&
+         of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
+         shape.rows <= INT32_MAX / std::max<int64_t>(shape.steps, 1) - 128;
+}
+
+// The LLTM.
+bool tiles_support(const SequenceGradientCandidate&,
+                   const SequenceGradientShape& shape,
+                   const DeviceFacts& device) {
+  return ours_run(shape, device) && shape.gates == 3 * shape.state_size;
+}
+
+constexpr SequenceGradientCandidate wgmma(std::string_view name,
+                                          TileShape tile,
+                                          SequenceGradientShape::Times times,
+                                          bool float32,
+                                          bool any_state_size) {
+  return {.name = name,
+          .group = Group::kHopper,
+          .tile = tile,
+          .times = times,
+          .supports = wgmma_supports,
+          .estimate = tiles_time,
+          .float32 = float32,
+          .any_state_size = any_state_size};
+}
+
+constexpr SequenceGradientCandidate tiles(std::string_view name,
+                                          TileShape tile,
+                                          SequenceGradientShape::Times times) {
+  return {name, Group::kTiles, tile, times, tiles_support, tiles_time};
+}
+
+// Times are microseconds, measured as those in costs.h; whether in float32, and for any state_size.
+// clang-format off
+constexpr SequenceGradientCandidate kCandidates[] = {
+    wgmma("sequence_backward_wgmma_64x32", {64, 32},
+        {.chunk = {.float32 = 0, .tf32 = 0.161, .half = 0.207}, .finish = 3.66, .exchange = 0, .shared = 1.16}, false, false),
+    wgmma("sequence_backward_wgmma_64x64", {64, 64},
+        {.chunk = {.float32 = 0, .tf32 = 0.214, .half = 0.3}, .finish = 7.5, .exchange = 0.098, .shared = 1.47}, false, true),
+    wgmma("sequence_backward_wgmma_128x64", {128, 64},
+        {.chunk = {.float32 = 0, .tf32 = 0.259, .half = 0.314}, .finish = 8.56, .exchange = 0.629, .shared = 0}, false, false),
+    wgmma("sequence_backward_wgmma_float32_64x96", {64, 96},
+        {.chunk = {.float32 = 0.488, .tf32 = 0, .half = 0}, .finish = 10.2, .exchange = 2.11, .shared = 0}, true, true),
+    wgmma("sequence_backward_wgmma_float32_128x96", {128, 96},
+        {.chunk = {.float32 = 0.771, .tf32 = 0, .half = 0}, .finish = 12.7, .exchange = 2.61, .shared = 0}, true, false),
+    tiles("sequence_backward_tiles_32x32", {32, 32},
+        {.chunk = {.float32 = 0.467, .tf32 = 0.333, .half = 0.302}, .finish = 2.57, .exchange = 0.531, .shared = 1.5}),
+    tiles("sequence_backward_tiles_64x64", {64, 64},
+        {.chunk = {.float32 = 1.07, .tf32 = 0.578, .half = 0.536}, .finish = 8.23, .exchange = 0.947, .shared = 1.71}),
+    {"sequence_backward_library", Group::kLibrary, {}, {}, supports_everything, library_time},
+};
+// clang-format on
 
 }  // namespace
 
-std::span<const SequenceGradientCandidate> sequence_gradient_candidates() {
+template <>
+std::span<const SequenceGradientCandidate> candidates() {
   return kCandidates;
-}
-
-bool supports(const SequenceGradientCandidate& candidate,
-              const SequenceGradientShape& shape,
-              const DeviceFacts& device) {
-  if (candidate.group == Group::kLibrary) {
-    return true;
-  }
-  // Blocks are counted in 32 bits.
-  if (!shape.arithmetic || !device.tiles ||
-      ceil_div(shape.rows, 32) * ceil_div(shape.state_size, 32) > (1 << 27)) {
-    return false;
-  }
-  // Those of mma.sync are the LLTM's. TMA counts rows in 32 bits.
-  return candidate.group == Group::kTiles
-             ? shape.gates == 3 * shape.state_size
-             : device.wgmma && (shape.state_size % 4 == 0 || candidate.any_state_size) &&
-                   candidate.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
-                   shape.rows <= INT32_MAX / std::max<int64_t>(shape.steps, 1) - 128;
-}
-
-Estimate estimate(const SequenceGradientCandidate& candidate,
-                  const SequenceGradientShape& shape,
-                  const DeviceFacts& device,
-                  int ranks) {
-  return candidate.group == Group::kLibrary
-             ? Estimate{library_time(shape, device.costs->sequence_backward), ranks == 0 ? 1 : 0}
-             : tiles_time(candidate, shape, device, ranks);
-}
-
-SequenceGradientChoice choose_sequence_gradients(const SequenceGradientShape& shape,
-                                                 const DeviceFacts& device,
-                                                 const Selection& selection) {
-  return choose(sequence_gradient_candidates(), shape, device, selection);
 }
 
 }  // namespace lltm::cuda
