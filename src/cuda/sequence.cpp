@@ -57,34 +57,39 @@ std::string describe_plan(std::string_view kernel, int cluster, int64_t rows, bo
          " rows=" + std::to_string(rows) + " x=" + (x_inside ? "inside" : "outside");
 }
 
+/// What carries a state from step to step. It depends only on sizes and strides.
+struct CarriedBy {
+  bool initial = false;  // the first step reads h0 or c0 in place
+  bool result = false;   // the others read what the step before kept: output or cells
+  int64_t buffers = 0;   // for the rest; two alternate
+};
+
 /// Where everything is stored. It depends only on sizes and strides.
 struct Layout : StepOperands {
   int64_t steps = 0, batch = 0;
-  bool hoists_input = false;  // z_x is computed before the steps, in the operands' type
-  int64_t hoisted_row = 0;    // elements of a row of z_x, and of a copy of the input
-  c10::ScalarType accumulated = at::kFloat;  // the type of the carried cell state
   // Whether rows have lengths or resets of their own. Otherwise all run, starting and ending
   // together.
   bool own_rows = false;
-  bool h_in_output = false, cell_in_cells = false, cell_in_workspace = false;
-  bool starts_with_h0 = false, starts_with_c0 = false;  // read in place
+  CarriedBy h, cell;  // the cell state in float, in c_n where that is float
+  // Elements of a row of z_x, in the operands' type, and of a copy of the input. Zero: the steps
+  // multiply the input.
+  int64_t hoisted_row = 0;
 
+  bool hoists_input() const { return hoisted_row > 0; }
+  bool has_start() const { return own_rows || !h.initial || !cell.initial; }
   int64_t chunk_bytes() const {
-    return copies_input || hoists_input
+    return copies_input || hoists_input()
                ? std::min((kWorkspaceBytes - weights_bytes()) / 3, kChunkBytes)
                : 0;
   }
-  int64_t h_buffers() const { return steps > 1 && !h_in_output ? 2 : starts_with_h0 ? 0 : 1; }
   int64_t steps_a_chunk(int64_t bytes_a_step) const {
     return std::clamp<int64_t>(chunk_bytes() / bytes_a_step, 1, std::max<int64_t>(steps, 1));
   }
-  bool has_start() const { return own_rows || !starts_with_h0 || !starts_with_c0; }
 
   /// The number of rows whose part of the workspace fits its share.
   int64_t rows_at_a_time() const {
-    const auto cell_size = static_cast<int64_t>(c10::elementSize(accumulated));
-    const int64_t state_bytes =
-        h_buffers() * h_stride() * size + (cell_in_workspace ? state_size * cell_size : 0);
+    const int64_t state_bytes = h.buffers * h_stride() * size +
+                                cell.buffers * state_size * static_cast<int64_t>(sizeof(float));
     int64_t rows = batch;
     if (state_bytes > 0) {
       rows = std::min(rows, (kWorkspaceBytes - weights_bytes() - chunk_bytes()) / state_bytes);
@@ -92,7 +97,7 @@ struct Layout : StepOperands {
     if (copies_input) {
       rows = std::min(rows, chunk_bytes() / (input_stride() * size));
     }
-    if (hoists_input) {
+    if (hoists_input()) {
       rows = std::min(rows, chunk_bytes() / (hoisted_row * size));
     }
     return std::max<int64_t>(rows, 1);
@@ -108,29 +113,105 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
   of.input_features = input.size(2);
   of.state_size = outputs.h_n.size(1);
   const int size = of.size;
-  of.own_rows = is_given(arguments.lengths) || is_given(arguments.reset);
-  of.h_in_output = of.whole_state() && !of.own_rows;
-  of.cell_in_cells = size == 4 && outputs.cells.size(0) > 0 && of.h_in_output;
-  of.accumulated = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  of.cell_in_workspace = outputs.c_n.scalar_type() != of.accumulated;
   of.choose_copies(is_describable(weights),
                    is_describable(input) && input.stride(0) * size % 16 == 0);
-  of.starts_with_h0 =
-      is_given(arguments.h0) && !of.own_rows && of.whole_state() && is_describable(*arguments.h0);
-  of.starts_with_c0 =
-      is_given(arguments.c0) && !of.own_rows && arguments.c0->scalar_type() == at::kFloat &&
+  of.own_rows = is_given(arguments.lengths) || is_given(arguments.reset);
+  const bool together = !of.own_rows;
+  of.h.initial =
+      together && of.whole_state() && is_given(arguments.h0) && is_describable(*arguments.h0);
+  of.h.result = together && of.whole_state();
+  of.h.buffers = of.steps > 1 && !of.h.result ? 2 : of.h.initial ? 0 : 1;
+  of.cell.initial =
+      together && is_given(arguments.c0) && arguments.c0->scalar_type() == at::kFloat &&
       has_rows(*arguments.c0) &&
       (of.state_size % 4 != 0 || rows_of(*arguments.c0).starts_at_neighbors(4, sizeof(float)));
+  of.cell.result = of.h.result && size == 4 && outputs.cells.size(0) > 0;
+  of.cell.buffers = outputs.c_n.scalar_type() == at::kFloat ? 0 : 1;
   return of;
 }
 
 /// The same if z_x is computed before the steps.
 Layout layout_with_hoisted_input(Layout of, const Tensor& input) {
-  of.hoists_input = true;
   of.hoisted_row = 3 * of.state_size + copied_input_columns(input);
   of.input_features = 0;
   of.copies_input = false;
   return of;
+}
+
+/// How the steps are run.
+struct StepsPlan {
+  Layout layout;
+  int64_t rows_at_a_time = 0;
+  ForwardPlan kernel{};   // without a candidate where there are no kernels
+  double us = kSlowStep;  // of a step, with its part of z_x
+
+  /// Whether the library computes the products: in float64, on GPUs older than sm_80, without
+  /// steps, and for sizes at which it is faster.
+  bool by_library() const { return kernel.choice.candidate == nullptr || kernel.by_library(); }
+};
+
+/// Plans the steps of a layout.
+StepsPlan plan_layout(Layout layout,
+                      Arithmetic arithmetic,
+                      const SequenceArguments& arguments,
+                      const DeviceFacts& facts) {
+  if (layout.weights_bytes() > Layout::kWeightsBytes) {
+    layout.copies_weights = false;
+  }
+  StepsPlan plan{.layout = layout, .rows_at_a_time = layout.rows_at_a_time()};
+  if (layout.steps > 0 && (layout.copies_weights || has_rows(arguments.weights))) {
+    const Matrix input = layout.input_features > 0 ? rows_of(arguments.input) : Matrix{};
+    plan.kernel =
+        plan_forward(facts,
+                     arithmetic,
+                     layout.problem(plan.rows_at_a_time, input, rows_of(arguments.weights)),
+                     /*is_step=*/true);
+    plan.us = plan.kernel.choice.estimate.us;
+  }
+  return plan;
+}
+
+/// What z_x takes of a step.
+double time_of_hoisted_input(const StepsPlan& plan,
+                             Arithmetic arithmetic,
+                             const SequenceArguments& arguments,
+                             const DeviceFacts& facts) {
+  const Layout& of = plan.layout;
+  const int64_t steps = of.steps_a_chunk(plan.rows_at_a_time * of.hoisted_row * of.size);
+  const InputProductPlan product = plan_input_product({.arithmetic = arithmetic,
+                                                       .rows = steps * plan.rows_at_a_time,
+                                                       .input_features = arguments.input.size(2),
+                                                       .state_size = of.state_size,
+                                                       .columns = arguments.weights.size(0)},
+                                                      facts);
+  return product.us / static_cast<double>(steps) *
+         static_cast<double>(ceil_div(of.batch, plan.rows_at_a_time));
+}
+
+/// The steps multiply the input themselves, unless it takes clearly less to compute z_x before.
+StepsPlan plan_steps(const SequenceOutputs& outputs,
+                     const SequenceArguments& arguments,
+                     const DeviceFacts& facts) {
+  constexpr double kMargin = 1.1;  // the estimates are that uncertain
+  const std::optional<Arithmetic> arithmetic = arithmetic_of(arguments.input.scalar_type());
+  const Layout layout = layout_of(outputs, arguments);
+  if (!arithmetic) {
+    selection();  // an unknown selection is an error for every dtype
+    return {layout};
+  }
+  const StepsPlan plan = plan_layout(layout, *arithmetic, arguments, facts);
+  if (layout.input_features == 0) {
+    return plan;
+  }
+  StepsPlan hoisted = plan_layout(
+      layout_with_hoisted_input(layout, arguments.input), *arithmetic, arguments, facts);
+  if (!hoisted.by_library()) {
+    hoisted.us += time_of_hoisted_input(hoisted, *arithmetic, arguments, facts);
+    if (kMargin * hoisted.us < (plan.by_library() ? kSlowStep : plan.us)) {
+      return hoisted;
+    }
+  }
+  return plan;
 }
 
 /// The address of (t, row) in a contiguous tensor of steps, or null if the tensor is empty.
@@ -144,6 +225,25 @@ Matrix rows_from(const Tensor& matrix, int64_t first) {
   return rows_of(matrix).from(first * matrix.stride(0), static_cast<int>(matrix.element_size()));
 }
 
+/// The state that steps leave to each other. A matrix has rows of some rows of the batch.
+struct Carried {
+  CarriedBy by;
+  Matrix initial;        // h0 or c0, if the first step reads it in place
+  const Tensor& result;  // output or cells
+  Matrix buffers[2];     // may be the same
+  int64_t first_row;     // of the rows, in the batch
+  int64_t state_size;
+
+  /// What step k starts from; the one before it ran at previous_t.
+  Matrix before(int64_t k, int64_t previous_t) const {
+    return k == 0 && by.initial ? initial
+           : k > 0 && by.result ? Matrix{kept_at(result, previous_t, first_row), state_size}
+                                : buffers[k % 2];
+  }
+  /// Where step k leaves it to the next one; null data if only in the result.
+  Matrix after(int64_t k) const { return by.result ? Matrix{} : buffers[(k + 1) % 2]; }
+};
+
 class StepsOfSequence {
  public:
   StepsOfSequence(const SequenceOutputs& outputs,
@@ -156,31 +256,27 @@ class StepsOfSequence {
         lengths_(int64_lengths(arguments.lengths)),
         sizes_(sizes),
         device_(device),
-        layout_(layout_of(outputs, arguments)),
         reverse_(reverse),
-        by_library_(!plan_kernels()) {}
+        plan_(plan_steps(outputs, arguments, device.facts())) {}
 
   /// An estimate of the time of all steps in microseconds.
-  double time() const {
-    const double step = plan_.choice.candidate == nullptr ? kSlowStep : plan_.choice.estimate.us;
-    return static_cast<double>(layout_.steps) * step;
-  }
+  double time() const { return static_cast<double>(layout_.steps) * plan_.us; }
 
   /// The kernel of a step, for lltm::sequence_plan.
   std::string description() const {
-    if (by_library_) {
+    if (plan_.by_library()) {
       return describe_plan("library", 1, layout_.batch, /*x_inside=*/false);
     }
-    const ForwardCandidate& candidate = *plan_.choice.candidate;
-    const int rows = candidate.tile.rows;
-    return describe_plan(candidate.name,
-                         plan_.choice.estimate.ranks * std::max(candidate.tile.row_tiles, 1),
-                         rows > 0 ? rows : layout_.batch,
-                         /*x_inside=*/!layout_.hoists_input);
+    const auto& [candidate, estimate] = plan_.kernel.choice;
+    const TileShape& tile = candidate->tile;
+    return describe_plan(candidate->name,
+                         estimate.ranks * std::max(tile.row_tiles, 1),
+                         tile.rows > 0 ? tile.rows : layout_.batch,
+                         /*x_inside=*/!layout_.hoists_input());
   }
 
   void run() {
-    if (by_library_) {
+    if (plan_.by_library()) {
       library_sequence_out(outputs_, recurrent(arguments_), sizes_, device_, reverse_);
       return;
     }
@@ -192,78 +288,15 @@ class StepsOfSequence {
   void run() {
     copy_weights();
     copy_bias();
-    for (int64_t first = 0; first < layout_.batch; first += rows_at_a_time_) {
-      run_rows<scalar_t>(first, std::min(rows_at_a_time_, layout_.batch - first));
+    for (int64_t first = 0; first < layout_.batch; first += plan_.rows_at_a_time) {
+      run_rows<scalar_t>(first, std::min(plan_.rows_at_a_time, layout_.batch - first));
     }
-  }
-
-  /// Returns false if the library should compute the products: in float64, on GPUs older than
-  /// sm_80, without steps, and for sizes at which it is faster.
-  bool plan_kernels() {
-    const std::optional<Arithmetic> arithmetic = arithmetic_of(arguments_.input.scalar_type());
-    if (!arithmetic) {
-      selection();  // an unknown selection is an error for every dtype
-      return false;
-    }
-    const Layout with_input = layout_;
-    const bool found = plan_layout(*arithmetic, with_input);
-    if (layout_.input_features == 0) {
-      return found;
-    }
-    const Layout planned = layout_;
-    const ForwardPlan plan = plan_;
-    const double us = found ? plan.choice.estimate.us : kSlowStep;
-    if (plan_layout(*arithmetic, layout_with_hoisted_input(with_input, arguments_.input))) {
-      const double of_input = time_of_hoisted_input(*arithmetic);
-      constexpr double kMargin = 1.1;  // the estimates are that uncertain
-      if (kMargin * (plan_.choice.estimate.us + of_input) < us) {
-        plan_.choice.estimate.us += of_input;
-        return true;
-      }
-    }
-    layout_ = planned;
-    plan_ = plan;
-    rows_at_a_time_ = layout_.rows_at_a_time();
-    return found;
-  }
-
-  /// What z_x takes of a step.
-  double time_of_hoisted_input(Arithmetic arithmetic) const {
-    const int64_t steps =
-        layout_.steps_a_chunk(rows_at_a_time_ * layout_.hoisted_row * layout_.size);
-    const InputProductPlan product = plan_input_product({.arithmetic = arithmetic,
-                                                         .rows = steps * rows_at_a_time_,
-                                                         .input_features = arguments_.input.size(2),
-                                                         .state_size = layout_.state_size,
-                                                         .columns = arguments_.weights.size(0)},
-                                                        device_.facts());
-    return product.us / static_cast<double>(steps) *
-           static_cast<double>(ceil_div(layout_.batch, rows_at_a_time_));
-  }
-
-  /// Plans the steps of a layout.
-  bool plan_layout(Arithmetic arithmetic, const Layout& layout) {
-    layout_ = layout;
-    const Tensor& weights = arguments_.weights;
-    if (layout_.weights_bytes() > Layout::kWeightsBytes) {
-      layout_.copies_weights = false;
-    }
-    if (layout_.steps == 0 || (!layout_.copies_weights && !has_rows(weights))) {
-      return false;
-    }
-    rows_at_a_time_ = layout_.rows_at_a_time();
-    const Matrix input = layout_.input_features > 0 ? rows_of(arguments_.input) : Matrix{};
-    plan_ = plan_forward(device_.facts(),
-                         arithmetic,
-                         layout_.problem(rows_at_a_time_, input, rows_of(weights)),
-                         /*is_step=*/true);
-    return !plan_.by_library();
   }
 
   /// Whether the kernel reads h in vectors that go on in the gap behind the columns of the state,
   /// where both operands must be zeros.
   bool multiplies_gap() const {
-    return plan_.choice.candidate->group == Group::kFewRows && layout_.weights_gap() > 0;
+    return plan_.kernel.choice.candidate->group == Group::kFewRows && layout_.weights_gap() > 0;
   }
 
   void copy_weights() {
@@ -292,19 +325,19 @@ class StepsOfSequence {
 
   int64_t time_of(int64_t k) const { return reverse_ ? layout_.steps - 1 - k : k; }
 
-  /// Writes the state that the rows [first, first + count) start from, except what is read in
-  /// place.
-  template <typename scalar_t, typename HBuffer>
-  void start_rows(int64_t first,
-                  int64_t count,
-                  const HBuffer& h_buffer,
-                  accumulate_t<scalar_t>* cell) {
+  /// Writes the state that `count` rows start from, except what is read in place.
+  template <typename scalar_t>
+  void start_rows(int64_t count, const Carried& h, const Carried& cell) {
+    const int64_t first = h.first_row;
     const auto state_of = [&]<typename T>(const std::optional<Tensor>& initial, T) {
       return is_given(initial) && initial->scalar_type() == c10::CppTypeToScalarType<T>::value
                  ? steps_of<T>(initial->narrow(0, first, count))
                  : Steps<T>{};
     };
-    SequenceStartParams<scalar_t> start{
+    const auto written = [&]<typename T>(const Carried& to, int64_t i, T) {
+      return to.by.initial ? nullptr : static_cast<T*>(const_cast<void*>(to.buffers[i].data));
+    };
+    const SequenceStartParams<scalar_t> start{
         .rows = count,
         .state_size = layout_.state_size,
         .steps = layout_.steps,
@@ -313,41 +346,46 @@ class StepsOfSequence {
         .h0 = state_of(arguments_.h0, scalar_t{}),
         .c0 = state_of(arguments_.c0, scalar_t{}),
         .c0_float = state_of(arguments_.c0, float{}),
-        .h = {},
-        .h_stride = h_buffer(0).stride,
-        .cell = cell,
+        .h = {written(h, 0, scalar_t{}), h.by.buffers == 2 ? written(h, 1, scalar_t{}) : nullptr},
+        .h_stride = layout_.h_stride(),
+        .cell = written(cell, 0, float{}),
         .h_n = outputs_.h_n.mutable_data_ptr<scalar_t>() + first * layout_.state_size,
     };
-    for (int64_t i = 0; i < layout_.h_buffers() && !layout_.starts_with_h0; ++i) {
-      start.h[i] = static_cast<scalar_t*>(const_cast<void*>(h_buffer(i).data));
-    }
     check_launch(launch_sequence_start(start, device_.stream()));
   }
 
   /// Runs the rows [first, first + count) of the batch, for all steps.
   template <typename scalar_t>
   void run_rows(int64_t first, int64_t count) {
-    using acc_t = accumulate_t<scalar_t>;
     const Layout& of = layout_;
-    const auto dtype = arguments_.input.scalar_type();
-    const Tensor h = outputs_.h_n.narrow(0, first, count);
-    const Tensor last_cell = outputs_.c_n.narrow(0, first, count);
-    void* const h_n = h.mutable_data_ptr();
-    const Tensor h_memory = device_.empty({of.h_buffers(), count, of.h_stride()}, dtype);
+    const Tensor h_n = outputs_.h_n.narrow(0, first, count);
+    const Tensor c_n = outputs_.c_n.narrow(0, first, count);
+    const Tensor h_memory =
+        device_.empty({of.h.buffers, count, of.h_stride()}, arguments_.input.scalar_type());
     if (multiplies_gap()) {
       h_memory.zero_();
     }
+    const bool has_cell_buffer = of.cell.buffers > 0;
     const Tensor cell_memory =
-        device_.empty({of.cell_in_workspace ? count : 0, of.state_size}, of.accumulated);
-    const auto h_buffer = [&](int64_t k) {
-      return Matrix{kept_at(h_memory, k % std::max<int64_t>(of.h_buffers(), 1), 0), of.h_stride()};
+        has_cell_buffer ? device_.empty({count, of.state_size}, at::kFloat) : c_n;
+    const auto h_buffer = [&](int64_t i) {
+      return Matrix{kept_at(h_memory, std::min(i, of.h.buffers - 1), 0), of.h_stride()};
     };
-    void* const c_n = last_cell.mutable_data_ptr();
-    auto* const cell =
-        static_cast<acc_t*>(of.cell_in_workspace ? cell_memory.mutable_data_ptr() : c_n);
-
+    const Matrix cell_buffer{cell_memory.const_data_ptr(), of.state_size};
+    const Carried h{of.h,
+                    of.h.initial ? rows_from(*arguments_.h0, first) : Matrix{},
+                    outputs_.output,
+                    {h_buffer(0), h_buffer(1)},
+                    first,
+                    of.state_size};
+    const Carried cell{of.cell,
+                       of.cell.initial ? rows_from(*arguments_.c0, first) : Matrix{},
+                       outputs_.cells,
+                       {cell_buffer, cell_buffer},
+                       first,
+                       of.state_size};
     if (of.has_start()) {
-      start_rows<scalar_t>(first, count, h_buffer, of.starts_with_c0 ? nullptr : cell);
+      start_rows<scalar_t>(count, h, cell);
     }
 
     StepProblem step{};
@@ -357,15 +395,14 @@ class StepsOfSequence {
     }
     step.added = {data_or_null<scalar_t>(bias_), 0};
     step.rows = rows_of_sequence(lengths_, arguments_.reset, first);
-    step.h_n = h_n;
+    step.h_n = h_n.mutable_data_ptr();
     // If cells are not kept, the last step writes c_n in their place.
-    const bool rounds_last_cell =
-        of.h_in_output && of.cell_in_workspace && outputs_.cells.size(0) == 0;
+    const bool rounds_last_cell = of.h.result && has_cell_buffer && outputs_.cells.size(0) == 0;
     const Tensor& input = arguments_.input;
     const Tensor chunk = empty_chunk(count);
     int64_t first_time = 0;  // in the chunk
     for (int64_t k = 0; k < of.steps; ++k) {
-      const int64_t t = time_of(k), previous_t = time_of(k - 1);
+      const int64_t t = time_of(k);
       const bool is_last = k + 1 == of.steps;
       const bool starts_chunk = chunk.defined() && k % chunk.size(0) == 0;
       if (starts_chunk) {
@@ -374,7 +411,7 @@ class StepsOfSequence {
         fill(chunk.narrow(0, 0, steps), input.narrow(0, first_time, steps).narrow(1, first, count));
       }
       const void* const part = chunk.defined() ? kept_at(chunk, t - first_time, 0) : nullptr;
-      if (of.hoists_input) {
+      if (of.hoists_input()) {
         step.added = {part, 3 * of.state_size};
       } else {
         step.input = of.copies_input ? Matrix{part, of.input_stride()}
@@ -382,35 +419,27 @@ class StepsOfSequence {
                                            t * input.stride(0) + first * input.stride(1), of.size);
       }
       step.follows_a_step = k > 0 && !starts_chunk;
-      step.old_h = k == 0 && of.starts_with_h0 ? rows_from(*arguments_.h0, first)
-                   : k > 0 && of.h_in_output
-                       ? Matrix{kept_at(outputs_.output, previous_t, first), of.state_size}
-                       : h_buffer(k);
-      step.old_cell = k == 0 && of.starts_with_c0 ? rows_from(*arguments_.c0, first)
-                      : k > 0 && of.cell_in_cells
-                          ? Matrix{kept_at(outputs_.cells, previous_t, first), of.state_size}
-                          : Matrix{cell, of.state_size};
-      step.next_cell = of.cell_in_cells && !is_last ? nullptr : cell;
-      step.new_h = kept_at(outputs_.output, t, first);
-      step.new_cell = kept_at(outputs_.cells, t, first);
-      step.gates = kept_at(outputs_.gates, t, first);
-      if (is_last && rounds_last_cell) {
-        step.new_cell = c_n;
-      }
       step.t = t;
       step.next_t = is_last ? kNever : time_of(k + 1);
-      step.next_h = of.h_in_output ? Matrix{} : h_buffer(k + 1);
-      check_launch(launch_forward(plan_, step, device_.stream()));
+      step.old_h = h.before(k, time_of(k - 1));
+      step.next_h = h.after(k);
+      step.old_cell = cell.before(k, time_of(k - 1));
+      step.next_cell = const_cast<void*>((is_last ? cell_buffer : cell.after(k)).data);
+      step.new_h = kept_at(outputs_.output, t, first);
+      step.new_cell =
+          is_last && rounds_last_cell ? c_n.mutable_data_ptr() : kept_at(outputs_.cells, t, first);
+      step.gates = kept_at(outputs_.gates, t, first);
+      check_launch(launch_forward(plan_.kernel, step, device_.stream()));
     }
-    if (of.cell_in_workspace && !rounds_last_cell) {
-      last_cell.copy_(cell_memory);
+    if (has_cell_buffer && !rounds_last_cell) {
+      c_n.copy_(cell_memory);
     }
   }
 
   /// Memory for z_x of some steps or for a copy of their input; undefined if neither is needed.
   Tensor empty_chunk(int64_t count) const {
     const Layout& of = layout_;
-    if (of.hoists_input) {
+    if (of.hoists_input()) {
       return device_.empty(
           {of.steps_a_chunk(count * of.hoisted_row * of.size), count, 3 * of.state_size},
           arguments_.input.scalar_type());
@@ -425,7 +454,7 @@ class StepsOfSequence {
 
   /// Computes z_x of some steps, or copies their input.
   void fill(const Tensor& chunk, const Tensor& input) {
-    if (layout_.hoists_input) {
+    if (layout_.hoists_input()) {
       compute_input_product(chunk, input, recurrent(arguments_), device_);
     } else {
       chunk.narrow(2, 0, layout_.input_features).copy_(input);
@@ -437,11 +466,9 @@ class StepsOfSequence {
   const std::optional<Tensor> lengths_;  // in int64
   const SequenceSizes<int64_t>& sizes_;
   const Device& device_;
-  Layout layout_;
-  int64_t rows_at_a_time_ = 0;
   const bool reverse_;
-  ForwardPlan plan_;
-  const bool by_library_;
+  const StepsPlan plan_;
+  const Layout& layout_ = plan_.layout;
   Tensor weights_;  // if copied
   Tensor bias_;     // contiguous, or undefined
 };
