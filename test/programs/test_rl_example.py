@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lltm_testing.building import run_demo
+from lltm_testing.building import run, run_demo, with_lltm
 from torch import nn
 
 import lltm
@@ -16,6 +16,7 @@ sys.path.insert(0, str(FOLDER))
 
 import cartpole  # noqa: E402
 import ppo  # noqa: E402
+import reset_speed  # noqa: E402
 
 
 def carts(count: int) -> cartpole.CartPoles:
@@ -111,6 +112,20 @@ def test_resets_and_pieces_train_the_same_lstm():
 def test_wrong_options_are_errors_before_the_training():
     message = "--updates, --seeds and --hidden-size must be 1 or more"
     assert message in run_demo(FOLDER, "--updates", 0, fails=True)
+
+
+def test_what_is_timed_has_the_same_results():
+    cases = {case.name: case for case in reset_speed.cases((90, 6, 3, 5), torch.device("cpu"), torch.float32)}
+    expected = cases["nn.LSTM in pieces"].run()
+    torch.testing.assert_close(cases["lltm.LSTM with reset"].run(), expected)
+    if "torchrl, pad" in cases:
+        torch.testing.assert_close(cases["torchrl, pad"].run().transpose(0, 1), expected)
+
+
+def test_times_every_layer():
+    printed = run("python3", FOLDER / "reset_speed.py", "--shape", 20, 6, 3, 5, "--rounds", 1, **with_lltm())
+    for name in ("nn.LSTM without resets", "nn.LSTM in pieces", "lltm.LSTM with reset", "lltm.LLTM with reset"):
+        assert re.search(rf"{name} +[\d.]+ / [\d.]+ +[\d.]+ / [\d.]+\n", printed)
 
 
 def test_draws_a_picture(tmp_path):
