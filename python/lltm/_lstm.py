@@ -107,7 +107,11 @@ class LSTM(_recurrent.Recurrent):
 
     def to_torch(self) -> nn.LSTM:
         """A new nn.LSTM with the same Parameters and training mode, for what only takes that class, such as
-        ``torch.ao.quantization.quantize_dynamic``. This module stays as it is."""
+        ``torch.ao.quantization.quantize_dynamic``. This module stays as it is.
+
+        Raises:
+            RuntimeError: weights are computed from other parameters, by a hook or by a parametrization.
+        """
         module = nn.LSTM(
             self.input_size,
             self.hidden_size,
@@ -249,7 +253,7 @@ class LSTMCell(nn.LSTMCell):
         _leaf.pose_as_torch_nn(self)
 
     def to_torch(self) -> nn.LSTMCell:
-        """A new nn.LSTMCell with the same Parameters and training mode. This module stays as it is."""
+        """A new nn.LSTMCell with the same Parameters and training mode, as :meth:`LSTM.to_torch` makes an nn.LSTM."""
         module = nn.LSTMCell(self.input_size, self.hidden_size, self.bias, device="meta")
         _share_parameters(self, module)
         return module
@@ -329,14 +333,21 @@ def convert_lstm(model: Module) -> Module:
 
 
 def _is_other_lstm(module: nn.Module) -> bool:
-    if isinstance(module, LSTMCell):
-        return False
-    scripted = getattr(module, "original_name", None) in ("LSTM", "LSTMCell")
-    return scripted or isinstance(module, nn.LSTM | nn.LSTMCell)
+    if isinstance(module, torch.jit.ScriptModule):
+        ours = module._c._type().qualified_name().startswith("__torch__.lltm.")
+        return module.original_name in ("LSTM", "LSTMCell") and not ours
+    return isinstance(module, nn.LSTM | nn.LSTMCell) and not isinstance(module, LSTMCell)
 
 
 def _share_parameters(source: nn.Module, target: nn.Module) -> None:
     for name, _ in list(target.named_parameters()):
+        if name not in source._parameters:
+            kind = source._kind if isinstance(source, LSTM) else "LSTMCell"
+            raise RuntimeError(
+                f"{kind}.to_torch: {name} is no parameter, but computed from others, which the new module would not "
+                "follow: first make it one, by torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm, "
+                "remove_spectral_norm or prune.remove"
+            )
         setattr(target, name, source._parameters[name])
     target.train(source.training)
 

@@ -260,6 +260,8 @@ def test_what_convert_leaves_alone():
             "scripted": torch.jit.script(nn.LSTMCell(3, 4)),
             "plain": nn.LSTM(3, 4),
             "ours": lltm.LSTMCell(3, 4),
+            "our scripted layer": torch.jit.script(lltm.LSTM(3, 4)),
+            "our scripted cell": torch.jit.script(lltm.LSTMCell(3, 4)),
         }
     )
     types = {name: type(module) for name, module in model.items()}
@@ -298,6 +300,24 @@ def test_to_torch(options):
     assert_same(theirs(input), ours(input))
     cell = lltm.LSTMCell(3, 4)
     assert type(cell.to_torch()) is nn.LSTMCell and cell.to_torch().weight_ih is cell.weight_ih
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("cls", [lltm.LSTM, lltm.LSTMCell])
+@pytest.mark.parametrize(
+    "constrain",
+    [nn.utils.weight_norm, parametrizations.weight_norm, lambda m, n: prune.l1_unstructured(m, n, 0.5)],
+    ids=["old_weight_norm", "parametrization", "prune"],
+)
+def test_to_torch_needs_parameters(cls, constrain):
+    module = cls(3, 4)
+    name = "weight_hh_l0" if cls is lltm.LSTM else "weight_hh"
+    constrain(module, name)
+    expected = (
+        rf"{cls.__name__}\.to_torch: {name} is no parameter, but computed .*remove_parametrizations, .*prune.remove"
+    )
+    with pytest.raises(RuntimeError, match=expected):
+        module.to_torch()
 
 
 @pytest.mark.parametrize("bias", [-3.0, 0.0, 3.0, 8.0])
