@@ -16,7 +16,7 @@ def split_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
     candidate, H each: ``weights.chunk(3)``, as ``bias.chunk(3)``.
 
     Raises ValueError if weights do not have this shape, (3H, H+I), for any H of 1 or more and I of 0 or more, or if
-    they are a DTensor whose columns are sharded, of which there are no views.
+    they are a DTensor whose columns are sharded or that is partial, of which there are no views.
 
     Example::
 
@@ -30,7 +30,7 @@ def split_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
     if state_size == 0 or weights.size(0) % 3 != 0 or weights.size(1) < state_size:
         raise ValueError(f"split_weights: expected weights of shape (3H, H+I), got {list(weights.shape)}")
     if _initialization.shards_columns(weights):
-        raise ValueError("split_weights: there are no views of a DTensor whose columns are sharded")
+        raise ValueError("split_weights: there are no views of a DTensor whose columns are sharded, or that is partial")
     return weights[:, :state_size], weights[:, state_size:]
 
 

@@ -186,7 +186,8 @@ class LLTM(_recurrent.Recurrent):
 
         Raises:
             RuntimeError: weights are computed from other parameters, by a hook or by a parametrization that has no
-                inverse, so that the leak cannot be written.
+                inverse, so that the leak cannot be written; or a parameter is a partial DTensor. Nothing has changed
+                then, nor has the random state.
         """
         names = [weights for weights, *_ in self._parameter_names()]
         _initialization.reset_parameters(self, names, self.hidden_size, self.leak if leak is None else leak)

@@ -111,11 +111,23 @@ class Twice(nn.Module):
 def test_raises_where_it_would_be_lost(make, constrain, message):
     module = make()
     constrain(module, name_of(module))
+    before = copy.deepcopy(module.state_dict()), torch.get_rng_state()
     with pytest.raises(
         RuntimeError, match=rf"reset_parameters: .*{name_of(module)} {message}.*reset_parameters\(leak=0"
     ):
         module.reset_parameters(leak=2.0)
+    torch.testing.assert_close((module.state_dict(), torch.get_rng_state()), before, rtol=0, atol=0)
     module.reset_parameters(leak=0)
+
+
+def test_the_random_state_of_the_device_is_kept_where_it_raises(device):
+    module = lltm.LLTMCell(3, 4, device=device)
+    parametrizations.spectral_norm(module, "weights")
+    state = torch.get_device_module(device).get_rng_state(device) if device.type != "cpu" else torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="does not keep the leak"):
+        module.reset_parameters(leak=2.0)
+    now = torch.get_device_module(device).get_rng_state(device) if device.type != "cpu" else torch.get_rng_state()
+    assert torch.equal(now, state)
 
 
 def test_the_parameters_of_an_lstm_are_hinted_at():

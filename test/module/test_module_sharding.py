@@ -1,6 +1,7 @@
 """A group of two processes: DTensors with a sharded batch, DistributedDataParallel and FSDP2 give the same results as a
 single process. Also nn.DataParallel, and docs/several-gpus.md."""
 
+import itertools
 import os
 from functools import partial
 
@@ -201,6 +202,57 @@ def check_initialization(mesh) -> None:
             assert not rnn.weights_l0.full_tensor()[:, :65].any()
 
 
+def check_initialization_on_a_2d_mesh(mesh) -> None:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    rnn, bound = lltm.LLTM(3, 33), 33**-0.5
+    for placements in itertools.product((Replicate(), Shard(0), Shard(1)), repeat=2):
+        rnn.weights_l0 = nn.Parameter(distribute_tensor(torch.empty(99, 36), mesh, placements))
+        rnn.reset_parameters(leak=3.0)
+        assert rnn.weights_l0.placements == placements
+        weights = rnn.weights_l0.detach().full_tensor()
+        weights[66:].diagonal().add_(3.0)
+        assert 0 < weights.abs().max() <= bound * (1 + 1e-5)
+        if Shard(1) in placements:
+            with pytest.raises(ValueError, match="no views of a DTensor whose columns are sharded"):
+                lltm.split_weights(rnn.weights_l0)
+
+
+def check_partial_parameters_are_refused(mesh) -> None:
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    for make_module, name in (
+        (lambda: lltm.LLTM(3, 4), "weights_l0"),
+        (lambda: lltm.LLTMCell(3, 4), "bias"),
+        (lambda: lltm.LSTM(3, 4), "bias_hh_l0"),
+    ):
+        for placements in ((Replicate(), Partial()), (Partial("avg"), Replicate())):
+            module = make_module()
+            partial = DTensor.from_local(getattr(module, name).detach(), mesh, placements)
+            setattr(module, name, nn.Parameter(partial))
+            before = [parameter.detach().clone() for parameter in module.parameters()], torch.get_rng_state()
+            with pytest.raises(RuntimeError, match=rf"reset_parameters: {name} is a DTensor .*Partial\(.*redistribute"):
+                module.reset_parameters()
+            assert torch.equal(torch.get_rng_state(), before[1])
+            for found, expected in zip(module.parameters(), before[0], strict=True):
+                assert torch.equal(*(getattr(tensor, "_local_tensor", tensor) for tensor in (found, expected)))
+    with pytest.raises(ValueError, match="no views of a DTensor whose columns are sharded, or that is partial"):
+        lltm.split_weights(DTensor.from_local(torch.zeros(12, 7), mesh, [Partial()] * 2))
+
+
+def check_four(rank, file) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    dist.init_process_group("gloo", f"file://{file}", rank=rank, world_size=4)
+    from torch.distributed.tensor import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2))
+    check_initialization_on_a_2d_mesh(mesh)
+    check_partial_parameters_are_refused(mesh)
+    dist.destroy_process_group()
+    os._exit(0)  # see check()
+
+
 def check_states_fully_sharded(mesh) -> None:
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
@@ -248,6 +300,12 @@ needs_distributed = pytest.mark.skipif(not dist.is_available(), reason="PyTorch 
 def test_a_group_of_two(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     torch.multiprocessing.spawn(check, (tmp_path / "group",), nprocs=2)
+
+
+@needs_distributed
+def test_a_mesh_of_two_by_two(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    torch.multiprocessing.spawn(check_four, (tmp_path / "group",), nprocs=4)
 
 
 @pytest.fixture
