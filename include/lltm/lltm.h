@@ -196,6 +196,22 @@ LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> 
     bool reverse = false,
     bool keep = false);
 
+/// How lstm() would compute these arguments on a GPU, as sequence_plan() says it. Launches nothing.
+///
+/// @param input, weight_ih, ...  as for lstm(), on a CUDA device
+/// @return for example `kernel=recurrence_lstm_fma_128x1_cluster2 cluster=2 rows=1 x=outside`
+/// @throws c10::Error if an argument is invalid, or if LLTM_CUDA_PATH asks for what is impossible.
+LLTM_API std::string lstm_plan(const at::Tensor& input,
+                               const at::Tensor& weight_ih,
+                               const at::Tensor& weight_hh,
+                               const std::optional<at::Tensor>& bias = std::nullopt,
+                               const std::optional<at::Tensor>& h0 = std::nullopt,
+                               const std::optional<at::Tensor>& c0 = std::nullopt,
+                               const std::optional<at::Tensor>& lengths = std::nullopt,
+                               const std::optional<at::Tensor>& reset = std::nullopt,
+                               bool reverse = false,
+                               bool keep = false);
+
 /// The gradients of lstm(). Called by autograd; programs rarely need to call it.
 ///
 /// @param grad_output, grad_cells  (T, N, H), the gradients of output and cells

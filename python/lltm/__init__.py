@@ -21,7 +21,7 @@ from ._lstm import LSTM, LSTMCell, convert_lstm
 from ._onnx import onnx_translation_table
 from .cell import LLTMCell, split_weights
 from .module import LLTM
-from .operators import backward, forward, lstm, sequence, sequence_backward, sequence_plan
+from .operators import backward, forward, lstm, lstm_plan, sequence, sequence_backward, sequence_plan
 
 __all__ = [
     "BuildInfo",
@@ -39,6 +39,7 @@ __all__ = [
     "has_cuda",
     "library_path",
     "lstm",
+    "lstm_plan",
     "onnx_translation_table",
     "sequence",
     "sequence_backward",

@@ -213,6 +213,33 @@ def sequence_plan(
     return torch.ops.lltm.sequence_plan(input, weights, bias, h0, c0, lengths, reset, reverse, keep)
 
 
+def lstm_plan(
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None = None,
+    h0: Tensor | None = None,
+    c0: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    keep: bool = False,
+) -> str:
+    """How :func:`lstm` would compute these arguments on a GPU, as :func:`sequence_plan` says it. Launches nothing.
+
+    Args:
+        input, ..., keep: as for lstm, on a CUDA device. A call that autograd records keeps cells and gates.
+
+    Returns:
+        For example ``kernel=recurrence_lstm_fma_128x1_cluster2 cluster=2 rows=1 x=outside``.
+
+    Raises RuntimeError if an argument is invalid or not on a GPU, or if LLTM_CUDA_PATH asks for what is impossible.
+    """
+    if not input.is_cuda:
+        raise RuntimeError(f"lltm::lstm_plan: expected input on a CUDA device, got {input.device}")
+    return torch.ops.lltm.lstm_plan(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep)
+
+
 def _mask_of(operator: str, output_mask: list[bool] | None) -> list[bool]:
     """All flags if no mask is given. The operators' error for a mask of a wrong length does not name the argument."""
     if output_mask is None:

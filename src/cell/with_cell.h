@@ -14,4 +14,8 @@ auto with_cell(CellType cell, const Function& function) {
                                  : function.template operator()<cell::Lstm>();
 }
 
+inline int gates_of(CellType cell) {
+  return with_cell(cell, []<typename Cell>() { return Cell::kGates; });
+}
+
 }  // namespace lltm

@@ -3,6 +3,7 @@
 // tensors z_x is then rounded to 16 bits, as a cell made of PyTorch's operators rounds all of z.
 #include "recurrence.h"
 
+#include "../cell/with_cell.h"
 #include "../dispatch/optional_tensor.h"
 #include "input_product.h"
 #include "kernels/recurrence/recurrence.h"
@@ -51,13 +52,26 @@ CellsOut<scalar_t> cells_out(const Tensor& cells) {
 
 template <template <typename> typename Problem, typename scalar_t>
 cudaError_t launch(const Problem<scalar_t>& problem,
-                   const RecurrenceTile& tile,
+                   const RecurrenceCandidate& candidate,
                    cudaStream_t stream) {
-  if constexpr (std::is_same_v<scalar_t, float>) {
-    return launch_recurrence_fma(problem, tile, stream);
-  } else {
-    return launch_recurrence_mma(problem, tile, stream);
-  }
+  return with_cell(candidate.cell, [&]<typename Cell>() {
+    if constexpr (std::is_same_v<scalar_t, float>) {
+      return launch_recurrence_fma<Cell>(problem, candidate.tile, stream);
+    } else if constexpr (std::is_same_v<Cell, cell::Lltm>) {
+      return launch_recurrence_mma<Cell>(problem, candidate.tile, stream);
+    } else {
+      return cudaErrorInvalidValue;
+    }
+  });
+}
+
+template <typename scalar_t>
+WeightGradients<scalar_t> weight_gradients(const RecurrentGradients& gradients) {
+  const auto stride = [](const Tensor& of) { return of.defined() ? of.stride(0) : 0; };
+  return {.of_h = mutable_data_or_null<scalar_t>(gradients.weight_hh),
+          .of_input = mutable_data_or_null<scalar_t>(gradients.weight_ih),
+          .h_stride = stride(gradients.weight_hh),
+          .input_stride = stride(gradients.weight_ih)};
 }
 
 /// Without the parts of d_weights, which have no memory yet.
@@ -78,7 +92,7 @@ GradientProducts<scalar_t> gradient_products(const Tensor& d_gates,
           .d_gates = d_gates.const_data_ptr<scalar_t>(),
           .d_gates_stride = d_gates.stride(0),
           .d_bias = d_bias,
-          .d_weights = mutable_data_or_null<scalar_t>(gradients.weight_hh),
+          .d_weights = weight_gradients<scalar_t>(gradients),
           .parts = parts,
           .weight_parts = nullptr,
           .d_input = mutable_data_or_null<scalar_t>(gradients.input)};
@@ -213,7 +227,7 @@ void run_recurrence(const RecurrenceCandidate& candidate,
       problem.first_step = first;
       problem.step_count = count;
       problem.c_n = cells_out<scalar_t>(first + count == steps ? outputs.c_n : carried_cell);
-      check_launch(launch(problem, candidate.tile, device.stream()));
+      check_launch(launch(problem, candidate, device.stream()));
     }
   });
 }
@@ -232,6 +246,7 @@ bool run_recurrence_backward(const RecurrenceCandidate& candidate,
   const Tensor& d_bias = gradients.bias;
   const Tensor bias_parts =
       d_bias.defined() ? device.empty({groups, columns}, at::kFloat) : Tensor();
+  const std::optional<Tensor> c0 = c0_like(cells, arguments.sequence);
   const bool products_are_small = are_small_gradient_products(
       d_gates.size(0), arguments.sequence.input.size(2), cells.size(2), columns);
   with_scalar(arguments.sequence.input.scalar_type(), [&]<typename scalar_t>() {
@@ -249,13 +264,14 @@ bool run_recurrence_backward(const RecurrenceCandidate& candidate,
         .grad_cells = steps_of<scalar_t>(arguments.grad_cells),
         .grad_h_n = steps_of<scalar_t>(arguments.grad_h_n),
         .grad_c_n = any_cells<scalar_t>(arguments.grad_c_n),
+        .c0 = any_cells<scalar_t>(c0),
         .d_gates = d_gates.mutable_data_ptr<scalar_t>(),
         .d_gates_stride = d_gates.stride(0),
         .d_bias_parts = mutable_data_or_null<float>(bias_parts),
         .d_h0 = mutable_data_or_null<scalar_t>(gradients.h0),
         .d_c0 = cells_out<scalar_t>(gradients.c0),
     };
-    check_launch(launch(problem, candidate.tile, device.stream()));
+    check_launch(launch(problem, candidate, device.stream()));
     const SumOfParts<scalar_t> sum{.parts = problem.d_bias_parts,
                                    .count = groups,
                                    .size = columns,
@@ -263,12 +279,13 @@ bool run_recurrence_backward(const RecurrenceCandidate& candidate,
     if (products_are_small) {
       const GradientParts parts = parts_of_weight_gradient(
           d_gates.size(0), arguments.sequence.input.size(2), cells.size(2), columns, facts);
-      const Tensor weight_parts =
-          gradients.weight_hh.defined() && parts.count > 1
-              ? device.empty({parts.count, columns, gradients.weight_hh.stride(0)}, at::kFloat)
-              : Tensor();
       auto products =
           gradient_products<scalar_t>(d_gates, gradients, sum, arguments, parts, reverse);
+      const Tensor weight_parts =
+          products.d_weights.any_wanted() && parts.count > 1
+              ? device.empty({parts.count, columns, products.state_size + products.input_features},
+                             at::kFloat)
+              : Tensor();
       products.weight_parts = mutable_data_or_null<float>(weight_parts);
       check_launch(launch_gradient_products(products, device.stream()));
     } else if (d_bias.defined()) {

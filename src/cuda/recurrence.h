@@ -34,8 +34,7 @@ void run_recurrence(const RecurrenceCandidate& candidate,
 
 /// Computes d_gates of all steps, a (steps * batch, gates) matrix whose rows may be
 /// padded, and those of d_bias, d_h0 and d_c0 that are wanted. Where their products are small, also
-/// d_weights and d_input; returns whether it did. The two blocks of d_weights are those of one
-/// contiguous matrix, [h | input].
+/// d_weights and d_input; returns whether it did.
 bool run_recurrence_backward(const RecurrenceCandidate& candidate,
                              const at::Tensor& d_gates,
                              const RecurrentGradients& gradients,

@@ -1,7 +1,7 @@
-// lltm::sequence and lltm::lstm on CUDA. The LSTM runs by products of the library. The LLTM runs in
-// one kernel (recurrence.cpp) or step by step, each by one of the cell's kernels (plan.h) with the
-// epilogue of a step or, where that is faster, by products of the library and a pointwise kernel
-// (library/sequence.cpp). The host knows only sizes, so a call can be captured in a graph.
+// lltm::sequence and lltm::lstm on CUDA. They run in one kernel (recurrence.cpp) or step by step:
+// by products of the library and a pointwise kernel (library/sequence.cpp) or, where that is
+// faster, each step of an LLTM by one of the cell's kernels (plan.h) with the epilogue of a step.
+// The host knows only sizes, so a call can be captured in a graph.
 //
 // A kernel computes both halves of a step's product, [h | x], and reads h where the previous step
 // left it: in output or, where rows are reset, have lengths of their own or do not start at
@@ -473,23 +473,68 @@ class StepsOfSequence {
   Tensor bias_;     // contiguous, or undefined
 };
 
+RecurrenceShape recurrence_shape(CellType cell,
+                                 const SequenceOutputs& outputs,
+                                 const Tensor& input,
+                                 const SequenceSizes<int64_t>& sizes) {
+  const int64_t at_once = steps_of_z_x(outputs, input, sizes);
+  return {.cell = cell,
+          .arithmetic = arithmetic_of(input.scalar_type()),
+          .steps = sizes.steps,
+          .rows = sizes.batch,
+          .input_features = sizes.input_features,
+          .state_size = sizes.state_size,
+          .backward = false,
+          .launches = at_once == 0 ? 0 : ceil_div(sizes.steps, at_once),
+          .in_pairs = is_in_pairs(sizes),
+          .input_in_pairs = input_is_in_pairs(input)};
+}
+
 /// The kernel for all steps, or null.
 const RecurrenceCandidate* plan(const SequenceOutputs& outputs,
                                 const SequenceArguments& arguments,
                                 const SequenceSizes<int64_t>& sizes,
                                 const Device& device,
-                                double time_of_steps) {
-  const int64_t at_once = steps_of_z_x(outputs, arguments.input, sizes);
-  const RecurrenceShape shape{.arithmetic = arithmetic_of(arguments.input.scalar_type()),
-                              .steps = sizes.steps,
-                              .rows = sizes.batch,
-                              .input_features = sizes.input_features,
-                              .state_size = sizes.state_size,
-                              .backward = false,
-                              .launches = at_once == 0 ? 0 : ceil_div(sizes.steps, at_once),
-                              .in_pairs = is_in_pairs(sizes),
-                              .input_in_pairs = input_is_in_pairs(arguments.input)};
-  return plan_recurrence(device.facts(), shape, time_of_steps);
+                                const StepsOfSequence& steps) {
+  return plan_recurrence(device.facts(),
+                         recurrence_shape(CellType::kLltm, outputs, arguments.input, sizes),
+                         steps.time());
+}
+const RecurrenceCandidate* plan(const SequenceOutputs& outputs,
+                                const LstmArguments& arguments,
+                                const SequenceSizes<int64_t>& sizes,
+                                const Device& device) {
+  const DeviceFacts facts = device.facts();
+  const RecurrenceShape shape = recurrence_shape(CellType::kLstm, outputs, arguments.input, sizes);
+  return plan_recurrence(facts, shape, library_time(shape, facts));
+}
+
+std::string describe_plan(const RecurrenceCandidate& candidate,
+                          const SequenceSizes<int64_t>& sizes,
+                          const Device& device) {
+  return describe_plan(candidate.name,
+                       candidate.tile.cluster,
+                       rows_of_group(candidate.tile, sizes.batch, device.facts()),
+                       candidate.tile.x_inside);
+}
+
+std::string describe_plan(const SequenceOutputs& outputs,
+                          const SequenceArguments& arguments,
+                          const SequenceSizes<int64_t>& sizes,
+                          const Device& device,
+                          bool reverse) {
+  const StepsOfSequence steps(outputs, arguments, sizes, device, reverse);
+  const RecurrenceCandidate* const candidate = plan(outputs, arguments, sizes, device, steps);
+  return candidate != nullptr ? describe_plan(*candidate, sizes, device) : steps.description();
+}
+std::string describe_plan(const SequenceOutputs& outputs,
+                          const LstmArguments& arguments,
+                          const SequenceSizes<int64_t>& sizes,
+                          const Device& device,
+                          bool /*reverse*/) {
+  const RecurrenceCandidate* const candidate = plan(outputs, arguments, sizes, device);
+  return candidate != nullptr ? describe_plan(*candidate, sizes, device)
+                              : describe_plan("library", 1, sizes.batch, /*x_inside=*/false);
 }
 
 void run(const SequenceOutputs& outputs,
@@ -498,8 +543,7 @@ void run(const SequenceOutputs& outputs,
          const Device& device,
          bool reverse) {
   StepsOfSequence steps(outputs, arguments, sizes, device, reverse);
-  if (const RecurrenceCandidate* const candidate =
-          plan(outputs, arguments, sizes, device, steps.time())) {
+  if (const RecurrenceCandidate* const candidate = plan(outputs, arguments, sizes, device, steps)) {
     run_recurrence(*candidate, outputs, recurrent(arguments), sizes, device, reverse);
   } else {
     steps.run();
@@ -511,8 +555,11 @@ void run(const SequenceOutputs& outputs,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
-  require_steps("lltm::lstm");
-  library_sequence_out(outputs, recurrent(arguments), sizes, device, reverse);
+  if (const RecurrenceCandidate* const candidate = plan(outputs, arguments, sizes, device)) {
+    run_recurrence(*candidate, outputs, recurrent(arguments), sizes, device, reverse);
+  } else {
+    library_sequence_out(outputs, recurrent(arguments), sizes, device, reverse);
+  }
 }
 
 template <typename Arguments>
@@ -530,7 +577,8 @@ SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
 }
 
 /// How sequence() would compute these arguments.
-std::string sequence_plan(const SequenceArguments& arguments, bool reverse, bool keep) {
+template <typename Arguments>
+std::string plan_of_sequence(const Arguments& arguments, bool reverse, bool keep) {
   const auto sizes = check<int64_t>(arguments);
   const Device device(arguments.input);
   if (sizes.steps * sizes.batch * sizes.state_size == 0) {
@@ -540,15 +588,7 @@ std::string sequence_plan(const SequenceArguments& arguments, bool reverse, bool
       empty_outputs(arguments, sizes, keep, [](at::IntArrayRef shape, at::ScalarType dtype) {
         return at::detail::empty_meta(shape, dtype);
       });
-  const StepsOfSequence steps(outputs, arguments, sizes, device, reverse);
-  const RecurrenceCandidate* const candidate =
-      plan(outputs, arguments, sizes, device, steps.time());
-  return candidate != nullptr
-             ? describe_plan(candidate->name,
-                             candidate->tile.cluster,
-                             rows_of_group(candidate->tile, sizes.batch, device.facts()),
-                             candidate->tile.x_inside)
-             : steps.description();
+  return describe_plan(outputs, arguments, sizes, device, reverse);
 }
 
 }  // namespace
@@ -556,7 +596,8 @@ std::string sequence_plan(const SequenceArguments& arguments, bool reverse, bool
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   m.impl("sequence", op::Sequence::kernel<sequence<SequenceArguments>>());
   m.impl("lstm", op::Lstm::kernel<sequence<LstmArguments>>());
-  m.impl("sequence_plan", op::SequencePlan::kernel<sequence_plan>());
+  m.impl("sequence_plan", op::SequencePlan::kernel<plan_of_sequence<SequenceArguments>>());
+  m.impl("lstm_plan", op::LstmPlan::kernel<plan_of_sequence<LstmArguments>>());
 }
 
 }  // namespace lltm::cuda

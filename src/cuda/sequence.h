@@ -28,16 +28,6 @@ inline void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b
   }
 }
 
-/// Raises c10::Error if LLTM_CUDA_PATH selects a kernel for all steps, of which the LSTM has none.
-inline void require_steps(const char* operator_name) {
-  const Selection selected = selection();
-  TORCH_CHECK(!selected.sequence || *selected.sequence == SequenceKernel::kSteps,
-              operator_name,
-              ": LLTM_CUDA_PATH=",
-              *selected.sequence == SequenceKernel::kCluster ? "cluster" : "block",
-              " has no kernel for this cell");
-}
-
 /// An uninitialized matrix whose rows start at multiples of 16 bytes.
 inline at::Tensor rows_of_vectors(int64_t rows,
                                   int64_t columns,
@@ -112,6 +102,14 @@ OldStates<scalar_t> old_states_of(const RecurrentArguments& arguments,
           .rows_of_sequence = rows_of_sequence(arguments),
           .results = steps_of<scalar_t>(results),
           .initial = steps_of<scalar_t>(initial)};
+}
+
+/// The c that every step started from, of `cells`, as it is kept: a float32 c0 beside 16 bits is
+/// rounded.
+inline std::optional<at::Tensor> c0_like(const at::Tensor& cells,
+                                         const RecurrentArguments& arguments) {
+  return is_given(arguments.c0) ? std::optional(arguments.c0->to(cells.scalar_type()))
+                                : std::nullopt;
 }
 
 }  // namespace lltm::cuda

@@ -125,9 +125,7 @@ void run_steps(const Tensor& d_gates,
   const Tensor d_cell = begin(arguments.grad_c_n);
   const Tensor gates = contiguous_vectors(arguments.gates);
   const Tensor cells = contiguous_vectors(arguments.cells);
-  // A float32 c0 beside 16 bits is rounded, as all other cells are.
-  const std::optional<Tensor> c0 =
-      is_given(sequence.c0) ? std::optional(sequence.c0->to(cells.scalar_type())) : std::nullopt;
+  const std::optional<Tensor> c0 = c0_like(cells, sequence);
 
   std::optional<SequenceGradientChoice> choice;
   Tensor weights_h, from_h;
@@ -289,12 +287,9 @@ bool run_products_of_lltm(const Tensor& d_weights,
 const RecurrenceCandidate* plan(const RecurrentBackwardArguments& arguments,
                                 const SequenceSizes<int64_t>& sizes,
                                 const DeviceFacts& facts) {
-  if (arguments.sequence.cell != CellType::kLltm) {
-    require_steps("lltm::lstm_backward");
-    return nullptr;
-  }
   const auto arithmetic = arithmetic_of(arguments.output.scalar_type());
-  const RecurrenceShape shape{.arithmetic = arithmetic,
+  const RecurrenceShape shape{.cell = arguments.sequence.cell,
+                              .arithmetic = arithmetic,
                               .steps = sizes.steps,
                               .rows = sizes.batch,
                               .input_features = sizes.input_features,

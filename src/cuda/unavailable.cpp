@@ -23,6 +23,7 @@ TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   m.impl("sequence", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("sequence_plan", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("sequence_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("lstm_plan", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("lstm", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("lstm_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("_lstm_gate_gradients", torch::CppFunction::makeFromBoxedFunction<&unavailable>());

@@ -58,6 +58,10 @@ struct Lstm : Operator<Lstm, SequenceResults, LstmArguments, bool, bool> {
   static constexpr const char* kName = Arguments::kOperator;
 };
 
+struct LstmPlan : Operator<LstmPlan, std::string, LstmArguments, bool, bool> {
+  static constexpr const char* kName = "lltm::lstm_plan";
+};
+
 struct LstmBackward : Operator<LstmBackward,
                                OptionalLstmGradients,
                                LstmBackwardArguments,

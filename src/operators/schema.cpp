@@ -53,6 +53,10 @@ TORCH_LIBRARY(lltm, m) {
       " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor cells, Tensor gates)",
       {at::Tag::pt2_compliant_tag});
   m.def(
+      "lstm_plan(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias=None,"
+      " Tensor? h0=None, Tensor? c0=None, Tensor? lengths=None, Tensor? reset=None,"
+      " bool reverse=False, bool keep=False) -> str");
+  m.def(
       "lstm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor? grad_cells,"
       " Tensor output, Tensor cells, Tensor gates, Tensor input, Tensor weight_ih,"
       " Tensor weight_hh, Tensor? bias, Tensor? h0, Tensor? c0, Tensor? lengths, Tensor? reset,"
@@ -178,6 +182,20 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstm(
     bool reverse,
     bool keep) {
   return op::Lstm::call({input, weight_ih, weight_hh, bias, h0, c0, lengths, reset}, reverse, keep);
+}
+
+std::string lstm_plan(const at::Tensor& input,
+                      const at::Tensor& weight_ih,
+                      const at::Tensor& weight_hh,
+                      const std::optional<at::Tensor>& bias,
+                      const std::optional<at::Tensor>& h0,
+                      const std::optional<at::Tensor>& c0,
+                      const std::optional<at::Tensor>& lengths,
+                      const std::optional<at::Tensor>& reset,
+                      bool reverse,
+                      bool keep) {
+  return op::LstmPlan::call(
+      {input, weight_ih, weight_hh, bias, h0, c0, lengths, reset}, reverse, keep);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstm_backward(

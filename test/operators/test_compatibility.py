@@ -44,6 +44,10 @@ SCHEMAS = {
         " Tensor? c0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool keep=False)"
         " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor cells, Tensor gates)"
     ),
+    "lstm_plan": (
+        "lltm::lstm_plan(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias=None, Tensor? h0=None,"
+        " Tensor? c0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool keep=False) -> str"
+    ),
     "lstm_backward": (
         "lltm::lstm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor? grad_cells,"
         " Tensor output, Tensor cells, Tensor gates, Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias,"

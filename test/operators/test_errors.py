@@ -361,7 +361,8 @@ def test_a_cuda_tensor_in_a_build_without_cuda(path):
         operator({name: tensor.cuda() for name, tensor in operator.arguments().items()})
 
 
-def test_a_plan_is_for_a_gpu():
-    arguments = named_arguments.make("sequence")
-    with pytest.raises(RuntimeError, match="^lltm::sequence_plan: expected input on a CUDA device, got cpu$"):
-        lltm.sequence_plan(**arguments)
+@pytest.mark.parametrize("operator", ["sequence", "lstm"])
+def test_a_plan_is_for_a_gpu(operator):
+    plan = f"{operator}_plan"
+    with pytest.raises(RuntimeError, match=f"^lltm::{plan}: expected input on a CUDA device, got cpu$"):
+        getattr(lltm, plan)(**named_arguments.make(operator))

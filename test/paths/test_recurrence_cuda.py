@@ -1,10 +1,15 @@
 """The kernels that run all steps of a sequence on a GPU, each forced by its name."""
 
+import functools
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import torch
 from lltm_testing.sequence_reference import (
+    Lstm,
+    Sequence,
     Sizes,
     assert_gradients_close,
     assert_results_close,
@@ -19,29 +24,67 @@ import lltm
 
 pytestmark = pytest.mark.usefixtures("needs_cuda")
 
+# The largest state of a kernel, and its rows and what else its name has, by cell and product.
 CLUSTERS = {
     "fma": [(state, f"{rows}_cluster{blocks}") for state, blocks in ((256, 4), (512, 16)) for rows in range(1, 6)],
     "mma": [(256, "32_cluster4"), (384, "32_cluster6"), (512, "16_cluster8")],
+    "lstm_fma": [(state, f"{rows}_cluster{blocks}") for state, blocks in ((128, 2), (256, 8)) for rows in range(1, 6)],
 }
 TILES = {
     "fma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 2, 4)), (32, "1_x")],
     "mma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 8)), (128, 32), (128, "32_x")],
+    "lstm_fma": [(state, rows) for state in (32, 64, 96) for rows in (1, 2, 4)],
 }
-DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16)}
-KERNELS = [
-    pytest.param((f"recurrence_{product}_{state}x{rows}", dtype, state), id=f"{state}x{rows}-{str(dtype)[6:]}")
-    for product, tiles in TILES.items()
-    for state, rows in [*tiles, *CLUSTERS[product]]
-    for dtype in DTYPES[product]
-]
+DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16), "lstm_fma": (torch.float32,)}
+
+
+class Kernel(NamedTuple):
+    name: str
+    cell: type[Sequence | Lstm]
+    dtype: torch.dtype
+    state_size: int  # the largest
+
+    def arguments(self, sizes: Sizes, **flags) -> Sequence | Lstm:
+        return make(sizes, self.dtype, "cuda", cell=self.cell, **flags)
+
+
+def kernels(tiles: dict[str, list[tuple]]) -> list:
+    return [
+        pytest.param(
+            Kernel(f"recurrence_{kind}_{state}x{rows}", Lstm if "lstm" in kind else Sequence, dtype, state),
+            id=f"{kind}_{state}x{rows}-{str(dtype)[6:]}",
+        )
+        for kind in tiles
+        for state, rows in tiles[kind]
+        for dtype in DTYPES[kind]
+    ]
+
+
+IN_CLUSTERS = kernels(CLUSTERS)
+KERNELS = kernels(TILES) + IN_CLUSTERS
+# What makes arguments for every cell and dtype that has kernels of blocks by themselves, and of clusters.
+RECURRENT = list(dict.fromkeys((param.values[0].cell, param.values[0].dtype) for param in KERNELS))
 
 
 @pytest.fixture(params=KERNELS)
-def kernel(request, monkeypatch) -> tuple[torch.dtype, int]:
-    """Forces a kernel. Its dtype and its largest state."""
-    name, dtype, state = request.param
-    monkeypatch.setenv("LLTM_CUDA_PATH", name)
-    return dtype, state
+def kernel(request, monkeypatch) -> Kernel:
+    """Forces a kernel."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", request.param.name)
+    return request.param
+
+
+@pytest.fixture(
+    params=[
+        pytest.param((path, cell, dtype), id=f"{path}-{cell.__name__}-{str(dtype)[6:]}")
+        for path in ("block", "cluster")
+        for cell, dtype in RECURRENT
+    ]
+)
+def recurrent(request, monkeypatch) -> Callable[..., Sequence | Lstm]:
+    """Forces a kernel for all steps. Makes the arguments of every cell and dtype that has one."""
+    path, cell, dtype = request.param
+    monkeypatch.setenv("LLTM_CUDA_PATH", path)
+    return functools.partial(make, dtype=dtype, device="cuda", cell=cell)
 
 
 @pytest.fixture(
@@ -56,6 +99,14 @@ def recurrent_dtype(request, monkeypatch) -> torch.dtype:
     path, dtype = request.param
     monkeypatch.setenv("LLTM_CUDA_PATH", path)
     return dtype
+
+
+def plan_of(arguments: Sequence | Lstm) -> str:
+    return getattr(lltm, f"{arguments.operator}_plan")(*arguments)
+
+
+def backward_of(arguments: Sequence | Lstm) -> Callable:
+    return getattr(torch.ops.lltm, f"{arguments.operator}_backward")
 
 
 def check(arguments):
@@ -75,7 +126,7 @@ def test_the_library_lists_these_kernels(monkeypatch):
     monkeypatch.setenv("LLTM_CUDA_PATH", "?")
     with pytest.raises(RuntimeError, match="LLTM_CUDA_PATH") as error:
         lltm.sequence_plan(*make((2, 2, 2, 2), device="cuda"))
-    assert set(re.findall(r"recurrence_\w+", str(error.value))) == {param.values[0][0] for param in KERNELS}
+    assert set(re.findall(r"recurrence_\w+", str(error.value))) == {param.values[0].name for param in KERNELS}
 
 
 # Whole and partial tiles of rows, and columns of which some do not exist.
@@ -85,37 +136,28 @@ def test_the_library_lists_these_kernels(monkeypatch):
 @pytest.mark.parametrize("missing", [0, 1, 11])
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (2, 5), (9, 8), (5, 33)])
 def test_every_kernel(kernel, steps, rows, missing, rows_of_their_own, reverse):
-    dtype, state = kernel
-    sizes = Sizes(steps, rows, 6, state - missing)
-    check(make(sizes, dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse))
+    sizes = Sizes(steps, rows, 6, kernel.state_size - missing)
+    arguments = kernel.arguments(sizes, lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse)
+    if not kernel.name.endswith("_x"):  # which depends on the input, too
+        assert f"kernel={kernel.name} " in plan_of(arguments)
+    check(arguments)
 
 
 @pytest.mark.parametrize("missing", [0, 1, 66])
 @pytest.mark.parametrize("rows", [100, 263, 700])
-@pytest.mark.parametrize(
-    ("dtype", "kernel", "state_size"),
-    [
-        pytest.param(dtype, f"recurrence_{product}_{state}x{rows}", state, id=f"{state}x{rows}-{str(dtype)[6:]}")
-        for product, clusters in CLUSTERS.items()
-        for state, rows in clusters
-        for dtype in DTYPES[product]
-    ],
-)
-def test_clusters_of_many_rows(dtype, kernel, state_size, rows, missing, monkeypatch):
-    monkeypatch.setenv("LLTM_CUDA_PATH", kernel)
-    sizes = Sizes(4, rows, 5, state_size - missing)
-    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True)
-    blocks = kernel.rpartition("cluster")[2]
-    assert f"kernel={kernel} cluster={blocks} rows=" in lltm.sequence_plan(*arguments)
+@pytest.mark.parametrize("kernel", IN_CLUSTERS, indirect=True)
+def test_clusters_of_many_rows(kernel, rows, missing):
+    arguments = kernel.arguments(Sizes(4, rows, 5, kernel.state_size - missing), lengths=True, reset=True)
+    blocks = kernel.name.rpartition("cluster")[2]
+    assert f"kernel={kernel.name} cluster={blocks} rows=" in plan_of(arguments)
     check(arguments)
 
 
-@pytest.fixture(params=[param for param in KERNELS if param.values[0][0].endswith("_x")])
+@pytest.fixture(params=[param for param in KERNELS if param.values[0].name.endswith("_x")])
 def x_inside(request, monkeypatch) -> tuple[torch.dtype, int]:
     """Forces a kernel that multiplies the input itself, where it can. Its dtype and its largest input and state."""
-    name, dtype, state = request.param
-    monkeypatch.setenv("LLTM_CUDA_PATH", name)
-    return dtype, state
+    monkeypatch.setenv("LLTM_CUDA_PATH", request.param.name)
+    return request.param.dtype, request.param.state_size
 
 
 def takes_x_inside(arguments) -> bool:
@@ -291,8 +333,8 @@ def test_the_workspace_of_large_inputs(large_input, layout):
 
 
 @pytest.mark.parametrize("sizes", [(3, 2, 0, 1), (4, 3, 8, 17), (7, 4, 5, 100)], ids=str)
-def test_absent_states_and_bias(recurrent_dtype, sizes):
-    check(make(sizes, recurrent_dtype, "cuda", bias=False, state=False))
+def test_absent_states_and_bias(recurrent, sizes):
+    check(recurrent(sizes, bias=False, state=False))
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -313,8 +355,8 @@ def test_lengths_that_are_all_zero(recurrent_dtype, reverse):
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
-def test_nothing_beyond_a_length_counts(recurrent_dtype, value, reverse):
-    arguments = make((6, 9, 5, 30), recurrent_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+def test_nothing_beyond_a_length_counts(recurrent, value, reverse):
+    arguments = recurrent((6, 9, 5, 30), lengths=True, reset=True, reverse=reverse)
     gradients = make_gradients(arguments)
     results, found = call(arguments, keep=True), call_backward(gradients, arguments)
     beyond = torch.arange(6, device="cuda").unsqueeze(1) >= arguments.lengths
@@ -342,17 +384,19 @@ def test_weights_that_are_not_finite(recurrent_dtype, value):
         assert torch.equal(found.isnan().cpu(), expected.isnan())
 
 
-def test_a_state_that_is_reset_is_not_multiplied(recurrent_dtype):
-    arguments = make((3, 4, 5, 16), recurrent_dtype, "cuda", reset=True)
-    arguments.reset[0] = True
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_a_state_that_is_reset_is_not_multiplied(recurrent, reverse):
+    arguments = recurrent((3, 4, 5, 16), reset=True, reverse=reverse)
+    arguments.reset[2 if reverse else 0] = True
     arguments.h0.fill_(torch.nan)
     arguments.c0.fill_(torch.inf)
     assert all(result.isfinite().all() for result in call(arguments)[:3])
+    assert all(gradient.isfinite().all() for gradient in call_backward(make_gradients(arguments), arguments))
 
 
-def test_gradients_of_any_layout(recurrent_dtype):
+def test_gradients_of_any_layout(recurrent):
     """Expanded, transposed and absent ones."""
-    arguments = make((6, 5, 4, 12), recurrent_dtype, "cuda", lengths=True)
+    arguments = recurrent((6, 5, 4, 12), lengths=True)
     dense = make_gradients(arguments)
     layouts = {
         "expanded": [dense[0][:1, :1, :1].expand_as(dense[0]), None, None, dense[3][..., :1].expand_as(dense[3])],
@@ -370,31 +414,35 @@ SMALL_PRODUCTS = [(1, 1, 1, 1), (1, 3, 70, 40), (40, 1, 0, 12), (9, 70, 33, 47),
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("sizes", SMALL_PRODUCTS, ids=str)
-def test_small_products_of_gradients(recurrent_dtype, sizes, reverse):
+def test_small_products_of_gradients(recurrent, sizes, reverse):
     """Whichever gradients are wanted, and however the arguments are laid out, the bits are the same."""
-    arguments = make(sizes, recurrent_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    arguments = recurrent(sizes, lengths=True, reset=True, reverse=reverse)
     arguments.lengths[0] = sizes[0]
     gradients = make_gradients(arguments)
     expected = call_backward(gradients, arguments)
     assert_gradients_close(expected, gradients, arguments)
-    inputs, weights = arguments.input, arguments.weights
+    inputs = arguments.input
     layouts = [
         arguments._replace(input=inputs.transpose(0, 1).contiguous().transpose(0, 1)),
         arguments._replace(input=inputs.transpose(0, 2).contiguous().transpose(0, 2)),
-        arguments._replace(weights=weights.t().contiguous().t()),
         arguments._replace(h0=arguments.h0.t().contiguous().t()),
+        *(
+            arguments._replace(**{name: getattr(arguments, name).t().contiguous().t()})
+            for name in arguments._fields
+            if name.startswith("weight")
+        ),
     ]
-    results = call(arguments, keep=True)
-    masks = [tuple(gradient == wanted for gradient in range(5)) for wanted in range(5)]
-    for layout, mask in [*((layout, (True,) * 5) for layout in layouts), *((arguments, mask) for mask in masks)]:
-        found = torch.ops.lltm.sequence_backward(*gradients, results[0], *results[3:], *layout, list(mask))
+    results, count = call(arguments, keep=True), len(expected)
+    masks = [tuple(gradient == wanted for gradient in range(count)) for wanted in range(count)]
+    for layout, mask in [*((layout, (True,) * count) for layout in layouts), *((arguments, mask) for mask in masks)]:
+        found = backward_of(arguments)(*gradients, results[0], *results[3:], *layout, list(mask))
         for again, first, wanted in zip(found, expected, mask, strict=True):
             assert torch.equal(again, first) if wanted else again is None
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["zero", "full"])
-def test_small_products_of_rows_of_any_length(recurrent_dtype, full):
-    arguments = make((6, 30, 7, 21), recurrent_dtype, "cuda", lengths=True)
+def test_small_products_of_rows_of_any_length(recurrent, full):
+    arguments = recurrent((6, 30, 7, 21), lengths=True)
     arguments.lengths.fill_(6 if full else 0)
     gradients = make_gradients(arguments)
     assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
@@ -409,15 +457,15 @@ def test_d_input_beyond_a_length_is_zero_whatever_the_weights_are(recurrent_dtyp
     assert d_input.masked_select(beyond).eq(0).all()
 
 
-def test_small_products_in_a_graph(recurrent_dtype):
-    arguments = make((17, 20, 12, 24), recurrent_dtype, "cuda", lengths=True, reset=True)
+def test_small_products_in_a_graph(recurrent):
+    arguments = recurrent((17, 20, 12, 24), lengths=True, reset=True)
     gradients = make_gradients(arguments)
     results = call(arguments, keep=True)
-    backward = (*gradients, results[0], *results[3:], *arguments, [True] * 5)
-    expected = torch.ops.lltm.sequence_backward(*backward)
+    expected = call_backward(gradients, arguments)
+    backward = (*gradients, results[0], *results[3:], *arguments, [True] * len(expected))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = torch.ops.lltm.sequence_backward(*backward)
+        found = backward_of(arguments)(*backward)
     for _ in range(2):
         for gradient in found:
             gradient.fill_(torch.nan)
@@ -429,16 +477,16 @@ def test_small_products_in_a_graph(recurrent_dtype):
 @pytest.mark.parametrize(
     ("sizes", "most"), [((20, 1, 47, 47), 2), ((17, 43, 78, 78), 3), ((30, 20, 16, 16), 3)], ids=str
 )
-def test_kernels_of_a_short_backward(recurrent_dtype, sizes, most):
-    arguments = make(sizes, recurrent_dtype, "cuda", lengths=True, reset=True)
+def test_kernels_of_a_short_backward(recurrent, sizes, most):
+    arguments = recurrent(sizes, lengths=True, reset=True)
     gradients = make_gradients(arguments)
     results = call(arguments, keep=True)
-    backward = (*gradients, results[0], *results[3:], *arguments, [True] * 5)
-    torch.ops.lltm.sequence_backward(*backward)
+    backward = (*gradients, results[0], *results[3:], *arguments, [True] * len(call_backward(gradients, arguments)))
+    backward_of(arguments)(*backward)
     torch.cuda.synchronize()
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
-        torch.ops.lltm.sequence_backward(*backward)
+        backward_of(arguments)(*backward)
         torch.cuda.synchronize()
     kernels = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     assert any("recurrence" in name for name in kernels)
@@ -446,16 +494,16 @@ def test_kernels_of_a_short_backward(recurrent_dtype, sizes, most):
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-def test_chunks_of_steps(recurrent_dtype, reverse):
+def test_chunks_of_steps(recurrent, reverse):
     """Without keep, z_x of 40 steps of 20,000 rows is computed in several chunks."""
-    arguments = make((40, 20_000, 3, 32), recurrent_dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    arguments = recurrent((40, 20_000, 3, 32), lengths=True, reset=True, reverse=reverse)
     kept = call(arguments, keep=True)
     for found, expected in zip(call(arguments)[:3], kept[:3], strict=True):
         torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01)
 
 
-def test_the_workspace_of_inference(recurrent_dtype):
-    arguments = make((256, 4096, 16, 64), recurrent_dtype, "cuda")
+def test_the_workspace_of_inference(recurrent):
+    arguments = recurrent((256, 4096, 16, 64))
     assert workspace_bytes(arguments) <= 64 << 20
 
 
@@ -485,27 +533,32 @@ def test_more_than_two_to_the_31_elements(recurrent_dtype):
 
 
 @pytest.mark.parametrize(
-    ("path", "dtype", "limit"),
+    ("cell", "path", "dtype", "limit"),
     [
-        ("block", torch.float32, "takes a state_size of at most 128, got 633"),
-        ("block", torch.float64, "has no kernel for float64"),
-        ("cluster", torch.bfloat16, "takes a state_size of at most 512, got 633"),
-        ("cluster", torch.float64, "has no kernel for float64"),
+        (Sequence, "block", torch.float32, "takes a state_size of at most 128, got 633"),
+        (Sequence, "block", torch.float64, "has no kernel for float64"),
+        (Sequence, "cluster", torch.bfloat16, "takes a state_size of at most 512, got 633"),
+        (Sequence, "cluster", torch.float64, "has no kernel for float64"),
+        (Lstm, "block", torch.float32, "takes a state_size of at most 96, got 633"),
+        (Lstm, "cluster", torch.float32, "takes a state_size of at most 256, got 633"),
+        (Lstm, "cluster", torch.float64, "has no kernel for float64"),
     ],
 )
-def test_where_a_kernel_is_impossible(path, dtype, limit, monkeypatch):
+def test_where_a_kernel_is_impossible(cell, path, dtype, limit, monkeypatch):
     monkeypatch.setenv("LLTM_CUDA_PATH", path)
-    arguments = make((2, 3, 4, 633), dtype, "cuda")
-    with pytest.raises(RuntimeError, match=f"lltm::sequence: LLTM_CUDA_PATH={path} {limit}"):
+    arguments = make((2, 3, 4, 633), dtype, "cuda", cell=cell)
+    operator = f"lltm::{arguments.operator}"
+    with pytest.raises(RuntimeError, match=f"{operator}: LLTM_CUDA_PATH={path} {limit}"):
         call(arguments)
     with pytest.raises(RuntimeError, match=limit):
-        lltm.sequence_plan(*arguments)
+        plan_of(arguments)
     monkeypatch.setenv("LLTM_CUDA_PATH", "steps")
     results = call(arguments, keep=True)
     gradients = make_gradients(arguments)
     monkeypatch.setenv("LLTM_CUDA_PATH", path)
-    with pytest.raises(RuntimeError, match=f"lltm::sequence_backward: LLTM_CUDA_PATH={path} {limit}"):
-        lltm.sequence_backward(*gradients, results[0], results[3], results[4], *arguments)
+    mask = [True] * len(arguments.names)
+    with pytest.raises(RuntimeError, match=f"{operator}_backward: LLTM_CUDA_PATH={path} {limit}"):
+        backward_of(arguments)(*gradients, results[0], results[3], results[4], *arguments, mask)
 
 
 def test_plan(monkeypatch):
@@ -519,5 +572,8 @@ def test_plan(monkeypatch):
     assert re.fullmatch(r"kernel=\w+ cluster=\d rows=\d+ x=(inside|outside)", lltm.sequence_plan(*arguments))
     monkeypatch.setenv("LLTM_CUDA_PATH", "library")
     assert lltm.sequence_plan(*arguments) == "kernel=library cluster=1 rows=16 x=outside"
+    assert plan_of(make((9, 16, 8, 8), device="cuda", cell=Lstm)) == "kernel=library cluster=1 rows=16 x=outside"
     monkeypatch.delenv("LLTM_CUDA_PATH")
+    lstm = plan_of(make((128, 16, 128, 128), device="cuda", cell=Lstm))
+    assert re.fullmatch(r"kernel=recurrence_lstm_fma_128x\d_cluster2 cluster=2 rows=\d x=outside", lstm)
     assert lltm.sequence_plan(*make((0, 2, 3, 4), device="cuda")) == "kernel=none cluster=0 rows=0 x=outside"

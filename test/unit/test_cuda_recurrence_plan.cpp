@@ -23,8 +23,10 @@ RecurrenceShape shape_of(int64_t steps,
                          int64_t rows,
                          int64_t state_size,
                          bool backward = false,
-                         Arithmetic arithmetic = Arithmetic::kFloat32) {
-  return {.arithmetic = arithmetic,
+                         Arithmetic arithmetic = Arithmetic::kFloat32,
+                         CellType cell = CellType::kLltm) {
+  return {.cell = cell,
+          .arithmetic = arithmetic,
           .steps = steps,
           .rows = rows,
           .input_features = state_size,
@@ -47,7 +49,8 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
                                 test::log_uniform(random, 1, 1e5),
                                 test::log_uniform(random, 1, 600),
                                 i % 2 == 1,
-                                test::kArithmetics[i / 2 % 4]);
+                                test::kArithmetics[i / 2 % 4],
+                                i / 8 % 2 == 0 ? CellType::kLltm : CellType::kLstm);
     const double time_of_steps = 2.0 * static_cast<double>(shape.steps);
     const RecurrenceCandidate* const chosen = choose_recurrence(shape, kH200, {}, time_of_steps);
     for (const RecurrenceCandidate& other : recurrence_candidates()) {
@@ -74,8 +77,14 @@ TEST(RecurrencePlan, TakesLongerForMore) {
         continue;  // only a forward
       }
       const auto time = [&](int64_t steps, int64_t rows) {
-        return recurrence_time(
-            candidate, shape_of(steps, rows, candidate.tile.state_size, backward), kH200);
+        return recurrence_time(candidate,
+                               shape_of(steps,
+                                        rows,
+                                        candidate.tile.state_size,
+                                        backward,
+                                        Arithmetic::kFloat32,
+                                        candidate.cell),
+                               kH200);
       };
       EXPECT_LT(time(100, 16), time(200, 16)) << candidate.name;
       EXPECT_LE(time(100, 16), time(100, 1000)) << candidate.name;
@@ -93,7 +102,8 @@ TEST(RecurrencePlan, ChunksCostLaunches) {
 }
 
 TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
-  RecurrenceShape many{.arithmetic = Arithmetic::kBFloat16,
+  RecurrenceShape many{.cell = CellType::kLltm,
+                       .arithmetic = Arithmetic::kBFloat16,
                        .steps = 64,
                        .rows = 4096,
                        .input_features = 128,
@@ -115,7 +125,7 @@ TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
     other.input_features = input_features;
     EXPECT_FALSE(is_inside(other)) << input_features;
   }
-  for (bool RecurrenceShape::* const pairs :
+  for (bool RecurrenceShape::*const pairs :
        {&RecurrenceShape::in_pairs, &RecurrenceShape::input_in_pairs}) {
     other = many;
     other.*pairs = false;

@@ -13,18 +13,6 @@ constexpr double kLibraryLaunch = 4;
 // Bytes per microsecond at which z_x is written and a recurrence reads it.
 constexpr double kTraffic = 2.5e6;
 
-/// Multiply-adds of a large product of the library, per microsecond.
-double library_rate(Arithmetic arithmetic) {
-  switch (arithmetic) {
-    case Arithmetic::kFloat32:
-      return 23e6;
-    case Arithmetic::kTf32:
-      return 190e6;
-    default:
-      return 380e6;
-  }
-}
-
 /// Whether input_product.cu takes about three microseconds, as long as the launch of another
 /// kernel.
 bool is_small(const InputProductShape& shape) {
@@ -72,6 +60,17 @@ std::optional<double> copies_time(const InputProductShape& shape, const DeviceFa
 }
 
 }  // namespace
+
+double library_rate(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::kFloat32:
+      return 23e6;
+    case Arithmetic::kTf32:
+      return 190e6;
+    default:
+      return 380e6;
+  }
+}
 
 InputProductPlan plan_input_product(const InputProductShape& shape, const DeviceFacts& device) {
   InputProductPlan best{

@@ -60,7 +60,8 @@ const RecurrenceCandidate* plan_recurrence(const DeviceFacts& device,
     const bool in_clusters = *selected.sequence == SequenceKernel::kCluster;
     const std::string why = why_no_recurrence(shape, device, in_clusters);
     TORCH_CHECK(why.empty(),
-                shape.backward ? "lltm::sequence_backward" : "lltm::sequence",
+                shape.cell == CellType::kLltm ? "lltm::sequence" : "lltm::lstm",
+                shape.backward ? "_backward" : "",
                 ": LLTM_CUDA_PATH=",
                 in_clusters ? "cluster " : "block ",
                 why);

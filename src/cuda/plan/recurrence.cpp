@@ -1,5 +1,6 @@
 #include "recurrence.h"
 
+#include "../../cell/with_cell.h"
 #include "input_product.h"
 
 #include <algorithm>
@@ -15,14 +16,21 @@ constexpr RecurrenceCandidate fma(std::string_view name,
                                   RecurrenceTile tile,
                                   RecurrenceStep forward,
                                   RecurrenceStep backward) {
-  return {name, kFma, tile, resident_fma_blocks(tile), forward, backward};
+  return {name, CellType::kLltm, kFma, tile, resident_fma_blocks(3, tile), forward, backward};
+}
+
+constexpr RecurrenceCandidate lstm_fma(std::string_view name,
+                                       RecurrenceTile tile,
+                                       RecurrenceStep forward,
+                                       RecurrenceStep backward) {
+  return {name, CellType::kLstm, kFma, tile, resident_fma_blocks(4, tile), forward, backward};
 }
 
 constexpr RecurrenceCandidate mma(std::string_view name,
                                   RecurrenceTile tile,
                                   RecurrenceStep forward,
                                   RecurrenceStep backward) {
-  return {name, kMma, tile, resident_mma_blocks(tile), forward, backward};
+  return {name, CellType::kLltm, kMma, tile, resident_mma_blocks(tile), forward, backward};
 }
 
 constexpr RecurrenceTile with_x(int state_size, int rows) {
@@ -70,6 +78,25 @@ constexpr RecurrenceCandidate kCandidates[] = {
     mma("recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), {0.55, 0.15}, {0.97, 0.10}),
     mma("recurrence_mma_384x32_cluster6", in_cluster(384, 32, 6), {0.80, 0.11}, {1.20, 0.11}),
     mma("recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), {0.83, 0.15}, {1.60, 0.165}),
+    lstm_fma("recurrence_lstm_fma_32x1", {32, 1}, {0.23, 0.070}, {0.35, 0.078}),
+    lstm_fma("recurrence_lstm_fma_32x2", {32, 2}, {0.27, 0.18}, {0.43, 0.27}),
+    lstm_fma("recurrence_lstm_fma_32x4", {32, 4}, {0.35, 0.26}, {0.59, 0.43}),
+    lstm_fma("recurrence_lstm_fma_64x1", {64, 1}, {0.31, 0.23}, {0.40, 0.28}),
+    lstm_fma("recurrence_lstm_fma_64x2", {64, 2}, {0.38, 0.30}, {0.48, 0.39}),
+    lstm_fma("recurrence_lstm_fma_64x4", {64, 4}, {0.65, 0.57}, {0.89, 0.69}),
+    lstm_fma("recurrence_lstm_fma_96x1", {96, 1}, {0.59, 0.59}, {0.89, 0.89}),
+    lstm_fma("recurrence_lstm_fma_96x2", {96, 2}, {1.00, 1.00}, {1.25, 1.25}),
+    lstm_fma("recurrence_lstm_fma_96x4", {96, 4}, {2.30, 2.30}, {2.90, 2.90}),
+    lstm_fma("recurrence_lstm_fma_128x1_cluster2", in_cluster(128, 1, 2), {0.74, 0}, {0.87, 0}),
+    lstm_fma("recurrence_lstm_fma_128x2_cluster2", in_cluster(128, 2, 2), {0.91, 0}, {1.12, 0}),
+    lstm_fma("recurrence_lstm_fma_128x3_cluster2", in_cluster(128, 3, 2), {1.17, 0}, {1.45, 0}),
+    lstm_fma("recurrence_lstm_fma_128x4_cluster2", in_cluster(128, 4, 2), {1.45, 0}, {1.69, 0}),
+    lstm_fma("recurrence_lstm_fma_128x5_cluster2", in_cluster(128, 5, 2), {1.98, 0}, {2.30, 0}),
+    lstm_fma("recurrence_lstm_fma_256x1_cluster8", in_cluster(256, 1, 8), {0.83, 0}, {1.02, 0}),
+    lstm_fma("recurrence_lstm_fma_256x2_cluster8", in_cluster(256, 2, 8), {1.02, 0}, {1.35, 0}),
+    lstm_fma("recurrence_lstm_fma_256x3_cluster8", in_cluster(256, 3, 8), {1.30, 0}, {1.77, 0}),
+    lstm_fma("recurrence_lstm_fma_256x4_cluster8", in_cluster(256, 4, 8), {1.62, 0}, {2.17, 0}),
+    lstm_fma("recurrence_lstm_fma_256x5_cluster8", in_cluster(256, 5, 8), {1.97, 0}, {2.52, 0}),
 };
 
 // Microseconds of a launch that loads the weights.
@@ -99,7 +126,7 @@ std::string why_no_tile(const RecurrenceShape& shape, const DeviceFacts& device,
   int largest = 0;
   const RecurrenceCandidate* fits = nullptr;  // the first is the smallest
   for (const RecurrenceCandidate& of : kCandidates) {
-    if (of.in_clusters() == in_clusters && of.product == product) {
+    if (of.cell == shape.cell && of.in_clusters() == in_clusters && of.product == product) {
       largest = std::max(largest, of.tile.state_size);
       if (fits == nullptr && shape.state_size <= of.tile.state_size) {
         fits = &of;
@@ -148,7 +175,7 @@ bool multiplies_input(const RecurrenceCandidate& candidate,
 /// Whether a sequence needs no z_x.
 bool can_multiply_input(const RecurrenceShape& shape, const DeviceFacts& device) {
   return std::ranges::any_of(kCandidates, [&](const RecurrenceCandidate& of) {
-    return multiplies_input(of, shape, device);
+    return of.cell == shape.cell && multiplies_input(of, shape, device);
   });
 }
 
@@ -221,7 +248,8 @@ std::string why_no_recurrence(const RecurrenceShape& shape,
 bool supports(const RecurrenceCandidate& candidate,
               const RecurrenceShape& shape,
               const DeviceFacts& device) {
-  if (shape.steps == 0 || !why_no_recurrence(shape, device, candidate.in_clusters()).empty() ||
+  if (candidate.cell != shape.cell || shape.steps == 0 ||
+      !why_no_recurrence(shape, device, candidate.in_clusters()).empty() ||
       candidate.product != product_of(*shape.arithmetic) ||
       shape.state_size > candidate.tile.state_size) {
     return false;
@@ -260,7 +288,7 @@ std::optional<InputProductPlan> product_of_launch(const RecurrenceShape& shape,
        .rows = ceil_div(shape.steps * shape.rows, std::max<int64_t>(shape.launches, 1)),
        .input_features = shape.input_features,
        .state_size = shape.state_size,
-       .columns = 3 * shape.state_size},
+       .columns = gates_of(shape.cell) * shape.state_size},
       device);
 }
 
@@ -300,6 +328,23 @@ double recurrence_time(const RecurrenceCandidate& candidate,
                        const RecurrenceShape& shape,
                        const DeviceFacts& device) {
   return time_of(candidate, shape, product_of_launch(shape, device), device);
+}
+
+double library_time(const RecurrenceShape& shape, const DeviceFacts& device) {
+  // Microseconds of the launches of a step, and the bytes that its sums take on their way to and
+  // from memory, at this rate.
+  constexpr double kLaunches = 12, kSumBytes = 16, kTraffic = 2.5e6;
+  if (!shape.arithmetic) {
+    return 0;  // There is nothing else for float64.
+  }
+  const auto elements = static_cast<double>(gates_of(shape.cell) * shape.state_size) *
+                        static_cast<double>(shape.rows);
+  const double product =
+      elements * static_cast<double>(shape.state_size) / library_rate(*shape.arithmetic);
+  const std::optional<InputProductPlan> of_input = product_of_launch(shape, device);
+  return static_cast<double>(shape.steps) *
+             (kLaunches + product + elements * kSumBytes / kTraffic) +
+         (of_input ? of_input->us : 0);
 }
 
 const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,

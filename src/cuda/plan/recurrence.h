@@ -2,6 +2,7 @@
 // host code that queries no device.
 #pragma once
 
+#include "../../cell/cell_type.h"
 #include "../kernels/recurrence/tile.h"
 #include "../problem.h"
 #include "choice.h"
@@ -16,6 +17,7 @@
 namespace lltm::cuda {
 
 struct RecurrenceShape {
+  CellType cell;
   std::optional<Arithmetic> arithmetic;  // none for float64
   int64_t steps, rows, input_features, state_size;
   bool backward;
@@ -53,6 +55,7 @@ struct RecurrenceStep {
 /// One kernel for all steps, forward and backward.
 struct RecurrenceCandidate {
   std::string_view name;
+  CellType cell;
   RecurrenceProduct product;
   RecurrenceTile tile;
   int blocks_a_multiprocessor;  // that are resident at once
@@ -82,6 +85,10 @@ bool supports(const RecurrenceCandidate& candidate,
 double recurrence_time(const RecurrenceCandidate& candidate,
                        const RecurrenceShape& shape,
                        const DeviceFacts& device);
+
+/// Microseconds of all steps of a forward by products of the library, the product with the inputs
+/// included.
+double library_time(const RecurrenceShape& shape, const DeviceFacts& device);
 
 /// The candidate with the least time, or null if the steps should be run one by one, which takes
 /// time_of_steps microseconds. A selection of kernels for single steps means these; a selected

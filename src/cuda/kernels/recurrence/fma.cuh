@@ -33,26 +33,39 @@
 
 namespace lltm::cuda {
 
-/// A block of kThreads threads for kRows rows and a state of up to kState columns. kXInside: it
-/// multiplies up to as many columns of input, too.
-template <typename Cell_,
-          bool kBackward_,
-          int kState_,
-          int kRows_,
-          bool kXInside_,
-          int kThreads_,
-          int kColumns_,
-          int kCluster_>
+/// The threads of a block, and the columns of a thread. They were found by measurement.
+struct FmaThreads {
+  int count, columns;
+};
+constexpr FmaThreads fma_threads(int gates, bool backward, int state_size, int rows, int cluster) {
+  if (cluster > 1) {
+    return {256, backward && cluster == 4 ? 8 : 4};
+  }
+  switch (state_size) {
+    case 32:
+      return {gates > 3 && rows > 1 ? 128 : 32, 1};
+    case 96:
+      return {192, 4};
+    default:
+      return {2 * state_size, (backward ? 2 : 1) * state_size / 32};
+  }
+}
+
+/// A block for kRows rows and a state of up to kState columns. kXInside: it multiplies up to as
+/// many columns of input, too.
+template <typename Cell_, bool kBackward_, int kState_, int kRows_, bool kXInside_, int kCluster_>
 struct FmaTile {
   using Cell = Cell_;
   static constexpr bool kBackward = kBackward_, kXInside = kXInside_;
   static constexpr int kCluster = kCluster_;
   static_assert(!kXInside || (!kBackward && kCluster == 1));
   static constexpr int kGates = Cell::kGates;
-  static constexpr int kState = kState_, kRows = kRows_, kThreads = kThreads_;
+  static constexpr int kState = kState_, kRows = kRows_;
+  static constexpr FmaThreads kOfBlock = fma_threads(kGates, kBackward, kState, kRows, kCluster);
+  static constexpr int kThreads = kOfBlock.count;
   static constexpr int kOwnState = kState / kCluster;  // the columns of a block
-  static constexpr int kColumns = kColumns_;           // of a thread
-  static constexpr int kBlocks = resident_fma_blocks({kState, kRows, kXInside, kCluster});
+  static constexpr int kColumns = kOfBlock.columns;    // of a thread
+  static constexpr int kBlocks = resident_fma_blocks(kGates, {kState, kRows, kXInside, kCluster});
   static constexpr int kVectors = kBackward ? Cell::kGates : 1;  // of kState columns, in a row of V
   static constexpr int kSums = kBackward ? 1 : Cell::kGates;     // of an element
   static constexpr int kK = kVectors * kState;
@@ -452,9 +465,13 @@ class OperandRing {
   __device__ __forceinline__ static float read(uint32_t slot, int element, int operand) {
     return __uint_as_float(load_shared(address(slot, element, operand)));
   }
-  /// Waits until the operands of the current step are there: those of the later steps, and of the
-  /// one that takes the place of the last step, may be on their way.
-  __device__ __forceinline__ static void wait() { wait_copies<Tile::kAhead - 2>(); }
+  /// Waits until the operands of the current step are there and, in a backward that reads the old
+  /// cell state, those of the next: the operands of later steps, and of the one that takes the
+  /// place of the last step, may be on their way.
+  __device__ __forceinline__ static void wait() {
+    constexpr bool kReadsNext = Tile::kBackward && Tile::Cell::kReadsOldCell;
+    wait_copies<Tile::kAhead - 2 - (kReadsNext ? 1 : 0)>();
+  }
 
  private:
   __device__ __forceinline__ static uint32_t address(uint32_t slot, int element, int operand) {
@@ -464,22 +481,6 @@ class OperandRing {
   uint32_t base_;
 };
 
-/// The tiles, for every number of rows: threads and columns of a thread were found by measurement.
-template <typename Cell, bool kBackward, int kState, int kRows, bool kXInside, int kCluster>
-using FmaTileOf = FmaTile<Cell,
-                          kBackward,
-                          kState,
-                          kRows,
-                          kXInside,
-                          kState == 32      ? 32
-                          : (kCluster == 1) ? 2 * kState
-                                            : 256,
-                          kState == 32                                                      ? 1
-                          : kState == 96 || (kCluster > 1 && !(kBackward && kState == 256)) ? 4
-                          : (kCluster == 1) ? (kBackward ? 2 : 1) * kState / 32
-                                            : 8,
-                          kCluster>;
-
 /// Calls launch<Tile>() for a tile.
 template <typename Cell, bool kBackward, typename Launch>
 cudaError_t with_fma_tile(const RecurrenceTile& tile, const Launch& launch) {
@@ -487,29 +488,32 @@ cudaError_t with_fma_tile(const RecurrenceTile& tile, const Launch& launch) {
   const auto launch_if_it_is = [&]<int kState, int kRows, int kCluster>() {
     if (tile == RecurrenceTile{kState, kRows, /*x_inside=*/false, kCluster}) {
       error =
-          launch.template operator()<FmaTileOf<Cell, kBackward, kState, kRows, false, kCluster>>();
+          launch.template operator()<FmaTile<Cell, kBackward, kState, kRows, false, kCluster>>();
     }
-    if constexpr (!kBackward && kState == 32 && kRows == 1) {
+    if constexpr (!kBackward && kState == 32 && kRows == 1 && Cell::kGates == 3) {
       if (tile == RecurrenceTile{kState, kRows, /*x_inside=*/true}) {
-        error = launch.template operator()<FmaTileOf<Cell, kBackward, kState, kRows, true, 1>>();
+        error = launch.template operator()<FmaTile<Cell, kBackward, kState, kRows, true, 1>>();
       }
     }
   };
-  const auto for_rows = [&]<int kState, int kCluster>() {
-    launch_if_it_is.template operator()<kState, 1, kCluster>();
-    launch_if_it_is.template operator()<kState, 2, kCluster>();
-    launch_if_it_is.template operator()<kState, 4, kCluster>();
+  const auto for_rows = [&]<int kState>() {
+    constexpr int kCluster = fma_cluster(Cell::kGates, kState);
+    if constexpr (kCluster > 0) {
+      launch_if_it_is.template operator()<kState, 1, kCluster>();
+      launch_if_it_is.template operator()<kState, 2, kCluster>();
+      launch_if_it_is.template operator()<kState, 4, kCluster>();
+    }
     if constexpr (kCluster > 1) {  // of which a multiprocessor computes one row after the other
       launch_if_it_is.template operator()<kState, 3, kCluster>();
       launch_if_it_is.template operator()<kState, 5, kCluster>();
     }
   };
-  for_rows.template operator()<32, 1>();
-  for_rows.template operator()<64, 1>();
-  for_rows.template operator()<96, 1>();
-  for_rows.template operator()<128, 1>();
-  for_rows.template operator()<256, 4>();
-  for_rows.template operator()<512, 16>();
+  for_rows.template operator()<32>();
+  for_rows.template operator()<64>();
+  for_rows.template operator()<96>();
+  for_rows.template operator()<128>();
+  for_rows.template operator()<256>();
+  for_rows.template operator()<512>();
   return error;
 }
 

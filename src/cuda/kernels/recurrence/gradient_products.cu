@@ -79,12 +79,23 @@ struct GradientBlocks {
   int input_tiles_across, weight_tiles_across, weight_tiles;
 };
 
-/// Adds parts by kLanes threads for each element, each of which adds every kLanes-th one.
+/// d_weights, of parts that are matrices [h | input].
 template <typename Element>
-__device__ __forceinline__ void add_parts(const SumOfParts<Element>& of,
-                                          int lanes,
-                                          int block,
-                                          float* sums) {
+struct SumOfWeightParts {
+  const float* parts;  // (count, size)
+  int64_t count, size;
+  WeightGradients<Element> result;
+  int64_t state_size, input_features;
+
+  __device__ __forceinline__ void store(int64_t index, float sum) const {
+    const int64_t columns = state_size + input_features, row = index / columns;
+    result.store(row, index - row * columns, state_size, sum);
+  }
+};
+
+/// Adds parts by kLanes threads for each element, each of which adds every kLanes-th one.
+template <typename Sum>
+__device__ __forceinline__ void add_parts(const Sum& of, int lanes, int block, float* sums) {
   constexpr int kPartsAtOnce = 8;
   const int columns = kThreads / lanes, thread = static_cast<int>(threadIdx.x);
   const int lane = thread / columns;
@@ -110,7 +121,7 @@ __device__ __forceinline__ void add_parts(const SumOfParts<Element>& of,
     for (int i = 1; i < lanes; ++i) {
       sum += sums[i * columns + thread];
     }
-    of.result[column] = static_cast<Element>(sum);
+    of.store(column, sum);
   }
 }
 
@@ -220,7 +231,7 @@ class GradientTile {
     } else if (p_.weight_parts != nullptr) {
       p_.weight_parts[int64_t{part_} * rows_ * columns_ + at] = sum;
     } else {
-      p_.d_weights[at] = static_cast<Element>(sum);
+      p_.d_weights.store(row, column, p_.state_size, sum);
     }
   }
 
@@ -322,15 +333,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-template <typename Element>
+template <typename Sum>
 struct AddPartsParams {
-  SumOfParts<Element> of;
+  Sum of;
   int lanes;
 };
 
-template <typename Element>
+template <typename Sum>
 __global__ void __launch_bounds__(kThreads)
-    add_parts_kernel(const __grid_constant__ AddPartsParams<Element> params) {
+    add_parts_kernel(const __grid_constant__ AddPartsParams<Sum> params) {
   __shared__ float sums[kThreads];
   wait_for_previous_kernel();
   add_parts(params.of, params.lanes, static_cast<int>(blockIdx.x), sums);
@@ -347,16 +358,21 @@ int64_t blocks_to_add(int64_t size, int lanes) {
   return ceil_div(size, kThreads / lanes);
 }
 
+template <typename Sum>
+cudaError_t launch_sum(const Sum& sum, cudaStream_t stream) {
+  const int lanes = lanes_of(sum.count);
+  return launch_in_clusters<&add_parts_kernel<Sum>, kThreads>(
+      AddPartsParams<Sum>{sum, lanes},
+      dim3(static_cast<unsigned>(blocks_to_add(sum.size, lanes))),
+      1,
+      stream);
+}
+
 }  // namespace
 
 template <typename Element>
 cudaError_t launch_add_parts(const SumOfParts<Element>& sum, cudaStream_t stream) {
-  const int lanes = lanes_of(sum.count);
-  return launch_in_clusters<&add_parts_kernel<Element>, kThreads>(
-      AddPartsParams<Element>{sum, lanes},
-      dim3(static_cast<unsigned>(blocks_to_add(sum.size, lanes))),
-      1,
-      stream);
+  return launch_sum(sum, stream);
 }
 
 template <typename Element>
@@ -379,7 +395,7 @@ cudaError_t launch_gradient_products(const GradientProducts<Element>& problem,
   if (problem.d_input != nullptr) {
     blocks.input_blocks = tiles(rows) * blocks.input_tiles_across;
   }
-  if (problem.d_weights != nullptr) {
+  if (problem.d_weights.any_wanted()) {
     blocks.weight_blocks = blocks.weight_tiles * static_cast<int>(problem.parts.count);
   }
   const int count = blocks.bias_blocks + blocks.input_blocks + blocks.weight_blocks;
@@ -388,14 +404,16 @@ cudaError_t launch_gradient_products(const GradientProducts<Element>& problem,
   }
   const cudaError_t error = launch_in_clusters<&gradient_products_kernel<Element>, kThreads>(
       blocks, dim3(static_cast<unsigned>(count)), 1, stream);
-  if (error != cudaSuccess || problem.d_weights == nullptr || problem.weight_parts == nullptr) {
+  if (error != cudaSuccess || problem.weight_parts == nullptr) {
     return error;
   }
-  return launch_add_parts(SumOfParts<Element>{.parts = problem.weight_parts,
+  return launch_sum(SumOfWeightParts<Element>{.parts = problem.weight_parts,
                                               .count = problem.parts.count,
                                               .size = problem.columns * inputs,
-                                              .result = problem.d_weights},
-                          stream);
+                                              .result = problem.d_weights,
+                                              .state_size = problem.state_size,
+                                              .input_features = problem.input_features},
+                    stream);
 }
 
 #define LLTM_INSTANTIATE(Element)                                                  \

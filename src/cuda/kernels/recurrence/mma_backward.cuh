@@ -136,7 +136,9 @@ struct MmaBackward {
       }
     }
 
-    __device__ __forceinline__ void advance() { d_gates += time_stride; }
+    __device__ __forceinline__ void advance() {
+      d_gates += time_stride;
+    }
   };
 };
 
@@ -395,7 +397,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
   }
 }
 
-template <typename Element>
+template <typename Cell, typename Element>
 cudaError_t launch_recurrence_mma(const RecurrenceBackward<Element>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream) {
@@ -404,7 +406,7 @@ cudaError_t launch_recurrence_mma(const RecurrenceBackward<Element>& problem,
   }
   const bool pairs = is_in_pairs(problem);
   return with_mma_tile(tile, pairs, [&]<int kState, int kRows, bool kPairs, int kCluster>() {
-    using Shape = MmaShape<cell::Lltm, Element, kState, kRows, kPairs, kCluster>;
+    using Shape = MmaShape<Cell, Element, kState, kRows, kPairs, kCluster>;
     return launch_groups<&recurrence_backward_mma_kernel<Shape>,
                          Shape::kThreads,
                          MmaBackward<Shape>::kSharedBytes>(problem, tile, stream);

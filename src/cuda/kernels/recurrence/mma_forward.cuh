@@ -405,7 +405,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
   }
 }
 
-template <typename Element>
+template <typename Cell, typename Element>
 cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream) {
@@ -424,11 +424,11 @@ cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
         problem.input_features > kLargestRecurrentInput) {
       return cudaErrorInvalidValue;
     }
-    return run.template operator()<MmaShape<cell::Lltm, Element, 128, 32, true>, true>();
+    return run.template operator()<MmaShape<Cell, Element, 128, 32, true>, true>();
   }
   return with_mma_tile(tile, pairs, [&]<int kState, int kRows, bool kPairs, int kCluster>() {
-    return run.template
-    operator()<MmaShape<cell::Lltm, Element, kState, kRows, kPairs, kCluster>, false>();
+    return run
+        .template operator()<MmaShape<Cell, Element, kState, kRows, kPairs, kCluster>, false>();
   });
 }
 

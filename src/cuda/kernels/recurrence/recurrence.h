@@ -149,6 +149,8 @@ struct RecurrenceBackward {
   // matter.
   Steps<Element> grad_output, grad_cells, grad_h_n;
   AnyCells<Element> grad_c_n;
+  // The cell state before the first step, which only a cell with kReadsOldCell needs.
+  AnyCells<Element> c0;
   Element* d_gates;        // (steps, rows, kGates * state_size); zeros beyond the length
   int64_t d_gates_stride;  // between rows
   // The sums of d_gates over the steps and the rows of a group: (groups, kGates * state_size), to
@@ -167,13 +169,38 @@ struct SumOfParts {
   const float* parts;  // (count, size)
   int64_t count, size;
   Element* result;  // (size,), or null if not wanted
+
+  __device__ __forceinline__ void store(int64_t index, float sum) const {
+    result[index] = static_cast<Element>(sum);
+  }
+};
+
+/// Where the two blocks of d_weights are written, (columns, state_size) and (columns,
+/// input_features), which may be views of one matrix. Null data: the block is not wanted.
+template <typename Element>
+struct WeightGradients {
+  Element *of_h, *of_input;
+  int64_t h_stride, input_stride;  // between rows
+
+  bool any_wanted() const { return of_h != nullptr || of_input != nullptr; }
+  /// Of [h | input].
+  __device__ __forceinline__ void store(int64_t row,
+                                        int64_t column,
+                                        int64_t state_size,
+                                        float value) const {
+    const bool is_of_h = column < state_size;
+    Element* const to = is_of_h ? of_h + row * h_stride + column
+                                : of_input + row * input_stride + column - state_size;
+    if ((is_of_h ? of_h : of_input) != nullptr) {
+      *to = static_cast<Element>(value);
+    }
+  }
 };
 
 /// What is computed from d_gates of all steps. Null results are not wanted.
 ///   d_weights = d_gates.T @ [old_h | input], (columns, state_size + input_features)
-///   d_input = d_gates @ input_weights, (steps, rows, input_features)
-/// Both are contiguous. Beyond a row's length, where d_gates are zeros, input does not matter, and
-/// d_input is zero.
+///   d_input = d_gates @ input_weights, (steps, rows, input_features), contiguous
+/// Beyond a row's length, where d_gates are zeros, input does not matter, and d_input is zero.
 template <typename Element>
 struct GradientProducts {
   OldStates<Element> old_h;
@@ -184,7 +211,7 @@ struct GradientProducts {
   const Element* d_gates;
   int64_t d_gates_stride;  // between rows
   SumOfParts<Element> d_bias;
-  Element* d_weights;
+  WeightGradients<Element> d_weights;
   // The parts of d_weights, each a sum over some rows of d_gates, or null if there is one.
   GradientParts parts;
   float* weight_parts;  // (parts.count, columns, state_size + input_features)
@@ -211,19 +238,21 @@ template <typename Element>
 cudaError_t launch_add_parts(const SumOfParts<Element>& sum, cudaStream_t stream);
 
 /// In float32, by multiply-adds of the CUDA cores (fma.cuh).
+template <typename Cell>
 cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream);
+template <typename Cell>
 cudaError_t launch_recurrence_fma(const RecurrenceBackward<float>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream);
 
 /// In 16 bits, by mma.sync with float32 sums, on sm_80 and newer (mma.cuh).
-template <typename Element>
+template <typename Cell, typename Element>
 cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream);
-template <typename Element>
+template <typename Cell, typename Element>
 cudaError_t launch_recurrence_mma(const RecurrenceBackward<Element>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream);

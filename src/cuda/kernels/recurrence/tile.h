@@ -48,13 +48,25 @@ constexpr int resident_mma_blocks(const RecurrenceTile& tile) {
   return 65536 / (registers * mma_threads(tile));
 }
 
+/// The blocks of multiply-adds that share a state of this size, each of which has the weights of
+/// its columns in registers; none if a cluster has too few.
+constexpr int fma_cluster(int gates, int state_size) {
+  constexpr int kWeights = 48 * 1024, kMostBlocks = 16;  // three quarters of the registers
+  const int weights = gates * state_size * state_size;
+  int blocks = 1;
+  while (blocks * kWeights < weights) {
+    blocks *= 2;
+  }
+  return blocks <= kMostBlocks ? blocks : 0;
+}
+
 /// The blocks of multiply-adds that a multiprocessor has registers for.
-constexpr int resident_fma_blocks(const RecurrenceTile& tile) {
+constexpr int resident_fma_blocks(int gates, const RecurrenceTile& tile) {
   switch (tile.state_size) {
     case 32:
-      return tile.rows == 1 && !tile.x_inside ? 12 : 8;
+      return gates > 3 ? (tile.rows == 1 ? 8 : 4) : tile.rows == 1 && !tile.x_inside ? 12 : 8;
     case 64:
-      return tile.rows <= 2 ? 3 : 2;
+      return gates > 3 || tile.rows > 2 ? 2 : 3;
     default:
       return 1;
   }

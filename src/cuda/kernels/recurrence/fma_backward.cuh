@@ -1,5 +1,8 @@
 // The backward of the recurrence in float32 (fma.cuh).
+#pragma once
+
 #include "../../../cell/lltm.h"
+#include "../../../cell/lstm.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
@@ -8,7 +11,6 @@
 #include "rows.cuh"
 
 namespace lltm::cuda {
-namespace {
 
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
@@ -43,6 +45,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   // Gradients of the state that a row's next step, in this order, takes. That of h waits here while
   // a row does not run; the product adds what comes from the step before.
   float d_h[kElements], d_cell[kElements];
+  [[maybe_unused]] float first_cell[kElements];
 #pragma unroll
   for (int e = 0; e < kElements; ++e) {
     exists[e] = column < state_size && product.first_row() + e < block_rows;
@@ -52,7 +55,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       d_h[e] = p.grad_h_n.data != nullptr ? p.grad_h_n.at(0, row + e, column) : 0;
       d_cell[e] = p.grad_c_n.at(row + e, column);
     }
+    if constexpr (Cell::kReadsOldCell) {
+      first_cell[e] = exists[e] ? p.c0.at(row + e, column) : 0;
+    }
   }
+  // When a row starts, from first_cell.
+  [[maybe_unused]] const auto starts_at = [&](int e, int t) {
+    return t == (p.reverse ? length[e] - 1 : 0);
+  };
   typename Product::Weights weights;
   product.load(p.weights, state_size, state_size, steps >> 30, weights);
   const bool writes = product.is_first();
@@ -170,9 +180,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         for (int gate = 0; gate < kGates; ++gate) {
           z[gate] = ring.read(ring.slot(i), e, gate);
         }
-        static_assert(!Cell::kReadsOldCell);
-        by[e] = Cell::template derivatives<ShortMath>(
-            z, /*old_cell=*/0.0f, ring.read(ring.slot(i), e, kCell));
+        float old_cell = 0;
+        if constexpr (Cell::kReadsOldCell) {
+          // The next slot has the operands of the step before.
+          old_cell = is_reset[e]          ? 0
+                     : starts_at(e, time) ? first_cell[e]
+                                          : ring.read(ring.slot(i + 1), e, kCell);
+        }
+        by[e] =
+            Cell::template derivatives<ShortMath>(z, old_cell, ring.read(ring.slot(i), e, kCell));
         grad_h[e] = ring.read(ring.slot(i), e, kGradOutput);
         grad_cell[e] = ring.read(ring.slot(i), e, kGradCell);
       }
@@ -251,12 +267,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   }
 }
 
-}  // namespace
-
+template <typename Cell>
 cudaError_t launch_recurrence_fma(const RecurrenceBackward<float>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream) {
-  return with_fma_tile<cell::Lltm, true>(tile, [&]<typename Tile>() {
+  return with_fma_tile<Cell, true>(tile, [&]<typename Tile>() {
     return launch_groups<&recurrence_backward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
         problem, tile, stream);
   });

@@ -1,5 +1,8 @@
 // The forward of the recurrence in float32 (fma.cuh).
+#pragma once
+
 #include "../../../cell/lltm.h"
+#include "../../../cell/lstm.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
@@ -8,7 +11,6 @@
 #include "rows.cuh"
 
 namespace lltm::cuda {
-namespace {
 
 /// The rows of input that a block multiplies, in kAhead slots, each for a step. They are read
 /// after a block barrier that follows the wait for them.
@@ -328,15 +330,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   }
 }
 
-}  // namespace
-
+template <typename Cell>
 cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream) {
   if (tile.x_inside && (problem.input_features < 1 || problem.input_features > tile.state_size)) {
     return cudaErrorInvalidValue;
   }
-  return with_fma_tile<cell::Lltm, false>(tile, [&]<typename Tile>() {
+  return with_fma_tile<Cell, false>(tile, [&]<typename Tile>() {
     return launch_groups<&recurrence_forward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
         problem, tile, stream, problem.least_shared_bytes);
   });
