@@ -169,7 +169,8 @@ bool multiplies_input(const RecurrenceCandidate& candidate,
   return candidate.product == kFma
              ? shape.input_features <= candidate.tile.state_size
              : shape.input_features <= kLargestRecurrentInput && shape.in_pairs &&
-                   shape.input_in_pairs && device.shared_bytes_a_block >= kBytesToMultiplyInput;
+                   shape.input_in_pairs &&
+                   device.shared_bytes_a_block >= bytes_to_multiply_input(gates_of(shape.cell));
 }
 
 /// Whether a sequence needs no z_x.

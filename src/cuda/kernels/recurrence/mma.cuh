@@ -31,29 +31,26 @@
 #include "copy_weights.cuh"
 #include "recurrence.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace lltm::cuda {
 
 /// The sizes of a block. kPairs: two neighboring columns are read and written at once (pairs.h).
 /// Otherwise elements are read and written one by one.
-template <typename CellType,
-          typename ElementType,
-          int kStateSize,
-          int kRowCount,
-          bool kInPairs,
-          int kClusterSize = 1>
+template <typename CellType, typename ElementType, RecurrenceTile kTileOfShape, bool kInPairs>
 struct MmaShape {
   using Cell = CellType;
   using Element = ElementType;
-  static constexpr int kState = kStateSize, kRows = kRowCount, kCluster = kClusterSize;
+  static constexpr RecurrenceTile kTile = kTileOfShape;
+  static constexpr int kState = kTile.state_size, kRows = kTile.rows, kCluster = kTile.cluster;
   static constexpr bool kPairs = kInPairs;
   static constexpr int kColumns = kState / kCluster;    // of a block
   static constexpr int kHalves = kCluster > 1 ? 2 : 1;  // warps that share K
   static_assert(kState % (32 * kHalves) == 0 && kColumns % 32 == 0);
   static_assert(kRows == 1 || kRows == 8 || kRows == 16 || kRows == 32);
 
-  static constexpr RecurrenceTile kTile{.state_size = kState, .rows = kRows, .cluster = kCluster};
   static constexpr int kThreads = mma_threads(kTile);
   static constexpr int kBlocks = resident_mma_blocks(kTile);
   static constexpr bool kOneRow = kRows == 1;
@@ -659,57 +656,28 @@ __device__ __forceinline__ float sum_of(const OwnElements<Shape>& own,
   return sum;
 }
 
-/// Calls `run` with the sizes of a tile as template arguments. Others are invalid.
-template <typename Run>
+/// Calls run.operator()<kTile, kPairs>() for a tile of the table of cells with kGates (kMmaTiles).
+/// Others are invalid.
+template <int kGates, typename Run>
 cudaError_t with_mma_tile(const RecurrenceTile& tile, bool pairs, const Run& run) {
-  const auto with_pairs = [&]<int kState, int kRows, int kCluster = 1>() {
-    return pairs ? run.template operator()<kState, kRows, true, kCluster>()
-                 : run.template operator()<kState, kRows, false, kCluster>();
-  };
-  const auto with_rows = [&]<int kState>() {
-    switch (tile.rows) {
-      case 1:
-        return with_pairs.template operator()<kState, 1>();
-      case 8:
-        return with_pairs.template operator()<kState, 8>();
-      case 32:
-        if constexpr (kState == 128) {
-          return pairs ? run.template operator()<kState, 32, true, 1>() : cudaErrorInvalidValue;
-        }
-        return cudaErrorInvalidValue;
-      default:
-        return cudaErrorInvalidValue;
+  constexpr const auto& kTiles = kMmaTiles<kGates>;
+  cudaError_t error = cudaErrorInvalidValue;
+  const auto run_if = [&]<size_t kIndex>() {
+    constexpr RecurrenceTile kTile = kTiles[kIndex];
+    if (tile != kTile) {
+      return false;
     }
-  };
-  if (tile.cluster > 1) {
-    const auto in_cluster = [&]<int kState, int kRows, int kCluster>() {
-      return tile.state_size == kState && tile.rows == kRows
-                 ? with_pairs.template operator()<kState, kRows, kCluster>()
-                 : cudaErrorInvalidValue;
-    };
-    switch (tile.cluster) {
-      case 4:
-        return in_cluster.template operator()<256, 32, 4>();
-      case 6:
-        return in_cluster.template operator()<384, 32, 6>();
-      case 8:
-        return in_cluster.template operator()<512, 16, 8>();
-      default:
-        return cudaErrorInvalidValue;
+    if (pairs) {
+      error = run.template operator()<kTile, true>();
+    } else if constexpr (kTile.cluster > 1 || kTile.rows <= 8) {
+      error = run.template operator()<kTile, false>();
     }
-  }
-  switch (tile.state_size) {
-    case 32:
-      return with_rows.template operator()<32>();
-    case 64:
-      return with_rows.template operator()<64>();
-    case 96:
-      return with_rows.template operator()<96>();
-    case 128:
-      return with_rows.template operator()<128>();
-    default:
-      return cudaErrorInvalidValue;
-  }
+    return true;
+  };
+  [&]<size_t... kIndices>(std::index_sequence<kIndices...>) {
+    (run_if.template operator()<kIndices>() || ...);
+  }(std::make_index_sequence<kTiles.size()>());
+  return error;
 }
 
 }  // namespace lltm::cuda

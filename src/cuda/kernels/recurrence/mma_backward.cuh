@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../../../cell/lltm.h"
+#include "../../../cell/lstm.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/overlap.cuh"
 #include "block_rows.cuh"
@@ -16,13 +17,59 @@
 
 namespace lltm::cuda {
 
+/// The cell state before the first step of each of a thread's rows, for cells that read it: a word
+/// of columns for each row, which only the thread itself reads.
+template <typename Shape>
+class InitialCells {
+ public:
+  static constexpr int kBytes =
+      Shape::Cell::kReadsOldCell ? Shape::kTiles * Shape::kOwnRows * Shape::kThreads * 4 : 0;
+
+  __device__ __forceinline__ InitialCells(const AnyCells<typename Shape::Element>& c0,
+                                          const OwnElements<Shape>& own,
+                                          int64_t first_row,
+                                          uint32_t shared)
+      : words_(in_register(shared + 4 * threadIdx.x)) {
+    float cells[Shape::kTiles][Shape::kOwnRows][Shape::kOwnColumns] = {};
+    own.load(c0, first_row, [&](int tile, int r, int j, float c) { cells[tile][r][j] = c; });
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+      for (int r = 0; r < Shape::kOwnRows; ++r) {
+        store_shared(words_ + offset_of(tile, r),
+                     word_of_columns<typename Shape::Element>(cells[tile][r]));
+      }
+    }
+  }
+
+  __device__ __forceinline__ uint32_t word(int tile, int row) const {
+    return load_shared(words_ + offset_of(tile, row));
+  }
+
+ private:
+  static __device__ __forceinline__ int offset_of(int tile, int row) {
+    return (tile * Shape::kOwnRows + row) * Shape::kThreads * 4;
+  }
+
+  uint32_t words_;
+};
+
+/// A cell that does not read it has none.
+struct NoInitialCells {
+  static constexpr int kBytes = 0;
+};
+
 template <typename Shape>
 struct MmaBackward {
   using Element = typename Shape::Element;
   static constexpr int kGates = Shape::Cell::kGates;
   static constexpr int kOwnRows = Shape::kOwnRows;
-  // The gates, the cell state, and the gradients of output and cells.
-  using Inputs = ColumnsAhead<Shape, kGates + 3>;
+  static constexpr bool kReadsOldCell = Shape::Cell::kReadsOldCell;
+  // The words of a row: the gates, the cell state, the gradients of output and cells and, if it is
+  // read, the cell state of the step before.
+  static constexpr int kNewCell = kGates, kGradOutput = kGates + 1, kGradCells = kGates + 2,
+                       kOldCell = kGates + 3;
+  using Inputs = ColumnsAhead<Shape, kGates + (kReadsOldCell ? 4 : 3)>;
   using Operands = OperandsOf<Shape, kGates>;
   using Weights = WeightFragments<Shape, true>;
   using Halves = HalvesOfK<Shape, 1>;
@@ -31,9 +78,10 @@ struct MmaBackward {
   static constexpr int kInputsAt = Operands::kBarrierBytes;
   static constexpr int kOperandsAt = kInputsAt + Inputs::kBytes;
   static constexpr int kHalvesAt = kOperandsAt + Operands::kBytes;
+  static constexpr int kInitialCellsAt = kHalvesAt + Halves::kBytes;
   static constexpr int kWeightsAt = kInputsAt;
   static constexpr int kSharedBytes =
-      std::max(kHalvesAt + Halves::kBytes, kWeightsAt + Weights::kSharedBytes);
+      std::max(kInitialCellsAt + InitialCells<Shape>::kBytes, kWeightsAt + Weights::kSharedBytes);
 
   /// Where a thread reads at a time.
   struct Sources {
@@ -43,6 +91,7 @@ struct MmaBackward {
     // All rows or, of a gradient that is absent, none: a bool would be kept as a predicate in the
     // loop, which nvcc 13.0 loses.
     int grad_output_rows, grad_cells_rows;
+    int times_left;
 
     __device__ __forceinline__ Sources(const RecurrenceBackward<Element>& p,
                                        const OwnElements<Shape>& own,
@@ -52,7 +101,8 @@ struct MmaBackward {
         : size(state_size),
           cells_time_stride(times.step * p.rows * p.state_size),
           grad_output_rows(in_register(p.grad_output.data != nullptr ? Shape::kRows : 0)),
-          grad_cells_rows(in_register(p.grad_cells.data != nullptr ? Shape::kRows : 0)) {
+          grad_cells_rows(in_register(p.grad_cells.data != nullptr ? Shape::kRows : 0)),
+          times_left(times.count) {
       const int64_t row = first_row + own.row, step = times.first * p.rows + row;
       gates = p.gates + step * kGates * size + own.column;
       cells = p.cells + step * size + own.column;
@@ -65,10 +115,13 @@ struct MmaBackward {
       if (word < kGates) {
         return {gates + (row * kGates + word) * size, 1, rows - row};
       }
-      if (word == kGates) {
+      if (word == kNewCell) {
         return {cells + row * size, 1, rows - row};
       }
-      if (word == kGates + 1) {
+      if (word == kOldCell) {
+        return {cells + cells_time_stride + row * size, 1, times_left > 1 ? rows - row : 0};
+      }
+      if (word == kGradOutput) {
         return {grad_output + row * grad_output_strides[1],
                 grad_output_strides[2],
                 min(rows - row, grad_output_rows)};
@@ -83,6 +136,7 @@ struct MmaBackward {
       cells += cells_time_stride;
       grad_output += grad_output_strides[0];
       grad_cells += grad_cells_strides[0];
+      --times_left;
     }
 
    private:
@@ -136,9 +190,7 @@ struct MmaBackward {
       }
     }
 
-    __device__ __forceinline__ void advance() {
-      d_gates += time_stride;
-    }
+    __device__ __forceinline__ void advance() { d_gates += time_stride; }
   };
 };
 
@@ -216,6 +268,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
     }
   }
   operands.finish_all_tiles();
+  const auto initial_cells = [&] {
+    if constexpr (Cell::kReadsOldCell) {
+      return InitialCells<Shape>(p.c0, own, first_row, shared_at + Kernel::kInitialCellsAt);
+    } else {
+      return NoInitialCells();
+    }
+  }();
 
   // With a single tile the results are written during the next step's product.
   constexpr bool kWritesLater = kTiles == 1;
@@ -242,7 +301,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
   int t = times.first;
 #pragma unroll 1
   for (int k = 0; k < times.count; ++k) {
-    uint32_t running = 0, resets = 0;
+    // `starts`: those running whose first step, in the order of the forward, this is.
+    uint32_t running = 0, resets = 0, starts = 0;
 #pragma unroll
     for (int first_tile = 0; first_tile < kTiles; first_tile += kTilesAtOnce) {
       if (Shape::kCluster > 1 && first_tile >= tiles) {
@@ -255,6 +315,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
         resets = own.own(rows.resets());
         t += times.step;
         rows.fetch_resets(t, k + 1 < times.count);
+        if constexpr (Cell::kReadsOldCell) {
+          starts = k + 1 < times.count ? running & ~own.own(rows.running(t)) : running;
+        }
       }
       if constexpr (kWritesLater) {
         places.store(own, first_tile, results[0], k > 0);
@@ -265,6 +328,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
         typename Kernel::Inputs::Words words;
         inputs.take(words);
         fetch(tiles_ahead.after(tile, inputs.kTilesAhead));
+        if constexpr (Cell::kReadsOldCell) {
+#pragma unroll
+          for (int r = 0; r < kOwnRows; ++r) {
+            const uint32_t initial = initial_cells.word(tile, r);
+            uint32_t& old_cell = words[Kernel::kOldCell][r];
+            old_cell = (starts >> (8 * tile + r) & 1) != 0 ? initial : old_cell;
+            old_cell = (resets >> (8 * tile + r) & 1) != 0 ? 0 : old_cell;
+          }
+        }
         typename Cell::template Derivatives<float> derivatives[kOwnRows][kOwnColumns];
 #pragma unroll
         for (int r = 0; r < kOwnRows; ++r) {
@@ -275,9 +347,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
             for (int gate = 0; gate < kGates; ++gate) {
               z[gate] = column_of<Element>(words[gate][r], j);
             }
-            static_assert(!Cell::kReadsOldCell);
+            float old_cell = 0;
+            if constexpr (Cell::kReadsOldCell) {
+              old_cell = column_of<Element>(words[Kernel::kOldCell][r], j);
+            }
             derivatives[r][j] = Cell::template derivatives<Math>(
-                z, /*old_cell=*/0.0f, column_of<Element>(words[kGates][r], j));
+                z, old_cell, column_of<Element>(words[Kernel::kNewCell][r], j));
           }
         }
 #pragma unroll
@@ -291,8 +366,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
             float d_z_of_element[kGates];
             const float d_cell_here =
                 Cell::backward(derivatives[r][j],
-                               d_h_here + column_of<Element>(words[kGates + 1][r], j),
-                               d_cell[tile][r][j] + column_of<Element>(words[kGates + 2][r], j),
+                               d_h_here + column_of<Element>(words[Kernel::kGradOutput][r], j),
+                               d_cell[tile][r][j] + column_of<Element>(words[Kernel::kGradCells][r], j),
                                d_z_of_element);
 #pragma unroll
             for (int gate = 0; gate < kGates; ++gate) {
@@ -405,11 +480,15 @@ cudaError_t launch_recurrence_mma(const RecurrenceBackward<Element>& problem,
     return cudaErrorInvalidValue;
   }
   const bool pairs = is_in_pairs(problem);
-  return with_mma_tile(tile, pairs, [&]<int kState, int kRows, bool kPairs, int kCluster>() {
-    using Shape = MmaShape<Cell, Element, kState, kRows, kPairs, kCluster>;
-    return launch_groups<&recurrence_backward_mma_kernel<Shape>,
-                         Shape::kThreads,
-                         MmaBackward<Shape>::kSharedBytes>(problem, tile, stream);
+  return with_mma_tile<Cell::kGates>(tile, pairs, [&]<RecurrenceTile kTile, bool kPairs>() {
+    if constexpr (kTile.x_inside) {
+      return cudaErrorInvalidValue;
+    } else {
+      using Shape = MmaShape<Cell, Element, kTile, kPairs>;
+      return launch_groups<&recurrence_backward_mma_kernel<Shape>,
+                           Shape::kThreads,
+                           MmaBackward<Shape>::kSharedBytes>(problem, tile, stream);
+    }
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../../../cell/lltm.h"
+#include "../../../cell/lstm.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/overlap.cuh"
 #include "block_rows.cuh"
@@ -77,10 +78,11 @@ class ZxAhead {
   int times_to_fetch_, rows_;
 };
 
-/// kXInside: the kernel multiplies the input, instead of reading z_x.
-template <typename Shape, bool kXInside>
+template <typename Shape>
 struct MmaForward {
   using Element = typename Shape::Element;
+  // The kernel multiplies the input, instead of reading z_x.
+  static constexpr bool kXInside = Shape::kTile.x_inside;
   static constexpr int kGates = Shape::Cell::kGates;
   static constexpr int kOwnRows = Shape::kOwnRows, kOwnColumns = Shape::kOwnColumns;
   using Inputs = std::conditional_t<kXInside, InputProduct<Shape>, ZxAhead<Shape>>;
@@ -96,7 +98,7 @@ struct MmaForward {
   static constexpr int kWeightsAt = kInputsAt;
   static constexpr int kSharedBytes =
       std::max(kHalvesAt + Halves::kBytes, kWeightsAt + Weights::kSharedBytes);
-  static_assert(!kXInside || kSharedBytes <= kBytesToMultiplyInput);
+  static_assert(!kXInside || kSharedBytes <= bytes_to_multiply_input(kGates));
   static_assert(!kXInside ||
                 kWeightsAt + Weights::kSharedBytes <=
                     kInputsAt +
@@ -182,16 +184,17 @@ struct MmaForward {
   };
 };
 
-template <typename Shape, bool kXInside>
+template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_forward_mma_kernel(
     const __grid_constant__ RecurrenceForward<typename Shape::Element> p) {
-  using Kernel = MmaForward<Shape, kXInside>;
+  using Kernel = MmaForward<Shape>;
   using Cell = typename Shape::Cell;
   using Element = typename Shape::Element;
   using Math = ShortForwardMath<Element>;
   constexpr int kTiles = Shape::kTiles, kTilesAtOnce = Shape::kTilesAtOnce;
   constexpr int kOwnRows = Shape::kOwnRows, kOwnColumns = Shape::kOwnColumns;
   constexpr int kGates = Cell::kGates;
+  constexpr bool kXInside = Kernel::kXInside;
   // With one tile, products wait for each other unless there are two sums.
   constexpr int kChains = kTilesAtOnce == 1 && Shape::kCluster == 1 ? 2 : 1;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -413,22 +416,16 @@ cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
     return cudaErrorInvalidValue;
   }
   const bool pairs = is_in_pairs(problem);
-  const auto run = [&]<typename Shape, bool kXInside>() {
-    return launch_groups<&recurrence_forward_mma_kernel<Shape, kXInside>,
-                         Shape::kThreads,
-                         MmaForward<Shape, kXInside>::kSharedBytes>(
-        problem, tile, stream, problem.least_shared_bytes);
-  };
-  if (tile.x_inside) {
-    if (tile.state_size != 128 || tile.rows != 32 || !pairs || problem.input_features < 1 ||
-        problem.input_features > kLargestRecurrentInput) {
-      return cudaErrorInvalidValue;
-    }
-    return run.template operator()<MmaShape<Cell, Element, 128, 32, true>, true>();
+  if (tile.x_inside &&
+      (problem.input_features < 1 || problem.input_features > kLargestRecurrentInput)) {
+    return cudaErrorInvalidValue;
   }
-  return with_mma_tile(tile, pairs, [&]<int kState, int kRows, bool kPairs, int kCluster>() {
-    return run
-        .template operator()<MmaShape<Cell, Element, kState, kRows, kPairs, kCluster>, false>();
+  return with_mma_tile<Cell::kGates>(tile, pairs, [&]<RecurrenceTile kTile, bool kPairs>() {
+    using Shape = MmaShape<Cell, Element, kTile, kPairs>;
+    return launch_groups<&recurrence_forward_mma_kernel<Shape>,
+                         Shape::kThreads,
+                         MmaForward<Shape>::kSharedBytes>(
+        problem, tile, stream, problem.least_shared_bytes);
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include "../../problem.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 namespace lltm::cuda {
@@ -21,8 +23,10 @@ struct RecurrenceTile {
 /// The largest input_features of a kernel of 16 bits that multiplies the input itself. One of
 /// float32 takes as many as its largest state_size.
 constexpr int kLargestRecurrentInput = 128;
-/// The shared memory that its blocks need at most.
-constexpr int kBytesToMultiplyInput = 160 * 1024;
+/// The shared memory that its blocks need at most, for a cell of 3 or 4 gates.
+constexpr int bytes_to_multiply_input(int gates) {
+  return (gates == 3 ? 160 : 192) * 1024;
+}
 
 /// The tiles of gradient_products.cu, and how many of the products' summands a block takes at once.
 constexpr int kGradientTile = 32, kGradientChunk = 128;
@@ -34,6 +38,41 @@ struct GradientParts {
 
   bool operator==(const GradientParts&) const = default;
 };
+
+/// The tiles by mma.sync for a cell of so many gates: first those of blocks by themselves, where
+/// registers of a thread hold its weights of all gates, then those of clusters.
+template <int kGates>
+inline constexpr std::array<RecurrenceTile, 0> kMmaTiles{};
+template <>
+inline constexpr std::array kMmaTiles<3> = std::to_array<RecurrenceTile>({
+    {.state_size = 32, .rows = 1},
+    {.state_size = 32, .rows = 8},
+    {.state_size = 64, .rows = 1},
+    {.state_size = 64, .rows = 8},
+    {.state_size = 96, .rows = 1},
+    {.state_size = 96, .rows = 8},
+    {.state_size = 128, .rows = 1},
+    {.state_size = 128, .rows = 8},
+    {.state_size = 128, .rows = 32},
+    {.state_size = 128, .rows = 32, .x_inside = true},
+    {.state_size = 256, .rows = 32, .cluster = 4},
+    {.state_size = 384, .rows = 32, .cluster = 6},
+    {.state_size = 512, .rows = 16, .cluster = 8},
+});
+template <>
+inline constexpr std::array kMmaTiles<4> = std::to_array<RecurrenceTile>({
+    {.state_size = 32, .rows = 1},
+    {.state_size = 32, .rows = 8},
+    {.state_size = 64, .rows = 1},
+    {.state_size = 64, .rows = 8},
+    {.state_size = 96, .rows = 1},
+    {.state_size = 96, .rows = 8},
+    {.state_size = 128, .rows = 1},
+    {.state_size = 128, .rows = 8},
+    {.state_size = 128, .rows = 32},
+    {.state_size = 128, .rows = 32, .x_inside = true},
+    {.state_size = 256, .rows = 32, .cluster = 4},
+});
 
 /// The threads of a block by mma.sync: a warp has 16 columns of the state and, in a cluster, a half
 /// of K.
