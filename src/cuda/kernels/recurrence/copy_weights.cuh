@@ -6,6 +6,7 @@
 #include "../../ptx/shared.cuh"
 #include "recurrence.h"
 
+#include <bit>
 #include <cstdint>
 
 namespace lltm::cuda {
@@ -26,6 +27,11 @@ struct WeightsOfBlock {
   }
 };
 
+/// How many rows a warp copies at once, of which each takes so many lanes: a power of two, which
+/// divides the rows of every tile.
+template <int kLanes>
+inline constexpr int kRowsOfWarp = std::bit_floor(32U / kLanes);
+
 /// Copies kRows rows of kColumns of each gate, kCount neighbors at a time: a warp copies a row, or
 /// several short ones.
 template <int kThreads, int kRows, int kColumns, int kCount, typename Element, typename PlaceOf>
@@ -34,7 +40,7 @@ __device__ __forceinline__ void copy_weight_vectors(const WeightsOfBlock<Element
   constexpr int kBytes = kCount * static_cast<int>(sizeof(Element));
   constexpr int kRowVectors = kColumns / kCount;
   constexpr int kLanes = kRowVectors < 32 ? kRowVectors : 32;  // that copy a row together
-  constexpr int kWarpRows = 32 / kLanes, kPassRows = kThreads / 32 * kWarpRows;
+  constexpr int kWarpRows = kRowsOfWarp<kLanes>, kPassRows = kThreads / 32 * kWarpRows;
   constexpr int kPasses = kRows / kPassRows;
   static_assert(kRows % kPassRows == 0);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;

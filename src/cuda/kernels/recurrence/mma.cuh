@@ -15,9 +15,9 @@
 // A block of one row reads this row as all of B's, so all q have the same sums. There, a thread has
 // one element, of column 2g + q % 2, and the threads with q >= 2 only take part in the product.
 //
-// The blocks of a cluster share the columns of a larger state, and each has all of B. Two warps
-// have the same columns, each a half of K; of the rows 2q and 2q + 1 each finishes one
-// (mma_cluster.cuh).
+// The blocks of a cluster share the columns of a larger state, and each has all of B. Two or four
+// warps have the same columns, each a share of K; of the rows 2q and 2q + 1 the first two of them
+// finish one each (mma_cluster.cuh).
 #pragma once
 
 #include "../../ptx/barrier.cuh"
@@ -46,10 +46,10 @@ struct MmaShape {
   static constexpr RecurrenceTile kTile = kTileOfShape;
   static constexpr int kState = kTile.state_size, kRows = kTile.rows, kCluster = kTile.cluster;
   static constexpr bool kPairs = kInPairs;
-  static constexpr int kColumns = kState / kCluster;    // of a block
-  static constexpr int kHalves = kCluster > 1 ? 2 : 1;  // warps that share K
-  static_assert(kState % (32 * kHalves) == 0 && kColumns % 32 == 0);
-  static_assert(kRows == 1 || kRows == 8 || kRows == 16 || kRows == 32);
+  static constexpr int kColumns = kState / kCluster;  // of a block
+  static constexpr int kShares = mma_shares(kTile);   // of K, of warps with the same columns
+  static_assert(kState % (32 * kShares) == 0 && kColumns % 16 == 0);
+  static_assert(kRows == 1 || (kRows % 8 == 0 && kRows <= 32));
 
   static constexpr int kThreads = mma_threads(kTile);
   static constexpr int kBlocks = resident_mma_blocks(kTile);
@@ -59,7 +59,7 @@ struct MmaShape {
   static constexpr int kTilesAtOnce = kTiles > 1 && kCluster == 1 ? 2 : 1;
   static_assert(kTiles % kTilesAtOnce == 0 && (kCluster == 1 || !kOneRow));
   // What a thread has of a tile.
-  static constexpr int kOwnRows = kOneRow ? 1 : 2 / kHalves, kOwnColumns = kOneRow ? 1 : 2;
+  static constexpr int kOwnRows = kOneRow || kShares > 1 ? 1 : 2, kOwnColumns = kOneRow ? 1 : 2;
 };
 
 /// The rows of a cluster, or of a block by itself.
@@ -96,7 +96,7 @@ template <typename Shape>
 struct OwnElements {
   int lane;
   int warp;     // of those that have different columns
-  int half;     // of K
+  int share;    // of K
   int column;   // the first of its columns
   int columns;  // how many of them exist
   int row;      // the first of its rows in a tile
@@ -109,18 +109,20 @@ struct OwnElements {
     constexpr int kWarps = Shape::kColumns / 16;  // that have different columns
     lane = static_cast<int>(threadIdx.x) % 32;
     const int warp_of_block = static_cast<int>(threadIdx.x) / 32;
-    warp = Shape::kHalves == 1 ? warp_of_block : warp_of_block % kWarps;
-    half = Shape::kHalves == 1 ? 0 : warp_of_block / kWarps;
+    warp = Shape::kShares == 1 ? warp_of_block : warp_of_block % kWarps;
+    share = Shape::kShares == 1 ? 0 : warp_of_block / kWarps;
     column = first_of_block<Shape::kCluster>(Shape::kColumns) + 16 * warp + 2 * (lane / 4) +
              (Shape::kOneRow ? lane % 2 : 0);
-    row = Shape::kOneRow ? 0 : 2 * (lane % 4) + half;
+    row = Shape::kOneRow ? 0 : 2 * (lane % 4) + (Shape::kShares == 4 ? share % 2 : share);
     columns = in_register(takes_part() ? max(min(state_size - column, Shape::kOwnColumns), 0) : 0);
     rows = in_register(columns > 0 ? max(block_rows - row, 0) : 0);
     rows_of_second = in_register(columns > 1 ? rows : 0);
   }
 
-  /// Whether no other thread has the same elements.
-  __device__ __forceinline__ bool takes_part() const { return !Shape::kOneRow || lane % 4 < 2; }
+  /// Whether the thread has elements, rather than only a part of the product.
+  __device__ __forceinline__ bool takes_part() const {
+    return Shape::kOneRow ? lane % 4 < 2 : Shape::kShares <= 2 || share < 2;
+  }
 
   /// The part of a mask of the block's rows that says something about the thread's. Elements that
   /// do not exist belong to rows that never run.
@@ -365,7 +367,7 @@ class SharedWeights {
       : shared_(shared),
         fragments_(
             in_register(shared + ((16 * own.warp + own.lane % 16) * kPitch +
-                                  own.half * (kColumns / Shape::kHalves) + own.lane / 16 * 8) *
+                                  own.share * (kColumns / Shape::kShares) + own.lane / 16 * 8) *
                                      2)) {}
 
   /// Copies the weights, of which `rows` of each gate and `columns` exist. They can be read after a
@@ -457,7 +459,7 @@ __device__ __forceinline__ void multiply_tiles(const Fragment& fragment,
 /// columns of the state are those of the weights, and else their rows.
 template <typename Shape, bool kTransposed>
 struct WeightFragments {
-  static constexpr int kKOfWarp = Shape::kState / Shape::kHalves;
+  static constexpr int kKOfWarp = Shape::kState / Shape::kShares;
   static constexpr int kChunks = kKOfWarp / 16;
   using Loaded = SharedWeights<Shape,
                                kTransposed ? Shape::kState : Shape::kColumns,
@@ -490,7 +492,7 @@ struct WeightFragments {
         if constexpr (kTransposed) {
           const auto word_at = [&](int k) {
             const int row =
-                gate * Shape::kState + own.half * kKOfWarp + 16 * chunk + 2 * (own.lane % 4) + k;
+                gate * Shape::kState + own.share * kKOfWarp + 16 * chunk + 2 * (own.lane % 4) + k;
             const int column = 16 * own.warp + 2 * (own.lane / 4);
             return loaded.word(row, column);
           };
@@ -636,14 +638,14 @@ class RowOperands {
   uint32_t parity_ = 1;  // of the phase of the last step
 };
 
-/// The thread's sum of a row and column of a tile. If two warps share K, their sums have been added
-/// (HalvesOfK).
+/// The thread's sum of a row and column of a tile. If warps share K, their sums have been added
+/// (SharesOfK).
 template <typename Shape, int kChains>
 __device__ __forceinline__ float sum_of(const OwnElements<Shape>& own,
                                         const float (&chains)[kChains][4],
                                         int row,
                                         int column) {
-  if constexpr (Shape::kHalves > 1) {
+  if constexpr (Shape::kShares > 1) {
     return chains[0][2 * column];
   }
   float sum = 0;

@@ -72,13 +72,13 @@ struct MmaBackward {
   using Inputs = ColumnsAhead<Shape, kGates + (kReadsOldCell ? 4 : 3)>;
   using Operands = OperandsOf<Shape, kGates>;
   using Weights = WeightFragments<Shape, true>;
-  using Halves = HalvesOfK<Shape, 1>;
+  using Shares = SharesOfK<Shape, 1>;
 
   // In shared memory, after the barriers. The weights are read before anything else is written.
   static constexpr int kInputsAt = Operands::kBarrierBytes;
   static constexpr int kOperandsAt = kInputsAt + Inputs::kBytes;
-  static constexpr int kHalvesAt = kOperandsAt + Operands::kBytes;
-  static constexpr int kInitialCellsAt = kHalvesAt + Halves::kBytes;
+  static constexpr int kSharesAt = kOperandsAt + Operands::kBytes;
+  static constexpr int kInitialCellsAt = kSharesAt + Shares::kBytes;
   static constexpr int kWeightsAt = kInputsAt;
   static constexpr int kSharedBytes =
       std::max(kInitialCellsAt + InitialCells<Shape>::kBytes, kWeightsAt + Weights::kSharedBytes);
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
   own.load(p.grad_c_n, first_row, [&](int tile, int r, int j, float d) { d_cell[tile][r][j] = d; });
 
   typename Kernel::Operands operands(own, group, shared_at + Kernel::kOperandsAt, shared_at);
-  [[maybe_unused]] typename Kernel::Halves halves(own, shared_at + Kernel::kHalvesAt);
+  [[maybe_unused]] typename Kernel::Shares shares(own, shared_at + Kernel::kSharesAt);
   __syncthreads();  // all weights have been read
 #pragma unroll 1
   for (int i = 0; i < inputs.kTilesAhead; ++i) {
@@ -289,8 +289,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
   const auto multiply = [&](int first_tile, float(&sums)[kTilesAtOnce][1][kChains][4]) {
     operands.start_tiles(first_tile);
     operands.multiply(weights, first_tile, sums);
-    if constexpr (Shape::kHalves > 1) {
-      halves.add(sums[0]);
+    if constexpr (Shape::kShares > 1) {
+      shares.add(sums[0]);
     }
   };
   // The gradient of h after the product.
@@ -321,6 +321,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
       }
       if constexpr (kWritesLater) {
         places.store(own, first_tile, results[0], k > 0);
+      }
+      if (Shape::kShares > 2 && !own.takes_part()) {
+        continue;
       }
 #pragma unroll
       for (int i = 0; i < kTilesAtOnce; ++i) {
@@ -364,11 +367,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
           for (int j = 0; j < kOwnColumns; ++j) {
             const float d_h_here = gradient_of_h(sums[i], tile, r, j);
             float d_z_of_element[kGates];
-            const float d_cell_here =
-                Cell::backward(derivatives[r][j],
-                               d_h_here + column_of<Element>(words[Kernel::kGradOutput][r], j),
-                               d_cell[tile][r][j] + column_of<Element>(words[Kernel::kGradCells][r], j),
-                               d_z_of_element);
+            const float d_cell_here = Cell::backward(
+                derivatives[r][j],
+                d_h_here + column_of<Element>(words[Kernel::kGradOutput][r], j),
+                d_cell[tile][r][j] + column_of<Element>(words[Kernel::kGradCells][r], j),
+                d_z_of_element);
 #pragma unroll
             for (int gate = 0; gate < kGates; ++gate) {
               d_z[gate][j] = d_z_of_element[gate];
@@ -422,12 +425,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
           sum += __shfl_xor_sync(~0u, sum, 1);
           sum += __shfl_xor_sync(~0u, sum, 2);
         }
-        if constexpr (Shape::kHalves > 1) {
-          float of_both[1][1][4] = {{{sum, sum}}};
-          halves.add(of_both);
-          sum = of_both[0][0][0];
+        if constexpr (Shape::kShares > 1) {
+          float of_all[1][1][4] = {{{sum, sum}}};
+          shares.add(of_all);
+          sum = of_all[0][0][0];
         }
-        if ((Shape::kOneRow || own.lane % 4 == 0) && own.half == 0 && j < own.columns) {
+        if ((Shape::kOneRow || own.lane % 4 == 0) && own.share == 0 && j < own.columns) {
           to[gate * size + j] = sum;
         }
       }

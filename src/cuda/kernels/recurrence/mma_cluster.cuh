@@ -18,22 +18,29 @@
 
 namespace lltm::cuda {
 
-/// Adds the sums of two warps that have the same columns, each of a half of K.
+/// Adds the sums of the warps that have the same columns, each of a share of K. The first two of
+/// them get the results, one row each.
 template <typename Shape, int kSums>
-class HalvesOfK {
+class SharesOfK {
  public:
-  static constexpr int kBytes = Shape::kHalves == 1 ? 0 : 2 * kSums * 2 * Shape::kThreads * 4;
+  static constexpr int kSources = Shape::kShares - 1;  // of a result, besides the warp itself
+  static constexpr int kThreadsOfShare = Shape::kThreads / Shape::kShares;
+  static constexpr int kSourceBytes = kSums * 2 * 2 * kThreadsOfShare * 4;
+  static constexpr int kBytes = 2 * kSources * kSourceBytes;
 
-  __device__ __forceinline__ HalvesOfK(const OwnElements<Shape>& own, uint32_t shared)
-      : half_(own.half), pair_(own.warp + 1) {
+  __device__ __forceinline__ SharesOfK(const OwnElements<Shape>& own, uint32_t shared)
+      : share_(own.share), warps_(own.warp + 1) {
     const int thread = static_cast<int>(threadIdx.x);
-    const int other = own.half == 0 ? thread + Shape::kThreads / 2 : thread - Shape::kThreads / 2;
-    write_ = in_register(shared + 4 * other);
+    // The first two are the source 0 of each other, the next ones the sources 1 and 2 of both.
+    const int source = Shape::kShares == 4 ? max(own.share - 1, 0) : 0;
+    const int to =
+        own.share == 0 ? thread + kThreadsOfShare : thread - (source + 1) * kThreadsOfShare;
+    write_ = in_register(shared + source * kSourceBytes + 4 * to);
     read_ = in_register(shared + 4 * thread);
   }
 
-  /// Adds the sums of a tile, and leaves each warp those of its row (sum_of). All threads of both
-  /// warps call it.
+  /// Adds the sums of a tile, and leaves each of the first two warps those of its row (sum_of). All
+  /// threads of the warps call it.
   template <int kChains>
   __device__ __forceinline__ void add(float (&sums)[kSums][kChains][4]) {
 #pragma unroll
@@ -49,29 +56,38 @@ class HalvesOfK {
             of_row[row] += sums[sum][chain][2 * column + row];
           }
         }
-        sums[sum][0][2 * column] = half_ == 0 ? of_row[0] : of_row[1];
-        store_shared(write_ + offset_of(sum, column),
-                     __float_as_uint(half_ == 0 ? of_row[1] : of_row[0]));
+        const uint32_t to = write_ + offset_of(sum, column);
+        sums[sum][0][2 * column] = share_ == 0 ? of_row[0] : of_row[1];
+        store_shared(to, __float_as_uint(share_ == 0 ? of_row[1] : of_row[0]));
+        if (Shape::kShares > 2 && share_ >= 2) {
+          store_shared(to + 4 * kThreadsOfShare, __float_as_uint(of_row[1]));
+        }
       }
     }
-    sync_threads_of<64>(pair_);
+    sync_threads_of<32 * Shape::kShares>(warps_);
+    if (Shape::kShares <= 2 || share_ < 2) {
 #pragma unroll
-    for (int sum = 0; sum < kSums; ++sum) {
+      for (int source = 0; source < kSources; ++source) {
 #pragma unroll
-      for (int column = 0; column < 2; ++column) {
-        sums[sum][0][2 * column] += __uint_as_float(load_shared(read_ + offset_of(sum, column)));
+        for (int sum = 0; sum < kSums; ++sum) {
+#pragma unroll
+          for (int column = 0; column < 2; ++column) {
+            sums[sum][0][2 * column] += __uint_as_float(
+                load_shared(read_ + source * kSourceBytes + offset_of(sum, column)));
+          }
+        }
       }
     }
-    // The other warp may still be reading. It has read when it is at the next barrier.
+    // Another warp may still be reading. It has read when it is at the next barrier.
     buffer_ = kBytes / 2 - buffer_;
   }
 
  private:
   __device__ __forceinline__ int offset_of(int sum, int column) const {
-    return buffer_ + (2 * sum + column) * Shape::kThreads * 4;
+    return buffer_ + (2 * sum + column) * 2 * kThreadsOfShare * 4;
   }
 
-  int half_, pair_;
+  int share_, warps_;
   uint32_t write_, read_;
   int buffer_ = 0;
 };
@@ -98,9 +114,10 @@ class ClusterOperands {
                                              uint32_t barriers)
       : own_(own),
         rows_(rows.count),
+        rows_to_send_(Shape::kShares <= 2 || own.takes_part() ? rows.count : 0),
         barriers_(in_register(barriers)),
-        read_(in_register(shared + own.half * (kPartBytes / 2) + own.lane / 16 * kChunkBytes +
-                          place_of(own.lane % 8, own.lane / 8 % 2))),
+        read_(in_register(shared + own.share * (kPartBytes / Shape::kShares) +
+                          own.lane / 16 * kChunkBytes + place_of(own.lane % 8, own.lane / 8 % 2))),
         write_(in_register(shared - barriers + own.column / 16 * kChunkBytes +
                            place_of(own.row, own.column / 8 % 2))) {
     if (threadIdx.x == 0) {
@@ -134,7 +151,7 @@ class ClusterOperands {
     const uint32_t to = write_ + next_ + tile * kTileBytes + part * kPartBytes;
 #pragma unroll
     for (int i = 0; i < kSends; ++i) {
-      if (8 * tile + own_.row < rows_ && own_.lane / 4 % 4 + 4 * i < Shape::kCluster) {
+      if (8 * tile + own_.row < rows_to_send_ && own_.lane / 4 % 4 + 4 * i < Shape::kCluster) {
         send_16(blocks_[i] + to, vector, blocks_[i] + barrier_of(tile, next_));
       }
     }
@@ -190,7 +207,7 @@ class ClusterOperands {
   }
 
   const OwnElements<Shape>& own_;
-  int rows_;
+  int rows_, rows_to_send_;
   uint32_t barriers_, read_, write_;  // write_ counts from the barriers
   uint32_t blocks_[kSends];           // their barriers
   int now_ = 0, next_ = 0;

@@ -88,16 +88,16 @@ struct MmaForward {
   using Inputs = std::conditional_t<kXInside, InputProduct<Shape>, ZxAhead<Shape>>;
   using Operands = OperandsOf<Shape, 1>;
   using Weights = WeightFragments<Shape, false>;
-  using Halves = HalvesOfK<Shape, kGates>;
+  using Shares = SharesOfK<Shape, kGates>;
 
   // In shared memory, after the barriers. The weights of h are read before anything else is written
   // but the bias.
   static constexpr int kInputsAt = Operands::kBarrierBytes;
   static constexpr int kOperandsAt = kInputsAt + Inputs::kBytes;
-  static constexpr int kHalvesAt = kOperandsAt + Operands::kBytes;
+  static constexpr int kSharesAt = kOperandsAt + Operands::kBytes;
   static constexpr int kWeightsAt = kInputsAt;
   static constexpr int kSharedBytes =
-      std::max(kHalvesAt + Halves::kBytes, kWeightsAt + Weights::kSharedBytes);
+      std::max(kSharesAt + Shares::kBytes, kWeightsAt + Weights::kSharedBytes);
   static_assert(!kXInside || kSharedBytes <= bytes_to_multiply_input(kGates));
   static_assert(!kXInside ||
                 kWeightsAt + Weights::kSharedBytes <=
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
   own.load(p.c0, first_row, [&](int tile, int r, int j, float c) { cell[tile][r][j] = c; });
 
   typename Kernel::Operands operands(own, group, shared_at + Kernel::kOperandsAt, shared_at);
-  [[maybe_unused]] typename Kernel::Halves halves(own, shared_at + Kernel::kHalvesAt);
+  [[maybe_unused]] typename Kernel::Shares shares(own, shared_at + Kernel::kSharesAt);
   // Replaces the state of the rows in a mask by zeros, and publishes h.
   const auto start_from_state = [&](int tile, int r, uint32_t resets) {
     const bool reset = (resets >> (8 * tile + r) & 1) != 0;
@@ -305,8 +305,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
         }
       }
       operands.multiply(weights, first_tile, sums);
-      if constexpr (Shape::kHalves > 1) {
-        halves.add(sums[0]);
+      if constexpr (Shape::kShares > 1) {
+        shares.add(sums[0]);
       }
       if (first_tile == 0) {
         running = own.own(rows.running(t));
@@ -321,6 +321,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
       }
       if constexpr (kWritesLater) {
         places.store(own, first_tile, results, k > 0);
+      }
+      if (Shape::kShares > 2 && !own.takes_part()) {
+        continue;
       }
 #pragma unroll
       for (int i = 0; i < kTilesAtOnce; ++i) {

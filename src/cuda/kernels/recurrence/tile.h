@@ -72,19 +72,25 @@ inline constexpr std::array kMmaTiles<4> = std::to_array<RecurrenceTile>({
     {.state_size = 128, .rows = 32},
     {.state_size = 128, .rows = 32, .x_inside = true},
     {.state_size = 256, .rows = 32, .cluster = 4},
+    {.state_size = 384, .rows = 24, .cluster = 8},
+    {.state_size = 512, .rows = 16, .cluster = 16},
 });
 
-/// The threads of a block by mma.sync: a warp has 16 columns of the state and, in a cluster, a half
-/// of K.
+/// The warps by mma.sync that have the same columns of the state, each a share of K: in a cluster
+/// as many as make a block of at least 8 warps.
+constexpr int mma_shares(const RecurrenceTile& tile) {
+  return tile.cluster == 1 ? 1 : tile.state_size / tile.cluster < 64 ? 4 : 2;
+}
+/// The threads of a block by mma.sync, of which a warp has 16 columns of the state.
 constexpr int mma_threads(const RecurrenceTile& tile) {
-  return 2 * tile.state_size / tile.cluster * (tile.cluster > 1 ? 2 : 1);
+  return 2 * tile.state_size / tile.cluster * mma_shares(tile);
 }
 
 /// The blocks by mma.sync that a multiprocessor has registers for: as many as a thread can use.
 /// Without a number, the assembler aims for more blocks, and a step takes up to 1.2 times as long.
 constexpr int resident_mma_blocks(const RecurrenceTile& tile) {
   const int registers = tile.rows == 1 ? 168 : 240;
-  return 65536 / (registers * mma_threads(tile));
+  return std::max(65536 / (registers * mma_threads(tile)), 1);
 }
 
 /// The blocks of multiply-adds that share a state of this size, each of which has the weights of
