@@ -57,10 +57,8 @@ cudaError_t launch(const Problem<scalar_t>& problem,
   return with_cell(candidate.cell, [&]<typename Cell>() {
     if constexpr (std::is_same_v<scalar_t, float>) {
       return launch_recurrence_fma<Cell>(problem, candidate.tile, stream);
-    } else if constexpr (std::is_same_v<Cell, cell::Lltm>) {
-      return launch_recurrence_mma<Cell>(problem, candidate.tile, stream);
     } else {
-      return cudaErrorInvalidValue;
+      return launch_recurrence_mma<Cell>(problem, candidate.tile, stream);
     }
   });
 }

@@ -28,14 +28,21 @@ pytestmark = pytest.mark.usefixtures("needs_cuda")
 CLUSTERS = {
     "fma": [(state, f"{rows}_cluster{blocks}") for state, blocks in ((256, 4), (512, 16)) for rows in range(1, 6)],
     "mma": [(256, "32_cluster4"), (384, "32_cluster6"), (512, "16_cluster8")],
+    "lstm_mma": [(256, "32_cluster4"), (384, "24_cluster8"), (512, "16_cluster16")],
     "lstm_fma": [(state, f"{rows}_cluster{blocks}") for state, blocks in ((128, 2), (256, 8)) for rows in range(1, 6)],
 }
 TILES = {
     "fma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 2, 4)), (32, "1_x")],
     "mma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 8)), (128, 32), (128, "32_x")],
+    "lstm_mma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 8)), (128, 32), (128, "32_x")],
     "lstm_fma": [(state, rows) for state in (32, 64, 96) for rows in (1, 2, 4)],
 }
-DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16), "lstm_fma": (torch.float32,)}
+DTYPES = {
+    "fma": (torch.float32,),
+    "mma": (torch.float16, torch.bfloat16),
+    "lstm_fma": (torch.float32,),
+    "lstm_mma": (torch.float16, torch.bfloat16),
+}
 
 
 class Kernel(NamedTuple):
@@ -154,14 +161,14 @@ def test_clusters_of_many_rows(kernel, rows, missing):
 
 
 @pytest.fixture(params=[param for param in KERNELS if param.values[0].name.endswith("_x")])
-def x_inside(request, monkeypatch) -> tuple[torch.dtype, int]:
-    """Forces a kernel that multiplies the input itself, where it can. Its dtype and its largest input and state."""
+def x_inside(request, monkeypatch) -> Kernel:
+    """Forces a kernel that multiplies the input itself, where it can. It takes as many inputs as columns of a state."""
     monkeypatch.setenv("LLTM_CUDA_PATH", request.param.name)
-    return request.param.dtype, request.param.state_size
+    return request.param
 
 
 def takes_x_inside(arguments) -> bool:
-    plan = lltm.sequence_plan(*arguments)
+    plan = plan_of(arguments)
     inside = re.fullmatch(r"kernel=recurrence_\w+_x cluster=1 rows=\d+ x=inside", plan) is not None
     assert inside or "recurrence" not in plan
     return inside
@@ -171,31 +178,35 @@ def takes_x_inside(arguments) -> bool:
 @pytest.mark.parametrize("input_features", [0, 1, 2, 6, 7, 8, 32, 33, 64, 65, 100, 126, 128, 129, 130])
 @pytest.mark.parametrize("missing", [0, 22])
 def test_input_features_inside(x_inside, missing, input_features, rows_of_their_own):
-    dtype, most = x_inside
-    sizes = Sizes(6, 41, input_features, most - missing)
-    arguments = make(sizes, dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own)
-    in_pairs = dtype == torch.float32 or input_features % 2 == 0
-    assert takes_x_inside(arguments) == (0 < input_features <= most and in_pairs)
+    sizes = Sizes(6, 41, input_features, x_inside.state_size - missing)
+    arguments = x_inside.arguments(sizes, lengths=rows_of_their_own, reset=rows_of_their_own)
+    in_pairs = x_inside.dtype == torch.float32 or input_features % 2 == 0
+    assert takes_x_inside(arguments) == (0 < input_features <= x_inside.state_size and in_pairs)
     check(arguments)
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 def test_layouts_of_what_is_multiplied_inside(x_inside, reverse):
     """Each is computed as its contiguous copy is, to the bit, unless pairs of the input are not aligned."""
-    dtype = x_inside[0]
-    arguments = make((7, 35, 24, 30), dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+    arguments = x_inside.arguments((7, 35, 24, 30), lengths=True, reset=True, reverse=reverse)
     expected = call(arguments, keep=True)
-    inputs, weights, bias = arguments.input, arguments.weights, arguments.bias
+    inputs, bias = arguments.input, arguments.bias
     wide = torch.full((7, 35, 34), torch.nan, dtype=inputs.dtype, device="cuda")
     wide[..., 2:26] = inputs
     layouts = [
         arguments._replace(input=inputs.transpose(0, 1).contiguous().transpose(0, 1)),
         arguments._replace(input=wide[..., 2:26]),
-        arguments._replace(weights=weights.t().contiguous().t()),
-        arguments._replace(weights=torch.cat([weights, weights], dim=1)[:, :54]),
-        arguments._replace(weights=torch.cat([weights[:, :1], weights], dim=1)[:, 1:]),
         arguments._replace(bias=torch.stack([bias, bias], dim=1)[:, 0]),
     ]
+    for name in arguments._fields:
+        if name.startswith("weight"):
+            weights = getattr(arguments, name)
+            columns = weights.size(1)
+            layouts += [
+                arguments._replace(**{name: weights.t().contiguous().t()}),
+                arguments._replace(**{name: torch.cat([weights, weights], dim=1)[:, :columns]}),
+                arguments._replace(**{name: torch.cat([weights[:, :1], weights], dim=1)[:, 1:]}),
+            ]
     for layout in layouts:
         assert takes_x_inside(layout)
         for found, first in zip(call(layout, keep=True), expected, strict=True):
@@ -203,13 +214,13 @@ def test_layouts_of_what_is_multiplied_inside(x_inside, reverse):
     wide[..., 1:25] = inputs
     for layout in (wide[..., 1:25], inputs.transpose(1, 2).contiguous().transpose(1, 2)):
         odd = arguments._replace(input=layout)
-        assert takes_x_inside(odd) == (dtype == torch.float32)
+        assert takes_x_inside(odd) == (x_inside.dtype == torch.float32)
         assert_results_close(call(odd, keep=True), odd, keep=True)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
 def test_input_beyond_a_length_inside(x_inside, value):
-    arguments = make((6, 37, 18, 30), x_inside[0], "cuda", lengths=True, reset=True)
+    arguments = x_inside.arguments((6, 37, 18, 30), lengths=True, reset=True)
     results = call(arguments, keep=True)
     beyond = torch.arange(6, device="cuda").unsqueeze(1) >= arguments.lengths
     spoiled = arguments._replace(input=arguments.input.masked_fill(beyond.unsqueeze(2), value))
@@ -230,7 +241,7 @@ def workspace_bytes(arguments) -> int:
 
 
 def test_inside_there_is_no_workspace(x_inside):
-    arguments = make((64, 4096, 16, 32), x_inside[0], "cuda")
+    arguments = x_inside.arguments((64, 4096, 16, 32))
     assert takes_x_inside(arguments)
     assert workspace_bytes(arguments) <= 1 << 20
 

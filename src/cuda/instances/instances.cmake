@@ -35,16 +35,16 @@ lltm_instances(backward_tiles backward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS}
   "launch_backward_tiles<@A@>(const BackwardProblem&, const GradientPlan&, cudaStream_t)")
 lltm_instances(backward_wgmma backward/wgmma_launch.cuh ARITHMETICS kTf32 kFloat16 kBFloat16 FUNCTIONS
   "launch_backward_wgmma<@A@>(const BackwardProblem&, const GradientPlan&, float*, cudaStream_t)")
-lltm_instances(recurrence_forward_mma recurrence/mma_forward.cuh ARITHMETICS kFloat16 kBFloat16 FUNCTIONS
-  "launch_recurrence_mma<cell::Lltm>(const RecurrenceForward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
-lltm_instances(recurrence_backward_mma recurrence/mma_backward.cuh ARITHMETICS kFloat16 kBFloat16 FUNCTIONS
-  "launch_recurrence_mma<cell::Lltm>(const RecurrenceBackward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
 foreach(cell Lltm Lstm)
   string(TOLOWER "${cell}" prefix)
   lltm_instances(${prefix}_recurrence_forward_fma recurrence/fma_forward.cuh ARITHMETICS kFloat32 FUNCTIONS
     "launch_recurrence_fma<cell::${cell}>(const RecurrenceForward<float>&, const RecurrenceTile&, cudaStream_t)")
   lltm_instances(${prefix}_recurrence_backward_fma recurrence/fma_backward.cuh ARITHMETICS kFloat32 FUNCTIONS
     "launch_recurrence_fma<cell::${cell}>(const RecurrenceBackward<float>&, const RecurrenceTile&, cudaStream_t)")
+  lltm_instances(${prefix}_recurrence_forward_mma recurrence/mma_forward.cuh ARITHMETICS kFloat16 kBFloat16 FUNCTIONS
+    "launch_recurrence_mma<cell::${cell}>(const RecurrenceForward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
+  lltm_instances(${prefix}_recurrence_backward_mma recurrence/mma_backward.cuh ARITHMETICS kFloat16 kBFloat16 FUNCTIONS
+    "launch_recurrence_mma<cell::${cell}>(const RecurrenceBackward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
   lltm_instances(${prefix}_sequence_gradient_wgmma sequence/gradient_wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
     "launch_sequence_gradient_wgmma<cell::${cell}, @A@>(const SequenceGradientsParams<TensorElement<@A@>>&,
       const Matrix&, const TileShape&, int, cudaStream_t)")

@@ -33,6 +33,13 @@ constexpr RecurrenceCandidate mma(std::string_view name,
   return {name, CellType::kLltm, kMma, tile, resident_mma_blocks(tile), forward, backward};
 }
 
+constexpr RecurrenceCandidate lstm_mma(std::string_view name,
+                                       RecurrenceTile tile,
+                                       RecurrenceStep forward,
+                                       RecurrenceStep backward) {
+  return {name, CellType::kLstm, kMma, tile, resident_mma_blocks(tile), forward, backward};
+}
+
 constexpr RecurrenceTile with_x(int state_size, int rows) {
   return {.state_size = state_size, .rows = rows, .x_inside = true};
 }
@@ -97,7 +104,42 @@ constexpr RecurrenceCandidate kCandidates[] = {
     lstm_fma("recurrence_lstm_fma_256x3_cluster8", in_cluster(256, 3, 8), {1.30, 0}, {1.77, 0}),
     lstm_fma("recurrence_lstm_fma_256x4_cluster8", in_cluster(256, 4, 8), {1.62, 0}, {2.17, 0}),
     lstm_fma("recurrence_lstm_fma_256x5_cluster8", in_cluster(256, 5, 8), {1.97, 0}, {2.52, 0}),
+    lstm_mma("recurrence_lstm_mma_32x1", {32, 1}, {0.22, 0.08}, {0.22, 0.10}),
+    lstm_mma("recurrence_lstm_mma_32x8", {32, 8}, {0.33, 0.30}, {0.50, 0.28}),
+    lstm_mma("recurrence_lstm_mma_64x1", {64, 1}, {0.25, 0.17}, {0.28, 0.23}),
+    lstm_mma("recurrence_lstm_mma_64x8", {64, 8}, {0.40, 0.50}, {0.57, 0.58}),
+    lstm_mma("recurrence_lstm_mma_96x1", {96, 1}, {0.42, 0.40}, {0.50, 0.40}),
+    lstm_mma("recurrence_lstm_mma_96x8", {96, 8}, {0.75, 0.75}, {1.05, 1.05}),
+    lstm_mma("recurrence_lstm_mma_128x1", {128, 1}, {0.50, 0.50}, {0.62, 0.62}),
+    lstm_mma("recurrence_lstm_mma_128x8", {128, 8}, {0.82, 0.82}, {1.25, 1.25}),
+    lstm_mma("recurrence_lstm_mma_128x32", {128, 32}, {4.50, 4.50}, {5.20, 5.20}),
+    lstm_mma("recurrence_lstm_mma_128x32_x", with_x(128, 32), {3.50, 3.50}, {}),
+    lstm_mma(
+        "recurrence_lstm_mma_256x32_cluster4", in_cluster(256, 32, 4), {0.65, 0.17}, {1.15, 0.13}),
+    lstm_mma(
+        "recurrence_lstm_mma_384x24_cluster8", in_cluster(384, 24, 8), {0.95, 0.13}, {1.45, 0.15}),
+    lstm_mma("recurrence_lstm_mma_512x16_cluster16",
+             in_cluster(512, 16, 16),
+             {1.00, 0.14},
+             {1.80, 0.17}),
 };
+
+/// Whether the candidates by mma.sync of a cell are the tiles that it is compiled for, in order.
+template <int kGates>
+constexpr bool are_mma_tiles(CellType cell) {
+  size_t count = 0;
+  for (const RecurrenceCandidate& of : kCandidates) {
+    if (of.cell == cell && of.product == kMma) {
+      if (count == kMmaTiles<kGates>.size() || of.tile != kMmaTiles<kGates>[count]) {
+        return false;
+      }
+      ++count;
+    }
+  }
+  return count == kMmaTiles<kGates>.size();
+}
+static_assert(are_mma_tiles<cell::Lltm::kGates>(CellType::kLltm));
+static_assert(are_mma_tiles<cell::Lstm::kGates>(CellType::kLstm));
 
 // Microseconds of a launch that loads the weights.
 constexpr double kPrologue = 5, kClusterPrologue = 11;
