@@ -16,7 +16,7 @@ struct Lstm {
   template <typename Math, typename Value>
   static LLTM_HOST_DEVICE State<Value> forward(const Value (&z)[kGates], Value old_cell) {
     const Value i = sigmoid_value<Math>(z[0]);
-    const Value f = sigmoid_value<Math>(z[1]);
+    const Value f = forget_gate<Math>(z[1]).value;
     const Value g = candidate_tanh<Math>(z[2]);
     const Value o = output_gate_value<Math>(z[3]);
     const Value new_cell = f * old_cell + i * g;
@@ -36,7 +36,7 @@ struct Lstm {
                                                          Value old_cell,
                                                          Value new_cell) {
     const Sigmoid<Value> i = sigmoid<Math>(z[0]);
-    const Sigmoid<Value> f = sigmoid<Math>(z[1]);
+    const Sigmoid<Value> f = forget_gate<Math>(z[1]);
     const Value g = candidate_tanh<Math>(z[2]);
     const Sigmoid<Value> o = sigmoid<Math>(z[3]);
     const Value t = Math::tanh(new_cell);

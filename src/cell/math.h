@@ -67,6 +67,19 @@ LLTM_HOST_DEVICE Sigmoid<Value> sigmoid(Value z) {
   return {Math::where(z >= Value(0), r, e * r), e * r * r};
 }
 
+/// sigmoid(z) of a forget gate. The cell state is multiplied by it in every step, which adds up a
+/// bias of its error: a policy with a short reciprocal has an accurate one of 1 + e, too.
+template <typename Math, typename Value>
+LLTM_HOST_DEVICE Sigmoid<Value> forget_gate(Value z) {
+  if constexpr (requires { Math::reciprocal_of_one_plus(z); }) {
+    const Value e = Math::exp(-Math::abs(z));
+    const Value r = Math::reciprocal_of_one_plus(e);
+    return {Math::where(z >= Value(0), r, e * r), e * r * r};
+  } else {
+    return sigmoid<Math>(z);
+  }
+}
+
 /// The value of sigmoid(z) alone, by the policy's own function if it has one.
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE Value sigmoid_value(Value z) {

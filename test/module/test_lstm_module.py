@@ -331,7 +331,7 @@ def test_errors_of_long_sequences_are_no_larger_than_those_of_a_loop_of_cells(de
     exact.load_state_dict(ours.state_dict())
     cell = nn.LSTMCell(8, 16, device=device, dtype=dtype)
     cell.load_state_dict({name.removesuffix("_l0"): value for name, value in ours.state_dict().items()})
-    input = torch.randn(1024, 4, 8, device=device).to(dtype)
+    input = torch.randn(1024, 32, 8, device=device).to(dtype)
     with torch.no_grad():
         expected, (_, expected_c) = exact(input.double())
         output, (_, c_n) = ours(input)
@@ -341,4 +341,4 @@ def test_errors_of_long_sequences_are_no_larger_than_those_of_a_loop_of_cells(de
             outputs.append(state[0])
     for found, loop, want in ((output, torch.stack(outputs), expected), (c_n[0], state[1], expected_c[0])):
         error, of_loop = ((t.double() - want).abs().mean() for t in (found, loop))
-        assert error <= 1.2 * of_loop + 1e-7
+        assert error <= 1.5 * of_loop + 1e-7

@@ -145,7 +145,7 @@ def test_the_library_lists_these_kernels(monkeypatch):
 def test_every_kernel(kernel, steps, rows, missing, rows_of_their_own, reverse):
     sizes = Sizes(steps, rows, 6, kernel.state_size - missing)
     arguments = kernel.arguments(sizes, lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse)
-    if not kernel.name.endswith("_x"):  # which depends on the input, too
+    if missing == 0 and not kernel.name.endswith("_x"):  # others need pairs of elements
         assert f"kernel={kernel.name} " in plan_of(arguments)
     check(arguments)
 

@@ -130,6 +130,13 @@ struct ShortMath : cell::StandardMath {
 
   static __device__ __forceinline__ float reciprocal(float x) { return DeviceMath::reciprocal(x); }
 
+  /// Corrected for the errors of the sum and of the reciprocal.
+  static __device__ __forceinline__ float reciprocal_of_one_plus(float e) {
+    const float sum = 1.0f + e, rest = e - (sum - 1.0f);
+    const float r = reciprocal(sum);
+    return fmaf(fmaf(-rest, r, fmaf(-sum, r, 1.0f)), r, r);
+  }
+
   static __device__ __forceinline__ float where(bool condition, float yes, float no) {
     return select(condition, yes, no);
   }
