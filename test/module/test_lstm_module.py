@@ -46,7 +46,7 @@ def test_results_and_gradients(device, options, kind, with_state):
     input = torch.randn(6, 4, 5, dtype=torch.float64, device=device)
     hx = random_state(ours, 4, dtype=torch.float64, device=device) if with_state else None
     if kind == "single":
-        input, hx = input[:, 0], None if hx is None else tuple(state[:, 0] for state in hx)
+        input, hx = input[:, 0], None if hx is None else tuple(state[:, 0].contiguous() for state in hx)
     elif batch_first:
         input = input.transpose(0, 1)
     found, expected = [], []
@@ -323,10 +323,12 @@ def test_to_torch_needs_parameters(cls, constrain):
 @pytest.mark.parametrize("bias", [-3.0, 0.0, 3.0, 8.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_errors_of_long_sequences_are_no_larger_than_those_of_a_loop_of_cells(device, dtype, bias):
-    """Over 1,024 steps, with forget gates that are closed, half open and open, against float64."""
+    """Over 1,024 steps, with forget gates that are closed, half open and open, against float64. The second bias is
+    zero: the sum of both would be rounded."""
     exact = nn.LSTM(8, 16, device=device, dtype=torch.float64)
     with torch.no_grad():
         exact.bias_ih_l0[16:32] += bias
+        exact.bias_hh_l0.zero_()
     ours = lltm.convert_lstm(copy.deepcopy(exact)).to(dtype)
     exact.load_state_dict(ours.state_dict())
     cell = nn.LSTMCell(8, 16, device=device, dtype=dtype)
@@ -341,4 +343,4 @@ def test_errors_of_long_sequences_are_no_larger_than_those_of_a_loop_of_cells(de
             outputs.append(state[0])
     for found, loop, want in ((output, torch.stack(outputs), expected), (c_n[0], state[1], expected_c[0])):
         error, of_loop = ((t.double() - want).abs().mean() for t in (found, loop))
-        assert error <= 1.5 * of_loop + 1e-7
+        assert error <= 1.2 * of_loop + 1e-7
