@@ -146,7 +146,8 @@ Candidate<Shape> with_times(const Candidate<Shape>& candidate, const double* tim
   Candidate<Shape> changed = candidate;
   if (kTimes<Shape> > 0 && times != nullptr) {
     const auto index = &candidate - candidates<Shape>().data();
-    std::memcpy(&changed.times, times + index * kTimes<Shape>, sizeof(changed.times));
+    std::memcpy(
+        static_cast<void*>(&changed.times), times + index * kTimes<Shape>, sizeof(changed.times));
   }
   return changed;
 }
