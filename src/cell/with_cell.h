@@ -9,12 +9,12 @@ namespace lltm {
 
 /// Calls function.operator()<Cell>() for the policy of a cell.
 template <typename Function>
-auto with_cell(CellType cell, const Function& function) {
+constexpr auto with_cell(CellType cell, const Function& function) {
   return cell == CellType::kLltm ? function.template operator()<cell::Lltm>()
                                  : function.template operator()<cell::Lstm>();
 }
 
-inline int gates_of(CellType cell) {
+constexpr int gates_of(CellType cell) {
   return with_cell(cell, []<typename Cell>() { return Cell::kGates; });
 }
 

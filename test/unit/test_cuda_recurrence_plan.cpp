@@ -125,7 +125,7 @@ TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
     other.input_features = input_features;
     EXPECT_FALSE(is_inside(other)) << input_features;
   }
-  for (bool RecurrenceShape::*const pairs :
+  for (bool RecurrenceShape::* const pairs :
        {&RecurrenceShape::in_pairs, &RecurrenceShape::input_in_pairs}) {
     other = many;
     other.*pairs = false;

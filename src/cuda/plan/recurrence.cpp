@@ -10,34 +10,23 @@
 namespace lltm::cuda {
 namespace {
 
+using enum CellType;
 using enum RecurrenceProduct;
 
+template <CellType kCell>
 constexpr RecurrenceCandidate fma(std::string_view name,
                                   RecurrenceTile tile,
                                   RecurrenceStep forward,
                                   RecurrenceStep backward) {
-  return {name, CellType::kLltm, kFma, tile, resident_fma_blocks(3, tile), forward, backward};
+  return {name, kCell, kFma, tile, resident_fma_blocks(gates_of(kCell), tile), forward, backward};
 }
 
-constexpr RecurrenceCandidate lstm_fma(std::string_view name,
-                                       RecurrenceTile tile,
-                                       RecurrenceStep forward,
-                                       RecurrenceStep backward) {
-  return {name, CellType::kLstm, kFma, tile, resident_fma_blocks(4, tile), forward, backward};
-}
-
+template <CellType kCell>
 constexpr RecurrenceCandidate mma(std::string_view name,
                                   RecurrenceTile tile,
                                   RecurrenceStep forward,
                                   RecurrenceStep backward) {
-  return {name, CellType::kLltm, kMma, tile, resident_mma_blocks(tile), forward, backward};
-}
-
-constexpr RecurrenceCandidate lstm_mma(std::string_view name,
-                                       RecurrenceTile tile,
-                                       RecurrenceStep forward,
-                                       RecurrenceStep backward) {
-  return {name, CellType::kLstm, kMma, tile, resident_mma_blocks(tile), forward, backward};
+  return {name, kCell, kMma, tile, resident_mma_blocks(tile), forward, backward};
 }
 
 constexpr RecurrenceTile with_x(int state_size, int rows) {
@@ -49,79 +38,84 @@ constexpr RecurrenceTile in_cluster(int state_size, int rows, int cluster) {
 
 // Measured on an H100.
 constexpr RecurrenceCandidate kCandidates[] = {
-    fma("recurrence_fma_32x1", {32, 1}, {0.21, 0.075}, {0.29, 0.058}),
-    fma("recurrence_fma_32x2", {32, 2}, {0.33, 0.14}, {0.54, 0.105}),
-    fma("recurrence_fma_32x4", {32, 4}, {0.65, 0.31}, {1.14, 0.35}),
-    fma("recurrence_fma_32x1_x", with_x(32, 1), {0.30, 0.056}, {}),
-    fma("recurrence_fma_64x1", {64, 1}, {0.24, 0.26}, {0.31, 0.23}),
-    fma("recurrence_fma_64x2", {64, 2}, {0.32, 0.39}, {0.41, 0.30}),
-    fma("recurrence_fma_64x4", {64, 4}, {0.53, 0.75}, {0.62, 0.53}),
-    fma("recurrence_fma_96x1", {96, 1}, {0.46, 0.46}, {0.51, 0.51}),
-    fma("recurrence_fma_96x2", {96, 2}, {0.68, 0.68}, {0.71, 0.71}),
-    fma("recurrence_fma_96x4", {96, 4}, {1.30, 1.30}, {1.36, 1.36}),
-    fma("recurrence_fma_128x1", {128, 1}, {0.54, 0.54}, {0.64, 0.64}),
-    fma("recurrence_fma_128x2", {128, 2}, {0.95, 0.95}, {0.97, 0.97}),
-    fma("recurrence_fma_128x4", {128, 4}, {1.95, 1.95}, {1.95, 1.95}),
-    fma("recurrence_fma_256x1_cluster4", in_cluster(256, 1, 4), {0.69, 0}, {0.78, 0}),
-    fma("recurrence_fma_256x2_cluster4", in_cluster(256, 2, 4), {1.17, 0}, {1.35, 0}),
-    fma("recurrence_fma_256x3_cluster4", in_cluster(256, 3, 4), {1.60, 0}, {1.85, 0}),
-    fma("recurrence_fma_256x4_cluster4", in_cluster(256, 4, 4), {1.95, 0}, {2.35, 0}),
-    fma("recurrence_fma_256x5_cluster4", in_cluster(256, 5, 4), {2.75, 0}, {3.15, 0}),
-    fma("recurrence_fma_512x1_cluster16", in_cluster(512, 1, 16), {0.83, 0}, {1.22, 0}),
-    fma("recurrence_fma_512x2_cluster16", in_cluster(512, 2, 16), {1.41, 0}, {1.87, 0}),
-    fma("recurrence_fma_512x3_cluster16", in_cluster(512, 3, 16), {1.98, 0}, {2.55, 0}),
-    fma("recurrence_fma_512x4_cluster16", in_cluster(512, 4, 16), {2.45, 0}, {3.25, 0}),
-    fma("recurrence_fma_512x5_cluster16", in_cluster(512, 5, 16), {2.90, 0}, {4.20, 0}),
-    mma("recurrence_mma_32x1", {32, 1}, {0.21, 0.068}, {0.19, 0.072}),
-    mma("recurrence_mma_32x8", {32, 8}, {0.30, 0.26}, {0.42, 0.21}),
-    mma("recurrence_mma_64x1", {64, 1}, {0.23, 0.13}, {0.24, 0.17}),
-    mma("recurrence_mma_64x8", {64, 8}, {0.35, 0.40}, {0.46, 0.44}),
-    mma("recurrence_mma_96x1", {96, 1}, {0.37, 0.30}, {0.41, 0.30}),
-    mma("recurrence_mma_96x8", {96, 8}, {0.60, 0.60}, {0.82, 0.82}),
-    mma("recurrence_mma_128x1", {128, 1}, {0.40, 0.40}, {0.50, 0.50}),
-    mma("recurrence_mma_128x8", {128, 8}, {0.65, 0.65}, {0.97, 0.97}),
-    mma("recurrence_mma_128x32", {128, 32}, {3.50, 3.50}, {3.90, 3.90}),
-    mma("recurrence_mma_128x32_x", with_x(128, 32), {2.60, 2.60}, {}),
-    mma("recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), {0.55, 0.15}, {0.97, 0.10}),
-    mma("recurrence_mma_384x32_cluster6", in_cluster(384, 32, 6), {0.80, 0.11}, {1.20, 0.11}),
-    mma("recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), {0.83, 0.15}, {1.60, 0.165}),
-    lstm_fma("recurrence_lstm_fma_32x1", {32, 1}, {0.23, 0.070}, {0.35, 0.078}),
-    lstm_fma("recurrence_lstm_fma_32x2", {32, 2}, {0.27, 0.18}, {0.43, 0.27}),
-    lstm_fma("recurrence_lstm_fma_32x4", {32, 4}, {0.35, 0.26}, {0.59, 0.43}),
-    lstm_fma("recurrence_lstm_fma_64x1", {64, 1}, {0.31, 0.23}, {0.40, 0.28}),
-    lstm_fma("recurrence_lstm_fma_64x2", {64, 2}, {0.38, 0.30}, {0.48, 0.39}),
-    lstm_fma("recurrence_lstm_fma_64x4", {64, 4}, {0.65, 0.57}, {0.89, 0.69}),
-    lstm_fma("recurrence_lstm_fma_96x1", {96, 1}, {0.59, 0.59}, {0.89, 0.89}),
-    lstm_fma("recurrence_lstm_fma_96x2", {96, 2}, {1.00, 1.00}, {1.25, 1.25}),
-    lstm_fma("recurrence_lstm_fma_96x4", {96, 4}, {2.30, 2.30}, {2.90, 2.90}),
-    lstm_fma("recurrence_lstm_fma_128x1_cluster2", in_cluster(128, 1, 2), {0.74, 0}, {0.87, 0}),
-    lstm_fma("recurrence_lstm_fma_128x2_cluster2", in_cluster(128, 2, 2), {0.91, 0}, {1.12, 0}),
-    lstm_fma("recurrence_lstm_fma_128x3_cluster2", in_cluster(128, 3, 2), {1.17, 0}, {1.45, 0}),
-    lstm_fma("recurrence_lstm_fma_128x4_cluster2", in_cluster(128, 4, 2), {1.45, 0}, {1.69, 0}),
-    lstm_fma("recurrence_lstm_fma_128x5_cluster2", in_cluster(128, 5, 2), {1.98, 0}, {2.30, 0}),
-    lstm_fma("recurrence_lstm_fma_256x1_cluster8", in_cluster(256, 1, 8), {0.83, 0}, {1.02, 0}),
-    lstm_fma("recurrence_lstm_fma_256x2_cluster8", in_cluster(256, 2, 8), {1.02, 0}, {1.35, 0}),
-    lstm_fma("recurrence_lstm_fma_256x3_cluster8", in_cluster(256, 3, 8), {1.30, 0}, {1.77, 0}),
-    lstm_fma("recurrence_lstm_fma_256x4_cluster8", in_cluster(256, 4, 8), {1.62, 0}, {2.17, 0}),
-    lstm_fma("recurrence_lstm_fma_256x5_cluster8", in_cluster(256, 5, 8), {1.97, 0}, {2.52, 0}),
-    lstm_mma("recurrence_lstm_mma_32x1", {32, 1}, {0.22, 0.08}, {0.22, 0.10}),
-    lstm_mma("recurrence_lstm_mma_32x8", {32, 8}, {0.33, 0.30}, {0.50, 0.28}),
-    lstm_mma("recurrence_lstm_mma_64x1", {64, 1}, {0.25, 0.17}, {0.28, 0.23}),
-    lstm_mma("recurrence_lstm_mma_64x8", {64, 8}, {0.40, 0.50}, {0.57, 0.58}),
-    lstm_mma("recurrence_lstm_mma_96x1", {96, 1}, {0.42, 0.40}, {0.50, 0.40}),
-    lstm_mma("recurrence_lstm_mma_96x8", {96, 8}, {0.75, 0.75}, {1.05, 1.05}),
-    lstm_mma("recurrence_lstm_mma_128x1", {128, 1}, {0.50, 0.50}, {0.62, 0.62}),
-    lstm_mma("recurrence_lstm_mma_128x8", {128, 8}, {0.82, 0.82}, {1.25, 1.25}),
-    lstm_mma("recurrence_lstm_mma_128x32", {128, 32}, {4.50, 4.50}, {5.20, 5.20}),
-    lstm_mma("recurrence_lstm_mma_128x32_x", with_x(128, 32), {3.50, 3.50}, {}),
-    lstm_mma(
-        "recurrence_lstm_mma_256x32_cluster4", in_cluster(256, 32, 4), {0.65, 0.17}, {1.15, 0.13}),
-    lstm_mma(
-        "recurrence_lstm_mma_384x24_cluster8", in_cluster(384, 24, 8), {0.95, 0.13}, {1.45, 0.15}),
-    lstm_mma("recurrence_lstm_mma_512x16_cluster16",
-             in_cluster(512, 16, 16),
-             {1.00, 0.14},
-             {1.80, 0.17}),
+    fma<kLltm>("recurrence_fma_32x1", {32, 1}, {0.21, 0.075}, {0.29, 0.058}),
+    fma<kLltm>("recurrence_fma_32x2", {32, 2}, {0.33, 0.14}, {0.54, 0.105}),
+    fma<kLltm>("recurrence_fma_32x4", {32, 4}, {0.65, 0.31}, {1.14, 0.35}),
+    fma<kLltm>("recurrence_fma_32x1_x", with_x(32, 1), {0.30, 0.056}, {}),
+    fma<kLltm>("recurrence_fma_64x1", {64, 1}, {0.24, 0.26}, {0.31, 0.23}),
+    fma<kLltm>("recurrence_fma_64x2", {64, 2}, {0.32, 0.39}, {0.41, 0.30}),
+    fma<kLltm>("recurrence_fma_64x4", {64, 4}, {0.53, 0.75}, {0.62, 0.53}),
+    fma<kLltm>("recurrence_fma_96x1", {96, 1}, {0.46, 0.46}, {0.51, 0.51}),
+    fma<kLltm>("recurrence_fma_96x2", {96, 2}, {0.68, 0.68}, {0.71, 0.71}),
+    fma<kLltm>("recurrence_fma_96x4", {96, 4}, {1.30, 1.30}, {1.36, 1.36}),
+    fma<kLltm>("recurrence_fma_128x1", {128, 1}, {0.54, 0.54}, {0.64, 0.64}),
+    fma<kLltm>("recurrence_fma_128x2", {128, 2}, {0.95, 0.95}, {0.97, 0.97}),
+    fma<kLltm>("recurrence_fma_128x4", {128, 4}, {1.95, 1.95}, {1.95, 1.95}),
+    fma<kLltm>("recurrence_fma_256x1_cluster4", in_cluster(256, 1, 4), {0.69, 0}, {0.78, 0}),
+    fma<kLltm>("recurrence_fma_256x2_cluster4", in_cluster(256, 2, 4), {1.17, 0}, {1.35, 0}),
+    fma<kLltm>("recurrence_fma_256x3_cluster4", in_cluster(256, 3, 4), {1.60, 0}, {1.85, 0}),
+    fma<kLltm>("recurrence_fma_256x4_cluster4", in_cluster(256, 4, 4), {1.95, 0}, {2.35, 0}),
+    fma<kLltm>("recurrence_fma_256x5_cluster4", in_cluster(256, 5, 4), {2.75, 0}, {3.15, 0}),
+    fma<kLltm>("recurrence_fma_512x1_cluster16", in_cluster(512, 1, 16), {0.83, 0}, {1.22, 0}),
+    fma<kLltm>("recurrence_fma_512x2_cluster16", in_cluster(512, 2, 16), {1.41, 0}, {1.87, 0}),
+    fma<kLltm>("recurrence_fma_512x3_cluster16", in_cluster(512, 3, 16), {1.98, 0}, {2.55, 0}),
+    fma<kLltm>("recurrence_fma_512x4_cluster16", in_cluster(512, 4, 16), {2.45, 0}, {3.25, 0}),
+    fma<kLltm>("recurrence_fma_512x5_cluster16", in_cluster(512, 5, 16), {2.90, 0}, {4.20, 0}),
+    mma<kLltm>("recurrence_mma_32x1", {32, 1}, {0.21, 0.068}, {0.19, 0.072}),
+    mma<kLltm>("recurrence_mma_32x8", {32, 8}, {0.30, 0.26}, {0.42, 0.21}),
+    mma<kLltm>("recurrence_mma_64x1", {64, 1}, {0.23, 0.13}, {0.24, 0.17}),
+    mma<kLltm>("recurrence_mma_64x8", {64, 8}, {0.35, 0.40}, {0.46, 0.44}),
+    mma<kLltm>("recurrence_mma_96x1", {96, 1}, {0.37, 0.30}, {0.41, 0.30}),
+    mma<kLltm>("recurrence_mma_96x8", {96, 8}, {0.60, 0.60}, {0.82, 0.82}),
+    mma<kLltm>("recurrence_mma_128x1", {128, 1}, {0.40, 0.40}, {0.50, 0.50}),
+    mma<kLltm>("recurrence_mma_128x8", {128, 8}, {0.65, 0.65}, {0.97, 0.97}),
+    mma<kLltm>("recurrence_mma_128x32", {128, 32}, {3.50, 3.50}, {3.90, 3.90}),
+    mma<kLltm>("recurrence_mma_128x32_x", with_x(128, 32), {2.60, 2.60}, {}),
+    mma<kLltm>(
+        "recurrence_mma_256x32_cluster4", in_cluster(256, 32, 4), {0.55, 0.15}, {0.97, 0.10}),
+    mma<kLltm>(
+        "recurrence_mma_384x32_cluster6", in_cluster(384, 32, 6), {0.80, 0.11}, {1.20, 0.11}),
+    mma<kLltm>(
+        "recurrence_mma_512x16_cluster8", in_cluster(512, 16, 8), {0.83, 0.15}, {1.60, 0.165}),
+    fma<kLstm>("recurrence_lstm_fma_32x1", {32, 1}, {0.23, 0.070}, {0.35, 0.078}),
+    fma<kLstm>("recurrence_lstm_fma_32x2", {32, 2}, {0.27, 0.18}, {0.43, 0.27}),
+    fma<kLstm>("recurrence_lstm_fma_32x4", {32, 4}, {0.35, 0.26}, {0.59, 0.43}),
+    fma<kLstm>("recurrence_lstm_fma_64x1", {64, 1}, {0.31, 0.23}, {0.40, 0.28}),
+    fma<kLstm>("recurrence_lstm_fma_64x2", {64, 2}, {0.38, 0.30}, {0.48, 0.39}),
+    fma<kLstm>("recurrence_lstm_fma_64x4", {64, 4}, {0.65, 0.57}, {0.89, 0.69}),
+    fma<kLstm>("recurrence_lstm_fma_96x1", {96, 1}, {0.59, 0.59}, {0.89, 0.89}),
+    fma<kLstm>("recurrence_lstm_fma_96x2", {96, 2}, {1.00, 1.00}, {1.25, 1.25}),
+    fma<kLstm>("recurrence_lstm_fma_96x4", {96, 4}, {2.30, 2.30}, {2.90, 2.90}),
+    fma<kLstm>("recurrence_lstm_fma_128x1_cluster2", in_cluster(128, 1, 2), {0.74, 0}, {0.87, 0}),
+    fma<kLstm>("recurrence_lstm_fma_128x2_cluster2", in_cluster(128, 2, 2), {0.91, 0}, {1.12, 0}),
+    fma<kLstm>("recurrence_lstm_fma_128x3_cluster2", in_cluster(128, 3, 2), {1.17, 0}, {1.45, 0}),
+    fma<kLstm>("recurrence_lstm_fma_128x4_cluster2", in_cluster(128, 4, 2), {1.45, 0}, {1.69, 0}),
+    fma<kLstm>("recurrence_lstm_fma_128x5_cluster2", in_cluster(128, 5, 2), {1.98, 0}, {2.30, 0}),
+    fma<kLstm>("recurrence_lstm_fma_256x1_cluster8", in_cluster(256, 1, 8), {0.83, 0}, {1.02, 0}),
+    fma<kLstm>("recurrence_lstm_fma_256x2_cluster8", in_cluster(256, 2, 8), {1.02, 0}, {1.35, 0}),
+    fma<kLstm>("recurrence_lstm_fma_256x3_cluster8", in_cluster(256, 3, 8), {1.30, 0}, {1.77, 0}),
+    fma<kLstm>("recurrence_lstm_fma_256x4_cluster8", in_cluster(256, 4, 8), {1.62, 0}, {2.17, 0}),
+    fma<kLstm>("recurrence_lstm_fma_256x5_cluster8", in_cluster(256, 5, 8), {1.97, 0}, {2.52, 0}),
+    mma<kLstm>("recurrence_lstm_mma_32x1", {32, 1}, {0.21, 0.066}, {0.24, 0.094}),
+    mma<kLstm>("recurrence_lstm_mma_32x8", {32, 8}, {0.37, 0.245}, {0.52, 0.245}),
+    mma<kLstm>("recurrence_lstm_mma_64x1", {64, 1}, {0.285, 0.173}, {0.315, 0.23}),
+    mma<kLstm>("recurrence_lstm_mma_64x8", {64, 8}, {0.43, 0.49}, {0.63, 0.60}),
+    mma<kLstm>("recurrence_lstm_mma_96x1", {96, 1}, {0.425, 0.29}, {0.69, 0.465}),
+    mma<kLstm>("recurrence_lstm_mma_96x8", {96, 8}, {0.75, 0.75}, {1.17, 1.17}),
+    mma<kLstm>("recurrence_lstm_mma_128x1", {128, 1}, {0.49, 0.49}, {0.66, 0.66}),
+    mma<kLstm>("recurrence_lstm_mma_128x8", {128, 8}, {0.90, 0.90}, {1.51, 1.51}),
+    mma<kLstm>("recurrence_lstm_mma_128x32", {128, 32}, {4.60, 4.60}, {6.20, 6.20}),
+    mma<kLstm>("recurrence_lstm_mma_128x32_x", with_x(128, 32), {4.20, 4.20}, {}),
+    mma<kLstm>("recurrence_lstm_mma_256x32_cluster4",
+               in_cluster(256, 32, 4),
+               {0.72, 0.122},
+               {1.20, 0.165}),
+    mma<kLstm>(
+        "recurrence_lstm_mma_384x24_cluster8", in_cluster(384, 24, 8), {1.30, 0.165}, {1.95, 0.31}),
+    mma<kLstm>("recurrence_lstm_mma_512x16_cluster16",
+               in_cluster(512, 16, 16),
+               {0.95, 0.05},
+               {1.35, 0.135}),
 };
 
 /// Whether the candidates by mma.sync of a cell are the tiles that it is compiled for, in order.
