@@ -124,6 +124,13 @@ def check_owner(path: Path) -> None:
             )
 
 
+def check_entry(entry: Path) -> None:
+    """Raise ImportError if others could have written what an import loads from this entry of the cache."""
+    lib = entry / "lib"
+    for path in (entry.parent, entry, lib, *lib.glob("*.so")):
+        check_owner(path)
+
+
 def find_in_cache(kind: str, version: str) -> Path | None:
     """The library that ``python -m lltm.build`` made."""
     entry = cache_entry(kind, version)
@@ -136,8 +143,7 @@ def find_in_cache(kind: str, version: str) -> Path | None:
         raise ImportError(
             f"lltm: cannot read {library}: {error.strerror}. Let LLTM_CACHE name a folder of yours"
         ) from error
-    for path in (entry.parent, entry, library.parent, *library.parent.glob("*.so")):
-        check_owner(path)
+    check_entry(entry)
     return library
 
 

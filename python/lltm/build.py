@@ -208,8 +208,13 @@ def build_into_cache() -> Path:
         if all(
             path.is_file() for path in (library, *(library.with_name(k.name) for k in parts.kernels(kind != "cpu")))
         ):
-            print(f"{library} is there already. To build it again, remove {entry}")
-            return library
+            try:
+                _loader.check_entry(entry)
+            except ImportError:
+                print(f"Others could have written to {entry}, so it is not loaded: building it again", flush=True)
+            else:
+                print(f"{library} is there already. To build it again, remove {entry}")
+                return library
         for killed in entry.parent.glob(f".{glob.escape(entry.name)}.*"):  # what builds have left that were killed
             shutil.rmtree(killed, ignore_errors=True)
         what = f"PyTorch {running.__version__} {f'with {kind}' if kind != 'cpu' else 'on the CPU'}"

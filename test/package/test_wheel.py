@@ -326,6 +326,19 @@ def test_build_makes_again_what_lost_its_kernels(wheel, compiler):
     assert wheel.build(CXX=str(compiler)).splitlines()[-1].startswith("Built ")
 
 
+@pytest.mark.parametrize("place", ["", "lib", "lib/liblltm_ops.so", "lib/liblltm_cpu.so"])
+def test_build_makes_again_what_a_group_can_write(wheel, compiler, place):
+    """An import refuses it, so it must not be called there already."""
+    wheel.add_sources()
+    (wheel.package / "lib" / "liblltm_cpu.so").touch()
+    assert wheel.build(CXX=str(compiler)).splitlines()[-1].startswith("Built ")
+    (wheel.entry() / place).chmod(0o775)
+    lines = wheel.build(CXX=str(compiler)).splitlines()
+    assert lines[0] == f"Others could have written to {wheel.entry()}, so it is not loaded: building it again"
+    assert lines[-1].startswith("Built ")
+    assert "is there already" in wheel.build(CXX=str(compiler))
+
+
 def test_build_removes_what_killed_builds_have_left(wheel, compiler):
     wheel.add_sources()
     (wheel.package / "lib" / "liblltm_cpu.so").touch()
