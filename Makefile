@@ -105,7 +105,8 @@ test-python: build-tests
 	@echo "-- Tests in Python (takes some minutes)"
 	$(pytest) $(PYTEST_ARGS)
 
-# Of the CPU code. Not optimized much, and with counters in every line.
+# Of the CPU code. Not optimized much, and with counters in every line. One process, because those of pytest-xdist end
+# without writing their counters.
 coverage:
 	@$(call with,coverage) sh -ec '\
 	  cmake -S . -B build-coverage -DLLTM_CUDA=OFF -DBUILD_TESTING=ON -DCMAKE_UNITY_BUILD=ON \
@@ -114,8 +115,8 @@ coverage:
 	  find build-coverage -name "*.gcda" -delete; \
 	  build-coverage/lltm_ops_test --gtest_brief=1 --gtest_filter=-*CUDA*; \
 	  build-coverage/lltm_model_test --gtest_brief=1; \
-	  LLTM_LIBRARY=$(CURDIR)/build-coverage/liblltm_ops.so python3 -m pytest -n auto --maxprocesses=8 --dist worksteal \
-	    -m "not release" -k "not cuda" --cov=lltm --cov-report=term-missing $(PYTEST_ARGS); \
+	  LLTM_LIBRARY=$(CURDIR)/build-coverage/liblltm_ops.so python3 -m pytest -m "not release" -k "not cuda" \
+	    --cov=python/lltm --cov-report=term-missing $(PYTEST_ARGS); \
 	  gcovr --filter src/ --filter include/ --merge-lines --gcov-ignore-errors=all build-coverage'
 
 fuzz: build

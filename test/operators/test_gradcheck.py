@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from lltm_testing.differentiable import assert_equal, each_function, loss, of_cell, of_sequence
+from lltm_testing.differentiable import FUNCTIONS, assert_equal, loss, of_cell, of_sequence
 from lltm_testing.reference import call, make_arguments, make_gradients
 from lltm_testing.sequence_reference import NAMES
 from lltm_testing.sequence_reference import call as call_sequence
@@ -14,23 +14,28 @@ from torch.autograd import gradcheck, gradgradcheck
 
 pytestmark = pytest.mark.pytorch
 
-FROZEN = pytest.mark.parametrize("frozen", [None, *range(5)])
+each_frozen = pytest.mark.parametrize(
+    ("make", "frozen"),
+    [
+        pytest.param(make, frozen, id=f"{name}-{frozen}")
+        for name, make in FUNCTIONS.items()
+        for frozen in (None, *range(len(make("cpu").tensors)))
+    ],
+)
 
 
 def leaves_of(tensors, frozen=None):
     return [None if t is None else t.detach().clone().requires_grad_(k != frozen) for k, t in enumerate(tensors)]
 
 
-@each_function
-@FROZEN
+@each_frozen
 def test_gradients(device, make, frozen):
     operator, _, tensors = make(device)
     leaves = leaves_of(tensors, frozen)
     assert gradcheck(operator, leaves, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True)
 
 
-@each_function
-@FROZEN
+@each_frozen
 def test_second_gradients(device, make, frozen):
     operator, _, tensors = make(device)
     assert gradgradcheck(operator, leaves_of(tensors, frozen), check_batched_grad=True)

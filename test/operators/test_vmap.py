@@ -336,17 +336,6 @@ def test_dtypes(device, dtype):
             assert (result[k] - expected).abs().max() <= 20 * torch.finfo(dtype).eps * (1 + expected.abs().max())
 
 
-def test_autocast(device):
-    arguments = make(Sizes(5, 3, 2, 4), device=device)
-    x = torch.randn(EXAMPLES, 5, 3, 2, device=device)
-    with torch.autocast(device.type, torch.bfloat16), Operators() as operators:
-        found = vmap(lambda x: sequence(x, *arguments[1:7]))(x)
-        expected = sequence(x[0], *arguments[1:7])
-    assert operators.fused() == ["sequence"] * 2
-    assert [f.dtype for f in found] == [e.dtype for e in expected]
-    assert all(torch.equal(f[0], e) for f, e in zip(found, expected, strict=True))
-
-
 @REVERSE
 def test_gate_gradients_are_the_input_gradients_of_identity_weights(device, reverse):
     """How devices without a kernel of their own compute them."""
