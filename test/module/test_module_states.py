@@ -4,6 +4,7 @@ import pytest
 import torch
 from lltm_testing.module_reference import States, assert_same, packed, random_state, run_states, tensors_of
 from torch.func import functional_call
+from torch.nn.utils import prune
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
 import lltm
@@ -193,7 +194,7 @@ def double_bias(module, arguments) -> None:
     [
         torch.nn.utils.weight_norm,
         torch.nn.utils.spectral_norm,
-        lambda rnn, name: torch.nn.utils.prune.l1_unstructured(rnn, name, 0.3),
+        lambda rnn, name: prune.l1_unstructured(rnn, name, 0.3),
         torch.nn.utils.parametrizations.weight_norm,
     ],
     ids=["old_weight_norm", "old_spectral_norm", "prune", "parametrization"],
@@ -209,6 +210,55 @@ def test_computed_parameters_are_those_of_now(constrain):
         optimizer.step()
     output, state, _ = rnn.states(input)
     assert_same((output, state), rnn(input), rtol=0, atol=0)
+
+
+def prune_some(rnn, name) -> None:
+    prune.l1_unstructured(rnn, name, 0.2)
+
+
+@pytest.mark.filterwarnings("ignore:.*(weight|spectral)_norm.* is deprecated")
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        ((torch.nn.utils.weight_norm, ""), (prune_some, "_g")),
+        ((torch.nn.utils.weight_norm, ""), (prune_some, "_v"), (prune_some, "_v_orig")),
+        ((prune_some, ""), (torch.nn.utils.weight_norm, "_orig")),
+        ((torch.nn.utils.spectral_norm, ""), (prune_some, "_orig")),
+        ((prune_some, ""), (prune_some, "")),  # one hook for both
+    ],
+    ids=["prune_of_g", "prune_of_prune_of_v", "weight_norm_of_prune", "prune_of_spectral_norm", "prune_twice"],
+)
+def test_chained_hooks_run_as_in_a_call(cls, constraints):
+    """Each computes what the one before takes, so that a call uses what the last call has computed."""
+
+    def make():
+        torch.manual_seed(0)
+        rnn = cls(3, 4)
+        for constrain, suffix in constraints:
+            constrain(rnn, next(iter(rnn._parameter_names()))[0] + suffix)
+        return rnn
+
+    ours, theirs = make(), make()
+    input = torch.randn(5, 2, 3)
+    for _ in range(3):
+        output, state, _ = ours.states(input)
+        assert_same((output, state), theirs(input), rtol=0, atol=0)
+        with torch.no_grad():
+            for rnn in (ours, theirs):
+                for parameter in rnn.parameters():
+                    parameter.mul_(0.75)
+
+
+def test_an_unknown_hook_that_computes_what_another_takes_is_refused():
+    rnn = lltm.LLTM(3, 4)
+    prune_some(rnn, "bias_l0")
+    rnn.raw = torch.nn.Parameter(rnn.bias_l0_orig.detach())
+    del rnn.bias_l0_orig
+    rnn.bias_l0_orig = 2 * rnn.raw
+    rnn.register_forward_pre_hook(lambda module, arguments: setattr(module, "bias_l0_orig", 2 * module.raw))
+    rnn(torch.zeros(5, 2, 3))
+    with pytest.raises(RuntimeError, match="LLTM: bias_l0_orig may be computed by the forward pre-hook <function"):
+        rnn.states(torch.zeros(5, 2, 3))
 
 
 def test_parameters_that_an_unknown_hook_computes_are_refused():
