@@ -38,6 +38,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace lltm::cuda {
 namespace {
@@ -51,11 +52,6 @@ constexpr int64_t kWorkspaceBytes = 60 << 20, kChunkBytes = 16 << 20;
 
 // Microseconds of a step that no model estimates.
 constexpr double kSlowStep = 20;
-
-std::string describe_plan(std::string_view kernel, int cluster, int64_t rows, bool x_inside) {
-  return "kernel=" + std::string(kernel) + " cluster=" + std::to_string(cluster) +
-         " rows=" + std::to_string(rows) + " x=" + (x_inside ? "inside" : "outside");
-}
 
 /// What carries a state from step to step. It depends only on sizes and strides.
 struct CarriedBy {
@@ -244,42 +240,22 @@ struct Carried {
   Matrix after(int64_t k) const { return by.result ? Matrix{} : buffers[(k + 1) % 2]; }
 };
 
+/// Runs the steps of an LLTM one by one, by the kernel of a plan.
 class StepsOfSequence {
  public:
   StepsOfSequence(const SequenceOutputs& outputs,
                   const SequenceArguments& arguments,
-                  const SequenceSizes<int64_t>& sizes,
+                  const StepsPlan& plan,
                   const Device& device,
                   bool reverse)
       : outputs_(outputs),
         arguments_(arguments),
         lengths_(int64_lengths(arguments.lengths)),
-        sizes_(sizes),
         device_(device),
         reverse_(reverse),
-        plan_(plan_steps(outputs, arguments, device.facts())) {}
-
-  /// An estimate of the time of all steps in microseconds.
-  double time() const { return static_cast<double>(layout_.steps) * plan_.us; }
-
-  /// The kernel of a step, for lltm::sequence_plan.
-  std::string description() const {
-    if (plan_.by_library()) {
-      return describe_plan("library", 1, layout_.batch, /*x_inside=*/false);
-    }
-    const auto& [candidate, estimate] = plan_.kernel.choice;
-    const TileShape& tile = candidate->tile;
-    return describe_plan(candidate->name,
-                         estimate.ranks * std::max(tile.row_tiles, 1),
-                         tile.rows > 0 ? tile.rows : layout_.batch,
-                         /*x_inside=*/!layout_.hoists_input());
-  }
+        plan_(plan) {}
 
   void run() {
-    if (plan_.by_library()) {
-      library_sequence_out(outputs_, recurrent(arguments_), sizes_, device_, reverse_);
-      return;
-    }
     with_scalar(arguments_.input.scalar_type(), [&]<typename scalar_t>() { run<scalar_t>(); });
   }
 
@@ -464,10 +440,9 @@ class StepsOfSequence {
   const SequenceOutputs& outputs_;
   const SequenceArguments& arguments_;
   const std::optional<Tensor> lengths_;  // in int64
-  const SequenceSizes<int64_t>& sizes_;
   const Device& device_;
   const bool reverse_;
-  const StepsPlan plan_;
+  const StepsPlan& plan_;
   const Layout& layout_ = plan_.layout;
   Tensor weights_;  // if copied
   Tensor bias_;     // contiguous, or undefined
@@ -490,75 +465,64 @@ RecurrenceShape recurrence_shape(CellType cell,
           .input_in_pairs = input_is_in_pairs(input)};
 }
 
-/// The kernel for all steps, or null.
-const RecurrenceCandidate* plan(const SequenceOutputs& outputs,
-                                const SequenceArguments& arguments,
-                                const SequenceSizes<int64_t>& sizes,
-                                const Device& device,
-                                const StepsOfSequence& steps) {
-  return plan_recurrence(device.facts(),
-                         recurrence_shape(CellType::kLltm, outputs, arguments.input, sizes),
-                         steps.time());
+/// How a sequence is computed: by one kernel for all steps or, if that is null, step by step.
+struct SequencePlan {
+  const RecurrenceCandidate* recurrence;
+  StepsPlan steps;
+};
+
+SequencePlan plan_sequence(const SequenceOutputs& outputs,
+                           const SequenceArguments& arguments,
+                           const SequenceSizes<int64_t>& sizes,
+                           const DeviceFacts& facts) {
+  const StepsPlan steps = plan_steps(outputs, arguments, facts);
+  const RecurrenceShape shape = recurrence_shape(CellType::kLltm, outputs, arguments.input, sizes);
+  return {plan_recurrence(facts, shape, static_cast<double>(sizes.steps) * steps.us), steps};
 }
-const RecurrenceCandidate* plan(const SequenceOutputs& outputs,
-                                const LstmArguments& arguments,
-                                const SequenceSizes<int64_t>& sizes,
-                                const Device& device) {
-  const DeviceFacts facts = device.facts();
+SequencePlan plan_sequence(const SequenceOutputs& outputs,
+                           const LstmArguments& arguments,
+                           const SequenceSizes<int64_t>& sizes,
+                           const DeviceFacts& facts) {
   const RecurrenceShape shape = recurrence_shape(CellType::kLstm, outputs, arguments.input, sizes);
-  return plan_recurrence(facts, shape, library_time(shape, facts));
+  return {plan_recurrence(facts, shape, library_time(shape, facts)), /*steps=*/{}};
 }
 
-std::string describe_plan(const RecurrenceCandidate& candidate,
-                          const SequenceSizes<int64_t>& sizes,
-                          const Device& device) {
-  return describe_plan(candidate.name,
-                       candidate.tile.cluster,
-                       rows_of_group(candidate.tile, sizes.batch, device.facts()),
-                       candidate.tile.x_inside);
+std::string describe(std::string_view kernel, int cluster, int64_t rows, bool x_inside) {
+  return "kernel=" + std::string(kernel) + " cluster=" + std::to_string(cluster) +
+         " rows=" + std::to_string(rows) + " x=" + (x_inside ? "inside" : "outside");
 }
 
-std::string describe_plan(const SequenceOutputs& outputs,
-                          const SequenceArguments& arguments,
-                          const SequenceSizes<int64_t>& sizes,
-                          const Device& device,
-                          bool reverse) {
-  const StepsOfSequence steps(outputs, arguments, sizes, device, reverse);
-  const RecurrenceCandidate* const candidate = plan(outputs, arguments, sizes, device, steps);
-  return candidate != nullptr ? describe_plan(*candidate, sizes, device) : steps.description();
-}
-std::string describe_plan(const SequenceOutputs& outputs,
-                          const LstmArguments& arguments,
-                          const SequenceSizes<int64_t>& sizes,
-                          const Device& device,
-                          bool /*reverse*/) {
-  const RecurrenceCandidate* const candidate = plan(outputs, arguments, sizes, device);
-  return candidate != nullptr ? describe_plan(*candidate, sizes, device)
-                              : describe_plan("library", 1, sizes.batch, /*x_inside=*/false);
-}
-
-void run(const SequenceOutputs& outputs,
-         const SequenceArguments& arguments,
-         const SequenceSizes<int64_t>& sizes,
-         const Device& device,
-         bool reverse) {
-  StepsOfSequence steps(outputs, arguments, sizes, device, reverse);
-  if (const RecurrenceCandidate* const candidate = plan(outputs, arguments, sizes, device, steps)) {
-    run_recurrence(*candidate, outputs, recurrent(arguments), sizes, device, reverse);
-  } else {
-    steps.run();
+std::string describe(const SequencePlan& plan,
+                     const SequenceSizes<int64_t>& sizes,
+                     const DeviceFacts& facts) {
+  if (const RecurrenceCandidate* const of = plan.recurrence) {
+    const int rows = rows_of_group(of->tile, sizes.batch, facts);
+    return describe(of->name, of->tile.cluster, rows, of->tile.x_inside);
   }
+  if (plan.steps.by_library()) {
+    return describe("library", 1, sizes.batch, /*x_inside=*/false);
+  }
+  const auto& [candidate, estimate] = plan.steps.kernel.choice;
+  const TileShape& tile = candidate->tile;
+  return describe(candidate->name,
+                  estimate.ranks * std::max(tile.row_tiles, 1),
+                  tile.rows > 0 ? tile.rows : sizes.batch,
+                  /*x_inside=*/!plan.steps.layout.hoists_input());
 }
 
-void run(const SequenceOutputs& outputs,
-         const LstmArguments& arguments,
+template <typename Arguments>
+void run(const SequencePlan& plan,
+         const SequenceOutputs& outputs,
+         const Arguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
-  if (const RecurrenceCandidate* const candidate = plan(outputs, arguments, sizes, device)) {
-    run_recurrence(*candidate, outputs, recurrent(arguments), sizes, device, reverse);
-  } else {
+  if (plan.recurrence != nullptr) {
+    run_recurrence(*plan.recurrence, outputs, recurrent(arguments), sizes, device, reverse);
+  } else if (plan.steps.by_library()) {
     library_sequence_out(outputs, recurrent(arguments), sizes, device, reverse);
+  } else if constexpr (std::is_same_v<Arguments, SequenceArguments>) {
+    StepsOfSequence(outputs, arguments, plan.steps, device, reverse).run();
   }
 }
 
@@ -571,24 +535,26 @@ SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
         return device.empty(shape, dtype);
       });
   if (sizes.batch * sizes.state_size > 0) {
-    run(outputs, arguments, sizes, device, reverse);
+    const SequencePlan plan = plan_sequence(outputs, arguments, sizes, device.facts());
+    run(plan, outputs, arguments, sizes, device, reverse);
   }
   return outputs.results();
 }
 
 /// How sequence() would compute these arguments.
 template <typename Arguments>
-std::string plan_of_sequence(const Arguments& arguments, bool reverse, bool keep) {
+std::string plan_of_sequence(const Arguments& arguments, bool /*reverse*/, bool keep) {
   const auto sizes = check<int64_t>(arguments);
   const Device device(arguments.input);
   if (sizes.steps * sizes.batch * sizes.state_size == 0) {
-    return describe_plan("none", 0, 0, false);
+    return describe("none", 0, 0, false);
   }
   const SequenceOutputs outputs =
       empty_outputs(arguments, sizes, keep, [](at::IntArrayRef shape, at::ScalarType dtype) {
         return at::detail::empty_meta(shape, dtype);
       });
-  return describe_plan(outputs, arguments, sizes, device, reverse);
+  const DeviceFacts facts = device.facts();
+  return describe(plan_sequence(outputs, arguments, sizes, facts), sizes, facts);
 }
 
 }  // namespace

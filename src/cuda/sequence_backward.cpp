@@ -88,19 +88,30 @@ Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
   return at::arange(steps, lengths.options()).unsqueeze(1).ge(lengths).unsqueeze(2);
 }
 
-/// How the steps are computed: by a kernel or, if there is no candidate, by products of the
-/// library.
-std::optional<SequenceGradientChoice> choose_step(const RecurrentBackwardArguments& arguments,
-                                                  const SequenceSizes<int64_t>& sizes,
-                                                  const DeviceFacts& facts) {
-  const auto choice = choose(SequenceGradientShape{arithmetic_of(arguments.output.scalar_type()),
-                                                   sizes.steps,
-                                                   sizes.batch,
-                                                   sizes.state_size,
-                                                   sizes.gates},
-                             facts,
-                             selection());
-  return choice.candidate->group == Group::kLibrary ? std::nullopt : std::optional(choice);
+/// How a backward is computed: by one kernel for all steps or, if that is null, step by step.
+struct SequenceBackwardPlan {
+  const RecurrenceCandidate* recurrence;
+  SequenceGradientChoice step;
+};
+
+SequenceBackwardPlan plan_sequence_backward(const RecurrentBackwardArguments& arguments,
+                                            const SequenceSizes<int64_t>& sizes,
+                                            const DeviceFacts& facts) {
+  const auto arithmetic = arithmetic_of(arguments.output.scalar_type());
+  const RecurrenceShape shape{.cell = arguments.sequence.cell,
+                              .arithmetic = arithmetic,
+                              .steps = sizes.steps,
+                              .rows = sizes.batch,
+                              .input_features = sizes.input_features,
+                              .state_size = sizes.state_size,
+                              .backward = true,
+                              .in_pairs = is_in_pairs(arguments, sizes)};
+  const SequenceGradientChoice step = choose(
+      SequenceGradientShape{arithmetic, sizes.steps, sizes.batch, sizes.state_size, sizes.gates},
+      facts,
+      selection());
+  const double us = static_cast<double>(sizes.steps) * step.estimate.us;
+  return {plan_recurrence(facts, shape, us), step};
 }
 
 /// Computes d_gates of all steps, a (steps*batch, gates) matrix, and d_h0 and d_c0.
@@ -109,8 +120,8 @@ void run_steps(const Tensor& d_gates,
                const RecurrentGradients& gradients,
                const RecurrentBackwardArguments& arguments,
                const SequenceSizes<int64_t>& sizes,
+               const SequenceGradientChoice& choice,
                const Device& device,
-               const DeviceFacts& facts,
                bool reverse) {
   using acc_t = accumulate_t<scalar_t>;
   const int64_t steps = sizes.steps, batch = sizes.batch, state_size = sizes.state_size;
@@ -127,14 +138,12 @@ void run_steps(const Tensor& d_gates,
   const Tensor cells = contiguous_vectors(arguments.cells);
   const std::optional<Tensor> c0 = c0_like(cells, sequence);
 
-  std::optional<SequenceGradientChoice> choice;
+  const Group group = choice.candidate->group;
   Tensor weights_h, from_h;
   if (steps > 1 || (steps == 1 && gradients.h0.defined())) {
-    choice = choose_step(arguments, sizes, facts);
-    weights_h = choice && choice->candidate->group == Group::kHopper
-                    ? transposed(sequence.weight_hh, device)
-                    : in_rows_of_vectors(sequence.weight_hh, device);
-    if (!choice) {
+    weights_h = group == Group::kHopper ? transposed(sequence.weight_hh, device)
+                                        : in_rows_of_vectors(sequence.weight_hh, device);
+    if (group == Group::kLibrary) {
       from_h = device.empty({batch, state_size}, accumulated);
     }
   }
@@ -168,10 +177,10 @@ void run_steps(const Tensor& d_gates,
       params.d_gates = d_gates.mutable_data_ptr<scalar_t>() + t * batch * params.d_gates_stride;
     }
     const bool has_product = params.last_t != kNoTime;
-    if (has_product && choice) {
+    if (has_product && group != Group::kLibrary) {
       const Arithmetic arithmetic = *arithmetic_of(cells.scalar_type());
       check_launch(with_cell(sequence.cell, [&]<typename Cell>() {
-        return launch_with_product<Cell>(params, rows_of(weights_h), arithmetic, *choice, stream);
+        return launch_with_product<Cell>(params, rows_of(weights_h), arithmetic, choice, stream);
       }));
     } else {
       if (has_product) {
@@ -283,26 +292,6 @@ bool run_products_of_lltm(const Tensor& d_weights,
   return true;
 }
 
-/// The kernel for all steps, or null.
-const RecurrenceCandidate* plan(const RecurrentBackwardArguments& arguments,
-                                const SequenceSizes<int64_t>& sizes,
-                                const DeviceFacts& facts) {
-  const auto arithmetic = arithmetic_of(arguments.output.scalar_type());
-  const RecurrenceShape shape{.cell = arguments.sequence.cell,
-                              .arithmetic = arithmetic,
-                              .steps = sizes.steps,
-                              .rows = sizes.batch,
-                              .input_features = sizes.input_features,
-                              .state_size = sizes.state_size,
-                              .backward = true,
-                              .in_pairs = is_in_pairs(arguments, sizes)};
-  const auto step = choose(
-      SequenceGradientShape{arithmetic, sizes.steps, sizes.batch, sizes.state_size, sizes.gates},
-      facts,
-      selection());
-  return plan_recurrence(facts, shape, static_cast<double>(sizes.steps) * step.estimate.us);
-}
-
 /// `weights` and `d_weights` are the whole matrices of an LLTM, and undefined for an LSTM.
 template <typename scalar_t>
 void run(const RecurrentGradients& gradients,
@@ -317,11 +306,12 @@ void run(const RecurrentGradients& gradients,
   const Tensor d_gates = rows_of_vectors(rows, sizes.gates, all_input.scalar_type(), device);
   const DeviceFacts facts = device.facts();
   bool products_done = false;
-  if (const RecurrenceCandidate* const candidate = plan(arguments, sizes, facts)) {
+  const SequenceBackwardPlan plan = plan_sequence_backward(arguments, sizes, facts);
+  if (plan.recurrence != nullptr) {
     products_done =
-        run_recurrence_backward(*candidate, d_gates, gradients, arguments, device, reverse);
+        run_recurrence_backward(*plan.recurrence, d_gates, gradients, arguments, device, reverse);
   } else {
-    run_steps<scalar_t>(d_gates, gradients, arguments, sizes, device, facts, reverse);
+    run_steps<scalar_t>(d_gates, gradients, arguments, sizes, plan.step, device, reverse);
     if (gradients.bias.defined()) {
       sum_rows(gradients.bias, d_gates);
     }
