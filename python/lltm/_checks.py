@@ -74,7 +74,7 @@ def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str
     load_state_dict() then raises, also with strict=False, which would otherwise leave the module untrained silently."""
     if key := _foreign_key(module, state_dict, prefix, _KEY_OF_LSTM):
         errors.append(
-            f"{key} is a parameter of nn.LSTM or nn.LSTMCell, whose cell has four gates: {type(module).__name__} "
+            f"{key} is a parameter of nn.LSTM or nn.LSTMCell, whose cell has four gates: {_kind_of(module)} "
             "cannot compute it, but lltm.LSTM and lltm.LSTMCell do"
         )
 
@@ -83,9 +83,13 @@ def refuse_lltm(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str
     """The same for the state_dict of an LLTM or LLTMCell."""
     if key := _foreign_key(module, state_dict, prefix, _KEY_OF_LLTM):
         errors.append(
-            f"{key} is a parameter of LLTM or LLTMCell, whose cell has three gates: {type(module).__name__} cannot "
+            f"{key} is a parameter of LLTM or LLTMCell, whose cell has three gates: {_kind_of(module)} cannot "
             "compute it"
         )
+
+
+def _kind_of(module: torch.nn.Module) -> str:
+    return module.original_name if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
 
 
 def _pattern_of_keys(weights: str) -> re.Pattern[str]:

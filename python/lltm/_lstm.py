@@ -126,8 +126,9 @@ class LSTM(_recurrent.Recurrent):
         module.flatten_parameters()
         return module
 
+    @torch.jit.unused  # binds it to scripted modules, too, which are no instances of this class
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        _recurrent.load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
         _checks.refuse_lltm(self, state_dict, prefix, errors)
 
     @overload

@@ -390,6 +390,16 @@ class Recurrent(_leaf.Leaf):
         return ", ".join(parts)
 
 
+def load_from_state_dict(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+    """That of nn.Module, for a Recurrent or a scripted one, whose list gets the parameters of assign=True."""
+    before = dict(module.named_parameters(recurse=False))
+    torch.nn.Module._load_from_state_dict(module, state_dict, prefix, *arguments)
+    if isinstance(module, torch.jit.ScriptModule):
+        replaced = {id(parameter): getattr(module, name) for name, parameter in before.items()}
+        listed: Any = module._layer_parameters
+        module._layer_parameters = [replaced.get(id(parameter), parameter) for parameter in listed]
+
+
 def _shift_to_reverse(reset: Tensor | None, lengths: Tensor | None) -> Tensor | None:
     """The reset (T, N) of a reverse layer.
 

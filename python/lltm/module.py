@@ -161,8 +161,9 @@ class LLTM(_recurrent.Recurrent):
                 setattr(layer, name, parameter)
         return layer.train(cell.training)
 
+    @torch.jit.unused  # binds it to scripted modules, too, which are no instances of this class
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        _recurrent.load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
         _checks.refuse_lstm(self, state_dict, prefix, errors)
 
     def __getattr__(self, name: str) -> Any:

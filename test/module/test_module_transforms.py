@@ -28,9 +28,9 @@ script_warnings = pytest.mark.filterwarnings(
 
 
 class Padded(nn.Module):
-    def __init__(self, **options):
+    def __init__(self, cls=lltm.LLTM, **options):
         super().__init__()
-        self.rnn = lltm.LLTM(3, 4, **options)
+        self.rnn = cls(3, 4, **options)
         self.head = nn.Linear(4 * (2 if self.rnn.bidirectional else 1), 2)
 
     def forward(
@@ -141,6 +141,40 @@ def test_a_scripted_module_keeps_its_parameters():
     loaded.load_state_dict(other.state_dict())
     assert_same(loaded(input), other(input), rtol=0, atol=0)
     assert loaded.double()(input.double())[0].dtype == torch.float64
+
+
+@script_warnings
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    "compile", [torch.jit.script, lambda model: torch.jit.trace(model, torch.randn(5, 2, 3))], ids=["script", "trace"]
+)
+def test_a_scripted_module_takes_assigned_parameters(cls, bias, compile):
+    """Its list of parameters has the new ones."""
+    model = Padded(cls, num_layers=2, bidirectional=True, bias=bias)
+    compiled, input = compile(model), torch.randn(5, 2, 3)
+    expected = model(input)
+    for assign in (True, False, True):
+        other = Padded(cls, num_layers=2, bidirectional=True, bias=bias)
+        compiled.load_state_dict(other.state_dict(), assign=assign)
+        assert_same(compiled(input), other(input), rtol=0, atol=0)
+    some = dict(list(model.state_dict().items())[2:])  # but the first layer's
+    compiled.load_state_dict(some, strict=False, assign=True)
+    other.load_state_dict(some, strict=False)
+    assert_same(compiled(input), other(input), rtol=0, atol=0)
+    assert_same(saved_and_loaded(compiled)(input), other(input), rtol=0, atol=0)
+    results = [torch.autograd.grad(m(input)[0].sum(), list(m.parameters())) for m in (compiled, other)]
+    torch.testing.assert_close(*results)
+    assert_same(torch.jit.freeze(compiled.eval())(input), other(input), rtol=0, atol=0)
+    assert_same(model(input), expected, rtol=0, atol=0)
+
+
+@script_warnings
+def test_a_scripted_module_refuses_the_other_cell():
+    for cls, other in ((lltm.LLTM, lltm.LSTM), (lltm.LSTM, lltm.LLTM)):
+        with pytest.raises(
+            RuntimeError, match=rf"rnn\.weight.* is a parameter of .*: {cls.__name__} cannot compute it"
+        ):
+            torch.jit.script(Padded(cls)).load_state_dict(Padded(other).state_dict(), strict=False)
 
 
 def traced_without_warning(model, arguments):
