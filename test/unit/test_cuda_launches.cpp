@@ -77,7 +77,7 @@ TEST(Launches, DescribeTheForwardsMatrices) {
       p.old_h = {memory(2), packed_stride(p.state_size, size)};
       fake_cuda() = {};
       ForwardMaps maps;
-      EXPECT_TRUE(describe_forward(&maps, p, arithmetic, /*rows=*/128, /*hidden=*/32));
+      EXPECT_TRUE(describe_forward(&maps, p, arithmetic, /*rows=*/128, /*hidden=*/32, /*gates=*/3));
       ASSERT_TRUE(fake_cuda().violations.empty()) << fake_cuda().violations[0];
     }
   }

@@ -60,11 +60,43 @@ __device__ __forceinline__ void write_columns(
   }
 }
 
+/// Computes kRows x kColumns elements from sums[gate][row * kColumns + column]. added(gate, row,
+/// column) belongs to z, and old_cell(row, column) is the state before.
+template <typename Cell,
+          typename Math,
+          int kColumns,
+          typename acc_t,
+          int kElements,
+          typename Added,
+          typename OldCell>
+__device__ __forceinline__ void compute_elements(const acc_t (&sums)[Cell::kGates][kElements],
+                                                 const Added& added,
+                                                 const OldCell& old_cell,
+                                                 acc_t (&z)[Cell::kGates][kElements],
+                                                 acc_t (&h)[kElements],
+                                                 acc_t (&cell)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    acc_t z_of_element[Cell::kGates];
+#pragma unroll
+    for (int gate = 0; gate < Cell::kGates; ++gate) {
+      z_of_element[gate] = sums[gate][i] + added(gate, i / kColumns, i % kColumns);
+      z[gate][i] = z_of_element[gate];
+    }
+    const cell::State<acc_t> state =
+        Cell::template forward<Math>(z_of_element, old_cell(i / kColumns, i % kColumns));
+    h[i] = state.h;
+    cell[i] = state.cell;
+  }
+}
+
 /// If there are four columns, bias and the rows of old_cell are aligned to four elements.
-template <typename Element, typename Math, int kRows, int kColumns>
+template <typename Cell, typename Element, typename Math, int kRows, int kColumns>
 class CellEpilogue {
+  static constexpr int kGates = Cell::kGates;
+
  public:
-  static constexpr int kItemRows = kRows, kItemColumns = kColumns, kSumsAnElement = 3;
+  static constexpr int kItemRows = kRows, kItemColumns = kColumns, kSumsAnElement = kGates;
   static constexpr bool kReadsFours = kColumns == 4;
   // Four columns are kept as one word, so that nothing unpacks them before the sums are available.
   using Columns =
@@ -75,7 +107,7 @@ class CellEpilogue {
   struct Operands {
     int rows = 0, columns = 0;   // that exist
     int64_t index, gates_index;  // of the first element, in new_h and in gates
-    Columns bias[3] = {};
+    Columns bias[kGates] = {};
     State state;
   };
 
@@ -89,7 +121,7 @@ class CellEpilogue {
     o.rows = kRows == 2 && row + kFragmentRowStep < p_.batch ? 2 : 1;
     o.columns = kAllExist<kColumns> ? kColumns : at_most(p_.state_size - column, kColumns);
     o.index = index_of(row, p_.state_size) + column;
-    o.gates_index = index_of(row, 3 * p_.state_size) + column;
+    o.gates_index = index_of(row, kGates * p_.state_size) + column;
   }
 
   __device__ __forceinline__ void place(Operands& o,
@@ -108,7 +140,7 @@ class CellEpilogue {
     if (p_.bias != nullptr) {
       const Element* const bias = static_cast<const Element*>(p_.bias) + column;
 #pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
+      for (int gate = 0; gate < kGates; ++gate) {
         read(o.bias[gate], bias + gate * p_.state_size, o.columns);
       }
     }
@@ -129,26 +161,21 @@ class CellEpilogue {
   }
 
   __device__ __forceinline__ void finish(const Operands& o,
-                                         const float (&sums)[3][kRows * kColumns]) const {
+                                         const float (&sums)[kGates][kRows * kColumns]) const {
     if (o.rows == 0) {
       return;
     }
-    Vector<Element, kColumns> bias[3], old_cell[kRows];
+    Vector<Element, kColumns> bias[kGates], old_cell[kRows];
     memcpy(&bias, &o.bias, sizeof(bias));
     memcpy(&old_cell, &o.state.old_cell, sizeof(old_cell));
-    float z[3][kRows * kColumns], h[kRows * kColumns], c[kRows * kColumns];
-#pragma unroll
-    for (int i = 0; i < kRows * kColumns; ++i) {
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        z[gate][i] = sums[gate][i] + static_cast<float>(bias[gate].values[i % kColumns]);
-      }
-      const float z_of_element[] = {z[0][i], z[1][i], z[2][i]};
-      const cell::State<float> state = cell::Lltm::forward<Math>(
-          z_of_element, static_cast<float>(old_cell[i / kColumns].values[i % kColumns]));
-      h[i] = state.h;
-      c[i] = state.cell;
-    }
+    float z[kGates][kRows * kColumns], h[kRows * kColumns], c[kRows * kColumns];
+    compute_elements<Cell, Math, kColumns>(
+        sums,
+        [&](int gate, int, int column) { return static_cast<float>(bias[gate].values[column]); },
+        [&](int row, int column) { return static_cast<float>(old_cell[row].values[column]); },
+        z,
+        h,
+        c);
     Element* const gates = static_cast<Element*>(p_.gates) + o.gates_index;
     Element* const new_h = static_cast<Element*>(p_.new_h) + o.index;
     Element* const new_cell = static_cast<Element*>(p_.new_cell) + o.index;
@@ -157,8 +184,8 @@ class CellEpilogue {
       if (r < o.rows) {
         const int64_t below = r * kFragmentRowStep;
 #pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
-          write_columns<kColumns>(gates + (below * 3 + gate) * p_.state_size,
+        for (int gate = 0; gate < kGates; ++gate) {
+          write_columns<kColumns>(gates + (below * kGates + gate) * p_.state_size,
                                   z[gate] + r * kColumns,
                                   o.columns,
                                   p_.state_size);

@@ -29,10 +29,13 @@ class ElementFinisher {
 #pragma unroll 1
     while (element_ < elements_) {
       if (operands_.rows > 0) {
-        float z[3];
-        sums.template read<3, kHidden>(z, element_ / kHidden, element_ % kHidden);
-        const float values[3][1] = {{z[0]}, {z[1]}, {z[2]}};
-        epilogue_.finish(operands_, values);
+        float of_element[kSums], z[kSums][1];
+        sums.template read<kSums, kHidden>(of_element, element_ / kHidden, element_ % kHidden);
+#pragma unroll
+        for (int gate = 0; gate < kSums; ++gate) {
+          z[gate][0] = of_element[gate];
+        }
+        epilogue_.finish(operands_, z);
       }
       element_ += kThreads;
       fetch();
@@ -40,6 +43,8 @@ class ElementFinisher {
   }
 
  private:
+  static constexpr int kSums = Epilogue::kSumsAnElement;
+
   const Epilogue epilogue_;
   const int64_t row_, column_;
   const int elements_;

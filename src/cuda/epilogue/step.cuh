@@ -4,7 +4,6 @@
 #pragma once
 
 #include "../../cell/accumulate.h"
-#include "../../cell/lltm.h"
 #include "../step_problem.h"
 #include "../tile/elements.h"
 #include "../tile/vectors.cuh"
@@ -23,13 +22,13 @@ enum class Turn {
 };
 
 /// Columns are as in CellEpilogue.
-template <typename Element, typename Math, int kRows, int kColumns, typename Cell = cell::Lltm>
+template <typename Cell, typename Element, typename Math, int kRows, int kColumns>
 class StepEpilogue {
   static constexpr int kGates = Cell::kGates;
 
  public:
   using acc_t = accumulate_t<Element>;
-  static constexpr int kItemRows = kRows, kItemColumns = kColumns, kSumsAnElement = 3;
+  static constexpr int kItemRows = kRows, kItemColumns = kColumns, kSumsAnElement = kGates;
   struct State {};  // nothing is fetched ahead
   struct Operands {
     int rows = 0, columns = 0;  // that exist
@@ -82,24 +81,16 @@ class StepEpilogue {
     if (o.rows == 0) {
       return;
     }
-    acc_t z[kGates][kRows][kColumns], h[kRows][kColumns], c[kRows][kColumns];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        acc_t z_of_element[kGates];
-#pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          z_of_element[gate] =
-              sums[gate][r * kColumns + i] + static_cast<acc_t>(o.added[r][gate].values[i]);
-          z[gate][r][i] = z_of_element[gate];
-        }
-        const cell::State<acc_t> state =
-            Cell::template forward<Math>(z_of_element, o.old_cell[r].values[i]);
-        h[r][i] = state.h;
-        c[r][i] = state.cell;
-      }
-    }
+    acc_t z[kGates][kRows * kColumns], h[kRows * kColumns], c[kRows * kColumns];
+    compute_elements<Cell, Math, kColumns>(
+        sums,
+        [&](int gate, int row, int column) {
+          return static_cast<acc_t>(o.added[row][gate].values[column]);
+        },
+        [&](int row, int column) { return o.old_cell[row].values[column]; },
+        z,
+        h,
+        c);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (r >= o.rows) {
@@ -112,15 +103,15 @@ class StepEpilogue {
       const auto write = [&](auto* to, const acc_t* values, bool values_count) {
         write_columns<kColumns>(to, values, o.columns, p_.state_size, values_count);
       };
-      write(element(p_.new_h, index), h[r], runs);
+      write(element(p_.new_h, index), h + r * kColumns, runs);
       if (p_.new_cell != nullptr) {
-        write(element(p_.new_cell, index), c[r], runs);
+        write(element(p_.new_cell, index), c + r * kColumns, runs);
       }
       if (p_.gates != nullptr) {
         const int64_t first_gate = kGates * index - (kGates - 1) * o.column;
 #pragma unroll
         for (int gate = 0; gate < kGates; ++gate) {
-          write(element(p_.gates, first_gate + gate * p_.state_size), z[gate][r], runs);
+          write(element(p_.gates, first_gate + gate * p_.state_size), z[gate] + r * kColumns, runs);
         }
       }
       if (!runs) {
@@ -130,11 +121,11 @@ class StepEpilogue {
           turn == Turn::kEnds || next_h != nullptr) {
         write(turn == Turn::kEnds ? element(p_.h_n, index)
                                   : element(next_h, row * p_.next_h.stride + o.column),
-              h[r],
+              h + r * kColumns,
               goes_on);
       }
       if (p_.next_cell != nullptr) {
-        write(static_cast<acc_t*>(p_.next_cell) + index, c[r], goes_on);
+        write(static_cast<acc_t*>(p_.next_cell) + index, c + r * kColumns, goes_on);
       }
     }
   }
@@ -175,9 +166,9 @@ class StepEpilogue {
 };
 
 /// The epilogue of a problem.
-template <typename Problem, typename Element, typename Math, int kRows, int kColumns>
+template <typename Problem, typename Cell, typename Element, typename Math, int kRows, int kColumns>
 using EpilogueOf = std::conditional_t<kOfSequence<Problem>,
-                                      StepEpilogue<Element, Math, kRows, kColumns>,
-                                      CellEpilogue<Element, Math, kRows, kColumns>>;
+                                      StepEpilogue<Cell, Element, Math, kRows, kColumns>,
+                                      CellEpilogue<Cell, Element, Math, kRows, kColumns>>;
 
 }  // namespace lltm::cuda

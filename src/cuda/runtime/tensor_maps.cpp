@@ -85,16 +85,20 @@ bool describe(CUtensorMap* map, const BoxesOf& boxes) {
   return true;
 }
 
-bool describe_forward(
-    ForwardMaps* maps, const ForwardProblem& p, Arithmetic arithmetic, int rows, int hidden) {
+bool describe_forward(ForwardMaps* maps,
+                      const ForwardProblem& p,
+                      Arithmetic arithmetic,
+                      int rows,
+                      int hidden,
+                      int gates) {
   const int size = element_size(arithmetic), chunk_k = chunk_columns(arithmetic);
   const int64_t h = p.state_size;
   const int64_t x = p.input_columns();
   const Matrix weights_input = p.weights.from(p.input_column() - p.input_lead, size);
   return describe(&maps->old_h, {arithmetic, p.old_h, p.batch, h, rows, chunk_k}) &&
-         describe(&maps->weights_h, {arithmetic, p.weights, h, h, hidden, chunk_k, 3}) &&
+         describe(&maps->weights_h, {arithmetic, p.weights, h, h, hidden, chunk_k, gates}) &&
          describe(&maps->input, {arithmetic, p.input, p.batch, x, rows, chunk_k}) &&
-         describe(&maps->weights_input, {arithmetic, weights_input, h, x, hidden, chunk_k, 3});
+         describe(&maps->weights_input, {arithmetic, weights_input, h, x, hidden, chunk_k, gates});
 }
 
 }  // namespace lltm::cuda

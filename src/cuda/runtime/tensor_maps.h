@@ -38,7 +38,11 @@ struct ForwardMaps {
 /// Creates the maps, of boxes with the rows and the hidden columns of a tile; those of input are
 /// left as they are if there are no input features. Returns false if TMA cannot describe one of the
 /// matrices.
-bool describe_forward(
-    ForwardMaps* maps, const ForwardProblem& problem, Arithmetic arithmetic, int rows, int hidden);
+bool describe_forward(ForwardMaps* maps,
+                      const ForwardProblem& problem,
+                      Arithmetic arithmetic,
+                      int rows,
+                      int hidden,
+                      int gates);
 
 }  // namespace lltm::cuda

@@ -19,6 +19,8 @@
 namespace lltm::cuda {
 namespace {
 
+constexpr int kGates = cell::Lltm::kGates;
+
 template <typename Problem>
 struct ForwardFewRowsArguments {
   Problem problem;
@@ -71,10 +73,10 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments<Problem> arguments) {
   using Element = TensorElement<kArithmetic>;
   using Word = WordOf<Element, kWidth>;
-  using Sums = LaneSums<3 * kRows>;
+  using Sums = LaneSums<kGates * kRows>;
   // Pieces of a row of weights that each thread has in flight, as registers allow.
   constexpr int kAtOnce = kWidth == 1 ? 8 : kRows <= 5 ? 4 : 2;
-  __shared__ float parts[kFewRowsWarps][3 * kRows];
+  __shared__ float parts[kFewRowsWarps][kGates * kRows];
   const ForwardProblem& p = arguments.problem;
   const int columns = arguments.columns;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -96,7 +98,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   using Math = std::conditional_t<kArithmetic == Arithmetic::kFloat32,
                                   cell::StandardMath,
                                   ForwardMath<kArithmetic>>;
-  using Epilogue = EpilogueOf<Problem, Element, Math, 1, 1>;
+  using Epilogue = EpilogueOf<Problem, cell::Lltm, Element, Math, 1, 1>;
   const Epilogue epilogue(arguments.problem);
   typename Epilogue::Operands operands;
   const auto fetch = [&] {
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     const int64_t gate_stride = p.state_size * p.weights.stride;
     const int begin = warp / columns * arguments.pieces_a_part;
     const int end = begin + arguments.pieces_a_part;
-    float sums[3 * kRows] = {};
+    float sums[kGates * kRows] = {};
 #pragma unroll 1
     for (int segment = 0; segment < 2; ++segment) {
       // In a sequence, x is available before h.
@@ -135,11 +137,11 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
       for (int piece = max(begin, first) + lane; piece - lane < last; piece += kAtOnce * 32) {
         const Element* const from_w = weights + int64_t(piece) * kWidth;
         const Element* const from_x = x + int64_t(piece - first) * kWidth;
-        Word weight_words[kAtOnce][3];
+        Word weight_words[kAtOnce][kGates];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
-          for (int gate = 0; gate < 3; ++gate) {
+          for (int gate = 0; gate < kGates; ++gate) {
             load_once(weight_words[i][gate],
                       from_w + gate * gate_stride + i * 32 * kWidth,
                       piece + i * 32 < last);
@@ -152,9 +154,9 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
         }
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          Vector<float, kWidth> w[3];
+          Vector<float, kWidth> w[kGates];
 #pragma unroll
-          for (int gate = 0; gate < 3; ++gate) {
+          for (int gate = 0; gate < kGates; ++gate) {
             w[gate] = floats_of<Element, kWidth>(weight_words[i][gate]);
           }
 #pragma unroll
@@ -163,7 +165,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
             load_again(word, from_x + row * stride + i * 32 * kWidth, piece + i * 32 < last);
             const auto v = floats_of<Element, kWidth>(word);
 #pragma unroll
-            for (int gate = 0; gate < 3; ++gate) {
+            for (int gate = 0; gate < kGates; ++gate) {
               // Each vector is summed by itself first, for shorter chains of additions and a
               // smaller error.
               float product = w[gate].values[0] * v.values[0];
@@ -179,7 +181,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     }
     __syncwarp();
     const float sum = Sums::of(sums);
-    if (lane % Sums::kLanesASum == 0 && lane / Sums::kLanesASum < 3 * kRows) {
+    if (lane % Sums::kLanesASum == 0 && lane / Sums::kLanesASum < kGates * kRows) {
       parts[warp][lane / Sums::kLanesASum] = sum;
     }
   }
@@ -196,15 +198,15 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     epilogue.place(operands, first_row + row_again, first_hidden + own_column);
   }
   if (operands.rows > 0) {
-    float z[3][1];
+    float z[kGates][1];
 #pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
+    for (int gate = 0; gate < kGates; ++gate) {
       z[gate][0] = parts[own_column][gate * kRows + row];
     }
 #pragma unroll 1
     for (int part = 1; part < arguments.parts; ++part) {
 #pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
+      for (int gate = 0; gate < kGates; ++gate) {
         z[gate][0] += parts[part * columns + own_column][gate * kRows + row];
       }
     }

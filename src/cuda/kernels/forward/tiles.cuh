@@ -31,7 +31,7 @@ template <typename Problem, typename Product, int kBlocksPerSm>
 __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     forward_tiles_kernel(const __grid_constant__ ForwardTilesArguments<Problem> arguments) {
   using Element = typename Product::Element;
-  constexpr int kHidden = Product::kTileN / 3;
+  constexpr int kHidden = Product::kTileN / cell::Lltm::kGates;
   extern __shared__ __align__(16) unsigned char shared[];
   const ForwardProblem& p = arguments.problem;
 
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   const int end = arguments.split.first_chunk(rank + 1);
 
   ClusterSums<Product> sums(shared, arguments.split);
-  using Epilogue = EpilogueOf<Problem, Element, cell::StandardMath, 1, 1>;
+  using Epilogue = EpilogueOf<Problem, cell::Lltm, Element, cell::StandardMath, 1, 1>;
   ElementFinisher<Epilogue, kHidden, Product::kThreads> finisher(
       Epilogue(arguments.problem), first_row, first_hidden, sums.first_row(), sums.rows());
   if constexpr (!kOfSequence<Problem>) {
@@ -137,7 +137,7 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
                               Major::kK,
                               Major::kK,
                               kTileM,
-                              3 * kHidden,
+                              cell::Lltm::kGates * kHidden,
                               kWarpsM,
                               kWarpsN,
                               kWarpsK,

@@ -1,9 +1,9 @@
 // The forward of the cell, or of a step of a sequence, in one launch on Hopper (sm_90a): TMA loads
-// the chunks of K and wgmma multiplies them. Otherwise it is like tiles.cuh: a block
-// computes the same hidden columns of all three gates, and a cluster shares K, which runs over
-// old_h and then over input, in a step over input first. The product is a policy: 16 bits and TF32,
-// read from shared memory (products/wgmma.cuh), or float32 by three TF32 products
-// (products/wgmma_three_tf32.cuh). What TMA cannot describe is packed before (pack.h).
+// the chunks of K and wgmma multiplies them. Otherwise it is like tiles.cuh: a block computes the
+// same hidden columns of all gates, and a cluster shares K, which runs over old_h and then over
+// input, in a step over input first. The product is a policy: 16 bits and TF32, read from shared
+// memory (products/wgmma.cuh), or float32 by three TF32 products (products/wgmma_three_tf32.cuh).
+// What TMA cannot describe is packed before (pack.h).
 #pragma once
 
 #include "../../epilogue/cell.cuh"
@@ -44,7 +44,7 @@ struct ForwardWgmmaArguments {
 /// for all of them.
 ///
 /// kFours: the epilogue reads and writes four neighbors of a row at once.
-template <typename Problem_, typename Product_, bool kFours>
+template <typename Problem_, typename Cell, typename Product_, bool kFours>
 struct ForwardWgmmaTile : FragmentMemory<Product_> {
   using Memory = FragmentMemory<Product_>;
   using Problem = Problem_;
@@ -52,10 +52,11 @@ struct ForwardWgmmaTile : FragmentMemory<Product_> {
   using Product = Product_;
   // Two threads load, one per operand, where the kernel overlaps the previous one.
   static constexpr bool kLoadsByTwo = kOfSequence && Product::kArithmetic != Arithmetic::kFloat32;
-  static constexpr int kHidden = Product::kTileN / 3;
+  static constexpr int kGates = Cell::kGates, kHidden = Product::kTileN / kGates;
   using Math = ForwardMath<Product::kArithmetic>;
   static constexpr int kItemRows = kFours ? 1 : 2;
-  using Epilogue = EpilogueOf<Problem, typename Product::Element, Math, kItemRows, 4 / kItemRows>;
+  using Epilogue =
+      EpilogueOf<Problem, Cell, typename Product::Element, Math, kItemRows, 4 / kItemRows>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
 
   // Whether blocks of a step and of the next one fit a multiprocessor together. If so, x and
@@ -330,7 +331,8 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
   arguments.x_split = split_of_k(split, arguments.chunks.x_pieces, Product::kTileM);
   const int rows = Product::box_rows(p.batch);
   arguments.bytes_a = rows * 128;
-  if (!describe_forward(&arguments.maps, p, Product::kArithmetic, rows, Tile::kHidden)) {
+  if (!describe_forward(
+          &arguments.maps, p, Product::kArithmetic, rows, Tile::kHidden, Tile::kGates)) {
     return cudaErrorInvalidValue;
   }
   const int64_t row_tiles = tiles_of(p.batch, Product::kTileM);
@@ -360,26 +362,26 @@ inline bool in_fours(const StepProblem& p, int) {
   return p.state_size % 4 == 0;
 }
 
-template <typename Product, typename Problem>
+template <typename Cell, typename Product, typename Problem>
 cudaError_t launch_in_fours_or_not(const Problem& problem, int split, cudaStream_t stream) {
   return in_fours(problem, sizeof(typename Product::Element))
-             ? launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Product, true>>(
+             ? launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Cell, Product, true>>(
                    problem, split, stream)
-             : launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Product, false>>(
+             : launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Cell, Product, false>>(
                    problem, split, stream);
 }
 
 /// Launches the one of these products that has the tile.
-template <typename... Products, typename Problem>
+template <typename Cell, typename... Products, typename Problem>
 cudaError_t launch_product(const Problem& problem,
                            const TileShape& tile,
                            int split,
                            cudaStream_t stream) {
   cudaError_t error = cudaErrorInvalidValue;
   const auto launch_if_it_has = [&]<typename Product>() {
-    constexpr int kHidden = Product::kTileN / 3;
+    constexpr int kHidden = Product::kTileN / Cell::kGates;
     if (tile == TileShape{Product::kTileM, kHidden, Product::kRowTiles}) {
-      error = launch_in_fours_or_not<Product>(problem, split, stream);
+      error = launch_in_fours_or_not<Cell, Product>(problem, split, stream);
     }
   };
   (launch_if_it_has.template operator()<Products>(), ...);
@@ -397,11 +399,13 @@ cudaError_t launch_forward_wgmma(const Problem& p,
                                  cudaStream_t stream) {
   constexpr bool kOverlaps = kOfSequence<Problem>;
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    return launch_product<ThreeTf32Product<Major::kK, 1, 1, 8, 24>,
+    return launch_product<cell::Lltm,
+                          ThreeTf32Product<Major::kK, 1, 1, 8, 24>,
                           ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
                           ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(p, tile, split, stream);
   } else {
-    return launch_product<WgmmaProduct<kArithmetic, 1, 24, kOverlaps ? 8 : 11, 1, 0, kOverlaps>,
+    return launch_product<cell::Lltm,
+                          WgmmaProduct<kArithmetic, 1, 24, kOverlaps ? 8 : 11, 1, 0, kOverlaps>,
                           WgmmaProduct<kArithmetic, 1, 72, 8, 1, 0, kOverlaps>,
                           WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32, kOverlaps>,
                           WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192, kOverlaps>,

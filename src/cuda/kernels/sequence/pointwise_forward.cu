@@ -16,7 +16,7 @@ namespace {
 template <typename Cell, typename scalar_t>
 __global__ void __launch_bounds__(kElementThreads)
     sequence_step_kernel(const __grid_constant__ SequenceStepParams<scalar_t> params) {
-  using Epilogue = StepEpilogue<scalar_t, cell::StandardMath, 1, 1, Cell>;
+  using Epilogue = StepEpilogue<Cell, scalar_t, cell::StandardMath, 1, 1>;
   wait_for_previous_kernel();
   const Epilogue epilogue(params.step);
   const int64_t state_size = params.step.state_size;
