@@ -7,6 +7,7 @@
 #include "../ptx/cluster.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
+#include "../scheduler/split_of_k.h"
 #include "../tile/elements.h"
 
 namespace lltm::cuda {
@@ -59,30 +60,26 @@ struct WgmmaProduct {
     }
   }
 
-  /// Multiplies `chunks` chunks of K. All threads that load call copy(slots), which copies all
-  /// chunks. The blocks that share B are `peer`, peer + peer_step, ... of the cluster. The
-  /// finishers call fetch() before the product and finish() after it; of these, the multipliers
-  /// hold the sums. In a product that overlaps the previous kernel, fetch() may wait for that
-  /// kernel: the first early_chunks need nothing from it, and are multiplied before.
-  template <typename Copy, typename Fetch, typename Finish>
+  /// Multiplies the chunks of a block. All threads that load call loader.load_all(slots), which
+  /// copies all chunks. The finishers call fetch() before the product and finish() after it; of
+  /// these, the multipliers hold the sums. In a product that overlaps the previous kernel, fetch()
+  /// may wait for that kernel: the early chunks are multiplied before.
+  template <typename Loader, typename Fetch, typename Finish>
   __device__ __forceinline__ void run(const unsigned char* shared,
-                                      int chunks,
-                                      int early_chunks,
-                                      int peer,
-                                      int peer_step,
-                                      const Copy& copy,
+                                      const KRange& k,
+                                      const Loader& loader,
                                       const Fetch& fetch,
                                       const Finish& finish) {
     Slots slots = slots_of(shared);
     if (threadIdx.x >= kFinishers) {
-      copy(slots);
+      loader.load_all(slots);
       return;
     }
     uint32_t to_release = 0;
     if constexpr (kOverlaps) {
       clear(sum);
       if (threadIdx.x < kMultipliers) {
-        multiply(slots, 0, early_chunks, chunks, peer, peer_step, to_release);
+        multiply(slots, 0, k.early_chunks, k, to_release);
       }
     }
     fetch();
@@ -94,23 +91,23 @@ struct WgmmaProduct {
         // each wgmma before it issues the next one, in both loops.
         keep_behind(sum);
       }
-      multiply(slots, kOverlaps ? early_chunks : 0, chunks, chunks, peer, peer_step, to_release);
+      multiply(slots, kOverlaps ? k.early_chunks : 0, k.chunks, k, to_release);
     }
     finish();
   }
 
  private:
-  // Multiplies the chunks [begin, end) of `chunks`. `to_release` is the `empty` barrier of the
-  // previous chunk's slot.
+  // Multiplies the chunks [begin, end). `to_release` is the `empty` barrier of the previous chunk's
+  // slot.
   __device__ __forceinline__ void multiply(
-      Slots& slots, int begin, int end, int chunks, int peer, int peer_step, uint32_t& to_release) {
+      Slots& slots, int begin, int end, const KRange& k, uint32_t& to_release) {
     const int thread = static_cast<int>(threadIdx.x) % 128;
     const uint32_t rows = static_cast<uint32_t>(threadIdx.x) / 128 * 64 * kChunkBytes;
     // The offset from a barrier of this block to that of a block that copies to this one.
     uint32_t to_peer = 0;
     if constexpr (kRowTiles > 1) {
-      to_peer =
-          address_in_block(slots.empty(), peer + peer_step * (thread % kRowTiles)) - slots.empty();
+      to_peer = address_in_block(slots.empty(), k.peer + k.peer_step * (thread % kRowTiles)) -
+                slots.empty();
     }
 #pragma unroll 1
     for (int chunk = begin; chunk < end; ++chunk) {
@@ -127,7 +124,7 @@ struct WgmmaProduct {
       // The products of one chunk stay in flight while those of the next one start.
       wait_products<1>();
       // No thread waits for a slot that is not filled again, and its block may have exited.
-      if (chunk > 0 && chunk - 1 + kStages < chunks && thread < kRowTiles) {
+      if (chunk > 0 && chunk - 1 + kStages < k.chunks && thread < kRowTiles) {
         if constexpr (kRowTiles > 1) {
           arrive_in_cluster(to_release + to_peer);
         } else {

@@ -12,6 +12,7 @@
 #include "../ptx/overlap.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/wgmma.cuh"
+#include "../scheduler/split_of_k.h"
 #include "../tile/shapes.h"
 #include "operands.cuh"
 
@@ -67,19 +68,19 @@ struct ThreeTf32Product {
     }
   }
 
-  /// Computes one tile. load_a(a, barrier, chunk) and load_b(b, barrier, chunk), called by one
-  /// thread, start the copies of a chunk, counted from zero. B is rewritten as soon as it arrives.
-  /// finish() is called by the threads that hold the sums. The block need not have waited for the
-  /// previous kernel: if `early`, early_chunks chunks are loaded before the wait, and B of those
-  /// after them that have a stage.
-  template <typename LoadA, typename LoadB, typename Finish>
+  /// Computes one tile. loader.load_a(a, barrier, chunk) and load_b(b, barrier, chunk), called by
+  /// one thread, start the copies of a chunk, counted from zero. B is rewritten as soon as it
+  /// arrives. fetch() and finish() are called by the threads that hold the sums: both after the
+  /// product, which leaves few registers. The block need not have waited for the previous kernel:
+  /// if k.early, the early chunks are loaded before the wait, and B of those after them that have a
+  /// stage.
+  template <typename Loader, typename Fetch, typename Finish>
   __device__ __forceinline__ void run(const unsigned char* shared,
-                                      int chunks,
-                                      int early_chunks,
-                                      bool early,
-                                      const LoadA& load_a,
-                                      const LoadB& load_b,
+                                      const KRange& k,
+                                      const Loader& loader,
+                                      const Fetch& fetch,
                                       const Finish& finish) {
+    const int chunks = k.chunks;
     run_feeders_and_multipliers(
         shared,
         [&](Slots& of_b) {
@@ -87,16 +88,16 @@ struct ThreeTf32Product {
           const auto begin = [&](int chunk) {
             of_b.wait_empty();
             arrive_expecting(of_b.full_b(), kBytesB);
-            load_b(of_b.b(), of_b.full_b(), chunk);
+            loader.load_b(of_b.b(), of_b.full_b(), chunk);
             arrive_expecting(of_b.full(), kBytesA);
             of_b.advance();
           };
           const auto end = [&](int chunk) {
-            load_a(of_a.a(), of_a.full(), chunk);
+            loader.load_a(of_a.a(), of_a.full(), chunk);
             of_a.advance();
           };
-          const int known = early ? early_chunks : 0;
-          const int ahead = early ? max(known, min(chunks, kStages)) : 0;
+          const int known = k.early ? k.early_chunks : 0;
+          const int ahead = k.early ? max(known, min(chunks, kStages)) : 0;
 #pragma unroll 1
           for (int chunk = 0; chunk < ahead; ++chunk) {
             begin(chunk);
@@ -127,6 +128,7 @@ struct ThreeTf32Product {
         },
         [&](Slots& slots) {
           multiply<Major::kK>(slots, chunks);
+          fetch();
           finish();
         });
   }

@@ -9,6 +9,15 @@
 
 namespace lltm::cuda {
 
+/// A block's chunks of K, in the order of its product.
+struct KRange {
+  int chunks;
+  int early_chunks;  // the first ones, which need nothing of the previous kernel
+  bool early;        // whether chunks may be loaded before that kernel is done
+  // The blocks of the cluster that share the right operand are `peer`, peer + peer_step, ....
+  int peer = 0, peer_step = 1;
+};
+
 /// How the blocks of a cluster divide the K of a tile, and its rows when they add the sums.
 struct KSplit {
   int ranks;

@@ -94,6 +94,9 @@ struct ForwardBlock {
                          ? 0
                          : of.x_split.first_chunk(rank + 1) - of.x_split.first_chunk(rank)) {}
 
+  __device__ __forceinline__ KRange k_range(bool early) const {
+    return {chunks, early_chunks, early, rank, ranks};
+  }
   /// The number in the cluster of this row tile's block of another rank.
   __device__ __forceinline__ int number_of(int of_rank) const { return number + of_rank - rank; }
 };
@@ -286,30 +289,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     wait_phase(sums_barrier, 0);
     finisher.finish(parts);
   };
-  if constexpr (Product::kArithmetic == Arithmetic::kFloat32) {
-    // The product leaves few registers: what the epilogue needs is fetched after it.
-    product.run(
-        shared,
-        block.chunks,
-        block.early_chunks,
-        loads_early(arguments.problem),
-        [&](auto... chunk) { loader.load_a(chunk...); },
-        [&](auto... chunk) { loader.load_b(chunk...); },
-        [&] {
-          fetch();
-          finish();
-        });
-  } else {
-    product.run(
-        shared,
-        block.chunks,
-        block.early_chunks,
-        block.rank,
-        block.ranks,
-        [&](const auto& slots) { loader.load_all(slots); },
-        fetch,
-        finish);
-  }
+  product.run(shared, block.k_range(loads_early(arguments.problem)), loader, fetch, finish);
 #else
   trap_wrong_image();
 #endif

@@ -166,37 +166,19 @@ __global__ void __launch_bounds__(Product::kThreads, kMeetsNextStep<Product> ? 2
     wait_phase(sums_barrier, 0);
     finisher.finish(parts);
   };
-  if constexpr (kFloat32) {
-    // The product leaves few registers: what the epilogue needs is fetched after it.
-    if (threadIdx.x < Product::kMultipliers) {
+  const auto fetch = [&] {
+    if constexpr (kFloat32) {
+      finisher.fetch();
+    } else {
       begin();
     }
-    product.run(
-        shared,
-        loader.chunks(),
-        /*early_chunks=*/0,
-        /*early=*/true,
-        [&](auto... chunk) { loader.load_a(chunk...); },
-        [&](auto... chunk) { loader.load_b(chunk...); },
-        [&] {
-          finisher.fetch();
-          finisher.fetch_carried();
-          finish();
-        });
-  } else {
-    product.run(
-        shared,
-        loader.chunks(),
-        /*early_chunks=*/0,
-        rank,
-        ranks,
-        [&](const auto& slots) { loader.load_all(slots); },
-        [&] {
-          begin();
-          finisher.fetch_carried();
-        },
-        finish);
+    finisher.fetch_carried();
+  };
+  if (kFloat32 && threadIdx.x < Product::kMultipliers) {
+    begin();
   }
+  product.run(
+      shared, {.chunks = loader.chunks(), .early_chunks = 0, .early = true}, loader, fetch, finish);
 #else
   trap_wrong_image();
 #endif
