@@ -47,15 +47,15 @@ cudaError_t launch_with_product(const SequenceGradientsParams<scalar_t>& params,
                                 const SequenceGradientChoice& plan,
                                 cudaStream_t stream) {
   const TileShape& tile = plan.candidate->tile;
-  const int split = plan.estimate.ranks;
+  const int ranks = plan.estimate.ranks;
   return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
     if constexpr (std::is_same_v<scalar_t, TensorElement<kArithmetic>>) {
       if (plan.candidate->group == Group::kHopper) {
         return launch_sequence_gradient_wgmma<Cell, kArithmetic>(
-            params, weights_h, tile, split, stream);
+            params, weights_h, tile, ranks, stream);
       }
       if constexpr (std::is_same_v<Cell, cell::Lltm>) {
-        return launch_sequence_gradient_tiles<kArithmetic>(params, weights_h, tile, split, stream);
+        return launch_sequence_gradient_tiles<kArithmetic>(params, weights_h, tile, ranks, stream);
       }
     }
     return cudaErrorInvalidValue;  // other tensors; those of float64 have no arithmetic at all

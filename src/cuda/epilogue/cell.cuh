@@ -3,7 +3,7 @@
 // What the kernels of the forward do with their sums is a policy: here that of a cell, and in
 // epilogue/step.cuh those of a step of a sequence. A policy for kRows x kColumns elements at a time
 // has
-//   Operands                      what the elements need besides sums, and which of them exist
+//   Fetched                       what the elements need besides sums, and which of them exist
 //   fetch(operands, row, column)  reads it: rows `row`, row + kFragmentRowStep, ..., and
 //                                 neighboring columns; called before the sums are available
 //   place(operands, row, column)  the part of fetch that only computes addresses
@@ -11,7 +11,7 @@
 //                                 which an element has kSumsAnElement
 // and, so that a thread with several rows does not wait for memory once per row, what it fetches of
 // further rows before the sums are available:
-//   State                         what Operands have per row, the rest being per column; or empty
+//   State                         what Fetched has per row, the rest being per column; or empty
 //   fetch_state(state, row, column)
 //   place(operands, state, row, column)
 #pragma once
@@ -104,7 +104,7 @@ class CellEpilogue {
   struct State {
     Columns old_cell[kRows] = {};
   };
-  struct Operands {
+  struct Fetched {
     int rows = 0, columns = 0;   // that exist
     int64_t index, gates_index;  // of the first element, in new_h and in gates
     Columns bias[kGates] = {};
@@ -113,7 +113,7 @@ class CellEpilogue {
 
   __device__ __forceinline__ explicit CellEpilogue(const ForwardProblem& problem) : p_(problem) {}
 
-  __device__ __forceinline__ void place(Operands& o, int64_t row, int64_t column) const {
+  __device__ __forceinline__ void place(Fetched& o, int64_t row, int64_t column) const {
     o.rows = 0;
     if (column >= p_.state_size || row >= p_.batch) {
       return;
@@ -124,7 +124,7 @@ class CellEpilogue {
     o.gates_index = index_of(row, kGates * p_.state_size) + column;
   }
 
-  __device__ __forceinline__ void place(Operands& o,
+  __device__ __forceinline__ void place(Fetched& o,
                                         const State& state,
                                         int64_t row,
                                         int64_t column) const {
@@ -132,7 +132,7 @@ class CellEpilogue {
     o.state = state;
   }
 
-  __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
+  __device__ __forceinline__ void fetch(Fetched& o, int64_t row, int64_t column) const {
     place(o, row, column);
     if (o.rows == 0) {
       return;
@@ -160,7 +160,7 @@ class CellEpilogue {
     }
   }
 
-  __device__ __forceinline__ void finish(const Operands& o,
+  __device__ __forceinline__ void finish(const Fetched& o,
                                          const float (&sums)[kGates][kRows * kColumns]) const {
     if (o.rows == 0) {
       return;

@@ -8,7 +8,9 @@
 
 namespace lltm::cuda {
 
-/// The column whose sums are in column n of the product. Each group of 16 is permuted.
+/// The column whose sums are in column n of the product. Each group of 16 is permuted:
+///   n       0 1 2 3  4  5  6  7  8 9 10 11 12 13 14 15
+///   column  0 1 4 5  8  9 12 13  2 3  6  7 10 11 14 15
 __device__ __forceinline__ int dealt_column(int n) {
   return n / 16 * 16 + n % 8 / 2 * 4 + n % 16 / 8 * 2 + n % 2;
 }

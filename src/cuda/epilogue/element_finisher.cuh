@@ -49,7 +49,7 @@ class ElementFinisher {
   const int64_t row_, column_;
   const int elements_;
   int element_;
-  typename Epilogue::Operands operands_;
+  typename Epilogue::Fetched operands_;
 };
 
 }  // namespace lltm::cuda

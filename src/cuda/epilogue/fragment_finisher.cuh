@@ -188,7 +188,7 @@ class FragmentFinisher {
         epilogue_.finish(next_[0], z);
         place_next();
       } else {
-        typename Epilogue::Operands operands = next_[0];
+        typename Epilogue::Fetched operands = next_[0];
         if constexpr (kFetchesAhead) {
           place_next();
         } else {
@@ -224,18 +224,18 @@ class FragmentFinisher {
   static constexpr bool kHasStates = !std::is_empty_v<typename Epilogue::State>;
   static constexpr bool kFetchesAhead = kSameColumns && kHasStates;
   static constexpr bool kPrepares =
-      requires(const Epilogue& of, typename Epilogue::Operands& operands) { of.prepare(operands); };
+      requires(const Epilogue& of, typename Epilogue::Fetched& operands) { of.prepare(operands); };
   // The items of a thread whose operands are on their way while it finishes one. In a step of a
   // sequence, each comes from L2.
   static constexpr int kDepth = kHasStates ? 1 : std::min(kMostItems, kPrepares ? 2 : 3);
 
-  __device__ __forceinline__ void fetch_item(typename Epilogue::Operands& operands, unsigned item) {
+  __device__ __forceinline__ void fetch_item(typename Epilogue::Fetched& operands, unsigned item) {
     operands.rows = 0;
     if (item < items_) {
       epilogue_.fetch(operands, row(item), column(item));
     }
   }
-  __device__ __forceinline__ void fetch_carried_of(typename Epilogue::Operands& operands) {
+  __device__ __forceinline__ void fetch_carried_of(typename Epilogue::Fetched& operands) {
     if constexpr (kPrepares) {
       epilogue_.fetch_carried(operands);
     }
@@ -287,7 +287,7 @@ class FragmentFinisher {
   bool is_prepared_ = false;  // next_[0]
   int receiver_;              // the rank that finishes this thread's sums
   unsigned first_;            // place_in_unit() of its first item
-  typename Epilogue::Operands next_[kDepth];
+  typename Epilogue::Fetched next_[kDepth];
   typename Epilogue::State further_[std::max(kMostItems - 1, 1)];
 };
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../products/wgmma_gradients.cuh"
+#include "../ptx/registers.cuh"
 #include "../scheduler/gradient_units.h"
 #include "../tile/vectors.cuh"
 #include "dealt_columns.cuh"
@@ -36,8 +37,7 @@ class GroupWriter {
 
   __device__ __forceinline__ GroupWriter(const GradientResults& results, const GradientUnit& unit) {
     // Or the compiler would compute all of this before the product, and spill it.
-    int thread = static_cast<int>(threadIdx.x);
-    asm volatile("" : "+r"(thread));
+    const int thread = in_register(static_cast<int>(threadIdx.x));
     const int lane = thread % 32, column = unit.column + lane % 4 * 2;
     const int64_t h = results.state_size, x = results.input_features, width = h + x;
 #pragma unroll
@@ -116,7 +116,7 @@ class GradientStaging {
     // In TF32 the compiler would otherwise compute all addresses of an epilogue before the product
     // and spill them.
     if constexpr (kSize == 4) {
-      asm volatile("" : "+r"(thread_));
+      thread_ = in_register(thread_);
     }
   }
 

@@ -26,7 +26,7 @@ class SequenceGradientsEpilogue {
   using Sums = Vector<acc_t, kColumns>;
   using Derivatives = typename Cell::template Derivatives<acc_t>;
 
-  struct Operands {
+  struct Fetched {
     bool ran_last, was_reset;  // at last_t
     bool runs, is_reset;       // at t
     Values gates[kGates] = {}, old_cell = {}, cell = {}, grad_output = {}, grad_cell = {};
@@ -58,7 +58,7 @@ class SequenceGradientsEpilogue {
   }
 
   /// Reads what no step writes.
-  __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
+  __device__ __forceinline__ void fetch(Fetched& o, int64_t row, int64_t column) const {
     const RowsOfSequence& rows = p_.rows_of_sequence;
     o.ran_last = p_.last_t != kNoTime && rows.runs(row, p_.last_t);
     o.was_reset = p_.last_t != kNoTime && rows.is_reset(row, p_.last_t);
@@ -88,7 +88,7 @@ class SequenceGradientsEpilogue {
   }
 
   /// Computes what the gradients are multiplied by. Called after fetch() and before finish().
-  __device__ __forceinline__ void prepare(Operands& o) const {
+  __device__ __forceinline__ void prepare(Fetched& o) const {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       acc_t z[kGates];
@@ -102,14 +102,14 @@ class SequenceGradientsEpilogue {
   }
 
   /// Reads what the previous step may have written.
-  __device__ __forceinline__ void fetch_carried(Operands& o, int64_t row, int64_t column) const {
+  __device__ __forceinline__ void fetch_carried(Fetched& o, int64_t row, int64_t column) const {
     if (o.runs) {
       o.d_cell = read_carried(p_.d_cell + row * p_.state_size + column, column);
     }
   }
 
   /// from_h are elements of d_gates[last_t] @ W_h.
-  __device__ __forceinline__ void finish(const Operands& o,
+  __device__ __forceinline__ void finish(const Fetched& o,
                                          int64_t row,
                                          int64_t column,
                                          const acc_t (&from_h)[kColumns]) const {
@@ -227,10 +227,10 @@ class SequenceGradientFours {
   static constexpr int kItemRows = 1, kItemColumns = 4, kSumsAnElement = 1;
   using Epilogue = SequenceGradientsEpilogue<scalar_t, Math, Cell, kItemColumns, kAtOnce>;
   struct State {};  // nothing is fetched ahead
-  struct Operands {
+  struct Fetched {
     int rows = 0;  // that exist
     int64_t row, column;
-    typename Epilogue::Operands of_elements;
+    typename Epilogue::Fetched of_elements;
   };
 
   __device__ __forceinline__ explicit SequenceGradientFours(
@@ -242,7 +242,7 @@ class SequenceGradientFours {
       epilogue_.prefetch(row, column);
     }
   }
-  __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
+  __device__ __forceinline__ void fetch(Fetched& o, int64_t row, int64_t column) const {
     if (exist(row, column)) {
       o.rows = 1;
       o.row = row;
@@ -250,13 +250,13 @@ class SequenceGradientFours {
       epilogue_.fetch(o.of_elements, row, column);
     }
   }
-  __device__ __forceinline__ void fetch_carried(Operands& o) const {
+  __device__ __forceinline__ void fetch_carried(Fetched& o) const {
     if (o.rows > 0) {
       epilogue_.fetch_carried(o.of_elements, o.row, o.column);
     }
   }
-  __device__ __forceinline__ void prepare(Operands& o) const { epilogue_.prepare(o.of_elements); }
-  __device__ __forceinline__ void finish(const Operands& o, const float (&sums)[1][4]) const {
+  __device__ __forceinline__ void prepare(Fetched& o) const { epilogue_.prepare(o.of_elements); }
+  __device__ __forceinline__ void finish(const Fetched& o, const float (&sums)[1][4]) const {
     if (o.rows > 0) {
       epilogue_.finish(o.of_elements, o.row, o.column, sums[0]);
     }
@@ -339,7 +339,7 @@ class StepFinisher {
   const int64_t row_, column_;
   const int rows_, columns_;
   int element_ = static_cast<int>(threadIdx.x);
-  typename Epilogue::Operands operands_[kAtOnce];
+  typename Epilogue::Fetched operands_[kAtOnce];
 };
 
 }  // namespace lltm::cuda

@@ -30,7 +30,7 @@ class StepEpilogue {
   using acc_t = accumulate_t<Element>;
   static constexpr int kItemRows = kRows, kItemColumns = kColumns, kSumsAnElement = kGates;
   struct State {};  // nothing is fetched ahead
-  struct Operands {
+  struct Fetched {
     int rows = 0, columns = 0;  // that exist
     int column;                 // of the first element
     int64_t row;                // of the first element, in the batch
@@ -41,7 +41,7 @@ class StepEpilogue {
 
   __device__ __forceinline__ explicit StepEpilogue(const StepProblem& problem) : p_(problem) {}
 
-  __device__ __forceinline__ void place(Operands& o, int64_t row, int64_t column) const {
+  __device__ __forceinline__ void place(Fetched& o, int64_t row, int64_t column) const {
     o.rows = 0;
     if (column < p_.state_size && row < p_.batch) {
       o.rows = kRows == 2 && row + kFragmentRowStep < p_.batch ? 2 : 1;
@@ -51,7 +51,7 @@ class StepEpilogue {
     }
   }
 
-  __device__ __forceinline__ void fetch(Operands& o, int64_t row, int64_t column) const {
+  __device__ __forceinline__ void fetch(Fetched& o, int64_t row, int64_t column) const {
     place(o, row, column);
     if (o.rows == 0) {
       return;
@@ -76,7 +76,7 @@ class StepEpilogue {
     }
   }
 
-  __device__ __forceinline__ void finish(const Operands& o,
+  __device__ __forceinline__ void finish(const Fetched& o,
                                          const acc_t (&sums)[kGates][kRows * kColumns]) const {
     if (o.rows == 0) {
       return;
@@ -108,7 +108,7 @@ class StepEpilogue {
         write(element(p_.new_cell, index), c + r * kColumns, runs);
       }
       if (p_.gates != nullptr) {
-        const int64_t first_gate = kGates * index - (kGates - 1) * o.column;
+        const int64_t first_gate = first_gate_of(index, o.column);
 #pragma unroll
         for (int gate = 0; gate < kGates; ++gate) {
           write(element(p_.gates, first_gate + gate * p_.state_size), z[gate] + r * kColumns, runs);
@@ -142,6 +142,11 @@ class StepEpilogue {
     return p_.rows.is_reset(row, p_.next_t) ? Turn::kBeginsAnew : Turn::kGoesOn;
   }
 
+  /// The index of an element's first gate, given its own: a row has kGates times as many. The other
+  /// gates are state_size apart.
+  static __device__ __forceinline__ int64_t first_gate_of(int64_t index, int column) {
+    return kGates * index - (kGates - 1) * column;
+  }
   static __device__ __forceinline__ Element* element(void* matrix, int64_t index) {
     return static_cast<Element*>(matrix) + index;
   }

@@ -13,11 +13,11 @@ namespace {
 
 /// The largest cluster with which all tiles are resident at once. More multiprocessors read the
 /// weights faster.
-int largest_split(const DeviceFacts& device, int64_t tiles, int64_t chunks, double blocks_per_sm) {
-  for (int split = kLargestCluster; split > 1; --split) {
-    if (split <= chunks && static_cast<double>(tiles * split) <=
-                               blocks_per_sm * device.resident_in_clusters_of(split)) {
-      return split;
+int most_ranks(const DeviceFacts& device, int64_t tiles, int64_t chunks, double blocks_per_sm) {
+  for (int ranks = kLargestCluster; ranks > 1; --ranks) {
+    if (ranks <= chunks && static_cast<double>(tiles * ranks) <=
+                               blocks_per_sm * device.resident_in_clusters_of(ranks)) {
+      return ranks;
     }
   }
   return 1;
@@ -38,31 +38,31 @@ bool supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFact
   return ours_run(s, device) && s.batch <= kFewRows;
 }
 
-int split_of(const BackwardShape& s, const DeviceFacts& device) {
+int ranks_of(const BackwardShape& s, const DeviceFacts& device) {
   // One block per multiprocessor, or two, of which 224 are resident in clusters of up to seven.
   const int64_t strips = s.column_tiles(64), groups = ceil_div(s.state_size, 16);
-  int split = largest_split(device, strips, groups, 1);
-  if (split < 4) {
-    split = static_cast<int>(std::clamp<int64_t>(224 / strips, 1, std::min<int64_t>(groups, 7)));
-    while (split > 1 && device.resident_in_clusters_of(split) == 0) {
-      --split;
+  int ranks = most_ranks(device, strips, groups, 1);
+  if (ranks < 4) {
+    ranks = static_cast<int>(std::clamp<int64_t>(224 / strips, 1, std::min<int64_t>(groups, 7)));
+    while (ranks > 1 && device.resident_in_clusters_of(ranks) == 0) {
+      --ranks;
     }
   }
-  return split;
+  return ranks;
 }
 
 Estimate time(const BackwardShape& s, const DeviceFacts& device) {
   const auto& costs = device.costs->backward.few_rows;
   const BackwardCosts::FewRows& of = is_float(*s.arithmetic) ? costs.floats : costs.halves;
-  const int split = split_of(s, device);
+  const int ranks = ranks_of(s, device);
   // Blocks that share rows are resident at once.
-  const int64_t waves = split > 1 ? 1 : ceil_div(s.column_tiles(64), 2 * device.multiprocessors);
-  const auto groups = static_cast<double>(waves * ceil_div(ceil_div(s.state_size, 16), split));
+  const int64_t waves = ranks > 1 ? 1 : ceil_div(s.column_tiles(64), 2 * device.multiprocessors);
+  const auto groups = static_cast<double>(waves * ceil_div(ceil_div(s.state_size, 16), ranks));
   // One column at a time, 16 bits take as many instructions as float.
   const BackwardCosts::FewRows& walked = s.vector_rows ? of : costs.floats;
   const double walk = groups * (walked.group + walked.group_a_row * static_cast<double>(s.batch)) *
                       (s.vector_rows ? 1 : costs.unaligned);
-  return {of.launch + std::max(walk, 2 * s.weights_bytes() / of.rate), 1, {.ranks = split}};
+  return {of.launch + std::max(walk, 2 * s.weights_bytes() / of.rate), 1, {.ranks = ranks}};
 }
 
 }  // namespace few_rows
@@ -99,10 +99,10 @@ GradientPlan plan_of(const BackwardShape& s, const DeviceFacts& device) {
   }
   // Fewer ranks than would fit: the tiles of d_weights need multiprocessors, too.
   const int64_t chunks = s.chunks(s.gates());
-  const int split = !device.clusters()          ? 1
+  const int ranks = !device.clusters()          ? 1
                     : count > 40 && count <= 66 ? static_cast<int>(std::min<int64_t>(2, chunks))
-                                                : largest_split(device, count, chunks, 0.6);
-  return squares(64, split);
+                                                : most_ranks(device, count, chunks, 0.6);
+  return squares(64, ranks);
 }
 
 Estimate time(const BackwardShape& s, const DeviceFacts& device) {

@@ -10,7 +10,7 @@ double weights_bytes(const SequenceGradientShape& shape) {
   return static_cast<double>(shape.gates * shape.state_size) * element_size(*shape.arithmetic);
 }
 
-/// The estimate for tiles with the best split, or with the wanted one.
+/// The estimate for tiles with the best number of ranks, or with the wanted one.
 Estimate tiles_time(const SequenceGradientCandidate& of,
                     const SequenceGradientShape& shape,
                     const DeviceFacts& device,
@@ -35,12 +35,12 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
   const double least =
       hopper && weights > costs.cache_bytes ? weights / costs.memory_rate + costs.beside_memory : 0;
   const int most = static_cast<int>(std::min<int64_t>(kLargestCluster, chunks));
-  return best_ranks(most, wanted, [&](int split) -> std::optional<double> {
-    const int64_t blocks = tiles * split;
-    const int alone = device.resident_in_clusters_of(split);
-    const int resident = device.resident_in_clusters_of(split, two_fit);
+  return best_ranks(most, wanted, [&](int ranks) -> std::optional<double> {
+    const int64_t blocks = tiles * ranks;
+    const int alone = device.resident_in_clusters_of(ranks);
+    const int resident = device.resident_in_clusters_of(ranks, two_fit);
     // By wgmma, more blocks than fill the GPU were not measured.
-    if (resident == 0 || (hopper && wanted == 0 && split > 1 && blocks > device.multiprocessors)) {
+    if (resident == 0 || (hopper && wanted == 0 && ranks > 1 && blocks > device.multiprocessors)) {
       return std::nullopt;
     }
     const auto active = static_cast<double>(std::min<int64_t>(blocks, resident));
@@ -48,10 +48,10 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
     const double chunk = std::max(tile.chunk.of(*shape.arithmetic) * (shares ? tile.shared : 1),
                                   active * chunk_bytes / chunk_rate);
     const double finish =
-        tile.finish * rows / of.tile.rows / split + (split > 1 ? tile.exchange : 0);
+        tile.finish * rows / of.tile.rows / ranks + (ranks > 1 ? tile.exchange : 0);
     const double step =
         static_cast<double>(ceil_div(blocks, resident)) *
-        (costs.launch + static_cast<double>(ceil_div(chunks, split)) * chunk + finish);
+        (costs.launch + static_cast<double>(ceil_div(chunks, ranks)) * chunk + finish);
     return std::max(step, least) + transposing;
   });
 }

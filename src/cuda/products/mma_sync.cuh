@@ -18,7 +18,7 @@ namespace lltm::cuda {
 
 /// Which operands of a chunk are loaded: those that are available before the previous kernel is
 /// complete, or those that it computes. A step of a sequence awaits h, and the backward d_gates.
-enum class Operands { kAll, kAvailable, kAwaited };
+enum class Ready { kAll, kAvailable, kAwaited };
 
 template <Arithmetic kArithmetic_,
           Major kMajorA,
@@ -102,9 +102,9 @@ struct TileProduct {
         load(a_of(shared, chunk - begin),
              b_of(shared, chunk - begin),
              chunk,
-             is_early     ? Operands::kAvailable
-             : ahead == 0 ? Operands::kAll
-                          : Operands::kAwaited);
+             is_early     ? Ready::kAvailable
+             : ahead == 0 ? Ready::kAll
+                          : Ready::kAwaited);
         if (!is_early) {
           commit_copies();
         }
@@ -131,7 +131,7 @@ struct TileProduct {
         __syncthreads();
       }
       if (next < end) {
-        load(a_of(shared, free_slot), b_of(shared, free_slot), next, Operands::kAll);
+        load(a_of(shared, free_slot), b_of(shared, free_slot), next, Ready::kAll);
       }
       commit_copies();
       free_slot = free_slot + 1 == kStages ? 0 : free_slot + 1;

@@ -33,12 +33,12 @@ inline KSplit split_of_k(int ranks, int chunks, int tile_rows) {
   return {ranks, chunks / ranks, chunks % ranks, (tile_rows + ranks - 1) / ranks};
 }
 
-/// A grid with `split` blocks per tile. Rows of tiles that exceed the limit of y continue in z, in
+/// A grid with `ranks` blocks per tile. Rows of tiles that exceed the limit of y continue in z, in
 /// whole groups of row_group rows: a block's row is y + gridDim.y * z, which may be past the last.
-inline dim3 grid_of_tiles(int64_t row_tiles, int64_t column_tiles, int split, int row_group = 1) {
+inline dim3 grid_of_tiles(int64_t row_tiles, int64_t column_tiles, int ranks, int row_group = 1) {
   constexpr int64_t kMaxY = 65535;
   const int64_t y = std::min(row_tiles, kMaxY / row_group * row_group);
-  return dim3(static_cast<unsigned>(column_tiles * split),
+  return dim3(static_cast<unsigned>(column_tiles * ranks),
               static_cast<unsigned>(y),
               static_cast<unsigned>((row_tiles + y - 1) / y));
 }

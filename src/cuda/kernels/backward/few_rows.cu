@@ -335,34 +335,34 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
 template <typename scalar_t, int kRows, int kWidth>
 cudaError_t launch_backward_few_rows_of(const GateGradientsParams<scalar_t>& cell,
                                         const BackwardProblem& products,
-                                        int split,
+                                        int ranks,
                                         cudaStream_t stream) {
   using Strip = FewRowsStrip<scalar_t, kRows, kWidth>;
   const bool all = products.d_weights != nullptr;
   const BackwardFewRowsArguments<scalar_t> arguments{
       .cell = cell,
       .products = products,
-      .split = split_of_k(split, tiles_of(products.state_size, Strip::kGroups), kRows),
+      .split = split_of_k(ranks, tiles_of(products.state_size, Strip::kGroups), kRows),
       .strips = segments_of(all || products.d_old_h != nullptr ? products.state_size : 0,
                             all || products.d_input != nullptr ? products.input_features : 0,
                             Strip::kColumns)};
   // The first strip computes d_bias and d_old_cell, even if no product is wanted.
   const auto count = static_cast<unsigned>(std::max(arguments.strips.pieces(), 1));
   return launch_in_clusters<&backward_few_rows_kernel<Strip>, Strip::kThreads, Strip::kSharedBytes>(
-      arguments, dim3(count * static_cast<unsigned>(split)), split, stream);
+      arguments, dim3(count * static_cast<unsigned>(ranks)), ranks, stream);
 }
 
 template <typename scalar_t>
 cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      const BackwardProblem& products,
-                                     int split,
+                                     int ranks,
                                      cudaStream_t stream) {
   constexpr int kSize = sizeof(scalar_t);
   const bool fours = rows_are_vectors_of(4, products, products.state_size, kSize) &&
                      reinterpret_cast<uintptr_t>(products.d_weights) % (4 * kSize) == 0;
   return launch_for_rows(products.batch, [&](auto rows) {
-    return fours ? launch_backward_few_rows_of<scalar_t, rows, 4>(cell, products, split, stream)
-                 : launch_backward_few_rows_of<scalar_t, rows, 1>(cell, products, split, stream);
+    return fours ? launch_backward_few_rows_of<scalar_t, rows, 4>(cell, products, ranks, stream)
+                 : launch_backward_few_rows_of<scalar_t, rows, 1>(cell, products, ranks, stream);
   });
 }
 

@@ -124,11 +124,11 @@ cudaError_t launch_backward_tiles(const BackwardProblem& problem,
 
 /// Computes the whole backward in one launch, for float, c10::Half and c10::BFloat16 and at most
 /// kFewRows rows, without TF32. It does not use cell.d_gates, cell.workspace or problem.d_gates.
-/// `split` blocks, a cluster, share the rows of weights; more than one requires sm_90.
+/// `ranks` blocks, a cluster, share the rows of weights; more than one requires sm_90.
 template <typename scalar_t>
 cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      const BackwardProblem& problem,
-                                     int split,
+                                     int ranks,
                                      cudaStream_t stream);
 
 }  // namespace lltm::cuda

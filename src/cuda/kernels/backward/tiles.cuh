@@ -62,16 +62,16 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     BoxCopier<kTileM, kChunkK, StateProduct::kPitchA, kThreads, Rows> copier_a;
     BoxCopier<kChunkK, kTileN, StateProduct::kPitchB, kThreads, Rows> copier_b;
     const Matrix& weights = piece.of(p.weights, p.weights_input);
-    const auto load = [&](Element* a, Element* b, int chunk, Operands which) {
+    const auto load = [&](Element* a, Element* b, int chunk, Ready which) {
       const int64_t k = int64_t(chunk) * kChunkK;
       const int depth = at_most(gate_columns - k, kChunkK);
-      if (which != Operands::kAvailable) {
+      if (which != Ready::kAvailable) {
         if (chunk == begin) {
           copier_a.start({d_gates + first_row * p.d_gates_stride + k, p.d_gates_stride, rows});
         }
         copier_a.copy(a, depth, kChunkK);
       }
-      if (which != Operands::kAwaited) {
+      if (which != Ready::kAwaited) {
         if (chunk == begin) {
           copier_b.start(
               {static_cast<const Element*>(weights.data) + k * weights.stride + first_column,
@@ -109,16 +109,16 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     BoxCopier<kChunkK, kTileM, WeightProduct::kPitchA, kThreads, Rows> copier_a;
     BoxCopier<kChunkK, kTileN, WeightProduct::kPitchB, kThreads, Rows> copier_b;
     const Matrix& source = piece.of(p.old_h, p.input);
-    const auto load = [&](Element* a, Element* b, int chunk, Operands which) {
+    const auto load = [&](Element* a, Element* b, int chunk, Ready which) {
       const int depth = at_most(p.batch - int64_t(chunk) * kChunkK, kChunkK);
-      if (which != Operands::kAvailable) {
+      if (which != Ready::kAvailable) {
         if (chunk == 0) {
           copier_a.start({d_gates + first_row, p.d_gates_stride, 0});
         }
         copier_a.source_.rows = depth;
         copier_a.copy(a, rows, kChunkK * p.d_gates_stride);
       }
-      if (which != Operands::kAwaited) {
+      if (which != Ready::kAwaited) {
         if (chunk == 0) {
           copier_b.start(
               {static_cast<const Element*>(source.data) + first_column, source.stride, 0});

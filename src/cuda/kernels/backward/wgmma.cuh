@@ -34,7 +34,7 @@ struct GradientArguments {
 
 /// The columns of a tile of the state product and of the weight product.
 template <Arithmetic kArithmetic_, int kStateColumns_, int kWeightColumns_>
-struct GradientTile {
+struct GradientTiling {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
   using Product = GradientProduct<kArithmetic>;
   using Staging = GradientStaging<Product>;

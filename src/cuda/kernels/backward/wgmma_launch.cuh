@@ -116,15 +116,15 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
 template <Arithmetic kArithmetic, typename Run>
 auto with_gradient_tile(const GradientPlan& plan, const Run& run) {
   if (plan.weight_columns == 64) {
-    return run(GradientTile<kArithmetic, 64, 64>());
+    return run(GradientTiling<kArithmetic, 64, 64>());
   }
   switch (plan.state_columns) {
     case 64:
-      return run(GradientTile<kArithmetic, 64, 256>());
+      return run(GradientTiling<kArithmetic, 64, 256>());
     case 128:
-      return run(GradientTile<kArithmetic, 128, 256>());
+      return run(GradientTiling<kArithmetic, 128, 256>());
     default:
-      return run(GradientTile<kArithmetic, 256, 256>());
+      return run(GradientTiling<kArithmetic, 256, 256>());
   }
 }
 

@@ -10,6 +10,7 @@
 #include "../../epilogue/step.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
+#include "../../ptx/registers.cuh"
 #include "../../reduction/lane_sums.cuh"
 #include "../../runtime/launch.cuh"
 #include "../../tile/vectors.cuh"
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
                                   ForwardMath<kArithmetic>>;
   using Epilogue = EpilogueOf<Problem, cell::Lltm, Element, Math, 1, 1>;
   const Epilogue epilogue(arguments.problem);
-  typename Epilogue::Operands operands;
+  typename Epilogue::Fetched operands;
   const auto fetch = [&] {
     if (row < kRows) {
       epilogue.fetch(operands, first_row + row, first_hidden + own_column);
@@ -192,8 +193,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   }
   __syncthreads();
   // Computed again, rather than kept in registers that the product needs.
-  int row_again = row;
-  asm volatile("" : "+r"(row_again));
+  const int row_again = in_register(row);
   if (row_again < kRows) {
     epilogue.place(operands, first_row + row_again, first_hidden + own_column);
   }

@@ -13,12 +13,12 @@ namespace lltm::cuda {
 
 /// Problem is ForwardProblem or StepProblem: the cell's forward, or a step of a sequence.
 
-/// Computes the whole forward in one launch. `split` blocks, a cluster, share the K of a tile. More
+/// Computes the whole forward in one launch. `ranks` blocks, a cluster, share the K of a tile. More
 /// than one requires sm_90.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_tiles(const Problem& problem,
                                  const TileShape& tile,
-                                 int split,
+                                 int ranks,
                                  cudaStream_t stream);
 
 /// As launch_forward_tiles, on compute capability 9.0 with code built for 90a. Input, weights and
@@ -26,7 +26,7 @@ cudaError_t launch_forward_tiles(const Problem& problem,
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& problem,
                                  const TileShape& tile,
-                                 int split,
+                                 int ranks,
                                  cudaStream_t stream);
 
 /// Computes the whole forward in one launch, for at most kMostFewRows rows, or kFewRows in a step,

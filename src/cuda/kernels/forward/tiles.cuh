@@ -103,11 +103,11 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
       begin,
       end,
       loads_early(arguments.problem),
-      [&](Element* a, Element* b, int chunk, Operands which) {
-        if (which == Operands::kAll || (which == Operands::kAwaited) == piece_at(chunk).of_h) {
+      [&](Element* a, Element* b, int chunk, Ready which) {
+        if (which == Ready::kAll || (which == Ready::kAwaited) == piece_at(chunk).of_h) {
           load(copier_a, depth_a, rows_a, a, chunk);
         }
-        if (which != Operands::kAwaited) {
+        if (which != Ready::kAwaited) {
           load(copier_b, depth_b, rows_b, b, chunk);
         }
       },
@@ -131,7 +131,7 @@ template <Arithmetic kArithmetic,
           int kStages,
           int kBlocksPerSm,
           typename Problem>
-cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t stream) {
+cudaError_t launch_forward_tile(const Problem& problem, int ranks, cudaStream_t stream) {
   const ForwardProblem& params = problem;
   using Product = TileProduct<kArithmetic,
                               Major::kK,
@@ -144,13 +144,13 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
                               kStages>;
   const Segments chunks = segments_of(params.state_size, params.input_columns(), Product::kChunkK);
   const ForwardTilesArguments<Problem> arguments{
-      .problem = problem, .split = split_of_k(split, chunks.pieces(), kTileM), .chunks = chunks};
+      .problem = problem, .split = split_of_k(ranks, chunks.pieces(), kTileM), .chunks = chunks};
   const dim3 grid =
-      grid_of_tiles(ceil_div(params.batch, kTileM), ceil_div(params.state_size, kHidden), split);
+      grid_of_tiles(ceil_div(params.batch, kTileM), ceil_div(params.state_size, kHidden), ranks);
   return launch_in_clusters<&forward_tiles_kernel<Problem, Product, kBlocksPerSm>,
                             Product::kThreads,
                             Product::kSharedBytes,
-                            ClusterSums<Product>::kSharedBytes>(arguments, grid, split, stream);
+                            ClusterSums<Product>::kSharedBytes>(arguments, grid, ranks, stream);
 }
 
 // Warps along M, N and K, stages, and blocks per multiprocessor are those that measured best for
@@ -158,22 +158,22 @@ cudaError_t launch_forward_tile(const Problem& problem, int split, cudaStream_t 
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_tiles(const Problem& params,
                                  const TileShape& tile,
-                                 int split,
+                                 int ranks,
                                  cudaStream_t stream) {
   constexpr bool kFloat32 = kArithmetic == Arithmetic::kFloat32;  // which takes more registers
   constexpr int kBlocks = kFloat32 ? 1 : 2, kStages = kFloat32 ? 4 : 3;
   if (tile == TileShape{16, 8}) {
-    return launch_forward_tile<kArithmetic, 16, 8, 1, 1, 4, 6, 2>(params, split, stream);
+    return launch_forward_tile<kArithmetic, 16, 8, 1, 1, 4, 6, 2>(params, ranks, stream);
   }
   if (tile == TileShape{64, 8}) {
-    return launch_forward_tile<kArithmetic, 64, 8, 4, 1, 2, 6, 2>(params, split, stream);
+    return launch_forward_tile<kArithmetic, 64, 8, 4, 1, 2, 6, 2>(params, ranks, stream);
   }
   if (tile == TileShape{64, 32}) {
-    return launch_forward_tile<kArithmetic, 64, 32, 2, 4, 1, 3, kBlocks>(params, split, stream);
+    return launch_forward_tile<kArithmetic, 64, 32, 2, 4, 1, 3, kBlocks>(params, ranks, stream);
   }
   if (tile == TileShape{128, 32}) {
     return launch_forward_tile<kArithmetic, 128, 32, 4, 2, 1, kStages, kBlocks>(
-        params, split, stream);
+        params, ranks, stream);
   }
   return cudaErrorInvalidValue;
 }

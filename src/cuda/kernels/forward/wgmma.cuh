@@ -297,18 +297,18 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
 
 template <typename Tile>
 cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
-                                      int split,
+                                      int ranks,
                                       cudaStream_t stream) {
   const ForwardProblem& p = problem;
   using Product = typename Tile::Product;
-  if (split > Tile::kMaxRanks) {
+  if (ranks > Tile::kMaxRanks) {
     return cudaErrorInvalidValue;
   }
   ForwardWgmmaArguments<typename Tile::Problem> arguments{};
   arguments.problem = problem;
   arguments.chunks = segments_of(p.state_size, p.input_columns(), Product::kChunkK);
-  arguments.split = split_of_k(split, arguments.chunks.pieces(), Product::kTileM);
-  arguments.x_split = split_of_k(split, arguments.chunks.x_pieces, Product::kTileM);
+  arguments.split = split_of_k(ranks, arguments.chunks.pieces(), Product::kTileM);
+  arguments.x_split = split_of_k(ranks, arguments.chunks.x_pieces, Product::kTileM);
   const int rows = Product::box_rows(p.batch);
   arguments.bytes_a = rows * 128;
   if (!describe_forward(
@@ -319,7 +319,7 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
   constexpr int kRowTiles = Product::kRowTiles;
   const dim3 grid = grid_of_tiles((row_tiles + kRowTiles - 1) / kRowTiles * kRowTiles,
                                   tiles_of(p.state_size, Tile::kHidden),
-                                  split,
+                                  ranks,
                                   kRowTiles);
   return launch_in_clusters<&forward_wgmma_kernel<Tile>,
                             Product::kThreads,
@@ -328,7 +328,7 @@ cudaError_t launch_forward_wgmma_tile(const typename Tile::Problem& problem,
                             Tile::kFirstStepBytes>(
       arguments,
       grid,
-      dim3(split, kRowTiles),
+      dim3(ranks, kRowTiles),
       stream,
       Tile::kMeetsNextStep && !loads_early(problem) ? Tile::kFirstStepBytes : 0);
 }
@@ -343,25 +343,25 @@ inline bool in_fours(const StepProblem& p, int) {
 }
 
 template <typename Cell, typename Product, typename Problem>
-cudaError_t launch_in_fours_or_not(const Problem& problem, int split, cudaStream_t stream) {
+cudaError_t launch_in_fours_or_not(const Problem& problem, int ranks, cudaStream_t stream) {
   return in_fours(problem, sizeof(typename Product::Element))
              ? launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Cell, Product, true>>(
-                   problem, split, stream)
+                   problem, ranks, stream)
              : launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Cell, Product, false>>(
-                   problem, split, stream);
+                   problem, ranks, stream);
 }
 
 /// Launches the one of these products that has the tile.
 template <typename Cell, typename... Products, typename Problem>
 cudaError_t launch_product(const Problem& problem,
                            const TileShape& tile,
-                           int split,
+                           int ranks,
                            cudaStream_t stream) {
   cudaError_t error = cudaErrorInvalidValue;
   const auto launch_if_it_has = [&]<typename Product>() {
     constexpr int kHidden = Product::kTileN / Cell::kGates;
     if (tile == TileShape{Product::kTileM, kHidden, Product::kRowTiles}) {
-      error = launch_in_fours_or_not<Cell, Product>(problem, split, stream);
+      error = launch_in_fours_or_not<Cell, Product>(problem, ranks, stream);
     }
   };
   (launch_if_it_has.template operator()<Products>(), ...);
@@ -375,14 +375,14 @@ cudaError_t launch_product(const Problem& problem,
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& p,
                                  const TileShape& tile,
-                                 int split,
+                                 int ranks,
                                  cudaStream_t stream) {
   constexpr bool kOverlaps = kOfSequence<Problem>;
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
     return launch_product<cell::Lltm,
                           ThreeTf32Product<Major::kK, 1, 1, 8, 24>,
                           ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
-                          ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(p, tile, split, stream);
+                          ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(p, tile, ranks, stream);
   } else {
     return launch_product<cell::Lltm,
                           WgmmaProduct<kArithmetic, 1, 24, kOverlaps ? 8 : 11, 1, 0, kOverlaps>,
@@ -393,7 +393,7 @@ cudaError_t launch_forward_wgmma(const Problem& p,
                           WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>,
                           WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0, kOverlaps>,
                           WgmmaProduct<kArithmetic, 3, 96, 4, 1, 0, kOverlaps>>(
-        p, tile, split, stream);
+        p, tile, ranks, stream);
   }
 }
 

@@ -60,12 +60,12 @@ __global__ void __launch_bounds__(Product::kThreads, 2) sequence_gradient_tiles_
                           int64_t(begin) * kChunkK,
                       p.d_gates_stride,
                       rows});
-  const auto load = [&](Element* a, Element* b, int chunk, Operands which) {
+  const auto load = [&](Element* a, Element* b, int chunk, Ready which) {
     const int depth = at_most(gate_columns - int64_t(chunk) * kChunkK, kChunkK);
-    if (which != Operands::kAvailable) {
+    if (which != Ready::kAvailable) {
       gates_copier.copy(a, depth, kChunkK);
     }
-    if (which != Operands::kAwaited) {
+    if (which != Ready::kAwaited) {
       weights_copier.source_.rows = depth;
       weights_copier.copy(b, columns, kChunkK * weights.stride);
     }
@@ -88,21 +88,21 @@ template <typename Product, int kAtOnce>
 cudaError_t launch_sequence_gradient_tile(
     const SequenceGradientsParams<typename Product::Element>& params,
     const Matrix& weights_h,
-    int split,
+    int ranks,
     cudaStream_t stream) {
   const int chunks = tiles_of(3 * params.state_size, Product::kChunkK);
   const int column_tiles = tiles_of(params.state_size, Product::kTileN);
   const SequenceGradientTilesArguments<typename Product::Element> arguments{
       .step = params,
       .weights_h = weights_h,
-      .split = split_of_k(split, chunks, Product::kTileM),
+      .split = split_of_k(ranks, chunks, Product::kTileM),
       .column_tiles = static_cast<unsigned>(column_tiles)};
-  const int64_t blocks = int64_t(tiles_of(params.rows, Product::kTileM)) * column_tiles * split;
+  const int64_t blocks = int64_t(tiles_of(params.rows, Product::kTileM)) * column_tiles * ranks;
   return launch_in_clusters<&sequence_gradient_tiles_kernel<Product, kAtOnce>,
                             Product::kThreads,
                             Product::kSharedBytes,
                             ClusterSums<Product>::kSharedBytes>(
-      arguments, dim3(static_cast<unsigned>(blocks)), split, stream);
+      arguments, dim3(static_cast<unsigned>(blocks)), ranks, stream);
 }
 
 template <Arithmetic kArithmetic>
@@ -110,17 +110,17 @@ cudaError_t launch_sequence_gradient_tiles(
     const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
     const Matrix& weights_h,
     const TileShape& tile,
-    int split,
+    int ranks,
     cudaStream_t stream) {
   // There are enough stages to load the weights of a rank before the step starts, if these are few,
   // and room for two blocks per multiprocessor.
   if (tile == TileShape{32, 32}) {
     using Product = TileProduct<kArithmetic, Major::kK, Major::kOther, 32, 32, 2, 2, 2, 8>;
-    return launch_sequence_gradient_tile<Product, 1>(params, weights_h, split, stream);
+    return launch_sequence_gradient_tile<Product, 1>(params, weights_h, ranks, stream);
   }
   if (tile == TileShape{64, 64}) {
     using Product = TileProduct<kArithmetic, Major::kK, Major::kOther, 64, 64, 2, 4, 1, 4>;
-    return launch_sequence_gradient_tile<Product, 4>(params, weights_h, split, stream);
+    return launch_sequence_gradient_tile<Product, 4>(params, weights_h, ranks, stream);
   }
   return cudaErrorInvalidValue;
 }

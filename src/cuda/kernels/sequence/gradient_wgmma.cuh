@@ -188,10 +188,10 @@ template <typename Cell, typename Product, bool kAtOnce>
 cudaError_t launch_sequence_gradient_product(
     const SequenceGradientsParams<typename Product::Element>& params,
     const Matrix& weights,
-    int split,
+    int ranks,
     cudaStream_t stream) {
   using Memory = FragmentMemory<Product>;
-  if (split > Memory::kMaxRanks) {
+  if (ranks > Memory::kMaxRanks) {
     return cudaErrorInvalidValue;
   }
   constexpr Arithmetic kArithmetic = Product::kArithmetic;
@@ -201,7 +201,7 @@ cudaError_t launch_sequence_gradient_product(
       .d_gates = {},
       .weights = {},
       .step = params,
-      .split = split_of_k(split, tiles_of(gate_columns, Product::kChunkK), Product::kTileM),
+      .split = split_of_k(ranks, tiles_of(gate_columns, Product::kChunkK), Product::kTileM),
       .bytes_a = rows * 128};
   if (!describe(&arguments.d_gates,
                 {.arithmetic = kArithmetic,
@@ -220,7 +220,7 @@ cudaError_t launch_sequence_gradient_product(
     return cudaErrorInvalidValue;
   }
   const dim3 grid = grid_of_tiles(
-      tiles_of(params.rows, Product::kTileM), tiles_of(params.state_size, Product::kTileN), split);
+      tiles_of(params.rows, Product::kTileM), tiles_of(params.state_size, Product::kTileN), ranks);
   // With so much shared memory, no two blocks fit a multiprocessor together. If steps meet, the
   // blocks of the first one get it, and those that follow find one place on each.
   constexpr int kAloneBytes = std::max(Memory::kAloneBytes, Memory::kClusterBytes);
@@ -229,24 +229,24 @@ cudaError_t launch_sequence_gradient_product(
                             Product::kThreads,
                             Memory::kBlockBytes,
                             Memory::kClusterBytes,
-                            kAloneBytes>(arguments, grid, split, stream, alone ? kAloneBytes : 0);
+                            kAloneBytes>(arguments, grid, ranks, stream, alone ? kAloneBytes : 0);
 }
 
 template <typename Cell, typename... Products, typename Params>
 cudaError_t launch_sequence_gradient_product_of(const Params& params,
                                                 const Matrix& weights,
                                                 const TileShape& tile,
-                                                int split,
+                                                int ranks,
                                                 cudaStream_t stream) {
   cudaError_t error = cudaErrorInvalidValue;
   const auto launch_if_it_has = [&]<typename Product>() {
     if (tile == TileShape{Product::kTileM, Product::kTileN}) {
       if (params.state_size % 4 == 0) {
         error =
-            launch_sequence_gradient_product<Cell, Product, true>(params, weights, split, stream);
+            launch_sequence_gradient_product<Cell, Product, true>(params, weights, ranks, stream);
       } else if constexpr (Product::kTileM == 64 && Product::kTileN >= 64) {
         error =
-            launch_sequence_gradient_product<Cell, Product, false>(params, weights, split, stream);
+            launch_sequence_gradient_product<Cell, Product, false>(params, weights, ranks, stream);
       }
     }
   };
@@ -261,19 +261,19 @@ cudaError_t launch_sequence_gradient_wgmma(
     const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
     const Matrix& weights,
     const TileShape& tile,
-    int split,
+    int ranks,
     cudaStream_t stream) {
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
     return launch_sequence_gradient_product_of<Cell,
                                                ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
                                                ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(
-        params, weights, tile, split, stream);
+        params, weights, tile, ranks, stream);
   } else {
     return launch_sequence_gradient_product_of<Cell,
                                                WgmmaProduct<kArithmetic, 1, 32, 8, 1, 0, true>,
                                                WgmmaProduct<kArithmetic, 1, 64, 5, 1, 0, true>,
                                                WgmmaProduct<kArithmetic, 2, 64, 7, 1, 0, true>>(
-        params, weights, tile, split, stream);
+        params, weights, tile, ranks, stream);
   }
 }
 

@@ -80,7 +80,7 @@ cudaError_t launch_sequence_gradients(const SequenceGradientsParams<scalar_t>& p
                                       cudaStream_t stream);
 
 /// The same with the product, of the LLTM: from_h is d_gates[last_t] @ weights_h, in float32. Rows
-/// of both start at multiples of 16 bytes. `split` blocks, a cluster, share the K = 3*state_size of
+/// of both start at multiples of 16 bytes. `ranks` blocks, a cluster, share the K = 3*state_size of
 /// a tile; more than one requires sm_90. The previous kernel must have waited for whatever wrote
 /// the operands other than d_gates[last_t], d_h and d_cell before it started this one, as both of
 /// these kernels do.
@@ -89,7 +89,7 @@ cudaError_t launch_sequence_gradient_tiles(
     const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
     const Matrix& weights_h,
     const TileShape& tile,
-    int split,
+    int ranks,
     cudaStream_t stream);
 
 /// As launch_sequence_gradient_tiles, for either cell, on compute capability 9.0 with code built
@@ -101,7 +101,7 @@ cudaError_t launch_sequence_gradient_wgmma(
     const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
     const Matrix& weights,
     const TileShape& tile,
-    int split,
+    int ranks,
     cudaStream_t stream);
 
 /// Writes the h or c that every step started from, of all rows.

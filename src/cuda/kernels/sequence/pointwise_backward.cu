@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kElementThreads)
   wait_for_previous_kernel();
   const Epilogue epilogue(params);
   for_each_element(params.rows, params.state_size, [&](int64_t row, int64_t column) {
-    typename Epilogue::Operands operands;
+    typename Epilogue::Fetched operands;
     epilogue.fetch(operands, row, column);
     epilogue.fetch_carried(operands, row, column);
     epilogue.prepare(operands);

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kElementThreads)
   const Epilogue epilogue(params.step);
   const int64_t state_size = params.step.state_size;
   for_each_element(params.step.batch, state_size, [&](int64_t row, int64_t column) {
-    typename Epilogue::Operands operands;
+    typename Epilogue::Fetched operands;
     epilogue.fetch(operands, row, column);
     accumulate_t<scalar_t> z[Cell::kGates][1];
 #pragma unroll
