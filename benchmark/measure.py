@@ -41,10 +41,10 @@ def _measure(section: str, case: Case, names: list[str], budget: timing.Budget, 
             failures += failed
     for clock, found in timings.items():
         least = limit(case, rates, clock)
-        for name, of_peer in found.items():
+        for name, peer_times in found.items():
             # On a CPU, where other processes disturb long calls, the minimum.
-            us = of_peer.minimum if case.variant and case.device == "cpu" else of_peer.median
-            low, us, high = (value / case.shape.steps for value in (of_peer.low, us, of_peer.high))
+            us = peer_times.minimum if case.variant and case.device == "cpu" else peer_times.median
+            low, us, high = (value / case.shape.steps for value in (peer_times.low, us, peer_times.high))
             mean, largest = found_errors.get(name, (None, None))
             yield Row(
                 section,

@@ -73,8 +73,8 @@ def times(rows: DataFrame) -> DataFrame:
     ours = wide.reindex(columns=[MODULE, OURS]).bfill(axis=1).iloc[:, 0]
     given = rows.groupby(index, sort=False)[["limit", "speedup"]].max().astype(float)
     speedup = given["speedup"].fillna(wide[baselines].min(axis=1) / ours)
-    of_lstm = {"LSTM speedup": wide["LSTM"] / wide[LSTM_MODULE]} if {"LSTM", LSTM_MODULE} <= set(wide) else {}
-    return wide.assign(limit=given["limit"], speedup=speedup, **of_lstm)
+    lstm_speedup = {"LSTM speedup": wide["LSTM"] / wide[LSTM_MODULE]} if {"LSTM", LSTM_MODULE} <= set(wide) else {}
+    return wide.assign(limit=given["limit"], speedup=speedup, **lstm_speedup)
 
 
 def number(value: float) -> str:
@@ -114,8 +114,8 @@ def title(group: tuple, work: str = "") -> str:
 def _cases(rows: DataFrame) -> Iterator[str]:
     """The times of fixed cases, a table for each dtype; and of cells also the errors."""
     for works in (["forward", "training"], ["autocast"]):
-        of_works = rows[rows["work"].isin(works)]
-        for group, wide in times(of_works).groupby(GROUP, sort=False) if len(of_works) else ():
+        chosen = rows[rows["work"].isin(works)]
+        for group, wide in times(chosen).groupby(GROUP, sort=False) if len(chosen) else ():
             columns = {name: pairs(wide[name]) for name in wide if "speedup" not in name and wide[name].notna().any()}
             columns |= {name: pairs(wide[name], ratio) for name in wide if "speedup" in name}
             shown = DataFrame(columns).reset_index()
@@ -140,8 +140,8 @@ def _sweep(rows: DataFrame) -> Iterator[str]:
     summary.insert(0, "speedup", [title(key[:-1], key[-1]) for key in summary.index])
     yield f"Seeds {', '.join(map(str, sorted(rows['seed'].unique())))}, pooled."
     yield table(summary)
-    for key, of_group in wide.groupby([*GROUP, "work"], sort=False):
-        shown = of_group.nsmallest(WORST, "speedup").dropna(axis=1, how="all")
+    for key, group_rows in wide.groupby([*GROUP, "work"], sort=False):
+        shown = group_rows.nsmallest(WORST, "speedup").dropna(axis=1, how="all")
         formed = {name: shown[name].map(ratio if "speedup" in name else number) for name in shown}
         yield f"## {title(key[:-1], key[-1])}: worst shapes"
         yield table(DataFrame(formed).reset_index()[["shape", *formed]])
@@ -200,9 +200,9 @@ def tables(found: Measurements, with_method: bool = True) -> str:
     """All tables."""
     parts = []
     for section, of in SECTIONS.items():
-        of_section = found.rows[found.rows["section"] == section]
-        if len(of_section):
-            parts += [*([METHOD[section]] if with_method else []), *of(of_section)]
+        section_rows = found.rows[found.rows["section"] == section]
+        if len(section_rows):
+            parts += [*([METHOD[section]] if with_method else []), *of(section_rows)]
     for kept in found.published:
         heading = f"## {kept['title']}" if "title" in kept else ""
         parts += filter(None, [heading, kept.get("text"), table(DataFrame(kept["rows"], columns=kept["columns"]))])
@@ -237,8 +237,8 @@ def draw(rows: DataFrame, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {"cell": _bars, "sweep": _distribution, "sequence": _bars, "sequence sweep": _against_state_size}
     for section, picture in pictures.items():
-        of_section = rows[rows["section"] == section]
-        if len(of_section) and len(wide := times(of_section)):
+        section_rows = rows[rows["section"] == section]
+        if len(section_rows) and len(wide := times(section_rows)):
             picture(wide).savefig(folder / f"{section.replace(' ', '-')}.png", dpi=110)
             plt.close("all")
 
@@ -268,8 +268,8 @@ def _panels(wide: DataFrame, by: list[str]) -> tuple[plt.Figure, Iterator]:
 def _distribution(wide: DataFrame) -> plt.Figure:
     """The fraction of shapes below each speedup."""
     figure, panels = _panels(wide, [])
-    for axes, (work,), of_work in panels:
-        for group, speedups in of_work["speedup"].dropna().groupby(GROUP, sort=False):
+    for axes, (work,), work_rows in panels:
+        for group, speedups in work_rows["speedup"].dropna().groupby(GROUP, sort=False):
             shares = [(index + 0.5) / len(speedups) for index in range(len(speedups))]
             axes.plot(sorted(speedups), shares, label=f"{title(group)} (n = {len(speedups)})")
         axes.axvline(1, color="black", linewidth=1)

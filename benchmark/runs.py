@@ -15,7 +15,7 @@ import speed
 import sweep as random_shapes
 import timing
 import torch
-import transforms as of_transforms
+import transforms as transform_cases
 from cases import (
     DTYPES,
     HIDDEN_SIZES,
@@ -203,12 +203,12 @@ def our_sequence_peers() -> list[str]:
 
 def transforms(request: Request, _: object) -> None:
     """torch.func's transforms of lltm.LLTM, with a loop and a plain call beside them."""
-    shapes = request.chosen_shapes() or of_transforms.SHAPES[: 1 if request.quick else None]
+    shapes = request.chosen_shapes() or transform_cases.SHAPES[: 1 if request.quick else None]
     threads = {"cpu": request.chosen_threads(), "cuda": [request.cores]}
     tasks = [
         task
         for device in request.chosen_devices()
         for count in threads[device]
-        for task in of_transforms.tasks(device, count, shapes, request.budget())
+        for task in transform_cases.tasks(device, count, shapes, request.budget())
     ]
     request.run("transforms", request.chosen_devices(), tasks, request.seconds)

@@ -120,10 +120,10 @@ def panel(dtype: str, found: list[Point], y: Scale) -> Iterator[str]:
             yield text(place, BOTTOM + 36, f"N = {batch}", "small middle")
     yield text((left + right) / 2, BOTTOM + 54, "hidden size", "middle")
     for peer, (name, _) in SERIES.items():
-        of_peer = [(place, y(us[peer])) for place, us in zip(places, shapes.values(), strict=True) if peer in us]
-        if one_series and of_peer:
-            yield f'<polyline points="{" ".join(f"{a},{b}" for a, b in of_peer)}" class="line {name}"/>'
-        yield from (f'<circle cx="{a}" cy="{b}" r="{4 if one_series else 5}" class="{name}"/>' for a, b in of_peer)
+        peer_points = [(place, y(us[peer])) for place, us in zip(places, shapes.values(), strict=True) if peer in us]
+        if one_series and peer_points:
+            yield f'<polyline points="{" ".join(f"{a},{b}" for a, b in peer_points)}" class="line {name}"/>'
+        yield from (f'<circle cx="{a}" cy="{b}" r="{4 if one_series else 5}" class="{name}"/>' for a, b in peer_points)
 
 
 def legend(peers: Iterable[str]) -> Iterator[str]:
@@ -137,8 +137,8 @@ def legend(peers: Iterable[str]) -> Iterator[str]:
 
 def svg(rows: DataFrame, gpu: str) -> str:
     """The picture of these rows."""
-    of_dtypes = {dtype: points(rows, dtype) for dtype in DTYPES}
-    every = [point for found in of_dtypes.values() for point in found]
+    dtype_points = {dtype: points(rows, dtype) for dtype in DTYPES}
+    every = [point for found in dtype_points.values() for point in found]
     y = Scale(min(point.us for point in every) / 2.4, max(point.us for point in every) * 1.2, BOTTOM, TOP)
     calls = {point[1:3] for point in every}
     sizes = "{} steps, batch {}".format(*next(iter(calls))) if len(calls) == 1 else "batch N"
@@ -148,7 +148,7 @@ def svg(rows: DataFrame, gpu: str) -> str:
         text(24, 36, f"Microseconds per step, forward + backward, {name} (lower is better)", "title"),
         text(24, 57, f"{sizes}; input size = hidden size. Blue: speedup over the faster of nn.LSTM and nn.GRU."),
         *legend(shown),
-        *(part for dtype, found in of_dtypes.items() for part in panel(dtype, found, y)),
+        *(part for dtype, found in dtype_points.items() for part in panel(dtype, found, y)),
     ]
     body = "\n".join(f"  {part}" for part in parts)
     return (

@@ -126,8 +126,8 @@ def errors(case: Case, cells: dict[Peer, Callable]) -> dict[str, tuple[float, fl
     for peer, cell in cells.items():
         reference = peer.reference(case.shape, case.device, torch.float64)
         with torch.no_grad():
-            for of_reference, of_cell in zip(reference.parameters(), cell.parameters(), strict=True):
-                of_reference.copy_(of_cell)
+            for reference_parameter, cell_parameter in zip(reference.parameters(), cell.parameters(), strict=True):
+                reference_parameter.copy_(cell_parameter)
         with torch.autocast(case.device, enabled=False):
             expected = _step(reference, double, case.work)
         actual = _step(cell, inputs, case.work)

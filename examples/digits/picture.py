@@ -27,8 +27,10 @@ MISTAKES_SHOWN = 4
 def chosen(predicted: Tensor, labels: Tensor) -> list[int]:
     """The images to show: first the same number of each digit, then a few mistakes, without manual selection."""
     wrong = torch.nonzero(predicted != labels).flatten().tolist()[:MISTAKES_SHOWN]
-    of_each = [torch.nonzero((labels == digit) & (predicted == labels)).flatten().tolist() for digit in range(CLASSES)]
-    right = [index for rank in zip(*of_each, strict=False) for index in rank][: DIGITS_SHOWN - len(wrong)]
+    right_by_digit = [
+        torch.nonzero((labels == digit) & (predicted == labels)).flatten().tolist() for digit in range(CLASSES)
+    ]
+    right = [index for rank in zip(*right_by_digit, strict=False) for index in rank][: DIGITS_SHOWN - len(wrong)]
     return right + wrong
 
 

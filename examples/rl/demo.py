@@ -63,13 +63,13 @@ def main() -> None:
             ]
             for name, size in sizes.items()
         }
-        runs = {name: [job.result() for job in of_agent] for name, of_agent in jobs.items()}
+        runs = {name: [job.result() for job in agent_runs] for name, agent_runs in jobs.items()}
 
     print(
         f"\n{'':10}{'steps of an episode':>20}{'collecting':>12}{'learning':>12}   seconds of processor time, each seed"
     )
-    for name, of_agent in runs.items():
-        for reports in of_agent:
+    for name, agent_runs in runs.items():
+        for reports in agent_runs:
             last = reports[-1]
             print(f"{name:10}{last.length:20.0f}{last.collecting:12.1f}{last.learning:12.1f}")
     picture_file = args.output / "rl.png"

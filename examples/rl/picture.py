@@ -30,18 +30,18 @@ def mean(values: Sequence[float]) -> float:
 
 def learning_speedups(runs: Runs) -> dict[str, float]:
     """How many times as long the updates of nn.LSTM take as those of each other layer."""
-    times = {name: mean([reports[-1].learning for reports in of_agent]) for name, of_agent in runs.items()}
+    times = {name: mean([reports[-1].learning for reports in agent_runs]) for name, agent_runs in runs.items()}
     return {name: times["nn.LSTM"] / time for name, time in times.items() if name != "nn.LSTM"}
 
 
 def curves(runs: Runs, by_time: bool) -> list[Curve]:
     """The length of the episodes: for each agent the mean of its runs and, without a label, each run."""
     found = []
-    for name, of_agent in runs.items():
-        for reports in of_agent:
+    for name, agent_runs in runs.items():
+        for reports in agent_runs:
             x = [seconds(report) if by_time else report.steps / 1e3 for report in reports]
             found.append(Curve(name, x, [report.length for report in reports]))
-        steps = list(zip(*of_agent, strict=True))  # the reports of all runs after each rollout
+        steps = list(zip(*agent_runs, strict=True))  # the reports of all runs after each rollout
         x = [mean([seconds(report) if by_time else report.steps / 1e3 for report in reports]) for reports in steps]
         found.append(Curve(name, x, [mean([report.length for report in reports]) for reports in steps], LABELS[name]))
     return found
@@ -51,10 +51,10 @@ def times(runs: Runs) -> dict[str, dict[str, float]]:
     """The processor time of a rollout and of the updates with it, in milliseconds."""
     return {
         name: {
-            title: mean([1e3 * getattr(reports[-1], part) / len(reports) for reports in of_agent])
+            title: mean([1e3 * getattr(reports[-1], part) / len(reports) for reports in agent_runs])
             for part, title in (("collecting", "rollout"), ("learning", "updates"))
         }
-        for name, of_agent in runs.items()
+        for name, agent_runs in runs.items()
     }
 
 

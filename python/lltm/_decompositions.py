@@ -95,8 +95,8 @@ def _sequence(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     # Slices, because ONNX's optimizer folds those of a constant, but not a split.
     state_size = weights.size(0) // 3
-    of_h, of_input = weights[:, :state_size], weights[:, state_size:]
-    return _scan("sequence", _lltm_step, input, of_input, of_h, bias, h0, c0, lengths, reset, reverse, keep)
+    h_weights, input_weights = weights[:, :state_size], weights[:, state_size:]
+    return _scan("sequence", _lltm_step, input, input_weights, h_weights, bias, h0, c0, lengths, reset, reverse, keep)
 
 
 def _lstm(
@@ -138,23 +138,23 @@ def _scan(
     steps, batch, _ = input.shape
     gates, state_size = weight_hh.shape
     with _without_autocast(input.device):
-        of_h = weight_hh.to(wide)
+        h_weights = weight_hh.to(wide)
         # The products with the input, for all steps at once.
         z = torch.nn.functional.linear(input.to(wide), weight_ih.to(wide), None if bias is None else bias.to(wide))
-        of_steps = [z]
+        inputs = [z]
         if lengths is not None:
-            of_steps.append(lengths > torch.arange(steps, device=lengths.device).unsqueeze(1))
+            inputs.append(lengths > torch.arange(steps, device=lengths.device).unsqueeze(1))
         if reset is not None:
-            of_steps.append(reset)
+            inputs.append(reset)
 
         def step(h: Tensor, cell: Tensor, z: Tensor, *masks_and_weights: Tensor) -> list[Tensor]:
             """The next h and cell, and the output."""
-            *masks, of_h = masks_and_weights
+            *masks, h_weights = masks_and_weights
             old_h, old_cell = h, cell
             if reset is not None:
                 begins = masks[-1].unsqueeze(1)
                 old_h, old_cell = torch.where(begins, 0.0, h), torch.where(begins, 0.0, cell)
-            new_h, new_cell = cell_step(torch.addmm(z, old_h, of_h), old_cell)
+            new_h, new_cell = cell_step(torch.addmm(z, old_h, h_weights), old_cell)
             new_h = new_h.to(dtype).to(wide)
             if lengths is None:
                 return [new_h, new_cell, new_h.clone()]  # scan refuses results that share storage
@@ -167,8 +167,8 @@ def _scan(
             for given in (h0, c0)
         ]
         if reverse:
-            of_steps = [values.flip(0) for values in of_steps]
-        h_n, c_n, output = scan_op(step, state, of_steps, (of_h.t(),))
+            inputs = [values.flip(0) for values in inputs]
+        h_n, c_n, output = scan_op(step, state, inputs, (h_weights.t(),))
         if reverse:
             output = output.flip(0)
         return (

@@ -138,12 +138,12 @@ def build_glue(parts: Parts, torch: Torch, output: Path, *, cuda: bool, rpath: I
 
         with ThreadPoolExecutor(jobs) as pool:
             objects = list(pool.map(compile_unit, range(len(units))))
-        of_torch = ["torch_cpu", "c10", *(["torch_cuda", "c10_cuda"] if cuda else [])]
+        torch_names = ["torch_cpu", "c10", *(["torch_cuda", "c10_cuda"] if cuda else [])]
         # PyTorch's OpenMP and CUDA runtimes have other names in other packages. They are not named, because
         # libtorch_cpu.so and libc10_cuda.so need, and so bring, the ones that they use themselves.
         _run([
             *compiler, "-shared", "-s", "-o", str(output), *map(str, objects),
-            "-Wl,--as-needed", *map(str, parts.kernels(cuda)), *(str(torch.lib / f"lib{name}.so") for name in of_torch),
+            "-Wl,--as-needed", *map(str, parts.kernels(cuda)), *(str(torch.lib / f"lib{n}.so") for n in torch_names),
             "-Wl,--enable-new-dtags", *(f"-Wl,-rpath,{folder}" for folder in rpath),
         ])  # fmt: skip
     info = {
@@ -186,9 +186,9 @@ def build_into_cache() -> Path:
     if _loader.minor_version(running.__version__) < (int(oldest[1]), int(oldest[2])):
         raise BuildError(f"PyTorch {running.__version__} is too old: lltm needs {oldest[1]}.{oldest[2]} or newer")
     kind = _loader.kind_of_library(parts.lib)
-    if of_wheel := _loader.find_in_wheel(kind, parts.lib):
+    if packaged := _loader.find_in_wheel(kind, parts.lib):
         print(f"The wheel has the library for PyTorch {running.__version__}: there is nothing to build")
-        return of_wheel
+        return packaged
     entry = _loader.cache_entry(kind, parts.settings["version"])
     library = entry / "lib" / _loader.LIBRARY_NAME
     try:

@@ -18,7 +18,7 @@ typename Op::Results autocast(const typename Op::Arguments& arguments, Rest... r
   const c10::impl::ExcludeDispatchKeyGuard without_autocast(
       at::autocast::get_autocast_dispatch_key_from_device_type(device));
   const auto list = cast_arguments<Op>(arguments, device);
-  return Op::call(arguments_in<typename Op::Arguments>(list), rest...);
+  return Op::call(pack_arguments<typename Op::Arguments>(list), rest...);
 }
 
 template <c10::DeviceType device>

@@ -14,11 +14,11 @@ namespace lltm {
 /// The arguments in the device's autocast dtype, but for c0 of a sequence and what is float64 or no
 /// floating-point tensor.
 template <typename Op>
-ArgumentList<Op::kTensors> cast_arguments(const typename Op::Arguments& arguments,
-                                          c10::DeviceType device) {
+OptionalTensors<Op::kTensors> cast_arguments(const typename Op::Arguments& arguments,
+                                             c10::DeviceType device) {
   const auto dtype = at::autocast::get_autocast_dtype(device);
   const auto& casts = Op::template by_name<is_cast>();
-  auto list = list_of(arguments);
+  auto list = tensors_of(arguments);
   for (size_t i = 0; i < list.size(); ++i) {
     if (casts[i]) {
       // Casts of leaves are cached for the duration of the autocast region: weights are cast once.

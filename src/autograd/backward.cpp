@@ -36,7 +36,7 @@ struct BackwardBackward {
     }
     const auto saved = saved_list<8>(*ctx);
     const variable_list found =
-        as_one_step(arguments_in<BackwardArguments>(saved), [&](const auto& arguments) {
+        as_one_step(pack_arguments<BackwardArguments>(saved), [&](const auto& arguments) {
           return formula::double_backward(arguments,
                                           /*reverse=*/false,
                                           {.input = one_step_of(gradients[kInput]),

@@ -46,13 +46,13 @@ constexpr size_t kResults = std::tuple_size_v<typename Op::Results>;
 // The results of an operator as a list, and back.
 
 template <typename Op>
-ArgumentList<kResults<Op>> result_list(const typename Op::Results& results) {
-  return std::apply([](const auto&... result) { return ArgumentList<kResults<Op>>{result...}; },
+OptionalTensors<kResults<Op>> result_list(const typename Op::Results& results) {
+  return std::apply([](const auto&... result) { return OptionalTensors<kResults<Op>>{result...}; },
                     results);
 }
 
 template <typename Op>
-typename Op::Results results_in(const ArgumentList<kResults<Op>>& list) {
+typename Op::Results results_in(const OptionalTensors<kResults<Op>>& list) {
   typename Op::Results results;
   const auto set = [](auto& result, const std::optional<Tensor>& tensor) {
     if constexpr (std::is_same_v<decltype(result), Tensor&>) {
@@ -70,7 +70,7 @@ typename Op::Results results_in(const ArgumentList<kResults<Op>>& list) {
 /// Calls the operator once, on the rows of all examples.
 template <typename Op, typename... Rest>
 typename Op::Results in_one_batch(const Vmap& vmap,
-                                  ArgumentList<Op::kTensors> arguments,
+                                  OptionalTensors<Op::kTensors> arguments,
                                   const c10::SymInt& batch,
                                   const Rest&... rest) {
   const auto& dimensions = Op::template by_name<batch_dimension<Op>>();
@@ -80,7 +80,7 @@ typename Op::Results in_one_batch(const Vmap& vmap,
     }
   }
   auto results =
-      result_list<Op>(Op::call(arguments_in<typename Op::Arguments>(arguments), rest...));
+      result_list<Op>(Op::call(pack_arguments<typename Op::Arguments>(arguments), rest...));
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i]) {
       const auto dimension = batch_dimension<Op>(Op::schema().returns()[i].name());
@@ -94,7 +94,7 @@ typename Op::Results in_one_batch(const Vmap& vmap,
 /// shapes of the results.
 template <typename Op, typename... Rest>
 typename Op::Results one_by_one(const Vmap& vmap,
-                                const ArgumentList<Op::kTensors>& arguments,
+                                const OptionalTensors<Op::kTensors>& arguments,
                                 const Rest&... rest) {
   std::array<std::vector<Tensor>, Op::kTensors> examples;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -103,16 +103,17 @@ typename Op::Results one_by_one(const Vmap& vmap,
     }
   }
   std::vector<Vmap::Stack> stacks(kResults<Op>, vmap.stack());
-  ArgumentList<kResults<Op>> results;
+  OptionalTensors<kResults<Op>> results;
   const int64_t size = std::max<int64_t>(1, vmap.size().guard_int(__FILE__, __LINE__));
   for (int64_t example = 0; example < size; ++example) {
-    auto of_example = arguments;
+    auto example_arguments = arguments;
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (!examples[i].empty()) {
-        of_example[i] = examples[i][example];
+        example_arguments[i] = examples[i][example];
       }
     }
-    results = result_list<Op>(Op::call(arguments_in<typename Op::Arguments>(of_example), rest...));
+    results = result_list<Op>(
+        Op::call(pack_arguments<typename Op::Arguments>(example_arguments), rest...));
     for (size_t i = 0; i < results.size(); ++i) {
       if (results[i]) {
         stacks[i].push(*results[i]);
@@ -129,7 +130,7 @@ typename Op::Results one_by_one(const Vmap& vmap,
 
 /// Whether any of the parameters has values of its own in each example.
 template <typename Op>
-bool maps_parameters(const Vmap& vmap, const ArgumentList<Op::kTensors>& arguments) {
+bool maps_parameters(const Vmap& vmap, const OptionalTensors<Op::kTensors>& arguments) {
   const auto& parameters = Op::template by_name<is_parameter>();
   bool maps = false;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -141,7 +142,7 @@ bool maps_parameters(const Vmap& vmap, const ArgumentList<Op::kTensors>& argumen
 template <typename Op, typename... Rest>
 typename Op::Results batched(const typename Op::Arguments& arguments, Rest... rest) {
   const auto sizes = check<c10::SymInt>(arguments);
-  const auto list = list_of(arguments);
+  const auto list = tensors_of(arguments);
   const auto vmap = Vmap::over(list);
   const c10::impl::ExcludeDispatchKeyGuard below_vmap(c10::DispatchKey::FuncTorchBatched);
   return !vmap                              ? Op::call(arguments, rest...)
@@ -157,7 +158,7 @@ typename Op::Results forward_batched(const typename Op::Arguments& arguments, Re
     return batched<Op>(arguments, rest...);
   }
   const auto list = cast_arguments<Op>(arguments, device);
-  return batched<Op>(arguments_in<typename Op::Arguments>(list), rest...);
+  return batched<Op>(pack_arguments<typename Op::Arguments>(list), rest...);
 }
 
 /// Whether each example has gradients of its own with respect to weights or a bias that all of them
@@ -165,7 +166,7 @@ typename Op::Results forward_batched(const typename Op::Arguments& arguments, Re
 template <typename Op, size_t count>
 bool has_gradients_of_shared_parameters(const typename Op::Arguments& arguments,
                                         const std::array<bool, count>& output_mask) {
-  const auto list = list_of(arguments);
+  const auto list = tensors_of(arguments);
   const auto vmap = Vmap::over(list);
   bool are_wanted = false;
   for (size_t i = 0; i < count; ++i) {
@@ -195,9 +196,9 @@ OptionalGradients backward_batched(const BackwardArguments& arguments,
     return batched<op::Backward>(arguments, output_mask);
   }
   check<c10::SymInt>(arguments);
-  return gradients_of_one_step(arguments, [&](const SequenceBackwardArguments& of_sequence) {
+  return gradients_of_one_step(arguments, [&](const SequenceBackwardArguments& sequence_arguments) {
     return sequence_backward_batched<op::SequenceBackward, op::SequenceGateGradients>(
-        of_sequence, /*reverse=*/false, output_mask);
+        sequence_arguments, /*reverse=*/false, output_mask);
   });
 }
 

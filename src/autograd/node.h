@@ -48,7 +48,7 @@ auto new_node() {
 
 /// Calls the hooks that PyTorch 2.15 has for new nodes.
 template <typename Pointer>
-void announce(const Pointer& node) {
+void fire_hooks(const Pointer& node) {
   if constexpr (requires { fire_node_creation_hooks(node); }) {
     fire_node_creation_hooks(node);
   }
@@ -72,7 +72,7 @@ auto record_node(const torch::autograd::variable_list& inputs,
   for (const auto& [key, value] : data) {
     node->ctx_.saved_data[key] = value;
   }
-  detail::announce(detail::NodePointer(node));
+  detail::fire_hooks(detail::NodePointer(node));
   return node;
 }
 
@@ -105,9 +105,9 @@ torch::autograd::variable_list variables(const Tensors& tensors) {
 
 /// What a node has saved, absent where undefined.
 template <size_t count>
-ArgumentList<count> saved_list(const torch::autograd::AutogradContext& context) {
+OptionalTensors<count> saved_list(const torch::autograd::AutogradContext& context) {
   const torch::autograd::variable_list saved = context.get_saved_variables();
-  ArgumentList<count> list;
+  OptionalTensors<count> list;
   std::transform(saved.begin(), saved.end(), list.begin(), if_defined);
   return list;
 }

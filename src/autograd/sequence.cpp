@@ -52,10 +52,10 @@ struct SequenceNode {
       return variable_list(kCount);
     }
     const variable_list saved = ctx->get_saved_variables();
-    ArgumentList<Backward::kTensors> list;
+    OptionalTensors<Backward::kTensors> list;
     const auto rest = std::transform(gradients.begin(), gradients.end(), list.begin(), if_defined);
     std::transform(saved.begin(), saved.end(), rest, if_defined);
-    return variables(Backward::call(arguments_in<typename Backward::Arguments>(list),
+    return variables(Backward::call(pack_arguments<typename Backward::Arguments>(list),
                                     ctx->saved_data[kReverse].toBool(),
                                     wanted_gradients<kCount>(*ctx)));
   }
@@ -79,7 +79,9 @@ void set_tangents(const SequenceResults& results,
                   bool reverse) {
   using Forward = typename Operators::Forward;
   const auto primals = std::apply(
-      [](const auto&... tensors) { return ArgumentList<Forward::kTensors>{primal_of(tensors)...}; },
+      [](const auto&... tensors) {
+        return OptionalTensors<Forward::kTensors>{primal_of(tensors)...};
+      },
       arguments.tensors());
   const variable_list inputs = differentiable<Forward>(arguments);
   std::array<Tensor, kGradients<Operators>> input_tangents;
@@ -88,7 +90,7 @@ void set_tangents(const SequenceResults& results,
   });
   const auto& [output, h_n, c_n, cells, gates] = results;
   const auto tangents = formula::tangents_of_sequence(
-      arguments_in<typename Forward::Arguments>(primals), reverse, input_tangents, output, cells);
+      pack_arguments<typename Forward::Arguments>(primals), reverse, input_tangents, output, cells);
   set_tangent(output, tangents[0]);
   set_tangent(h_n, tangents[1]);
   set_tangent(c_n, tangents[2]);

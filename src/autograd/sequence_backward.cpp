@@ -74,7 +74,7 @@ struct DoubleBackward {
       return variable_list(number_differentiable<Op>());
     }
     const auto saved = saved_list<Op::kTensors>(*ctx);
-    return formula::double_backward(arguments_in<typename Op::Arguments>(saved),
+    return formula::double_backward(pack_arguments<typename Op::Arguments>(saved),
                                     ctx->saved_data[kReverse].toBool(),
                                     Backward::by_name(gradients));
   }

@@ -21,13 +21,13 @@ template <typename scalar_t>
 void run_cell(CellType cell, CellParams<scalar_t> params, int64_t gates) {
   const auto& kernels = product_kernels<scalar_t>();
   const auto& steps = sequence_kernels<scalar_t>(cell);
-  const auto& states = params.states;
+  const auto& states = params.h_and_input;
   const int64_t work =
       multiplications(states.batch, gates, states.state_size + states.input_features);
   std::optional<Scratch<accumulate_t<scalar_t>>> panels;
   params.panel_vectors = kernels.max_panel_vectors;
   if (kernels.cell_needs_panels(states.batch)) {
-    const int64_t size = kernels.state_panels_size(states);
+    const int64_t size = kernels.h_and_input_panels_size(states);
     panels.emplace(size);
     params.panels = panels->data();
     // Narrower panels make more tasks.
@@ -40,7 +40,7 @@ void run_cell(CellType cell, CellParams<scalar_t> params, int64_t gates) {
     const int64_t panel_count = ceil_div(vectors, params.panel_vectors);
     params.panel_vectors = static_cast<int>(ceil_div(vectors, panel_count));
     for_each_task(kernels.pack_tasks(states), size, kShortCopies, [&](int64_t begin, int64_t end) {
-      kernels.pack_states(states, params.panel_vectors, panels->data(), begin, end);
+      kernels.pack_h_and_input(states, params.panel_vectors, panels->data(), begin, end);
     });
   }
   for_each_task(
@@ -77,13 +77,13 @@ void fused_cell_out(CellType cell,
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::forward", [&] {
         run_cell(cell,
-                 CellParams<scalar_t>{.states = {.batch = sizes.batch,
-                                                 .state_size = sizes.state_size,
-                                                 .input_features = sizes.input_features,
-                                                 .old_h = old_h_.const_data_ptr<scalar_t>(),
-                                                 .old_h_stride = old_h_.stride(0),
-                                                 .input = input_.const_data_ptr<scalar_t>(),
-                                                 .input_stride = input_.stride(-2)},
+                 CellParams<scalar_t>{.h_and_input = {.batch = sizes.batch,
+                                                      .state_size = sizes.state_size,
+                                                      .input_features = sizes.input_features,
+                                                      .old_h = old_h_.const_data_ptr<scalar_t>(),
+                                                      .old_h_stride = old_h_.stride(0),
+                                                      .input = input_.const_data_ptr<scalar_t>(),
+                                                      .input_stride = input_.stride(-2)},
                                       .weight_hh = weight_hh.block<scalar_t>(),
                                       .weight_ih = weight_ih.block<scalar_t>(),
                                       .bias = data_or_null<scalar_t>(bias_),

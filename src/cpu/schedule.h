@@ -56,8 +56,8 @@ struct Steps {
 };
 
 /// The steps of a call, and the tensors that they point into.
-struct StepsOfCall {
-  StepsOfCall(const RecurrentArguments& arguments, bool reverse)
+struct CallSteps {
+  CallSteps(const RecurrentArguments& arguments, bool reverse)
       : lengths(contiguous_or_undefined(arguments.lengths)),
         reset(contiguous_or_undefined(arguments.reset)),
         steps{.count = arguments.input.size(0),
@@ -73,9 +73,9 @@ struct StepsOfCall {
 /// Steps beyond a row's length are not run; what they would write is zero.
 inline void zero_if_not_run(const std::optional<at::Tensor>& lengths,
                             std::initializer_list<at::Tensor> steps) {
-  for (at::Tensor of_steps : steps) {
-    if (is_given(lengths) && of_steps.defined()) {
-      of_steps.zero_();
+  for (at::Tensor tensor : steps) {
+    if (is_given(lengths) && tensor.defined()) {
+      tensor.zero_();
     }
   }
 }

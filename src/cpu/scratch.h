@@ -11,12 +11,12 @@ template <typename Element>
 class Scratch {
  public:
   explicit Scratch(int64_t size)
-      : memory(c10::GetCPUAllocator()->allocate(static_cast<size_t>(size) * sizeof(Element))) {}
+      : memory_(c10::GetCPUAllocator()->allocate(static_cast<size_t>(size) * sizeof(Element))) {}
 
-  Element* data() const { return static_cast<Element*>(memory.get()); }
+  Element* data() const { return static_cast<Element*>(memory_.get()); }
 
  private:
-  c10::DataPtr memory;
+  c10::DataPtr memory_;
 };
 
 }  // namespace lltm::cpu

@@ -87,12 +87,12 @@ void run(const SequenceOutputs& outputs,
          const LstmArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          bool reverse) {
-  const CellSizes<int64_t> of_step{.batch = sizes.batch,
-                                   .input_features = sizes.input_features,
-                                   .state_size = sizes.state_size,
-                                   .gates = sizes.gates};
+  const CellSizes<int64_t> step_sizes{.batch = sizes.batch,
+                                      .input_features = sizes.input_features,
+                                      .state_size = sizes.state_size,
+                                      .gates = sizes.gates};
   if (!runs_as_cell(arguments, sizes) ||
-      plan_cell(arguments.input.scalar_type(), Pass::kForward, of_step) != Path::kFused) {
+      plan_cell(arguments.input.scalar_type(), Pass::kForward, step_sizes) != Path::kFused) {
     all_steps_out(outputs, recurrent(arguments), sizes, reverse);
     return;
   }

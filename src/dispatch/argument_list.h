@@ -12,10 +12,10 @@
 namespace lltm {
 
 template <size_t count>
-using ArgumentList = std::array<std::optional<at::Tensor>, count>;
+using OptionalTensors = std::array<std::optional<at::Tensor>, count>;
 
 /// An argument of an operator, of type Tensor or Tensor?.
-struct AnyTensor {
+struct TensorArgument {
   const std::optional<at::Tensor>& tensor;
 
   operator const at::Tensor&() const { return *tensor; }
@@ -24,16 +24,17 @@ struct AnyTensor {
 
 /// The list of one of the structs in arguments.h.
 template <typename Arguments>
-auto list_of(const Arguments& arguments) {
+auto tensors_of(const Arguments& arguments) {
   return std::apply(
-      [](const auto&... tensors) { return ArgumentList<sizeof...(tensors)>{tensors...}; },
+      [](const auto&... tensors) { return OptionalTensors<sizeof...(tensors)>{tensors...}; },
       arguments.tensors());
 }
 
-/// The inverse of list_of(): references to the elements of the list.
+/// The inverse of tensors_of(): references to the elements of the list.
 template <typename Arguments, size_t count>
-Arguments arguments_in(const ArgumentList<count>& list) {
-  return std::apply([](const auto&... tensors) { return Arguments{AnyTensor{tensors}...}; }, list);
+Arguments pack_arguments(const OptionalTensors<count>& list) {
+  return std::apply([](const auto&... tensors) { return Arguments{TensorArgument{tensors}...}; },
+                    list);
 }
 
 }  // namespace lltm

@@ -97,8 +97,8 @@ OptionalLstmGradients finish_gradients(const GateGradients& gate_gradients,
 
 OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
   check<c10::SymInt>(arguments);
-  return gradients_of_one_step(arguments, [&](const SequenceBackwardArguments& of_sequence) {
-    return sequence_backward(of_sequence, /*reverse=*/false, output_mask);
+  return gradients_of_one_step(arguments, [&](const SequenceBackwardArguments& sequence_arguments) {
+    return sequence_backward(sequence_arguments, /*reverse=*/false, output_mask);
   });
 }
 

@@ -51,67 +51,76 @@ class DoubleBackward {
 
   Gradients compute(const GradientsOfGradients& given) const {
     const Rows& rows = problem_.rows;
-    // The sums over dz that follow the steps: d_input, d_weights and d_bias.
-    Tensor of_dz = at::zeros_like(accumulated(dz_));
-    Tensor of_d_input = at::zeros_like(problem_.input);
-    if (given.gates.defined()) {
-      of_dz = of_dz + given.gates;
-    }
-    if (given.input.defined()) {
-      of_d_input = rows.zero_unless_running(given.input);
-      of_dz = of_dz + of_d_input.matmul(input_weights_.t());
-    }
-    if (given.weight_hh.defined()) {
-      of_dz = of_dz + old_h_.matmul(given.weight_hh.t());
-    }
-    if (given.weight_ih.defined()) {
-      of_dz = of_dz + input_.matmul(given.weight_ih.t());
-    }
-    if (given.bias.defined()) {
-      of_dz = of_dz + given.bias;
-    }
+    const Tensor d_input_gradient = given.input.defined() ? rows.zero_unless_running(given.input)
+                                                          : at::zeros_like(problem_.input);
+    const Tensor dz_gradient = differentiate_sums(given, d_input_gradient);
 
     // The last step of the backward pass comes first.
     const auto initial = [&](const Tensor& gradient) {
       return accumulated(problem_.state_or_zeros(if_defined(gradient)));
     };
     const StepTangents steps =
-        run_tangents(problem_, *factors_, of_dz, initial(given.h0), initial(given.c0));
-    const FactorGradients of_factors = differentiate_factors(steps);
-    const Tensor& of_z = of_factors.z;
+        run_tangents(problem_, *factors_, dz_gradient, initial(given.h0), initial(given.c0));
+    const FactorGradients factor_gradients = differentiate_factors(steps);
+    const Tensor& z_gradient = factor_gradients.z;
 
     // The products from which the steps began.
-    Tensor of_old_h = of_z.matmul(h_weights_), of_input = of_z.matmul(input_weights_);
+    Tensor old_h_gradient = z_gradient.matmul(h_weights_),
+           input_gradient = z_gradient.matmul(input_weights_);
     if (given.weight_hh.defined()) {
-      of_old_h = of_old_h + dz_.matmul(given.weight_hh);
+      old_h_gradient = old_h_gradient + dz_.matmul(given.weight_hh);
     }
     if (given.weight_ih.defined()) {
-      of_input = of_input + dz_.matmul(given.weight_ih);
+      input_gradient = input_gradient + dz_.matmul(given.weight_ih);
     }
-    const auto [of_output, of_h0] = rows.old_states_backward(of_old_h);
-    Gradients found{.output_gradient = steps.h.to(problem_.dtype),
-                    .h_n_gradient = steps.h_n.to(problem_.dtype),
-                    .c_n_gradient = steps.c_n.to(problem_.cell_dtype),
-                    .cells_gradient = steps.cell.to(problem_.dtype),
-                    .output = of_output,
-                    .cells = of_factors.cells,
-                    .input = rows.zero_unless_running(of_input),
-                    .weight_ih = sum_of_products(of_z, input_) + sum_of_products(dz_, of_d_input),
-                    .weight_hh = sum_of_products(of_z, old_h_) +
-                                 sum_of_products(dz_, steps.old_h.to(problem_.dtype)),
-                    .bias = of_z.sum(at::IntArrayRef{0, 1}),
-                    .h0 = of_h0,
-                    .c0 = {}};
-    if (of_factors.old_cells.defined()) {
-      const auto [of_cells, of_c0] = rows.old_states_backward(of_factors.old_cells);
-      found.cells = found.cells + of_cells;
-      found.c0 = of_c0.to(problem_.cell_dtype);
+    const auto [output_gradient, h0_gradient] = rows.old_states_backward(old_h_gradient);
+    Gradients found{
+        .output_gradient = steps.h.to(problem_.dtype),
+        .h_n_gradient = steps.h_n.to(problem_.dtype),
+        .c_n_gradient = steps.c_n.to(problem_.cell_dtype),
+        .cells_gradient = steps.cell.to(problem_.dtype),
+        .output = output_gradient,
+        .cells = factor_gradients.cells,
+        .input = rows.zero_unless_running(input_gradient),
+        .weight_ih = sum_of_products(z_gradient, input_) + sum_of_products(dz_, d_input_gradient),
+        .weight_hh = sum_of_products(z_gradient, old_h_) +
+                     sum_of_products(dz_, steps.old_h.to(problem_.dtype)),
+        .bias = z_gradient.sum(at::IntArrayRef{0, 1}),
+        .h0 = h0_gradient,
+        .c0 = {}};
+    if (factor_gradients.old_cells.defined()) {
+      const auto [cells_gradient, c0_gradient] =
+          rows.old_states_backward(factor_gradients.old_cells);
+      found.cells = found.cells + cells_gradient;
+      found.c0 = c0_gradient.to(problem_.cell_dtype);
     }
     found.cells = found.cells.to(problem_.dtype);
     return found;
   }
 
  private:
+  /// The gradient of dz through the sums over it that follow the steps: d_input, d_weights, d_bias.
+  Tensor differentiate_sums(const GradientsOfGradients& given,
+                            const Tensor& d_input_gradient) const {
+    Tensor gradient = at::zeros_like(accumulated(dz_));
+    if (given.gates.defined()) {
+      gradient = gradient + given.gates;
+    }
+    if (given.input.defined()) {
+      gradient = gradient + d_input_gradient.matmul(input_weights_.t());
+    }
+    if (given.weight_hh.defined()) {
+      gradient = gradient + old_h_.matmul(given.weight_hh.t());
+    }
+    if (given.weight_ih.defined()) {
+      gradient = gradient + input_.matmul(given.weight_ih.t());
+    }
+    if (given.bias.defined()) {
+      gradient = gradient + given.bias;
+    }
+    return gradient;
+  }
+
   /// The gradients of z, in its dtype, and of the cell states.
   FactorGradients differentiate_factors(const StepTangents& steps) const {
     // The backward pass again, but for its products.
@@ -124,11 +133,11 @@ class DoubleBackward {
     const Tensor d_h = problem_.rows.in_time_backward(backward.h, d_old_h);
     const Tensor d_cell = problem_.rows.in_time_backward(backward.cell, d_old_h);
     const auto count = static_cast<int64_t>(factors_->by_z.size());
-    std::vector<Tensor> of_z = steps.z.chunk(count, /*dim=*/2);
-    for (size_t gate = 0; gate < of_z.size(); ++gate) {
-      of_z[gate] = of_z[gate] * (gate == factors_->output_gate ? d_h : d_cell);
+    std::vector<Tensor> d_by_z = steps.z.chunk(count, /*dim=*/2);
+    for (size_t gate = 0; gate < d_by_z.size(); ++gate) {
+      d_by_z[gate] = d_by_z[gate] * (gate == factors_->output_gate ? d_h : d_cell);
     }
-    return factors_->backward(of_z, steps.cell * d_h, steps.old_cell * d_cell);
+    return factors_->backward(d_by_z, steps.cell * d_h, steps.old_cell * d_cell);
   }
 
   const Problem& problem_;

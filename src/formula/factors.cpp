@@ -29,12 +29,12 @@ struct Output {
 
   Tensor by_z() const { return tanh * gate.derivative; }
   Tensor by_cell() const { return gate.value * tanh_derivative(); }
-  Tensor z_gradient(const Tensor& of_by_z, const Tensor& of_by_cell) const {
-    return of_by_z * tanh * gate.second_derivative() +
-           of_by_cell * tanh_derivative() * gate.derivative;
+  Tensor z_gradient(const Tensor& d_by_z, const Tensor& d_by_cell) const {
+    return d_by_z * tanh * gate.second_derivative() +
+           d_by_cell * tanh_derivative() * gate.derivative;
   }
-  Tensor cell_gradient(const Tensor& of_by_z, const Tensor& of_by_cell) const {
-    return (of_by_z * gate.derivative - 2 * of_by_cell * gate.value * tanh) * tanh_derivative();
+  Tensor cell_gradient(const Tensor& d_by_z, const Tensor& d_by_cell) const {
+    return (d_by_z * gate.derivative - 2 * d_by_cell * gate.value * tanh) * tanh_derivative();
   }
 
  private:
@@ -60,16 +60,16 @@ class LltmFactors final : public Factors {
     h_by_cell = output_.by_cell();
   }
 
-  FactorGradients backward(const std::vector<Tensor>& of_z,
-                           const Tensor& of_h_by_cell,
-                           const Tensor& /*of_cell_by_old*/) const override {
+  FactorGradients backward(const std::vector<Tensor>& d_by_z,
+                           const Tensor& d_h_by_cell,
+                           const Tensor& /*d_cell_by_old*/) const override {
     const Tensor g_second_derivative = at::where(z_g_.lt(0), g_derivative_, 0);
     const Tensor d_i =
-        of_z[0] * g_ * i_.second_derivative() + of_z[2] * g_derivative_ * i_.derivative;
+        d_by_z[0] * g_ * i_.second_derivative() + d_by_z[2] * g_derivative_ * i_.derivative;
     const Tensor d_g =
-        of_z[0] * i_.derivative * g_derivative_ + of_z[2] * i_.value * g_second_derivative;
-    return {.z = at::cat({d_i, output_.z_gradient(of_z[1], of_h_by_cell), d_g}, 2).to(dtype_),
-            .cells = output_.cell_gradient(of_z[1], of_h_by_cell),
+        d_by_z[0] * i_.derivative * g_derivative_ + d_by_z[2] * i_.value * g_second_derivative;
+    return {.z = at::cat({d_i, output_.z_gradient(d_by_z[1], d_h_by_cell), d_g}, 2).to(dtype_),
+            .cells = output_.cell_gradient(d_by_z[1], d_h_by_cell),
             .old_cells = {}};
   }
 
@@ -99,18 +99,18 @@ class LstmFactors final : public Factors {
     cell_by_old = f_.value;
   }
 
-  FactorGradients backward(const std::vector<Tensor>& of_z,
-                           const Tensor& of_h_by_cell,
-                           const Tensor& of_cell_by_old) const override {
+  FactorGradients backward(const std::vector<Tensor>& d_by_z,
+                           const Tensor& d_h_by_cell,
+                           const Tensor& d_cell_by_old) const override {
     const Tensor d_i =
-        of_z[0] * g_ * i_.second_derivative() + of_z[2] * g_derivative() * i_.derivative;
+        d_by_z[0] * g_ * i_.second_derivative() + d_by_z[2] * g_derivative() * i_.derivative;
     const Tensor d_f =
-        of_z[1] * old_cells_ * f_.second_derivative() + of_cell_by_old * f_.derivative;
-    const Tensor d_g = (of_z[0] * i_.derivative - 2 * of_z[2] * i_.value * g_) * g_derivative();
-    const Tensor d_o = output_.z_gradient(of_z[3], of_h_by_cell);
+        d_by_z[1] * old_cells_ * f_.second_derivative() + d_cell_by_old * f_.derivative;
+    const Tensor d_g = (d_by_z[0] * i_.derivative - 2 * d_by_z[2] * i_.value * g_) * g_derivative();
+    const Tensor d_o = output_.z_gradient(d_by_z[3], d_h_by_cell);
     return {.z = at::cat({d_i, d_f, d_g, d_o}, 2).to(dtype_),
-            .cells = output_.cell_gradient(of_z[3], of_h_by_cell),
-            .old_cells = of_z[1] * f_.derivative};
+            .cells = output_.cell_gradient(d_by_z[3], d_h_by_cell),
+            .old_cells = d_by_z[1] * f_.derivative};
   }
 
  private:

@@ -35,11 +35,11 @@ class Factors {
 
   virtual ~Factors() = default;
 
-  /// The gradients of the sum of all factors times these gradients of them. of_cell_by_old is not
+  /// The gradients of the sum of all factors times these gradients of them. d_cell_by_old is not
   /// read where cell_by_old is undefined.
-  virtual FactorGradients backward(const std::vector<at::Tensor>& of_z,
-                                   const at::Tensor& of_h_by_cell,
-                                   const at::Tensor& of_cell_by_old) const = 0;
+  virtual FactorGradients backward(const std::vector<at::Tensor>& d_by_z,
+                                   const at::Tensor& d_h_by_cell,
+                                   const at::Tensor& d_cell_by_old) const = 0;
 
   std::vector<at::Tensor> by_z;  // of new_cell, and of new_h by the output gate's
   size_t output_gate;

@@ -65,12 +65,12 @@ class Rows {
   int64_t time_of(int64_t k) const { return reverse_ ? steps_ - 1 - k : k; }
 
   /// Stacks tensors like like[0], one for each step that was run, in the order of time.
-  Tensor in_time(std::vector<Tensor> of_steps, const Tensor& like) const {
-    return stacked(std::move(of_steps), reverse_, like);
+  Tensor in_time(std::vector<Tensor> steps, const Tensor& like) const {
+    return stacked(std::move(steps), reverse_, like);
   }
   /// The same for steps that were visited in the reverse order.
-  Tensor in_time_backward(std::vector<Tensor> of_steps, const Tensor& like) const {
-    return stacked(std::move(of_steps), !reverse_, like);
+  Tensor in_time_backward(std::vector<Tensor> steps, const Tensor& like) const {
+    return stacked(std::move(steps), !reverse_, like);
   }
 
   /// `yes` in the rows that are longer than t, else `no`.
@@ -81,11 +81,11 @@ class Rows {
     return lengths_.defined() ? at::where(running(t), tensor, 0) : tensor;
   }
   /// The same for the steps (T, N, columns) of all times.
-  Tensor zero_unless_running(const Tensor& of_steps) const {
+  Tensor zero_unless_running(const Tensor& steps) const {
     if (!lengths_.defined()) {
-      return of_steps;
+      return steps;
     }
-    return at::where(lengths_.gt(times()).unsqueeze(2), of_steps, 0);
+    return at::where(lengths_.gt(times()).unsqueeze(2), steps, 0);
   }
   Tensor zero_where_reset(int64_t t, const Tensor& tensor) const {
     return reset_.defined() ? at::where(reset_.select(0, t).unsqueeze(1).logical_not(), tensor, 0)
@@ -131,9 +131,9 @@ class Rows {
       d_initial = at::where(begins(), d_old, 0).sum(0);
       d_old = at::where(begins(), 0, d_old);
     }
-    const Tensor of_all = reverse_ ? at::cat({none, d_old}) : at::cat({d_old, none});
-    return {of_all.narrow(0, reverse_ ? 0 : 1, steps_),
-            d_initial + of_all.select(0, reverse_ ? steps_ : 0)};
+    const Tensor all = reverse_ ? at::cat({none, d_old}) : at::cat({d_old, none});
+    return {all.narrow(0, reverse_ ? 0 : 1, steps_),
+            d_initial + all.select(0, reverse_ ? steps_ : 0)};
   }
 
   /// [h | input] of every step (T, N, H + I): the h that the step started from, and its input.
@@ -142,14 +142,14 @@ class Rows {
   }
 
  private:
-  static Tensor stacked(std::vector<Tensor> of_steps, bool backward, const Tensor& like) {
-    if (of_steps.empty()) {
+  static Tensor stacked(std::vector<Tensor> steps, bool backward, const Tensor& like) {
+    if (steps.empty()) {
       return at::empty_like(like);
     }
     if (backward) {
-      std::reverse(of_steps.begin(), of_steps.end());
+      std::reverse(steps.begin(), steps.end());
     }
-    return at::stack(of_steps);
+    return at::stack(steps);
   }
   Tensor running(int64_t t) const { return lengths_.gt(t).unsqueeze(1); }
   /// Where the reverse direction of a row begins, (T, N, 1).
@@ -169,9 +169,8 @@ inline int64_t number_of(const c10::SymInt& steps) {
 /// The sum of a.T @ b over all steps, for a and b of (T, N, columns).
 inline Tensor sum_of_products(const Tensor& a, const Tensor& b) {
   // flatten() has no rule in the legacy vmap.
-  const auto matrix = [](const Tensor& of_steps) {
-    return of_steps.reshape_symint(
-        {of_steps.sym_size(0) * of_steps.sym_size(1), of_steps.sym_size(2)});
+  const auto matrix = [](const Tensor& steps) {
+    return steps.reshape_symint({steps.sym_size(0) * steps.sym_size(1), steps.sym_size(2)});
   };
   return matrix(a).t().matmul(matrix(b));
 }

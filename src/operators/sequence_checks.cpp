@@ -151,18 +151,18 @@ SequenceSizes<Size> check_backward(const Arguments& arguments) {
       shape({name, *tensor});
     }
   };
-  const auto of_state = [&](const Argument& argument) {
+  const auto check_state = [&](const Argument& argument) {
     check.state(argument, sizes.batch, sizes.state_size);
   };
-  const auto of_steps = [&](const Argument& argument) { steps_shape(check, argument, sizes); };
-  gradient("grad_output", arguments.grad_output, of_steps);
-  gradient("grad_h_n", arguments.grad_h_n, of_state);
+  const auto check_steps = [&](const Argument& argument) { steps_shape(check, argument, sizes); };
+  gradient("grad_output", arguments.grad_output, check_steps);
+  gradient("grad_h_n", arguments.grad_h_n, check_state);
   if (is_given(arguments.grad_c_n)) {
     const Argument argument{"grad_c_n", *arguments.grad_c_n};
     check.dense_on_inputs_device(argument, "c_n's dtype", final_cell_dtype(sequence));
-    of_state(argument);
+    check_state(argument);
   }
-  gradient("grad_cells", arguments.grad_cells, of_steps);
+  gradient("grad_cells", arguments.grad_cells, check_steps);
 
   steps_shape(check, {"output", arguments.output}, sizes);
   steps_shape(check, {"cells", arguments.cells}, sizes, if_not_kept(arguments.cells, words.advice));

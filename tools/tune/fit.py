@@ -136,7 +136,7 @@ class Group:
     """The rows of a candidate in one direction on one GPU."""
 
     name: str
-    of_steps: bool
+    is_step: bool
     facts: Facts
     problems: numpy.ndarray
     rows: slice
@@ -157,31 +157,31 @@ class Estimates:
                 grouped[row.gpu, row.direction, row.name].append(row)
         for (gpu, direction, name), of in grouped.items():
             facts = Facts.of([int(number) for number in gpu.rpartition(":")[2].split()])
-            of_steps = direction == candidates.STEP
+            is_step = direction == candidates.STEP
             problems = numpy.array(
                 [(ARITHMETICS.index(r.dtype), r.batch, r.input_features, r.state_size, r.ranks) for r in of], PROBLEM
             )
-            found = known.estimates(name, of_steps, facts, problems)
+            found = known.estimates(name, is_step, facts, problems)
             supported = ~numpy.isnan(found["us"])
             # What was measured has the ranks that the library's own constants choose.
             problems["ranks"] = found["ranks"]
             first = len(self.rows)
             self.rows += [row for row, taken in zip(of, supported, strict=True) if taken]
             by_default += list(found["by_default"][supported])
-            self.groups.append(Group(name, of_steps, facts, problems[supported], slice(first, len(self.rows))))
+            self.groups.append(Group(name, is_step, facts, problems[supported], slice(first, len(self.rows))))
         self.measured = numpy.array([row.us for row in self.rows])
         self.by_default = numpy.array(by_default, bool)
 
-    def of_group(self, group: Group, costs: numpy.ndarray) -> numpy.ndarray:
-        return self.known.estimates(group.name, group.of_steps, group.facts, group.problems, costs)["us"]
+    def group_us(self, group: Group, costs: numpy.ndarray) -> numpy.ndarray:
+        return self.known.estimates(group.name, group.is_step, group.facts, group.problems, costs)["us"]
 
     def __call__(self, costs: numpy.ndarray) -> numpy.ndarray:
-        return numpy.concatenate([self.of_group(group, costs) for group in self.groups])
+        return numpy.concatenate([self.group_us(group, costs) for group in self.groups])
 
 
 def _affected(estimates: Estimates, costs: numpy.ndarray) -> dict[int, list[Group]]:
     """The groups whose estimates depend on each constant, for those on which any depend."""
-    us = [estimates.of_group(group, costs) for group in estimates.groups]
+    us = [estimates.group_us(group, costs) for group in estimates.groups]
     affected: dict[int, list[Group]] = {}
     for index in numpy.flatnonzero(costs):
         for factor in (0.7, 1.4):
@@ -189,7 +189,7 @@ def _affected(estimates: Estimates, costs: numpy.ndarray) -> dict[int, list[Grou
             others[index] *= factor
             for group, before in zip(estimates.groups, us, strict=True):
                 of = affected.setdefault(int(index), [])
-                if group not in of and (estimates.of_group(group, others) != before).any():
+                if group not in of and (estimates.group_us(group, others) != before).any():
                     of.append(group)
     return {index: of for index, of in affected.items() if of}
 
@@ -241,7 +241,7 @@ def fit(known: Model, rows: Iterable[Row], prior: float = PRIOR, only: str = "")
             others = costs.copy()
             others[index] *= numpy.exp(step)
             for group in affected[index]:
-                after = numpy.log(estimates.of_group(group, others))
+                after = numpy.log(estimates.group_us(group, others))
                 slopes[group.rows, column] = weights[group.rows] * (after - before[group.rows]) / step
             slopes[len(estimates.rows) + column, column] = prior
         return slopes

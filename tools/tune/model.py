@@ -158,7 +158,7 @@ class Model:
         return facts
 
     def estimates(
-        self, candidate: str, of_steps: bool, facts: Facts, problems: numpy.ndarray, costs: numpy.ndarray | None = None
+        self, candidate: str, is_step: bool, facts: Facts, problems: numpy.ndarray, costs: numpy.ndarray | None = None
     ) -> numpy.ndarray:
         """The estimates of a candidate, by its name, for an array of problems, with these constants or the library's
         own."""
@@ -169,7 +169,7 @@ class Model:
         device.costs = values.ctypes.data
         known = self._estimates(
             candidate.encode(),
-            ctypes.c_bool(of_steps),
+            ctypes.c_bool(is_step),
             ctypes.byref(device),
             values[self._first_time :].ctypes.data_as(ctypes.c_void_p),
             problems.ctypes.data_as(ctypes.c_void_p),

@@ -10,7 +10,7 @@ namespace lltm::cpu {
 
 /// A (steps, batch, columns) array whose rows may have any stride, or null.
 template <typename scalar_t>
-struct RowsOfSteps {
+struct StepRows {
   const scalar_t* data;
   int64_t step_stride;
   int64_t row_stride;
@@ -23,7 +23,7 @@ struct RowsOfSteps {
 /// The features may have any stride, too, but only in the forward.
 template <typename scalar_t>
 struct SequenceInput {
-  RowsOfSteps<scalar_t> rows;
+  StepRows<scalar_t> rows;
   int64_t features;
   int64_t feature_stride;
 };

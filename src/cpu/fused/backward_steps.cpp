@@ -51,7 +51,7 @@ class RunningSteps {
 
 /// Some successive steps, and d_gates of their row steps.
 template <typename scalar_t>
-struct StepsOfChunk {
+struct ChunkSteps {
   const SequenceBackward<scalar_t>& sequence;
   const RunningSteps& steps;
   int64_t first, last;
@@ -66,7 +66,7 @@ struct StepsOfChunk {
   }
 
   /// The steps from `begin` to `end`.
-  StepsOfChunk part(int64_t begin, int64_t end) const {
+  ChunkSteps part(int64_t begin, int64_t end) const {
     return {
         sequence, steps, begin, end, data + steps.row_steps(first, begin) * sequence.gate_columns};
   }
@@ -114,22 +114,22 @@ class BackwardRows {
                const CarriedGradients<scalar_t>& state,
                int64_t first_row,
                int64_t last_row)
-      : s(sequence), panels(panels), state(state), first_row(first_row), last_row(last_row) {}
+      : s_(sequence), panels_(panels), state_(state), first_row_(first_row), last_row_(last_row) {}
 
   /// spread(tasks, multiplications, kernel) runs the tasks of a kernel.
   template <typename Spread>
-  void run(const StepsOfChunk<scalar_t>& chunk, bool is_first, bool is_last, const Spread& spread) {
+  void run(const ChunkSteps<scalar_t>& chunk, bool is_first, bool is_last, const Spread& spread) {
     if (is_first) {
       start();
     }
     for (int64_t i = chunk.last - 1; i >= chunk.first; --i) {
       collect_rows(chunk, i);
       run_step(spread);
-      finish_step(s.steps.step(i));
+      finish_step(s_.steps.step(i));
     }
-    if (!is_last || s.d_h0) {
+    if (!is_last || s_.d_h0) {
       // The next chunk overwrites d_gates.
-      rows.clear();
+      rows_.clear();
       run_step(spread);
     }
     if (is_last) {
@@ -139,92 +139,92 @@ class BackwardRows {
 
  private:
   void start() {
-    std::fill_n(state.h_of(first_row), (last_row - first_row) * state.padded, real(0));
-    std::fill_n(state.cell_of(first_row), (last_row - first_row) * state.padded, real(0));
-    for (int64_t row = first_row; row < last_row; ++row) {
-      if (s.grad_h_n) {
-        std::copy_n(s.grad_h_n + row * s.state_size, s.state_size, state.h_of(row));
+    std::fill_n(state_.h_of(first_row_), (last_row_ - first_row_) * state_.padded, real(0));
+    std::fill_n(state_.cell_of(first_row_), (last_row_ - first_row_) * state_.padded, real(0));
+    for (int64_t row = first_row_; row < last_row_; ++row) {
+      if (s_.grad_h_n) {
+        std::copy_n(s_.grad_h_n + row * s_.state_size, s_.state_size, state_.h_of(row));
       }
-      s.grad_c_n.read(row, s.state_size, state.cell_of(row));
+      s_.grad_c_n.read(row, s_.state_size, state_.cell_of(row));
     }
   }
 
-  void collect_rows(const StepsOfChunk<scalar_t>& chunk, int64_t i) {
-    const int64_t step = s.steps.step(i);
-    rows.clear();
-    for (int64_t row = first_row; row < last_row; ++row) {
-      if (!s.steps.runs(step, row)) {
+  void collect_rows(const ChunkSteps<scalar_t>& chunk, int64_t i) {
+    const int64_t step = s_.steps.step(i);
+    rows_.clear();
+    for (int64_t row = first_row_; row < last_row_; ++row) {
+      if (!s_.steps.runs(step, row)) {
         continue;
       }
-      const int64_t at = step * s.steps.batch + row;
-      rows.push_back({.grad_output = s.grad_output.at(step, row),
-                      .grad_cells = s.grad_cells.at(step, row),
-                      .gates = s.gates + at * s.gate_columns,
-                      .old_cell = s.steps.start_of(step, row, s.state_size, s.c0, s.cells),
-                      .new_cell = s.cells + at * s.state_size,
-                      .d_h = state.h_of(row),
-                      .d_cell = state.cell_of(row),
-                      .d_gates = chunk.d_gates(i, row)});
+      const int64_t at = step * s_.steps.batch + row;
+      rows_.push_back({.grad_output = s_.grad_output.at(step, row),
+                       .grad_cells = s_.grad_cells.at(step, row),
+                       .gates = s_.gates + at * s_.gate_columns,
+                       .old_cell = s_.steps.start_of(step, row, s_.state_size, s_.c0, s_.cells),
+                       .new_cell = s_.cells + at * s_.state_size,
+                       .d_h = state_.h_of(row),
+                       .d_cell = state_.cell_of(row),
+                       .d_gates = chunk.d_gates(i, row)});
     }
   }
 
   template <typename Spread>
   void run_step(const Spread& spread) {
     const BackwardStepParams<scalar_t> params{
-        .state_size = s.state_size,
-        .panels = panels,
-        .product_rows = product_rows.data(),
-        .product_row_count = static_cast<int64_t>(product_rows.size()),
-        .rows = rows.data(),
-        .row_count = static_cast<int64_t>(rows.size())};
+        .state_size = s_.state_size,
+        .panels = panels_,
+        .product_rows = product_rows_.data(),
+        .product_row_count = static_cast<int64_t>(product_rows_.size()),
+        .rows = rows_.data(),
+        .row_count = static_cast<int64_t>(rows_.size())};
     if (params.product_row_count + params.row_count > 0) {
-      spread(product_kernels<scalar_t>().column_panels(s.state_size),
-             multiplications(params.product_row_count, s.gate_columns, s.state_size),
-             [&](int64_t begin, int64_t end) { kernels.backward_step(params, begin, end); });
+      spread(product_kernels<scalar_t>().column_panels(s_.state_size),
+             multiplications(params.product_row_count, s_.gate_columns, s_.state_size),
+             [&](int64_t begin, int64_t end) { kernels_.backward_step(params, begin, end); });
     }
   }
 
   /// Collects the rows whose d_h passes to the step that was run before `step`, and zeroes the
   /// gradients of the rows that `step` reset.
   void finish_step(int64_t step) {
-    product_rows.clear();
-    auto next = rows.begin();
-    for (int64_t row = first_row; row < last_row; ++row) {
-      if (!s.steps.runs(step, row)) {
+    product_rows_.clear();
+    auto next = rows_.begin();
+    for (int64_t row = first_row_; row < last_row_; ++row) {
+      if (!s_.steps.runs(step, row)) {
         continue;
       }
-      if (s.steps.resets(step, row)) {
-        std::fill_n(next->d_h, state.padded, real(0));
-        std::fill_n(next->d_cell, state.padded, real(0));
+      if (s_.steps.resets(step, row)) {
+        std::fill_n(next->d_h, state_.padded, real(0));
+        std::fill_n(next->d_cell, state_.padded, real(0));
       } else {
-        product_rows.push_back(*next);
+        product_rows_.push_back(*next);
       }
       ++next;
     }
   }
 
   void finish() {
-    for (int64_t row = first_row; row < last_row; ++row) {
-      if (s.d_h0) {
-        std::copy_n(state.h_of(row), s.state_size, s.d_h0 + row * s.state_size);
+    for (int64_t row = first_row_; row < last_row_; ++row) {
+      if (s_.d_h0) {
+        std::copy_n(state_.h_of(row), s_.state_size, s_.d_h0 + row * s_.state_size);
       }
-      s.d_c0.write(row, s.state_size, state.cell_of(row));
+      s_.d_c0.write(row, s_.state_size, state_.cell_of(row));
     }
   }
 
-  const SequenceBackward<scalar_t>& s;
-  const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>(s.cell);
-  const real* panels;
-  const CarriedGradients<scalar_t>& state;
-  const int64_t first_row;
-  const int64_t last_row;
-  std::vector<BackwardRow<scalar_t>> rows;
-  std::vector<BackwardRow<scalar_t>> product_rows;  // of the following step
+  const SequenceBackward<scalar_t>& s_;
+  const SequenceKernels<scalar_t>& kernels_ = sequence_kernels<scalar_t>(s_.cell);
+  const real* panels_;
+  const CarriedGradients<scalar_t>& state_;
+  const int64_t first_row_;
+  const int64_t last_row_;
+  std::vector<BackwardRow<scalar_t>> rows_;
+  std::vector<BackwardRow<scalar_t>> product_rows_;  // of the following step
 };
 
 /// The rows of the sums over a chunk: every row step, with the state it started from.
 template <typename scalar_t>
-std::vector<GradientRow<scalar_t>> gradient_rows(const StepsOfChunk<scalar_t>& chunk,
+std::vector<GradientRow<scalar_t>> gradient_rows(const ChunkSteps<scalar_t>& chunk,
                                                  const scalar_t* zeros) {
   const SequenceBackward<scalar_t>& s = chunk.sequence;
   std::vector<GradientRow<scalar_t>> rows;
@@ -239,9 +239,9 @@ std::vector<GradientRow<scalar_t>> gradient_rows(const StepsOfChunk<scalar_t>& c
 }
 
 template <typename scalar_t>
-std::vector<StateGradientRow<scalar_t>> input_gradient_rows(const StepsOfChunk<scalar_t>& chunk) {
+std::vector<GateProductRow<scalar_t>> input_gradient_rows(const ChunkSteps<scalar_t>& chunk) {
   const SequenceBackward<scalar_t>& s = chunk.sequence;
-  std::vector<StateGradientRow<scalar_t>> rows;
+  std::vector<GateProductRow<scalar_t>> rows;
   rows.reserve(chunk.steps.row_steps(chunk.first, chunk.last));
   chunk.for_each([&](int64_t i, int64_t step, int64_t row) {
     rows.push_back({.d_gates = chunk.d_gates(i, row),
@@ -290,7 +290,7 @@ void run(const SequenceBackward<scalar_t>& s) {
       s.d_weight_hh,
       s.d_weight_ih,
       s.d_bias);
-  std::optional<StateGradient<scalar_t>> input;
+  std::optional<GateProduct<scalar_t>> input;
   if (s.d_input) {
     input.emplace(s.gate_columns, s.weight_ih, all_row_steps);
   }
@@ -304,7 +304,7 @@ void run(const SequenceBackward<scalar_t>& s) {
       }
       first = next;
     }
-    const StepsOfChunk<scalar_t> chunk{s, steps, first, last, d_gates.data()};
+    const ChunkSteps<scalar_t> chunk{s, steps, first, last, d_gates.data()};
     // Whether the work is short depends on all steps: a chunk follows another one.
     run_rows(SequenceWork{.batch = s.steps.batch,
                           .steps = end - begin,

@@ -19,14 +19,14 @@ struct SequenceBackward {
   int64_t gate_columns;  // the number of gates times state_size
   WeightColumns<scalar_t> weight_ih;
   WeightColumns<scalar_t> weight_hh;
-  const scalar_t* h0;                 // (batch, state_size), or null for zeros
-  const scalar_t* c0;                 // (batch, state_size), or null for zeros
-  const scalar_t* output;             // (steps, batch, state_size)
-  const scalar_t* cells;              // (steps, batch, state_size)
-  const scalar_t* gates;              // (steps, batch, gate_columns)
-  RowsOfSteps<scalar_t> grad_output;  // (steps, batch, state_size), or null for zero
-  RowsOfSteps<scalar_t> grad_cells;   // (steps, batch, state_size), or null for zero
-  const scalar_t* grad_h_n;           // (batch, state_size), or null for zero
+  const scalar_t* h0;              // (batch, state_size), or null for zeros
+  const scalar_t* c0;              // (batch, state_size), or null for zeros
+  const scalar_t* output;          // (steps, batch, state_size)
+  const scalar_t* cells;           // (steps, batch, state_size)
+  const scalar_t* gates;           // (steps, batch, gate_columns)
+  StepRows<scalar_t> grad_output;  // (steps, batch, state_size), or null for zero
+  StepRows<scalar_t> grad_cells;   // (steps, batch, state_size), or null for zero
+  const scalar_t* grad_h_n;        // (batch, state_size), or null for zero
   CellsIn<scalar_t> grad_c_n;
   // Neither d_input nor d_gates is written beyond a row's length.
   scalar_t* d_input;                    // (steps, batch, input features), or null

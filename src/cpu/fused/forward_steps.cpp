@@ -56,65 +56,65 @@ class ForwardRows {
               int64_t rows_at_once,
               int64_t first_row,
               int64_t last_row)
-      : s(sequence),
-        weights(weights),
-        first_row(first_row),
-        last_row(last_row),
-        padded(kernels.padded_state_size(s.state_size)),
-        z_size(kernels.gate_row_size(s.state_size)),
-        steps_per_chunk(
-            std::clamp<int64_t>(std::min(kRowsPerChunk, rows_at_once) / (last_row - first_row),
+      : s_(sequence),
+        weights_(weights),
+        first_row_(first_row),
+        last_row_(last_row),
+        padded_(kernels_.padded_state_size(s_.state_size)),
+        z_size_(kernels_.gate_row_size(s_.state_size)),
+        steps_per_chunk_(
+            std::clamp<int64_t>(std::min(kRowsPerChunk, rows_at_once) / (last_row_ - first_row_),
                                 1,
-                                std::max<int64_t>(1, s.steps.count))),
-        x(s.input.feature_stride == 1
-              ? 0
-              : steps_per_chunk * (last_row - first_row) * s.input.features),
-        z(steps_per_chunk * (last_row - first_row) * z_size),
-        cells((last_row - first_row) * padded),
-        zeros(s.state_size) {
-    std::fill_n(zeros.data(), s.state_size, scalar_t(0));
+                                std::max<int64_t>(1, s_.steps.count))),
+        x_(s_.input.feature_stride == 1
+               ? 0
+               : steps_per_chunk_ * (last_row_ - first_row_) * s_.input.features),
+        z_(steps_per_chunk_ * (last_row_ - first_row_) * z_size_),
+        cells_((last_row_ - first_row_) * padded_),
+        zeros_(s_.state_size) {
+    std::fill_n(zeros_.data(), s_.state_size, scalar_t(0));
   }
 
   static int64_t bytes_per_row(const SequenceForward<scalar_t>& s) {
     const auto& kernels = sequence_kernels<scalar_t>(s.cell);
-    const int64_t of_input = s.input.feature_stride == 1 ? 0 : s.input.features;
-    const int64_t of_state =
+    const int64_t input_elements = s.input.feature_stride == 1 ? 0 : s.input.features;
+    const int64_t state_elements =
         kernels.gate_row_size(s.state_size) + kernels.padded_state_size(s.state_size);
-    return of_input * static_cast<int64_t>(sizeof(scalar_t)) +
-           of_state * static_cast<int64_t>(sizeof(real));
+    return input_elements * static_cast<int64_t>(sizeof(scalar_t)) +
+           state_elements * static_cast<int64_t>(sizeof(real));
   }
 
   /// spread(tasks, multiplications, kernel) runs the tasks of a kernel.
   template <typename Spread>
   void run(const Spread& spread) {
-    const int64_t groups = kernels.groups(s.state_size);
+    const int64_t groups = kernels_.groups(s_.state_size);
     start_cells();
-    for (int64_t first = 0; first < s.steps.count; first += steps_per_chunk) {
-      const int64_t last = std::min(first + steps_per_chunk, s.steps.count);
+    for (int64_t first = 0; first < s_.steps.count; first += steps_per_chunk_) {
+      const int64_t last = std::min(first + steps_per_chunk_, s_.steps.count);
       collect_rows(first, last);
-      if (rows.empty()) {
+      if (rows_.empty()) {
         continue;
       }
-      const InputGatesParams<scalar_t> input{.state_size = s.state_size,
-                                             .input_features = s.input.features,
-                                             .panels = weights.ih.data(),
-                                             .bias = s.bias,
-                                             .rows = rows.data(),
-                                             .row_count = static_cast<int64_t>(rows.size())};
+      const InputGatesParams<scalar_t> input{.state_size = s_.state_size,
+                                             .input_features = s_.input.features,
+                                             .panels = weights_.ih.data(),
+                                             .bias = s_.bias,
+                                             .rows = rows_.data(),
+                                             .row_count = static_cast<int64_t>(rows_.size())};
       spread(groups,
-             multiplications(input.row_count, s.gate_columns, s.input.features),
-             [&](int64_t begin, int64_t end) { kernels.input_gates(input, begin, end); });
+             multiplications(input.row_count, s_.gate_columns, s_.input.features),
+             [&](int64_t begin, int64_t end) { kernels_.input_gates(input, begin, end); });
       for (int64_t i = first; i < last; ++i) {
-        reset_cells(s.steps.step(i));
+        reset_cells(s_.steps.step(i));
         const ForwardStepParams<scalar_t> step{
-            .state_size = s.state_size,
-            .panels = weights.hh.data(),
-            .rows = rows.data() + offsets[i - first],
-            .row_count = offsets[i - first + 1] - offsets[i - first]};
+            .state_size = s_.state_size,
+            .panels = weights_.hh.data(),
+            .rows = rows_.data() + offsets_[i - first],
+            .row_count = offsets_[i - first + 1] - offsets_[i - first]};
         if (step.row_count > 0) {
           spread(groups,
-                 multiplications(step.row_count, s.gate_columns, s.state_size),
-                 [&](int64_t begin, int64_t end) { kernels.forward_step(step, begin, end); });
+                 multiplications(step.row_count, s_.gate_columns, s_.state_size),
+                 [&](int64_t begin, int64_t end) { kernels_.forward_step(step, begin, end); });
         }
       }
     }
@@ -122,28 +122,28 @@ class ForwardRows {
   }
 
  private:
-  real* cell_of(int64_t row) { return cells.data() + (row - first_row) * padded; }
+  real* cell_of(int64_t row) { return cells_.data() + (row - first_row_) * padded_; }
   const scalar_t* start_of_h(int64_t row) const {
-    return s.h0 ? s.h0 + row * s.state_size : zeros.data();
+    return s_.h0 ? s_.h0 + row * s_.state_size : zeros_.data();
   }
   scalar_t* output(int64_t step, int64_t row) const {
-    return s.output + (step * s.steps.batch + row) * s.state_size;
+    return s_.output + (step * s_.steps.batch + row) * s_.state_size;
   }
 
   void start_cells() {
-    std::fill_n(cells.data(), (last_row - first_row) * padded, real(0));
-    for (int64_t row = first_row; row < last_row; ++row) {
-      s.c0.read(row, s.state_size, cell_of(row));
+    std::fill_n(cells_.data(), (last_row_ - first_row_) * padded_, real(0));
+    for (int64_t row = first_row_; row < last_row_; ++row) {
+      s_.c0.read(row, s_.state_size, cell_of(row));
     }
   }
 
   void reset_cells(int64_t step) {
-    if (!s.steps.reset) {
+    if (!s_.steps.reset) {
       return;
     }
-    for (int64_t row = first_row; row < last_row; ++row) {
-      if (s.steps.runs(step, row) && s.steps.resets(step, row)) {
-        std::fill_n(cell_of(row), padded, real(0));
+    for (int64_t row = first_row_; row < last_row_; ++row) {
+      if (s_.steps.runs(step, row) && s_.steps.resets(step, row)) {
+        std::fill_n(cell_of(row), padded_, real(0));
       }
     }
   }
@@ -151,32 +151,32 @@ class ForwardRows {
   /// Collects the rows that run in each of the steps [first, last), counted in the order of
   /// execution. Zeroes the results of the rows that do not.
   void collect_rows(int64_t first, int64_t last) {
-    rows.clear();
-    offsets.assign(1, 0);
+    rows_.clear();
+    offsets_.assign(1, 0);
     for (int64_t i = first; i < last; ++i) {
-      const int64_t step = s.steps.step(i);
-      for (int64_t row = first_row; row < last_row; ++row) {
-        const int64_t at = step * s.steps.batch + row;
-        scalar_t* new_cell = s.cells ? s.cells + at * s.state_size : nullptr;
-        scalar_t* gates = s.gates ? s.gates + at * s.gate_columns : nullptr;
-        if (!s.steps.runs(step, row)) {
-          clear(output(step, row), s.state_size);
-          clear(new_cell, s.state_size);
-          clear(gates, s.gate_columns);
+      const int64_t step = s_.steps.step(i);
+      for (int64_t row = first_row_; row < last_row_; ++row) {
+        const int64_t at = step * s_.steps.batch + row;
+        scalar_t* new_cell = s_.cells ? s_.cells + at * s_.state_size : nullptr;
+        scalar_t* gates = s_.gates ? s_.gates + at * s_.gate_columns : nullptr;
+        if (!s_.steps.runs(step, row)) {
+          clear(output(step, row), s_.state_size);
+          clear(new_cell, s_.state_size);
+          clear(gates, s_.gate_columns);
           continue;
         }
-        const scalar_t* const old_h = s.steps.start_of(step, row, s.state_size, s.h0, s.output);
-        rows.push_back({.input = s.input.rows.at(step, row),
-                        .old_h = old_h ? old_h : zeros.data(),
-                        .z = z.data() + static_cast<int64_t>(rows.size()) * z_size,
-                        .cell = cell_of(row),
-                        .new_h = output(step, row),
-                        .new_cell = new_cell,
-                        .gates = gates});
+        const scalar_t* const old_h = s_.steps.start_of(step, row, s_.state_size, s_.h0, s_.output);
+        rows_.push_back({.input = s_.input.rows.at(step, row),
+                         .old_h = old_h ? old_h : zeros_.data(),
+                         .z = z_.data() + static_cast<int64_t>(rows_.size()) * z_size_,
+                         .cell = cell_of(row),
+                         .new_h = output(step, row),
+                         .new_cell = new_cell,
+                         .gates = gates});
       }
-      offsets.push_back(static_cast<int64_t>(rows.size()));
+      offsets_.push_back(static_cast<int64_t>(rows_.size()));
     }
-    if (s.input.feature_stride != 1) {
+    if (s_.input.feature_stride != 1) {
       copy_inputs();
     }
   }
@@ -186,19 +186,19 @@ class ForwardRows {
   void copy_inputs() {
     // Where time is the innermost dimension, the rows share the cache lines of these features.
     constexpr int64_t kFeaturesAtOnce = 16;
-    const int64_t features = s.input.features;
+    const int64_t features = s_.input.features;
     for (int64_t first = 0; first < features; first += kFeaturesAtOnce) {
       const int64_t last = std::min(first + kFeaturesAtOnce, features);
-      scalar_t* to = x.data();
-      for (const ForwardRow<scalar_t>& row : rows) {
+      scalar_t* to = x_.data();
+      for (const ForwardRow<scalar_t>& row : rows_) {
         for (int64_t k = first; k < last; ++k) {
-          to[k] = row.input[k * s.input.feature_stride];
+          to[k] = row.input[k * s_.input.feature_stride];
         }
         to += features;
       }
     }
-    const scalar_t* copy = x.data();
-    for (ForwardRow<scalar_t>& row : rows) {
+    const scalar_t* copy = x_.data();
+    for (ForwardRow<scalar_t>& row : rows_) {
       row.input = copy;
       copy += features;
     }
@@ -211,29 +211,29 @@ class ForwardRows {
   }
 
   void finish_state() {
-    for (int64_t row = first_row; row < last_row; ++row) {
-      const int64_t length = s.steps.length(row);
+    for (int64_t row = first_row_; row < last_row_; ++row) {
+      const int64_t length = s_.steps.length(row);
       const scalar_t* h =
-          length > 0 ? output(s.steps.reverse ? 0 : length - 1, row) : start_of_h(row);
-      std::copy_n(h, s.state_size, s.h_n + row * s.state_size);
-      s.c_n.write(row, s.state_size, cell_of(row));
+          length > 0 ? output(s_.steps.reverse ? 0 : length - 1, row) : start_of_h(row);
+      std::copy_n(h, s_.state_size, s_.h_n + row * s_.state_size);
+      s_.c_n.write(row, s_.state_size, cell_of(row));
     }
   }
 
-  const SequenceForward<scalar_t>& s;
-  const SequenceKernels<scalar_t>& kernels = sequence_kernels<scalar_t>(s.cell);
-  const PackedWeights<scalar_t>& weights;
-  const int64_t first_row;
-  const int64_t last_row;
-  const int64_t padded;
-  const int64_t z_size;
-  const int64_t steps_per_chunk;
-  Scratch<scalar_t> x;
-  Scratch<real> z;
-  Scratch<real> cells;
-  Scratch<scalar_t> zeros;
-  std::vector<ForwardRow<scalar_t>> rows;
-  std::vector<int64_t> offsets;
+  const SequenceForward<scalar_t>& s_;
+  const SequenceKernels<scalar_t>& kernels_ = sequence_kernels<scalar_t>(s_.cell);
+  const PackedWeights<scalar_t>& weights_;
+  const int64_t first_row_;
+  const int64_t last_row_;
+  const int64_t padded_;
+  const int64_t z_size_;
+  const int64_t steps_per_chunk_;
+  Scratch<scalar_t> x_;
+  Scratch<real> z_;
+  Scratch<real> cells_;
+  Scratch<scalar_t> zeros_;
+  std::vector<ForwardRow<scalar_t>> rows_;
+  std::vector<int64_t> offsets_;
 };
 
 }  // namespace

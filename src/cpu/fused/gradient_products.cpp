@@ -26,11 +26,11 @@ std::vector<GradientRow<scalar_t>> rows_of_batch(const Tensor& d_gates,
 }
 
 template <typename scalar_t>
-void state_gradient_of_batch(const Tensor& out,
-                             const Tensor& d_gates,
-                             const Tensor& weights,
-                             int64_t first_column) {
-  std::vector<StateGradientRow<scalar_t>> rows(d_gates.size(0));
+void gate_product_of_batch(const Tensor& out,
+                           const Tensor& d_gates,
+                           const Tensor& weights,
+                           int64_t first_column) {
+  std::vector<GateProductRow<scalar_t>> rows(d_gates.size(0));
   for (int64_t row = 0; row < d_gates.size(0); ++row) {
     rows[row] = {.d_gates = d_gates.const_data_ptr<scalar_t>() + row * d_gates.stride(0),
                  .out = out.mutable_data_ptr<scalar_t>() + row * out.stride(0)};
@@ -38,15 +38,15 @@ void state_gradient_of_batch(const Tensor& out,
   const WeightColumns<scalar_t> columns{.data = weights.const_data_ptr<scalar_t>() + first_column,
                                         .stride = weights.stride(0),
                                         .columns = out.size(1)};
-  StateGradient<scalar_t>(d_gates.size(1), columns, d_gates.size(0)).write(rows);
+  GateProduct<scalar_t>(d_gates.size(1), columns, d_gates.size(0)).write(rows);
 }
 
 }  // namespace
 
 template <typename scalar_t>
-StateGradient<scalar_t>::StateGradient(int64_t gates,
-                                       const WeightColumns<scalar_t>& weights,
-                                       int64_t row_count)
+GateProduct<scalar_t>::GateProduct(int64_t gates,
+                                   const WeightColumns<scalar_t>& weights,
+                                   int64_t row_count)
     : gates_(gates), weights_(weights) {
   // With many chunks of rows, all of them share one copy.
   if (row_count > 2 * product_kernels<scalar_t>().max_rows_per_chunk) {
@@ -55,29 +55,29 @@ StateGradient<scalar_t>::StateGradient(int64_t gates,
 }
 
 template <typename scalar_t>
-void StateGradient<scalar_t>::write(const std::vector<StateGradientRow<scalar_t>>& rows) const {
+void GateProduct<scalar_t>::write(const std::vector<GateProductRow<scalar_t>>& rows) const {
   const auto& kernels = product_kernels<scalar_t>();
-  StateGradientParams<scalar_t> params{.gates = gates_,
-                                       .columns = weights_.columns,
-                                       .rows = rows.data(),
-                                       .row_count = static_cast<int64_t>(rows.size()),
-                                       .weights = weights_.data,
-                                       .weights_stride = weights_.stride,
-                                       .row_chunks = 1,
-                                       .panels = panels_ ? panels_->data() : nullptr};
+  GateProductParams<scalar_t> params{.gates = gates_,
+                                     .columns = weights_.columns,
+                                     .rows = rows.data(),
+                                     .row_count = static_cast<int64_t>(rows.size()),
+                                     .weights = weights_.data,
+                                     .weights_stride = weights_.stride,
+                                     .row_chunks = 1,
+                                     .panels = panels_ ? panels_->data() : nullptr};
   // There may be fewer panels of columns than threads, so the rows are split into chunks, too. Each
   // chunk copies its panel, which takes as long as about eight rows. A chunk should therefore have
   // at least three times as many rows, 24, to give every thread a task, and eight times as many,
   // 64, to give it several.
-  const int64_t panels = std::max<int64_t>(1, kernels.state_gradient_tasks(params));
+  const int64_t panels = std::max<int64_t>(1, kernels.gate_product_tasks(params));
   params.row_chunks =
       std::max({ceil_div(params.row_count, kernels.max_rows_per_chunk),
                 std::min<int64_t>(ceil_div(at::get_num_threads(), panels), params.row_count / 24),
                 std::min<int64_t>(ceil_div(wanted_tasks(), panels), params.row_count / 64)});
-  for_each_task(kernels.state_gradient_tasks(params),
+  for_each_task(kernels.gate_product_tasks(params),
                 multiplications(params.row_count, params.gates, params.columns),
                 kShortMultiplications,
-                [&](int64_t begin, int64_t end) { kernels.state_gradient(params, begin, end); });
+                [&](int64_t begin, int64_t end) { kernels.gate_product(params, begin, end); });
 }
 
 template <typename scalar_t>
@@ -220,10 +220,10 @@ void finish_fused_gradients(const CellGradients& gradients,
               .add(rows, /*is_first=*/true, /*is_last=*/true);
         }
         if (gradients.input.defined()) {
-          state_gradient_of_batch<scalar_t>(gradients.input, gradients.gates, weights_, state_size);
+          gate_product_of_batch<scalar_t>(gradients.input, gradients.gates, weights_, state_size);
         }
         if (gradients.old_h.defined()) {
-          state_gradient_of_batch<scalar_t>(gradients.old_h, gradients.gates, weights_, 0);
+          gate_product_of_batch<scalar_t>(gradients.old_h, gradients.gates, weights_, 0);
         }
       });
 }
@@ -231,7 +231,7 @@ void finish_fused_gradients(const CellGradients& gradients,
 // Used by the steps of a sequence.
 #define LLTM_INSTANTIATE(scalar_t)             \
   template class ParameterGradients<scalar_t>; \
-  template class StateGradient<scalar_t>;
+  template class GateProduct<scalar_t>;
 LLTM_INSTANTIATE(double)
 LLTM_INSTANTIATE(float)
 LLTM_INSTANTIATE(c10::Half)

@@ -53,12 +53,12 @@ class ParameterGradients {
 
 /// out = d_gates @ weights, for each row. The rows may come in several calls.
 template <typename scalar_t>
-class StateGradient {
+class GateProduct {
  public:
   /// row_count: the rows of all calls.
-  StateGradient(int64_t gates, const WeightColumns<scalar_t>& weights, int64_t row_count);
+  GateProduct(int64_t gates, const WeightColumns<scalar_t>& weights, int64_t row_count);
 
-  void write(const std::vector<StateGradientRow<scalar_t>>& rows) const;
+  void write(const std::vector<GateProductRow<scalar_t>>& rows) const;
 
  private:
   int64_t gates_;

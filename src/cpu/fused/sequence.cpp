@@ -15,7 +15,7 @@ namespace {
 using at::Tensor;
 
 template <typename scalar_t>
-RowsOfSteps<scalar_t> rows_of_steps(const Tensor& tensor) {
+StepRows<scalar_t> step_rows(const Tensor& tensor) {
   if (!tensor.defined()) {
     return {};
   }
@@ -24,7 +24,7 @@ RowsOfSteps<scalar_t> rows_of_steps(const Tensor& tensor) {
           .row_stride = tensor.stride(1)};
 }
 
-/// Owns the tensors that the pointers of a call refer to, besides those of its StepsOfCall.
+/// Owns the tensors that the pointers of a call refer to, besides those of its CallSteps.
 struct Sources {
   Sources(const RecurrentArguments& arguments, Tensor input_)
       : input(std::move(input_)),
@@ -34,7 +34,7 @@ struct Sources {
 
   template <typename scalar_t>
   SequenceInput<scalar_t> inputs() const {
-    return {.rows = rows_of_steps<scalar_t>(input),
+    return {.rows = step_rows<scalar_t>(input),
             .features = input.size(2),
             .feature_stride = has_contiguous_rows(input) ? 1 : input.stride(2)};
   }
@@ -75,7 +75,7 @@ void forward(const SequenceOutputs& outputs,
              const RecurrentArguments& arguments,
              const SequenceSizes<int64_t>& sizes,
              bool reverse) {
-  const StepsOfCall call(arguments, reverse);
+  const CallSteps call(arguments, reverse);
   const Sources sources(arguments, arguments.input);
   const Tensor bias = contiguous_or_undefined(arguments.bias);
   const Tensor c0 = contiguous_or_undefined(arguments.c0);
@@ -105,7 +105,7 @@ void backward(const RecurrentGradients& gradients,
               const SequenceSizes<int64_t>& sizes,
               bool reverse) {
   const RecurrentArguments& sequence = arguments.sequence;
-  const StepsOfCall call(sequence, reverse);
+  const CallSteps call(sequence, reverse);
   const Sources sources(sequence, with_contiguous_rows(sequence.input));
   const Tensor c0 = is_given(sequence.c0) && sequence.cell == CellType::kLstm
                         ? sequence.c0->to(sequence.input.scalar_type()).contiguous()
@@ -133,8 +133,8 @@ void backward(const RecurrentGradients& gradients,
                                  .output = output.const_data_ptr<scalar_t>(),
                                  .cells = cells.const_data_ptr<scalar_t>(),
                                  .gates = gates.const_data_ptr<scalar_t>(),
-                                 .grad_output = rows_of_steps<scalar_t>(grad_output),
-                                 .grad_cells = rows_of_steps<scalar_t>(grad_cells),
+                                 .grad_output = step_rows<scalar_t>(grad_output),
+                                 .grad_cells = step_rows<scalar_t>(grad_cells),
                                  .grad_h_n = data_or_null<scalar_t>(grad_h_n),
                                  .grad_c_n = cells_in<scalar_t>(grad_c_n),
                                  .d_input = mutable_data_or_null<scalar_t>(gradients.input),

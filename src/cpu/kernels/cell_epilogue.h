@@ -19,7 +19,7 @@ void finish_cells(const CellParams<scalar_t>& params,
                   int64_t count) {
   using A = Access<scalar_t>;
   using V = Simd<typename A::real>;
-  const int64_t state_size = params.states.state_size;
+  const int64_t state_size = params.h_and_input.state_size;
   V bias[Cell::kGates];
   for (int gate = 0; gate < Cell::kGates; ++gate) {
     bias[gate] = params.bias ? A::load(params.bias + gate * state_size + index, count) : V(0);

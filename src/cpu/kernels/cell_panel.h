@@ -28,7 +28,7 @@ void cell_panel(const CellParams<scalar_t>& params,
   constexpr int indices = smaller(kIndicesOfTile<Cell, vectors>, V::kLanes);
   constexpr int tile_rows = Cell::kGates * indices;
   constexpr int width = vectors * V::kLanes;
-  const int64_t state_size = params.states.state_size;
+  const int64_t state_size = params.h_and_input.state_size;
   alignas(64) real sums[Cell::kGates][V::kLanes][width];
   if (count < V::kLanes) {  // The epilogue also computes the lanes beyond the state.
     std::memset(sums, 0, sizeof(sums));
@@ -66,7 +66,7 @@ void cell_panel(const CellParams<scalar_t>& params,
   add_segment(params.weight_hh, panel, state_size);
   add_segment(params.weight_ih,
               panel + depth_of<scalar_t>(state_size) * width,
-              params.states.input_features);
+              params.h_and_input.input_features);
   for (int v = 0; v < vectors && v * V::kLanes < rows; ++v) {
     alignas(64) CellRow<Cell, real> z[V::kLanes];
     for (int gate = 0; gate < Cell::kGates; ++gate) {

@@ -25,9 +25,9 @@ LLTM_INLINE void dot(int64_t terms,
   using O = Operand<scalar_t>;
   constexpr int64_t step = Simd<typename O::real>::kLanes * O::kTerms;
   const auto add = [&](int64_t term, int64_t count) __attribute__((always_inline)) {
-    typename O::Vector of_x[batch];
+    typename O::Vector x_values[batch];
     for (int b = 0; b < batch; ++b) {
-      of_x[b] = O::along(x[b] + term, count).value;
+      x_values[b] = O::along(x[b] + term, count).value;
     }
     for (int r = 0; r < rows; ++r) {
       // Rows are too far apart for the hardware prefetcher. If they are in the cache already, the
@@ -35,9 +35,9 @@ LLTM_INLINE void dot(int64_t terms,
       if (batch >= 4) {
         __builtin_prefetch(w[r] + term + next, 0, 2);
       }
-      const typename O::Vector of_w = O::along(w[r] + term, count).value;
+      const typename O::Vector w_values = O::along(w[r] + term, count).value;
       for (int b = 0; b < batch; ++b) {
-        sums[b][r] = O::multiply_add(sums[b][r], of_x[b], of_w);
+        sums[b][r] = O::multiply_add(sums[b][r], x_values[b], w_values);
       }
     }
   };
@@ -106,7 +106,7 @@ struct RowsOfWeights {
 
 /// Computes the pre-activations, without the bias, of `batch` rows, beginning with `row`.
 template <int batch, typename scalar_t, typename Row>
-LLTM_INLINE void dot_rows(const StateParams<scalar_t>& states,
+LLTM_INLINE void dot_rows(const HAndInput<scalar_t>& h_and_input,
                           const RowsOfWeights<scalar_t>& weight_hh,
                           const RowsOfWeights<scalar_t>& weight_ih,
                           int64_t row,
@@ -118,12 +118,12 @@ LLTM_INLINE void dot_rows(const StateParams<scalar_t>& states,
   const scalar_t* h[batch];
   const scalar_t* x[batch];
   for (int b = 0; b < batch; ++b) {
-    h[b] = states.old_h + (row + b) * states.old_h_stride;
-    x[b] = states.input + (row + b) * states.input_stride;
+    h[b] = h_and_input.old_h + (row + b) * h_and_input.old_h_stride;
+    x[b] = h_and_input.input + (row + b) * h_and_input.input_stride;
   }
   VectorOf<scalar_t> sums[batch][rows] = {};
-  dot<batch, rows>(states.state_size, h, weight_hh.rows, weight_hh.next, sums);
-  dot<batch, rows>(states.input_features, x, weight_ih.rows, weight_ih.next, sums);
+  dot<batch, rows>(h_and_input.state_size, h, weight_hh.rows, weight_hh.next, sums);
+  dot<batch, rows>(h_and_input.input_features, x, weight_ih.rows, weight_ih.next, sums);
   for (int b = 0; b < batch; ++b) {
     sums_of_lanes<real>(sums[b]).store(&z[row + b][gate][first], rows);
   }
@@ -134,26 +134,26 @@ template <typename Cell, typename scalar_t>
 void cell_rowwise(const CellParams<scalar_t>& params, int64_t index, int64_t count) {
   using real = accumulate_t<scalar_t>;
   constexpr int rows = kRowwiseWeights<real>;
-  const StateParams<scalar_t>& states = params.states;
+  const HAndInput<scalar_t>& h_and_input = params.h_and_input;
   alignas(64) CellRow<Cell, real> z[kLargestRowwiseBatch<scalar_t>];
   if (count < Simd<real>::kLanes) {  // The epilogue also computes the lanes beyond the state.
     std::memset(z, 0, sizeof(z));
   }
   for (int gate = 0; gate < Cell::kGates; ++gate) {
-    const int64_t first = gate * states.state_size + index;
+    const int64_t first = gate * h_and_input.state_size + index;
     for (int64_t i = 0; i < count; i += rows) {
       // Past the last state index, the last one is recomputed and not stored.
       const RowsOfWeights<scalar_t> weight_hh(params.weight_hh, first + i, first + count - 1);
       const RowsOfWeights<scalar_t> weight_ih(params.weight_ih, first + i, first + count - 1);
-      for (int64_t row = 0; row < states.batch; row += kRowwiseBatch) {
+      for (int64_t row = 0; row < h_and_input.batch; row += kRowwiseBatch) {
         with_constant<kRowwiseBatch>(
-            states.batch - row, [&]<int batch>() __attribute__((always_inline)) {
-              dot_rows<batch>(states, weight_hh, weight_ih, row, z, gate, i);
+            h_and_input.batch - row, [&]<int batch>() __attribute__((always_inline)) {
+              dot_rows<batch>(h_and_input, weight_hh, weight_ih, row, z, gate, i);
             });
       }
     }
   }
-  finish_cells<Cell>(params, z, 0, states.batch, index, count);
+  finish_cells<Cell>(params, z, 0, h_and_input.batch, index, count);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ struct PointwiseKernels {
 
 /// [old_h | input], which is read in place and never concatenated.
 template <typename scalar_t>
-struct StateParams {
+struct HAndInput {
   int64_t batch;
   int64_t state_size;
   int64_t input_features;
@@ -69,10 +69,10 @@ struct WeightBlock {
   int64_t stride;  // between rows
 };
 
-/// The whole forward pass of a step: gates = states @ weights.T + bias, and the new state.
+/// The whole forward pass of a step: gates = [h | input] @ weights.T + bias, and the new state.
 template <typename scalar_t>
 struct CellParams {
-  StateParams<scalar_t> states;
+  HAndInput<scalar_t> h_and_input;
   WeightBlock<scalar_t> weight_hh;  // (gates, state_size)
   WeightBlock<scalar_t> weight_ih;  // (gates, input_features)
   const scalar_t* bias;             // (gates), or null
@@ -80,8 +80,8 @@ struct CellParams {
   scalar_t* gates;                  // (batch, gates)
   scalar_t* new_h;                  // (batch, state_size)
   scalar_t* new_cell;               // (batch, state_size)
-  // The states, transposed by pack_states() into panels of panel_vectors vectors of batch rows;
-  // null if cell_needs_panels() is false.
+  // h and input, transposed by pack_h_and_input() into panels of panel_vectors vectors of batch
+  // rows; null if cell_needs_panels() is false.
   const accumulate_t<scalar_t>* panels = nullptr;
   int panel_vectors = 0;
 };
@@ -97,17 +97,17 @@ struct PackColumnsParams {
 };
 
 template <typename scalar_t>
-struct StateGradientRow {
+struct GateProductRow {
   const scalar_t* d_gates;  // (gates)
   scalar_t* out;            // (columns)
 };
 
 /// One of d_old_h and d_input: out = d_gates @ weights[:, some columns].
 template <typename scalar_t>
-struct StateGradientParams {
+struct GateProductParams {
   int64_t gates;
   int64_t columns;  // of weights and of out
-  const StateGradientRow<scalar_t>* rows;
+  const GateProductRow<scalar_t>* rows;
   int64_t row_count;
   const scalar_t* weights;  // (gates, columns), the first of these columns
   int64_t weights_stride;
@@ -255,14 +255,14 @@ struct ProductKernels {
 
   /// False for a small batch, which is multiplied row by row, without panels.
   bool (*cell_needs_panels)(int64_t batch);
-  /// A task is a group of `lanes` columns of the states, in all panels.
-  int64_t (*pack_tasks)(const StateParams<scalar_t>& states);
-  int64_t (*state_panels_size)(const StateParams<scalar_t>& states);
-  void (*pack_states)(const StateParams<scalar_t>& states,
-                      int panel_vectors,
-                      accumulate_t<scalar_t>* panels,
-                      int64_t begin,
-                      int64_t end);
+  /// A task is a group of `lanes` columns of [h | input], in all panels.
+  int64_t (*pack_tasks)(const HAndInput<scalar_t>& h_and_input);
+  int64_t (*h_and_input_panels_size)(const HAndInput<scalar_t>& h_and_input);
+  void (*pack_h_and_input)(const HAndInput<scalar_t>& h_and_input,
+                           int panel_vectors,
+                           accumulate_t<scalar_t>* panels,
+                           int64_t begin,
+                           int64_t end);
   /// A task is a group of `lanes` state indices, with all of their gates, for one panel.
   int64_t (*cell_tasks)(const CellParams<scalar_t>& params);
 
@@ -273,8 +273,8 @@ struct ProductKernels {
 
   /// A task is a panel of columns for a chunk of at most this many rows.
   int64_t max_rows_per_chunk;
-  int64_t (*state_gradient_tasks)(const StateGradientParams<scalar_t>& params);
-  void (*state_gradient)(const StateGradientParams<scalar_t>& params, int64_t begin, int64_t end);
+  int64_t (*gate_product_tasks)(const GateProductParams<scalar_t>& params);
+  void (*gate_product)(const GateProductParams<scalar_t>& params, int64_t begin, int64_t end);
 
   /// First pack_weight_panels(), where a task is a panel of columns, then weight_gradient(), where
   /// a task is a few rows of d_weights in a group of at most this many panels.

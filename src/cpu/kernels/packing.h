@@ -161,34 +161,35 @@ LLTM_INLINE void transpose_rows(const scalar_t* from,
 }
 
 template <typename scalar_t>
-int64_t depth_of_states(const StateParams<scalar_t>& states) {
-  return depth_of<scalar_t>(states.state_size) + depth_of<scalar_t>(states.input_features);
+int64_t depth_of_h_and_input(const HAndInput<scalar_t>& h_and_input) {
+  return depth_of<scalar_t>(h_and_input.state_size) +
+         depth_of<scalar_t>(h_and_input.input_features);
 }
 
 template <typename scalar_t>
-int64_t pack_tasks(const StateParams<scalar_t>& states) {
-  return ceil_div(depth_of_states(states), Simd<accumulate_t<scalar_t>>::kLanes);
+int64_t pack_tasks(const HAndInput<scalar_t>& h_and_input) {
+  return ceil_div(depth_of_h_and_input(h_and_input), Simd<accumulate_t<scalar_t>>::kLanes);
 }
 
 template <typename scalar_t>
-int64_t state_panels_size(const StateParams<scalar_t>& states) {
+int64_t h_and_input_panels_size(const HAndInput<scalar_t>& h_and_input) {
   constexpr int64_t lanes = Simd<accumulate_t<scalar_t>>::kLanes;
-  return ceil_div(states.batch, lanes) * lanes * depth_of_states(states);
+  return ceil_div(h_and_input.batch, lanes) * lanes * depth_of_h_and_input(h_and_input);
 }
 
 /// Panel p holds the batch rows from p*width on as [operand][row in panel]; rows beyond the batch
 /// are zero. The last panel has only as many vectors as it needs.
 template <typename scalar_t>
-void pack_states(const StateParams<scalar_t>& states,
-                 int panel_vectors,
-                 accumulate_t<scalar_t>* panels,
-                 int64_t begin,
-                 int64_t end) {
+void pack_h_and_input(const HAndInput<scalar_t>& h_and_input,
+                      int panel_vectors,
+                      accumulate_t<scalar_t>* panels,
+                      int64_t begin,
+                      int64_t end) {
   using O = Operand<scalar_t>;
   using real = typename O::real;
   using V = Simd<real>;
-  const int64_t depth = depth_of_states(states);
-  const int64_t depth_of_h = depth_of<scalar_t>(states.state_size);
+  const int64_t depth = depth_of_h_and_input(h_and_input);
+  const int64_t depth_of_h = depth_of<scalar_t>(h_and_input.state_size);
   const int64_t full_width = panel_vectors * V::kLanes;
   // Packs the operands [first, first + count) of rows of `terms` terms, beginning with the panels'
   // operand k.
@@ -200,14 +201,14 @@ void pack_states(const StateParams<scalar_t>& states,
                                 int64_t k) {
     const int64_t first_term = first * O::kTerms;
     const int64_t terms_here = smaller(count * O::kTerms, terms - first_term);
-    for (int64_t panel_row = 0; panel_row < states.batch; panel_row += full_width) {
-      const int64_t rows_left = smaller(full_width, states.batch - panel_row);
+    for (int64_t panel_row = 0; panel_row < h_and_input.batch; panel_row += full_width) {
+      const int64_t rows_left = smaller(full_width, h_and_input.batch - panel_row);
       const int64_t width = ceil_div(rows_left, V::kLanes) * V::kLanes;
       for (int64_t lane_row = 0; lane_row < width; lane_row += V::kLanes) {
         const int64_t row = panel_row + lane_row;
         transpose_rows(from + row * stride + first_term,
                        stride,
-                       smaller(V::kLanes, states.batch - row),
+                       smaller(V::kLanes, h_and_input.batch - row),
                        terms_here,
                        panels + panel_row * depth + k * width + lane_row,
                        width);
@@ -220,13 +221,17 @@ void pack_states(const StateParams<scalar_t>& states,
     const int64_t last = smaller(first + V::kLanes, depth);
     const int64_t boundary = clamp(depth_of_h, first, last);
     if (first < boundary) {
-      pack_segment(
-          states.old_h, states.old_h_stride, states.state_size, first, boundary - first, first);
+      pack_segment(h_and_input.old_h,
+                   h_and_input.old_h_stride,
+                   h_and_input.state_size,
+                   first,
+                   boundary - first,
+                   first);
     }
     if (boundary < last) {
-      pack_segment(states.input,
-                   states.input_stride,
-                   states.input_features,
+      pack_segment(h_and_input.input,
+                   h_and_input.input_stride,
+                   h_and_input.input_features,
                    boundary - depth_of_h,
                    last - boundary,
                    boundary);

@@ -9,10 +9,10 @@
 #include "../../cell/lstm.h"
 #include "bias_gradient.h"
 #include "cell_forward.h"
+#include "gate_product.h"
 #include "pointwise.h"
 #include "sequence_backward.h"
 #include "sequence_forward.h"
-#include "state_gradient.h"
 #include "weight_gradient.h"
 
 namespace lltm::cpu {
@@ -30,15 +30,15 @@ constexpr ProductKernels<scalar_t> make_product_kernels() {
       .max_panel_vectors = kMaxVectors,
       .cell_needs_panels = cell_needs_panels<scalar_t>,
       .pack_tasks = pack_tasks<scalar_t>,
-      .state_panels_size = state_panels_size<scalar_t>,
-      .pack_states = pack_states<scalar_t>,
+      .h_and_input_panels_size = h_and_input_panels_size<scalar_t>,
+      .pack_h_and_input = pack_h_and_input<scalar_t>,
       .cell_tasks = cell_tasks<scalar_t>,
       .column_panels = column_panels<scalar_t>,
       .column_panel_size = column_panel_size<scalar_t>,
       .pack_columns = pack_columns<scalar_t>,
       .max_rows_per_chunk = kMaxRowsPerChunk,
-      .state_gradient_tasks = state_gradient_tasks<scalar_t>,
-      .state_gradient = state_gradient<scalar_t>,
+      .gate_product_tasks = gate_product_tasks<scalar_t>,
+      .gate_product = gate_product<scalar_t>,
       .max_panels_per_group = kMaxPanelsPerGroup,
       .max_rows_per_sum = kMaxRowsPerSum<scalar_t>,
       .weight_sums_size = weight_sums_size<scalar_t>,

@@ -1,10 +1,10 @@
 // The register tile, the building block of every product: a few scalars of one matrix, each
 // broadcast, times a few vectors of the other.
 //
-//   product                         broadcast   vectors along
-//   gates = states @ weights.T      weights     the batch (states transposed into panels)
-//   d_states = d_gates @ weights    d_gates     columns of weights
-//   d_weights = d_gates.T @ states  d_gates     columns of the states
+//   product                                 broadcast   vectors along
+//   gates = [h | input] @ weights.T         weights     the batch ([h | input] is transposed)
+//   d_h, d_input = d_gates @ weights        d_gates     columns of weights
+//   d_weights = d_gates.T @ [h | input]     d_gates     columns of [h | input]
 //
 // The cell reads the weights, the largest matrix, in place. 16-bit operands are widened to float
 // when they are packed into panels and rows of scalars, or packed in pairs if the machine has dot

@@ -70,18 +70,18 @@ void pack_weight_panels(const WeightGradientParams<scalar_t>& params, int64_t be
     const int64_t first_of_input = last > boundary ? boundary - params.h_columns : 0;
     auto* to = params.panels + (panel - params.first_panel) * weight_panel_size(params);
     for (int64_t row = 0; row < params.row_count; row += O::kTerms, to += width) {
-      const scalar_t* of_h[O::kTerms];
+      const scalar_t* h_rows[O::kTerms];
       next_rows([&](int64_t r) { return params.rows[r].old_h + first_of_h; },
                 row,
                 params.row_count,
-                of_h);
-      pack_across(of_h, boundary - first, to);
-      const scalar_t* of_input[O::kTerms];
+                h_rows);
+      pack_across(h_rows, boundary - first, to);
+      const scalar_t* input_rows[O::kTerms];
       next_rows([&](int64_t r) { return params.rows[r].input + first_of_input; },
                 row,
                 params.row_count,
-                of_input);
-      pack_across(of_input, last - boundary, to + (boundary - first));
+                input_rows);
+      pack_across(input_rows, last - boundary, to + (boundary - first));
       clear_columns(to, last - first, width);
     }
     const int64_t padding = weight_panel_depth(params) - depth_of<scalar_t>(params.row_count);
@@ -154,11 +154,12 @@ class PanelOfGradient {
     finish([&](int64_t r) { return copy[r]; });
     const auto& hh = params_.d_weight_hh;
     const auto& ih = params_.d_weight_ih;
-    const int64_t of_h = params_.h_columns - first_;
+    const int64_t h_columns = params_.h_columns - first_;
     for (int64_t r = 0; r < rows; ++r) {
-      std::memcpy(hh.data + (gate + r) * hh.stride + first_, copy[r], of_h * sizeof(scalar_t));
-      std::memcpy(
-          ih.data + (gate + r) * ih.stride, copy[r] + of_h, (columns_ - of_h) * sizeof(scalar_t));
+      std::memcpy(hh.data + (gate + r) * hh.stride + first_, copy[r], h_columns * sizeof(scalar_t));
+      std::memcpy(ih.data + (gate + r) * ih.stride,
+                  copy[r] + h_columns,
+                  (columns_ - h_columns) * sizeof(scalar_t));
     }
   }
 

@@ -47,10 +47,9 @@ void for_each_block(const SequenceSizes<int64_t>& sizes,
 }
 
 /// The rows of (N, columns) tensors that belong to a block.
-class PlacesOfBlock {
+class BlockPlaces {
  public:
-  PlacesOfBlock(const Schedule& schedule, const Span& places)
-      : schedule_(schedule), places_(places) {
+  BlockPlaces(const Schedule& schedule, const Span& places) : schedule_(schedule), places_(places) {
     if (schedule.has_lengths()) {
       rows_ = at::empty({places.size()}, at::kLong);
       int64_t* row = rows_.mutable_data_ptr<int64_t>();

@@ -84,7 +84,7 @@ void run_forward(const SequenceOutputs& outputs,
   const bool keep = outputs.cells.size(0) > 0;
 
   for_each_block(sizes, sizeof(acc_t), [&](const Span& places, int64_t steps_of_chunk) {
-    const PlacesOfBlock block(schedule, places);
+    const BlockPlaces block(schedule, places);
     Tensor h = block.gather_or_zeros(arguments.h0, state_size, accumulated);
     Tensor cell = block.gather_or_zeros(arguments.c0, state_size, accumulated);
     for (int64_t first = 0; first < steps; first += steps_of_chunk) {
@@ -185,7 +185,7 @@ class Backward {
 
   void run() {
     for_each_block(sizes_, sizeof(acc_t), [&](const Span& places, int64_t steps_of_chunk) {
-      run_block(PlacesOfBlock(schedule_, places), places, steps_of_chunk);
+      run_block(BlockPlaces(schedule_, places), places, steps_of_chunk);
     });
     round(gradients_.weight_ih, d_weight_ih_);
     round(gradients_.weight_hh, d_weight_hh_);
@@ -220,7 +220,7 @@ class Backward {
                            : Tensor();
   }
 
-  void run_block(const PlacesOfBlock& block, const Span& places, int64_t steps_of_chunk) {
+  void run_block(const BlockPlaces& block, const Span& places, int64_t steps_of_chunk) {
     const int64_t state_size = sizes_.state_size;
     const Carried carried{block.gather_or_zeros(arguments_.grad_h_n, state_size, kAccumulated),
                           block.gather_or_zeros(arguments_.grad_c_n, state_size, kAccumulated)};
@@ -240,7 +240,7 @@ class Backward {
   }
 
   /// Returns dz of the steps [first, last), counted in the order of execution.
-  Tensor run_steps(const PlacesOfBlock& block,
+  Tensor run_steps(const BlockPlaces& block,
                    const Chunk& chunk,
                    int64_t first,
                    int64_t last,
@@ -325,7 +325,7 @@ void library_sequence_out(const SequenceOutputs& outputs,
                           const SequenceSizes<int64_t>& sizes,
                           bool reverse) {
   zero_if_not_run(arguments.lengths, {outputs.output, outputs.cells, outputs.gates});
-  const StepsOfCall call(arguments, reverse);
+  const CallSteps call(arguments, reverse);
   const Schedule schedule(call.steps);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence", [&] {
@@ -338,7 +338,7 @@ void library_sequence_backward_out(const RecurrentGradients& gradients,
                                    const SequenceSizes<int64_t>& sizes,
                                    bool reverse) {
   zero_if_not_run(arguments.sequence.lengths, {gradients.input, gradients.gates});
-  const StepsOfCall call(arguments.sequence, reverse);
+  const CallSteps call(arguments.sequence, reverse);
   const Schedule schedule(call.steps);
   const WithoutAutocast without_autocast;
   AT_DISPATCH_FLOATING_TYPES_AND2(

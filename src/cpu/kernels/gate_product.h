@@ -1,4 +1,4 @@
-// d_states = d_gates @ weights: the gradients of old_h and input, each from its columns of weights.
+// d_gates @ weights: the gradients of old_h and input, each from its columns of weights.
 #pragma once
 
 #include "panel_product.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kColumnsOfSingleRow = 256;
 
 template <typename scalar_t>
-int64_t state_gradient_tasks(const StateGradientParams<scalar_t>& params) {
+int64_t gate_product_tasks(const GateProductParams<scalar_t>& params) {
   if (params.row_count == 1) {
     return ceil_div(params.columns, kColumnsOfSingleRow);
   }
@@ -38,9 +38,9 @@ LLTM_INLINE void add_weight_rows(const scalar_t* d_gates,
 }
 
 template <typename scalar_t>
-void state_gradient_of_single_row(const StateGradientParams<scalar_t>& params,
-                                  int64_t begin,
-                                  int64_t end) {
+void gate_product_of_single_row(const GateProductParams<scalar_t>& params,
+                                int64_t begin,
+                                int64_t end) {
   using A = Access<scalar_t>;
   using real = typename A::real;
   using V = Simd<real>;
@@ -78,9 +78,7 @@ void state_gradient_of_single_row(const StateGradientParams<scalar_t>& params,
 constexpr int64_t kMaxRowsPerChunk = 128;
 
 template <typename scalar_t>
-void state_gradient_by_panels(const StateGradientParams<scalar_t>& params,
-                              int64_t begin,
-                              int64_t end) {
+void gate_product_by_panels(const GateProductParams<scalar_t>& params, int64_t begin, int64_t end) {
   using A = Access<scalar_t>;
   using real = typename A::real;
   using V = Simd<real>;
@@ -94,18 +92,18 @@ void state_gradient_by_panels(const StateGradientParams<scalar_t>& params,
     const int64_t chunk = task / panels;
     const int64_t first_row = params.row_count * chunk / params.row_chunks;
     const int64_t rows = params.row_count * (chunk + 1) / params.row_chunks - first_row;
-    const StateGradientRow<scalar_t>* const of_chunk = params.rows + first_row;
+    const GateProductRow<scalar_t>* const chunk_rows = params.rows + first_row;
     const ProductRegisters<scalar_t> registers(rows);
     multiply_by_panel<scalar_t, kMaxVectors>(
         rows,
         params.gates,
         params.panels + panel * column_panel_size<scalar_t>(params.gates),
-        [&](int64_t row) { return of_chunk[row].d_gates; },
+        [&](int64_t row) { return chunk_rows[row].d_gates; },
         PanelSums{.start = [](int64_t /*row*/, int /*v*/) { return V(0); },
                   .partial = [&](int64_t row) { return &totals[row][0]; },
                   .finish =
                       [&](int64_t row, const V(&sums)[kMaxVectors]) {
-                        scalar_t* const out = of_chunk[row].out + panel * width;
+                        scalar_t* const out = chunk_rows[row].out + panel * width;
                         for (int v = 0; v < kMaxVectors; ++v) {
                           A::store(sums[v],
                                    out + v * V::kLanes,
@@ -116,16 +114,16 @@ void state_gradient_by_panels(const StateGradientParams<scalar_t>& params,
 }
 
 template <typename scalar_t>
-void state_gradient(const StateGradientParams<scalar_t>& params, int64_t begin, int64_t end) {
+void gate_product(const GateProductParams<scalar_t>& params, int64_t begin, int64_t end) {
   using O = Operand<scalar_t>;
   using real = typename O::real;
   constexpr int64_t width = kPanelWidth<scalar_t>;
   if (params.row_count == 1) {
-    state_gradient_of_single_row(params, begin, end);
+    gate_product_of_single_row(params, begin, end);
     return;
   }
   if (params.panels) {
-    state_gradient_by_panels(params, begin, end);
+    gate_product_by_panels(params, begin, end);
     return;
   }
   alignas(64) real panel[kDepth * width];
