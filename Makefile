@@ -6,12 +6,7 @@ CUDA ?=
 CMAKE_ARGS ?=
 CTEST_ARGS ?=
 PYTEST_ARGS ?=
-BENCH_ARGS ?=
-QUALITY_ARGS ?=
-FUZZ_ARGS ?=
-SOAK_ARGS ?=
-WHEEL_ARGS ?=
-CHECK_ARGS ?=
+ARGS ?=
 CHECK_LINKS ?=
 SECONDS ?= 60
 SANITIZER ?= memcheck
@@ -58,8 +53,8 @@ help:
 	@echo '  make docs           the documentation: $(BUILD)/docs/index.html (CHECK_LINKS=1: also links to other sites)'
 	@echo '  make coverage       the lines of the CPU code and of the package that the tests reach (an hour)'
 	@echo 'Look for rare faults'
-	@echo '  make fuzz           random calls against the formula in float64 (SECONDS=600, FUZZ_ARGS="--device cuda")'
-	@echo '  make soak           a million calls from eight threads (SOAK_ARGS="--device cuda --calls 1000000")'
+	@echo '  make fuzz           random calls against the formula in float64 (SECONDS=600, ARGS="--device cuda")'
+	@echo '  make soak           a million calls from eight threads (ARGS="--device cuda --calls 1000000")'
 	@echo '  make sanitize       C++ tests of the CUDA kernels under compute-sanitizer (SANITIZER=racecheck, ...), or tests'
 	@echo '                      of the CPU code under a sanitizer of GCC (SANITIZER=address, undefined or thread)'
 	@echo 'Measure it'
@@ -76,7 +71,7 @@ help:
 	@echo 'CMAKE_ARGS=-DLLTM_WERROR=ON   options of CMake'
 	@echo 'PYTEST_ARGS="-k forward"      options of pytest'
 	@echo 'CTEST_ARGS="-R package"       options of ctest'
-	@echo 'BENCH_ARGS="..."              options of benchmark/bench.py'
+	@echo 'ARGS="--sequence"             options of the program that fuzz, soak, bench, quality, wheel or release-check runs'
 
 build:
 	$(call build,build,$(for_use))
@@ -120,10 +115,10 @@ coverage:
 	  gcovr --filter src/ --filter include/ --merge-lines --gcov-ignore-errors=all build-coverage'
 
 fuzz: build
-	@$(call with,test) python3 test/property/fuzz.py --seconds $(SECONDS) $(FUZZ_ARGS)
+	@$(call with,test) python3 test/property/fuzz.py --seconds $(SECONDS) $(ARGS)
 
 soak: build
-	@$(call with,test) python3 test/property/soak.py $(SOAK_ARGS)
+	@$(call with,test) python3 test/property/soak.py $(ARGS)
 
 ifneq ($(filter memcheck racecheck synccheck initcheck,$(SANITIZER)),)
 sanitize: build-tests
@@ -153,7 +148,7 @@ rl: build
 	@$(call with,demo) python3 examples/rl/demo.py --output $(BUILD)/rl
 
 quality: build
-	@$(call with,demo) python3 benchmark/quality/run.py --output $(BUILD)/quality/results.json $(QUALITY_ARGS)
+	@$(call with,demo) python3 benchmark/quality/run.py --output $(BUILD)/quality/results.json $(ARGS)
 
 docs: build
 	@$(call with,docs) python3 -m sphinx --fail-on-warning --keep-going --fresh-env docs $(BUILD)/docs
@@ -161,7 +156,7 @@ docs: build
 
 bench:
 	$(call build,bench,$(for_use) -DLLTM_BENCHMARK=ON)
-	@$(call with,bench) python3 benchmark/bench.py --build-dir $(BUILD) $(if $(QUICK),--quick) $(BENCH_ARGS)
+	@$(call with,bench) python3 benchmark/bench.py --build-dir $(BUILD) $(if $(QUICK),--quick) $(ARGS)
 
 # 80 as machine code and as PTX for newer GPUs, and Hopper's own code.
 wheel:
@@ -169,10 +164,10 @@ wheel:
 	  cmake -S . -B build-wheel -DLLTM_CUDA=$(or $(CUDA),ON) -DCMAKE_CUDA_ARCHITECTURES="80;90a-real" \
 	    -DCMAKE_CUDA_FLAGS=--compress-mode=size $(CMAKE_ARGS); \
 	  cmake --build build-wheel --target lltm_wheel_parts; \
-	  python3 scripts/make_wheel.py $(WHEEL_ARGS)'
+	  python3 scripts/make_wheel.py $(ARGS)'
 
 release-check:
-	@$(call with,wheel) python3 scripts/release_check.py $(CHECK_ARGS)
+	@$(call with,wheel) python3 scripts/release_check.py $(ARGS)
 
 # $(call formatters,CLANG-FORMAT'S OPTIONS,RUFF CHECK'S,RUFF FORMAT'S)
 formatters = $(call with,lint) sh -ec '\
