@@ -155,7 +155,10 @@ def ticks_of_threads() -> dict[str, int]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_work_is_spread_over_threads(threads, set_threads, monkeypatch):
     """ATen's parallel_for is a template: compiled without OpenMP, it runs every task in the calling thread, which the
-    results do not show."""
+    results do not show.
+
+    Each thread has a fixed part of the rows, and only the time of the processor counts: neither other processes nor a
+    single core change the parts."""
     monkeypatch.setenv("LLTM_CPU_GEMM", "own")  # ATen's products have threads anyway
     set_threads(threads)
     arguments = make_arguments((64, 512, 512))
