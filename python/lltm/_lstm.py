@@ -1,14 +1,13 @@
 """LSTM and LSTMCell, nn.LSTM's own cell on this library's kernels, and the conversion of models."""
 
 import warnings
-from itertools import chain
 from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _hooks, _initialization, _leaf, _packed, _recurrent
+from . import _checks, _initialization, _leaf, _recurrent
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -156,11 +155,9 @@ class LSTM(_recurrent.Recurrent):
     def forward(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
         """Run all layers over ``input``. :class:`LLTM` describes the arguments and the results."""
         if isinstance(input, PackedSequence):
-            output, state, _, _ = self._run_packed(input, hx, lengths, reset, False)
-            return output, state
+            return self._run_packed(input, hx, lengths, reset, False)[:2]
         else:
-            output, state, _, _ = self._run_padded(input, hx, lengths, reset, False)
-            return output, state
+            return self._run_padded(input, hx, lengths, reset, False)[:2]
 
     @overload
     @_recurrent.overload_in_scripts
@@ -186,14 +183,10 @@ class LSTM(_recurrent.Recurrent):
 
     def states(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
         """Run all layers over ``input``, and return the state after every step, too, as :meth:`LLTM.states` does."""
-        if not torch.jit.is_scripting():
-            _hooks.compute_parameters(self, chain.from_iterable(self._parameter_names()))
         if isinstance(input, PackedSequence):
-            output, state, h, c = self._run_packed(input, hx, lengths, reset, True)
-            return output, state, (_packed.like(input, torch.stack(h, 1)), _packed.like(input, torch.stack(c, 1)))
+            return self._packed_states(input, hx, lengths, reset)
         else:
-            output, state, h, c = self._run_padded(input, hx, lengths, reset, True)
-            return output, state, (torch.stack(h), torch.stack(c))
+            return self._padded_states(input, hx, lengths, reset)
 
     def _parameter_shapes(self, features: int) -> list[tuple[int, ...]]:
         rows = 4 * self.hidden_size

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _leaf, _packed
+from . import _checks, _hooks, _leaf, _packed
 
 if TYPE_CHECKING:  # PyTorch 2.11 has no types for it, and mypy none for what it decorates
     Function = TypeVar("Function")
@@ -98,7 +98,7 @@ class Recurrent(_leaf.Leaf):
         self.num_layers = int(num_layers)  # nn.LSTM takes integers of NumPy, too
         self.bias = bias
         self.batch_first = batch_first
-        self.dropout = float(dropout)
+        self.dropout = dropout
         self.bidirectional = bool(bidirectional)
         self.proj_size = proj_size
         self._prepare()
@@ -111,7 +111,7 @@ class Recurrent(_leaf.Leaf):
     def _prepare(self) -> None:
         """Make the attributes that follow from the others."""
         self.__dict__["_layer_parameters"] = []  # see _LayerParameters
-        self._drops = self.dropout > 0
+        self.dropout = float(self.dropout)  # and _drops; nn.LSTM takes integers, too
         _leaf.pose_as_torch_nn(self)
 
     def _parameter_shapes(self, features: int) -> list[tuple[int, ...]]:
@@ -256,6 +256,25 @@ class Recurrent(_leaf.Leaf):
         if unsorted_indices is not None:
             h_n, c_n = h_n.index_select(1, unsorted_indices), c_n.index_select(1, unsorted_indices)
         return _packed.like(input, output), (h_n, c_n), h, c
+
+    def _compute_parameters(self) -> None:
+        """Run the hooks that compute parameters, which only a call of the module runs by itself."""
+        if not torch.jit.is_scripting():
+            _hooks.compute_parameters(self, chain.from_iterable(self._parameter_names()))
+
+    def _padded_states(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        self._compute_parameters()
+        output, state, h, c = self._run_padded(input, hx, lengths, reset, True)
+        return output, state, (torch.stack(h), torch.stack(c))
+
+    def _packed_states(
+        self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor], tuple[PackedSequence, PackedSequence]]:
+        self._compute_parameters()
+        output, state, h, c = self._run_packed(input, hx, lengths, reset, True)
+        return output, state, (_packed.like(input, torch.stack(h, 1)), _packed.like(input, torch.stack(c, 1)))
 
     def _run_layers(
         self,

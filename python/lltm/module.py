@@ -1,13 +1,12 @@
 """LLTM, layers of the recurrent cell over whole sequences, as a drop-in replacement for nn.LSTM."""
 
-from itertools import chain
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _hooks, _initialization, _packed, _recurrent
+from . import _checks, _initialization, _recurrent
 from .cell import LLTMCell
 
 _DEFAULT_LEAK = 2.0
@@ -218,11 +217,9 @@ class LLTM(_recurrent.Recurrent):
     def forward(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
         """Run all layers over ``input``. The class describes the arguments and the results."""
         if isinstance(input, PackedSequence):
-            output, state, _, _ = self._run_packed(input, hx, lengths, reset, False)
-            return output, state
+            return self._run_packed(input, hx, lengths, reset, False)[:2]
         else:
-            output, state, _, _ = self._run_padded(input, hx, lengths, reset, False)
-            return output, state
+            return self._run_padded(input, hx, lengths, reset, False)[:2]
 
     @overload
     @_recurrent.overload_in_scripts
@@ -269,14 +266,10 @@ class LLTM(_recurrent.Recurrent):
             >>> torch.allclose(rest, output[2:], atol=1e-6)
             True
         """
-        if not torch.jit.is_scripting():
-            _hooks.compute_parameters(self, chain.from_iterable(self._parameter_names()))
         if isinstance(input, PackedSequence):
-            output, state, h, c = self._run_packed(input, hx, lengths, reset, True)
-            return output, state, (_packed.like(input, torch.stack(h, 1)), _packed.like(input, torch.stack(c, 1)))
+            return self._packed_states(input, hx, lengths, reset)
         else:
-            output, state, h, c = self._run_padded(input, hx, lengths, reset, True)
-            return output, state, (torch.stack(h), torch.stack(c))
+            return self._padded_states(input, hx, lengths, reset)
 
     def _parameter_shapes(self, features: int) -> list[tuple[int, ...]]:
         return [(3 * self.hidden_size, self.hidden_size + features), (3 * self.hidden_size,)]
