@@ -1,6 +1,7 @@
 """The pure functions of tools/tune: the constants of the planner's cost model, and their fit."""
 
 import random
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -78,14 +79,16 @@ class TestCosts:
         with pytest.raises(ValueError, match="other constants than the library"):
             model.write_times(table, {"forward_a.cell.chunk": 0.2})
 
-    @pytest.mark.parametrize(("table", "rows"), [("forward.cpp", 15), ("sequence_gradients.cpp", 7)])
-    def test_of_all_candidates_are_written(self, table, rows):
+    @pytest.mark.parametrize("table", ["forward.cpp", "sequence_gradients.cpp"])
+    def test_of_all_candidates_are_written(self, table):
         source = (PLAN / table).read_text()
         times = model.times_in(source)
-        assert len({name.partition(".")[0] for name in times}) == rows
+        rows = re.findall(r'^    \w+\("(\w+)", \{', source, re.MULTILINE)
+        assert len(rows) > 5
+        assert {name.partition(".")[0] for name in times} == set(rows)
         written = model.write_times(source, {name: 1.4321 * time for name, time in times.items()})
         assert model.times_in(written) == {name: float(f"{1.4321 * time:.3g}") for name, time in times.items()}
-        assert model.write_times(written, times) == model.write_times(source, times)
+        assert model.times_in(model.write_times(written, times)) == times
         if known := model.load():
             nonzero = {name: time for name, time in times.items() if time != 0}
             assert nonzero.items() <= known.costs.items()
