@@ -13,7 +13,6 @@
 // kernels multiply h alone.
 #include "sequence.h"
 
-#include "../cell/products.h"
 #include "../dispatch/optional_tensor.h"
 #include "../operators/checks.h"
 #include "../operators/operators.h"
@@ -100,16 +99,17 @@ struct Layout : StepOperands {
   }
 };
 
-Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& arguments) {
-  const Tensor &input = arguments.input, &weights = arguments.weights;
+Layout layout_of(const SequenceOutputs& outputs, const RecurrentArguments& arguments) {
+  const Tensor& input = arguments.input;
   Layout of;
   of.size = static_cast<int>(input.element_size());
   of.steps = input.size(0);
   of.batch = input.size(1);
+  of.gates = arguments.weight_hh.size(0);
   of.input_features = input.size(2);
   of.state_size = outputs.h_n.size(1);
   const int size = of.size;
-  of.choose_copies(is_describable(weights),
+  of.choose_copies(is_describable(arguments.weight_hh),
                    is_describable(input) && input.stride(0) * size % 16 == 0);
   of.own_rows = is_given(arguments.lengths) || is_given(arguments.reset);
   const bool together = !of.own_rows;
@@ -128,7 +128,7 @@ Layout layout_of(const SequenceOutputs& outputs, const SequenceArguments& argume
 
 /// The same if z_x is computed before the steps.
 Layout layout_with_hoisted_input(Layout of, const Tensor& input) {
-  of.hoisted_row = 3 * of.state_size + copied_input_columns(input);
+  of.hoisted_row = of.gates + copied_input_columns(input);
   of.input_features = 0;
   of.copies_input = false;
   return of;
@@ -149,19 +149,20 @@ struct StepsPlan {
 /// Plans the steps of a layout.
 StepsPlan plan_layout(Layout layout,
                       Arithmetic arithmetic,
-                      const SequenceArguments& arguments,
+                      const RecurrentArguments& arguments,
                       const DeviceFacts& facts) {
   if (layout.weights_bytes() > Layout::kWeightsBytes) {
     layout.copies_weights = false;
   }
   StepsPlan plan{.layout = layout, .rows_at_a_time = layout.rows_at_a_time()};
-  if (layout.steps > 0 && (layout.copies_weights || has_rows(arguments.weights))) {
+  if (layout.steps > 0 && (layout.copies_weights || has_rows(arguments.weight_hh))) {
     const Matrix input = layout.input_features > 0 ? rows_of(arguments.input) : Matrix{};
     plan.kernel =
         plan_forward(facts,
                      arithmetic,
-                     layout.problem(plan.rows_at_a_time, input, rows_of(arguments.weights)),
-                     /*is_step=*/true);
+                     layout.problem(plan.rows_at_a_time, input, rows_of(arguments.weight_hh)),
+                     /*is_step=*/true,
+                     arguments.cell);
     plan.us = plan.kernel.choice.estimate.us;
   }
   return plan;
@@ -170,7 +171,7 @@ StepsPlan plan_layout(Layout layout,
 /// What z_x takes of a step.
 double time_of_hoisted_input(const StepsPlan& plan,
                              Arithmetic arithmetic,
-                             const SequenceArguments& arguments,
+                             const RecurrentArguments& arguments,
                              const DeviceFacts& facts) {
   const Layout& of = plan.layout;
   const int64_t steps = of.steps_a_chunk(plan.rows_at_a_time * of.hoisted_row * of.size);
@@ -178,15 +179,16 @@ double time_of_hoisted_input(const StepsPlan& plan,
                                                        .rows = steps * plan.rows_at_a_time,
                                                        .input_features = arguments.input.size(2),
                                                        .state_size = of.state_size,
-                                                       .columns = arguments.weights.size(0)},
+                                                       .columns = of.gates},
                                                       facts);
   return product.us / static_cast<double>(steps) *
          static_cast<double>(ceil_div(of.batch, plan.rows_at_a_time));
 }
 
 /// The steps multiply the input themselves, unless it takes clearly less to compute z_x before.
+/// Those of the LSTM, whose weights are two matrices, never do.
 StepsPlan plan_steps(const SequenceOutputs& outputs,
-                     const SequenceArguments& arguments,
+                     const RecurrentArguments& arguments,
                      const DeviceFacts& facts) {
   constexpr double kMargin = 1.1;  // the estimates are that uncertain
   const std::optional<Arithmetic> arithmetic = arithmetic_of(arguments.input.scalar_type());
@@ -195,15 +197,17 @@ StepsPlan plan_steps(const SequenceOutputs& outputs,
     selection();  // an unknown selection is an error for every dtype
     return {layout};
   }
-  const StepsPlan plan = plan_layout(layout, *arithmetic, arguments, facts);
-  if (layout.input_features == 0) {
+  const bool can_multiply_input = arguments.cell == CellType::kLltm;
+  const StepsPlan plan =
+      can_multiply_input ? plan_layout(layout, *arithmetic, arguments, facts) : StepsPlan{layout};
+  if (can_multiply_input && layout.input_features == 0) {
     return plan;
   }
   StepsPlan hoisted = plan_layout(
       layout_with_hoisted_input(layout, arguments.input), *arithmetic, arguments, facts);
-  if (!hoisted.by_library()) {
+  if (!hoisted.by_library() || !can_multiply_input) {
     hoisted.us += time_of_hoisted_input(hoisted, *arithmetic, arguments, facts);
-    if (kMargin * hoisted.us < (plan.by_library() ? kSlowStep : plan.us)) {
+    if (!can_multiply_input || kMargin * hoisted.us < (plan.by_library() ? kSlowStep : plan.us)) {
       return hoisted;
     }
   }
@@ -244,16 +248,11 @@ struct Carried {
 class StepsOfSequence {
  public:
   StepsOfSequence(const SequenceOutputs& outputs,
-                  const SequenceArguments& arguments,
+                  const RecurrentArguments& arguments,
                   const StepsPlan& plan,
                   const Device& device,
                   bool reverse)
-      : outputs_(outputs),
-        arguments_(arguments),
-        lengths_(int64_lengths(arguments.lengths)),
-        device_(device),
-        reverse_(reverse),
-        plan_(plan) {}
+      : outputs_(outputs), arguments_(arguments), device_(device), reverse_(reverse), plan_(plan) {}
 
   void run() {
     with_scalar(arguments_.input.scalar_type(), [&]<typename scalar_t>() { run<scalar_t>(); });
@@ -276,18 +275,18 @@ class StepsOfSequence {
   }
 
   void copy_weights() {
-    const Tensor& weights = arguments_.weights;
+    const Tensor& weight_hh = arguments_.weight_hh;
     if (!layout_.copies_weights) {
       return;
     }
-    weights_ = device_.empty({weights.size(0), layout_.weights_stride()}, weights.scalar_type());
-    weights_.narrow(1, 0, layout_.state_size).copy_(h_columns(weights));
+    weights_ = device_.empty({layout_.gates, layout_.weights_stride()}, weight_hh.scalar_type());
+    weights_.narrow(1, 0, layout_.state_size).copy_(weight_hh);
     if (multiplies_gap()) {
       weights_.narrow(1, layout_.state_size, layout_.weights_gap()).zero_();
     }
     if (layout_.input_features > 0) {
       weights_.narrow(1, layout_.state_size + layout_.weights_gap(), layout_.input_features)
-          .copy_(input_columns(weights));
+          .copy_(arguments_.weight_ih);
     }
   }
 
@@ -318,7 +317,7 @@ class StepsOfSequence {
         .state_size = layout_.state_size,
         .steps = layout_.steps,
         .reverse = reverse_,
-        .rows_of_sequence = rows_of_sequence(lengths_, arguments_.reset, first),
+        .rows_of_sequence = rows_of_sequence(arguments_.lengths, arguments_.reset, first),
         .h0 = state_of(arguments_.h0, scalar_t{}),
         .c0 = state_of(arguments_.c0, scalar_t{}),
         .c0_float = state_of(arguments_.c0, float{}),
@@ -365,12 +364,12 @@ class StepsOfSequence {
     }
 
     StepProblem step{};
-    static_cast<ForwardProblem&>(step) = of.problem(count, {}, rows_of(arguments_.weights));
+    static_cast<ForwardProblem&>(step) = of.problem(count, {}, rows_of(arguments_.weight_hh));
     if (of.copies_weights) {
       step.weights.data = weights_.const_data_ptr();
     }
     step.added = {data_or_null<scalar_t>(bias_), 0};
-    step.rows = rows_of_sequence(lengths_, arguments_.reset, first);
+    step.rows = rows_of_sequence(arguments_.lengths, arguments_.reset, first);
     step.h_n = h_n.mutable_data_ptr();
     // If cells are not kept, the last step writes c_n in their place.
     const bool rounds_last_cell = of.h.result && has_cell_buffer && outputs_.cells.size(0) == 0;
@@ -388,7 +387,7 @@ class StepsOfSequence {
       }
       const void* const part = chunk.defined() ? kept_at(chunk, t - first_time, 0) : nullptr;
       if (of.hoists_input()) {
-        step.added = {part, 3 * of.state_size};
+        step.added = {part, of.gates};
       } else {
         step.input = of.copies_input ? Matrix{part, of.input_stride()}
                                      : rows_of(input).from(
@@ -416,9 +415,8 @@ class StepsOfSequence {
   Tensor empty_chunk(int64_t count) const {
     const Layout& of = layout_;
     if (of.hoists_input()) {
-      return device_.empty(
-          {of.steps_a_chunk(count * of.hoisted_row * of.size), count, 3 * of.state_size},
-          arguments_.input.scalar_type());
+      return device_.empty({of.steps_a_chunk(count * of.hoisted_row * of.size), count, of.gates},
+                           arguments_.input.scalar_type());
     }
     if (of.copies_input) {
       const int64_t stride = of.input_stride();
@@ -431,15 +429,14 @@ class StepsOfSequence {
   /// Computes z_x of some steps, or copies their input.
   void fill(const Tensor& chunk, const Tensor& input) {
     if (layout_.hoists_input()) {
-      compute_input_product(chunk, input, recurrent(arguments_), device_);
+      compute_input_product(chunk, input, arguments_, device_);
     } else {
       chunk.narrow(2, 0, layout_.input_features).copy_(input);
     }
   }
 
   const SequenceOutputs& outputs_;
-  const SequenceArguments& arguments_;
-  const std::optional<Tensor> lengths_;  // in int64
+  const RecurrentArguments& arguments_;
   const Device& device_;
   const bool reverse_;
   const StepsPlan& plan_;
@@ -448,23 +445,6 @@ class StepsOfSequence {
   Tensor bias_;     // contiguous, or undefined
 };
 
-RecurrenceShape recurrence_shape(CellType cell,
-                                 const SequenceOutputs& outputs,
-                                 const Tensor& input,
-                                 const SequenceSizes<int64_t>& sizes) {
-  const int64_t at_once = steps_of_z_x(outputs, input, sizes);
-  return {.cell = cell,
-          .arithmetic = arithmetic_of(input.scalar_type()),
-          .steps = sizes.steps,
-          .rows = sizes.batch,
-          .input_features = sizes.input_features,
-          .state_size = sizes.state_size,
-          .backward = false,
-          .launches = at_once == 0 ? 0 : ceil_div(sizes.steps, at_once),
-          .in_pairs = is_in_pairs(sizes),
-          .input_in_pairs = input_is_in_pairs(input)};
-}
-
 /// How a sequence is computed: by one kernel for all steps or, if that is null, step by step.
 struct SequencePlan {
   const RecurrenceCandidate* recurrence;
@@ -472,19 +452,23 @@ struct SequencePlan {
 };
 
 SequencePlan plan_sequence(const SequenceOutputs& outputs,
-                           const SequenceArguments& arguments,
+                           const RecurrentArguments& arguments,
                            const SequenceSizes<int64_t>& sizes,
                            const DeviceFacts& facts) {
+  const Tensor& input = arguments.input;
+  const int64_t at_once = steps_of_z_x(outputs, input, sizes);
+  const RecurrenceShape shape{.cell = arguments.cell,
+                              .arithmetic = arithmetic_of(input.scalar_type()),
+                              .steps = sizes.steps,
+                              .rows = sizes.batch,
+                              .input_features = sizes.input_features,
+                              .state_size = sizes.state_size,
+                              .backward = false,
+                              .launches = at_once == 0 ? 0 : ceil_div(sizes.steps, at_once),
+                              .in_pairs = is_in_pairs(sizes),
+                              .input_in_pairs = input_is_in_pairs(input)};
   const StepsPlan steps = plan_steps(outputs, arguments, facts);
-  const RecurrenceShape shape = recurrence_shape(CellType::kLltm, outputs, arguments.input, sizes);
   return {plan_recurrence(facts, shape, static_cast<double>(sizes.steps) * steps.us), steps};
-}
-SequencePlan plan_sequence(const SequenceOutputs& outputs,
-                           const LstmArguments& arguments,
-                           const SequenceSizes<int64_t>& sizes,
-                           const DeviceFacts& facts) {
-  const RecurrenceShape shape = recurrence_shape(CellType::kLstm, outputs, arguments.input, sizes);
-  return {plan_recurrence(facts, shape, library_time(shape, facts)), /*steps=*/{}};
 }
 
 std::string describe(std::string_view kernel, int cluster, int64_t rows, bool x_inside) {
@@ -510,18 +494,17 @@ std::string describe(const SequencePlan& plan,
                   /*x_inside=*/!plan.steps.layout.hoists_input());
 }
 
-template <typename Arguments>
 void run(const SequencePlan& plan,
          const SequenceOutputs& outputs,
-         const Arguments& arguments,
+         const RecurrentArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
   if (plan.recurrence != nullptr) {
-    run_recurrence(*plan.recurrence, outputs, recurrent(arguments), sizes, device, reverse);
+    run_recurrence(*plan.recurrence, outputs, arguments, sizes, device, reverse);
   } else if (plan.steps.by_library()) {
-    library_sequence_out(outputs, recurrent(arguments), sizes, device, reverse);
-  } else if constexpr (std::is_same_v<Arguments, SequenceArguments>) {
+    library_sequence_out(outputs, arguments, sizes, device, reverse);
+  } else {
     StepsOfSequence(outputs, arguments, plan.steps, device, reverse).run();
   }
 }
@@ -535,8 +518,8 @@ SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
         return device.empty(shape, dtype);
       });
   if (sizes.batch * sizes.state_size > 0) {
-    const SequencePlan plan = plan_sequence(outputs, arguments, sizes, device.facts());
-    run(plan, outputs, arguments, sizes, device, reverse);
+    const RecurrentArguments of = recurrent(arguments);
+    run(plan_sequence(outputs, of, sizes, device.facts()), outputs, of, sizes, device, reverse);
   }
   return outputs.results();
 }
@@ -554,7 +537,7 @@ std::string plan_of_sequence(const Arguments& arguments, bool /*reverse*/, bool 
         return at::detail::empty_meta(shape, dtype);
       });
   const DeviceFacts facts = device.facts();
-  return describe(plan_sequence(outputs, arguments, sizes, facts), sizes, facts);
+  return describe(plan_sequence(outputs, recurrent(arguments), sizes, facts), sizes, facts);
 }
 
 }  // namespace

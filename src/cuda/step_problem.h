@@ -16,7 +16,8 @@ struct StepOperands {
   // The most bytes of a copy of the weights.
   static constexpr int64_t kWeightsBytes = 40 << 20;
 
-  int size = 0;  // of an element
+  int size = 0;       // of an element
+  int64_t gates = 0;  // of all elements of a row
   int64_t input_features = 0, state_size = 0;
   bool copies_weights = false, copies_input = false;
 
@@ -30,9 +31,7 @@ struct StepOperands {
   int64_t weights_stride() const {
     return packed_stride(state_size + weights_gap() + input_features, size);
   }
-  int64_t weights_bytes() const {
-    return copies_weights ? 3 * state_size * weights_stride() * size : 0;
-  }
+  int64_t weights_bytes() const { return copies_weights ? gates * weights_stride() * size : 0; }
 
   /// Decides which operands are copied: those that TMA cannot describe, and weights of which it
   /// could not describe the columns of input.

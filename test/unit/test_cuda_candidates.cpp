@@ -235,7 +235,8 @@ TEST(ContiguousEstimates, OfStepsAreLaidOutLikeTheCopiesOfASequence) {
   // Rows that start anywhere are copied, and nothing is packed.
   const ContiguousProblem anywhere{3, 64, 500, 300, 0}, aligned{3, 64, 504, 304, 0};
   for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
-    if (candidate.group == Group::kHopper && !candidate.float32) {
+    if (candidate.group == Group::kHopper && !candidate.float32 &&
+        candidate.name.starts_with("forward")) {
       const auto found = estimates_of(candidate.name, true, kH200, {anywhere, aligned});
       EXPECT_GT(found[0].us, found[1].us) << candidate.name;
       EXPECT_LT(found[0].us, found[1].us + 3.5) << candidate.name;

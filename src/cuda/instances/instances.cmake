@@ -35,6 +35,8 @@ lltm_instances(backward_tiles backward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS}
   "launch_backward_tiles<@A@>(const BackwardProblem&, const GradientPlan&, cudaStream_t)")
 lltm_instances(backward_wgmma backward/wgmma_launch.cuh ARITHMETICS kTf32 kFloat16 kBFloat16 FUNCTIONS
   "launch_backward_wgmma<@A@>(const BackwardProblem&, const GradientPlan&, float*, cudaStream_t)")
+lltm_instances(lstm_step_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+  "launch_forward_wgmma<@A@, cell::Lstm>(const StepProblem&, const TileShape&, int, cudaStream_t)")
 foreach(cell Lltm Lstm)
   string(TOLOWER "${cell}" prefix)
   lltm_instances(${prefix}_recurrence_forward_fma recurrence/fma_forward.cuh ARITHMETICS kFloat32 FUNCTIONS

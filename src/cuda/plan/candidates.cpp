@@ -66,6 +66,7 @@ ForwardShape shape_for(const ContiguousProblem& of, bool is_step) {
   const Matrix input = contiguous(of.input_features);
   const Matrix weights = contiguous(of.state_size + of.input_features);
   StepOperands operands{.size = element_size(arithmetic_of(of)),
+                        .gates = 3 * of.state_size,
                         .input_features = of.input_features,
                         .state_size = of.state_size};
   if (is_step) {

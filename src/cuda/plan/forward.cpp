@@ -121,7 +121,7 @@ double chunk_bytes(const ForwardCandidate& of,
                    const ForwardCosts& costs) {
   const int64_t rows = std::min<int64_t>(ceil_div(shape.batch, 8) * 8, of.tile.rows);
   return 128 * (static_cast<double>(rows) * across_lines(shape, costs.states_across_lines) +
-                3.0 * of.tile.columns / of.tile.row_tiles);
+                static_cast<double>(gates_of(shape.cell) * of.tile.columns) / of.tile.row_tiles);
 }
 
 // Row tiles come in whole clusters.
@@ -264,16 +264,18 @@ bool few_rows_supports(const ForwardCandidate&,
                        const ForwardShape& shape,
                        const DeviceFacts& device) {
   // Only the cell's kernel supports 16 bits, and rows that start anywhere.
-  return ours_run(shape, device) && shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
+  return shape.cell == CellType::kLltm && ours_run(shape, device) &&
+         shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
          shape.width() < (int64_t{1} << 30) &&
          (!shape.is_step ||
           (is_float(shape.arithmetic) && shape.vector_rows && shape.input_features % 4 == 0));
 }
 
+template <CellType kCell>
 bool wgmma_supports(const ForwardCandidate& of,
                     const ForwardShape& shape,
                     const DeviceFacts& device) {
-  return ours_run(shape, device) && device.wgmma &&
+  return shape.cell == kCell && ours_run(shape, device) && device.wgmma &&
          of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
          shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
          device.resident_in_clusters_of(of.tile.row_tiles) > 0;
@@ -283,7 +285,8 @@ bool wgmma_supports(const ForwardCandidate& of,
 bool tiles_support(const ForwardCandidate& of,
                    const ForwardShape& shape,
                    const DeviceFacts& device) {
-  return ours_run(shape, device) && (!shape.is_step || shape.pack_bytes == 0) &&
+  return shape.cell == CellType::kLltm && ours_run(shape, device) &&
+         (!shape.is_step || shape.pack_bytes == 0) &&
          (of.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024);
 }
 
@@ -310,6 +313,7 @@ bool are_exact(const ForwardCandidate& of, const ForwardShape& shape) {
          (shape.batch > 16 && (of.tile.columns == 8 || multiplications(shape, 64) >= 1e7));
 }
 
+template <CellType kCell = CellType::kLltm>
 constexpr ForwardCandidate wgmma(std::string_view name,
                                  TileShape tile,
                                  int most_ranks,
@@ -319,12 +323,21 @@ constexpr ForwardCandidate wgmma(std::string_view name,
           .group = Group::kHopper,
           .tile = tile,
           .times = times,
-          .supports = wgmma_supports,
+          .supports = wgmma_supports<kCell>,
           .estimate = wgmma_time,
           .is_exact = are_exact,
           .most_ranks = most_ranks,
           .float32 = float32,
           .two_steps_fit = tile == TileShape{64, 8} && !float32};
+}
+
+/// A step of the LSTM, whose input has been multiplied before.
+constexpr ForwardCandidate lstm_step(std::string_view name,
+                                     TileShape tile,
+                                     int most_ranks,
+                                     ForwardTimes::Step times,
+                                     bool float32 = false) {
+  return wgmma<CellType::kLstm>(name, tile, most_ranks, {.cell = {}, .step = times}, float32);
 }
 
 constexpr ForwardCandidate tiles(std::string_view name,
@@ -368,6 +381,15 @@ constexpr ForwardCandidate kCandidates[] = {
         {.cell = {.chunk = 0.507, .block = 1.98}, .step = {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64, .alone = 0.254}}, /*float32=*/true),
     wgmma("forward_wgmma_float32_128x32", {128, 32}, 8,
         {.cell = {.chunk = 0.763, .block = 1.64}, .step = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6, .alone = 0.221}}, /*float32=*/true),
+    lstm_step("lstm_step_wgmma_64x8", {64, 8}, 8, {.chunk = 0.15, .input_chunk = 0.0225, .block = 1.85, .alone = -0.718}),
+    lstm_step("lstm_step_wgmma_64x24", {64, 24}, 8, {.chunk = 0.172, .input_chunk = 0.14, .block = 2.3, .alone = 0.13}),
+    lstm_step("lstm_step_wgmma_128x32", {128, 32}, 8, {.chunk = 0.26, .input_chunk = 0.206, .block = 3.2, .alone = 0.153}),
+    lstm_step("lstm_step_wgmma_128x32_pairs", {128, 32, 2}, 1, {.chunk = 0.30, .input_chunk = 0.02, .block = 2.9, .alone = 0}),
+    lstm_step("lstm_step_wgmma_128x64_pairs", {128, 64, 2}, 1, {.chunk = 0.54, .input_chunk = 0.02, .block = 4.5, .alone = 0}),
+    lstm_step("lstm_step_wgmma_192x32", {192, 32}, 8, {.chunk = 0.40, .input_chunk = 0.25, .block = 3.6, .alone = 0.149}),
+    lstm_step("lstm_step_wgmma_float32_64x8", {64, 8}, 8, {.chunk = 0.36, .input_chunk = 0.154, .block = 2.2, .alone = 0.427}, /*float32=*/true),
+    lstm_step("lstm_step_wgmma_float32_64x24", {64, 24}, 8, {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64, .alone = 0.254}, /*float32=*/true),
+    lstm_step("lstm_step_wgmma_float32_128x24", {128, 24}, 8, {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6, .alone = 0.221}, /*float32=*/true),
     tiles("forward_tiles_16x8", {16, 8}, 8,
         {.cell = {.chunk = 0.37, .block = 1.69}}),
     tiles("forward_tiles_64x8", {64, 8}, 8,
@@ -387,12 +409,16 @@ std::span<const ForwardCandidate> candidates() {
   return kCandidates;
 }
 
-ForwardShape forward_shape(Arithmetic arithmetic, const ForwardProblem& p, bool is_step) {
+ForwardShape forward_shape(Arithmetic arithmetic,
+                           const ForwardProblem& p,
+                           bool is_step,
+                           CellType cell) {
   ForwardShape shape{.arithmetic = arithmetic,
                      .batch = p.batch,
                      .input_features = p.input_features,
                      .state_size = p.state_size,
-                     .is_step = is_step};
+                     .is_step = is_step,
+                     .cell = cell};
   const int size = element_size(arithmetic);
   ForwardPacks& packs = shape.packs;
   const auto must_pack = [&](const Matrix& matrix, int64_t rows, int64_t columns, bool anyway) {

@@ -3,6 +3,7 @@
 // host code that queries no device.
 #pragma once
 
+#include "../../cell/with_cell.h"
 #include "../problem.h"
 #include "../tile/shapes.h"
 #include "choice.h"
@@ -30,7 +31,7 @@ struct ForwardTimes {
   } cell{};
   /// As a step of a sequence by wgmma: a chunk that waits for the previous step, one of input that
   /// need not, the rest of a block, and what it takes longer if it does not overlap other steps.
-  struct {
+  struct Step {
     double chunk, input_chunk, block, alone;
   } step{};
 
@@ -47,6 +48,7 @@ struct ForwardShape {
   // Whether it is a step of a sequence, whose kernel starts during the previous one, and whose
   // operands may not be packed.
   bool is_step = false;
+  CellType cell = CellType::kLltm;
   ForwardPacks packs{};            // the matrices that TMA cannot describe
   int64_t pack_bytes = 0;          // of these
   bool weights_in_lines = true;    // rows of weights start at cache lines, as packed rows do
@@ -56,11 +58,14 @@ struct ForwardShape {
 
   bool operator==(const ForwardShape&) const = default;
   int64_t width() const { return state_size + input_features; }
-  int64_t gates() const { return 3 * state_size; }
+  int64_t gates() const { return gates_of(cell) * state_size; }
 };
 
 /// The shape of a problem, of which only sizes, strides and alignment count.
-ForwardShape forward_shape(Arithmetic arithmetic, const ForwardProblem& problem, bool is_step);
+ForwardShape forward_shape(Arithmetic arithmetic,
+                           const ForwardProblem& problem,
+                           bool is_step,
+                           CellType cell = CellType::kLltm);
 
 /// One way to compute a forward.
 using ForwardCandidate = Candidate<ForwardShape>;

@@ -44,12 +44,13 @@ std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype) {
 ForwardPlan plan_forward(const DeviceFacts& device,
                          Arithmetic arithmetic,
                          const ForwardProblem& problem,
-                         bool is_step) {
-  const ForwardShape shape = forward_shape(arithmetic, problem, is_step);
+                         bool is_step,
+                         CellType cell) {
+  const ForwardShape shape = forward_shape(arithmetic, problem, is_step, cell);
   const ForwardChoice choice = recent_choice<choose<ForwardShape>>(shape, device, selection());
   const Group group = choice.candidate->group;
   const bool packs = group == Group::kHopper || group == Group::kTiles;
-  return {arithmetic, choice, packs ? shape.packs : ForwardPacks{}, device.multiprocessors};
+  return {arithmetic, cell, choice, packs ? shape.packs : ForwardPacks{}, device.multiprocessors};
 }
 
 const RecurrenceCandidate* plan_recurrence(const DeviceFacts& device,

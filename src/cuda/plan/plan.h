@@ -23,6 +23,7 @@ std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype);
 
 struct ForwardPlan {
   Arithmetic arithmetic{};
+  CellType cell{};
   ForwardChoice choice{};
   ForwardPacks packs{};
   int multiprocessors = 0;  // of the device
@@ -32,7 +33,8 @@ struct ForwardPlan {
 ForwardPlan plan_forward(const DeviceFacts& device,
                          Arithmetic arithmetic,
                          const ForwardProblem& problem,
-                         bool is_step = false);
+                         bool is_step = false,
+                         CellType cell = CellType::kLltm);
 
 /// The kernel that runs all steps of a sequence, or null if the steps are run one by one
 /// (recurrence.h). Raises c10::Error if LLTM_CUDA_PATH=block or cluster is impossible.

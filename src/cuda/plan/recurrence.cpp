@@ -367,23 +367,6 @@ double recurrence_time(const RecurrenceCandidate& candidate,
   return time_of(candidate, shape, product_of_launch(shape, device), device);
 }
 
-double library_time(const RecurrenceShape& shape, const DeviceFacts& device) {
-  // Microseconds of the launches of a step, and the bytes that its sums take on their way to and
-  // from memory, at this rate.
-  constexpr double kLaunches = 12, kSumBytes = 16, kTraffic = 2.5e6;
-  if (!shape.arithmetic) {
-    return 0;  // There is nothing else for float64.
-  }
-  const auto elements = static_cast<double>(gates_of(shape.cell) * shape.state_size) *
-                        static_cast<double>(shape.rows);
-  const double product =
-      elements * static_cast<double>(shape.state_size) / library_rate(*shape.arithmetic);
-  const std::optional<InputProductPlan> of_input = product_of_launch(shape, device);
-  return static_cast<double>(shape.steps) *
-             (kLaunches + product + elements * kSumBytes / kTraffic) +
-         (of_input ? of_input->us : 0);
-}
-
 const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
                                              const DeviceFacts& device,
                                              const Selection& selection,

@@ -86,10 +86,6 @@ double recurrence_time(const RecurrenceCandidate& candidate,
                        const RecurrenceShape& shape,
                        const DeviceFacts& device);
 
-/// Microseconds of all steps of a forward by products of the library, the product with the inputs
-/// included.
-double library_time(const RecurrenceShape& shape, const DeviceFacts& device);
-
 /// The candidate with the least time, or null if the steps should be run one by one, which takes
 /// time_of_steps microseconds. A selection of kernels for single steps means these; a selected
 /// candidate that does not support the sequence falls back to them.

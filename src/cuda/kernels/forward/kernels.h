@@ -4,6 +4,8 @@
 // column of the state, and returns the error of its launch.
 #pragma once
 
+#include "../../../cell/lltm.h"
+#include "../../../cell/lstm.h"
 #include "../../step_problem.h"
 #include "../../tile/shapes.h"
 
@@ -22,8 +24,9 @@ cudaError_t launch_forward_tiles(const Problem& problem,
                                  cudaStream_t stream);
 
 /// As launch_forward_tiles, on compute capability 9.0 with code built for 90a. Input, weights and
-/// old_h that TMA cannot describe (is_describable) must be packed first.
-template <Arithmetic kArithmetic, typename Problem>
+/// old_h that TMA cannot describe (is_describable) must be packed first. Of the LSTM there are
+/// steps without input_features.
+template <Arithmetic kArithmetic, typename Cell = cell::Lltm, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& problem,
                                  const TileShape& tile,
                                  int ranks,

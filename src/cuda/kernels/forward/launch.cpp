@@ -1,5 +1,6 @@
 #include "launch.h"
 
+#include "../../../cell/with_cell.h"
 #include "kernels.h"
 
 namespace lltm::cuda {
@@ -21,7 +22,13 @@ cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cuda
           return cudaErrorInvalidValue;
         }
       case Group::kHopper:
-        return launch_forward_wgmma<kArithmetic>(problem, tile, ranks, stream);
+        if constexpr (kOfSequence<Problem>) {
+          return with_cell(plan.cell, [&]<typename Cell>() {
+            return launch_forward_wgmma<kArithmetic, Cell>(problem, tile, ranks, stream);
+          });
+        } else {
+          return launch_forward_wgmma<kArithmetic>(problem, tile, ranks, stream);
+        }
       case Group::kTiles:
         return launch_forward_tiles<kArithmetic>(problem, tile, ranks, stream);
       default:

@@ -372,27 +372,38 @@ cudaError_t launch_product(const Problem& problem,
 // kernel, which start early, go where no block of this one is. Steps in tiles of 64x8 are the
 // exception, except in float32 (kMeetsNextStep). There are enough threads for one item each, with
 // the ranks that the plan chooses.
-template <Arithmetic kArithmetic, typename Problem>
+template <Arithmetic kArithmetic, typename Cell, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& p,
                                  const TileShape& tile,
                                  int ranks,
                                  cudaStream_t stream) {
   constexpr bool kOverlaps = kOfSequence<Problem>;
+  // The columns of B of tiles with 8 and with 32 columns of the state.
+  constexpr int kOf8 = 8 * Cell::kGates, kOf32 = 32 * Cell::kGates;
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    return launch_product<cell::Lltm,
-                          ThreeTf32Product<Major::kK, 1, 1, 8, 24>,
+    return launch_product<Cell,
+                          ThreeTf32Product<Major::kK, 1, 1, 8, kOf8>,
                           ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
                           ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(p, tile, ranks, stream);
+  } else if constexpr (std::is_same_v<Cell, cell::Lstm>) {
+    return launch_product<Cell,
+                          WgmmaProduct<kArithmetic, 1, kOf8, 7, 1, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 1, 96, 8, 1, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 2, kOf32, 5, 1, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 2, kOf32, 6, 2, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 2, 2 * kOf32, 4, 2, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 3, kOf32, 4, 1, 0, kOverlaps>>(
+        p, tile, ranks, stream);
   } else {
-    return launch_product<cell::Lltm,
-                          WgmmaProduct<kArithmetic, 1, 24, kOverlaps ? 8 : 11, 1, 0, kOverlaps>,
+    return launch_product<Cell,
+                          WgmmaProduct<kArithmetic, 1, kOf8, kOverlaps ? 8 : 11, 1, 0, kOverlaps>,
                           WgmmaProduct<kArithmetic, 1, 72, 8, 1, 0, kOverlaps>,
                           WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32, kOverlaps>,
                           WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 2, 96, 6, 1, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 2, 96, 7, 2, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 2, 192, 5, 2, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 3, 96, 4, 1, 0, kOverlaps>>(
+                          WgmmaProduct<kArithmetic, 2, kOf32, 6, 1, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 2, kOf32, 7, 2, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 2, 2 * kOf32, 5, 2, 0, kOverlaps>,
+                          WgmmaProduct<kArithmetic, 3, kOf32, 4, 1, 0, kOverlaps>>(
         p, tile, ranks, stream);
   }
 }
