@@ -1,8 +1,12 @@
 """The steps of sequences by every kernel, and at sizes at its limits. test_cuda.py has graphs, streams and devices."""
 
+import re
+
 import pytest
 import torch
 from lltm_testing.sequence_reference import (
+    Lstm,
+    Sequence,
     Sizes,
     assert_gradients_close,
     assert_results_close,
@@ -15,6 +19,7 @@ from lltm_testing.sequence_reference import (
 import lltm
 
 pytestmark = pytest.mark.usefixtures("needs_cuda")
+each_cell = pytest.mark.parametrize("cell", [Sequence, Lstm])
 
 
 # Around the tiles of every kernel; rows that start at multiples of 16 bytes and rows that do not; one row and few rows;
@@ -40,12 +45,39 @@ STEP_SIZES = [
     ("rows_of_their_own", "reverse"), [(False, False), (True, False), (True, True)], ids=["plain", "rows", "reverse"]
 )
 @pytest.mark.parametrize("sizes", STEP_SIZES, ids=str)
-def test_steps_by_every_kernel(path, dtype, sizes, rows_of_their_own, reverse):
-    arguments = make(sizes, dtype, "cuda", lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse)
+@each_cell
+def test_steps_by_every_kernel(path, dtype, cell, sizes, rows_of_their_own, reverse):
+    flags = {"lengths": rows_of_their_own, "reset": rows_of_their_own, "reverse": reverse}
+    arguments = make(sizes, dtype, "cuda", cell=cell, **flags)
     results = call(arguments, keep=True)
     assert_results_close(results, arguments, keep=True)
     for again, first in zip(call(arguments)[:3], results[:3], strict=True):
         assert torch.equal(again, first)
+
+
+def lstm_steps(monkeypatch) -> list[str]:
+    """The kernels for a step of the LSTM, from the error that lists them."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "?")
+    with pytest.raises(RuntimeError) as error:
+        call(make((1, 1, 1, 1), device="cuda", cell=Lstm))
+    return re.findall(r"\blstm_step_\w+", str(error.value))
+
+
+@pytest.mark.parametrize("allow_tf32", [False, True], ids=["exact", "tf32"])
+@pytest.mark.parametrize("sizes", [(3, 70, 33, 65), (4, 130, 72, 264), (5, 260, 16, 1044)], ids=str)
+def test_every_step_of_the_lstm(dtype, sizes, allow_tf32, monkeypatch):
+    """Each forced by its name, where it can compute the dtype."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allow_tf32)
+    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, cell=Lstm)
+    names, ran = lstm_steps(monkeypatch), 0
+    for name in names:
+        monkeypatch.setenv("LLTM_CUDA_PATH", name)
+        ran += f"kernel={name} " in lltm.lstm_plan(*arguments)
+        assert_results_close(call(arguments, keep=True), arguments, keep=True)
+    if torch.cuda.get_device_capability() == (9, 0):
+        in_float32 = dtype == torch.float32 and not allow_tf32
+        expected = [name for name in names if ("float32" in name) == in_float32]
+        assert ran == (0 if dtype == torch.float64 else len(expected)) and len(expected) > 1
 
 
 @pytest.mark.parametrize("state_size", [61, 62, 63, 1018])
@@ -61,19 +93,21 @@ def test_few_rows_of_an_odd_state(state_size, state, monkeypatch):
 
 
 @pytest.mark.parametrize("sizes", STEP_SIZES, ids=str)
-def test_steps_in_tf32(path, sizes, monkeypatch):
+@each_cell
+def test_steps_in_tf32(path, cell, sizes, monkeypatch):
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    arguments = make(sizes, torch.float32, "cuda", lengths=True, reset=True)
+    arguments = make(sizes, torch.float32, "cuda", lengths=True, reset=True, cell=cell)
     assert_results_close(call(arguments, keep=True), arguments, keep=True)
 
 
 @pytest.mark.parametrize("state_size", [6, 8, 130, 131])
-def test_c0_that_starts_anywhere(path, dtype, state_size):
+@each_cell
+def test_c0_that_starts_anywhere(path, dtype, cell, state_size):
     """The first step reads one, two or four elements of c0 at once, as state_size is a multiple of this number."""
     sizes = Sizes(3, 20, 16, state_size)
     carried = torch.promote_types(dtype, torch.float32)  # the dtype in which c0 is read in place
     c0 = torch.randn(sizes.batch * state_size + 1, dtype=carried, device="cuda")[1:].view(sizes.batch, state_size)
-    arguments = make(sizes, dtype, "cuda")._replace(c0=c0)
+    arguments = make(sizes, dtype, "cuda", cell=cell)._replace(c0=c0)
     assert_results_close(call(arguments, keep=True), arguments, keep=True)
 
 
