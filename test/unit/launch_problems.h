@@ -120,12 +120,15 @@ inline StepProblem random_step(Random& random, int size) {
 }
 
 /// For a step whose matrices are packed already.
-inline ForwardShape shape_of(Arithmetic arithmetic, const StepProblem& step) {
+inline ForwardShape shape_of(Arithmetic arithmetic,
+                             const StepProblem& step,
+                             CellType cell = CellType::kLltm) {
   return {.arithmetic = arithmetic,
           .batch = step.batch,
           .input_features = step.input_features,
           .state_size = step.state_size,
-          .is_step = true};
+          .is_step = true,
+          .cell = cell};
 }
 
 /// The hopper candidates that support this shape.

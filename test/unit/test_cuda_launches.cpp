@@ -1,7 +1,6 @@
 // The host code of launches with TMA, without a GPU: for any sizes, alignments and wanted
 // gradients, the tensor map of every matrix and all grids and clusters are valid.
-#include "cell/lltm.h"
-#include "cell/lstm.h"
+#include "cell/with_cell.h"
 #include "cuda/kernels/forward/kernels.h"
 #include "cuda/kernels/pack.h"
 #include "cuda/kernels/sequence/kernels.h"
@@ -133,17 +132,23 @@ TEST(Launches, OfAStepOfASequencesGradientsFitTheGrid) {
   expect_all_launched.template operator()<cell::Lltm>(Group::kTiles);
 }
 
-template <Arithmetic kArithmetic>
+template <Arithmetic kArithmetic, CellType kCell>
 void expect_steps_described() {
   Random random;
   int launched = 0;
   for (int i = 0; i < 2000; ++i) {
-    const StepProblem step = random_step(random, element_size(kArithmetic));
-    const ForwardShape shape = shape_of(kArithmetic, step);
+    StepProblem step = random_step(random, element_size(kArithmetic));
+    if (kCell == CellType::kLstm) {
+      step.input_features = 0;
+    }
+    const ForwardShape shape = shape_of(kArithmetic, step, kCell);
     for (const ForwardCandidate& candidate : hopper_candidates(shape)) {
       fake_cuda() = {};
-      const cudaError_t error = launch_forward_wgmma<kArithmetic>(
-          step, candidate.tile, estimate(candidate, shape, kH200).ranks, nullptr);
+      int ranks = estimate(candidate, shape, kH200, i % candidate.most_ranks + 1).ranks;
+      ranks = ranks > 0 ? ranks : estimate(candidate, shape, kH200).ranks;
+      const cudaError_t error = with_cell(kCell, [&]<typename Cell>() {
+        return launch_forward_wgmma<kArithmetic, Cell>(step, candidate.tile, ranks, nullptr);
+      });
       const auto& violations = fake_cuda().violations;
       ASSERT_TRUE(violations.empty() && error == cudaSuccess)
           << candidate.name << " (" << step.batch << "," << step.input_features << ","
@@ -157,16 +162,20 @@ void expect_steps_described() {
 }
 
 TEST(Launches, DescribeAStepsMatricesInFloat32) {
-  expect_steps_described<Arithmetic::kFloat32>();
+  expect_steps_described<Arithmetic::kFloat32, CellType::kLltm>();
+  expect_steps_described<Arithmetic::kFloat32, CellType::kLstm>();
 }
 TEST(Launches, DescribeAStepsMatricesInTf32) {
-  expect_steps_described<Arithmetic::kTf32>();
+  expect_steps_described<Arithmetic::kTf32, CellType::kLltm>();
+  expect_steps_described<Arithmetic::kTf32, CellType::kLstm>();
 }
 TEST(Launches, DescribeAStepsMatricesInFloat16) {
-  expect_steps_described<Arithmetic::kFloat16>();
+  expect_steps_described<Arithmetic::kFloat16, CellType::kLltm>();
+  expect_steps_described<Arithmetic::kFloat16, CellType::kLstm>();
 }
 TEST(Launches, DescribeAStepsMatricesInBFloat16) {
-  expect_steps_described<Arithmetic::kBFloat16>();
+  expect_steps_described<Arithmetic::kBFloat16, CellType::kLltm>();
+  expect_steps_described<Arithmetic::kBFloat16, CellType::kLstm>();
 }
 
 TEST(Launches, AreRefusedWhereTmaCannotDescribeAMatrix) {

@@ -53,6 +53,7 @@ struct ThreeTf32Product {
   // The threads that rewrite B, and how many of them share a row.
   static constexpr int kRewriters = 96 * kFeederGroups, kShare = kRewriters / kTileN;
   static constexpr int kPieces = 8 / kShare;  // of 16 bytes, that each of them rewrites
+  static_assert(kShare * kPieces == 8);
 
   static constexpr int kSums = kTileN / 2;
   float sum[kSums];

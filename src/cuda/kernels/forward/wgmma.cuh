@@ -380,19 +380,23 @@ cudaError_t launch_forward_wgmma(const Problem& p,
   constexpr bool kOverlaps = kOfSequence<Problem>;
   // The columns of B of tiles with 8 and with 32 columns of the state.
   constexpr int kOf8 = 8 * Cell::kGates, kOf32 = 32 * Cell::kGates;
-  if constexpr (kArithmetic == Arithmetic::kFloat32) {
+  constexpr bool kLstm = std::is_same_v<Cell, cell::Lstm>;
+  if constexpr (kArithmetic == Arithmetic::kFloat32 && kLstm) {
+    return launch_product<Cell,
+                          ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
+                          ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(p, tile, ranks, stream);
+  } else if constexpr (kArithmetic == Arithmetic::kFloat32) {
     return launch_product<Cell,
                           ThreeTf32Product<Major::kK, 1, 1, 8, kOf8>,
                           ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
                           ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(p, tile, ranks, stream);
-  } else if constexpr (std::is_same_v<Cell, cell::Lstm>) {
+  } else if constexpr (kLstm) {
     return launch_product<Cell,
                           WgmmaProduct<kArithmetic, 1, kOf8, 7, 1, 0, kOverlaps>,
                           WgmmaProduct<kArithmetic, 1, 96, 8, 1, 0, kOverlaps>,
                           WgmmaProduct<kArithmetic, 2, kOf32, 5, 1, 0, kOverlaps>,
                           WgmmaProduct<kArithmetic, 2, kOf32, 6, 2, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 2, 2 * kOf32, 4, 2, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 3, kOf32, 4, 1, 0, kOverlaps>>(
+                          WgmmaProduct<kArithmetic, 2, 2 * kOf32, 4, 2, 0, kOverlaps>>(
         p, tile, ranks, stream);
   } else {
     return launch_product<Cell,
