@@ -11,17 +11,19 @@ another PyTorch; the message says what to do. With ``LLTM_CPU_ONLY=1``, a wheel'
 To find out what a library was built with without loading it, read ``liblltm_ops.json`` next to it.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 
-from . import _loader, _on_import, flops, sharding
+from . import _deprecated, _flops, _loader, _on_import, _sharding
+from ._cell import LLTMCell, split_weights
 from ._config import show_config
 from ._decompositions import decompositions
 from ._loader import BuildInfo, LibraryPath
 from ._lstm import LSTM, LSTMCell, convert_lstm
+from ._module import LLTM
 from ._onnx import onnx_translation_table
-from .cell import LLTMCell, split_weights
-from .module import LLTM
-from .operators import backward, forward, lstm, lstm_plan, sequence, sequence_backward, sequence_plan
+from ._operators import forward, lstm, lstm_plan, sequence, sequence_plan
 
 __all__ = [
     "BuildInfo",
@@ -30,7 +32,6 @@ __all__ = [
     "LSTM",
     "LSTMCell",
     "__version__",
-    "backward",
     "build_info",
     "cmake_prefix_path",
     "convert_lstm",
@@ -42,7 +43,6 @@ __all__ = [
     "lstm_plan",
     "onnx_translation_table",
     "sequence",
-    "sequence_backward",
     "sequence_plan",
     "show_config",
     "split_weights",
@@ -57,8 +57,8 @@ build_info: BuildInfo | None = None
 
 if not _loader.is_build_command():
     library_path, build_info = _loader.load(list(__path__))
-    _on_import.call_on_import("torch.utils.flop_counter", flops.register)
-    _on_import.call_on_import("torch.distributed.tensor", sharding.register)
+    _on_import.call_on_import("torch.utils.flop_counter", _flops.register)
+    _on_import.call_on_import("torch.distributed.tensor", _sharding.register)
 
 __version__: str = _loader.package_version(build_info)
 """Version of lltm."""
@@ -68,3 +68,10 @@ has_cuda: bool = _loader.registered() and torch.ops.lltm.has_cuda()
 
 cmake_prefix_path: str | None = _loader.find_cmake_prefix(library_path)
 """What to add to CMAKE_PREFIX_PATH so that ``find_package(lltm)`` succeeds; None for a library in a build tree."""
+
+_deprecated.alias_modules()
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        return _deprecated.find(name)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
+__all__ = ["show_config"]
+
 VARIABLES = (
     "LLTM_LIBRARY",
     "LLTM_CACHE",

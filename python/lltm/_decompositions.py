@@ -8,6 +8,8 @@ from torch import Tensor
 from torch._higher_order_ops.scan import scan_op
 from torch._ops import OpOverload
 
+__all__ = ["decompositions"]
+
 
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """A decomposition table for :meth:`torch.export.ExportedProgram.run_decompositions`.

@@ -9,6 +9,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from . import _checks, _initialization, _leaf, _recurrent
 
+__all__ = ["LSTM", "LSTMCell", "convert_lstm"]
+
 Module = TypeVar("Module", bound=nn.Module)
 
 

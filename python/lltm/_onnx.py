@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+__all__ = ["onnx_translation_table"]
+
 
 def onnx_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     """A table for ``custom_translation_table`` of ``torch.onnx.export(dynamo=True)``: each layer and direction of an

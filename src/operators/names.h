@@ -1,5 +1,5 @@
 // What the names of arguments and results say, in every operator. For those of one operator, see
-// Operator::by_name(). python/lltm/sharding.py has the dimensions of a batch, too.
+// Operator::by_name(). python/lltm/_sharding.py has the dimensions of a batch, too.
 #pragma once
 
 #include <algorithm>

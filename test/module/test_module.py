@@ -496,7 +496,7 @@ def test_forward_is_typed_as_that_of_nn_lstm():
 def test_doctests():
     import doctest
 
-    for module in (lltm.module, lltm.cell, lltm.operators):
+    for module in (lltm._module, lltm._cell, lltm._operators):
         with contextlib.redirect_stdout(io.StringIO()) as report:
             failed, tried = doctest.testmod(module, extraglobs={"lltm": lltm, "torch": torch})
         assert tried and not failed, report.getvalue()

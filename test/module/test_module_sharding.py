@@ -286,7 +286,7 @@ def check(rank, file) -> None:
     check_fully_sharded(mesh, rank)
     check_initialization(mesh)
     check_states_fully_sharded(mesh)
-    lltm.sharding.register()  # again
+    lltm._sharding.register()  # again
     dist.destroy_process_group()
     # Skips the interpreter's finalization, during which gloo's threads may still release tensors and abort the process
     # (github.com/pytorch/pytorch/pull/179291).

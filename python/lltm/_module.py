@@ -7,7 +7,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from . import _checks, _initialization, _recurrent
-from .cell import LLTMCell
+from ._cell import LLTMCell
+
+__all__ = ["LLTM"]
 
 _DEFAULT_LEAK = 2.0
 """Better than none in seven of the eight tasks of docs/the-cell.md."""

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from . import _checks, _initialization, _leaf
 
+__all__ = ["LLTMCell", "split_weights"]
+
 
 def split_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
     """The columns of ``weights`` that multiply the state h, (3H, H), and the input x, (3H, I). Both are views.

@@ -8,6 +8,8 @@ strides are supported. Invalid arguments raise RuntimeError before anything is c
 import torch
 from torch import Tensor
 
+__all__ = ["backward", "forward", "lstm", "lstm_plan", "sequence", "sequence_backward", "sequence_plan"]
+
 
 def forward(
     input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
@@ -26,7 +28,8 @@ def forward(
         old_h, old_cell: (N, H).
 
     Returns:
-        new_h and new_cell, (N, H), and gates, (N, 3H), the workspace of :func:`backward`, which is not differentiable.
+        new_h and new_cell, (N, H), and gates, (N, 3H), the workspace of ``torch.ops.lltm.backward``, which is not
+        differentiable.
     """
     return torch.ops.lltm.forward(input, weights, bias, old_h, old_cell)
 
@@ -94,8 +97,8 @@ def sequence(
         - **h_n**, **c_n**, (N, H), the state after the last step that is run; c_n has c0's dtype if c0 is given.
         - **cells**, (T, N, H), new_cell of every step, zero beyond a row's length, differentiable. (0, N, H) without
           keep.
-        - **gates**, (T, N, 3H), the workspace of :func:`sequence_backward`, not differentiable. (0, N, 3H) without
-          keep.
+        - **gates**, (T, N, 3H), the workspace of ``torch.ops.lltm.sequence_backward``, not differentiable. (0, N, 3H)
+          without keep.
 
     Example::
 

@@ -17,6 +17,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Placement
 
+__all__ = ["register"]
+
 _OPERATORS = (
     "forward",
     "backward",

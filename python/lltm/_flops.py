@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+__all__ = ["register"]
+
 Shape = Sequence[int]
 
 
