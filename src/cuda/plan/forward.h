@@ -31,7 +31,7 @@ struct ForwardTimes {
   } cell{};
   /// As a step of a sequence by wgmma: a chunk that waits for the previous step, one of input that
   /// need not, the rest of a block, and what it takes longer if it does not overlap other steps.
-  struct Step {
+  struct {
     double chunk, input_chunk, block, alone;
   } step{};
 
