@@ -6,7 +6,7 @@ none. Steps beyond a row's length are counted, because the lengths are on the de
 The formulas are registered when both this package and ``torch.utils.flop_counter`` have been imported, in either order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -14,114 +14,74 @@ import torch
 
 __all__ = ["register"]
 
-Shape = Sequence[int]
+
+Values = dict[str, Any]
+"""The arguments of a call by name: shapes instead of tensors."""
 
 
-def _product(rows: int, weights: Shape, columns: int) -> int:
-    """FLOPs of [rows, 3H] times this many columns of the weights, or of the gradient of those columns."""
-    return 2 * rows * weights[0] * columns
+def _sizes(values: Values) -> tuple[int, int, int]:
+    """The numbers of gates, of features of the state, and of features of the input."""
+    if "weights" in values:
+        gates, columns = values["weights"]
+        return gates, gates // 3, columns - gates // 3
+    gates, state_size = values["weight_hh"]
+    return gates, state_size, values["weight_ih"][1]
 
 
-def _features(weights: Shape) -> tuple[int, int]:
-    """The number of columns of the weights that belong to the state and to the input."""
-    state_size = weights[0] // 3
-    return state_size, weights[1] - state_size
-
-
-def _forward(input: Shape, weights: Shape, *args: Any, **kwargs: Any) -> int:
+def _forward(values: Values) -> int:
     """One step, input (N, I), or a whole sequence, input (T, N, I)."""
-    return _product(prod(input[:-1]), weights, weights[1])
+    gates, state_size, input_features = _sizes(values)
+    return 2 * prod(values["input"][:-1]) * gates * (state_size + input_features)
 
 
-def _backward(
-    grad_h: Shape | None,
-    grad_cell: Shape | None,
-    new_cell: Shape,
-    gates: Shape,
-    input: Shape,
-    weights: Shape,
-    bias: Shape | None,
-    old_h: Shape,
-    output_mask: Sequence[bool],
-    **kwargs: Any,
-) -> int:
-    d_input, d_weights, _, d_old_h, _ = output_mask
-    state_size, input_features = _features(weights)
-    columns = d_weights * weights[1] + d_input * input_features + d_old_h * state_size
-    return _product(input[0], weights, columns)
+def _backward(values: Values, wanted: set[str]) -> int:
+    gates, state_size, input_features = _sizes(values)
+    *steps, batch, _ = values["input"]
+    columns = {
+        "d_input": input_features,
+        "d_weights": state_size + input_features,
+        "d_weight_ih": input_features,
+        "d_weight_hh": state_size,
+        "d_old_h": state_size,
+    }
+    products = prod([*steps, batch]) * sum(columns.get(gradient, 0) for gradient in wanted)
+    if steps:
+        # Between steps the gradient of h always passes through the weights; before the first step, only for d_h0.
+        recurrent_steps = steps[0] if "d_h0" in wanted else max(steps[0] - 1, 0)
+        products += recurrent_steps * batch * state_size
+    return 2 * gates * products
 
 
-def _sequence_backward(
-    grad_output: Shape | None,
-    grad_h_n: Shape | None,
-    grad_c_n: Shape | None,
-    grad_cells: Shape | None,
-    output: Shape,
-    cells: Shape,
-    gates: Shape,
-    input: Shape,
-    weights: Shape,
-    bias: Shape | None,
-    h0: Shape | None,
-    c0: Shape | None,
-    lengths: Shape | None,
-    reset: Shape | None,
-    reverse: bool,
-    output_mask: Sequence[bool],
-    **kwargs: Any,
-) -> int:
-    d_input, d_weights, _, d_h0, _ = output_mask
-    state_size, input_features = _features(weights)
-    columns = d_weights * weights[1] + d_input * input_features
-    return _backward_of_steps(input, weights, state_size, d_h0, columns)
+def _formula(operator: torch._ops.OpOverloadPacket) -> Callable[..., int]:
+    schema = operator.default._schema
+    names = [argument.name for argument in schema.arguments]
+    results = [result.name for result in schema.returns]
 
+    def formula(*args: Any, **kwargs: Any) -> int:
+        values = {**dict(zip(names, args, strict=False)), **kwargs}
+        if not names[-1].endswith("_mask"):
+            return _forward(values)
+        mask = values[names[-1]]  # of the last results: d_gates is always computed
+        gradients = results[-len(mask) :]
+        return _backward(values, {name for name, is_wanted in zip(gradients, mask, strict=True) if is_wanted})
 
-def _backward_of_steps(input: Shape, weights: Shape, state_size: int, d_h0: bool, columns: int) -> int:
-    """The recurrence, and the products after it, of all steps with this many columns."""
-    steps, batch = input[0], input[1]
-    # Between steps the gradient of h always passes through the weights; before the first step, only for d_h0.
-    recurrent_steps = steps if d_h0 else max(steps - 1, 0)
-    recurrence = _product(recurrent_steps * batch, weights, state_size)
-    return recurrence + _product(steps * batch, weights, columns)
-
-
-def _lstm(input: Shape, weight_ih: Shape, weight_hh: Shape, *args: Any, **kwargs: Any) -> int:
-    return _product(prod(input[:-1]), weight_ih, weight_ih[1] + weight_hh[1])
-
-
-def _lstm_backward(*args: Any, **kwargs: Any) -> int:
-    input, weight_ih, weight_hh = args[7:10]
-    d_input, d_weight_ih, d_weight_hh, _, d_h0, _ = args[-1]
-    columns = (d_input + d_weight_ih) * weight_ih[1] + d_weight_hh * weight_hh[1]
-    return _backward_of_steps(input, weight_hh, weight_hh[1], d_h0, columns)
-
-
-def _sequence_gate_gradients(*args: Any, **kwargs: Any) -> int:
-    d_h0, d_c0 = args[-1]
-    arguments = (*args[:-1], (False, False, False, d_h0, d_c0))
-    return _sequence_backward(*arguments, **kwargs)
-
-
-def _lstm_gate_gradients(*args: Any, **kwargs: Any) -> int:
-    d_h0, d_c0 = args[-1]
-    return _lstm_backward(*args[:-1], (False, False, False, False, d_h0, d_c0), **kwargs)
+    return formula
 
 
 def register() -> None:
     """Register the formulas, unless an earlier import of this package did. Imports ``torch.utils.flop_counter``."""
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-    formulas = {
-        "forward": _forward,
-        "backward": _backward,
-        "sequence": _forward,
-        "sequence_backward": _sequence_backward,
-        "_sequence_gate_gradients": _sequence_gate_gradients,
-        "lstm": _lstm,
-        "lstm_backward": _lstm_backward,
-        "_lstm_gate_gradients": _lstm_gate_gradients,
-    }
-    for name, formula in formulas.items():
+    for name in (
+        "forward",
+        "backward",
+        "sequence",
+        "sequence_backward",
+        "_sequence_gate_gradients",
+        "lstm",
+        "lstm_backward",
+        "_lstm_gate_gradients",
+    ):
         operator = getattr(torch.ops.lltm, name)
         if operator not in flop_registry:
-            register_flop_formula(operator)(formula)  # type: ignore[arg-type]
+            register_flop_formula(operator)(_formula(operator))
