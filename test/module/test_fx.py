@@ -177,7 +177,7 @@ def test_subclasses(model):
     assert_traced(model)
 
 
-@pytest.mark.parametrize("make_module", [lltm.LLTM, lltm.LLTMCell, SubclassOfLLTM, SubclassOfCell, nn.LSTM])
+@pytest.mark.parametrize("make_module", [lltm.LLTM, lltm.LSTM, lltm.LLTMCell, SubclassOfLLTM, SubclassOfCell, nn.LSTM])
 def test_a_module_itself_cannot_be_traced(make_module):
     with pytest.raises(torch.fx.proxy.TraceError):
         torch.fx.symbolic_trace(make_module(3, 4))
@@ -192,7 +192,7 @@ class CallsForward(nn.Module):
         return self.rnn.forward(torch.ones(5, 2, 3) if self.constant else input)
 
 
-@pytest.mark.parametrize("make_module", [lltm.LLTM, lltm.LLTMCell, nn.LSTM])
+@pytest.mark.parametrize("make_module", [lltm.LLTM, lltm.LSTM, lltm.LLTMCell, nn.LSTM])
 def test_calling_forward_itself_raises(make_module):
     """Past the module's call, which the tracer records."""
     model = CallsForward(make_module(3, 4))
@@ -262,7 +262,7 @@ def test_constants_and_buffers(kind, proxy_buffers):
     assert_equal(traced(x), model(x))
 
 
-@pytest.mark.parametrize("make_module", [nn.LSTM, lltm.LLTM])
+@pytest.mark.parametrize("make_module", [nn.LSTM, lltm.LLTM, lltm.LSTM])
 def test_a_packed_sequence_raises(make_module):
     """In the constructor of PackedSequence, as for nn.LSTM."""
 

@@ -95,37 +95,6 @@ def test_lengths_are_those_of_a_pack(device, options):
     assert_same(ours(input, lengths=torch.tensor(lengths, device=device)), expected, rtol=1e-12, atol=1e-12)
 
 
-class Model(nn.Module):
-    def __init__(self, **options):
-        super().__init__()
-        self.rnn, self.cell = lltm.LSTM(3, 4, **options), lltm.LSTMCell(4, 5)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        output, _ = self.rnn(x)
-        return self.cell(output[-1])
-
-
-@pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
-def test_scripted_compiled_and_exported(options, fresh_compiler):
-    model = Model(**options).eval()
-    input = torch.randn(5, 2, 3)
-    expected = model(input)
-    assert_same(torch.jit.script(model)(input), expected, rtol=0, atol=0)
-    assert_same(torch.compile(model, fullgraph=True, backend="aot_eager")(input), expected)
-    steps, batch = torch.export.Dim("steps", min=2), torch.export.Dim("batch", min=2)
-    program = torch.export.export(model, (input,), dynamic_shapes={"x": {0: steps, 1: batch}})
-    longer = torch.randn(9, 6, 3)
-    assert_same(program.module()(longer), model(longer))
-
-
-def test_vmap_and_second_gradients():
-    rnn = lltm.LSTM(3, 4, dtype=torch.float64)
-    input = torch.randn(6, 5, 2, 3, dtype=torch.float64)
-    torch.testing.assert_close(torch.func.vmap(lambda x: rnn(x)[0])(input), torch.stack([rnn(x)[0] for x in input]))
-    assert torch.autograd.gradgradcheck(lambda x: rnn(x)[0], input[0].requires_grad_())
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(3,), (2, 3)], ids=["single", "batch"])
 @pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])

@@ -133,9 +133,9 @@ def check_messages(mesh) -> None:
         lltm.sequence(input, distribute_tensor(torch.zeros(12, 9), mesh))
 
 
-def check_data_parallel(rank) -> None:
+def check_data_parallel(make_module, rank) -> None:
     """Each process trains on its own rows, and the gradients are averaged."""
-    rnn = lltm.LLTM(3, 4, 2, bidirectional=True)
+    rnn = make_module(3, 4, 2, bidirectional=True)
     input, lengths = torch.randn(STEPS, 4, 3), torch.tensor([5, 0, 3, 2])
 
     def loss(model, rows):
@@ -147,11 +147,11 @@ def check_data_parallel(rank) -> None:
     torch.testing.assert_close([parameter.grad for parameter in rnn.parameters()], list(expected))
 
 
-def check_fully_sharded(mesh, rank) -> None:
+def check_fully_sharded(make_module, make_cell, mesh, rank) -> None:
     """FSDP2: each process holds half of every parameter, and trains on its own rows."""
     from torch.distributed.fsdp import fully_shard
 
-    model = nn.ModuleList([lltm.LLTM(3, 4, 2, bidirectional=True), lltm.LLTMCell(8, 3)])
+    model = nn.ModuleList([make_module(3, 4, 2, bidirectional=True), make_cell(8, 3)])
 
     def loss(rows):
         output, _ = model[0](rows)
@@ -253,11 +253,11 @@ def check_four(rank, file) -> None:
     os._exit(0)  # see check()
 
 
-def check_states_fully_sharded(mesh) -> None:
+def check_states_fully_sharded(make_module, mesh) -> None:
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    torch.manual_seed(0)  # the shards of the initialization had random numbers of their own
-    rnn = lltm.LLTM(3, 4, 2)
+    torch.manual_seed(0)
+    rnn = make_module(3, 4, 2)
     input = torch.randn(STEPS, 2, 3)
     expected = rnn.states(input)
     fully_shard(rnn, mesh=mesh)
@@ -282,10 +282,12 @@ def check(rank, file) -> None:
     if torch.__version__ >= (2, 12):  # before that, DTensor cannot flatten steps and a sharded batch
         check_second_gradients(mesh)
     check_messages(mesh)
-    check_data_parallel(rank)
-    check_fully_sharded(mesh, rank)
+    for make_module, make_cell in ((lltm.LLTM, lltm.LLTMCell), (lltm.LSTM, lltm.LSTMCell)):
+        check_data_parallel(make_module, rank)
+        check_fully_sharded(make_module, make_cell, mesh, rank)
+        check_states_fully_sharded(make_module, mesh)
+    torch.manual_seed(0)
     check_initialization(mesh)
-    check_states_fully_sharded(mesh)
     lltm._sharding.register()  # again
     dist.destroy_process_group()
     # Skips the interpreter's finalization, during which gloo's threads may still release tensors and abort the process
@@ -326,12 +328,14 @@ def test_the_page(device, tmp_path):
 
 
 @pytest.mark.usefixtures("on_two_gpus")
-@pytest.mark.parametrize("make", [lltm.LLTMCell, lltm.LLTM, partial(lltm.LLTM, num_layers=2, bidirectional=True)])
+@pytest.mark.parametrize(
+    "make", [lltm.LLTMCell, lltm.LSTMCell, lltm.LLTM, lltm.LSTM, partial(lltm.LLTM, num_layers=2, bidirectional=True)]
+)
 def test_data_parallel(device, make):
     """nn.DataParallel replicates a module and splits the batch. On the CPU, where it does neither, the replica of a
     module is tested, whose parameters are plain tensors."""
     module = make(3, 4, device=device, dtype=torch.float64)
-    dim = 0 if isinstance(module, lltm.LLTMCell) else 1
+    dim = 0 if isinstance(module, lltm.LLTMCell | lltm.LSTMCell) else 1
     input = torch.randn(5, 4, 3, device=device, dtype=torch.float64)[0 if dim == 0 else slice(None)]
     if device.type == "cuda":
         parallel = nn.DataParallel(module, dim=dim)

@@ -1,5 +1,6 @@
-"""lltm.LLTM and LLTMCell under PyTorch's module transforms: scripting, tracing, compiling, exporting, AMP, flops."""
+"""The modules under PyTorch's module transforms: scripting, tracing, compiling, exporting, AMP, flops."""
 
+import copy
 import io
 import warnings
 from functools import partial
@@ -48,7 +49,7 @@ each_model = pytest.mark.parametrize("make_model", [Padded, States])
 
 
 class Packed(nn.Module):
-    def __init__(self, rnn: lltm.LLTM):
+    def __init__(self, rnn: nn.Module):
         super().__init__()
         self.rnn = rnn
 
@@ -71,6 +72,14 @@ OPTIONS = [
     {"num_layers": 2, "bidirectional": True, "bias": False},
     {"num_layers": 3, "batch_first": True, "dropout": 0.1},
 ]
+CASES = [*((lltm.LLTM, options) for options in OPTIONS), *((lltm.LSTM, options) for options in OPTIONS[:2])]
+each_case = pytest.mark.parametrize(("cls", "options"), CASES, ids=lambda v: getattr(v, "__name__", str(v)))
+OPERATORS = {lltm.LLTM: torch.ops.lltm.sequence.default, lltm.LSTM: torch.ops.lltm.lstm.default}
+
+
+def first_weights(rnn: nn.Module) -> str:
+    """The name of a parameter."""
+    return "weights_l0" if isinstance(rnn, lltm.LLTM) else "weight_ih_l0"
 
 
 def saved_and_loaded(model):
@@ -92,9 +101,9 @@ def arguments_of(model, steps=5, batch=2, dtype=torch.float32, device="cpu"):
 
 @script_warnings
 @each_model
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_scripted_as_a_submodule(options, device, make_model):
-    model = make_model(**options).to(device).eval()
+@each_case
+def test_scripted_as_a_submodule(cls, options, device, make_model):
+    model = make_model(cls, **options).to(device).eval()
     loaded = saved_and_loaded(model)
     for steps in (1, 3, 4):
         arguments = arguments_of(model, steps, device=device)
@@ -109,18 +118,18 @@ def test_scripted_as_a_submodule(options, device, make_model):
 
 @script_warnings
 @pytest.mark.parametrize("options", [{"bidirectional": 1}, {"num_layers": 2, "dropout": 1}], ids=str)
-def test_scripted_with_integers_as_options(options):
+def test_scripted_with_integers_as_options(cls, options):
     """TorchScript does not convert them to bool and float."""
-    model, input = Padded(**options), torch.randn(5, 2, 3)
+    model, input = Padded(cls, **options), torch.randn(5, 2, 3)
     assert_same(saved_and_loaded(model)(input), model(input), rtol=0, atol=0)
 
 
 @script_warnings
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@each_case
 @pytest.mark.parametrize("lengths", [[5, 2], [2, 5]], ids=["sorted", "unsorted"])
 @pytest.mark.parametrize("make_model", [Packed, PackedStates])
-def test_scripted_with_a_packed_sequence(options, lengths, make_model):
-    model = make_model(lltm.LLTM(3, 4, **options).eval())
+def test_scripted_with_a_packed_sequence(cls, options, lengths, make_model):
+    model = make_model(cls(3, 4, **options).eval())
     loaded = saved_and_loaded(model)
     sequence = packed(torch.randn(5, 2, 3), lengths, enforce_sorted=lengths == [5, 2])
     for state in (None, random_state(model.rnn, 2)):
@@ -128,16 +137,16 @@ def test_scripted_with_a_packed_sequence(options, lengths, make_model):
 
 
 @script_warnings
-def test_a_scripted_module_keeps_its_parameters():
+def test_a_scripted_module_keeps_its_parameters(cls):
     """After training, moving and loading, it uses its current parameters."""
-    model = Padded(num_layers=2)
+    model = Padded(cls, num_layers=2)
     loaded = saved_and_loaded(model)
     input = torch.randn(5, 2, 3)
     loss = loaded(input)[0].sum()
     grads = torch.autograd.grad(loss, list(loaded.parameters()))
     expected = torch.autograd.grad(model(input)[0].sum(), list(model.parameters()))
     torch.testing.assert_close(grads, expected)
-    other = Padded(num_layers=2)
+    other = Padded(cls, num_layers=2)
     loaded.load_state_dict(other.state_dict())
     assert_same(loaded(input), other(input), rtol=0, atol=0)
     assert loaded.double()(input.double())[0].dtype == torch.float64
@@ -186,8 +195,8 @@ def traced_without_warning(model, arguments):
 
 @script_warnings
 @each_model
-def test_traced(make_model):
-    model = make_model(num_layers=2, bidirectional=True)
+def test_traced(cls, make_model):
+    model = make_model(cls, num_layers=2, bidirectional=True)
     traced = traced_without_warning(model, arguments_of(model))
     arguments = arguments_of(model, steps=7, batch=3)
     assert_same(traced(*arguments), model(*arguments), rtol=0, atol=0)
@@ -206,7 +215,7 @@ class PacksInside(nn.Module):
 
 @script_warnings
 @pytest.mark.parametrize("enforce_sorted", [True, False], ids=["sorted", "unsorted"])
-@pytest.mark.parametrize("cls", [nn.LSTM, lltm.LLTM])
+@pytest.mark.parametrize("cls", [nn.LSTM, lltm.LLTM, lltm.LSTM])
 def test_traced_where_the_model_packs(cls, enforce_sorted):
     """With any number of rows and steps, like nn.LSTM."""
     model = PacksInside(cls(3, 4, 2, bidirectional=True), enforce_sorted)
@@ -226,10 +235,10 @@ def test_traced_with_a_pack_of_very_different_lengths(cls, segments):
 
 
 @each_model
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_compiled_without_a_graph_break(options, device, fresh_compiler, make_model):
+@pytest.mark.parametrize(("cls", "options"), [*CASES[:3], CASES[4]], ids=lambda v: getattr(v, "__name__", str(v)))
+def test_compiled_without_a_graph_break(cls, options, device, fresh_compiler, make_model):
     """And, for T and N of at least two, without a recompilation."""
-    model = make_model(**options).to(device).train("dropout" not in options)
+    model = make_model(cls, **options).to(device).train("dropout" not in options)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for steps, batch in ((5, 2), (7, 3), (2, 4)):
@@ -248,20 +257,20 @@ def test_compiled_without_a_graph_break(options, device, fresh_compiler, make_mo
 
 
 @each_model
-def test_exported_with_dynamic_steps_and_batch(device, make_model):
-    model = make_model(num_layers=2, bidirectional=True).to(device).eval()
+def test_exported_with_dynamic_steps_and_batch(cls, device, make_model):
+    model = make_model(cls, num_layers=2, bidirectional=True).to(device).eval()
     steps, batch = Dim("steps", min=2), Dim("batch", min=2)
     dynamic = {0: steps, 1: batch}
     shapes = dynamic, ({1: batch}, {1: batch}), {0: batch}, dynamic
     program = torch.export.export(model, arguments_of(model, device=device), dynamic_shapes=shapes)
-    assert calls_of([program.graph_module], torch.ops.lltm.sequence.default) == 4
+    assert calls_of([program.graph_module], OPERATORS[cls]) == 4
     for sizes in ((5, 2), (9, 4)):
         arguments = arguments_of(model, *sizes, device=device)
         assert_same(program.module()(*arguments), model(*arguments))
 
 
-def test_functional_call_and_grad():
-    rnn = lltm.LLTM(3, 4, 2)
+def test_functional_call_and_grad(cls):
+    rnn = cls(3, 4, 2)
     input = torch.randn(5, 2, 3)
     zeros = {key: torch.zeros_like(value) for key, value in rnn.named_parameters()}
     assert not torch.func.functional_call(rnn, zeros, (input,))[0].any()
@@ -275,31 +284,75 @@ def test_functional_call_and_grad():
     torch.testing.assert_close(tuple(torch.func.grad(loss)(parameters).values()), expected)
 
 
-def test_parametrizations():
-    rnn = lltm.LLTM(3, 4)
+def plain_run(rnn: nn.Module, parameters: dict[str, Tensor], input: Tensor) -> tuple[Tensor, Tensor]:
+    """h and c after a single layer by PyTorch's operators, each (N, H)."""
+    if isinstance(rnn, lltm.LSTM):
+        return tuple(part[0] for part in torch.func.functional_call(rnn.to_torch(), parameters, (input,))[1])
+    h = c = input.new_zeros(input.size(1), rnn.hidden_size)
+    for x in input:
+        i, o, g = (torch.cat([h, x], 1) @ parameters["weights_l0"].t() + parameters["bias_l0"]).chunk(3, 1)
+        c = c + nn.functional.elu(g) * i.sigmoid()
+        h = c.tanh() * o.sigmoid()
+    return h, c
+
+
+@pytest.mark.parametrize("zeros", [False, True], ids=["random", "zeros"])
+def test_three_derivatives(cls, zeros):
+    """By torch.func, over the parameters, also where every z is exactly 0: there, ELU's second derivative
+    jumps from 0 to 1."""
+    rnn = cls(2, 2, dtype=torch.float64)
+    input = torch.randn(2, 2, 2, dtype=torch.float64)
+    tensors = {
+        name: torch.zeros_like(parameter) if zeros else parameter.detach() for name, parameter in rnn.named_parameters()
+    }
+
+    def ours(tensors):
+        _, (h_n, c_n) = torch.func.functional_call(rnn, tensors, (input,))
+        return h_n[0], c_n[0]
+
+    def derivatives(run):
+        def loss(tensors):
+            h, c = run(tensors)
+            return (h + 1).square().sum() + (c + 2).pow(3).sum()
+
+        for _ in range(3):
+            gradients = torch.func.grad(loss)
+            yield gradients(tensors)
+
+            def loss(tensors, gradients=gradients):
+                return sum((gradient + 1).square().sum() for gradient in gradients(tensors).values())
+
+    for found, expected in zip(derivatives(ours), derivatives(lambda t: plain_run(rnn, t, input)), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_parametrizations(cls):
+    rnn = cls(3, 4)
+    weights, bias = first_weights(rnn), list(rnn.state_dict())[-1]
     plain = rnn(torch.ones(5, 2, 3))[0]
-    parametrizations.weight_norm(rnn, "weights_l0")
+    parametrizations.weight_norm(rnn, weights)
     torch.testing.assert_close(rnn(torch.ones(5, 2, 3))[0], plain)
     rnn(torch.ones(5, 2, 3))[0].sum().backward()
-    assert rnn.parametrizations.weights_l0.original0.grad.any()
-    prune.l1_unstructured(rnn, "bias_l0", amount=12)
-    assert torch.equal(rnn.bias_l0, torch.zeros(12)) and not torch.equal(rnn(torch.ones(5, 2, 3))[0], plain)
+    assert rnn.parametrizations[weights].original0.grad.any()
+    prune.l1_unstructured(rnn, bias, amount=1.0)
+    assert not getattr(rnn, bias).any() and not torch.equal(rnn(torch.ones(5, 2, 3))[0], plain)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "batch_first": True}, {"bidirectional": True}], ids=str)
-def test_changed_in_place(options, dtype):
+def test_changed_in_place(cls, options, dtype):
     """The states may be changed before backward, and so may an output that is a concatenation; another output is saved,
     and changing it raises."""
-    rnn = lltm.LLTM(3, 4, **options, dtype=dtype)
+    rnn = cls(3, 4, **options, dtype=dtype)
+    weights = getattr(rnn, first_weights(rnn))
     input = torch.randn(5, 2, 3, dtype=dtype)
     for which in (0, 1):
         rnn.zero_grad()
         rnn(input)[1][which].mul_(2).sum().backward()
-        changed = rnn.weights_l0.grad.clone()
+        changed = weights.grad.clone()
         rnn.zero_grad()
         (rnn(input)[1][which] * 2).sum().backward()
-        assert torch.equal(changed, rnn.weights_l0.grad) and changed.any()
+        assert torch.equal(changed, weights.grad) and changed.any()
     output = rnn(input)[0].mul_(2)
     if rnn.bidirectional:
         output.sum().backward()
@@ -308,21 +361,23 @@ def test_changed_in_place(options, dtype):
             output.sum().backward()
 
 
-def test_per_sample_gradients():
+@pytest.mark.parametrize("make", [lltm.LLTM, lltm.LSTM, lltm.LLTMCell, lltm.LSTMCell])
+def test_per_sample_gradients(make):
     """ExpandedWeights, which support only PyTorch's own functions, raise; functorch gives the gradients."""
-    for module in (lltm.LLTM(3, 4, batch_first=True), lltm.LLTMCell(3, 4)):
-        input = torch.randn(2, 3) if isinstance(module, lltm.LLTMCell) else torch.randn(2, 5, 3)
-        with pytest.raises(RuntimeError, match="Expanded Weights encountered but cannot handle"):
-            call_for_per_sample_grads(module)(input)
+    of_steps = issubclass(make, lltm.LLTM | lltm.LSTM)
+    module, input = make(3, 4, **({"batch_first": True} if of_steps else {})), torch.randn(2, 5, 3)
+    input = input if of_steps else input[:, 0]
+    with pytest.raises(RuntimeError, match="Expanded Weights encountered but cannot handle"):
+        call_for_per_sample_grads(module)(input)
 
-        def loss(parameters, one, module=module):
-            return torch.func.functional_call(module, parameters, (one,))[0].square().sum()
+    def loss(parameters, one):
+        return torch.func.functional_call(module, parameters, (one,))[0].square().sum()
 
-        gradients = torch.vmap(torch.func.grad(loss), (None, 0))(dict(module.named_parameters()), input)
-        for name, parameter in module.named_parameters():
-            for one, gradient in zip(input, gradients[name], strict=True):
-                (expected,) = torch.autograd.grad(module(one)[0].square().sum(), parameter)
-                torch.testing.assert_close(gradient, expected)
+    gradients = torch.vmap(torch.func.grad(loss), (None, 0))(dict(module.named_parameters()), input)
+    for name, parameter in module.named_parameters():
+        for one, gradient in zip(input, gradients[name], strict=True):
+            (expected,) = torch.autograd.grad(module(one)[0].square().sum(), parameter)
+            torch.testing.assert_close(gradient, expected)
 
 
 def test_the_recipe_for_a_forget_gate():
@@ -348,22 +403,22 @@ class Counted(nn.Module):
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-def test_a_parametrization_is_evaluated_once(packed):
-    rnn = lltm.LLTM(3, 4)
-    parametrize.register_parametrization(rnn, "weights_l0", Counted(), unsafe=True)
-    input = torch.randn(5, 1, 3)
+def test_a_parametrization_is_evaluated_once(cls, packed):
+    rnn, input = cls(3, 4), torch.randn(5, 1, 3)
+    name, plain = first_weights(rnn), copy.deepcopy(rnn)
+    parametrize.register_parametrization(rnn, name, Counted(), unsafe=True)
     torch.manual_seed(1)
-    weights = nn.functional.dropout(rnn.parametrizations.weights_l0.original, 0.5)
-    expected = lltm.sequence(input, weights, rnn.bias_l0)[0]
-    before = rnn.parametrizations.weights_l0[0].calls
+    weights = nn.functional.dropout(getattr(plain, name), 0.5)
+    expected = torch.func.functional_call(plain, {name: weights}, (input,))[0]
+    before = rnn.parametrizations[name][0].calls
     torch.manual_seed(1)
     output = rnn(pack_sequence([input[:, 0]]) if packed else input)[0]
-    assert rnn.parametrizations.weights_l0[0].calls == before + 1
+    assert rnn.parametrizations[name][0].calls == before + 1
     torch.testing.assert_close(output.data, expected[:, 0] if packed else expected)
 
 
-def test_checkpointed():
-    rnn = lltm.LLTM(3, 4, 2)
+def test_checkpointed(cls):
+    rnn = cls(3, 4, 2)
     input = torch.randn(5, 2, 3, requires_grad=True)
     output, _ = torch.utils.checkpoint.checkpoint(rnn, input, use_reentrant=False)
     torch.testing.assert_close(
@@ -372,21 +427,21 @@ def test_checkpointed():
 
 
 @pytest.mark.parametrize(("saved", "calls"), [(True, 2), (False, 4)], ids=["saved", "recomputed"])
-def test_selectively_checkpointed(saved, calls):
+def test_selectively_checkpointed(cls, saved, calls):
     """Each layer runs once if the policy saves the operator's results, and a second time in backward otherwise."""
-    rnn, input = lltm.LLTM(3, 4, 2), torch.randn(5, 2, 3, requires_grad=True)
+    rnn, input = cls(3, 4, 2), torch.randn(5, 2, 3, requires_grad=True)
     expected = torch.autograd.grad(rnn(input)[0].sum(), input)
-    operator = torch.ops.lltm.sequence.default
+    operator = OPERATORS[cls]
     contexts = partial(create_selective_checkpoint_contexts, [operator] if saved else [torch.ops.aten.mm.default])
     with Operators() as operators:
         output, _ = torch.utils.checkpoint.checkpoint(rnn, input, use_reentrant=False, context_fn=contexts)
         found = torch.autograd.grad(output.sum(), input)
-    assert operators.fused().count("sequence") == calls
+    assert operators.fused().count("sequence" if cls is lltm.LLTM else "lstm") == calls
     torch.testing.assert_close(found, expected)
 
 
-def test_autocast(device):
-    rnn = lltm.LLTM(3, 4, 2, device=device)
+def test_autocast(cls, device):
+    rnn = cls(3, 4, 2, device=device)
     input = torch.randn(5, 2, 3, device=device)
     state = random_state(rnn, 2, device=device)
     with torch.autocast(device.type, torch.bfloat16):

@@ -96,10 +96,14 @@ def test_without_the_steps(device, order, reverse):
 
 
 @each_order
-@pytest.mark.parametrize("bidirectional", [False, True], ids=["one_direction", "bidirectional"])
-def test_module(device, order, bidirectional):
+@pytest.mark.parametrize(
+    ("cls", "bidirectional"),
+    [(lltm.LLTM, False), (lltm.LLTM, True), (lltm.LSTM, True)],
+    ids=["LLTM", "bidirectional_LLTM", "bidirectional_LSTM"],
+)
+def test_module(device, order, cls, bidirectional):
     """Against the second gradients, which have tests of their own."""
-    rnn = lltm.LLTM(3, 4, num_layers=2, bidirectional=bidirectional, device=device, dtype=torch.float64)
+    rnn = cls(3, 4, num_layers=2, bidirectional=bidirectional, device=device, dtype=torch.float64)
     names = [name for name, _ in rnn.named_parameters()]
     lengths = torch.tensor([5, 2, 0], device=device)
 
