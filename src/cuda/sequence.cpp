@@ -1,7 +1,7 @@
 // lltm::sequence and lltm::lstm on CUDA. They run in one kernel (recurrence.cpp) or step by step:
 // by products of the library and a pointwise kernel (library/sequence.cpp) or, where that is
-// faster, each step of an LLTM by one of the cell's kernels (plan.h) with the epilogue of a step.
-// The host knows only sizes, so a call can be captured in a graph.
+// faster, by one of the forward's kernels (plan.h) with the epilogue of a step. The host knows only
+// sizes, so a call can be captured in a graph.
 //
 // A kernel computes both halves of a step's product, [h | x], and reads h where the previous step
 // left it: in output or, where rows are reset, have lengths of their own or do not start at
