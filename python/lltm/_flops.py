@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ._operators import DIFFERENTIABLE
+
 __all__ = ["register"]
 
 
@@ -72,16 +74,7 @@ def register() -> None:
     """Register the formulas, unless an earlier import of this package did. Imports ``torch.utils.flop_counter``."""
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-    for name in (
-        "forward",
-        "backward",
-        "sequence",
-        "sequence_backward",
-        "_sequence_gate_gradients",
-        "lstm",
-        "lstm_backward",
-        "_lstm_gate_gradients",
-    ):
+    for name in DIFFERENTIABLE:
         operator = getattr(torch.ops.lltm, name)
         if operator not in flop_registry:
             register_flop_formula(operator)(_formula(operator))

@@ -11,6 +11,19 @@ from torch import Tensor
 __all__ = ["backward", "forward", "lstm", "lstm_plan", "sequence", "sequence_backward", "sequence_plan"]
 
 
+DIFFERENTIABLE = (
+    "forward",
+    "backward",
+    "sequence",
+    "sequence_backward",
+    "_sequence_gate_gradients",
+    "lstm",
+    "lstm_backward",
+    "_lstm_gate_gradients",
+)
+"""The names of all operators but those that only answer a question."""
+
+
 def forward(
     input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:

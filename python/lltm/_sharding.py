@@ -14,21 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ._operators import DIFFERENTIABLE
+
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Placement
 
 __all__ = ["register"]
-
-_OPERATORS = (
-    "forward",
-    "backward",
-    "sequence",
-    "sequence_backward",
-    "_sequence_gate_gradients",
-    "lstm",
-    "lstm_backward",
-    "_lstm_gate_gradients",
-)
 
 _PARAMETERS = {"weights", "weight_ih", "weight_hh", "bias"}
 """The arguments that all rows share."""
@@ -47,7 +39,7 @@ def register() -> None:
     """Register the rules, unless an earlier import of this package did. Imports ``torch.distributed.tensor``."""
     from torch.distributed.tensor import DTensor
 
-    for name in _OPERATORS:
+    for name in DIFFERENTIABLE:
         try:
             torch.library.register_torch_dispatch(f"lltm::{name}", DTensor, _run_on_shards)
         except RuntimeError as error:
@@ -60,20 +52,15 @@ def _run_on_shards(
     cls: type, operator: torch._ops.OpOverload, types: Iterable[type], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple["DTensor | None", ...]:
     """Call the operator on this process's shards of the arguments, and wrap the results in DTensors."""
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+    from torch.distributed.tensor import Partial, Replicate, Shard
 
     schema = operator._schema
     values = [*args, *(kwargs.get(rest.name, rest.default_value) for rest in schema.arguments[len(args) :])]
     names = [argument.name for argument in schema.arguments if "Tensor" in str(argument.type)]
-    batch_of_arguments = [_batch_dimension(name, "h0" in names) for name in names]
-    tensors = values[: len(names)]
-    given = [(tensor, batch) for tensor, batch in zip(tensors, batch_of_arguments, strict=True) if tensor is not None]
-    for argument, tensor in zip(schema.arguments, tensors, strict=False):
-        if tensor is not None and not isinstance(tensor, DTensor):
-            raise RuntimeError(
-                f"{schema.name}: expected every tensor to be a DTensor where one is, but {argument.name} is a "
-                f"{type(tensor).__name__}; torch.distributed.tensor.distribute_tensor makes it one"
-            )
+    tensors = dict(zip(names, values, strict=False))
+    _check_all_are_dtensors(schema.name, tensors)
+    batch_of = {each.name: _batch_dimension(each.name, "h0" in names) for each in (*schema.arguments, *schema.returns)}
+    given = [(tensor, batch_of[name]) for name, tensor in tensors.items() if tensor is not None]
     mesh = given[0][0].device_mesh
     # For each dimension of the mesh, whether it splits the batch.
     splits = [
@@ -81,34 +68,51 @@ def _run_on_shards(
         for k in range(mesh.ndim)
     ]
 
-    def placements(batch: int | None, without_batch: "Placement") -> list["Placement"]:
-        on_split = without_batch if batch is None else Shard(batch)
-        return [on_split if split else Replicate() for split in splits]
+    def placements(name: str, without_batch: "Placement") -> list["Placement"]:
+        batch = batch_of[name]
+        return [(without_batch if batch is None else Shard(batch)) if split else Replicate() for split in splits]
 
-    def local_part(tensor: "DTensor", batch: int | None) -> Tensor:
-        wanted = placements(batch, Replicate())
-        # Outside of autograd, PyTorch 2.11 fails to redistribute a tensor that has this placement already.
-        return (tensor if list(tensor.placements) == wanted else tensor.redistribute(mesh, wanted)).to_local()
-
-    local = [
-        None if tensor is None else local_part(tensor, batch)
-        for tensor, batch in zip(tensors, batch_of_arguments, strict=True)
-    ]
+    local = [_local_part(tensor, placements(name, Replicate())) for name, tensor in tensors.items()]
     results = operator(*local, *values[len(local) :])
 
     rows = next(tensor.size(batch) for tensor, batch in given if batch is not None)
+    # Each process has the gradients of parameters summed over its own rows.
+    return tuple(
+        _whole(result, batch_of[each.name], rows, mesh, placements(each.name, Partial()))
+        for result, each in zip(results, schema.returns, strict=True)
+    )
 
-    def whole(result: Tensor | None, batch: int | None) -> "DTensor | None":
-        if result is None:
-            return None
-        shape = list(result.shape)
-        if batch is not None:
-            shape[batch] = rows
-        # The shape is passed because processes may have different numbers of rows.
-        stride = torch.empty(shape, device="meta").stride()
-        # Each process has the gradients of parameters summed over its own rows.
-        placed = placements(batch, Partial())
-        return DTensor.from_local(result, mesh, placed, run_check=False, shape=torch.Size(shape), stride=stride)
 
-    batch_of_results = [_batch_dimension(result.name, "h0" in names) for result in schema.returns]
-    return tuple(whole(result, batch) for result, batch in zip(results, batch_of_results, strict=True))
+def _check_all_are_dtensors(operator: str, tensors: dict[str, Any]) -> None:
+    from torch.distributed.tensor import DTensor
+
+    for name, tensor in tensors.items():
+        if tensor is not None and not isinstance(tensor, DTensor):
+            raise RuntimeError(
+                f"{operator}: expected every tensor to be a DTensor where one is, but {name} is a "
+                f"{type(tensor).__name__}; torch.distributed.tensor.distribute_tensor makes it one"
+            )
+
+
+def _local_part(tensor: "DTensor | None", wanted: list["Placement"]) -> Tensor | None:
+    if tensor is None:
+        return None
+    # Outside of autograd, PyTorch 2.11 fails to redistribute a tensor that has this placement already.
+    placed = tensor if list(tensor.placements) == wanted else tensor.redistribute(tensor.device_mesh, wanted)
+    return placed.to_local()
+
+
+def _whole(
+    result: Tensor | None, batch: int | None, rows: int, mesh: "DeviceMesh", placements: list["Placement"]
+) -> "DTensor | None":
+    """The DTensor of which a process has this result, with this number of rows in all."""
+    from torch.distributed.tensor import DTensor
+
+    if result is None:
+        return None
+    shape = list(result.shape)
+    if batch is not None:
+        shape[batch] = rows
+    # The shape is passed because processes may have different numbers of rows.
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(result, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)
