@@ -4,7 +4,7 @@
 #include "../operators/checks.h"
 #include "../operators/operators.h"
 #include "kernels/forward/kernels.h"
-#include "kernels/forward/launch.h"
+#include "launch_forward.h"
 #include "packed_rows.h"
 #include "plan/plan.h"
 #include "problem.h"

@@ -18,7 +18,7 @@
 #include "../operators/operators.h"
 #include "../operators/outputs.h"
 #include "input_product.h"
-#include "kernels/forward/launch.h"
+#include "launch_forward.h"
 #include "library/sequence.h"
 #include "plan/input_product.h"
 #include "plan/plan.h"

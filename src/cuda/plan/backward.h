@@ -3,9 +3,9 @@
 #pragma once
 
 #include "../problem.h"
+#include "../scheduler/gradient_plan.h"
 #include "choice.h"
 #include "facts.h"
-#include "gradient_plan.h"
 
 #include <cstdint>
 #include <optional>

@@ -1,9 +1,9 @@
 // Choosing among candidates by their estimates, for every operator alike, and remembering choices.
 #pragma once
 
+#include "../scheduler/gradient_plan.h"
 #include "../tile/shapes.h"
 #include "facts.h"
-#include "gradient_plan.h"
 
 #include <algorithm>
 #include <array>

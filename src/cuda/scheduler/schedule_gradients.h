@@ -1,9 +1,9 @@
 // The schedules of a backward's products, from the sizes and the plan.
 #pragma once
 
-#include "../plan/gradient_plan.h"
 #include "../problem.h"
 #include "../tile/shapes.h"
+#include "gradient_plan.h"
 #include "gradient_schedule.h"
 
 #include <algorithm>

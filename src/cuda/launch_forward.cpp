@@ -1,7 +1,7 @@
-#include "launch.h"
+#include "launch_forward.h"
 
-#include "../../../cell/with_cell.h"
-#include "kernels.h"
+#include "../cell/with_cell.h"
+#include "kernels/forward/kernels.h"
 
 namespace lltm::cuda {
 

@@ -1,7 +1,7 @@
 // Launches the kernel of the forward that a plan names.
 #pragma once
 
-#include "../../plan/plan.h"
+#include "plan/plan.h"
 
 #include <cuda_runtime_api.h>
 
