@@ -7,7 +7,7 @@ import torch
 from lltm_testing import named_arguments
 from lltm_testing.named_arguments import NAMES
 
-import lltm
+from lltm import _operators
 
 pytestmark = [
     pytest.mark.pytorch,
@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning"),
 ]
 
-FUNCTIONS = [name for name in NAMES if hasattr(lltm, name)]
+FUNCTIONS = [name for name in NAMES if hasattr(_operators, name)]
 OPTIONS = {"sequence": ("reverse", "keep"), "sequence_backward": ("reverse",), "lstm": ("reverse", "keep")}
 BACKWARDS = [name for name in FUNCTIONS if "backward" in name]
 each_function = pytest.mark.parametrize("name", FUNCTIONS)
@@ -43,14 +43,14 @@ def assert_equal(found, expected) -> None:
 @pytest.mark.parametrize("way", [plain, torch.jit.script, compiled], ids=lambda way: way.__name__)
 def test_every_argument_has_its_place(device, fresh_compiler, name, way):
     arguments = named_arguments.make(name, device) | dict.fromkeys(OPTIONS.get(name, ()), True)
-    function = way(getattr(lltm, name))
+    function = way(getattr(_operators, name))
     for _ in range(3):  # TorchScript specializes after some calls
         assert_equal(function(**arguments), call_operator(name, arguments))
 
 
 @each_function
 def test_the_others_are_absent_by_default(device, name):
-    arguments, function = named_arguments.make(name, device), getattr(lltm, name)
+    arguments, function = named_arguments.make(name, device), getattr(_operators, name)
     parameters = inspect.signature(function).parameters.values()
     given = {p.name: arguments[p.name] for p in parameters if p.default is p.empty}
     absent = dict.fromkeys(arguments) | dict.fromkeys(OPTIONS.get(name, ()), False)
@@ -60,7 +60,7 @@ def test_the_others_are_absent_by_default(device, name):
 @pytest.mark.parametrize("name", BACKWARDS)
 @pytest.mark.parametrize("way", [plain, torch.jit.script], ids=lambda way: way.__name__)
 def test_masks(name, way):
-    function, arguments = way(getattr(lltm, name)), named_arguments.make(name)
+    function, arguments = way(getattr(_operators, name)), named_arguments.make(name)
     mask = [False, True, False, True, False]
     assert [gradient is not None for gradient in function(**arguments, output_mask=mask)] == mask
     for length in (0, 4, 6):
