@@ -1,16 +1,14 @@
 // lltm::LSTM, the module of torch::nn, beside torch::nn::LSTM in float64. What it shares with
-// lltm::LLTM is in test_module.cpp, and lengths, resets and states() in test_cpp_module.py.
+// lltm::LLTM is in test_module.cpp, and results and gradients in test_cpp_module.py.
 #include "lltm/nn.h"
 #include "lltm_testing/cell_reference.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/autograd.h>
 #include <torch/nn/modules/rnn.h>
 #include <torch/serialize.h>
 
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -77,43 +75,6 @@ TEST_P(LSTMModule, HasTheParametersOfTorchAfterTheSameSeed) {
   ASSERT_EQ(ours->all_weights().size(), torchs->all_weights().size());
   for (size_t k = 0; k < ours->all_weights().size(); ++k) {
     EXPECT_TRUE(ours->all_weights()[k].equal(torchs->all_weights()[k])) << k;
-  }
-}
-
-TEST_P(LSTMModule, HasTheResultsAndGradientsOfTorch) {
-  auto ours = seeded<LSTM>(options());
-  auto torchs = seeded<torch::nn::LSTM>(options());
-  const at::Tensor input = random_input().requires_grad_();
-  for (const bool given : {false, true}) {
-    std::optional<State> hx;
-    std::vector<at::Tensor> leaves = {input};
-    if (given) {
-      hx = random_state();
-      leaves.push_back(std::get<0>(*hx).requires_grad_());
-      leaves.push_back(std::get<1>(*hx).requires_grad_());
-    }
-    std::vector<at::Tensor> grad_outputs;
-    const auto results_and_gradients = [&](auto& module) {
-      const auto [output, state] = module->forward(input, hx);
-      std::vector<at::Tensor> tensors = {output, std::get<0>(state), std::get<1>(state)};
-      if (grad_outputs.empty()) {
-        for (const at::Tensor& tensor : tensors) {
-          grad_outputs.push_back(at::randn_like(tensor));
-        }
-      }
-      std::vector<at::Tensor> inputs = leaves;
-      const auto parameters = module->parameters();
-      inputs.insert(inputs.end(), parameters.begin(), parameters.end());
-      const auto gradients = torch::autograd::grad(tensors, inputs, grad_outputs);
-      tensors.insert(tensors.end(), gradients.begin(), gradients.end());
-      return tensors;
-    };
-    const auto actual = results_and_gradients(ours);
-    const auto expected = results_and_gradients(torchs);
-    ASSERT_EQ(actual.size(), expected.size());
-    for (size_t k = 0; k < actual.size(); ++k) {
-      expect_close(actual[k], expected[k], "result or gradient " + std::to_string(k));
-    }
   }
 }
 
