@@ -355,7 +355,7 @@ constexpr ForwardCandidate tiles(std::string_view name,
 }
 
 // Names, {rows, columns, row tiles}, the most ranks, and times: microseconds, measured as those in
-// costs.h.
+// costs.h. Those of the LSTM are the LLTM's of tiles with about as many sums.
 // clang-format off
 constexpr ForwardCandidate kCandidates[] = {
     {"forward_few_rows", Group::kFewRows, {kMostFewRows, 1}, {}, few_rows_supports, without_ranks<few_rows_time>},
@@ -384,8 +384,6 @@ constexpr ForwardCandidate kCandidates[] = {
     lstm_step("lstm_step_wgmma_64x8", {64, 8}, 8, {.step = {.chunk = 0.15, .input_chunk = 0.0225, .block = 1.85, .alone = -0.718}}),
     lstm_step("lstm_step_wgmma_64x24", {64, 24}, 8, {.step = {.chunk = 0.172, .input_chunk = 0.14, .block = 2.3, .alone = 0.13}}),
     lstm_step("lstm_step_wgmma_128x32", {128, 32}, 2, {.step = {.chunk = 0.26, .input_chunk = 0.206, .block = 3.2, .alone = 0.153}}),
-    lstm_step("lstm_step_wgmma_128x32_pairs", {128, 32, 2}, 1, {.step = {.chunk = 0.30, .input_chunk = 0.02, .block = 2.9, .alone = 0}}),
-    lstm_step("lstm_step_wgmma_128x64_pairs", {128, 64, 2}, 1, {.step = {.chunk = 0.54, .input_chunk = 0.02, .block = 4.5, .alone = 0}}),
     lstm_step("lstm_step_wgmma_float32_64x24", {64, 24}, 8, {.step = {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64, .alone = 0.254}}, /*float32=*/true),
     lstm_step("lstm_step_wgmma_float32_128x24", {128, 24}, 8, {.step = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6, .alone = 0.221}}, /*float32=*/true),
     tiles("forward_tiles_16x8", {16, 8}, 8,

@@ -111,7 +111,7 @@ constexpr RecurrenceCandidate kCandidates[] = {
                {0.72, 0.122},
                {1.20, 0.165}),
     mma<kLstm>(
-        "recurrence_lstm_mma_384x24_cluster8", in_cluster(384, 24, 8), {1.30, 0.165}, {1.95, 0.31}),
+        "recurrence_lstm_mma_384x24_cluster8", in_cluster(384, 24, 8), {1.15, 0.16}, {1.80, 0.285}),
     mma<kLstm>("recurrence_lstm_mma_512x16_cluster16",
                in_cluster(512, 16, 16),
                {0.95, 0.05},

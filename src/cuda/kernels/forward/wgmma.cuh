@@ -394,9 +394,7 @@ cudaError_t launch_forward_wgmma(const Problem& p,
     return launch_product<Cell,
                           WgmmaProduct<kArithmetic, 1, kOf8, 7, 1, 0, kOverlaps>,
                           WgmmaProduct<kArithmetic, 1, 96, 8, 1, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 2, kOf32, 5, 1, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 2, kOf32, 6, 2, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 2, 2 * kOf32, 4, 2, 0, kOverlaps>>(
+                          WgmmaProduct<kArithmetic, 2, kOf32, 5, 1, 0, kOverlaps>>(
         p, tile, ranks, stream);
   } else {
     return launch_product<Cell,
