@@ -13,6 +13,8 @@ from lltm_testing.named_arguments import NAMES, optional
 
 import lltm
 
+pytestmark = pytest.mark.pytorch
+
 ARGUMENTS = [(operator, name) for operator, names in NAMES.items() for name in names]
 
 WEIGHTS = "weights of shape [3*state_size, state_size+input_features]"
