@@ -244,7 +244,6 @@ bool run_recurrence_backward(const RecurrenceCandidate& candidate,
   const Tensor& d_bias = gradients.bias;
   const Tensor bias_parts =
       d_bias.defined() ? device.empty({groups, columns}, at::kFloat) : Tensor();
-  const std::optional<Tensor> c0 = c0_like(cells, arguments.sequence);
   const bool products_are_small = are_small_gradient_products(
       d_gates.size(0), arguments.sequence.input.size(2), cells.size(2), columns);
   with_scalar(arguments.sequence.input.scalar_type(), [&]<typename scalar_t>() {
@@ -262,7 +261,7 @@ bool run_recurrence_backward(const RecurrenceCandidate& candidate,
         .grad_cells = steps_of<scalar_t>(arguments.grad_cells),
         .grad_h_n = steps_of<scalar_t>(arguments.grad_h_n),
         .grad_c_n = any_cells<scalar_t>(arguments.grad_c_n),
-        .c0 = any_cells<scalar_t>(c0),
+        .c0 = any_cells<scalar_t>(arguments.sequence.c0),
         .d_gates = d_gates.mutable_data_ptr<scalar_t>(),
         .d_gates_stride = d_gates.stride(0),
         .d_bias_parts = mutable_data_or_null<float>(bias_parts),

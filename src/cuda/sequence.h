@@ -104,12 +104,4 @@ OldStates<scalar_t> old_states_of(const RecurrentArguments& arguments,
           .initial = steps_of<scalar_t>(initial)};
 }
 
-/// The c that every step started from, of `cells`, as it is kept: a float32 c0 beside 16 bits is
-/// rounded.
-inline std::optional<at::Tensor> c0_like(const at::Tensor& cells,
-                                         const RecurrentArguments& arguments) {
-  return is_given(arguments.c0) ? std::optional(arguments.c0->to(cells.scalar_type()))
-                                : std::nullopt;
-}
-
 }  // namespace lltm::cuda

@@ -136,7 +136,9 @@ void run_steps(const Tensor& d_gates,
   const Tensor d_cell = begin(arguments.grad_c_n);
   const Tensor gates = contiguous_vectors(arguments.gates);
   const Tensor cells = contiguous_vectors(arguments.cells);
-  const std::optional<Tensor> c0 = c0_like(cells, sequence);
+  // A float32 c0 beside 16 bits is rounded, as all other cells are.
+  const std::optional<Tensor> c0 =
+      is_given(sequence.c0) ? std::optional(sequence.c0->to(cells.scalar_type())) : std::nullopt;
 
   const Group group = choice.candidate->group;
   Tensor weights_h, from_h;
