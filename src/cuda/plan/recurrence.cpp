@@ -285,10 +285,10 @@ std::string why_no_recurrence(const RecurrenceShape& shape,
 bool supports(const RecurrenceCandidate& candidate,
               const RecurrenceShape& shape,
               const DeviceFacts& device) {
-  if (candidate.cell != shape.cell || shape.steps == 0 ||
-      !why_no_recurrence(shape, device, candidate.in_clusters()).empty() ||
-      candidate.product != product_of(*shape.arithmetic) ||
-      shape.state_size > candidate.tile.state_size) {
+  // What rules out most candidates comes first: every call asks all of them.
+  if (candidate.cell != shape.cell || shape.state_size > candidate.tile.state_size ||
+      shape.steps == 0 || !shape.arithmetic || candidate.product != product_of(*shape.arithmetic) ||
+      !why_no_recurrence(shape, device, candidate.in_clusters()).empty()) {
     return false;
   }
   if (candidate.in_clusters()) {
