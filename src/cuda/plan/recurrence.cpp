@@ -119,21 +119,21 @@ constexpr RecurrenceCandidate kCandidates[] = {
 };
 
 /// Whether the candidates by mma.sync of a cell are the tiles that it is compiled for, in order.
-template <int kGates>
-constexpr bool are_mma_tiles(CellType cell) {
+template <CellType kCell>
+constexpr bool are_mma_tiles() {
+  constexpr const auto& kTiles = kMmaTiles<gates_of(kCell)>;
   size_t count = 0;
   for (const RecurrenceCandidate& of : kCandidates) {
-    if (of.cell == cell && of.product == kMma) {
-      if (count == kMmaTiles<kGates>.size() || of.tile != kMmaTiles<kGates>[count]) {
+    if (of.cell == kCell && of.product == kMma) {
+      if (count == kTiles.size() || of.tile != kTiles[count]) {
         return false;
       }
       ++count;
     }
   }
-  return count == kMmaTiles<kGates>.size();
+  return count == kTiles.size();
 }
-static_assert(are_mma_tiles<cell::Lltm::kGates>(CellType::kLltm));
-static_assert(are_mma_tiles<cell::Lstm::kGates>(CellType::kLstm));
+static_assert(are_mma_tiles<kLltm>() && are_mma_tiles<kLstm>());
 
 // Microseconds of a launch that loads the weights.
 constexpr double kPrologue = 5, kClusterPrologue = 11;

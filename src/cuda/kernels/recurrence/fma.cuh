@@ -490,6 +490,7 @@ cudaError_t with_fma_tile(const RecurrenceTile& tile, const Launch& launch) {
       error =
           launch.template operator()<FmaTile<Cell, kBackward, kState, kRows, false, kCluster>>();
     }
+    // Registers have room for both blocks of weights of a cell with three gates.
     if constexpr (!kBackward && kState == 32 && kRows == 1 && Cell::kGates == 3) {
       if (tile == RecurrenceTile{kState, kRows, /*x_inside=*/true}) {
         error = launch.template operator()<FmaTile<Cell, kBackward, kState, kRows, true, 1>>();

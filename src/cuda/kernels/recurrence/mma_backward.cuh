@@ -55,9 +55,7 @@ class InitialCells {
 };
 
 /// A cell that does not read it has none.
-struct NoInitialCells {
-  static constexpr int kBytes = 0;
-};
+struct NoInitialCells {};
 
 template <typename Shape>
 struct MmaBackward {

@@ -39,42 +39,32 @@ struct GradientParts {
   bool operator==(const GradientParts&) const = default;
 };
 
-/// The tiles by mma.sync for a cell of so many gates: first those of blocks by themselves, where
-/// registers of a thread hold its weights of all gates, then those of clusters.
+/// The tiles by mma.sync: what registers have room for. Only the largest clusters depend on the
+/// cell.
+constexpr auto mma_tiles(const RecurrenceTile& of_384, const RecurrenceTile& of_512) {
+  return std::to_array<RecurrenceTile>({
+      {.state_size = 32, .rows = 1},
+      {.state_size = 32, .rows = 8},
+      {.state_size = 64, .rows = 1},
+      {.state_size = 64, .rows = 8},
+      {.state_size = 96, .rows = 1},
+      {.state_size = 96, .rows = 8},
+      {.state_size = 128, .rows = 1},
+      {.state_size = 128, .rows = 8},
+      {.state_size = 128, .rows = 32},
+      {.state_size = 128, .rows = 32, .x_inside = true},
+      {.state_size = 256, .rows = 32, .cluster = 4},
+      of_384,
+      of_512,
+  });
+}
+/// Those for a cell of 3 or 4 gates.
 template <int kGates>
-inline constexpr std::array<RecurrenceTile, 0> kMmaTiles{};
-template <>
-inline constexpr std::array kMmaTiles<3> = std::to_array<RecurrenceTile>({
-    {.state_size = 32, .rows = 1},
-    {.state_size = 32, .rows = 8},
-    {.state_size = 64, .rows = 1},
-    {.state_size = 64, .rows = 8},
-    {.state_size = 96, .rows = 1},
-    {.state_size = 96, .rows = 8},
-    {.state_size = 128, .rows = 1},
-    {.state_size = 128, .rows = 8},
-    {.state_size = 128, .rows = 32},
-    {.state_size = 128, .rows = 32, .x_inside = true},
-    {.state_size = 256, .rows = 32, .cluster = 4},
-    {.state_size = 384, .rows = 32, .cluster = 6},
-    {.state_size = 512, .rows = 16, .cluster = 8},
-});
-template <>
-inline constexpr std::array kMmaTiles<4> = std::to_array<RecurrenceTile>({
-    {.state_size = 32, .rows = 1},
-    {.state_size = 32, .rows = 8},
-    {.state_size = 64, .rows = 1},
-    {.state_size = 64, .rows = 8},
-    {.state_size = 96, .rows = 1},
-    {.state_size = 96, .rows = 8},
-    {.state_size = 128, .rows = 1},
-    {.state_size = 128, .rows = 8},
-    {.state_size = 128, .rows = 32},
-    {.state_size = 128, .rows = 32, .x_inside = true},
-    {.state_size = 256, .rows = 32, .cluster = 4},
-    {.state_size = 384, .rows = 24, .cluster = 8},
-    {.state_size = 512, .rows = 16, .cluster = 16},
-});
+inline constexpr auto kMmaTiles =
+    kGates == 3 ? mma_tiles({.state_size = 384, .rows = 32, .cluster = 6},
+                            {.state_size = 512, .rows = 16, .cluster = 8})
+                : mma_tiles({.state_size = 384, .rows = 24, .cluster = 8},
+                            {.state_size = 512, .rows = 16, .cluster = 16});
 
 /// The warps by mma.sync that have the same columns of the state, each a share of K: in a cluster
 /// as many as make a block of at least 8 warps.
@@ -96,7 +86,8 @@ constexpr int resident_mma_blocks(const RecurrenceTile& tile) {
 /// The blocks of multiply-adds that share a state of this size, each of which has the weights of
 /// its columns in registers; none if a cluster has too few.
 constexpr int fma_cluster(int gates, int state_size) {
-  constexpr int kWeights = 48 * 1024, kMostBlocks = 16;  // three quarters of the registers
+  constexpr int kWeights = 48 * 1024;  // of a block: three quarters of its registers
+  constexpr int kMostBlocks = 16;
   const int weights = gates * state_size * state_size;
   int blocks = 1;
   while (blocks * kWeights < weights) {
