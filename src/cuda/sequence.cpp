@@ -197,21 +197,22 @@ StepsPlan plan_steps(const SequenceOutputs& outputs,
     selection();  // an unknown selection is an error for every dtype
     return {layout};
   }
-  const bool can_multiply_input = arguments.cell == CellType::kLltm;
-  const StepsPlan plan =
-      can_multiply_input ? plan_layout(layout, *arithmetic, arguments, facts) : StepsPlan{layout};
-  if (can_multiply_input && layout.input_features == 0) {
+  const auto with_hoisted_input = [&] {
+    StepsPlan plan = plan_layout(
+        layout_with_hoisted_input(layout, arguments.input), *arithmetic, arguments, facts);
+    plan.us += time_of_hoisted_input(plan, *arithmetic, arguments, facts);
+    return plan;
+  };
+  if (arguments.cell == CellType::kLstm) {
+    return with_hoisted_input();
+  }
+  const StepsPlan plan = plan_layout(layout, *arithmetic, arguments, facts);
+  if (layout.input_features == 0) {
     return plan;
   }
-  StepsPlan hoisted = plan_layout(
-      layout_with_hoisted_input(layout, arguments.input), *arithmetic, arguments, facts);
-  if (!hoisted.by_library() || !can_multiply_input) {
-    hoisted.us += time_of_hoisted_input(hoisted, *arithmetic, arguments, facts);
-    if (!can_multiply_input || kMargin * hoisted.us < (plan.by_library() ? kSlowStep : plan.us)) {
-      return hoisted;
-    }
-  }
-  return plan;
+  const StepsPlan hoisted = with_hoisted_input();
+  const double us = plan.by_library() ? kSlowStep : plan.us;
+  return !hoisted.by_library() && kMargin * hoisted.us < us ? hoisted : plan;
 }
 
 /// The address of (t, row) in a contiguous tensor of steps, or null if the tensor is empty.
@@ -244,7 +245,7 @@ struct Carried {
   Matrix after(int64_t k) const { return by.result ? Matrix{} : buffers[(k + 1) % 2]; }
 };
 
-/// Runs the steps of an LLTM one by one, by the kernel of a plan.
+/// Runs the steps one by one, by the kernel of a plan.
 class StepsOfSequence {
  public:
   StepsOfSequence(const SequenceOutputs& outputs,

@@ -331,15 +331,6 @@ constexpr ForwardCandidate wgmma(std::string_view name,
           .two_steps_fit = tile == TileShape{64, 8} && !float32};
 }
 
-/// A step of the LSTM, whose input has been multiplied before.
-constexpr ForwardCandidate lstm_step(std::string_view name,
-                                     TileShape tile,
-                                     int most_ranks,
-                                     ForwardTimes times,
-                                     bool float32 = false) {
-  return wgmma<CellType::kLstm>(name, tile, most_ranks, times, float32);
-}
-
 constexpr ForwardCandidate tiles(std::string_view name,
                                  TileShape tile,
                                  int most_ranks,
@@ -355,7 +346,8 @@ constexpr ForwardCandidate tiles(std::string_view name,
 }
 
 // Names, {rows, columns, row tiles}, the most ranks, and times: microseconds, measured as those in
-// costs.h. Those of the LSTM are the LLTM's of tiles with about as many sums.
+// costs.h. The LSTM has steps only, whose times are the
+// LLTM's of tiles with about as many sums.
 // clang-format off
 constexpr ForwardCandidate kCandidates[] = {
     {"forward_few_rows", Group::kFewRows, {kMostFewRows, 1}, {}, few_rows_supports, without_ranks<few_rows_time>},
@@ -381,11 +373,11 @@ constexpr ForwardCandidate kCandidates[] = {
         {.cell = {.chunk = 0.507, .block = 1.98}, .step = {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64, .alone = 0.254}}, /*float32=*/true),
     wgmma("forward_wgmma_float32_128x32", {128, 32}, 8,
         {.cell = {.chunk = 0.763, .block = 1.64}, .step = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6, .alone = 0.221}}, /*float32=*/true),
-    lstm_step("lstm_step_wgmma_64x8", {64, 8}, 8, {.step = {.chunk = 0.15, .input_chunk = 0.0225, .block = 1.85, .alone = -0.718}}),
-    lstm_step("lstm_step_wgmma_64x24", {64, 24}, 8, {.step = {.chunk = 0.172, .input_chunk = 0.14, .block = 2.3, .alone = 0.13}}),
-    lstm_step("lstm_step_wgmma_128x32", {128, 32}, 2, {.step = {.chunk = 0.26, .input_chunk = 0.206, .block = 3.2, .alone = 0.153}}),
-    lstm_step("lstm_step_wgmma_float32_64x24", {64, 24}, 8, {.step = {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64, .alone = 0.254}}, /*float32=*/true),
-    lstm_step("lstm_step_wgmma_float32_128x24", {128, 24}, 8, {.step = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6, .alone = 0.221}}, /*float32=*/true),
+    wgmma<CellType::kLstm>("lstm_step_wgmma_64x8", {64, 8}, 8, {.step = {.chunk = 0.15, .input_chunk = 0.0225, .block = 1.85, .alone = -0.718}}),
+    wgmma<CellType::kLstm>("lstm_step_wgmma_64x24", {64, 24}, 8, {.step = {.chunk = 0.172, .input_chunk = 0.14, .block = 2.3, .alone = 0.13}}),
+    wgmma<CellType::kLstm>("lstm_step_wgmma_128x32", {128, 32}, 2, {.step = {.chunk = 0.26, .input_chunk = 0.206, .block = 3.2, .alone = 0.153}}),
+    wgmma<CellType::kLstm>("lstm_step_wgmma_float32_64x24", {64, 24}, 8, {.step = {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64, .alone = 0.254}}, /*float32=*/true),
+    wgmma<CellType::kLstm>("lstm_step_wgmma_float32_128x24", {128, 24}, 8, {.step = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6, .alone = 0.221}}, /*float32=*/true),
     tiles("forward_tiles_16x8", {16, 8}, 8,
         {.cell = {.chunk = 0.37, .block = 1.69}}),
     tiles("forward_tiles_64x8", {64, 8}, 8,
