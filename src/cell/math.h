@@ -60,11 +60,16 @@ struct Sigmoid {
   Value derivative;
 };
 
+/// Of e = exp(-|z|) and r = 1 / (1 + e).
+template <typename Math, typename Value>
+LLTM_HOST_DEVICE Sigmoid<Value> sigmoid_from(Value z, Value e, Value r) {
+  return {Math::where(z >= Value(0), r, e * r), e * r * r};
+}
+
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE Sigmoid<Value> sigmoid(Value z) {
   const Value e = Math::exp(-Math::abs(z));
-  const Value r = Math::reciprocal(Value(1) + e);
-  return {Math::where(z >= Value(0), r, e * r), e * r * r};
+  return sigmoid_from<Math>(z, e, Math::reciprocal(Value(1) + e));
 }
 
 /// sigmoid(z) of a forget gate. The cell state is multiplied by it in every step, which adds up a
@@ -73,8 +78,7 @@ template <typename Math, typename Value>
 LLTM_HOST_DEVICE Sigmoid<Value> forget_gate(Value z) {
   if constexpr (requires { Math::reciprocal_of_one_plus(z); }) {
     const Value e = Math::exp(-Math::abs(z));
-    const Value r = Math::reciprocal_of_one_plus(e);
-    return {Math::where(z >= Value(0), r, e * r), e * r * r};
+    return sigmoid_from<Math>(z, e, Math::reciprocal_of_one_plus(e));
   } else {
     return sigmoid<Math>(z);
   }
