@@ -224,8 +224,7 @@ def sequence_plan(
 
     Raises RuntimeError if an argument is invalid or not on a GPU, or if LLTM_CUDA_PATH asks for what is impossible.
     """
-    if not input.is_cuda:
-        raise RuntimeError(f"lltm::sequence_plan: expected input on a CUDA device, got {input.device}")
+    _check_on_gpu("sequence_plan", input)
     return torch.ops.lltm.sequence_plan(input, weights, bias, h0, c0, lengths, reset, reverse, keep)
 
 
@@ -251,9 +250,14 @@ def lstm_plan(
 
     Raises RuntimeError if an argument is invalid or not on a GPU, or if LLTM_CUDA_PATH asks for what is impossible.
     """
-    if not input.is_cuda:
-        raise RuntimeError(f"lltm::lstm_plan: expected input on a CUDA device, got {input.device}")
+    _check_on_gpu("lstm_plan", input)
     return torch.ops.lltm.lstm_plan(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep)
+
+
+def _check_on_gpu(operator: str, input: Tensor) -> None:
+    """Raise RuntimeError for other devices, which have no kernel of this operator."""
+    if not input.is_cuda:
+        raise RuntimeError(f"lltm::{operator}: expected input on a CUDA device, got {input.device}")
 
 
 def _mask_of(operator: str, output_mask: list[bool] | None) -> list[bool]:

@@ -8,6 +8,7 @@ steps are gathered.
 The rules are registered when both this package and ``torch.distributed.tensor`` have been imported, in either order.
 """
 
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,15 @@ def _batch_dimension(name: str, is_sequence: bool) -> int | None:
     return None if name in _PARAMETERS else int(is_sequence and name in _WITH_STEPS)
 
 
+@functools.cache
+def _tensors_of(operator: torch._ops.OpOverload) -> tuple[list[str], dict[str, int | None]]:
+    """The names of an operator's tensors, and the batch dimension of each argument and result."""
+    schema = operator._schema
+    names = [argument.name for argument in schema.arguments if "Tensor" in str(argument.type)]
+    both = (*schema.arguments, *schema.returns)
+    return names, {each.name: _batch_dimension(each.name, "h0" in names) for each in both}
+
+
 def register() -> None:
     """Register the rules, unless an earlier import of this package did. Imports ``torch.distributed.tensor``."""
     from torch.distributed.tensor import DTensor
@@ -56,10 +66,9 @@ def _run_on_shards(
 
     schema = operator._schema
     values = [*args, *(kwargs.get(rest.name, rest.default_value) for rest in schema.arguments[len(args) :])]
-    names = [argument.name for argument in schema.arguments if "Tensor" in str(argument.type)]
+    names, batch_of = _tensors_of(operator)
     tensors = dict(zip(names, values, strict=False))
     _check_all_are_dtensors(schema.name, tensors)
-    batch_of = {each.name: _batch_dimension(each.name, "h0" in names) for each in (*schema.arguments, *schema.returns)}
     given = [(tensor, batch_of[name]) for name, tensor in tensors.items() if tensor is not None]
     mesh = given[0][0].device_mesh
     # For each dimension of the mesh, whether it splits the batch.
