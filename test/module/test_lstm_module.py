@@ -3,6 +3,7 @@
 import copy
 import pickle
 import warnings
+from unittest import mock
 
 import pytest
 import torch
@@ -115,7 +116,9 @@ def test_cell(device, bias, shape, with_state):
 
 def module_inputs(theirs, ours):
     """PyTorch's own arguments of constructors and calls, but those with projections."""
-    from torch.testing._internal import common_modules
+    # The import would forbid the process's later tests to assign flags like torch.backends.cudnn.allow_tf32.
+    with mock.patch("torch.backends.disable_global_flags"):
+        from torch.testing._internal import common_modules
 
     for info in common_modules.module_db:
         if info.module_cls is theirs:
