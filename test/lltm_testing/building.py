@@ -13,6 +13,8 @@ import lltm
 ROOT = Path(__file__).resolve().parents[2]
 # The variables that say where lltm or libtorch is.
 HIDDEN = ("EXAMPLE_OPS_LIBRARY", "LLTM_LIBRARY", "PYTHONPATH", "CMAKE_PREFIX_PATH", "Torch_DIR")
+# After so many seconds, a process hangs. On a busy machine, others take many minutes.
+HANGS = 3600
 
 
 def run(*command, cwd: Path | None = None, fails: bool = False, **variables) -> str:
@@ -24,7 +26,7 @@ def run(*command, cwd: Path | None = None, fails: bool = False, **variables) -> 
     environment |= variables
     process = subprocess.run(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd,
-        timeout=1200, env={key: str(value) for key, value in environment.items() if value is not None},
+        timeout=HANGS, env={key: str(value) for key, value in environment.items() if value is not None},
     )  # fmt: skip
     assert (process.returncode != 0) == fails, f"{command}:\n{process.stdout}"
     return process.stdout

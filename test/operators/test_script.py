@@ -1,13 +1,12 @@
 """TorchScript: scripted and traced, saved, frozen, loaded, with gradients."""
 
 import itertools
-import os
-import subprocess
 import sys
 
 import pytest
 import torch
 from lltm_testing import sequence_reference
+from lltm_testing.building import run
 from lltm_testing.reference import (
     assert_forward_close,
     assert_gradients_close,
@@ -135,8 +134,7 @@ def test_a_process_that_only_has_the_library(device, tmp_path):
         "assert 'lltm' not in sys.modules\n"
     )
     files = [str(tmp_path / name) for name in ("model.pt", "inputs.pt", "outputs.pt")]
-    command = [sys.executable, "-c", program, str(lltm.library_path), *files]
-    subprocess.run(command, check=True, env=dict(os.environ), timeout=300)
+    run(sys.executable, "-c", program, lltm.library_path, *files)
     assert torch.equal(torch.load(files[-1]), model(inputs).detach())
 
 

@@ -1,6 +1,7 @@
 """lltm::sequence_backward and lltm::lstm_backward, called by autograd and directly, against autograd of the loop in
 float64."""
 
+import gc
 import itertools
 
 import pytest
@@ -147,6 +148,7 @@ def test_workspace_on_the_cpu_does_not_grow_with_the_steps(one_thread, batch_fir
     arguments = make(Sizes(steps=4000, batch=16, input_features=4, state_size=16))
     output, _, _, cells, gates = call(arguments, keep=True)
     ones = torch.ones(16, 4000, 16).transpose(0, 1) if batch_first else torch.ones(4000, 16, 16)
+    gc.collect()  # or tensors of earlier tests might be freed in between
     with torch.profiler.profile(profile_memory=True) as profile:
         results = torch.ops.lltm.sequence_backward(ones, None, None, ones, output, cells, gates, *arguments, [True] * 5)
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lltm_testing.building import HANGS
 from lltm_testing.random_calls.cases import CPU_CAPABILITIES
 from lltm_testing.reference import backward, call, call_backward, forward, make_arguments, make_gradients
 
@@ -21,7 +22,7 @@ def run(*arguments: str, program: Path | str, **environment: str) -> subprocess.
     chosen_here = ("LLTM_CPU_GEMM", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
     kept = {name: value for name, value in os.environ.items() if name not in chosen_here}
     return subprocess.run(
-        [sys.executable, program, *arguments], env=kept | environment, capture_output=True, text=True, timeout=600
+        [sys.executable, program, *arguments], env=kept | environment, capture_output=True, text=True, timeout=HANGS
     )
 
 

@@ -1,5 +1,6 @@
 """A short run of examples/stream: it learns, in one process and in two, and C++ and Python write the same text."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -145,10 +146,19 @@ def test_make_passes_a_line_with_quotes_on():
     assert run("sh", "-c", script, LINE=line).splitlines()[-1] == f"--line={line}"
 
 
-def test_cpp_writes_what_python_writes(tmp_path):
-    """The demo's export, program and comparison. The program stays in the build tree for the next run."""
-    import demo
+@pytest.fixture
+def demo(monkeypatch):
+    """The module of this example: those of other examples have the same names."""
+    monkeypatch.syspath_prepend(FOLDER)
+    for name in ("demo", "picture"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module("demo")
+    for name in ("demo", "picture"):
+        del sys.modules[name]
 
+
+def test_cpp_writes_what_python_writes(tmp_path, demo):
+    """The demo's export, program and comparison. The program stays in the build tree for the next run."""
     if not (lltm.library_path.parent / "CMakeCache.txt").exists():
         pytest.skip("the library is not in a build tree, from which it could be installed")
     torch.manual_seed(0)

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lltm_testing import bounds, layouts
 from lltm_testing.bounds import Precision
+from lltm_testing.building import HANGS
 from lltm_testing.random_calls import cells
 from lltm_testing.random_calls.checking import Checker, Wrong
 from lltm_testing.random_calls.operators import OPERATORS, draw_case
@@ -55,7 +56,7 @@ def test_random_calls(process_state, device, operator):
 
 def run_fuzz(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, FUZZ, *arguments], env=os.environ | environment, capture_output=True, text=True, timeout=300
+        [sys.executable, FUZZ, *arguments], env=os.environ | environment, capture_output=True, text=True, timeout=HANGS
     )
 
 
