@@ -10,7 +10,7 @@ void unavailable(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
               "lltm was built without CUDA: ",
               op.schema().name(),
               " cannot take CUDA tensors. Move them to the CPU, or rebuild lltm with CUDA:"
-              " `pip install --no-build-isolation -C cmake.define.LLTM_CUDA=ON .` in a checkout, or"
+              " `CMAKE_ARGS=-DLLTM_CUDA=ON pip install --no-build-isolation .` in a checkout, or"
               " cmake with -DLLTM_CUDA=ON."
               " This needs the CUDA Toolkit and a CUDA build of PyTorch.");
 }

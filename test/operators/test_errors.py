@@ -348,7 +348,7 @@ def test_a_build_without_cuda_says_so(name):
     values = *named_arguments.make(name).values(), *named_arguments.after_tensors(name)
     message = (
         f"lltm was built without CUDA: lltm::{name} cannot take CUDA tensors. Move them to the CPU, or rebuild lltm "
-        "with CUDA: `pip install --no-build-isolation -C cmake.define.LLTM_CUDA=ON .` in a checkout, or cmake with "
+        "with CUDA: `CMAKE_ARGS=-DLLTM_CUDA=ON pip install --no-build-isolation .` in a checkout, or cmake with "
         "-DLLTM_CUDA=ON. This needs the CUDA Toolkit and a CUDA build of PyTorch."
     )
     with pytest.raises(RuntimeError, match="^" + re.escape(message)):
