@@ -27,10 +27,10 @@ OURS, BASELINES = "LLTM", ("LSTM", "GRU")
 
 STYLE = """
   .card { fill: #ffffff; stroke: #d0d7de }
-  text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #57606a }
-  .title { font-size: 17px; font-weight: 600; fill: #1f2328 }
-  .panel { font-size: 14px; font-weight: 600; fill: #1f2328 }
-  .small { font-size: 11px }
+  text { font: 16px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #57606a }
+  .title { font-size: 18px; font-weight: 600; fill: #1f2328 }
+  .panel { font-weight: 600; fill: #1f2328 }
+  .small { font-size: 15px }
   .right { text-anchor: end } .middle { text-anchor: middle }
   .grid { stroke: #d8dee4; stroke-width: 1 }
   .line { fill: none; stroke-width: 2.5 } .link { stroke: #d0d7de; stroke-width: 1.5 }
@@ -46,9 +46,9 @@ STYLE = """
   }
 """
 
-WIDTH, HEIGHT = 880, 400
-TOP, BOTTOM = 122, 334
-PANELS = {"float32": (64, 424), "bfloat16": (496, 856)}
+WIDTH, HEIGHT = 780, 416
+TOP, BOTTOM = 136, 350
+PANELS = {"float32": (106, 430), "bfloat16": (448, 772)}
 """The left and the right edge of each dtype's panel."""
 
 
@@ -96,11 +96,13 @@ def line(x1: float, y1: float, x2: float, y2: float, classes: str) -> str:
 
 def panel(dtype: str, found: list[Point], y: Scale) -> Iterator[str]:
     left, right = PANELS[dtype]
-    yield text(left, TOP - 18, dtype, "panel")
+    is_first = dtype == DTYPES[0]  # the labels on its left are those of both panels
+    yield text(left, TOP - 12, dtype, "panel")
     for exponent in range(math.ceil(math.log10(y.low)), math.floor(math.log10(y.high)) + 1):
         height = y(10**exponent)
         yield line(left, height, right, height, "grid")
-        yield text(left - 8, height + 4, f"{10**exponent:g}", "right")
+        if is_first:
+            yield text(left - 8, height + 5, f"{10**exponent:g}", "right")
     shapes: dict[tuple[int, int, int], dict[str, float]] = {}
     for point in found:
         shapes.setdefault(point[1:4], {})[point.peer] = point.us
@@ -112,27 +114,30 @@ def panel(dtype: str, found: list[Point], y: Scale) -> Iterator[str]:
     places = [x(size) if one_series else left + step * (index + 0.5) for index, size in enumerate(sizes)]
     for place, (_, batch, size), us in zip(places, shapes, shapes.values(), strict=True):
         speedup = min(us[peer] for peer in BASELINES) / us[OURS]
-        yield text(place, y(us[OURS]) + 19, f"{speedup:.1f}x", "peer ours small middle")
         if not one_series or math.log2(size).is_integer():
-            yield text(place, BOTTOM + 20, str(size), "middle")
+            yield text(place, y(us[OURS]) + 22, f"{speedup:.1f}x", "peer ours small middle")
+            yield text(place, BOTTOM + 24, str(size), "small middle")
         if not one_series:
             yield line(place, y(min(us.values())), place, y(max(us.values())), "link")
-            yield text(place, BOTTOM + 36, f"N = {batch}", "small middle")
-    yield text((left + right) / 2, BOTTOM + 54, "hidden size", "middle")
+            yield text(place, BOTTOM + 46, str(batch), "small middle")
+    if is_first:
+        yield text(left - 8, BOTTOM + 24, "hidden size", "small right")
+        if not one_series:
+            yield text(left - 8, BOTTOM + 46, "batch", "small right")
     for peer, (name, _) in SERIES.items():
         peer_points = [(place, y(us[peer])) for place, us in zip(places, shapes.values(), strict=True) if peer in us]
         if one_series and peer_points:
             yield f'<polyline points="{" ".join(f"{a},{b}" for a, b in peer_points)}" class="line {name}"/>'
-        yield from (f'<circle cx="{a}" cy="{b}" r="{4 if one_series else 5}" class="{name}"/>' for a, b in peer_points)
+        yield from (f'<circle cx="{a}" cy="{b}" r="{4 if one_series else 6}" class="{name}"/>' for a, b in peer_points)
 
 
 def legend(peers: Iterable[str]) -> Iterator[str]:
-    x = 64
+    x = 24
     for peer in peers:
         name, label = SERIES[peer]
-        yield f'<circle cx="{x + 5}" cy="78" r="5" class="{name}"/>'
-        yield text(x + 16, 82.5, label, f"peer {name}")
-        x += 40 + 8 * len(label)
+        yield f'<circle cx="{x + 6}" cy="88" r="6" class="{name}"/>'
+        yield text(x + 18, 93.5, label, f"peer {name}")
+        x += 46 + 9 * len(label)
 
 
 def svg(rows: DataFrame, gpu: str) -> str:
@@ -141,12 +146,12 @@ def svg(rows: DataFrame, gpu: str) -> str:
     every = [point for found in dtype_points.values() for point in found]
     y = Scale(min(point.us for point in every) / 2.4, max(point.us for point in every) * 1.2, BOTTOM, TOP)
     calls = {point[1:3] for point in every}
-    sizes = "{} steps, batch {}".format(*next(iter(calls))) if len(calls) == 1 else "batch N"
+    sizes = "{} steps, batch {}; ".format(*next(iter(calls))) if len(calls) == 1 else ""
     shown = [peer for peer in SERIES if any(point.peer == peer for point in every)]
     name = re.sub(r" \d+GB.*", "", gpu)
     parts = [
-        text(24, 36, f"Microseconds per step, forward + backward, {name} (lower is better)", "title"),
-        text(24, 57, f"{sizes}; input size = hidden size. Blue: speedup over the faster of nn.LSTM and nn.GRU."),
+        text(24, 38, f"Microseconds per step, forward + backward, {name}", "title"),
+        text(24, 63, f"{sizes}input size = hidden size. Blue: over the faster of nn.LSTM and nn.GRU.", "small"),
         *legend(shown),
         *(part for dtype, found in dtype_points.items() for part in panel(dtype, found, y)),
     ]
