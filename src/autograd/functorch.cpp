@@ -35,9 +35,9 @@ using at::Tensor;
 /// share, and its gradients.
 template <typename Op>
 std::optional<int64_t> batch_dimension(std::string_view name) {
-  constexpr bool kIsSequence = requires(typename Op::Arguments arguments) { arguments.h0; };
   name = without_gradient_prefix(name);
-  return is_parameter(name) ? std::nullopt : std::optional(kIsSequence && has_steps(name) ? 1 : 0);
+  return is_parameter(name) ? std::nullopt
+                            : std::optional(Op::Arguments::kHasSteps && has_steps(name) ? 1 : 0);
 }
 
 template <typename Op>

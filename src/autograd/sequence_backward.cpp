@@ -29,11 +29,11 @@ struct BackwardOfLltm {
   static constexpr const char* kNode = "LltmSequenceBackwardBackward";
 
   static formula::GradientsOfGradients by_name(const variable_list& gradients) {
-    return {.input = gradients[kInput],
-            .weights = gradients[kWeights],
-            .bias = gradients[kBias],
-            .h0 = gradients[kH0],
-            .c0 = gradients[kC0]};
+    return {.input = gradients[LltmGradient::kInput],
+            .weights = gradients[LltmGradient::kWeights],
+            .bias = gradients[LltmGradient::kBias],
+            .h0 = gradients[LltmGradient::kH0],
+            .c0 = gradients[LltmGradient::kC0]};
   }
 };
 

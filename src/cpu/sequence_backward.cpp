@@ -13,25 +13,24 @@
 namespace lltm::cpu {
 namespace {
 
-using at::Tensor;
-
-Tensor empty(at::IntArrayRef shape, at::ScalarType dtype) {
+at::Tensor empty(at::IntArrayRef shape, at::ScalarType dtype) {
   return at::detail::empty_cpu(shape, dtype);
 }
 
 /// Computes gradients in either way.
 auto compute_for(const SequenceSizes<int64_t>& sizes, bool reverse) {
   return [&sizes, reverse](const RecurrentGradients& gradients,
-                           const RecurrentBackwardArguments& arguments,
-                           const Tensor& /*d_weights*/ = {}) {
+                           const RecurrentBackwardArguments& arguments) {
     (plan_sequence(arguments.sequence, sizes) == Path::kFused
          ? fused_sequence_backward_out
          : library_sequence_backward_out)(gradients, arguments, sizes, reverse);
   };
 }
 
-template <typename Arguments, typename Mask>
-auto sequence_backward(const Arguments& arguments, bool reverse, Mask output_mask) {
+template <typename Arguments, size_t count>
+auto sequence_backward(const Arguments& arguments,
+                       bool reverse,
+                       std::array<bool, count> output_mask) {
   const auto sizes = check<int64_t>(arguments);
   return gradients_of_sequence(arguments, sizes, output_mask, empty, compute_for(sizes, reverse));
 }
@@ -49,12 +48,10 @@ GateGradients gradients_of_gates(const Arguments& arguments,
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
   m.impl("sequence_backward",
-         op::SequenceBackward::kernel<
-             sequence_backward<SequenceBackwardArguments, std::array<bool, 5>>>());
+         op::SequenceBackward::kernel<sequence_backward<SequenceBackwardArguments, 5>>());
   m.impl("_sequence_gate_gradients",
          op::SequenceGateGradients::kernel<gradients_of_gates<SequenceBackwardArguments>>());
-  m.impl("lstm_backward",
-         op::LstmBackward::kernel<sequence_backward<LstmBackwardArguments, std::array<bool, 6>>>());
+  m.impl("lstm_backward", op::LstmBackward::kernel<sequence_backward<LstmBackwardArguments, 6>>());
   m.impl("_lstm_gate_gradients",
          op::LstmGateGradients::kernel<gradients_of_gates<LstmBackwardArguments>>());
 }

@@ -294,12 +294,9 @@ bool run_products_of_lltm(const Tensor& d_weights,
   return true;
 }
 
-/// `weights` and `d_weights` are the whole matrices of an LLTM, and undefined for an LSTM.
 template <typename scalar_t>
 void run(const RecurrentGradients& gradients,
          const RecurrentBackwardArguments& arguments,
-         const Tensor& weights,
-         const Tensor& d_weights,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
@@ -334,9 +331,11 @@ void run(const RecurrentGradients& gradients,
       has_lengths ? beyond_lengths(sizes.steps, *arguments.sequence.lengths) : Tensor();
   const Tensor input = (has_lengths && wants_weights ? all_input.masked_fill(beyond, 0) : all_input)
                            .reshape({rows, sizes.input_features});
-  const bool done = weights.defined() &&
-                    run_products_of_lltm(
-                        d_weights, gradients.input, d_gates, input, weights, old_h, device, facts);
+  const Tensor& weights = arguments.sequence.weights;
+  const bool done =
+      weights.defined() &&
+      run_products_of_lltm(
+          gradients.weights, gradients.input, d_gates, input, weights, old_h, device, facts);
   if (!done) {
     if (gradients.weight_hh.defined()) {
       product_out(gradients.weight_hh, d_gates.t(), old_h);
@@ -357,14 +356,12 @@ void run(const RecurrentGradients& gradients,
 
 void run(const RecurrentGradients& gradients,
          const RecurrentBackwardArguments& arguments,
-         const Tensor& weights,
-         const Tensor& d_weights,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, arguments.output.scalar_type(), "lltm::sequence_backward", [&] {
-        run<scalar_t>(gradients, arguments, weights, d_weights, sizes, device, reverse);
+        run<scalar_t>(gradients, arguments, sizes, device, reverse);
       });
 }
 
@@ -373,35 +370,19 @@ auto empty_on(const Device& device) {
       [&device](at::IntArrayRef shape, at::ScalarType dtype) { return device.empty(shape, dtype); };
 }
 
-OptionalGradients sequence_backward(const SequenceBackwardArguments& arguments,
-                                    bool reverse,
-                                    std::array<bool, 5> output_mask) {
+template <typename Arguments, size_t count>
+auto sequence_backward(const Arguments& arguments,
+                       bool reverse,
+                       std::array<bool, count> output_mask) {
   const auto sizes = check<int64_t>(arguments);
-  const Device device(arguments.input);
-  return gradients_of_sequence(
-      arguments,
-      sizes,
-      output_mask,
-      empty_on(device),
-      [&](const RecurrentGradients& gradients,
-          const RecurrentBackwardArguments& recurrent,
-          const Tensor& d_weights) {
-        run(gradients, recurrent, arguments.weights, d_weights, sizes, device, reverse);
-      });
-}
-
-OptionalLstmGradients lstm_backward(const LstmBackwardArguments& arguments,
-                                    bool reverse,
-                                    std::array<bool, 6> output_mask) {
-  const auto sizes = check<int64_t>(arguments);
-  const Device device(arguments.input);
+  const Device device(arguments.sequence.input);
   return gradients_of_sequence(
       arguments,
       sizes,
       output_mask,
       empty_on(device),
       [&](const RecurrentGradients& gradients, const RecurrentBackwardArguments& recurrent) {
-        run(gradients, recurrent, /*weights=*/{}, /*d_weights=*/{}, sizes, device, reverse);
+        run(gradients, recurrent, sizes, device, reverse);
       });
 }
 
@@ -411,24 +392,25 @@ GateGradients gradients_of_gates(const Arguments& arguments,
                                  bool reverse,
                                  std::array<bool, 2> state_mask) {
   const auto sizes = check<int64_t>(arguments);
-  const Device device(arguments.input);
+  const Device device(arguments.sequence.input);
   return gate_gradients_of_sequence(
       arguments,
       sizes,
       state_mask,
       empty_on(device),
       [&](const RecurrentGradients& gradients, const RecurrentBackwardArguments& recurrent) {
-        run(gradients, recurrent, /*weights=*/{}, /*d_weights=*/{}, sizes, device, reverse);
+        run(gradients, recurrent, sizes, device, reverse);
       });
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("sequence_backward", op::SequenceBackward::kernel<sequence_backward>());
+  m.impl("sequence_backward",
+         op::SequenceBackward::kernel<sequence_backward<SequenceBackwardArguments, 5>>());
   m.impl("_sequence_gate_gradients",
          op::SequenceGateGradients::kernel<gradients_of_gates<SequenceBackwardArguments>>());
-  m.impl("lstm_backward", op::LstmBackward::kernel<lstm_backward>());
+  m.impl("lstm_backward", op::LstmBackward::kernel<sequence_backward<LstmBackwardArguments, 6>>());
   m.impl("_lstm_gate_gradients",
          op::LstmGateGradients::kernel<gradients_of_gates<LstmBackwardArguments>>());
 }

@@ -22,7 +22,7 @@ GateGradients gate_gradients(const Arguments& arguments,
                              std::array<bool, 2> state_mask) {
   auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
-  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
+  const Problem problem(arguments.sequence, reverse, std::move(sizes));
   const Rows& rows = problem.rows;
   const Tensor z = problem.z(problem.h_and_input(arguments.output));
   const auto factors = factors_of(problem, z, arguments.cells);
@@ -59,15 +59,15 @@ OptionalGradients finish_gradients(const GateGradients& gate_gradients,
                                    std::array<bool, 5> output_mask) {
   auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
-  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
+  const Problem problem(arguments.sequence, reverse, std::move(sizes));
   const Tensor& dz = std::get<0>(gate_gradients);
   return {
       if_wanted(
-          output_mask[kInput],
+          output_mask[LltmGradient::kInput],
           [&] { return problem.rows.zero_unless_running(dz.matmul(problem.input_weights())); }),
-      if_wanted(output_mask[kWeights],
+      if_wanted(output_mask[LltmGradient::kWeights],
                 [&] { return sum_of_products(dz, problem.h_and_input(arguments.output)); }),
-      if_wanted(output_mask[kBias], [&] { return dz.sum(at::IntArrayRef{0, 1}); }),
+      if_wanted(output_mask[LltmGradient::kBias], [&] { return dz.sum(at::IntArrayRef{0, 1}); }),
       std::get<1>(gate_gradients),
       std::get<2>(gate_gradients),
   };
@@ -79,14 +79,15 @@ OptionalLstmGradients finish_gradients(const GateGradients& gate_gradients,
                                        std::array<bool, 6> output_mask) {
   auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
-  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
+  const Problem problem(arguments.sequence, reverse, std::move(sizes));
   const Rows& rows = problem.rows;
   const Tensor& dz = std::get<0>(gate_gradients);
   return {
       if_wanted(output_mask[LstmGradient::kInput],
-                [&] { return rows.zero_unless_running(dz.matmul(arguments.weight_ih)); }),
-      if_wanted(output_mask[LstmGradient::kWeightIh],
-                [&] { return sum_of_products(dz, rows.zero_unless_running(arguments.input)); }),
+                [&] { return rows.zero_unless_running(dz.matmul(arguments.sequence.weight_ih)); }),
+      if_wanted(
+          output_mask[LstmGradient::kWeightIh],
+          [&] { return sum_of_products(dz, rows.zero_unless_running(arguments.sequence.input)); }),
       if_wanted(output_mask[LstmGradient::kWeightHh],
                 [&] { return sum_of_products(dz, rows.old_states(arguments.output, problem.h0)); }),
       if_wanted(output_mask[LstmGradient::kBias], [&] { return dz.sum(at::IntArrayRef{0, 1}); }),

@@ -156,7 +156,7 @@ Gradients compute_gradients(const Arguments& arguments,
   auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
   const Tensor dz = std::get<0>(GateGradientsOp::call(arguments, reverse, {false, false}));
-  const Problem problem(arguments.sequence(), reverse, std::move(sizes));
+  const Problem problem(arguments.sequence, reverse, std::move(sizes));
   GradientsOfGradients given = gradients;
   if (given.weights.defined()) {
     std::tie(given.weight_hh, given.weight_ih) = two_blocks(given.weights, problem.sizes);

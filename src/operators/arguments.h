@@ -31,10 +31,12 @@ struct SequenceSizes {
   Size gates;
 };
 
-// The tensors of a call of kOperator. tensors() returns them in the order of the schema.
+// The tensors of a call of kOperator. tensors() returns them in the order of the schema. kHasSteps
+// is true for the operators of a sequence.
 
 struct ForwardArguments {
   static constexpr const char* kOperator = "lltm::forward";
+  static constexpr bool kHasSteps = false;
 
   const at::Tensor& input;
   const at::Tensor& weights;
@@ -47,6 +49,7 @@ struct ForwardArguments {
 
 struct BackwardArguments {
   static constexpr const char* kOperator = "lltm::backward";
+  static constexpr bool kHasSteps = false;
 
   const std::optional<at::Tensor>& grad_h;
   const std::optional<at::Tensor>& grad_cell;
@@ -64,6 +67,8 @@ struct BackwardArguments {
 
 struct SequenceArguments {
   static constexpr const char* kOperator = "lltm::sequence";
+  static constexpr const char* kBackwardOperator = "lltm::sequence_backward";
+  static constexpr bool kHasSteps = true;
 
   const at::Tensor& input;
   const at::Tensor& weights;
@@ -74,48 +79,13 @@ struct SequenceArguments {
   const std::optional<at::Tensor>& reset;
 
   auto tensors() const { return std::tie(input, weights, bias, h0, c0, lengths, reset); }
-};
-
-struct SequenceBackwardArguments {
-  static constexpr const char* kOperator = "lltm::sequence_backward";
-
-  const std::optional<at::Tensor>& grad_output;
-  const std::optional<at::Tensor>& grad_h_n;
-  const std::optional<at::Tensor>& grad_c_n;
-  const std::optional<at::Tensor>& grad_cells;
-  const at::Tensor& output;
-  const at::Tensor& cells;
-  const at::Tensor& gates;
-  const at::Tensor& input;
-  const at::Tensor& weights;
-  const std::optional<at::Tensor>& bias;
-  const std::optional<at::Tensor>& h0;
-  const std::optional<at::Tensor>& c0;
-  const std::optional<at::Tensor>& lengths;
-  const std::optional<at::Tensor>& reset;
-
-  auto tensors() const {
-    return std::tie(grad_output,
-                    grad_h_n,
-                    grad_c_n,
-                    grad_cells,
-                    output,
-                    cells,
-                    gates,
-                    input,
-                    weights,
-                    bias,
-                    h0,
-                    c0,
-                    lengths,
-                    reset);
-  }
-  /// The arguments of lltm::sequence.
-  SequenceArguments sequence() const { return {input, weights, bias, h0, c0, lengths, reset}; }
+  auto weight_tensors() const { return std::tie(weights); }
 };
 
 struct LstmArguments {
   static constexpr const char* kOperator = "lltm::lstm";
+  static constexpr const char* kBackwardOperator = "lltm::lstm_backward";
+  static constexpr bool kHasSteps = true;
 
   const at::Tensor& input;
   const at::Tensor& weight_ih;
@@ -129,10 +99,15 @@ struct LstmArguments {
   auto tensors() const {
     return std::tie(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset);
   }
+  auto weight_tensors() const { return std::tie(weight_ih, weight_hh); }
 };
 
-struct LstmBackwardArguments {
-  static constexpr const char* kOperator = "lltm::lstm_backward";
+/// The backward operator of a sequence takes the gradients and the values of the results, and then
+/// the arguments of the sequence.
+template <typename Sequence>
+struct BackwardArgumentsOf {
+  static constexpr const char* kOperator = Sequence::kBackwardOperator;
+  static constexpr bool kHasSteps = true;
 
   const std::optional<at::Tensor>& grad_output;
   const std::optional<at::Tensor>& grad_h_n;
@@ -141,42 +116,22 @@ struct LstmBackwardArguments {
   const at::Tensor& output;
   const at::Tensor& cells;
   const at::Tensor& gates;
-  const at::Tensor& input;
-  const at::Tensor& weight_ih;
-  const at::Tensor& weight_hh;
-  const std::optional<at::Tensor>& bias;
-  const std::optional<at::Tensor>& h0;
-  const std::optional<at::Tensor>& c0;
-  const std::optional<at::Tensor>& lengths;
-  const std::optional<at::Tensor>& reset;
+  Sequence sequence;
 
   auto tensors() const {
-    return std::tie(grad_output,
-                    grad_h_n,
-                    grad_c_n,
-                    grad_cells,
-                    output,
-                    cells,
-                    gates,
-                    input,
-                    weight_ih,
-                    weight_hh,
-                    bias,
-                    h0,
-                    c0,
-                    lengths,
-                    reset);
-  }
-  /// The arguments of lltm::lstm.
-  LstmArguments sequence() const {
-    return {input, weight_ih, weight_hh, bias, h0, c0, lengths, reset};
+    return std::tuple_cat(
+        std::tie(grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, gates),
+        sequence.tensors());
   }
 };
 
+using SequenceBackwardArguments = BackwardArgumentsOf<SequenceArguments>;
+using LstmBackwardArguments = BackwardArgumentsOf<LstmArguments>;
+
 /// Whether the backward of a sequence was given any gradient of a result; otherwise all gradients
 /// of arguments are zero.
-template <typename BackwardOfSequence>
-bool any_gradient(const BackwardOfSequence& arguments) {
+template <typename Sequence>
+bool any_gradient(const BackwardArgumentsOf<Sequence>& arguments) {
   return is_given(arguments.grad_output) || is_given(arguments.grad_h_n) ||
          is_given(arguments.grad_c_n) || is_given(arguments.grad_cells);
 }

@@ -10,16 +10,23 @@
 
 namespace lltm {
 
-/// Those of lltm::backward and lltm::sequence_backward.
+/// Those of lltm::backward.
 enum Gradient { kInput, kWeights, kBias, kOldH, kOldCell, kGradientCount };
 
-/// For a sequence, the last two are the gradients of its initial state.
-constexpr Gradient kH0 = kOldH;
-constexpr Gradient kC0 = kOldCell;
+/// Those of the backward operator of a sequence, with those of its weights, one or two, from
+/// kWeights on.
+template <size_t count>
+struct SequenceGradient {
+  enum Index : size_t { kInput, kWeights, kBias = count - 3, kH0, kC0, kCount };
+};
+
+/// Those of lltm::sequence_backward.
+using LltmGradient = SequenceGradient<5>;
 
 /// Those of lltm::lstm_backward.
-struct LstmGradient {
-  enum Index { kInput, kWeightIh, kWeightHh, kBias, kH0, kC0, kCount };
+struct LstmGradient : SequenceGradient<6> {
+  static constexpr size_t kWeightIh = kWeights;
+  static constexpr size_t kWeightHh = kWeights + 1;
 };
 
 /// The results of a backward operator: None where output_mask is false. They are optional because
@@ -36,10 +43,11 @@ using OptionalLstmGradients = std::tuple<std::optional<at::Tensor>,
                                          std::optional<at::Tensor>,
                                          std::optional<at::Tensor>>;
 
-/// Whether the gradients of h0 and c0 are wanted, the last two of a sequence's.
+/// Whether the gradients of h0 and c0 are wanted.
 template <size_t count>
 constexpr std::array<bool, 2> state_mask(const std::array<bool, count>& output_mask) {
-  return {output_mask[count - 2], output_mask[count - 1]};
+  using Index = SequenceGradient<count>;
+  return {output_mask[Index::kH0], output_mask[Index::kC0]};
 }
 
 /// A gradient that is only computed if it is wanted.

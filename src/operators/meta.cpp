@@ -67,32 +67,22 @@ SequenceResults sequence_meta(const Arguments& arguments, bool /*reverse*/, bool
       .results();
 }
 
-OptionalGradients sequence_backward_meta(const SequenceBackwardArguments& arguments,
-                                         bool /*reverse*/,
-                                         std::array<bool, 5> output_mask) {
+template <typename Arguments, size_t count>
+auto sequence_backward_meta(const Arguments& arguments,
+                            bool /*reverse*/,
+                            std::array<bool, count> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
-  const Tensor &input = arguments.input, &weights = arguments.weights;
+  const auto& sequence = arguments.sequence;
   const std::array state{sizes.batch, sizes.state_size};
-  return empty_if_wanted<5>(output_mask,
-                            {input.sym_sizes(), weights.sym_sizes(), sizes.gates, state, state},
-                            input,
-                            final_cell_dtype(arguments.sequence()));
-}
-
-OptionalLstmGradients lstm_backward_meta(const LstmBackwardArguments& arguments,
-                                         bool /*reverse*/,
-                                         std::array<bool, 6> output_mask) {
-  const auto sizes = check<c10::SymInt>(arguments);
-  const std::array state{sizes.batch, sizes.state_size};
-  return empty_if_wanted<6>(output_mask,
-                            {arguments.input.sym_sizes(),
-                             arguments.weight_ih.sym_sizes(),
-                             arguments.weight_hh.sym_sizes(),
-                             sizes.gates,
-                             state,
-                             state},
-                            arguments.input,
-                            final_cell_dtype(arguments.sequence()));
+  return std::apply(
+      [&](const auto&... weights) {
+        return empty_if_wanted<count>(
+            output_mask,
+            {sequence.input.sym_sizes(), weights.sym_sizes()..., sizes.gates, state, state},
+            sequence.input,
+            final_cell_dtype(sequence));
+      },
+      sequence.weight_tensors());
 }
 
 template <typename Arguments>
@@ -100,13 +90,13 @@ GateGradients gate_gradients_meta(const Arguments& arguments,
                                   bool /*reverse*/,
                                   std::array<bool, 2> state_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
-  const Tensor& input = arguments.input;
+  const Tensor& input = arguments.sequence.input;
   const auto state_if = [&](bool wanted, at::ScalarType dtype) {
     return if_wanted(wanted, [&] { return empty({sizes.batch, sizes.state_size}, input, dtype); });
   };
   return {empty({sizes.steps, sizes.batch, sizes.gates}, input),
           state_if(state_mask[0], input.scalar_type()),
-          state_if(state_mask[1], final_cell_dtype(arguments.sequence()))};
+          state_if(state_mask[1], final_cell_dtype(arguments.sequence))};
 }
 
 }  // namespace
@@ -115,11 +105,13 @@ TORCH_LIBRARY_IMPL(lltm, Meta, m) {
   m.impl("forward", op::Forward::kernel<forward_meta>());
   m.impl("backward", op::Backward::kernel<backward_meta>());
   m.impl("sequence", op::Sequence::kernel<sequence_meta<SequenceArguments>>());
-  m.impl("sequence_backward", op::SequenceBackward::kernel<sequence_backward_meta>());
+  m.impl("sequence_backward",
+         op::SequenceBackward::kernel<sequence_backward_meta<SequenceBackwardArguments, 5>>());
   m.impl("_sequence_gate_gradients",
          op::SequenceGateGradients::kernel<gate_gradients_meta<SequenceBackwardArguments>>());
   m.impl("lstm", op::Lstm::kernel<sequence_meta<LstmArguments>>());
-  m.impl("lstm_backward", op::LstmBackward::kernel<lstm_backward_meta>());
+  m.impl("lstm_backward",
+         op::LstmBackward::kernel<sequence_backward_meta<LstmBackwardArguments, 6>>());
   m.impl("_lstm_gate_gradients",
          op::LstmGateGradients::kernel<gate_gradients_meta<LstmBackwardArguments>>());
 }

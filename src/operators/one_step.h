@@ -32,13 +32,13 @@ auto as_one_step(const BackwardArguments& arguments, const Compute& compute) {
                                            .output = cells,  // of the last step, so not read
                                            .cells = cells,
                                            .gates = gates.unsqueeze(0),
-                                           .input = input.unsqueeze(0),
-                                           .weights = weights,
-                                           .bias = bias,
-                                           .h0 = old_h,
-                                           .c0 = std::nullopt,
-                                           .lengths = std::nullopt,
-                                           .reset = std::nullopt});
+                                           .sequence = {.input = input.unsqueeze(0),
+                                                        .weights = weights,
+                                                        .bias = bias,
+                                                        .h0 = old_h,
+                                                        .c0 = std::nullopt,
+                                                        .lengths = std::nullopt,
+                                                        .reset = std::nullopt}});
 }
 
 /// The results of lltm::backward from those that compute() returns for these arguments.

@@ -50,7 +50,7 @@ struct SequenceBackward : Operator<SequenceBackward,
                                    OptionalGradients,
                                    SequenceBackwardArguments,
                                    bool,
-                                   std::array<bool, kGradientCount>> {
+                                   std::array<bool, LltmGradient::kCount>> {
   static constexpr const char* kName = Arguments::kOperator;
 };
 

@@ -16,6 +16,7 @@ namespace lltm {
 struct RecurrentArguments {
   CellType cell;
   const at::Tensor& input;
+  at::Tensor weights;    // of an LLTM: the matrix that the next two are views of
   at::Tensor weight_ih;  // (gates, input_features)
   at::Tensor weight_hh;  // (gates, state_size)
   const std::optional<at::Tensor>& bias;
@@ -25,20 +26,12 @@ struct RecurrentArguments {
   const std::optional<at::Tensor>& reset;
 };
 
-struct RecurrentBackwardArguments {
-  const std::optional<at::Tensor>& grad_output;
-  const std::optional<at::Tensor>& grad_h_n;
-  const std::optional<at::Tensor>& grad_c_n;
-  const std::optional<at::Tensor>& grad_cells;
-  const at::Tensor& output;
-  const at::Tensor& cells;
-  const at::Tensor& gates;
-  RecurrentArguments sequence;
-};
+using RecurrentBackwardArguments = BackwardArgumentsOf<RecurrentArguments>;
 
 /// Those that were not requested are undefined.
 struct RecurrentGradients {
   at::Tensor input;
+  at::Tensor weights;  // of an LLTM: the matrix that the next two are views of
   at::Tensor weight_ih;
   at::Tensor weight_hh;
   at::Tensor bias;
@@ -60,7 +53,16 @@ inline std::optional<at::Tensor> int64_lengths(const std::optional<at::Tensor>& 
 /// The weights of lltm::sequence are split by views.
 RecurrentArguments recurrent(const SequenceArguments& arguments);
 RecurrentArguments recurrent(const LstmArguments& arguments);
-RecurrentBackwardArguments recurrent(const SequenceBackwardArguments& arguments);
-RecurrentBackwardArguments recurrent(const LstmBackwardArguments& arguments);
+template <typename Sequence>
+RecurrentBackwardArguments recurrent(const BackwardArgumentsOf<Sequence>& arguments) {
+  return {.grad_output = arguments.grad_output,
+          .grad_h_n = arguments.grad_h_n,
+          .grad_c_n = arguments.grad_c_n,
+          .grad_cells = arguments.grad_cells,
+          .output = arguments.output,
+          .cells = arguments.cells,
+          .gates = arguments.gates,
+          .sequence = recurrent(arguments.sequence)};
+}
 
 }  // namespace lltm

@@ -17,25 +17,25 @@ namespace lltm {
 
 /// Allocates the gradients of a sequence, by empty(shape, dtype), and computes them.
 template <typename Arguments, typename Empty>
-class GradientsOfSequence {
+class GradientBuffers {
  public:
-  GradientsOfSequence(const Arguments& arguments,
-                      const SequenceSizes<int64_t>& sizes,
-                      const Empty& empty)
+  GradientBuffers(const Arguments& arguments,
+                  const SequenceSizes<int64_t>& sizes,
+                  const Empty& empty)
       : arguments_(arguments),
         sizes_(sizes),
         empty_(empty),
         anything_to_do_(any_gradient(arguments) && sizes.batch * sizes.state_size > 0) {}
 
   at::Tensor empty_if(bool wanted, at::IntArrayRef shape) const {
-    return empty_if(wanted, shape, arguments_.input.scalar_type());
+    return empty_if(wanted, shape, arguments_.sequence.input.scalar_type());
   }
   at::Tensor state_if(bool wanted) const {
     return empty_if(wanted, {sizes_.batch, sizes_.state_size});
   }
   at::Tensor cell_if(bool wanted) const {
     return empty_if(
-        wanted, {sizes_.batch, sizes_.state_size}, final_cell_dtype(arguments_.sequence()));
+        wanted, {sizes_.batch, sizes_.state_size}, final_cell_dtype(arguments_.sequence));
   }
 
   /// Calls compute(gradients, arguments) if there is anything to do. Otherwise the gradients are
@@ -62,59 +62,49 @@ class GradientsOfSequence {
   const bool anything_to_do_;
 };
 
-/// compute(gradients, arguments, d_weights) gets d_weights as a whole, too, of which the gradients
-/// have views.
-template <typename Empty, typename Compute>
-OptionalGradients gradients_of_sequence(const SequenceBackwardArguments& arguments,
-                                        const SequenceSizes<int64_t>& sizes,
-                                        const std::array<bool, 5>& output_mask,
-                                        const Empty& empty,
-                                        const Compute& compute) {
-  const GradientsOfSequence of(arguments, sizes, empty);
-  const at::Tensor d_weights = of.empty_if(output_mask[kWeights], arguments.weights.sizes());
-  const RecurrentGradients gradients{
-      .input = of.empty_if(output_mask[kInput], arguments.input.sizes()),
-      .weight_ih = d_weights.defined() ? input_columns(d_weights) : at::Tensor(),
-      .weight_hh = d_weights.defined() ? h_columns(d_weights) : at::Tensor(),
-      .bias = of.empty_if(output_mask[kBias], {sizes.gates}),
-      .h0 = of.state_if(output_mask[kH0]),
-      .c0 = of.cell_if(output_mask[kC0]),
+/// The results of the backward operator of a sequence, which compute(gradients, arguments) writes.
+template <typename Arguments, size_t count, typename Empty, typename Compute>
+auto gradients_of_sequence(const Arguments& arguments,
+                           const SequenceSizes<int64_t>& sizes,
+                           const std::array<bool, count>& output_mask,
+                           const Empty& empty,
+                           const Compute& compute) {
+  using Index = SequenceGradient<count>;
+  const auto& sequence = arguments.sequence;
+  const GradientBuffers buffers(arguments, sizes, empty);
+  RecurrentGradients gradients{
+      .input = buffers.empty_if(output_mask[Index::kInput], sequence.input.sizes()),
+      .weights = {},
+      .weight_ih = {},
+      .weight_hh = {},
+      .bias = buffers.empty_if(output_mask[Index::kBias], {sizes.gates}),
+      .h0 = buffers.state_if(output_mask[Index::kH0]),
+      .c0 = buffers.cell_if(output_mask[Index::kC0]),
       .gates = {}};
-  of.fill(gradients,
-          [&](const RecurrentGradients& gradients, const RecurrentBackwardArguments& arguments) {
-            compute(gradients, arguments, d_weights);
-          });
-  return {if_defined(gradients.input),
-          if_defined(d_weights),
-          if_defined(gradients.bias),
-          if_defined(gradients.h0),
-          if_defined(gradients.c0)};
-}
-
-/// compute(gradients, arguments)
-template <typename Empty, typename Compute>
-OptionalLstmGradients gradients_of_sequence(const LstmBackwardArguments& arguments,
-                                            const SequenceSizes<int64_t>& sizes,
-                                            const std::array<bool, 6>& output_mask,
-                                            const Empty& empty,
-                                            const Compute& compute) {
-  using Index = LstmGradient;
-  const GradientsOfSequence of(arguments, sizes, empty);
-  const RecurrentGradients gradients{
-      .input = of.empty_if(output_mask[Index::kInput], arguments.input.sizes()),
-      .weight_ih = of.empty_if(output_mask[Index::kWeightIh], arguments.weight_ih.sizes()),
-      .weight_hh = of.empty_if(output_mask[Index::kWeightHh], arguments.weight_hh.sizes()),
-      .bias = of.empty_if(output_mask[Index::kBias], {sizes.gates}),
-      .h0 = of.state_if(output_mask[Index::kH0]),
-      .c0 = of.cell_if(output_mask[Index::kC0]),
-      .gates = {}};
-  of.fill(gradients, compute);
-  return {if_defined(gradients.input),
-          if_defined(gradients.weight_ih),
-          if_defined(gradients.weight_hh),
-          if_defined(gradients.bias),
-          if_defined(gradients.h0),
-          if_defined(gradients.c0)};
+  const auto weights = std::apply(
+      [&](const auto&... weights) {
+        size_t index = Index::kWeights;
+        return std::array{buffers.empty_if(output_mask[index++], weights.sizes())...};
+      },
+      sequence.weight_tensors());
+  if constexpr (weights.size() == 2) {
+    gradients.weight_ih = weights[0];
+    gradients.weight_hh = weights[1];
+  } else if (weights[0].defined()) {
+    gradients.weights = weights[0];
+    gradients.weight_ih = input_columns(weights[0]);
+    gradients.weight_hh = h_columns(weights[0]);
+  }
+  buffers.fill(gradients, compute);
+  return std::apply(
+      [&](const auto&... weights) {
+        return std::tuple{if_defined(gradients.input),
+                          if_defined(weights)...,
+                          if_defined(gradients.bias),
+                          if_defined(gradients.h0),
+                          if_defined(gradients.c0)};
+      },
+      weights);
 }
 
 /// compute(gradients, arguments) also writes gradients.gates.
@@ -124,16 +114,17 @@ GateGradients gate_gradients_of_sequence(const Arguments& arguments,
                                          const std::array<bool, 2>& state_mask,
                                          const Empty& empty,
                                          const Compute& compute) {
-  const GradientsOfSequence of(arguments, sizes, empty);
+  const GradientBuffers buffers(arguments, sizes, empty);
   const RecurrentGradients gradients{
       .input = {},
+      .weights = {},
       .weight_ih = {},
       .weight_hh = {},
       .bias = {},
-      .h0 = of.state_if(state_mask[0]),
-      .c0 = of.cell_if(state_mask[1]),
-      .gates = of.empty_if(true, {sizes.steps, sizes.batch, sizes.gates})};
-  of.fill(gradients, compute);
+      .h0 = buffers.state_if(state_mask[0]),
+      .c0 = buffers.cell_if(state_mask[1]),
+      .gates = buffers.empty_if(true, {sizes.steps, sizes.batch, sizes.gates})};
+  buffers.fill(gradients, compute);
   return {gradients.gates, if_defined(gradients.h0), if_defined(gradients.c0)};
 }
 

@@ -133,10 +133,10 @@ SequenceSizes<Size> check_forward(const Arguments& arguments) {
 template <typename Size, typename Arguments>
 SequenceSizes<Size> check_backward(const Arguments& arguments) {
   check_defined(arguments);
-  const auto& sequence = arguments.sequence();
+  const auto& sequence = arguments.sequence;
   const Words words = words_for(sequence);
-  const Checker check(arguments.kOperator, arguments.input);
-  check.dense({"input", arguments.input});
+  const Checker check(arguments.kOperator, sequence.input);
+  check.dense({"input", sequence.input});
   check.supported_dtype();
   check.like_input({"output", arguments.output});
   check.like_input({"cells", arguments.cells});
