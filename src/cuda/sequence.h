@@ -69,6 +69,25 @@ void with_scalar(at::ScalarType dtype, const Run& run) {
   }
 }
 
+/// In which order steps are run.
+struct StepOrder {
+  int64_t steps;
+  bool reverse;
+
+  /// The time of the step that is run after k others.
+  int64_t time_of(int64_t k) const { return reverse ? steps - 1 - k : k; }
+  int64_t next_time(int64_t k) const { return k + 1 < steps ? time_of(k + 1) : kNever; }
+  /// The least time of `count` steps, of which k is the first that is run.
+  int64_t first_time(int64_t k, int64_t count) const { return reverse ? steps - k - count : k; }
+};
+
+/// The address of (t, row) in a contiguous tensor of steps, or null if the tensor is empty.
+inline void* address_of(const at::Tensor& steps, int64_t t, int64_t row) {
+  return steps.size(0) > 0 ? static_cast<char*>(steps.mutable_data_ptr()) +
+                                 (t * steps.size(1) + row) * steps.size(2) * steps.element_size()
+                           : nullptr;
+}
+
 /// The lengths, in int64, and resets of the rows from first_row on.
 inline RowsOfSequence rows_of_sequence(const std::optional<at::Tensor>& lengths,
                                        const std::optional<at::Tensor>& reset,
@@ -87,6 +106,29 @@ inline RowsOfSequence rows_of_sequence(const std::optional<at::Tensor>& lengths,
 }
 inline RowsOfSequence rows_of_sequence(const RecurrentArguments& arguments) {
   return rows_of_sequence(arguments.lengths, arguments.reset, /*first_row=*/0);
+}
+
+/// The state that `count` rows from first_row on start from, without the places it is written to.
+template <typename scalar_t>
+SequenceStartParams<scalar_t> start_of_rows(const RecurrentArguments& arguments,
+                                            const StepOrder& order,
+                                            int64_t first_row,
+                                            int64_t count) {
+  const auto state_of = [&]<typename T>(const std::optional<at::Tensor>& initial, T) {
+    return is_given(initial) && initial->scalar_type() == c10::CppTypeToScalarType<T>::value
+               ? steps_of<T>(initial->narrow(0, first_row, count))
+               : Steps<T>{};
+  };
+  SequenceStartParams<scalar_t> start{};
+  start.rows = count;
+  start.state_size = arguments.weight_hh.size(1);
+  start.steps = order.steps;
+  start.reverse = order.reverse;
+  start.rows_of_sequence = rows_of_sequence(arguments.lengths, arguments.reset, first_row);
+  start.h0 = state_of(arguments.h0, scalar_t{});
+  start.c0 = state_of(arguments.c0, scalar_t{});
+  start.c0_float = state_of(arguments.c0, float{});
+  return start;
 }
 
 /// The h or c that every step started from: `initial`, or what is in `results` of the step that was

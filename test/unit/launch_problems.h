@@ -103,7 +103,7 @@ cudaError_t launch(const BackwardProblem& p, const GradientPlan& plan) {
   return launch_backward_wgmma<kArithmetic>(p, plan, reinterpret_cast<float*>(memory(7)), nullptr);
 }
 
-/// A step of any batch and sizes, laid out as by sequence.cpp.
+/// A step of any batch and sizes, laid out as by steps.cpp.
 inline StepProblem random_step(Random& random, int size) {
   StepProblem step{};
   ForwardProblem& p = step;

@@ -39,7 +39,7 @@ class LibraryForward {
         arguments_(arguments),
         sizes_(sizes),
         device_(device),
-        reverse_(reverse),
+        order_{.steps = sizes.steps, .reverse = reverse},
         bias_(contiguous_or_undefined(arguments.bias)) {}
 
   void run() const {
@@ -52,42 +52,6 @@ class LibraryForward {
   }
 
  private:
-  int64_t time_of(int64_t k) const { return reverse_ ? sizes_.steps - 1 - k : k; }
-
-  /// The address of (t, row) in a contiguous tensor of steps, or null if the tensor is empty.
-  static scalar_t* at(const Tensor& steps, int64_t t, int64_t row) {
-    return steps.size(0) > 0
-               ? steps.mutable_data_ptr<scalar_t>() + (t * steps.size(1) + row) * steps.size(2)
-               : nullptr;
-  }
-
-  /// Writes the state that the rows start from to h_n and `cell`.
-  void start_rows(int64_t first, int64_t count, scalar_t* h_n, acc_t* cell) const {
-    const auto state_of = [&]<typename T>(const std::optional<Tensor>& initial, T) {
-      return is_given(initial) && initial->scalar_type() == c10::CppTypeToScalarType<T>::value
-                 ? steps_of<T>(initial->narrow(0, first, count))
-                 : Steps<T>{};
-    };
-    check_launch(launch_sequence_start(
-        SequenceStartParams<scalar_t>{.rows = count,
-                                      .state_size = sizes_.state_size,
-                                      .steps = sizes_.steps,
-                                      .reverse = reverse_,
-                                      .rows_of_sequence = rows_from(first),
-                                      .h0 = state_of(arguments_.h0, scalar_t{}),
-                                      .c0 = state_of(arguments_.c0, scalar_t{}),
-                                      .c0_float = state_of(arguments_.c0, float{}),
-                                      .h = {h_n, nullptr},
-                                      .h_stride = sizes_.state_size,
-                                      .cell = cell,
-                                      .h_n = h_n},
-        device_.stream()));
-  }
-
-  RowsOfSequence rows_from(int64_t first) const {
-    return rows_of_sequence(arguments_.lengths, arguments_.reset, first);
-  }
-
   /// Runs the rows [first, first + count) of the batch, for all steps.
   void run_rows(int64_t first, int64_t count) const {
     const int64_t gates = sizes_.gates, state_size = sizes_.state_size;
@@ -97,7 +61,12 @@ class LibraryForward {
     const Tensor cell = carries_in_c_n ? c_n : device_.empty({count, state_size}, kAccumulated);
     auto* const h_data = h.mutable_data_ptr<scalar_t>();
     auto* const cell_data = cell.mutable_data_ptr<acc_t>();
-    start_rows(first, count, h_data, cell_data);
+    auto start = start_of_rows<scalar_t>(arguments_, order_, first, count);
+    start.h[0] = h_data;
+    start.h_stride = state_size;
+    start.cell = cell_data;
+    start.h_n = h_data;
+    check_launch(launch_sequence_start(start, device_.stream()));
 
     const Tensor z_h = device_.empty({count, gates}, kAccumulated);
     const int64_t row_bytes = gates * static_cast<int64_t>(sizeof(acc_t)) +
@@ -111,24 +80,24 @@ class LibraryForward {
     step.added = {data_or_null<scalar_t>(bias_), 0};
     step.old_cell = {cell_data, state_size};
     step.next_cell = cell_data;
-    step.rows = rows_from(first);
+    step.rows = start.rows_of_sequence;
     step.next_h = {h_data, state_size};
     step.h_n = h_data;
     int64_t first_time = 0;  // in the chunk
     for (int64_t k = 0; k < sizes_.steps; ++k) {
-      const int64_t t = time_of(k);
+      const int64_t t = order_.time_of(k);
       if (k % at_once == 0) {
         const int64_t steps = std::min(at_once, sizes_.steps - k);
-        first_time = std::min(t, time_of(k + steps - 1));
+        first_time = order_.first_time(k, steps);
         const Tensor input = arguments_.input.narrow(0, first_time, steps).narrow(1, first, count);
         product_out(
             chunk.narrow(0, 0, steps).flatten(0, 1), input.flatten(0, 1), arguments_.weight_ih.t());
       }
       step.t = t;
-      step.next_t = k + 1 == sizes_.steps ? kNever : time_of(k + 1);
-      step.new_h = at(outputs_.output, t, first);
-      step.new_cell = at(outputs_.cells, t, first);
-      step.gates = at(outputs_.gates, t, first);
+      step.next_t = order_.next_time(k);
+      step.new_h = address_of(outputs_.output, t, first);
+      step.new_cell = address_of(outputs_.cells, t, first);
+      step.gates = address_of(outputs_.gates, t, first);
       product_out(z_h, h, arguments_.weight_hh.t());
       const SequenceStepParams<scalar_t> params{
           step,
@@ -147,7 +116,7 @@ class LibraryForward {
   const RecurrentArguments& arguments_;
   const SequenceSizes<int64_t>& sizes_;
   const Device& device_;
-  const bool reverse_;
+  const StepOrder order_;
   const Tensor bias_;  // contiguous, or undefined
 };
 
