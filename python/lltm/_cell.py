@@ -152,7 +152,7 @@ class LLTMCell(_leaf.Leaf):
     def forward(
         self, input: Tensor, state: tuple[Tensor, Tensor] | None = None, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Compute one step. The class describes the arguments and the results."""
+        """Compute one step: the next state (new_h, new_cell) from ``input`` and ``state``. The class describes them."""
         if input.dim() != 1 and input.dim() != 2:
             raise ValueError(
                 "LLTMCell: expected input of 2 dimensions [batch, input_features], or of 1 for a single example, "

@@ -45,11 +45,22 @@ class LSTM(_recurrent.Recurrent):
         proj_size: must be 0; nn.LSTM has projections.
         device, dtype: the device and dtype of the parameters.
 
-    Inputs: input, hx, lengths, reset
-        Those of :class:`LLTM`.
+    Inputs: input, hx, lengths, reset, for T steps and a batch of N
+        * **input**: (T, N, I), or (N, T, I) with ``batch_first``; (T, I) for a single sequence; or a PackedSequence. In
+          the parameters' dtype: float64, float32, float16 or bfloat16.
+        * **hx**: the pair (h_0, c_0), each (D * L, N, H), or (D * L, H) for a single sequence, in input's dtype; c_0
+          may be float32 if the input is 16-bit. Default: zeros.
+        * **lengths**: (N), int64 or int32, on input's device; (1) or () for a single sequence: the number of steps in
+          each row. Values beyond a row's length are not read, and the output there is zero. Not allowed with a
+          PackedSequence.
+        * **reset**: (T, N), bool, on input's device; (N, T) with ``batch_first``, (T) for a single sequence: where
+          true, a new episode begins with this step, from a state of zeros. :class:`LLTM` says more.
 
     Outputs: output, (h_n, c_n)
-        Those of :class:`LLTM`.
+        * **output**: the outputs of the last layer: (T, N, D * H), (N, T, D * H), (T, D * H), or a PackedSequence, like
+          the input.
+        * **h_n**, **c_n**: (D * L, N, H), or (D * L, H): the state after the last step of each layer and, within a
+          layer, of each direction.
 
     Attributes:
         weight_ih_l[k], weight_ih_l[k]_reverse: (4H, I) for the first layer, (4H, D * H) for the others. Rows in the
@@ -155,7 +166,10 @@ class LSTM(_recurrent.Recurrent):
         pass
 
     def forward(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
-        """Run all layers over ``input``. :class:`LLTM` describes the arguments and the results."""
+        """Run all layers over ``input``, from the state ``hx``. Returns output, (h_n, c_n).
+
+        The class describes the arguments, the results and the errors.
+        """
         if isinstance(input, PackedSequence):
             return self._run_packed(input, hx, lengths, reset, False)[:2]
         else:
@@ -217,10 +231,23 @@ class LSTM(_recurrent.Recurrent):
 
 
 class LSTMCell(nn.LSTMCell):
-    """One step of nn.LSTM's cell, in place of :class:`torch.nn.LSTMCell`, which describes the constructor's arguments,
-    the parameters, the inputs and the outputs. It runs as a sequence of one step.
+    """One step of nn.LSTM's cell, in place of :class:`torch.nn.LSTMCell`. It runs as a sequence of one step.
 
-    Beyond nn.LSTMCell, it runs in ``torch.vmap``, and is differentiable twice on every device.
+    Constructor, parameters, initialization and checkpoints are those of nn.LSTMCell. Beyond it, this cell runs in
+    ``torch.vmap``, and is differentiable twice on every device.
+
+    Args:
+        input_size: the number of features of the input, I.
+        hidden_size: the number of features of the state, H.
+        bias: if ``False``, the cell has no biases. Default: ``True``.
+        device, dtype: the device and dtype of the parameters.
+
+    Inputs: input, hx
+        * **input**: (N, I), or (I) for a single example.
+        * **hx**: the pair (h, c), each (N, H), or (H) for a single example. Default: zeros.
+
+    Outputs: (h, c)
+        * the next state, both tensors (N, H), or (H).
 
     Raises:
         ValueError: input or a state has neither 1 nor 2 dimensions.
@@ -259,7 +286,7 @@ class LSTMCell(nn.LSTMCell):
         _checks.refuse_lltm(self, state_dict, prefix, errors)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Compute one step."""
+        """Compute one step: the next state (h, c) from ``input`` and the state ``hx``. The class describes them."""
         if input.dim() != 1 and input.dim() != 2:
             raise ValueError(f"LSTMCell: Expected input to be 1D or 2D, got {input.dim()}D instead")
         if not torch.jit.is_tracing() and input.size(-1) != self.input_size:

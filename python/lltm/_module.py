@@ -26,6 +26,8 @@ class LLTM(_recurrent.Recurrent):
         c = c + ELU(z_g) * sigmoid(z_i)
         h = tanh(c) * sigmoid(z_o)
 
+    Source of the formula: :class:`LLTMCell`.
+
     There is no forget gate, so ``|c|`` can grow with the number of steps: if the state is carried from call to
     call, ``reset`` it where a new sequence begins.
 
@@ -217,7 +219,10 @@ class LLTM(_recurrent.Recurrent):
         pass
 
     def forward(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
-        """Run all layers over ``input``. The class describes the arguments and the results."""
+        """Run all layers over ``input``, from the state ``hx``. Returns output, (h_n, c_n).
+
+        The class describes the arguments, the results and the errors.
+        """
         if isinstance(input, PackedSequence):
             return self._run_packed(input, hx, lengths, reset, False)[:2]
         else:

@@ -28,8 +28,6 @@ def onnx_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     """
     import onnxscript
 
-    op: Any = onnxscript.opset18
-
     def lstm(  # type: ignore[no-untyped-def]
         input,
         weight_ih,
@@ -42,62 +40,68 @@ def onnx_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
         reverse: bool = False,
         keep: bool = False,
     ):
-        state_size = weight_hh.shape[1]
         _check_translatable(input.dtype, reset is not None, keep, None if c0 is None else c0.dtype)
-
-        def ints(*values: int):  # type: ignore[no-untyped-def]
-            return op.Constant(value_ints=values)
-
-        rows = ints(*_rows_in_onnx_order(state_size))
-
-        def one_direction(matrix):  # type: ignore[no-untyped-def]
-            return op.Unsqueeze(op.Gather(matrix, rows, axis=0), ints(0))
-
-        zero = op.CastLike(0.0, input)
-        batch = op.Shape(input, start=1, end=2)
-        # The second half is ONNX's bias of h.
-        biases = None
-        if bias is not None:
-            biases = op.Pad(one_direction(bias), ints(0, 0, 0, 4 * state_size), zero)
-
-        def initial(state):  # type: ignore[no-untyped-def]
-            if state is None:
-                return op.Expand(zero, op.Concat(ints(1), batch, ints(state_size), axis=0))
-            return op.Unsqueeze(state, ints(0))
-
-        steps_of_rows = None
-        if lengths is not None:
-            steps = op.Shape(input, start=0, end=1)
-            clamped = op.Max(op.Min(op.Cast(lengths, to=onnxscript.INT64.dtype), steps), ints(0))
-            steps_of_rows = op.Cast(clamped, to=onnxscript.INT32.dtype)
-        first_h, first_c = initial(h0), initial(c0)
-        output, h_n, c_n = op.LSTM(
-            input,
-            one_direction(weight_ih),
-            one_direction(weight_hh),
-            biases,
-            steps_of_rows,
-            first_h,
-            first_c,
-            hidden_size=state_size,
-            direction="reverse" if reverse else "forward",
-        )
-        if steps_of_rows is not None:
-            empty = op.Unsqueeze(op.Equal(steps_of_rows, op.CastLike(0, steps_of_rows)), ints(0, 2))
-            h_n, c_n = op.Where(empty, first_h, h_n), op.Where(empty, first_c, c_n)
-
-        def no_steps(columns: int):  # type: ignore[no-untyped-def]
-            return op.Expand(zero, op.Concat(ints(0), batch, ints(columns), axis=0))
-
-        return (
-            op.Squeeze(output, ints(1)),
-            op.Squeeze(h_n, ints(0)),
-            op.Squeeze(c_n, ints(0)),
-            no_steps(state_size),
-            no_steps(4 * state_size),
-        )
+        return _lstm(onnxscript.opset18, input, weight_ih, weight_hh, bias, h0, c0, lengths, reverse)
 
     return {torch.ops.lltm.lstm.default: lstm}
+
+
+def _lstm(  # type: ignore[no-untyped-def]
+    op: Any, input, weight_ih, weight_hh, bias, h0, c0, lengths, reverse: bool
+) -> tuple[Any, Any, Any, Any, Any]:
+    """The results of ``lltm::lstm``, the last two without steps, by the operators of ``op``."""
+    state_size = weight_hh.shape[1]
+    zero = op.CastLike(0.0, input)
+    batch = op.Shape(input, start=1, end=2)
+
+    def ints(*values: int) -> Any:
+        return op.Constant(value_ints=values)
+
+    rows = ints(*_rows_in_onnx_order(state_size))
+
+    def one_direction(matrix: Any) -> Any:
+        return op.Unsqueeze(op.Gather(matrix, rows, axis=0), ints(0))
+
+    def initial(state: Any) -> Any:
+        if state is None:
+            return op.Expand(zero, op.Concat(ints(1), batch, ints(state_size), axis=0))
+        return op.Unsqueeze(state, ints(0))
+
+    def no_steps(columns: int) -> Any:
+        return op.Expand(zero, op.Concat(ints(0), batch, ints(columns), axis=0))
+
+    # The second half is ONNX's bias of h.
+    biases = None if bias is None else op.Pad(one_direction(bias), ints(0, 0, 0, 4 * state_size), zero)
+    steps_of_rows = None if lengths is None else _clamped(op, lengths, op.Shape(input, start=0, end=1), ints(0))
+    first_h, first_c = initial(h0), initial(c0)
+    output, h_n, c_n = op.LSTM(
+        input,
+        one_direction(weight_ih),
+        one_direction(weight_hh),
+        biases,
+        steps_of_rows,
+        first_h,
+        first_c,
+        hidden_size=state_size,
+        direction="reverse" if reverse else "forward",
+    )
+    if steps_of_rows is not None:
+        empty = op.Unsqueeze(op.Equal(steps_of_rows, op.CastLike(0, steps_of_rows)), ints(0, 2))
+        h_n, c_n = op.Where(empty, first_h, h_n), op.Where(empty, first_c, c_n)
+    return (
+        op.Squeeze(output, ints(1)),
+        op.Squeeze(h_n, ints(0)),
+        op.Squeeze(c_n, ints(0)),
+        no_steps(state_size),
+        no_steps(4 * state_size),
+    )
+
+
+def _clamped(op: Any, lengths: Any, steps: Any, zero: Any) -> Any:
+    """The lengths from zero to ``steps``, as ONNX's LSTM takes them."""
+    from onnxscript import INT32, INT64
+
+    return op.Cast(op.Max(op.Min(op.Cast(lengths, to=INT64.dtype), steps), zero), to=INT32.dtype)
 
 
 def _rows_in_onnx_order(state_size: int) -> list[int]:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 _OLDEST_GCC = 11
 _FLAGS = (
@@ -64,9 +64,11 @@ class Parts(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
+        """What glue.json says: the sources, the versions, and the architectures of the kernels."""
         return json.loads((self.source / "glue.json").read_text())
 
     def kernels(self, cuda: bool) -> list[Path]:
+        """The libraries of kernels, those for CUDA only if asked for."""
         return [self.lib / "liblltm_cpu.so", *(sorted(self.lib.glob("liblltm_cuda*.so")) if cuda else [])]
 
 
@@ -191,15 +193,7 @@ def build_into_cache() -> Path:
         return packaged
     entry = _loader.cache_entry(kind, parts.settings["version"])
     library = entry / "lib" / _loader.LIBRARY_NAME
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        _loader.check_owner(entry.parent)
-        lock = open(f"{entry}.lock", "w")  # noqa: SIM115, because only opening it may fail in this way
-    except OSError as error:
-        raise BuildError(
-            f"cannot write to the cache {entry.parent}: {error.strerror}: let LLTM_CACHE name a folder of yours"
-        ) from error
-    with lock:
+    with _open_lock(entry) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -231,6 +225,20 @@ def build_into_cache() -> Path:
             shutil.rmtree(made, ignore_errors=True)
     print(f"Built {library} in {time.monotonic() - begin:.0f} s")
     return library
+
+
+def _open_lock(entry: Path) -> TextIO:
+    """The file that a build of this entry of the cache locks. Makes the cache's folder."""
+    from . import _loader
+
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        _loader.check_owner(entry.parent)
+        return open(f"{entry}.lock", "w")
+    except OSError as error:
+        raise BuildError(
+            f"cannot write to the cache {entry.parent}: {error.strerror}: let LLTM_CACHE name a folder of yours"
+        ) from error
 
 
 def _fill(prefix: Path, package: Path, parts: Parts, torch: Torch, *, cuda: bool) -> None:
