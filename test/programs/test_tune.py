@@ -83,7 +83,7 @@ class TestCosts:
     def test_of_all_candidates_are_written(self, table):
         source = (PLAN / table).read_text()
         times = model.times_in(source)
-        rows = re.findall(r'^    \w+\("(\w+)", \{', source, re.MULTILINE)
+        rows = re.findall(r'^    [\w:<>]+\("(\w+)", \{', source, re.MULTILINE)
         assert len(rows) > 5
         assert {name.partition(".")[0] for name in times} == set(rows)
         written = model.write_times(source, {name: 1.4321 * time for name, time in times.items()})
