@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from lltm_testing import settings  # noqa: F401  finds lltm, also in the process that makes the calls
+from lltm_testing.named_arguments import NAMES, optional
 
 # The plain Tensor arguments, for which None is an error.
-REQUIRED = ("new_cell", "gates", "input", "weights", "old_h", "old_cell", "output", "cells")
+REQUIRED = {name for operator in NAMES for name in set(NAMES[operator]).difference(optional(operator))}
 VECTORS = ("bias", "lengths")
 NO_FLOATS = ("lengths", "reset")
 # The arguments that the formula of the double backward does not read, because it recomputes the pre-activations.

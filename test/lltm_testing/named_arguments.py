@@ -1,4 +1,4 @@
-"""The tensor arguments of the operators by name, and calls with them.
+"""The tensor arguments of the operators by the names in their schemas, and calls with them.
 
 By default, T = 7, N = 6, I = 5, H = 4: weights are (12, 9), weight_ih (16, 5) and weight_hh (16, 4).
 """
@@ -8,26 +8,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lltm_testing import reference, sequence_reference
+# settings finds lltm, also in a process that only imports this.
+from lltm_testing import reference, sequence_reference, settings  # noqa: F401
 
-GRADIENTS = ("grad_output", "grad_h_n", "grad_c_n", "grad_cells")
-SEQUENCE = sequence_reference.Sequence._fields[:7]
-LSTM = sequence_reference.Lstm._fields[:8]
-NAMES = {
-    "forward": reference.NAMES,
-    "backward": ("grad_h", "grad_cell", "new_cell", "gates", "input", "weights", "bias", "old_h"),
-    "sequence": SEQUENCE,
-    "sequence_backward": (*GRADIENTS, "output", "cells", "gates", *SEQUENCE),
-    "lstm": LSTM,
-    "lstm_backward": (*GRADIENTS, "output", "cells", "gates", *LSTM),
+ARGUMENTS = {
+    name: getattr(torch.ops.lltm, name).default._schema.arguments
+    for name in ("forward", "backward", "sequence", "sequence_backward", "lstm", "lstm_backward")
 }
+
+
+def names_of(operator: str, *types) -> tuple[str, ...]:
+    return tuple(argument.name for argument in ARGUMENTS[operator] if argument.type in types)
+
+
+TENSOR, OPTIONAL_TENSOR, BOOL = torch.TensorType.get(), torch.OptionalType.ofTensor(), torch.BoolType.get()
+NAMES = {operator: names_of(operator, TENSOR, OPTIONAL_TENSOR) for operator in ARGUMENTS}
+GRADIENTS = NAMES["sequence_backward"][:4]
 CELLS = {name: sequence_reference.Lstm if "lstm" in name else sequence_reference.Sequence for name in NAMES}
 WEIGHTS = {name: "weight_hh" if "lstm" in name else "weights" for name in NAMES}
 
 
 def optional(operator: str) -> tuple[str, ...]:
     """The names of the arguments that may be None."""
-    return tuple(n for n in NAMES[operator] if n.startswith("grad_") or n in ("bias", "h0", "c0", "lengths", "reset"))
+    return names_of(operator, OPTIONAL_TENSOR)
+
+
+def flags(operator: str) -> tuple[str, ...]:
+    """The names of the arguments that are True or False."""
+    return names_of(operator, BOOL)
 
 
 def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None, sizes=(7, 6, 5, 4)) -> dict[str, Tensor]:
@@ -60,19 +68,15 @@ def call(operator: str, arguments: dict[str, Any], mask=None):
     return getattr(torch.ops.lltm, operator)(*arguments.values(), *after_tensors(operator, mask))
 
 
-def mask_of(operator: str, flags) -> list[bool]:
-    """An output_mask that begins with these five flags."""
-    return [*flags, True] if operator == "lstm_backward" else list(flags)
+def mask_of(operator: str, first) -> list[bool]:
+    """An output_mask that begins with these flags. The others are True."""
+    sizes = {argument.name: argument.N for argument in ARGUMENTS[operator]}
+    return [*first, *[True] * (sizes.get("output_mask", 0) - len(first))]
 
 
 def after_tensors(operator: str, mask=None) -> list:
     """The arguments that follow the tensors. By default, all gradients are wanted."""
-    mask = mask_of(operator, (True,) * 5) if mask is None else list(mask)
-    return {
-        "forward": [],
-        "backward": [mask],
-        "sequence": [False, True],
-        "sequence_backward": [False, mask],
-        "lstm": [False, True],
-        "lstm_backward": [False, mask],
-    }[operator]
+    others = [{"reverse": False, "keep": True}[name] for name in flags(operator)]
+    if operator.endswith("backward"):
+        others.append(mask_of(operator, ()) if mask is None else list(mask))
+    return others

@@ -24,8 +24,6 @@ SIZES = [
     (70_000, 2, 3),
 ]
 
-NAMES = ("input", "weights", "bias", "old_h", "old_cell")
-
 
 class Arguments(NamedTuple):
     """The arguments of lltm::forward."""
@@ -39,13 +37,16 @@ class Arguments(NamedTuple):
     def map(self, function) -> "Arguments":
         return Arguments(*(None if tensor is None else function(tensor) for tensor in self))
 
-    def require_grad(self, names=NAMES) -> "Arguments":
-        """New leaves with the same values. The named ones require gradients."""
+    def require_grad(self, names=None) -> "Arguments":
+        """New leaves with the same values. The named ones, by default all, require gradients."""
         leaves = self.map(lambda tensor: tensor.detach().clone())
-        for name in names:
+        for name in self._fields if names is None else names:
             if getattr(leaves, name) is not None:
                 getattr(leaves, name).requires_grad_()
         return leaves
+
+
+NAMES = Arguments._fields
 
 
 def make_arguments(sizes, dtype=torch.float32, device="cpu", bias=True) -> Arguments:
@@ -181,6 +182,12 @@ def gradients(arguments: Arguments, grad_h: Tensor | None, grad_cell: Tensor | N
     outputs = [(output, gradient) for output, gradient in outputs if gradient is not None]
     torch.autograd.backward(*zip(*outputs, strict=True))
     return arguments.map(lambda tensor: tensor.grad)
+
+
+def assert_identical(found, expected) -> None:
+    """Each tensor equals the other, in shape and in every element."""
+    for result, value in zip(found, expected, strict=True):
+        assert torch.equal(result, value)
 
 
 def assert_same_up_to_rounding(found, expected) -> None:

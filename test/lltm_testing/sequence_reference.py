@@ -9,7 +9,6 @@ from torch import Tensor
 from lltm_testing import reference
 from lltm_testing.bounds import Precision
 
-NAMES = ("input", "weights", "bias", "h0", "c0")
 OUTPUTS = ("output", "h_n", "c_n", "cells", "gates")
 
 
@@ -87,6 +86,9 @@ class SequenceFields(NamedTuple):
     lengths: Tensor | None = None
     reset: Tensor | None = None
     reverse: bool = False
+
+
+NAMES = SequenceFields._fields[:5]
 
 
 class Sequence(Fields, SequenceFields):

@@ -9,6 +9,7 @@ import re
 import pytest
 import torch
 from lltm_testing import reference
+from lltm_testing.reference import assert_identical
 from torch import nn
 
 import lltm
@@ -63,8 +64,7 @@ def test_in_the_place_of_LSTMCell(device):
             expected = lstm(*given, **named)
             results = cell(*given, **named)
             assert [(r.shape, r.dtype) for r in results] == [(r.shape, r.dtype) for r in expected]
-        for result, same in zip(cell(input=x, hx=state), cell(x, state=list(state)), strict=True):
-            assert torch.equal(result, same)
+        assert_identical(cell(input=x, hx=state), cell(x, state=list(state)))
 
 
 def test_either_name_of_a_size():
@@ -117,16 +117,14 @@ def test_is_the_operator(device, dtype, bias):
     cell = lltm.LLTMCell(5, 7, bias, device, dtype)
     x, state = torch.randn(6, 5, device=device, dtype=dtype), random_state(6, 7, device=device, dtype=dtype)
     expected = torch.ops.lltm.forward(x, cell.weights, cell.bias, *state)
-    for result, value in zip(cell(x, state), expected[:2], strict=True):
-        assert torch.equal(result, value)
+    assert_identical(cell(x, state), expected[:2])
 
 
 def test_no_state_is_zeros(device, dtype):
     cell = lltm.LLTMCell(5, 7, device=device, dtype=dtype)
     zeros = torch.zeros(6, 7, device=device, dtype=dtype)
     x = torch.randn(6, 5, device=device, dtype=dtype)
-    for result, expected in zip(cell(x), cell(x, (zeros, zeros)), strict=True):
-        assert torch.equal(result, expected)
+    assert_identical(cell(x), cell(x, (zeros, zeros)))
 
 
 def test_single_example(device):
@@ -183,10 +181,8 @@ def test_script(device, bias):
     scripted = torch.jit.script(cell)
     x, (h, c) = torch.randn(6, 5, device=device), random_state(6, 7, device=device)
     for given in [(x, (h, c)), (x,), (x[0],), (x[0], (h[0], c[0]))]:
-        for result, expected in zip(scripted(*given), cell(*given), strict=True):
-            assert torch.equal(result, expected)
-    for result, expected in zip(scripted(x, hx=(h, c)), cell(x, (h, c)), strict=True):
-        assert torch.equal(result, expected)
+        assert_identical(scripted(*given), cell(*given))
+    assert_identical(scripted(x, hx=(h, c)), cell(x, (h, c)))
     assert (scripted.input_features, scripted.state_size) == (scripted.input_size, scripted.hidden_size) == (5, 7)
     with pytest.raises(torch.jit.Error, match="expected either state or hx, got both"):
         scripted(x, (h, c), (h, c))

@@ -5,7 +5,7 @@ import torch
 from lltm_testing import named_arguments
 from lltm_testing.graphs import calls_of, keep_in
 from lltm_testing.named_arguments import leaves_of
-from lltm_testing.reference import assert_gradients_close, make_arguments, make_gradients
+from lltm_testing.reference import assert_gradients_close, assert_identical, make_arguments, make_gradients
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
@@ -86,8 +86,10 @@ def test_shapes_become_dynamic_by_themselves(device):
 @pytest.mark.parametrize("mask", [(True, True, False, True, False), (False,) * 5], ids=["some", "none"])
 @pytest.mark.parametrize("operator", ["backward", "sequence_backward"])
 def test_backward_is_traced_and_compiled_for_all_sizes(device, operator, mask):
+    others = named_arguments.after_tensors(operator, mask)
+
     def function(*tensors):
-        return getattr(ops, operator)(*tensors, *named_arguments.after_tensors(operator, mask))
+        return getattr(ops, operator)(*tensors, *others)
 
     tensors = list(make(operator, device).values())
     graph = make_fx(function, tracing_mode="symbolic")(*tensors)
@@ -281,7 +283,7 @@ def test_export(device, tmp_path, strict, make_model, inputs_of, operator, calls
     loaded = torch.export.load(tmp_path / "model.pt2").module()
     for given in sizes:
         inputs = inputs_of(*given, device)
-        assert all(map(torch.equal, loaded(*inputs), model(*inputs)))
+        assert_identical(loaded(*inputs), model(*inputs))
 
 
 class Selected(torch.nn.Module):

@@ -7,7 +7,7 @@ import torch
 from lltm_testing import named_arguments
 from lltm_testing.graphs import Operators
 from lltm_testing.named_arguments import NAMES, call, optional
-from lltm_testing.reference import assert_no_aliases, assert_same_up_to_rounding
+from lltm_testing.reference import assert_identical, assert_no_aliases, assert_same_up_to_rounding
 
 pytestmark = pytest.mark.pytorch
 
@@ -77,7 +77,7 @@ def test_inference_mode(device, operator):
     with torch.inference_mode():
         results = call(operator, arguments)
     assert all(result.is_inference() for result in results)
-    assert all(map(torch.equal, results, call(operator, arguments)))
+    assert_identical(results, call(operator, arguments))
 
 
 @forward_operators
@@ -123,7 +123,7 @@ def test_backward_twice(device, dtype, operator):
     leaves = make_leaves(operator, device, dtype)
     total, wanted = loss(call(operator, leaves)), [leaf for leaf in leaves.values() if leaf.requires_grad]
     first = torch.autograd.grad(total, wanted, retain_graph=True)
-    assert all(map(torch.equal, first, torch.autograd.grad(total, wanted)))
+    assert_identical(first, torch.autograd.grad(total, wanted))
     with pytest.raises(RuntimeError, match="second time"):
         torch.autograd.grad(total, wanted)
 

@@ -10,6 +10,7 @@ from lltm_testing.reference import (
     Arguments,
     assert_backward_close,
     assert_forward_close,
+    assert_identical,
     assert_no_aliases,
     backward,
     call,
@@ -176,7 +177,7 @@ def assert_same_bits(run, arguments) -> None:
     with ThreadPoolExecutor(4) as pool:
         runs = [run() for _ in range(4)] + list(pool.map(lambda _: run(), range(12)))
     for results in runs:
-        assert all(torch.equal(a, b) for a, b in zip(first, results, strict=True))
+        assert_identical(first, results)
         assert_no_aliases((*first, *results), arguments)
 
 

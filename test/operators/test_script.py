@@ -10,6 +10,7 @@ from lltm_testing.building import run
 from lltm_testing.reference import (
     assert_forward_close,
     assert_gradients_close,
+    assert_identical,
     gradients,
     make_arguments,
     make_gradients,
@@ -79,8 +80,7 @@ def test_module_traced(device, tmp_path):
     torch.jit.trace(cell, (x, (h, c))).save(tmp_path / "cell.pt")
     loaded = torch.jit.load(tmp_path / "cell.pt")
     x, h, c = (torch.randn(9, size, device=device) for size in (5, 7, 7))
-    for found, expected in zip(loaded(x, (h, c)), cell(x, (h, c)), strict=True):
-        assert torch.equal(found, expected)
+    assert_identical(loaded(x, (h, c)), cell(x, (h, c)))
 
 
 def test_module_traced_without_a_state_keeps_the_batch_free(device):

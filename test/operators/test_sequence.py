@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lltm_testing import isolated
 from lltm_testing.layouts import transposed
-from lltm_testing.reference import assert_no_aliases
+from lltm_testing.reference import assert_identical, assert_no_aliases
 from lltm_testing.sequence_reference import (
     FLAGS,
     SIZES,
@@ -65,8 +65,7 @@ def test_absent_is_zero(device, dtype, cell, absent, steps):
     several = steps > 1  # a single step without lengths and resets runs as a cell
     arguments = make(Sizes(steps, 6, 5, 7), dtype, device, lengths=several, reset=several, cell=cell)
     given = arguments._replace(**{absent: torch.zeros_like(getattr(arguments, absent))})
-    for found, expected in zip(call(arguments._replace(**{absent: None})), call(given), strict=True):
-        assert torch.equal(found, expected)
+    assert_identical(call(arguments._replace(**{absent: None})), call(given))
 
 
 def test_keywords_and_defaults(device, cell):
@@ -127,7 +126,7 @@ def test_lengths_in_int32(device, dtype, cell, steps, reverse):
     several, one = torch.tensor([0, -1, 3, 6, 9], device=device), torch.tensor([2], device=device)
     for lengths in (several, one.expand(5)):
         for short in (lengths.int(), lengths.int().repeat_interleave(2)[::2], one.int().expand(5)):
-            assert all(map(torch.equal, results(short), results(short.long())))
+            assert_identical(results(short), results(short.long()))
 
 
 @REVERSE
@@ -135,7 +134,7 @@ def test_what_is_beyond_the_length_is_never_used(device, products, dtype, cell, 
     arguments = make(Sizes(6, 11, 3, 21), dtype, device, reset=True, reverse=reverse, cell=cell)
     arguments, poisoned, beyond = ragged(arguments)
     results = call(poisoned, keep=True)
-    assert all(map(torch.equal, results, call(arguments, keep=True)))
+    assert_identical(results, call(arguments, keep=True))
     for of_steps in (results[0], results[3], results[4]):
         assert of_steps[beyond].eq(0).all()
     assert torch.equal(results[1][0], arguments.h0[0]) and torch.equal(results[2][0], arguments.c0[0])
@@ -173,10 +172,10 @@ def test_a_reset_replaces_the_state(device, products, dtype, cell):
     arguments = arguments._replace(reset=reset)
     spoiled = arguments._replace(h0=arguments.h0.clone(), c0=arguments.c0.clone())
     spoiled.h0[1], spoiled.c0[1] = float("nan"), float("inf")
-    assert all(map(torch.equal, call(spoiled), call(arguments)))
+    assert_identical(call(spoiled), call(arguments))
     gradients = make_gradients(arguments)
     found = call_backward(gradients, spoiled)
-    assert all(map(torch.equal, found, call_backward(gradients, arguments)))
+    assert_identical(found, call_backward(gradients, arguments))
     assert not found[-2][1].any() and not found[-1][1].any()
 
 
@@ -210,7 +209,7 @@ def test_no_aliases(device, dtype, cell, steps, keep):
 @lengths_and_reset
 def test_keep_changes_no_bit(device, dtype, cell, lengths, reset):
     arguments = make(Sizes(7, 6, 5, 7), dtype, device, lengths=lengths, reset=reset, cell=cell)
-    assert all(map(torch.equal, call(arguments)[:3], call(arguments, keep=True)[:3]))
+    assert_identical(call(arguments)[:3], call(arguments, keep=True)[:3])
 
 
 def peak_of_temporaries(device, function) -> int:

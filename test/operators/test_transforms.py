@@ -8,7 +8,7 @@ import torch
 from lltm_testing import named_arguments
 from lltm_testing.differentiable import assert_equal, each_argument, each_function, loss, of_cell, of_loss
 from lltm_testing.named_arguments import NAMES
-from lltm_testing.reference import assert_no_aliases
+from lltm_testing.reference import assert_identical, assert_no_aliases
 from lltm_testing.sequence_reference import NAMES as SEQUENCE_NAMES
 from lltm_testing.sequence_reference import (
     Sizes,
@@ -110,7 +110,7 @@ def test_no_steps_below_vmap(device):
     d_input, d_weights, d_bias, *d_state = vmap(backward)(*state)
     assert_no_aliases(d_state, state)
     for found, expected in ((final, state), (d_state, state)):
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert_identical(found, expected)
     assert d_input.numel() == 0 and not d_weights.any() and not d_bias.any()
     assert d_weights.shape[-2:] == (6, 3) and d_bias.shape[-1:] == (6,)
 
@@ -321,8 +321,7 @@ def test_second_gradients_never_use_what_is_beyond_the_length(device, reverse):
         *results, _ = call(leaves, keep=True)
         first = torch.autograd.grad(results, (leaves.input, leaves.weights, leaves.bias), incoming, create_graph=True)
         found.append(first + torch.autograd.grad(sum(g.square().sum() for g in first), leaves.leaves()))
-    for result, expected in zip(*found, strict=True):
-        assert torch.equal(result, expected)
+    assert_identical(*found)
 
 
 def test_differentiable_d_input_beyond_the_length_is_zero_whatever_the_weights(device):

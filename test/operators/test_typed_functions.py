@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 from lltm_testing import named_arguments
-from lltm_testing.named_arguments import NAMES
+from lltm_testing.named_arguments import NAMES, flags
 
 from lltm import _operators
 
@@ -16,7 +16,6 @@ pytestmark = [
 ]
 
 FUNCTIONS = [name for name in NAMES if hasattr(_operators, name)]
-OPTIONS = {"sequence": ("reverse", "keep"), "sequence_backward": ("reverse",), "lstm": ("reverse", "keep")}
 BACKWARDS = [name for name in FUNCTIONS if "backward" in name]
 each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
@@ -42,7 +41,7 @@ def assert_equal(found, expected) -> None:
 @each_function
 @pytest.mark.parametrize("way", [plain, torch.jit.script, compiled], ids=lambda way: way.__name__)
 def test_every_argument_has_its_place(device, fresh_compiler, name, way):
-    arguments = named_arguments.make(name, device) | dict.fromkeys(OPTIONS.get(name, ()), True)
+    arguments = named_arguments.make(name, device) | dict.fromkeys(flags(name), True)
     function = way(getattr(_operators, name))
     for _ in range(3):  # TorchScript specializes after some calls
         assert_equal(function(**arguments), call_operator(name, arguments))
@@ -53,7 +52,7 @@ def test_the_others_are_absent_by_default(device, name):
     arguments, function = named_arguments.make(name, device), getattr(_operators, name)
     parameters = inspect.signature(function).parameters.values()
     given = {p.name: arguments[p.name] for p in parameters if p.default is p.empty}
-    absent = dict.fromkeys(arguments) | dict.fromkeys(OPTIONS.get(name, ()), False)
+    absent = dict.fromkeys(arguments) | dict.fromkeys(flags(name), False)
     assert_equal(function(**given), call_operator(name, absent | given))
 
 

@@ -7,7 +7,7 @@ import torch
 from lltm_testing import differentiable, sequence_reference
 from lltm_testing.differentiable import assert_equal
 from lltm_testing.graphs import Operators
-from lltm_testing.reference import make_arguments
+from lltm_testing.reference import assert_identical, make_arguments
 from lltm_testing.sequence_reference import NAMES, Sizes, make
 from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module_state, vmap
 
@@ -160,7 +160,7 @@ def test_tangents_run_the_fused_forward(device, reverse):
     with Operators() as operators:
         found, _ = jvp(run, (arguments.input,), (arguments.input,))
     assert operators.fused() == ["sequence"] and len(operators.products()) <= 20 + 4
-    assert all(torch.equal(a, b) for a, b in zip(found, run(arguments.input), strict=True))
+    assert_identical(found, run(arguments.input))
 
 
 @pytest.mark.parametrize("argnum", [0, 1, 3])

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from lltm_testing.reference import assert_identical
 
 import lltm
 
@@ -25,8 +26,7 @@ def test_deprecated_functions_compute_the_same():
     arguments = (new_h, None, new_cell, gates, input, weights, None, state)
     with pytest.warns(DeprecationWarning):
         gradients = lltm.backward(*arguments)
-    for gradient, expected in zip(gradients, torch.ops.lltm.backward(*arguments, [True] * 5), strict=True):
-        assert torch.equal(gradient, expected)
+    assert_identical(gradients, torch.ops.lltm.backward(*arguments, [True] * 5))
 
 
 @pytest.mark.parametrize("name", ["cell", "flops", "module", "operators", "sharding"])
@@ -54,5 +54,4 @@ def test_pickles_of_whole_modules_of_before_load(monkeypatch, make, module):
     file.seek(0)
     loaded = torch.load(file, weights_only=False)
     assert type(loaded) is make
-    for parameter, expected in zip(loaded.parameters(), model.parameters(), strict=True):
-        assert torch.equal(parameter, expected)
+    assert_identical(loaded.parameters(), model.parameters())

@@ -11,7 +11,15 @@ import pytest
 import torch
 from lltm_testing.building import HANGS
 from lltm_testing.random_calls.cases import CPU_CAPABILITIES
-from lltm_testing.reference import backward, call, call_backward, forward, make_arguments, make_gradients
+from lltm_testing.reference import (
+    assert_identical,
+    backward,
+    call,
+    call_backward,
+    forward,
+    make_arguments,
+    make_gradients,
+)
 
 import lltm
 
@@ -85,7 +93,7 @@ def test_automatic_choice_of_products(value, monkeypatch):
     monkeypatch.delenv("LLTM_CPU_GEMM", raising=False)
     expected = call(arguments)
     monkeypatch.setenv("LLTM_CPU_GEMM", value)
-    assert all(torch.equal(a, b) for a, b in zip(call(arguments), expected, strict=True))
+    assert_identical(call(arguments), expected)
 
 
 @pytest.mark.parametrize("choice", ["auto", "own", "aten"])

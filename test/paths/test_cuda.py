@@ -7,6 +7,7 @@ from lltm_testing.named_arguments import NAMES, WEIGHTS, leaves_of
 from lltm_testing.reference import (
     assert_forward_close,
     assert_gradients_close,
+    assert_identical,
     assert_same_up_to_rounding,
     call,
     call_backward,
@@ -125,8 +126,7 @@ def test_two_streams_at_once(path, sizes, dtype):
     torch.cuda.synchronize()
     for results, wanted in zip(found, expected, strict=True):
         for result in results:
-            for one, other in zip(result, wanted, strict=True):
-                assert torch.equal(one, other)
+            assert_identical(result, wanted)
 
 
 @several_gpus

@@ -11,6 +11,7 @@ from lltm_testing.reference import (
     Arguments,
     assert_forward_close,
     assert_gradients_close,
+    assert_identical,
     backward,
     call,
     call_backward,
@@ -187,8 +188,7 @@ def test_the_same_bits_on_every_run(path, dtype, sizes):
     grads = make_gradients(arguments)
     first = (*call(arguments), *call_backward(*grads, arguments))
     for _ in range(20):
-        for found, expected in zip((*call(arguments), *call_backward(*grads, arguments)), first, strict=True):
-            assert torch.equal(found, expected)
+        assert_identical((*call(arguments), *call_backward(*grads, arguments)), first)
 
 
 @pytest.mark.parametrize("sizes", [(40, 31, 33), (37, 77, 200), (130, 72, 264)], ids=str)
@@ -209,7 +209,7 @@ def test_few_rows_of_many_columns(monkeypatch, sizes):
     first = call_backward(*grads, arguments)
     assert_gradients_close(first, *grads, arguments)
     for _ in range(50):
-        assert all(map(torch.equal, call_backward(*grads, arguments), first))
+        assert_identical(call_backward(*grads, arguments), first)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_threads_first_call(path, dtype, sizes):
         expected = function()
         with ThreadPoolExecutor(1) as thread:
             found = thread.submit(function).result()
-        assert all(map(torch.equal, found, expected))
+        assert_identical(found, expected)
 
 
 def test_tf32_follows_pytorchs_switch(path):

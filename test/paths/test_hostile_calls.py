@@ -16,7 +16,7 @@ from lltm_testing import named_arguments
 from lltm_testing.hostile import KINDS, NOT_READ_WITH_GRADIENTS
 from lltm_testing.isolated import CONTEXT
 from lltm_testing.named_arguments import NAMES
-from lltm_testing.reference import assert_backward_close
+from lltm_testing.reference import assert_backward_close, assert_identical
 
 # If the process dies more often, something is wrong in general rather than with a few calls.
 MOST_DEATHS = 20
@@ -208,7 +208,7 @@ def test_results_that_no_memory_holds(device, batch):
     with pytest.raises(RuntimeError, match=message):
         gates = expanded(device, batch, 12)
         torch.ops.lltm.backward(*states[:3], gates, expanded(device, batch, 5), weights, bias, states[3], [True] * 5)
-    assert all(map(torch.equal, torch.ops.lltm.forward(*good.values()), right))
+    assert_identical(torch.ops.lltm.forward(*good.values()), right)
 
 
 def test_a_workspace_of_another_call(device):

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 from lltm_testing import reference, sequence_reference
-from lltm_testing.reference import make_arguments
+from lltm_testing.reference import assert_identical, make_arguments
 
 pytestmark = [
     pytest.mark.usefixtures("needs_cuda"),
@@ -110,8 +110,7 @@ dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=[
 
 
 def assert_same_bits(results, expected) -> None:
-    for result, wanted in zip(results, expected, strict=True):
-        assert torch.equal(result, wanted)
+    assert_identical(results, expected)
 
 
 def with_ever_more_room(attempt, run, expected):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import (
     Lstm,
     Sequence,
@@ -69,8 +70,13 @@ def kernels(tiles: dict[str, list[tuple]]) -> list:
 
 IN_CLUSTERS = kernels(CLUSTERS)
 KERNELS = kernels(TILES) + IN_CLUSTERS
-# What makes arguments for every cell and dtype that has kernels of blocks by themselves, and of clusters.
-RECURRENT = list(dict.fromkeys((param.values[0].cell, param.values[0].dtype) for param in KERNELS))
+# Every cell and dtype that has kernels, each of blocks by themselves and of clusters.
+RECURRENT = [
+    pytest.param((path, cell, dtype), id=f"{path}-{cell.__name__}-{str(dtype)[6:]}")
+    for path in ("block", "cluster")
+    for cell, dtype in dict.fromkeys((param.values[0].cell, param.values[0].dtype) for param in KERNELS)
+]
+of_lltm = pytest.mark.parametrize("recurrent", [p for p in RECURRENT if p.values[0][1] is Sequence], indirect=True)
 
 
 @pytest.fixture(params=KERNELS)
@@ -80,32 +86,12 @@ def kernel(request, monkeypatch) -> Kernel:
     return request.param
 
 
-@pytest.fixture(
-    params=[
-        pytest.param((path, cell, dtype), id=f"{path}-{cell.__name__}-{str(dtype)[6:]}")
-        for path in ("block", "cluster")
-        for cell, dtype in RECURRENT
-    ]
-)
+@pytest.fixture(params=RECURRENT)
 def recurrent(request, monkeypatch) -> Callable[..., Sequence | Lstm]:
     """Forces a kernel for all steps. Makes the arguments of every cell and dtype that has one."""
     path, cell, dtype = request.param
     monkeypatch.setenv("LLTM_CUDA_PATH", path)
     return functools.partial(make, dtype=dtype, device="cuda", cell=cell)
-
-
-@pytest.fixture(
-    params=[
-        pytest.param((path, dtype), id=f"{path}-{str(dtype)[6:]}")
-        for path in ("block", "cluster")
-        for dtype in DTYPES["fma"] + DTYPES["mma"]
-    ]
-)
-def recurrent_dtype(request, monkeypatch) -> torch.dtype:
-    """Forces a kernel for all steps, for every dtype that has one."""
-    path, dtype = request.param
-    monkeypatch.setenv("LLTM_CUDA_PATH", path)
-    return dtype
 
 
 def plan_of(arguments: Sequence | Lstm) -> str:
@@ -120,13 +106,11 @@ def check(arguments):
     """Results and gradients are as close to float64 as rounding allows, and the same again."""
     results = call(arguments, keep=True)
     assert_results_close(results, arguments, keep=True)
-    for again, first in zip(call(arguments)[:3], results[:3], strict=True):
-        assert torch.equal(again, first)
+    assert_identical(call(arguments)[:3], results[:3])
     gradients = make_gradients(arguments)
     found = call_backward(gradients, arguments)
     assert_gradients_close(found, gradients, arguments)
-    for again, first in zip(call_backward(gradients, arguments), found, strict=True):
-        assert torch.equal(again, first)
+    assert_identical(call_backward(gradients, arguments), found)
 
 
 def test_the_library_lists_these_kernels(monkeypatch):
@@ -209,8 +193,7 @@ def test_layouts_of_what_is_multiplied_inside(x_inside, reverse):
             ]
     for layout in layouts:
         assert takes_x_inside(layout)
-        for found, first in zip(call(layout, keep=True), expected, strict=True):
-            assert torch.equal(found, first)
+        assert_identical(call(layout, keep=True), expected)
     wide[..., 1:25] = inputs
     for layout in (wide[..., 1:25], inputs.transpose(1, 2).contiguous().transpose(1, 2)):
         odd = arguments._replace(input=layout)
@@ -225,8 +208,7 @@ def test_input_beyond_a_length_inside(x_inside, value):
     beyond = torch.arange(6, device="cuda").unsqueeze(1) >= arguments.lengths
     spoiled = arguments._replace(input=arguments.input.masked_fill(beyond.unsqueeze(2), value))
     assert takes_x_inside(spoiled)
-    for again, first in zip(call(spoiled, keep=True), results, strict=True):
-        assert torch.equal(again, first)
+    assert_identical(call(spoiled, keep=True), results)
 
 
 def workspace_bytes(arguments) -> int:
@@ -279,8 +261,7 @@ def test_large_inputs(large_input, bias):
     assert runs_wgmma(arguments)
     results = call(arguments, keep=True)
     assert_results_close(results, arguments, keep=True)
-    for again, first in zip(call(arguments)[:3], results[:3], strict=True):
-        assert torch.equal(again, first)
+    assert_identical(call(arguments)[:3], results[:3])
     # Where nothing comes from h, gates are the product and the bias.
     steps, rows, features, state_size = large_input
     without_h = arguments.weights.clone()
@@ -315,8 +296,7 @@ def test_layouts_of_large_inputs(large_input):
     ]:
         other = arguments._replace(**layout)
         assert runs_wgmma(other)
-        for found, first in zip(call(other, keep=True), expected, strict=True):
-            assert torch.equal(found, first)
+        assert_identical(call(other, keep=True), expected)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
@@ -325,8 +305,7 @@ def test_large_inputs_beyond_a_length(large_input, value):
     arguments, other, beyond = ragged(make(large_input, device="cuda"))
     other = other._replace(input=arguments.input.masked_fill(beyond.unsqueeze(2), value))
     assert runs_wgmma(other)
-    for found, expected in zip(call(other, keep=True), call(arguments, keep=True), strict=True):
-        assert torch.equal(found, expected)
+    assert_identical(call(other, keep=True), call(arguments, keep=True))
 
 
 @large_inputs([(96, 1024, 300, 128)])
@@ -348,10 +327,11 @@ def test_absent_states_and_bias(recurrent, sizes):
     check(recurrent(sizes, bias=False, state=False))
 
 
+@of_lltm
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-def test_lengths_that_are_all_zero(recurrent_dtype, reverse):
+def test_lengths_that_are_all_zero(recurrent, reverse):
     """The state passes through, whatever the weights are."""
-    arguments = make((5, 4, 3, 24), recurrent_dtype, "cuda", reverse=reverse)
+    arguments = recurrent((5, 4, 3, 24), reverse=reverse)
     weights = arguments.weights.clone()
     weights[0, 0], weights[-1, -1] = torch.inf, torch.nan
     arguments = arguments._replace(lengths=torch.zeros(4, dtype=torch.int64, device="cuda"), weights=weights)
@@ -375,15 +355,14 @@ def test_nothing_beyond_a_length_counts(recurrent, value, reverse):
     spoiled_gradients = [
         gradient.masked_fill(beyond.unsqueeze(2), value) if gradient.dim() == 3 else gradient for gradient in gradients
     ]
-    for again, first in zip(call(spoiled, keep=True), results, strict=True):
-        assert torch.equal(again, first)
-    for again, first in zip(call_backward(spoiled_gradients, spoiled), found, strict=True):
-        assert torch.equal(again, first)
+    assert_identical(call(spoiled, keep=True), results)
+    assert_identical(call_backward(spoiled_gradients, spoiled), found)
 
 
+@of_lltm
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
-def test_weights_that_are_not_finite(recurrent_dtype, value):
-    arguments = make((4, 5, 3, 20), recurrent_dtype, "cuda", lengths=True, reset=True)
+def test_weights_that_are_not_finite(recurrent, value):
+    arguments = recurrent((4, 5, 3, 20), lengths=True, reset=True)
     arguments.weights[7, 2] = value
     exact = call(
         arguments.map(lambda tensor: tensor.double().cpu())._replace(
@@ -459,8 +438,9 @@ def test_small_products_of_rows_of_any_length(recurrent, full):
     assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
 
 
-def test_d_input_beyond_a_length_is_zero_whatever_the_weights_are(recurrent_dtype):
-    arguments = make((6, 9, 5, 20), recurrent_dtype, "cuda", lengths=True)
+@of_lltm
+def test_d_input_beyond_a_length_is_zero_whatever_the_weights_are(recurrent):
+    arguments = recurrent((6, 9, 5, 20), lengths=True)
     arguments.lengths[0] = 3
     arguments.weights[7, -2] = torch.inf
     d_input = call_backward(make_gradients(arguments), arguments)[0]
@@ -481,8 +461,7 @@ def test_small_products_in_a_graph(recurrent):
         for gradient in found:
             gradient.fill_(torch.nan)
         graph.replay()
-        for again, first in zip(found, expected, strict=True):
-            assert torch.equal(again, first)
+        assert_identical(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -525,18 +504,17 @@ def test_tf32_is_as_exact_as_float32(monkeypatch):
     arguments = make((5, 6, 0, 40), torch.float32, "cuda")
     found = call(arguments)
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    for with_tf32, without in zip(found[:3], call(arguments)[:3], strict=True):
-        assert torch.equal(with_tf32, without)
+    assert_identical(found[:3], call(arguments)[:3])
 
 
-def test_more_than_two_to_the_31_elements(recurrent_dtype):
+@of_lltm
+def test_more_than_two_to_the_31_elements(recurrent):
     if torch.cuda.mem_get_info()[0] < 48 << 30:
         pytest.skip("the GPU has too little memory that is free")
     steps, batch, state_size = 24, 1 << 18, 128
-    inputs = torch.randn(steps, batch, 1, device="cuda", dtype=recurrent_dtype)
-    inputs[:, -2:] = inputs[:, :2]
-    weights = torch.randn(3 * state_size, state_size + 1, device="cuda").to(recurrent_dtype) / 12
-    output, h_n, c_n, cells, gates = torch.ops.lltm.sequence(inputs, weights, keep=True)
+    arguments = recurrent((steps, batch, 1, state_size), bias=False, state=False)
+    arguments.input[:, -2:] = arguments.input[:, :2]
+    output, h_n, c_n, cells, gates = call(arguments, keep=True)
     assert gates.numel() > 2**31
     for kept in (output, cells, gates):
         assert torch.equal(kept[:, -2:], kept[:, :2])
