@@ -143,8 +143,8 @@ def test_the_parameters_of_an_lstm_are_hinted_at():
 @pytest.mark.parametrize(
     "input", [[torch.zeros(2, 3)], torch.zeros(5, 2, 3).numpy(), None], ids=lambda i: type(i).__name__
 )
-def test_an_input_that_is_no_tensor(input):
-    with pytest.raises(
-        TypeError, match=f"LLTM: input should be a tensor or a PackedSequence, got .* {type(input).__name__}"
-    ):
-        lltm.LLTM(3, 4)(input)
+@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM])
+def test_an_input_that_is_no_tensor(cls, input):
+    message = f"^{cls.__name__}: input should be a tensor or a PackedSequence, got an object of type "
+    with pytest.raises(TypeError, match=message + type(input).__name__ + "$"):
+        cls(3, 4)(input)
