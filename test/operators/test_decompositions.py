@@ -265,9 +265,10 @@ def test_the_page(onnxruntime, tmp_path, monkeypatch):
     run_by_the_page = [torch.from_numpy(names[name]) for name in ("output", "h_n", "c_n")]
     torch.testing.assert_close(run_by_the_page, [expected, *states])
     input, lengths = torch.randn(9, 4, 32), torch.tensor([9, 0, 4, 1])
-    output, state = names["model"](input, lengths=lengths)
-    found = [torch.from_numpy(values) for values in run_onnx(onnxruntime, "model.onnx", input, lengths)]
-    torch.testing.assert_close(found, [output, *state])
+    for module, file in (("lstm", "lstm.onnx"), ("model", "model.onnx")):
+        output, state = names[module](input, lengths=lengths)
+        found = [torch.from_numpy(values) for values in run_onnx(onnxruntime, file, input, lengths)]
+        torch.testing.assert_close(found, [output, *state])
     torch.testing.assert_close(torch.export.load("model.pt2").module()(input, lengths=lengths), (output, state))
 
 
