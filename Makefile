@@ -23,7 +23,7 @@ with = scripts/in-environment $(1)
 # $(call build,GOAL,OPTIONS OF CMAKE)
 build = @$(call with,$(1)) sh -ec '\
   cmake -S . -B $(BUILD) $(2) $(CMAKE_ARGS); \
-  echo "-- Building in $(BUILD) (takes some minutes from scratch)"; \
+  echo "-- Building in $(BUILD)$(if $(wildcard $(BUILD)/liblltm_ops.so),, (takes some minutes))"; \
   cmake --build $(BUILD)'
 # To use the library: compiled in as short a time as possible, without tests, for the GPU that is present. An existing
 # build folder keeps its options, because that of the tests serves as well, and other options would compile it anew.
@@ -44,8 +44,8 @@ help:
 	@echo 'Use it'
 	@echo '  make build          the library: $(BUILD)/liblltm_ops.so (some minutes)'
 	@echo '  make demo           train a classifier of handwritten digits in Python, serve it from C++ (a minute)'
-	@echo '  make stream         train a byte-level model of Python source, let C++ continue a line (LINE="def read(")'
-	@echo '  make rl             train recurrent agents by reinforcement learning, draw how they learn'
+	@echo '  make stream         train a byte-level model of Python source, let C++ complete a line (LINE="def read("; two minutes)'
+	@echo '  make rl             train recurrent agents by reinforcement learning, draw how they learn (a minute)'
 	@echo 'Change it'
 	@echo '  make check          the CPU tests of values, gradients, errors and modules (a minute or so): for daily work'
 	@echo '  make test           every test but those of a release (some minutes; one side: make test-cpp, make test-python)'
