@@ -58,7 +58,8 @@ def draw_learning(axis: Axes, history: Sequence[Epoch]) -> None:
     axis.tick_params(which="minor", length=0)
     axis.grid(axis="y", color=GRID)
     axis.set_axisbelow(True)
-    at_the_end = {"xytext": (-4, 8), "textcoords": "offset points", "ha": "right"}
+    over_lines = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    at_the_end = {"xytext": (-4, 8), "textcoords": "offset points", "ha": "right", "bbox": over_lines}
     axis.annotate("training loss (cross entropy)", (epochs[-1], history[-1].loss), color=MUTED, **at_the_end)
     error = f"test error {errors[-1]:.1%}"
     axis.annotate(error, (epochs[-1], errors[-1]), color=RIGHT, fontweight="bold", **at_the_end)

@@ -66,12 +66,12 @@ def main() -> None:
         runs = {name: [job.result() for job in agent_runs] for name, agent_runs in jobs.items()}
 
     print(
-        f"\n{'':10}{'steps of an episode':>20}{'collecting':>12}{'learning':>12}   seconds of processor time, each seed"
+        f"\n{'':10}{'episode length':>16}{'rollouts':>12}{'updates':>12}   (seconds of processor time; a line per seed)"
     )
     for name, agent_runs in runs.items():
         for reports in agent_runs:
             last = reports[-1]
-            print(f"{name:10}{last.length:20.0f}{last.collecting:12.1f}{last.learning:12.1f}")
+            print(f"{name:10}{last.length:16.0f}{last.collecting:12.1f}{last.learning:12.1f}")
     picture_file = args.output / "rl.png"
     parameters = {name: ppo.parameter_count(make_agent(name, size, 0).layer) for name, size in sizes.items()}
     picture.draw(picture_file, runs, parameters)
