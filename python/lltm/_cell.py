@@ -172,7 +172,7 @@ class LLTMCell(_leaf.Leaf):
             old_cell = old_h
         else:
             if not torch.jit.is_scripting():
-                _check_pair(state)
+                _checks.check_cell_pair("LLTMCell", "state", "(old_h, old_cell)", state)
             old_h, old_cell = state
             _check_dimensions(old_h, old_cell, 2 if batched else 1)
             if not batched:
@@ -194,14 +194,6 @@ def _either(**spellings: int | None) -> int:
     if len(given) != 1:
         raise TypeError(f"LLTMCell: expected either {' or '.join(spellings)}, got {'both' if given else 'neither'}")
     return given[0]
-
-
-def _check_pair(state: object) -> None:
-    given = _checks.describe_state(state)
-    if given is not None:
-        only_tensors = isinstance(state, tuple | list) and all(isinstance(part, Tensor) for part in state)
-        kind = RuntimeError if only_tensors else TypeError  # as for nn.LSTMCell
-        raise kind(f"LLTMCell: expected state to be the pair (old_h, old_cell), got {given}")
 
 
 def _check_dimensions(old_h: Tensor, old_cell: Tensor, expected: int) -> None:

@@ -62,6 +62,15 @@ def describe_state(state: object) -> str | None:
     return None if kinds == "Tensor, Tensor" else f"({kinds})"
 
 
+def check_cell_pair(cell: str, name: str, pair: str, state: object) -> None:
+    """Check that the state of a cell is a pair of tensors, with nn.LSTMCell's exception types."""
+    given = describe_state(state)
+    if given is not None:
+        only_tensors = isinstance(state, tuple | list) and all(isinstance(part, Tensor) for part in state)
+        kind = RuntimeError if only_tensors else TypeError
+        raise kind(f"{cell}: expected {name} to be the pair {pair}, got {given}")
+
+
 def check_input_kind(layer: str, input: object) -> None:
     if not hasattr(input, "dim"):  # tensors, and what poses as one
         kind = type(input).__name__

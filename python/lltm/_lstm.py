@@ -250,6 +250,7 @@ class LSTMCell(nn.LSTMCell):
         * the next state, both tensors (N, H), or (H).
 
     Raises:
+        TypeError: hx is not a tuple or list of tensors.
         ValueError: input or a state has neither 1 nor 2 dimensions.
         RuntimeError: any other mismatch of shape, dtype or device.
 
@@ -299,6 +300,8 @@ class LSTMCell(nn.LSTMCell):
         h0: Tensor | None = None
         c0: Tensor | None = None
         if hx is not None:
+            if not torch.jit.is_scripting():
+                _checks.check_cell_pair("LSTMCell", "hx", "(h_0, c_0)", hx)
             h0, c0 = hx
             expected = list(input.shape[:-1]) + [self.hidden_size]
             _check_cell_state(0, h0, expected)

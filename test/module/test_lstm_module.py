@@ -156,6 +156,15 @@ def test_inputs_of_pytorchs_own_tests(theirs, ours):
             RuntimeError,
             r"Expected hx\[1\] size",
         ),
+        (lambda c: c(torch.zeros(2, 3), torch.zeros(2, 4)), TypeError, r"the pair \(h_0, c_0\), got one tensor"),
+        (lambda c: c(torch.zeros(2, 3), torch.zeros(2, 2, 4)), TypeError, r"the pair \(h_0, c_0\), got one tensor"),
+        (lambda c: c(torch.zeros(2, 3), 7), TypeError, r"the pair \(h_0, c_0\), got an object of type int"),
+        (lambda c: c(torch.zeros(2, 3), ()), RuntimeError, r"the pair \(h_0, c_0\), got \(\)"),
+        (
+            lambda c: c(torch.zeros(2, 3), [torch.zeros(2, 4)] * 3),
+            RuntimeError,
+            r"the pair \(h_0, c_0\), got \(Tensor, Tensor, Tensor\)",
+        ),
     ],
 )
 def test_errors_of_the_cell(call, kind, message):
