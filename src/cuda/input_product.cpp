@@ -2,6 +2,7 @@
 
 #include "../dispatch/optional_tensor.h"
 #include "kernels/recurrence/recurrence.h"
+#include "packed_rows.h"
 #include "plan/input_product.h"
 #include "plan/plan.h"
 #include "runtime/launch_check.h"
@@ -44,17 +45,6 @@ InputProductProblem<scalar_t> small_problem(const Tensor& z_x,
           .z_x = z_x.mutable_data_ptr<scalar_t>()};
 }
 
-/// The rows of all steps, copied if TMA cannot describe them.
-Tensor describable_rows(const Tensor& input, const Device& device) {
-  const int64_t steps = input.size(0), batch = input.size(1);
-  if (input.is_contiguous() && is_describable(input)) {
-    return input.view({steps * batch, input.size(2)});
-  }
-  const Tensor copy = rows_of_vectors(steps * batch, input.size(2), input.scalar_type(), device);
-  copy.unflatten(0, {steps, batch}).copy_(input);
-  return copy;
-}
-
 void compute_by_wgmma(const Tensor& z_x,
                       const Tensor& input,
                       const RecurrentArguments& arguments,
@@ -62,7 +52,7 @@ void compute_by_wgmma(const Tensor& z_x,
                       const Device& device,
                       const DeviceFacts& facts) {
   const Tensor rows = describable_rows(input, device);
-  const Tensor weights = in_rows_of_vectors(arguments.weight_ih, device);
+  const Tensor weights = describable_rows(arguments.weight_ih, device);
   const Float32InputProduct problem{.rows = rows.size(0),
                                     .input_features = rows.size(1),
                                     .columns = z_x.size(2),

@@ -63,39 +63,6 @@ cudaError_t launch(const Problem<scalar_t>& problem,
   });
 }
 
-template <typename scalar_t>
-WeightGradients<scalar_t> weight_gradients(const RecurrentGradients& gradients) {
-  const auto stride = [](const Tensor& of) { return of.defined() ? of.stride(0) : 0; };
-  return {.of_h = mutable_data_or_null<scalar_t>(gradients.weight_hh),
-          .of_input = mutable_data_or_null<scalar_t>(gradients.weight_ih),
-          .h_stride = stride(gradients.weight_hh),
-          .input_stride = stride(gradients.weight_ih)};
-}
-
-/// Without the parts of d_weights, which have no memory yet.
-template <typename scalar_t>
-GradientProducts<scalar_t> gradient_products(const Tensor& d_gates,
-                                             const RecurrentGradients& gradients,
-                                             const SumOfParts<scalar_t>& d_bias,
-                                             const RecurrentBackwardArguments& arguments,
-                                             const GradientParts& parts,
-                                             bool reverse) {
-  const RecurrentArguments& sequence = arguments.sequence;
-  return {.old_h = old_states_of<scalar_t>(sequence, arguments.output, sequence.h0, reverse),
-          .state_size = arguments.output.size(2),
-          .input_features = sequence.input.size(2),
-          .columns = d_gates.size(1),
-          .input = steps_of<scalar_t>(sequence.input),
-          .input_weights = recurrent_weights<scalar_t>(sequence.weight_ih),
-          .d_gates = d_gates.const_data_ptr<scalar_t>(),
-          .d_gates_stride = d_gates.stride(0),
-          .d_bias = d_bias,
-          .d_weights = weight_gradients<scalar_t>(gradients),
-          .parts = parts,
-          .weight_parts = nullptr,
-          .d_input = mutable_data_or_null<scalar_t>(gradients.input)};
-}
-
 /// Whether pairs of neighboring elements of a tensor of three dimensions are aligned, in a dtype of
 /// 16 bits.
 bool starts_at_pairs(const Tensor& tensor) {
@@ -230,23 +197,20 @@ void run_recurrence(const RecurrenceCandidate& candidate,
   });
 }
 
-bool run_recurrence_backward(const RecurrenceCandidate& candidate,
-                             const Tensor& d_gates,
-                             const RecurrentGradients& gradients,
-                             const RecurrentBackwardArguments& arguments,
-                             const Device& device,
-                             bool reverse) {
+Tensor run_recurrence_backward(const RecurrenceCandidate& candidate,
+                               const Tensor& d_gates,
+                               const RecurrentGradients& gradients,
+                               const RecurrentBackwardArguments& arguments,
+                               const Device& device,
+                               bool reverse) {
   const Tensor gates = arguments.gates.contiguous(), cells = arguments.cells.contiguous();
   const int64_t batch = cells.size(1);
-  const DeviceFacts facts = device.facts();
-  const int group_rows = rows_of_group(candidate.tile, batch, facts);
-  const int64_t groups = ceil_div(batch, group_rows), columns = d_gates.size(1);
-  const Tensor& d_bias = gradients.bias;
+  const int group_rows = rows_of_group(candidate.tile, batch, device.facts());
   const Tensor bias_parts =
-      d_bias.defined() ? device.empty({groups, columns}, at::kFloat) : Tensor();
-  const bool products_are_small = are_small_gradient_products(
-      d_gates.size(0), arguments.sequence.input.size(2), cells.size(2), columns);
-  with_scalar(arguments.sequence.input.scalar_type(), [&]<typename scalar_t>() {
+      gradients.bias.defined()
+          ? device.empty({ceil_div(batch, group_rows), d_gates.size(1)}, at::kFloat)
+          : Tensor();
+  with_scalar(d_gates.scalar_type(), [&]<typename scalar_t>() {
     const RecurrenceBackward<scalar_t> problem{
         .steps = cells.size(0),
         .rows = batch,
@@ -269,27 +233,8 @@ bool run_recurrence_backward(const RecurrenceCandidate& candidate,
         .d_c0 = cells_out<scalar_t>(gradients.c0),
     };
     check_launch(launch(problem, candidate, device.stream()));
-    const SumOfParts<scalar_t> sum{.parts = problem.d_bias_parts,
-                                   .count = groups,
-                                   .size = columns,
-                                   .result = mutable_data_or_null<scalar_t>(d_bias)};
-    if (products_are_small) {
-      const GradientParts parts = parts_of_weight_gradient(
-          d_gates.size(0), arguments.sequence.input.size(2), cells.size(2), columns, facts);
-      auto products =
-          gradient_products<scalar_t>(d_gates, gradients, sum, arguments, parts, reverse);
-      const Tensor weight_parts =
-          products.d_weights.any_wanted() && parts.count > 1
-              ? device.empty({parts.count, columns, products.state_size + products.input_features},
-                             at::kFloat)
-              : Tensor();
-      products.weight_parts = mutable_data_or_null<float>(weight_parts);
-      check_launch(launch_gradient_products(products, device.stream()));
-    } else if (d_bias.defined()) {
-      check_launch(launch_add_parts(sum, device.stream()));
-    }
   });
-  return products_are_small;
+  return bias_parts;
 }
 
 }  // namespace lltm::cuda

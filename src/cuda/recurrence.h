@@ -32,14 +32,14 @@ void run_recurrence(const RecurrenceCandidate& candidate,
                     const Device& device,
                     bool reverse);
 
-/// Computes d_gates of all steps, a (steps * batch, gates) matrix whose rows may be
-/// padded, and those of d_bias, d_h0 and d_c0 that are wanted. Where their products are small, also
-/// d_weights and d_input; returns whether it did.
-bool run_recurrence_backward(const RecurrenceCandidate& candidate,
-                             const at::Tensor& d_gates,
-                             const RecurrentGradients& gradients,
-                             const RecurrentBackwardArguments& arguments,
-                             const Device& device,
-                             bool reverse);
+/// Computes d_gates of all steps, a (steps * batch, gates) matrix whose rows may be padded, and
+/// those of d_h0 and d_c0 that are wanted. Returns d_bias in parts, a float32 matrix whose rows are
+/// to be added in order, if it is wanted, otherwise an undefined tensor.
+at::Tensor run_recurrence_backward(const RecurrenceCandidate& candidate,
+                                   const at::Tensor& d_gates,
+                                   const RecurrentGradients& gradients,
+                                   const RecurrentBackwardArguments& arguments,
+                                   const Device& device,
+                                   bool reverse);
 
 }  // namespace lltm::cuda

@@ -28,23 +28,6 @@ inline void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b
   }
 }
 
-/// An uninitialized matrix whose rows start at multiples of 16 bytes.
-inline at::Tensor rows_of_vectors(int64_t rows,
-                                  int64_t columns,
-                                  c10::ScalarType dtype,
-                                  const Device& device) {
-  const auto size = static_cast<int>(c10::elementSize(dtype));
-  return device.empty({rows, whole_vectors(columns, size)}, dtype).narrow(1, 0, columns);
-}
-
-/// A matrix, copied if necessary so that TMA can describe it.
-inline at::Tensor in_rows_of_vectors(const at::Tensor& matrix, const Device& device) {
-  return is_describable(matrix)
-             ? matrix
-             : rows_of_vectors(matrix.size(0), matrix.size(1), matrix.scalar_type(), device)
-                   .copy_(matrix);
-}
-
 /// The stride of the bias, which may be absent.
 inline int64_t bias_stride(const std::optional<at::Tensor>& bias) {
   return is_given(bias) ? bias->stride(0) : 0;

@@ -1,0 +1,249 @@
+#include "gradient_products.h"
+
+#include "../dispatch/optional_tensor.h"
+#include "kernels/backward/kernels.h"
+#include "kernels/recurrence/recurrence.h"
+#include "kernels/sequence/kernels.h"
+#include "packed_rows.h"
+#include "plan/plan.h"
+#include "runtime/launch_check.h"
+#include "runtime/rows.h"
+#include "sequence.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mv.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sum.h>
+
+#include <cstdint>
+#include <limits>
+
+namespace lltm::cuda {
+namespace {
+
+using at::Tensor;
+
+/// A mask of shape (steps, batch, 1) that is true beyond the lengths.
+Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
+  return at::arange(steps, lengths.options()).unsqueeze(1).ge(lengths).unsqueeze(2);
+}
+
+/// The h that each step started from, for all steps.
+template <typename scalar_t>
+Tensor old_states(const RecurrentBackwardArguments& arguments, const Device& device, bool reverse) {
+  const Tensor& output = arguments.output;
+  const Tensor old_h = rows_of_vectors(
+      output.size(0) * output.size(1), output.size(2), output.scalar_type(), device);
+  if (output.size(0) > 0) {
+    const OldStatesParams<scalar_t> params{
+        .states =
+            old_states_of<scalar_t>(arguments.sequence, output, arguments.sequence.h0, reverse),
+        .state_size = output.size(2),
+        .old_h = old_h.mutable_data_ptr<scalar_t>(),
+        .old_h_stride = old_h.stride(0),
+    };
+    check_launch(launch_old_states(params, device.stream()));
+  }
+  return old_h;
+}
+
+/// Computes the products over all steps by the tiles of the LLTM in float32, if they are faster
+/// than the library. Returns whether it did. `weights` and `d_weights` are whole matrices, [h |
+/// input]. Only d_weights read input and old_h, so their layout affects neither which kernel
+/// computes d_input nor its bits.
+bool run_products_of_lltm(const Tensor& d_weights,
+                          const Tensor& d_input,
+                          const Tensor& d_gates,
+                          const Tensor& input,
+                          const Tensor& weights,
+                          const Tensor& old_h,
+                          const Device& device,
+                          const DeviceFacts& facts) {
+  const int64_t state_size = weights.size(0) / 3;
+  const BackwardShape shape{.arithmetic = arithmetic_of(input.scalar_type()),
+                            .batch = input.size(0),
+                            .input_features = input.size(1),
+                            .state_size = state_size,
+                            .vector_rows = are_describable_halves(weights),
+                            .forms_d_old_h = false};
+  const auto [candidate, estimate] = plan_backward(facts, shape);
+  if (shape.arithmetic != Arithmetic::kFloat32 || candidate->group != Group::kHopper ||
+      !has_rows(weights)) {
+    return false;
+  }
+  // Without d_weights, any matrices take the places of these.
+  const Rows inputs(d_weights.defined() ? input : weights);
+  BackwardProblem problem{
+      .batch = shape.batch,
+      .input_features = shape.input_features,
+      .state_size = state_size,
+      .d_gates = d_gates.const_data_ptr(),
+      .d_gates_stride = d_gates.stride(0),
+      .input = inputs.matrix(),
+      .weights = rows_of(weights),
+      .weights_input = rows_of(weights).from(state_size, sizeof(float)),
+      .old_h = rows_of(d_weights.defined() ? old_h : weights),
+      .d_old_h = nullptr,
+      .d_input = mutable_data_or_null<float>(d_input),
+      .d_weights = mutable_data_or_null<float>(d_weights),
+  };
+  const Tensor packed = pack(problem, *shape.arithmetic, /*by_wgmma=*/true, device);
+  const Tensor workspace =
+      device.empty({workspace_floats(*shape.arithmetic, problem, estimate.plan)}, at::kFloat);
+  check_launch(launch_backward_wgmma<Arithmetic::kFloat32>(
+      problem, estimate.plan, workspace.mutable_data_ptr<float>(), device.stream()));
+  return true;
+}
+
+template <typename scalar_t>
+WeightGradients<scalar_t> weight_gradients(const RecurrentGradients& gradients) {
+  const auto stride = [](const Tensor& of) { return of.defined() ? of.stride(0) : 0; };
+  return {.of_h = mutable_data_or_null<scalar_t>(gradients.weight_hh),
+          .of_input = mutable_data_or_null<scalar_t>(gradients.weight_ih),
+          .h_stride = stride(gradients.weight_hh),
+          .input_stride = stride(gradients.weight_ih)};
+}
+
+/// d_bias as the sum of its parts, or nothing.
+template <typename scalar_t>
+SumOfParts<scalar_t> sum_of(const Tensor& bias_parts, const Tensor& d_bias) {
+  if (!d_bias.defined()) {
+    return {};
+  }
+  return {.parts = bias_parts.const_data_ptr<float>(),
+          .count = bias_parts.size(0),
+          .size = bias_parts.size(1),
+          .result = d_bias.mutable_data_ptr<scalar_t>()};
+}
+
+/// Without the parts of d_weights, which have no memory yet.
+template <typename scalar_t>
+GradientProducts<scalar_t> small_products(const Tensor& d_gates,
+                                          const RecurrentGradients& gradients,
+                                          const SumOfParts<scalar_t>& d_bias,
+                                          const RecurrentBackwardArguments& arguments,
+                                          const GradientParts& parts,
+                                          bool reverse) {
+  const RecurrentArguments& sequence = arguments.sequence;
+  return {.old_h = old_states_of<scalar_t>(sequence, arguments.output, sequence.h0, reverse),
+          .state_size = arguments.output.size(2),
+          .input_features = sequence.input.size(2),
+          .columns = d_gates.size(1),
+          .input = steps_of<scalar_t>(sequence.input),
+          .input_weights = recurrent_weights<scalar_t>(sequence.weight_ih),
+          .d_gates = d_gates.const_data_ptr<scalar_t>(),
+          .d_gates_stride = d_gates.stride(0),
+          .d_bias = d_bias,
+          .d_weights = weight_gradients<scalar_t>(gradients),
+          .parts = parts,
+          .weight_parts = nullptr,
+          .d_input = mutable_data_or_null<scalar_t>(gradients.input)};
+}
+
+}  // namespace
+
+void compute_gradient_products(const Tensor& d_gates,
+                               const RecurrentGradients& gradients,
+                               const RecurrentBackwardArguments& arguments,
+                               const Device& device,
+                               const DeviceFacts& facts,
+                               bool reverse) {
+  const bool wants_weights = gradients.weight_ih.defined() || gradients.weight_hh.defined();
+  const bool wants_input = gradients.input.defined();
+  if (!wants_weights && !wants_input) {
+    return;
+  }
+  const RecurrentArguments& sequence = arguments.sequence;
+  Tensor old_h;
+  if (wants_weights) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(
+        at::kHalf, at::kBFloat16, d_gates.scalar_type(), "lltm::sequence_backward", [&] {
+          old_h = old_states<scalar_t>(arguments, device, reverse);
+        });
+  }
+  // Beyond a row's length d_gates are zeros, which a product must not multiply by a NaN or an
+  // infinity.
+  const bool has_lengths = is_given(sequence.lengths);
+  const Tensor beyond =
+      has_lengths ? beyond_lengths(sequence.input.size(0), *sequence.lengths) : Tensor();
+  const int64_t rows = d_gates.size(0), input_features = sequence.input.size(2);
+  const Tensor input =
+      (has_lengths && wants_weights ? sequence.input.masked_fill(beyond, 0) : sequence.input)
+          .reshape({rows, input_features});
+  const bool done = sequence.weights.defined() && run_products_of_lltm(gradients.weights,
+                                                                       gradients.input,
+                                                                       d_gates,
+                                                                       input,
+                                                                       sequence.weights,
+                                                                       old_h,
+                                                                       device,
+                                                                       facts);
+  if (!done) {
+    if (gradients.weight_hh.defined()) {
+      product_out(gradients.weight_hh, d_gates.t(), old_h);
+    }
+    if (gradients.weight_ih.defined()) {
+      product_out(gradients.weight_ih, d_gates.t(), input);
+    }
+    if (wants_input) {
+      product_out(gradients.input.view({rows, input_features}), d_gates, sequence.weight_ih);
+    }
+  }
+  if (has_lengths && wants_input) {
+    gradients.input.masked_fill_(beyond, 0);
+  }
+}
+
+void compute_small_gradient_products(const Tensor& d_gates,
+                                     const Tensor& bias_parts,
+                                     const RecurrentGradients& gradients,
+                                     const RecurrentBackwardArguments& arguments,
+                                     const Device& device,
+                                     const DeviceFacts& facts,
+                                     bool reverse) {
+  const int64_t columns = d_gates.size(1), state_size = arguments.output.size(2);
+  const int64_t input_features = arguments.sequence.input.size(2);
+  const GradientParts parts =
+      parts_of_weight_gradient(d_gates.size(0), input_features, state_size, columns, facts);
+  with_scalar(d_gates.scalar_type(), [&]<typename scalar_t>() {
+    auto products = small_products<scalar_t>(d_gates,
+                                             gradients,
+                                             sum_of<scalar_t>(bias_parts, gradients.bias),
+                                             arguments,
+                                             parts,
+                                             reverse);
+    const Tensor weight_parts =
+        products.d_weights.any_wanted() && parts.count > 1
+            ? device.empty({parts.count, columns, state_size + input_features}, at::kFloat)
+            : Tensor();
+    products.weight_parts = mutable_data_or_null<float>(weight_parts);
+    check_launch(launch_gradient_products(products, device.stream()));
+  });
+}
+
+void add_bias_parts(const Tensor& d_bias, const Tensor& bias_parts, const Device& device) {
+  with_scalar(d_bias.scalar_type(), [&]<typename scalar_t>() {
+    check_launch(launch_add_parts(sum_of<scalar_t>(bias_parts, d_bias), device.stream()));
+  });
+}
+
+/// d_bias, the sum of the rows of d_gates, as a product with ones, which reads them up to twice as
+/// fast as at::sum. In 16 bits its sums are float32; float32 is not rounded to TF32.
+void sum_rows(const Tensor& d_bias, const Tensor& d_gates) {
+  Tensor sums = d_bias;
+  const int64_t rows = d_gates.size(0);
+  if (rows > std::numeric_limits<int32_t>::max()) {
+    at::sum_out(sums, d_gates, /*dim=*/0);  // BLAS counts in 32 bits
+  } else if (const Tensor ones = at::ones({1, rows}, d_gates.options()); d_gates.itemsize() == 2) {
+    sums = at::empty({1, d_gates.size(1)}, d_gates.options().dtype(at::kFloat));
+    product_out(sums, ones, d_gates);
+    d_bias.copy_(sums.squeeze(0));
+  } else {
+    at::mv_out(sums, d_gates.t(), ones.squeeze(0));
+  }
+}
+
+}  // namespace lltm::cuda

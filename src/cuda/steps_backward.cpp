@@ -1,0 +1,192 @@
+#include "steps_backward.h"
+
+#include "../cell/accumulate.h"
+#include "../cell/with_cell.h"
+#include "../dispatch/optional_tensor.h"
+#include "kernels/sequence/kernels.h"
+#include "packed_rows.h"
+#include "plan/plan.h"
+#include "runtime/launch_check.h"
+#include "runtime/rows.h"
+#include "sequence.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+
+namespace lltm::cuda {
+namespace {
+
+using at::Tensor;
+
+/// Launches the kernel that computes a step and its product.
+template <typename Cell, typename scalar_t>
+cudaError_t launch_with_product(const SequenceGradientsParams<scalar_t>& params,
+                                const Matrix& weights_h,
+                                Arithmetic arithmetic,
+                                const SequenceGradientChoice& plan,
+                                cudaStream_t stream) {
+  const TileShape& tile = plan.candidate->tile;
+  const int ranks = plan.estimate.ranks;
+  return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
+    if constexpr (std::is_same_v<scalar_t, TensorElement<kArithmetic>>) {
+      if (plan.candidate->group == Group::kHopper) {
+        return launch_sequence_gradient_wgmma<Cell, kArithmetic>(
+            params, weights_h, tile, ranks, stream);
+      }
+      if constexpr (std::is_same_v<Cell, cell::Lltm>) {
+        return launch_sequence_gradient_tiles<kArithmetic>(params, weights_h, tile, ranks, stream);
+      }
+    }
+    return cudaErrorInvalidValue;  // other tensors; those of float64 have no arithmetic at all
+  });
+}
+
+/// From the last step that was run to the first. The product of d_gates of the following step with
+/// the weights is the gradient of h, from which a step's own d_gates are computed, in one launch
+/// or, with the product by the library, in two. The gradients of the state are carried in the
+/// accumulation type. d_gates are rounded, like those of the cell.
+template <typename scalar_t>
+class StepsBackward {
+  using acc_t = accumulate_t<scalar_t>;
+  static constexpr auto kAccumulated = c10::CppTypeToScalarType<acc_t>::value;
+
+ public:
+  StepsBackward(const SequenceGradientChoice& choice,
+                const Tensor& d_gates,
+                const RecurrentBackwardArguments& arguments,
+                const Device& device,
+                bool reverse)
+      : choice_(choice),
+        d_gates_(d_gates),
+        arguments_(arguments),
+        device_(device),
+        order_{.steps = arguments.cells.size(0), .reverse = reverse},
+        batch_(arguments.cells.size(1)),
+        d_h_(before_all_steps(arguments.grad_h_n)),
+        d_cell_(before_all_steps(arguments.grad_c_n)),
+        gates_(contiguous_vectors(arguments.gates)),
+        cells_(contiguous_vectors(arguments.cells)) {}
+
+  void run(const RecurrentGradients& gradients) {
+    const bool wants_h0 = gradients.h0.defined();
+    if (order_.steps > 1 || (order_.steps == 1 && wants_h0)) {
+      prepare_product();
+    }
+    params_ = params_of_all_steps();
+    for (int64_t k = order_.steps - 1; k >= 0; --k) {
+      run_step(order_.time_of(k));
+    }
+    if (wants_h0) {
+      if (order_.steps > 0) {
+        run_step(kNoTime);
+      }
+      gradients.h0.copy_(d_h_);
+    }
+    if (gradients.c0.defined()) {
+      gradients.c0.copy_(d_cell_);
+    }
+  }
+
+ private:
+  bool by_library() const { return choice_.candidate->group == Group::kLibrary; }
+
+  /// A gradient of the state, with what comes in from h_n or c_n.
+  Tensor before_all_steps(const std::optional<Tensor>& incoming) const {
+    const Tensor state = device_.empty({batch_, arguments_.cells.size(2)}, kAccumulated);
+    return is_given(incoming) ? state.copy_(*incoming) : state.zero_();
+  }
+
+  void prepare_product() {
+    const Tensor& weight_hh = arguments_.sequence.weight_hh;
+    weights_h_ = choice_.candidate->group == Group::kHopper ? transposed(weight_hh, device_)
+                                                            : describable_rows(weight_hh, device_);
+    if (by_library()) {
+      from_h_ = device_.empty(d_h_.sizes(), kAccumulated);
+    }
+  }
+
+  /// What all steps have in common.
+  SequenceGradientsParams<scalar_t> params_of_all_steps() {
+    const RecurrentArguments& sequence = arguments_.sequence;
+    // A float32 c0 beside 16 bits is rounded, as all other cells are.
+    c0_ = is_given(sequence.c0) ? sequence.c0->to(cells_.scalar_type()) : Tensor();
+    return {
+        .steps = order_.steps,
+        .rows = batch_,
+        .state_size = cells_.size(2),
+        .t = kNoTime,
+        .last_t = kNoTime,
+        .follows_a_product = false,
+        .rows_of_sequence = rows_of_sequence(sequence),
+        .grad_output = steps_of<scalar_t>(arguments_.grad_output),
+        .grad_cells = steps_of<scalar_t>(arguments_.grad_cells),
+        .from_h = data_or_null<acc_t>(from_h_),
+        .d_h = d_h_.mutable_data_ptr<acc_t>(),
+        .d_cell = d_cell_.mutable_data_ptr<acc_t>(),
+        .gates = nullptr,
+        .cells = nullptr,
+        .d_gates = nullptr,
+        .all_d_gates = d_gates_.const_data_ptr<scalar_t>(),
+        .d_gates_stride = d_gates_.stride(0),
+        .old_cells = old_states_of<scalar_t>(sequence, cells_, c0_, order_.reverse),
+    };
+  }
+
+  /// Runs the step at t after the one that was run before or, at kNoTime, only the product with
+  /// d_gates of that one.
+  void run_step(int64_t t) {
+    params_.t = t;
+    if (t != kNoTime) {
+      params_.gates = gates_.const_data_ptr<scalar_t>() + t * batch_ * gates_.size(2);
+      params_.cells = cells_.const_data_ptr<scalar_t>() + t * batch_ * cells_.size(2);
+      params_.d_gates = d_gates_.mutable_data_ptr<scalar_t>() + t * batch_ * params_.d_gates_stride;
+    }
+    const bool has_product = params_.last_t != kNoTime;
+    if (has_product && by_library()) {
+      product_out(from_h_, d_gates_.narrow(0, params_.last_t * batch_, batch_), weights_h_);
+    }
+    check_launch(with_cell(arguments_.sequence.cell, [&]<typename Cell>() {
+      return has_product && !by_library()
+                 ? launch_with_product<Cell>(params_,
+                                             rows_of(weights_h_),
+                                             *arithmetic_of(cells_.scalar_type()),
+                                             choice_,
+                                             device_.stream())
+                 : launch_sequence_gradients<Cell>(params_, device_.stream());
+    }));
+    params_.last_t = t;
+    params_.follows_a_product = has_product;
+  }
+
+  const SequenceGradientChoice& choice_;
+  const Tensor& d_gates_;
+  const RecurrentBackwardArguments& arguments_;
+  const Device& device_;
+  const StepOrder order_;
+  const int64_t batch_;
+  const Tensor d_h_, d_cell_;
+  const Tensor gates_, cells_;
+  Tensor c0_;                  // in the type of cells, or undefined
+  Tensor weights_h_, from_h_;  // of the product, if there is any
+  SequenceGradientsParams<scalar_t> params_;
+};
+
+}  // namespace
+
+void run_steps_backward(const SequenceGradientChoice& choice,
+                        const Tensor& d_gates,
+                        const RecurrentGradients& gradients,
+                        const RecurrentBackwardArguments& arguments,
+                        const Device& device,
+                        bool reverse) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, d_gates.scalar_type(), "lltm::sequence_backward", [&] {
+        StepsBackward<scalar_t>(choice, d_gates, arguments, device, reverse).run(gradients);
+      });
+}
+
+}  // namespace lltm::cuda
