@@ -94,6 +94,8 @@ struct StepCosts {
   };
 
   double chunk_rate;  // of 16 bits and TF32
+  // Weights of more than cache_bytes are read from memory.
+  double cache_bytes, memory_rate;
   Shared shared, float32_shared;
   struct {
     double launch, rate, a_row;
@@ -219,7 +221,7 @@ LLTM_COSTS(kCosts, {
             .copy_rate = 2.85e6, .rate = 4.8e6, .weights_rate = 4.46e6,
             .unaligned_launch = 2, .unaligned_weights_rate = 3.85e6, .unaligned_reads = 3}},
     .step = {
-        .chunk_rate = 8.44e6,
+        .chunk_rate = 8.44e6, .cache_bytes = 40e6, .memory_rate = 2.4e6,
         .shared = {.exchange = 0.0716, .exchange_a_rank = 0.0458, .write_rate = 1.59e6,
                    .early_start = 1.85, .unaligned = 1.17, .unaligned_a_column = 0.0217,
                    .waves = {.used = 0.48, .whole = 0.236},

@@ -215,8 +215,8 @@ Estimate step_time(const ForwardCandidate& of,
   const double traffic = static_cast<double>(shape.batch * shape.state_size) *
                          (8 + element_size(shape.arithmetic)) / costs.write_rate;
   // Weights that L2 has no room for come from memory in every step.
-  constexpr double kCacheBytes = 40e6, kMemoryRate = 2.4e6;
-  const double read = weights_bytes(shape) > kCacheBytes ? weights_bytes(shape) / kMemoryRate : 0;
+  const double weights = weights_bytes(shape);
+  const double read = weights > all.step.cache_bytes ? weights / all.step.memory_rate : 0;
   return best_ranks(of.most_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
     const int cluster = ranks * of.tile.row_tiles;
     const int resident = device.resident_in_clusters_of(cluster);

@@ -74,63 +74,84 @@ double products_time(const BackwardShape& s, const BackwardCosts& all, const Gra
               : 0);
 }
 
+/// Keeps the plan with the least time.
+void keep_best(Estimate& best, const GradientPlan& plan, double us) {
+  if (best.plan.blocks == 0 || us < best.us) {
+    best = {us, 1, plan};
+  }
+}
+
+/// A plan without blocks.
+GradientPlan plan_with(const TileSizes& of) {
+  return {.rows = kGradientRows,
+          .state_columns = of.state_columns,
+          .weight_columns = of.weight_columns};
+}
+
+/// The best plan with small tiles, whose K the ranks of a cluster may share.
+void consider_ranks(Estimate& best,
+                    const TileSizes& of,
+                    const BackwardShape& s,
+                    const GradientCosts& costs,
+                    const DeviceFacts& device) {
+  for (int log = 0; log < 4; ++log) {
+    const int ranks = 1 << log;
+    GradientPlan plan = plan_with(of);
+    plan.ranks = ranks;
+    // Two blocks share a multiprocessor.
+    plan.blocks = 2 * device.resident_in_clusters_of(ranks) / ranks * ranks;
+    if (plan.blocks == 0) {
+      continue;
+    }
+    for (const auto& [shares_state, shares_weights] :
+         {std::pair{true, false}, {true, true}, {false, true}}) {
+      // Each rank needs at least one chunk of a K that is shared.
+      if ((!shares_state || s.chunks(s.gates()) >= ranks) &&
+          (!shares_weights || (ranks > 1 && s.chunks(s.batch) >= ranks))) {
+        plan.shares_state = shares_state;
+        plan.shares_weights = shares_weights;
+        keep_best(best, plan, products_time(s, costs.*of.costs, plan) + costs.exchange[log]);
+      }
+    }
+  }
+}
+
+/// The best plan with large tiles, whose K may be divided into parts.
+void consider_parts(Estimate& best,
+                    const TileSizes& of,
+                    const BackwardShape& s,
+                    const GradientCosts& costs,
+                    const DeviceFacts& device) {
+  const auto has_chunks_for = [](int parts, int64_t chunks) {
+    return parts <= std::max<int64_t>(chunks / 2, 1);
+  };
+  GradientPlan plan = plan_with(of);
+  plan.ranks = 2;
+  plan.blocks = device.multiprocessors / 2 * 2;
+  for (const int state_parts : {1, 2, 3, 4, 5, 6, 8}) {
+    for (const int weight_parts : {1, 2, 3, 4, 6, 8, 12, 16, 32}) {
+      if (has_chunks_for(state_parts, s.chunks(s.gates())) &&
+          has_chunks_for(weight_parts, s.chunks(s.batch))) {
+        plan.state_parts = state_parts;
+        plan.weight_parts = weight_parts;
+        keep_best(best, plan, products_time(s, costs.*of.costs, plan));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Estimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts& device) {
   const auto& of_products = device.costs->backward.wgmma;
   const bool tf32 = s.arithmetic == Arithmetic::kTf32;
   const GradientCosts& costs = tf32 ? of_products.tf32 : of_products.half;
-  const int64_t state_chunks = s.chunks(s.gates()), weight_chunks = s.chunks(s.batch);
   Estimate best{};
-  const auto consider = [&](const TileSizes& of, GradientPlan plan, double more) {
-    plan.rows = kGradientRows;
-    plan.state_columns = of.state_columns;
-    plan.weight_columns = of.weight_columns;
-    const double us = products_time(s, costs.*of.costs, plan) + more;
-    if (best.plan.blocks == 0 || us < best.us) {
-      best = {us, 1, plan};
-    }
-  };
   for (const TileSizes& of : kTiles) {
     if (of.weight_columns == 64) {
-      for (int log = 0; log < 4; ++log) {
-        const int ranks = 1 << log;
-        // Two blocks share a multiprocessor.
-        const int blocks = 2 * device.resident_in_clusters_of(ranks) / ranks * ranks;
-        if (blocks == 0) {
-          continue;
-        }
-        for (const auto& [shares_state, shares_weights] :
-             {std::pair{true, false}, {true, true}, {false, true}}) {
-          // Each rank needs at least one chunk of a K that is shared.
-          if ((!shares_state || state_chunks >= ranks) &&
-              (!shares_weights || (ranks > 1 && weight_chunks >= ranks))) {
-            consider(of,
-                     {.ranks = ranks,
-                      .shares_state = shares_state,
-                      .shares_weights = shares_weights,
-                      .blocks = blocks},
-                     costs.exchange[log]);
-          }
-        }
-      }
-      continue;
-    }
-    if (of.state_columns == 64 && s.batch > 64) {
-      continue;
-    }
-    for (const int state_parts : {1, 2, 3, 4, 5, 6, 8}) {
-      for (const int weight_parts : {1, 2, 3, 4, 6, 8, 12, 16, 32}) {
-        if (state_parts <= std::max<int64_t>(state_chunks / 2, 1) &&
-            weight_parts <= std::max<int64_t>(weight_chunks / 2, 1)) {
-          consider(of,
-                   {.ranks = 2,
-                    .state_parts = state_parts,
-                    .weight_parts = weight_parts,
-                    .blocks = device.multiprocessors / 2 * 2},
-                   0);
-        }
-      }
+      consider_ranks(best, of, s, costs, device);
+    } else if (of.state_columns > 64 || s.batch <= 64) {
+      consider_parts(best, of, s, costs, device);
     }
   }
   if (tf32) {

@@ -21,6 +21,18 @@ bool is_small(const InputProductShape& shape) {
   return shape.rows <= kMultiplyAdds / ((shape.input_features + kOfElement) * shape.columns);
 }
 
+/// Multiply-adds of a large product of the library, per microsecond.
+double library_rate(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::kFloat32:
+      return 23e6;
+    case Arithmetic::kTf32:
+      return 190e6;
+    default:
+      return 380e6;
+  }
+}
+
 double library_time(const InputProductShape& shape) {
   return kLibraryLaunch +
          static_cast<double>(shape.rows) * static_cast<double>(shape.columns) *
@@ -60,17 +72,6 @@ std::optional<double> copies_time(const InputProductShape& shape, const DeviceFa
 }
 
 }  // namespace
-
-double library_rate(Arithmetic arithmetic) {
-  switch (arithmetic) {
-    case Arithmetic::kFloat32:
-      return 23e6;
-    case Arithmetic::kTf32:
-      return 190e6;
-    default:
-      return 380e6;
-  }
-}
 
 InputProductPlan plan_input_product(const InputProductShape& shape, const DeviceFacts& device) {
   InputProductPlan best{

@@ -32,9 +32,6 @@ struct InputProductShape {
   int64_t columns;  // of z_x: state_size of each gate
 };
 
-/// Multiply-adds of a large product of the library, per microsecond.
-double library_rate(Arithmetic arithmetic);
-
 InputProductPlan plan_input_product(const InputProductShape& shape, const DeviceFacts& device);
 
 }  // namespace lltm::cuda
