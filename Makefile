@@ -61,7 +61,7 @@ help:
 	@echo '  make bench          this library and its peers (QUICK=1: in two minutes; see benchmark/README.md)'
 	@echo '  make quality        train LLTMs, LSTMs and GRUs on small tasks (ten minutes; docs/the-cell.md has the tables)'
 	@echo 'Release it'
-	@echo '  make wheel          one wheel for all supported versions of PyTorch, in dist/ (CUDA=0: without CUDA)'
+	@echo '  make wheel          one wheel for all supported versions of PyTorch, in dist/ (downloads 2 GB; CUDA=0: without CUDA)'
 	@echo '  make release-check  install it beside each of them, and use it from Python and C++'
 	@echo 'Remove it'
 	@echo '  make clean          what was built;  make distclean the environments (.venv*) too'
