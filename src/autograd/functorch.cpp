@@ -81,10 +81,10 @@ typename Op::Results in_one_batch(const Vmap& vmap,
   }
   auto results =
       result_list<Op>(Op::call(pack_arguments<typename Op::Arguments>(arguments), rest...));
+  const auto& result_dimensions = Op::template by_result_name<batch_dimension<Op>>();
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i]) {
-      const auto dimension = batch_dimension<Op>(Op::schema().returns()[i].name());
-      results[i] = vmap.unfold(*results[i], *dimension, batch);
+      results[i] = vmap.unfold(*results[i], *result_dimensions[i], batch);
     }
   }
   return results_in<Op>(results);
@@ -168,9 +168,10 @@ bool has_gradients_of_shared_parameters(const typename Op::Arguments& arguments,
                                         const std::array<bool, count>& output_mask) {
   const auto list = tensors_of(arguments);
   const auto vmap = Vmap::over(list);
+  const auto& dimensions = Op::template by_result_name<batch_dimension<Op>>();
   bool are_wanted = false;
   for (size_t i = 0; i < count; ++i) {
-    are_wanted |= output_mask[i] && !batch_dimension<Op>(Op::schema().returns()[i].name());
+    are_wanted |= output_mask[i] && !dimensions[i];
   }
   return are_wanted && vmap && !maps_parameters<Op>(*vmap, list);
 }

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 namespace lltm {
 
@@ -50,22 +51,32 @@ class Operator {
     return c10::CompileTimeFunctionPointer<Function, unpacked>();
   }
 
-  static const c10::FunctionSchema& schema() { return handle().schema(); }
-
   /// What `property` says of the names of the tensors, in their order.
   template <auto property>
   static const auto& by_name() {
-    static const auto values = [] {
-      std::array<decltype(property(std::string_view())), kTensors> found;
-      for (size_t i = 0; i < kTensors; ++i) {
-        found[i] = property(schema().arguments()[i].name());
-      }
-      return found;
-    }();
+    static const auto values = found<property, kTensors>(schema().arguments());
+    return values;
+  }
+
+  /// The same for the results, of which there is a tuple.
+  template <auto property>
+  static const auto& by_result_name() {
+    static const auto values = found<property, std::tuple_size_v<Results>>(schema().returns());
     return values;
   }
 
  private:
+  template <auto property, size_t count>
+  static auto found(const std::vector<c10::Argument>& arguments) {
+    std::array<decltype(property(std::string_view())), count> values;
+    for (size_t i = 0; i < count; ++i) {
+      values[i] = property(arguments[i].name());
+    }
+    return values;
+  }
+
+  static const c10::FunctionSchema& schema() { return handle().schema(); }
+
   static const c10::TypedOperatorHandle<Function>& handle() {
     static const auto handle =
         c10::Dispatcher::singleton().findSchemaOrThrow(Self::kName, "").template typed<Function>();
