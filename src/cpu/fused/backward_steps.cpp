@@ -42,6 +42,20 @@ class RunningSteps {
         begin + (start - row_steps_before_.begin()), begin, std::max(begin, last - 1));
   }
 
+  /// The same for parts of at most `most_of_part` row steps: the start of the most of them with at
+  /// most `most` row steps together, of one part at least.
+  int64_t start_of_parts(int64_t last, int64_t most_of_part, int64_t most) const {
+    int64_t first = start_of(last, most_of_part);
+    while (first > begin) {
+      const int64_t next = start_of(first, most_of_part);
+      if (row_steps(next, last) > most) {
+        break;
+      }
+      first = next;
+    }
+    return first;
+  }
+
   const Schedule schedule;
   int64_t begin, end;
 
@@ -116,21 +130,24 @@ class BackwardRows {
                int64_t last_row)
       : s_(sequence), panels_(panels), state_(state), first_row_(first_row), last_row_(last_row) {}
 
-  /// spread(tasks, multiplications, kernel) runs the tasks of a kernel.
-  template <typename Spread>
-  void run(const ChunkSteps<scalar_t>& chunk, bool is_first, bool is_last, const Spread& spread) {
+  /// run_tasks(tasks, multiplications, kernel) runs the tasks of a kernel.
+  template <typename RunTasks>
+  void run(const ChunkSteps<scalar_t>& chunk,
+           bool is_first,
+           bool is_last,
+           const RunTasks& run_tasks) {
     if (is_first) {
       start();
     }
     for (int64_t i = chunk.last - 1; i >= chunk.first; --i) {
       collect_rows(chunk, i);
-      run_step(spread);
+      run_step(run_tasks);
       finish_step(s_.steps.step(i));
     }
     if (!is_last || s_.d_h0) {
       // The next chunk overwrites d_gates.
       rows_.clear();
-      run_step(spread);
+      run_step(run_tasks);
     }
     if (is_last) {
       finish();
@@ -168,8 +185,8 @@ class BackwardRows {
     }
   }
 
-  template <typename Spread>
-  void run_step(const Spread& spread) {
+  template <typename RunTasks>
+  void run_step(const RunTasks& run_tasks) {
     const BackwardStepParams<scalar_t> params{
         .state_size = s_.state_size,
         .panels = panels_,
@@ -178,9 +195,9 @@ class BackwardRows {
         .rows = rows_.data(),
         .row_count = static_cast<int64_t>(rows_.size())};
     if (params.product_row_count + params.row_count > 0) {
-      spread(product_kernels<scalar_t>().column_panels(s_.state_size),
-             multiplications(params.product_row_count, s_.gate_columns, s_.state_size),
-             [&](int64_t begin, int64_t end) { kernels_.backward_step(params, begin, end); });
+      run_tasks(product_kernels<scalar_t>().column_panels(s_.state_size),
+                multiplications(params.product_row_count, s_.gate_columns, s_.state_size),
+                [&](int64_t begin, int64_t end) { kernels_.backward_step(params, begin, end); });
     }
   }
 
@@ -296,14 +313,7 @@ void run(const SequenceBackward<scalar_t>& s) {
   }
   int64_t last = end;
   do {
-    int64_t first = steps.start_of(last, row_steps_at_once);
-    while (first > begin) {
-      const int64_t next = steps.start_of(first, row_steps_at_once);
-      if (steps.row_steps(next, last) > row_steps_of_chunk) {
-        break;
-      }
-      first = next;
-    }
+    const int64_t first = steps.start_of_parts(last, row_steps_at_once, row_steps_of_chunk);
     const ChunkSteps<scalar_t> chunk{s, steps, first, last, d_gates.data()};
     // Whether the work is short depends on all steps: a chunk follows another one.
     run_rows(SequenceWork{.batch = s.steps.batch,
@@ -313,9 +323,9 @@ void run(const SequenceBackward<scalar_t>& s) {
                               multiplications(s.steps.batch, s.gate_columns, s.state_size),
                           .rows_per_tile = sequence_kernels<scalar_t>(s.cell).rows_per_tile,
                           .rows_at_once = kMaxRowsAtOnce},
-             [&](int64_t first, int64_t last, int64_t /*rows_at_once*/, const auto& spread) {
+             [&](int64_t first, int64_t last, int64_t /*rows_at_once*/, const auto& run_tasks) {
                BackwardRows<scalar_t>(s, panels.data(), state, first, last)
-                   .run(chunk, chunk.last == end, chunk.first == begin, spread);
+                   .run(chunk, chunk.last == end, chunk.first == begin, run_tasks);
              });
     do {
       const int64_t start = steps.start_of(last, row_steps_at_once);

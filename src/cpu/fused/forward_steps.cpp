@@ -84,9 +84,9 @@ class ForwardRows {
            state_elements * static_cast<int64_t>(sizeof(real));
   }
 
-  /// spread(tasks, multiplications, kernel) runs the tasks of a kernel.
-  template <typename Spread>
-  void run(const Spread& spread) {
+  /// run_tasks(tasks, multiplications, kernel) runs the tasks of a kernel.
+  template <typename RunTasks>
+  void run(const RunTasks& run_tasks) {
     const int64_t groups = kernels_.groups(s_.state_size);
     start_cells();
     for (int64_t first = 0; first < s_.steps.count; first += steps_per_chunk_) {
@@ -101,9 +101,9 @@ class ForwardRows {
                                              .bias = s_.bias,
                                              .rows = rows_.data(),
                                              .row_count = static_cast<int64_t>(rows_.size())};
-      spread(groups,
-             multiplications(input.row_count, s_.gate_columns, s_.input.features),
-             [&](int64_t begin, int64_t end) { kernels_.input_gates(input, begin, end); });
+      run_tasks(groups,
+                multiplications(input.row_count, s_.gate_columns, s_.input.features),
+                [&](int64_t begin, int64_t end) { kernels_.input_gates(input, begin, end); });
       for (int64_t i = first; i < last; ++i) {
         reset_cells(s_.steps.step(i));
         const ForwardStepParams<scalar_t> step{
@@ -112,9 +112,9 @@ class ForwardRows {
             .rows = rows_.data() + offsets_[i - first],
             .row_count = offsets_[i - first + 1] - offsets_[i - first]};
         if (step.row_count > 0) {
-          spread(groups,
-                 multiplications(step.row_count, s_.gate_columns, s_.state_size),
-                 [&](int64_t begin, int64_t end) { kernels_.forward_step(step, begin, end); });
+          run_tasks(groups,
+                    multiplications(step.row_count, s_.gate_columns, s_.state_size),
+                    [&](int64_t begin, int64_t end) { kernels_.forward_step(step, begin, end); });
         }
       }
     }
@@ -251,8 +251,8 @@ void run(const SequenceForward<scalar_t>& sequence) {
                             sequence.steps.batch, sequence.gate_columns, sequence.state_size),
                         .rows_per_tile = rows_per_tile,
                         .rows_at_once = rows_that_fit(bytes_per_row, rows_per_tile)},
-           [&](int64_t first, int64_t last, int64_t rows_at_once, const auto& spread) {
-             ForwardRows<scalar_t>(sequence, weights, rows_at_once, first, last).run(spread);
+           [&](int64_t first, int64_t last, int64_t rows_at_once, const auto& run_tasks) {
+             ForwardRows<scalar_t>(sequence, weights, rows_at_once, first, last).run(run_tasks);
            });
 }
 

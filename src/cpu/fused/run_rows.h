@@ -45,9 +45,9 @@ struct SequenceWork {
   int64_t rows_at_once;  // by a thread that runs all their steps alone
 };
 
-/// Calls run(first_row, last_row, rows_at_once, spread), which runs the steps of these rows in a
+/// Calls run(first_row, last_row, rows_at_once, run_tasks), which runs the steps of these rows in a
 /// workspace of at most rows_at_once or last_row - first_row rows, and uses
-/// spread(tasks, multiplications, kernel) to run the tasks of a kernel.
+/// run_tasks(tasks, multiplications, kernel) to run the tasks of a kernel.
 template <typename Run>
 void run_rows(const SequenceWork& work, const Run& run) {
   const auto alone = [](int64_t tasks, int64_t /*multiplications*/, const auto& kernel) {
@@ -63,8 +63,8 @@ void run_rows(const SequenceWork& work, const Run& run) {
       run(first, std::min(first + work.rows_at_once, end), work.rows_at_once, alone);
     }
   };
-  const auto run_together = [&](const auto& spread) {
-    run(int64_t{0}, work.batch, kMaxRowsAtOnce, spread);
+  const auto run_together = [&](const auto& run_tasks) {
+    run(int64_t{0}, work.batch, kMaxRowsAtOnce, run_tasks);
   };
   if (threads == 1 || multiplications < kShortMultiplications) {
     run_alone(0, work.batch);

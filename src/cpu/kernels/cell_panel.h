@@ -13,6 +13,34 @@ constexpr int kIndicesOfTile = 4 * Cell::kGates * vectors <= kAccumulators   ? 4
                                : 2 * Cell::kGates * vectors <= kAccumulators ? 2
                                                                              : 1;
 
+/// Adds the biases to the sums of a panel and computes its new states. sums[gate][i] has a vector
+/// of batch rows for each of `count` state indices.
+template <typename Cell, int vectors, typename scalar_t, typename real>
+LLTM_INLINE void finish_panel(
+    const CellParams<scalar_t>& params,
+    const real (&sums)[Cell::kGates][Simd<real>::kLanes][vectors * Simd<real>::kLanes],
+    int64_t row,
+    int64_t rows,
+    int64_t index,
+    int64_t count) {
+  using V = Simd<real>;
+  for (int v = 0; v < vectors && v * V::kLanes < rows; ++v) {
+    alignas(64) CellRow<Cell, real> z[V::kLanes];
+    for (int gate = 0; gate < Cell::kGates; ++gate) {
+      typename V::Vector square[V::kLanes];
+      for (int i = 0; i < V::kLanes; ++i) {
+        square[i] = V::load(sums[gate][i] + v * V::kLanes).value;
+      }
+      transpose<real>(square);
+      for (int i = 0; i < V::kLanes; ++i) {
+        V(square[i]).store(z[i][gate]);
+      }
+    }
+    const int64_t rows_here = smaller(V::kLanes, rows - v * V::kLanes);
+    finish_cells<Cell>(params, z, row + v * V::kLanes, rows_here, index, count);
+  }
+}
+
 /// One task: all gates of `count` state indices, beginning with `index`, for one panel.
 template <typename Cell, int vectors, typename scalar_t>
 void cell_panel(const CellParams<scalar_t>& params,
@@ -67,21 +95,7 @@ void cell_panel(const CellParams<scalar_t>& params,
   add_segment(params.weight_ih,
               panel + depth_of<scalar_t>(state_size) * width,
               params.h_and_input.input_features);
-  for (int v = 0; v < vectors && v * V::kLanes < rows; ++v) {
-    alignas(64) CellRow<Cell, real> z[V::kLanes];
-    for (int gate = 0; gate < Cell::kGates; ++gate) {
-      typename V::Vector square[V::kLanes];
-      for (int i = 0; i < V::kLanes; ++i) {
-        square[i] = V::load(sums[gate][i] + v * V::kLanes).value;
-      }
-      transpose<real>(square);
-      for (int i = 0; i < V::kLanes; ++i) {
-        V(square[i]).store(z[i][gate]);
-      }
-    }
-    const int64_t rows_here = smaller(V::kLanes, rows - v * V::kLanes);
-    finish_cells<Cell>(params, z, row + v * V::kLanes, rows_here, index, count);
-  }
+  finish_panel<Cell, vectors>(params, sums, row, rows, index, count);
 }
 
 }  // namespace

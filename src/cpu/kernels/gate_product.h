@@ -113,19 +113,24 @@ void gate_product_by_panels(const GateProductParams<scalar_t>& params, int64_t b
   }
 }
 
+/// Calls function.operator()<height>(row) for rows from `first` to `last`, with the first of the
+/// heights as often as it fits, and then with the next ones.
+template <int... heights, typename Function>
+LLTM_INLINE void for_each_tile(int64_t first, int64_t last, const Function& function) {
+  const auto tiles_of = [&]<int height>() __attribute__((always_inline)) {
+    for (; first + height <= last; first += height) {
+      function.template operator()<height>(first);
+    }
+  };
+  (tiles_of.template operator()<heights>(), ...);
+}
+
+/// Reads the weights in place, or copies them block by block.
 template <typename scalar_t>
-void gate_product(const GateProductParams<scalar_t>& params, int64_t begin, int64_t end) {
+void gate_product_by_blocks(const GateProductParams<scalar_t>& params, int64_t begin, int64_t end) {
   using O = Operand<scalar_t>;
   using real = typename O::real;
   constexpr int64_t width = kPanelWidth<scalar_t>;
-  if (params.row_count == 1) {
-    gate_product_of_single_row(params, begin, end);
-    return;
-  }
-  if (params.panels) {
-    gate_product_by_panels(params, begin, end);
-    return;
-  }
   alignas(64) real panel[kDepth * width];
   alignas(64) real sums[kMaxRowsPerChunk][width];
   for (int64_t task = begin; task < end; ++task) {
@@ -159,38 +164,40 @@ void gate_product(const GateProductParams<scalar_t>& params, int64_t begin, int6
           }
         }
       };
-      const auto multiply_rows = [&]<int rows>(int64_t row) __attribute__((always_inline)) {
-        const scalar_t* d_gates[rows];
-        for (int r = 0; r < rows; ++r) {
-          d_gates[r] = params.rows[row + r].d_gates + gate;
-        }
-        alignas(64) real scratch[rows][kDepth];
-        const typename O::Scalar* a[rows];
-        scalars_of_rows<scalar_t>(d_gates, terms, scratch, a);
-        prefetch(rows);
-        typename O::Vector tile[rows][kMaxVectors];
-        multiply<scalar_t, 1>(depth_of<scalar_t>(terms), a, vectors, stride, tile);
-        finish_block<scalar_t>(
-            tile,
-            gate == 0,
-            gate + terms == params.gates,
-            sums[row - first_row],
-            width,
-            [&](int64_t r) { return params.rows[row + r].out + column; },
-            rows,
-            count);
-      };
-      int64_t row = first_row;
-      for (; row + kRows <= last_row; row += kRows) {
-        multiply_rows.template operator()<kRows>(row);
-      }
-      for (; row + 3 <= last_row; row += 3) {
-        multiply_rows.template operator()<3>(row);
-      }
-      for (; row < last_row; ++row) {
-        multiply_rows.template operator()<1>(row);
-      }
+      for_each_tile<kRows, 3, 1>(
+          first_row, last_row, [&]<int rows>(int64_t row) __attribute__((always_inline)) {
+            const scalar_t* d_gates[rows];
+            for (int r = 0; r < rows; ++r) {
+              d_gates[r] = params.rows[row + r].d_gates + gate;
+            }
+            alignas(64) real scratch[rows][kDepth];
+            const typename O::Scalar* a[rows];
+            scalars_of_rows<scalar_t>(d_gates, terms, scratch, a);
+            prefetch(rows);
+            typename O::Vector tile[rows][kMaxVectors];
+            multiply<scalar_t, 1>(depth_of<scalar_t>(terms), a, vectors, stride, tile);
+            finish_block<scalar_t>(
+                tile,
+                gate == 0,
+                gate + terms == params.gates,
+                sums[row - first_row],
+                width,
+                [&](int64_t r) { return params.rows[row + r].out + column; },
+                rows,
+                count);
+          });
     }
+  }
+}
+
+template <typename scalar_t>
+void gate_product(const GateProductParams<scalar_t>& params, int64_t begin, int64_t end) {
+  if (params.row_count == 1) {
+    gate_product_of_single_row(params, begin, end);
+  } else if (params.panels) {
+    gate_product_by_panels(params, begin, end);
+  } else {
+    gate_product_by_blocks(params, begin, end);
   }
 }
 
