@@ -18,6 +18,7 @@ install(FILES
     ${PROJECT_SOURCE_DIR}/include/lltm/lltm.h
     ${PROJECT_SOURCE_DIR}/include/lltm/nn.h
     ${PROJECT_SOURCE_DIR}/include/lltm/recurrent.h
+    ${PROJECT_SOURCE_DIR}/include/lltm/recurrent_checks.h
     ${PROJECT_SOURCE_DIR}/include/lltm/registered.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lltm)
 install(EXPORT lltm-targets NAMESPACE lltm:: DESTINATION ${package_folder})

@@ -171,7 +171,8 @@ LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> 
 ///   new_h    = sigmoid(z_output) * tanh(new_cell)
 ///
 /// Except for the cell and its weights, everything is as for sequence(): dtypes, devices, strides,
-/// lengths, reset, reverse and keep.
+/// lengths, reset, reverse and keep, with which cells and gates take 5*T*N*H elements of memory.
+/// Differentiable with respect to input, weight_ih, weight_hh, bias, h0 and c0.
 ///
 /// @param input      (T, N, I), time first
 /// @param weight_ih  (4H, I), as nn.LSTM's weight_ih_l0

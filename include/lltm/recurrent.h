@@ -3,9 +3,9 @@
 #pragma once
 
 #include <lltm/lltm.h>
+#include <lltm/recurrent_checks.h>
 
 #include <ATen/Functions.h>
-#include <ATen/autocast_mode.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/common.h>
@@ -21,8 +21,8 @@
 
 namespace lltm {
 
-/// Layers of a cell over whole sequences. Interface, order of the states and dropout are those of
-/// torch::nn::LSTM; unbatched input, lengths and resets those of the modules in Python.
+/// Layers of a cell over whole sequences. They have the interface, the order of states and the
+/// dropout of torch::nn::LSTM, and take single sequences, lengths and resets as in Python.
 ///
 /// Derived, the module, has
 ///   kName                                   its name in messages
@@ -79,7 +79,7 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
                                     const std::optional<State>& hx = {},
                                     const std::optional<Tensor>& lengths = {},
                                     const std::optional<Tensor>& reset = {}) {
-    const Layers layers = run(input, hx, lengths, reset, /*keep=*/false);
+    const Layers layers = run({input, hx, lengths, reset}, /*keep=*/false);
     return {layers.output, {layers.h_n, layers.c_n}};
   }
 
@@ -98,7 +98,7 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
                                           const std::optional<State>& hx = {},
                                           const std::optional<Tensor>& lengths = {},
                                           const std::optional<Tensor>& reset = {}) {
-    const Layers layers = run(input, hx, lengths, reset, /*keep=*/true);
+    const Layers layers = run({input, hx, lengths, reset}, /*keep=*/true);
     return {layers.output, {layers.h_n, layers.c_n}, {layers.h, layers.c}};
   }
 
@@ -112,31 +112,29 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
       const std::optional<Tensor>& reset = {}) {
     const Tensor& data = input.data();
     const Tensor& sizes = input.batch_sizes();
-    check_defined("data of a PackedSequence", data);
-    check_given("reset", reset);
-    TORCH_CHECK(
-        data.dim() == 2, Derived::kName, ": input must have 2 dimensions, got ", data.dim());
-    check_batch_sizes(sizes, data);
+    checks::check_defined(Derived::kName, "data of a PackedSequence", data);
+    checks::check_given(Derived::kName, "reset", reset);
+    checks::check_packed(Derived::kName, data, sizes);
     check_input(data);
     const int64_t steps = sizes.size(0);
     const int64_t batch = sizes[0].item<int64_t>();
 
-    std::optional<Tensor> sorted_reset = reset;
+    Call call{data, hx, /*lengths=*/{}, reset};
     if (reset) {
-      check_size("reset", *reset, batched_sizes(steps, batch));
-      sorted_reset = sort(time_first(*reset), input.sorted_indices());
+      checks::check_size(Derived::kName, "reset", *reset, batched_sizes(steps, batch));
+      call.reset = sort(time_first(*reset), input.sorted_indices());
     }
-    std::optional<State> sorted_hx = hx;
     if (hx) {
-      check_pair(*hx, /*dims=*/3);
+      checks::check_pair(Derived::kName, *hx, /*dims=*/3);
       check_states(*hx, batch);
-      sorted_hx = {sort(std::get<0>(*hx), input.sorted_indices()),
-                   sort(std::get<1>(*hx), input.sorted_indices())};
+      call.hx = {sort(std::get<0>(*hx), input.sorted_indices()),
+                 sort(std::get<1>(*hx), input.sorted_indices())};
     }
     const auto [padded, lengths] =
         at::_pad_packed_sequence(data, sizes, /*batch_first=*/false, /*padding_value=*/0, steps);
-    const Layers layers =
-        run_layers(padded, sorted_hx, lengths.to(data.device()), sorted_reset, /*keep=*/false);
+    call.input = padded;
+    call.lengths = lengths.to(data.device());
+    const Layers layers = run_layers(call, /*keep=*/false);
     const Tensor output =
         std::get<0>(at::_pack_padded_sequence(layers.output, lengths, /*batch_first=*/false));
     return {
@@ -180,6 +178,14 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
   }
 
  private:
+  /// The arguments of a call.
+  struct Call {
+    Tensor input;
+    std::optional<State> hx;
+    std::optional<Tensor> lengths, reset;
+  };
+
+  /// Its results.
   struct Layers {
     Tensor output;
     Tensor h_n, c_n;  // (D * L, N, H)
@@ -191,59 +197,71 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
 
   int64_t directions() const { return options.bidirectional() ? 2 : 1; }
 
-  Layers run(Tensor input,
-             std::optional<State> hx,
-             std::optional<Tensor> lengths,
-             std::optional<Tensor> reset,
-             bool keep) const {
-    check_defined("input", input);
-    check_given("lengths", lengths);
-    check_given("reset", reset);
-    TORCH_CHECK_VALUE(input.dim() == 2 || input.dim() == 3,
-                      Derived::kName,
-                      ": Expected input to be 2D or 3D, got ",
-                      input.dim(),
-                      "D instead");
+  Layers run(const Call& call, bool keep) const {
+    const Tensor& input = call.input;
+    checks::check_defined(Derived::kName, "input", input);
+    checks::check_given(Derived::kName, "lengths", call.lengths);
+    checks::check_given(Derived::kName, "reset", call.reset);
+    checks::check_dimensions(Derived::kName, input);
     check_input(input);
-    if (reset) {
-      check_size("reset", *reset, input.sizes().slice(0, input.dim() - 1));
+    if (call.reset) {
+      checks::check_size(
+          Derived::kName, "reset", *call.reset, input.sizes().slice(0, input.dim() - 1));
+    }
+    if (call.hx) {
+      checks::check_pair(Derived::kName, *call.hx, input.dim());
     }
     const bool batched = input.dim() == 3;
-    if (hx) {
-      check_pair(*hx, input.dim());
+    const Call with_batch = batched ? time_first(call) : as_batch(call);
+    if (with_batch.hx) {
+      check_states(*with_batch.hx, with_batch.input.size(1));
     }
-    if (!batched) {
-      input = input.unsqueeze(1);
-      if (hx) {
-        hx = {std::get<0>(*hx).unsqueeze(1), std::get<1>(*hx).unsqueeze(1)};
-      }
-      if (lengths && lengths->dim() == 0) {
-        lengths = lengths->unsqueeze(0);
-      }
-      if (reset) {
-        reset = reset->unsqueeze(1);
-      }
-    } else {
-      input = time_first(input);
-      if (reset) {
-        reset = time_first(*reset);
-      }
+    const Layers layers = run_layers(with_batch, keep);
+    return batched ? time_first(layers) : of_one_sequence(layers);
+  }
+
+  /// A call with a single sequence as one with a batch of one.
+  static Call as_batch(Call call) {
+    call.input = call.input.unsqueeze(1);
+    if (call.hx) {
+      const auto& [h_0, c_0] = *call.hx;
+      call.hx = {h_0.unsqueeze(1), c_0.unsqueeze(1)};
     }
-    if (hx) {
-      check_states(*hx, input.size(1));
+    if (call.lengths && call.lengths->dim() == 0) {
+      call.lengths = call.lengths->unsqueeze(0);
     }
-    Layers layers = run_layers(input, hx, lengths, reset, keep);
-    if (!batched) {
-      for (Tensor* result : {&layers.output, &layers.h_n, &layers.c_n}) {
-        *result = result->squeeze(1);
-      }
-    } else {
-      layers.output = time_first(layers.output);  // transposing once more restores the order
+    if (call.reset) {
+      call.reset = call.reset->unsqueeze(1);
+    }
+    return call;
+  }
+
+  /// The results of such a call.
+  static Layers of_one_sequence(Layers layers) {
+    for (Tensor* result : {&layers.output, &layers.h_n, &layers.c_n}) {
+      *result = result->squeeze(1);
     }
     for (Tensor* state : {&layers.h, &layers.c}) {
-      if (keep && !batched) {
+      if (state->defined()) {
         *state = state->squeeze(2);
-      } else if (keep && options.batch_first()) {
+      }
+    }
+    return layers;
+  }
+
+  Call time_first(Call call) const {
+    call.input = time_first(call.input);
+    if (call.reset) {
+      call.reset = time_first(*call.reset);
+    }
+    return call;
+  }
+
+  /// The inverse, for the results.
+  Layers time_first(Layers layers) const {
+    layers.output = time_first(layers.output);  // transposing once more restores the order
+    for (Tensor* state : {&layers.h, &layers.c}) {
+      if (state->defined() && options.batch_first()) {
         *state = state->transpose(1, 2);
       }
     }
@@ -251,11 +269,8 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
   }
 
   /// input is (T, N, I), the states are (D * L, N, H), reset is (T, N).
-  Layers run_layers(Tensor input,
-                    const std::optional<State>& hx,
-                    const std::optional<Tensor>& lengths,
-                    const std::optional<Tensor>& reset,
-                    bool keep) const {
+  Layers run_layers(const Call& call, bool keep) const {
+    Tensor input = call.input;
     std::optional<Tensor> shifted_reset;
     std::vector<Tensor> h_n, c_n, h, c;
     for (int64_t layer = 0; layer < options.num_layers(); ++layer) {
@@ -263,21 +278,21 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
       for (int64_t direction = 0; direction < directions(); ++direction) {
         const int64_t index = layer * directions() + direction;
         // Shifted only after the first call, which has checked reset and lengths.
-        if (layer == 0 && direction == 1 && reset) {
-          shifted_reset = shift_to_reverse(*reset, lengths);
+        if (layer == 0 && direction == 1 && call.reset) {
+          shifted_reset = shift_to_reverse(*call.reset, call.lengths);
         }
         std::optional<Tensor> h0, c0;
-        if (hx) {
-          h0 = std::get<0>(*hx)[index];
-          c0 = std::get<1>(*hx)[index];
+        if (call.hx) {
+          h0 = std::get<0>(*call.hx)[index];
+          c0 = std::get<1>(*call.hx)[index];
         }
         const auto [output, last_h, last_c, cells, gates] =
             derived().run_direction(parameters_of_[index],
                                     input,
                                     h0,
                                     c0,
-                                    lengths,
-                                    direction == 1 ? shifted_reset : reset,
+                                    call.lengths,
+                                    direction == 1 ? shifted_reset : call.reset,
                                     /*reverse=*/direction == 1,
                                     keep);
         outputs.push_back(output);
@@ -325,122 +340,22 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
   }
 
   void check_options() const {
-    TORCH_CHECK_VALUE(options.dropout() >= 0 && options.dropout() <= 1,
-                      Derived::kName,
-                      ": dropout should be a number in range [0, 1], got ",
-                      options.dropout());
-    if (options.dropout() > 0 && options.num_layers() == 1) {
-      TORCH_WARN(
-          Derived::kName,
-          ": dropout acts between layers, so non-zero dropout expects num_layers greater than "
-          "1, but got dropout=",
-          options.dropout(),
-          " and num_layers=1");
-    }
-    const auto check_positive = [](const char* name, int64_t value) {
-      TORCH_CHECK_VALUE(
-          value > 0, Derived::kName, ": ", name, " must be greater than zero, got ", value);
-    };
-    check_positive("input_size", options.input_size());
-    check_positive("hidden_size", options.hidden_size());
-    check_positive("num_layers", options.num_layers());
+    checks::check_dropout(Derived::kName, options.dropout(), options.num_layers());
+    checks::check_positive(Derived::kName, "input_size", options.input_size());
+    checks::check_positive(Derived::kName, "hidden_size", options.hidden_size());
+    checks::check_positive(Derived::kName, "num_layers", options.num_layers());
   }
 
   void check_input(const Tensor& input) const {
-    const auto name = [](at::ScalarType dtype) {
-      return std::string("torch::k") + c10::toString(dtype);
-    };
-    const at::ScalarType dtype = input.scalar_type();
-    const at::ScalarType expected = parameters_of_[0][0].scalar_type();
-    const at::DeviceType device = input.device().type();
-    if (dtype != expected && !(at::autocast::is_autocast_available(device) &&
-                               at::autocast::is_autocast_enabled(device))) {
-      // A module can only have a floating-point dtype.
-      const std::string or_the_module =
-          at::isFloatingType(dtype) ? ", or the module: module->to(" + name(dtype) + ")" : "";
-      TORCH_CHECK_VALUE(false,
-                        Derived::kName,
-                        ": input dtype (",
-                        name(dtype),
-                        ") does not match weight dtype (",
-                        name(expected),
-                        "). Convert the input: input.to(",
-                        name(expected),
-                        ")",
-                        or_the_module);
-    }
-    TORCH_CHECK(input.size(-1) == options.input_size(),
-                Derived::kName,
-                ": input.size(-1) must be equal to input_size. Expected ",
-                options.input_size(),
-                ", got ",
-                input.size(-1));
-  }
-
-  static void check_defined(const char* name, const Tensor& tensor) {
-    TORCH_CHECK(tensor.defined(),
-                Derived::kName,
-                ": expected ",
-                name,
-                " to be a tensor, got an undefined tensor");
-  }
-
-  static void check_given(const char* name, const std::optional<Tensor>& tensor) {
-    TORCH_CHECK(!tensor || tensor->defined(),
-                Derived::kName,
-                ": expected ",
-                name,
-                " to be a tensor or std::nullopt, got an undefined tensor");
-  }
-
-  static void check_batch_sizes(const Tensor& sizes, const Tensor& data) {
-    TORCH_CHECK(sizes.size(0) < 2 || (sizes.diff() <= 0).all().item<bool>(),
-                Derived::kName,
-                ": Expected batch_sizes of a PackedSequence never to increase, got ",
-                at::IntArrayRef(sizes.const_data_ptr<int64_t>(), sizes.size(0)));
-    const int64_t rows = sizes.sum().item<int64_t>();
-    TORCH_CHECK(data.size(0) == rows,
-                Derived::kName,
-                ": Expected data of a PackedSequence to have ",
-                rows,
-                " rows, the sum of batch_sizes, got ",
-                data.size(0));
-  }
-
-  static void check_pair(const State& hx, int64_t dims) {
-    const auto& [h_0, c_0] = hx;
-    TORCH_CHECK(h_0.defined() && c_0.defined(),
-                Derived::kName,
-                ": expected hx to be the pair (h_0, c_0), got an undefined tensor");
-    TORCH_CHECK(h_0.dim() == dims && c_0.dim() == dims,
-                Derived::kName,
-                ": For ",
-                dims == 3 ? "batched 3-D" : "unbatched 2-D",
-                " input, hx and cx should also be ",
-                dims,
-                "-D but got (",
-                h_0.dim(),
-                "-D, ",
-                c_0.dim(),
-                "-D) tensors");
+    checks::check_dtype(Derived::kName, input, parameters_of_[0][0].scalar_type());
+    checks::check_features(Derived::kName, input, options.input_size());
   }
 
   void check_states(const State& hx, int64_t batch) const {
     const std::vector<int64_t> expected = {
         options.num_layers() * directions(), batch, options.hidden_size()};
-    check_size("hidden[0]", std::get<0>(hx), expected);
-    check_size("hidden[1]", std::get<1>(hx), expected);
-  }
-
-  static void check_size(const char* name, const Tensor& tensor, at::IntArrayRef expected) {
-    TORCH_CHECK(tensor.sizes() == expected,
-                Derived::kName,
-                ": Expected ",
-                name,
-                " size ",
-                expected,
-                ", got ",
-                tensor.sizes());
+    checks::check_size(Derived::kName, "hidden[0]", std::get<0>(hx), expected);
+    checks::check_size(Derived::kName, "hidden[1]", std::get<1>(hx), expected);
   }
 
   std::vector<std::vector<Tensor>> parameters_of_;  // of each layer and direction

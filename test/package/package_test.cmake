@@ -53,7 +53,8 @@ if(CASE STREQUAL "install")
   file(RENAME "${case_folder}" "${package}")
   foreach(file IN ITEMS
       lib/liblltm_ops.so lib/liblltm_ops.so.${SOVERSION}
-      include/lltm/lltm.h include/lltm/nn.h include/lltm/recurrent.h include/lltm/registered.h lib/cmake/lltm/lltm-config.cmake)
+      include/lltm/lltm.h include/lltm/nn.h include/lltm/recurrent.h include/lltm/recurrent_checks.h
+      include/lltm/registered.h lib/cmake/lltm/lltm-config.cmake)
     if(NOT EXISTS "${package}/${file}")
       message(FATAL_ERROR "the install has no ${file}")
     endif()

@@ -72,6 +72,7 @@ def test_has_the_library_the_headers_and_the_cmake_package_once(unpacked):
         "lltm/include/lltm/lltm.h",
         "lltm/include/lltm/nn.h",
         "lltm/include/lltm/recurrent.h",
+        "lltm/include/lltm/recurrent_checks.h",
         "lltm/include/lltm/registered.h",
     }
     assert {"lltm/__init__.py", "lltm/py.typed", "lltm/lib/cmake/lltm/lltm-config.cmake"} <= files
