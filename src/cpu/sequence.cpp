@@ -44,10 +44,7 @@ void only_step_out(const SequenceOutputs& outputs,
   cell_out(CellOutputs{outputs.output, c_n, gates},
            given_or_zeros(arguments.h0),
            given_or_zeros(arguments.c0),
-           CellSizes<int64_t>{.batch = sizes.batch,
-                              .input_features = sizes.input_features,
-                              .state_size = sizes.state_size,
-                              .gates = sizes.gates});
+           sizes.of_step());
   std::memcpy(h_n.mutable_data_ptr(), outputs.output.const_data_ptr(), h_n.nbytes());
   if (keep) {
     std::memcpy(outputs.cells.mutable_data_ptr(), c_n.const_data_ptr(), c_n.nbytes());
@@ -87,12 +84,8 @@ void run(const SequenceOutputs& outputs,
          const LstmArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          bool reverse) {
-  const CellSizes<int64_t> step_sizes{.batch = sizes.batch,
-                                      .input_features = sizes.input_features,
-                                      .state_size = sizes.state_size,
-                                      .gates = sizes.gates};
   if (!runs_as_cell(arguments, sizes) ||
-      plan_cell(arguments.input.scalar_type(), Pass::kForward, step_sizes) != Path::kFused) {
+      plan_cell(arguments.input.scalar_type(), Pass::kForward, sizes.of_step()) != Path::kFused) {
     all_steps_out(outputs, recurrent(arguments), sizes, reverse);
     return;
   }

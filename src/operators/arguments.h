@@ -29,6 +29,8 @@ struct SequenceSizes {
   Size input_features;
   Size state_size;
   Size gates;
+
+  CellSizes<Size> of_step() const { return {batch, input_features, state_size, gates}; }
 };
 
 // The tensors of a call of kOperator. tensors() returns them in the order of the schema. kHasSteps

@@ -122,23 +122,23 @@ class Checker {
   }
 
   template <typename Size>
-  void rank(const Argument& argument, size_t rank, std::string_view terms) const {
+  void rank(const Argument& argument, size_t rank, std::string_view in_words) const {
     const auto sizes = Sizes<Size>::of(argument.tensor);
     TORCH_CHECK(sizes.size() == rank,
                 operator_,
                 ": expected ",
                 argument.name,
                 " of shape ",
-                terms,
+                in_words,
                 ", got ",
                 sizes);
   }
 
-  /// `terms` is the expected shape in words, `expected` the same in numbers. `advice` is appended
-  /// to the message.
+  /// `in_words` is the expected shape as messages show it, `expected` the same in numbers. `advice`
+  /// is appended to the message.
   template <typename Size, size_t rank>
   void shape(const Argument& argument,
-             std::string_view terms,
+             std::string_view in_words,
              const std::array<Size, rank>& expected,
              std::string_view advice = "") const {
     const auto sizes = Sizes<Size>::of(argument.tensor);
@@ -151,7 +151,7 @@ class Checker {
                 ": expected ",
                 argument.name,
                 " of shape ",
-                terms,
+                in_words,
                 " = ",
                 c10::ArrayRef<Size>(expected),
                 ", got ",
@@ -163,10 +163,10 @@ class Checker {
   /// size.
   template <typename Size>
   Size weights(const at::Tensor& weights, const Size& input_features) const {
-    constexpr std::string_view kTerms = "[3*state_size, state_size+input_features]";
+    constexpr std::string_view kInWords = "[3*state_size, state_size+input_features]";
     const Argument argument{"weights", weights};
-    const Size state_size = state_size_of<Size>(argument, cell::Lltm::kGates, kTerms);
-    shape<Size, 2>(argument, kTerms, {Size(state_size * 3), Size(state_size + input_features)});
+    const Size state_size = state_size_of<Size>(argument, cell::Lltm::kGates, kInWords);
+    shape<Size, 2>(argument, kInWords, {Size(state_size * 3), Size(state_size + input_features)});
     return state_size;
   }
 
@@ -175,10 +175,10 @@ class Checker {
   Size weights(const at::Tensor& weight_ih,
                const at::Tensor& weight_hh,
                const Size& input_features) const {
-    constexpr std::string_view kTerms = "[4*state_size, input_features]";
+    constexpr std::string_view kInWords = "[4*state_size, input_features]";
     const Argument argument{"weight_ih", weight_ih};
-    const Size state_size = state_size_of<Size>(argument, cell::Lstm::kGates, kTerms);
-    shape<Size, 2>(argument, kTerms, {Size(state_size * 4), input_features});
+    const Size state_size = state_size_of<Size>(argument, cell::Lstm::kGates, kInWords);
+    shape<Size, 2>(argument, kInWords, {Size(state_size * 4), input_features});
     shape<Size, 2>(
         {"weight_hh", weight_hh}, "[4*state_size, state_size]", {Size(state_size * 4), state_size});
     return state_size;
@@ -189,14 +189,14 @@ class Checker {
     shape<Size, 2>(argument, "[batch, state_size]", {batch, state_size});
   }
 
-  /// `terms` is the shape in words, as for shape().
+  /// `in_words` as for shape().
   template <typename Size>
   void bias(const std::optional<at::Tensor>& bias,
-            std::string_view terms,
+            std::string_view in_words,
             const Size& gates) const {
     if (is_given(bias)) {
       like_input({"bias", *bias});
-      shape<Size, 1>({"bias", *bias}, terms, {gates});
+      shape<Size, 1>({"bias", *bias}, in_words, {gates});
     }
   }
 
@@ -222,15 +222,15 @@ class Checker {
 
   /// From the number of rows of a matrix of weights.
   template <typename Size>
-  Size state_size_of(const Argument& weights, int gates, std::string_view terms) const {
-    rank<Size>(weights, 2, terms);
+  Size state_size_of(const Argument& weights, int gates, std::string_view in_words) const {
+    rank<Size>(weights, 2, in_words);
     const auto sizes = Sizes<Size>::of(weights.tensor);
     TORCH_CHECK(Sizes<Size>::equal(sizes[0] % Size(gates), Size(0)),
                 operator_,
                 ": expected ",
                 weights.name,
                 " of shape ",
-                terms,
+                in_words,
                 ", its first size a multiple of ",
                 gates,
                 ", got ",
