@@ -436,7 +436,7 @@ def test_dropout_between_the_layers(device, randomness):
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
-def test_compiled(device, requires_grad):
+def test_compiled(device, fresh_compiler, requires_grad):
     arguments = sequence_arguments(device)
     weights = arguments.weights.clone().requires_grad_(requires_grad)
     x = torch.randn(EXAMPLES, 5, 3, 2, dtype=torch.float64, device=device)
@@ -444,7 +444,6 @@ def test_compiled(device, requires_grad):
     def run(weights, x):
         return vmap(grad(lambda w, x: loss(sequence(x, w, *arguments[2:7]))), (None, 0))(weights, x)
 
-    torch._dynamo.reset()
     found = torch.compile(run, backend="aot_eager", fullgraph=True)(weights.detach(), x)
     assert_equal(found, run(weights, x))
 
