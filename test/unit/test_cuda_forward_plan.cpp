@@ -233,6 +233,8 @@ TEST(Model, LeavesStepsThatMayNotBePackedToTheLibrary) {
 
 int choices = 0;
 
+/// One for each test, because recent_choice() keeps the answers of each function until the end.
+template <int test>
 ForwardChoice choose_and_count(const ForwardShape& shape,
                                const DeviceFacts& device,
                                const Selection& selection) {
@@ -249,7 +251,7 @@ TEST(RecentChoice, IsMadeOnceForTheSameQuestion) {
   choices = 0;
   const auto ask =
       [&](const ForwardShape& of, const DeviceFacts& device, const Selection& selection) {
-        const auto recent = recent_choice<choose_and_count>(of, device, selection);
+        const auto recent = recent_choice<choose_and_count<1>>(of, device, selection);
         const ForwardChoice choice = choose(of, device, selection);
         EXPECT_EQ(recent.candidate, choice.candidate);
         EXPECT_EQ(recent.estimate.ranks, choice.estimate.ranks);
@@ -274,7 +276,7 @@ TEST(RecentChoice, KeepsSeveralRoundSizes) {
   choices = 0;
   for (int call = 0; call < 10; ++call) {
     for (const int64_t input_features : {64, 128, 512, 1024}) {
-      recent_choice<choose_and_count>(
+      recent_choice<choose_and_count<2>>(
           shape_of(Arithmetic::kBFloat16, 64, input_features, 512), kH200, {});
     }
   }
