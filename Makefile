@@ -44,7 +44,7 @@ help:
 	@echo 'Use it'
 	@echo '  make build          the library: $(BUILD)/liblltm_ops.so (some minutes)'
 	@echo '  make demo           train a classifier of handwritten digits in Python, serve it from C++ (a minute)'
-	@echo '  make stream         train a byte-level model of Python source, let C++ complete a line (LINE="def read("; two minutes)'
+	@echo '  make stream         train byte-level models of Python source, complete lines in C++ (LINE="def read("; two minutes)'
 	@echo '  make rl             train recurrent agents by reinforcement learning, draw how they learn (a minute)'
 	@echo 'Change it'
 	@echo '  make check          the CPU tests of values, gradients, errors and modules (a minute or so): for daily work'
