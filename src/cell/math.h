@@ -72,15 +72,18 @@ LLTM_HOST_DEVICE Sigmoid<Value> sigmoid(Value z) {
   return sigmoid_from<Math>(z, e, Math::reciprocal(Value(1) + e));
 }
 
-/// sigmoid(z) of a forget gate. The cell state is multiplied by it in every step, which adds up a
-/// bias of its error: a policy with a short reciprocal has an accurate one of 1 + e, too.
+/// sigmoid(z) of a forget gate. The cell state is multiplied by it in every step, which adds up its
+/// errors. Close to 1 it is computed as 1 - sigmoid(-z), because the sum 1 + e has lost the last
+/// bits of e. A policy with a short reciprocal has an accurate one of 1 + e instead.
 template <typename Math, typename Value>
 LLTM_HOST_DEVICE Sigmoid<Value> forget_gate(Value z) {
+  const Value e = Math::exp(-Math::abs(z));
   if constexpr (requires { Math::reciprocal_of_one_plus(z); }) {
-    const Value e = Math::exp(-Math::abs(z));
     return sigmoid_from<Math>(z, e, Math::reciprocal_of_one_plus(e));
   } else {
-    return sigmoid<Math>(z);
+    const Value r = Math::reciprocal(Value(1) + e);
+    const Value of_minus_abs = e * r;
+    return {Math::where(z >= Value(0), Value(1) - of_minus_abs, of_minus_abs), of_minus_abs * r};
   }
 }
 

@@ -104,6 +104,22 @@ def gradient_of_preactivations(grads, arguments):
     return torch.cat([dz_i, dz_o, dz_g], dim=1)[0]
 
 
+@pytest.mark.parametrize("steps", [1, 4], ids=["one_step", "all_steps"])
+def test_a_forget_gate_close_to_1_has_only_its_own_rounding_error(device, steps):
+    """The cell state is multiplied by it in every step, and 1 / (1 + e) would have the error of the sum, too."""
+    z_f = torch.linspace(4, 16, 5000, device=device)
+    zeros = torch.zeros_like(z_f)
+    bias = torch.stack([zeros, z_f, zeros, zeros]).flatten()  # the candidate is 0
+    weights = bias.new_zeros(len(bias), 1), bias.new_zeros(len(bias), len(z_f))
+    c0 = torch.ones_like(z_f).expand(1, -1).clone().requires_grad_()
+    lengths = torch.ones(1, dtype=torch.int64, device=device)
+    c_n = torch.ops.lltm.lstm(bias.new_zeros(steps, 1, 1), *weights, bias, None, c0, lengths)[2]
+    (d_c0,) = torch.autograd.grad(c_n.sum(), c0)
+    expected = z_f.double().sigmoid()
+    for forget_gate in (c_n.detach(), d_c0):
+        assert (forget_gate[0].double() - expected).abs().max() < 0.75 * 2**-24  # units below 1
+
+
 def test_huge_preactivations_stay_finite(device, dtype):
     signs = [(a, b, c) for a in (1e4, -1e4) for b in (1e4, -1e4) for c in (1e4, -1e4)]
     z_i, z_o, z_g = ([float(sign[k]) for sign in signs] for k in range(3))
