@@ -151,7 +151,7 @@ def svg(rows: DataFrame, gpu: str) -> str:
     name = re.sub(r" \d+GB.*", "", gpu)
     parts = [
         text(24, 38, f"Microseconds per step, forward + backward, {name}", "title"),
-        text(24, 63, f"{sizes}input size = hidden size. Blue: over the faster of nn.LSTM and nn.GRU.", "small"),
+        text(24, 63, f"{sizes}input size = hidden size. Blue: speedup over the faster nn layer.", "small"),
         *legend(shown),
         *(part for dtype, found in dtype_points.items() for part in panel(dtype, found, y)),
     ]
