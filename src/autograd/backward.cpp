@@ -10,8 +10,8 @@
 #include "../operators/operators.h"
 #include "differentiation.h"
 #include "node.h"
+#include "recorded_call.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
@@ -34,7 +34,7 @@ struct BackwardBackward {
     if (!any_defined(gradients)) {
       return variable_list(number_differentiable<op::Backward>());
     }
-    const auto saved = saved_list<8>(*ctx);
+    const auto saved = saved_list<op::Backward::kTensors>(*ctx);
     const variable_list found =
         as_one_step(pack_arguments<BackwardArguments>(saved), [&](const auto& arguments) {
           return formula::double_backward(arguments,
@@ -61,19 +61,7 @@ OptionalGradients backward_autograd(const BackwardArguments& arguments,
   if (any_has_tangent<op::Backward>(arguments)) {
     return formula::backward(arguments, output_mask);
   }
-  const bool records = any_requires_grad<op::Backward>(arguments);
-  if (records) {
-    check<c10::SymInt>(arguments);  // before the dispatcher looks for a backend of their layout
-  }
-  auto results = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return op::Backward::call(arguments, output_mask);
-  }();
-  if (records) {
-    save(record_node<BackwardBackward>(differentiable<op::Backward>(arguments), variables(results)),
-         variables(arguments.tensors()));
-  }
-  return results;
+  return recorded_call<op::Backward, BackwardBackward>(arguments, /*data=*/{}, output_mask);
 }
 
 }  // namespace

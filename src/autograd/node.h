@@ -25,6 +25,9 @@ namespace lltm {
 /// The name under which a node of a sequence saves the argument.
 constexpr const char* kReverse = "reverse";
 
+/// What a node saves besides tensors, by name.
+using NodeData = std::initializer_list<std::pair<const char*, at::IValue>>;
+
 /// A node that calls Backward::backward(context, gradients), as the node of a Function does. In
 /// profiles its name is Backward::kName.
 template <typename Backward>
@@ -62,7 +65,7 @@ void fire_hooks(const Pointer& node) {
 template <typename Backward>
 auto record_node(const torch::autograd::variable_list& inputs,
                  const torch::autograd::variable_list& outputs,
-                 std::initializer_list<std::pair<const char*, at::IValue>> data = {}) {
+                 NodeData data = {}) {
   const auto node = detail::new_node<NamedNode<Backward>>();
   node->set_ctx_grad_fn(node);
   node->is_variable_input_.assign(inputs.size(), true);

@@ -7,8 +7,8 @@
 #include "../operators/operators.h"
 #include "differentiation.h"
 #include "node.h"
+#include "recorded_call.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
@@ -94,20 +94,8 @@ typename Backward::Op::Results backward_autograd(const typename Backward::Op::Ar
       return formula::sequence_backward(arguments, reverse, mask);
     }
   }
-  const bool records = any_requires_grad<Op>(arguments);
-  if (records) {
-    check<c10::SymInt>(arguments);  // as in backward.cpp
-  }
-  auto results = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return Op::call(arguments, reverse, mask);
-  }();
-  if (records) {
-    save(record_node<DoubleBackward<Backward>>(
-             differentiable<Op>(arguments), variables(results), {{kReverse, reverse}}),
-         variables(arguments.tensors()));
-  }
-  return results;
+  return recorded_call<Op, DoubleBackward<Backward>>(
+      arguments, {{kReverse, reverse}}, reverse, mask);
 }
 
 }  // namespace

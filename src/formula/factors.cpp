@@ -24,24 +24,25 @@ struct Sigmoid {
 };
 
 /// new_h = tanh(new_cell) * o, in both cells.
-struct Output {
-  Output(const Tensor& z, const Tensor& cells) : gate(z), tanh(at::tanh(accumulated(cells))) {}
+class Output {
+ public:
+  Output(const Tensor& z, const Tensor& cells) : gate_(z), tanh_(at::tanh(accumulated(cells))) {}
 
-  Tensor by_z() const { return tanh * gate.derivative; }
-  Tensor by_cell() const { return gate.value * tanh_derivative(); }
+  Tensor by_z() const { return tanh_ * gate_.derivative; }
+  Tensor by_cell() const { return gate_.value * tanh_derivative(); }
   Tensor z_gradient(const Tensor& d_by_z, const Tensor& d_by_cell) const {
-    return d_by_z * tanh * gate.second_derivative() +
-           d_by_cell * tanh_derivative() * gate.derivative;
+    return d_by_z * tanh_ * gate_.second_derivative() +
+           d_by_cell * tanh_derivative() * gate_.derivative;
   }
   Tensor cell_gradient(const Tensor& d_by_z, const Tensor& d_by_cell) const {
-    return (d_by_z * gate.derivative - 2 * d_by_cell * gate.value * tanh) * tanh_derivative();
+    return (d_by_z * gate_.derivative - 2 * d_by_cell * gate_.value * tanh_) * tanh_derivative();
   }
 
  private:
-  Tensor tanh_derivative() const { return complement(tanh * tanh); }
+  Tensor tanh_derivative() const { return complement(tanh_ * tanh_); }
 
-  Sigmoid gate;
-  Tensor tanh;
+  Sigmoid gate_;
+  Tensor tanh_;
 };
 
 class LltmFactors final : public Factors {
