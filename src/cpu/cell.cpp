@@ -60,34 +60,39 @@ struct Columns {
   }
 };
 
+/// The arguments of a step of either cell.
+struct CellArguments {
+  CellType cell;
+  const Tensor& input;
+  Columns weight_ih;
+  Columns weight_hh;
+  const std::optional<Tensor>& bias;
+  const Tensor& old_h;
+  const Tensor& old_cell;
+};
+
 /// With this library's kernels.
-void fused_cell_out(CellType cell,
-                    const CellOutputs& outputs,
-                    const Tensor& input,
-                    const Columns& weight_ih,
-                    const Columns& weight_hh,
-                    const std::optional<Tensor>& bias,
-                    const Tensor& old_h,
-                    const Tensor& old_cell,
+void fused_cell_out(const CellOutputs& outputs,
+                    const CellArguments& arguments,
                     const CellSizes<int64_t>& sizes) {
-  const Tensor input_ = with_contiguous_rows(input);
-  const Tensor old_h_ = with_contiguous_rows(old_h);
-  const Tensor bias_ = contiguous_or_undefined(bias);
-  const Tensor old_cell_ = old_cell.contiguous();
+  const Tensor input = with_contiguous_rows(arguments.input);
+  const Tensor old_h = with_contiguous_rows(arguments.old_h);
+  const Tensor bias = contiguous_or_undefined(arguments.bias);
+  const Tensor old_cell = arguments.old_cell.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::forward", [&] {
-        run_cell(cell,
+        run_cell(arguments.cell,
                  CellParams<scalar_t>{.h_and_input = {.batch = sizes.batch,
                                                       .state_size = sizes.state_size,
                                                       .input_features = sizes.input_features,
-                                                      .old_h = old_h_.const_data_ptr<scalar_t>(),
-                                                      .old_h_stride = old_h_.stride(0),
-                                                      .input = input_.const_data_ptr<scalar_t>(),
-                                                      .input_stride = input_.stride(-2)},
-                                      .weight_hh = weight_hh.block<scalar_t>(),
-                                      .weight_ih = weight_ih.block<scalar_t>(),
-                                      .bias = data_or_null<scalar_t>(bias_),
-                                      .old_cell = old_cell_.const_data_ptr<scalar_t>(),
+                                                      .old_h = old_h.const_data_ptr<scalar_t>(),
+                                                      .old_h_stride = old_h.stride(0),
+                                                      .input = input.const_data_ptr<scalar_t>(),
+                                                      .input_stride = input.stride(-2)},
+                                      .weight_hh = arguments.weight_hh.block<scalar_t>(),
+                                      .weight_ih = arguments.weight_ih.block<scalar_t>(),
+                                      .bias = data_or_null<scalar_t>(bias),
+                                      .old_cell = old_cell.const_data_ptr<scalar_t>(),
                                       .gates = outputs.gates.mutable_data_ptr<scalar_t>(),
                                       .new_h = outputs.new_h.mutable_data_ptr<scalar_t>(),
                                       .new_cell = outputs.new_cell.mutable_data_ptr<scalar_t>()},
@@ -126,14 +131,14 @@ void cell_out(const CellOutputs& outputs,
   const auto& [input, weights, bias, old_h, old_cell] = arguments;
   if (plan_cell(input.scalar_type(), Pass::kForward, sizes) == Path::kFused) {
     const Tensor rows = with_contiguous_rows(weights);
-    fused_cell_out(CellType::kLltm,
-                   outputs,
-                   input,
-                   {rows, /*first_column=*/sizes.state_size},
-                   {rows},
-                   bias,
-                   old_h,
-                   old_cell,
+    fused_cell_out(outputs,
+                   {.cell = CellType::kLltm,
+                    .input = input,
+                    .weight_ih = {rows, /*first_column=*/sizes.state_size},
+                    .weight_hh = {rows},
+                    .bias = bias,
+                    .old_h = old_h,
+                    .old_cell = old_cell},
                    sizes);
     return;
   }
@@ -150,14 +155,14 @@ void fused_lstm_cell_out(const CellOutputs& outputs,
                          const CellSizes<int64_t>& sizes) {
   const Tensor weight_ih = with_contiguous_rows(arguments.weight_ih);
   const Tensor weight_hh = with_contiguous_rows(arguments.weight_hh);
-  fused_cell_out(CellType::kLstm,
-                 outputs,
-                 arguments.input,
-                 {weight_ih},
-                 {weight_hh},
-                 arguments.bias,
-                 old_h,
-                 old_cell,
+  fused_cell_out(outputs,
+                 {.cell = CellType::kLstm,
+                  .input = arguments.input,
+                  .weight_ih = {weight_ih},
+                  .weight_hh = {weight_hh},
+                  .bias = arguments.bias,
+                  .old_h = old_h,
+                  .old_cell = old_cell},
                  sizes);
 }
 

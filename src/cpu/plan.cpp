@@ -9,6 +9,7 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
 
 namespace lltm::cpu {
 namespace {
@@ -110,9 +111,13 @@ Path plan_cell(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& sizes)
 template <typename Arguments>
 bool runs_as_cell(const Arguments& arguments, const SequenceSizes<int64_t>& sizes) {
   const int64_t numbers = sizes.batch * (sizes.gates + sizes.state_size + sizes.input_features);
+  const at::ScalarType dtype = arguments.input.scalar_type();
+  // There is no other single step of an LSTM than the fused one.
+  constexpr bool kMustBeFused = std::is_same_v<Arguments, LstmArguments>;
   return sizes.steps == 1 && !is_given(arguments.lengths) && !is_given(arguments.reset) &&
-         final_cell_dtype(arguments) == arguments.input.scalar_type() &&
-         numbers * static_cast<int64_t>(sizeof(double)) <= kMaxWorkspaceBytes;
+         final_cell_dtype(arguments) == dtype &&
+         numbers * static_cast<int64_t>(sizeof(double)) <= kMaxWorkspaceBytes &&
+         (!kMustBeFused || plan_cell(dtype, Pass::kForward, sizes.of_step()) == Path::kFused);
 }
 
 template bool runs_as_cell(const SequenceArguments&, const SequenceSizes<int64_t>&);

@@ -21,8 +21,8 @@ enum class Pass { kForward, kBackward };
 /// @throws c10::Error if LLTM_CPU_GEMM has any other value.
 Path plan_cell(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& sizes);
 
-/// Whether a sequence has a single step, which may run without packing the weights, as
-/// lltm::forward does. Arguments is SequenceArguments or LstmArguments.
+/// Whether a sequence has a single step that runs without packing the weights, as lltm::forward
+/// does. Arguments is SequenceArguments or LstmArguments. Throws as plan_cell() does.
 template <typename Arguments>
 bool runs_as_cell(const Arguments& arguments, const SequenceSizes<int64_t>& sizes);
 

@@ -21,12 +21,26 @@ namespace {
 
 using at::Tensor;
 
-/// Runs the only step as lltm::forward does, by cell_out(outputs, h0, c0, sizes).
-template <typename Arguments, typename CellOut>
+void step_out(const CellOutputs& outputs,
+              const SequenceArguments& arguments,
+              const Tensor& h0,
+              const Tensor& c0,
+              const CellSizes<int64_t>& sizes) {
+  cell_out(outputs, {arguments.input, arguments.weights, arguments.bias, h0, c0}, sizes);
+}
+void step_out(const CellOutputs& outputs,
+              const LstmArguments& arguments,
+              const Tensor& h0,
+              const Tensor& c0,
+              const CellSizes<int64_t>& sizes) {
+  fused_lstm_cell_out(outputs, arguments, h0, c0, sizes);
+}
+
+/// Runs the only step as lltm::forward does.
+template <typename Arguments>
 void only_step_out(const SequenceOutputs& outputs,
                    const Arguments& arguments,
-                   const SequenceSizes<int64_t>& sizes,
-                   const CellOut& cell_out) {
+                   const SequenceSizes<int64_t>& sizes) {
   const Tensor &h_n = outputs.h_n, &c_n = outputs.c_n;
   const auto empty = [&](at::IntArrayRef shape) -> Tensor {
     return at::detail::empty_cpu(shape, h_n.scalar_type());
@@ -41,7 +55,8 @@ void only_step_out(const SequenceOutputs& outputs,
   };
   const bool keep = outputs.gates.size(0) > 0;
   const Tensor gates = keep ? outputs.gates : empty({sizes.batch, sizes.gates});
-  cell_out(CellOutputs{outputs.output, c_n, gates},
+  step_out({outputs.output, c_n, gates},
+           arguments,
            given_or_zeros(arguments.h0),
            given_or_zeros(arguments.c0),
            sizes.of_step());
@@ -51,53 +66,19 @@ void only_step_out(const SequenceOutputs& outputs,
   }
 }
 
-void all_steps_out(const SequenceOutputs& outputs,
-                   const RecurrentArguments& arguments,
-                   const SequenceSizes<int64_t>& sizes,
-                   bool reverse) {
-  plan_sequence(arguments, sizes) == Path::kFused
-      ? fused_sequence_out(outputs, arguments, sizes, reverse)
-      : library_sequence_out(outputs, arguments, sizes, reverse);
-}
-
+template <typename Arguments>
 void run(const SequenceOutputs& outputs,
-         const SequenceArguments& arguments,
+         const Arguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          bool reverse) {
-  if (!runs_as_cell(arguments, sizes)) {
-    all_steps_out(outputs, recurrent(arguments), sizes, reverse);
+  if (runs_as_cell(arguments, sizes)) {
+    only_step_out(outputs, arguments, sizes);
     return;
   }
-  only_step_out(outputs,
-                arguments,
-                sizes,
-                [&](const CellOutputs& outputs,
-                    const Tensor& h0,
-                    const Tensor& c0,
-                    const CellSizes<int64_t>& sizes) {
-                  cell_out(
-                      outputs, {arguments.input, arguments.weights, arguments.bias, h0, c0}, sizes);
-                });
-}
-
-void run(const SequenceOutputs& outputs,
-         const LstmArguments& arguments,
-         const SequenceSizes<int64_t>& sizes,
-         bool reverse) {
-  if (!runs_as_cell(arguments, sizes) ||
-      plan_cell(arguments.input.scalar_type(), Pass::kForward, sizes.of_step()) != Path::kFused) {
-    all_steps_out(outputs, recurrent(arguments), sizes, reverse);
-    return;
-  }
-  only_step_out(outputs,
-                arguments,
-                sizes,
-                [&](const CellOutputs& outputs,
-                    const Tensor& h0,
-                    const Tensor& c0,
-                    const CellSizes<int64_t>& sizes) {
-                  fused_lstm_cell_out(outputs, arguments, h0, c0, sizes);
-                });
+  const RecurrentArguments sequence = recurrent(arguments);
+  plan_sequence(sequence, sizes) == Path::kFused
+      ? fused_sequence_out(outputs, sequence, sizes, reverse)
+      : library_sequence_out(outputs, sequence, sizes, reverse);
 }
 
 template <typename Arguments>
