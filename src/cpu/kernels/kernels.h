@@ -210,8 +210,8 @@ struct BackwardRow {
   const scalar_t* gates;           // (gates), pre-activations
   const scalar_t* old_cell;        // (state_size), or null for zero; not read by the LLTM
   const scalar_t* new_cell;        // (state_size)
-  accumulate_t<scalar_t>* d_h;     // (padded_state_size()), from the following step
-  accumulate_t<scalar_t>* d_cell;  // (padded_state_size()), from the following to the previous step
+  accumulate_t<scalar_t>* d_h;     // (padded_state_size()), of new_h, from the following step
+  accumulate_t<scalar_t>* d_cell;  // (padded_state_size()), first of new_cell, then of old_cell
   scalar_t* d_gates;               // (gates)
 };
 
