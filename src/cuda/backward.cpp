@@ -24,31 +24,12 @@ void* data_of(const Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
 }
 
-template <typename scalar_t>
-GateGradientsParams<scalar_t> cell_params(const CellGradients& gradients,
-                                          const BackwardArguments& arguments,
-                                          const Tensor& gates,
-                                          const Tensor& new_cell) {
-  GateGradientsParams<scalar_t> params{};
-  params.batch = new_cell.size(0);
-  params.state_size = new_cell.size(1);
-  params.grad_h = steps_of<scalar_t>(arguments.grad_h);
-  params.grad_cell = steps_of<scalar_t>(arguments.grad_cell);
-  params.gates = gates.const_data_ptr<scalar_t>();
-  params.new_cell = new_cell.const_data_ptr<scalar_t>();
-  params.d_gates = mutable_data_or_null<scalar_t>(gradients.gates);
-  params.d_bias = mutable_data_or_null<scalar_t>(gradients.bias);
-  params.d_old_cell = mutable_data_or_null<scalar_t>(gradients.old_cell);
-  return params;
-}
-
 // Computes d_gates, d_old_cell and d_bias. If `later` is not null, it receives the parts of d_bias
 // instead. The returned memory must live until these are added.
 template <typename scalar_t>
 Tensor gate_gradients(GateGradientsParams<scalar_t> params,
                       BiasParts* later,
-                      const Device& device,
-                      cudaStream_t stream) {
+                      const Device& device) {
   Tensor workspace;
   params.sums_bias = later == nullptr;
   if (const int64_t parts = bias_parts(params); parts > 1 && params.d_bias != nullptr) {
@@ -59,120 +40,175 @@ Tensor gate_gradients(GateGradientsParams<scalar_t> params,
       *later = {static_cast<const float*>(params.workspace), parts, params.d_bias};
     }
   }
-  check_launch(launch_gate_gradients(params, stream));
+  check_launch(launch_gate_gradients(params, device.stream()));
   return workspace;
 }
 
-cudaError_t launch_products(const BackwardProblem& params,
-                            Arithmetic arithmetic,
-                            Group group,
-                            const GradientPlan& plan,
-                            float* workspace,
-                            cudaStream_t stream) {
-  return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
-    if (group == Group::kHopper) {
-      return launch_backward_wgmma<kArithmetic>(params, plan, workspace, stream);
+/// The backward of a batch that is not empty, by the kernels of a choice.
+class CellBackward {
+ public:
+  CellBackward(const BackwardArguments& arguments,
+               const BackwardChoice& choice,
+               const Device& device,
+               const DeviceFacts& facts,
+               CellGradients& gradients)
+      : arguments_(arguments),
+        group_(choice.candidate->group),
+        plan_(choice.estimate.plan),
+        device_(device),
+        facts_(facts),
+        gradients_(gradients),
+        gates_(arguments.gates.contiguous()),
+        new_cell_(arguments.new_cell.contiguous()),
+        input_(arguments.input),
+        weights_(arguments.weights),
+        old_h_(arguments.old_h) {}
+
+  void run() {
+    switch (group_) {
+      case Group::kFewRows:
+        return run_few_rows();
+      case Group::kLibrary:
+        return run_library();
+      default:
+        return run_tiles();
     }
-    return launch_backward_tiles<kArithmetic>(params, plan, stream);
-  });
-}
+  }
+
+ private:
+  at::ScalarType dtype() const { return arguments_.input.scalar_type(); }
+  int element_size() const { return static_cast<int>(arguments_.input.element_size()); }
+  int64_t batch() const { return new_cell_.size(0); }
+  int64_t state_size() const { return new_cell_.size(1); }
+
+  BackwardProblem products() const {
+    const Matrix weights = weights_.matrix();
+    return {
+        .batch = batch(),
+        .input_features = arguments_.input.size(1),
+        .state_size = state_size(),
+        .d_gates = data_of(gradients_.gates),
+        .d_gates_stride = 3 * state_size(),
+        .input = input_.matrix(),
+        .weights = weights,
+        .weights_input = weights.from(state_size(), element_size()),
+        .old_h = old_h_.matrix(),
+        .d_old_h = data_of(gradients_.old_h),
+        .d_input = data_of(gradients_.input),
+        .d_weights = data_of(gradients_.weights),
+    };
+  }
+
+  /// What the kernels of d_gates and of few rows have in common.
+  template <typename scalar_t>
+  GateGradientsParams<scalar_t> gate_params(int64_t d_gates_stride) const {
+    GateGradientsParams<scalar_t> params{};
+    params.batch = batch();
+    params.state_size = state_size();
+    params.grad_h = steps_of<scalar_t>(arguments_.grad_h);
+    params.grad_cell = steps_of<scalar_t>(arguments_.grad_cell);
+    params.gates = gates_.const_data_ptr<scalar_t>();
+    params.new_cell = new_cell_.const_data_ptr<scalar_t>();
+    params.d_gates = mutable_data_or_null<scalar_t>(gradients_.gates);
+    params.d_gates_stride = d_gates_stride;
+    params.d_bias = mutable_data_or_null<scalar_t>(gradients_.bias);
+    params.d_old_cell = mutable_data_or_null<scalar_t>(gradients_.old_cell);
+    params.blocks_at_once = 2 * facts_.multiprocessors;
+    params.blocks_in_clusters = 2 * facts_.resident_in_clusters_of(kLargestCluster);
+    return params;
+  }
+
+  void run_few_rows() const {
+    const BackwardProblem problem = products();
+    with_scalar(dtype(), [&]<typename scalar_t>() {
+      check_launch(launch_backward_few_rows(
+          gate_params<scalar_t>(problem.d_gates_stride), problem, plan_.ranks, device_.stream()));
+    });
+  }
+
+  void run_library() const {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype(), "lltm::backward", [&] {
+      gate_gradients(gate_params<scalar_t>(3 * state_size()), nullptr, device_);
+    });
+    CellGradients all_but_bias = gradients_;
+    all_but_bias.bias.reset();
+    finish_gradients(all_but_bias, arguments_.input, arguments_.weights, arguments_.old_h);
+  }
+
+  /// d_gates by one kernel, then the products by tiles of wgmma or mma.sync.
+  void run_tiles() {
+    const Arithmetic arithmetic = *arithmetic_of(dtype());
+    const bool by_wgmma = group_ == Group::kHopper;
+    BackwardProblem problem = products();
+    const bool any_product =
+        problem.d_old_h != nullptr || problem.d_input != nullptr || problem.d_weights != nullptr;
+    Tensor packed, workspace;
+    if (any_product) {
+      // d_gates need rows that TMA can describe, too.
+      problem.d_gates_stride = packed_stride(problem.d_gates_stride, element_size());
+      gradients_.gates = device_.empty({batch(), problem.d_gates_stride}, dtype());
+      problem.d_gates = data_of(gradients_.gates);
+      packed = pack(problem, arithmetic, by_wgmma, device_);
+      const int64_t floats = by_wgmma ? workspace_floats(arithmetic, problem, plan_) : 0;
+      workspace = floats > 0 ? device_.empty({floats}, at::kFloat) : Tensor();
+    }
+    auto* const floats = mutable_data_or_null<float>(workspace);
+    Tensor parts_of_bias;
+    with_scalar(dtype(), [&]<typename scalar_t>() {
+      auto params = gate_params<scalar_t>(problem.d_gates_stride);
+      // In 16 bits and by wgmma this helps what follows: blocks that each fill a multiprocessor
+      // cannot crowd onto free ones.
+      params.starts_next = sizeof(scalar_t) == 2 || by_wgmma;
+      if (by_wgmma && arithmetic == Arithmetic::kTf32) {
+        params.inputs = transposed_inputs(problem, floats, !plan_.has_large_tiles());
+      }
+      // Even without products, so that d_bias has the same bits with them.
+      params.bias_in_parts = by_wgmma;
+      parts_of_bias =
+          gate_gradients(params, by_wgmma && any_product ? &problem.bias : nullptr, device_);
+    });
+    if (any_product) {
+      check_launch(with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
+        return by_wgmma
+                   ? launch_backward_wgmma<kArithmetic>(problem, plan_, floats, device_.stream())
+                   : launch_backward_tiles<kArithmetic>(problem, plan_, device_.stream());
+      }));
+    }
+  }
+
+  const BackwardArguments& arguments_;
+  const Group group_;
+  const GradientPlan& plan_;
+  const Device& device_;
+  const DeviceFacts& facts_;
+  CellGradients& gradients_;
+  const Tensor gates_, new_cell_;
+  const Rows input_, weights_, old_h_;
+};
 
 OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
   const auto sizes = check<int64_t>(arguments);
   const Tensor &input = arguments.input, &weights = arguments.weights, &old_h = arguments.old_h;
   const Device device(input);
-
   const DeviceFacts facts = device.facts();
-  const std::optional<Arithmetic> arithmetic = arithmetic_of(input.scalar_type());
-  const auto [candidate, estimate] =
+  const BackwardChoice choice =
       plan_backward(facts,
-                    {.arithmetic = arithmetic,
+                    {.arithmetic = arithmetic_of(input.scalar_type()),
                      .batch = sizes.batch,
                      .input_features = sizes.input_features,
                      .state_size = sizes.state_size,
                      .vector_rows = is_describable(input) && is_describable(old_h) &&
                                     are_describable_halves(weights)});
-  const GradientPlan& plan = estimate.plan;
-  const Group group = candidate->group;
-  const bool few_rows = group == Group::kFewRows;
-  const bool by_library = group == Group::kLibrary;
-  const bool by_wgmma = group == Group::kHopper;
-  const bool in_tiles = by_wgmma || group == Group::kTiles;
   CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },
       output_mask,
-      /*with_gates=*/by_library);
-  const cudaStream_t stream = device.stream();
+      /*with_gates=*/choice.candidate->group == Group::kLibrary);
   if (sizes.batch * sizes.state_size == 0 || !gradients.any_wanted()) {
     // The gradients of an empty batch are zeros.
     finish_gradients(gradients, input, weights, old_h);
-    return gradients.results();
-  }
-
-  const Tensor gates = arguments.gates.contiguous(), new_cell = arguments.new_cell.contiguous();
-  const Rows input_rows(input), weights_rows(weights), old_h_rows(old_h);
-  Tensor packed, workspace;
-  BackwardProblem products{
-      .batch = sizes.batch,
-      .input_features = sizes.input_features,
-      .state_size = sizes.state_size,
-      .d_gates = data_of(gradients.gates),
-      .d_gates_stride = 3 * sizes.state_size,
-      .input = input_rows.matrix(),
-      .weights = weights_rows.matrix(),
-      .weights_input =
-          weights_rows.matrix().from(sizes.state_size, static_cast<int>(input.element_size())),
-      .old_h = old_h_rows.matrix(),
-      .d_old_h = data_of(gradients.old_h),
-      .d_input = data_of(gradients.input),
-      .d_weights = data_of(gradients.weights),
-  };
-  const bool any_product =
-      products.d_old_h != nullptr || products.d_input != nullptr || products.d_weights != nullptr;
-  if (in_tiles && any_product) {
-    // d_gates need rows that TMA can describe, too.
-    products.d_gates_stride =
-        packed_stride(products.d_gates_stride, static_cast<int>(input.element_size()));
-    gradients.gates = device.empty({sizes.batch, products.d_gates_stride}, input.scalar_type());
-    products.d_gates = data_of(gradients.gates);
-    packed = pack(products, *arithmetic, by_wgmma, device);
-    const int64_t floats = by_wgmma ? workspace_floats(*arithmetic, products, plan) : 0;
-    if (floats > 0) {
-      workspace = device.empty({floats}, at::kFloat);
-    }
-  }
-  auto* const floats = mutable_data_or_null<float>(workspace);
-  Tensor parts_of_bias;
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::backward", [&] {
-        auto params = cell_params<scalar_t>(gradients, arguments, gates, new_cell);
-        params.d_gates_stride = products.d_gates_stride;
-        params.blocks_at_once = 2 * facts.multiprocessors;
-        params.blocks_in_clusters = 2 * facts.resident_in_clusters_of(kLargestCluster);
-        if constexpr (sizeof(scalar_t) < 8) {
-          if (few_rows) {
-            check_launch(launch_backward_few_rows(params, products, plan.ranks, stream));
-            return;
-          }
-        }
-        // In 16 bits and by wgmma this helps what follows: blocks that each fill a multiprocessor
-        // cannot crowd onto free ones.
-        params.starts_next = !by_library && (sizeof(scalar_t) == 2 || by_wgmma);
-        if (by_wgmma && arithmetic == Arithmetic::kTf32) {
-          params.inputs = transposed_inputs(products, floats, !plan.has_large_tiles());
-        }
-        // Even without products, so that d_bias has the same bits with them.
-        params.bias_in_parts = by_wgmma;
-        parts_of_bias = gate_gradients(
-            params, params.bias_in_parts && any_product ? &products.bias : nullptr, device, stream);
-      });
-  if (by_library) {
-    CellGradients all_but_bias = gradients;
-    all_but_bias.bias.reset();
-    finish_gradients(all_but_bias, input, weights, old_h);
-  } else if (any_product && in_tiles) {
-    check_launch(launch_products(products, *arithmetic, group, plan, floats, stream));
+  } else {
+    CellBackward(arguments, choice, device, facts, gradients).run();
   }
   return gradients.results();
 }

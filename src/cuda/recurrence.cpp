@@ -63,6 +63,51 @@ cudaError_t launch(const Problem<scalar_t>& problem,
   });
 }
 
+/// What the launches of a forward have in common, without the input or z_x.
+template <typename scalar_t>
+RecurrenceForward<scalar_t> all_steps(const SequenceOutputs& outputs,
+                                      const RecurrentArguments& arguments,
+                                      const StepOrder& order,
+                                      int group_rows) {
+  const bool keeps = outputs.gates.size(0) > 0;
+  return {
+      .steps = order.steps,
+      .first_step = 0,
+      .step_count = 0,
+      .rows = outputs.h_n.size(0),
+      .group_rows = group_rows,
+      .state_size = outputs.h_n.size(1),
+      .reverse = order.reverse,
+      .rows_of_sequence = rows_of_sequence(arguments),
+      .weights = recurrent_weights<scalar_t>(arguments.weight_hh),
+      .z_x = nullptr,
+      .follows_input_product = false,
+      .least_shared_bytes = 0,
+      .input = {},
+      .input_features = 0,
+      .input_weights = {},
+      .bias = nullptr,
+      .bias_stride = 0,
+      .h0 = steps_of<scalar_t>(arguments.h0),
+      .c0 = any_cells<scalar_t>(arguments.c0),
+      .output = outputs.output.mutable_data_ptr<scalar_t>(),
+      .cells = keeps ? outputs.cells.mutable_data_ptr<scalar_t>() : nullptr,
+      .gates = keeps ? outputs.gates.mutable_data_ptr<scalar_t>() : nullptr,
+      .h_n = outputs.h_n.mutable_data_ptr<scalar_t>(),
+      .c_n = {},
+  };
+}
+
+/// Gives a kernel that multiplies the input itself what it needs for that.
+template <typename scalar_t>
+void multiply_input(RecurrenceForward<scalar_t>& problem, const RecurrentArguments& arguments) {
+  problem.input = steps_of<scalar_t>(arguments.input);
+  problem.input_features = arguments.input.size(2);
+  problem.input_weights = recurrent_weights<scalar_t>(arguments.weight_ih);
+  problem.bias = data_or_null<scalar_t>(arguments.bias);
+  problem.bias_stride = bias_stride(arguments.bias);
+}
+
 /// Whether pairs of neighboring elements of a tensor of three dimensions are aligned, in a dtype of
 /// 16 bits.
 bool starts_at_pairs(const Tensor& tensor) {
@@ -125,58 +170,30 @@ void run_recurrence(const RecurrenceCandidate& candidate,
                     const Device& device,
                     bool reverse) {
   const Tensor& input = arguments.input;
+  const StepOrder order{.steps = sizes.steps, .reverse = reverse};
   const int64_t steps = sizes.steps, batch = sizes.batch;
-  const int64_t gates = sizes.gates, state_size = sizes.state_size;
   const bool x_inside = candidate.tile.x_inside, keeps = outputs.gates.size(0) > 0;
   const int64_t at_once = x_inside ? steps : steps_of_z_x(outputs, input, sizes);
-  const bool is_last_at_once = at_once == steps;
-  const Tensor workspace =
-      keeps || x_inside ? Tensor() : device.empty({at_once, batch, gates}, input.scalar_type());
+  const Tensor workspace = keeps || x_inside
+                               ? Tensor()
+                               : device.empty({at_once, batch, sizes.gates}, input.scalar_type());
   // The state between chunks: h is rounded as in output, the cell state is not.
-  const Tensor carried_cell = is_last_at_once || outputs.c_n.scalar_type() == at::kFloat
+  const Tensor carried_cell = at_once == steps || outputs.c_n.scalar_type() == at::kFloat
                                   ? outputs.c_n
-                                  : device.empty({batch, state_size}, at::kFloat);
+                                  : device.empty({batch, sizes.state_size}, at::kFloat);
   const DeviceFacts facts = device.facts();
   const int group_rows = rows_of_group(candidate.tile, batch, facts);
   const int64_t groups = ceil_div(batch, group_rows);
   with_scalar(input.scalar_type(), [&]<typename scalar_t>() {
-    RecurrenceForward<scalar_t> problem{
-        .steps = steps,
-        .first_step = 0,
-        .step_count = 0,
-        .rows = batch,
-        .group_rows = group_rows,
-        .state_size = state_size,
-        .reverse = reverse,
-        .rows_of_sequence = rows_of_sequence(arguments),
-        .weights = recurrent_weights<scalar_t>(arguments.weight_hh),
-        .z_x = nullptr,
-        .follows_input_product = false,
-        .least_shared_bytes = 0,
-        .input = {},
-        .input_features = 0,
-        .input_weights = {},
-        .bias = nullptr,
-        .bias_stride = 0,
-        .h0 = steps_of<scalar_t>(arguments.h0),
-        .c0 = any_cells<scalar_t>(arguments.c0),
-        .output = outputs.output.mutable_data_ptr<scalar_t>(),
-        .cells = keeps ? outputs.cells.mutable_data_ptr<scalar_t>() : nullptr,
-        .gates = keeps ? outputs.gates.mutable_data_ptr<scalar_t>() : nullptr,
-        .h_n = outputs.h_n.mutable_data_ptr<scalar_t>(),
-        .c_n = {},
-    };
+    RecurrenceForward<scalar_t> problem =
+        all_steps<scalar_t>(outputs, arguments, order, group_rows);
     if (x_inside) {
-      problem.input = steps_of<scalar_t>(input);
-      problem.input_features = input.size(2);
-      problem.input_weights = recurrent_weights<scalar_t>(arguments.weight_ih);
-      problem.bias = data_or_null<scalar_t>(arguments.bias);
-      problem.bias_stride = bias_stride(arguments.bias);
+      multiply_input(problem, arguments);
     }
     for (int64_t first = 0; first < steps; first += at_once) {
       const int64_t count = std::min(at_once, steps - first);
       if (!x_inside) {
-        const int64_t first_time = reverse ? steps - first - count : first;
+        const int64_t first_time = order.first_time(first, count);
         const Tensor z_x =
             keeps ? outputs.gates.narrow(0, first_time, count) : workspace.narrow(0, 0, count);
         problem.follows_input_product =

@@ -39,19 +39,6 @@ RecurrentWeights<scalar_t> recurrent_weights(const at::Tensor& weights) {
   return {weights.const_data_ptr<scalar_t>(), {weights.stride(0), weights.stride(1)}};
 }
 
-/// Calls run<scalar_t>() for a dtype that has kernels for all steps.
-template <typename Run>
-void with_scalar(at::ScalarType dtype, const Run& run) {
-  switch (dtype) {
-    case at::kHalf:
-      return run.template operator()<c10::Half>();
-    case at::kBFloat16:
-      return run.template operator()<c10::BFloat16>();
-    default:
-      return run.template operator()<float>();
-  }
-}
-
 /// In which order steps are run.
 struct StepOrder {
   int64_t steps;

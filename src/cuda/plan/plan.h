@@ -21,6 +21,19 @@ Selection selection();
 /// TF32, as it does for its matrix products.
 std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype);
 
+/// Calls run<scalar_t>() for a dtype that has an arithmetic.
+template <typename Run>
+void with_scalar(at::ScalarType dtype, const Run& run) {
+  switch (dtype) {
+    case at::kHalf:
+      return run.template operator()<c10::Half>();
+    case at::kBFloat16:
+      return run.template operator()<c10::BFloat16>();
+    default:
+      return run.template operator()<float>();
+  }
+}
+
 struct ForwardPlan {
   Arithmetic arithmetic{};
   CellType cell{};
