@@ -4,6 +4,7 @@
 #include "input_product.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 
@@ -118,22 +119,26 @@ constexpr RecurrenceCandidate kCandidates[] = {
                {1.35, 0.135}),
 };
 
-/// Whether the candidates by mma.sync of a cell are the tiles that it is compiled for, in order.
-template <CellType kCell>
-constexpr bool are_mma_tiles() {
-  constexpr const auto& kTiles = kMmaTiles<gates_of(kCell)>;
+/// Whether the candidates of a cell and a product are the tiles that it is compiled for.
+template <size_t kCount>
+constexpr bool are_all(const std::array<RecurrenceTile, kCount>& tiles,
+                       CellType cell,
+                       RecurrenceProduct product) {
   size_t count = 0;
   for (const RecurrenceCandidate& of : kCandidates) {
-    if (of.cell == kCell && of.product == kMma) {
-      if (count == kTiles.size() || of.tile != kTiles[count]) {
+    if (of.cell == cell && of.product == product) {
+      if (std::find(tiles.begin(), tiles.end(), of.tile) == tiles.end()) {
         return false;
       }
       ++count;
     }
   }
-  return count == kTiles.size();
+  return count == kCount;
 }
-static_assert(are_mma_tiles<kLltm>() && are_mma_tiles<kLstm>());
+static_assert(are_all(kFmaTiles<gates_of(kLltm)>, kLltm, kFma));
+static_assert(are_all(kFmaTiles<gates_of(kLstm)>, kLstm, kFma));
+static_assert(are_all(kMmaTiles<gates_of(kLltm)>, kLltm, kMma));
+static_assert(are_all(kMmaTiles<gates_of(kLstm)>, kLstm, kMma));
 
 // Microseconds of a launch that loads the weights.
 constexpr double kPrologue = 5, kClusterPrologue = 11;

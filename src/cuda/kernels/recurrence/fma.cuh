@@ -37,35 +37,33 @@ namespace lltm::cuda {
 struct FmaThreads {
   int count, columns;
 };
-constexpr FmaThreads fma_threads(int gates, bool backward, int state_size, int rows, int cluster) {
-  if (cluster > 1) {
-    return {256, backward && cluster == 4 ? 8 : 4};
+constexpr FmaThreads fma_threads(int gates, bool backward, const RecurrenceTile& tile) {
+  if (tile.cluster > 1) {
+    return {256, backward && tile.cluster == 4 ? 8 : 4};
   }
-  switch (state_size) {
+  switch (tile.state_size) {
     case 32:
-      return {gates > 3 && rows > 1 ? 128 : 32, 1};
+      return {gates > 3 && tile.rows > 1 ? 128 : 32, 1};
     case 96:
       return {192, 4};
     default:
-      return {2 * state_size, (backward ? 2 : 1) * state_size / 32};
+      return {2 * tile.state_size, (backward ? 2 : 1) * tile.state_size / 32};
   }
 }
 
-/// A block for kRows rows and a state of up to kState columns. kXInside: it multiplies up to as
-/// many columns of input, too.
-template <typename Cell_, bool kBackward_, int kState_, int kRows_, bool kXInside_, int kCluster_>
+/// The sizes of a block.
+template <typename Cell_, bool kBackward_, RecurrenceTile kTile>
 struct FmaTile {
   using Cell = Cell_;
-  static constexpr bool kBackward = kBackward_, kXInside = kXInside_;
-  static constexpr int kCluster = kCluster_;
+  static constexpr bool kBackward = kBackward_, kXInside = kTile.x_inside;
+  static constexpr int kState = kTile.state_size, kRows = kTile.rows, kCluster = kTile.cluster;
   static_assert(!kXInside || (!kBackward && kCluster == 1));
   static constexpr int kGates = Cell::kGates;
-  static constexpr int kState = kState_, kRows = kRows_;
-  static constexpr FmaThreads kOfBlock = fma_threads(kGates, kBackward, kState, kRows, kCluster);
+  static constexpr FmaThreads kOfBlock = fma_threads(kGates, kBackward, kTile);
   static constexpr int kThreads = kOfBlock.count;
   static constexpr int kOwnState = kState / kCluster;  // the columns of a block
   static constexpr int kColumns = kOfBlock.columns;    // of a thread
-  static constexpr int kBlocks = resident_fma_blocks(kGates, {kState, kRows, kXInside, kCluster});
+  static constexpr int kBlocks = resident_fma_blocks(kGates, kTile);
   static constexpr int kVectors = kBackward ? Cell::kGates : 1;  // of kState columns, in a row of V
   static constexpr int kSums = kBackward ? 1 : Cell::kGates;     // of an element
   static constexpr int kK = kVectors * kState;
@@ -480,42 +478,5 @@ class OperandRing {
 
   uint32_t base_;
 };
-
-/// Calls launch<Tile>() for a tile.
-template <typename Cell, bool kBackward, typename Launch>
-cudaError_t with_fma_tile(const RecurrenceTile& tile, const Launch& launch) {
-  cudaError_t error = cudaErrorInvalidValue;
-  const auto launch_if_it_is = [&]<int kState, int kRows, int kCluster>() {
-    if (tile == RecurrenceTile{kState, kRows, /*x_inside=*/false, kCluster}) {
-      error =
-          launch.template operator()<FmaTile<Cell, kBackward, kState, kRows, false, kCluster>>();
-    }
-    // Registers have room for both blocks of weights of a cell with three gates.
-    if constexpr (!kBackward && kState == 32 && kRows == 1 && Cell::kGates == 3) {
-      if (tile == RecurrenceTile{kState, kRows, /*x_inside=*/true}) {
-        error = launch.template operator()<FmaTile<Cell, kBackward, kState, kRows, true, 1>>();
-      }
-    }
-  };
-  const auto for_rows = [&]<int kState>() {
-    constexpr int kCluster = fma_cluster(Cell::kGates, kState);
-    if constexpr (kCluster > 0) {
-      launch_if_it_is.template operator()<kState, 1, kCluster>();
-      launch_if_it_is.template operator()<kState, 2, kCluster>();
-      launch_if_it_is.template operator()<kState, 4, kCluster>();
-    }
-    if constexpr (kCluster > 1) {  // of which a multiprocessor computes one row after the other
-      launch_if_it_is.template operator()<kState, 3, kCluster>();
-      launch_if_it_is.template operator()<kState, 5, kCluster>();
-    }
-  };
-  for_rows.template operator()<32>();
-  for_rows.template operator()<64>();
-  for_rows.template operator()<96>();
-  for_rows.template operator()<128>();
-  for_rows.template operator()<256>();
-  for_rows.template operator()<512>();
-  return error;
-}
 
 }  // namespace lltm::cuda

@@ -271,9 +271,15 @@ template <typename Cell>
 cudaError_t launch_recurrence_fma(const RecurrenceBackward<float>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream) {
-  return with_fma_tile<Cell, true>(tile, [&]<typename Tile>() {
-    return launch_groups<&recurrence_backward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
-        problem, tile, stream);
+  return dispatch<kFmaTiles<Cell::kGates>>(tile, [&](auto instance) {
+    constexpr RecurrenceTile kTile = instance;
+    if constexpr (kTile.x_inside) {
+      return cudaErrorInvalidValue;
+    } else {
+      using Tile = FmaTile<Cell, /*kBackward=*/true, kTile>;
+      return launch_groups<&recurrence_backward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
+          problem, tile, stream);
+    }
   });
 }
 

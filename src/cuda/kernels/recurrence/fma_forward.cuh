@@ -337,7 +337,8 @@ cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,
   if (tile.x_inside && (problem.input_features < 1 || problem.input_features > tile.state_size)) {
     return cudaErrorInvalidValue;
   }
-  return with_fma_tile<Cell, false>(tile, [&]<typename Tile>() {
+  return dispatch<kFmaTiles<Cell::kGates>>(tile, [&](auto instance) {
+    using Tile = FmaTile<Cell, /*kBackward=*/false, instance>;
     return launch_groups<&recurrence_forward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
         problem, tile, stream, problem.least_shared_bytes);
   });

@@ -1,6 +1,7 @@
 // Launches a kernel of the recurrence: a block, or a cluster of blocks, for each group of rows.
 #pragma once
 
+#include "../../runtime/dispatch.h"
 #include "../../runtime/launch.cuh"
 #include "recurrence.h"
 

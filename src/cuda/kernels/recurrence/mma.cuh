@@ -28,12 +28,12 @@
 #include "../../ptx/packed.cuh"
 #include "../../ptx/registers.cuh"
 #include "../../ptx/shared.cuh"
+#include "../../runtime/dispatch.h"
 #include "copy_weights.cuh"
 #include "recurrence.h"
 
-#include <cstddef>
 #include <cstdint>
-#include <utility>
+#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -658,28 +658,21 @@ __device__ __forceinline__ float sum_of(const OwnElements<Shape>& own,
   return sum;
 }
 
-/// Calls run.operator()<kTile, kPairs>() for a tile of the table of cells with kGates (kMmaTiles).
-/// Others are invalid.
-template <int kGates, typename Run>
-cudaError_t with_mma_tile(const RecurrenceTile& tile, bool pairs, const Run& run) {
-  constexpr const auto& kTiles = kMmaTiles<kGates>;
-  cudaError_t error = cudaErrorInvalidValue;
-  const auto run_if = [&]<size_t kIndex>() {
-    constexpr RecurrenceTile kTile = kTiles[kIndex];
-    if (tile != kTile) {
-      return false;
-    }
+/// Returns launch(tile, pairs), with both as constants (dispatch). Elements one by one are not
+/// compiled for blocks by themselves of more than 8 rows.
+template <int kGates, typename Launch>
+cudaError_t dispatch_mma(const RecurrenceTile& tile, bool pairs, const Launch& launch) {
+  return dispatch<kMmaTiles<kGates>>(tile, [&](auto instance) {
+    constexpr RecurrenceTile kTile = instance;
     if (pairs) {
-      error = run.template operator()<kTile, true>();
-    } else if constexpr (kTile.cluster > 1 || kTile.rows <= 8) {
-      error = run.template operator()<kTile, false>();
+      return launch(instance, std::true_type());
     }
-    return true;
-  };
-  [&]<size_t... kIndices>(std::index_sequence<kIndices...>) {
-    (run_if.template operator()<kIndices>() || ...);
-  }(std::make_index_sequence<kTiles.size()>());
-  return error;
+    if constexpr (kTile.cluster > 1 || kTile.rows <= 8) {
+      return launch(instance, std::false_type());
+    } else {
+      return cudaErrorInvalidValue;
+    }
+  });
 }
 
 }  // namespace lltm::cuda

@@ -481,11 +481,12 @@ cudaError_t launch_recurrence_mma(const RecurrenceBackward<Element>& problem,
     return cudaErrorInvalidValue;
   }
   const bool pairs = is_in_pairs(problem);
-  return with_mma_tile<Cell::kGates>(tile, pairs, [&]<RecurrenceTile kTile, bool kPairs>() {
+  return dispatch_mma<Cell::kGates>(tile, pairs, [&](auto instance, auto in_pairs) {
+    constexpr RecurrenceTile kTile = instance;
     if constexpr (kTile.x_inside) {
       return cudaErrorInvalidValue;
     } else {
-      using Shape = MmaShape<Cell, Element, kTile, kPairs>;
+      using Shape = MmaShape<Cell, Element, kTile, in_pairs>;
       return launch_groups<&recurrence_backward_mma_kernel<Shape>,
                            Shape::kThreads,
                            MmaBackward<Shape>::kSharedBytes>(problem, tile, stream);

@@ -423,8 +423,8 @@ cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
       (problem.input_features < 1 || problem.input_features > kLargestRecurrentInput)) {
     return cudaErrorInvalidValue;
   }
-  return with_mma_tile<Cell::kGates>(tile, pairs, [&]<RecurrenceTile kTile, bool kPairs>() {
-    using Shape = MmaShape<Cell, Element, kTile, kPairs>;
+  return dispatch_mma<Cell::kGates>(tile, pairs, [&](auto instance, auto in_pairs) {
+    using Shape = MmaShape<Cell, Element, instance, in_pairs>;
     return launch_groups<&recurrence_forward_mma_kernel<Shape>,
                          Shape::kThreads,
                          MmaForward<Shape>::kSharedBytes>(

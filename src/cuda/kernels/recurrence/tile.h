@@ -39,6 +39,61 @@ struct GradientParts {
   bool operator==(const GradientParts&) const = default;
 };
 
+/// The tiles by multiply-adds for a cell of 3 or 4 gates. Weights take three quarters of the
+/// registers of a block at most, which says how many blocks share a larger state, and whether those
+/// of x have room. A cluster takes any number of rows, since a multiprocessor computes one after
+/// the other. The kernels are compiled in this order, on which the machine code of some depends.
+template <int kGates>
+inline constexpr std::array<RecurrenceTile, 0> kFmaTiles{};
+template <>
+inline constexpr auto kFmaTiles<3> = std::to_array<RecurrenceTile>({
+    {.state_size = 32, .rows = 1},
+    {.state_size = 32, .rows = 2},
+    {.state_size = 32, .rows = 4},
+    {.state_size = 32, .rows = 1, .x_inside = true},
+    {.state_size = 64, .rows = 1},
+    {.state_size = 64, .rows = 2},
+    {.state_size = 64, .rows = 4},
+    {.state_size = 96, .rows = 1},
+    {.state_size = 96, .rows = 2},
+    {.state_size = 96, .rows = 4},
+    {.state_size = 128, .rows = 1},
+    {.state_size = 128, .rows = 2},
+    {.state_size = 128, .rows = 4},
+    {.state_size = 256, .rows = 1, .cluster = 4},
+    {.state_size = 256, .rows = 2, .cluster = 4},
+    {.state_size = 256, .rows = 4, .cluster = 4},
+    {.state_size = 256, .rows = 3, .cluster = 4},
+    {.state_size = 256, .rows = 5, .cluster = 4},
+    {.state_size = 512, .rows = 1, .cluster = 16},
+    {.state_size = 512, .rows = 2, .cluster = 16},
+    {.state_size = 512, .rows = 4, .cluster = 16},
+    {.state_size = 512, .rows = 3, .cluster = 16},
+    {.state_size = 512, .rows = 5, .cluster = 16},
+});
+template <>
+inline constexpr auto kFmaTiles<4> = std::to_array<RecurrenceTile>({
+    {.state_size = 32, .rows = 1},
+    {.state_size = 32, .rows = 2},
+    {.state_size = 32, .rows = 4},
+    {.state_size = 64, .rows = 1},
+    {.state_size = 64, .rows = 2},
+    {.state_size = 64, .rows = 4},
+    {.state_size = 96, .rows = 1},
+    {.state_size = 96, .rows = 2},
+    {.state_size = 96, .rows = 4},
+    {.state_size = 128, .rows = 1, .cluster = 2},
+    {.state_size = 128, .rows = 2, .cluster = 2},
+    {.state_size = 128, .rows = 4, .cluster = 2},
+    {.state_size = 128, .rows = 3, .cluster = 2},
+    {.state_size = 128, .rows = 5, .cluster = 2},
+    {.state_size = 256, .rows = 1, .cluster = 8},
+    {.state_size = 256, .rows = 2, .cluster = 8},
+    {.state_size = 256, .rows = 4, .cluster = 8},
+    {.state_size = 256, .rows = 3, .cluster = 8},
+    {.state_size = 256, .rows = 5, .cluster = 8},
+});
+
 /// The tiles by mma.sync: what registers have room for. Only the largest clusters depend on the
 /// cell.
 constexpr auto mma_tiles(const RecurrenceTile& of_384, const RecurrenceTile& of_512) {
@@ -81,19 +136,6 @@ constexpr int mma_threads(const RecurrenceTile& tile) {
 constexpr int resident_mma_blocks(const RecurrenceTile& tile) {
   const int registers = tile.rows == 1 ? 168 : 240;
   return std::max(65536 / (registers * mma_threads(tile)), 1);
-}
-
-/// The blocks of multiply-adds that share a state of this size, each of which has the weights of
-/// its columns in registers; none if a cluster has too few.
-constexpr int fma_cluster(int gates, int state_size) {
-  constexpr int kWeights = 48 * 1024;  // of a block: three quarters of its registers
-  constexpr int kMostBlocks = 16;
-  const int weights = gates * state_size * state_size;
-  int blocks = 1;
-  while (blocks * kWeights < weights) {
-    blocks *= 2;
-  }
-  return blocks <= kMostBlocks ? blocks : 0;
 }
 
 /// The blocks of multiply-adds that a multiprocessor has registers for.
