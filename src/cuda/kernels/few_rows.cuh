@@ -2,9 +2,10 @@
 // per number of neighbors that a thread takes.
 #pragma once
 
+#include "../runtime/dispatch.h"
 #include "forward/kernels.h"
 
-#include <type_traits>
+#include <iterator>
 
 namespace lltm::cuda {
 
@@ -17,15 +18,8 @@ bool rows_are_vectors_of(int count, const Problem& p, int64_t input_column, int 
          p.weights.starts_at_neighbors(count, size);
 }
 
-/// Calls launch(std::integral_constant<int, rows>) for rows from 1 to kFewRows.
-template <int kRows = 1, typename Launch>
-cudaError_t launch_for_rows(int64_t rows, const Launch& launch) {
-  if constexpr (kRows > kFewRows) {
-    return cudaErrorInvalidValue;
-  } else {
-    return rows == kRows ? launch(std::integral_constant<int, kRows>{})
-                         : launch_for_rows<kRows + 1>(rows, launch);
-  }
-}
+/// The numbers of rows that there are kernels for.
+inline constexpr int kCountsOfFewRows[] = {1, 2, 3, 4, 5, 6, 7, 8};
+static_assert(std::size(kCountsOfFewRows) == kFewRows);
 
 }  // namespace lltm::cuda

@@ -414,14 +414,4 @@ struct ThreeTf32Product {
   }
 };
 
-/// Calls `run` with the product of a tile of the backward, which has 64 or 128 rows. It has as many
-/// stages as fit: a chunk takes a microsecond from memory to its products.
-template <typename Run>
-auto with_float32_gradient_product(int rows, const Run& run) {
-  using Small = ThreeTf32Product<Major::kOther, 1, 2, 5>;
-  using Large = ThreeTf32Product<Major::kOther, 2, 2, 4>;
-  return rows == Small::kTileM ? run.template operator()<Small>()
-                               : run.template operator()<Large>();
-}
-
 }  // namespace lltm::cuda

@@ -360,7 +360,7 @@ cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
   constexpr int kSize = sizeof(scalar_t);
   const bool fours = rows_are_vectors_of(4, products, products.state_size, kSize) &&
                      reinterpret_cast<uintptr_t>(products.d_weights) % (4 * kSize) == 0;
-  return launch_for_rows(products.batch, [&](auto rows) {
+  return dispatch<kCountsOfFewRows>(products.batch, [&](auto rows) {
     return fours ? launch_backward_few_rows_of<scalar_t, rows, 4>(cell, products, ranks, stream)
                  : launch_backward_few_rows_of<scalar_t, rows, 1>(cell, products, ranks, stream);
   });

@@ -235,9 +235,11 @@ cudaError_t launch_backward_wgmma<Arithmetic::kFloat32>(const BackwardProblem& p
                                                         const GradientPlan& plan,
                                                         float* workspace,
                                                         cudaStream_t stream) {
-  return with_float32_gradient_product(plan.rows, [&]<typename Product>() {
-    return launch_tile<Product>(params, plan, workspace, stream);
-  });
+  // With as many stages as fit: a chunk takes a microsecond from memory to its products.
+  using Small = ThreeTf32Product<Major::kOther, 1, 2, 5>;
+  using Large = ThreeTf32Product<Major::kOther, 2, 2, 4>;
+  return plan.rows == Small::kTileM ? launch_tile<Small>(params, plan, workspace, stream)
+                                    : launch_tile<Large>(params, plan, workspace, stream);
 }
 
 }  // namespace lltm::cuda

@@ -1,6 +1,7 @@
 // Launches the products of the backward by wgmma: the schedule, the tensor maps and the tiles.
 #pragma once
 
+#include "../../runtime/dispatch.h"
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/schedule_gradients.h"
@@ -112,21 +113,13 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
       arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
 }
 
-/// Calls `run` with the tile of a plan as a type.
-template <Arithmetic kArithmetic, typename Run>
-auto with_gradient_tile(const GradientPlan& plan, const Run& run) {
-  if (plan.weight_columns == 64) {
-    return run(GradientTiling<kArithmetic, 64, 64>());
-  }
-  switch (plan.state_columns) {
-    case 64:
-      return run(GradientTiling<kArithmetic, 64, 256>());
-    case 128:
-      return run(GradientTiling<kArithmetic, 128, 256>());
-    default:
-      return run(GradientTiling<kArithmetic, 256, 256>());
-  }
-}
+/// The columns of the tiles of both products.
+struct GradientColumns {
+  int state, weights;
+
+  bool operator==(const GradientColumns&) const = default;
+};
+inline constexpr GradientColumns kGradientColumns[] = {{64, 64}, {64, 256}, {128, 256}, {256, 256}};
 
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
@@ -139,10 +132,12 @@ cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
     transposed = {inputs.transposed, inputs.row_stride()};
     workspace += transposed_floats(problem);
   }
-  const auto launch = [&](auto tile) {
-    return launch_gradient_tiles<decltype(tile)>(problem, plan, transposed, workspace, stream);
-  };
-  return with_gradient_tile<kArithmetic>(plan, launch);
+  const GradientColumns columns{plan.state_columns, plan.weight_columns};
+  return dispatch<kGradientColumns>(columns, [&](auto instance) {
+    constexpr GradientColumns kColumns = instance;
+    return launch_gradient_tiles<GradientTiling<kArithmetic, kColumns.state, kColumns.weights>>(
+        problem, plan, transposed, workspace, stream);
+  });
 }
 
 }  // namespace lltm::cuda

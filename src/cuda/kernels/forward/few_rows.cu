@@ -247,7 +247,7 @@ cudaError_t launch_forward_few_rows(const Problem& problem,
   const auto in_vectors_of = [&](int count) {
     return rows_are_vectors_of(count, cell, cell.input_column(), element_size(kArithmetic));
   };
-  return launch_for_rows(ceil_div(cell.batch, groups), [&](auto rows) {
+  return dispatch<kCountsOfFewRows>(ceil_div(cell.batch, groups), [&](auto rows) {
     if constexpr (!is_float(kArithmetic)) {
       if (in_vectors_of(8)) {
         return launch_forward_few_rows_of<kArithmetic, rows, 8>(problem, groups, columns, stream);

@@ -12,6 +12,7 @@
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../../reduction/cluster_sums.cuh"
+#include "../../runtime/dispatch.h"
 #include "../../runtime/launch.cuh"
 #include "../../scheduler/split_of_k.h"
 #include "../../tile/boxes.cuh"
@@ -122,60 +123,56 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
   sums.finish();
 }
 
-template <Arithmetic kArithmetic,
-          int kTileM,
-          int kHidden,
-          int kWarpsM,
-          int kWarpsN,
-          int kWarpsK,
-          int kStages,
-          int kBlocksPerSm,
-          typename Problem>
-cudaError_t launch_forward_tile(const Problem& problem, int ranks, cudaStream_t stream) {
-  const ForwardProblem& params = problem;
-  using Product = TileProduct<kArithmetic,
-                              Major::kK,
-                              Major::kK,
-                              kTileM,
-                              cell::Lltm::kGates * kHidden,
-                              kWarpsM,
-                              kWarpsN,
-                              kWarpsK,
-                              kStages>;
-  const Segments chunks = segments_of(params.state_size, params.input_columns(), Product::kChunkK);
-  const ForwardTilesArguments<Problem> arguments{
-      .problem = problem, .split = split_of_k(ranks, chunks.pieces(), kTileM), .chunks = chunks};
-  const dim3 grid =
-      grid_of_tiles(ceil_div(params.batch, kTileM), ceil_div(params.state_size, kHidden), ranks);
-  return launch_in_clusters<&forward_tiles_kernel<Problem, Product, kBlocksPerSm>,
-                            Product::kThreads,
-                            Product::kSharedBytes,
-                            ClusterSums<Product>::kSharedBytes>(arguments, grid, ranks, stream);
-}
+/// A tile of the state that the kernel is compiled for, with what measured best for it.
+struct ForwardTile {
+  TileShape shape;
+  int warps[3];  // along M, N and K
+  int stages;
+  int blocks;  // per multiprocessor
 
-// Warps along M, N and K, stages, and blocks per multiprocessor are those that measured best for
-// each tile.
+  constexpr bool operator==(const TileShape& other) const { return shape == other; }
+};
+template <bool kFloat32>  // which takes more registers
+inline constexpr ForwardTile kForwardTiles[] = {
+    {.shape = {16, 8}, .warps = {1, 1, 4}, .stages = 6, .blocks = 2},
+    {.shape = {64, 8}, .warps = {4, 1, 2}, .stages = 6, .blocks = 2},
+    {.shape = {64, 32}, .warps = {2, 4, 1}, .stages = 3, .blocks = kFloat32 ? 1 : 2},
+    {.shape = {128, 32},
+     .warps = {4, 2, 1},
+     .stages = kFloat32 ? 4 : 3,
+     .blocks = kFloat32 ? 1 : 2},
+};
+
 template <Arithmetic kArithmetic, typename Problem>
-cudaError_t launch_forward_tiles(const Problem& params,
-                                 const TileShape& tile,
+cudaError_t launch_forward_tiles(const Problem& problem,
+                                 const TileShape& shape,
                                  int ranks,
                                  cudaStream_t stream) {
-  constexpr bool kFloat32 = kArithmetic == Arithmetic::kFloat32;  // which takes more registers
-  constexpr int kBlocks = kFloat32 ? 1 : 2, kStages = kFloat32 ? 4 : 3;
-  if (tile == TileShape{16, 8}) {
-    return launch_forward_tile<kArithmetic, 16, 8, 1, 1, 4, 6, 2>(params, ranks, stream);
-  }
-  if (tile == TileShape{64, 8}) {
-    return launch_forward_tile<kArithmetic, 64, 8, 4, 1, 2, 6, 2>(params, ranks, stream);
-  }
-  if (tile == TileShape{64, 32}) {
-    return launch_forward_tile<kArithmetic, 64, 32, 2, 4, 1, 3, kBlocks>(params, ranks, stream);
-  }
-  if (tile == TileShape{128, 32}) {
-    return launch_forward_tile<kArithmetic, 128, 32, 4, 2, 1, kStages, kBlocks>(
-        params, ranks, stream);
-  }
-  return cudaErrorInvalidValue;
+  const auto launch = [&](auto instance) {
+    constexpr ForwardTile kTile = instance;
+    using Product = TileProduct<kArithmetic,
+                                Major::kK,
+                                Major::kK,
+                                kTile.shape.rows,
+                                cell::Lltm::kGates * kTile.shape.columns,
+                                kTile.warps[0],
+                                kTile.warps[1],
+                                kTile.warps[2],
+                                kTile.stages>;
+    const ForwardProblem& p = problem;
+    const Segments chunks = segments_of(p.state_size, p.input_columns(), Product::kChunkK);
+    const ForwardTilesArguments<Problem> arguments{
+        .problem = problem,
+        .split = split_of_k(ranks, chunks.pieces(), kTile.shape.rows),
+        .chunks = chunks};
+    const dim3 grid = grid_of_tiles(
+        ceil_div(p.batch, kTile.shape.rows), ceil_div(p.state_size, kTile.shape.columns), ranks);
+    return launch_in_clusters<&forward_tiles_kernel<Problem, Product, kTile.blocks>,
+                              Product::kThreads,
+                              Product::kSharedBytes,
+                              ClusterSums<Product>::kSharedBytes>(arguments, grid, ranks, stream);
+  };
+  return dispatch<kForwardTiles<kArithmetic == Arithmetic::kFloat32>>(shape, launch);
 }
 
 }  // namespace lltm::cuda

@@ -11,21 +11,21 @@
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/step.cuh"
 #include "../../problem.h"
-#include "../../products/wgmma.cuh"
-#include "../../products/wgmma_three_tf32.cuh"
+#include "../../products/hopper.cuh"
 #include "../../ptx/barrier.cuh"
 #include "../../ptx/bulk_copy.cuh"
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../../ptx/shared.cuh"
 #include "../../ptx/wgmma.cuh"
+#include "../../runtime/dispatch.h"
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/split_of_k.h"
 #include "../meet_blocks.cuh"
 #include "kernels.h"
 
-#include <algorithm>
+#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -342,71 +342,59 @@ inline bool in_fours(const StepProblem& p, int) {
   return p.state_size % 4 == 0;
 }
 
-template <typename Cell, typename Product, typename Problem>
-cudaError_t launch_in_fours_or_not(const Problem& problem, int ranks, cudaStream_t stream) {
-  return in_fours(problem, sizeof(typename Product::Element))
-             ? launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Cell, Product, true>>(
-                   problem, ranks, stream)
-             : launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Cell, Product, false>>(
-                   problem, ranks, stream);
-}
-
-/// Launches the one of these products that has the tile.
-template <typename Cell, typename... Products, typename Problem>
-cudaError_t launch_product(const Problem& problem,
-                           const TileShape& tile,
-                           int ranks,
-                           cudaStream_t stream) {
-  cudaError_t error = cudaErrorInvalidValue;
-  const auto launch_if_it_has = [&]<typename Product>() {
-    constexpr int kHidden = Product::kTileN / Cell::kGates;
-    if (tile == TileShape{Product::kTileM, kHidden, Product::kRowTiles}) {
-      error = launch_in_fours_or_not<Cell, Product>(problem, ranks, stream);
-    }
-  };
-  (launch_if_it_has.template operator()<Products>(), ...);
-  return error;
-}
-
 // There are enough stages to fill a multiprocessor with one block, so that blocks of the next
 // kernel, which start early, go where no block of this one is. Steps in tiles of 64x8 are the
 // exception, except in float32 (kMeetsNextStep). There are enough threads for one item each, with
 // the ranks that the plan chooses.
+inline constexpr WgmmaTile kLltmFloat32Tiles[] = {
+    {.shape = {64, 8}, .stages = 8},
+    {.shape = {64, 32}, .stages = 5},
+    {.shape = {128, 32}, .stages = 4},
+};
+template <bool kOfSequence>
+inline constexpr WgmmaTile kLltmTiles[] = {
+    {.shape = {64, 8}, .stages = kOfSequence ? 8 : 11},
+    {.shape = {64, 24}, .stages = 8},
+    {.shape = {64, 40}, .stages = 7, .helpers = 32},
+    {.shape = {64, 40, 2}, .stages = 7, .helpers = 192},
+    {.shape = {128, 32}, .stages = 6},
+    {.shape = {128, 32, 2}, .stages = 7},
+    {.shape = {128, 64, 2}, .stages = 5},
+    {.shape = {192, 32}, .stages = 4},
+};
+inline constexpr WgmmaTile kLstmFloat32Tiles[] = {
+    {.shape = {64, 24}, .stages = 5},
+    {.shape = {128, 24}, .stages = 4},
+};
+inline constexpr WgmmaTile kLstmTiles[] = {
+    {.shape = {64, 8}, .stages = 7},
+    {.shape = {64, 24}, .stages = 8},
+    {.shape = {128, 32}, .stages = 5},
+};
+
 template <Arithmetic kArithmetic, typename Cell, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& p,
-                                 const TileShape& tile,
+                                 const TileShape& shape,
                                  int ranks,
                                  cudaStream_t stream) {
-  constexpr bool kOverlaps = kOfSequence<Problem>;
-  // The columns of B of tiles with 8 and with 32 columns of the state.
-  constexpr int kOf8 = 8 * Cell::kGates, kOf32 = 32 * Cell::kGates;
-  constexpr bool kLstm = std::is_same_v<Cell, cell::Lstm>;
-  if constexpr (kArithmetic == Arithmetic::kFloat32 && kLstm) {
-    return launch_product<Cell,
-                          ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
-                          ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(p, tile, ranks, stream);
-  } else if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    return launch_product<Cell,
-                          ThreeTf32Product<Major::kK, 1, 1, 8, kOf8>,
-                          ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
-                          ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(p, tile, ranks, stream);
-  } else if constexpr (kLstm) {
-    return launch_product<Cell,
-                          WgmmaProduct<kArithmetic, 1, kOf8, 7, 1, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 1, 96, 8, 1, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 2, kOf32, 5, 1, 0, kOverlaps>>(
-        p, tile, ranks, stream);
+  constexpr bool kFloat32 = kArithmetic == Arithmetic::kFloat32;
+  const auto launch = [&](auto tile) {
+    using Product =
+        typename HopperProduct<kArithmetic, tile, Cell::kGates, kOfSequence<Problem>>::Type;
+    return in_fours(p, sizeof(typename Product::Element))
+               ? launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Cell, Product, true>>(
+                     p, ranks, stream)
+               : launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Cell, Product, false>>(
+                     p, ranks, stream);
+  };
+  if constexpr (std::is_same_v<Cell, cell::Lstm> && kFloat32) {
+    return dispatch<kLstmFloat32Tiles>(shape, launch);
+  } else if constexpr (std::is_same_v<Cell, cell::Lstm>) {
+    return dispatch<kLstmTiles>(shape, launch);
+  } else if constexpr (kFloat32) {
+    return dispatch<kLltmFloat32Tiles>(shape, launch);
   } else {
-    return launch_product<Cell,
-                          WgmmaProduct<kArithmetic, 1, kOf8, kOverlaps ? 8 : 11, 1, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 1, 72, 8, 1, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 1, 120, 7, 1, 32, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 1, 120, 7, 2, 192, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 2, kOf32, 6, 1, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 2, kOf32, 7, 2, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 2, 2 * kOf32, 5, 2, 0, kOverlaps>,
-                          WgmmaProduct<kArithmetic, 3, kOf32, 4, 1, 0, kOverlaps>>(
-        p, tile, ranks, stream);
+    return dispatch<kLltmTiles<kOfSequence<Problem>>>(shape, launch);
   }
 }
 

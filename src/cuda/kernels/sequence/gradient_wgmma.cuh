@@ -9,14 +9,14 @@
 #include "../../epilogue/fragment_finisher.cuh"
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/sequence_gradients.cuh"
-#include "../../products/wgmma.cuh"
-#include "../../products/wgmma_three_tf32.cuh"
+#include "../../products/hopper.cuh"
 #include "../../ptx/barrier.cuh"
 #include "../../ptx/bulk_copy.cuh"
 #include "../../ptx/cluster.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../../ptx/shared.cuh"
 #include "../../ptx/wgmma.cuh"
+#include "../../runtime/dispatch.h"
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/split_of_k.h"
@@ -232,48 +232,41 @@ cudaError_t launch_sequence_gradient_product(
                             kAloneBytes>(arguments, grid, ranks, stream, alone ? kAloneBytes : 0);
 }
 
-template <typename Cell, typename... Products, typename Params>
-cudaError_t launch_sequence_gradient_product_of(const Params& params,
-                                                const Matrix& weights,
-                                                const TileShape& tile,
-                                                int ranks,
-                                                cudaStream_t stream) {
-  cudaError_t error = cudaErrorInvalidValue;
-  const auto launch_if_it_has = [&]<typename Product>() {
-    if (tile == TileShape{Product::kTileM, Product::kTileN}) {
-      if (params.state_size % 4 == 0) {
-        error =
-            launch_sequence_gradient_product<Cell, Product, true>(params, weights, ranks, stream);
-      } else if constexpr (Product::kTileM == 64 && Product::kTileN >= 64) {
-        error =
-            launch_sequence_gradient_product<Cell, Product, false>(params, weights, ranks, stream);
-      }
-    }
-  };
-  (launch_if_it_has.template operator()<Products>(), ...);
-  return error;
-}
+// Steps of any state_size have tiles of 64 rows and at least as many columns, multiples of four
+// have all of them.
+inline constexpr WgmmaTile kSequenceGradientFloat32Tiles[] = {
+    {.shape = {64, 96}, .stages = 5},
+    {.shape = {128, 96}, .stages = 4},
+};
+inline constexpr WgmmaTile kSequenceGradientTiles[] = {
+    {.shape = {64, 32}, .stages = 8},
+    {.shape = {64, 64}, .stages = 5},
+    {.shape = {128, 64}, .stages = 7},
+};
 
-// Only tiles of 64 rows and at least as many columns are compiled for any state_size, and the
-// others for multiples of four.
 template <typename Cell, Arithmetic kArithmetic>
 cudaError_t launch_sequence_gradient_wgmma(
     const SequenceGradientsParams<TensorElement<kArithmetic>>& params,
     const Matrix& weights,
-    const TileShape& tile,
+    const TileShape& shape,
     int ranks,
     cudaStream_t stream) {
+  const auto launch = [&](auto tile) {
+    using Product =
+        typename HopperProduct<kArithmetic, tile, /*kSumsAColumn=*/1, /*kOverlaps=*/true>::Type;
+    if (params.state_size % 4 == 0) {
+      return launch_sequence_gradient_product<Cell, Product, true>(params, weights, ranks, stream);
+    }
+    if constexpr (Product::kTileM == 64 && Product::kTileN >= 64) {
+      return launch_sequence_gradient_product<Cell, Product, false>(params, weights, ranks, stream);
+    } else {
+      return cudaErrorInvalidValue;
+    }
+  };
   if constexpr (kArithmetic == Arithmetic::kFloat32) {
-    return launch_sequence_gradient_product_of<Cell,
-                                               ThreeTf32Product<Major::kK, 1, 1, 5, 96>,
-                                               ThreeTf32Product<Major::kK, 2, 2, 4, 96>>(
-        params, weights, tile, ranks, stream);
+    return dispatch<kSequenceGradientFloat32Tiles>(shape, launch);
   } else {
-    return launch_sequence_gradient_product_of<Cell,
-                                               WgmmaProduct<kArithmetic, 1, 32, 8, 1, 0, true>,
-                                               WgmmaProduct<kArithmetic, 1, 64, 5, 1, 0, true>,
-                                               WgmmaProduct<kArithmetic, 2, 64, 7, 1, 0, true>>(
-        params, weights, tile, ranks, stream);
+    return dispatch<kSequenceGradientTiles>(shape, launch);
   }
 }
 
