@@ -4,16 +4,16 @@
 // epilogue/step.cuh those of a step of a sequence. A policy for kRows x kColumns elements at a time
 // has
 //   Fetched                       what the elements need besides sums, and which of them exist
-//   fetch(operands, row, column)  reads it: rows `row`, row + kFragmentRowStep, ..., and
+//   fetch(fetched, row, column)   reads it: rows `row`, row + kFragmentRowStep, ..., and
 //                                 neighboring columns; called before the sums are available
-//   place(operands, row, column)  the part of fetch that only computes addresses
-//   finish(operands, z)           z[gate][row * kColumns + column] are the sums over all of K, of
+//   place(fetched, row, column)   the part of fetch that only computes addresses
+//   finish(fetched, z)            z[gate][row * kColumns + column] are the sums over all of K, of
 //                                 which an element has kSumsAnElement
 // and, so that a thread with several rows does not wait for memory once per row, what it fetches of
 // further rows before the sums are available:
 //   State                         what Fetched has per row, the rest being per column; or empty
 //   fetch_state(state, row, column)
-//   place(operands, state, row, column)
+//   place(fetched, state, row, column)
 #pragma once
 
 #include "../../cell/lltm.h"

@@ -17,9 +17,9 @@ class ElementFinisher {
         element_(static_cast<int>(threadIdx.x)) {}
 
   __device__ __forceinline__ void fetch() {
-    operands_.rows = 0;
+    fetched_.rows = 0;
     if (element_ < elements_) {
-      epilogue_.fetch(operands_, row_ + element_ / kHidden, column_ + element_ % kHidden);
+      epilogue_.fetch(fetched_, row_ + element_ / kHidden, column_ + element_ % kHidden);
     }
   }
 
@@ -28,14 +28,14 @@ class ElementFinisher {
   __device__ __forceinline__ void finish(const Sums& sums) {
 #pragma unroll 1
     while (element_ < elements_) {
-      if (operands_.rows > 0) {
+      if (fetched_.rows > 0) {
         float of_element[kSums], z[kSums][1];
         sums.template read<kSums, kHidden>(of_element, element_ / kHidden, element_ % kHidden);
 #pragma unroll
         for (int gate = 0; gate < kSums; ++gate) {
           z[gate][0] = of_element[gate];
         }
-        epilogue_.finish(operands_, z);
+        epilogue_.finish(fetched_, z);
       }
       element_ += kThreads;
       fetch();
@@ -49,7 +49,7 @@ class ElementFinisher {
   const int64_t row_, column_;
   const int elements_;
   int element_;
-  typename Epilogue::Fetched operands_;
+  typename Epilogue::Fetched fetched_;
 };
 
 }  // namespace lltm::cuda

@@ -87,8 +87,8 @@ class FragmentFinisher {
     }
   }
 
-  /// For a policy that has these: prepare(operands) computes, after fetch(), what does not depend
-  /// on the sums, and fetch_carried(operands) fetches what the previous kernel writes.
+  /// For a policy that has these: prepare(fetched) computes, after fetch(), what does not depend
+  /// on the sums, and fetch_carried(fetched) fetches what the previous kernel writes.
   __device__ __forceinline__ void prepare() {
     epilogue_.prepare(next_[0]);
     is_prepared_ = true;
@@ -188,7 +188,7 @@ class FragmentFinisher {
         epilogue_.finish(next_[0], z);
         place_next();
       } else {
-        typename Epilogue::Fetched operands = next_[0];
+        typename Epilogue::Fetched fetched = next_[0];
         if constexpr (kFetchesAhead) {
           place_next();
         } else {
@@ -201,11 +201,11 @@ class FragmentFinisher {
         }
         if constexpr (kPrepares) {
           if (!is_prepared_) {
-            epilogue_.prepare(operands);
+            epilogue_.prepare(fetched);
           }
           is_prepared_ = false;
         }
-        epilogue_.finish(operands, z);
+        epilogue_.finish(fetched, z);
       }
     }
   }
@@ -224,20 +224,20 @@ class FragmentFinisher {
   static constexpr bool kHasStates = !std::is_empty_v<typename Epilogue::State>;
   static constexpr bool kFetchesAhead = kSameColumns && kHasStates;
   static constexpr bool kPrepares =
-      requires(const Epilogue& of, typename Epilogue::Fetched& operands) { of.prepare(operands); };
-  // The items of a thread whose operands are on their way while it finishes one. In a step of a
+      requires(const Epilogue& of, typename Epilogue::Fetched& fetched) { of.prepare(fetched); };
+  // The items of a thread that are being fetched while it finishes one. In a step of a
   // sequence, each comes from L2.
   static constexpr int kDepth = kHasStates ? 1 : std::min(kMostItems, kPrepares ? 2 : 3);
 
-  __device__ __forceinline__ void fetch_item(typename Epilogue::Fetched& operands, unsigned item) {
-    operands.rows = 0;
+  __device__ __forceinline__ void fetch_item(typename Epilogue::Fetched& fetched, unsigned item) {
+    fetched.rows = 0;
     if (item < items_) {
-      epilogue_.fetch(operands, row(item), column(item));
+      epilogue_.fetch(fetched, row(item), column(item));
     }
   }
-  __device__ __forceinline__ void fetch_carried_of(typename Epilogue::Fetched& operands) {
+  __device__ __forceinline__ void fetch_carried_of(typename Epilogue::Fetched& fetched) {
     if constexpr (kPrepares) {
-      epilogue_.fetch_carried(operands);
+      epilogue_.fetch_carried(fetched);
     }
   }
   __device__ __forceinline__ void place_next() {

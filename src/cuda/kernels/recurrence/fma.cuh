@@ -77,11 +77,11 @@ struct FmaTile {
   static constexpr int kScatteredRows = kElements * kRowLanes;  // those past kRows do not exist
   // What an element reads in a step: its pre-activations, unless they are computed here, and, in
   // the backward, the cell state and the gradients of output and cells.
-  static constexpr int kOperands = kXInside ? 0 : Cell::kGates + (kBackward ? 3 : 0);
+  static constexpr int kFetched = kXInside ? 0 : Cell::kGates + (kBackward ? 3 : 0);
   static constexpr int kAhead = 4;  // steps
   static constexpr int kVectorBytes = 2 * kRows * kK * 4;
-  static constexpr int kOperandBytes = kElements * kOperands * kThreads * 4;  // of a step
-  static constexpr int kInputBytes = kXInside ? kRows * kState * 4 : 0;       // of a step
+  static constexpr int kFetchedBytes = kElements * kFetched * kThreads * 4;  // of a step
+  static constexpr int kInputBytes = kXInside ? kRows * kState * 4 : 0;      // of a step
   // Weights are staged in shared memory, of which some GPUs have 99 KiB a block: those of all gates
   // at once, or of one after the other.
   static constexpr int kStagedGates = kState <= 64 ? kGates : 1;
@@ -91,7 +91,7 @@ struct FmaTile {
   static constexpr int kStageBytes = kStagedGates * kStagedRows * kStagedColumns * 4;
   static constexpr int kBarrierBytes = kCluster > 1 ? 16 : 0;
   static constexpr int kSharedBytes =
-      kBarrierBytes + std::max(kVectorBytes + kAhead * (kOperandBytes + kInputBytes), kStageBytes);
+      kBarrierBytes + std::max(kVectorBytes + kAhead * (kFetchedBytes + kInputBytes), kStageBytes);
   static_assert(kThreads * kColumns % kOwnState == 0);
   static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0);
   static_assert(kK % kLanes == 0 && kKOfLane % 4 == 0 && kLanes >= kColumns);
@@ -116,12 +116,12 @@ class FmaProduct {
   __device__ __forceinline__ explicit FmaProduct(uint32_t vectors) {
     const int thread = static_cast<int>(threadIdx.x);
     lane_ = in_register(thread % 32);
-    share_ = thread % kLanes;
+    k_share_ = thread % kLanes;
     first_column_ = thread / kLanes * kColumns;
     first_of_block_ = first_of_block<Tile::kCluster>(Tile::kOwnState);
-    column_ = first_of_block_ + first_column_ + share_ % kColumns;
-    first_row_ = share_ / kColumns % Tile::kRowLanes * Tile::kElements;
-    copy_ = share_ / (kColumns * Tile::kRowLanes);
+    column_ = first_of_block_ + first_column_ + k_share_ % kColumns;
+    first_row_ = k_share_ / kColumns % Tile::kRowLanes * Tile::kElements;
+    copy_ = k_share_ / (kColumns * Tile::kRowLanes);
     shared_ = vectors;
     read_ = first_read(vectors);
   }
@@ -176,7 +176,7 @@ class FmaProduct {
 
   /// Where this thread reads rows of V, or of the input, that start at a shared address.
   __device__ __forceinline__ uint32_t first_read(uint32_t vectors) const {
-    return in_register(vectors + 16 * share_);
+    return in_register(vectors + 16 * k_share_);
   }
 
   /// Adds products with a row (first_read).
@@ -293,7 +293,7 @@ class FmaProduct {
           if (Tile::kStagedGates < Tile::kGates && gate != first_gate) {
             continue;
           }
-          const int k = first_k + 4 * share_ + i % 4, column = first_column_ + c;
+          const int k = first_k + 4 * k_share_ + i % 4, column = first_column_ + c;
           const int row = (Tile::kBackward ? k : sum * Tile::kStagedRows + column) - first_row;
           const int in_row = Tile::kBackward ? column : k;
           // Four neighbors at once: of K in the forward, of the columns in the backward.
@@ -313,7 +313,7 @@ class FmaProduct {
     }
   }
 
-  int lane_, share_, first_column_, column_, first_row_, copy_;
+  int lane_, k_share_, first_column_, column_, first_row_, copy_;
   int first_of_block_;
   uint32_t shared_, read_;
 };
@@ -381,7 +381,7 @@ class ClusterVectors {
     }
     const int lane = static_cast<int>(threadIdx.x) % 32;
     first_row_ = Tile::kScatteredRows > Tile::kRows ? product.first_row() : 0;
-    four_ = in_register(lane & ~3);
+    first_of_four_ = in_register(lane & ~3);
     write_ = in_register(4 * (product.first_row() * Tile::kK + (product.column() & ~3)));
     const int sender = lane % 4 + 4 * product.copy();
 #pragma unroll
@@ -405,7 +405,7 @@ class ClusterVectors {
   /// Sends a value of an element to all blocks.
   __device__ __forceinline__ void put(int buffer, int element, int vector, float value) const {
     // Four neighboring lanes have four neighboring columns, which they send to different blocks.
-    const auto of = [&](int i) { return __shfl_sync(~0u, value, four_ | i); };
+    const auto of = [&](int i) { return __shfl_sync(~0u, value, first_of_four_ | i); };
     const float4 columns = {of(0), of(1), of(2), of(3)};
     const uint32_t to =
         write_ + 4 * ((buffer * Tile::kRows + element) * Tile::kK + vector * Tile::kState);
@@ -434,7 +434,7 @@ class ClusterVectors {
     arrive_expecting(barriers_ + 8 * buffer, Tile::kVectorBytes / 2);
   }
 
-  int first_row_, four_;
+  int first_row_, first_of_four_;
   uint32_t vectors_, barriers_, write_;
   uint32_t blocks_[kSends];
   bool sends_[kSends];
@@ -447,24 +447,24 @@ using VectorsOf =
 
 /// What the elements of a thread read, in kAhead slots, each for a step.
 template <typename Tile>
-class OperandRing {
+class FetchedRing {
  public:
-  __device__ __forceinline__ explicit OperandRing(uint32_t shared)
+  __device__ __forceinline__ explicit FetchedRing(uint32_t shared)
       : base_(in_register(shared + 4 * threadIdx.x)) {}
 
   /// The slot of a step.
   __device__ __forceinline__ uint32_t slot(int k) const {
-    return base_ + (k & (Tile::kAhead - 1)) * Tile::kOperandBytes;
+    return base_ + (k & (Tile::kAhead - 1)) * Tile::kFetchedBytes;
   }
   __device__ __forceinline__ static void copy(
-      uint32_t slot, int element, int operand, const float* from, bool exists) {
-    copy_async<4>(address(slot, element, operand), from, exists ? 4 : 0);
+      uint32_t slot, int element, int value, const float* from, bool exists) {
+    copy_async<4>(address(slot, element, value), from, exists ? 4 : 0);
   }
-  __device__ __forceinline__ static float read(uint32_t slot, int element, int operand) {
-    return __uint_as_float(load_shared(address(slot, element, operand)));
+  __device__ __forceinline__ static float read(uint32_t slot, int element, int value) {
+    return __uint_as_float(load_shared(address(slot, element, value)));
   }
-  /// Waits until the operands of the current step are there and, in a backward that reads the old
-  /// cell state, those of the next: the operands of later steps, and of the one that takes the
+  /// Waits until the values of the current step are there and, in a backward that reads the old
+  /// cell state, those of the next: the values of later steps, and of the one that takes the
   /// place of the last step, may be on their way.
   __device__ __forceinline__ static void wait() {
     constexpr bool kReadsNext = Tile::kBackward && Tile::Cell::kReadsOldCell;
@@ -472,8 +472,8 @@ class OperandRing {
   }
 
  private:
-  __device__ __forceinline__ static uint32_t address(uint32_t slot, int element, int operand) {
-    return slot + 4 * (element * Tile::kOperands + operand) * Tile::kThreads;
+  __device__ __forceinline__ static uint32_t address(uint32_t slot, int element, int value) {
+    return slot + 4 * (element * Tile::kFetched + value) * Tile::kThreads;
   }
 
   uint32_t base_;

@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     recurrence_backward_fma(const __grid_constant__ RecurrenceBackward<float> p) {
   using Cell = typename Tile::Cell;
   constexpr int kGates = Cell::kGates, kElements = Tile::kElements;
-  constexpr int kCell = kGates, kGradOutput = kGates + 1, kGradCell = kGates + 2;  // operands
+  constexpr int kCell = kGates, kGradOutput = kGates + 1,
+                kGradCell = kGates + 2;  // of what is fetched
   extern __shared__ __align__(128) unsigned char shared[];
 #if __CUDA_ARCH__ < 900
   if (Tile::kCluster > 1) {
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Product = FmaProduct<Tile>;
   Product product(base);
   VectorsOf<Tile> vectors(product, base);
-  const OperandRing<Tile> ring(base + Tile::kVectorBytes);
+  const FetchedRing<Tile> ring(base + Tile::kVectorBytes);
   constexpr typename Product::Partial kNoParts[Tile::kRows] = {};
 
   const int64_t group = blockIdx.x / Tile::kCluster, block_row = group * p.group_rows;
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         }
         float old_cell = 0;
         if constexpr (Cell::kReadsOldCell) {
-          // The next slot has the operands of the step before.
+          // The next slot has the values of the step before.
           old_cell = is_reset[e]          ? 0
                      : starts_at(e, time) ? first_cell[e]
                                           : ring.read(ring.slot(i + 1), e, kCell);

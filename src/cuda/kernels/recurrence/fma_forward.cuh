@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Product = FmaProduct<Tile>;
   Product product(base);
   VectorsOf<Tile> vectors(product, base);
-  const OperandRing<Tile> ring(base + Tile::kVectorBytes);
+  const FetchedRing<Tile> ring(base + Tile::kVectorBytes);
   const int64_t group = blockIdx.x / Tile::kCluster, block_row = group * p.group_rows;
   const int block_rows = at_most(p.rows - block_row, p.group_rows);
   const int column = product.column();
